@@ -1,0 +1,10 @@
+//! Condition types of Gang.
+
+/// True while the gang holds quota and a placement.
+pub const ADMITTED: &str = "Admitted";
+/// True while all its pods run.
+pub const RUNNING: &str = "Running";
+/// True once the gang ended without a failed pod.
+pub const FINISHED: &str = "Finished";
+/// True while an admitted gang cannot start as planned: the message names the rank and the cause.
+pub const DEGRADED: &str = "Degraded";

@@ -1,0 +1,242 @@
+//! Gang: pods that start together or not at all.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{charge::Charge, reason::Reason};
+
+/// Pods that start together or not at all. Made and kept by the controller; a user may change only
+/// `suspend` and `tier`.
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, CustomResource, KubeSchema,
+)]
+#[kube(
+    group = "muster.dev",
+    version = "v1alpha1",
+    kind = "Gang",
+    plural = "gangs",
+    namespaced,
+    category = "muster",
+    status = "GangStatus",
+    doc = "Pods that start together or not at all.",
+    printcolumn(name = "Size", json_path = ".spec.size", type_ = "integer"),
+    printcolumn(name = "Tier", json_path = ".spec.tier", type_ = "string"),
+    printcolumn(name = "Team", json_path = ".status.team", type_ = "string"),
+    printcolumn(name = "Phase", json_path = ".status.phase", type_ = "string"),
+    printcolumn(name = "Reason", json_path = ".status.queue.reason", type_ = "string"),
+    printcolumn(
+        name = "Attempt",
+        json_path = ".status.attempt",
+        type_ = "integer",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Age",
+        json_path = ".metadata.creationTimestamp",
+        type_ = "date"
+    )
+)]
+#[serde(rename_all = "camelCase")]
+pub struct GangSpec {
+    /// Pods that the gang has when it is complete, 1 to 4,096.
+    #[schemars(range(min = 1, max = 4096))]
+    pub size: i32,
+    /// Pods that ask for the same thing, in rank order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pod_sets: Vec<PodSet>,
+    /// Name of the PriorityTier; the Team's or the cluster's default without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<String>,
+    /// Where the gang must or should be placed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology: Option<TopologyRequest>,
+    /// Longest time without progress of a start, in seconds.
+    #[serde(default = "default_start_timeout_seconds")]
+    #[schemars(range(min = 1))]
+    pub start_timeout_seconds: i64,
+    /// Limits of restarts.
+    #[serde(default)]
+    pub restart: RestartPolicy,
+    /// Whether a user holds the gang back.
+    #[serde(default)]
+    pub suspend: bool,
+}
+
+/// Images are large: ten minutes until the first container runs is no failure yet.
+fn default_start_timeout_seconds() -> i64 {
+    600
+}
+
+/// Pods of a gang that ask for the same thing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PodSet {
+    /// Name, unique in the gang.
+    pub name: String,
+    /// Number of pods.
+    pub count: i32,
+}
+
+/// Where a gang must or should be placed: the name of a level of its Topology.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TopologyRequest {
+    /// The level whose one domain must hold the whole gang.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub required: Option<String>,
+    /// The level whose one domain should hold the whole gang.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preferred: Option<String>,
+}
+
+/// Limits of restarts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RestartPolicy {
+    /// Most restarts after which the gang is Failed; no limit without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub max_restarts: Option<i32>,
+}
+
+/// Where a gang is in its life.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+pub enum GangPhase {
+    /// Not all its pods exist yet.
+    #[default]
+    Assembling,
+    /// Complete, waits for quota or place.
+    Pending,
+    /// Holds quota and a placement; its pods are being started.
+    Admitted,
+    /// All its pods run.
+    Running,
+    /// Its attempt ended by a fault; quota is kept while its pods are made anew.
+    Recovering,
+    /// Its attempt is being ended.
+    Evicting,
+    /// All its pods ended, none failed; or its Job is complete.
+    Finished,
+    /// Ended with a reason.
+    Failed,
+}
+
+/// State of a gang; written by the controller alone.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GangStatus {
+    /// Epoch of the leader that wrote this status last. Nobody writes over a higher one.
+    #[serde(default)]
+    pub leader_epoch: i64,
+    /// Where the gang is in its life.
+    #[serde(default)]
+    pub phase: GangPhase,
+    /// Number of the current attempt, from 1. Everything done for the gang carries it.
+    #[serde(default)]
+    pub attempt: i64,
+    /// The Team of its namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub team: Option<String>,
+    /// What it holds; absent while it holds nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admission: Option<Admission>,
+    /// Where its pods are to run; absent while it holds nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<GangPlacement>,
+    /// Why it waits; absent while it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<QueuePosition>,
+    /// Standard conditions: `Admitted`, `Running`, `Finished`, `Degraded`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+    /// Generation of `spec` that this status speaks about.
+    #[serde(default)]
+    pub observed_generation: i64,
+    /// When the gang ended; it is removed an hour later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Time>,
+}
+
+/// What an admitted gang holds. Members, ranks and charge are fixed by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Admission {
+    /// The Team that is charged.
+    pub team: String,
+    /// Generation of the Team whose limits the decision was judged by (invariant S1).
+    pub team_generation: i64,
+    /// Sequence of the Ledger write that committed it.
+    pub ledger_sequence: i64,
+    /// What is charged.
+    pub charge: Charge,
+    /// Its pods, rank by rank.
+    pub pods: Vec<AdmittedPod>,
+    /// Whether the gang was found running without an admission and charged as it is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub adopted: bool,
+}
+
+/// One pod of an admitted gang; its rank is its place in the list.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AdmittedPod {
+    /// UID of the pod.
+    pub uid: String,
+    /// UIDs of its claims, ascending.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<String>,
+}
+
+/// Where a gang is to run: run-length by node, in rank order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GangPlacement {
+    /// Nodes in rank order: the first entry holds the first `ranks` ranks, and so on.
+    pub nodes: Vec<NodeRanks>,
+    /// The narrowest level whose one domain holds the gang; absent if none does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<String>,
+    /// Path of label values of that domain, outermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub domain: Vec<String>,
+}
+
+/// Consecutive ranks on one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeRanks {
+    /// Name of the node.
+    pub node: String,
+    /// UID of the node when the plan was made.
+    pub node_uid: String,
+    /// Number of consecutive ranks.
+    pub ranks: i32,
+}
+
+/// Why a gang waits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct QueuePosition {
+    /// Place among the waiting gangs of its Team, from 1; absent while it is not complete.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub position: Option<i64>,
+    /// The stable reason.
+    pub reason: Reason,
+    /// The same with numbers, for people.
+    pub details: String,
+}
+
+impl GangPlacement {
+    /// The node of a rank, if the placement covers it.
+    pub fn node_of(&self, rank: usize) -> Option<&NodeRanks> {
+        let mut first = 0_usize;
+        self.nodes.iter().find(|run| {
+            first += usize::try_from(run.ranks).unwrap_or(0);
+            rank < first
+        })
+    }
+}

@@ -1,0 +1,82 @@
+//! Every label, annotation, scheduling gate, finalizer, resource and field manager of Muster.
+//!
+//! Whether a key may change once the pod exists is part of its meaning; the wall (validating
+//! admission policies in `manifests/`) enforces it.
+
+/// Namespace label: the Team that the namespace belongs to. Guarded by the RBAC verb
+/// [`ASSIGN_VERB`] on `teams`.
+pub const TEAM: &str = "muster.dev/team";
+/// RBAC verb on `teams` that lets a user put a namespace into that Team.
+pub const ASSIGN_VERB: &str = "assign";
+
+/// Pod label: name of the gang that the pod belongs to. Fixed once the pod exists.
+pub const GANG: &str = "muster.dev/gang";
+/// Pod or Job annotation: how many pods the gang has, 1 to [`MAX_GANG_SIZE`]. Fixed.
+pub const GANG_SIZE: &str = "muster.dev/gang-size";
+/// Pod or Job label: name of the `PriorityTier`. Fixed; later changes go through `Gang.spec.tier`.
+pub const TIER: &str = "muster.dev/tier";
+/// Annotation: the level of the Topology that must hold the whole gang. Fixed.
+pub const TOPOLOGY_REQUIRED: &str = "muster.dev/topology-required";
+/// Annotation: the level of the Topology that should hold the whole gang. Fixed.
+pub const TOPOLOGY_PREFERRED: &str = "muster.dev/topology-preferred";
+
+/// Annotation, shorthand for a claim: number of GPUs. Fixed.
+pub const GPUS: &str = "muster.dev/gpus";
+/// Annotation, shorthand for a claim: least memory per GPU, a Kubernetes quantity. Fixed.
+pub const VRAM: &str = "muster.dev/vram";
+/// Annotation, shorthand for a claim: interconnect that the GPUs must share. Fixed.
+pub const INTERCONNECT: &str = "muster.dev/interconnect";
+/// Annotation, shorthand for a claim: the container that gets it; the first one without. Fixed.
+pub const CONTAINER: &str = "muster.dev/container";
+/// The shorthand annotations: a pod that carries any of them may hold devices.
+pub const SHORTHAND: [&str; 4] = [GPUS, VRAM, INTERCONNECT, CONTAINER];
+
+/// Pod annotation, written by the controller only: the pod's rank in its gang.
+pub const RANK: &str = "muster.dev/rank";
+/// Pod annotation, written by the controller only: the attempt that the pod belongs to.
+pub const ATTEMPT: &str = "muster.dev/attempt";
+/// Pod annotation, written by the controller only: name of the Gang object; once set it is the
+/// pod's identity.
+pub const GANG_NAME: &str = "muster.dev/gang-name";
+/// Pod annotation, written by the controller only: `pinned`, `scored` or `any`.
+pub const PLACEMENT: &str = "muster.dev/placement";
+/// The annotations that only the controller writes.
+pub const CONTROLLER_ANNOTATIONS: [&str; 4] = [RANK, ATTEMPT, GANG_NAME, PLACEMENT];
+
+/// Value of [`PLACEMENT`]: the pod's node affinity names exactly one node.
+pub const PLACEMENT_PINNED: &str = "pinned";
+/// Value of [`PLACEMENT`]: the extender chooses among free nodes.
+pub const PLACEMENT_SCORED: &str = "scored";
+/// Value of [`PLACEMENT`]: the pod asks only for excepted devices; Muster has no say.
+pub const PLACEMENT_ANY: &str = "any";
+
+/// Scheduling gate, put by the webhook, taken by the controller only.
+pub const ADMISSION_GATE: &str = "muster.dev/admission";
+/// The marker: an extended resource of quantity `"0"` by which kube-scheduler recognises the pods
+/// that it must ask the extender about. Zero is deliberate: a node needs none of it.
+pub const MARKER_RESOURCE: &str = "muster.dev/managed";
+/// Finalizer of `NodeDevices` while it has permits.
+pub const PERMITS_FINALIZER: &str = "muster.dev/permits";
+
+/// Resource-name prefix of extended resources backed by a DeviceClass (Kubernetes KEP-5004).
+pub const DEVICE_CLASS_RESOURCE_PREFIX: &str = "deviceclass.resource.kubernetes.io/";
+
+/// Name of the DRA driver, vendor of its CDI specs and domain of its attributes.
+pub const DRIVER: &str = "gpu.muster.dev";
+/// DeviceClass of whole GPUs.
+pub const DEVICE_CLASS_GPU: &str = "gpu.muster.dev";
+/// Taint key (NoSchedule) on devices that are held without a permit.
+pub const TAINT_HELD: &str = "gpu.muster.dev/held";
+
+/// Name of the one `Ledger` object.
+pub const LEDGER_NAME: &str = "cluster";
+
+/// Largest gang. Bounded by what one `Ledger` write may carry.
+pub const MAX_GANG_SIZE: u32 = 4096;
+
+/// Field manager of the controller's writes (at most 128 characters, as Kubernetes demands).
+pub const FIELD_MANAGER_CONTROLLER: &str = "muster-controller";
+/// Field manager of the driver's writes.
+pub const FIELD_MANAGER_DRIVER: &str = "muster-dra-driver";
+/// Field manager of the `caBundle` that the leader keeps in the webhook configurations.
+pub const FIELD_MANAGER_CERTIFICATES: &str = "muster-certificates";

@@ -1,0 +1,93 @@
+//! Ledger: the one small object through which every change of what gangs hold is committed.
+//!
+//! A lease elects, it does not fence: two controllers may both believe that they lead. What makes
+//! that harmless is that every admission and every eviction is first one compare-and-swap
+//! (resourceVersion) of this object, and that each write carries the `leaderEpoch`.
+
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{charge::Charge, gang::NodeRanks, reason::Reason};
+
+/// Intents that are not yet carried out. Internal: one object, named `cluster`.
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, CustomResource, KubeSchema,
+)]
+#[kube(
+    group = "muster.dev",
+    version = "v1alpha1",
+    kind = "Ledger",
+    plural = "ledgers",
+    category = "muster",
+    doc = "Internal to Muster: the changes of what gangs hold, committed before they are carried out.",
+    printcolumn(name = "Epoch", json_path = ".spec.leaderEpoch", type_ = "integer"),
+    printcolumn(name = "Sequence", json_path = ".spec.sequence", type_ = "integer")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct LedgerSpec {
+    /// Raised by one by each controller that takes over. Nobody writes over a higher one.
+    pub leader_epoch: i64,
+    /// Raised by one by each write that adds intents.
+    pub sequence: i64,
+    /// What is committed and not yet fully carried out, in the order of commitment. There are no totals.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub intents: Vec<Intent>,
+}
+
+/// One change of what a gang holds. An Admit stays until every pod is ungated and every permit is
+/// seen; an Evict until the Gang carries it and every permit of its plan is withdrawn.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Intent {
+    /// Sequence of the write that added it.
+    pub sequence: i64,
+    /// Epoch of the leader that added it.
+    pub leader_epoch: i64,
+    /// Admit or Evict.
+    pub kind: IntentKind,
+    /// Namespace of the Gang.
+    pub namespace: String,
+    /// Name of the Gang.
+    pub name: String,
+    /// UID of the Gang.
+    pub gang_uid: String,
+    /// Attempt that is admitted or evicted.
+    pub attempt: i64,
+    /// Why the attempt is evicted; absent on Admit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Reason>,
+    /// The Team that is charged.
+    pub team: String,
+    /// Generation of the Team whose limits the decision was judged by.
+    pub team_generation: i64,
+    /// What is charged until the intent leaves the Ledger.
+    pub charge: Charge,
+    /// The gang's pods, rank by rank.
+    pub pods: Vec<IntentPod>,
+    /// The plan, run-length by node in rank order.
+    pub plan: Vec<NodeRanks>,
+}
+
+/// One pod of an intent; its rank is its place in the list.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct IntentPod {
+    /// Name of the pod.
+    pub name: String,
+    /// UID of the pod.
+    pub uid: String,
+    /// UIDs of its claims, ascending.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<String>,
+}
+
+/// What an intent is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum IntentKind {
+    /// The gang gets its charge and its plan.
+    #[default]
+    Admit,
+    /// The attempt ends and gives back what it holds.
+    Evict,
+}

@@ -1,0 +1,110 @@
+//! NodeDevices: what the controller permits on a node, and what that node's driver still holds.
+
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::charge::Charge;
+
+/// Permits of one node; the object's name is the node's. Made by the controller. `spec` is the
+/// controller's, `status` that node's driver's.
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, CustomResource, KubeSchema,
+)]
+#[kube(
+    group = "muster.dev",
+    version = "v1alpha1",
+    kind = "NodeDevices",
+    plural = "nodedevices",
+    shortname = "nd",
+    category = "muster",
+    status = "NodeDevicesStatus",
+    doc = "What the controller permits on a node, and what that node's driver still holds.",
+    printcolumn(name = "Enforce", json_path = ".spec.enforce", type_ = "boolean"),
+    printcolumn(name = "Lost", json_path = ".spec.lost", type_ = "boolean"),
+    printcolumn(
+        name = "Acknowledged",
+        json_path = ".status.observedGeneration",
+        type_ = "integer"
+    ),
+    printcolumn(
+        name = "Age",
+        json_path = ".metadata.creationTimestamp",
+        type_ = "date"
+    )
+)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeDevicesSpec {
+    /// UID of the Node that this object is about.
+    pub node_uid: String,
+    /// Epoch of the leader that wrote this last. Nobody writes over a higher one.
+    pub leader_epoch: i64,
+    /// Whether the driver prepares only what has a permit.
+    #[serde(default)]
+    pub enforce: bool,
+    /// Whether the node is lost: its permits stay, nothing is planned there.
+    #[serde(default)]
+    pub lost: bool,
+    /// Leaves for pods to have their claims prepared here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub permits: Vec<Permit>,
+}
+
+/// Leave for one pod to have its claims prepared on this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Permit {
+    /// UID of the pod.
+    pub pod_uid: String,
+    /// UIDs of its claims, ascending.
+    pub claim_uids: Vec<String>,
+    /// `namespace/name` of the Gang.
+    pub gang: String,
+    /// UID of the Gang.
+    pub gang_uid: String,
+    /// Attempt of the gang.
+    pub attempt: i64,
+    /// The Team that is charged.
+    pub team: String,
+    /// What is charged for this pod.
+    pub charge: Charge,
+    /// Withdrawn: nothing is prepared by it any more; it is removed when the driver has
+    /// acknowledged that and holds none of its claims.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub withdrawn: bool,
+}
+
+/// What the driver of the node says. Written with the object's UID as precondition.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeDevicesStatus {
+    /// UID of the object that `observed_generation` speaks about.
+    #[serde(default)]
+    pub uid: String,
+    /// Generation up to which the driver has the permits on disk.
+    #[serde(default)]
+    pub observed_generation: i64,
+    /// Boot id of the node.
+    #[serde(default)]
+    pub boot_id: String,
+    /// Claims that the driver holds without a live permit, ascending by claim UID.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held: Vec<Held>,
+}
+
+/// A claim that is prepared, or being prepared or unprepared, without a live permit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Held {
+    /// UID of the claim.
+    pub claim_uid: String,
+    /// Namespace of the claim.
+    pub namespace: String,
+    /// Name of the claim.
+    pub name: String,
+    /// UID of the pod that it was prepared for, as far as it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_uid: Option<String>,
+    /// Names of the devices.
+    pub devices: Vec<String>,
+}

@@ -1,0 +1,160 @@
+//! The one list of reasons, shared by admission answers, extender messages, events, metrics and status.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Why something waits, was refused, or ended. The names are part of the API: they never change.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+pub enum Reason {
+    // --- why a gang waits
+    /// Fewer pods exist than the gang has.
+    MissingPods,
+    /// The pod is surplus, or not a member of the admitted set.
+    ExcessPod,
+    /// The pods of a gang disagree on its size.
+    SizeMismatch,
+    /// A pod carries a scheduling gate that is not ours.
+    ForeignGate,
+    /// The namespace has no Team, or an unknown one.
+    NoTeam,
+    /// The Team is stopped.
+    TeamStopped,
+    /// A user suspended the gang.
+    Suspended,
+    /// Quota is used by others.
+    WaitingForQuota,
+    /// The gang asks for more than its Team may ever have.
+    ExceedsMaxQuota,
+    /// No quota of the Team names a resource that the gang asks for.
+    NoQuotaForResource,
+    /// Quota is there, but no free nodes that fit.
+    WaitingForPlacement,
+    /// The gang would not fit on the empty cluster.
+    PlacementImpossible,
+    /// What an earlier gang held is not proved released yet.
+    WaitingForRelease,
+    /// A claim of the gang is held by another gang.
+    ClaimShared,
+    /// A request of the gang cannot be evaluated.
+    RequestNotUnderstood,
+    /// The gang is larger than one commit may carry.
+    GangTooLarge,
+    /// The tier does not exist or the Team may not use it.
+    TierNotAllowed,
+
+    // --- how an admitted gang fares
+    /// The gang was admitted.
+    Admitted,
+    /// All pods run.
+    Running,
+    /// A rank made no progress within the start limit.
+    StartTimeout,
+    /// A rank lost the place that was planned for it.
+    PlaceLost,
+    /// The pods of the attempt no longer match the admission.
+    MembersChanged,
+    /// The gang was found holding devices without an admission and charged as it is.
+    Adopted,
+    /// All pods ended well.
+    Completed,
+    /// A pod failed.
+    PodFailed,
+
+    // --- why a request was refused
+    /// A field has an invalid value.
+    InvalidValue,
+    /// A guarded field was changed.
+    Immutable,
+    /// Only the controller may do that.
+    NotPermitted,
+    /// The Cohorts would form a cycle.
+    CohortCycle,
+
+    // --- what the extender says
+    /// The pod's gang is not admitted.
+    NotAdmitted,
+    /// The pod is planned on another node.
+    PlannedElsewhere,
+    /// The pod's attempt is over.
+    AttemptSuperseded,
+
+    // --- what the driver says
+    /// The claim's pod has no live permit here.
+    NoPermit,
+    /// The allocation takes more than the permit's charge covers.
+    ChargeExceeded,
+    /// Another claim holds the device.
+    DeviceHeld,
+    /// Devices are held without an admission.
+    Bypass,
+}
+
+impl Reason {
+    /// The name as it stands in status, events and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::MissingPods => "MissingPods",
+            Self::ExcessPod => "ExcessPod",
+            Self::SizeMismatch => "SizeMismatch",
+            Self::ForeignGate => "ForeignGate",
+            Self::NoTeam => "NoTeam",
+            Self::TeamStopped => "TeamStopped",
+            Self::Suspended => "Suspended",
+            Self::WaitingForQuota => "WaitingForQuota",
+            Self::ExceedsMaxQuota => "ExceedsMaxQuota",
+            Self::NoQuotaForResource => "NoQuotaForResource",
+            Self::WaitingForPlacement => "WaitingForPlacement",
+            Self::PlacementImpossible => "PlacementImpossible",
+            Self::WaitingForRelease => "WaitingForRelease",
+            Self::ClaimShared => "ClaimShared",
+            Self::RequestNotUnderstood => "RequestNotUnderstood",
+            Self::GangTooLarge => "GangTooLarge",
+            Self::TierNotAllowed => "TierNotAllowed",
+            Self::Admitted => "Admitted",
+            Self::Running => "Running",
+            Self::StartTimeout => "StartTimeout",
+            Self::PlaceLost => "PlaceLost",
+            Self::MembersChanged => "MembersChanged",
+            Self::Adopted => "Adopted",
+            Self::Completed => "Completed",
+            Self::PodFailed => "PodFailed",
+            Self::InvalidValue => "InvalidValue",
+            Self::Immutable => "Immutable",
+            Self::NotPermitted => "NotPermitted",
+            Self::CohortCycle => "CohortCycle",
+            Self::NotAdmitted => "NotAdmitted",
+            Self::PlannedElsewhere => "PlannedElsewhere",
+            Self::AttemptSuperseded => "AttemptSuperseded",
+            Self::NoPermit => "NoPermit",
+            Self::ChargeExceeded => "ChargeExceeded",
+            Self::DeviceHeld => "DeviceHeld",
+            Self::Bypass => "Bypass",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_displayed_as_it_is_serialised() {
+        for reason in [
+            Reason::MissingPods,
+            Reason::PlacementImpossible,
+            Reason::Bypass,
+        ] {
+            assert_eq!(serde_json::to_value(reason).unwrap(), reason.as_str());
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Team: who owns quota.
+
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::quota::FlavorQuota;
+
+/// A Team owns quota. A namespace belongs to at most one Team, by its label `muster.dev/team`.
+#[derive(
+    Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, CustomResource, KubeSchema,
+)]
+#[kube(
+    group = "muster.dev",
+    version = "v1alpha1",
+    kind = "Team",
+    plural = "teams",
+    category = "muster",
+    status = "TeamStatus",
+    doc = "Who owns quota: what is guaranteed, what may be borrowed and lent, and how its gangs queue.",
+    printcolumn(name = "Cohort", json_path = ".spec.cohort", type_ = "string"),
+    printcolumn(name = "Stop", json_path = ".spec.stop", type_ = "string"),
+    printcolumn(name = "Admitted", json_path = ".status.admittedGangs", type_ = "integer"),
+    printcolumn(name = "Pending", json_path = ".status.pendingGangs", type_ = "integer"),
+    printcolumn(name = "Age", json_path = ".metadata.creationTimestamp", type_ = "date"),
+    validation = ("has(self.spec.cohort) || !has(self.spec.quota) || self.spec.quota.all(q, q.resources.all(r, !has(r.borrowingLimit) && !has(r.lendingLimit)))", "borrowingLimit and lendingLimit need a cohort")
+)]
+#[serde(rename_all = "camelCase")]
+pub struct TeamSpec {
+    /// The Cohort that this Team lends to and borrows from; alone without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
+    pub cohort: Option<String>,
+    /// Quota per Flavor, in the order in which Flavors are tried.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[x_kube(validation = ("self.all(q, self.exists_one(p, p.flavor == q.flavor))", "a flavor is named at most once"))]
+    #[schemars(length(max = 16))]
+    pub quota: Vec<FlavorQuota>,
+    /// Whether a gang that does not fit holds up those behind it.
+    #[serde(default)]
+    pub queueing: Queueing,
+    /// Tiers that gangs of this Team may have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tiers: Option<TeamTiers>,
+    /// Whether new gangs are admitted, and whether admitted ones may stay.
+    #[serde(default)]
+    pub stop: Stop,
+}
+
+/// Order discipline of a Team's queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Queueing {
+    /// A gang that does not fit is passed over.
+    #[default]
+    BestEffort,
+    /// A gang that does not fit holds up those behind it.
+    StrictFifo,
+}
+
+/// Tiers that a Team may use.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TeamTiers {
+    /// Names of the allowed PriorityTiers; all of them if empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allowed: Vec<String>,
+    /// Tier of a gang that names none; the tier marked `default` without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default: Option<String>,
+}
+
+/// Whether a Team is stopped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Stop {
+    /// Gangs are admitted.
+    #[default]
+    None,
+    /// No gang is admitted; admitted ones stay.
+    Hold,
+    /// No gang is admitted, and admitted ones are evicted.
+    HoldAndDrain,
+}
+
+/// What a Team holds now; written by the controller.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TeamStatus {
+    /// Gangs that hold quota.
+    #[serde(default)]
+    pub admitted_gangs: i64,
+    /// Gangs that wait.
+    #[serde(default)]
+    pub pending_gangs: i64,
+}

@@ -1,0 +1,138 @@
+//! The doors between the rooms: who may depend on whom. Checked against what cargo says, so that a
+//! dependency which breaks them fails a test and not a review.
+
+#![cfg(test)]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::Command,
+};
+
+use serde::Deserialize;
+
+/// Rooms that a room may depend on. What is not listed is forbidden; `*` is every room.
+const DOORS: [(&str, &[&str]); 15] = [
+    ("muster-api", &[]),
+    ("muster-engine", &[]),
+    ("muster-serve", &[]),
+    ("muster-kubelet-api", &[]),
+    ("muster-device", &["muster-engine"]),
+    ("muster-cluster", &["muster-api", "muster-engine"]),
+    (
+        "muster-webhook",
+        &[
+            "muster-api",
+            "muster-engine",
+            "muster-cluster",
+            "muster-serve",
+        ],
+    ),
+    (
+        "muster-controller",
+        &[
+            "muster-api",
+            "muster-engine",
+            "muster-cluster",
+            "muster-serve",
+        ],
+    ),
+    (
+        "muster-extender",
+        &[
+            "muster-api",
+            "muster-engine",
+            "muster-cluster",
+            "muster-serve",
+        ],
+    ),
+    (
+        "muster-dra-driver",
+        &[
+            "muster-api",
+            "muster-engine",
+            "muster-cluster",
+            "muster-serve",
+            "muster-device",
+            "muster-kubelet-api",
+        ],
+    ),
+    (
+        "muster-sim",
+        &[
+            "muster-api",
+            "muster-engine",
+            "muster-cluster",
+            "muster-controller",
+            "muster-dra-driver",
+        ],
+    ),
+    ("muster-nvml-mock", &[]),
+    ("muster-rank", &[]),
+    ("muster-tests", &["*"]),
+    ("xtask", &["*"]),
+];
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+    workspace_members: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    id: String,
+    name: String,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(Deserialize)]
+struct Dependency {
+    name: String,
+}
+
+fn metadata() -> Metadata {
+    let output = Command::new("cargo")
+        .args(["metadata", "--format-version", "1", "--offline"])
+        .current_dir(crate::root())
+        .output()
+        .expect("cargo runs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_slice(&output.stdout).expect("cargo metadata is JSON")
+}
+
+#[test]
+fn every_room_uses_only_the_doors_it_has() {
+    let doors: BTreeMap<&str, &[&str]> = DOORS.into_iter().collect();
+    let metadata = metadata();
+    let rooms: BTreeSet<&str> = metadata
+        .packages
+        .iter()
+        .filter(|package| metadata.workspace_members.contains(&package.id))
+        .map(|package| package.name.as_str())
+        .collect();
+    for package in metadata
+        .packages
+        .iter()
+        .filter(|package| rooms.contains(package.name.as_str()))
+    {
+        let allowed = doors
+            .get(package.name.as_str())
+            .unwrap_or_else(|| panic!("{} has no doors yet", package.name));
+        for dependency in package
+            .dependencies
+            .iter()
+            .filter(|dependency| rooms.contains(dependency.name.as_str()))
+        {
+            assert!(
+                allowed.contains(&"*") || allowed.contains(&dependency.name.as_str()),
+                "{} has no door to {}",
+                package.name,
+                dependency.name
+            );
+        }
+    }
+}

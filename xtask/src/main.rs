@@ -1,0 +1,61 @@
+//! Developer commands. `cargo xtask --help` lists them.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command line tool speaks on standard output"
+)]
+
+mod build;
+mod demo;
+mod doors;
+mod generate;
+mod prerequisites;
+mod test;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+
+/// Developer commands of Muster.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs everything that CI runs, or one suite of it.
+    Test(test::Arguments),
+    /// Shows the main job on a real control plane on this machine.
+    Demo(demo::Arguments),
+    /// Writes the files that are derived from the Rust types.
+    Generate {
+        /// Only compare; fail where a file differs.
+        #[arg(long)]
+        check: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Test(arguments) => test::run(&arguments),
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Generate { check } => generate::run(&root(), check),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The repository: the directory above this crate.
+fn root() -> PathBuf {
+    let mut root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    root.pop();
+    root
+}
