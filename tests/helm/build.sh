@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Builds the real Helm that the tests install the chart with, and prints the directory it is in.
+# MUSTER_HELM_BIN=DIR names a ready-made one instead. Helm has no module here: sharing one with
+# Kubernetes would force Kubernetes' library versions on it, and `go install` of an exact version is
+# pinned by the checksum database as a go.sum would be.
+# See ../controlplane/cached-build.sh for where the cache is.
+set -euo pipefail
+# shellcheck source-path=SCRIPTDIR
+. "$(dirname "$0")/../controlplane/cached-build.sh"
+
+version=v4.3.1
+use_ready_made MUSTER_HELM_BIN helm
+require_tools "Helm $version" MUSTER_HELM_BIN
+
+# -mod=readonly has no place here: `go install PACKAGE@VERSION` ignores every module around it.
+export GOFLAGS='-trimpath -buildvcs=false'
+key=$(echo "$version $go_version $GOFLAGS" | sha256sum | cut -c1-16)
+
+build() {
+    GOBIN=$1 go install -ldflags "-s -w" "helm.sh/helm/v4/cmd/helm@$version"
+}
+
+cached_build helm "$key" build
