@@ -29,7 +29,7 @@ pub struct CohortSpec {
     pub parent: Option<String>,
     /// Quota that belongs to no member and that all may borrow.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[x_kube(validation = ("self.all(q, self.exists_one(p, p.flavor == q.flavor))", "a flavor is named at most once"))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["flavor".into()]))]
     #[schemars(length(max = 16))]
     pub quota: Vec<FlavorQuota>,
 }

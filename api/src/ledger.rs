@@ -67,6 +67,12 @@ pub struct Intent {
     pub pods: Vec<IntentPod>,
     /// The plan, run-length by node in rank order.
     pub plan: Vec<NodeRanks>,
+    /// The narrowest level whose one domain holds the plan; absent if none does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<String>,
+    /// Path of label values of that domain, outermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub domain: Vec<String>,
 }
 
 /// One pod of an intent; its rank is its place in the list.

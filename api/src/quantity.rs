@@ -5,7 +5,7 @@ use std::{borrow::Cow, fmt};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-/// A Kubernetes quantity (`16`, `500m`, `640Gi`). Not parsed here: `muster-cluster` turns it into an
+/// A Kubernetes quantity (`16`, `500m`, `640Gi`) that is not negative. Not parsed here: `muster-cluster` turns it into an
 /// exact amount of a known unit, or says that it cannot.
 ///
 /// `Quantity` of k8s-openapi accepts text only; users rightly write `nominal: 16`.
@@ -57,7 +57,12 @@ impl JsonSchema for Quantity {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "x-kubernetes-int-or-string": true })
+        json_schema!({
+            "x-kubernetes-int-or-string": true,
+            "minimum": 0,
+            // A pattern and not CEL: an expression per amount exceeds the cost that the API server grants a definition.
+            "pattern": "^[0-9]{1,18}([.][0-9]{1,3})?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
+        })
     }
 }
 

@@ -12,7 +12,7 @@ pub struct FlavorQuota {
     /// Name of the Flavor.
     pub flavor: String,
     /// Limits per resource; each name at most once.
-    #[x_kube(validation = ("self.all(r, self.exists_one(s, s.name == r.name))", "a resource is named at most once per flavor"))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     #[schemars(length(min = 1, max = 32))]
     pub resources: Vec<ResourceQuota>,
 }
@@ -27,14 +27,11 @@ pub struct ResourceQuota {
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
     /// What is guaranteed to the owner.
-    #[x_kube(validation = ("quantity(string(self)).compareTo(quantity('0')) >= 0", "must not be negative"))]
     pub nominal: Quantity,
     /// Most that may be borrowed from the cohort above `nominal`; without it there is no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = ("quantity(string(self)).compareTo(quantity('0')) >= 0", "must not be negative"))]
     pub borrowing_limit: Option<Quantity>,
     /// Most of `nominal` that may be lent to the cohort; without it all of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = ("quantity(string(self)).compareTo(quantity('0')) >= 0", "must not be negative"))]
     pub lending_limit: Option<Quantity>,
 }

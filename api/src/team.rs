@@ -33,7 +33,7 @@ pub struct TeamSpec {
     pub cohort: Option<String>,
     /// Quota per Flavor, in the order in which Flavors are tried.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[x_kube(validation = ("self.all(q, self.exists_one(p, p.flavor == q.flavor))", "a flavor is named at most once"))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["flavor".into()]))]
     #[schemars(length(max = 16))]
     pub quota: Vec<FlavorQuota>,
     /// Whether a gang that does not fit holds up those behind it.
