@@ -1,0 +1,37 @@
+//! Pure decisions: quota, queue order, placement, and the explanation of each.
+//!
+//! **Invariant: this crate knows no clock, no network, no thread, no log, no Kubernetes type and no
+//! hash order.** It takes the time as an argument and returns decisions. The same input gives the
+//! same bytes out, always. Strings of the outside (labels, quantities, CEL expressions) are parsed
+//! once, at the edge (`muster-cluster`): here a node selector is a [`NodeFilterId`] that nodes
+//! match or do not, a device selector a [`SelectorId`].
+//!
+//! **Invariant: a decision is made in one place.** Quota and placement are decided together, by
+//! [`State::decide`]; nothing is admitted without a placement.
+//!
+//! The room is laid out as: [`names`] and [`amount`] (vocabulary), [`model`] (what was observed),
+//! [`decision`] (what is decided, and why), [`quota`] (tree arithmetic), `placement` (nodes and
+//! devices), [`state`] (the two joined).
+
+pub mod amount;
+pub mod decision;
+pub mod model;
+pub mod names;
+mod placement;
+mod queue;
+pub mod quota;
+pub mod state;
+mod text;
+
+pub use amount::{Amount, Amounts, FlavorResource, Overflow, Resource};
+pub use decision::{Admission, AdmittedClaim, AdmittedPod, Blocker, Decision, Explanation, Why};
+pub use model::{
+    Claim, Cohort, Constraint, Device, DeviceRequest, Flavor, Gang, HeldClaim, Hold, Node,
+    NodeBlock, Pod, PodResources, Queueing, QuotaLimit, Stop, Team, Topology, TopologyRequest,
+    Update,
+};
+pub use names::{
+    AttributeName, ClaimUid, CohortName, DeviceName, FlavorName, GangUid, LevelName, NodeFilterId,
+    NodeName, PodUid, SelectorId, TeamName, Timestamp, TopologyName,
+};
+pub use state::{State, Usage};

@@ -1,0 +1,320 @@
+//! What was observed: the engine's picture of the cluster, kept by typed updates.
+//!
+//! Everything here is level-triggered: an update carries the whole new value of one thing, and may
+//! be applied twice or late without harm (invariant S10).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{
+    amount::{Amount, Resource},
+    names::{
+        AttributeName, ClaimUid, CohortName, DeviceName, FlavorName, GangUid, LevelName,
+        NodeFilterId, NodeName, PodUid, SelectorId, TeamName, Timestamp, TopologyName,
+    },
+};
+
+/// One change of what was observed.
+#[derive(Clone, Debug)]
+pub enum Update {
+    /// A Team is as given.
+    Team(Team),
+    /// A Team is gone.
+    TeamGone(TeamName),
+    /// A Cohort is as given.
+    Cohort(Cohort),
+    /// A Cohort is gone.
+    CohortGone(CohortName),
+    /// A Flavor is as given.
+    Flavor(Flavor),
+    /// A Flavor is gone.
+    FlavorGone(FlavorName),
+    /// A Topology is as given.
+    Topology(Topology),
+    /// A Topology is gone.
+    TopologyGone(TopologyName),
+    /// A node is as given, its devices included.
+    Node(Node),
+    /// A node is gone.
+    NodeGone(NodeName),
+    /// A complete gang that waits is as given. An admitted gang is told by its holds alone.
+    Waiting(Gang),
+    /// A gang no longer waits: admitted, incomplete, suspended, ended or deleted.
+    NotWaiting(GangUid),
+    /// What one pod holds is as given.
+    Hold(Hold),
+    /// A pod holds nothing any more: its devices are proved released.
+    HoldGone(PodUid),
+}
+
+/// Order discipline of a Team's queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Queueing {
+    /// A gang that does not fit is passed over.
+    #[default]
+    BestEffort,
+    /// A gang that does not fit holds up those behind it.
+    StrictFifo,
+}
+
+/// Whether a Team is stopped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stop {
+    /// Gangs are admitted.
+    #[default]
+    None,
+    /// No gang is admitted.
+    Hold,
+}
+
+/// Limits of one resource of one Flavor at one node of the quota tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QuotaLimit {
+    /// Guaranteed to the owner.
+    pub nominal: Amount,
+    /// Most that may be borrowed above `nominal`; no limit without it.
+    pub borrowing_limit: Option<Amount>,
+    /// Most of `nominal` that may be lent; all of it without.
+    pub lending_limit: Option<Amount>,
+}
+
+/// Quota by Flavor, in the order in which Flavors are tried.
+pub type Quota = Vec<(FlavorName, BTreeMap<Resource, QuotaLimit>)>;
+
+/// A leaf of the quota tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Team {
+    /// Its name.
+    pub name: TeamName,
+    /// Generation of its spec; an admission records by which limits it was judged (S1).
+    pub generation: i64,
+    /// The Cohort above.
+    pub cohort: Option<CohortName>,
+    /// Its quota.
+    pub quota: Quota,
+    /// Order discipline.
+    pub queueing: Queueing,
+    /// Whether it is stopped.
+    pub stop: Stop,
+}
+
+/// An inner node of the quota tree. A Cohort that is named but has no object has no quota and no limits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cohort {
+    /// Its name.
+    pub name: CohortName,
+    /// The Cohort above.
+    pub parent: Option<CohortName>,
+    /// Its own quota: a pool that all members may borrow.
+    pub quota: Quota,
+}
+
+/// A kind of capacity. Which devices belong to it is told with the devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flavor {
+    /// Its name.
+    pub name: FlavorName,
+    /// The Topology by which its gangs are placed; a flat one without it.
+    pub topology: Option<TopologyName>,
+}
+
+/// A fabric tree over nodes. Where each node stands is told with the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topology {
+    /// Its name.
+    pub name: TopologyName,
+    /// Levels, outermost first, **without** the node itself.
+    pub levels: Vec<LevelName>,
+}
+
+/// A node and its devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its name.
+    pub name: NodeName,
+    /// Its UID; a plan holds for this UID only.
+    pub uid: String,
+    /// Why nothing new may be planned there, if so. What runs there still counts.
+    pub block: Option<NodeBlock>,
+    /// What its pods may use together.
+    pub allocatable: PodResources,
+    /// What pods use there that have no [`Hold`]: they count against `allocatable` as they are.
+    pub used: PodResources,
+    /// For each Topology that the node is part of, the path of domain names, one per level,
+    /// outermost first. A node that lacks a label is not part of that Topology.
+    pub fabric: BTreeMap<TopologyName, Vec<String>>,
+    /// For each Topology with an accelerator domain, the node's domain.
+    pub accelerator: BTreeMap<TopologyName, String>,
+    /// The filters that this node passes.
+    pub filters: BTreeSet<NodeFilterId>,
+    /// Its devices in the order in which kube-scheduler's allocator tries them.
+    pub devices: Vec<Device>,
+}
+
+/// Why nothing new may be planned on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NodeBlock {
+    /// It is not Ready.
+    NotReady,
+    /// It is cordoned.
+    Cordoned,
+    /// It is marked lost.
+    Lost,
+    /// Its slices vanished or are incomplete: the kubelet or the driver restarts.
+    SlicesMissing,
+    /// Its driver has not answered for the current `NodeDevices` object, or there is none yet.
+    DriverSilent,
+}
+
+/// What a pod takes of a node besides devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PodResources {
+    /// Cores, in thousandths.
+    pub cpu_milli: i64,
+    /// Memory in bytes.
+    pub memory_bytes: i64,
+    /// Number of pods.
+    pub pods: i64,
+}
+
+/// A device of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its name, unique on the node.
+    pub name: DeviceName,
+    /// The Flavors that count it.
+    pub flavors: BTreeSet<FlavorName>,
+    /// Thousandths of a GPU that it is charged as.
+    pub gpus: Amount,
+    /// Bytes of memory.
+    pub vram: Amount,
+    /// The selectors that it matches.
+    pub selectors: BTreeSet<SelectorId>,
+    /// Attributes that a constraint may name.
+    pub attributes: BTreeMap<AttributeName, String>,
+    /// Group of devices that are connected by NVLink: equal value, same group.
+    pub nvlink_group: Option<String>,
+    /// Whether it may be allocated anew (no taint that forbids it).
+    pub usable: bool,
+    /// The claim that it is allocated to, as the API server knows it.
+    pub allocated_to: Option<ClaimUid>,
+}
+
+/// A complete gang that waits for admission.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gang {
+    /// Its UID.
+    pub uid: GangUid,
+    /// `namespace/name`, for explanations.
+    pub name: String,
+    /// Attempt that is to be admitted.
+    pub attempt: i64,
+    /// The Team of its namespace; it is known to exist.
+    pub team: TeamName,
+    /// Value of its PriorityTier; higher goes first.
+    pub priority: i32,
+    /// Since when it queues; earlier goes first, then the smaller UID.
+    pub queued_at: Timestamp,
+    /// Where it must or should be placed.
+    pub topology: TopologyRequest,
+    /// Its pods, rank by rank.
+    pub pods: Vec<Pod>,
+}
+
+/// Where a gang must or should be placed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TopologyRequest {
+    /// The level whose one domain must hold the gang.
+    pub required: Option<LevelName>,
+    /// The level whose one domain should hold the gang.
+    pub preferred: Option<LevelName>,
+}
+
+/// One pod of a waiting gang.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// Its UID.
+    pub uid: PodUid,
+    /// What it takes of a node besides devices.
+    pub resources: PodResources,
+    /// What it says about nodes.
+    pub filter: NodeFilterId,
+    /// Its claims in pod order. A claim that several pods of the gang share stands with each of them.
+    pub claims: Vec<Claim>,
+}
+
+/// A ResourceClaim: devices that are allocated together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Its UID.
+    pub uid: ClaimUid,
+    /// Its requests in claim order.
+    pub requests: Vec<DeviceRequest>,
+    /// What the devices of some requests must have in common.
+    pub constraints: Vec<Constraint>,
+    /// Devices that are allocated already (a claim that was made in advance), with their node.
+    pub allocated: Option<(NodeName, Vec<DeviceName>)>,
+}
+
+/// A number of devices that match a selector.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceRequest {
+    /// Its name, which constraints refer to.
+    pub name: String,
+    /// What a device must match.
+    pub selector: SelectorId,
+    /// How many.
+    pub count: u32,
+}
+
+/// `matchAttribute`: the devices of the named requests have the same value of an attribute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Constraint {
+    /// Names of the requests; all if empty.
+    pub requests: Vec<String>,
+    /// The attribute.
+    pub attribute: AttributeName,
+}
+
+/// What one pod holds on one node, by whatever evidence: an intent, its Gang's admission, a permit
+/// (live or withdrawn), or an adoption. It counts against quota and occupies the node until it is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// UID of the pod.
+    pub pod: PodUid,
+    /// UID of the gang.
+    pub gang: GangUid,
+    /// `namespace/name` of the gang, for explanations.
+    pub gang_name: String,
+    /// The Team that is charged.
+    pub team: TeamName,
+    /// The node.
+    pub node: NodeName,
+    /// Whether the charge is borne by the node's account instead of the Team's (the node is lost).
+    pub charged_to_node: bool,
+    /// What the pod takes of the node besides devices.
+    pub resources: PodResources,
+    /// What is charged besides claims.
+    pub charged: Vec<(FlavorName, Resource, Amount)>,
+    /// Its claims.
+    pub claims: Vec<HeldClaim>,
+    /// Whether the hold only waits for the proof of release (withdrawn, or evicted).
+    pub releasing: bool,
+}
+
+/// A claim that is held. Two holds may name the same claim: it is charged once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeldClaim {
+    /// UID of the claim.
+    pub uid: ClaimUid,
+    /// The Flavor that is charged.
+    pub flavor: FlavorName,
+    /// Thousandths of a GPU.
+    pub gpus: Amount,
+    /// Bytes of memory.
+    pub vram: Amount,
+    /// What it asks for, while its object is known. Without it and without `devices`, nothing new
+    /// is planned on the node.
+    pub request: Option<Claim>,
+    /// The devices it has, once they are known.
+    pub devices: Option<Vec<DeviceName>>,
+}

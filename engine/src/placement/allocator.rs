@@ -1,0 +1,250 @@
+//! kube-scheduler's structured allocator, simulated: what it would allocate on a node.
+//!
+//! As in `dynamic-resource-allocation/structured` (1.36 and later): a depth-first search over the pod's
+//! claims in pod order, requests in claim order, devices in slice order; within one request combinations
+//! only, never permutations; the first complete solution wins, devices are not scored.
+
+use super::{demand::ClaimShape, device_set::DeviceSet, node::NodeRecord};
+
+/// Most devices that one claim can be allocated (`AllocationResultsMaxSize` of `resource.k8s.io/v1`).
+pub(crate) const MAX_DEVICES_PER_CLAIM: usize = 32;
+
+/// Most devices looked at for one pod. kube-scheduler gives up by time; a search that long is not
+/// worth a promise, and the node counts as one where the pod does not fit.
+const MAX_STEPS: usize = 20_000;
+
+/// One device that is to be found.
+struct Slot<'a> {
+    claim: usize,
+    request: usize,
+    candidates: &'a DeviceSet,
+    /// Whether the slot before it belongs to the same request: then only later devices are tried.
+    continues: bool,
+}
+
+struct Search<'a> {
+    record: &'a NodeRecord,
+    claims: &'a [&'a ClaimShape],
+    slots: Vec<Slot<'a>>,
+    free: DeviceSet,
+    chosen: Vec<usize>,
+    steps_left: usize,
+}
+
+/// The devices that each of one pod's claims would get of those that are free, or `None`.
+pub(crate) fn allocate(
+    record: &NodeRecord,
+    free: &DeviceSet,
+    claims: &[&ClaimShape],
+) -> Option<Vec<Vec<usize>>> {
+    let mut slots = Vec::new();
+    for (claim, shape) in claims.iter().enumerate() {
+        if shape.devices() > MAX_DEVICES_PER_CLAIM {
+            return None;
+        }
+        for (request, (selector, count)) in shape.requests.iter().enumerate() {
+            if *count == 0 {
+                continue;
+            }
+            let candidates = &record.candidates(*selector)?.devices;
+            if candidates.common(free) < *count {
+                return None;
+            }
+            slots.extend((0..*count).map(|at| Slot {
+                claim,
+                request,
+                candidates,
+                continues: at > 0,
+            }));
+        }
+    }
+    let mut search = Search {
+        record,
+        claims,
+        slots,
+        free: free.clone(),
+        chosen: Vec::new(),
+        steps_left: MAX_STEPS,
+    };
+    if !search.fill() {
+        return None;
+    }
+    let mut granted = vec![Vec::new(); claims.len()];
+    for (slot, device) in search.slots.iter().zip(&search.chosen) {
+        granted[slot.claim].push(*device);
+    }
+    Some(granted)
+}
+
+impl Search<'_> {
+    /// Fills the slots that are still empty; leaves everything as it was if that cannot be done.
+    fn fill(&mut self) -> bool {
+        let Some(slot) = self.slots.get(self.chosen.len()) else {
+            return true;
+        };
+        let first = match (slot.continues, self.chosen.last()) {
+            (true, Some(previous)) => previous + 1,
+            _ => 0,
+        };
+        let candidates = slot.candidates;
+        for device in candidates.iter().skip_while(|device| *device < first) {
+            if self.steps_left == 0 {
+                return false;
+            }
+            self.steps_left -= 1;
+            if !self.free.contains(device) || !self.meets_constraints(device) {
+                continue;
+            }
+            self.free.remove(device);
+            self.chosen.push(device);
+            if self.fill() {
+                return true;
+            }
+            self.chosen.pop();
+            self.free.insert(device);
+        }
+        false
+    }
+
+    /// Whether a device has, for each constraint on the slot that is filled next, the attribute, and
+    /// with the value of those chosen before.
+    fn meets_constraints(&self, device: usize) -> bool {
+        let Some(slot) = self.slots.get(self.chosen.len()) else {
+            return false;
+        };
+        let constraints = &self.claims[slot.claim].constraints;
+        constraints
+            .iter()
+            .filter(|(covered, _)| covered.contains(&slot.request))
+            .all(|(covered, attribute)| {
+                let Some(value) = self.record.attribute(device, attribute) else {
+                    return false;
+                };
+                let earlier = self.slots.iter().zip(&self.chosen).find(|(other, _)| {
+                    other.claim == slot.claim && covered.contains(&other.request)
+                });
+                earlier.is_none_or(|(_, other)| {
+                    self.record.attribute(*other, attribute) == Some(value)
+                })
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::{
+        amount::Amount,
+        model::{Device, Node, PodResources},
+        names::{DeviceName, SelectorId},
+    };
+
+    /// A node of devices, each with the numbers of the selectors it matches and maybe a group.
+    fn record(devices: &[(&[u32], Option<&str>)]) -> NodeRecord {
+        let devices = devices
+            .iter()
+            .enumerate()
+            .map(|(at, (selectors, group))| Device {
+                name: DeviceName::from(format!("d{at}")),
+                flavors: BTreeSet::new(),
+                gpus: Amount::ONE_GPU,
+                vram: Amount::ZERO,
+                selectors: selectors.iter().copied().map(SelectorId).collect(),
+                attributes: group
+                    .iter()
+                    .map(|group| ("group".into(), (*group).to_owned()))
+                    .collect(),
+                nvlink_group: None,
+                usable: true,
+                allocated_to: None,
+            });
+        NodeRecord::new(Node {
+            name: "n".into(),
+            uid: String::new(),
+            block: None,
+            allocatable: PodResources::default(),
+            used: PodResources::default(),
+            fabric: [].into(),
+            accelerator: [].into(),
+            filters: BTreeSet::new(),
+            devices: devices.collect(),
+        })
+    }
+
+    /// A claim of requests, each a selector and a count; grouped if the requests named share a group.
+    fn claim(requests: &[(u32, usize)], grouped: &[usize]) -> ClaimShape {
+        let constraint = (!grouped.is_empty()).then(|| (grouped.to_vec(), "group".into()));
+        ClaimShape {
+            requests: requests
+                .iter()
+                .map(|(selector, count)| (SelectorId(*selector), *count))
+                .collect(),
+            constraints: constraint.into_iter().collect(),
+        }
+    }
+
+    fn granted(record: &NodeRecord, claims: &[ClaimShape]) -> Option<Vec<Vec<usize>>> {
+        let claims: Vec<&ClaimShape> = claims.iter().collect();
+        allocate(record, &record.empty.free, &claims)
+    }
+
+    #[test]
+    fn the_first_devices_in_order_are_taken() {
+        let record = record(&[(&[0], None), (&[1], None), (&[0], None), (&[0, 1], None)]);
+        let claims = [claim(&[(0, 2)], &[]), claim(&[(1, 2)], &[])];
+        assert_eq!(
+            granted(&record, &claims),
+            Some(vec![vec![0, 2], vec![1, 3]])
+        );
+    }
+
+    #[test]
+    fn an_earlier_claim_gives_way_to_a_later_one_of_the_same_pod() {
+        let record = record(&[(&[0, 1], None), (&[0], None)]);
+        let claims = [claim(&[(0, 1)], &[]), claim(&[(1, 1)], &[])];
+        assert_eq!(granted(&record, &claims), Some(vec![vec![1], vec![0]]));
+    }
+
+    #[test]
+    fn a_constraint_holds_over_its_requests_and_leaves_others_alone() {
+        let devices: [(&[u32], Option<&str>); 4] = [
+            (&[0], Some("a")),
+            (&[0], Some("b")),
+            (&[0], None),
+            (&[0], Some("b")),
+        ];
+        let record = record(&devices);
+        assert_eq!(
+            granted(&record, &[claim(&[(0, 2)], &[0])]),
+            Some(vec![vec![1, 3]])
+        );
+        assert_eq!(granted(&record, &[claim(&[(0, 3)], &[0])]), None);
+        let second_alone = claim(&[(0, 1), (0, 2)], &[1]);
+        assert_eq!(granted(&record, &[second_alone]), Some(vec![vec![0, 1, 3]]));
+    }
+
+    #[test]
+    fn more_devices_than_an_allocation_can_list_are_never_granted() {
+        let devices: Vec<(&[u32], Option<&str>)> = vec![(&[0], None); MAX_DEVICES_PER_CLAIM + 1];
+        let record = record(&devices);
+        assert!(granted(&record, &[claim(&[(0, MAX_DEVICES_PER_CLAIM)], &[])]).is_some());
+        assert_eq!(
+            granted(&record, &[claim(&[(0, MAX_DEVICES_PER_CLAIM + 1)], &[])]),
+            None
+        );
+    }
+
+    #[test]
+    fn a_search_without_end_is_given_up() {
+        // Every choice of 16 among 32 singles fails only at the pair that is not there.
+        let names: Vec<String> = (0..32).map(|at| format!("g{at}")).collect();
+        let devices: Vec<(&[u32], Option<&str>)> = names
+            .iter()
+            .map(|name| (&[0_u32][..], Some(name.as_str())))
+            .collect();
+        let claims = [claim(&[(0, 16)], &[]), claim(&[(0, 2)], &[0])];
+        assert_eq!(granted(&record(&devices), &claims), None);
+    }
+}

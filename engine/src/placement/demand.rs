@@ -1,0 +1,233 @@
+//! What a gang asks for, in the form in which it is fitted: units that share claims stay together, equal
+//! units form a class, names and UIDs are gone. Gangs with equal demand fit or fail alike.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    model::{Claim, Gang, Pod, TopologyRequest},
+    names::{AttributeName, ClaimUid, DeviceName, LevelName, NodeFilterId, NodeName, SelectorId},
+};
+
+/// A claim without its names.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ClaimShape {
+    /// Selector and number of each request.
+    pub(crate) requests: Vec<(SelectorId, usize)>,
+    /// Which requests share a value of which attribute.
+    pub(crate) constraints: Vec<(Vec<usize>, AttributeName)>,
+}
+
+impl ClaimShape {
+    pub(crate) fn new(claim: &Claim) -> Self {
+        let requests = claim
+            .requests
+            .iter()
+            .map(|request| (request.selector, request.count as usize))
+            .collect();
+        let constraints = claim
+            .constraints
+            .iter()
+            .map(|constraint| {
+                let covered = claim.requests.iter().enumerate().filter(|(_, request)| {
+                    constraint.requests.is_empty() || constraint.requests.contains(&request.name)
+                });
+                (
+                    covered.map(|(at, _)| at).collect(),
+                    constraint.attribute.clone(),
+                )
+            })
+            .collect();
+        Self {
+            requests,
+            constraints,
+        }
+    }
+
+    /// How many devices it asks for.
+    pub(crate) fn devices(&self) -> usize {
+        self.requests.iter().map(|(_, count)| count).sum()
+    }
+}
+
+/// A claim of a unit.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct UnitClaim {
+    pub(crate) shape: ClaimShape,
+    /// Where it is allocated already, and what.
+    pub(crate) allocated: Option<(NodeName, Vec<DeviceName>)>,
+    /// Whether several pods of the unit name it: which of them allocates it is then open.
+    pub(crate) shared: bool,
+}
+
+/// A pod of a unit.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct UnitPod {
+    /// Cores in thousandths, memory in bytes, number of pods.
+    pub(crate) resources: (i64, i64, i64),
+    pub(crate) filter: NodeFilterId,
+    /// Its claims in pod order, as indexes into the unit's.
+    pub(crate) claims: Vec<usize>,
+}
+
+/// Pods that must stand on one node, without their names.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct UnitShape {
+    pub(crate) pods: Vec<UnitPod>,
+    /// Every claim of its pods once.
+    pub(crate) claims: Vec<UnitClaim>,
+}
+
+impl UnitShape {
+    /// Whether it needs devices that are not allocated yet.
+    pub(crate) fn draws_devices(&self) -> bool {
+        self.claims
+            .iter()
+            .any(|claim| claim.allocated.is_none() && claim.shape.devices() > 0)
+    }
+
+    fn devices(&self) -> usize {
+        self.claims.iter().map(|claim| claim.shape.devices()).sum()
+    }
+
+    /// Sum of what its pods take; `None` if a sum does not fit.
+    pub(crate) fn resources(&self) -> Option<(i64, i64, i64)> {
+        self.pods
+            .iter()
+            .try_fold((0_i64, 0_i64, 0_i64), |sum, pod| {
+                Some((
+                    sum.0.checked_add(pod.resources.0)?,
+                    sum.1.checked_add(pod.resources.1)?,
+                    sum.2.checked_add(pod.resources.2)?,
+                ))
+            })
+    }
+}
+
+/// Units that ask for the same.
+#[derive(Clone, Debug)]
+pub(crate) struct Class {
+    pub(crate) shape: UnitShape,
+    /// For each unit its pods, as indexes into the gang's, in rank order.
+    pub(crate) units: Vec<Vec<usize>>,
+}
+
+/// What a gang asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct Demand {
+    /// Largest first.
+    pub(crate) classes: Vec<Class>,
+    /// Number of pods.
+    pub(crate) pods: usize,
+}
+
+impl Demand {
+    pub(crate) fn new(gang: &Gang) -> Self {
+        let mut by_shape: BTreeMap<UnitShape, Vec<Vec<usize>>> = BTreeMap::new();
+        for unit in units(gang) {
+            let shape = shape(gang, &unit);
+            by_shape.entry(shape).or_default().push(unit);
+        }
+        let mut classes: Vec<Class> = by_shape
+            .into_iter()
+            .map(|(shape, units)| Class { shape, units })
+            .collect();
+        // Stable: equal sizes stay in shape order.
+        classes.sort_by_cached_key(|class| {
+            let resources = class.shape.resources().unwrap_or_default();
+            std::cmp::Reverse((class.shape.devices(), resources))
+        });
+        Self {
+            classes,
+            pods: gang.pods.len(),
+        }
+    }
+
+    /// The part that decides whether it fits.
+    pub(crate) fn signature(&self, wish: &TopologyRequest) -> Signature {
+        Signature {
+            required: wish.required.clone(),
+            classes: self
+                .classes
+                .iter()
+                .map(|class| (class.shape.clone(), class.units.len()))
+                .collect(),
+        }
+    }
+}
+
+/// Equal for gangs that ask for the same: of one Team, they fit or fail alike.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Signature {
+    required: Option<LevelName>,
+    classes: Vec<(UnitShape, usize)>,
+}
+
+/// Pods joined by claims, in rank order of their first pods.
+fn units(gang: &Gang) -> Vec<Vec<usize>> {
+    let mut unit_of: Vec<usize> = (0..gang.pods.len()).collect();
+    let mut first_with: BTreeMap<&ClaimUid, usize> = BTreeMap::new();
+    for (at, pod) in gang.pods.iter().enumerate() {
+        for claim in &pod.claims {
+            let other = *first_with.entry(&claim.uid).or_insert(at);
+            let (one, other) = (root(&unit_of, at), root(&unit_of, other));
+            unit_of[one.max(other)] = one.min(other);
+        }
+    }
+    let mut units: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for at in 0..gang.pods.len() {
+        units.entry(root(&unit_of, at)).or_default().push(at);
+    }
+    units.into_values().collect()
+}
+
+fn root(unit_of: &[usize], mut at: usize) -> usize {
+    while unit_of[at] != at {
+        at = unit_of[at];
+    }
+    at
+}
+
+fn shape(gang: &Gang, unit: &[usize]) -> UnitShape {
+    let mut places: BTreeMap<&ClaimUid, usize> = BTreeMap::new();
+    let mut claims: Vec<UnitClaim> = Vec::new();
+    let mut pods = Vec::new();
+    for pod in unit.iter().filter_map(|at| gang.pods.get(*at)) {
+        let mut of_pod = Vec::new();
+        for claim in &pod.claims {
+            let place = *places.entry(&claim.uid).or_insert(claims.len());
+            if place == claims.len() {
+                claims.push(UnitClaim {
+                    shape: ClaimShape::new(claim),
+                    allocated: claim.allocated.clone(),
+                    shared: false,
+                });
+            } else if !of_pod.contains(&place) {
+                claims[place].shared = true;
+            }
+            if !of_pod.contains(&place) {
+                of_pod.push(place);
+            }
+        }
+        pods.push(UnitPod {
+            resources: (
+                pod.resources.cpu_milli,
+                pod.resources.memory_bytes,
+                pod.resources.pods,
+            ),
+            filter: pod.filter,
+            claims: of_pod,
+        });
+    }
+    UnitShape { pods, claims }
+}
+
+/// The claims of a unit's pods, each once, in the order of [`UnitShape::claims`].
+pub(crate) fn claims_of<'a>(pods: impl Iterator<Item = &'a Pod>) -> Vec<&'a Claim> {
+    let mut claims: Vec<&Claim> = Vec::new();
+    for claim in pods.flat_map(|pod| &pod.claims) {
+        if !claims.iter().any(|known| known.uid == claim.uid) {
+            claims.push(claim);
+        }
+    }
+    claims
+}

@@ -1,0 +1,293 @@
+//! What is charged to whom, as the holds say.
+//!
+//! Invariant: a claim is charged once, however many holds name it: to the hold with the smallest pod UID
+//! among those whose Team bears the charge. So the sum does not depend on the order of updates (S10).
+//! What a node's account bears (`charged_to_node`) is charged to no Team.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{
+    amount::{Amount, FlavorResource, Overflow, Resource},
+    decision::Blocker,
+    model::Hold,
+    names::{ClaimUid, FlavorName, GangUid, PodUid, TeamName},
+};
+
+/// How many gangs an explanation names.
+const BLOCKERS_NAMED: usize = 3;
+
+/// A change of what one Team is charged for one resource; negative when it is taken back.
+#[derive(Clone, Debug)]
+pub(crate) struct Delta {
+    pub(crate) team: TeamName,
+    pub(crate) of: FlavorResource,
+    pub(crate) amount: i64,
+}
+
+/// What one hold contributes for one claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ClaimCharge {
+    gang: GangUid,
+    gang_name: String,
+    team: TeamName,
+    charged_to_node: bool,
+    flavor: FlavorName,
+    gpus: Amount,
+    vram: Amount,
+}
+
+impl ClaimCharge {
+    fn amounts(&self) -> [(Resource, Amount); 2] {
+        [(Resource::Gpus, self.gpus), (Resource::Vram, self.vram)]
+    }
+}
+
+#[derive(Clone, Debug)]
+struct GangShare {
+    name: String,
+    team: TeamName,
+    amount: i128,
+}
+
+/// All charges.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Charges {
+    claims: BTreeMap<ClaimUid, BTreeMap<PodUid, ClaimCharge>>,
+    /// Sums in 128 bits: no number of 64-bit charges that fits into memory overflows them.
+    teams: BTreeMap<TeamName, BTreeMap<FlavorResource, i128>>,
+    gangs: BTreeMap<FlavorResource, BTreeMap<GangUid, GangShare>>,
+}
+
+impl Charges {
+    /// Counts a hold.
+    pub(crate) fn add(&mut self, hold: &Hold) -> Vec<Delta> {
+        let mut deltas = Vec::new();
+        for claim in &hold.claims {
+            let charge = ClaimCharge {
+                gang: hold.gang.clone(),
+                gang_name: hold.gang_name.clone(),
+                team: hold.team.clone(),
+                charged_to_node: hold.charged_to_node,
+                flavor: claim.flavor.clone(),
+                gpus: claim.gpus,
+                vram: claim.vram,
+            };
+            self.change_claim(&claim.uid, &mut deltas, |holders| {
+                holders.insert(hold.pod.clone(), charge);
+            });
+        }
+        self.change_rest(hold, 1, &mut deltas);
+        deltas
+    }
+
+    /// Counts a hold no longer. It must be the value that was added.
+    pub(crate) fn remove(&mut self, hold: &Hold) -> Vec<Delta> {
+        let mut deltas = Vec::new();
+        for claim in &hold.claims {
+            self.change_claim(&claim.uid, &mut deltas, |holders| {
+                holders.remove(&hold.pod);
+            });
+        }
+        self.change_rest(hold, -1, &mut deltas);
+        deltas
+    }
+
+    fn change_claim(
+        &mut self,
+        uid: &ClaimUid,
+        deltas: &mut Vec<Delta>,
+        change: impl FnOnce(&mut BTreeMap<PodUid, ClaimCharge>),
+    ) {
+        let holders = self.claims.entry(uid.clone()).or_default();
+        let old = charged(holders).cloned();
+        change(holders);
+        let new = charged(holders).cloned();
+        if holders.is_empty() {
+            self.claims.remove(uid);
+        }
+        if old == new {
+            return;
+        }
+        for (sign, counted) in [(-1, old), (1, new)] {
+            let Some(counted) = counted else { continue };
+            for (resource, amount) in counted.amounts() {
+                let of = FlavorResource {
+                    flavor: counted.flavor.clone(),
+                    resource,
+                };
+                let signed = amount.0.saturating_mul(sign);
+                self.change_sum(
+                    &counted.gang,
+                    &counted.gang_name,
+                    &counted.team,
+                    of,
+                    signed,
+                    deltas,
+                );
+            }
+        }
+    }
+
+    fn change_rest(&mut self, hold: &Hold, sign: i64, deltas: &mut Vec<Delta>) {
+        if hold.charged_to_node {
+            return;
+        }
+        for (flavor, resource, amount) in &hold.charged {
+            let of = FlavorResource {
+                flavor: flavor.clone(),
+                resource: resource.clone(),
+            };
+            let signed = amount.0.saturating_mul(sign);
+            self.change_sum(&hold.gang, &hold.gang_name, &hold.team, of, signed, deltas);
+        }
+    }
+
+    fn change_sum(
+        &mut self,
+        gang: &GangUid,
+        gang_name: &str,
+        team: &TeamName,
+        of: FlavorResource,
+        amount: i64,
+        deltas: &mut Vec<Delta>,
+    ) {
+        if amount == 0 {
+            return;
+        }
+        let sums = self.teams.entry(team.clone()).or_default();
+        *sums.entry(of.clone()).or_default() += i128::from(amount);
+        sums.retain(|_, sum| *sum != 0);
+        if sums.is_empty() {
+            self.teams.remove(team);
+        }
+        let shares = self.gangs.entry(of.clone()).or_default();
+        let share = shares.entry(gang.clone()).or_insert_with(|| GangShare {
+            name: gang_name.to_owned(),
+            team: team.clone(),
+            amount: 0,
+        });
+        share.amount += i128::from(amount);
+        if share.amount == 0 {
+            shares.remove(gang);
+        }
+        deltas.push(Delta {
+            team: team.clone(),
+            of,
+            amount,
+        });
+    }
+
+    /// The gangs that hold a claim, each once.
+    pub(crate) fn holders(&self, uid: &ClaimUid) -> impl Iterator<Item = (&GangUid, &str)> {
+        self.claims
+            .get(uid)
+            .into_iter()
+            .flat_map(BTreeMap::values)
+            .map(|charge| (&charge.gang, charge.gang_name.as_str()))
+    }
+
+    /// What would change if these holds were gone already: what the proofs of their release will give back.
+    pub(crate) fn without(&self, gone: &BTreeMap<PodUid, &Hold>) -> Vec<Delta> {
+        let mut deltas = Vec::new();
+        let mut claims: BTreeSet<&ClaimUid> = BTreeSet::new();
+        for hold in gone.values() {
+            claims.extend(hold.claims.iter().map(|claim| &claim.uid));
+            if hold.charged_to_node {
+                continue;
+            }
+            for (flavor, resource, amount) in &hold.charged {
+                deltas.push(Delta {
+                    team: hold.team.clone(),
+                    of: FlavorResource {
+                        flavor: flavor.clone(),
+                        resource: resource.clone(),
+                    },
+                    amount: amount.0.saturating_neg(),
+                });
+            }
+        }
+        for uid in claims {
+            let Some(holders) = self.claims.get(uid) else {
+                continue;
+            };
+            let stays = holders
+                .iter()
+                .any(|(pod, charge)| !charge.charged_to_node && !gone.contains_key(pod));
+            if stays {
+                continue;
+            }
+            let Some(charge) = charged(holders) else {
+                continue;
+            };
+            for (resource, amount) in charge.amounts() {
+                deltas.push(Delta {
+                    team: charge.team.clone(),
+                    of: FlavorResource {
+                        flavor: charge.flavor.clone(),
+                        resource,
+                    },
+                    amount: amount.0.saturating_neg(),
+                });
+            }
+        }
+        deltas
+    }
+
+    /// Every sum, for building the tree anew.
+    pub(crate) fn sums(
+        &self,
+    ) -> impl Iterator<Item = (&TeamName, &FlavorResource, Result<Amount, Overflow>)> {
+        self.teams.iter().flat_map(|(team, sums)| {
+            sums.iter().map(move |(of, sum)| {
+                let amount = i64::try_from(*sum).map(Amount).map_err(|_| Overflow);
+                (team, of, amount)
+            })
+        })
+    }
+
+    /// What one Team is charged, also while its tree has a fault.
+    pub(crate) fn of_team(
+        &self,
+        team: &TeamName,
+    ) -> impl Iterator<Item = (&FlavorResource, Amount)> {
+        self.teams.get(team).into_iter().flatten().map(|(of, sum)| {
+            let sum = i64::try_from(*sum).unwrap_or(i64::MAX);
+            (of, Amount(sum))
+        })
+    }
+
+    /// The gangs that hold most of a resource, of the Teams that count.
+    pub(crate) fn blocker(
+        &self,
+        of: &FlavorResource,
+        counts: impl Fn(&TeamName) -> bool,
+    ) -> Blocker {
+        let shares = self.gangs.get(of).into_iter().flat_map(BTreeMap::values);
+        largest(
+            shares
+                .filter(|share| counts(&share.team))
+                .map(|share| (share.amount, share.name.as_str())),
+        )
+    }
+}
+
+/// The charge that counts.
+fn charged(holders: &BTreeMap<PodUid, ClaimCharge>) -> Option<&ClaimCharge> {
+    holders.values().find(|charge| !charge.charged_to_node)
+}
+
+/// The largest by amount, then by name.
+pub(crate) fn largest<'a>(shares: impl Iterator<Item = (i128, &'a str)>) -> Blocker {
+    let mut shares: Vec<(std::cmp::Reverse<i128>, &str)> = shares
+        .map(|(amount, name)| (std::cmp::Reverse(amount), name))
+        .collect();
+    shares.sort_unstable();
+    Blocker {
+        gangs: shares
+            .iter()
+            .take(BLOCKERS_NAMED)
+            .map(|(_, name)| (*name).to_owned())
+            .collect(),
+        more: shares.len().saturating_sub(BLOCKERS_NAMED),
+    }
+}

@@ -1,0 +1,21 @@
+//! Quota: who may have how much of what, and what is charged to whom.
+//!
+//! Teams are the leaves of a tree, Cohorts its inner nodes. Every node has, per Flavor and resource, a
+//! limit of its own ([`crate::QuotaLimit`]); what a node does not keep for itself is visible to its parent
+//! and so to all that hang below it. The arithmetic is Kueue's, but for the deviations named here.
+//!
+//! Invariant S1: nothing is admitted that would take a node of the tree above its limit. What was found
+//! running (an adoption, a limit that was lowered) may stand above it; then use only falls.
+
+pub(crate) mod ask;
+pub(crate) mod charges;
+mod graph;
+mod tree;
+
+pub use tree::{QuotaTree, TreeFault};
+
+/// Deviation from Kueue: there, a Cohort that is over-admitted (quota lowered, a Team moved in) has a
+/// negative availability, which flows down and eats even what a sibling never lent. Here a parent's
+/// share counts as no less than nothing, so that every Team can always use what it keeps for itself;
+/// the sum may then exceed the pool until the borrowers have ended.
+pub const OVERADMISSION_EATS_GUARANTEES: bool = false;

@@ -1,0 +1,228 @@
+//! Explanations in words: what is asked, what there is, who has it, in the units that users write.
+
+use std::fmt;
+
+use crate::{
+    amount::{Amount, FlavorResource, Resource},
+    decision::{Blocker, Why},
+    names::{FlavorName, LevelName},
+};
+
+/// Most causes that a text names.
+const CAUSES_NAMED: usize = 4;
+
+/// An amount of a resource: `16 GPUs`, `0.5 GPUs`, `64Gi of memory`, `12.5 cores`.
+struct Quantity<'a>(&'a Resource, Amount);
+
+/// An amount as a bare number, for where the unit was said already.
+struct Number<'a>(&'a Resource, Amount);
+
+impl fmt::Display for Quantity<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(resource, amount) = self;
+        let number = Number(resource, *amount);
+        match resource {
+            Resource::Gpus if *amount == Amount::ONE_GPU => write!(formatter, "{number} GPU"),
+            Resource::Gpus => write!(formatter, "{number} GPUs"),
+            Resource::Vram => write!(formatter, "{number} of GPU memory"),
+            Resource::Cpu if *amount == Amount(1000) => write!(formatter, "{number} core"),
+            Resource::Cpu => write!(formatter, "{number} cores"),
+            Resource::Memory => write!(formatter, "{number} of memory"),
+            Resource::Extended(name) => write!(formatter, "{number} {name}"),
+        }
+    }
+}
+
+impl fmt::Display for Number<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(resource, Amount(amount)) = self;
+        match resource {
+            Resource::Gpus | Resource::Cpu => decimal(formatter, *amount, 1000),
+            Resource::Vram | Resource::Memory => bytes(formatter, *amount),
+            Resource::Extended(_) => write!(formatter, "{amount}"),
+        }
+    }
+}
+
+/// A fraction with at most three digits, none of them a trailing zero; rounded towards zero.
+fn decimal(formatter: &mut fmt::Formatter<'_>, value: i64, unit: i64) -> fmt::Result {
+    let sign = if value < 0 { "-" } else { "" };
+    let (value, unit) = (value.unsigned_abs(), unit.unsigned_abs().max(1));
+    let thousandths = u128::from(value % unit) * 1000 / u128::from(unit);
+    write!(formatter, "{sign}{}", value / unit)?;
+    if thousandths == 0 {
+        return Ok(());
+    }
+    let digits = format!("{thousandths:03}");
+    write!(formatter, ".{}", digits.trim_end_matches('0'))
+}
+
+/// Bytes in the largest binary unit that leaves at least one, as Kubernetes writes quantities.
+fn bytes(formatter: &mut fmt::Formatter<'_>, value: i64) -> fmt::Result {
+    const UNITS: [(&str, i64); 3] = [("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
+    let unit = UNITS
+        .iter()
+        .find(|(_, unit)| value.unsigned_abs() >= unit.unsigned_abs());
+    match unit {
+        Some((suffix, unit)) => {
+            decimal(formatter, value, *unit)?;
+            formatter.write_str(suffix)
+        }
+        None => write!(formatter, "{value}"),
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TeamStopped => {
+                formatter.write_str("the Team is stopped; nothing is admitted until it is resumed")
+            }
+            Self::CohortCycle { cohort } => write!(
+                formatter,
+                "the Cohorts above the Team form a cycle through {cohort}; nothing below it is \
+                 admitted until one of them has another parent"
+            ),
+            Self::BehindHead { head } => write!(
+                formatter,
+                "waits behind {head}, which does not fit yet; the Team is StrictFifo"
+            ),
+            Self::Quota {
+                of,
+                asked,
+                available,
+                borrowable,
+                blocker,
+            } => {
+                let FlavorResource { flavor, resource } = of;
+                write!(
+                    formatter,
+                    "asks for {} of {flavor}, {} can be had now",
+                    Quantity(resource, *asked),
+                    Number(resource, *available)
+                )?;
+                if *borrowable > Amount::ZERO {
+                    write!(
+                        formatter,
+                        " ({} of them borrowed)",
+                        Number(resource, *borrowable)
+                    )?;
+                }
+                used_by(formatter, blocker)
+            }
+            Self::ExceedsMaxQuota { of, asked, most } => write!(
+                formatter,
+                "asks for {} of {}, but the Team can never have more than {}, borrowing included; \
+                 ask for less, or have the Team's quota raised",
+                Quantity(&of.resource, *asked),
+                of.flavor,
+                Number(&of.resource, *most)
+            ),
+            Self::NoQuotaForResource { resource, flavors } => {
+                write!(formatter, "the Team has no quota for {resource}")?;
+                if flavors.is_empty() {
+                    return formatter.write_str(" nor for anything else");
+                }
+                let flavors: Vec<&str> = flavors.iter().map(FlavorName::as_str).collect();
+                write!(
+                    formatter,
+                    "; none of its Flavors names it ({})",
+                    flavors.join(", ")
+                )
+            }
+            Self::Placement {
+                pods,
+                fit,
+                level,
+                nodes,
+                excluded,
+                blocker,
+            } => {
+                write!(
+                    formatter,
+                    "quota is there, but {}",
+                    Room(*pods, *fit, level.as_ref())
+                )?;
+                left_out(formatter, *nodes, excluded)?;
+                used_by(formatter, blocker)
+            }
+            Self::PlacementImpossible {
+                pods,
+                fit,
+                level,
+                nodes,
+                excluded,
+            } => {
+                write!(
+                    formatter,
+                    "even on the empty cluster {}",
+                    Room(*pods, *fit, level.as_ref())
+                )?;
+                left_out(formatter, *nodes, excluded)
+            }
+            Self::Release { pods, blocker } => write!(
+                formatter,
+                "waits until the devices of {pods} {} are proved released; held by {blocker}",
+                if *pods == 1 { "pod" } else { "pods" }
+            ),
+            Self::ClaimShared { claim, holder } => {
+                write!(
+                    formatter,
+                    "its ResourceClaim with UID {claim} is held by {holder}"
+                )
+            }
+            Self::Overflow => formatter
+                .write_str("a number that it asks for or is judged by is too large to be counted"),
+        }
+    }
+}
+
+/// Pods, how many of them fit, in one domain of which level.
+struct Room<'a>(usize, usize, Option<&'a LevelName>);
+
+impl fmt::Display for Room<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(pods, fit, level) = self;
+        match (pods, fit) {
+            (1, _) => formatter.write_str("there is no place for its pod")?,
+            (_, 0) => write!(formatter, "there is no place for any of {pods} pods")?,
+            _ => write!(formatter, "there is a place for only {fit} of {pods} pods")?,
+        }
+        match level {
+            Some(level) => write!(formatter, " in one domain of level {level}"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn left_out(
+    formatter: &mut fmt::Formatter<'_>,
+    nodes: usize,
+    excluded: &[(String, usize)],
+) -> fmt::Result {
+    write!(formatter, "; of {nodes} nodes")?;
+    if excluded.is_empty() {
+        return formatter.write_str(" none is left out, but they do not hold all pods together");
+    }
+    formatter.write_str(" left out: ")?;
+    for (at, (cause, count)) in excluded.iter().take(CAUSES_NAMED).enumerate() {
+        let comma = if at > 0 { ", " } else { "" };
+        write!(formatter, "{comma}{cause}: {count}")?;
+    }
+    let further: usize = excluded
+        .iter()
+        .skip(CAUSES_NAMED)
+        .map(|(_, count)| count)
+        .sum();
+    if further > 0 {
+        write!(formatter, ", other: {further}")?;
+    }
+    Ok(())
+}
+
+fn used_by(formatter: &mut fmt::Formatter<'_>, blocker: &Blocker) -> fmt::Result {
+    if blocker.gangs.is_empty() {
+        return Ok(());
+    }
+    write!(formatter, "; used by {blocker}")
+}

@@ -1,0 +1,635 @@
+//! Who is admitted, in which order, what is charged, and what those who wait are told.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "tests"
+)]
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::*;
+use muster_engine::{
+    Amount, ClaimUid, Decision, FlavorName, Gang, GangUid, Queueing, QuotaLimit, Resource, State,
+    Stop, Team, Update, Why,
+};
+
+/// So many nodes with 8 GPUs, all in one leaf.
+fn nodes(count: usize) -> Vec<muster_engine::Node> {
+    (0..count)
+        .map(|at| node(&format!("n{at}"), "s/l", 8))
+        .collect()
+}
+
+fn lending(nominal: i64, borrowing: Option<i64>, lending: Option<i64>) -> QuotaLimit {
+    QuotaLimit {
+        nominal: gpus(nominal),
+        borrowing_limit: borrowing.map(gpus),
+        lending_limit: lending.map(gpus),
+    }
+}
+
+/// Gangs of one pod, by `name:gpus`.
+fn gangs(team: &str, what: &str) -> Vec<Gang> {
+    let gangs = what.split_whitespace().enumerate().map(|(at, part)| {
+        let (name, count) = part.split_once(':').expect("name:gpus");
+        let queued_at = i64::try_from(at).expect("few");
+        self::at(
+            queued_at,
+            gang(name, team, 1, count.parse().expect("a number")),
+        )
+    });
+    gangs.collect()
+}
+
+#[test]
+fn within_a_team_the_higher_tier_then_the_older_then_the_smaller_uid_goes_first() {
+    let mut state = state(nodes(1), vec![team("a", None, limit(2))]);
+    submit(
+        &mut state,
+        [
+            at(1, gang("young", "a", 1, 1)),
+            at(0, gang("old-b", "a", 1, 1)),
+            at(0, gang("old-a", "a", 1, 1)),
+            with_priority(10, at(9, gang("urgent", "a", 1, 1))),
+        ],
+    );
+    let queue: Vec<String> = state
+        .queue(&team_name("a"))
+        .iter()
+        .map(|gang| gang.uid.to_string())
+        .collect();
+    assert_eq!(queue, ["urgent", "old-a", "old-b", "young"]);
+    assert_eq!(admitted(&state.decide(NOW)), ["urgent", "old-a"]);
+}
+
+#[test]
+fn between_teams_who_stays_within_the_own_quota_goes_first() {
+    let teams = vec![
+        team("a", Some("all"), limit(0)),
+        team("b", Some("all"), limit(4)),
+    ];
+    let mut state = state(nodes(1), teams);
+    submit(
+        &mut state,
+        [
+            with_priority(100, at(0, gang("borrows", "a", 1, 4))),
+            at(5, gang("owns", "b", 1, 4)),
+        ],
+    );
+    assert_eq!(admitted(&state.decide(NOW)), ["owns"]);
+}
+
+#[test]
+fn among_borrowers_the_higher_tier_then_the_older_goes_first() {
+    let teams = vec![
+        team("a", Some("all"), limit(0)),
+        team("b", Some("all"), limit(0)),
+        team("c", Some("all"), limit(0)),
+    ];
+    let mut state = state(nodes(1), teams);
+    state.apply(Update::Cohort(cohort("all", None, 2)));
+    submit(
+        &mut state,
+        [
+            at(1, gang("young", "a", 1, 1)),
+            at(0, gang("old", "b", 1, 1)),
+            with_priority(1, at(2, gang("urgent", "c", 1, 1))),
+        ],
+    );
+    assert_eq!(admitted(&state.decide(NOW)), ["urgent", "old"]);
+}
+
+#[test]
+fn teams_take_turns() {
+    let teams = vec![team("a", None, limit(8)), team("b", None, limit(8))];
+    let mut state = state(nodes(1), teams);
+    submit(&mut state, gangs("a", "a1:2 a2:2 a3:2"));
+    submit(&mut state, gangs("b", "b1:2 b2:2 b3:2"));
+    assert_eq!(admitted(&state.decide(NOW)), ["a1", "b1", "a2", "b2"]);
+}
+
+#[test]
+fn best_effort_passes_over_what_does_not_fit_and_strict_fifo_does_not() {
+    for (queueing, expected) in [
+        (Queueing::BestEffort, vec!["small"]),
+        (Queueing::StrictFifo, vec![]),
+    ] {
+        let mut state = state(
+            nodes(2),
+            vec![Team {
+                queueing,
+                ..team("a", None, limit(12))
+            }],
+        );
+        state.apply(Update::Hold(hold("p", "a", "n0", &[0, 1, 2, 3, 4, 5])));
+        submit(&mut state, gangs("a", "large:8 small:4"));
+        assert_eq!(admitted(&state.decide(NOW)), expected);
+        if queueing == Queueing::StrictFifo {
+            assert_eq!(
+                why(&state, "small"),
+                Why::BehindHead {
+                    head: "a/large".into()
+                }
+            );
+        }
+    }
+}
+
+#[test]
+fn what_can_never_start_holds_up_nobody() {
+    let strict = Team {
+        queueing: Queueing::StrictFifo,
+        ..team("a", None, limit(100))
+    };
+    let mut state = state(nodes(1), vec![strict]);
+    let larger_than_the_cluster = at(-2, gang("larger", "a", 2, 8));
+    let larger_than_the_team = at(-1, gang("beyond", "a", 20, 8));
+    submit(
+        &mut state,
+        [
+            larger_than_the_cluster,
+            larger_than_the_team,
+            gang("small", "a", 1, 4),
+        ],
+    );
+    assert_eq!(admitted(&state.decide(NOW)), ["small"]);
+    let Why::PlacementImpossible {
+        pods: 2,
+        fit: 1,
+        nodes: 1,
+        ..
+    } = why(&state, "larger")
+    else {
+        panic!("{:?}", why(&state, "larger"));
+    };
+    let Why::ExceedsMaxQuota { asked, most, .. } = why(&state, "beyond") else {
+        panic!("{:?}", why(&state, "beyond"));
+    };
+    assert_eq!((asked, most), (gpus(160), gpus(100)));
+}
+
+#[test]
+fn two_gangs_of_eight_on_eight_gpus_one_runs_and_the_other_waits() {
+    let mut state = state(nodes(2), vec![team("a", None, limit(16))]);
+    // Each gang wants 4 pods of 2 GPUs; the pods of a third occupy the second node.
+    state.apply(Update::Hold(hold(
+        "p",
+        "a",
+        "n1",
+        &[0, 1, 2, 3, 4, 5, 6, 7],
+    )));
+    submit(&mut state, [gang("x", "a", 4, 2), gang("y", "a", 4, 2)]);
+    let decisions = state.decide(NOW);
+    assert_eq!(admitted(&decisions), ["x"]);
+    assert_eq!(admissions(&decisions)[0].pods.len(), 4);
+    state.apply(Update::HoldGone(pod_uid("p")));
+    assert_eq!(admitted(&state.decide(NOW)), ["y"]);
+}
+
+#[test]
+fn a_stopped_team_admits_nothing_and_says_so() {
+    let stopped = Team {
+        stop: Stop::Hold,
+        ..team("a", None, limit(8))
+    };
+    let mut state = state(nodes(1), vec![stopped]);
+    submit(&mut state, gangs("a", "g:1"));
+    assert_eq!(admitted(&state.decide(NOW)), Vec::<String>::new());
+    assert_eq!(why(&state, "g"), Why::TeamStopped);
+}
+
+#[test]
+fn a_cycle_of_cohorts_disables_its_tree_and_names_itself() {
+    let mut state = state(
+        nodes(1),
+        vec![
+            team("a", Some("x"), limit(8)),
+            team("b", Some("y"), limit(8)),
+            team("free", None, limit(8)),
+        ],
+    );
+    state.apply(Update::Cohort(cohort("x", Some("y"), 0)));
+    state.apply(Update::Cohort(cohort("y", Some("x"), 0)));
+    submit(
+        &mut state,
+        [
+            gang("g", "a", 1, 1),
+            gang("h", "b", 1, 1),
+            gang("i", "free", 1, 1),
+        ],
+    );
+    assert_eq!(admitted(&state.decide(NOW)), ["i"]);
+    assert_eq!(why(&state, "g"), Why::CohortCycle { cohort: "x".into() });
+    assert_eq!(why(&state, "h"), Why::CohortCycle { cohort: "x".into() });
+    state.apply(Update::Cohort(cohort("y", None, 0)));
+    assert_eq!(admitted(&state.decide(NOW)), ["g", "h"]);
+}
+
+#[test]
+fn borrowing_shows_as_use_above_nominal() {
+    let mut state = state(
+        nodes(2),
+        vec![
+            team("a", Some("all"), lending(4, Some(8), None)),
+            team("b", Some("all"), lending(12, None, Some(6))),
+        ],
+    );
+    submit(&mut state, gangs("a", "g:8 h:4"));
+    assert_eq!(admitted(&state.decide(NOW)), ["g"]);
+    let usage = &state.usage(&team_name("a"))[0];
+    assert_eq!(usage.used, gpus(8));
+    assert_eq!(usage.borrowed, gpus(4));
+    assert_eq!(usage.available, gpus(2));
+    assert_eq!(state.usage(&team_name("b"))[0].available, gpus(8));
+    let Why::ExceedsMaxQuota { .. } =
+        why_of(&mut state, gang("k", "a", 1, 8), gang("l", "a", 2, 8))
+    else {
+        panic!("4 own and 6 lent are less than 16");
+    };
+}
+
+/// Why the second of two gangs waits.
+fn why_of(state: &mut State, first: Gang, second: Gang) -> Why {
+    let uid = second.uid.to_string();
+    submit(state, [first, second]);
+    state.decide(NOW);
+    why(state, &uid)
+}
+
+#[test]
+fn the_first_flavor_that_fits_is_taken() {
+    let mut small = node("small", "", 8);
+    for device in &mut small.devices {
+        device.flavors = [FlavorName::from("a100")].into();
+    }
+    let mut both = team("a", None, limit(8));
+    let quota = BTreeMap::from([(Resource::Gpus, limit(8))]);
+    both.quota.push(("a100".into(), quota));
+    let mut state = state(vec![node("n0", "s/l", 8), small], vec![both]);
+    state.apply(Update::Flavor(flavor("a100", None)));
+    submit(&mut state, gangs("a", "first:6 second:6 third:2 fourth:8"));
+    let decisions = state.decide(NOW);
+    let flavors: Vec<(String, String)> = admissions(&decisions)
+        .iter()
+        .map(|admission| {
+            let claim = &admission.pods[0].claims[0];
+            (admission.gang.to_string(), claim.flavor.to_string())
+        })
+        .collect();
+    let expected = [("first", "h100"), ("second", "a100"), ("third", "h100")];
+    assert_eq!(
+        flavors,
+        expected.map(|(gang, flavor)| (gang.to_owned(), flavor.to_owned()))
+    );
+    let Why::Quota {
+        of,
+        asked,
+        available,
+        ..
+    } = why(&state, "fourth")
+    else {
+        panic!()
+    };
+    assert_eq!(
+        (of.flavor.as_str(), asked, available),
+        ("h100", gpus(8), gpus(0))
+    );
+}
+
+#[test]
+fn memory_of_devices_cores_and_memory_are_charged_where_the_quota_names_them() {
+    let mut plain = team("plain", None, limit(8));
+    plain.generation = 7;
+    let mut full = team("full", None, limit(8));
+    full.quota[0].1.extend([
+        (
+            Resource::Vram,
+            QuotaLimit {
+                nominal: Amount(160 * GIB),
+                ..QuotaLimit::default()
+            },
+        ),
+        (
+            Resource::Cpu,
+            QuotaLimit {
+                nominal: Amount(1500),
+                ..QuotaLimit::default()
+            },
+        ),
+    ]);
+    let mut state = state(nodes(2), vec![plain, full]);
+    submit(
+        &mut state,
+        [
+            gang("p", "plain", 1, 2),
+            gang("f", "full", 1, 2),
+            gang("f2", "full", 1, 1),
+        ],
+    );
+    let decisions = state.decide(NOW);
+    let by_name = |name: &str| {
+        let mut all = admissions(&decisions).into_iter();
+        all.find(|admission| admission.gang == GangUid::from(name))
+            .expect("admitted")
+    };
+    let (plain, full) = (by_name("p"), by_name("f"));
+    assert_eq!(plain.team_generation, 7);
+    assert_eq!(
+        (plain.pods[0].claims[0].gpus, plain.pods[0].claims[0].vram),
+        (gpus(2), Amount(0))
+    );
+    assert_eq!(plain.pods[0].charged, []);
+    assert_eq!(full.pods[0].claims[0].vram, Amount(160 * GIB));
+    assert_eq!(
+        full.pods[0].charged,
+        [(FlavorName::from(H100), Resource::Cpu, Amount(1000))]
+    );
+    let Why::Quota { of, .. } = why(&state, "f2") else {
+        panic!()
+    };
+    assert_eq!(of.resource, Resource::Vram);
+}
+
+#[test]
+fn a_device_that_no_quota_names_waits_for_good() {
+    let mut cpu_only = team("a", None, limit(8));
+    cpu_only.quota[0].1 = BTreeMap::from([(Resource::Cpu, limit(8))]);
+    let bare = Team {
+        quota: Vec::new(),
+        ..team("b", None, limit(0))
+    };
+    let mut state = state(nodes(1), vec![cpu_only, bare]);
+    submit(
+        &mut state,
+        [
+            gang("g", "a", 1, 1),
+            gang("h", "b", 1, 1),
+            gang("cpu", "b", 2, 0),
+        ],
+    );
+    assert_eq!(admitted(&state.decide(NOW)), ["cpu"]);
+    for (gang, flavors) in [("g", vec![FlavorName::from(H100)]), ("h", vec![])] {
+        let expected = Why::NoQuotaForResource {
+            resource: Resource::Gpus,
+            flavors,
+        };
+        assert_eq!(why(&state, gang), expected);
+    }
+}
+
+#[test]
+fn a_claim_is_charged_once_however_many_holds_name_it() {
+    let mut state = state(nodes(1), vec![team("a", None, limit(8))]);
+    let mut first = hold("p", "a", "n0", &[0, 1]);
+    let mut second = hold("q", "a", "n0", &[0, 1]);
+    for hold in [&mut first, &mut second] {
+        hold.gang = "g".into();
+        hold.claims[0].uid = "shared".into();
+    }
+    for hold in [&first, &second, &first] {
+        state.apply(Update::Hold(hold.clone()));
+    }
+    assert_eq!(state.usage(&team_name("a"))[0].used, gpus(2));
+    state.apply(Update::HoldGone(pod_uid("p")));
+    assert_eq!(state.usage(&team_name("a"))[0].used, gpus(2));
+    state.apply(Update::HoldGone(pod_uid("q")));
+    assert_eq!(state.usage(&team_name("a"))[0].used, gpus(0));
+}
+
+#[test]
+fn what_a_lost_node_bears_is_not_charged_to_the_team() {
+    let mut state = state(nodes(1), vec![team("a", None, limit(8))]);
+    let mut lost = hold("p", "a", "n0", &[0, 1]);
+    state.apply(Update::Hold(lost.clone()));
+    lost.charged_to_node = true;
+    lost.releasing = true;
+    state.apply(Update::Hold(lost));
+    assert_eq!(state.usage(&team_name("a"))[0].used, gpus(0));
+    // Its devices are taken all the same, and nobody is told to wait for its release.
+    submit(&mut state, gangs("a", "g:8"));
+    state.decide(NOW);
+    assert!(matches!(why(&state, "g"), Why::Placement { .. }));
+}
+
+#[test]
+fn a_claim_that_another_gang_holds_is_named() {
+    let mut state = state(nodes(2), vec![team("a", None, limit(16))]);
+    let mut sharing = gang("g", "a", 1, 1);
+    sharing.pods[0].claims[0].uid = "claim-of-p".into();
+    state.apply(Update::Hold(hold("p", "a", "n0", &[0])));
+    submit(&mut state, [sharing]);
+    state.decide(NOW);
+    let expected = Why::ClaimShared {
+        claim: ClaimUid::from("claim-of-p"),
+        holder: "a/p".into(),
+    };
+    assert_eq!(why(&state, "g"), expected);
+    state.apply(Update::HoldGone(pod_uid("p")));
+    assert_eq!(admitted(&state.decide(NOW)), ["g"]);
+}
+
+#[test]
+fn who_would_fit_once_the_last_proof_is_there_waits_for_release() {
+    let mut state = state(nodes(1), vec![team("a", None, limit(8))]);
+    let mut ending = hold("p", "a", "n0", &[0, 1, 2, 3, 4, 5]);
+    state.apply(Update::Hold(ending.clone()));
+    submit(&mut state, gangs("a", "g:8"));
+    state.decide(NOW);
+    assert!(matches!(why(&state, "g"), Why::Quota { .. }));
+    ending.releasing = true;
+    state.apply(Update::Hold(ending));
+    state.decide(NOW);
+    let Why::Release { pods: 1, blocker } = why(&state, "g") else {
+        panic!("{:?}", why(&state, "g"));
+    };
+    assert_eq!(blocker.gangs, ["a/p"]);
+    state.apply(Update::HoldGone(pod_uid("p")));
+    assert_eq!(admitted(&state.decide(NOW)), ["g"]);
+}
+
+#[test]
+fn an_admission_is_held_until_it_is_told_or_undone() {
+    let mut state = state(nodes(1), vec![team("a", None, limit(8))]);
+    let first = gang("first", "a", 1, 8);
+    submit(
+        &mut state,
+        [at(0, first.clone()), at(1, gang("second", "a", 1, 8))],
+    );
+    let decisions = state.decide(NOW);
+    assert_eq!(admitted(&decisions), ["first"]);
+    let holds = holds_of(&first, admissions(&decisions)[0]);
+
+    // Told again as waiting, or a hold told gone that never was: it stays held.
+    submit(&mut state, [first.clone()]);
+    state.apply(Update::HoldGone(pod_uid("first-0")));
+    assert_eq!(state.decide(NOW), []);
+    assert_eq!(state.usage(&team_name("a"))[0].used, gpus(8));
+
+    // Not committed: it waits again, and is admitted again.
+    state.undo(&GangUid::from("first"));
+    assert_eq!(state.usage(&team_name("a"))[0].used, gpus(0));
+    assert_eq!(admitted(&state.decide(NOW)), ["first"]);
+
+    // Committed: from now on the holds alone count.
+    for hold in &holds {
+        state.apply(Update::Hold(hold.clone()));
+    }
+    state.apply(Update::NotWaiting("first".into()));
+    state.undo(&GangUid::from("first"));
+    assert_eq!(state.usage(&team_name("a"))[0].used, gpus(8));
+    state.apply(Update::HoldGone(pod_uid("first-0")));
+    assert_eq!(admitted(&state.decide(NOW)), ["second"]);
+}
+
+#[test]
+fn only_what_changed_is_told() {
+    let mut state = state(nodes(1), vec![team("a", None, limit(8))]);
+    state.apply(Update::Hold(hold("p", "a", "n0", &[0, 1, 2, 3, 4])));
+    submit(&mut state, gangs("a", "x:4 y:4"));
+    assert_eq!(explanations(&state.decide(NOW)).len(), 2);
+    assert_eq!(state.decide(NOW), []);
+    submit(&mut state, gangs("a", "x:4"));
+    assert_eq!(state.decide(NOW), []);
+
+    // The place of y changes, that of x does not.
+    submit(&mut state, [with_priority(1, gang("z", "a", 1, 4))]);
+    let told: Vec<(String, usize)> = explanations(&state.decide(NOW))
+        .iter()
+        .map(|told| (told.gang.to_string(), told.position))
+        .collect();
+    assert_eq!(told, [("z".into(), 1), ("x".into(), 2), ("y".into(), 3)]);
+    state.apply(Update::NotWaiting("x".into()));
+    let decisions = state.decide(NOW);
+    let told: Vec<&str> = explanations(&decisions)
+        .iter()
+        .map(|told| told.gang.as_str())
+        .collect();
+    assert_eq!(told, ["y"]);
+
+    // The numbers change for all.
+    state.apply(Update::Hold(hold("q", "a", "n0", &[5])));
+    assert_eq!(explanations(&state.decide(NOW)).len(), 2);
+}
+
+#[test]
+fn far_back_in_a_queue_only_a_new_reason_is_told() {
+    let mut state = state(nodes(1), vec![team("a", None, limit(8))]);
+    state.apply(Update::Hold(hold("p", "a", "n0", &[0])));
+    submit(
+        &mut state,
+        (0..150).map(|at_| at(at_, gang(&format!("g{at_:03}"), "a", 1, 8))),
+    );
+    assert_eq!(state.decide(NOW).len(), 150);
+    state.apply(Update::Hold(hold("q", "a", "n0", &[1])));
+    assert_eq!(state.decide(NOW).len(), 100);
+    state.apply(Update::Team(Team {
+        stop: Stop::Hold,
+        ..team("a", None, limit(8))
+    }));
+    assert_eq!(state.decide(NOW).len(), 150);
+}
+
+#[test]
+fn a_number_that_is_too_large_is_an_explanation_and_not_a_wrap() {
+    let mut all = team("a", None, limit(8));
+    all.quota[0].1.insert(Resource::Memory, limit(8));
+    let mut state = state(nodes(1), vec![all]);
+    let mut huge = gang("g", "a", 2, 1);
+    for pod in &mut huge.pods {
+        pod.resources.memory_bytes = i64::MAX;
+    }
+    submit(&mut state, [huge, gang("h", "a", 1, 0)]);
+    assert_eq!(state.decide(NOW).len(), 2);
+    assert_eq!(why(&state, "g"), Why::Overflow);
+}
+
+#[test]
+fn explanations_are_sentences_with_numbers() {
+    let mut state = state(
+        nodes(4),
+        vec![
+            team("research", Some("all"), lending(4, None, None)),
+            team("product", Some("all"), lending(20, None, None)),
+            team("lonely", None, limit(100)),
+        ],
+    );
+    for (pod, node) in [("job-a", "n0"), ("job-b", "n1")] {
+        state.apply(Update::Hold(hold(
+            pod,
+            "product",
+            node,
+            &[0, 1, 2, 3, 4, 5],
+        )));
+    }
+    state.apply(Update::Hold(hold("job-c", "research", "n2", &[0, 1, 2, 3])));
+    let strict = Team {
+        queueing: Queueing::StrictFifo,
+        ..team("strict", None, limit(24))
+    };
+    state.apply(Update::Team(strict));
+    submit(
+        &mut state,
+        [
+            gang("quota", "research", 2, 8),
+            gang("max", "research", 5, 8),
+            gang("place", "strict", 2, 8),
+            at(1, gang("behind", "strict", 1, 1)),
+            requiring("leaf", gang("never", "lonely", 5, 8)),
+        ],
+    );
+    state.decide(NOW);
+    let table = [
+        (
+            "quota",
+            "asks for 16 GPUs of h100, 8 can be had now (8 of them borrowed); used by product/job-a, \
+             product/job-b, research/job-c",
+        ),
+        (
+            "max",
+            "asks for 40 GPUs of h100, but the Team can never have more than 24, borrowing included; ask \
+             for less, or have the Team's quota raised",
+        ),
+        (
+            "place",
+            "quota is there, but there is a place for only 1 of 2 pods; of 4 nodes left out: devices in \
+             use or tainted: 3; used by product/job-a, product/job-b, research/job-c",
+        ),
+        (
+            "behind",
+            "waits behind strict/place, which does not fit yet; the Team is StrictFifo",
+        ),
+        (
+            "never",
+            "even on the empty cluster there is a place for only 4 of 5 pods in one domain of level leaf; \
+             of 4 nodes none is left out, but they do not hold all pods together",
+        ),
+    ];
+    for (gang, expected) in table {
+        assert_eq!(why(&state, gang).to_string(), expected, "{gang}");
+    }
+}
+
+#[test]
+fn decisions_name_gangs_in_order() {
+    // Explanations come after admissions, by Team and place.
+    let teams = vec![team("b", None, limit(0)), team("a", None, limit(8))];
+    let mut state = state(nodes(1), teams);
+    submit(&mut state, gangs("b", "b1:1 b2:1"));
+    submit(&mut state, gangs("a", "a1:8 a2:8"));
+    let order: Vec<String> = state
+        .decide(NOW)
+        .iter()
+        .map(|decision| match decision {
+            Decision::Admit(admission) => format!("admit {}", admission.gang),
+            Decision::Explain(explanation) => format!("explain {}", explanation.gang),
+        })
+        .collect();
+    assert_eq!(
+        order,
+        ["admit a1", "explain a2", "explain b1", "explain b2"]
+    );
+}

@@ -1,0 +1,580 @@
+//! Where gangs are placed.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "tests"
+)]
+
+mod common;
+
+use common::*;
+use muster_engine::{
+    Claim, DeviceRequest, Gang, LevelName, Node, NodeBlock, NodeFilterId, SelectorId, State,
+    Update, Why,
+};
+
+/// `spine/leaf` and how many GPUs its nodes have, as `name:gpus` separated by spaces.
+fn cluster(leaves: &[(&str, &str)]) -> Vec<Node> {
+    leaves
+        .iter()
+        .flat_map(|(path, nodes)| {
+            nodes.split(' ').map(|part| {
+                let (name, gpus) = part.split_once(':').expect("name:gpus");
+                node(name, path, gpus.parse().expect("a number"))
+            })
+        })
+        .collect()
+}
+
+struct Case {
+    what: &'static str,
+    leaves: &'static [(&'static str, &'static str)],
+    gang: fn() -> Gang,
+    /// Nodes rank by rank; empty if it does not fit.
+    expected: &'static str,
+}
+
+fn one_gpu_each(pods: usize) -> Gang {
+    gang("g", "research", pods, 1)
+}
+
+/// Vectors of Kueue's KEP-2724 and unit tests (numbers as in the reference) with one GPU per pod; a block is a
+/// spine, a rack a leaf. Where Kueue lists nodes with counts, here stands one node per rank.
+const TREE_B5: &[(&str, &str)] = &[
+    ("b1/r1", "x3:2"),
+    ("b1/r2", "x5:2"),
+    ("b1/r3", "x1:1 x2:1 x4:1 x6:1"),
+];
+const TREE_Q: &[(&str, &str)] = &[
+    ("b1/r1", "b1r1:1"),
+    ("b1/r2", "b1r2:3"),
+    ("b2/r1", "b2r1:1"),
+    ("b2/r2", "b2r2:2"),
+];
+
+#[test]
+fn a_gang_goes_to_the_narrowest_and_tightest_domain() {
+    let cases = [
+        Case {
+            what: "B1: largest nodes first, the last one the tightest that suffices",
+            leaves: &[("b1/r1", "x1:3 x2:3 x3:2 x4:1")],
+            gang: || requiring("leaf", one_gpu_each(7)),
+            expected: "x1 x1 x1 x2 x2 x2 x4",
+        },
+        Case {
+            what: "B5: fewest racks before fewest nodes",
+            leaves: TREE_B5,
+            gang: || requiring("spine", one_gpu_each(4)),
+            expected: "x1 x2 x4 x6",
+        },
+        Case {
+            what: "B6: one node rather than two",
+            leaves: &[("b1/r1", "x3:2 x5:1 x1:1")],
+            gang: || requiring("spine", one_gpu_each(2)),
+            expected: "x3 x3",
+        },
+        Case {
+            what: "B8: the first block of equal ones",
+            leaves: &[
+                ("b1/r1", "x3:1 x5:1"),
+                ("b1/r2", "x1:1 x6:1"),
+                ("b2/r1", "x2:1 x4:1"),
+                ("b2/r2", "x7:1 x8:1"),
+            ],
+            gang: || requiring("spine", one_gpu_each(4)),
+            expected: "x3 x5 x1 x6",
+        },
+        Case {
+            what: "B9: preferred, and no block holds it: as few blocks as possible",
+            leaves: &[("b1/r1", "x1:2"), ("b2/r1", "x2:1"), ("b3/r1", "x3:4")],
+            gang: || preferring("spine", one_gpu_each(5)),
+            expected: "x2 x3 x3 x3 x3",
+        },
+        Case {
+            what: "Q2: the tightest rack",
+            leaves: TREE_Q,
+            gang: || requiring("leaf", one_gpu_each(2)),
+            expected: "b2r2 b2r2",
+        },
+        Case {
+            what: "Q3",
+            leaves: TREE_Q,
+            gang: || requiring("leaf", one_gpu_each(3)),
+            expected: "b1r2 b1r2 b1r2",
+        },
+        Case {
+            what: "Q4: only 3 of 4 fit into one rack",
+            leaves: TREE_Q,
+            gang: || requiring("leaf", one_gpu_each(4)),
+            expected: "",
+        },
+        Case {
+            what: "Q5 (and Q1, where Kueue takes b1): of equal racks the one in the tighter block",
+            leaves: TREE_Q,
+            gang: || requiring("spine", one_gpu_each(1)),
+            expected: "b2r1",
+        },
+        Case {
+            what: "Q6",
+            leaves: TREE_Q,
+            gang: || requiring("spine", one_gpu_each(4)),
+            expected: "b1r1 b1r2 b1r2 b1r2",
+        },
+        Case {
+            what: "Q7: only 4 of 5 fit into one block",
+            leaves: TREE_Q,
+            gang: || requiring("spine", one_gpu_each(5)),
+            expected: "",
+        },
+        Case {
+            what: "Q8: falls back from rack to block",
+            leaves: TREE_Q,
+            gang: || preferring("leaf", one_gpu_each(4)),
+            expected: "b1r1 b1r2 b1r2 b1r2",
+        },
+        Case {
+            what: "Q9: falls back to several blocks",
+            leaves: TREE_Q,
+            gang: || preferring("leaf", one_gpu_each(6)),
+            expected: "b1r1 b1r2 b1r2 b1r2 b2r2 b2r2",
+        },
+        Case {
+            what: "Q11: 7 GPUs in all",
+            leaves: TREE_Q,
+            gang: || preferring("spine", one_gpu_each(10)),
+            expected: "",
+        },
+        Case {
+            what: "Q12: a node that holds all is found without being asked for",
+            leaves: TREE_Q,
+            gang: || one_gpu_each(3),
+            expected: "b1r2 b1r2 b1r2",
+        },
+        Case {
+            what: "F3: the only rack that holds three",
+            leaves: &[
+                ("b1/r1", "x3:1"),
+                ("b1/r2", "x5:1 x1:1 x6:1"),
+                ("b2/r1", "x2:1"),
+                ("b2/r2", "x4:2"),
+            ],
+            gang: || requiring("leaf", one_gpu_each(3)),
+            expected: "x1 x5 x6",
+        },
+        Case {
+            what: "two whole nodes of one leaf, though a node of each leaf comes first by name",
+            leaves: &[("s/l2", "a:8 z:4"), ("s/l1", "b:8 c:8")],
+            gang: || gang("g", "research", 2, 8),
+            expected: "b c",
+        },
+    ];
+    for case in cases {
+        let placed = nodes_of(&mut open_state(cluster(case.leaves)), (case.gang)());
+        assert_eq!(
+            placed.unwrap_or_default().join(" "),
+            case.expected,
+            "{}",
+            case.what
+        );
+    }
+}
+
+#[test]
+fn ranks_follow_the_tree() {
+    let mut state = open_state(cluster(&[
+        ("s1/l1", "d:2 b:2"),
+        ("s1/l2", "a:2 c:2"),
+        ("s2/l1", "e:2"),
+    ]));
+    let placed = nodes_of(&mut state, gang("g", "research", 4, 2));
+    assert_eq!(placed.expect("fits").join(" "), "b d a c");
+}
+
+#[test]
+fn the_admission_names_the_narrowest_domain() {
+    let table: [(usize, Option<&str>, &[&str]); 4] = [
+        // One pod goes where the surroundings are tightest.
+        (1, Some("node"), &["s2", "l1", "d"]),
+        (2, Some("leaf"), &["s1", "l1"]),
+        (3, Some("spine"), &["s1"]),
+        (4, None, &[]),
+    ];
+    for (pods, level, domain) in table {
+        let mut state = open_state(cluster(&[
+            ("s1/l1", "a:8 b:8"),
+            ("s1/l2", "c:8"),
+            ("s2/l1", "d:8"),
+        ]));
+        submit(&mut state, [gang("g", "research", pods, 8)]);
+        let decisions = state.decide(NOW);
+        let admission = admissions(&decisions)[0];
+        assert_eq!(
+            admission.level.as_ref().map(ToString::to_string).as_deref(),
+            level
+        );
+        assert_eq!(admission.domain, domain);
+        assert_eq!(admission.topology, Some(FABRIC.into()));
+    }
+}
+
+#[test]
+fn without_a_topology_all_nodes_are_one_flat_set() {
+    let mut state = open_state(cluster(&[("s1/l1", "a:8"), ("s2/l1", "b:8")]));
+    state.apply(Update::Flavor(flavor(H100, None)));
+    submit(
+        &mut state,
+        [
+            gang("g", "research", 2, 8),
+            requiring("leaf", gang("h", "research", 1, 8)),
+        ],
+    );
+    let decisions = state.decide(NOW);
+    let admission = admissions(&decisions)[0];
+    assert_eq!(
+        (admission.topology.clone(), admission.level.clone()),
+        (None, None)
+    );
+    assert!(matches!(
+        why(&state, "h"),
+        Why::PlacementImpossible { level: Some(_), .. }
+    ));
+}
+
+#[test]
+fn a_level_that_the_topology_does_not_have_is_named() {
+    let mut state = open_state(cluster(&[("s1/l1", "a:8")]));
+    submit(&mut state, [requiring("rack", gang("g", "research", 1, 1))]);
+    state.decide(NOW);
+    let why = why(&state, "g");
+    let Why::PlacementImpossible {
+        level, excluded, ..
+    } = &why
+    else {
+        panic!("{why:?}");
+    };
+    assert_eq!(level.as_ref().map(LevelName::as_str), Some("rack"));
+    assert_eq!(
+        *excluded,
+        [("Topology fabric has no level rack".to_owned(), 1)]
+    );
+}
+
+#[test]
+fn a_node_outside_the_topology_takes_no_gang_that_requires_a_level() {
+    let mut state = open_state(cluster(&[("", "a:8"), ("s1/l1", "b:4")]));
+    submit(
+        &mut state,
+        [requiring("spine", gang("g", "research", 1, 8))],
+    );
+    state.decide(NOW);
+    assert!(matches!(why(&state, "g"), Why::PlacementImpossible { .. }));
+    assert_eq!(
+        nodes_of(&mut state, gang("h", "research", 1, 8)),
+        Some(vec!["a".into()])
+    );
+}
+
+#[test]
+fn an_accelerator_domain_breaks_ties() {
+    let mut nodes = cluster(&[("s1/l1", "a:8 b:8 c:8 d:8")]);
+    for (node, domain) in nodes.iter_mut().zip(["nvl-2", "nvl-1", "nvl-2", "nvl-1"]) {
+        node.accelerator.insert(FABRIC.into(), domain.into());
+    }
+    let placed = nodes_of(&mut open_state(nodes), gang("g", "research", 2, 8));
+    assert_eq!(placed.expect("fits").join(" "), "b d");
+}
+
+#[test]
+fn a_part_of_a_node_leaves_nvlink_groups_whole() {
+    let mut nodes = cluster(&[("s1/l1", "a:4 b:4")]);
+    for node in &mut nodes {
+        for (index, device) in node.devices.iter_mut().enumerate() {
+            device.nvlink_group = Some(format!("pair-{}", index / 2));
+        }
+    }
+    let mut state = open_state(nodes);
+    // On a, one GPU of each pair is left: nothing is broken there. On b, a whole pair is.
+    state.apply(Update::Hold(hold("p", "research", "a", &[0, 2])));
+    state.apply(Update::Hold(hold("q", "research", "b", &[0, 1])));
+    assert_eq!(
+        nodes_of(&mut state, gang("g", "research", 1, 1)),
+        Some(vec!["a".into()])
+    );
+    assert_eq!(
+        nodes_of(&mut state, gang("h", "research", 1, 2)),
+        Some(vec!["b".into()])
+    );
+}
+
+#[test]
+fn a_launcher_without_gpus_starts_with_its_workers() {
+    let mut pods = vec![pod("launcher", Vec::new())];
+    pods.extend((0..2).map(|rank| pod(&format!("w{rank}"), vec![claim(&format!("c{rank}"), 8)])));
+    let together = gang_of("mpi", "research", pods.clone());
+    let mut state = open_state(cluster(&[("s1/l1", "a:8 b:8"), ("s1/l2", "c:8 d:4")]));
+    assert_eq!(
+        nodes_of(&mut state, together).expect("fits").join(" "),
+        "a a b"
+    );
+
+    // No room beside the workers: the launcher goes where the GPUs are not.
+    let mut nodes = cluster(&[("s1/l1", "a:8 b:8"), ("", "cpu:0")]);
+    for node in &mut nodes[..2] {
+        node.allocatable.pods = 1;
+    }
+    let apart = gang_of("mpi", "research", pods);
+    assert_eq!(
+        nodes_of(&mut open_state(nodes), apart)
+            .expect("fits")
+            .join(" "),
+        "cpu a b"
+    );
+}
+
+#[test]
+fn cpu_memory_pods_and_what_runs_there_count() {
+    type Narrow = fn(&mut Node);
+    let narrow: [(&str, Narrow); 6] = [
+        ("too little cpu", |node| node.allocatable.cpu_milli = 999),
+        ("too little memory", |node| {
+            node.allocatable.memory_bytes = GIB - 1;
+        }),
+        ("too many pods", |node| node.allocatable.pods = 0),
+        ("too little cpu", |node| node.used.cpu_milli = 63_001),
+        ("too little memory", |node| {
+            node.used.memory_bytes = 512 * GIB;
+        }),
+        ("too many pods", |node| node.used.pods = 110),
+    ];
+    for (cause, narrow) in narrow {
+        let mut nodes = cluster(&[("s1/l1", "a:8")]);
+        narrow(&mut nodes[0]);
+        let mut state = open_state(nodes);
+        submit(&mut state, [gang("g", "research", 1, 1)]);
+        state.decide(NOW);
+        let (Why::Placement { excluded, .. } | Why::PlacementImpossible { excluded, .. }) =
+            why(&state, "g")
+        else {
+            panic!("{cause}");
+        };
+        assert_eq!(excluded, [(cause.to_owned(), 1)]);
+    }
+}
+
+#[test]
+fn what_blocks_a_node_passes_and_what_a_pod_says_does_not() {
+    let mut nodes = cluster(&[("s1/l1", "a:8")]);
+    nodes[0].block = Some(NodeBlock::Cordoned);
+    let mut state = open_state(nodes.clone());
+    submit(&mut state, [gang("g", "research", 1, 8)]);
+    state.decide(NOW);
+    assert!(matches!(
+        why(&state, "g"),
+        Why::Placement {
+            fit: 0,
+            nodes: 1,
+            ..
+        }
+    ));
+
+    nodes[0].block = None;
+    state.apply(Update::Node(nodes[0].clone()));
+    assert_eq!(admitted(&state.decide(NOW)), ["g"]);
+
+    let mut elsewhere = gang("h", "research", 1, 1);
+    elsewhere.pods[0].filter = NodeFilterId(7);
+    submit(&mut state, [elsewhere]);
+    state.decide(NOW);
+    let Why::PlacementImpossible { excluded, .. } = why(&state, "h") else {
+        panic!("a filter that no node passes");
+    };
+    assert_eq!(
+        excluded,
+        [("node selector, affinity or taints".to_owned(), 1)]
+    );
+}
+
+#[test]
+fn a_claim_that_pods_share_is_granted_once_on_one_node() {
+    let shared = claim("shared", 4);
+    let pods = (0..3).map(|rank| pod(&format!("p{rank}"), vec![shared.clone()]));
+    let mut state = open_state(cluster(&[("s1/l1", "a:4 b:4")]));
+    submit(&mut state, [gang_of("g", "research", pods.collect())]);
+    let decisions = state.decide(NOW);
+    let admission = admissions(&decisions)[0];
+    assert!(
+        admission
+            .pods
+            .iter()
+            .all(|pod| pod.node == admission.pods[0].node)
+    );
+    assert_eq!(state.usage(&team_name("research"))[0].used, gpus(4));
+}
+
+#[test]
+fn a_claim_that_is_allocated_already_draws_its_pod_to_its_node() {
+    let mut made = claim("made", 2);
+    made.allocated = Some((node_name("b"), vec![device(2).name, device(3).name]));
+    let mut nodes = cluster(&[("s1/l1", "a:4 b:4")]);
+    for index in [2, 3] {
+        nodes[1].devices[index].allocated_to = Some("made".into());
+    }
+    let mut state = open_state(nodes);
+    let placed = nodes_of(
+        &mut state,
+        gang_of("g", "research", vec![pod("p", vec![made])]),
+    );
+    assert_eq!(placed, Some(vec!["b".into()]));
+    assert_eq!(state.usage(&team_name("research"))[0].used, gpus(2));
+}
+
+fn select(uid: &str, selector: u32, count: u32) -> Claim {
+    let mut claim = claim(uid, count);
+    claim.requests = vec![DeviceRequest {
+        name: "gpus".into(),
+        selector: SelectorId(selector),
+        count,
+    }];
+    claim
+}
+
+/// One node with four GPUs, of which the last two also match selector 1.
+fn two_kinds() -> State {
+    let mut nodes = cluster(&[("s1/l1", "a:4")]);
+    for index in [2, 3] {
+        nodes[0].devices[index].selectors.insert(SelectorId(1));
+    }
+    open_state(nodes)
+}
+
+#[test]
+fn pods_wait_for_devices_on_one_node_only_if_their_order_cannot_matter() {
+    let one = |name: &str, claim: Claim| gang_of(name, "research", vec![pod(name, vec![claim])]);
+    let any = |count| move |uid: &str| select(uid, 0, count);
+    let special = |count| move |uid: &str| select(uid, 1, count);
+    let table: Vec<(&str, Claim, Claim, bool)> = vec![
+        ("any and any", any(1)("x"), any(3)("y"), true),
+        (
+            "special and special",
+            special(1)("x"),
+            special(1)("y"),
+            true,
+        ),
+        (
+            "any might take what only the other can use",
+            any(1)("x"),
+            special(2)("y"),
+            false,
+        ),
+        (
+            "pairs alike",
+            paired(any(2)("x")),
+            paired(any(2)("y")),
+            true,
+        ),
+        (
+            "a single one might break a pair",
+            any(1)("x"),
+            paired(any(2)("y")),
+            false,
+        ),
+        (
+            "groups of unequal size",
+            paired(any(1)("x")),
+            paired(any(2)("y")),
+            false,
+        ),
+    ];
+    for (what, first, second, together) in table {
+        let mut state = two_kinds();
+        assert!(
+            nodes_of(&mut state, one("first", first)).is_some(),
+            "{what}"
+        );
+        let placed = nodes_of(&mut state, one("second", second.clone()));
+        assert_eq!(placed.is_some(), together, "{what}");
+        if !together {
+            let Why::Placement { excluded, .. } = why(&state, "second") else {
+                panic!("{what}");
+            };
+            assert_eq!(excluded[0].0, "devices of another gang not allocated yet");
+        }
+    }
+}
+
+#[test]
+fn once_the_first_is_allocated_the_second_may_come() {
+    let mut state = two_kinds();
+    let first = gang_of(
+        "first",
+        "research",
+        vec![pod("first", vec![select("x", 0, 1)])],
+    );
+    submit(&mut state, [first.clone()]);
+    let decisions = state.decide(NOW);
+    let mut held = holds_of(&first, admissions(&decisions)[0]);
+    held[0].claims[0].devices = Some(vec![device(0).name]);
+    state.apply(Update::Hold(held.remove(0)));
+    let second = gang_of(
+        "second",
+        "research",
+        vec![pod("second", vec![select("y", 1, 2)])],
+    );
+    assert!(nodes_of(&mut state, second).is_some());
+}
+
+#[test]
+fn a_hold_of_unknown_devices_blocks_its_node() {
+    let mut state = open_state(cluster(&[("s1/l1", "a:8")]));
+    let mut unknown = hold("p", "research", "a", &[]);
+    unknown.claims[0].devices = None;
+    state.apply(Update::Hold(unknown));
+    submit(&mut state, [gang("g", "research", 1, 1)]);
+    state.decide(NOW);
+    let Why::Placement { excluded, .. } = why(&state, "g") else {
+        panic!()
+    };
+    assert_eq!(excluded, [("held devices unknown".to_owned(), 1)]);
+}
+
+#[test]
+fn devices_that_the_api_server_calls_allocated_are_taken() {
+    let mut nodes = cluster(&[("s1/l1", "a:2")]);
+    nodes[0].devices[0].allocated_to = Some("somebody".into());
+    let mut state = open_state(nodes);
+    submit(&mut state, [gang("g", "research", 1, 2)]);
+    state.decide(NOW);
+    assert!(matches!(why(&state, "g"), Why::Placement { .. }));
+}
+
+#[test]
+fn an_allocator_that_backtracks_finds_what_first_fit_misses() {
+    // The request for any GPU comes first and would take the only special one.
+    let mut nodes = cluster(&[("s1/l1", "a:2")]);
+    nodes[0].devices[0].selectors.insert(SelectorId(1));
+    let mut both = claim("both", 1);
+    both.requests.push(DeviceRequest {
+        name: "special".into(),
+        selector: SelectorId(1),
+        count: 1,
+    });
+    let mut state = open_state(nodes);
+    let placed = nodes_of(
+        &mut state,
+        gang_of("g", "research", vec![pod("p", vec![both])]),
+    );
+    assert_eq!(placed, Some(vec!["a".into()]));
+}
+
+#[test]
+fn unequal_pods_find_the_one_way_that_works() {
+    // Two big pods and two small ones on 3 + 3 GPUs: big ones may not share a node.
+    let pods = [("b0", 2), ("b1", 2), ("s0", 1), ("s1", 1)];
+    let pods = pods.map(|(name, count)| pod(name, vec![claim(name, count)]));
+    let mut state = open_state(cluster(&[("s1/l1", "a:3 b:3")]));
+    let placed = nodes_of(&mut state, gang_of("g", "research", pods.to_vec())).expect("fits");
+    assert_ne!(placed[0], placed[1]);
+    assert_ne!(placed[2], placed[3]);
+}
