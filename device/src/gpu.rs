@@ -1,0 +1,87 @@
+//! What is known of a GPU.
+
+use serde::{Deserialize, Serialize};
+
+/// One physical GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Gpu {
+    /// NVML's UUID: its identity.
+    pub uuid: String,
+    /// Position in PCI order, counted from 0.
+    pub index: u32,
+    /// Address as the kernel writes it: `0000:1b:00.0`.
+    pub pci_bus_id: String,
+    /// Marketing name, e.g. `NVIDIA H100 80GB HBM3`.
+    pub product_name: String,
+    /// Name of the architecture, e.g. `Hopper`.
+    pub architecture: String,
+    /// Total memory that NVML reports.
+    pub memory_bytes: u64,
+    /// NUMA node of the host that it is attached to; `None` where the kernel and NVML know none.
+    pub numa_node: Option<u32>,
+    /// PCIe root complex, as the kernel names it: `pci0000:15`.
+    pub pcie_root: String,
+    /// Which others it is connected to by NVLink.
+    pub nvlink: NvlinkGroups,
+    /// `<cluster UUID>.<clique>` of its multi-node NVLink domain, if it is part of one.
+    pub fabric_clique: Option<String>,
+    /// Version of the driver, as NVML writes it.
+    pub driver_version: String,
+    /// CUDA compute capability, major and minor.
+    pub cuda_compute_capability: (u32, u32),
+    /// Minor number of `/dev/nvidia<minor>`, good for this boot.
+    pub minor: u32,
+}
+
+/// NVLink neighbours. Each value is the index of the first GPU of the set; a GPU alone is its own set. Two
+/// GPUs with the same value are connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NvlinkGroups {
+    /// Two GPUs that are linked directly, or by a switch.
+    pub pair: u32,
+    /// Four GPUs, each linked to each.
+    pub quad: u32,
+    /// All GPUs that are reachable.
+    pub group: u32,
+}
+
+impl NvlinkGroups {
+    /// Without NVLink.
+    pub fn alone(index: u32) -> Self {
+        Self {
+            pair: index,
+            quad: index,
+            group: index,
+        }
+    }
+}
+
+impl Gpu {
+    /// Name of the device in ResourceSlices. (DESIGN 7.)
+    pub fn device_name(&self) -> String {
+        device_name(self.index)
+    }
+}
+
+/// Name of the device with this index.
+pub(crate) fn device_name(index: u32) -> String {
+    format!("gpu-{index}")
+}
+
+/// Name of NVML's architecture number.
+pub(crate) fn architecture_name(number: u32) -> String {
+    let known = match number {
+        2 => "Kepler",
+        3 => "Maxwell",
+        4 => "Pascal",
+        5 => "Volta",
+        6 => "Turing",
+        7 => "Ampere",
+        8 => "Ada Lovelace",
+        9 => "Hopper",
+        10 => "Blackwell",
+        _ => return format!("architecture-{number}"),
+    };
+    known.to_owned()
+}

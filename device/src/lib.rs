@@ -1,0 +1,19 @@
+//! The GPUs of a node: what NVML and the kernel say about them, and how containers get them (CDI).
+//!
+//! Invariants:
+//! * Nobody waits for NVML for ever: every question has a limit ([`Backend`]).
+//! * A GPU is its UUID. Indices and minor numbers are good for one boot at most.
+//! * Only values of NVML and of the kernel reach a CDI file.
+//! * No driver on this machine is an error to retry, never "no GPUs are healthy" and never a crash.
+
+pub mod cdi;
+pub mod files;
+mod gpu;
+mod nvlink;
+mod nvml;
+mod sysfs;
+mod watchdog;
+
+pub use gpu::{Gpu, NvlinkGroups};
+pub use nvlink::{Link, Peer, groups};
+pub use nvml::{Backend, BackendConfig, BackendError, Process};

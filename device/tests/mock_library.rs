@@ -1,0 +1,103 @@
+//! The backend on the mock `libnvidia-ml.so`, loaded as the real one is.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::{fs, path::PathBuf};
+
+use muster_device::{Backend, BackendConfig, BackendError, Process};
+use nvidia_ml_mock::{STATE_VARIABLE, State, uuid};
+
+/// Beside the test's own program: cargo builds the library as a dependency of this crate.
+fn library() -> PathBuf {
+    let mut path = std::env::current_exe().unwrap();
+    path.set_file_name("libnvidia_ml_mock.so");
+    path
+}
+
+fn backend() -> Backend {
+    Backend::start(BackendConfig {
+        library: library(),
+        sysfs: "/nonexistent-muster".into(),
+    })
+    .unwrap()
+}
+
+/// One test, since the library's state file is named by the environment of the process.
+#[test]
+fn the_backend_reads_what_the_library_says() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("state.json");
+    let write = |state: &State| {
+        let next = directory.path().join("next.json");
+        fs::write(&next, serde_json::to_vec(state).unwrap()).unwrap();
+        fs::rename(&next, &path).unwrap();
+    };
+    // SAFETY: this program has one test, and no other thread reads the environment yet.
+    unsafe { std::env::set_var(STATE_VARIABLE, &path) };
+
+    // Before the driver is there, the library says so, and a later question succeeds.
+    let backend = backend();
+    assert!(matches!(backend.gpus(), Err(BackendError::Unavailable(_))));
+
+    let mut state = State {
+        board: "h100-nvswitch-8".to_owned(),
+        seed: "node-0".to_owned(),
+        ..State::default()
+    };
+    write(&state);
+    let gpus = backend.gpus().unwrap();
+    assert_eq!(gpus.len(), 8);
+    let fifth = gpus.get(5).unwrap();
+    assert_eq!(fifth.uuid, uuid("node-0", "00000000:C3:00.0"));
+    assert_eq!(fifth.device_name(), "gpu-5");
+    assert_eq!(fifth.pci_bus_id, "0000:c3:00.0");
+    assert_eq!(fifth.pcie_root, "pci0000:c3");
+    assert_eq!(fifth.product_name, "NVIDIA H100 80GB HBM3");
+    assert_eq!(fifth.architecture, "Hopper");
+    assert_eq!(fifth.memory_bytes, 81_559 << 20);
+    assert_eq!(fifth.numa_node, Some(1));
+    assert_eq!(fifth.minor, 5);
+    assert_eq!(fifth.cuda_compute_capability, (9, 0));
+    assert_eq!(fifth.driver_version, "580.95.05");
+    assert_eq!(fifth.fabric_clique, None);
+    assert_eq!(
+        (fifth.nvlink.pair, fifth.nvlink.quad, fifth.nvlink.group),
+        (4, 4, 0)
+    );
+
+    // Processes come and go.
+    assert_eq!(backend.processes(&fifth.uuid).unwrap(), []);
+    state.processes = vec![nvidia_ml_mock::Process {
+        gpu: fifth.uuid.clone(),
+        pid: 4242,
+        used_bytes: 1 << 30,
+    }];
+    write(&state);
+    assert_eq!(
+        backend.processes(&fifth.uuid).unwrap(),
+        [Process { pid: 4242 }]
+    );
+    assert_eq!(backend.processes(&gpus.first().unwrap().uuid).unwrap(), []);
+
+    // A GPU that falls off the bus is gone, and the others are not.
+    state.lost = vec![fifth.uuid.clone()];
+    write(&state);
+    assert_eq!(backend.gpus().unwrap().len(), 7);
+    assert!(matches!(
+        backend.processes(&fifth.uuid),
+        Err(BackendError::Gone(_))
+    ));
+
+    // A board without NVLink, MIG or fabric.
+    write(&State {
+        board: "t4-2".to_owned(),
+        ..State::default()
+    });
+    let gpus = backend.gpus().unwrap();
+    let groups: Vec<_> = gpus.iter().map(|gpu| gpu.nvlink).collect();
+    assert_eq!(
+        groups.iter().map(|nvlink| nvlink.group).collect::<Vec<_>>(),
+        [0, 1]
+    );
+    assert_eq!(gpus.first().unwrap().architecture, "Turing");
+}

@@ -1,0 +1,388 @@
+//! Certificates of our own: authorities, what they issue, and how one follows the other. Pure.
+//!
+//! Who trusts us holds the [`bundle`](AuthoritySet::bundle_pem); who serves has a leaf of the
+//! [`issuer`](AuthoritySet::issuer). Rotation must never let a leaf appear before the bundle that vouches for it
+//! has spread, nor take an authority away while a leaf of it lives. Both follow from ages alone, so that any
+//! number of replicas agree without talking: a new authority is *trusted* at once and *issues* only after
+//! [`Policy::overlap_seconds`]; an old one is dropped only when its successor has issued for a leaf's whole life.
+//!
+//! Time is the wall clock (certificates know no other), in seconds since the Unix epoch; the margins are days, so
+//! a clock that jumps by hours changes nothing.
+
+use std::time::Duration;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, date_time_ymd,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::tls::CertificateAndKey;
+
+const HOUR_SECONDS: i64 = 60 * 60;
+const DAY_SECONDS: i64 = 24 * HOUR_SECONDS;
+/// Certificates are valid from this long before they are made, for peers whose clocks are behind.
+const BACKDATED_SECONDS: i64 = HOUR_SECONDS;
+
+/// How long authorities and leaves live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Validity of an authority.
+    pub authority_seconds: i64,
+    /// Validity of what it issues to servers; renewed after two thirds of it.
+    pub leaf_seconds: i64,
+    /// For how long a new authority is trusted before it issues. `None`: authorities are never replaced.
+    pub overlap_seconds: Option<i64>,
+}
+
+impl Policy {
+    /// For clients whose trust is kept up to date: an authority lives a year and is replaced after eight months.
+    pub const ROTATED: Self = Self {
+        authority_seconds: 365 * DAY_SECONDS,
+        leaf_seconds: 30 * DAY_SECONDS,
+        overlap_seconds: Some(DAY_SECONDS),
+    };
+    /// For clients that read their trust once, at their start: one authority for ten years.
+    pub const PINNED: Self = Self {
+        authority_seconds: 3650 * DAY_SECONDS,
+        leaf_seconds: 30 * DAY_SECONDS,
+        overlap_seconds: None,
+    };
+}
+
+/// An authority: a self-signed certificate and its key (ECDSA P-256).
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Authority {
+    /// Its common name.
+    common_name: String,
+    /// When it was made.
+    issued_at: i64,
+    /// The certificate.
+    certificate_pem: String,
+    /// The key.
+    key_pem: String,
+}
+
+impl std::fmt::Debug for Authority {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Keys do not belong into logs.
+        formatter
+            .debug_struct("Authority")
+            .field("common_name", &self.common_name)
+            .field("issued_at", &self.issued_at)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a certificate is issued for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// A server, by the DNS names and IP addresses that its clients use.
+    Server(Vec<String>),
+    /// A client, by its common name.
+    Client(String),
+}
+
+/// Why a certificate could not be made.
+#[derive(Debug, thiserror::Error)]
+#[error("certificate for {subject}: {source}")]
+pub struct IssueError {
+    subject: String,
+    source: rcgen::Error,
+}
+
+impl Authority {
+    /// Makes an authority. The time is part of its common name: no two of them share one.
+    pub fn generate(name: &str, policy: &Policy, now: i64) -> Result<Self, IssueError> {
+        let common_name = format!("{name} {now}");
+        let failed = |source| IssueError {
+            subject: common_name.clone(),
+            source,
+        };
+        let key = KeyPair::generate().map_err(failed)?;
+        let mut params = authority_params(&common_name);
+        set_validity(&mut params, now, policy.authority_seconds);
+        let certificate_pem = params.self_signed(&key).map_err(failed)?.pem();
+        Ok(Self {
+            issued_at: now,
+            certificate_pem,
+            key_pem: key.serialize_pem(),
+            common_name,
+        })
+    }
+
+    /// Issues a certificate, with a key of its own, valid for `seconds`.
+    pub fn issue(
+        &self,
+        subject: &Subject,
+        now: i64,
+        seconds: i64,
+    ) -> Result<CertificateAndKey, IssueError> {
+        let failed = |source| IssueError {
+            subject: format!("{subject:?}"),
+            source,
+        };
+        let mut params = match subject {
+            Subject::Server(names) => {
+                let mut params = CertificateParams::new(names.clone()).map_err(failed)?;
+                params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+                params.distinguished_name = common_name(names.first().map_or("", String::as_str));
+                params
+            }
+            Subject::Client(name) => {
+                let mut params = CertificateParams::default();
+                params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+                params.distinguished_name = common_name(name);
+                params
+            }
+        };
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.use_authority_key_identifier_extension = true;
+        set_validity(&mut params, now, seconds);
+        let authority_key = KeyPair::from_pem(&self.key_pem).map_err(failed)?;
+        let issuer = Issuer::new(authority_params(&self.common_name), authority_key);
+        let key = KeyPair::generate().map_err(failed)?;
+        let certificate = params.signed_by(&key, &issuer).map_err(failed)?;
+        Ok(CertificateAndKey {
+            certificate_pem: certificate.pem(),
+            key_pem: key.serialize_pem(),
+        })
+    }
+
+    fn age_seconds(&self, now: i64) -> i64 {
+        now.saturating_sub(self.issued_at)
+    }
+}
+
+/// The authorities of one purpose: usually one, two while one replaces the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuthoritySet {
+    /// Oldest first; never empty.
+    authorities: Vec<Authority>,
+}
+
+impl AuthoritySet {
+    /// A set of one new authority, which issues at once.
+    pub fn generate(name: &str, policy: &Policy, now: i64) -> Result<Self, IssueError> {
+        let authority = Authority::generate(name, policy, now)?;
+        Ok(Self {
+            authorities: vec![authority],
+        })
+    }
+
+    /// A set as it was stored. `None` if it is empty.
+    pub fn from_stored(mut authorities: Vec<Authority>) -> Option<Self> {
+        authorities.sort_by_key(|authority| authority.issued_at);
+        (!authorities.is_empty()).then_some(Self { authorities })
+    }
+
+    /// The authorities, oldest first.
+    pub fn authorities(&self) -> &[Authority] {
+        &self.authorities
+    }
+
+    /// What clients are to trust: all certificates, one PEM after the other.
+    pub fn bundle_pem(&self) -> String {
+        self.authorities
+            .iter()
+            .map(|authority| authority.certificate_pem.as_str())
+            .collect()
+    }
+
+    /// Who issues now: the newest that has been trusted for the overlap, else the oldest.
+    pub fn issuer(&self, policy: &Policy, now: i64) -> &Authority {
+        let overlap = policy.overlap_seconds.unwrap_or(0);
+        let newest = self
+            .authorities
+            .iter()
+            .rev()
+            .find(|authority| authority.age_seconds(now) >= overlap);
+        newest.unwrap_or(&self.authorities[0])
+    }
+
+    /// The set as it should be now, if that is another one: with a successor once the newest has lived two
+    /// thirds of its life, without those of which no leaf can live any more.
+    pub fn advanced(
+        &self,
+        name: &str,
+        policy: &Policy,
+        now: i64,
+    ) -> Result<Option<Self>, IssueError> {
+        let Some(overlap) = policy.overlap_seconds else {
+            return Ok(None);
+        };
+        // What is older than an authority that has issued for a leaf's whole life has no live leaf.
+        let spent_before = self.authorities.iter().rposition(|authority| {
+            authority.age_seconds(now) >= overlap.saturating_add(policy.leaf_seconds)
+        });
+        let mut authorities = self.authorities[spent_before.unwrap_or(0)..].to_vec();
+        let newest_is_young = authorities
+            .last()
+            .is_some_and(|newest| newest.age_seconds(now) < policy.authority_seconds / 3 * 2);
+        if !newest_is_young {
+            authorities.push(Authority::generate(name, policy, now)?);
+        }
+        let advanced = Self { authorities };
+        Ok((advanced != *self).then_some(advanced))
+    }
+}
+
+fn authority_params(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = common_name(name);
+    // It signs leaves, and no further authority.
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
+}
+
+fn common_name(name: &str) -> DistinguishedName {
+    let mut distinguished_name = DistinguishedName::new();
+    distinguished_name.push(DnType::CommonName, name);
+    distinguished_name
+}
+
+fn set_validity(params: &mut CertificateParams, now: i64, seconds: i64) {
+    let epoch = date_time_ymd(1970, 1, 1);
+    let at = |time: i64| epoch + Duration::from_secs(u64::try_from(time).unwrap_or(0));
+    params.not_before = at(now.saturating_sub(BACKDATED_SECONDS));
+    params.not_after = at(now.saturating_add(seconds));
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::{
+        client::{WebPkiServerVerifier, danger::ServerCertVerifier},
+        pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
+    };
+
+    use super::*;
+    use crate::tls;
+
+    const NOW: i64 = 1_800_000_000;
+
+    fn verify(
+        bundle_pem: &str,
+        pair: &CertificateAndKey,
+        name: &str,
+        at: i64,
+    ) -> Result<(), rustls::Error> {
+        tls::install_provider();
+        let roots = tls::root_store(bundle_pem, "bundle").unwrap();
+        let verifier = WebPkiServerVerifier::builder(roots.into()).build().unwrap();
+        let leaf = CertificateDer::from_pem_slice(pair.certificate_pem.as_bytes()).unwrap();
+        let name = ServerName::try_from(name.to_owned()).unwrap();
+        let at = UnixTime::since_unix_epoch(Duration::from_secs(at.unsigned_abs()));
+        verifier
+            .verify_server_cert(&leaf, &[], &name, &[], at)
+            .map(|_| ())
+    }
+
+    #[test]
+    fn a_leaf_is_trusted_for_its_names_and_its_life_only() {
+        let set = AuthoritySet::generate("webhook", &Policy::ROTATED, NOW).unwrap();
+        let names = vec!["webhook.muster.svc".to_owned(), "127.0.0.1".to_owned()];
+        let pair = set
+            .issuer(&Policy::ROTATED, NOW)
+            .issue(&Subject::Server(names), NOW, 1_000)
+            .unwrap();
+        let bundle = set.bundle_pem();
+        for (name, at, trusted) in [
+            ("webhook.muster.svc", NOW, true),
+            ("127.0.0.1", NOW, true),
+            ("webhook.muster.svc", NOW - 1_800, true),
+            ("other.muster.svc", NOW, false),
+            ("127.0.0.2", NOW, false),
+            ("webhook.muster.svc", NOW + 1_001, false),
+            ("webhook.muster.svc", NOW - 2 * HOUR_SECONDS, false),
+        ] {
+            assert_eq!(
+                verify(&bundle, &pair, name, at).is_ok(),
+                trusted,
+                "{name} at {at}"
+            );
+        }
+        let stranger = AuthoritySet::generate("webhook", &Policy::ROTATED, NOW).unwrap();
+        assert!(
+            verify(&stranger.bundle_pem(), &pair, "127.0.0.1", NOW).is_err(),
+            "an authority of the same name is not the same authority"
+        );
+    }
+
+    #[test]
+    fn a_client_certificate_does_not_serve() {
+        let set = AuthoritySet::generate("extender", &Policy::PINNED, NOW).unwrap();
+        let subject = Subject::Client("scheduler".to_owned());
+        let pair = set
+            .issuer(&Policy::PINNED, NOW)
+            .issue(&subject, NOW, 1_000)
+            .unwrap();
+        assert!(verify(&set.bundle_pem(), &pair, "scheduler", NOW).is_err());
+    }
+
+    #[test]
+    fn rotation_never_shows_a_leaf_that_clients_do_not_trust_yet_or_no_longer() {
+        let policy = Policy::ROTATED;
+        let overlap = policy.overlap_seconds.unwrap();
+        let mut set = AuthoritySet::generate("webhook", &policy, NOW).unwrap();
+        let mut history = Vec::new();
+        for day in 0..(6 * 365) {
+            let now = NOW + day * DAY_SECONDS;
+            if let Some(advanced) = set.advanced("webhook", &policy, now).unwrap() {
+                set = advanced;
+            }
+            history.push((
+                now,
+                set.issuer(&policy, now).clone(),
+                set.authorities().to_vec(),
+            ));
+        }
+        let mut issuers: Vec<&str> = history
+            .iter()
+            .map(|(_, issuer, _)| issuer.common_name.as_str())
+            .collect();
+        issuers.dedup();
+        assert!(issuers.len() >= 8, "{} issuers in six years", issuers.len());
+        for (at, issuer, _) in &history {
+            assert!(
+                at + policy.leaf_seconds <= issuer.issued_at + policy.authority_seconds,
+                "a leaf outlives its authority"
+            );
+            // What clients may hold from the overlap before the leaf is shown until the end of its life.
+            let window = at - overlap + 1..=at + policy.leaf_seconds;
+            for (seen_at, _, bundle) in &history {
+                if window.contains(seen_at) {
+                    assert!(
+                        bundle.contains(issuer),
+                        "leaf of {issuer:?} at {at}, bundle of {seen_at}"
+                    );
+                }
+            }
+        }
+        assert!(
+            history.iter().all(|(_, _, bundle)| bundle.len() <= 2),
+            "spent authorities go"
+        );
+    }
+
+    #[test]
+    fn pinned_authorities_are_never_replaced() {
+        let set = AuthoritySet::generate("extender", &Policy::PINNED, NOW).unwrap();
+        let late = NOW + 9 * 365 * DAY_SECONDS;
+        assert_eq!(
+            set.advanced("extender", &Policy::PINNED, late).unwrap(),
+            None
+        );
+        assert_eq!(set.issuer(&Policy::PINNED, late), &set.authorities()[0]);
+    }
+
+    #[test]
+    fn keys_stay_out_of_logs() {
+        let set = AuthoritySet::generate("webhook", &Policy::ROTATED, NOW).unwrap();
+        let pair = set.authorities()[0]
+            .issue(&Subject::Client("any".to_owned()), NOW, 1)
+            .unwrap();
+        assert!(!format!("{set:?}{pair:?}").contains("PRIVATE KEY"));
+    }
+}

@@ -1,0 +1,189 @@
+//! HTTP servers that no client can hold up.
+//!
+//! Limits that hyper and axum-server leave open are set here: hyper's header limit is inactive without a
+//! timer, its protocol detection waits for a first byte without end, and neither counts connections. A request
+//! has one limit for everything that happens in it, the reading of its body included. A handler that panics
+//! costs its request (500), not the process.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::{Router, extract::DefaultBodyLimit, http::StatusCode};
+use axum_server::{
+    Handle, Server,
+    accept::{Accept, DefaultAcceptor},
+    tls_rustls::{RustlsAcceptor, RustlsConfig},
+};
+use hyper_util::rt::TokioTimer;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream},
+};
+use tower::ServiceBuilder;
+use tower_http::{
+    catch_panic::CatchPanicLayer, limit::RequestBodyLimitLayer, timeout::TimeoutLayer,
+};
+
+use crate::{
+    bounded_connections::BoundedConnections,
+    shutdown::Shutdown,
+    tls::{self, Clients, ServingCertificate, TlsError},
+};
+
+/// Longest time for the headers of an HTTP/1 request, and thus for which such a connection may lie idle.
+const HEADER_LIMIT: Duration = Duration::from_secs(5);
+/// Longest time for a TLS handshake.
+const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+/// Longest time that requests in flight are given at the shutdown.
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
+/// HTTP/2: streams of one connection at a time. kube-apiserver multiplexes all its calls over one.
+const HTTP2_STREAMS: u32 = 250;
+/// HTTP/2: largest list of headers of a request.
+const HTTP2_HEADER_BYTES: u32 = 16 * 1024;
+/// HTTP/2: a peer that is gone is noticed by unanswered pings.
+const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
+/// HTTP/2: longest time for the answer to a ping.
+const HTTP2_PING_LIMIT: Duration = Duration::from_secs(10);
+
+/// What a server grants its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Largest body of a request; a larger one is answered 413.
+    pub body_bytes: usize,
+    /// Longest time for a request, reading its body included; then it is answered 408.
+    pub request_limit: Duration,
+    /// Most connections at a time; one more is closed at once.
+    pub connections: usize,
+}
+
+impl Limits {
+    /// For a server whose requests have no body.
+    pub const SMALL: Self = Self {
+        body_bytes: 4 * 1024,
+        request_limit: Duration::from_secs(5),
+        connections: 256,
+    };
+    /// For a server whose requests carry Kubernetes objects: the largest that kube-apiserver sends to
+    /// a webhook is twice the 3 MiB of its request limit, and some.
+    pub const OBJECTS: Self = Self {
+        body_bytes: 7 * 1024 * 1024,
+        request_limit: Duration::from_secs(10),
+        connections: 1024,
+    };
+}
+
+/// Why a server could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The address cannot be bound.
+    #[error("{address} cannot be bound: {source}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The certificates are of no use.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+/// An HTTPS server (HTTP/2 and HTTP/1.1).
+#[derive(Debug)]
+pub struct HttpsServer {
+    /// What it is called in logs.
+    pub name: &'static str,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// What it serves.
+    pub router: Router,
+    /// The certificate that it shows.
+    pub certificate: Arc<ServingCertificate>,
+    /// Who may connect.
+    pub clients: Clients,
+    /// What it grants.
+    pub limits: Limits,
+}
+
+impl HttpsServer {
+    /// Binds the address and serves until the shutdown, then finishes what is in flight. Returns the address
+    /// that was bound (of interest with port 0). Must be called within a tokio runtime.
+    pub async fn spawn(self, shutdown: &Shutdown) -> Result<SocketAddr, ServerError> {
+        let config = tls::server_config(self.certificate, &self.clients)?;
+        let acceptor = RustlsAcceptor::new(RustlsConfig::from_config(Arc::new(config)))
+            .handshake_timeout(HANDSHAKE_LIMIT);
+        let bind_failed = |source| ServerError::Bind {
+            address: self.address,
+            source,
+        };
+        let listener = TcpListener::bind(self.address).await.map_err(bind_failed)?;
+        let bound = listener.local_addr().map_err(bind_failed)?;
+        let acceptor = BoundedConnections::new(acceptor, self.limits.connections, HEADER_LIMIT);
+        let server = Server::from_listener(listener).acceptor(acceptor);
+        spawn_server(
+            self.name,
+            server,
+            limited(self.router, self.limits),
+            shutdown,
+        );
+        Ok(bound)
+    }
+}
+
+/// Serves plain HTTP on a listener until the shutdown.
+pub(crate) fn spawn_plain(
+    name: &'static str,
+    listener: TcpListener,
+    router: Router,
+    limits: Limits,
+    shutdown: &Shutdown,
+) {
+    let acceptor =
+        BoundedConnections::new(DefaultAcceptor::new(), limits.connections, HEADER_LIMIT);
+    let server = Server::from_listener(listener).acceptor(acceptor);
+    spawn_server(name, server, limited(router, limits), shutdown);
+}
+
+fn limited(router: Router, limits: Limits) -> Router {
+    router.layer(
+        ServiceBuilder::new()
+            .layer(TimeoutLayer::with_status_code(
+                StatusCode::REQUEST_TIMEOUT,
+                limits.request_limit,
+            ))
+            .layer(CatchPanicLayer::new())
+            // axum's own limit covers only what its extractors read.
+            .layer(DefaultBodyLimit::disable())
+            .layer(RequestBodyLimitLayer::new(limits.body_bytes)),
+    )
+}
+
+fn spawn_server<A>(
+    name: &'static str,
+    mut server: Server<SocketAddr, BoundedConnections<A>>,
+    router: Router,
+    shutdown: &Shutdown,
+) where
+    A: Accept<TcpStream, Router, Service = Router> + Clone + Send + Sync + 'static,
+    A::Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    A::Future: Send + 'static,
+{
+    let http = server.http_builder();
+    // A limit without a timer panics, a timer without a limit does nothing: always both.
+    http.http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_LIMIT);
+    http.http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(HTTP2_STREAMS)
+        .max_header_list_size(HTTP2_HEADER_BYTES)
+        .keep_alive_interval(HTTP2_PING_INTERVAL)
+        .keep_alive_timeout(HTTP2_PING_LIMIT);
+    let handle = Handle::new();
+    let server = server.handle(handle.clone());
+    let stop = shutdown.token().clone();
+    shutdown.spawn(async move {
+        stop.cancelled().await;
+        handle.graceful_shutdown(Some(DRAIN_LIMIT));
+    });
+    shutdown.spawn_essential(name, server.serve(router.into_make_service()));
+}

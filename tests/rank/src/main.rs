@@ -1,0 +1,115 @@
+//! The program that gangs run in tests.
+//!
+//! A rank of a gang is useful only when all its peers are there. This program behaves like that: it
+//! finds its peers, waits for *all* of them, steps in lockstep, and obeys SIGTERM. So a gang of it
+//! that ends with success proves that the whole gang ran at the same time.
+//!
+//! | exit code | meaning |
+//! | --- | --- |
+//! | 0 | all peers were met and all steps done |
+//! | 2 | the arguments or the environment are wrong |
+//! | 10 | not all peers were there before the deadline |
+//! | 11 | a peer went away between two steps |
+//! | 12 | a peer says something else about the gang than this rank |
+//! | 143 | ended by SIGTERM (128 + 15) |
+
+mod exchange;
+mod report;
+
+use std::{
+    net::IpAddr,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+
+use clap::Parser;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::{exchange::Failure, report::Report};
+
+/// Everything comes from the environment, as it does for a real training job.
+#[derive(Debug, Parser)]
+#[command(version, about)]
+struct Options {
+    /// Directory that all ranks of the gang share: each writes its address there as `RANK.addr`.
+    #[arg(long, env = "MUSTER_PEERS_DIR")]
+    peers_dir: PathBuf,
+    /// This rank, from 0. Empty counts as absent.
+    #[arg(long, env = "RANK", default_value = "")]
+    rank: String,
+    /// Rank of an Indexed Job's pod, where RANK is absent.
+    #[arg(long, env = "JOB_COMPLETION_INDEX", default_value = "")]
+    job_completion_index: String,
+    /// Number of ranks.
+    #[arg(long, env = "WORLD_SIZE")]
+    world_size: u32,
+    /// Address of the pod: the only one that is listened on.
+    #[arg(long, env = "POD_IP")]
+    pod_ip: IpAddr,
+    /// UUIDs of the GPUs that were given to this rank, separated by commas.
+    #[arg(long, env = "MUSTER_VISIBLE_GPUS", default_value = "")]
+    gpus: String,
+    /// The gang finishes early once this file exists: all ranks after the same step. Empty counts as absent.
+    #[arg(long, env = "MUSTER_FINISH_FILE", default_value = "")]
+    finish_file: String,
+    /// Most steps; all ranks wait for one another after each.
+    #[arg(long, env = "STEPS", default_value_t = 3)]
+    steps: u32,
+    /// Duration of a step.
+    #[arg(long, env = "STEP_MILLIS", default_value_t = 50)]
+    step_millis: u64,
+    /// Longest time until all peers are met.
+    #[arg(long, env = "DEADLINE_SECONDS", default_value_t = 60)]
+    deadline_seconds: u64,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let options = Options::parse();
+    let Some(rank) = rank(&options) else {
+        eprintln!(
+            "neither RANK nor JOB_COMPLETION_INDEX is a number below WORLD_SIZE={}",
+            options.world_size
+        );
+        return ExitCode::from(2);
+    };
+    let mut report = Report::new(rank, options.world_size, &options.gpus);
+    let outcome = match signal(SignalKind::terminate()) {
+        Ok(mut terminated) => tokio::select! {
+            outcome = run(&options, rank, &mut report) => outcome,
+            _ = terminated.recv() => Err(Failure::Terminated),
+        },
+        Err(error) => Err(Failure::Io(error)),
+    };
+    report.finish(&options.peers_dir, outcome)
+}
+
+/// RANK, else the index of an Indexed Job.
+fn rank(options: &Options) -> Option<u32> {
+    let given = [&options.rank, &options.job_completion_index];
+    let text = given.into_iter().find(|text| !text.is_empty())?;
+    text.parse().ok().filter(|rank| *rank < options.world_size)
+}
+
+async fn run(options: &Options, rank: u32, report: &mut Report) -> Result<(), Failure> {
+    let deadline = Duration::from_secs(options.deadline_seconds);
+    let gang = exchange::Gang {
+        directory: options.peers_dir.clone(),
+        rank,
+        size: options.world_size,
+    };
+    let mut peers = gang.meet(options.pod_ip, deadline).await?;
+    report.peers = peers.ranks();
+    for step in 0..options.steps {
+        tokio::time::sleep(Duration::from_millis(options.step_millis)).await;
+        let wants_to_finish =
+            !options.finish_file.is_empty() && Path::new(&options.finish_file).exists();
+        let finished = peers.barrier(step, wants_to_finish).await?;
+        report.steps = step + 1;
+        if finished {
+            break;
+        }
+    }
+    Ok(())
+}
