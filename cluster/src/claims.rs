@@ -1,0 +1,326 @@
+//! ResourceClaims as the engine's claims.
+//!
+//! Understood are requests for an exact number of devices of a DeviceClass, with CEL selectors, and
+//! `matchAttribute` between them. Everything else (`All`, `firstAvailable`, admin access, capacity,
+//! tolerations, `distinctAttribute`, derived attributes) changes what kube-scheduler's allocator
+//! takes in a way that the planner does not model: it waits with the field named, never a guess.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use k8s_openapi::api::resource::v1::{
+    DeviceClass, DeviceConstraint, DeviceRequest, DeviceSelector, ExactDeviceRequest, ResourceClaim,
+};
+use muster_engine as engine;
+
+use crate::{
+    not_understood::NotUnderstood,
+    pools::{PoolKey, device_name},
+    selectors::Selectors,
+};
+
+/// Most devices of one claim: what Kubernetes records in an allocation.
+const MAX_DEVICES_PER_CLAIM: u32 = 32;
+
+/// What a claim asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClaimRequest {
+    /// Devices that are planned and charged.
+    Charged {
+        /// Its requests in claim order.
+        requests: Vec<engine::DeviceRequest>,
+        /// What the devices must have in common.
+        constraints: Vec<engine::Constraint>,
+    },
+    /// Devices of excepted DeviceClasses only: not planned, not charged.
+    Excepted,
+}
+
+/// What is needed to read a claim.
+#[derive(Debug)]
+pub struct ClaimReader<'a> {
+    /// All DeviceClasses by name.
+    pub classes: &'a BTreeMap<String, Arc<DeviceClass>>,
+    /// DeviceClasses that are not charged.
+    pub excepted: &'a BTreeSet<String>,
+    /// Where selectors are interned.
+    pub selectors: &'a mut Selectors,
+    /// Set if a selector was interned anew: every node must then be told anew.
+    pub found_new_selector: bool,
+}
+
+impl ClaimReader<'_> {
+    /// Reads what a claim asks for.
+    pub fn read(&mut self, claim: &ResourceClaim) -> Result<ClaimRequest, NotUnderstood> {
+        let devices = claim.spec.as_ref().and_then(|spec| spec.devices.as_ref());
+        let requests = devices.and_then(|devices| devices.requests.as_deref());
+        let requests = requests.unwrap_or_default();
+        let excepted = requests
+            .iter()
+            .filter(|request| self.is_excepted(request))
+            .count();
+        if excepted > 0 && excepted == requests.len() {
+            return Ok(ClaimRequest::Excepted);
+        }
+        if excepted > 0 {
+            return Err(NotUnderstood::new(
+                "spec.devices.requests",
+                "names excepted DeviceClasses beside others; put them into a claim of their own",
+            ));
+        }
+        let understood = requests
+            .iter()
+            .enumerate()
+            .map(|(index, request)| {
+                self.request(request, &format!("spec.devices.requests[{index}]"))
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        check_total(&understood)?;
+        let constraints = devices
+            .iter()
+            .flat_map(|devices| devices.constraints.iter().flatten());
+        let constraints = constraints
+            .enumerate()
+            .map(|(index, given)| constraint(given, index, &understood))
+            .collect::<Result<_, _>>()?;
+        Ok(ClaimRequest::Charged {
+            requests: understood,
+            constraints,
+        })
+    }
+
+    fn is_excepted(&self, request: &DeviceRequest) -> bool {
+        request
+            .exactly
+            .as_ref()
+            .is_some_and(|exactly| self.excepted.contains(&exactly.device_class_name))
+    }
+
+    fn request(
+        &mut self,
+        request: &DeviceRequest,
+        path: &str,
+    ) -> Result<engine::DeviceRequest, NotUnderstood> {
+        if request.first_available.is_some() {
+            return Err(NotUnderstood::new(
+                format!("{path}.firstAvailable"),
+                "alternatives are not planned; use exactly",
+            ));
+        }
+        let Some(exactly) = &request.exactly else {
+            return Err(NotUnderstood::new(
+                path,
+                "is of a kind that is not known; use exactly",
+            ));
+        };
+        let path = format!("{path}.exactly");
+        check_plain(exactly, &path)?;
+        let selector = self.selector(exactly, &path)?;
+        Ok(engine::DeviceRequest {
+            name: request.name.clone(),
+            selector,
+            count: count(exactly, &path)?,
+        })
+    }
+
+    /// The class's expressions first, then the request's, as kube-scheduler evaluates them.
+    fn selector(
+        &mut self,
+        exactly: &ExactDeviceRequest,
+        path: &str,
+    ) -> Result<engine::SelectorId, NotUnderstood> {
+        let class_name = &exactly.device_class_name;
+        let Some(class) = self.classes.get(class_name) else {
+            return Err(NotUnderstood::new(
+                format!("{path}.deviceClassName"),
+                format!(
+                    "there is no DeviceClass {class_name}; {}",
+                    known(self.classes)
+                ),
+            ));
+        };
+        let class_selectors = class
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.selectors.as_deref());
+        let of_class = expressions(class_selectors, &|index| {
+            format!("{path}.deviceClassName ({class_name}): spec.selectors[{index}]")
+        })?;
+        let of_request = expressions(exactly.selectors.as_deref(), &|index| {
+            format!("{path}.selectors[{index}]")
+        })?;
+        let from_class = of_class.len();
+        let all = of_class.into_iter().chain(of_request).collect();
+        let (id, is_new) = self.selectors.intern(all).map_err(|(position, error)| {
+            let field = match position.checked_sub(from_class) {
+                Some(index) => format!("{path}.selectors[{index}].cel.expression"),
+                None => format!(
+                    "{path}.deviceClassName ({class_name}): spec.selectors[{position}].cel.expression"
+                ),
+            };
+            NotUnderstood::new(field, error)
+        })?;
+        self.found_new_selector |= is_new;
+        Ok(id)
+    }
+}
+
+/// The devices that a claim is allocated, and their node. `None`: it is not allocated. `node_of` says
+/// on which node a pool is.
+pub fn allocated(
+    claim: &ResourceClaim,
+    node_of: impl Fn(&PoolKey) -> Option<String>,
+) -> Result<Option<(engine::NodeName, Vec<engine::DeviceName>)>, NotUnderstood> {
+    let Some(allocation) = claim
+        .status
+        .as_ref()
+        .and_then(|status| status.allocation.as_ref())
+    else {
+        return Ok(None);
+    };
+    let field = "status.allocation.devices.results";
+    let mut node = None;
+    let mut names = Vec::new();
+    for result in allocation
+        .devices
+        .iter()
+        .flat_map(|devices| devices.results.iter().flatten())
+    {
+        let pool = (result.driver.clone(), result.pool.clone());
+        let Some(on) = node_of(&pool) else {
+            return Err(NotUnderstood::new(
+                field,
+                format!("no node publishes the pool {}/{}", pool.0, pool.1),
+            ));
+        };
+        if node.as_ref().is_some_and(|node| *node != on) {
+            return Err(NotUnderstood::new(field, "names devices of several nodes"));
+        }
+        node = Some(on);
+        names.push(device_name(&result.driver, &result.pool, &result.device).into());
+    }
+    Ok(node.map(|node| (node.into(), names)))
+}
+
+fn check_plain(exactly: &ExactDeviceRequest, path: &str) -> Result<(), NotUnderstood> {
+    let refuse = |field: &str, why: &str| Err(NotUnderstood::new(format!("{path}.{field}"), why));
+    if exactly.admin_access == Some(true) {
+        return refuse("adminAccess", "devices that others hold are not planned");
+    }
+    if !matches!(
+        exactly.allocation_mode.as_deref(),
+        None | Some("ExactCount")
+    ) {
+        let mode = exactly.allocation_mode.as_deref().unwrap_or_default();
+        return refuse(
+            "allocationMode",
+            &format!("{mode} is not planned; use ExactCount with a count"),
+        );
+    }
+    if exactly.capacity.is_some() {
+        return refuse("capacity", "shares of a device are not planned");
+    }
+    if exactly
+        .tolerations
+        .as_ref()
+        .is_some_and(|list| !list.is_empty())
+    {
+        return refuse("tolerations", "tainted devices are not planned");
+    }
+    if exactly
+        .derived_attributes
+        .as_ref()
+        .is_some_and(|list| !list.is_empty())
+    {
+        return refuse("derivedAttributes", "is not evaluated");
+    }
+    Ok(())
+}
+
+fn count(exactly: &ExactDeviceRequest, path: &str) -> Result<u32, NotUnderstood> {
+    let count = exactly.count.unwrap_or(1);
+    u32::try_from(count)
+        .ok()
+        .filter(|count| (1..=MAX_DEVICES_PER_CLAIM).contains(count))
+        .ok_or_else(|| {
+            NotUnderstood::new(
+                format!("{path}.count"),
+                format!("is {count}; a claim has 1 to {MAX_DEVICES_PER_CLAIM} devices"),
+            )
+        })
+}
+
+fn check_total(requests: &[engine::DeviceRequest]) -> Result<(), NotUnderstood> {
+    let total: u64 = requests
+        .iter()
+        .map(|request| u64::from(request.count))
+        .sum();
+    if total <= u64::from(MAX_DEVICES_PER_CLAIM) {
+        return Ok(());
+    }
+    Err(NotUnderstood::new(
+        "spec.devices.requests",
+        format!("asks for {total} devices; a claim has at most {MAX_DEVICES_PER_CLAIM}"),
+    ))
+}
+
+fn expressions(
+    selectors: Option<&[DeviceSelector]>,
+    path: &dyn Fn(usize) -> String,
+) -> Result<Vec<String>, NotUnderstood> {
+    selectors
+        .unwrap_or_default()
+        .iter()
+        .enumerate()
+        .map(|(index, selector)| match &selector.cel {
+            Some(cel) => Ok(cel.expression.clone()),
+            None => Err(NotUnderstood::new(
+                path(index),
+                "is of a kind that is not known; use cel",
+            )),
+        })
+        .collect()
+}
+
+fn constraint(
+    given: &DeviceConstraint,
+    index: usize,
+    requests: &[engine::DeviceRequest],
+) -> Result<engine::Constraint, NotUnderstood> {
+    let path = format!("spec.devices.constraints[{index}]");
+    if given.distinct_attribute.is_some() {
+        return Err(NotUnderstood::new(
+            format!("{path}.distinctAttribute"),
+            "is not planned",
+        ));
+    }
+    let Some(attribute) = &given.match_attribute else {
+        return Err(NotUnderstood::new(
+            path,
+            "is of a kind that is not known; use matchAttribute",
+        ));
+    };
+    let named = given.requests.clone().unwrap_or_default();
+    for (position, name) in named.iter().enumerate() {
+        if !requests.iter().any(|request| request.name == *name) {
+            return Err(NotUnderstood::new(
+                format!("{path}.requests[{position}]"),
+                format!("there is no request {name}"),
+            ));
+        }
+    }
+    Ok(engine::Constraint {
+        requests: named,
+        attribute: attribute.as_str().into(),
+    })
+}
+
+fn known(classes: &BTreeMap<String, Arc<DeviceClass>>) -> String {
+    if classes.is_empty() {
+        return "there is none at all".to_owned();
+    }
+    let names: Vec<_> = classes.keys().take(8).map(String::as_str).collect();
+    format!("there are {}", names.join(", "))
+}

@@ -1,0 +1,104 @@
+//! Gangs as they are formed from pods: the hand-over from the edge to the protocol.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use muster_api::{GangSpec, Reason};
+use muster_engine as engine;
+
+/// `namespace/name` of a Gang.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GangKey {
+    /// Namespace.
+    pub namespace: String,
+    /// Name of the Gang object.
+    pub name: String,
+}
+
+impl std::fmt::Display for GangKey {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// A gang as its pods (and its Job) declare it, at this moment. The edge forms it anew whenever one
+/// of them changes; whether a Gang object exists for it is the protocol's business.
+#[derive(Clone, Debug)]
+pub struct FormedGang {
+    /// Where its Gang object is, or is to be made.
+    pub key: GangKey,
+    /// The owner that the Gang object refers to, if its pods have one (`blockOwnerDeletion: false`).
+    pub owner: Option<OwnerReference>,
+    /// The labels that its Gang object is made with. By them the gang of a pod label is found again
+    /// once the pods that gave it its name are gone.
+    pub labels: BTreeMap<String, String>,
+    /// The spec that its Gang object is made with. Where the Gang exists, its `tier` and `suspend`
+    /// are the Gang's, since users may change them there.
+    pub spec: GangSpec,
+    /// The Team of its namespace, if the namespace names one that exists.
+    pub team: Option<engine::TeamName>,
+    /// Value of its tier.
+    pub priority: i32,
+    /// Creation time of its last pod (seconds since the Unix epoch): since when it queues if complete.
+    pub last_pod_created_at: i64,
+    /// Its members: pods that are neither terminal nor being deleted, in rank order, at most `spec.size`.
+    pub pods: Vec<FormedPod>,
+    /// Pods that are not members: surplus, or outside the admitted set. They stay gated.
+    pub excess: Vec<PodIdentity>,
+    /// Why it cannot be offered to the engine yet. `None`: complete and understood.
+    pub wait: Option<Wait>,
+    /// Whether it has ended, as its Job or all its pods say.
+    pub ended: Option<Ended>,
+    /// Whether its claims name only DeviceClasses that the chart excepts: ungated at once,
+    /// placement `any`, never charged.
+    pub excepted: bool,
+    /// Whether nobody declared it: an Indexed Job is a gang by itself. A reason that it can never
+    /// start whole then names the way out ([`crate::explain::explain`]).
+    pub implied: bool,
+    /// Members that are bound to a node although their gang has no admission: what they hold is to
+    /// be adopted, or reported as a bypass.
+    pub unadmitted: Vec<PodIdentity>,
+    /// Fields of its pods that say something about nodes and that the planner does not look at; a
+    /// planned node may refuse the pod because of them. For people; the gang does not wait for it.
+    pub unmodelled: Vec<String>,
+}
+
+/// One member of a gang.
+#[derive(Clone, Debug)]
+pub struct FormedPod {
+    /// Which pod.
+    pub identity: PodIdentity,
+    /// Its rank, as its annotation is to say: the completion index where every member has one of its
+    /// own, else the place in the admission of an admitted gang, else the place in [`FormedGang::pods`].
+    /// So of an Indexed Job whose first ranks succeeded it differs from the place in the list.
+    pub rank: u32,
+    /// What the engine needs to know; `None` while a claim does not exist yet or is not understood.
+    pub request: Option<engine::Pod>,
+}
+
+/// Which pod.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodIdentity {
+    /// UID.
+    pub uid: String,
+    /// Name.
+    pub name: String,
+}
+
+/// Why a gang waits, as far as its objects alone show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// The stable reason.
+    pub reason: Reason,
+    /// With numbers and what would work instead.
+    pub details: String,
+}
+
+/// How a gang ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// All its pods succeeded, or its Job is complete.
+    Finished,
+    /// A pod failed for good, or its Job did; with what is known about it.
+    Failed(String),
+}

@@ -1,0 +1,212 @@
+//! What pods and their Jobs declare about the gang: its size, tier and topology.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
+use muster_api::{Reason, TopologyRequest, keys};
+
+use super::{
+    annotation,
+    group::{implied_size, is_indexed, job_annotation},
+    label, name, phase,
+    ranks::completion_index,
+};
+use crate::{formed::Wait, not_understood::NotUnderstood};
+
+/// A pod with the Job that controls it, if it is known.
+pub(super) struct Declaring<'a> {
+    pub(super) pod: &'a Pod,
+    pub(super) job: Option<&'a Job>,
+}
+
+/// The declared size, and whether only the shape of an Indexed Job implies it.
+pub(super) fn size(declaring: &[Declaring<'_>], job: Option<&Job>) -> Result<(u32, bool), Wait> {
+    let mut said: BTreeMap<&str, String> = BTreeMap::new();
+    for one in declaring {
+        let by_pod = annotation(one.pod, keys::GANG_SIZE);
+        let by_job = one.job.and_then(|job| job_annotation(job, keys::GANG_SIZE));
+        if let Some(size) = by_pod.or(by_job) {
+            said.entry(size)
+                .or_insert_with(|| format!("pod {}", name(one.pod)));
+        }
+    }
+    if let Some(job) = job
+        && let Some(size) = job_annotation(job, keys::GANG_SIZE)
+    {
+        said.entry(size).or_insert_with(|| "the Job".to_owned());
+    }
+    let mut entries = said.into_iter();
+    match (entries.next(), entries.next()) {
+        (Some((size, _)), None) => Ok((in_range(size)?, false)),
+        (Some((size, who)), Some((other, whose))) => Err(Wait {
+            reason: Reason::SizeMismatch,
+            details: format!(
+                "{who} says {} {size}, {whose} says {other}; all pods of a gang must say the same",
+                keys::GANG_SIZE
+            ),
+        }),
+        (None, _) => match job.and_then(implied_size) {
+            Some(size) => Ok((in_range(&size.to_string())?, true)),
+            None => Err(NotUnderstood::new(
+                format!("metadata.annotations[{}]", keys::GANG_SIZE),
+                format!(
+                    "is missing; pods with the label {} must say how many they are",
+                    keys::GANG
+                ),
+            )
+            .wait("pods")),
+        },
+    }
+}
+
+fn in_range(text: &str) -> Result<u32, Wait> {
+    let field = format!("metadata.annotations[{}]", keys::GANG_SIZE);
+    match text.trim().parse::<u64>() {
+        Ok(size) if size > u64::from(keys::MAX_GANG_SIZE) => Err(Wait {
+            reason: Reason::GangTooLarge,
+            details: format!(
+                "{size} pods; a gang has at most {} (a Job whose pods may start one by one says {}: \"1\")",
+                keys::MAX_GANG_SIZE,
+                keys::GANG_SIZE
+            ),
+        }),
+        Ok(size) if size > 0 => Ok(u32::try_from(size).unwrap_or(keys::MAX_GANG_SIZE)),
+        _ => {
+            let text: String = text.chars().take(64).collect();
+            Err(NotUnderstood::new(
+                field,
+                format!(
+                    "is {text:?}; write a whole number from 1 to {}",
+                    keys::MAX_GANG_SIZE
+                ),
+            )
+            .wait("pods"))
+        }
+    }
+}
+
+/// Ranks of an Indexed Job that succeeded: those that the Job has counted, and those whose pods
+/// say so.
+pub(super) fn succeeded_ranks(job: &Job, pods: &[&Pod]) -> BTreeSet<u32> {
+    if !is_indexed(job) {
+        return BTreeSet::new();
+    }
+    let counted = job
+        .status
+        .as_ref()
+        .and_then(|status| status.completed_indexes.as_deref());
+    let completions = job
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.completions)
+        .unwrap_or(0);
+    let completions = u32::try_from(completions).unwrap_or(0);
+    let by_pods = pods
+        .iter()
+        .filter(|pod| phase(pod) == "Succeeded")
+        .filter_map(|pod| completion_index(pod));
+    indexes(counted.unwrap_or_default(), completions)
+        .chain(by_pods)
+        .filter(|index| *index < completions)
+        .collect()
+}
+
+/// Reads `1,3-5,7`, as Jobs write it; never more than `limit` numbers per entry.
+fn indexes(text: &str, limit: u32) -> impl Iterator<Item = u32> {
+    text.split(',').flat_map(move |part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        match (first.trim().parse::<u32>(), last.trim().parse::<u32>()) {
+            (Ok(first), Ok(last)) => first..last.saturating_add(1).min(limit),
+            _ => 0..0,
+        }
+    })
+}
+
+/// The tier that pods, or else their Job, name.
+pub(super) fn tier(declaring: &[Declaring<'_>], job: Option<&Job>) -> Result<Option<String>, Wait> {
+    let of_job = |job: Option<&Job>| {
+        let labels = job?.metadata.labels.as_ref()?;
+        labels.get(keys::TIER).cloned()
+    };
+    agreed(
+        declaring,
+        job,
+        &format!("metadata.labels[{}]", keys::TIER),
+        &|one| label(one.pod, keys::TIER).map(str::to_owned),
+        &of_job,
+    )
+}
+
+/// Where pods, or else their Job, say that the gang must or should be.
+pub(super) fn topology(
+    declaring: &[Declaring<'_>],
+    job: Option<&Job>,
+) -> Result<Option<TopologyRequest>, Wait> {
+    let one = |key: &'static str| {
+        agreed(
+            declaring,
+            job,
+            &format!("metadata.annotations[{key}]"),
+            &|one| annotation(one.pod, key).map(str::to_owned),
+            &|job| {
+                job.and_then(|job| job_annotation(job, key))
+                    .map(str::to_owned)
+            },
+        )
+    };
+    let request = TopologyRequest {
+        required: one(keys::TOPOLOGY_REQUIRED)?,
+        preferred: one(keys::TOPOLOGY_PREFERRED)?,
+    };
+    Ok((request != TopologyRequest::default()).then_some(request))
+}
+
+/// The one value that those who name any agree on; pods may leave it out (a launcher, say).
+fn agreed(
+    declaring: &[Declaring<'_>],
+    job: Option<&Job>,
+    field: &str,
+    by_pod: &dyn Fn(&Declaring<'_>) -> Option<String>,
+    by_job: &dyn Fn(Option<&Job>) -> Option<String>,
+) -> Result<Option<String>, Wait> {
+    let said: BTreeSet<String> = declaring
+        .iter()
+        .filter_map(|one| by_pod(one).or_else(|| by_job(one.job)))
+        .chain(if declaring.is_empty() {
+            by_job(job)
+        } else {
+            None
+        })
+        .filter(|value| !value.is_empty())
+        .collect();
+    if said.len() > 1 {
+        let values: Vec<_> = said.iter().take(4).map(String::as_str).collect();
+        return Err(NotUnderstood::new(
+            field,
+            format!(
+                "pods of the gang name {}; they must name one",
+                values.join(" and ")
+            ),
+        )
+        .wait("pods"));
+    }
+    Ok(said.into_iter().next())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn completed_indexes_are_read_as_jobs_write_them() {
+        let read = |text, limit| indexes(text, limit).collect::<Vec<_>>();
+        assert_eq!(read("1,3-5,7", 8), [1, 3, 4, 5, 7]);
+        assert_eq!(read("", 8), [0; 0]);
+        assert_eq!(read("5-3,x,2-y", 8), [0; 0]);
+        assert_eq!(
+            read("0-4294967295", 3),
+            [0, 1, 2],
+            "never more than the Job has"
+        );
+    }
+}

@@ -1,0 +1,113 @@
+//! Whether a gang has ended: as its Job says, else as all its pods say.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
+
+use super::{Group, controlling_job, forming::Forming, group, is_terminal, name, phase};
+use crate::formed::Ended;
+
+impl Forming<'_, '_> {
+    pub(super) fn ended(&self, job: Option<&Job>) -> Option<Ended> {
+        let is_single = matches!(self.group, Some(Group::Single { .. }));
+        let all_of_jobs = !is_single
+            && (self.pods.iter().all(|pod| controlling_job(pod).is_some()))
+            && (!self.pods.is_empty() || self.gang_owner().is_some_and(group::is_job));
+        if all_of_jobs {
+            return self.ended_by_jobs(job);
+        }
+        let counts = |pod: &&Pod| self.places.is_none() || self.place(pod).is_some();
+        let considered: Vec<&Pod> = self.pods.iter().map(AsRef::as_ref).filter(counts).collect();
+        if considered.is_empty() && (is_single || self.owner().is_none()) {
+            return Some(Ended::Failed("all its pods are gone".to_owned()));
+        }
+        pods_ended(&considered)
+    }
+
+    /// The gang ends with the Jobs that make its pods: while one of them runs, it may make more.
+    fn ended_by_jobs(&self, job: Option<&Job>) -> Option<Ended> {
+        let jobs = self.jobs;
+        let mut found: BTreeMap<&str, Option<&Job>> = self
+            .pods
+            .iter()
+            .filter_map(|pod| controlling_job(pod))
+            .map(|owner| {
+                (
+                    owner.uid.as_str(),
+                    jobs(&self.key.namespace, &owner.name, &owner.uid),
+                )
+            })
+            .collect();
+        if found.is_empty() {
+            found.insert("", job);
+        }
+        if found.values().any(Option::is_none) {
+            let all_gone = self.pods.iter().all(|pod| is_terminal(pod));
+            return all_gone.then(|| Ended::Failed("its Job is gone".to_owned()));
+        }
+        let ends: Vec<Ended> = found
+            .values()
+            .flatten()
+            .map(|job| job_ended(job))
+            .collect::<Option<_>>()?;
+        Some(
+            ends.into_iter()
+                .find(|end| *end != Ended::Finished)
+                .unwrap_or(Ended::Finished),
+        )
+    }
+}
+
+/// How the Job ended, if it has.
+fn job_ended(job: &Job) -> Option<Ended> {
+    let conditions = job
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten());
+    for condition in conditions.filter(|condition| condition.status == "True") {
+        match condition.type_.as_str() {
+            "Complete" => return Some(Ended::Finished),
+            "Failed" => {
+                let reason = condition.reason.as_deref().unwrap_or("Failed");
+                let message = condition.message.as_deref().unwrap_or_default();
+                return Some(Ended::Failed(format!(
+                    "its Job failed: {reason}: {message}"
+                )));
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// How the pods ended, if there are any and all have.
+fn pods_ended(pods: &[&Pod]) -> Option<Ended> {
+    if pods.is_empty() || !pods.iter().all(|pod| is_terminal(pod)) {
+        return None;
+    }
+    let failed = pods.iter().find(|pod| phase(pod) == "Failed");
+    Some(failed.map_or(Ended::Finished, |pod| Ended::Failed(why_failed(pod))))
+}
+
+/// What the pod says about its failure: its reason and message, else the exit code of a container.
+fn why_failed(pod: &Pod) -> String {
+    let name = name(pod);
+    let Some(status) = &pod.status else {
+        return format!("pod {name} failed");
+    };
+    if let Some(reason) = status.reason.as_deref().filter(|reason| !reason.is_empty()) {
+        let message = status.message.as_deref().unwrap_or_default();
+        return format!("pod {name} failed: {reason}: {message}");
+    }
+    let containers = status.container_statuses.iter().flatten();
+    let exited = containers.filter_map(|container| {
+        let terminated = container.state.as_ref()?.terminated.as_ref()?;
+        (terminated.exit_code != 0).then_some((container.name.as_str(), terminated.exit_code))
+    });
+    match exited.into_iter().next() {
+        Some((container, code)) => {
+            format!("pod {name} failed: container {container} exited with code {code}")
+        }
+        None => format!("pod {name} failed"),
+    }
+}

@@ -1,0 +1,331 @@
+//! One gang, formed whole from what is observed now.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Deref,
+    sync::Arc,
+};
+
+use k8s_openapi::{
+    api::{batch::v1::Job, core::v1::Pod},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
+use muster_api::{Gang, PriorityTier, Team, keys};
+use muster_engine as engine;
+
+use super::{
+    Group, age_order, bound_to, controller, controlling_job, created_at,
+    declaration::{self, Declaring},
+    group,
+    group::JobFinder,
+    is_active, name, naming, ranks, uid,
+};
+use crate::{
+    formed::{FormedGang, FormedPod, GangKey, PodIdentity, Wait},
+    managed::ManagedPods,
+    pod_rules,
+};
+
+/// The Team of a namespace.
+#[derive(Clone, Debug)]
+pub(crate) enum NamespaceTeam {
+    /// It has one.
+    Is(Arc<Team>),
+    /// It names none, and there is no default.
+    Unnamed,
+    /// It names one that does not exist.
+    Unknown(String),
+}
+
+/// What a pod asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PodRequest {
+    /// For the engine; excepted claims left out.
+    pub(crate) pod: engine::Pod,
+    /// Whether it has claims, all of them excepted.
+    pub(crate) excepted: bool,
+}
+
+/// All that a gang is formed from.
+pub(crate) struct Facts<'a> {
+    /// Its key.
+    pub(crate) key: &'a GangKey,
+    /// Its Gang object, if there is one.
+    pub(crate) gang: Option<&'a Gang>,
+    /// All its pods that exist.
+    pub(crate) pods: &'a [Arc<Pod>],
+    /// What its pods were declared as, if any is left and its Job is known.
+    pub(crate) group: Option<&'a Group>,
+    /// Finds Jobs.
+    pub(crate) jobs: &'a JobFinder<'a>,
+    /// The Team of its namespace.
+    pub(crate) team: NamespaceTeam,
+    /// All PriorityTiers by name.
+    pub(crate) tiers: &'a BTreeMap<String, Arc<PriorityTier>>,
+    /// Names of the levels of all Topologies.
+    pub(crate) levels: &'a BTreeSet<String>,
+    /// What each of its pods asks for, by UID.
+    pub(crate) requests: &'a BTreeMap<String, Result<PodRequest, Wait>>,
+    /// Which resources stand for devices.
+    pub(crate) managed: &'a ManagedPods,
+}
+
+/// The size of a gang, as far as it can be told.
+pub(super) struct Size {
+    pub(super) pods: u32,
+    /// Only the shape of an Indexed Job says so.
+    pub(super) implied: bool,
+    pub(super) wait: Option<Wait>,
+}
+
+/// Forms the gang. `None`: it has no pods, and no Gang that is under way.
+pub(crate) fn form(facts: &Facts<'_>) -> Option<FormedGang> {
+    if facts.pods.is_empty() && facts.gang.is_none_or(naming::has_ended) {
+        return None;
+    }
+    Some(Forming::new(facts).form())
+}
+
+/// The facts, with the places of the admitted pods at hand: a gang may have thousands.
+pub(super) struct Forming<'f, 'a> {
+    facts: &'f Facts<'a>,
+    /// The place of each admitted pod by UID; `None`: the gang is not admitted.
+    pub(super) places: Option<BTreeMap<&'a str, usize>>,
+}
+
+impl<'a> Deref for Forming<'_, 'a> {
+    type Target = Facts<'a>;
+
+    fn deref(&self) -> &Facts<'a> {
+        self.facts
+    }
+}
+
+impl<'f, 'a> Forming<'f, 'a> {
+    fn new(facts: &'f Facts<'a>) -> Self {
+        let admission = facts
+            .gang
+            .and_then(|gang| gang.status.as_ref()?.admission.as_ref());
+        let places = admission.map(|admission| {
+            let pods = admission.pods.iter().enumerate();
+            pods.map(|(place, pod)| (pod.uid.as_str(), place)).collect()
+        });
+        Self { facts, places }
+    }
+
+    fn form(&self) -> FormedGang {
+        let mut active: Vec<&Arc<Pod>> = self.pods.iter().filter(|pod| is_active(pod)).collect();
+        active.sort_by(|a, b| age_order(a).cmp(&age_order(b)));
+        let job = self.job();
+        let declaring = self.declaring(&active);
+        let size = self.size(&declaring, job, active.len());
+        let (members, excess) = self.members(&active, size.pods);
+        let topology = declaration::topology(&declaring, job);
+        let tier = self.tier(&declaring, job);
+        let excepted = self.is_excepted(&members, size.implied);
+        let wait = if excepted {
+            None
+        } else {
+            self.wait(&members, &size, &tier, topology.as_ref().err())
+        };
+        let unadmitted = if self.places.is_none() && !excepted {
+            active
+                .iter()
+                .filter(|pod| bound_to(pod).is_some())
+                .map(|pod| identity(pod))
+                .collect()
+        } else {
+            Vec::new()
+        };
+        FormedGang {
+            key: self.key.clone(),
+            owner: self.owner(),
+            labels: self.labels(),
+            spec: self.spec(&members, &size, &tier, topology.ok().flatten()),
+            team: match &self.team {
+                NamespaceTeam::Is(team) => team.metadata.name.as_deref().map(Into::into),
+                NamespaceTeam::Unnamed | NamespaceTeam::Unknown(_) => None,
+            },
+            priority: tier.as_ref().map_or(0, |tier| tier.value),
+            last_pod_created_at: members.iter().map(|pod| created_at(pod)).max().unwrap_or(0),
+            pods: self.formed_pods(&members),
+            excess: excess.into_iter().map(|pod| identity(pod)).collect(),
+            wait,
+            ended: self.ended(job),
+            excepted,
+            implied: size.implied,
+            unadmitted,
+            unmodelled: self.unmodelled(&members),
+        }
+    }
+
+    /// The place of the pod in the admission.
+    pub(super) fn place(&self, pod: &Pod) -> Option<usize> {
+        self.places.as_ref()?.get(uid(pod)).copied()
+    }
+
+    /// The one Job behind the gang, if there is one and it is known.
+    fn job(&self) -> Option<&'a Job> {
+        let jobs = self.jobs;
+        let namespace = &self.key.namespace;
+        let from_pods = self.common_owner().filter(|owner| group::is_job(owner));
+        let from_gang = || self.gang_owner().filter(|owner| group::is_job(owner));
+        match self.group {
+            Some(Group::Job { name, uid, .. }) => jobs(namespace, name, uid),
+            Some(Group::Single { .. }) => None,
+            Some(Group::Label { .. }) | None => {
+                let owner = from_pods.or_else(from_gang)?;
+                jobs(namespace, &owner.name, &owner.uid)
+            }
+        }
+    }
+
+    fn declaring(&self, active: &[&'a Arc<Pod>]) -> Vec<Declaring<'a>> {
+        let jobs = self.jobs;
+        active
+            .iter()
+            .map(|pod| Declaring {
+                pod,
+                job: controlling_job(pod)
+                    .and_then(|owner| jobs(&self.key.namespace, &owner.name, &owner.uid)),
+            })
+            .collect()
+    }
+
+    fn size(&self, declaring: &[Declaring<'_>], job: Option<&Job>, active: usize) -> Size {
+        let of = |pods: u32| Size {
+            pods,
+            implied: false,
+            wait: None,
+        };
+        if let Some(places) = &self.places {
+            return of(u32::try_from(places.len()).unwrap_or(keys::MAX_GANG_SIZE));
+        }
+        if matches!(self.group, Some(Group::Single { .. })) {
+            return of(1);
+        }
+        if let (true, None, Some(gang)) = (declaring.is_empty(), job, self.gang) {
+            return of(u32::try_from(gang.spec.size).unwrap_or(1));
+        }
+        match declaration::size(declaring, job) {
+            Ok((declared, implied)) => {
+                let pods: Vec<&Pod> = self.pods.iter().map(AsRef::as_ref).collect();
+                let succeeded = job.map_or(0, |job| declaration::succeeded_ranks(job, &pods).len());
+                let left = declared.saturating_sub(u32::try_from(succeeded).unwrap_or(u32::MAX));
+                Size {
+                    pods: left.max(1),
+                    implied,
+                    wait: None,
+                }
+            }
+            Err(wait) => {
+                let pods = u32::try_from(active).unwrap_or(keys::MAX_GANG_SIZE);
+                Size {
+                    wait: Some(wait),
+                    ..of(pods.clamp(1, keys::MAX_GANG_SIZE))
+                }
+            }
+        }
+    }
+
+    /// Members in rank order, and the others. `active` is in the order of age.
+    fn members(
+        &self,
+        active: &[&'a Arc<Pod>],
+        size: u32,
+    ) -> (Vec<&'a Arc<Pod>>, Vec<&'a Arc<Pod>>) {
+        if self.places.is_some() {
+            let (mut members, excess): (Vec<_>, Vec<_>) = active
+                .iter()
+                .copied()
+                .partition(|pod| self.place(pod).is_some());
+            members.sort_by_key(|pod| self.place(pod));
+            return (members, excess);
+        }
+        let count = usize::try_from(size)
+            .unwrap_or(usize::MAX)
+            .min(active.len());
+        let (members, excess) = active.split_at(count);
+        let mut members = members.to_vec();
+        ranks::sort(&mut members);
+        (members, excess.to_vec())
+    }
+
+    fn formed_pods(&self, members: &[&Arc<Pod>]) -> Vec<FormedPod> {
+        let indexes = ranks::completion_indexes(members);
+        members
+            .iter()
+            .enumerate()
+            .map(|(place, pod)| {
+                let by_place = u32::try_from(self.place(pod).unwrap_or(place)).unwrap_or(u32::MAX);
+                let by_index = indexes.as_ref().and_then(|all| all.get(place));
+                let request = self.request(pod).and_then(|request| request.as_ref().ok());
+                FormedPod {
+                    identity: identity(pod),
+                    rank: by_index.copied().unwrap_or(by_place),
+                    request: request.map(|request| request.pod.clone()),
+                }
+            })
+            .collect()
+    }
+
+    pub(super) fn request(&self, pod: &Pod) -> Option<&'a Result<PodRequest, Wait>> {
+        self.requests.get(uid(pod))
+    }
+
+    /// Only where nobody declared a gang: who does wants its pods to start together.
+    fn is_excepted(&self, members: &[&Arc<Pod>], implied: bool) -> bool {
+        (implied || matches!(self.group, Some(Group::Single { .. })))
+            && !members.is_empty()
+            && members.iter().all(|pod| {
+                self.request(pod)
+                    .and_then(|request| request.as_ref().ok())
+                    .is_some_and(|request| request.excepted)
+            })
+    }
+
+    fn labels(&self) -> BTreeMap<String, String> {
+        match self.group {
+            Some(Group::Label { label, .. }) => {
+                BTreeMap::from([(keys::GANG.to_owned(), label.clone())])
+            }
+            Some(Group::Job { .. } | Group::Single { .. }) | None => BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn common_owner(&self) -> Option<&'a OwnerReference> {
+        let mut owners = self.pods.iter().map(|pod| controller(pod));
+        let first = owners.next()??;
+        owners
+            .all(|owner| owner.is_some_and(|owner| owner.uid == first.uid))
+            .then_some(first)
+    }
+
+    pub(super) fn gang_owner(&self) -> Option<&'a OwnerReference> {
+        self.gang?.metadata.owner_references.as_ref()?.first()
+    }
+
+    pub(super) fn owner(&self) -> Option<OwnerReference> {
+        let owner = self.gang_owner().or_else(|| self.common_owner())?;
+        Some(OwnerReference {
+            block_owner_deletion: Some(false),
+            controller: None,
+            ..owner.clone()
+        })
+    }
+
+    fn unmodelled(&self, members: &[&Arc<Pod>]) -> Vec<String> {
+        let fields: BTreeSet<String> = members
+            .iter()
+            .flat_map(|pod| pod_rules::unmodelled(pod, self.managed))
+            .collect();
+        fields.into_iter().collect()
+    }
+}
+
+fn identity(pod: &Pod) -> PodIdentity {
+    PodIdentity {
+        uid: uid(pod).to_owned(),
+        name: name(pod).to_owned(),
+    }
+}

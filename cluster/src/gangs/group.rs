@@ -1,0 +1,137 @@
+//! Which pods belong together, by what they and their Jobs declare.
+
+use k8s_openapi::{
+    api::{batch::v1::Job, core::v1::Pod},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
+use muster_api::keys;
+
+use super::{annotation, label, name, uid};
+use crate::formed::GangKey;
+
+/// Pods that were declared to belong together.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Group {
+    /// Pods with the label `muster.dev/gang`.
+    Label {
+        /// Namespace.
+        namespace: String,
+        /// Value of the label.
+        label: String,
+    },
+    /// Pods of a Job that is a gang.
+    Job {
+        /// Namespace.
+        namespace: String,
+        /// Name of the Job.
+        name: String,
+        /// UID of the Job.
+        uid: String,
+    },
+    /// A pod for itself.
+    Single {
+        /// Namespace.
+        namespace: String,
+        /// Name of the pod.
+        name: String,
+        /// UID of the pod.
+        uid: String,
+    },
+}
+
+/// Where a pod belongs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Belonging {
+    /// The gang that its annotation names: its identity, whatever else it declares.
+    pub(crate) named: Option<GangKey>,
+    /// The group that it declares. `None` while its Job has not been observed: what the Job declares
+    /// is not known, and a guess could admit one pod of a gang alone.
+    pub(crate) group: Option<Group>,
+}
+
+/// Finds a Job by namespace, name and UID.
+pub(crate) type JobFinder<'a> = dyn Fn(&str, &str, &str) -> Option<&'a Job> + 'a;
+
+/// Where a managed pod belongs.
+pub(crate) fn belonging(pod: &Pod, jobs: &JobFinder<'_>) -> Belonging {
+    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+    let named = annotation(pod, keys::GANG_NAME).map(|name| GangKey {
+        namespace: namespace.clone(),
+        name: name.to_owned(),
+    });
+    Belonging {
+        named,
+        group: group(pod, namespace, jobs),
+    }
+}
+
+fn group(pod: &Pod, namespace: String, jobs: &JobFinder<'_>) -> Option<Group> {
+    if let Some(value) = label(pod, keys::GANG) {
+        return Some(Group::Label {
+            namespace,
+            label: value.to_owned(),
+        });
+    }
+    if let Some(owner) = controlling_job(pod) {
+        let job = jobs(&namespace, &owner.name, &owner.uid)?;
+        if is_gang(job, pod) {
+            return Some(Group::Job {
+                namespace,
+                name: owner.name.clone(),
+                uid: owner.uid.clone(),
+            });
+        }
+    }
+    Some(Group::Single {
+        namespace,
+        name: name(pod).to_owned(),
+        uid: uid(pod).to_owned(),
+    })
+}
+
+/// Whether the pods of a Job are one gang: it says so, or it is Indexed and runs all its ranks at once.
+fn is_gang(job: &Job, pod: &Pod) -> bool {
+    match annotation(pod, keys::GANG_SIZE).or_else(|| job_annotation(job, keys::GANG_SIZE)) {
+        Some(size) => size.trim() != "1",
+        None => implied_size(job).is_some(),
+    }
+}
+
+/// The ranks of an Indexed Job that runs all of them at once, if they are more than one.
+pub(super) fn implied_size(job: &Job) -> Option<i32> {
+    let spec = job.spec.as_ref()?;
+    let completions = spec.completions?;
+    (is_indexed(job) && completions > 1 && spec.parallelism.unwrap_or(1) == completions)
+        .then_some(completions)
+}
+
+pub(super) fn is_indexed(job: &Job) -> bool {
+    let spec = job.spec.as_ref();
+    spec.is_some_and(|spec| spec.completion_mode.as_deref() == Some("Indexed"))
+}
+
+pub(super) fn job_annotation<'a>(job: &'a Job, key: &str) -> Option<&'a str> {
+    job.metadata
+        .annotations
+        .as_ref()?
+        .get(key)
+        .map(String::as_str)
+}
+
+/// The owner that controls the pod.
+pub(crate) fn controller(pod: &Pod) -> Option<&OwnerReference> {
+    pod.metadata
+        .owner_references
+        .as_ref()?
+        .iter()
+        .find(|owner| owner.controller == Some(true))
+}
+
+/// The Job that controls the pod.
+pub(crate) fn controlling_job(pod: &Pod) -> Option<&OwnerReference> {
+    controller(pod).filter(|owner| is_job(owner))
+}
+
+pub(super) fn is_job(owner: &OwnerReference) -> bool {
+    owner.kind == "Job" && owner.api_version.starts_with("batch/")
+}

@@ -1,0 +1,89 @@
+//! The spec of the Gang object.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use muster_api::{GangSpec, PodSet};
+use muster_engine as engine;
+
+use super::{
+    forming::{Forming, Size},
+    tiers::ResolvedTier,
+};
+use crate::formed::Wait;
+
+/// How long a start may take without progress where nobody says otherwise: images are large.
+const START_TIMEOUT_SECONDS: i64 = 600;
+
+impl Forming<'_, '_> {
+    pub(super) fn spec(
+        &self,
+        members: &[&Arc<Pod>],
+        size: &Size,
+        tier: &Result<ResolvedTier, Wait>,
+        topology: Option<muster_api::TopologyRequest>,
+    ) -> GangSpec {
+        let base = self.gang.map_or_else(
+            || GangSpec {
+                start_timeout_seconds: START_TIMEOUT_SECONDS,
+                tier: tier.as_ref().ok().and_then(|tier| tier.declared.clone()),
+                ..GangSpec::default()
+            },
+            |gang| gang.spec.clone(),
+        );
+        GangSpec {
+            size: i32::try_from(size.pods).unwrap_or(i32::MAX),
+            pod_sets: self.pod_sets(members),
+            topology,
+            ..base
+        }
+    }
+
+    /// Pods that ask for the same thing, in the order of their first rank; none while not all is understood.
+    fn pod_sets(&self, members: &[&Arc<Pod>]) -> Vec<PodSet> {
+        let mut sets: Vec<(Shape, i32)> = Vec::new();
+        for pod in members {
+            let Some(Ok(request)) = self.request(pod) else {
+                return Vec::new();
+            };
+            let shape = Shape::of(&request.pod);
+            match sets.iter_mut().find(|(known, _)| *known == shape) {
+                Some((_, count)) => *count += 1,
+                None => sets.push((shape, 1)),
+            }
+        }
+        let is_one = sets.len() == 1;
+        sets.into_iter()
+            .enumerate()
+            .map(|(index, (_, count))| PodSet {
+                name: if is_one {
+                    "main".to_owned()
+                } else {
+                    format!("set-{index}")
+                },
+                count,
+            })
+            .collect()
+    }
+}
+
+/// What a pod asks for, whoever it is.
+#[derive(PartialEq, Eq)]
+struct Shape {
+    resources: engine::PodResources,
+    filter: engine::NodeFilterId,
+    claims: Vec<(Vec<engine::DeviceRequest>, Vec<engine::Constraint>)>,
+}
+
+impl Shape {
+    fn of(pod: &engine::Pod) -> Self {
+        let claims = pod.claims.iter();
+        Self {
+            resources: pod.resources,
+            filter: pod.filter,
+            claims: claims
+                .map(|claim| (claim.requests.clone(), claim.constraints.clone()))
+                .collect(),
+        }
+    }
+}

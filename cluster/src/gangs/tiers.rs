@@ -1,0 +1,88 @@
+//! The tier of a gang.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::api::batch::v1::Job;
+use muster_api::{PriorityTier, Reason, Team};
+
+use super::{
+    declaration::{self, Declaring},
+    forming::{Forming, NamespaceTeam},
+};
+use crate::formed::Wait;
+
+/// The tier of a gang.
+pub(super) struct ResolvedTier {
+    /// The tier that was named.
+    pub(super) declared: Option<String>,
+    /// The value of the tier that counts.
+    pub(super) value: i32,
+}
+
+impl Forming<'_, '_> {
+    /// The tier that counts: the Gang's, where it exists, since users change it there.
+    pub(super) fn tier(
+        &self,
+        declaring: &[Declaring<'_>],
+        job: Option<&Job>,
+    ) -> Result<ResolvedTier, Wait> {
+        let declared = match self.gang {
+            Some(gang) => gang.spec.tier.clone(),
+            None => declaration::tier(declaring, job)?,
+        };
+        let team = match &self.team {
+            NamespaceTeam::Is(team) => Some(team.as_ref()),
+            NamespaceTeam::Unnamed | NamespaceTeam::Unknown(_) => None,
+        };
+        let value = tier_value(declared.as_deref(), team, self.tiers)?;
+        Ok(ResolvedTier { declared, value })
+    }
+}
+
+/// The value of the tier that is named, else of the Team's default, else of the cluster's, else 0.
+fn tier_value(
+    declared: Option<&str>,
+    team: Option<&Team>,
+    tiers: &BTreeMap<String, Arc<PriorityTier>>,
+) -> Result<i32, Wait> {
+    let of_team = team.and_then(|team| team.spec.tiers.as_ref());
+    let named = declared.or_else(|| of_team.and_then(|tiers| tiers.default.as_deref()));
+    let Some(name) = named.or_else(|| default_tier(tiers)) else {
+        return Ok(0);
+    };
+    let refuse = |why: String| {
+        Err(Wait {
+            reason: Reason::TierNotAllowed,
+            details: why,
+        })
+    };
+    let Some(tier) = tiers.get(name) else {
+        let known: Vec<_> = tiers.keys().map(String::as_str).collect();
+        return refuse(format!(
+            "there is no PriorityTier {name}; there are: {}",
+            known.join(", ")
+        ));
+    };
+    let allowed = of_team
+        .map(|tiers| tiers.allowed.as_slice())
+        .unwrap_or_default();
+    if !allowed.is_empty() && !allowed.iter().any(|allowed| allowed == name) {
+        let team = team
+            .and_then(|team| team.metadata.name.as_deref())
+            .unwrap_or_default();
+        return refuse(format!(
+            "Team {team} may not use tier {name}; it may use: {}",
+            allowed.join(", ")
+        ));
+    }
+    Ok(tier.spec.value)
+}
+
+/// The tier marked as default: of several the highest value, then the first name.
+fn default_tier(tiers: &BTreeMap<String, Arc<PriorityTier>>) -> Option<&str> {
+    tiers
+        .iter()
+        .filter(|(_, tier)| tier.spec.default)
+        .min_by_key(|(name, tier)| (std::cmp::Reverse(tier.spec.value), *name))
+        .map(|(name, _)| name.as_str())
+}

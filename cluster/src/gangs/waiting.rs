@@ -1,0 +1,127 @@
+//! Why a gang cannot be offered to the engine yet: the first cause, in the order in which a user
+//! would clear them.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use muster_api::{Reason, keys};
+
+use super::{
+    annotation,
+    forming::{Forming, NamespaceTeam, Size},
+    is_terminal, name,
+    tiers::ResolvedTier,
+};
+use crate::{formed::Wait, not_understood::NotUnderstood};
+
+/// Name of the innermost level of every Topology.
+const NODE_LEVEL: &str = "node";
+
+impl Forming<'_, '_> {
+    pub(super) fn wait(
+        &self,
+        members: &[&Arc<Pod>],
+        size: &Size,
+        tier: &Result<ResolvedTier, Wait>,
+        topology: Option<&Wait>,
+    ) -> Option<Wait> {
+        self.suspended()
+            .or_else(|| self.no_team())
+            .or_else(|| size.wait.clone())
+            .or_else(|| tier.as_ref().err().cloned())
+            .or_else(|| self.missing_pods(members, size.pods))
+            .or_else(|| foreign_gate(members))
+            .or_else(|| topology.cloned())
+            .or_else(|| self.unknown_level(members))
+            .or_else(|| {
+                let mut requests = members.iter().filter_map(|pod| self.request(pod));
+                requests.find_map(|request| request.as_ref().err()).cloned()
+            })
+    }
+
+    fn suspended(&self) -> Option<Wait> {
+        self.gang.filter(|gang| gang.spec.suspend).map(|_| Wait {
+            reason: Reason::Suspended,
+            details: "spec.suspend of the Gang is true; it queues again once that is false"
+                .to_owned(),
+        })
+    }
+
+    fn no_team(&self) -> Option<Wait> {
+        let namespace = &self.key.namespace;
+        let details = match &self.team {
+            NamespaceTeam::Is(_) => return None,
+            NamespaceTeam::Unnamed => format!(
+                "namespace {namespace} belongs to no Team; an administrator puts it into one by its label {}",
+                keys::TEAM
+            ),
+            NamespaceTeam::Unknown(team) => {
+                format!("namespace {namespace} belongs to Team {team}, which does not exist")
+            }
+        };
+        Some(Wait {
+            reason: Reason::NoTeam,
+            details,
+        })
+    }
+
+    fn missing_pods(&self, members: &[&Arc<Pod>], size: u32) -> Option<Wait> {
+        let wanted = usize::try_from(size).unwrap_or(usize::MAX);
+        // Of an admitted gang, members that ended are there.
+        let ended = self
+            .pods
+            .iter()
+            .filter(|pod| is_terminal(pod) && self.place(pod).is_some())
+            .count();
+        let there = members.len() + ended;
+        (there < wanted).then(|| Wait {
+            reason: Reason::MissingPods,
+            details: format!("{there} of {wanted} pods exist"),
+        })
+    }
+
+    fn unknown_level(&self, members: &[&Arc<Pod>]) -> Option<Wait> {
+        [keys::TOPOLOGY_REQUIRED, keys::TOPOLOGY_PREFERRED]
+            .into_iter()
+            .find_map(|key| {
+                let pod = members.iter().find(|pod| {
+                    annotation(pod, key)
+                        .is_some_and(|level| level != NODE_LEVEL && !self.levels.contains(level))
+                })?;
+                let level = annotation(pod, key).unwrap_or_default();
+                let known: Vec<_> = self
+                    .levels
+                    .iter()
+                    .map(String::as_str)
+                    .chain([NODE_LEVEL])
+                    .collect();
+                Some(
+                    NotUnderstood::new(
+                        format!("metadata.annotations[{key}]"),
+                        format!(
+                            "no Topology has a level {level}; there are {}",
+                            known.join(", ")
+                        ),
+                    )
+                    .wait(&format!("pod {}", name(pod))),
+                )
+            })
+    }
+}
+
+fn foreign_gate(members: &[&Arc<Pod>]) -> Option<Wait> {
+    members.iter().find_map(|pod| {
+        let gates = pod.spec.as_ref()?.scheduling_gates.as_ref()?;
+        let foreign = gates
+            .iter()
+            .find(|gate| gate.name != keys::ADMISSION_GATE)?;
+        Some(Wait {
+            reason: Reason::ForeignGate,
+            details: format!(
+                "pod {} carries the scheduling gate {}; whoever put it there must take it first",
+                name(pod),
+                foreign.name
+            ),
+        })
+    })
+}

@@ -1,0 +1,328 @@
+//! The watch-fed picture of the cluster.
+//!
+//! The index holds every observed object and derives from them what the engine and the protocol work
+//! with: formed gangs and engine updates. It is change-driven: [`Index::observe`] only notes what a
+//! change may touch; [`Index::refresh`] derives that anew, and nothing else.
+//!
+//! **Invariant (S10): what is derived is a function of the objects that are held**, never of the order
+//! in which they came or how often. The one exception is deliberate and bounded in time: devices of a
+//! Ready node whose slices vanished count as last seen for [`SLICES_GRACE_SECONDS`].
+
+mod look_up;
+mod nodes;
+mod observe;
+mod pods;
+mod refresh;
+mod requests;
+mod store;
+#[cfg(test)]
+mod tests;
+mod touch;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+    sync::Arc,
+};
+
+use k8s_openapi::{
+    api::{
+        batch::v1::Job,
+        core::v1::{Namespace, Node, Pod},
+        resource::v1::{DeviceClass, ResourceClaim, ResourceSlice},
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use muster_api::{
+    Cohort, Flavor, Gang, Ledger, NodeDevices, PriorityTier, Queue, Team, Topology, keys,
+};
+use muster_engine as engine;
+
+use self::{
+    nodes::NodeViews,
+    pods::{Membership, PodLinks},
+    requests::Requests,
+    store::{Links, Store},
+    touch::Touched,
+};
+use crate::{
+    formed::{FormedGang, GangKey},
+    gangs::{GangFinder, NamespaceTeam},
+    managed::ManagedPods,
+    node_filter::NodeFilters,
+    object::{Change, Kind},
+    pools::Pools,
+    selectors::Selectors,
+};
+
+/// Every kind that is watched.
+const KINDS: [Kind; 16] = [
+    Kind::Cohort,
+    Kind::DeviceClass,
+    Kind::Flavor,
+    Kind::Gang,
+    Kind::Job,
+    Kind::Ledger,
+    Kind::Namespace,
+    Kind::Node,
+    Kind::NodeDevices,
+    Kind::Pod,
+    Kind::PriorityTier,
+    Kind::Queue,
+    Kind::ResourceClaim,
+    Kind::ResourceSlice,
+    Kind::Team,
+    Kind::Topology,
+];
+
+/// How long the devices of a Ready node count as last seen after its slices vanished, in seconds
+/// (its kubelet or driver restarts). Nothing new is planned there meanwhile.
+pub const SLICES_GRACE_SECONDS: i64 = 120;
+
+/// What the installation says about pods and namespaces.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Which pods are managed.
+    pub managed: ManagedPods,
+    /// Namespaces whose pods are none of our business (kube-system, our own, the chart's list). A pod
+    /// there that carries our gate or a gang name all the same is treated like any other.
+    pub excluded_namespaces: BTreeSet<String>,
+    /// DeviceClasses that are not charged (network cards, say): a gang whose claims name only these
+    /// is ungated at once.
+    pub excepted_device_classes: BTreeSet<String>,
+    /// The Team of namespaces that name none.
+    pub default_team: Option<String>,
+}
+
+/// `namespace/name` of a namespaced object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NamespacedName {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+impl NamespacedName {
+    /// The name of an object in a namespace.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+
+    /// The name that metadata says.
+    pub fn of(metadata: &ObjectMeta) -> Self {
+        Self::new(
+            metadata.namespace.clone().unwrap_or_default(),
+            metadata.name.clone().unwrap_or_default(),
+        )
+    }
+}
+
+impl From<GangKey> for NamespacedName {
+    fn from(GangKey { namespace, name }: GangKey) -> Self {
+        Self { namespace, name }
+    }
+}
+
+impl From<NamespacedName> for GangKey {
+    fn from(NamespacedName { namespace, name }: NamespacedName) -> Self {
+        Self { namespace, name }
+    }
+}
+
+/// The watch-fed picture of the cluster. See the module's invariants.
+#[derive(Debug)]
+pub struct Index {
+    config: Config,
+    objects: Objects,
+    synced: BTreeSet<Kind>,
+
+    // Found again by something else than their key.
+    links: PodLinks,
+    membership: Membership,
+    claims_by_uid: BTreeMap<String, NamespacedName>,
+    /// Claims by the devices that they are allocated.
+    allocations: Links<String, engine::ClaimUid>,
+    gangs_by_uid: BTreeMap<String, GangKey>,
+    gangs_by_label: Links<(String, String), GangKey>,
+    /// Gangs by the UIDs of their owners.
+    gangs_by_owner: Links<String, GangKey>,
+    pools: Pools,
+    /// Pods that the engine knows a hold of, by UID.
+    held: BTreeSet<String>,
+
+    // Derived.
+    selectors: Selectors,
+    filters: NodeFilters,
+    requests: Requests,
+    formed: BTreeMap<GangKey, FormedGang>,
+    views: NodeViews,
+    faults: BTreeMap<String, String>,
+    sweep_above: SweepAbove,
+
+    // To be derived, and to be told.
+    touched: Touched,
+    changed_gangs: BTreeSet<GangKey>,
+    updates: Vec<engine::Update>,
+}
+
+/// How many interned rules there may be before unused ones are swept.
+#[derive(Debug, Default)]
+struct SweepAbove {
+    filters: usize,
+    selectors: usize,
+}
+
+/// All objects that are held.
+#[derive(Debug, Default)]
+struct Objects {
+    claims: Store<NamespacedName, ResourceClaim>,
+    classes: Store<String, DeviceClass>,
+    cohorts: Store<String, Cohort>,
+    flavors: Store<String, Flavor>,
+    gangs: Store<GangKey, Gang>,
+    jobs: Store<NamespacedName, Job>,
+    ledgers: Store<String, Ledger>,
+    namespaces: Store<String, Namespace>,
+    node_devices: Store<String, NodeDevices>,
+    nodes: Store<String, Node>,
+    pods: Store<NamespacedName, Pod>,
+    queues: Store<NamespacedName, Queue>,
+    slices: Store<String, ResourceSlice>,
+    teams: Store<String, Team>,
+    tiers: Store<String, PriorityTier>,
+    topologies: Store<String, Topology>,
+}
+
+impl Objects {
+    fn job(&self, namespace: &str, name: &str, uid: &str) -> Option<&Job> {
+        let job = self.jobs.get(&NamespacedName::new(namespace, name))?;
+        (job.metadata.uid.as_deref() == Some(uid)).then_some(job)
+    }
+}
+
+impl GangFinder for Objects {
+    fn find(&self, key: &GangKey) -> Option<&Gang> {
+        self.gangs.get(key).map(AsRef::as_ref)
+    }
+}
+
+/// The Team that a namespace names.
+fn team_label(namespace: &Namespace) -> Option<&str> {
+    let label = namespace.metadata.labels.as_ref()?.get(keys::TEAM)?;
+    (!label.is_empty()).then_some(label)
+}
+
+impl Index {
+    /// An index that has observed nothing.
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            objects: Objects::default(),
+            synced: BTreeSet::new(),
+            links: PodLinks::default(),
+            membership: Membership::default(),
+            claims_by_uid: BTreeMap::new(),
+            allocations: Links::default(),
+            gangs_by_uid: BTreeMap::new(),
+            gangs_by_label: Links::default(),
+            gangs_by_owner: Links::default(),
+            pools: Pools::default(),
+            held: BTreeSet::new(),
+            selectors: Selectors::default(),
+            filters: NodeFilters::default(),
+            requests: Requests::default(),
+            formed: BTreeMap::new(),
+            views: NodeViews::default(),
+            faults: BTreeMap::new(),
+            sweep_above: SweepAbove::default(),
+            touched: Touched::default(),
+            changed_gangs: BTreeSet::new(),
+            updates: Vec::new(),
+        }
+    }
+
+    /// What the installation says.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Takes in a change. Cheap; nothing is derived before [`Index::refresh`]. Twice, or late, does no
+    /// harm: a resourceVersion that is not newer than the one held changes nothing, and an object
+    /// whose UID was told gone does not come back (but one that a list lacked may).
+    ///
+    /// To be told is what the watches tell, kind by kind in their order, and never the answer of a
+    /// write: of an object that was made anew under the same name, the end of its predecessor would
+    /// be told after it, and be taken for its own.
+    pub fn observe(&mut self, change: Change) {
+        self.take_in(change);
+    }
+
+    /// Kinds that have not been listed yet ([`Change::All`]). While there are any, what is absent here
+    /// may exist, and nothing must be concluded from its absence.
+    pub fn unsynced(&self) -> Vec<Kind> {
+        KINDS
+            .into_iter()
+            .filter(|kind| !self.synced.contains(kind))
+            .collect()
+    }
+
+    /// Whether every kind has been listed once.
+    pub fn is_synced(&self) -> bool {
+        self.unsynced().is_empty()
+    }
+
+    /// Derives anew what the changes since the last call touched, and returns the gangs whose
+    /// [`FormedGang`] or Gang object may have changed, appeared or gone. Idempotent: a second call
+    /// without a change between returns nothing. `now` decides only which vanished slices still count
+    /// ([`SLICES_GRACE_SECONDS`]).
+    pub fn refresh(&mut self, now: engine::Timestamp) -> BTreeSet<GangKey> {
+        self.derive(now);
+        mem::take(&mut self.changed_gangs)
+    }
+
+    /// When [`Index::refresh`] has to be called next though nothing changes: a grace time ends.
+    pub fn wakes_at(&self) -> Option<engine::Timestamp> {
+        self.views.wakes_at()
+    }
+
+    /// Refreshes, and returns what the engine has to be told about Teams, Cohorts, Flavors, Topologies
+    /// and nodes since the last call: only what differs from what was returned before. Gangs and
+    /// holds are the protocol's to tell. Gangs that this refresh touched are returned by the next
+    /// [`Index::refresh`].
+    pub fn engine_updates(&mut self, now: engine::Timestamp) -> Vec<engine::Update> {
+        self.derive(now);
+        self.take_updates()
+    }
+
+    /// Says whether the engine knows a [`engine::Hold`] of the pod. What bound pods without a hold use
+    /// counts as [`engine::Node::used`]; forgetting to say so counts them twice. Idempotent.
+    pub fn set_hold(&mut self, pod: &engine::PodUid, held: bool) {
+        let changed = if held {
+            self.held.insert(pod.as_str().to_owned())
+        } else {
+            self.held.remove(pod.as_str())
+        };
+        let node = self
+            .pod_by_uid(pod.as_str())
+            .and_then(|pod| crate::gangs::bound_to(pod));
+        if let (true, Some(node)) = (changed, node.map(str::to_owned)) {
+            self.touched.nodes.insert(node);
+        }
+    }
+
+    fn namespace_team(&self, namespace: &str) -> NamespaceTeam {
+        let object = self.objects.namespaces.get(namespace);
+        let label = object.and_then(|object| team_label(object));
+        let Some(name) = label.or(self.config.default_team.as_deref()) else {
+            return NamespaceTeam::Unnamed;
+        };
+        match self.objects.teams.get(name) {
+            Some(team) => NamespaceTeam::Is(Arc::clone(team)),
+            None => NamespaceTeam::Unknown(name.to_owned()),
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! What the index answers. Nothing here derives anything; derived answers are as of the last refresh.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use k8s_openapi::api::{
+    batch::v1::Job,
+    core::v1::{Namespace, Node, Pod},
+    resource::v1::ResourceClaim,
+};
+use muster_api::{Flavor, Gang, Ledger, NodeDevices, PriorityTier, Queue, Team, keys};
+use muster_engine as engine;
+
+use super::{Index, NamespacedName};
+use crate::{
+    formed::{FormedGang, GangKey},
+    gangs::NamespaceTeam,
+    pod_resources,
+};
+
+impl Index {
+    /// The gang of that key as its pods declare it, as of the last refresh. `None`: no pod of it
+    /// exists, and no Gang with an admission.
+    pub fn formed_gang(&self, key: &GangKey) -> Option<&FormedGang> {
+        self.formed.get(key)
+    }
+
+    /// All formed gangs as of the last refresh, in the order of their keys.
+    pub fn formed_gangs(&self) -> impl Iterator<Item = &FormedGang> {
+        self.formed.values()
+    }
+
+    /// All pods of the gang that exist: members and excess, terminal and deleting ones included.
+    pub fn pods_of_gang(&self, key: &GangKey) -> Vec<&Arc<Pod>> {
+        let names: BTreeSet<_> = self.membership.in_gang(key).collect();
+        names
+            .into_iter()
+            .filter_map(|name| self.objects.pods.get(name))
+            .collect()
+    }
+
+    /// The Gang of that key.
+    pub fn gang_of_pod(&self, pod: &NamespacedName) -> Option<&GangKey> {
+        self.membership.gang_of(pod)
+    }
+
+    /// What a pod asks for as the engine sees it, whether or not its gang is complete. `None` while a
+    /// claim does not exist or is not understood, or the pod does not exist.
+    pub fn request_of_pod(&self, uid: &engine::PodUid) -> Option<&engine::Pod> {
+        self.requests
+            .of_pods
+            .get(uid.as_str())?
+            .as_ref()
+            .ok()
+            .map(|request| &request.pod)
+    }
+
+    /// What a pod takes of a node besides devices, whether or not its claims are understood. `None`:
+    /// the pod does not exist, or its own requests cannot be read.
+    pub fn resources_of_pod(&self, uid: &engine::PodUid) -> Option<engine::PodResources> {
+        pod_resources::of_pod(self.pod_by_uid(uid.as_str())?).ok()
+    }
+
+    /// A pod.
+    pub fn pod(&self, key: &NamespacedName) -> Option<&Arc<Pod>> {
+        self.objects.pods.get(key)
+    }
+
+    /// A pod, by its UID.
+    pub fn pod_by_uid(&self, uid: &str) -> Option<&Arc<Pod>> {
+        self.objects.pods.get(self.links.names.get(uid)?)
+    }
+
+    /// All pods, managed or not.
+    pub fn pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
+        self.objects.pods.items().values()
+    }
+
+    /// Pods that are bound to the node, terminal ones included.
+    pub fn pods_on_node(&self, node: &str) -> Vec<&Arc<Pod>> {
+        let names = self.links.of_node.of(node);
+        names
+            .filter_map(|name| self.objects.pods.get(name))
+            .collect()
+    }
+
+    /// A ResourceClaim.
+    pub fn claim(&self, key: &NamespacedName) -> Option<&Arc<ResourceClaim>> {
+        self.objects.claims.get(key)
+    }
+
+    /// A ResourceClaim, by its UID.
+    pub fn claim_by_uid(&self, uid: &str) -> Option<&Arc<ResourceClaim>> {
+        self.objects.claims.get(self.claims_by_uid.get(uid)?)
+    }
+
+    /// UIDs of the claims of a pod as it names them now, in pod order; `None` while one of them does
+    /// not exist.
+    pub fn claim_uids_of_pod(&self, pod: &Pod) -> Option<Vec<engine::ClaimUid>> {
+        let claims = self.existing_claims(pod)?;
+        let uids = claims
+            .into_iter()
+            .map(|claim| claim.metadata.uid.as_deref().unwrap_or_default().into());
+        Some(uids.collect())
+    }
+
+    /// What a claim asks for as the engine sees it; `None` if it does not exist or is not understood.
+    pub fn request_of_claim(&self, uid: &engine::ClaimUid) -> Option<engine::Claim> {
+        self.known_claim(self.claim_by_uid(uid.as_str())?)
+            .ok()
+            .flatten()
+    }
+
+    /// A Job.
+    pub fn job(&self, key: &NamespacedName) -> Option<&Arc<Job>> {
+        self.objects.jobs.get(key)
+    }
+
+    /// The Ledger.
+    pub fn ledger(&self) -> Option<&Arc<Ledger>> {
+        self.objects.ledgers.get(keys::LEDGER_NAME)
+    }
+
+    /// A Gang object.
+    pub fn gang(&self, key: &GangKey) -> Option<&Arc<Gang>> {
+        self.objects.gangs.get(key)
+    }
+
+    /// A Gang object, by its UID.
+    pub fn gang_by_uid(&self, uid: &str) -> Option<&Arc<Gang>> {
+        self.objects.gangs.get(self.gangs_by_uid.get(uid)?)
+    }
+
+    /// All Gang objects, in the order of their keys.
+    pub fn gangs(&self) -> impl Iterator<Item = (&GangKey, &Arc<Gang>)> {
+        self.objects.gangs.iter()
+    }
+
+    /// The NodeDevices of a node.
+    pub fn node_devices(&self, node: &str) -> Option<&Arc<NodeDevices>> {
+        self.objects.node_devices.get(node)
+    }
+
+    /// All NodeDevices, in the order of their names.
+    pub fn all_node_devices(&self) -> impl Iterator<Item = (&String, &Arc<NodeDevices>)> {
+        self.objects.node_devices.iter()
+    }
+
+    /// A node.
+    pub fn node(&self, name: &str) -> Option<&Arc<Node>> {
+        self.objects.nodes.get(name)
+    }
+
+    /// All nodes, in the order of their names.
+    pub fn nodes(&self) -> impl Iterator<Item = (&String, &Arc<Node>)> {
+        self.objects.nodes.iter()
+    }
+
+    /// Whether the node has devices of our driver now, or had some within the grace time.
+    pub fn is_served(&self, node: &str) -> bool {
+        self.views.is_served(node)
+    }
+
+    /// The node as the engine was told last, devices included.
+    pub fn engine_node(&self, name: &str) -> Option<&engine::Node> {
+        self.views.told(name)
+    }
+
+    /// A Team.
+    pub fn team(&self, name: &str) -> Option<&Arc<Team>> {
+        self.objects.teams.get(name)
+    }
+
+    /// All Teams, in the order of their names.
+    pub fn teams(&self) -> impl Iterator<Item = (&String, &Arc<Team>)> {
+        self.objects.teams.iter()
+    }
+
+    /// A Flavor.
+    pub fn flavor(&self, name: &str) -> Option<&Arc<Flavor>> {
+        let _ = name;
+        None
+    }
+
+    /// A PriorityTier.
+    pub fn tier(&self, name: &str) -> Option<&Arc<PriorityTier>> {
+        self.objects.tiers.get(name)
+    }
+
+    /// A Namespace.
+    pub fn namespace(&self, name: &str) -> Option<&Arc<Namespace>> {
+        self.objects.namespaces.get(name)
+    }
+
+    /// The Team of a namespace: its label, if that names a Team that exists; without the label the
+    /// default Team, if that exists.
+    pub fn team_of_namespace(&self, namespace: &str) -> Option<engine::TeamName> {
+        match self.namespace_team(namespace) {
+            NamespaceTeam::Is(team) => team.metadata.name.as_deref().map(Into::into),
+            NamespaceTeam::Unnamed | NamespaceTeam::Unknown(_) => None,
+        }
+    }
+
+    /// Namespaces that belong to the Team, in the order of their names.
+    pub fn namespaces_of_team(&self, team: &str) -> Vec<&str> {
+        let names = self.objects.namespaces.items().keys().map(String::as_str);
+        names
+            .filter(|name| {
+                self.team_of_namespace(name)
+                    .is_some_and(|of| of.as_str() == team)
+            })
+            .collect()
+    }
+
+    /// A Queue.
+    pub fn queue(&self, key: &NamespacedName) -> Option<&Arc<Queue>> {
+        self.objects.queues.get(key)
+    }
+
+    /// All Queues, in the order of their keys.
+    pub fn queues(&self) -> impl Iterator<Item = (&NamespacedName, &Arc<Queue>)> {
+        self.objects.queues.iter()
+    }
+
+    /// What is wrong with Teams, Cohorts and Flavors, by `Kind/name`: a quantity or an expression that
+    /// is not understood. Such an entry grants nothing.
+    pub fn faults(&self) -> &BTreeMap<String, String> {
+        &self.faults
+    }
+}

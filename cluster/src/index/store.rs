@@ -1,0 +1,152 @@
+//! Observed objects of one kind, and links between them.
+
+use std::{
+    borrow::Borrow,
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
+
+use kube::Resource;
+
+/// How many UIDs of gone objects are remembered. What is told twice is late by seconds; so many
+/// objects of one kind do not go meanwhile.
+const REMEMBERED_GONE: usize = 16_384;
+
+/// Objects of one kind by key.
+#[derive(Debug)]
+pub(super) struct Store<K, V> {
+    items: BTreeMap<K, Arc<V>>,
+    gone: BTreeSet<String>,
+    gone_order: VecDeque<String>,
+}
+
+impl<K, V> Default for Store<K, V> {
+    fn default() -> Self {
+        Self {
+            items: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            gone_order: VecDeque::new(),
+        }
+    }
+}
+
+/// An object changed: what it was and what it is.
+pub(super) struct Changed<V> {
+    pub(super) old: Option<Arc<V>>,
+    pub(super) new: Option<Arc<V>>,
+}
+
+impl<K: Ord + Clone, V: Resource> Store<K, V> {
+    /// Takes an object in. `None`: it is what is held already, or older, or was told gone.
+    ///
+    /// resourceVersions are compared as numbers, which Kubernetes allows within a kind; one that is no
+    /// number is taken as newer.
+    pub(super) fn put(&mut self, key: K, new: Arc<V>) -> Option<Changed<V>> {
+        let uid = new.meta().uid.as_deref().unwrap_or_default();
+        if self.gone.contains(uid) {
+            return None;
+        }
+        let old = self.items.get(&key).cloned();
+        if let Some(old) = &old
+            && let (Some(held), Some(told)) = (version(old.as_ref()), version(new.as_ref()))
+            && told <= held
+        {
+            return None;
+        }
+        self.items.insert(key, Arc::clone(&new));
+        Some(Changed {
+            old,
+            new: Some(new),
+        })
+    }
+
+    /// Removes an object that was told gone; it does not come back.
+    pub(super) fn remove(&mut self, key: &K) -> Option<Changed<V>> {
+        let changed = self.forget(key)?;
+        let uid = changed
+            .old
+            .as_ref()
+            .and_then(|old| old.meta().uid.clone())
+            .unwrap_or_default();
+        if !uid.is_empty() && self.gone.insert(uid.clone()) {
+            self.gone_order.push_back(uid);
+            if self.gone_order.len() > REMEMBERED_GONE
+                && let Some(oldest) = self.gone_order.pop_front()
+            {
+                self.gone.remove(&oldest);
+            }
+        }
+        Some(changed)
+    }
+
+    /// Removes an object that a list lacks. It may come back: a list may be older than what a watch has
+    /// told already.
+    pub(super) fn forget(&mut self, key: &K) -> Option<Changed<V>> {
+        let old = self.items.remove(key)?;
+        Some(Changed {
+            old: Some(old),
+            new: None,
+        })
+    }
+
+    pub(super) fn get<Q>(&self, key: &Q) -> Option<&Arc<V>>
+    where
+        K: Borrow<Q>,
+        Q: Ord + ?Sized,
+    {
+        self.items.get(key)
+    }
+
+    pub(super) fn items(&self) -> &BTreeMap<K, Arc<V>> {
+        &self.items
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&K, &Arc<V>)> {
+        self.items.iter()
+    }
+}
+
+fn version<V: Resource>(object: &V) -> Option<u64> {
+    object.meta().resource_version.as_deref()?.parse().ok()
+}
+
+/// Many-to-many links, both sides ordered.
+#[derive(Debug)]
+pub(super) struct Links<K, V>(BTreeMap<K, BTreeSet<V>>);
+
+impl<K, V> Default for Links<K, V> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<K: Ord, V: Ord> Links<K, V> {
+    pub(super) fn link(&mut self, from: K, to: V) {
+        self.0.entry(from).or_default().insert(to);
+    }
+
+    pub(super) fn unlink(&mut self, from: &K, to: &V) {
+        if let Some(linked) = self.0.get_mut(from) {
+            linked.remove(to);
+            if linked.is_empty() {
+                self.0.remove(from);
+            }
+        }
+    }
+
+    pub(super) fn of<'a, Q>(&'a self, from: &Q) -> impl Iterator<Item = &'a V> + use<'a, Q, K, V>
+    where
+        K: Borrow<Q>,
+        Q: Ord + ?Sized,
+    {
+        self.0.get(from).into_iter().flatten()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&K, &BTreeSet<V>)> {
+        self.0.iter()
+    }
+
+    pub(super) fn starting_at(&self, from: K) -> impl Iterator<Item = (&K, &BTreeSet<V>)> {
+        self.0.range(from..)
+    }
+}

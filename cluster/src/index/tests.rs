@@ -1,0 +1,9 @@
+//! Stories about gangs, as the index tells them.
+
+mod ends;
+mod gangs;
+mod nodes;
+mod order;
+mod requests;
+mod scale;
+mod waits;

@@ -1,0 +1,34 @@
+//! The adapter between Kubernetes objects and the engine, without IO.
+//!
+//! * The **edge**: everything that is text outside (labels, quantities, CEL, affinities) is parsed
+//!   here, once. Pods become gangs ([`gangs`], handed over as [`formed`]), claims device requests
+//!   ([`claims`], [`selectors`]), nodes and ResourceSlices engine nodes ([`nodes`], [`pools`],
+//!   [`node_filter`]), quota limits engine amounts ([`limits`], [`quantity`]). What is not understood
+//!   is told with its field ([`not_understood`]), never guessed.
+//! * The **definition of *managed*** ([`managed`]), from which webhook and wall are generated too.
+//! * The **index** ([`index`]): the watch-fed picture of the cluster, kept by [`object::Change`]s.
+//! * The **protocol** ([`protocol`]): who may write what, and in which order, as a state machine that
+//!   takes observations and returns effects. The controller performs them; the simulator performs
+//!   them with a crash at every one.
+
+pub mod claims;
+pub mod explain;
+pub mod formed;
+pub mod gangs;
+pub mod index;
+pub mod limits;
+pub mod managed;
+pub mod managed_cases;
+pub mod node_filter;
+pub mod nodes;
+pub mod not_understood;
+pub mod object;
+pub mod pod_resources;
+pub mod pod_rules;
+pub mod pools;
+pub mod protocol;
+pub mod quantity;
+pub mod selectors;
+
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,103 @@
+//! Teams, Cohorts, Flavors and Topologies as the engine's types.
+//!
+//! A limit that is not understood grants nothing: the resource is left out, so that gangs that need it
+//! wait with `NoQuotaForResource`, and the fault is told.
+
+use std::collections::BTreeMap;
+
+use muster_api::{self as api, FlavorQuota, ResourceQuota};
+use muster_engine as engine;
+
+use crate::quantity::{self, QuantityError};
+
+/// A Team for the engine, and what of it is not understood.
+pub fn team(team: &api::Team) -> (engine::Team, Vec<QuantityError>) {
+    let (quota, faults) = quota(&team.spec.quota);
+    let team = engine::Team {
+        name: name_of(&team.metadata).into(),
+        generation: team.metadata.generation.unwrap_or(0),
+        cohort: team.spec.cohort.as_deref().map(Into::into),
+        quota,
+        queueing: match team.spec.queueing {
+            api::team::Queueing::BestEffort => engine::Queueing::BestEffort,
+            api::team::Queueing::StrictFifo => engine::Queueing::StrictFifo,
+        },
+        stop: match team.spec.stop {
+            api::team::Stop::None => engine::Stop::None,
+            api::team::Stop::Hold | api::team::Stop::HoldAndDrain => engine::Stop::Hold,
+        },
+    };
+    (team, faults)
+}
+
+/// A Cohort for the engine, and what of it is not understood.
+pub fn cohort(cohort: &api::Cohort) -> (engine::Cohort, Vec<QuantityError>) {
+    let (quota, faults) = quota(&cohort.spec.quota);
+    let cohort = engine::Cohort {
+        name: name_of(&cohort.metadata).into(),
+        parent: cohort.spec.parent.as_deref().map(Into::into),
+        quota,
+    };
+    (cohort, faults)
+}
+
+/// A Flavor for the engine. Which devices it counts is told with the devices.
+pub fn flavor(flavor: &api::Flavor) -> engine::Flavor {
+    engine::Flavor {
+        name: name_of(&flavor.metadata).into(),
+        topology: flavor.spec.topology.as_deref().map(Into::into),
+    }
+}
+
+/// A Topology for the engine. Where nodes stand in it is told with the nodes.
+pub fn topology(topology: &api::Topology) -> engine::Topology {
+    let levels = topology.spec.fabric.iter();
+    engine::Topology {
+        name: name_of(&topology.metadata).into(),
+        levels: levels.map(|level| level.name.as_str().into()).collect(),
+    }
+}
+
+fn quota(given: &[FlavorQuota]) -> (engine::model::Quota, Vec<QuantityError>) {
+    let mut faults = Vec::new();
+    let quota = given
+        .iter()
+        .enumerate()
+        .map(|(index, flavor)| {
+            let mut limits = BTreeMap::new();
+            for (position, resource) in flavor.resources.iter().enumerate() {
+                let path = format!("spec.quota[{index}].resources[{position}]");
+                match limit(resource, &path) {
+                    Ok(limit) => {
+                        limits.insert(quantity::resource(&resource.name), limit);
+                    }
+                    Err(fault) => faults.push(fault),
+                }
+            }
+            (flavor.flavor.as_str().into(), limits)
+        })
+        .collect();
+    (quota, faults)
+}
+
+fn limit(given: &ResourceQuota, path: &str) -> Result<engine::QuotaLimit, QuantityError> {
+    let resource = quantity::resource(&given.name);
+    let read = |quantity: &api::Quantity, field: &str| {
+        quantity::amount(&resource, &quantity.0, &format!("{path}.{field}"))
+    };
+    let optional = |quantity: &Option<api::Quantity>, field: &str| {
+        quantity
+            .as_ref()
+            .map(|quantity| read(quantity, field))
+            .transpose()
+    };
+    Ok(engine::QuotaLimit {
+        nominal: read(&given.nominal, "nominal")?,
+        borrowing_limit: optional(&given.borrowing_limit, "borrowingLimit")?,
+        lending_limit: optional(&given.lending_limit, "lendingLimit")?,
+    })
+}
+
+fn name_of(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> &str {
+    metadata.name.as_deref().unwrap_or_default()
+}

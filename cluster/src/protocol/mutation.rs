@@ -1,0 +1,88 @@
+//! Faults that can be planted into the protocol, one by one, to show that the simulator would see them.
+//!
+//! Each is named after a mutation, or a rule that can be left out, of the checked model of the protocol.
+//! Without the cargo feature `mutations` none can be planted and [`Mutations::has`] is `false` at compile
+//! time; a program that ships never has the feature.
+
+/// A fault of the controller's side of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mutation {
+    /// A permit is released because its pod vanished, whatever the driver holds.
+    ReleaseOnVanished,
+    /// A permit is released once withdrawn, though the driver did not acknowledge that generation.
+    ReleaseWithdrawnUnacknowledged,
+    /// The driver's answer counts whichever object it is about.
+    NoUidInStatus,
+    /// Gated pods are not stamped before an attempt is voided.
+    NoStampGated,
+    /// An attempt is voided without writing the `NodeDevices` of its plan.
+    VoidWithoutNodeDevices,
+    /// An attempt is voided without raising the Gang.
+    VoidWithoutGang,
+    /// A leader takes over without raising the epoch.
+    EpochNotRaised,
+    /// What is withdrawn is no longer charged.
+    ChargeLiteral,
+    /// Pods are ungated before the Gang carries the plan.
+    UngateBeforePlan,
+    /// An intent leaves the Ledger as soon as the Gang carries it.
+    IntentDropsEarly,
+    /// `NodeDevices` have no finalizer while they have permits.
+    NoFinalizer,
+    /// Epochs are neither written nor heeded.
+    NoFence,
+    /// A Gang below its pods' attempts is not raised.
+    NoRaise,
+}
+
+impl Mutation {
+    /// All of them.
+    pub const ALL: [Self; 13] = [
+        Self::ReleaseOnVanished,
+        Self::ReleaseWithdrawnUnacknowledged,
+        Self::NoUidInStatus,
+        Self::NoStampGated,
+        Self::VoidWithoutNodeDevices,
+        Self::VoidWithoutGang,
+        Self::EpochNotRaised,
+        Self::ChargeLiteral,
+        Self::UngateBeforePlan,
+        Self::IntentDropsEarly,
+        Self::NoFinalizer,
+        Self::NoFence,
+        Self::NoRaise,
+    ];
+}
+
+/// The faults that are planted: at most one, and none without the feature.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Mutations {
+    #[cfg(feature = "mutations")]
+    planted: Option<Mutation>,
+}
+
+impl Mutations {
+    /// Plants a fault.
+    #[cfg(feature = "mutations")]
+    pub(super) fn plant(mutation: Mutation) -> Self {
+        Self {
+            planted: Some(mutation),
+        }
+    }
+
+    /// Whether the fault is planted.
+    #[cfg(feature = "mutations")]
+    pub(super) fn has(self, mutation: Mutation) -> bool {
+        self.planted == Some(mutation)
+    }
+
+    /// Whether the fault is planted: never.
+    #[cfg(not(feature = "mutations"))]
+    #[expect(
+        clippy::unused_self,
+        reason = "the same call with and without the feature"
+    )]
+    pub(super) fn has(self, _: Mutation) -> bool {
+        false
+    }
+}

@@ -1,0 +1,185 @@
+//! Taking back an attempt of which no pod was ungated.
+//!
+//! In this order: each pod that is still gated is stamped with the next attempt, so that a late ungate of an
+//! older leader conflicts; then the Gang is raised above the attempt; then every `NodeDevices` of the plan is
+//! written, also where no permit is found (at least the epoch: a write without change moves no
+//! resourceVersion), so that a late permit conflicts; only then the intent leaves the Ledger, and with it
+//! what it charged. Each step is seen in the objects, so a crash between two of them loses nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_api::Intent;
+
+use super::{
+    Write,
+    fate::{Fate, fate, pod_is_busy},
+    gang_status,
+    mutation::Mutation,
+    objects::{gang_key, is_deleting, is_gated, is_over, node_devices_object, stamp},
+    patch,
+    permits::is_permitted,
+    picture::{Picture, attempt, has_ended},
+    plan::{Plan, Rank},
+};
+
+/// What is owed to the `NodeDevices` of attempts that were taken back or that ended early.
+#[derive(Debug, Default)]
+pub(super) struct Voided {
+    /// By UID of the Gang: permits up to this attempt are withdrawn.
+    pub(super) attempts: BTreeMap<String, i64>,
+    /// Nodes whose object must carry this leader's epoch.
+    pub(super) nodes: BTreeSet<String>,
+}
+
+/// Stamps, and Gangs to be raised.
+pub(super) fn writes(picture: Picture<'_>) -> Vec<Write> {
+    picture
+        .intents()
+        .iter()
+        .filter(|intent| fate(picture, intent) == Fate::Void)
+        .flat_map(|intent| {
+            let stamps = stamps(picture, intent);
+            if stamps.is_empty() {
+                raise(picture, intent).into_iter().collect()
+            } else {
+                stamps
+            }
+        })
+        .collect()
+}
+
+/// What is owed to `NodeDevices`: only for attempts whose pods are stamped and whose Gang is raised.
+pub(super) fn voided(picture: Picture<'_>) -> Voided {
+    let mut voided = Voided::default();
+    for intent in picture.intents() {
+        let plan = Plan::of_intent(intent);
+        match fate(picture, intent) {
+            Fate::Void if is_raised(picture, intent) => {
+                voided
+                    .attempts
+                    .insert(intent.gang_uid.clone(), intent.attempt);
+                let nodes = plan.nodes().into_iter().map(|node| node.node.clone());
+                voided.nodes.extend(nodes);
+            }
+            Fate::Complete => {
+                let ranks = plan.ranks.iter();
+                let ended = ranks.filter(|rank| ended_unpermitted(picture, &plan, rank));
+                voided
+                    .nodes
+                    .extend(ended.map(|rank| rank.node.node.clone()));
+            }
+            _ => {}
+        }
+    }
+    if picture.mutations.has(Mutation::VoidWithoutNodeDevices) {
+        voided = Voided::default();
+    }
+    voided
+}
+
+/// Whether the intent owes nothing any more: it may leave the Ledger.
+pub(super) fn is_settled(picture: Picture<'_>, intent: &Intent) -> bool {
+    let plan = Plan::of_intent(intent);
+    match fate(picture, intent) {
+        Fate::Wait | Fate::Carry => false,
+        Fate::Void => {
+            is_raised(picture, intent)
+                && plan
+                    .nodes()
+                    .iter()
+                    .all(|node| is_taken_back(picture, intent, &node.node))
+        }
+        Fate::Complete => {
+            picture.mutations.has(Mutation::IntentDropsEarly)
+                || plan
+                    .ranks
+                    .iter()
+                    .all(|rank| is_complete(picture, &plan, rank))
+        }
+    }
+}
+
+/// A rank is complete when its pod is ungated and its permit seen. One that ended before its permit was
+/// seen, or after it was released, is complete once no older leader can write that permit any more.
+fn is_complete(picture: Picture<'_>, plan: &Plan<'_>, rank: &Rank<'_>) -> bool {
+    if pod_is_busy(picture, rank.pod) {
+        return false;
+    }
+    if is_over(picture.index, rank.pod) {
+        return is_permitted(picture, &rank.node.node, rank.pod, plan.attempt, false)
+            || carries_own_epoch(picture, &rank.node.node);
+    }
+    let ungated = picture
+        .index
+        .pod_by_uid(rank.pod)
+        .is_some_and(|pod| !is_gated(pod));
+    ungated
+        && (rank.claims.is_empty()
+            || is_permitted(picture, &rank.node.node, rank.pod, plan.attempt, false))
+}
+
+fn ended_unpermitted(picture: Picture<'_>, plan: &Plan<'_>, rank: &Rank<'_>) -> bool {
+    is_over(picture.index, rank.pod)
+        && !is_permitted(picture, &rank.node.node, rank.pod, plan.attempt, false)
+}
+
+fn stamps(picture: Picture<'_>, intent: &Intent) -> Vec<Write> {
+    if picture.mutations.has(Mutation::NoStampGated) {
+        return Vec::new();
+    }
+    intent
+        .pods
+        .iter()
+        .filter_map(|pod| {
+            let pod = picture.index.pod_by_uid(&pod.uid)?;
+            let owed = is_gated(pod) && !is_deleting(pod) && stamp(pod) <= intent.attempt;
+            owed.then(|| patch::stamp(pod, intent.attempt + 1))
+        })
+        .collect()
+}
+
+fn raise(picture: Picture<'_>, intent: &Intent) -> Option<Write> {
+    let gang = picture.gang_of(intent)?;
+    let owed = attempt(gang) == intent.attempt
+        && !has_ended(gang)
+        && !picture.mutations.has(Mutation::VoidWithoutGang);
+    owed.then(|| gang_status::next_attempt(picture, &gang_key(intent), gang))?
+}
+
+/// Whether stamps and Gang say that the attempt is over.
+fn is_raised(picture: Picture<'_>, intent: &Intent) -> bool {
+    stamps(picture, intent).is_empty()
+        && raise(picture, intent).is_none()
+        && !intent.pods.iter().any(|pod| pod_is_busy(picture, &pod.uid))
+}
+
+fn is_taken_back(picture: Picture<'_>, intent: &Intent, node: &str) -> bool {
+    if picture.mutations.has(Mutation::VoidWithoutNodeDevices) {
+        return true;
+    }
+    let live = picture.index.node_devices(node).is_some_and(|devices| {
+        devices.spec.permits.iter().any(|permit| {
+            permit.gang_uid == intent.gang_uid
+                && permit.attempt <= intent.attempt
+                && !permit.withdrawn
+        })
+    });
+    !live && carries_own_epoch(picture, node)
+}
+
+/// Whether this leader wrote the node's object, so that no older one can any more; or there is neither
+/// object nor Node.
+fn carries_own_epoch(picture: Picture<'_>, node: &str) -> bool {
+    if picture.mutations.has(Mutation::VoidWithoutNodeDevices) {
+        return true;
+    }
+    if picture.busy(&node_devices_object(node)) {
+        return false;
+    }
+    match picture.index.node_devices(node) {
+        Some(devices) => {
+            devices.spec.leader_epoch >= picture.epoch || picture.mutations.has(Mutation::NoFence)
+        }
+        None => picture.index.node(node).is_none(),
+    }
+}
