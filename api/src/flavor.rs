@@ -16,12 +16,8 @@ use serde::{Deserialize, Serialize};
     kind = "Flavor",
     plural = "flavors",
     category = "muster",
-    status = "FlavorStatus",
     doc = "A kind of capacity that quota counts: which nodes, which devices.",
     printcolumn(name = "Topology", json_path = ".spec.topology", type_ = "string"),
-    printcolumn(name = "Nodes", json_path = ".status.nodes", type_ = "integer"),
-    printcolumn(name = "GPUs", json_path = ".status.gpus", type_ = "integer"),
-    printcolumn(name = "Allocated", json_path = ".status.allocated", type_ = "integer"),
     printcolumn(
         name = "Age",
         json_path = ".metadata.creationTimestamp",
@@ -52,22 +48,4 @@ pub struct DeviceSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 10240))]
     pub selector: Option<String>,
-}
-
-/// What a Flavor counts now; written by the controller.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct FlavorStatus {
-    /// Nodes with devices of this Flavor.
-    #[serde(default)]
-    pub nodes: i64,
-    /// Whole GPUs of this Flavor.
-    #[serde(default)]
-    pub gpus: i64,
-    /// Of these, usable ones (no taint of a fault, node ready).
-    #[serde(default)]
-    pub healthy: i64,
-    /// Of these, allocated ones.
-    #[serde(default)]
-    pub allocated: i64,
 }

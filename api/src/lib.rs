@@ -33,7 +33,7 @@ pub mod topology;
 
 pub use charge::{Charge, ClaimsCharge, ResourceCharge};
 pub use cohort::{Cohort, CohortSpec};
-pub use flavor::{DeviceSource, Flavor, FlavorSpec, FlavorStatus};
+pub use flavor::{DeviceSource, Flavor, FlavorSpec};
 pub use gang::{
     Admission, Gang, GangPhase, GangPlacement, GangSpec, GangStatus, NodeRanks, PodSet,
     QueuePosition, RestartPolicy, TopologyRequest,

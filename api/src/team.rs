@@ -16,12 +16,9 @@ use crate::quota::FlavorQuota;
     kind = "Team",
     plural = "teams",
     category = "muster",
-    status = "TeamStatus",
     doc = "Who owns quota: what is guaranteed, what may be borrowed and lent, and how its gangs queue.",
     printcolumn(name = "Cohort", json_path = ".spec.cohort", type_ = "string"),
     printcolumn(name = "Stop", json_path = ".spec.stop", type_ = "string"),
-    printcolumn(name = "Admitted", json_path = ".status.admittedGangs", type_ = "integer"),
-    printcolumn(name = "Pending", json_path = ".status.pendingGangs", type_ = "integer"),
     printcolumn(name = "Age", json_path = ".metadata.creationTimestamp", type_ = "date"),
     validation = ("has(self.spec.cohort) || !has(self.spec.quota) || self.spec.quota.all(q, q.resources.all(r, !has(r.borrowingLimit) && !has(r.lendingLimit)))", "borrowingLimit and lendingLimit need a cohort")
 )]
@@ -79,16 +76,4 @@ pub enum Stop {
     Hold,
     /// No gang is admitted, and admitted ones are evicted.
     HoldAndDrain,
-}
-
-/// What a Team holds now; written by the controller.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct TeamStatus {
-    /// Gangs that hold quota.
-    #[serde(default)]
-    pub admitted_gangs: i64,
-    /// Gangs that wait.
-    #[serde(default)]
-    pub pending_gangs: i64,
 }

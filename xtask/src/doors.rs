@@ -72,10 +72,23 @@ const DOORS: [(&str, &[&str]); 15] = [
     ("xtask", &["*"]),
 ];
 
+/// Crates that would let a clock, a network, a log or Kubernetes into the engine.
+const FORBIDDEN_IN_ENGINE: [&str; 8] = [
+    "kube",
+    "kube-core",
+    "k8s-openapi",
+    "tokio",
+    "tracing",
+    "jiff",
+    "rand",
+    "libc",
+];
+
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
     workspace_members: Vec<String>,
+    resolve: Resolve,
 }
 
 #[derive(Deserialize)]
@@ -88,6 +101,28 @@ struct Package {
 #[derive(Deserialize)]
 struct Dependency {
     name: String,
+}
+
+#[derive(Deserialize)]
+struct Resolve {
+    nodes: Vec<Node>,
+}
+
+#[derive(Deserialize)]
+struct Node {
+    id: String,
+    deps: Vec<Edge>,
+}
+
+#[derive(Deserialize)]
+struct Edge {
+    pkg: String,
+    dep_kinds: Vec<EdgeKind>,
+}
+
+#[derive(Deserialize)]
+struct EdgeKind {
+    kind: Option<String>,
 }
 
 fn metadata() -> Metadata {
@@ -134,5 +169,49 @@ fn every_room_uses_only_the_doors_it_has() {
                 dependency.name
             );
         }
+    }
+}
+
+#[test]
+fn nothing_impure_stands_below_the_engine() {
+    let metadata = metadata();
+    let names: BTreeMap<&str, &str> = metadata
+        .packages
+        .iter()
+        .map(|package| (package.id.as_str(), package.name.as_str()))
+        .collect();
+    let below: BTreeMap<&str, Vec<&str>> = metadata
+        .resolve
+        .nodes
+        .iter()
+        .map(|node| {
+            let normal = node
+                .deps
+                .iter()
+                .filter(|edge| edge.dep_kinds.iter().any(|kind| kind.kind.is_none()));
+            (
+                node.id.as_str(),
+                normal.map(|edge| edge.pkg.as_str()).collect(),
+            )
+        })
+        .collect();
+    let engine = names
+        .iter()
+        .find(|(_, name)| **name == "muster-engine")
+        .map(|(id, _)| *id)
+        .expect("the engine");
+    let mut seen = BTreeSet::new();
+    let mut open = vec![engine];
+    while let Some(id) = open.pop() {
+        if seen.insert(id) {
+            open.extend(below.get(id).into_iter().flatten());
+        }
+    }
+    for id in seen {
+        assert!(
+            !FORBIDDEN_IN_ENGINE.contains(&names[id]),
+            "{} stands below the engine",
+            names[id]
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Files that are derived from the Rust types: the custom resource definitions, in `manifests/crds`
-//! for reading and in the chart for installing. They are committed, and CI compares them.
+//! Files that are derived from Rust: the custom resource definitions, in `manifests/crds` for reading and in
+//! the chart for installing, and the CEL of the one definition of *managed*. They are committed, and CI compares them.
 
 use std::{
     fs,
@@ -55,6 +55,12 @@ fn files() -> Result<Vec<(PathBuf, String)>> {
             files.push((Path::new(directory).join(name), content.clone()));
         }
     }
+    let texts = muster_webhook::generated::generated_files()?;
+    files.extend(
+        texts
+            .into_iter()
+            .map(|(path, content)| (PathBuf::from(path), content)),
+    );
     Ok(files)
 }
 

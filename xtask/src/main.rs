@@ -7,6 +7,7 @@
 
 mod build;
 mod demo;
+mod dependencies;
 mod doors;
 mod generate;
 mod prerequisites;

@@ -2,7 +2,7 @@
 
 use std::{
     path::Path,
-    process::Command,
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{
     build::{self, TestProgram},
-    generate, prerequisites, root,
+    dependencies, generate, prerequisites, root,
 };
 
 /// Arguments of `cargo xtask test`.
@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
 }
 
 /// Stages that are not test programs, in the order in which they run.
-const STAGES: [(&str, Stage); 3] = [
+const STAGES: [(&str, Stage); 8] = [
     ("format", Stage::Cargo(&["fmt", "--all", "--check"])),
     ("generated", Stage::Generated),
     (
@@ -44,12 +44,27 @@ const STAGES: [(&str, Stage); 3] = [
             "warnings",
         ]),
     ),
+    ("dependencies", Stage::Dependencies),
+    ("controlplane", Stage::Script("tests/controlplane/build.sh")),
+    ("runtime", Stage::ProcessRuntime),
+    ("helm", Stage::Script("tests/helm/build.sh")),
+    ("chart", Stage::Chart),
 ];
 
 #[derive(Clone, Copy)]
 enum Stage {
+    /// A cargo command.
     Cargo(&'static [&'static str]),
+    /// A script of the repository.
+    Script(&'static str),
+    /// Files that are derived from the Rust types, compared.
     Generated,
+    /// Bans, licenses and sources of the dependency graph.
+    Dependencies,
+    /// The process runtime's own tests, in Go.
+    ProcessRuntime,
+    /// The chart, by Helm's own checks.
+    Chart,
 }
 
 /// Runs all stages and suites, or one.
@@ -126,9 +141,62 @@ impl Stage {
                 Command::new("cargo").args(arguments).current_dir(root),
                 arguments.first().unwrap_or(&"cargo"),
             ),
+            Self::Script(path) => succeed(Command::new("bash").arg(path).current_dir(root), path),
             Self::Generated => generate::run(root, true),
+            Self::Dependencies => dependencies::check(root),
+            Self::ProcessRuntime => process_runtime(root),
+            Self::Chart => chart(root),
         }
     }
+}
+
+/// The process runtime's own tests, in Go.
+fn process_runtime(root: &Path) -> Result<()> {
+    let directory = root.join("tests/controlplane");
+    succeed(
+        Command::new("go")
+            .args(["test", "-count=1", "./processruntime/..."])
+            .env("CGO_ENABLED", "0")
+            .env("GOTOOLCHAIN", "local")
+            .env("GOFLAGS", "-trimpath -buildvcs=false")
+            .current_dir(directory),
+        "go test",
+    )
+}
+
+/// Lints the chart, and renders it for the oldest and the newest Kubernetes that it is for.
+fn chart(root: &Path) -> Result<()> {
+    let built = Command::new("bash")
+        .arg("tests/helm/build.sh")
+        .current_dir(root)
+        .output()?;
+    let helm = Path::new(String::from_utf8_lossy(&built.stdout).trim()).join("helm");
+    let chart = "deploy/helm/muster";
+    succeed(
+        Command::new(&helm)
+            .args(["lint", "--strict", "--quiet", chart])
+            .current_dir(root),
+        "helm lint",
+    )?;
+    for version in ["1.36.0", "1.37.0"] {
+        let render = [
+            "template",
+            "muster",
+            chart,
+            "--namespace",
+            "muster-system",
+            "--kube-version",
+            version,
+        ];
+        succeed(
+            Command::new(&helm)
+                .args(render)
+                .current_dir(root)
+                .stdout(Stdio::null()),
+            "helm template",
+        )?;
+    }
+    Ok(())
 }
 
 impl TestProgram {
@@ -167,7 +235,7 @@ impl TestProgram {
     }
 }
 
-fn succeed(command: &mut Command, what: &str) -> Result<()> {
+pub(crate) fn succeed(command: &mut Command, what: &str) -> Result<()> {
     let status = command
         .status()
         .with_context(|| format!("starting {what}"))?;

@@ -1,0 +1,348 @@
+//! The command line.
+
+use std::{collections::BTreeSet, path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use muster_cluster::{
+    index,
+    managed::{InvalidResourcePattern, ManagedPods},
+    protocol::{self, Mode},
+};
+use muster_serve::{
+    ServeArgs,
+    authority_secret::{AuthoritySecret, SecretReference},
+    certificates::Policy,
+    lease::LeaseSettings,
+};
+
+/// Controller of Muster: admits gangs, permits and releases devices.
+#[derive(Debug, Parser)]
+#[command(
+    name = "muster-controller",
+    version,
+    args_conflicts_with_subcommands = true
+)]
+pub struct Cli {
+    /// What to do; `run` without.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// Flags of `run`.
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Runs the controller (the default).
+    Run(RunArgs),
+    /// Prints the configuration that kube-scheduler is to be started with, certificates inline.
+    SchedulerConfig(SchedulerConfigArgs),
+}
+
+/// Flags of `run`.
+#[derive(Args, Clone, Debug)]
+pub struct RunArgs {
+    /// What every program has.
+    #[command(flatten)]
+    pub serve: ServeArgs,
+
+    /// Namespace that Muster is installed in: of its lease and its Secrets.
+    #[arg(long, env = "MUSTER_NAMESPACE", default_value = "muster-system")]
+    pub namespace: String,
+
+    /// Name of this replica (its pod).
+    #[arg(long, env = "POD_NAME", default_value = "muster-controller")]
+    pub identity: String,
+
+    /// Whether pods are held until they are admitted, or only shown.
+    #[arg(
+        long,
+        env = "MUSTER_MODE",
+        default_value = "enforce",
+        ignore_case = true
+    )]
+    pub mode: ModeArg,
+
+    /// Team of namespaces without the label muster.dev/team.
+    #[arg(long, env = "MUSTER_DEFAULT_TEAM", value_name = "TEAM")]
+    pub default_team: Option<String>,
+
+    /// Extended resources that stand for devices; a name, or the beginning of one and `*`.
+    #[arg(
+        long = "extended-resource",
+        env = "MUSTER_EXTENDED_RESOURCES",
+        value_delimiter = ',',
+        default_value = "nvidia.com/gpu,nvidia.com/mig-*",
+        value_name = "NAME"
+    )]
+    pub extended_resources: Vec<String>,
+
+    /// Namespaces whose pods are none of Muster's business.
+    #[arg(
+        long = "excluded-namespace",
+        env = "MUSTER_EXCLUDED_NAMESPACES",
+        value_delimiter = ',',
+        default_value = "kube-system",
+        value_name = "NAMESPACE"
+    )]
+    pub excluded_namespaces: Vec<String>,
+
+    /// DeviceClasses that are not charged: a pod whose claims name only these starts at once.
+    #[arg(
+        long = "excepted-device-class",
+        env = "MUSTER_EXCEPTED_DEVICE_CLASSES",
+        value_delimiter = ',',
+        value_name = "CLASS"
+    )]
+    pub excepted_device_classes: Vec<String>,
+
+    /// Readiness URL of an extender replica, or of a Service that leads to ready ones (plain HTTP). While
+    /// none of them answers 200, no pod is released. Without: no extender is configured.
+    #[arg(
+        long = "extender-ready-url",
+        env = "MUSTER_EXTENDER_READY_URLS",
+        value_delimiter = ',',
+        value_name = "URL"
+    )]
+    pub extender_ready_urls: Vec<String>,
+
+    /// How the lease is held.
+    #[command(flatten)]
+    pub lease: LeaseArgs,
+
+    /// Whose caBundle is kept.
+    #[command(flatten)]
+    pub webhooks: WebhookArgs,
+}
+
+/// How the leader's lease is held.
+#[derive(Args, Clone, Debug)]
+pub struct LeaseArgs {
+    /// Name of the Lease.
+    #[arg(long, env = "MUSTER_LEASE_NAME", default_value = "muster-controller")]
+    pub lease_name: String,
+
+    /// Seconds that others wait after the last renewal that they saw.
+    #[arg(long, env = "MUSTER_LEASE_SECONDS", default_value_t = 15)]
+    pub lease_seconds: u32,
+
+    /// Seconds after its last renewal at which a leader stops.
+    #[arg(long, env = "MUSTER_LEASE_RENEW_SECONDS", default_value_t = 10)]
+    pub lease_renew_seconds: u32,
+
+    /// Seconds between two attempts.
+    #[arg(long, env = "MUSTER_LEASE_RETRY_SECONDS", default_value_t = 2)]
+    pub lease_retry_seconds: u32,
+}
+
+/// Which webhook configurations the leader keeps the CA bundle of.
+#[derive(Args, Clone, Debug)]
+pub struct WebhookArgs {
+    /// Secret of the webhook's certificate authorities.
+    #[arg(
+        long,
+        env = "MUSTER_WEBHOOK_CA_SECRET",
+        default_value = "muster-webhook-ca",
+        value_name = "NAME"
+    )]
+    pub webhook_ca_secret: String,
+
+    /// MutatingWebhookConfiguration whose caBundle is kept; none without.
+    #[arg(
+        long = "mutating-webhook-configuration",
+        env = "MUSTER_MUTATING_WEBHOOK_CONFIGURATIONS",
+        value_delimiter = ',',
+        value_name = "NAME"
+    )]
+    pub mutating_configurations: Vec<String>,
+
+    /// ValidatingWebhookConfiguration whose caBundle is kept; none without.
+    #[arg(
+        long = "validating-webhook-configuration",
+        env = "MUSTER_VALIDATING_WEBHOOK_CONFIGURATIONS",
+        value_delimiter = ',',
+        value_name = "NAME"
+    )]
+    pub validating_configurations: Vec<String>,
+}
+
+/// Flags of `scheduler-config`.
+#[derive(Args, Clone, Debug)]
+pub struct SchedulerConfigArgs {
+    /// Kubeconfig file for reading and making the Secret; without it the ServiceAccount of the pod is used.
+    #[arg(long, env = "MUSTER_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// Namespace that Muster is installed in.
+    #[arg(long, env = "MUSTER_NAMESPACE", default_value = "muster-system")]
+    pub namespace: String,
+
+    /// Secret of the extender's certificate authority and of the scheduler's client certificate; made where
+    /// there is none, valid for ten years.
+    #[arg(
+        long,
+        env = "MUSTER_EXTENDER_CA_SECRET",
+        default_value = "muster-extender-ca",
+        value_name = "NAME"
+    )]
+    pub extender_ca_secret: String,
+
+    /// Where kube-scheduler reaches the extender.
+    #[arg(
+        long,
+        env = "MUSTER_EXTENDER_URL",
+        value_name = "https://HOST:PORT/scheduler"
+    )]
+    pub extender_url: String,
+
+    /// Name that the extender's certificate is checked for; the URL's host without.
+    #[arg(long, env = "MUSTER_EXTENDER_SERVER_NAME", value_name = "NAME")]
+    pub server_name: Option<String>,
+
+    /// Kubeconfig file that kube-scheduler itself uses, as a path on its machine.
+    #[arg(long, value_name = "PATH")]
+    pub scheduler_kubeconfig: Option<PathBuf>,
+
+    /// Name that pods choose this scheduler by.
+    #[arg(long, default_value = "default-scheduler", value_name = "NAME")]
+    pub scheduler_name: String,
+
+    /// Whether several of these schedulers elect a leader.
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
+    pub leader_elect: bool,
+
+    /// Nodes that are looked at in parallel.
+    #[arg(long, default_value_t = 16)]
+    pub parallelism: u32,
+
+    /// Requests per second to the API server. A bound pod with claims costs four.
+    #[arg(long, default_value_t = 500)]
+    pub qps: u32,
+
+    /// Requests at once to the API server.
+    #[arg(long, default_value_t = 1000)]
+    pub burst: u32,
+
+    /// Seconds before a pod that did not fit is tried again.
+    #[arg(long, default_value_t = 1)]
+    pub pod_initial_backoff_seconds: u32,
+
+    /// Most seconds before a pod that did not fit is tried again.
+    #[arg(long, default_value_t = 10)]
+    pub pod_max_backoff_seconds: u32,
+
+    /// Weight of the extender's scores.
+    #[arg(long, default_value_t = 20)]
+    pub weight: u32,
+}
+
+/// Whether pods are held until they are admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ModeArg {
+    /// Nothing is held; gangs and their reasons are computed and shown.
+    Observe,
+    /// Pods start when they are admitted.
+    Enforce,
+}
+
+impl RunArgs {
+    /// What the protocol is told.
+    pub fn protocol_config(&self) -> Result<protocol::Config, InvalidResourcePattern> {
+        Ok(protocol::Config {
+            mode: match self.mode {
+                ModeArg::Observe => Mode::Observe,
+                ModeArg::Enforce => Mode::Enforce,
+            },
+            ..protocol::Config::new(self.index_config()?)
+        })
+    }
+
+    fn index_config(&self) -> Result<index::Config, InvalidResourcePattern> {
+        Ok(index::Config {
+            managed: ManagedPods::new(
+                self.extended_resources
+                    .iter()
+                    .filter(|name| !name.is_empty()),
+            )?,
+            excluded_namespaces: names(&self.excluded_namespaces),
+            excepted_device_classes: names(&self.excepted_device_classes),
+            default_team: self.default_team.clone().filter(|team| !team.is_empty()),
+        })
+    }
+
+    /// The lease, under an identity that no other process ever has.
+    pub fn lease_settings(&self) -> LeaseSettings {
+        let seconds = |seconds: u32| Duration::from_secs(u64::from(seconds));
+        let started_at = jiff::Timestamp::now().as_nanosecond();
+        LeaseSettings {
+            namespace: self.namespace.clone(),
+            name: self.lease.lease_name.clone(),
+            identity: format!("{}_{}_{started_at}", self.identity, std::process::id()),
+            duration: seconds(self.lease.lease_seconds),
+            renew_limit: seconds(self.lease.lease_renew_seconds),
+            retry: seconds(self.lease.lease_retry_seconds),
+        }
+    }
+
+    /// The Secret of the webhook's authorities.
+    pub fn webhook_authorities(&self, client: kube::Client) -> AuthoritySecret {
+        let reference = SecretReference {
+            namespace: self.namespace.clone(),
+            name: self.webhooks.webhook_ca_secret.clone(),
+        };
+        AuthoritySecret::new(client, reference, Policy::ROTATED)
+    }
+}
+
+fn names(list: &[String]) -> BTreeSet<String> {
+    // An empty environment variable gives one empty name.
+    list.iter()
+        .filter(|name| !name.is_empty())
+        .cloned()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed_and_run_is_the_default() {
+        Cli::command().debug_assert();
+        let cli = Cli::try_parse_from(["muster-controller", "--mode", "Observe"]).unwrap();
+        assert!(cli.command.is_none());
+        assert_eq!(cli.run.mode, ModeArg::Observe);
+        let cli =
+            Cli::try_parse_from(["muster-controller", "run", "--default-team", "ml"]).unwrap();
+        assert!(
+            matches!(cli.command, Some(Command::Run(args)) if args.default_team.as_deref() == Some("ml"))
+        );
+    }
+
+    #[test]
+    fn empty_lists_of_the_chart_are_empty_lists() {
+        let cli = Cli::try_parse_from([
+            "muster-controller",
+            "--excepted-device-class=",
+            "--excluded-namespace=kube-system,muster-system",
+            "--default-team=",
+        ])
+        .unwrap();
+        let config = cli.run.index_config().unwrap();
+        assert!(config.excepted_device_classes.is_empty());
+        assert_eq!(config.excluded_namespaces.len(), 2);
+        assert_eq!(config.default_team, None);
+        assert!(config.managed.stands_for_devices("nvidia.com/mig-1g.10gb"));
+    }
+
+    #[test]
+    fn two_processes_never_share_a_lease_identity() {
+        let cli = Cli::try_parse_from(["muster-controller"]).unwrap();
+        let first = cli.run.lease_settings();
+        assert!(first.identity.starts_with("muster-controller_"));
+        assert_ne!(first.identity, cli.run.lease_settings().identity);
+    }
+}

@@ -1,0 +1,27 @@
+//! The controller: performs what the protocol's state machine asks for, while it leads.
+//!
+//! All decisions are made in `muster-engine`, all protocol in `muster_cluster::protocol`; this crate is what
+//! remains: watches in ([`feed`]), writes out ([`perform`], [`outcome`]), one task between them that owns
+//! the machine ([`leader`]). Beside it stand what a leader keeps right by other means: the webhooks' CA bundle
+//! ([`ca_bundle`]) and whether an extender answers ([`extender_probe`]).
+//!
+//! **Invariant: one task owns the machine**, so that what it observes, decides and is told has one order.
+//! **Invariant: a replica leads at most once.** It never goes back to following: what it knew is worth nothing
+//! then, and a new process starts clean. So it exits when it loses the lease or sees a higher epoch.
+
+pub mod args;
+pub mod ca_bundle;
+pub mod extender_probe;
+pub mod feed;
+pub mod leader;
+pub mod metrics;
+pub mod outcome;
+pub mod perform;
+pub mod run;
+pub mod scheduler_config;
+
+#[cfg(feature = "failpoints")]
+mod failpoint;
+mod read;
+#[cfg(test)]
+mod scripted_api;

@@ -1,0 +1,19 @@
+//! Starts the controller, or prints the scheduler's configuration; see the library.
+
+use clap::Parser;
+use muster_controller::args::{Cli, Command};
+
+// More threads than the one that a container limited to one CPU would get: a round of decisions holds one up
+// for a while, and the lease must be renewed meanwhile.
+#[tokio::main(worker_threads = 4)]
+async fn main() -> anyhow::Result<()> {
+    muster_serve::tls::install_provider();
+    let cli = Cli::parse();
+    match cli.command {
+        Some(Command::SchedulerConfig(args)) => {
+            muster_controller::scheduler_config::print(args).await
+        }
+        Some(Command::Run(args)) => muster_controller::run::run(args).await,
+        None => muster_controller::run::run(cli.run).await,
+    }
+}

@@ -1,0 +1,257 @@
+//! What a controller shows of itself.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use muster_cluster::{
+    object::{Change, Kind, Object, ObjectKey},
+    protocol::{Outcome, Write},
+};
+use muster_serve::metrics::Metrics;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::Gauge,
+        histogram::{Histogram, exponential_buckets},
+    },
+};
+
+use crate::{outcome, perform};
+
+/// The controller's metrics.
+#[derive(Clone, Debug)]
+pub struct ControllerMetrics {
+    leading: Gauge,
+    epoch: Gauge,
+    gangs: Family<GangLabels, Gauge>,
+    intents: Gauge,
+    effects: Family<EffectLabels, Counter>,
+    effects_waiting: Gauge,
+    events_dropped: Counter,
+    decide_seconds: Histogram,
+    ungating_withheld: Gauge,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
+struct GangLabels {
+    team: String,
+    phase: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EffectLabels {
+    kind: &'static str,
+    outcome: &'static str,
+}
+
+impl ControllerMetrics {
+    /// Registers the metrics; once per program.
+    pub fn register(metrics: &Metrics) -> Self {
+        let all = Self {
+            leading: Gauge::default(),
+            epoch: Gauge::default(),
+            gangs: Family::default(),
+            intents: Gauge::default(),
+            effects: Family::default(),
+            effects_waiting: Gauge::default(),
+            events_dropped: Counter::default(),
+            // 0.1 ms to 6.5 s.
+            decide_seconds: Histogram::new(exponential_buckets(0.0001, 2.0, 17)),
+            ungating_withheld: Gauge::default(),
+        };
+        metrics.register(|registry| {
+            registry.register("leading", "1 if this replica leads", all.leading.clone());
+            registry.register(
+                "leader_epoch",
+                "Epoch of this leader; 0 if it does not lead",
+                all.epoch.clone(),
+            );
+            registry.register(
+                "gangs",
+                "Gangs by Team and phase, seen by the leader",
+                all.gangs.clone(),
+            );
+            registry.register(
+                "ledger_intents",
+                "Intents that are not fully carried out",
+                all.intents.clone(),
+            );
+            registry.register(
+                "effects",
+                "Effects of the protocol by kind and outcome",
+                all.effects.clone(),
+            );
+            registry.register(
+                "effects_waiting",
+                "Effects that wait for their turn",
+                all.effects_waiting.clone(),
+            );
+            registry.register(
+                "events_dropped",
+                "Events given up because too many waited",
+                all.events_dropped.clone(),
+            );
+            registry.register(
+                "decide_seconds",
+                "Time of one round: take in what changed, decide, and say what is owed",
+                all.decide_seconds.clone(),
+            );
+            registry.register(
+                "ungating_withheld",
+                "1 while no pod is released because no extender replica is ready",
+                all.ungating_withheld.clone(),
+            );
+        });
+        all
+    }
+
+    pub(crate) fn set_leading(&self, leading: bool) {
+        self.leading.set(i64::from(leading));
+    }
+
+    pub(crate) fn set_epoch(&self, epoch: Option<i64>) {
+        self.epoch.set(epoch.unwrap_or(0));
+    }
+
+    pub(crate) fn set_withheld(&self, withheld: bool) {
+        self.ungating_withheld.set(i64::from(withheld));
+    }
+
+    pub(crate) fn set_waiting(&self, effects: usize) {
+        self.effects_waiting
+            .set(i64::try_from(effects).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn decided(&self, took: Duration) {
+        self.decide_seconds.observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn settled(&self, write: &Write, outcome: &Outcome) {
+        let labels = EffectLabels {
+            kind: perform::name(write),
+            outcome: outcome::label(outcome),
+        };
+        self.effects.get_or_create(&labels).inc();
+    }
+
+    pub(crate) fn event_dropped(&self) {
+        self.events_dropped.inc();
+    }
+}
+
+/// Counts Gangs and intents from what is observed.
+#[derive(Debug)]
+pub(crate) struct Census {
+    metrics: ControllerMetrics,
+    gangs: BTreeMap<ObjectKey, GangLabels>,
+    shown: BTreeSet<GangLabels>,
+}
+
+impl Census {
+    pub(crate) fn new(metrics: ControllerMetrics) -> Self {
+        Self {
+            metrics,
+            gangs: BTreeMap::new(),
+            shown: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) fn observe(&mut self, change: &Change) {
+        match change {
+            Change::Is(object) => self.count(object),
+            Change::Gone(key) => {
+                if let Some(labels) = self.gangs.remove(key) {
+                    self.metrics.gangs.get_or_create(&labels).dec();
+                }
+            }
+            Change::All(kind, objects) => {
+                if *kind == Kind::Gang {
+                    self.gangs.clear();
+                    // A gauge that is left out shows its last value for ever.
+                    for labels in &self.shown {
+                        self.metrics.gangs.get_or_create(labels).set(0);
+                    }
+                }
+                for object in objects {
+                    self.count(object);
+                }
+            }
+        }
+    }
+
+    fn count(&mut self, object: &Object) {
+        match object {
+            Object::Gang(gang) => {
+                let status = gang.status.clone().unwrap_or_default();
+                let labels = GangLabels {
+                    team: status.team.unwrap_or_default(),
+                    phase: format!("{:?}", status.phase),
+                };
+                self.metrics.gangs.get_or_create(&labels).inc();
+                self.shown.insert(labels.clone());
+                if let Some(before) = self.gangs.insert(object.key(), labels) {
+                    self.metrics.gangs.get_or_create(&before).dec();
+                }
+            }
+            Object::Ledger(ledger) => {
+                let intents = i64::try_from(ledger.spec.intents.len()).unwrap_or(i64::MAX);
+                self.metrics.intents.set(intents);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use muster_api::{Gang, GangPhase, GangSpec, GangStatus, Ledger, LedgerSpec};
+
+    use super::*;
+
+    fn gang(name: &str, phase: GangPhase) -> Object {
+        let mut gang = Gang::new(name, GangSpec::default());
+        gang.metadata.namespace = Some("team-a".to_owned());
+        gang.status = Some(GangStatus {
+            team: Some("ml".to_owned()),
+            phase,
+            ..GangStatus::default()
+        });
+        Object::Gang(Arc::new(gang))
+    }
+
+    #[test]
+    fn gangs_are_counted_once_however_often_they_are_told() {
+        let registry = Metrics::new("test", "0");
+        let mut census = Census::new(ControllerMetrics::register(&registry));
+        census.observe(&Change::All(
+            Kind::Gang,
+            vec![gang("a", GangPhase::Pending), gang("b", GangPhase::Pending)],
+        ));
+        census.observe(&Change::Is(gang("a", GangPhase::Running)));
+        census.observe(&Change::Is(gang("a", GangPhase::Running)));
+        census.observe(&Change::Is(Object::Ledger(Arc::new(Ledger::new(
+            "cluster",
+            LedgerSpec::default(),
+        )))));
+        let has = |line: &str| {
+            let text = registry.encode().unwrap();
+            assert!(text.contains(line), "{line} is missing in\n{text}");
+        };
+        has("muster_gangs{team=\"ml\",phase=\"Pending\"} 1");
+        has("muster_gangs{team=\"ml\",phase=\"Running\"} 1");
+        census.observe(&Change::Gone(gang("a", GangPhase::Running).key()));
+        has("muster_gangs{team=\"ml\",phase=\"Running\"} 0");
+        census.observe(&Change::All(
+            Kind::Gang,
+            vec![gang("c", GangPhase::Admitted)],
+        ));
+        has("muster_gangs{team=\"ml\",phase=\"Pending\"} 0");
+        has("muster_gangs{team=\"ml\",phase=\"Admitted\"} 1");
+    }
+}

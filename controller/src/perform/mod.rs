@@ -1,0 +1,370 @@
+//! Carries out one effect of the protocol against the API server.
+//!
+//! Preconditions are the machine's: they are passed on with the write, so that the API server judges them at the
+//! moment of the write. Nothing is retried here; the machine is told what is known and decides.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::{
+        core::v1::{ObjectReference, Pod},
+        events::v1::Event,
+    },
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{
+        DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy,
+    },
+};
+use muster_api::{
+    Gang, GangSpec, GangStatus, Ledger, LedgerSpec, NodeDevices, NodeDevicesSpec, Queue, QueueSpec,
+    QueueStatus, keys,
+};
+use muster_cluster::{
+    object::{Object, ObjectKey},
+    protocol::{EventNote, Outcome, Write},
+};
+use muster_serve::client::{CALL_LIMIT, CallError, within};
+use serde_json::{Value, json};
+
+use crate::{outcome, read};
+
+/// What Events name as their reporter.
+const REPORTER: &str = "muster.dev/controller";
+/// Longest name of an Event's object that goes into the Event's name: 253 less a dot and 16 hexadecimal digits.
+const EVENT_NAME_LENGTH: usize = 236;
+
+/// Carries out effects.
+#[derive(Clone)]
+pub struct Performer {
+    client: Client,
+    instance: String,
+}
+
+impl std::fmt::Debug for Performer {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Performer")
+            .field("instance", &self.instance)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a write came to, so far: the object, or why there is none.
+type Written = Result<Option<Object>, Outcome>;
+
+impl Performer {
+    /// Writes with this client, which must not repeat anything by itself. `instance` is the replica's name.
+    pub fn new(client: Client, instance: String) -> Self {
+        Self { client, instance }
+    }
+
+    /// Carries out a write and says what came of it. [`Write::ReadAll`] is the feed's and not carried out here.
+    pub async fn perform(&self, write: &Write) -> Outcome {
+        match self.attempt(write).await {
+            Ok(object) => Outcome::Done(object),
+            Err(outcome) => outcome,
+        }
+    }
+
+    async fn attempt(&self, write: &Write) -> Written {
+        match write {
+            Write::ReadObject { key } => self.read(key).await,
+            Write::ReadAll { kind } => {
+                Err(Outcome::Refused(format!("{kind:?} is listed by its watch")))
+            }
+            Write::CreateLedger { spec } => self.create_ledger(spec).await,
+            Write::ReplaceLedger {
+                resource_version,
+                spec,
+            } => self.replace_ledger(resource_version, spec).await,
+            Write::CreateGang { gang } => self.create_gang(gang).await,
+            Write::ReplaceGangStatus {
+                key,
+                uid,
+                resource_version,
+                status,
+            } => {
+                self.replace_gang_status(key, uid, resource_version, status)
+                    .await
+            }
+            Write::DeleteGang { key, uid } => self.delete_gang(key, uid).await,
+            Write::CreateNodeDevices { node, spec } => self.create_node_devices(node, spec).await,
+            Write::ReplaceNodeDevices {
+                node,
+                uid,
+                resource_version,
+                spec,
+                finalizer,
+            } => {
+                let seen = (uid.as_str(), resource_version.as_str());
+                self.replace_node_devices(node, seen, spec, *finalizer)
+                    .await
+            }
+            Write::PatchPod { key, patch } => self.patch_pod(key, patch).await,
+            Write::PublishQueue {
+                namespace,
+                team,
+                status,
+            } => self.publish_queue(namespace, team, status).await,
+            Write::DeleteQueue { key } => self.delete_queue(key).await,
+            Write::PublishEvent(note) => self.publish_event(note).await,
+        }
+    }
+
+    async fn read(&self, key: &ObjectKey) -> Written {
+        let stored = read::object(&self.client, key).await.map_err(failed)?;
+        stored.map(Some).ok_or(Outcome::NotFound)
+    }
+
+    async fn create_ledger(&self, spec: &LedgerSpec) -> Written {
+        let ledger = Ledger::new(keys::LEDGER_NAME, spec.clone());
+        let ledgers: Api<Ledger> = Api::all(self.client.clone());
+        let stored = within(CALL_LIMIT, ledgers.create(&post_params(), &ledger)).await;
+        done(stored, Object::Ledger)
+    }
+
+    /// Replaces all of the Ledger but what the API server itself keeps: nobody else writes to it.
+    async fn replace_ledger(&self, resource_version: &str, spec: &LedgerSpec) -> Written {
+        let mut ledger = Ledger::new(keys::LEDGER_NAME, spec.clone());
+        ledger.metadata.resource_version = Some(resource_version.to_owned());
+        let ledgers: Api<Ledger> = Api::all(self.client.clone());
+        let params = post_params();
+        let call = ledgers.replace(keys::LEDGER_NAME, &params, &ledger);
+        done(within(CALL_LIMIT, call).await, Object::Ledger)
+    }
+
+    async fn create_gang(&self, gang: &Gang) -> Written {
+        let namespace = gang.metadata.namespace.as_deref().unwrap_or_default();
+        let gangs: Api<Gang> = Api::namespaced(self.client.clone(), namespace);
+        let stored = within(CALL_LIMIT, gangs.create(&post_params(), gang)).await;
+        done(stored, Object::Gang)
+    }
+
+    /// A write to `/status` ignores all but the status, so the rest need not be known.
+    async fn replace_gang_status(
+        &self,
+        key: &ObjectKey,
+        uid: &str,
+        resource_version: &str,
+        status: &GangStatus,
+    ) -> Written {
+        let mut gang = Gang::new(&key.name, ignored_gang_spec());
+        gang.metadata.namespace = Some(key.namespace.clone());
+        gang.metadata.uid = Some(uid.to_owned());
+        gang.metadata.resource_version = Some(resource_version.to_owned());
+        gang.status = Some(status.clone());
+        let gangs: Api<Gang> = Api::namespaced(self.client.clone(), &key.namespace);
+        let params = post_params();
+        let call = gangs.replace_status(&key.name, &params, &gang);
+        done(within(CALL_LIMIT, call).await, Object::Gang)
+    }
+
+    async fn delete_gang(&self, key: &ObjectKey, uid: &str) -> Written {
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: Some(uid.to_owned()),
+                resource_version: None,
+            }),
+            propagation_policy: Some(PropagationPolicy::Background),
+            ..DeleteParams::default()
+        };
+        let gangs: Api<Gang> = Api::namespaced(self.client.clone(), &key.namespace);
+        let call = gangs.delete(&key.name, &params);
+        within(CALL_LIMIT, call).await.map_err(failed)?;
+        Ok(None)
+    }
+
+    async fn create_node_devices(&self, node: &str, spec: &NodeDevicesSpec) -> Written {
+        let mut object = NodeDevices::new(node, spec.clone());
+        set_permits_finalizer(&mut object, !spec.permits.is_empty());
+        let all: Api<NodeDevices> = Api::all(self.client.clone());
+        let stored = within(CALL_LIMIT, all.create(&post_params(), &object)).await;
+        done(stored, Object::NodeDevices)
+    }
+
+    /// Reads before it writes, so that labels and finalizers of others stay; the version that the machine saw is
+    /// the one that is replaced, else it is a conflict.
+    async fn replace_node_devices(
+        &self,
+        node: &str,
+        (uid, resource_version): (&str, &str),
+        spec: &NodeDevicesSpec,
+        finalizer: bool,
+    ) -> Written {
+        let all: Api<NodeDevices> = Api::all(self.client.clone());
+        let mut object = within(CALL_LIMIT, all.get(node)).await.map_err(failed)?;
+        if object.metadata.uid.as_deref() != Some(uid)
+            || object.metadata.resource_version.as_deref() != Some(resource_version)
+        {
+            return Err(Outcome::Conflict);
+        }
+        object.spec = spec.clone();
+        set_permits_finalizer(&mut object, finalizer);
+        let params = post_params();
+        let call = all.replace(node, &params, &object);
+        done(within(CALL_LIMIT, call).await, Object::NodeDevices)
+    }
+
+    async fn patch_pod(&self, key: &ObjectKey, patch: &Value) -> Written {
+        let patch: json_patch::Patch = serde_json::from_value(patch.clone())
+            .map_err(|error| Outcome::Refused(format!("no JSON patch: {error}")))?;
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+        let (params, patch) = (patch_params(), Patch::Json::<()>(patch));
+        let call = pods.patch(&key.name, &params, &patch);
+        done(within(CALL_LIMIT, call).await, Object::Pod)
+    }
+
+    /// Without precondition: only leaders write Queues, nothing is decided by them, and what a superseded
+    /// leader may still write is corrected by the next status that the new one publishes.
+    async fn publish_queue(&self, namespace: &str, team: &str, status: &QueueStatus) -> Written {
+        let queues: Api<Queue> = Api::namespaced(self.client.clone(), namespace);
+        let status = serde_json::to_value(status)
+            .map_err(|error| Outcome::Refused(format!("no JSON: {error}")))?;
+        match self.patch_queue_status(&queues, team, &status).await {
+            Err(Outcome::NotFound) => {}
+            written => return written,
+        }
+        let queue = Queue::new(
+            team,
+            QueueSpec {
+                team: team.to_owned(),
+            },
+        );
+        let params = post_params();
+        match within(CALL_LIMIT, queues.create(&params, &queue)).await {
+            Ok(_) => {}
+            Err(error) if error.status_code() == Some(409) => {}
+            Err(error) => return Err(failed(error)),
+        }
+        self.patch_queue_status(&queues, team, &status).await
+    }
+
+    /// `add` replaces what is there, whole.
+    async fn patch_queue_status(&self, queues: &Api<Queue>, team: &str, status: &Value) -> Written {
+        let operations = json!([{"op": "add", "path": "/status", "value": status}]);
+        let patch: json_patch::Patch = serde_json::from_value(operations)
+            .map_err(|error| Outcome::Refused(format!("no JSON patch: {error}")))?;
+        let (params, patch) = (patch_params(), Patch::Json::<()>(patch));
+        let call = queues.patch_status(team, &params, &patch);
+        done(within(CALL_LIMIT, call).await, Object::Queue)
+    }
+
+    async fn delete_queue(&self, key: &ObjectKey) -> Written {
+        let queues: Api<Queue> = Api::namespaced(self.client.clone(), &key.namespace);
+        let params = DeleteParams::background();
+        let call = queues.delete(&key.name, &params);
+        within(CALL_LIMIT, call).await.map_err(failed)?;
+        Ok(None)
+    }
+
+    async fn publish_event(&self, note: &EventNote) -> Written {
+        let event = event(note, &self.instance, Timestamp::now());
+        let namespace = event.metadata.namespace.clone().unwrap_or_default();
+        let events: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
+        let params = post_params();
+        let call = events.create(&params, &event);
+        within(CALL_LIMIT, call).await.map_err(failed)?;
+        Ok(None)
+    }
+}
+
+/// What a write is called in metrics and logs.
+pub fn name(write: &Write) -> &'static str {
+    match write {
+        Write::ReadObject { .. } => "ReadObject",
+        Write::ReadAll { .. } => "ReadAll",
+        Write::CreateLedger { .. } => "CreateLedger",
+        Write::ReplaceLedger { .. } => "ReplaceLedger",
+        Write::CreateGang { .. } => "CreateGang",
+        Write::ReplaceGangStatus { .. } => "ReplaceGangStatus",
+        Write::DeleteGang { .. } => "DeleteGang",
+        Write::CreateNodeDevices { .. } => "CreateNodeDevices",
+        Write::ReplaceNodeDevices { .. } => "ReplaceNodeDevices",
+        Write::PatchPod { .. } => "PatchPod",
+        Write::PublishQueue { .. } => "PublishQueue",
+        Write::DeleteQueue { .. } => "DeleteQueue",
+        Write::PublishEvent(_) => "PublishEvent",
+    }
+}
+
+fn done<K: Resource>(answer: Result<K, CallError>, wrap: fn(Arc<K>) -> Object) -> Written {
+    let mut object = answer.map_err(failed)?;
+    object.meta_mut().managed_fields = None;
+    Ok(Some(wrap(Arc::new(object))))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "used in map_err")]
+fn failed(error: CallError) -> Outcome {
+    outcome::of_failure(&error)
+}
+
+fn post_params() -> PostParams {
+    PostParams {
+        field_manager: Some(keys::FIELD_MANAGER_CONTROLLER.to_owned()),
+        ..PostParams::default()
+    }
+}
+
+fn patch_params() -> PatchParams {
+    PatchParams {
+        field_manager: Some(keys::FIELD_MANAGER_CONTROLLER.to_owned()),
+        ..PatchParams::default()
+    }
+}
+
+/// A spec that passes the schema; it is not stored.
+fn ignored_gang_spec() -> GangSpec {
+    GangSpec {
+        size: 1,
+        start_timeout_seconds: 1,
+        ..GangSpec::default()
+    }
+}
+
+fn set_permits_finalizer(object: &mut NodeDevices, stands: bool) {
+    let finalizers = object.finalizers_mut();
+    finalizers.retain(|finalizer| finalizer != keys::PERMITS_FINALIZER);
+    if stands {
+        finalizers.push(keys::PERMITS_FINALIZER.to_owned());
+    }
+}
+
+/// Events of cluster-scoped objects live in `default`, as Kubernetes demands. The time makes the name unique.
+fn event(note: &EventNote, instance: &str, now: Timestamp) -> Event {
+    let namespace = if note.namespace.is_empty() {
+        "default"
+    } else {
+        &note.namespace
+    };
+    let object_name: String = note.name.chars().take(EVENT_NAME_LENGTH).collect();
+    Event {
+        metadata: ObjectMeta {
+            name: Some(format!("{object_name}.{:x}", now.as_nanosecond())),
+            namespace: Some(namespace.to_owned()),
+            ..ObjectMeta::default()
+        },
+        action: Some("Admission".to_owned()),
+        event_time: Some(MicroTime(now)),
+        note: Some(note.note.clone()),
+        reason: Some(note.reason.to_string()),
+        regarding: Some(ObjectReference {
+            api_version: Some(note.api_version.clone()),
+            kind: Some(note.kind.clone()),
+            namespace: Some(note.namespace.clone()).filter(|namespace| !namespace.is_empty()),
+            name: Some(note.name.clone()),
+            uid: Some(note.uid.clone()),
+            ..ObjectReference::default()
+        }),
+        reporting_controller: Some(REPORTER.to_owned()),
+        reporting_instance: Some(instance.chars().take(128).collect()),
+        type_: Some(if note.warning { "Warning" } else { "Normal" }.to_owned()),
+        ..Event::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

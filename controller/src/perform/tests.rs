@@ -1,0 +1,301 @@
+use muster_api::{GangPhase, Permit, Reason};
+use muster_cluster::object::Kind;
+
+use super::*;
+use crate::scripted_api::{Asked, ScriptedApi, failure};
+
+async fn perform(api: &ScriptedApi, write: Write) -> Outcome {
+    let performer = Performer::new(api.client(), "replica-0".to_owned());
+    performer.perform(&write).await
+}
+
+fn only(api: &ScriptedApi) -> Asked {
+    let asked = api.asked();
+    assert_eq!(asked.len(), 1, "{asked:?}");
+    asked[0].clone()
+}
+
+fn key(kind: Kind, namespace: &str, name: &str) -> ObjectKey {
+    ObjectKey {
+        kind,
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    }
+}
+
+fn node_devices(resource_version: &str, finalizers: &[&str]) -> Value {
+    json!({
+        "apiVersion": "muster.dev/v1alpha1", "kind": "NodeDevices",
+        "metadata": {
+            "name": "node-a", "uid": "u-1", "resourceVersion": resource_version,
+            "labels": {"kept": "yes"}, "finalizers": finalizers,
+        },
+        "spec": {"nodeUid": "n-1", "leaderEpoch": 3},
+    })
+}
+
+fn permits(count: usize) -> NodeDevicesSpec {
+    NodeDevicesSpec {
+        node_uid: "n-1".to_owned(),
+        leader_epoch: 4,
+        permits: vec![Permit::default(); count],
+        ..NodeDevicesSpec::default()
+    }
+}
+
+fn replace_node_devices(resource_version: &str, count: usize) -> Write {
+    Write::ReplaceNodeDevices {
+        node: "node-a".to_owned(),
+        uid: "u-1".to_owned(),
+        resource_version: resource_version.to_owned(),
+        spec: permits(count),
+        finalizer: count > 0,
+    }
+}
+
+#[tokio::test]
+async fn the_ledger_is_replaced_only_as_it_was_seen() {
+    let spec = LedgerSpec {
+        leader_epoch: 4,
+        ..LedgerSpec::default()
+    };
+    let stored = json!({
+        "apiVersion": "muster.dev/v1alpha1", "kind": "Ledger",
+        "metadata": {"name": "cluster", "resourceVersion": "8", "managedFields": [{"manager": "x"}]},
+        "spec": {"leaderEpoch": 4, "sequence": 0},
+    });
+    let api = ScriptedApi::new([(200, stored), failure(409, "modified")]);
+    let write = Write::ReplaceLedger {
+        resource_version: "7".to_owned(),
+        spec,
+    };
+    let Outcome::Done(Some(Object::Ledger(ledger))) = perform(&api, write.clone()).await else {
+        panic!("done")
+    };
+    assert_eq!(ledger.metadata.resource_version.as_deref(), Some("8"));
+    assert_eq!(ledger.metadata.managed_fields, None);
+    let asked = only(&api);
+    assert_eq!(asked.what, "PUT /apis/muster.dev/v1alpha1/ledgers/cluster");
+    assert_eq!(asked.query, "&fieldManager=muster-controller");
+    assert_eq!(asked.body["metadata"]["resourceVersion"], "7");
+    assert!(matches!(perform(&api, write).await, Outcome::Conflict));
+}
+
+#[tokio::test]
+async fn a_gang_status_names_version_and_uid() {
+    let status = GangStatus {
+        leader_epoch: 4,
+        phase: GangPhase::Pending,
+        ..GangStatus::default()
+    };
+    let api = ScriptedApi::new([failure(
+        409,
+        "UID in precondition: u-1, UID in object meta: u-2",
+    )]);
+    let write = Write::ReplaceGangStatus {
+        key: key(Kind::Gang, "team-a", "job-x"),
+        uid: "u-1".to_owned(),
+        resource_version: "7".to_owned(),
+        status: Box::new(status),
+    };
+    assert!(matches!(perform(&api, write).await, Outcome::Conflict));
+    let asked = only(&api);
+    assert_eq!(
+        asked.what,
+        "PUT /apis/muster.dev/v1alpha1/namespaces/team-a/gangs/job-x/status"
+    );
+    assert_eq!(asked.body["metadata"]["uid"], "u-1");
+    assert_eq!(asked.body["metadata"]["resourceVersion"], "7");
+    assert_eq!(asked.body["status"]["leaderEpoch"], 4);
+}
+
+#[tokio::test]
+async fn permits_are_replaced_only_as_they_were_seen_and_the_rest_is_kept() {
+    let api = ScriptedApi::new([
+        (200, node_devices("7", &["other.dev/kept"])),
+        (
+            200,
+            node_devices("8", &["other.dev/kept", keys::PERMITS_FINALIZER]),
+        ),
+    ]);
+    let outcome = perform(&api, replace_node_devices("7", 2)).await;
+    assert!(
+        matches!(outcome, Outcome::Done(Some(Object::NodeDevices(_)))),
+        "{outcome:?}"
+    );
+    let written = &api.asked()[1];
+    assert_eq!(
+        written.what,
+        "PUT /apis/muster.dev/v1alpha1/nodedevices/node-a"
+    );
+    assert_eq!(written.body["metadata"]["resourceVersion"], "7");
+    assert_eq!(written.body["metadata"]["labels"]["kept"], "yes");
+    assert_eq!(
+        written.body["metadata"]["finalizers"],
+        json!(["other.dev/kept", keys::PERMITS_FINALIZER])
+    );
+    assert_eq!(written.body["spec"]["permits"].as_array().unwrap().len(), 2);
+
+    let api = ScriptedApi::new([(200, node_devices("8", &[]))]);
+    assert!(matches!(
+        perform(&api, replace_node_devices("7", 0)).await,
+        Outcome::Conflict
+    ));
+    assert_eq!(
+        api.asked().len(),
+        1,
+        "what was changed by others is not written"
+    );
+}
+
+#[tokio::test]
+async fn the_finalizer_goes_with_the_last_permit() {
+    let finalizers = ["other.dev/kept", keys::PERMITS_FINALIZER];
+    let api = ScriptedApi::new([
+        (200, node_devices("7", &finalizers)),
+        (200, node_devices("8", &[])),
+    ]);
+    perform(&api, replace_node_devices("7", 0)).await;
+    assert_eq!(
+        api.asked()[1].body["metadata"]["finalizers"],
+        json!(["other.dev/kept"])
+    );
+
+    let api = ScriptedApi::new([(201, node_devices("1", &[]))]);
+    let write = Write::CreateNodeDevices {
+        node: "node-a".to_owned(),
+        spec: permits(1),
+    };
+    perform(&api, write).await;
+    assert_eq!(
+        only(&api).body["metadata"]["finalizers"],
+        json!([keys::PERMITS_FINALIZER])
+    );
+}
+
+#[tokio::test]
+async fn a_pod_patch_arrives_word_by_word_and_a_failed_test_is_a_conflict() {
+    let patch = json!([
+        {"op": "test", "path": "/metadata/resourceVersion", "value": "7"},
+        {"op": "add", "path": "/metadata/annotations/muster.dev~1rank", "value": "3"},
+    ]);
+    let api = ScriptedApi::new([failure(
+        422,
+        "the server rejected our request due to an error in our request",
+    )]);
+    let write = Write::PatchPod {
+        key: key(Kind::Pod, "team-a", "worker-3"),
+        patch: patch.clone(),
+    };
+    assert!(matches!(perform(&api, write).await, Outcome::Conflict));
+    let asked = only(&api);
+    assert_eq!(asked.what, "PATCH /api/v1/namespaces/team-a/pods/worker-3");
+    assert_eq!(asked.body, patch);
+}
+
+#[tokio::test]
+async fn a_queue_is_made_where_there_is_none() {
+    let queue = json!({
+        "apiVersion": "muster.dev/v1alpha1", "kind": "Queue",
+        "metadata": {"name": "ml", "namespace": "team-a"}, "spec": {"team": "ml"},
+    });
+    let api = ScriptedApi::new([
+        failure(404, "not found"),
+        (201, queue.clone()),
+        (200, queue),
+    ]);
+    let write = Write::PublishQueue {
+        namespace: "team-a".to_owned(),
+        team: "ml".to_owned(),
+        status: Box::default(),
+    };
+    assert!(matches!(
+        perform(&api, write).await,
+        Outcome::Done(Some(Object::Queue(_)))
+    ));
+    let what: Vec<String> = api.asked().into_iter().map(|asked| asked.what).collect();
+    let queues = "/apis/muster.dev/v1alpha1/namespaces/team-a/queues";
+    assert_eq!(
+        what,
+        [
+            format!("PATCH {queues}/ml/status"),
+            format!("POST {queues}"),
+            format!("PATCH {queues}/ml/status")
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_gang_is_deleted_only_if_it_is_the_one_that_was_seen() {
+    let deleted =
+        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
+    let api = ScriptedApi::new([(200, deleted)]);
+    let write = Write::DeleteGang {
+        key: key(Kind::Gang, "team-a", "job-x"),
+        uid: "u-1".to_owned(),
+    };
+    assert!(matches!(perform(&api, write).await, Outcome::Done(None)));
+    let asked = only(&api);
+    assert_eq!(
+        asked.what,
+        "DELETE /apis/muster.dev/v1alpha1/namespaces/team-a/gangs/job-x"
+    );
+    assert_eq!(asked.body["preconditions"]["uid"], "u-1");
+}
+
+#[tokio::test]
+async fn an_answer_that_never_comes_is_unknown_and_nothing_is_sent_twice() {
+    let api = ScriptedApi::new([]);
+    let write = Write::CreateLedger {
+        spec: LedgerSpec::default(),
+    };
+    assert!(matches!(perform(&api, write).await, Outcome::Unknown));
+    only(&api);
+    let api = ScriptedApi::new([failure(504, "timeout")]);
+    let write = Write::CreateLedger {
+        spec: LedgerSpec::default(),
+    };
+    assert!(matches!(perform(&api, write).await, Outcome::Unknown));
+    only(&api);
+}
+
+#[tokio::test]
+async fn an_object_is_read_from_the_store() {
+    let api = ScriptedApi::new([(200, node_devices("7", &[])), failure(404, "not found")]);
+    let read = || Write::ReadObject {
+        key: key(Kind::NodeDevices, "", "node-a"),
+    };
+    assert!(matches!(
+        perform(&api, read()).await,
+        Outcome::Done(Some(Object::NodeDevices(_)))
+    ));
+    assert!(matches!(perform(&api, read()).await, Outcome::NotFound));
+    assert!(
+        api.asked()
+            .iter()
+            .all(|asked| !asked.query.contains("resourceVersion")),
+        "any resourceVersion would allow an answer from a cache"
+    );
+}
+
+#[test]
+fn an_event_is_one_that_kubernetes_accepts() {
+    let note = EventNote {
+        api_version: "v1".to_owned(),
+        kind: "Pod".to_owned(),
+        namespace: "team-a".to_owned(),
+        name: "p".repeat(253),
+        uid: "u-1".to_owned(),
+        warning: true,
+        reason: Reason::WaitingForQuota,
+        note: "asked for 8 GPUs, 4 are left".to_owned(),
+    };
+    let now = Timestamp::from_second(1_800_000_000).unwrap();
+    let event = event(&note, &"i".repeat(200), now);
+    let name = event.metadata.name.unwrap();
+    assert!(name.len() <= 253, "{}", name.len());
+    assert_eq!(event.reason.as_deref(), Some("WaitingForQuota"));
+    assert_eq!(event.type_.as_deref(), Some("Warning"));
+    assert_eq!(event.reporting_instance.unwrap().len(), 128);
+    assert_eq!(event.regarding.unwrap().uid.as_deref(), Some("u-1"));
+}

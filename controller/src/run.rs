@@ -1,0 +1,85 @@
+//! `run`: follows until the lease is ours, leads until it is not, then ends.
+
+use anyhow::Context;
+use muster_cluster::protocol::Machine;
+use muster_serve::{
+    Program, Shutdown,
+    lease::{self, Leadership},
+};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    args::RunArgs, ca_bundle::CaBundleKeeper, extender_probe, feed::Feed, leader::Leader,
+    metrics::ControllerMetrics, perform::Performer,
+};
+
+/// Runs the controller until it is told to stop or must not lead any more.
+pub async fn run(args: RunArgs) -> anyhow::Result<()> {
+    let program =
+        Program::start("muster-controller", env!("CARGO_PKG_VERSION"), &args.serve).await?;
+    let metrics = ControllerMetrics::register(&program.metrics);
+    let feed = Feed::open(
+        &program.readiness,
+        &program.metrics,
+        program.watch_client().await?,
+    );
+    let writes = program.write_client().await?;
+    let extender_ready = extender_probe::spawn(&args.extender_ready_urls, &program.shutdown)
+        .context("--extender-ready-url")?;
+
+    // The lease is given up only after the work has ended, so it does not heed the signal itself; and it has a
+    // client of its own, so that no flood of writes delays a renewal.
+    let lease_stop = CancellationToken::new();
+    let lease_client = program.write_client().await?;
+    let (leadership, lease_task) =
+        lease::spawn(lease_client, args.lease_settings(), lease_stop.clone())?;
+
+    let machine = Machine::new(args.protocol_config()?, args.identity.clone());
+    let keeper = CaBundleKeeper {
+        authorities: args.webhook_authorities(writes.clone()),
+        mutating: args.webhooks.mutating_configurations.clone(),
+        validating: args.webhooks.validating_configurations.clone(),
+    };
+    let shutdown = program.shutdown.clone();
+    program.shutdown.spawn_essential("controller", async move {
+        let mut feed = feed;
+        let mut leadership = leadership;
+        if !follow(&mut feed, &mut leadership, &shutdown).await {
+            return Ok(());
+        }
+        let stop = shutdown.token().clone();
+        shutdown.spawn(stop.run_until_cancelled_owned(keeper.keep(writes.clone())));
+        let leader = Leader {
+            feed,
+            machine,
+            performer: Performer::new(writes, args.identity),
+            metrics,
+            leadership,
+            extender_ready,
+            stop: shutdown.token().clone(),
+        };
+        leader.lead().await
+    });
+
+    let ended = program.finish().await;
+    lease_stop.cancel();
+    lease_task.await?;
+    Ok(ended?)
+}
+
+/// Keeps the watches going until we lead: readiness says that this replica could take over. What is seen meanwhile is
+/// dropped, because a leader reads everything anew. False: told to stop first.
+async fn follow(
+    feed: &mut Feed,
+    leadership: &mut watch::Receiver<Leadership>,
+    shutdown: &Shutdown,
+) -> bool {
+    loop {
+        tokio::select! {
+            () = shutdown.requested() => return false,
+            leads = leadership.wait_for(|leadership| *leadership == Leadership::Leader) => return leads.is_ok(),
+            _ = feed.next() => {}
+        }
+    }
+}

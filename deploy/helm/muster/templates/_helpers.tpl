@@ -1,0 +1,170 @@
+{{/* Prefix of the names of all objects. */}}
+{{- define "muster.name" -}}
+{{ .Release.Name }}
+{{- end }}
+
+{{- define "muster.labels" -}}
+app.kubernetes.io/name: muster
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{/* Labels of the pods of one program. Call with (list . "webhook"). */}}
+{{- define "muster.selector" -}}
+app.kubernetes.io/name: muster
+app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{- define "muster.image" -}}
+{{- with .Values.image.digest -}}
+{{ $.Values.image.repository }}@{{ . }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end }}
+
+{{/* Port of an address IP:PORT. */}}
+{{- define "muster.port" -}}
+{{ regexFind "[0-9]+$" . }}
+{{- end }}
+
+{{/* Flags that every program has. Call with (list . ADMIN-ADDRESS). */}}
+{{- define "muster.serveArgs" -}}
+- --admin-addr={{ index . 1 }}
+- --log-level={{ (index . 0).Values.logLevel }}
+- --log-format={{ (index . 0).Values.logFormat }}
+{{- end }}
+
+{{- define "muster.probes" -}}
+livenessProbe:
+  httpGet: {path: /healthz, port: admin}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /readyz, port: admin}
+  periodSeconds: 2
+  timeoutSeconds: 2
+  failureThreshold: 2
+{{- end }}
+
+{{/* Of programs that need nothing of their node. */}}
+{{- define "muster.unprivileged" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{/* Two replicas on one node fall together. Call with (list . "webhook"). */}}
+{{- define "muster.spread" -}}
+affinity:
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+    - weight: 100
+      podAffinityTerm:
+        topologyKey: kubernetes.io/hostname
+        labelSelector:
+          matchLabels: {{- include "muster.selector" . | nindent 12 }}
+{{- end }}
+
+{{/* Namespaces whose pods are none of Muster's business: a JSON list. */}}
+{{- define "muster.excludedNamespaces" -}}
+{{ append .Values.excludedNamespaces .Release.Namespace | uniq | sortAlpha | toJson }}
+{{- end }}
+
+{{/* Names that a certificate is valid for. Call with (list . "webhook" MORE-NAMES). */}}
+{{- define "muster.tlsNames" -}}
+{{- $root := index . 0 -}}
+{{- $host := printf "%s-%s.%s.svc" (include "muster.name" $root) (index . 1) $root.Release.Namespace -}}
+{{ concat (list $host (printf "%s.cluster.local" $host)) (index . 2) | uniq | join "," }}
+{{- end }}
+
+{{/* CEL over `object`, a Pod: whether it is managed. Generated from muster_cluster::managed for one stand-in
+     resource; the chart's list is put in its place. */}}
+{{- define "muster.managedCel" -}}
+{{- $terms := list -}}
+{{- range .Values.managedResources -}}
+{{- if hasSuffix "*" . -}}
+{{- $terms = append $terms (printf "r.startsWith('%s')" (trimSuffix "*" .)) -}}
+{{- else -}}
+{{- $terms = append $terms (printf "r == '%s'" .) -}}
+{{- end -}}
+{{- end -}}
+{{ .Files.Get "files/managed.cel" | trim | replace "r == 'muster.dev/listed-resource'" ($terms | join " || " | default "false") }}
+{{- end }}
+
+{{/* CEL over `object`, a Pod: whether it carries our gate and names no node. Generated likewise. */}}
+{{- define "muster.gatedCel" -}}
+{{ .Files.Get "files/gated.cel" | trim }}
+{{- end }}
+
+{{- define "muster.controllerUsername" -}}
+system:serviceaccount:{{ .Release.Namespace }}:{{ include "muster.name" . }}-controller
+{{- end }}
+
+{{- define "muster.driverUsername" -}}
+system:serviceaccount:{{ .Release.Namespace }}:{{ include "muster.name" . }}-driver
+{{- end }}
+
+{{/* What the policies do with what they find. */}}
+{{- define "muster.validationActions" -}}
+{{- if eq .Values.mode "Enforce" }}[Deny]{{ else }}[Audit]{{ end -}}
+{{- end }}
+
+{{/* Binding of a policy of the same name. Call with (list . "muster-pod-gate" NAMESPACED?): in namespaces that are
+     none of Muster's business the rules on pods do not hold. By the label that only the API server writes. */}}
+{{- define "muster.policyBinding" -}}
+{{- $root := index . 0 }}
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: {{ index . 1 }}
+  labels: {{- include "muster.labels" $root | nindent 4 }}
+spec:
+  policyName: {{ index . 1 }}
+  validationActions: {{ include "muster.validationActions" $root }}
+  {{- if index . 2 }}
+  matchResources:
+    namespaceSelector:
+      matchExpressions:
+      - {key: kubernetes.io/metadata.name, operator: NotIn, values: {{ include "muster.excludedNamespaces" $root }}}
+  {{- end }}
+{{- end }}
+
+{{/* CEL: whether the request is the controller's. */}}
+{{- define "muster.byController" -}}
+request.userInfo.username == '{{ include "muster.controllerUsername" . }}'
+{{- end }}
+
+{{/* CEL lists of the keys that only the controller writes, and of those that are fixed once the pod exists. */}}
+{{- define "muster.controllerAnnotations" -}}
+['muster.dev/rank', 'muster.dev/attempt', 'muster.dev/gang-name', 'muster.dev/placement']
+{{- end }}
+{{- define "muster.fixedLabels" -}}
+['muster.dev/gang', 'muster.dev/tier']
+{{- end }}
+{{- define "muster.fixedAnnotations" -}}
+['muster.dev/gang-size', 'muster.dev/topology-required', 'muster.dev/topology-preferred', 'muster.dev/gpus', 'muster.dev/vram', 'muster.dev/interconnect', 'muster.dev/container']
+{{- end }}
+
+{{/* CEL: whether every one of these keys is the same in variables old and new. Call with (list "labels" KEYS). */}}
+{{- define "muster.unchanged" -}}
+{{ index . 1 }}.all(k, (k in variables.{{ index . 0 }}) == (k in variables.old_{{ index . 0 }}) && (!(k in variables.{{ index . 0 }}) || variables.{{ index . 0 }}[k] == variables.old_{{ index . 0 }}[k]))
+{{- end }}
+
+{{/* CEL variables: labels and annotations as they are and as they were. */}}
+{{- define "muster.metadataVariables" -}}
+{{- range $object, $prefix := dict "object" "" "oldObject" "old_" }}
+{{- range $field := list "labels" "annotations" }}
+- name: {{ $prefix }}{{ $field }}
+  expression: "{{ $object }} != null && has({{ $object }}.metadata.{{ $field }}) ? {{ $object }}.metadata.{{ $field }} : {}"
+{{- end }}
+{{- end }}
+{{- end }}

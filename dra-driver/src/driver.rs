@@ -1,0 +1,408 @@
+//! The machine of [`crate::prepare`] on a real node: performs its effects.
+//!
+//! One task owns the machine and feeds it one input at a time. Whatever takes time (disk, lock, NVML, API server)
+//! runs in tasks of its own and comes back as an input, so that an Unprepare is never behind a slow call of
+//! another kind. What this loop loses in a crash is calls, which the kubelet repeats.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
+
+use muster_serve::Condition;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::{
+    kubernetes::Kubernetes,
+    metrics::DriverMetrics,
+    prepare::{
+        Answer, CallId, ClaimRef, Config, DiskFailure, Effect, InUse, Input, Inventory, Locked,
+        Machine, Milliseconds, Probe, Record, RecordState, RecordedDevice, Ticket, Write,
+    },
+    probe::Prober,
+    store::{Guard, Store},
+};
+
+/// Everything outside that the machine acts on.
+#[derive(Clone, Debug)]
+pub struct World {
+    /// The checkpoint and the CDI files.
+    pub store: Store,
+    /// Who uses the hardware.
+    pub prober: Prober,
+    /// The API server.
+    pub kubernetes: Kubernetes,
+}
+
+/// A call of the kubelet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Prepare a claim.
+    Prepare,
+    /// Give it back.
+    Unprepare,
+}
+
+/// How to reach the machine. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    messages: mpsc::UnboundedSender<Message>,
+}
+
+/// What reaches the task.
+enum Message {
+    Call(Kind, ClaimRef, oneshot::Sender<Answer>),
+    Input(Input),
+    /// The lock is held; the guard stays with the task until the commit.
+    Locked(Ticket, Locked, Option<Guard>),
+}
+
+impl Handle {
+    /// Has a claim prepared or given back, and waits for the answer. `None`: the driver is stopping.
+    pub async fn call(&self, kind: Kind, claim: ClaimRef) -> Option<Answer> {
+        let (answer, wait) = oneshot::channel();
+        self.messages
+            .send(Message::Call(kind, claim, answer))
+            .ok()?;
+        wait.await.ok()
+    }
+
+    /// Tells the machine something.
+    pub fn tell(&self, input: Input) {
+        // Nobody listens any more once the driver is stopping.
+        let _ = self.messages.send(Message::Input(input));
+    }
+}
+
+/// The task that owns the machine.
+#[derive(Debug)]
+pub struct Driver {
+    machine: Machine,
+    world: World,
+    handle: Handle,
+    messages: mpsc::UnboundedReceiver<Message>,
+    started: Instant,
+    calls: BTreeMap<CallId, (Kind, Instant, oneshot::Sender<Answer>)>,
+    next_call: u64,
+    guard: Option<Guard>,
+    inventory: Inventory,
+    held: watch::Sender<BTreeSet<String>>,
+    /// Holds once the node's state on disk is known to be good, and the status says so.
+    acknowledged: Condition,
+    metrics: DriverMetrics,
+}
+
+impl std::fmt::Debug for Message {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Call(kind, claim, _) => write!(formatter, "{kind:?} {claim}"),
+            Self::Input(input) => write!(formatter, "{input:?}"),
+            Self::Locked(ticket, ..) => write!(formatter, "Locked {ticket:?}"),
+        }
+    }
+}
+
+impl Driver {
+    /// A driver that has not started; `held` is told which devices to taint.
+    pub fn new(
+        config: Config,
+        world: World,
+        held: watch::Sender<BTreeSet<String>>,
+        acknowledged: Condition,
+        metrics: DriverMetrics,
+    ) -> Self {
+        let (sender, messages) = mpsc::unbounded_channel();
+        Self {
+            machine: Machine::new(config),
+            world,
+            handle: Handle { messages: sender },
+            messages,
+            started: Instant::now(),
+            calls: BTreeMap::new(),
+            next_call: 0,
+            guard: None,
+            inventory: Inventory::new(),
+            held,
+            acknowledged,
+            metrics,
+        }
+    }
+
+    /// How to reach it.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Runs until it is dropped.
+    pub async fn run(mut self) {
+        self.feed(Input::Tick);
+        loop {
+            let wake = self.machine.wake_at().map(|at| {
+                let wait = at.0.saturating_sub(self.now().0);
+                std::time::Duration::from_millis(wait)
+            });
+            let sleep = async {
+                match wake {
+                    Some(wait) => tokio::time::sleep(wait).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                message = self.messages.recv() => match message {
+                    Some(message) => self.receive(message),
+                    None => return,
+                },
+                () = sleep => self.feed(Input::Tick),
+            }
+        }
+    }
+
+    fn now(&self) -> Milliseconds {
+        Milliseconds(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
+    }
+
+    fn receive(&mut self, message: Message) {
+        match message {
+            Message::Call(kind, claim, answer) => {
+                let call = CallId(self.next_call);
+                self.next_call += 1;
+                tracing::info!(?kind, call = call.0, %claim, "called");
+                self.calls.insert(call, (kind, Instant::now(), answer));
+                self.feed(match kind {
+                    Kind::Prepare => Input::Prepare(call, claim),
+                    Kind::Unprepare => Input::Unprepare(call, claim),
+                });
+            }
+            Message::Input(input) => {
+                if let Input::Inventory(inventory) = &input {
+                    self.inventory.clone_from(inventory);
+                }
+                self.feed(input);
+            }
+            Message::Locked(ticket, locked, guard) => {
+                self.guard = guard;
+                if let Ok(disk) = &locked.disk {
+                    self.acknowledged.set(disk.acknowledged.is_some());
+                }
+                self.feed(Input::Locked(ticket, locked));
+            }
+        }
+    }
+
+    fn feed(&mut self, input: Input) {
+        let effects = self.machine.input(self.now(), input);
+        for effect in effects {
+            self.perform(effect);
+        }
+    }
+
+    fn perform(&mut self, effect: Effect) {
+        let world = self.world.clone();
+        let handle = self.handle.clone();
+        match effect {
+            Effect::Lock {
+                ticket,
+                probe,
+                read_node_devices,
+            } => {
+                tokio::spawn(async move {
+                    let (locked, guard) = lock(world, probe, read_node_devices).await;
+                    let _ = handle.messages.send(Message::Locked(ticket, locked, guard));
+                });
+            }
+            Effect::Commit { ticket, writes } => {
+                let guard = self.guard.take();
+                tokio::task::spawn_blocking(move || {
+                    let result = commit(&world.store, guard, &writes);
+                    handle.tell(Input::Committed(ticket, result));
+                });
+            }
+            Effect::ReadClaim(call, claim) => {
+                tokio::spawn(async move {
+                    let read = world.kubernetes.claim(&claim).await;
+                    handle.tell(Input::ClaimRead(call, read));
+                });
+            }
+            Effect::ReadNodeDevices => {
+                tokio::spawn(async move {
+                    let read = world.kubernetes.node_devices().await;
+                    handle.tell(Input::NodeDevicesRead(read));
+                });
+            }
+            Effect::Gather => {
+                let inventory = self.inventory.clone();
+                tokio::spawn(async move {
+                    let found = gather(world, inventory).await;
+                    if let Err(cause) = &found {
+                        tracing::warn!(cause, "the records cannot be rebuilt yet");
+                    }
+                    handle.tell(Input::Gathered(found));
+                });
+            }
+            Effect::WriteStatus {
+                uid,
+                resource_version,
+                status,
+            } => {
+                tokio::spawn(async move {
+                    let outcome = world
+                        .kubernetes
+                        .write_status(uid, resource_version, &status)
+                        .await;
+                    handle.tell(Input::StatusWritten(outcome));
+                });
+            }
+            Effect::Answer(call, answer) => self.answer(call, answer),
+            Effect::TaintHeld(devices) => {
+                self.metrics
+                    .held
+                    .set(i64::try_from(devices.len()).unwrap_or(i64::MAX));
+                self.held.send_replace(devices);
+            }
+        }
+    }
+
+    fn answer(&mut self, call: CallId, answer: Answer) {
+        let Some((kind, since, sender)) = self.calls.remove(&call) else {
+            return;
+        };
+        let seconds = since.elapsed();
+        self.metrics.answered(kind, &answer, seconds);
+        match &answer {
+            Answer::Refused(refusal) => {
+                tracing::warn!(?kind, call = call.0, %refusal, ?seconds, "refused");
+            }
+            Answer::Prepared(devices) => {
+                let devices: Vec<_> = devices.iter().map(|device| &device.device).collect();
+                tracing::info!(?kind, call = call.0, ?devices, ?seconds, "prepared");
+            }
+            Answer::Unprepared => tracing::info!(?kind, call = call.0, ?seconds, "unprepared"),
+        }
+        // The kubelet may have given up.
+        let _ = sender.send(answer);
+    }
+}
+
+/// Takes the lock and looks at what is asked. Without the lock there is no disk to decide on.
+async fn lock(
+    world: World,
+    probe: Option<Probe>,
+    read_node_devices: bool,
+) -> (Locked, Option<Guard>) {
+    let World {
+        store,
+        prober,
+        kubernetes,
+    } = world;
+    let look = move || -> Result<_, DiskFailure> {
+        let guard = store
+            .lock()
+            .map_err(|error| DiskFailure(error.to_string()))?;
+        let disk = store.load(&guard)?;
+        let in_use = probe.map(|probe| prober.look(&probe, &disk));
+        Ok((guard, disk, in_use))
+    };
+    match tokio::task::spawn_blocking(look).await {
+        Ok(Ok((guard, disk, in_use))) => {
+            let node_devices = if read_node_devices {
+                Some(kubernetes.node_devices().await)
+            } else {
+                None
+            };
+            let locked = Locked {
+                disk: Ok(disk),
+                in_use,
+                node_devices,
+            };
+            (locked, Some(guard))
+        }
+        Ok(Err(failure)) => (without_disk(failure), None),
+        Err(panicked) => (without_disk(DiskFailure(panicked.to_string())), None),
+    }
+}
+
+fn without_disk(failure: DiskFailure) -> Locked {
+    tracing::error!(%failure, "the checkpoint cannot be used");
+    Locked {
+        disk: Err(failure),
+        in_use: None,
+        node_devices: None,
+    }
+}
+
+fn commit(store: &Store, guard: Option<Guard>, writes: &[Write]) -> Result<(), DiskFailure> {
+    match guard {
+        Some(guard) => writes
+            .iter()
+            .try_for_each(|change| store.apply(&guard, change)),
+        None if writes.is_empty() => Ok(()),
+        None => Err(DiskFailure("the lock is not held".to_owned())),
+    }
+}
+
+/// What may have been prepared before the checkpoint was lost: what has a CDI file, and what is allocated here and
+/// in use. A claim of neither kind may be prepared anew without harm.
+async fn gather(world: World, inventory: Inventory) -> Result<Vec<Record>, String> {
+    let store = world.store.clone();
+    let in_cdi = tokio::task::spawn_blocking(move || store.records_in_cdi())
+        .await
+        .map_err(|panicked| panicked.to_string())?
+        .map_err(|failure| failure.to_string())?;
+    let claims = world
+        .kubernetes
+        .claims_here()
+        .await
+        .map_err(|error| format!("ResourceClaims: {error}"))?;
+    let mut records: Vec<Record> = Vec::new();
+    let mut missing = Vec::new();
+    for claim in claims {
+        match in_cdi.get(&claim.reference.uid) {
+            Some(Some(_)) => {}
+            Some(None) => records.extend(recorded(&claim, &inventory)),
+            None => missing.push(claim),
+        }
+    }
+    records.extend(in_cdi.into_values().flatten());
+    let prober = world.prober.clone();
+    let running = tokio::task::spawn_blocking(move || {
+        missing
+            .iter()
+            .filter_map(|claim| recorded(claim, &inventory))
+            .filter(|record| prober.claim(record.units(), &record.pods) != InUse::No)
+            .collect::<Vec<_>>()
+    })
+    .await
+    .map_err(|panicked| panicked.to_string())?;
+    records.extend(running);
+    for record in &mut records {
+        record.state = RecordState::Prepared;
+    }
+    Ok(records)
+}
+
+/// The record that a claim would have. A device that is not there has no Unit to protect.
+fn recorded(claim: &crate::prepare::Claim, inventory: &Inventory) -> Option<Record> {
+    let devices: Vec<RecordedDevice> = claim
+        .devices
+        .iter()
+        .flatten()
+        .filter_map(|allocated| {
+            let facts = inventory.get(&allocated.device)?;
+            Some(RecordedDevice {
+                request: allocated.request.clone(),
+                pool: allocated.pool.clone(),
+                device: allocated.device.clone(),
+                unit: facts.unit.clone(),
+                minor: facts.minor,
+                admin_access: allocated.admin_access,
+            })
+        })
+        .collect();
+    (!devices.is_empty()).then(|| Record {
+        claim: claim.reference.clone(),
+        state: RecordState::Prepared,
+        call: None,
+        pods: claim.pods.clone(),
+        devices,
+    })
+}

@@ -1,0 +1,124 @@
+//! Health of the devices, as a stream for the kubelet.
+//!
+//! The kubelet calls a device Unknown 30 s after it last heard of it, so the complete list is sent again before
+//! that. Until faults are handled (their own issue) a device is healthy if NVML lists it, unhealthy if it does
+//! not any more, unknown if NVML does not answer.
+
+use std::{
+    pin::Pin,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use futures::{Stream, StreamExt, stream};
+use muster_kubelet_api::health::{v1, v1alpha1};
+use tokio::sync::watch;
+use tonic::{Request, Response, Status};
+
+use crate::inventory::KnownGpus;
+
+/// How often the list is sent without a change.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// What NVML last said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sight {
+    /// The GPUs; `None` before the first answer.
+    pub known: Option<KnownGpus>,
+    /// Why NVML does not answer now, if so.
+    pub failure: Option<String>,
+}
+
+/// The health service.
+#[derive(Clone, Debug)]
+pub struct Health {
+    /// The node, whose name the pool has.
+    pub node: String,
+    /// What NVML says.
+    pub sight: watch::Receiver<Sight>,
+}
+
+struct DeviceHealth {
+    device: String,
+    status: v1::HealthStatus,
+    message: String,
+}
+
+fn healths(sight: &Sight) -> Vec<DeviceHealth> {
+    let gpus = sight.known.iter().flat_map(|known| &known.gpus);
+    gpus.map(|known| {
+        let (status, message) = match (&sight.failure, known.gone) {
+            (Some(failure), _) => (v1::HealthStatus::Unknown, failure.clone()),
+            (None, true) => (
+                v1::HealthStatus::Unhealthy,
+                format!("GPU {} is not seen any more", known.gpu.uuid),
+            ),
+            (None, false) => (v1::HealthStatus::Healthy, String::new()),
+        };
+        DeviceHealth {
+            device: known.gpu.device_name(),
+            status,
+            message,
+        }
+    })
+    .collect()
+}
+
+fn unix_seconds() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .ok()
+        .and_then(|since| i64::try_from(since.as_secs()).ok())
+        .unwrap_or_default()
+}
+
+type BoxStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// The list now, after every change, and at every heartbeat; ends with the driver.
+fn lists(sight: watch::Receiver<Sight>) -> impl Stream<Item = Vec<DeviceHealth>> + Send {
+    stream::unfold((sight, true), |(mut sight, first)| async move {
+        if !first {
+            let changed = tokio::time::timeout(HEARTBEAT, sight.changed()).await;
+            if matches!(changed, Ok(Err(_))) {
+                return None;
+            }
+        }
+        let list = healths(&sight.borrow_and_update());
+        Some((list, (sight, false)))
+    })
+}
+
+macro_rules! serve {
+    ($version:ident) => {
+        #[tonic::async_trait]
+        impl $version::dra_resource_health_server::DraResourceHealth for Health {
+            type NodeWatchResourcesStream = BoxStream<$version::NodeWatchResourcesResponse>;
+
+            async fn node_watch_resources(
+                &self,
+                _request: Request<$version::NodeWatchResourcesRequest>,
+            ) -> Result<Response<Self::NodeWatchResourcesStream>, Status> {
+                let pool_name = self.node.clone();
+                let answer = move |list: Vec<DeviceHealth>| {
+                    let devices = list.into_iter().map(|health| $version::DeviceHealth {
+                        device: Some($version::DeviceIdentifier {
+                            pool_name: pool_name.clone(),
+                            device_name: health.device,
+                        }),
+                        health: health.status.into(),
+                        last_updated_time: unix_seconds(),
+                        health_check_timeout_seconds: 0,
+                        message: health.message,
+                    });
+                    Ok($version::NodeWatchResourcesResponse {
+                        devices: devices.collect(),
+                    })
+                };
+                let stream = lists(self.sight.clone()).map(answer);
+                Ok(Response::new(Box::pin(stream)))
+            }
+        }
+    };
+}
+
+serve!(v1);
+serve!(v1alpha1);

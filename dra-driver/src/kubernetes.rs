@@ -1,0 +1,145 @@
+//! The API server, as far as the driver needs it.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use backon::{ExponentialBuilder, Retryable};
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::{
+    Api, Client,
+    api::{ListParams, Patch, PatchParams},
+};
+use muster_api::{NodeDevices, NodeDevicesStatus, keys};
+use muster_serve::client::{CALL_LIMIT, CallError, within};
+
+use crate::prepare::{Claim, ClaimRef, Read, StatusOutcome};
+
+/// How long a claim is tried to be read inside a Prepare call: a failed call is repeated only after a minute.
+const CLAIM_LIMIT: Duration = Duration::from_secs(25);
+/// Claims per page of a list.
+const PAGE: u32 = 500;
+
+/// Calls of one node's driver.
+#[derive(Clone)]
+pub struct Kubernetes {
+    client: Client,
+    node: String,
+}
+
+impl fmt::Debug for Kubernetes {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Kubernetes")
+            .field("node", &self.node)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Kubernetes {
+    /// `client` is for single calls; nothing is sent twice by it.
+    pub fn new(client: Client, node: String) -> Self {
+        Self { client, node }
+    }
+
+    /// Reads a claim, and tries again while there is no answer.
+    pub async fn claim(&self, reference: &ClaimRef) -> Read<Claim> {
+        let read = || self.claim_once(reference);
+        let backoff = ExponentialBuilder::default()
+            .with_min_delay(Duration::from_millis(100))
+            .with_max_delay(Duration::from_secs(2))
+            .without_max_times()
+            .with_total_delay(Some(CLAIM_LIMIT));
+        let attempts = read.retry(backoff).when(|error| !is_final(error));
+        match tokio::time::timeout(CLAIM_LIMIT, attempts).await {
+            Ok(Ok(Some(object))) => match Claim::read(&object, keys::DRIVER) {
+                Ok(claim) => Read::Found(claim),
+                Err(error) => Read::Failed(error.to_string()),
+            },
+            Ok(Ok(None)) => Read::Absent,
+            Ok(Err(error)) => Read::Failed(error.to_string()),
+            Err(_) => Read::Failed(format!("no answer in {} s", CLAIM_LIMIT.as_secs())),
+        }
+    }
+
+    /// Whether the claim's object is gone, or another has its name.
+    pub async fn claim_is_gone(&self, reference: &ClaimRef) -> Result<bool, CallError> {
+        let object = self.claim_once(reference).await?;
+        Ok(object.is_none_or(|object| object.metadata.uid.as_ref() != Some(&reference.uid)))
+    }
+
+    async fn claim_once(&self, reference: &ClaimRef) -> Result<Option<ResourceClaim>, CallError> {
+        let api: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &reference.namespace);
+        within(CALL_LIMIT, api.get_opt(&reference.name)).await
+    }
+
+    /// All claims that have devices of this node and are reserved for somebody.
+    pub async fn claims_here(&self) -> Result<Vec<Claim>, CallError> {
+        let api: Api<ResourceClaim> = Api::all(self.client.clone());
+        let mut params = ListParams::default().limit(PAGE);
+        let mut claims = Vec::new();
+        loop {
+            let page = within(CALL_LIMIT, api.list(&params)).await?;
+            let here = |claim: &Claim| {
+                let devices = claim.devices.iter().flatten();
+                devices.into_iter().any(|device| device.pool == self.node) && !claim.pods.is_empty()
+            };
+            claims.extend(
+                page.items
+                    .iter()
+                    .filter_map(|object| Claim::read(object, keys::DRIVER).ok())
+                    .filter(here),
+            );
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => return Ok(claims),
+            }
+        }
+    }
+
+    /// Reads this node's `NodeDevices` from the API server, not from a cache.
+    pub async fn node_devices(&self) -> Read<Arc<NodeDevices>> {
+        let api: Api<NodeDevices> = Api::all(self.client.clone());
+        // A GET without resourceVersion is a quorum read.
+        match within(CALL_LIMIT, api.get_opt(&self.node)).await {
+            Ok(Some(object)) => Read::Found(Arc::new(object)),
+            Ok(None) => Read::Absent,
+            Err(error) => Read::Failed(error.to_string()),
+        }
+    }
+
+    /// Writes the status. The preconditions make a late or repeated write harmless: the first one that was applied
+    /// has changed the version.
+    pub async fn write_status(
+        &self,
+        uid: Option<String>,
+        resource_version: Option<String>,
+        status: &NodeDevicesStatus,
+    ) -> StatusOutcome {
+        let api: Api<NodeDevices> = Api::all(self.client.clone());
+        let params = PatchParams {
+            field_manager: Some(keys::FIELD_MANAGER_DRIVER.to_owned()),
+            ..PatchParams::default()
+        };
+        // `held` is written also when it is empty: left out, a merge would keep the old list.
+        let patch = serde_json::json!({
+            "metadata": {"uid": uid, "resourceVersion": resource_version},
+            "status": {
+                "uid": status.uid,
+                "observedGeneration": status.observed_generation,
+                "bootId": status.boot_id,
+                "held": status.held,
+            },
+        });
+        let patch = Patch::Merge(&patch);
+        let call = api.patch_status(&self.node, &params, &patch);
+        match within(CALL_LIMIT, call).await {
+            Ok(object) => StatusOutcome::Written(Arc::new(object)),
+            Err(error) if matches!(error.status_code(), Some(404 | 409)) => StatusOutcome::Conflict,
+            Err(error) => StatusOutcome::Unknown(error.to_string()),
+        }
+    }
+}
+
+/// An answer that a repetition will not change.
+fn is_final(error: &CallError) -> bool {
+    matches!(error.status_code(), Some(400 | 403 | 404 | 422))
+}

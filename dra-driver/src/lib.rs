@@ -1,0 +1,22 @@
+//! The DRA kubelet plugin of Muster: publishes the GPUs of a node, and prepares claims on them.
+//!
+//! * [`prepare`]: what is done with a claim, as a state machine without IO; [`driver`]: the same on a real node.
+//! * [`store`]: the checkpoint. [`probe`]: who uses the hardware. [`inventory`], [`enumerate`]: which device is
+//!   which GPU. [`kubernetes`]: the API server.
+//! * [`kubelet`]: registration, DRA calls and health by gRPC. [`slices`]: what the node offers.
+//!
+//! **Invariant: what is in memory may be lost at any time.** Whatever another instance, or this one after a crash,
+//! must know is in the checkpoint before it is acted on.
+
+pub mod driver;
+pub mod enumerate;
+pub mod inventory;
+pub mod kubelet;
+pub mod kubernetes;
+pub mod metrics;
+pub mod orphans;
+pub mod prepare;
+pub mod probe;
+pub mod program;
+pub mod slices;
+pub mod store;

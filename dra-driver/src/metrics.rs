@@ -1,0 +1,114 @@
+//! What the driver counts.
+
+use std::time::Duration;
+
+use muster_api::Reason;
+use muster_serve::metrics::Metrics;
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+};
+
+use crate::{driver::Kind, prepare::Answer};
+
+/// Metrics of the driver. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct DriverMetrics {
+    calls: Family<CallLabels, Counter>,
+    seconds: Family<KindLabel, Histogram, fn() -> Histogram>,
+    overlaps: Counter,
+    /// Devices that are held without a permit.
+    pub held: Gauge,
+    /// GPUs that NVML lists.
+    pub gpus: Gauge,
+    /// Enumerations that failed.
+    pub nvml_failures: Counter,
+    /// Publications of ResourceSlices that failed.
+    pub slice_failures: Counter,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CallLabels {
+    call: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabel {
+    call: &'static str,
+}
+
+fn histogram() -> Histogram {
+    Histogram::new([0.005, 0.02, 0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 35.0])
+}
+
+impl DriverMetrics {
+    /// Registers the metrics; once per program.
+    pub fn register(metrics: &Metrics) -> Self {
+        let driver = Self {
+            calls: Family::default(),
+            seconds: Family::new_with_constructor(histogram),
+            overlaps: Counter::default(),
+            held: Gauge::default(),
+            gpus: Gauge::default(),
+            nvml_failures: Counter::default(),
+            slice_failures: Counter::default(),
+        };
+        metrics.register(|registry| {
+            let registry = registry.sub_registry_with_prefix("driver");
+            registry.register(
+                "claims",
+                "Claims that the kubelet had prepared or unprepared, by outcome",
+                driver.calls.clone(),
+            );
+            registry.register(
+                "claim_seconds",
+                "Time until a claim was answered, waits included",
+                driver.seconds.clone(),
+            );
+            registry.register(
+                "device_overlap_rejected",
+                "Claims refused because another holds their device",
+                driver.overlaps.clone(),
+            );
+            registry.register(
+                "held_devices",
+                "Devices that are held without a permit",
+                driver.held.clone(),
+            );
+            registry.register("gpus", "GPUs that NVML lists", driver.gpus.clone());
+            registry.register(
+                "nvml_failures",
+                "Enumerations of the GPUs that failed",
+                driver.nvml_failures.clone(),
+            );
+            registry.register(
+                "slice_publication_failures",
+                "Publications of ResourceSlices that failed",
+                driver.slice_failures.clone(),
+            );
+        });
+        driver
+    }
+
+    /// Counts an answer.
+    pub fn answered(&self, kind: Kind, answer: &Answer, after: Duration) {
+        let call = match kind {
+            Kind::Prepare => "prepare",
+            Kind::Unprepare => "unprepare",
+        };
+        let outcome = match answer {
+            Answer::Prepared(_) | Answer::Unprepared => "done",
+            Answer::Refused(refusal) => refusal.reason.map_or("Error", Reason::as_str),
+        };
+        self.calls
+            .get_or_create_owned(&CallLabels { call, outcome })
+            .inc();
+        self.seconds
+            .get_or_create_owned(&KindLabel { call })
+            .observe(after.as_secs_f64());
+        if kind == Kind::Prepare && outcome == Reason::DeviceHeld.as_str() {
+            self.overlaps.inc();
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What the node has heard: generation on disk first, then in the status.
+
+use std::collections::BTreeSet;
+
+use muster_api::{Held, NodeDevicesStatus};
+
+use super::{
+    disk::{Acknowledged, Disk, Record},
+    effect::{Effect, Write},
+    machine::Machine,
+    mutation::Mutation,
+    permit,
+    task::{After, Decision},
+    view::View,
+};
+
+impl Machine {
+    /// Records what was found, and from when on it counts, in one turn (rule 5). Records that survived win.
+    pub(super) fn decide_rebuild(
+        &mut self,
+        found: &[Record],
+        disk: &Disk,
+        read: Option<&Result<(), String>>,
+    ) -> Decision {
+        if disk.acknowledged.is_some() {
+            self.request_acknowledgement(false);
+            return (Vec::new(), After::Done);
+        }
+        if !matches!(read, Some(Ok(()))) {
+            self.retry_later();
+            return (Vec::new(), After::Done);
+        }
+        let mut writes: Vec<Write> = found
+            .iter()
+            .filter(|record| !disk.records.contains_key(&record.claim.uid))
+            .map(|record| Write::PutRecord(record.clone()))
+            .collect();
+        let heard = self.heard(self.config.enforce_unless_told);
+        writes.push(self.put_node(heard));
+        (writes, After::Changed(None))
+    }
+
+    /// Rule 4. Also works out what is held, which changes without a new generation.
+    pub(super) fn decide_acknowledge(
+        &mut self,
+        disk: &Disk,
+        read: Option<&Result<(), String>>,
+        effects: &mut Vec<Effect>,
+    ) -> Decision {
+        if matches!(read, Some(Err(_))) {
+            self.request_later();
+            return (Vec::new(), After::Done);
+        }
+        let Some(acknowledged) = &disk.acknowledged else {
+            self.gather(effects);
+            return (Vec::new(), After::Done);
+        };
+        let other =
+            matches!(self.view, View::Unknown) || acknowledged.uid.as_deref() != self.view.uid();
+        let older = !other && self.view.generation() < acknowledged.generation;
+        let blind = self.broken(Mutation::UidBlindAck) || self.broken(Mutation::NoUidInStatus);
+        if read.is_none() && ((other && !blind) || older) {
+            self.request_acknowledgement(true);
+            return (Vec::new(), After::Done);
+        }
+        if older {
+            // Even uncached: the object was restored from a backup, say. Nothing is promised backwards.
+            return (Vec::new(), After::Done);
+        }
+        let heard = self.heard(acknowledged.enforce);
+        let held = permit::held(disk, self.view.object());
+        self.taint_held(&held, heard.enforce, effects);
+        let status = self.status_to_write(held);
+        let late = self.broken(Mutation::AckBeforeDisk) && status.is_some();
+        let writes = if heard == *acknowledged || late {
+            Vec::new()
+        } else {
+            vec![self.put_node(heard)]
+        };
+        (writes, After::Acknowledged(status))
+    }
+
+    /// What this view, put on disk, promises. A lost object does not end its enforcement.
+    fn heard(&self, enforced: bool) -> Acknowledged {
+        Acknowledged {
+            uid: self.view.uid().map(str::to_owned),
+            generation: self.view.generation(),
+            enforce: self
+                .view
+                .object()
+                .map_or(enforced, |object| object.spec.enforce),
+        }
+    }
+
+    fn put_node(&self, acknowledged: Acknowledged) -> Write {
+        Write::PutNode {
+            boot_id: self.config.boot_id.clone(),
+            acknowledged: Some(acknowledged),
+        }
+    }
+
+    fn taint_held(&mut self, held: &[Held], enforce: bool, effects: &mut Vec<Effect>) {
+        let devices: BTreeSet<String> = held
+            .iter()
+            .filter(|_| enforce)
+            .flat_map(|held| held.devices.iter().cloned())
+            .collect();
+        self.taint(devices, effects);
+    }
+
+    fn status_to_write(&self, held: Vec<Held>) -> Option<NodeDevicesStatus> {
+        let object = self.view.object()?;
+        let status = NodeDevicesStatus {
+            uid: object.metadata.uid.clone().unwrap_or_default(),
+            observed_generation: self.view.generation(),
+            boot_id: self.config.boot_id.clone(),
+            held,
+        };
+        (object.status.as_ref() != Some(&status)).then_some(status)
+    }
+}

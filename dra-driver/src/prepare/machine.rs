@@ -1,0 +1,310 @@
+//! The machine: what is under way.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_api::NodeDevicesStatus;
+
+use super::{
+    claim::{Claim, ClaimRef},
+    effect::{Answer, CallId, Effect, Input, Inventory, Milliseconds},
+    mutation::Mutation,
+    queue::{Queue, Turn},
+    view::View,
+};
+
+/// How long a waiting call sleeps if nothing happens: another instance on the same disk may have
+/// released what it waits for.
+const POLL_MILLISECONDS: u64 = 500;
+/// How often a missing permit is looked for past the watch.
+const READ_AGAIN_MILLISECONDS: u64 = 5_000;
+/// When what failed for reasons outside is tried again.
+const RETRY_MILLISECONDS: u64 = 1_000;
+
+/// What an instance is told at its start.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Tells this instance from every other that ever ran on the node.
+    pub instance: String,
+    /// Name of the node.
+    pub node: String,
+    /// Boot id of the node. Records of another boot are void: nothing they gave survived.
+    pub boot_id: String,
+    /// Whether permits are enforced while there has never been a `NodeDevices` object that says it.
+    pub enforce_unless_told: bool,
+    /// How long a Prepare call waits for a permit or for a holder. The kubelet gives up after 45,000, and repeats a
+    /// failed call only after 60,000 to 90,000.
+    pub wait_milliseconds: u64,
+    /// A rule that is broken on purpose.
+    #[cfg(feature = "mutations")]
+    pub mutation: Option<Mutation>,
+}
+
+/// One instance of the driver. See the [module](super).
+#[derive(Debug)]
+pub struct Machine {
+    pub(super) config: Config,
+    pub(super) inventory: Option<Inventory>,
+    pub(super) view: View,
+    pub(super) calls: BTreeMap<CallId, Call>,
+    pub(super) queue: Queue,
+    pub(super) turn: Option<Turn>,
+    pub(super) next_ticket: u64,
+    now: Milliseconds,
+    pub(super) reading: bool,
+    pub(super) read_at: Option<Milliseconds>,
+    pub(super) gathering: bool,
+    pub(super) writing_status: bool,
+    retry_at: Option<Milliseconds>,
+    tainted: Option<BTreeSet<String>>,
+}
+
+/// A Prepare call under way.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) claim: ClaimRef,
+    pub(super) give_up_at: Milliseconds,
+    pub(super) stage: Stage,
+    /// The claim, once it was read.
+    pub(super) found: Option<Claim>,
+    /// Whether `NodeDevices` was read uncached for this call.
+    pub(super) looked: bool,
+    /// Under [`Mutation::PermitBeforeWaitOnly`]: the permit was seen once.
+    pub(super) permitted: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// Wants the lock to leave its mark.
+    Mark,
+    /// Its claim is being read.
+    Reading,
+    /// Wants the lock to record.
+    Record,
+    /// Waits for what the refusal says, or for the poll.
+    Waiting { until: Milliseconds },
+    /// Wants the lock to take its mark away, then answers.
+    Leave(Answer),
+    /// Wants the lock to undo what a failed write left, then answers.
+    Undo(Answer),
+}
+
+impl Machine {
+    /// An instance that has just started. The first [`Input`] sets it going.
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            inventory: None,
+            view: View::Unknown,
+            calls: BTreeMap::new(),
+            queue: Queue {
+                acknowledge: true,
+                uncached: true,
+                ..Queue::default()
+            },
+            turn: None,
+            next_ticket: 0,
+            now: Milliseconds::default(),
+            reading: false,
+            read_at: None,
+            gathering: false,
+            writing_status: false,
+            retry_at: None,
+            tainted: None,
+        }
+    }
+
+    /// When a [`Input::Tick`] is due at the latest; `None` while nothing waits for time.
+    pub fn wake_at(&self) -> Option<Milliseconds> {
+        self.calls
+            .values()
+            .filter_map(|call| match call.stage {
+                Stage::Waiting { until } => Some(until),
+                _ => None,
+            })
+            .chain(self.retry_at)
+            .min()
+    }
+
+    /// Tells what happened at `now`; returns what is to be done.
+    pub fn input(&mut self, now: Milliseconds, input: Input) -> Vec<Effect> {
+        self.now = self.now.max(now);
+        let mut effects = Vec::new();
+        match input {
+            Input::Tick => {}
+            Input::Inventory(inventory) => {
+                self.inventory = Some(inventory);
+                self.wake_waiting();
+            }
+            Input::Observed(object) => self.observed(object),
+            Input::Prepare(call, claim) => self.prepare_called(call, claim),
+            Input::Unprepare(call, claim) => self.queue.unprepares.push_back((call, claim)),
+            Input::Orphaned(claims) => self.queue.orphans.extend(claims),
+            Input::ClaimRead(call, read) => self.claim_read(call, read),
+            Input::NodeDevicesRead(read) => self.node_devices_read(read),
+            Input::Gathered(found) => self.gathered(found),
+            Input::Locked(ticket, locked) => self.locked(ticket, locked, &mut effects),
+            Input::Committed(ticket, result) => self.committed(ticket, result, &mut effects),
+            Input::StatusWritten(outcome) => self.status_written(outcome),
+        }
+        self.wake_due();
+        self.start_turn(&mut effects);
+        effects
+    }
+
+    pub(super) fn now(&self) -> Milliseconds {
+        self.now
+    }
+
+    pub(super) fn later(&self, milliseconds: u64) -> Milliseconds {
+        Milliseconds(self.now.0.saturating_add(milliseconds))
+    }
+
+    /// Whether this rule is broken on purpose.
+    #[cfg_attr(
+        not(feature = "mutations"),
+        expect(
+            clippy::unused_self,
+            reason = "without the feature no rule can be broken"
+        )
+    )]
+    pub(super) fn broken(&self, mutation: Mutation) -> bool {
+        #[cfg(feature = "mutations")]
+        {
+            self.config.mutation == Some(mutation)
+        }
+        #[cfg(not(feature = "mutations"))]
+        {
+            let _ = mutation;
+            false
+        }
+    }
+
+    fn prepare_called(&mut self, call: CallId, claim: ClaimRef) {
+        let give_up_at = self.later(self.config.wait_milliseconds);
+        self.calls.insert(
+            call,
+            Call {
+                claim,
+                give_up_at,
+                stage: Stage::Mark,
+                found: None,
+                looked: false,
+                permitted: false,
+            },
+        );
+        self.queue.prepares.push_back(call);
+    }
+
+    /// The mark that a call leaves on disk.
+    pub(super) fn mark(&self, call: CallId) -> String {
+        format!("{}/{}", self.config.instance, call.0)
+    }
+
+    pub(super) fn request_acknowledgement(&mut self, uncached: bool) {
+        self.queue.acknowledge = true;
+        self.queue.uncached |= uncached;
+    }
+
+    /// The same, a little later and uncached.
+    pub(super) fn request_later(&mut self) {
+        self.queue.uncached = true;
+        self.retry_later();
+    }
+
+    /// Tries to acknowledge again, a little later.
+    pub(super) fn retry_later(&mut self) {
+        self.retry_at = Some(self.later(RETRY_MILLISECONDS));
+    }
+
+    /// What every waiting call waits for may have come.
+    pub(super) fn wake_waiting(&mut self) {
+        for (&id, call) in &mut self.calls {
+            if matches!(call.stage, Stage::Waiting { .. }) {
+                call.stage = Stage::Record;
+                self.queue.prepares.push_back(id);
+            }
+        }
+    }
+
+    fn wake_due(&mut self) {
+        let now = self.now;
+        if self.retry_at.is_some_and(|at| at <= now) {
+            self.retry_at = None;
+            self.queue.acknowledge = true;
+        }
+        for (&id, call) in &mut self.calls {
+            if matches!(call.stage, Stage::Waiting { until } if until <= now) {
+                call.stage = Stage::Record;
+                self.queue.prepares.push_back(id);
+            }
+        }
+    }
+
+    /// Lets a call wait, not beyond its end.
+    pub(super) fn wait(&mut self, call: CallId) {
+        let poll = self.later(POLL_MILLISECONDS);
+        if let Some(waiting) = self.calls.get_mut(&call) {
+            waiting.stage = Stage::Waiting {
+                until: poll.min(waiting.give_up_at),
+            };
+        }
+    }
+
+    /// A permit is missing: looks past the watch, once per call and then now and then.
+    pub(super) fn look_past_the_watch(&mut self, call: CallId, effects: &mut Vec<Effect>) {
+        let due = self
+            .read_at
+            .is_none_or(|at| self.now.0.saturating_sub(at.0) >= READ_AGAIN_MILLISECONDS);
+        let Some(waiting) = self.calls.get_mut(&call) else {
+            return;
+        };
+        if (due || !waiting.looked) && !self.reading {
+            waiting.looked = true;
+            self.reading = true;
+            effects.push(Effect::ReadNodeDevices);
+        }
+    }
+
+    pub(super) fn gather(&mut self, effects: &mut Vec<Effect>) {
+        if !self.gathering && self.queue.rebuild.is_none() {
+            self.gathering = true;
+            effects.push(Effect::Gather);
+        }
+    }
+
+    /// Writes the status unless a write is under way; that one's outcome leads here again.
+    pub(super) fn write_status(&mut self, status: NodeDevicesStatus, effects: &mut Vec<Effect>) {
+        let Some(object) = self.view.object() else {
+            return;
+        };
+        if self.writing_status {
+            return;
+        }
+        let blind = self.broken(Mutation::NoUidInStatus);
+        effects.push(Effect::WriteStatus {
+            uid: object.metadata.uid.clone().filter(|_| !blind),
+            resource_version: object.metadata.resource_version.clone().filter(|_| !blind),
+            status,
+        });
+        self.writing_status = true;
+    }
+
+    pub(super) fn taint(&mut self, devices: BTreeSet<String>, effects: &mut Vec<Effect>) {
+        if self.tainted.as_ref() != Some(&devices) {
+            effects.push(Effect::TaintHeld(devices.clone()));
+            self.tainted = Some(devices);
+        }
+    }
+
+    pub(super) fn answer(&mut self, call: CallId, answer: Answer, effects: &mut Vec<Effect>) {
+        self.calls.remove(&call);
+        effects.push(Effect::Answer(call, answer));
+    }
+
+    pub(super) fn queue_prepare(&mut self, call: CallId, stage: Stage) {
+        if let Some(waiting) = self.calls.get_mut(&call) {
+            waiting.stage = stage;
+            self.queue.prepares.push_back(call);
+        }
+    }
+}

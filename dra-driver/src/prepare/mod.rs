@@ -1,0 +1,57 @@
+//! Preparation of claims as a state machine without IO (DESIGN 6.5).
+//!
+//! [`Machine`] is one instance of the driver. It is told what happens ([`Input`]) and says what is to
+//! be done ([`Effect`]); the binary performs that on a real node, the simulator on a virtual one, with
+//! a crash at every effect. It knows no clock (`now` is an argument), no thread and no hash order.
+//!
+//! # What is where
+//!
+//! * On **disk** ([`Disk`]): one [`Record`] per claim, and up to which generation of which
+//!   `NodeDevices` object this node has promised to hear. Two instances (a rolling update) share it under
+//!   a lock. Nothing that matters is only in memory: a crash loses calls, and the kubelet repeats those.
+//! * In **memory**: the view of `NodeDevices` (it may lag), calls under way, the queue for the lock.
+//!
+//! # The lock
+//!
+//! Everything that is decided is decided under the lock, on the disk as it is then: [`Effect::Lock`]
+//! is answered by [`Input::Locked`], and the machine answers that with exactly one
+//! [`Effect::Commit`], whose writes are performed in order and after which the lock is released
+//! ([`Input::Committed`]). At most one lock is asked for at a time; nothing waits for the API server or for another
+//! claim under it, so a call that waits 35 s for a permit holds up nobody.
+//!
+//! # Rules
+//!
+//! 1. A Prepare leaves a mark ([`RecordState::Waiting`]) before it reads its claim. Unprepare takes it;
+//!    a call without its mark records nothing. So a Prepare that outlives its Unprepare does no harm.
+//! 2. Permit, charge and physical exclusivity are judged in the transaction that records the intent.
+//! 3. What is recorded in any state but `Waiting` holds its [`Unit`]s against every other claim.
+//! 4. The generation is on disk before the status says so; no instance prepares by an older view than the
+//!    disk's. A view of an object with another UID than the disk's counts only after an uncached read.
+//! 5. Without a generation on disk nothing is prepared, unprepared or acknowledged: first the records are
+//!    rebuilt, and `NodeDevices` is read uncached under the lock.
+//! 6. What is in use is not given back.
+
+mod acknowledge;
+mod claim;
+mod disk;
+mod effect;
+mod machine;
+mod mutation;
+mod permit;
+mod queue;
+mod record;
+mod task;
+#[cfg(test)]
+mod tests;
+mod unprepare;
+mod view;
+
+pub use claim::{AllocatedDevice, Claim, ClaimRef, MalformedClaim};
+pub use disk::{Acknowledged, Disk, Record, RecordState, RecordedDevice, Slices, Unit};
+pub use effect::{
+    Answer, CallId, DeviceFacts, DiskFailure, Effect, InUse, Input, Inventory, Locked,
+    Milliseconds, PreparedDevice, Probe, Read, Refusal, StatusOutcome, Ticket, Write,
+};
+pub use machine::{Config, Machine};
+#[cfg(feature = "mutations")]
+pub use mutation::Mutation;

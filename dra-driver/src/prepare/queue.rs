@@ -1,0 +1,151 @@
+//! Who gets the lock next. One turn at a time: lock, decide, commit, follow.
+
+use std::collections::VecDeque;
+
+use super::{
+    claim::ClaimRef,
+    disk::Record,
+    effect::{CallId, DiskFailure, Effect, Locked, Probe, Ticket},
+    machine::{Machine, Stage},
+    task::{After, Task},
+};
+
+/// Who wants the lock, in order of precedence.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    pub(super) unprepares: VecDeque<(CallId, ClaimRef)>,
+    pub(super) rebuild: Option<Vec<Record>>,
+    pub(super) acknowledge: bool,
+    /// The next acknowledgement reads `NodeDevices` uncached.
+    pub(super) uncached: bool,
+    pub(super) orphans: VecDeque<ClaimRef>,
+    pub(super) prepares: VecDeque<CallId>,
+}
+
+/// Who has the lock.
+#[derive(Debug)]
+pub(super) struct Turn {
+    ticket: Ticket,
+    task: Task,
+    after: Option<After>,
+}
+
+impl Machine {
+    pub(super) fn start_turn(&mut self, effects: &mut Vec<Effect>) {
+        if self.turn.is_some() {
+            return;
+        }
+        let Some(task) = self.next_task() else {
+            return;
+        };
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        let read_node_devices = matches!(
+            task,
+            Task::Acknowledge { uncached: true } | Task::Rebuild(_)
+        );
+        effects.push(Effect::Lock {
+            ticket,
+            probe: self.probe(&task),
+            read_node_devices,
+        });
+        self.turn = Some(Turn {
+            ticket,
+            task,
+            after: None,
+        });
+    }
+
+    fn next_task(&mut self) -> Option<Task> {
+        let queue = &mut self.queue;
+        if let Some((call, claim)) = queue.unprepares.pop_front() {
+            return Some(Task::Unprepare {
+                call: Some(call),
+                claim,
+            });
+        }
+        if let Some(found) = queue.rebuild.take() {
+            return Some(Task::Rebuild(found));
+        }
+        if std::mem::take(&mut queue.acknowledge) {
+            let uncached = std::mem::take(&mut queue.uncached);
+            return Some(Task::Acknowledge { uncached });
+        }
+        if let Some(claim) = queue.orphans.pop_front() {
+            return Some(Task::Unprepare { call: None, claim });
+        }
+        while let Some(call) = self.queue.prepares.pop_front() {
+            // A call may have been queued twice, or have gone to wait again.
+            let ready = self.calls.get(&call).is_some_and(|waiting| {
+                !matches!(waiting.stage, Stage::Waiting { .. } | Stage::Reading)
+            });
+            if ready {
+                return Some(Task::Prepare(call));
+            }
+        }
+        None
+    }
+
+    /// Puts a task back, before all others of its kind.
+    pub(super) fn requeue(&mut self, task: Task) {
+        match task {
+            Task::Unprepare {
+                call: Some(call),
+                claim,
+            } => self.queue.unprepares.push_front((call, claim)),
+            Task::Unprepare { call: None, claim } => self.queue.orphans.push_front(claim),
+            Task::Rebuild(found) => self.queue.rebuild = Some(found),
+            Task::Acknowledge { uncached } => self.request_acknowledgement(uncached),
+            Task::Prepare(call) => self.queue.prepares.push_front(call),
+        }
+    }
+
+    fn probe(&self, task: &Task) -> Option<Probe> {
+        match task {
+            Task::Unprepare { claim, .. } => Some(Probe::Recorded(claim.uid.clone())),
+            Task::Prepare(call) => {
+                let call = self.calls.get(call)?;
+                let found = call.found.as_ref()?;
+                let inventory = self.inventory.as_ref()?;
+                let units: Vec<_> = found
+                    .devices
+                    .iter()
+                    .flatten()
+                    .filter(|device| !device.admin_access)
+                    .filter_map(|device| inventory.get(&device.device))
+                    .map(|facts| facts.unit.clone())
+                    .collect();
+                (matches!(call.stage, Stage::Record) && !units.is_empty())
+                    .then_some(Probe::Units(units))
+            }
+            Task::Acknowledge { .. } | Task::Rebuild(_) => None,
+        }
+    }
+
+    pub(super) fn locked(&mut self, ticket: Ticket, locked: Locked, effects: &mut Vec<Effect>) {
+        let Some(mut turn) = self.turn.take_if(|turn| turn.ticket == ticket) else {
+            return;
+        };
+        let (writes, after) = self.decide(&turn.task, locked, effects);
+        effects.push(Effect::Commit { ticket, writes });
+        turn.after = Some(after);
+        self.turn = Some(turn);
+    }
+
+    pub(super) fn committed(
+        &mut self,
+        ticket: Ticket,
+        result: Result<(), DiskFailure>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let decided = |turn: &mut Turn| turn.ticket == ticket && turn.after.is_some();
+        let Some(Turn { task, after, .. }) = self.turn.take_if(decided) else {
+            return;
+        };
+        match (result, after) {
+            (Ok(()), Some(after)) => self.follow(task, after, effects),
+            (Ok(()), None) => {}
+            (Err(failure), _) => self.failed(task, &failure, effects),
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! Preparing a claim: mark, judge, record.
+
+use muster_api::{NodeDevices, Reason, keys};
+
+use super::{
+    claim::{Claim, ClaimRef},
+    disk::{Acknowledged, Disk, Record, RecordState, RecordedDevice},
+    effect::{Answer, CallId, Effect, InUse, PreparedDevice, Refusal, Write},
+    machine::{Machine, Stage},
+    mutation::Mutation,
+    permit,
+    task::{After, Decision, plain},
+    view::View,
+};
+
+/// What is to become of a Prepare call that has read its claim.
+enum Verdict {
+    Record(Record),
+    Wait(Refusal),
+    Refuse(Refusal),
+}
+
+impl Machine {
+    /// Takes a call one step further.
+    pub(super) fn decide_prepare(
+        &mut self,
+        id: CallId,
+        disk: &Disk,
+        in_use: InUse,
+        effects: &mut Vec<Effect>,
+    ) -> Decision {
+        let Some(call) = self.calls.get(&id) else {
+            return (Vec::new(), After::Done);
+        };
+        let mark = self.mark(id);
+        let record = disk.records.get(&call.claim.uid);
+        let mine = record.filter(|record| record.call.as_ref() == Some(&mark));
+        let uid = call.claim.uid.clone();
+        match &call.stage {
+            Stage::Leave(answer) => {
+                let marked = mine.is_some_and(|record| !record.holds());
+                let writes = marked.then_some(Write::RemoveRecord(uid));
+                let after = After::Answer(id, answer.clone());
+                (writes.into_iter().collect(), after)
+            }
+            Stage::Undo(answer) => {
+                let writes = if mine.is_some() {
+                    vec![Write::RemoveCdi(uid.clone()), Write::RemoveRecord(uid)]
+                } else {
+                    Vec::new()
+                };
+                (writes, After::Changed(Some((id, answer.clone()))))
+            }
+            Stage::Mark => match record {
+                Some(record) if record.state == RecordState::Prepared => answer_from(id, record),
+                _ => {
+                    let left = leave_mark(call.claim.clone(), record, mark);
+                    (vec![Write::PutRecord(left)], After::Marked(id))
+                }
+            },
+            Stage::Record => match self.judge(id, disk, in_use, effects) {
+                Verdict::Record(record) => record_and_answer(id, record),
+                Verdict::Refuse(refusal) => {
+                    (Vec::new(), After::Answer(id, Answer::Refused(refusal)))
+                }
+                Verdict::Wait(refusal) => self.wait_or_give_up(id, &refusal, disk),
+            },
+            Stage::Reading | Stage::Waiting { .. } => (Vec::new(), After::Done),
+        }
+    }
+
+    fn wait_or_give_up(&self, id: CallId, refusal: &Refusal, disk: &Disk) -> Decision {
+        let Some(call) = self.calls.get(&id) else {
+            return (Vec::new(), After::Done);
+        };
+        if self.now() < call.give_up_at {
+            let permit = refusal.reason == Some(Reason::NoPermit)
+                || refusal.reason == Some(Reason::ChargeExceeded);
+            return (Vec::new(), After::Wait { call: id, permit });
+        }
+        let marked = disk
+            .records
+            .get(&call.claim.uid)
+            .is_some_and(|record| !record.holds());
+        let writes = marked
+            .then(|| Write::RemoveRecord(call.claim.uid.clone()))
+            .into_iter()
+            .collect();
+        let answer = Answer::Refused(Refusal {
+            message: format!(
+                "{} (waited {} s)",
+                refusal.message,
+                self.config.wait_milliseconds / 1_000
+            ),
+            reason: refusal.reason,
+        });
+        (writes, After::Answer(id, answer))
+    }
+
+    /// All that speaks against recording this claim now, judged on the disk as it is under the lock.
+    fn judge(
+        &mut self,
+        id: CallId,
+        disk: &Disk,
+        in_use: InUse,
+        effects: &mut Vec<Effect>,
+    ) -> Verdict {
+        let mark = self.mark(id);
+        let Some(claim) = self.calls.get(&id).and_then(|call| call.found.clone()) else {
+            return Verdict::Refuse(plain("the claim was not read".to_owned()));
+        };
+        let marked = disk
+            .records
+            .get(&claim.reference.uid)
+            .is_some_and(|record| record.call.as_ref() == Some(&mark));
+        if !marked {
+            return Verdict::Refuse(plain(format!(
+                "claim {} was unprepared, or asked for again, while this call waited",
+                claim.reference
+            )));
+        }
+        if let Err(refusal) = self.may_prepare(id, &claim, disk, effects) {
+            return Verdict::Wait(refusal);
+        }
+        let record = match self.intended(&claim, mark) {
+            Ok(record) => record,
+            Err(refusal) => return Verdict::Wait(refusal),
+        };
+        if let Some(refusal) = collision(&record, disk) {
+            return Verdict::Wait(refusal);
+        }
+        match in_use {
+            InUse::No => Verdict::Record(record),
+            InUse::Yes(who) => Verdict::Wait(Refusal {
+                reason: Some(Reason::DeviceHeld),
+                message: format!(
+                    "claim {}: its devices are used by {who}, which no claim here accounts for",
+                    claim.reference
+                ),
+            }),
+            InUse::Unknown(cause) => Verdict::Wait(plain(format!(
+                "claim {}: whether its devices are free cannot be told: {cause}",
+                claim.reference
+            ))),
+        }
+    }
+
+    /// Generation and permit (rules 2, 4 and 5).
+    fn may_prepare(
+        &mut self,
+        id: CallId,
+        claim: &Claim,
+        disk: &Disk,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Refusal> {
+        if self.broken(Mutation::NoPermitCheck) {
+            return Ok(());
+        }
+        let Some(acknowledged) = &disk.acknowledged else {
+            self.gather(effects);
+            return Err(plain(format!(
+                "claim {}: the driver's records are being rebuilt",
+                claim.reference
+            )));
+        };
+        let permitted_before = self.calls.get(&id).is_some_and(|call| call.permitted);
+        if permitted_before {
+            return Ok(());
+        }
+        self.view_is_current(claim, acknowledged)?;
+        let enforce = self
+            .view
+            .object()
+            .map_or(acknowledged.enforce, |object| object.spec.enforce);
+        if !enforce {
+            return Ok(());
+        }
+        let any_claim = self.broken(Mutation::ClaimUidUnchecked);
+        let inventory = self.inventory.clone().unwrap_or_default();
+        let nothing = NodeDevices::new(&self.config.node, <_>::default());
+        let object = self.view.object().unwrap_or(&nothing);
+        permit::check(object, &self.config.node, claim, &inventory, any_claim)?;
+        if self.broken(Mutation::PermitBeforeWaitOnly)
+            && let Some(call) = self.calls.get_mut(&id)
+        {
+            call.permitted = true;
+            return Err(plain(
+                "it looks again later, but not at the permit".to_owned(),
+            ));
+        }
+        Ok(())
+    }
+
+    fn view_is_current(
+        &mut self,
+        claim: &Claim,
+        acknowledged: &Acknowledged,
+    ) -> Result<(), Refusal> {
+        if self.broken(Mutation::PrepareByOlderView) && !matches!(self.view, View::Unknown) {
+            return Ok(());
+        }
+        let same =
+            !matches!(self.view, View::Unknown) && acknowledged.uid.as_deref() == self.view.uid();
+        if same && self.view.generation() >= acknowledged.generation {
+            return Ok(());
+        }
+        self.request_acknowledgement(true);
+        Err(plain(format!(
+            "claim {}: this instance of the driver has yet to see the NodeDevices that the node acknowledged",
+            claim.reference
+        )))
+    }
+
+    /// The record that preparing `claim` begins with.
+    fn intended(&self, claim: &Claim, mark: String) -> Result<Record, Refusal> {
+        let mut devices = Vec::new();
+        for allocated in claim.devices.iter().flatten() {
+            let facts = self
+                .inventory
+                .as_ref()
+                .and_then(|inventory| inventory.get(&allocated.device))
+                .ok_or_else(|| {
+                    plain(format!(
+                        "claim {}: node {} has no device {} at present",
+                        claim.reference, self.config.node, allocated.device
+                    ))
+                })?;
+            devices.push(RecordedDevice {
+                request: allocated.request.clone(),
+                pool: allocated.pool.clone(),
+                device: allocated.device.clone(),
+                unit: facts.unit.clone(),
+                minor: facts.minor,
+                admin_access: allocated.admin_access,
+            });
+        }
+        Ok(Record {
+            claim: claim.reference.clone(),
+            state: RecordState::Preparing,
+            call: Some(mark),
+            pods: claim.pods.clone(),
+            devices,
+        })
+    }
+}
+
+/// What a call leaves before it reads its claim. What an earlier call left half done still holds.
+fn leave_mark(claim: ClaimRef, left: Option<&Record>, mark: String) -> Record {
+    let mut record = left.cloned().unwrap_or(Record {
+        claim,
+        state: RecordState::Waiting,
+        call: None,
+        pods: Vec::new(),
+        devices: Vec::new(),
+    });
+    record.call = Some(mark);
+    record
+}
+
+/// The holder, if another claim has one of these Units, in whatever state.
+fn collision(record: &Record, disk: &Disk) -> Option<Refusal> {
+    let mut others = disk
+        .records
+        .values()
+        .filter(|other| other.claim.uid != record.claim.uid);
+    let (unit, holder) = others.find_map(|other| {
+        let shared = record
+            .units()
+            .find(|unit| other.units().any(|taken| unit.overlaps(taken)))?;
+        Some((shared, other))
+    })?;
+    Some(Refusal {
+        reason: Some(Reason::DeviceHeld),
+        message: format!(
+            "claim {} needs GPU {unit}, which claim {} holds ({:?})",
+            record.claim, holder.claim, holder.state
+        ),
+    })
+}
+
+/// The CDI file is written again: it may have been lost, and writing it twice does no harm.
+fn answer_from(call: CallId, record: &Record) -> Decision {
+    let answer = Answer::Prepared(prepared(record));
+    (
+        vec![Write::PutCdi(record.clone())],
+        After::Answer(call, answer),
+    )
+}
+
+fn record_and_answer(call: CallId, record: Record) -> Decision {
+    let complete = Record {
+        state: RecordState::Prepared,
+        ..record.clone()
+    };
+    let answer = Answer::Prepared(prepared(&complete));
+    let writes = vec![
+        Write::PutRecord(record.clone()),
+        Write::PutCdi(record),
+        Write::PutRecord(complete),
+    ];
+    (writes, After::Changed(Some((call, answer))))
+}
+
+fn prepared(record: &Record) -> Vec<PreparedDevice> {
+    record
+        .devices
+        .iter()
+        .map(|device| PreparedDevice {
+            request: device.request.clone(),
+            pool: device.pool.clone(),
+            device: device.device.clone(),
+            cdi_id: format!(
+                "{}/claim={}-{}",
+                keys::DRIVER,
+                record.claim.uid,
+                device.device
+            ),
+        })
+        .collect()
+}

@@ -1,0 +1,178 @@
+//! What is decided under the lock, and what follows once it is written.
+
+use muster_api::NodeDevicesStatus;
+
+use super::{
+    claim::ClaimRef,
+    disk::{Disk, Record},
+    effect::{Answer, CallId, DiskFailure, Effect, InUse, Locked, Refusal, Write},
+    machine::{Machine, Stage},
+};
+
+/// Who wants the lock, and what for.
+#[derive(Debug)]
+pub(super) enum Task {
+    /// Give a claim back; without a call where the kubelet has forgotten it.
+    Unprepare {
+        call: Option<CallId>,
+        claim: ClaimRef,
+    },
+    /// Record what was found after the checkpoint was lost.
+    Rebuild(Vec<Record>),
+    /// Put the generation on disk, then say so.
+    Acknowledge { uncached: bool },
+    /// Take a Prepare call one step further.
+    Prepare(CallId),
+}
+
+/// What follows a commit that succeeded.
+#[derive(Debug)]
+pub(super) enum After {
+    /// Nothing.
+    Done,
+    /// The boot id was put right, or another task has to come first: this one is decided anew.
+    Again,
+    /// The mark is left: the claim is read.
+    Marked(CallId),
+    /// The call is answered.
+    Answer(CallId, Answer),
+    /// The call is answered, and what is held has changed.
+    Changed(Option<(CallId, Answer)>),
+    /// The call waits; `permit`: for a permit, which may be there already past the watch.
+    Wait { call: CallId, permit: bool },
+    /// The generation is on disk; the status that says so, if it does not yet.
+    Acknowledged(Option<NodeDevicesStatus>),
+}
+
+/// What is written, and what follows.
+pub(super) type Decision = (Vec<Write>, After);
+
+impl Machine {
+    pub(super) fn decide(
+        &mut self,
+        task: &Task,
+        locked: Locked,
+        effects: &mut Vec<Effect>,
+    ) -> Decision {
+        let disk = match locked.disk {
+            Ok(disk) => disk,
+            Err(failure) => return self.unreadable(task, &failure),
+        };
+        if disk.boot_id.as_ref() != Some(&self.config.boot_id) {
+            return (self.begin_boot(&disk), After::Again);
+        }
+        let read = locked.node_devices.map(|read| self.adopt(read));
+        let in_use = locked.in_use.unwrap_or(InUse::No);
+        match task {
+            Task::Unprepare { call, claim } => {
+                self.decide_unprepare(*call, claim, &disk, in_use, effects)
+            }
+            Task::Rebuild(found) => self.decide_rebuild(found, &disk, read.as_ref()),
+            Task::Acknowledge { .. } => self.decide_acknowledge(&disk, read.as_ref(), effects),
+            Task::Prepare(call) => self.decide_prepare(*call, &disk, in_use, effects),
+        }
+    }
+
+    /// A reboot ends everything that ran: what was prepared is void. Where no boot id is known the records may
+    /// be of this boot, and stay.
+    fn begin_boot(&self, disk: &Disk) -> Vec<Write> {
+        let rebooted = disk.boot_id.is_some();
+        let mut writes = Vec::new();
+        for uid in disk.records.keys().filter(|_| rebooted) {
+            writes.push(Write::RemoveCdi(uid.clone()));
+            writes.push(Write::RemoveRecord(uid.clone()));
+        }
+        writes.push(Write::PutNode {
+            boot_id: self.config.boot_id.clone(),
+            acknowledged: disk.acknowledged.clone(),
+        });
+        writes
+    }
+
+    fn unreadable(&mut self, task: &Task, failure: &DiskFailure) -> Decision {
+        let after = match task {
+            Task::Unprepare {
+                call: Some(call),
+                claim,
+            } => After::Answer(*call, disk_failed(claim, failure)),
+            Task::Prepare(call) => After::Wait {
+                call: *call,
+                permit: false,
+            },
+            Task::Unprepare { call: None, .. } | Task::Rebuild(_) | Task::Acknowledge { .. } => {
+                self.retry_later();
+                After::Done
+            }
+        };
+        (Vec::new(), after)
+    }
+
+    pub(super) fn follow(&mut self, task: Task, after: After, effects: &mut Vec<Effect>) {
+        match after {
+            After::Done => {}
+            After::Again => self.requeue(task),
+            After::Marked(call) => {
+                if let Some(waiting) = self.calls.get_mut(&call) {
+                    waiting.stage = Stage::Reading;
+                    effects.push(Effect::ReadClaim(call, waiting.claim.clone()));
+                }
+            }
+            After::Answer(call, answer) => self.answer(call, answer, effects),
+            After::Changed(answer) => {
+                if let Some((call, answer)) = answer {
+                    self.answer(call, answer, effects);
+                }
+                self.request_acknowledgement(false);
+                self.wake_waiting();
+            }
+            After::Wait { call, permit } => {
+                self.wait(call);
+                if permit {
+                    self.look_past_the_watch(call, effects);
+                }
+            }
+            After::Acknowledged(status) => {
+                if let Some(status) = status {
+                    self.write_status(status, effects);
+                }
+                self.wake_waiting();
+            }
+        }
+    }
+
+    /// The disk refused a write. What was written before it stands.
+    pub(super) fn failed(&mut self, task: Task, failure: &DiskFailure, effects: &mut Vec<Effect>) {
+        match task {
+            Task::Unprepare {
+                call: Some(call),
+                claim,
+            } => self.answer(call, disk_failed(&claim, failure), effects),
+            Task::Unprepare { call: None, .. } => {}
+            Task::Rebuild(_) | Task::Acknowledge { .. } => self.retry_later(),
+            Task::Prepare(id) => {
+                let Some(call) = self.calls.get(&id) else {
+                    return;
+                };
+                let answer = disk_failed(&call.claim, failure);
+                if matches!(call.stage, Stage::Record) {
+                    self.queue_prepare(id, Stage::Undo(answer));
+                } else {
+                    self.answer(id, answer, effects);
+                }
+            }
+        }
+    }
+}
+
+pub(super) fn plain(message: String) -> Refusal {
+    Refusal {
+        reason: None,
+        message,
+    }
+}
+
+fn disk_failed(claim: &ClaimRef, failure: &DiskFailure) -> Answer {
+    Answer::Refused(plain(format!(
+        "claim {claim}: the driver's state directory: {failure}"
+    )))
+}

@@ -1,0 +1,137 @@
+//! How this instance sees `NodeDevices`, and what comes back from the outside.
+
+use std::sync::Arc;
+
+use muster_api::NodeDevices;
+
+use super::{
+    claim::Claim,
+    disk::Record,
+    effect::{Answer, CallId, Read, Refusal, StatusOutcome},
+    machine::{Machine, Stage},
+};
+
+/// `NodeDevices` as this instance last saw it.
+#[derive(Clone, Debug)]
+pub(super) enum View {
+    Unknown,
+    Absent,
+    Present(Arc<NodeDevices>),
+}
+
+impl View {
+    pub(super) fn object(&self) -> Option<&NodeDevices> {
+        match self {
+            Self::Present(object) => Some(object),
+            Self::Unknown | Self::Absent => None,
+        }
+    }
+
+    pub(super) fn uid(&self) -> Option<&str> {
+        self.object()?.metadata.uid.as_deref()
+    }
+
+    pub(super) fn generation(&self) -> i64 {
+        self.object()
+            .and_then(|object| object.metadata.generation)
+            .unwrap_or_default()
+    }
+}
+
+impl Machine {
+    /// The watch may lag behind an uncached read: an older generation of the same object is no news.
+    pub(super) fn observed(&mut self, object: Option<Arc<NodeDevices>>) {
+        let view = object.map_or(View::Absent, View::Present);
+        if self.is_older(&view) {
+            return;
+        }
+        let unconfirmed = view.uid() != self.view.uid() || matches!(view, View::Absent);
+        self.view = view;
+        self.request_acknowledgement(unconfirmed);
+        self.wake_waiting();
+    }
+
+    fn is_older(&self, view: &View) -> bool {
+        view.uid().is_some()
+            && view.uid() == self.view.uid()
+            && view.generation() < self.view.generation()
+    }
+
+    /// Takes what an uncached read brought. Whether it brought anything.
+    pub(super) fn adopt(&mut self, read: Read<Arc<NodeDevices>>) -> Result<(), String> {
+        let view = match read {
+            Read::Found(object) => View::Present(object),
+            Read::Absent => View::Absent,
+            Read::Failed(cause) => return Err(cause),
+        };
+        if !self.is_older(&view) {
+            self.view = view;
+        }
+        self.read_at = Some(self.now());
+        Ok(())
+    }
+
+    pub(super) fn node_devices_read(&mut self, read: Read<Arc<NodeDevices>>) {
+        self.reading = false;
+        match self.adopt(read) {
+            Ok(()) => {
+                self.request_acknowledgement(false);
+                self.wake_waiting();
+            }
+            Err(_) => self.read_at = Some(self.now()),
+        }
+    }
+
+    pub(super) fn claim_read(&mut self, call: CallId, read: Read<Claim>) {
+        let Some(waiting) = self.calls.get_mut(&call) else {
+            return;
+        };
+        let refusal = |message: String| {
+            Stage::Leave(Answer::Refused(Refusal {
+                reason: None,
+                message,
+            }))
+        };
+        let named = &waiting.claim;
+        waiting.stage = match read {
+            Read::Failed(cause) => refusal(format!("claim {named} could not be read: {cause}")),
+            Read::Absent => refusal(format!("claim {named} does not exist")),
+            Read::Found(claim) if claim.reference.uid != named.uid => refusal(format!(
+                "claim {named} was replaced by another of that name, UID {}",
+                claim.reference.uid
+            )),
+            Read::Found(claim) => match &claim.devices {
+                None => refusal(format!("claim {named} is not allocated")),
+                Some(devices) if devices.is_empty() => Stage::Leave(Answer::Prepared(Vec::new())),
+                Some(_) => {
+                    waiting.found = Some(claim);
+                    Stage::Record
+                }
+            },
+        };
+        self.queue.prepares.push_back(call);
+    }
+
+    pub(super) fn gathered(&mut self, found: Result<Vec<Record>, String>) {
+        self.gathering = false;
+        match found {
+            Ok(found) => self.queue.rebuild = Some(found),
+            Err(_) => self.retry_later(),
+        }
+    }
+
+    pub(super) fn status_written(&mut self, outcome: StatusOutcome) {
+        self.writing_status = false;
+        match outcome {
+            StatusOutcome::Written(object) => {
+                let view = View::Present(object);
+                if view.uid() == self.view.uid() && !self.is_older(&view) {
+                    self.view = view;
+                }
+                self.request_acknowledgement(false);
+            }
+            StatusOutcome::Conflict => self.request_acknowledgement(true),
+            StatusOutcome::Unknown(_) => self.request_later(),
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Whether hardware that is to be given back, or taken, is in use.
+//!
+//! Two witnesses: NVML lists processes on the GPU, and the pod's cgroup has processes. Either is enough. For a
+//! pod that was deleted by force the kubelet unprepares before its containers are dead, and NVML lists a process
+//! only once it has a context.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use muster_device::{Backend, BackendError};
+
+use crate::prepare::{Disk, InUse, Probe, Unit};
+
+/// Deepest nesting of cgroups below a pod's that is looked at: container, then what it makes itself.
+const MAX_CGROUP_DEPTH: u32 = 8;
+
+/// Looks at NVML and at cgroups. Blocking; bounded by the limit of the NVML backend per GPU.
+#[derive(Clone, Debug)]
+pub struct Prober {
+    backend: Arc<Backend>,
+    cgroups: PathBuf,
+}
+
+impl Prober {
+    /// `cgroups` is the host's `/sys/fs/cgroup`. A host without pod cgroups there has NVML as its only witness.
+    pub fn new(backend: Arc<Backend>, cgroups: PathBuf) -> Self {
+        Self { backend, cgroups }
+    }
+
+    /// Answers the machine's question.
+    pub fn look(&self, probe: &Probe, disk: &Disk) -> InUse {
+        match probe {
+            Probe::Units(units) => self.units(units.iter()),
+            Probe::Recorded(uid) => match disk.records.get(uid) {
+                Some(record) => self.claim(record.units(), &record.pods),
+                None => InUse::No,
+            },
+        }
+    }
+
+    /// Whether a claim with these Units, reserved for these pods, is in use.
+    pub fn claim<'a>(&self, units: impl Iterator<Item = &'a Unit>, pods: &[String]) -> InUse {
+        if let Some(pod) = pods.iter().find(|pod| self.pod_lives(pod)) {
+            return InUse::Yes(format!("a container of pod UID {pod} still runs"));
+        }
+        self.units(units)
+    }
+
+    fn units<'a>(&self, units: impl Iterator<Item = &'a Unit>) -> InUse {
+        let mut unknown = None;
+        for unit in units {
+            match self.backend.processes(&unit.gpu) {
+                Ok(processes) => {
+                    if let Some(process) = processes.first() {
+                        return InUse::Yes(format!("process {} on GPU {unit}", process.pid));
+                    }
+                }
+                // Nothing runs on a GPU that is not there.
+                Err(BackendError::Gone(_)) => {}
+                Err(error) => unknown = Some(format!("GPU {unit}: {error}")),
+            }
+        }
+        unknown.map_or(InUse::No, InUse::Unknown)
+    }
+
+    fn pod_lives(&self, uid: &str) -> bool {
+        pod_cgroups(&self.cgroups, uid)
+            .iter()
+            .any(|path| has_processes(path, MAX_CGROUP_DEPTH))
+    }
+}
+
+/// Where the kubelet may have put a pod: cgroup v2 or one hierarchy of v1, systemd or cgroupfs names, each
+/// quality of service.
+fn pod_cgroups(root: &Path, uid: &str) -> Vec<PathBuf> {
+    let underscored = uid.replace('-', "_");
+    let mut paths = Vec::new();
+    for hierarchy in ["", "pids", "systemd"] {
+        let base = root.join(hierarchy);
+        for service in ["", "burstable", "besteffort"] {
+            let cgroupfs = base.join("kubepods").join(service);
+            paths.push(cgroupfs.join(format!("pod{uid}")));
+            let systemd = base.join("kubepods.slice");
+            let (parent, prefix) = if service.is_empty() {
+                (systemd, "kubepods".to_owned())
+            } else {
+                let prefix = format!("kubepods-{service}");
+                (systemd.join(format!("{prefix}.slice")), prefix)
+            };
+            paths.push(parent.join(format!("{prefix}-pod{underscored}.slice")));
+        }
+    }
+    paths
+}
+
+fn has_processes(cgroup: &Path, depth: u32) -> bool {
+    let listed = |text: String| !text.trim().is_empty();
+    if fs::read_to_string(cgroup.join("cgroup.procs")).is_ok_and(listed) {
+        return true;
+    }
+    let Some(depth) = depth.checked_sub(1) else {
+        return false;
+    };
+    let children = fs::read_dir(cgroup).into_iter().flatten().flatten();
+    children
+        .filter(|child| child.file_type().is_ok_and(|kind| kind.is_dir()))
+        .any(|child| has_processes(&child.path(), depth))
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_device::BackendConfig;
+
+    use super::*;
+
+    const UID: &str = "0d9a1f4e-1111-2222-3333-444455556666";
+
+    fn prober(cgroups: &Path) -> Prober {
+        let config = BackendConfig {
+            library: "/nonexistent-muster/libnvidia-ml.so.1".into(),
+            sysfs: "/sys".into(),
+        };
+        Prober::new(
+            Arc::new(Backend::start(config).unwrap()),
+            cgroups.to_owned(),
+        )
+    }
+
+    #[test]
+    fn a_pod_lives_as_long_as_its_cgroup_has_a_process() {
+        let underscored = UID.replace('-', "_");
+        for path in [
+            format!("kubepods/pod{UID}/crio-1"),
+            format!("kubepods/burstable/pod{UID}/1"),
+            format!("pids/kubepods/besteffort/pod{UID}/1"),
+            format!("kubepods.slice/kubepods-pod{underscored}.slice/cri-1.scope"),
+            format!(
+                "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{underscored}.slice/cri-1.scope"
+            ),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            let container = root.path().join(&path);
+            fs::create_dir_all(&container).unwrap();
+            let list = container.join("cgroup.procs");
+            fs::write(&list, "4242\n").unwrap();
+            assert!(prober(root.path()).pod_lives(UID), "{path}");
+            assert!(!prober(root.path()).pod_lives("another"), "{path}");
+            fs::write(&list, "").unwrap();
+            assert!(!prober(root.path()).pod_lives(UID), "{path}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_asked_is_not_free() {
+        let root = tempfile::tempdir().unwrap();
+        let unit = Unit::whole("GPU-0");
+        let answer = prober(root.path()).claim([&unit].into_iter(), &[]);
+        assert!(matches!(answer, InUse::Unknown(_)), "{answer:?}");
+    }
+}

@@ -1,0 +1,333 @@
+//! The program: flags, and who is started in which order.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::Context;
+use clap::Parser;
+use kube::{Api, Client, core::DeserializeGuard, runtime::watcher};
+use muster_api::{NodeDevices, keys};
+use muster_device::{Backend, BackendConfig, cdi};
+use muster_serve::{
+    Condition, Program, ServeArgs,
+    watch::{self, Seen, WatchMetrics},
+};
+use tokio::sync::{mpsc, watch as value};
+
+use crate::{
+    driver::{Driver, Handle, World},
+    enumerate,
+    kubelet::{health::Health, serve},
+    kubernetes::Kubernetes,
+    metrics::DriverMetrics,
+    orphans,
+    prepare::{Config, Input},
+    probe::Prober,
+    slices::publisher::{self, Publisher},
+    store::Store,
+};
+
+/// How long a Prepare call waits: below the kubelet's 45 s, with room for reading the claim.
+const WAIT_MILLISECONDS: u64 = 35_000;
+
+/// Publishes the GPUs of a node and prepares the claims on them.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "muster-dra-driver", version)]
+pub struct Args {
+    #[command(flatten)]
+    serve: ServeArgs,
+
+    /// Name of the node; the name of its pool, too.
+    #[arg(long, env = "NODE_NAME")]
+    node_name: String,
+
+    /// Directory that the kubelet watches for registration sockets.
+    #[arg(
+        long,
+        env = "MUSTER_REGISTRATION_DIR",
+        default_value = "/var/lib/kubelet/plugins_registry",
+        value_name = "DIR"
+    )]
+    registration_dir: PathBuf,
+
+    /// Directory of the DRA socket. The kubelet must find it under the same path.
+    #[arg(
+        long,
+        env = "MUSTER_PLUGIN_DIR",
+        default_value = "/var/lib/kubelet/plugins/gpu.muster.dev",
+        value_name = "DIR"
+    )]
+    plugin_dir: PathBuf,
+
+    /// Directory in which the container runtime looks for CDI files.
+    #[arg(
+        long,
+        env = "MUSTER_CDI_DIR",
+        default_value = "/var/run/cdi",
+        value_name = "DIR"
+    )]
+    cdi_dir: PathBuf,
+
+    /// Directory of the checkpoint. It must survive restarts and reboots.
+    #[arg(
+        long,
+        env = "MUSTER_STATE_DIR",
+        default_value = "/var/lib/muster",
+        value_name = "DIR"
+    )]
+    state_dir: PathBuf,
+
+    /// File with the boot id of the node.
+    #[arg(
+        long,
+        env = "MUSTER_BOOT_ID_FILE",
+        default_value = "/proc/sys/kernel/random/boot_id",
+        value_name = "FILE"
+    )]
+    boot_id_file: PathBuf,
+
+    /// NVIDIA's management library: a path, or a name that the loader finds.
+    #[arg(
+        long,
+        env = "MUSTER_NVML_LIBRARY",
+        default_value = "libnvidia-ml.so.1",
+        value_name = "FILE"
+    )]
+    nvml_library: PathBuf,
+
+    /// The host's /proc.
+    #[arg(
+        long,
+        env = "MUSTER_PROC_DIR",
+        default_value = "/proc",
+        value_name = "DIR"
+    )]
+    proc_dir: PathBuf,
+
+    /// The host's /sys.
+    #[arg(
+        long,
+        env = "MUSTER_SYS_DIR",
+        default_value = "/sys",
+        value_name = "DIR"
+    )]
+    sys_dir: PathBuf,
+
+    /// The host's cgroups, where living containers of a pod are seen.
+    #[arg(
+        long,
+        env = "MUSTER_CGROUP_DIR",
+        default_value = "/sys/fs/cgroup",
+        value_name = "DIR"
+    )]
+    cgroup_dir: PathBuf,
+
+    /// Prepare only what is permitted also while this node has never had a NodeDevices object that says so.
+    #[arg(long, env = "MUSTER_ENFORCE_UNLESS_TOLD")]
+    enforce_unless_told: bool,
+}
+
+/// What the program cannot work without.
+struct Conditions {
+    nvml: Condition,
+    registered: Condition,
+    published: Condition,
+    acknowledged: Condition,
+    slices_synced: Condition,
+    node_devices_synced: Condition,
+}
+
+/// Runs until it is told to stop.
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let program =
+        Program::start("muster-dra-driver", env!("CARGO_PKG_VERSION"), &args.serve).await?;
+    let condition = |name| program.readiness.condition(name);
+    let conditions = Conditions {
+        nvml: condition("nvml"),
+        registered: condition("registered with the kubelet"),
+        published: condition("ResourceSlices published"),
+        acknowledged: condition("checkpoint good"),
+        slices_synced: condition("watch ResourceSlice"),
+        node_devices_synced: condition("watch NodeDevices"),
+    };
+    start(&args, &program, conditions).await?;
+    program.finish().await?;
+    Ok(())
+}
+
+async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow::Result<()> {
+    make_directories(args)?;
+    let boot_id = boot_id(&args.boot_id_file)?;
+    let backend = Arc::new(
+        Backend::start(BackendConfig {
+            library: args.nvml_library.clone(),
+            sysfs: args.sys_dir.clone(),
+        })
+        .context("the thread that asks NVML")?,
+    );
+    let cdi = cdi::Directory::new(&args.cdi_dir, keys::DRIVER, &args.proc_dir);
+    let store = Store::open(&args.state_dir, cdi).context("--state-dir")?;
+    let write_client = program.write_client().await?;
+    let watch_client = program.watch_client().await?;
+    let kubernetes = Kubernetes::new(write_client.clone(), args.node_name.clone());
+    let metrics = DriverMetrics::register(&program.metrics);
+    let watch_metrics = WatchMetrics::register(&program.metrics);
+    let shutdown = &program.shutdown;
+
+    let (held_sender, held) = value::channel(BTreeSet::new());
+    let world = World {
+        store: store.clone(),
+        prober: Prober::new(backend.clone(), args.cgroup_dir.clone()),
+        kubernetes: kubernetes.clone(),
+    };
+    let driver = Driver::new(
+        config(args, boot_id.clone()),
+        world,
+        held_sender,
+        conditions.acknowledged,
+        metrics.clone(),
+    );
+    let handle = driver.handle();
+    let token = shutdown.token().clone();
+    shutdown.spawn(async move {
+        tokio::select! {
+            () = driver.run() => {}
+            () = token.cancelled() => {}
+        }
+    });
+
+    let sight = enumerate::spawn(
+        enumerate::Enumerator {
+            backend,
+            store: store.clone(),
+            boot_id,
+            driver: handle.clone(),
+            listed: conditions.nvml,
+            metrics: metrics.clone(),
+        },
+        shutdown,
+    );
+    let health = Health {
+        node: args.node_name.clone(),
+        sight: sight.sight,
+    };
+    serve::spawn(
+        serve::Paths {
+            registration_dir: &args.registration_dir,
+            plugin_dir: &args.plugin_dir,
+        },
+        handle.clone(),
+        health,
+        conditions.registered,
+        shutdown,
+    )
+    .await?;
+
+    let publisher = Publisher {
+        node: args.node_name.clone(),
+        client: write_client,
+        gpus: sight.gpus,
+        held,
+        published: conditions.published,
+        failures: metrics.slice_failures.clone(),
+    };
+    publisher::spawn(
+        publisher,
+        watch_client.clone(),
+        watch_metrics.clone(),
+        conditions.slices_synced,
+        shutdown,
+    );
+    watch_node_devices(
+        &args.node_name,
+        watch_client,
+        watch_metrics,
+        conditions.node_devices_synced,
+        handle.clone(),
+        program,
+    );
+    orphans::spawn(store, kubernetes, handle, shutdown);
+    Ok(())
+}
+
+fn config(args: &Args, boot_id: String) -> Config {
+    let started = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map(|since| since.as_nanos())
+        .unwrap_or_default();
+    Config {
+        // The process id alone is 1 in every container.
+        instance: format!("{}-{started}", std::process::id()),
+        node: args.node_name.clone(),
+        boot_id,
+        enforce_unless_told: args.enforce_unless_told,
+        wait_milliseconds: WAIT_MILLISECONDS,
+        #[cfg(feature = "mutations")]
+        mutation: None,
+    }
+}
+
+/// The kubelet makes its own when it starts, which may be later; the container runtime's may be missing where no
+/// other CDI vendor is installed.
+fn make_directories(args: &Args) -> anyhow::Result<()> {
+    for (flag, path, mode) in [
+        ("--registration-dir", &args.registration_dir, 0o750),
+        ("--plugin-dir", &args.plugin_dir, 0o750),
+        ("--cdi-dir", &args.cdi_dir, 0o755),
+    ] {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(mode)
+            .create(path)
+            .with_context(|| format!("{flag} {}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn boot_id(file: &Path) -> anyhow::Result<String> {
+    let text =
+        fs::read_to_string(file).with_context(|| format!("--boot-id-file {}", file.display()))?;
+    let boot_id = text.trim();
+    anyhow::ensure!(
+        !boot_id.is_empty(),
+        "--boot-id-file {} is empty",
+        file.display()
+    );
+    Ok(boot_id.to_owned())
+}
+
+fn watch_node_devices(
+    node: &str,
+    client: Client,
+    metrics: WatchMetrics,
+    synced: Condition,
+    driver: Handle,
+    program: &Program,
+) {
+    let (sender, mut seen) = mpsc::channel(64);
+    let api: Api<DeserializeGuard<NodeDevices>> = Api::all(client);
+    let config = watcher::Config::default().fields(&format!("metadata.name={node}"));
+    let watch = watch::run(api, config, metrics, synced, sender, |seen| seen);
+    let token = program.shutdown.token().clone();
+    program.shutdown.spawn(watch);
+    program.shutdown.spawn(async move {
+        loop {
+            let event = tokio::select! {
+                event = seen.recv() => event,
+                () = token.cancelled() => return,
+            };
+            let Some(event) = event else { return };
+            driver.tell(Input::Observed(match event {
+                Seen::Applied(object) => Some(Arc::new(object)),
+                Seen::Gone(_) => None,
+                Seen::Listed(objects) => objects.into_iter().next().map(Arc::new),
+            }));
+        }
+    });
+}

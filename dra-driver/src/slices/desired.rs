@@ -1,0 +1,258 @@
+//! The devices of a node as ResourceSlices show them. Names: DESIGN 7.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::{
+    api::resource::v1::{Device, DeviceAttribute, DeviceCapacity, DeviceTaint},
+    apimachinery::pkg::api::resource::Quantity,
+};
+use muster_api::keys;
+
+use crate::inventory::{KnownGpu, KnownGpus};
+
+/// Most devices of a slice: with more than 64 a slice becomes invalid the moment one of them gets a taint.
+pub const MAX_DEVICES_PER_SLICE: usize = 64;
+/// Taint key (NoSchedule) on GPUs that NVML does not list any more.
+pub const TAINT_GONE: &str = "gpu.muster.dev/gone";
+/// Longest string attribute that the API server takes.
+const MAX_STRING_BYTES: usize = 64;
+
+/// The devices of each slice, in order: kube-scheduler takes the first that fit, so neighbours in `NVLink` stand together.
+/// At least one slice, empty if need be: a pool without slices looks like a driver that is not there.
+pub fn devices(known: &KnownGpus, held: &BTreeSet<String>) -> Vec<Vec<Device>> {
+    let all: Vec<Device> = known.gpus.iter().map(|gpu| device(gpu, held)).collect();
+    if all.is_empty() {
+        return vec![Vec::new()];
+    }
+    all.chunks(MAX_DEVICES_PER_SLICE)
+        .map(<[Device]>::to_vec)
+        .collect()
+}
+
+/// Every attribute stands on every device: a selector that reads one that is missing is a run-time error, which
+/// aborts the scheduling of the pod. Where the hardware has no such thing the value is the device's own name, or -1.
+fn device(known: &KnownGpu, held: &BTreeSet<String>) -> Device {
+    let gpu = &known.gpu;
+    let name = gpu.device_name();
+    let neighbour = |index: u32| string(&format!("gpu-{index}"));
+    let (major, minor) = gpu.cuda_compute_capability;
+    let attributes = [
+        ("uuid", string(&gpu.uuid)),
+        ("productName", string(&gpu.product_name)),
+        ("architecture", string(&gpu.architecture)),
+        ("nvlinkPair", neighbour(gpu.nvlink.pair)),
+        ("nvlinkQuad", neighbour(gpu.nvlink.quad)),
+        ("nvlinkGroup", neighbour(gpu.nvlink.group)),
+        (
+            "fabricClique",
+            string(gpu.fabric_clique.as_ref().unwrap_or(&name)),
+        ),
+        ("driverVersion", version(&semantic(&gpu.driver_version))),
+        (
+            "cudaComputeCapability",
+            version(&format!("{major}.{minor}.0")),
+        ),
+        ("resource.kubernetes.io/pciBusID", string(&gpu.pci_bus_id)),
+        ("resource.kubernetes.io/pcieRoot", string(&gpu.pcie_root)),
+        (
+            "resource.kubernetes.io/numaNode",
+            DeviceAttribute {
+                int: Some(gpu.numa_node.map_or(-1, i64::from)),
+                ..DeviceAttribute::default()
+            },
+        ),
+    ];
+    let taints = taints(known, &name, held);
+    Device {
+        name,
+        attributes: Some(owned(attributes)),
+        capacity: Some(owned([(
+            "memory",
+            DeviceCapacity {
+                value: Quantity(quantity(gpu.memory_bytes)),
+                ..DeviceCapacity::default()
+            },
+        )])),
+        taints: (!taints.is_empty()).then_some(taints),
+        ..Device::default()
+    }
+}
+
+fn taints(known: &KnownGpu, name: &str, held: &BTreeSet<String>) -> Vec<DeviceTaint> {
+    let no_schedule = |key: &str| DeviceTaint {
+        key: key.to_owned(),
+        effect: "NoSchedule".to_owned(),
+        ..DeviceTaint::default()
+    };
+    let mut taints = Vec::new();
+    if held.contains(name) {
+        taints.push(no_schedule(keys::TAINT_HELD));
+    }
+    if known.gone {
+        taints.push(no_schedule(TAINT_GONE));
+    }
+    taints
+}
+
+fn owned<V, const COUNT: usize>(pairs: [(&str, V); COUNT]) -> BTreeMap<String, V> {
+    pairs
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect()
+}
+
+fn string(value: &str) -> DeviceAttribute {
+    DeviceAttribute {
+        string: Some(cut(value)),
+        ..DeviceAttribute::default()
+    }
+}
+
+/// Cut where a character ends.
+fn cut(value: &str) -> String {
+    let mut end = value.len().min(MAX_STRING_BYTES);
+    while !value.is_char_boundary(end) {
+        end -= 1;
+    }
+    value.get(..end).unwrap_or_default().to_owned()
+}
+
+fn version(value: &str) -> DeviceAttribute {
+    DeviceAttribute {
+        version: Some(value.to_owned()),
+        ..DeviceAttribute::default()
+    }
+}
+
+/// NVIDIA's `580.95.05` as a semantic version, which has three numbers without leading zeros: `580.95.5`.
+fn semantic(version: &str) -> String {
+    let mut numbers = version
+        .split('.')
+        .map(|part| part.parse::<u64>().unwrap_or_default())
+        .chain(std::iter::repeat(0));
+    let mut next = || numbers.next().unwrap_or_default();
+    format!("{}.{}.{}", next(), next(), next())
+}
+
+/// Bytes in the form in which the API server stores them, so that what comes back compares equal: the largest
+/// binary unit that divides them, else a plain number.
+fn quantity(bytes: u64) -> String {
+    ["Pi", "Ti", "Gi", "Mi", "Ki"]
+        .into_iter()
+        .zip([50_u32, 40, 30, 20, 10])
+        .find(|(_, shift)| bytes != 0 && bytes.trailing_zeros() >= *shift)
+        .map_or_else(
+            || bytes.to_string(),
+            |(unit, shift)| format!("{}{unit}", bytes >> shift),
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_device::{Gpu, NvlinkGroups};
+
+    use super::*;
+
+    fn known(count: u32) -> KnownGpus {
+        let gpu = |index| Gpu {
+            uuid: format!("GPU-{index}"),
+            index,
+            pci_bus_id: "0000:1b:00.0".to_owned(),
+            product_name: "NVIDIA H100 80GB HBM3".to_owned(),
+            architecture: "Hopper".to_owned(),
+            memory_bytes: 81_559 << 20,
+            numa_node: Some(1),
+            pcie_root: "pci0000:15".to_owned(),
+            nvlink: NvlinkGroups {
+                pair: index & !1,
+                quad: index & !3,
+                group: 0,
+            },
+            fabric_clique: None,
+            driver_version: "580.95.05".to_owned(),
+            cuda_compute_capability: (9, 0),
+            minor: index,
+        };
+        let gpus: Vec<Gpu> = (0..count).map(gpu).collect();
+        KnownGpus::default().after("boot", &gpus)
+    }
+
+    #[test]
+    fn a_gpu_is_shown_with_all_names_of_the_design() {
+        let slices = devices(&known(4), &BTreeSet::new());
+        let device = slices.first().unwrap().get(3).unwrap();
+        assert_eq!(
+            serde_json::to_value(device).unwrap(),
+            serde_json::json!({
+                "name": "gpu-3",
+                "attributes": {
+                    "uuid": {"string": "GPU-3"},
+                    "productName": {"string": "NVIDIA H100 80GB HBM3"},
+                    "architecture": {"string": "Hopper"},
+                    "nvlinkPair": {"string": "gpu-2"},
+                    "nvlinkQuad": {"string": "gpu-0"},
+                    "nvlinkGroup": {"string": "gpu-0"},
+                    "fabricClique": {"string": "gpu-3"},
+                    "driverVersion": {"version": "580.95.5"},
+                    "cudaComputeCapability": {"version": "9.0.0"},
+                    "resource.kubernetes.io/pciBusID": {"string": "0000:1b:00.0"},
+                    "resource.kubernetes.io/pcieRoot": {"string": "pci0000:15"},
+                    "resource.kubernetes.io/numaNode": {"int": 1},
+                },
+                "capacity": {"memory": {"value": "81559Mi"}},
+            })
+        );
+    }
+
+    #[test]
+    fn no_slice_has_more_than_64_devices_and_no_pool_has_no_slice() {
+        let sizes = |count| {
+            let slices = devices(&known(count), &BTreeSet::new());
+            slices.iter().map(Vec::len).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(0), [0]);
+        assert_eq!(sizes(8), [8]);
+        assert_eq!(sizes(64), [64]);
+        assert_eq!(sizes(65), [64, 1]);
+    }
+
+    #[test]
+    fn held_devices_are_tainted_and_stay() {
+        let held = BTreeSet::from(["gpu-1".to_owned()]);
+        let slices = devices(&known(2), &held);
+        let keys: Vec<Vec<String>> = slices
+            .concat()
+            .into_iter()
+            .map(|device| {
+                let taints = device.taints.into_iter().flatten();
+                taints.map(|taint| taint.key).collect()
+            })
+            .collect();
+        assert_eq!(keys, [vec![], vec!["gpu.muster.dev/held".to_owned()]]);
+    }
+
+    #[test]
+    fn amounts_are_written_as_the_api_server_stores_them() {
+        for (bytes, text) in [
+            (0, "0"),
+            (1_000, "1000"),
+            (16_106_127_360, "15Gi"),
+            (85_520_809_984, "81559Mi"),
+            (85_520_809_985, "85520809985"),
+        ] {
+            assert_eq!(quantity(bytes), text);
+        }
+    }
+
+    #[test]
+    fn driver_versions_become_semantic_versions() {
+        for (nvidia, semantic_version) in [
+            ("580.95.05", "580.95.5"),
+            ("570.86", "570.86.0"),
+            ("1.2.3.4", "1.2.3"),
+            ("strange", "0.0.0"),
+        ] {
+            assert_eq!(semantic(nvidia), semantic_version);
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Performs the plan, until what is published is what should be.
+//!
+//! Who else writes these slices: the kubelet, which deletes all of the node's when it starts and 30 s after it
+//! lost us; another instance of the driver during an update; the garbage collector. Each update and deletion has
+//! the version that was seen as its precondition. A creation has none: two instances may both create, and the next
+//! look deletes the surplus.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use k8s_openapi::api::{
+    core::v1::Node,
+    resource::v1::{Device, ResourceSlice},
+};
+use kube::{
+    Api, Client,
+    api::{DeleteParams, PostParams, Preconditions},
+    core::DeserializeGuard,
+    runtime::watcher,
+};
+use muster_api::keys;
+use muster_serve::{
+    Condition, Shutdown,
+    client::{CALL_LIMIT, CallError, within},
+    watch::{self, Seen, WatchMetrics},
+};
+use prometheus_client::metrics::counter::Counter;
+use tokio::sync::{mpsc, watch as value};
+
+use super::{
+    desired,
+    plan::{Plan, Pool, plan},
+};
+use crate::inventory::KnownGpus;
+
+/// Changes that come together are written together.
+const SETTLE: Duration = Duration::from_millis(100);
+/// Shortest and longest pause after a publication that failed.
+const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+/// How often it is looked at without a reason.
+const LOOK_AGAIN: Duration = Duration::from_mins(1);
+
+/// What publishing needs.
+#[expect(
+    missing_debug_implementations,
+    reason = "a Kubernetes client has none, and nobody prints this"
+)]
+pub struct Publisher {
+    /// The node.
+    pub node: String,
+    /// For single calls.
+    pub client: Client,
+    /// The GPUs; nothing is published before they were listed once.
+    pub gpus: value::Receiver<Option<KnownGpus>>,
+    /// Devices that are held without a permit.
+    pub held: value::Receiver<BTreeSet<String>>,
+    /// Holds while what is published is what should be.
+    pub published: Condition,
+    /// Publications that failed.
+    pub failures: Counter,
+}
+
+type Slices = BTreeMap<String, ResourceSlice>;
+
+/// Starts to watch the node's slices and to publish.
+pub fn spawn(
+    publisher: Publisher,
+    watch_client: Client,
+    metrics: WatchMetrics,
+    synced: Condition,
+    shutdown: &Shutdown,
+) {
+    let (sender, seen) = mpsc::channel(64);
+    let fields = format!(
+        "spec.nodeName={},spec.driver={}",
+        publisher.node,
+        keys::DRIVER
+    );
+    let api: Api<DeserializeGuard<ResourceSlice>> = Api::all(watch_client);
+    let config = watcher::Config::default().fields(&fields);
+    let watch = watch::run(api, config, metrics, synced, sender, |seen| seen);
+    shutdown.spawn(watch);
+    let token = shutdown.token().clone();
+    shutdown.spawn(async move {
+        tokio::select! {
+            () = publisher.run(seen) => {}
+            () = token.cancelled() => {}
+        }
+    });
+}
+
+impl Publisher {
+    async fn run(mut self, mut seen: mpsc::Receiver<Seen<ResourceSlice>>) {
+        let mut slices: Option<Slices> = None;
+        let mut pause = RETRY.0;
+        loop {
+            let wait = if self.publish(&mut slices).await {
+                pause = RETRY.0;
+                LOOK_AGAIN
+            } else {
+                pause = (pause * 2).min(RETRY.1);
+                pause
+            };
+            tokio::select! {
+                event = seen.recv() => match event {
+                    Some(event) => take(&mut slices, event),
+                    None => return,
+                },
+                Ok(()) = self.gpus.changed() => {}
+                Ok(()) = self.held.changed() => {}
+                () = tokio::time::sleep(wait) => continue,
+            }
+            tokio::time::sleep(SETTLE).await;
+            while let Ok(event) = seen.try_recv() {
+                take(&mut slices, event);
+            }
+        }
+    }
+
+    /// Whether all is as it should be, or nothing can be done yet.
+    async fn publish(&mut self, slices: &mut Option<Slices>) -> bool {
+        let held = self.held.borrow_and_update().clone();
+        let desired = {
+            let gpus = self.gpus.borrow_and_update();
+            gpus.as_ref().map(|known| desired::devices(known, &held))
+        };
+        let (Some(desired), Some(slices)) = (desired, slices.as_mut()) else {
+            return true;
+        };
+        let published = self.write(&desired, slices).await;
+        match &published {
+            Ok(()) => {}
+            Err(error) => {
+                self.failures.inc();
+                tracing::warn!(%error, "ResourceSlices are not published; trying again");
+            }
+        }
+        self.published.set(published.is_ok());
+        published.is_ok()
+    }
+
+    async fn write(&self, desired: &[Vec<Device>], slices: &mut Slices) -> Result<(), CallError> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let node = within(CALL_LIMIT, nodes.get(&self.node)).await?;
+        let pool = Pool {
+            driver: keys::DRIVER.to_owned(),
+            node: self.node.clone(),
+            node_uid: node.metadata.uid.unwrap_or_default(),
+        };
+        let existing: Vec<ResourceSlice> = slices.values().cloned().collect();
+        let plan = plan(&pool, desired, &existing);
+        if plan.is_empty() {
+            return Ok(());
+        }
+        tracing::info!(
+            delete = plan.delete.len(),
+            update = plan.update.len(),
+            create = plan.create.len(),
+            "publishing ResourceSlices"
+        );
+        self.perform(plan, slices).await
+    }
+
+    /// What was written is remembered at once: the watch may show it only later, and it must not be written twice.
+    async fn perform(&self, plan: Plan, slices: &mut Slices) -> Result<(), CallError> {
+        let api: Api<ResourceSlice> = Api::all(self.client.clone());
+        let params = PostParams {
+            field_manager: Some(keys::FIELD_MANAGER_DRIVER.to_owned()),
+            ..PostParams::default()
+        };
+        for slice in plan.delete {
+            let name = slice.metadata.name.unwrap_or_default();
+            let delete = DeleteParams {
+                preconditions: Some(Preconditions {
+                    uid: slice.metadata.uid,
+                    resource_version: slice.metadata.resource_version,
+                }),
+                ..DeleteParams::default()
+            };
+            match within(CALL_LIMIT, api.delete(&name, &delete)).await {
+                Ok(_) => {}
+                Err(error) if error.status_code() == Some(404) => {}
+                Err(error) => return Err(error),
+            }
+            slices.remove(&name);
+        }
+        for slice in plan.update {
+            let name = slice.metadata.name.clone().unwrap_or_default();
+            match within(CALL_LIMIT, api.replace(&name, &params, &slice)).await {
+                Ok(stored) => remember(slices, &slice, stored),
+                Err(error) => {
+                    if error.status_code() == Some(404) {
+                        slices.remove(&name);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        for slice in plan.create {
+            let stored = within(CALL_LIMIT, api.create(&params, &slice)).await?;
+            remember(slices, &slice, stored);
+        }
+        Ok(())
+    }
+}
+
+/// An API server with a feature switched off drops fields silently. That cannot be cured by writing again.
+fn remember(slices: &mut Slices, wanted: &ResourceSlice, stored: ResourceSlice) {
+    let count = |slice: &ResourceSlice| {
+        let taints = |device: &Device| device.taints.as_ref().map_or(0, Vec::len);
+        let devices = slice.spec.devices.iter().flatten();
+        devices.map(taints).sum::<usize>()
+    };
+    if count(wanted) != count(&stored) {
+        tracing::error!("the API server dropped device taints: is DRADeviceTaints switched off?");
+    }
+    if let Some(name) = stored.metadata.name.clone() {
+        slices.insert(name, stored);
+    }
+}
+
+fn take(slices: &mut Option<Slices>, event: Seen<ResourceSlice>) {
+    let named = |slice: ResourceSlice| Some((slice.metadata.name.clone()?, slice));
+    match event {
+        Seen::Listed(all) => *slices = Some(all.into_iter().filter_map(named).collect()),
+        Seen::Applied(slice) => {
+            slices.get_or_insert_default().extend(named(slice));
+        }
+        Seen::Gone(metadata) => {
+            if let (Some(slices), Some(name)) = (slices, &metadata.name) {
+                slices.remove(name);
+            }
+        }
+    }
+}

@@ -1,0 +1,492 @@
+//! The checkpoint: what survives a crash at any line, on disk.
+//!
+//! ```text
+//! STATE/lock               held (flock) by whoever decides; more than one instance may run during an update
+//! STATE/node.json          boot id, acknowledged generation
+//! STATE/claims/UID.json    one record per claim
+//! STATE/devices.json       which GPU has which name (see `inventory`)
+//! STATE/quarantine/        files that could not be read, for people
+//! ```
+//!
+//! * Every file carries a `schema` number. A newer one is refused with a message, never rewritten: a downgrade
+//!   must not forget what it does not understand. Unknown fields of the same schema are kept.
+//! * Files are written whole (`muster_device::files`). All writers hold the lock; a write applied twice
+//!   changes nothing.
+//! * What cannot be parsed is set aside, and with it the acknowledged generation, **before** that: so a crash
+//!   in between, too, leads to the rebuild and never to a claim that is forgotten.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use muster_device::{cdi, files};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
+
+use crate::prepare::{Acknowledged, Disk, DiskFailure, Record, Write};
+
+/// Version of the files' shape.
+const SCHEMA: u32 = 1;
+/// Annotation of a CDI file: the record that it belongs to, so that a lost checkpoint can be rebuilt.
+const RECORD_ANNOTATION: &str = "muster.dev/record";
+
+/// The state directory of a node's driver, and its CDI files.
+#[derive(Clone, Debug)]
+pub struct Store {
+    directory: PathBuf,
+    cdi: cdi::Directory,
+}
+
+/// The lock. Released when dropped, and by the kernel when the process ends.
+#[derive(Debug)]
+pub struct Guard {
+    _file: File,
+}
+
+/// What a file holds besides its schema.
+#[derive(Serialize, Deserialize)]
+struct Versioned<T> {
+    schema: u32,
+    #[serde(flatten)]
+    content: T,
+    #[serde(flatten)]
+    unknown: Map<String, Value>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Node {
+    boot_id: Option<String>,
+    acknowledged: Option<Acknowledged>,
+}
+
+/// What there is where a file should be.
+enum Content<T> {
+    Good(T, Map<String, Value>),
+    Absent,
+    Broken(String),
+}
+
+impl Store {
+    /// Opens the directory, making it if need be. Only root may look into it.
+    pub fn open(directory: impl Into<PathBuf>, cdi: cdi::Directory) -> io::Result<Self> {
+        let directory = directory.into();
+        for path in [&directory, &directory.join("claims")] {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(path)
+                .map_err(|error| named(path, &error))?;
+        }
+        Ok(Self { directory, cdi })
+    }
+
+    /// Waits for the lock. Blocking; held for milliseconds, and for one uncached read at start.
+    pub fn lock(&self) -> io::Result<Guard> {
+        let path = self.directory.join("lock");
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(|error| named(&path, &error))?;
+        file.lock().map_err(|error| named(&path, &error))?;
+        Ok(Guard { _file: file })
+    }
+
+    /// Reads everything.
+    pub fn load(&self, _lock: &Guard) -> Result<Disk, DiskFailure> {
+        let node = self.load_node()?;
+        let mut disk = Disk {
+            boot_id: node.boot_id,
+            acknowledged: node.acknowledged,
+            records: BTreeMap::new(),
+        };
+        for uid in self.record_uids()? {
+            let path = self.record_file(&uid);
+            match read::<Record>(&path)? {
+                Content::Good(record, _) if record.claim.uid == uid => {
+                    disk.records.insert(uid, record);
+                }
+                Content::Good(record, _) => {
+                    let cause = format!("it is about claim UID {}", record.claim.uid);
+                    self.set_aside(&mut disk, &path, &cause)?;
+                }
+                Content::Broken(cause) => self.set_aside(&mut disk, &path, &cause)?,
+                Content::Absent => {}
+            }
+        }
+        Ok(disk)
+    }
+
+    /// UIDs of the claims that there are files for.
+    pub fn record_uids(&self) -> Result<Vec<String>, DiskFailure> {
+        let directory = self.directory.join("claims");
+        let failed = |error: io::Error| failure(&directory, &error);
+        let mut uids = Vec::new();
+        for entry in fs::read_dir(&directory).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
+            let uid = name.to_str().and_then(|name| name.strip_suffix(".json"));
+            uids.extend(uid.filter(|uid| !uid.starts_with('.')).map(str::to_owned));
+        }
+        uids.sort_unstable();
+        Ok(uids)
+    }
+
+    /// Performs a write.
+    pub fn apply(&self, _lock: &Guard, change: &Write) -> Result<(), DiskFailure> {
+        match change {
+            Write::PutRecord(record) => put(&self.record_file(&record.claim.uid), record),
+            Write::RemoveRecord(uid) => {
+                let path = self.record_file(uid);
+                files::remove(&path).map_err(|error| failure(&path, &error))
+            }
+            Write::PutCdi(record) => self.put_cdi(record),
+            Write::RemoveCdi(uid) => self
+                .cdi
+                .remove(uid)
+                .map_err(|error| failure(&self.cdi.file(uid), &error)),
+            Write::PutNode {
+                boot_id,
+                acknowledged,
+            } => {
+                let node = Node {
+                    boot_id: Some(boot_id.clone()),
+                    acknowledged: acknowledged.clone(),
+                };
+                put(&self.directory.join("node.json"), &node)
+            }
+        }
+    }
+
+    /// What the CDI files say was prepared, by claim UID; `None` where a file does not tell.
+    pub fn records_in_cdi(&self) -> Result<BTreeMap<String, Option<Record>>, DiskFailure> {
+        let specs = self
+            .cdi
+            .list()
+            .map_err(|error| DiskFailure(format!("CDI directory: {error}")))?;
+        let record = |uid: &str, spec: Option<cdi::Spec>| {
+            let text = spec?.annotations.remove(RECORD_ANNOTATION)?;
+            serde_json::from_str(&text)
+                .ok()
+                .filter(|record: &Record| record.claim.uid == uid)
+        };
+        Ok(specs
+            .into_iter()
+            .map(|(uid, spec)| {
+                let record = record(&uid, spec);
+                (uid, record)
+            })
+            .collect())
+    }
+
+    fn put_cdi(&self, record: &Record) -> Result<(), DiskFailure> {
+        let path = self.cdi.file(&record.claim.uid);
+        let gpus: Vec<_> = record
+            .devices
+            .iter()
+            .map(|device| cdi::ClaimedGpu {
+                device: device.device.clone(),
+                uuid: device.unit.gpu.clone(),
+                minor: device.minor,
+            })
+            .collect();
+        let text = serde_json::to_string(record)
+            .map_err(|error| failure(&path, &io::Error::other(error)))?;
+        let annotations = BTreeMap::from([(RECORD_ANNOTATION.to_owned(), text)]);
+        self.cdi
+            .write(&record.claim.uid, &gpus, annotations)
+            .map_err(|error| failure(&path, &error))
+    }
+
+    fn load_node(&self) -> Result<Node, DiskFailure> {
+        let path = self.directory.join("node.json");
+        match read::<Node>(&path)? {
+            Content::Good(node, _) => Ok(node),
+            Content::Absent => Ok(Node::default()),
+            Content::Broken(cause) => {
+                self.quarantine(&path, &cause)?;
+                Ok(Node::default())
+            }
+        }
+    }
+
+    /// First the generation is forgotten, then the file is put away.
+    fn set_aside(&self, disk: &mut Disk, path: &Path, cause: &str) -> Result<(), DiskFailure> {
+        if disk.acknowledged.take().is_some() {
+            let node = Node {
+                boot_id: disk.boot_id.clone(),
+                acknowledged: None,
+            };
+            put(&self.directory.join("node.json"), &node)?;
+        }
+        self.quarantine(path, cause)
+    }
+
+    fn quarantine(&self, path: &Path, cause: &str) -> Result<(), DiskFailure> {
+        let directory = self.directory.join("quarantine");
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&directory)
+            .map_err(|error| failure(&directory, &error))?;
+        let name = path.file_name().unwrap_or_default();
+        let target = directory.join(name);
+        tracing::error!(
+            file = %path.display(), quarantine = %target.display(), cause,
+            "a file of the checkpoint cannot be read; the records are rebuilt"
+        );
+        fs::rename(path, &target).map_err(|error| failure(path, &error))
+    }
+
+    fn record_file(&self, uid: &str) -> PathBuf {
+        self.directory.join("claims").join(format!("{uid}.json"))
+    }
+}
+
+/// Reads a file of ours.
+fn read<T: DeserializeOwned>(path: &Path) -> Result<Content<T>, DiskFailure> {
+    let text = match fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Content::Absent),
+        Err(error) => return Err(failure(path, &error)),
+    };
+    let value: Value = match serde_json::from_slice(&text) {
+        Ok(value) => value,
+        Err(error) => return Ok(Content::Broken(error.to_string())),
+    };
+    if let Some(schema) = value.get("schema").and_then(Value::as_u64)
+        && schema > u64::from(SCHEMA)
+    {
+        return Err(DiskFailure(format!(
+            "{} has schema {schema}, and this version of the driver knows {SCHEMA} at most; \
+             run the version that wrote it until its claims are unprepared",
+            path.display()
+        )));
+    }
+    match serde_json::from_value::<Versioned<T>>(value) {
+        Ok(file) => Ok(Content::Good(file.content, file.unknown)),
+        Err(error) => Ok(Content::Broken(error.to_string())),
+    }
+}
+
+/// Writes a file of ours, keeping what another version put into it.
+fn put<T: Serialize + DeserializeOwned + Clone>(
+    path: &Path,
+    content: &T,
+) -> Result<(), DiskFailure> {
+    let unknown = match read::<T>(path)? {
+        Content::Good(_, unknown) => unknown,
+        Content::Absent | Content::Broken(_) => Map::new(),
+    };
+    let file = Versioned {
+        schema: SCHEMA,
+        content: content.clone(),
+        unknown,
+    };
+    let text =
+        serde_json::to_vec(&file).map_err(|error| failure(path, &io::Error::other(error)))?;
+    files::write_whole(path, &text, 0o600).map_err(|error| failure(path, &error))
+}
+
+fn failure(path: &Path, error: &io::Error) -> DiskFailure {
+    DiskFailure(format!("{}: {error}", path.display()))
+}
+
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+/// Loads a file beside the checkpoint; `None` if it is not there or broken.
+pub(crate) fn load_beside<T: DeserializeOwned>(
+    store: &Store,
+    name: &str,
+) -> Result<Option<T>, DiskFailure> {
+    let path = store.directory.join(name);
+    match read::<T>(&path)? {
+        Content::Good(content, _) => Ok(Some(content)),
+        Content::Absent => Ok(None),
+        Content::Broken(cause) => {
+            store.quarantine(&path, &cause)?;
+            Ok(None)
+        }
+    }
+}
+
+/// Writes a file beside the checkpoint.
+pub(crate) fn put_beside<T: Serialize + DeserializeOwned + Clone>(
+    store: &Store,
+    name: &str,
+    content: &T,
+) -> Result<(), DiskFailure> {
+    put(&store.directory.join(name), content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prepare::{ClaimRef, RecordState, RecordedDevice, Unit};
+
+    fn record(uid: &str) -> Record {
+        Record {
+            claim: ClaimRef {
+                uid: uid.to_owned(),
+                namespace: "ml".to_owned(),
+                name: "train".to_owned(),
+            },
+            state: RecordState::Prepared,
+            call: Some("i/1".to_owned()),
+            pods: vec!["p".to_owned()],
+            devices: vec![RecordedDevice {
+                request: "gpu".to_owned(),
+                pool: "node-0".to_owned(),
+                device: "gpu-2".to_owned(),
+                unit: Unit::whole("GPU-2"),
+                minor: 2,
+                admin_access: false,
+            }],
+        }
+    }
+
+    fn acknowledged() -> Write {
+        Write::PutNode {
+            boot_id: "boot".to_owned(),
+            acknowledged: Some(Acknowledged {
+                uid: Some("u".to_owned()),
+                generation: 7,
+                enforce: true,
+            }),
+        }
+    }
+
+    struct Fixture {
+        root: tempfile::TempDir,
+        store: Store,
+    }
+
+    fn fixture() -> Fixture {
+        let root = tempfile::tempdir().unwrap();
+        let cdi = root.path().join("cdi");
+        fs::create_dir(&cdi).unwrap();
+        let cdi = cdi::Directory::new(cdi, "gpu.muster.dev", "/nonexistent-muster");
+        let store = Store::open(root.path().join("state"), cdi).unwrap();
+        Fixture { root, store }
+    }
+
+    impl Fixture {
+        fn apply(&self, write: &Write) {
+            let lock = self.store.lock().unwrap();
+            self.store.apply(&lock, write).unwrap();
+        }
+
+        fn load(&self) -> Result<Disk, DiskFailure> {
+            let lock = self.store.lock().unwrap();
+            self.store.load(&lock)
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_a_write_may_be_repeated() {
+        let f = fixture();
+        assert_eq!(f.load().unwrap(), Disk::default());
+        for _ in 0..2 {
+            f.apply(&acknowledged());
+            f.apply(&Write::PutRecord(record("c")));
+            f.apply(&Write::PutCdi(record("c")));
+        }
+        let disk = f.load().unwrap();
+        assert_eq!(disk.boot_id.as_deref(), Some("boot"));
+        assert_eq!(disk.acknowledged.unwrap().generation, 7);
+        assert_eq!(
+            disk.records,
+            BTreeMap::from([("c".to_owned(), record("c"))])
+        );
+        assert_eq!(
+            f.store.records_in_cdi().unwrap(),
+            BTreeMap::from([("c".to_owned(), Some(record("c")))])
+        );
+        for _ in 0..2 {
+            f.apply(&Write::RemoveCdi("c".to_owned()));
+            f.apply(&Write::RemoveRecord("c".to_owned()));
+        }
+        assert!(f.load().unwrap().records.is_empty());
+        assert!(f.store.records_in_cdi().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_broken_record_costs_the_generation_and_nothing_else() {
+        for broken in ["", "{", "[]", "{\"schema\":1}", "\u{0}\u{0}"] {
+            let f = fixture();
+            f.apply(&acknowledged());
+            f.apply(&Write::PutRecord(record("good")));
+            let path = f.root.path().join("state/claims/bad.json");
+            fs::write(&path, broken).unwrap();
+
+            let disk = f.load().unwrap();
+            assert_eq!(disk.acknowledged, None, "{broken:?}");
+            assert_eq!(disk.boot_id.as_deref(), Some("boot"));
+            assert_eq!(disk.records.keys().collect::<Vec<_>>(), ["good"]);
+            assert!(f.root.path().join("state/quarantine/bad.json").exists());
+            // Also after a restart, until somebody rebuilds.
+            assert_eq!(f.load().unwrap().acknowledged, None);
+        }
+    }
+
+    #[test]
+    fn a_broken_node_file_costs_the_generation() {
+        let f = fixture();
+        f.apply(&acknowledged());
+        f.apply(&Write::PutRecord(record("good")));
+        fs::write(f.root.path().join("state/node.json"), "{\"schema\":1,").unwrap();
+        let disk = f.load().unwrap();
+        assert_eq!((disk.boot_id, disk.acknowledged), (None, None));
+        assert_eq!(disk.records.len(), 1);
+    }
+
+    #[test]
+    fn a_newer_schema_is_refused_and_left_as_it_is() {
+        let f = fixture();
+        let path = f.root.path().join("state/claims/c.json");
+        fs::write(&path, r#"{"schema":2,"later":true}"#).unwrap();
+        let failure = f.load().unwrap_err();
+        assert!(failure.to_string().contains("schema 2"), "{failure}");
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn unknown_fields_are_kept() {
+        let f = fixture();
+        f.apply(&Write::PutRecord(record("c")));
+        let path = f.root.path().join("state/claims/c.json");
+        let mut value: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        value
+            .as_object_mut()
+            .unwrap()
+            .insert("later".to_owned(), Value::from(5));
+        fs::write(&path, serde_json::to_vec(&value).unwrap()).unwrap();
+
+        let mut changed = record("c");
+        changed.call = None;
+        f.apply(&Write::PutRecord(changed.clone()));
+        let value: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        assert_eq!(value.get("later"), Some(&Value::from(5)));
+        assert_eq!(value.get("call"), None);
+        assert_eq!(f.load().unwrap().records.get("c"), Some(&changed));
+    }
+
+    #[test]
+    fn the_lock_is_held_by_one() {
+        let f = fixture();
+        let held = f.store.lock().unwrap();
+        let path = f.root.path().join("state/lock");
+        let other = OpenOptions::new().write(true).open(path).unwrap();
+        assert!(other.try_lock().is_err());
+        drop(held);
+        assert!(other.try_lock().is_ok());
+    }
+}

@@ -1,0 +1,253 @@
+//! The API server, as far as a driver talks to it: the outside of these tests. Plain HTTP on loopback.
+//!
+//! Watches are opened and stay silent; what must be noticed without a watch is noticed by an uncached read.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
+
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::{Path, Query, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use serde_json::{Value, json};
+
+/// Objects by path below `/apis` or `/api`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ApiServer {
+    objects: Arc<Mutex<Objects>>,
+}
+
+#[derive(Debug, Default)]
+struct Objects {
+    claims: BTreeMap<(String, String), Value>,
+    node_devices: BTreeMap<String, Value>,
+    slices: BTreeMap<String, Value>,
+    version: u64,
+}
+
+impl ApiServer {
+    /// Starts to serve.
+    pub(crate) async fn start(&self) -> SocketAddr {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let claims = "/apis/resource.k8s.io/v1";
+        let muster = "/apis/muster.dev/v1alpha1/nodedevices";
+        let router = Router::new()
+            .route("/api/v1/nodes/{name}", get(node))
+            .route(&format!("{claims}/resourceclaims"), get(list_claims))
+            .route(
+                &format!("{claims}/namespaces/{{namespace}}/resourceclaims/{{name}}"),
+                get(claim),
+            )
+            .route(
+                &format!("{claims}/resourceslices"),
+                get(list_slices).post(create_slice),
+            )
+            .route(muster, get(list_node_devices))
+            .route(&format!("{muster}/{{name}}"), get(node_devices))
+            .route(
+                &format!("{muster}/{{name}}/status"),
+                axum::routing::patch(patch_status),
+            )
+            .with_state(self.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        address
+    }
+
+    /// A claim that is allocated these devices of `node-0`, and reserved for the pod of the same UID.
+    pub(crate) fn allocate(&self, uid: &str, devices: &[&str]) {
+        let results: Vec<Value> = devices
+            .iter()
+            .map(|device| {
+                json!({"request": "gpu/any", "driver": "gpu.muster.dev", "pool": "node-0", "device": device})
+            })
+            .collect();
+        let claim = json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+            "metadata": {"namespace": "ml", "name": format!("claim-{uid}"), "uid": uid},
+            "spec": {},
+            "status": {
+                "reservedFor": [{"resource": "pods", "name": "pod", "uid": format!("pod-{uid}")}],
+                "allocation": {"devices": {"results": results}},
+            },
+        });
+        let key = ("ml".to_owned(), format!("claim-{uid}"));
+        self.objects.lock().unwrap().claims.insert(key, claim);
+    }
+
+    /// Puts the spec of this node's `NodeDevices`.
+    pub(crate) fn permit(&self, generation: i64, permits: &Value) {
+        let mut objects = self.objects.lock().unwrap();
+        objects.version += 1;
+        let version = objects.version.to_string();
+        let object = objects
+            .node_devices
+            .entry("node-0".to_owned())
+            .or_insert_with(|| {
+                json!({
+                    "apiVersion": "muster.dev/v1alpha1", "kind": "NodeDevices",
+                    "metadata": {"name": "node-0", "uid": "nd-1"},
+                })
+            });
+        merge(
+            object,
+            &json!({
+                "metadata": {"generation": generation, "resourceVersion": version},
+                "spec": {"nodeUid": "n-1", "leaderEpoch": 1, "enforce": true, "permits": permits},
+            }),
+        );
+    }
+
+    /// The status that the driver wrote.
+    pub(crate) fn status(&self) -> Value {
+        let objects = self.objects.lock().unwrap();
+        let object = objects.node_devices.get("node-0");
+        object
+            .and_then(|object| object.get("status").cloned())
+            .unwrap_or_default()
+    }
+
+    /// Names of the devices that are published.
+    pub(crate) fn published(&self) -> Vec<String> {
+        let objects = self.objects.lock().unwrap();
+        let devices = objects.slices.values().flat_map(|slice| {
+            slice
+                .pointer("/spec/devices")
+                .and_then(Value::as_array)
+                .cloned()
+                .unwrap_or_default()
+        });
+        devices
+            .filter_map(|device| Some(device.get("name")?.as_str()?.to_owned()))
+            .collect()
+    }
+}
+
+/// JSON merge patch, without deletions.
+fn merge(target: &mut Value, patch: &Value) {
+    match (target, patch) {
+        (Value::Object(target), Value::Object(patch)) => {
+            for (key, value) in patch {
+                merge(target.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (target, patch) => *target = patch.clone(),
+    }
+}
+
+fn failure(code: StatusCode, reason: &str) -> Response {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "message": reason, "code": code.as_u16()});
+    (code, Json(status)).into_response()
+}
+
+fn found(object: Option<Value>) -> Response {
+    object.map_or_else(
+        || failure(StatusCode::NOT_FOUND, "NotFound"),
+        |object| Json(object).into_response(),
+    )
+}
+
+type Parameters = Query<BTreeMap<String, String>>;
+
+fn list(parameters: &Parameters, items: &[Value]) -> Response {
+    if parameters.contains_key("watch") {
+        let silence = futures::stream::pending::<Result<Vec<u8>, std::io::Error>>();
+        return Body::from_stream(silence).into_response();
+    }
+    Json(json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}, "items": items}))
+        .into_response()
+}
+
+async fn node(Path(name): Path<String>) -> Response {
+    Json(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "uid": "n-1"}}))
+        .into_response()
+}
+
+async fn claim(State(api): State<ApiServer>, Path(key): Path<(String, String)>) -> Response {
+    found(api.objects.lock().unwrap().claims.get(&key).cloned())
+}
+
+async fn list_claims(State(api): State<ApiServer>, parameters: Parameters) -> Response {
+    let items: Vec<Value> = api
+        .objects
+        .lock()
+        .unwrap()
+        .claims
+        .values()
+        .cloned()
+        .collect();
+    list(&parameters, &items)
+}
+
+async fn list_slices(State(api): State<ApiServer>, parameters: Parameters) -> Response {
+    let items: Vec<Value> = api
+        .objects
+        .lock()
+        .unwrap()
+        .slices
+        .values()
+        .cloned()
+        .collect();
+    list(&parameters, &items)
+}
+
+async fn create_slice(State(api): State<ApiServer>, Json(mut slice): Json<Value>) -> Response {
+    let generated = slice
+        .pointer("/metadata/generateName")
+        .and_then(Value::as_str);
+    let name = format!("{}abcde", generated.unwrap_or_default());
+    merge(
+        &mut slice,
+        &json!({"metadata": {"name": name, "uid": "s-1", "resourceVersion": "1"}}),
+    );
+    api.objects
+        .lock()
+        .unwrap()
+        .slices
+        .insert(name, slice.clone());
+    Json(slice).into_response()
+}
+
+async fn list_node_devices(State(api): State<ApiServer>, parameters: Parameters) -> Response {
+    let items: Vec<Value> = api
+        .objects
+        .lock()
+        .unwrap()
+        .node_devices
+        .values()
+        .cloned()
+        .collect();
+    list(&parameters, &items)
+}
+
+async fn node_devices(State(api): State<ApiServer>, Path(name): Path<String>) -> Response {
+    found(api.objects.lock().unwrap().node_devices.get(&name).cloned())
+}
+
+async fn patch_status(
+    State(api): State<ApiServer>,
+    Path(name): Path<String>,
+    Json(patch): Json<Value>,
+) -> Response {
+    let mut objects = api.objects.lock().unwrap();
+    objects.version += 1;
+    let version = objects.version.to_string();
+    let Some(object) = objects.node_devices.get_mut(&name) else {
+        return failure(StatusCode::NOT_FOUND, "NotFound");
+    };
+    for precondition in ["/metadata/uid", "/metadata/resourceVersion"] {
+        if patch.pointer(precondition) != object.pointer(precondition) {
+            return failure(StatusCode::CONFLICT, "Conflict");
+        }
+    }
+    merge(object, &patch);
+    merge(object, &json!({"metadata": {"resourceVersion": version}}));
+    Json(object.clone()).into_response()
+}

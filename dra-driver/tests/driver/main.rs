@@ -1,0 +1,8 @@
+//! The real driver program, over its real sockets, on the mock NVML library.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod api_server;
+mod claims;
+mod node;
+mod registration;

@@ -1,0 +1,233 @@
+//! A node with the real driver program on the mock NVML library, and its kubelet's side of the sockets.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use muster_kubelet_api::dra::v1::{
+    Claim, NodePrepareResourceResponse, NodePrepareResourcesRequest, NodeUnprepareResourcesRequest,
+    dra_plugin_client::DraPluginClient,
+};
+use nvidia_ml_mock::{Process, STATE_VARIABLE, State};
+use tonic::transport::{Channel, Endpoint};
+
+use crate::api_server::ApiServer;
+
+/// Longest time for anything to come about.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A node. What it started ends with it.
+pub(crate) struct Node {
+    /// The API server that the driver talks to.
+    pub(crate) api: ApiServer,
+    root: tempfile::TempDir,
+    state: State,
+    driver: Option<Child>,
+}
+
+impl Node {
+    /// Two T4, no driver yet.
+    pub(crate) async fn new() -> Self {
+        let node = Self {
+            api: ApiServer::default(),
+            root: tempfile::tempdir().unwrap(),
+            state: State {
+                board: "t4-2".to_owned(),
+                seed: "node-0".to_owned(),
+                ..State::default()
+            },
+            driver: None,
+        };
+        node.write_state();
+        fs::write(node.path("boot_id"), "boot-1\n").unwrap();
+        let server = format!("http://{}", node.api.start().await);
+        let kubeconfig = serde_json::json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "test",
+            "clusters": [{"name": "test", "cluster": {"server": server}}],
+            "users": [{"name": "test", "user": {}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        });
+        fs::write(node.path("kubeconfig"), kubeconfig.to_string()).unwrap();
+        node
+    }
+
+    /// The same with the driver running and registered to be found.
+    pub(crate) async fn started() -> Self {
+        let mut node = Self::new().await;
+        node.start().await;
+        node
+    }
+
+    /// A path on the node.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    /// Starts the driver, and waits until its sockets are served.
+    pub(crate) async fn start(&mut self) {
+        let flag = |name: &str, path: &str| format!("--{name}={}", self.path(path).display());
+        let mut library = std::env::current_exe().unwrap();
+        library.set_file_name("libnvidia_ml_mock.so");
+        let driver = Command::new(env!("CARGO_BIN_EXE_muster-dra-driver"))
+            .arg("--node-name=node-0")
+            .arg("--admin-addr=127.0.0.1:0")
+            .arg("--log-format=text")
+            .arg(flag("kubeconfig", "kubeconfig"))
+            .arg(flag("registration-dir", "r"))
+            .arg(flag("plugin-dir", "p"))
+            .arg(flag("cdi-dir", "cdi"))
+            .arg(flag("state-dir", "state"))
+            .arg(flag("boot-id-file", "boot_id"))
+            .arg(flag("cgroup-dir", "cgroup"))
+            .arg(flag("proc-dir", "proc"))
+            .arg(flag("sys-dir", "sys"))
+            .arg(format!("--nvml-library={}", library.display()))
+            .env(STATE_VARIABLE, self.path("nvml.json"))
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(self.path("log")).unwrap())
+            .spawn()
+            .unwrap();
+        self.driver = Some(driver);
+        let socket = self.registration_socket();
+        self.eventually("the sockets are served", || is_served(&socket))
+            .await;
+    }
+
+    /// Kills the driver where it stands.
+    pub(crate) fn crash(&mut self) {
+        let mut driver = self.driver.take().unwrap();
+        driver.kill().unwrap();
+        driver.wait().unwrap();
+    }
+
+    /// Asks the driver to stop, and waits until it has; whether it ended well.
+    pub(crate) async fn stop(&mut self) -> bool {
+        let mut driver = self.driver.take().unwrap();
+        let killed = Command::new("kill")
+            .arg(driver.id().to_string())
+            .status()
+            .unwrap();
+        assert!(killed.success());
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            if let Some(status) = driver.try_wait().unwrap() {
+                return status.success();
+            }
+            assert!(
+                Instant::now() < deadline,
+                "it does not stop\n{}",
+                self.log()
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Where the kubelet looks.
+    pub(crate) fn registration_socket(&self) -> PathBuf {
+        self.path("r/gpu.muster.dev@reg.sock")
+    }
+
+    /// The driver's log.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    /// Waits until something holds.
+    pub(crate) async fn eventually(&self, what: &str, holds: impl Fn() -> bool) {
+        let deadline = Instant::now() + LIMIT;
+        while !holds() {
+            assert!(Instant::now() < deadline, "not so: {what}\n{}", self.log());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// A process with this id uses GPU `gpu`, or none does.
+    pub(crate) fn use_gpu(&mut self, process: Option<(&str, u32)>) {
+        self.state.processes = process
+            .into_iter()
+            .map(|(gpu, pid)| Process {
+                gpu: gpu.to_owned(),
+                pid,
+                used_bytes: 0,
+            })
+            .collect();
+        self.write_state();
+    }
+
+    fn write_state(&self) {
+        let next = self.path("nvml.next");
+        fs::write(&next, serde_json::to_vec(&self.state).unwrap()).unwrap();
+        fs::rename(next, self.path("nvml.json")).unwrap();
+    }
+
+    /// A connection to the DRA socket, as the kubelet opens it.
+    pub(crate) async fn kubelet(&self) -> DraPluginClient<Channel> {
+        let address = format!("unix:{}", self.path("p/dra.sock").display());
+        let channel = Endpoint::try_from(address)
+            .unwrap()
+            .connect()
+            .await
+            .unwrap();
+        DraPluginClient::new(channel)
+    }
+
+    /// Has a claim prepared; its entry of the answer.
+    pub(crate) async fn prepare(&self, uid: &str) -> NodePrepareResourceResponse {
+        let request = NodePrepareResourcesRequest {
+            claims: vec![claim(uid)],
+        };
+        let answer = self.kubelet().await.node_prepare_resources(request).await;
+        answer.unwrap().into_inner().claims.remove(uid).unwrap()
+    }
+
+    /// Has a claim given back; the error of its entry, empty if there is none.
+    pub(crate) async fn unprepare(&self, uid: &str) -> String {
+        let request = NodeUnprepareResourcesRequest {
+            claims: vec![claim(uid)],
+        };
+        let answer = self.kubelet().await.node_unprepare_resources(request).await;
+        answer
+            .unwrap()
+            .into_inner()
+            .claims
+            .remove(uid)
+            .unwrap()
+            .error
+    }
+
+    /// Names of the files in a directory of the node.
+    pub(crate) fn files(&self, directory: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.path(directory)).into_iter().flatten();
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+/// A claim as the kubelet names it.
+pub(crate) fn claim(uid: &str) -> Claim {
+    Claim {
+        namespace: "ml".to_owned(),
+        uid: uid.to_owned(),
+        name: format!("claim-{uid}"),
+    }
+}
+
+/// Whether somebody listens.
+pub(crate) fn is_served(socket: &Path) -> bool {
+    std::os::unix::net::UnixStream::connect(socket).is_ok()
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(mut driver) = self.driver.take() {
+            let _ = driver.kill();
+            let _ = driver.wait();
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Starts the kube-scheduler extender; see the library.
+
+use clap::Parser;
+use muster_extender::program;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    muster_serve::tls::install_provider();
+    program::run(program::Args::parse()).await
+}

@@ -1,0 +1,235 @@
+//! When a rank that is not bound yet has lost the place that was planned for it.
+//!
+//! Everything is judged by what the API server shows (the Ready condition carries the time of its last
+//! change), never by when this process saw it: so every replica says the same, also just after a start.
+
+use std::fmt;
+
+use k8s_openapi::{
+    api::core::v1::{Node, Taint, Toleration},
+    jiff::Timestamp,
+};
+
+/// How long a node may be not Ready before a planned rank has lost its place, in seconds.
+pub const NOT_READY_GRACE_SECONDS: i64 = 30;
+
+/// What is known about a node, as far as it decides about places.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeView {
+    /// UID: a node made anew under the same name is another node.
+    pub uid: String,
+    /// Whether it is cordoned.
+    pub cordoned: bool,
+    /// Taints that keep pods out (effects `NoSchedule` and `NoExecute`).
+    pub taints: Vec<Taint>,
+    /// Since when it is not Ready; `None` while it is.
+    pub not_ready_since: Option<Timestamp>,
+}
+
+impl From<&Node> for NodeView {
+    fn from(node: &Node) -> Self {
+        let spec = node.spec.as_ref();
+        Self {
+            uid: node.metadata.uid.clone().unwrap_or_default(),
+            cordoned: spec.and_then(|spec| spec.unschedulable).unwrap_or_default(),
+            taints: spec
+                .and_then(|spec| spec.taints.as_deref())
+                .unwrap_or_default()
+                .iter()
+                .filter(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"))
+                .cloned()
+                .collect(),
+            not_ready_since: not_ready_since(node),
+        }
+    }
+}
+
+/// A node that never reported is as new as its object; one without a time has been so for ever.
+fn not_ready_since(node: &Node) -> Option<Timestamp> {
+    let ready = node
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten())
+        .find(|condition| condition.type_ == "Ready");
+    match ready {
+        Some(condition) if condition.status == "True" => None,
+        Some(condition) => Some(
+            condition
+                .last_transition_time
+                .as_ref()
+                .map_or(Timestamp::MIN, |time| time.0),
+        ),
+        None => Some(
+            node.metadata
+                .creation_timestamp
+                .as_ref()
+                .map_or(Timestamp::MIN, |time| time.0),
+        ),
+    }
+}
+
+/// Why a rank has lost its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// Its node does not exist any more, or another one has its name.
+    Gone,
+    /// Its node is cordoned.
+    Cordoned,
+    /// Its node has a taint that the pod does not tolerate.
+    Tainted,
+    /// Its node has not been Ready for [`NOT_READY_GRACE_SECONDS`].
+    NotReady,
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Gone => "gone",
+            Self::Cordoned => "cordoned",
+            Self::Tainted => "tainted",
+            Self::NotReady => "not ready",
+        })
+    }
+}
+
+/// Whether a pod with these tolerations has lost its place on `node`, and why. `planned_uid` is the
+/// node's UID when the plan was made, where the plan is known.
+pub fn lost(
+    node: Option<&NodeView>,
+    planned_uid: Option<&str>,
+    tolerations: &[Toleration],
+    now: Timestamp,
+) -> Option<Lost> {
+    let Some(node) = node else {
+        return Some(Lost::Gone);
+    };
+    if planned_uid.is_some_and(|uid| uid != node.uid) {
+        return Some(Lost::Gone);
+    }
+    if node.cordoned {
+        return Some(Lost::Cordoned);
+    }
+    let tolerated = |taint: &Taint| {
+        tolerations
+            .iter()
+            .any(|toleration| tolerates(toleration, taint))
+    };
+    if !node.taints.iter().all(tolerated) {
+        return Some(Lost::Tainted);
+    }
+    node.not_ready_since
+        .is_some_and(|since| {
+            now.as_second().saturating_sub(since.as_second()) >= NOT_READY_GRACE_SECONDS
+        })
+        .then_some(Lost::NotReady)
+}
+
+/// Kubernetes' own rule. An operator that is not known here (`Gt`, `Lt` behind a gate) counts as
+/// tolerating: a gang is stopped only on positive evidence, and kube-scheduler judges the taint itself.
+fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    let effect = text(&toleration.effect);
+    if !effect.is_empty() && effect != taint.effect {
+        return false;
+    }
+    let key = text(&toleration.key);
+    if !key.is_empty() && key != taint.key {
+        return false;
+    }
+    match toleration.operator.as_deref().unwrap_or("Equal") {
+        "Equal" | "" => !key.is_empty() && text(&toleration.value) == text(&taint.value),
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn view(node: Value) -> NodeView {
+        NodeView::from(&serde_json::from_value::<Node>(node).unwrap())
+    }
+
+    fn ready() -> Value {
+        json!([{"type": "Ready", "status": "True"}])
+    }
+
+    #[test]
+    fn a_place_is_lost_with_its_node_by_cordon_by_taint_and_after_thirty_seconds() {
+        let node = |spec: Value, conditions: Value| {
+            view(
+                json!({"metadata": {"name": "n", "uid": "node-uid"}, "spec": spec,
+                "status": {"conditions": conditions}}),
+            )
+        };
+        let silent = json!([{"type": "Ready", "status": "Unknown", "lastTransitionTime": "1970-01-01T00:01:40Z"}]);
+        let good = node(json!({}), ready());
+        assert_eq!(lost(Some(&good), Some("node-uid"), &[], at(0)), None);
+        assert_eq!(lost(None, None, &[], at(0)), Some(Lost::Gone));
+        assert_eq!(
+            lost(Some(&good), Some("another-uid"), &[], at(0)),
+            Some(Lost::Gone),
+            "another node under the same name"
+        );
+        let cordoned = node(json!({"unschedulable": true}), ready());
+        assert_eq!(
+            lost(Some(&cordoned), None, &[], at(0)),
+            Some(Lost::Cordoned)
+        );
+        let tainted = node(
+            json!({"taints": [{"key": "k", "effect": "NoSchedule"}]}),
+            ready(),
+        );
+        assert_eq!(lost(Some(&tainted), None, &[], at(0)), Some(Lost::Tainted));
+        let hinted = node(
+            json!({"taints": [{"key": "k", "effect": "PreferNoSchedule"}]}),
+            ready(),
+        );
+        assert_eq!(lost(Some(&hinted), None, &[], at(0)), None);
+        let silent = node(json!({}), silent);
+        assert_eq!(lost(Some(&silent), None, &[], at(129)), None);
+        assert_eq!(
+            lost(Some(&silent), None, &[], at(130)),
+            Some(Lost::NotReady)
+        );
+    }
+
+    #[test]
+    fn tolerations_follow_the_rule_of_kubernetes() {
+        let taint = |key: &str, value: &str, effect: &str| Taint {
+            key: key.into(),
+            value: Some(value.into()),
+            effect: effect.into(),
+            time_added: None,
+        };
+        for (toleration, tolerated) in [
+            (json!({"operator": "Exists"}), true),
+            (json!({"key": "k", "operator": "Exists"}), true),
+            (json!({"key": "k", "value": "v"}), true),
+            (
+                json!({"key": "k", "operator": "Equal", "value": "v", "effect": "NoSchedule"}),
+                true,
+            ),
+            (json!({"key": "k", "value": "other"}), false),
+            (json!({"key": "other", "operator": "Exists"}), false),
+            (
+                json!({"key": "k", "operator": "Exists", "effect": "NoExecute"}),
+                false,
+            ),
+            (json!({"value": "v"}), false),
+            (json!({"key": "k", "operator": "Gt", "value": "5"}), true),
+        ] {
+            let parsed: Toleration = serde_json::from_value(toleration.clone()).unwrap();
+            assert_eq!(
+                tolerates(&parsed, &taint("k", "v", "NoSchedule")),
+                tolerated,
+                "{toleration}"
+            );
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! The verbs over HTTP.
+//!
+//! kube-scheduler is serial and waits for each answer, so nothing here waits for anything: a request is
+//! judged from memory under a read lock. Whatever is not status 200 is an error to the scheduler, which
+//! asks again with back-off; a rejection is always a 200.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use axum::{
+    Router,
+    body::Bytes,
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::post,
+};
+use k8s_openapi::jiff::Timestamp;
+use muster_serve::Readiness;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    answer::{filter_answer, offered_nodes},
+    filter::{Verdict, judge},
+    metrics::Requests,
+    picture::Picture,
+    wire::{Arguments, EqualScores, PreemptionAnswer, PreemptionArguments},
+};
+
+/// What the routes work with.
+#[derive(Clone, Debug)]
+pub struct Extender {
+    /// What was seen of the cluster.
+    pub picture: Arc<RwLock<Picture>>,
+    /// Whether the first list of every kind is in the picture.
+    pub readiness: Readiness,
+    /// The request counter.
+    pub requests: Requests,
+}
+
+/// Routes of the verbs, under `/scheduler` (the `urlPrefix` of the scheduler's configuration).
+pub fn router(extender: Extender) -> Router {
+    Router::new()
+        .route("/scheduler/filter", post(filter))
+        .route("/scheduler/prioritize", post(prioritize))
+        .route("/scheduler/preempt", post(preempt))
+        .with_state(extender)
+}
+
+async fn filter(State(extender): State<Extender>, body: Bytes) -> Response {
+    const VERB: &str = "filter";
+    let arguments: Arguments<'_> = match extender.read(VERB, &body) {
+        Ok(arguments) => arguments,
+        Err(refusal) => return refusal.into_response(),
+    };
+    let verdict = extender.judge(&arguments);
+    extender.requests.count(VERB, verdict.label());
+    tracing::debug!(
+        namespace = %arguments.pod.metadata.namespace,
+        pod = %arguments.pod.metadata.name,
+        ?verdict,
+        "filter"
+    );
+    json(&filter_answer(&verdict, offered_nodes(&arguments)))
+}
+
+/// Neutral: equal scores change no order. The score proper comes with unpinned placement; a pinned pod has
+/// one feasible node and is never scored.
+async fn prioritize(State(extender): State<Extender>, body: Bytes) -> Response {
+    const VERB: &str = "prioritize";
+    let arguments: Arguments<'_> = match extender.read(VERB, &body) {
+        Ok(arguments) => arguments,
+        Err(refusal) => return refusal.into_response(),
+    };
+    extender.requests.count(VERB, "neutral");
+    json(&EqualScores {
+        hosts: offered_nodes(&arguments),
+        score: 0,
+    })
+}
+
+/// No node: a marked pod never preempts by kube-scheduler. Its gang waits for quota in the controller,
+/// and evicting pods does not free devices for a claim anyway.
+async fn preempt(State(extender): State<Extender>, body: Bytes) -> Response {
+    const VERB: &str = "preempt";
+    if let Err(refusal) = extender.read::<PreemptionArguments<'_>>(VERB, &body) {
+        return refusal.into_response();
+    }
+    extender.requests.count(VERB, "refused");
+    json(&PreemptionAnswer::default())
+}
+
+impl Extender {
+    /// Decodes a request, once the picture is synced: before that nothing is known, and an error makes the
+    /// scheduler ask again.
+    fn read<'a, T: Deserialize<'a>>(
+        &self,
+        verb: &'static str,
+        body: &'a Bytes,
+    ) -> Result<T, Failure> {
+        if !self.readiness.is_ready() {
+            self.requests.count(verb, "unsynced");
+            return Err(failure(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "the first lists of pods, gangs and nodes have not arrived yet",
+            ));
+        }
+        serde_json::from_slice(body).map_err(|error| {
+            self.requests.count(verb, "malformed");
+            failure(
+                StatusCode::BAD_REQUEST,
+                &format!("not a request of extender/v1: {error}"),
+            )
+        })
+    }
+
+    fn judge(&self, arguments: &Arguments<'_>) -> Verdict {
+        if arguments.nodes.is_some() && arguments.node_names.is_none() {
+            return Verdict::Unknown(
+                "kube-scheduler sends whole nodes: set nodeCacheCapable: true for this extender",
+            );
+        }
+        let picture = self.picture.read().unwrap_or_else(PoisonError::into_inner);
+        judge(&arguments.pod, &picture, Timestamp::now())
+    }
+}
+
+/// An answer that is no verdict.
+type Failure = (StatusCode, String);
+
+fn failure(status: StatusCode, message: &str) -> Failure {
+    (status, format!("{message}\n"))
+}
+
+fn json(answer: &impl Serialize) -> Response {
+    match serde_json::to_vec(answer) {
+        Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
+        Err(error) => failure(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            &format!("the answer cannot be written: {error}"),
+        )
+        .into_response(),
+    }
+}

@@ -1,0 +1,209 @@
+//! What users declare by labels and annotations, on pods and on the pod templates of Jobs.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use muster_api::{Reason, keys};
+
+use crate::{
+    facts::Facts,
+    finding::{Findings, listed, quoted},
+    whole_number,
+};
+
+/// Prefix of every key of Muster.
+const PREFIX: &str = "muster.dev/";
+/// Labels that mean something on a pod or Job.
+const LABELS: [&str; 2] = [keys::GANG, keys::TIER];
+/// Annotations that mean something on a pod or Job, besides the controller's and the shorthand.
+const ANNOTATIONS: [&str; 4] = [
+    keys::GANG_SIZE,
+    keys::TOPOLOGY_REQUIRED,
+    keys::TOPOLOGY_PREFERRED,
+    CHECKPOINTED_AT,
+];
+/// Written by workloads at any time; read with preemption.
+const CHECKPOINTED_AT: &str = "muster.dev/checkpointed-at";
+
+/// The metadata of a pod, a Job, or the pod template of a Job, and where it stands in the object.
+#[derive(Clone, Copy, Debug)]
+pub struct Declared<'a> {
+    metadata: &'a ObjectMeta,
+    path: &'static str,
+}
+
+impl<'a> Declared<'a> {
+    /// Metadata at a path of the object, `metadata` or `spec.template.metadata`.
+    pub fn at(path: &'static str, metadata: &'a ObjectMeta) -> Self {
+        Self { metadata, path }
+    }
+
+    /// Value of a label.
+    pub fn label(&self, key: &str) -> Option<&'a str> {
+        let labels = self.metadata.labels.as_ref()?;
+        labels.get(key).map(String::as_str)
+    }
+
+    /// Value of an annotation.
+    pub fn annotation(&self, key: &str) -> Option<&'a str> {
+        let annotations = self.metadata.annotations.as_ref()?;
+        annotations.get(key).map(String::as_str)
+    }
+
+    /// Path of a label.
+    pub fn label_path(&self, key: &str) -> String {
+        format!("{}.labels[{key}]", self.path)
+    }
+
+    /// Path of an annotation.
+    pub fn annotation_path(&self, key: &str) -> String {
+        format!("{}.annotations[{key}]", self.path)
+    }
+
+    /// The declared size of the gang, if there is one that is valid.
+    pub fn gang_size(&self) -> Option<u32> {
+        whole_number::parse(
+            self.annotation(keys::GANG_SIZE)?,
+            &(1..=keys::MAX_GANG_SIZE),
+        )
+    }
+
+    /// Checks every key of Muster.
+    pub fn check(&self, namespace: &str, facts: &Facts, findings: &mut Findings) {
+        self.check_controller_annotations(findings);
+        self.check_shorthand(findings);
+        self.check_gang(findings);
+        self.check_tier(namespace, facts, findings);
+        self.check_topology(facts, findings);
+        self.warn_of_unknown_keys(findings);
+    }
+
+    /// They say what the controller decided; a copy of a pod that ran must not claim it.
+    fn check_controller_annotations(&self, findings: &mut Findings) {
+        for key in keys::CONTROLLER_ANNOTATIONS {
+            if self.annotation(key).is_some() {
+                findings.error(
+                    Reason::NotPermitted,
+                    self.annotation_path(key),
+                    "is written by muster-controller only: leave it out",
+                );
+            }
+        }
+    }
+
+    /// A shorthand that were ignored would start the pod without GPUs.
+    fn check_shorthand(&self, findings: &mut Findings) {
+        for key in keys::SHORTHAND {
+            if self.annotation(key).is_some() {
+                findings.error(
+                    Reason::InvalidValue,
+                    self.annotation_path(key),
+                    "not supported yet: ask for devices by spec.resourceClaims with a ResourceClaimTemplate",
+                );
+            }
+        }
+    }
+
+    fn check_gang(&self, findings: &mut Findings) {
+        if self.label(keys::GANG) == Some("") {
+            findings.error(
+                Reason::InvalidValue,
+                self.label_path(keys::GANG),
+                "must be the name of the gang, not empty",
+            );
+        }
+        if let Some(size) = self.annotation(keys::GANG_SIZE)
+            && self.gang_size().is_none()
+        {
+            findings.error(
+                Reason::InvalidValue,
+                self.annotation_path(keys::GANG_SIZE),
+                format!(
+                    "{}: must be a whole number from 1 to {}, in plain digits",
+                    quoted(size),
+                    keys::MAX_GANG_SIZE
+                ),
+            );
+        }
+    }
+
+    fn check_tier(&self, namespace: &str, facts: &Facts, findings: &mut Findings) {
+        let Some(tier) = self.label(keys::TIER) else {
+            return;
+        };
+        if !facts.tiers.contains(tier) {
+            let known = listed(facts.tiers.iter().map(String::as_str));
+            findings.error(
+                Reason::TierNotAllowed,
+                self.label_path(keys::TIER),
+                format!(
+                    "there is no PriorityTier {}; there are: {known}",
+                    quoted(tier)
+                ),
+            );
+            return;
+        }
+        let Some((team, spec)) = facts.team_of(namespace) else {
+            return;
+        };
+        let allowed = spec
+            .tiers
+            .as_ref()
+            .map_or(&[][..], |tiers| tiers.allowed.as_slice());
+        if !allowed.is_empty() && !allowed.iter().any(|name| name == tier) {
+            findings.error(
+                Reason::TierNotAllowed,
+                self.label_path(keys::TIER),
+                format!(
+                    "team {team} may not use tier {}; it may use: {}",
+                    quoted(tier),
+                    listed(allowed.iter().map(String::as_str))
+                ),
+            );
+        }
+    }
+
+    fn check_topology(&self, facts: &Facts, findings: &mut Findings) {
+        for key in [keys::TOPOLOGY_REQUIRED, keys::TOPOLOGY_PREFERRED] {
+            let Some(level) = self.annotation(key) else {
+                continue;
+            };
+            let levels = facts.levels();
+            if !levels.contains(level) {
+                findings.error(
+                    Reason::InvalidValue,
+                    self.annotation_path(key),
+                    format!(
+                        "no Topology has a level {}; there are: {}",
+                        quoted(level),
+                        listed(levels)
+                    ),
+                );
+            }
+        }
+    }
+
+    /// A key that is misspelt would be ignored without a word.
+    fn warn_of_unknown_keys(&self, findings: &mut Findings) {
+        let labels = self.metadata.labels.iter().flatten();
+        for (key, _) in labels.filter(|(key, _)| key.starts_with(PREFIX)) {
+            if !LABELS.contains(&key.as_str()) {
+                findings.warn(format!(
+                    "{} is not a label of Muster and has no effect",
+                    self.label_path(key)
+                ));
+            }
+        }
+        let annotations = self.metadata.annotations.iter().flatten();
+        for (key, _) in annotations.filter(|(key, _)| key.starts_with(PREFIX)) {
+            let key = key.as_str();
+            let known = ANNOTATIONS.contains(&key)
+                || keys::CONTROLLER_ANNOTATIONS.contains(&key)
+                || keys::SHORTHAND.contains(&key);
+            if !known {
+                findings.warn(format!(
+                    "{} is not an annotation of Muster and has no effect",
+                    self.annotation_path(key)
+                ));
+            }
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! The admission server: what is written into pods when they are created, and what is refused.
+//!
+//! * [`pod`]: the gate and the marker; which pods are refused. [`job`]: the same said to who writes the Job.
+//! * [`quota_tree`]: Teams and Cohorts.
+//! * [`facts`]: what is known of other objects, fed by [`feed`].
+//! * [`routes`]: the reviews over HTTP.
+//! * [`generated`]: the texts that the chart takes over.
+//!
+//! **Invariants.** It writes nothing and remembers nothing of a request, so a dry run is a run and any
+//! replica may answer. Nothing is refused for lack of quota: that queues. Every security-relevant rule stands
+//! in the wall (policies of the chart) as well, which holds while this program is down; this program adds
+//! the defaults and the words.
+
+pub mod declared;
+pub mod facts;
+pub mod feed;
+pub mod finding;
+pub mod generated;
+pub mod job;
+pub mod metrics;
+pub mod pod;
+pub mod program;
+pub mod quota_tree;
+pub mod routes;
+pub mod whole_number;

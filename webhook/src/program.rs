@@ -1,0 +1,114 @@
+//! The program: flags, start, end.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use clap::{ArgAction, Parser};
+use muster_cluster::managed::ManagedPods;
+use muster_serve::{
+    Program, ServeArgs,
+    authority_secret::{AuthoritySecret, SecretReference},
+    certificate_source::CertificateSource,
+    certificates::Policy,
+    server::{HttpsServer, Limits},
+    tls::Clients,
+};
+
+use crate::{
+    feed,
+    metrics::Reviews,
+    pod::PodRules,
+    routes::{self, Webhook},
+};
+
+/// The admission server of Muster.
+#[derive(Parser, Clone, Debug)]
+#[command(name = "muster-webhook", version)]
+pub struct Args {
+    /// What every program has.
+    #[command(flatten)]
+    pub serve: ServeArgs,
+
+    /// Address of the HTTPS server.
+    #[arg(long, default_value = "0.0.0.0:8443", value_name = "IP:PORT")]
+    pub listen_addr: SocketAddr,
+
+    /// Namespace that Muster runs in.
+    #[arg(
+        long,
+        env = "MUSTER_NAMESPACE",
+        default_value = "muster-system",
+        value_name = "NAMESPACE"
+    )]
+    pub namespace: String,
+
+    /// Secret with the CA; made by who starts first.
+    #[arg(long, default_value = "muster-webhook-ca", value_name = "NAME")]
+    pub webhook_ca_secret: String,
+
+    /// DNS names and IP addresses that kube-apiserver reaches this program by.
+    #[arg(long, value_delimiter = ',', required = true, value_name = "NAME,...")]
+    pub tls_names: Vec<String>,
+
+    /// Extended resources that stand for devices; a name, or the beginning of one and `*`.
+    #[arg(
+        long = "extended-resource",
+        value_delimiter = ',',
+        default_value = "nvidia.com/gpu,nvidia.com/mig-*",
+        value_name = "NAME"
+    )]
+    pub extended_resources: Vec<String>,
+
+    /// Whether kube-scheduler has Muster's extender: then pods get the marker by which it asks.
+    #[arg(long, default_value_t = true, action = ArgAction::Set, value_name = "true|false")]
+    pub extender: bool,
+
+    /// Scheduler for managed pods that name none; the cluster's default without it.
+    #[arg(long, value_name = "NAME")]
+    pub scheduler_name: Option<String>,
+}
+
+/// Starts the program and runs it until it is told to stop.
+pub async fn run(args: Args) -> anyhow::Result<()> {
+    let rules = PodRules {
+        managed: ManagedPods::new(
+            args.extended_resources
+                .into_iter()
+                .filter(|name| !name.is_empty()),
+        )?,
+        extender: args.extender,
+        scheduler_name: args.scheduler_name.filter(|name| !name.is_empty()),
+    };
+    let program = Program::start("muster-webhook", env!("CARGO_PKG_VERSION"), &args.serve).await?;
+    let listening = program.readiness.condition("https server");
+    let facts = feed::spawn(&program, &program.watch_client().await?);
+    let webhook = Webhook {
+        facts,
+        readiness: program.readiness.clone(),
+        rules: Arc::new(rules),
+        reviews: Reviews::register(&program.metrics),
+    };
+    let reference = SecretReference {
+        namespace: args.namespace,
+        name: args.webhook_ca_secret,
+    };
+    let certificate = CertificateSource::Issued {
+        secret: AuthoritySecret::new(program.write_client().await?, reference, Policy::ROTATED),
+        names: args.tls_names,
+    }
+    .spawn(&program.readiness, &program.shutdown)
+    .await?;
+    let address = HttpsServer {
+        name: "webhook",
+        address: args.listen_addr,
+        router: routes::router(webhook),
+        certificate,
+        clients: Clients::Anyone,
+        limits: Limits::OBJECTS,
+    }
+    .spawn(&program.shutdown)
+    .await?;
+    tracing::info!(%address, "serving kube-apiserver");
+    listening.set(true);
+    program.finish().await?;
+    Ok(())
+}

@@ -1,0 +1,198 @@
+//! Teams and Cohorts: what needs other objects to be judged. What one object shows is judged by its schema.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_api::{Cohort, Reason, Team};
+
+use crate::{
+    facts::Facts,
+    finding::{Findings, listed, quoted},
+};
+
+/// Checks a Team.
+pub fn check_team(team: &Team, facts: &Facts) -> Findings {
+    let mut findings = Findings::default();
+    if let Some(cohort) = &team.spec.cohort {
+        warn_of_implicit_cohort("spec.cohort", cohort, facts, &mut findings);
+    }
+    let Some(tiers) = &team.spec.tiers else {
+        return findings;
+    };
+    if let Some(default) = &tiers.default
+        && !tiers.allowed.is_empty()
+        && !tiers.allowed.contains(default)
+    {
+        findings.error(
+            Reason::TierNotAllowed,
+            "spec.tiers.default",
+            format!(
+                "{} is not among the allowed tiers: {}",
+                quoted(default),
+                listed(tiers.allowed.iter().map(String::as_str))
+            ),
+        );
+    }
+    for tier in tiers.allowed.iter().chain(&tiers.default) {
+        if !facts.tiers.contains(tier) {
+            findings.warn(format!(
+                "spec.tiers: there is no PriorityTier {} yet",
+                quoted(tier)
+            ));
+        }
+    }
+    findings
+}
+
+/// Checks a Cohort: it must not be its own ancestor.
+///
+/// Two changes at the same moment, or one that our watch has not told us of yet, can still close a cycle
+/// together; the engine therefore does not rely on there being none.
+pub fn check_cohort(cohort: &Cohort, facts: &Facts) -> Findings {
+    let mut findings = Findings::default();
+    let Some(parent) = &cohort.spec.parent else {
+        return findings;
+    };
+    let name = cohort.metadata.name.as_deref().unwrap_or_default();
+    if let Some(ancestors) = ancestors_back_to(name, parent, &facts.parent_of_cohort) {
+        findings.error(
+            Reason::CohortCycle,
+            "spec.parent",
+            format!(
+                "{name} would be its own ancestor: {name} -> {}",
+                ancestors.join(" -> ")
+            ),
+        );
+        return findings;
+    }
+    warn_of_implicit_cohort("spec.parent", parent, facts, &mut findings);
+    findings
+}
+
+/// A Cohort that is only named has neither quota nor limits: legal, and often a misspelling.
+fn warn_of_implicit_cohort(field: &str, cohort: &str, facts: &Facts, findings: &mut Findings) {
+    if !facts.parent_of_cohort.contains_key(cohort) {
+        findings.warn(format!(
+            "{field}: there is no Cohort {} yet; it counts as one without quota of its own",
+            quoted(cohort)
+        ));
+    }
+}
+
+/// The way from `parent` up to `name`, if there is one.
+fn ancestors_back_to<'a>(
+    name: &str,
+    parent: &'a str,
+    parent_of_cohort: &'a BTreeMap<String, Option<String>>,
+) -> Option<Vec<&'a str>> {
+    let mut way = Vec::new();
+    let mut seen = BTreeSet::new();
+    let mut current = Some(parent);
+    // A cycle among others does not concern this Cohort, and must not hold up its check.
+    while let Some(cohort) = current.filter(|cohort| seen.insert(*cohort)) {
+        way.push(cohort);
+        if cohort == name {
+            return Some(way);
+        }
+        current = parent_of_cohort
+            .get(cohort)
+            .and_then(|parent| parent.as_deref());
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use muster_api::{CohortSpec, TeamSpec, team::TeamTiers};
+    use proptest::prelude::*;
+
+    fn cohorts(parents: &[(&str, Option<&str>)]) -> Facts {
+        Facts {
+            parent_of_cohort: parents
+                .iter()
+                .map(|(name, parent)| ((*name).to_owned(), parent.map(str::to_owned)))
+                .collect(),
+            ..Facts::default()
+        }
+    }
+
+    fn cohort(name: &str, parent: Option<&str>) -> Cohort {
+        let spec = CohortSpec {
+            parent: parent.map(str::to_owned),
+            quota: vec![],
+        };
+        Cohort::new(name, spec)
+    }
+
+    #[test]
+    fn a_cycle_is_refused_with_the_way_it_takes() {
+        let facts = cohorts(&[("a", None), ("b", Some("a")), ("c", Some("b"))]);
+        let findings = check_cohort(&cohort("a", Some("c")), &facts);
+        assert_eq!(findings.errors[0].reason, Reason::CohortCycle);
+        assert_eq!(findings.errors[0].field, "spec.parent");
+        assert!(
+            findings.errors[0].message.ends_with("a -> c -> b -> a"),
+            "{findings:?}"
+        );
+        assert_eq!(
+            check_cohort(&cohort("c", Some("a")), &facts),
+            Findings::default()
+        );
+    }
+
+    #[test]
+    fn a_cohort_that_is_only_named_is_allowed_with_a_warning() {
+        let findings = check_cohort(&cohort("a", Some("new")), &Facts::default());
+        assert!(findings.errors.is_empty());
+        assert_eq!(findings.warnings.len(), 1);
+    }
+
+    #[test]
+    fn a_team_cannot_default_to_a_tier_that_it_may_not_use() {
+        let tiers = |default: &str| {
+            Some(TeamTiers {
+                allowed: vec!["standard".into()],
+                default: Some(default.into()),
+            })
+        };
+        let facts = Facts {
+            tiers: ["standard".to_owned(), "critical".to_owned()].into(),
+            ..Facts::default()
+        };
+        for (default, refused) in [("standard", false), ("critical", true)] {
+            let team = Team::new(
+                "red",
+                TeamSpec {
+                    tiers: tiers(default),
+                    ..TeamSpec::default()
+                },
+            );
+            let findings = check_team(&team, &facts);
+            assert_eq!(!findings.errors.is_empty(), refused, "{default}");
+        }
+    }
+
+    proptest! {
+        /// Whatever tree, or tangle, is there: the check ends, and a Cohort that passes it is not its own ancestor.
+        #[test]
+        fn what_passes_is_no_cycle(
+            parents in prop::collection::btree_map("[a-e]", prop::option::of("[a-e]"), 0..6),
+            name in "[a-e]",
+            parent in "[a-e]",
+        ) {
+            let mut facts = Facts { parent_of_cohort: parents, ..Facts::default() };
+            let refused = !check_cohort(&cohort(&name, Some(&parent)), &facts).errors.is_empty();
+            facts.parent_of_cohort.insert(name.clone(), Some(parent));
+            let mut current = name.clone();
+            let mut back = false;
+            for _ in 0..10 {
+                match facts.parent_of_cohort.get(&current) {
+                    Some(Some(next)) => current.clone_from(next),
+                    _ => break,
+                }
+                back |= current == name;
+            }
+            prop_assert_eq!(refused, back);
+        }
+    }
+}

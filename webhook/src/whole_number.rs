@@ -1,0 +1,44 @@
+//! Whole numbers as annotations give them: ASCII digits and nothing else.
+//!
+//! `str::parse` takes a sign and leading zeros, and two programs that read the same annotation differently
+//! would disagree on the size of a gang.
+
+use std::ops::RangeInclusive;
+
+/// The number, if the text is plain digits without leading zero and within `range`.
+pub fn parse(text: &str, range: &RangeInclusive<u32>) -> Option<u32> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit());
+    let canonical = text == "0" || !text.starts_with('0');
+    if !plain || !canonical {
+        return None;
+    }
+    text.parse().ok().filter(|number| range.contains(number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_digits_within_the_range_are_a_number() {
+        for (text, number) in [
+            ("1", Some(1)),
+            ("4096", Some(4096)),
+            ("0", None),
+            ("4097", None),
+            ("", None),
+            ("-1", None),
+            ("+5", None),
+            ("1e3", None),
+            ("007", None),
+            (" 5", None),
+            ("5 ", None),
+            ("٥", None),
+            ("5.0", None),
+            ("0x10", None),
+            ("99999999999999999999", None),
+        ] {
+            assert_eq!(parse(text, &(1..=4096)), number, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! The webhook as kube-apiserver meets it: HTTPS, reviews in and out, on a real socket.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+};
+
+use k8s_openapi::jiff::Timestamp;
+use muster_cluster::managed::ManagedPods;
+use muster_serve::{
+    Readiness, Shutdown,
+    certificates::{AuthoritySet, Policy, Subject},
+    server::{HttpsServer, Limits},
+    tls::{self, Clients, ServingCertificate},
+};
+use muster_webhook::{
+    feed::SharedFacts,
+    metrics::Reviews,
+    pod::PodRules,
+    routes::{Webhook, router},
+};
+use rustls::{ClientConfig, pki_types::ServerName};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use tokio_rustls::TlsConnector;
+
+const JSON: &str = "application/json";
+
+/// A running webhook, and what it takes to talk to it.
+struct Running {
+    address: SocketAddr,
+    authority: AuthoritySet,
+    facts: SharedFacts,
+    readiness: Readiness,
+    _shutdown: Shutdown,
+}
+
+impl Running {
+    async fn start() -> Self {
+        tls::install_provider();
+        let now = Timestamp::now().as_second();
+        let authority = AuthoritySet::generate("webhook", &Policy::ROTATED, now).unwrap();
+        let subject = Subject::Server(vec!["127.0.0.1".into()]);
+        let server = authority.authorities()[0]
+            .issue(&subject, now, 600)
+            .unwrap();
+        let (facts, readiness, shutdown) = (
+            SharedFacts::default(),
+            Readiness::default(),
+            Shutdown::default(),
+        );
+        let rules = PodRules {
+            managed: ManagedPods::new(["nvidia.com/gpu"]).unwrap(),
+            extender: true,
+            scheduler_name: None,
+        };
+        let webhook = Webhook {
+            facts: Arc::clone(&facts),
+            readiness: readiness.clone(),
+            rules: Arc::new(rules),
+            reviews: Reviews::default(),
+        };
+        let address = HttpsServer {
+            name: "webhook",
+            address: (Ipv4Addr::LOCALHOST, 0).into(),
+            router: router(webhook),
+            certificate: ServingCertificate::new(&server).unwrap(),
+            clients: Clients::Anyone,
+            limits: Limits::OBJECTS,
+        }
+        .spawn(&shutdown)
+        .await
+        .unwrap();
+        Self {
+            address,
+            authority,
+            facts,
+            readiness,
+            _shutdown: shutdown,
+        }
+    }
+
+    async fn send(&self, request: &[u8]) -> (u16, String) {
+        let roots = tls::root_store(&self.authority.bundle_pem(), "bundle").unwrap();
+        let config = ClientConfig::builder()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let tcp = TcpStream::connect(self.address).await.unwrap();
+        let name = ServerName::try_from("127.0.0.1").unwrap();
+        let connector = TlsConnector::from(Arc::new(config));
+        let mut stream = connector.connect(name, tcp).await.unwrap();
+        // A server that refuses a large body answers, and closes, before it has read all of it.
+        let _ = stream.write_all(request).await;
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer).await;
+        let answer = String::from_utf8(answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+        let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
+        (status.expect("an HTTP status"), body.to_owned())
+    }
+
+    async fn post(&self, path: &str, content_type: &str, body: &str) -> (u16, String) {
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nHost: webhook\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        );
+        self.send(request.as_bytes()).await
+    }
+
+    /// Sends a review; the response of the answer.
+    async fn review(&self, path: &str, review: &Value) -> Value {
+        let (status, body) = self.post(path, JSON, &review.to_string()).await;
+        assert_eq!(status, 200, "{body}");
+        let answer: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(answer["apiVersion"], "admission.k8s.io/v1");
+        assert_eq!(answer["kind"], "AdmissionReview");
+        assert_eq!(
+            answer["response"]["uid"], review["request"]["uid"],
+            "the uid is echoed"
+        );
+        answer["response"].clone()
+    }
+}
+
+fn review(kind: &str, object: &Value) -> Value {
+    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+        "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
+        "kind": {"group": "", "version": "v1", "kind": kind},
+        "resource": {"group": "", "version": "v1", "resource": "x"},
+        "name": "", "namespace": "ml", "operation": "CREATE", "userInfo": {"username": "user"},
+        "object": object, "oldObject": null, "dryRun": false, "options": null}})
+}
+
+fn claiming_pod(annotations: &Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "annotations": annotations},
+        "spec": {"containers": [{"name": "c", "resources": {}}],
+            "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}]}})
+}
+
+/// The patch of an answer: bytes of a JSON patch.
+fn patch(response: &Value) -> json_patch::Patch {
+    let bytes: Vec<u8> = serde_json::from_value(response["patch"].clone()).unwrap();
+    serde_json::from_slice(&bytes).unwrap()
+}
+
+#[tokio::test]
+async fn a_managed_pod_is_gated_and_marked_once() {
+    let webhook = Running::start().await;
+    let mut pod = claiming_pod(&json!({}));
+    let response = webhook.review("/mutate/pods", &review("Pod", &pod)).await;
+    assert_eq!(
+        (&response["allowed"], &response["patchType"]),
+        (&json!(true), &json!("JSONPatch"))
+    );
+    json_patch::patch(&mut pod, &patch(&response)).unwrap();
+    assert_eq!(
+        pod["spec"]["schedulingGates"],
+        json!([{"name": "muster.dev/admission"}])
+    );
+    assert_eq!(
+        pod["spec"]["containers"][0]["resources"]["limits"],
+        json!({"muster.dev/managed": "0"})
+    );
+    let again = webhook.review("/mutate/pods", &review("Pod", &pod)).await;
+    assert_eq!(again["allowed"], true);
+    assert!(
+        again.get("patch").is_none(),
+        "nothing is left to do: {again}"
+    );
+}
+
+#[tokio::test]
+async fn a_refusal_carries_code_reason_and_field_and_a_dry_run_says_the_same() {
+    let webhook = Running::start().await;
+    let pod = claiming_pod(&json!({"muster.dev/rank": "0"}));
+    let mut request = review("Pod", &pod);
+    let response = webhook.review("/validate/pods", &request).await;
+    assert_eq!(response["allowed"], false);
+    assert_eq!(response["status"]["code"], 403);
+    assert_eq!(response["status"]["reason"], "NotPermitted");
+    let cause = &response["status"]["details"]["causes"][0];
+    assert_eq!(cause["field"], "metadata.annotations[muster.dev/rank]");
+    request["request"]["dryRun"] = json!(true);
+    assert_eq!(webhook.review("/validate/pods", &request).await, response);
+}
+
+#[tokio::test]
+async fn a_cohort_that_would_close_a_cycle_is_refused_by_what_is_known_of_others() {
+    let webhook = Running::start().await;
+    let cohort = |name: &str, parent: &str| json!({"apiVersion": "muster.dev/v1alpha1", "kind": "Cohort", "metadata": {"name": name}, "spec": {"parent": parent}});
+    let request = review("Cohort", &cohort("a", "b"));
+    let before = webhook.review("/validate/cohorts", &request).await;
+    assert_eq!(before["allowed"], true, "b is not known yet");
+    assert!(
+        before["warnings"][0]
+            .as_str()
+            .unwrap()
+            .contains("no Cohort"),
+        "{before}"
+    );
+    let facts = &webhook.facts;
+    facts
+        .write()
+        .unwrap()
+        .parent_of_cohort
+        .insert("b".into(), Some("a".into()));
+    let after = webhook.review("/validate/cohorts", &request).await;
+    assert_eq!(
+        (&after["allowed"], &after["status"]["reason"]),
+        (&json!(false), &json!("CohortCycle"))
+    );
+}
+
+#[tokio::test]
+async fn a_job_and_a_team_are_answered_on_their_own_paths() {
+    let webhook = Running::start().await;
+    let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"},
+        "spec": {"activeDeadlineSeconds": 60, "template": {"spec": {"containers": []}}}});
+    let response = webhook.review("/validate/jobs", &review("Job", &job)).await;
+    assert_eq!(response["allowed"], true);
+    assert_eq!(response["warnings"].as_array().unwrap().len(), 1);
+    let team = json!({"apiVersion": "muster.dev/v1alpha1", "kind": "Team", "metadata": {"name": "t"},
+        "spec": {"tiers": {"allowed": ["standard"], "default": "critical"}}});
+    let response = webhook
+        .review("/validate/teams", &review("Team", &team))
+        .await;
+    assert_eq!(response["status"]["reason"], "TierNotAllowed");
+}
+
+#[tokio::test]
+async fn a_deletion_is_never_held_up() {
+    let webhook = Running::start().await;
+    let mut request = review("Cohort", &Value::Null);
+    request["request"]["operation"] = json!("DELETE");
+    request["request"]["oldObject"] = json!({"apiVersion": "muster.dev/v1alpha1", "kind": "Cohort", "metadata": {"name": "a"}, "spec": {}});
+    let response = webhook.review("/validate/cohorts", &request).await;
+    assert_eq!(response["allowed"], true);
+}
+
+#[tokio::test]
+async fn what_is_no_review_is_refused_with_the_right_status() {
+    let webhook = Running::start().await;
+    let good = review("Pod", &claiming_pod(&json!({})));
+    let changed = |change: &dyn Fn(&mut Value)| {
+        let mut request = good.clone();
+        change(&mut request);
+        request.to_string()
+    };
+    let path = "/validate/pods";
+    for (what, body, expected) in [
+        ("nothing", String::new(), 400),
+        ("a list", "[]".into(), 400),
+        ("cut off", good.to_string()[..200].to_owned(), 400),
+        ("trailing data", format!("{good}x"), 400),
+        ("a byte order mark", format!("\u{feff}{good}"), 400),
+        ("too deep", "[".repeat(200_000), 400),
+        (
+            "an old version",
+            changed(&|r| r["apiVersion"] = json!("admission.k8s.io/v1beta1")),
+            400,
+        ),
+        ("no request", changed(&|r| r["request"] = Value::Null), 400),
+        (
+            "no uid",
+            changed(&|r| _ = r["request"].as_object_mut().unwrap().remove("uid")),
+            400,
+        ),
+        (
+            "an empty uid",
+            changed(&|r| r["request"]["uid"] = json!("")),
+            400,
+        ),
+        (
+            "another kind",
+            changed(&|r| r["request"]["object"]["kind"] = json!("Secret")),
+            400,
+        ),
+        (
+            "a field of the wrong type",
+            changed(&|r| r["request"]["object"]["spec"]["containers"] = json!(5)),
+            400,
+        ),
+    ] {
+        let (status, answer) = webhook.post(path, JSON, &body).await;
+        assert_eq!(status, expected, "{what}: {answer}");
+    }
+    let body = good.to_string();
+    assert_eq!(webhook.post(path, "text/plain", &body).await.0, 415);
+    assert_eq!(
+        webhook
+            .post(path, "application/json; charset=utf-8", &body)
+            .await
+            .0,
+        200
+    );
+    assert_eq!(webhook.post("/validate/nodes", JSON, &body).await.0, 404);
+    let get = format!("GET {path} HTTP/1.1\r\nHost: w\r\nConnection: close\r\n\r\n");
+    assert_eq!(webhook.send(get.as_bytes()).await.0, 405);
+}
+
+#[tokio::test]
+async fn a_body_above_seven_mebibytes_is_refused_and_one_below_is_read() {
+    let webhook = Running::start().await;
+    let sized = |bytes: usize| {
+        review("Pod", &claiming_pod(&json!({"padding": "x".repeat(bytes)}))).to_string()
+    };
+    assert_eq!(
+        webhook
+            .post("/mutate/pods", JSON, &sized(6 * 1024 * 1024))
+            .await
+            .0,
+        200
+    );
+    assert_eq!(
+        webhook
+            .post("/mutate/pods", JSON, &sized(7 * 1024 * 1024))
+            .await
+            .0,
+        413
+    );
+}
+
+#[tokio::test]
+async fn before_the_first_lists_nothing_is_judged() {
+    let webhook = Running::start().await;
+    let teams = webhook.readiness.condition("teams");
+    let body = review("Pod", &claiming_pod(&json!({}))).to_string();
+    let (status, answer) = webhook.post("/validate/pods", JSON, &body).await;
+    assert_eq!(status, 503);
+    assert!(answer.contains("teams"), "{answer}");
+    teams.set(true);
+    assert_eq!(webhook.post("/validate/pods", JSON, &body).await.0, 200);
+}
+
+#[tokio::test]
+async fn many_reviews_at_once_are_all_answered() {
+    let webhook = Arc::new(Running::start().await);
+    let reviews = (0..200).map(|_| {
+        let webhook = Arc::clone(&webhook);
+        tokio::spawn(async move {
+            let body = review("Pod", &claiming_pod(&json!({}))).to_string();
+            webhook.post("/mutate/pods", JSON, &body).await.0
+        })
+    });
+    for answered in reviews.collect::<Vec<_>>() {
+        assert_eq!(answered.await.unwrap(), 200);
+    }
+}
