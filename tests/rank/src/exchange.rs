@@ -99,15 +99,13 @@ impl Gang {
         let listener = TcpListener::bind(SocketAddr::new(address, 0)).await?;
         self.publish(listener.local_addr()?)?;
         let mut connections = BTreeMap::new();
-        match timeout(deadline, self.meet_all(&listener, &mut connections)).await {
-            Ok(met) => met.map(|()| Peers { connections }),
-            Err(_) => {
-                let is_missing = |rank: &u32| *rank != self.rank && !connections.contains_key(rank);
-                Err(Failure::Deadline(
-                    (0..self.size).filter(is_missing).collect(),
-                ))
-            }
+        if let Ok(met) = timeout(deadline, self.meet_all(&listener, &mut connections)).await {
+            return met.map(|()| Peers { connections });
         }
+        let is_missing = |rank: &u32| *rank != self.rank && !connections.contains_key(rank);
+        Err(Failure::Deadline(
+            (0..self.size).filter(is_missing).collect(),
+        ))
     }
 
     /// By rename, so that nobody reads half an address.
@@ -208,7 +206,8 @@ impl Peers {
             if !matches!(read, Ok(bytes) if bytes > 0) {
                 return Err(Failure::Lost(*rank));
             }
-            let (at, flag) = answer.trim().split_once(' ').unwrap_or((answer.trim(), ""));
+            let answer = answer.trim();
+            let (at, flag) = answer.split_once(' ').unwrap_or((answer, ""));
             if at != step.to_string() {
                 return Err(Failure::Disagreement(format!(
                     "rank {rank} is at step {at}, this one at step {step}"

@@ -1,0 +1,202 @@
+//! The claim controller of kube-controller-manager: makes claims from templates, and takes back what pods that
+//! ended had reserved.
+//!
+//! A pod leaves `reservedFor` when its object is gone, its phase is terminal, or it is deleted and never had a
+//! node; **not** while it terminates on a node. The last one to leave clears the allocation in the same write,
+//! whatever still runs: for a pod that was deleted by force the devices are free in the API at once.
+
+use k8s_openapi::api::{
+    core::v1::{Pod, PodResourceClaimStatus, PodStatus},
+    resource::v1::ResourceClaim,
+};
+use muster_cluster::object::Kind;
+
+use crate::{
+    api_server::{ApiServer, Precondition, has_ended, is_bound, key},
+    furniture,
+};
+
+/// Keeps an allocated claim from going: only the scheduler sets it, and only this controller takes it.
+pub const DELETE_PROTECTION: &str = "resource.kubernetes.io/delete-protection";
+
+/// One write of the controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Makes the claim of a pod.
+    Make {
+        /// Namespace of the pod.
+        namespace: String,
+        /// Name of the pod.
+        pod: String,
+    },
+    /// Takes pods that are done off a claim, with the allocation if none is left.
+    Release {
+        /// Namespace of the claim.
+        namespace: String,
+        /// Name of the claim.
+        claim: String,
+    },
+    /// Lets a deleted claim go.
+    Finalize {
+        /// Namespace of the claim.
+        namespace: String,
+        /// Name of the claim.
+        claim: String,
+    },
+    /// Deletes the claim of a pod that ended.
+    Delete {
+        /// Namespace of the claim.
+        namespace: String,
+        /// Name of the claim.
+        claim: String,
+    },
+}
+
+/// Name of the pod's claim in the API; `None` while there is none.
+pub fn claim_name(pod: &Pod) -> Option<&str> {
+    pod.status
+        .as_ref()?
+        .resource_claim_statuses
+        .as_ref()?
+        .iter()
+        .find(|status| status.name == furniture::CLAIM)?
+        .resource_claim_name
+        .as_deref()
+}
+
+/// The pod's claim.
+pub fn claim_of<'a>(api: &'a ApiServer, pod: &Pod) -> Option<&'a ResourceClaim> {
+    let namespace = pod.metadata.namespace.as_deref()?;
+    let claim = api.get::<ResourceClaim>(namespace, claim_name(pod)?)?;
+    let owners = claim.metadata.owner_references.as_ref()?;
+    owners
+        .iter()
+        .any(|owner| Some(&owner.uid) == pod.metadata.uid.as_ref())
+        .then_some(claim)
+}
+
+/// All that the controller has to do.
+pub fn steps(api: &ApiServer) -> Vec<Step> {
+    let makes = api
+        .list::<Pod>()
+        .filter(|pod| {
+            pod.metadata.deletion_timestamp.is_none()
+                && !has_ended(pod)
+                && claim_of(api, pod).is_none()
+        })
+        .map(|pod| Step::Make {
+            namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+            pod: pod.metadata.name.clone().unwrap_or_default(),
+        });
+    let claims = api
+        .list::<ResourceClaim>()
+        .filter_map(|claim| step_of(api, claim));
+    makes.chain(claims).collect()
+}
+
+fn step_of(api: &ApiServer, claim: &ResourceClaim) -> Option<Step> {
+    let namespace = claim.metadata.namespace.clone()?;
+    let name = claim.metadata.name.clone()?;
+    let reserved = claim
+        .status
+        .as_ref()
+        .and_then(|status| status.reserved_for.as_ref());
+    if reserved.is_some_and(|pods| pods.iter().any(|pod| is_done(api, &pod.uid))) {
+        return Some(Step::Release {
+            namespace,
+            claim: name,
+        });
+    }
+    let is_deleted = claim.metadata.deletion_timestamp.is_some();
+    let allocated = claim
+        .status
+        .as_ref()
+        .is_some_and(|status| status.allocation.is_some());
+    let protected = claim.metadata.finalizers.is_some();
+    if is_deleted && protected && reserved.is_none_or(Vec::is_empty) {
+        return Some(Step::Finalize {
+            namespace,
+            claim: name,
+        });
+    }
+    let owners = claim.metadata.owner_references.iter().flatten();
+    let owner_ended = owners
+        .filter_map(|owner| api.pod_by_uid(&owner.uid))
+        .any(has_ended);
+    (owner_ended && !is_deleted && !allocated).then_some(Step::Delete {
+        namespace,
+        claim: name,
+    })
+}
+
+fn is_done(api: &ApiServer, pod_uid: &str) -> bool {
+    api.pod_by_uid(pod_uid).is_none_or(|pod| {
+        has_ended(pod) || (pod.metadata.deletion_timestamp.is_some() && !is_bound(pod))
+    })
+}
+
+/// Does one write. `random` makes the name of a new claim.
+pub fn perform(api: &mut ApiServer, step: &Step, random: u64) {
+    let any = Precondition::default();
+    match step {
+        Step::Make { namespace, pod } => make(api, namespace, pod, random),
+        Step::Release { namespace, claim } => release(api, namespace, claim),
+        Step::Finalize { namespace, claim } => {
+            let _ = api.update::<ResourceClaim>(namespace, claim, any, |claim| {
+                claim.metadata.finalizers = None;
+                claim.status = None;
+            });
+        }
+        Step::Delete { namespace, claim } => {
+            let _ = api.delete(&key(Kind::ResourceClaim, namespace, claim), any);
+        }
+    }
+}
+
+fn make(api: &mut ApiServer, namespace: &str, name: &str, random: u64) {
+    let Some(pod) = api.get::<Pod>(namespace, name) else {
+        return;
+    };
+    let template = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.resource_claims.as_ref())
+        .and_then(|claims| claims.first())
+        .and_then(|claim| claim.resource_claim_template_name.clone())
+        .unwrap_or_default();
+    let claim_name = format!("{name}-{}-{random:05x}", furniture::CLAIM);
+    let Some(claim) = furniture::claim_from_template(&template, pod, &claim_name) else {
+        return;
+    };
+    if api.create(claim).is_err() {
+        return;
+    }
+    let _ = api.update::<Pod>(namespace, name, Precondition::default(), |pod| {
+        let status = pod.status.get_or_insert_with(PodStatus::default);
+        status.resource_claim_statuses = Some(vec![PodResourceClaimStatus {
+            name: furniture::CLAIM.to_owned(),
+            resource_claim_name: Some(claim_name),
+        }]);
+    });
+}
+
+fn release(api: &mut ApiServer, namespace: &str, name: &str) {
+    let Some(claim) = api.get::<ResourceClaim>(namespace, name) else {
+        return;
+    };
+    let mut left = claim
+        .status
+        .as_ref()
+        .and_then(|status| status.reserved_for.clone())
+        .unwrap_or_default();
+    left.retain(|pod| !is_done(api, &pod.uid));
+    let any = Precondition::default();
+    let _ = api.update::<ResourceClaim>(namespace, name, any, |claim| {
+        if left.is_empty() {
+            claim.status = None;
+            claim.metadata.finalizers = None;
+        } else if let Some(status) = &mut claim.status {
+            status.reserved_for = Some(left);
+        }
+    });
+}

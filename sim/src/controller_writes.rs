@@ -1,0 +1,348 @@
+//! The protocol's writes, done as the controller's executor does them on the real API server, and what it
+//! reports of each.
+
+use k8s_openapi::api::core::v1::Pod;
+use muster_api::{Gang, Ledger, NodeDevices, Queue, QueueSpec, keys};
+use muster_cluster::{
+    object::{Kind, Object, ObjectKey},
+    protocol::{Outcome, Write},
+};
+use serde_json::Value;
+
+use crate::api_server::{ApiServer, Failure, Precondition, Stored, key};
+
+/// Does a write. [`Write::ReadAll`] is not one: it needs the watch of whoever asked.
+pub fn apply(api: &mut ApiServer, write: &Write) -> Outcome {
+    let done = match write {
+        Write::ReadObject { key } => api.object(key).cloned().ok_or(Failure::NotFound),
+        Write::ReadAll { .. } | Write::PublishEvent(_) => return Outcome::Done(None),
+        Write::CreateLedger { spec } => api.create(Ledger::new(keys::LEDGER_NAME, spec.clone())),
+        Write::ReplaceLedger {
+            resource_version,
+            spec,
+        } => {
+            let precondition = Precondition {
+                uid: None,
+                resource_version: Some(resource_version),
+            };
+            api.update::<Ledger>("", keys::LEDGER_NAME, precondition, |ledger| {
+                ledger.spec = spec.clone();
+            })
+        }
+        Write::CreateGang { gang } => {
+            let mut gang = gang.as_ref().clone();
+            gang.status = None;
+            api.create(gang)
+        }
+        Write::ReplaceGangStatus {
+            key,
+            uid,
+            resource_version,
+            status,
+        } => {
+            let precondition = Precondition {
+                uid: Some(uid),
+                resource_version: Some(resource_version),
+            };
+            api.update::<Gang>(&key.namespace, &key.name, precondition, |gang| {
+                gang.status = Some(status.as_ref().clone());
+            })
+        }
+        Write::DeleteGang { key, uid } => return deleted(api.delete(key, Precondition::uid(uid))),
+        Write::CreateNodeDevices { node, spec } => {
+            let mut object = NodeDevices::new(node, spec.clone());
+            object.metadata.finalizers = finalizers(!spec.permits.is_empty());
+            api.create(object)
+        }
+        Write::ReplaceNodeDevices {
+            node,
+            uid,
+            resource_version,
+            spec,
+            finalizer,
+        } => {
+            let precondition = Precondition {
+                uid: Some(uid),
+                resource_version: Some(resource_version),
+            };
+            api.update::<NodeDevices>("", node, precondition, |object| {
+                object.spec = spec.clone();
+                object.metadata.finalizers = finalizers(*finalizer);
+            })
+        }
+        Write::PatchPod { key, patch } => patch_pod(api, key, patch),
+        Write::PublishQueue {
+            namespace,
+            team,
+            status,
+        } => {
+            if api.get::<Queue>(namespace, team).is_none() {
+                let mut queue = Queue::new(team, QueueSpec { team: team.clone() });
+                queue.metadata.namespace = Some(namespace.clone());
+                if let Err(failure) = api.create(queue) {
+                    return outcome(Err(failure));
+                }
+            }
+            api.update::<Queue>(namespace, team, Precondition::default(), |queue| {
+                queue.status = Some(status.as_ref().clone());
+            })
+        }
+        Write::DeleteQueue { key } => return deleted(api.delete(key, Precondition::default())),
+    };
+    outcome(done)
+}
+
+fn finalizers(wanted: bool) -> Option<Vec<String>> {
+    wanted.then(|| vec![keys::PERMITS_FINALIZER.to_owned()])
+}
+
+fn outcome(done: Result<Object, Failure>) -> Outcome {
+    match done {
+        Ok(object) => Outcome::Done(Some(object)),
+        Err(Failure::Conflict) => Outcome::Conflict,
+        Err(Failure::NotFound) => Outcome::NotFound,
+        Err(Failure::Refused(answer)) => Outcome::Refused(answer),
+    }
+}
+
+fn deleted(done: Result<(), Failure>) -> Outcome {
+    match done {
+        Ok(()) => Outcome::Done(None),
+        Err(failure) => outcome(Err(failure)),
+    }
+}
+
+/// A JSON patch: a failed test is a conflict; a patch that does not fit, or changes what the API server lets
+/// nobody change, is refused.
+fn patch_pod(api: &mut ApiServer, key: &ObjectKey, patch: &Value) -> Result<Object, Failure> {
+    let refused = |cause: &dyn std::fmt::Display| Failure::Refused(cause.to_string());
+    let pod = api
+        .get::<Pod>(&key.namespace, &key.name)
+        .ok_or(Failure::NotFound)?
+        .clone();
+    let patch: json_patch::Patch =
+        serde_json::from_value(patch.clone()).map_err(|error| refused(&error))?;
+    let mut document = serde_json::to_value(&pod).map_err(|error| refused(&error))?;
+    json_patch::patch(&mut document, &patch.0).map_err(|error| match error.kind {
+        json_patch::PatchErrorKind::TestFailed => Failure::Conflict,
+        _ => refused(&error),
+    })?;
+    let after: Pod = serde_json::from_value(document).map_err(|error| refused(&error))?;
+    if let Some(cause) = forbidden(&pod, &after) {
+        return Err(Failure::Refused(cause));
+    }
+    api.update::<Pod>(&key.namespace, &key.name, Precondition::default(), |pod| {
+        pod.metadata.annotations = after.metadata.annotations;
+        pod.metadata.labels = after.metadata.labels;
+        pod.spec = after.spec;
+    })
+}
+
+/// Of a pod's spec the gates may only go, and node affinity may change only while there is one.
+fn forbidden(before: &Pod, after: &Pod) -> Option<String> {
+    let (Some(mut before), Some(after)) = (before.spec.clone(), after.spec.as_ref()) else {
+        return Some("spec: required".to_owned());
+    };
+    let gates_before = before.scheduling_gates.clone().unwrap_or_default();
+    let gates_after = after.scheduling_gates.clone().unwrap_or_default();
+    if gates_after.iter().any(|gate| !gates_before.contains(gate)) {
+        return Some("spec.schedulingGates: gates can only be removed".to_owned());
+    }
+    if !gates_before.is_empty() {
+        before.affinity.clone_from(&after.affinity);
+        before.node_selector.clone_from(&after.node_selector);
+    }
+    before.scheduling_gates.clone_from(&after.scheduling_gates);
+    (before != *after).then(|| "spec: pod updates may not change fields".to_owned())
+}
+
+/// What a write is about, in one line of a trace.
+pub fn describe(write: &Write) -> String {
+    let text = match write {
+        Write::ReadObject { key } => return format!("read {}", name(key)),
+        Write::ReadAll { kind } => return format!("list and watch {kind:?}"),
+        Write::CreateLedger { spec } => format!("create Ledger: epoch {}", spec.leader_epoch),
+        Write::ReplaceLedger { spec, .. } => {
+            let intents: Vec<String> = spec
+                .intents
+                .iter()
+                .map(|intent| format!("{:?} {}#{}", intent.kind, intent.name, intent.attempt))
+                .collect();
+            format!(
+                "Ledger: epoch {}, sequence {}, {}",
+                spec.leader_epoch,
+                spec.sequence,
+                if intents.is_empty() {
+                    "no intent".to_owned()
+                } else {
+                    intents.join(", ")
+                }
+            )
+        }
+        Write::CreateGang { gang } => format!("create {}", name(&gang_key(gang))),
+        Write::ReplaceGangStatus { key, status, .. } => format!(
+            "{} status: epoch {}, {:?}, attempt {}, {}",
+            name(key),
+            status.leader_epoch,
+            status.phase,
+            status.attempt,
+            match (&status.placement, &status.queue) {
+                (Some(placement), _) => placement
+                    .nodes
+                    .iter()
+                    .map(|run| format!("{}x{}", run.node, run.ranks))
+                    .collect::<Vec<_>>()
+                    .join(" "),
+                (None, Some(queue)) => queue.reason.to_string(),
+                (None, None) => "holds nothing".to_owned(),
+            }
+        ),
+        Write::DeleteGang { key, .. } | Write::DeleteQueue { key } => {
+            format!("delete {}", name(key))
+        }
+        Write::CreateNodeDevices { node, spec } => {
+            format!("create NodeDevices {node}: {}", permits(spec))
+        }
+        Write::ReplaceNodeDevices { node, spec, .. } => {
+            format!("NodeDevices {node}: {}", permits(spec))
+        }
+        Write::PatchPod { key, patch } => {
+            let parts: Vec<String> = patch
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter(|operation| operation["op"] != "test")
+                .map(|operation| {
+                    let path = operation["path"].as_str().unwrap_or_default();
+                    match operation["value"].as_str() {
+                        Some(value) => format!("{path}={value}"),
+                        None => format!("{} {path}", operation["op"].as_str().unwrap_or_default()),
+                    }
+                })
+                .collect();
+            format!("{}: {}", name(key), parts.join(" "))
+        }
+        Write::PublishQueue {
+            namespace, team, ..
+        } => format!("Queue {namespace}/{team}"),
+        Write::PublishEvent(note) => format!("Event {} {}", note.name, note.reason),
+    };
+    text
+}
+
+fn gang_key(gang: &Gang) -> ObjectKey {
+    key(
+        Kind::Gang,
+        gang.metadata().namespace.as_deref().unwrap_or_default(),
+        gang.metadata().name.as_deref().unwrap_or_default(),
+    )
+}
+
+fn name(key: &ObjectKey) -> String {
+    format!("{:?} {}", key.kind, key.name)
+}
+
+fn permits(spec: &muster_api::NodeDevicesSpec) -> String {
+    let permits: Vec<String> = spec
+        .permits
+        .iter()
+        .map(|permit| {
+            let mark = if permit.withdrawn { " withdrawn" } else { "" };
+            format!("{}#{}{mark}", permit.pod_uid, permit.attempt)
+        })
+        .collect();
+    format!(
+        "epoch {}, permits [{}]",
+        spec.leader_epoch,
+        permits.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::{PodSchedulingGate, PodSpec};
+    use muster_api::{LedgerSpec, NodeDevicesSpec, Permit};
+    use serde_json::json;
+
+    use super::*;
+
+    fn gated_pod(api: &mut ApiServer) -> Object {
+        let mut pod = Pod::default();
+        pod.metadata.namespace = Some("ml".into());
+        pod.metadata.name = Some("p".into());
+        pod.spec = Some(PodSpec {
+            scheduling_gates: Some(vec![PodSchedulingGate {
+                name: keys::ADMISSION_GATE.into(),
+            }]),
+            ..PodSpec::default()
+        });
+        api.create(pod).unwrap()
+    }
+
+    fn ungate(pod: &Object) -> Write {
+        let version = pod.metadata().resource_version.clone();
+        Write::PatchPod {
+            key: pod.key(),
+            patch: json!([
+                {"op": "test", "path": "/metadata/resourceVersion", "value": version},
+                {"op": "remove", "path": "/spec/schedulingGates"},
+            ]),
+        }
+    }
+
+    #[test]
+    fn a_patch_is_done_once_and_conflicts_when_its_test_fails() {
+        let mut api = ApiServer::default();
+        let pod = gated_pod(&mut api);
+        let write = ungate(&pod);
+        assert!(matches!(apply(&mut api, &write), Outcome::Done(Some(_))));
+        assert!(matches!(apply(&mut api, &write), Outcome::Conflict));
+    }
+
+    #[test]
+    fn a_gate_is_never_put_back() {
+        let mut api = ApiServer::default();
+        let pod = gated_pod(&mut api);
+        apply(&mut api, &ungate(&pod));
+        let back = Write::PatchPod {
+            key: pod.key(),
+            patch: json!([{"op": "add", "path": "/spec/schedulingGates", "value": [{"name": "x"}]}]),
+        };
+        assert!(matches!(apply(&mut api, &back), Outcome::Refused(_)));
+    }
+
+    #[test]
+    fn what_exists_is_not_created_again_and_what_is_gone_is_not_found() {
+        let mut api = ApiServer::default();
+        let create = Write::CreateLedger {
+            spec: LedgerSpec::default(),
+        };
+        assert!(matches!(apply(&mut api, &create), Outcome::Done(_)));
+        assert!(matches!(apply(&mut api, &create), Outcome::Conflict));
+        let read = Write::ReadObject {
+            key: key(Kind::Gang, "ml", "g"),
+        };
+        assert!(matches!(apply(&mut api, &read), Outcome::NotFound));
+    }
+
+    #[test]
+    fn node_devices_have_their_finalizer_while_they_have_permits() {
+        let mut api = ApiServer::default();
+        let spec = NodeDevicesSpec {
+            permits: vec![Permit::default()],
+            ..NodeDevicesSpec::default()
+        };
+        apply(
+            &mut api,
+            &Write::CreateNodeDevices {
+                node: "node-0".into(),
+                spec,
+            },
+        );
+        let object = api.get::<NodeDevices>("", "node-0").unwrap();
+        assert_eq!(
+            object.metadata.finalizers.as_deref(),
+            Some([keys::PERMITS_FINALIZER.to_owned()].as_slice())
+        );
+    }
+}

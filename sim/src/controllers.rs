@@ -1,0 +1,400 @@
+//! The controller: two replicas of the machine that ships, and the lease between them.
+//!
+//! A lease elects, it does not fence: a replica that lost it may live on for a while, with watches that stand
+//! still for any of the kinds. What it sent and was never answered stays on the **network**, and may arrive at any
+//! time, also after its sender is dead.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use muster_cluster::{
+    index::Config as IndexConfig,
+    managed::ManagedPods,
+    object::{Change, Kind},
+    protocol::{Config, Effect, Machine, Now, Outcome, Write},
+};
+
+use crate::{
+    api_server::{ApiServer, Place},
+    controller_writes::{apply, describe},
+};
+
+/// A rule of the controller's machine that can be broken on purpose.
+#[cfg(feature = "mutations")]
+pub type Mutation = muster_cluster::protocol::Mutation;
+
+/// Number of replicas.
+pub const REPLICAS: usize = 2;
+
+/// Kinds that a replica's watch may stand still on.
+pub const LAGGING_KINDS: [Kind; 6] = [
+    Kind::Ledger,
+    Kind::Gang,
+    Kind::NodeDevices,
+    Kind::Pod,
+    Kind::ResourceClaim,
+    Kind::Job,
+];
+
+/// Both replicas, the lease, and the network.
+#[derive(Debug)]
+pub struct Controllers {
+    replicas: [Replica; REPLICAS],
+    holder: Option<usize>,
+    network: Vec<Write>,
+    leaderships: u64,
+    /// Effects that were carried out.
+    pub effects: u64,
+    #[cfg(feature = "mutations")]
+    mutation: Option<Mutation>,
+}
+
+#[derive(Debug, Default)]
+struct Replica {
+    machine: Option<Machine>,
+    watches: BTreeMap<Kind, Place>,
+    frozen: BTreeSet<Kind>,
+    under_way: Vec<Effect>,
+    stirred: bool,
+    polled_at: u64,
+}
+
+/// A step of the controllers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A replica gets the free lease, and begins to lead.
+    Lead(usize),
+    /// A replica looks at what is owed.
+    Poll(usize),
+    /// A replica's watch tells the next change of a kind.
+    Watch(usize, Kind),
+    /// A watch that stood still moves again.
+    Thaw(usize, Kind),
+    /// A request of a replica is carried out.
+    Perform(usize, usize),
+    /// A request that nobody waits for any more arrives.
+    Arrive(usize),
+    /// A replica notices that it lost the lease.
+    Notice(usize),
+}
+
+/// What goes wrong with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mishap {
+    /// It is not done, and not answered.
+    NotDone,
+    /// It is done, and the answer is lost.
+    AnswerLost,
+    /// It is done later, and the answer is lost.
+    DoneLate,
+    /// It is said to conflict.
+    Conflict,
+    /// The replica crashes before it is sent.
+    CrashBefore,
+    /// It is done, and the replica crashes before it is answered.
+    CrashAfter,
+}
+
+impl Default for Controllers {
+    fn default() -> Self {
+        Self {
+            replicas: [Replica::default(), Replica::default()],
+            holder: None,
+            network: Vec::new(),
+            leaderships: 0,
+            effects: 0,
+            #[cfg(feature = "mutations")]
+            mutation: None,
+        }
+    }
+}
+
+impl Controllers {
+    /// Breaks a rule in every leadership that begins from now on.
+    #[cfg(feature = "mutations")]
+    pub fn plant(&mut self, mutation: Option<Mutation>) {
+        self.mutation = mutation;
+    }
+
+    /// All that may happen next.
+    pub fn steps(&self, now: u64, api: &ApiServer) -> Vec<Step> {
+        let mut steps: Vec<Step> = (0..self.network.len()).map(Step::Arrive).collect();
+        for (number, replica) in self.replicas.iter().enumerate() {
+            if replica.machine.is_none() {
+                if self.holder.is_none() {
+                    steps.push(Step::Lead(number));
+                }
+                continue;
+            }
+            if self.holder != Some(number) {
+                steps.push(Step::Notice(number));
+            }
+            if replica.stirred || replica.polled_at + 1_000 <= now {
+                steps.push(Step::Poll(number));
+            }
+            for (kind, place) in &replica.watches {
+                if replica.frozen.contains(kind) {
+                    steps.push(Step::Thaw(number, *kind));
+                } else if api.next_event(*place).is_some() {
+                    steps.push(Step::Watch(number, *kind));
+                }
+            }
+            steps.extend((0..replica.under_way.len()).map(|effect| Step::Perform(number, effect)));
+        }
+        steps
+    }
+
+    /// Whether nothing is under way and every watch is up to date; polls do not count.
+    pub fn is_settled(&self, now: u64, api: &ApiServer) -> bool {
+        self.steps(now, api)
+            .iter()
+            .all(|step| matches!(step, Step::Poll(_)))
+    }
+
+    /// Takes a step; returns what it was, for the trace. `None` if nothing came of it.
+    pub fn perform(
+        &mut self,
+        step: &Step,
+        now: u64,
+        wall: Timestamp,
+        api: &mut ApiServer,
+        mishap: Option<Mishap>,
+    ) -> Option<String> {
+        let told = match *step {
+            Step::Lead(number) => self.lead(number),
+            Step::Poll(number) => self.replicas[number].poll(now, wall),
+            Step::Watch(number, kind) => self.replicas[number].watch(kind, api),
+            Step::Thaw(number, kind) => {
+                self.replicas[number].frozen.remove(&kind);
+                Some(format!("watch of {kind:?} moves again"))
+            }
+            Step::Perform(number, effect) => self.carry_out(number, effect, api, mishap),
+            Step::Arrive(number) => self.arrive(number, api),
+            Step::Notice(number) => {
+                self.crash(number);
+                Some("notices that it lost the lease, and stops".to_owned())
+            }
+        };
+        let who = match *step {
+            Step::Arrive(_) => "network".to_owned(),
+            Step::Lead(number)
+            | Step::Poll(number)
+            | Step::Watch(number, _)
+            | Step::Thaw(number, _)
+            | Step::Perform(number, _)
+            | Step::Notice(number) => self.name(number),
+        };
+        let left = self.leave_if_superseded();
+        match (told, left) {
+            (told, Some(left)) => Some(format!("{who}: {}; {left}", told.unwrap_or_default())),
+            (Some(told), None) => Some(format!("{who}: {told}")),
+            (None, None) => None,
+        }
+    }
+
+    fn name(&self, number: usize) -> String {
+        let epoch = self.replicas[number]
+            .machine
+            .as_ref()
+            .and_then(Machine::leading_epoch);
+        match epoch {
+            Some(epoch) => format!("controller {number} (epoch {epoch})"),
+            None => format!("controller {number}"),
+        }
+    }
+
+    fn lead(&mut self, number: usize) -> Option<String> {
+        self.leaderships += 1;
+        self.holder = Some(number);
+        let identity = format!("controller-{number}-{}", self.leaderships);
+        let machine = self.machine(identity)?;
+        self.replicas[number] = Replica {
+            machine: Some(machine),
+            stirred: true,
+            ..Replica::default()
+        };
+        Some("begins to lead".to_owned())
+    }
+
+    fn machine(&self, identity: String) -> Option<Machine> {
+        let managed = ManagedPods::new(["nvidia.com/gpu"]).ok()?;
+        let config = Config::new(IndexConfig {
+            managed,
+            excluded_namespaces: BTreeSet::new(),
+            excepted_device_classes: BTreeSet::new(),
+            default_team: None,
+        });
+        #[cfg(feature = "mutations")]
+        if let Some(mutation) = self.mutation {
+            return Some(Machine::with_mutation(config, identity, mutation));
+        }
+        Some(Machine::new(config, identity))
+    }
+
+    fn carry_out(
+        &mut self,
+        number: usize,
+        effect: usize,
+        api: &mut ApiServer,
+        mishap: Option<Mishap>,
+    ) -> Option<String> {
+        let replica = &mut self.replicas[number];
+        if effect >= replica.under_way.len() {
+            return None;
+        }
+        let effect = replica.under_way.swap_remove(effect);
+        let text = describe(&effect.write);
+        let is_list = matches!(effect.write, Write::ReadAll { .. });
+        self.effects += 1;
+        let outcome = match mishap {
+            Some(Mishap::CrashBefore) => {
+                self.crash(number);
+                return Some(format!("crashes before {text}"));
+            }
+            Some(Mishap::CrashAfter) => {
+                apply(api, &effect.write);
+                self.crash(number);
+                return Some(format!("crashes after {text}"));
+            }
+            Some(Mishap::Conflict) if !is_list => Outcome::Conflict,
+            Some(Mishap::NotDone) => Outcome::Unknown,
+            Some(Mishap::AnswerLost) => {
+                apply(api, &effect.write);
+                Outcome::Unknown
+            }
+            Some(Mishap::DoneLate) => {
+                self.network.push(effect.write.clone());
+                Outcome::Unknown
+            }
+            Some(Mishap::Conflict) | None => {
+                if let Write::ReadAll { kind } = effect.write {
+                    self.replicas[number].list(kind, api);
+                }
+                apply(api, &effect.write)
+            }
+        };
+        let told = match (&outcome, mishap) {
+            (_, Some(mishap)) => format!("{text} -> {mishap:?}"),
+            (Outcome::Done(_), None) => text,
+            (other, None) => format!("{text} -> {other:?}"),
+        };
+        let replica = &mut self.replicas[number];
+        replica.stirred = true;
+        if let Some(machine) = &mut replica.machine {
+            machine.settle(effect.id, outcome);
+        }
+        Some(told)
+    }
+
+    fn arrive(&mut self, number: usize, api: &mut ApiServer) -> Option<String> {
+        if number >= self.network.len() {
+            return None;
+        }
+        let write = self.network.swap_remove(number);
+        let outcome = apply(api, &write);
+        let what = match outcome {
+            Outcome::Done(_) => "done",
+            _ => "comes to nothing",
+        };
+        Some(format!("late {}: {what}", describe(&write)))
+    }
+
+    /// A replica dies. What it had sent may still arrive.
+    pub fn crash(&mut self, number: usize) {
+        let replica = std::mem::take(&mut self.replicas[number]);
+        self.network.extend(
+            replica
+                .under_way
+                .into_iter()
+                .map(|effect| effect.write)
+                .filter(|write| write.target().is_some()),
+        );
+        if self.holder == Some(number) {
+            self.holder = None;
+        }
+    }
+
+    /// The replica that leads, or would if it had finished taking over.
+    pub fn holder(&self) -> Option<usize> {
+        self.holder
+    }
+
+    /// The holder loses the lease and does not know it: its watches of these kinds stand still, and another
+    /// replica that is free leads. False if there is none.
+    pub fn supersede(&mut self, frozen: BTreeSet<Kind>) -> bool {
+        let Some(old) = self.holder else {
+            return false;
+        };
+        let Some(new) = (0..REPLICAS).find(|number| self.replicas[*number].machine.is_none())
+        else {
+            return false;
+        };
+        self.replicas[old].frozen.extend(frozen);
+        self.lead(new).is_some()
+    }
+
+    /// The holder's watch of a kind stands still.
+    pub fn freeze(&mut self, kind: Kind) {
+        if let Some(number) = self.holder {
+            self.replicas[number].frozen.insert(kind);
+        }
+    }
+
+    /// Everything that stood still moves again.
+    pub fn heal(&mut self) {
+        for replica in &mut self.replicas {
+            replica.frozen.clear();
+        }
+    }
+
+    fn leave_if_superseded(&mut self) -> Option<String> {
+        let (number, reason) = self
+            .replicas
+            .iter()
+            .enumerate()
+            .find_map(|(number, replica)| {
+                let reason = replica.machine.as_ref()?.must_exit()?;
+                Some((number, reason.to_string()))
+            })?;
+        self.crash(number);
+        Some(format!("controller {number} exits: {reason}"))
+    }
+}
+
+impl Replica {
+    fn poll(&mut self, now: u64, wall: Timestamp) -> Option<String> {
+        self.stirred = false;
+        self.polled_at = now;
+        let now = Now {
+            monotonic_seconds: now / 1_000,
+            wall,
+        };
+        let effects = self.machine.as_mut()?.poll(now);
+        if effects.is_empty() {
+            return None;
+        }
+        let told: Vec<String> = effects
+            .iter()
+            .map(|effect| describe(&effect.write))
+            .collect();
+        self.under_way.extend(effects);
+        Some(format!("wants {}", told.join(" | ")))
+    }
+
+    fn watch(&mut self, kind: Kind, api: &ApiServer) -> Option<String> {
+        let place = self.watches.get_mut(&kind)?;
+        let event = api.next_event(*place)?;
+        *place = place.after();
+        self.stirred = true;
+        self.machine.as_mut()?.observe(event.change());
+        None
+    }
+
+    fn list(&mut self, kind: Kind, api: &ApiServer) {
+        let objects = api.objects(kind).cloned().collect();
+        self.watches.insert(kind, api.watch(kind));
+        if let Some(machine) = &mut self.machine {
+            machine.observe(Change::All(kind, objects));
+        }
+    }
+}

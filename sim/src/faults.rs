@@ -1,0 +1,204 @@
+//! What goes wrong, and how often at most.
+
+use std::collections::BTreeMap;
+
+use crate::{controllers, drivers, random::Random};
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    /// The leader loses the lease, lives on, and its watches of any kinds stand still.
+    LeaseLost,
+    /// The leader crashes before or after a write.
+    ControllerCrash,
+    /// A write of the leader is not done, or done, or done later, and never answered.
+    ControllerUnanswered,
+    /// A write of the leader is said to conflict.
+    ControllerConflict,
+    /// A watch of the leader stands still.
+    WatchLag,
+    /// An instance of a driver crashes, also between two writes to the disk.
+    DriverCrash,
+    /// A second instance of a driver starts beside the first.
+    DriverUpdate,
+    /// A request of a driver is not done, or done, or done later, and never answered.
+    DriverUnanswered,
+    /// A driver's disk refuses a write.
+    DiskFull,
+    /// A driver's checkpoint is lost.
+    CheckpointLost,
+    /// An instance of a driver does nothing for a while.
+    DriverPause,
+    /// A kubelet restarts.
+    KubeletRestart,
+    /// A kubelet does nothing for a while.
+    KubeletPause,
+    /// A user deletes a pod by force.
+    ForceDelete,
+    /// A user deletes a pod.
+    Delete,
+    /// A user deletes a Gang object.
+    DeleteGang,
+    /// An administrator deletes a `NodeDevices`.
+    DeleteNodeDevices,
+    /// A user deletes a whole gang.
+    Cancel,
+    /// A user deletes a claim, and the pod gets another.
+    SwapClaim,
+    /// A rank fails.
+    RankFails,
+}
+
+/// Every kind of fault.
+pub const FAULTS: [Fault; 20] = [
+    Fault::LeaseLost,
+    Fault::ControllerCrash,
+    Fault::ControllerUnanswered,
+    Fault::ControllerConflict,
+    Fault::WatchLag,
+    Fault::DriverCrash,
+    Fault::DriverUpdate,
+    Fault::DriverUnanswered,
+    Fault::DiskFull,
+    Fault::CheckpointLost,
+    Fault::DriverPause,
+    Fault::KubeletRestart,
+    Fault::KubeletPause,
+    Fault::ForceDelete,
+    Fault::Delete,
+    Fault::DeleteGang,
+    Fault::DeleteNodeDevices,
+    Fault::Cancel,
+    Fault::SwapClaim,
+    Fault::RankFails,
+];
+
+/// How often each may still happen, and how often it did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    budget: BTreeMap<Fault, u64>,
+    injected: BTreeMap<Fault, u64>,
+    /// A fault is considered in one of so many steps; never, if 0.
+    odds: u64,
+    /// Nothing goes wrong before something was admitted: what happens earlier proves little.
+    waits_for_admission: bool,
+}
+
+impl Faults {
+    /// No faults.
+    pub fn none() -> Self {
+        Self::default()
+    }
+
+    /// Any faults: some kinds up to three times, others not at all, so that each meets each.
+    pub fn draw(random: &mut Random) -> Self {
+        let budget = FAULTS
+            .into_iter()
+            .map(|fault| (fault, random.below(4).saturating_sub(random.below(2))))
+            .collect();
+        Self {
+            budget,
+            injected: BTreeMap::new(),
+            odds: random.between(10, 60),
+            waits_for_admission: false,
+        }
+    }
+
+    /// Only these, and often, once something was admitted.
+    pub fn directed(budget: &[(Fault, u64)]) -> Self {
+        Self {
+            budget: budget.iter().copied().collect(),
+            injected: BTreeMap::new(),
+            odds: 12,
+            waits_for_admission: true,
+        }
+    }
+
+    /// Something was admitted.
+    pub fn note_admission(&mut self) {
+        self.waits_for_admission = false;
+    }
+
+    /// Nothing goes wrong any more.
+    pub fn heal(&mut self) {
+        self.budget.clear();
+    }
+
+    /// How often each happened.
+    pub fn injected(&self) -> &BTreeMap<Fault, u64> {
+        &self.injected
+    }
+
+    /// Kinds that may still happen.
+    pub fn left(&self) -> Vec<Fault> {
+        self.budget
+            .iter()
+            .filter(|(_, left)| **left > 0)
+            .map(|(fault, _)| *fault)
+            .collect()
+    }
+
+    /// Notes that one happened.
+    pub fn spend(&mut self, fault: Fault) {
+        if let Some(left) = self.budget.get_mut(&fault) {
+            *left = left.saturating_sub(1);
+        }
+        *self.injected.entry(fault).or_default() += 1;
+    }
+
+    fn takes_place(&mut self, random: &mut Random, fault: Fault) -> bool {
+        let left = self.budget.get(&fault).copied().unwrap_or_default();
+        let happens =
+            left > 0 && self.odds > 0 && !self.waits_for_admission && random.one_in(self.odds);
+        if happens {
+            self.spend(fault);
+        }
+        happens
+    }
+
+    /// What goes wrong with a request of a controller.
+    pub fn controller_mishap(&mut self, random: &mut Random) -> Option<controllers::Mishap> {
+        use controllers::Mishap;
+        if self.takes_place(random, Fault::ControllerCrash) {
+            return random.pick(vec![Mishap::CrashBefore, Mishap::CrashAfter]);
+        }
+        if self.takes_place(random, Fault::ControllerUnanswered) {
+            return random.pick(vec![Mishap::NotDone, Mishap::AnswerLost, Mishap::DoneLate]);
+        }
+        self.takes_place(random, Fault::ControllerConflict)
+            .then_some(Mishap::Conflict)
+    }
+
+    /// What goes wrong with a request of a driver to the API server.
+    pub fn driver_mishap(&mut self, random: &mut Random) -> Option<drivers::Mishap> {
+        use drivers::Mishap;
+        if self.takes_place(random, Fault::DriverUnanswered) {
+            return random.pick(vec![Mishap::NotDone, Mishap::AnswerLost, Mishap::DoneLate]);
+        }
+        None
+    }
+
+    /// Whether a write to a driver's disk fails.
+    pub fn disk_mishap(&mut self, random: &mut Random) -> Option<drivers::Mishap> {
+        self.takes_place(random, Fault::DiskFull)
+            .then_some(drivers::Mishap::DiskFull)
+    }
+
+    /// A fault of the surroundings, if one is due.
+    pub fn due(&mut self, random: &mut Random) -> Option<Fault> {
+        if self.odds == 0 || self.waits_for_admission || !random.one_in(self.odds) {
+            return None;
+        }
+        let here = self.left().into_iter().filter(|fault| {
+            !matches!(
+                fault,
+                Fault::ControllerCrash
+                    | Fault::ControllerUnanswered
+                    | Fault::ControllerConflict
+                    | Fault::DriverUnanswered
+                    | Fault::DiskFull
+            )
+        });
+        random.pick(here.collect())
+    }
+}

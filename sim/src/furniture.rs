@@ -1,0 +1,362 @@
+//! The objects of a simulated cluster, as their real makers would create them.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::{
+    batch::v1::{Job, JobSpec},
+    core::v1::{
+        Container, Namespace, Node, NodeCondition, NodeStatus, Pod, PodResourceClaim,
+        PodSchedulingGate, PodSpec, PodStatus, PodTemplateSpec, ResourceRequirements,
+    },
+    resource::v1::{
+        CELDeviceSelector, Device, DeviceAttribute, DeviceCapacity, DeviceClaim, DeviceClass,
+        DeviceClassSpec, DeviceRequest, DeviceSelector, ExactDeviceRequest, ResourceClaim,
+        ResourceClaimSpec, ResourcePool, ResourceSlice, ResourceSliceSpec,
+    },
+};
+use k8s_openapi::apimachinery::pkg::{
+    api::resource::Quantity,
+    apis::meta::v1::{ObjectMeta, OwnerReference},
+};
+use muster_api::{
+    Cohort, CohortSpec, DeviceSource, Flavor, FlavorQuota, FlavorSpec, PriorityTier,
+    PriorityTierSpec, Team, TeamSpec, Topology, TopologyLevel, TopologySpec, keys,
+    quota::ResourceQuota,
+};
+
+use crate::scenario::{GangShape, NodeShape, OwnerKind, TeamShape};
+
+/// The one Flavor.
+pub const FLAVOR: &str = "gpu";
+/// The one Cohort.
+pub const COHORT: &str = "all";
+/// Name of the claim in every pod.
+pub const CLAIM: &str = "gpus";
+/// Memory of every GPU, in bytes.
+pub const GPU_BYTES: i64 = 80 << 30;
+
+const TOPOLOGY: &str = "fabric";
+const LEAF_LABEL: &str = "example.com/leaf";
+const INDEX: &str = "batch.kubernetes.io/job-completion-index";
+
+fn metadata(namespace: Option<&str>, name: &str) -> ObjectMeta {
+    ObjectMeta {
+        namespace: namespace.map(str::to_owned),
+        name: Some(name.to_owned()),
+        ..ObjectMeta::default()
+    }
+}
+
+fn texts(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect()
+}
+
+fn quantities(pairs: &[(&str, &str)]) -> BTreeMap<String, Quantity> {
+    pairs
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), Quantity((*value).to_owned())))
+        .collect()
+}
+
+/// A Ready node with room for 16 pods.
+pub fn node(shape: &NodeShape) -> Node {
+    let mut metadata = metadata(None, &shape.name);
+    metadata.labels = Some(texts(&[
+        (LEAF_LABEL, &shape.leaf),
+        ("kubernetes.io/hostname", &shape.name),
+    ]));
+    let capacity = quantities(&[("cpu", "64"), ("memory", "512Gi"), ("pods", "16")]);
+    Node {
+        metadata,
+        status: Some(NodeStatus {
+            allocatable: Some(capacity.clone()),
+            capacity: Some(capacity),
+            conditions: Some(vec![NodeCondition {
+                type_: "Ready".to_owned(),
+                status: "True".to_owned(),
+                ..NodeCondition::default()
+            }]),
+            ..NodeStatus::default()
+        }),
+        ..Node::default()
+    }
+}
+
+/// Name of a GPU on its node.
+pub fn device_name(number: usize) -> String {
+    format!("gpu-{number}")
+}
+
+/// The hardware's own name of a GPU.
+pub fn gpu_uuid(node: &str, number: usize) -> String {
+    format!("GPU-{node}-{number}")
+}
+
+/// Name of the slice that a node's driver publishes.
+pub fn slice_name(node: &str) -> String {
+    format!("{node}-{}", keys::DRIVER)
+}
+
+/// The slice that a node's driver publishes.
+pub fn resource_slice(shape: &NodeShape) -> ResourceSlice {
+    let text = |value: String| DeviceAttribute {
+        string: Some(value),
+        ..DeviceAttribute::default()
+    };
+    let device = |number| Device {
+        name: device_name(number),
+        attributes: Some(BTreeMap::from([
+            ("uuid".to_owned(), text(gpu_uuid(&shape.name, number))),
+            ("productName".to_owned(), text("H100".to_owned())),
+            ("nvlinkGroup".to_owned(), text(shape.name.clone())),
+        ])),
+        capacity: Some(BTreeMap::from([(
+            "memory".to_owned(),
+            DeviceCapacity {
+                value: Quantity("80Gi".to_owned()),
+                ..DeviceCapacity::default()
+            },
+        )])),
+        ..Device::default()
+    };
+    ResourceSlice {
+        metadata: metadata(None, &slice_name(&shape.name)),
+        spec: ResourceSliceSpec {
+            driver: keys::DRIVER.to_owned(),
+            node_name: Some(shape.name.clone()),
+            pool: ResourcePool {
+                name: shape.name.clone(),
+                generation: 1,
+                resource_slice_count: 1,
+            },
+            devices: Some((0..shape.gpus).map(device).collect()),
+            ..ResourceSliceSpec::default()
+        },
+    }
+}
+
+/// The class of whole GPUs.
+pub fn device_class() -> DeviceClass {
+    DeviceClass {
+        metadata: metadata(None, keys::DEVICE_CLASS_GPU),
+        spec: Some(DeviceClassSpec {
+            selectors: Some(vec![DeviceSelector {
+                cel: Some(CELDeviceSelector {
+                    expression: format!("device.driver == '{}'", keys::DRIVER),
+                }),
+            }]),
+            ..DeviceClassSpec::default()
+        }),
+    }
+}
+
+/// The Flavor of all GPUs.
+pub fn flavor() -> Flavor {
+    Flavor::new(
+        FLAVOR,
+        FlavorSpec {
+            node_selector: BTreeMap::new(),
+            devices: Some(DeviceSource {
+                driver: keys::DRIVER.to_owned(),
+                selector: None,
+            }),
+            topology: Some(TOPOLOGY.to_owned()),
+        },
+    )
+}
+
+/// Leaf switches over nodes.
+pub fn topology() -> Topology {
+    Topology::new(
+        TOPOLOGY,
+        TopologySpec {
+            fabric: vec![TopologyLevel {
+                name: "leaf".to_owned(),
+                node_label: LEAF_LABEL.to_owned(),
+            }],
+            accelerator: None,
+        },
+    )
+}
+
+/// The Cohort of all Teams, without quota of its own.
+pub fn cohort() -> Cohort {
+    Cohort::new(COHORT, CohortSpec::default())
+}
+
+/// The tier of gangs that name none.
+pub fn priority_tier() -> PriorityTier {
+    PriorityTier::new(
+        "standard",
+        PriorityTierSpec {
+            value: 100,
+            default: true,
+            ..PriorityTierSpec::default()
+        },
+    )
+}
+
+/// A Team.
+pub fn team(shape: &TeamShape) -> Team {
+    let gpus = |number: usize| muster_api::Quantity(number.to_string());
+    Team::new(
+        &shape.name,
+        TeamSpec {
+            cohort: Some(COHORT.to_owned()),
+            quota: vec![FlavorQuota {
+                flavor: FLAVOR.to_owned(),
+                resources: vec![ResourceQuota {
+                    name: "gpus".to_owned(),
+                    nominal: gpus(shape.nominal_gpus),
+                    borrowing_limit: shape.borrowing_gpus.map(gpus),
+                    lending_limit: None,
+                }],
+            }],
+            ..TeamSpec::default()
+        },
+    )
+}
+
+/// The namespace of a Team.
+pub fn namespace(team: &str) -> Namespace {
+    let mut metadata = metadata(None, team);
+    metadata.labels = Some(texts(&[(keys::TEAM, team)]));
+    Namespace {
+        metadata,
+        ..Namespace::default()
+    }
+}
+
+/// The Job of a gang. Its pods are made by the simulated Job controller.
+pub fn job(shape: &GangShape) -> Job {
+    let count = i32::try_from(shape.pods).ok();
+    Job {
+        metadata: metadata(Some(&shape.team), &shape.name),
+        spec: Some(JobSpec {
+            completion_mode: Some("Indexed".to_owned()),
+            completions: count,
+            parallelism: count,
+            backoff_limit: Some(1_000),
+            template: PodTemplateSpec {
+                metadata: None,
+                spec: Some(pod_spec(shape)),
+            },
+            ..JobSpec::default()
+        }),
+        ..Job::default()
+    }
+}
+
+/// A pod of a gang as the webhook lets it through: gated and marked. `job_uid` is given for a pod of a Job.
+pub fn pod(shape: &GangShape, name: &str, index: usize, job_uid: Option<&str>) -> Pod {
+    let mut metadata = metadata(Some(&shape.team), name);
+    match shape.owner {
+        OwnerKind::Job => {
+            let index = index.to_string();
+            metadata.annotations = Some(texts(&[(INDEX, &index)]));
+            metadata.labels = Some(texts(&[
+                (INDEX, &index),
+                ("batch.kubernetes.io/job-name", &shape.name),
+            ]));
+            metadata.owner_references = job_uid.map(|uid| {
+                vec![OwnerReference {
+                    api_version: "batch/v1".to_owned(),
+                    kind: "Job".to_owned(),
+                    name: shape.name.clone(),
+                    uid: uid.to_owned(),
+                    controller: Some(true),
+                    block_owner_deletion: Some(true),
+                }]
+            });
+        }
+        OwnerKind::User => {
+            metadata.labels = Some(texts(&[(keys::GANG, &shape.name)]));
+            metadata.annotations = Some(texts(&[(keys::GANG_SIZE, &shape.pods.to_string())]));
+        }
+    }
+    let mut spec = pod_spec(shape);
+    spec.scheduling_gates = Some(vec![PodSchedulingGate {
+        name: keys::ADMISSION_GATE.to_owned(),
+    }]);
+    Pod {
+        metadata,
+        spec: Some(spec),
+        status: Some(PodStatus {
+            phase: Some("Pending".to_owned()),
+            ..PodStatus::default()
+        }),
+    }
+}
+
+/// The rank that a pod of a gang was made for.
+pub fn index_of(pod: &Pod) -> Option<usize> {
+    let annotations = pod.metadata.annotations.as_ref();
+    if let Some(index) = annotations.and_then(|annotations| annotations.get(INDEX)) {
+        return index.parse().ok();
+    }
+    let (_, index) = pod.metadata.name.as_deref()?.rsplit_once('-')?;
+    index.parse().ok()
+}
+
+fn pod_spec(shape: &GangShape) -> PodSpec {
+    let marker = (keys::MARKER_RESOURCE, "0");
+    PodSpec {
+        containers: vec![Container {
+            name: "rank".to_owned(),
+            resources: Some(ResourceRequirements {
+                requests: Some(quantities(&[("cpu", "1"), ("memory", "1Gi"), marker])),
+                limits: Some(quantities(&[marker])),
+                claims: None,
+            }),
+            ..Container::default()
+        }],
+        resource_claims: Some(vec![PodResourceClaim {
+            name: CLAIM.to_owned(),
+            resource_claim_template_name: Some(template_name(shape.gpus_per_pod)),
+            ..PodResourceClaim::default()
+        }]),
+        restart_policy: Some("Never".to_owned()),
+        ..PodSpec::default()
+    }
+}
+
+fn template_name(gpus: usize) -> String {
+    format!("gpus-{gpus}")
+}
+
+/// The claim that a template gives to a pod; `None` for a template that nobody made.
+pub fn claim_from_template(template: &str, owner: &Pod, name: &str) -> Option<ResourceClaim> {
+    let count = template.strip_prefix("gpus-")?.parse().ok()?;
+    let mut metadata = metadata(owner.metadata.namespace.as_deref(), name);
+    metadata.owner_references = Some(vec![OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Pod".to_owned(),
+        name: owner.metadata.name.clone()?,
+        uid: owner.metadata.uid.clone()?,
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }]);
+    let request = DeviceRequest {
+        name: "gpu".to_owned(),
+        exactly: Some(ExactDeviceRequest {
+            device_class_name: keys::DEVICE_CLASS_GPU.to_owned(),
+            allocation_mode: Some("ExactCount".to_owned()),
+            count: Some(count),
+            ..ExactDeviceRequest::default()
+        }),
+        ..DeviceRequest::default()
+    };
+    Some(ResourceClaim {
+        metadata,
+        spec: Some(ResourceClaimSpec {
+            devices: Some(DeviceClaim {
+                requests: Some(vec![request]),
+                ..DeviceClaim::default()
+            }),
+        }),
+        status: None,
+    })
+}

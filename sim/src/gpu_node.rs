@@ -1,0 +1,155 @@
+//! What a node is made of, apart from the programs on it: its GPUs, its disk, and the containers that live.
+
+use std::collections::BTreeMap;
+
+use muster_dra_driver::prepare::{
+    DeviceFacts, Disk, InUse, Inventory, Probe, Record, RecordState, Unit, Write,
+};
+
+use crate::{
+    furniture::{self, GPU_BYTES},
+    scenario::NodeShape,
+};
+
+/// A node. It outlives every program on it.
+#[derive(Debug)]
+pub struct GpuNode {
+    /// Its name and hardware.
+    pub shape: NodeShape,
+    /// Identifies the boot.
+    pub boot_id: String,
+    /// The driver's state directory, shared by all its instances.
+    pub disk: Disk,
+    /// CDI files, by claim UID.
+    pub cdi: BTreeMap<String, Record>,
+    /// Which instance of the driver holds the lock.
+    pub lock: Option<u64>,
+    /// Living containers, by UID of their pod.
+    pub containers: BTreeMap<String, Container>,
+}
+
+/// A living container.
+#[derive(Clone, Debug)]
+pub struct Container {
+    /// UIDs of its claims.
+    pub claims: Vec<String>,
+    /// The hardware that it was given.
+    pub units: Vec<Unit>,
+    /// When it began, in milliseconds.
+    pub started_at: u64,
+    /// Whether NVML lists its process: not before it has opened the device.
+    pub listed: bool,
+}
+
+impl GpuNode {
+    /// A node that has just booted for the first time; its driver never ran.
+    pub fn new(shape: NodeShape) -> Self {
+        Self {
+            boot_id: format!("boot-{}", shape.name),
+            shape,
+            disk: Disk::default(),
+            cdi: BTreeMap::new(),
+            lock: None,
+            containers: BTreeMap::new(),
+        }
+    }
+
+    /// Its GPUs as the driver enumerates them.
+    pub fn inventory(&self) -> Inventory {
+        (0..self.shape.gpus)
+            .map(|number| {
+                let facts = DeviceFacts {
+                    unit: Unit::whole(furniture::gpu_uuid(&self.shape.name, number)),
+                    gpus_milli: 1_000,
+                    memory_bytes: GPU_BYTES,
+                    minor: u32::try_from(number).unwrap_or_default(),
+                };
+                (furniture::device_name(number), facts)
+            })
+            .collect()
+    }
+
+    /// One write to the disk.
+    pub fn write(&mut self, write: Write) {
+        match write {
+            Write::PutRecord(record) => {
+                self.disk.records.insert(record.claim.uid.clone(), record);
+            }
+            Write::RemoveRecord(uid) => {
+                self.disk.records.remove(&uid);
+            }
+            Write::PutCdi(record) => {
+                self.cdi.insert(record.claim.uid.clone(), record);
+            }
+            Write::RemoveCdi(uid) => {
+                self.cdi.remove(&uid);
+            }
+            Write::PutNode {
+                boot_id,
+                acknowledged,
+            } => {
+                self.disk.boot_id = Some(boot_id);
+                self.disk.acknowledged = acknowledged;
+            }
+        }
+    }
+
+    /// The checkpoint is lost; CDI files and containers are not.
+    pub fn lose_checkpoint(&mut self) {
+        self.disk = Disk::default();
+    }
+
+    /// What may have been prepared, as far as anything but the checkpoint tells.
+    pub fn gather(&self) -> Vec<Record> {
+        self.cdi
+            .values()
+            .map(|record| Record {
+                state: RecordState::Prepared,
+                ..record.clone()
+            })
+            .collect()
+    }
+
+    /// Whether something is in use, as cgroups and NVML show it.
+    pub fn probe(&self, probe: &Probe) -> InUse {
+        let user = match probe {
+            Probe::Units(units) => self.process_on(units),
+            Probe::Recorded(uid) => self.disk.records.get(uid).and_then(|record| {
+                let units: Vec<Unit> = record.units().cloned().collect();
+                let alive = record
+                    .pods
+                    .iter()
+                    .find(|pod| self.containers.contains_key(*pod));
+                alive.or_else(|| self.process_on(&units))
+            }),
+        };
+        user.map_or(InUse::No, |pod| InUse::Yes(format!("pod {pod}")))
+    }
+
+    fn process_on(&self, units: &[Unit]) -> Option<&String> {
+        let uses = |container: &Container| {
+            container.listed
+                && units
+                    .iter()
+                    .any(|unit| container.units.iter().any(|used| used.overlaps(unit)))
+        };
+        self.containers
+            .iter()
+            .find(|(_, container)| uses(container))
+            .map(|(pod, _)| pod)
+    }
+
+    /// What is held physically: each Unit of each claim that is recorded, or in a living container.
+    pub fn held(&self) -> impl Iterator<Item = (&str, &Unit)> {
+        let recorded = self
+            .disk
+            .records
+            .iter()
+            .flat_map(|(uid, record)| record.units().map(move |unit| (uid.as_str(), unit)));
+        let used = self.containers.values().flat_map(|container| {
+            let claim = container.claims.first().map_or("", String::as_str);
+            container.units.iter().map(move |unit| (claim, unit))
+        });
+        recorded.chain(used)
+    }
+}

@@ -1,0 +1,235 @@
+//! What must hold between one state of an object and the next (S4, S16).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::Pod;
+use muster_api::{Gang, GangPlacement, Ledger, NodeDevices, Permit, gang::AdmittedPod, keys};
+use muster_cluster::object::{Kind, Object};
+
+use super::Violation;
+use crate::{
+    api_server::{ApiServer, Place, Stored, has_ended},
+    scheduler,
+};
+
+/// The plan of one attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Plan {
+    gang: String,
+    pods: Vec<AdmittedPod>,
+    placement: GangPlacement,
+}
+
+/// What was seen so far.
+#[derive(Debug)]
+pub(super) struct History {
+    places: Vec<Place>,
+    epochs: BTreeMap<String, i64>,
+    attempts: BTreeMap<String, i64>,
+    plans: BTreeMap<(String, i64), Plan>,
+    pods: BTreeSet<String>,
+    gated: BTreeSet<String>,
+    live_permits: BTreeMap<String, Vec<Permit>>,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        let kinds = [Kind::Pod, Kind::Ledger, Kind::Gang, Kind::NodeDevices];
+        Self {
+            places: kinds.into_iter().map(Place::start).collect(),
+            epochs: BTreeMap::new(),
+            attempts: BTreeMap::new(),
+            plans: BTreeMap::new(),
+            pods: BTreeSet::new(),
+            gated: BTreeSet::new(),
+            live_permits: BTreeMap::new(),
+        }
+    }
+}
+
+impl History {
+    pub(super) fn attempts_admitted(&self) -> usize {
+        self.plans.len()
+    }
+
+    /// Takes in what changed since the last call.
+    pub(super) fn check(&mut self, api: &ApiServer) -> Result<(), Violation> {
+        for number in 0..self.places.len() {
+            while let Some(event) = api.next_event(self.places[number]) {
+                if let Some(object) = &event.object {
+                    self.check_object(api, object)?;
+                }
+                self.places[number] = self.places[number].after();
+            }
+        }
+        Ok(())
+    }
+
+    fn check_object(&mut self, api: &ApiServer, object: &Object) -> Result<(), Violation> {
+        match object {
+            Object::Ledger(ledger) => self.raise_epoch(&**ledger, ledger.spec.leader_epoch),
+            Object::Gang(gang) => self.check_gang(gang),
+            Object::NodeDevices(devices) => self.check_permits(api, devices),
+            Object::Pod(pod) => self.check_pod(api, pod),
+            _ => Ok(()),
+        }
+    }
+
+    /// S16: nobody writes over a higher epoch.
+    fn raise_epoch<T: Stored>(&mut self, object: &T, epoch: i64) -> Result<(), Violation> {
+        let uid = object.metadata().uid.clone().unwrap_or_default();
+        let before = self.epochs.entry(uid.clone()).or_insert(epoch);
+        if epoch < *before {
+            let what = format!("epoch {epoch} was written over epoch {before} of {uid}");
+            return Err(Violation::new("S16", what));
+        }
+        *before = epoch;
+        Ok(())
+    }
+
+    fn check_gang(&mut self, gang: &Gang) -> Result<(), Violation> {
+        let Some(status) = &gang.status else {
+            return Ok(());
+        };
+        self.raise_epoch(gang, status.leader_epoch)?;
+        let uid = gang.metadata.uid.clone().unwrap_or_default();
+        let attempt = status.attempt;
+        let before = self.attempts.entry(uid.clone()).or_insert(attempt);
+        if attempt < *before {
+            let what = format!("attempt {attempt} was written over attempt {before} of {uid}");
+            return Err(Violation::new("S16", what));
+        }
+        *before = attempt;
+        let (Some(admission), Some(placement)) = (&status.admission, &status.placement) else {
+            return Ok(());
+        };
+        let plan = Plan {
+            gang: uid.clone(),
+            pods: admission.pods.clone(),
+            placement: placement.clone(),
+        };
+        let known = self
+            .plans
+            .entry((uid.clone(), attempt))
+            .or_insert_with(|| plan.clone());
+        if *known != plan {
+            let what = format!("attempt {attempt} of {uid} has two plans");
+            return Err(Violation::new("S4", what));
+        }
+        Ok(())
+    }
+
+    /// S4 and S16 of a pod that is let go.
+    fn check_pod(&mut self, api: &ApiServer, pod: &Pod) -> Result<(), Violation> {
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        self.pods.insert(uid.clone());
+        let gates = pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.scheduling_gates.as_ref());
+        let is_gated = gates
+            .iter()
+            .any(|gates| gates.iter().any(|gate| gate.name == keys::ADMISSION_GATE));
+        if is_gated {
+            self.gated.insert(uid);
+            return Ok(());
+        }
+        if !self.gated.remove(&uid) {
+            return Ok(());
+        }
+        let attempt = pod
+            .metadata
+            .annotations
+            .as_ref()
+            .and_then(|annotations| annotations.get(keys::ATTEMPT))
+            .and_then(|attempt| attempt.parse::<i64>().ok())
+            .unwrap_or_default();
+        let plan = self
+            .plans
+            .iter()
+            .filter(|((_, number), _)| *number == attempt)
+            .find_map(|(_, plan)| {
+                let rank = plan.pods.iter().position(|planned| planned.uid == uid)?;
+                Some((plan, rank))
+            });
+        let Some((plan, rank)) = plan else {
+            let what = format!("{uid} is let go for attempt {attempt}, whose plan is not stored");
+            return Err(Violation::new("S4", what));
+        };
+        let planned = plan.placement.node_of(rank).map(|run| run.node.as_str());
+        if planned != scheduler::pinned_node(pod) {
+            let what = format!(
+                "{uid} is let go to {:?} instead of {planned:?}",
+                scheduler::pinned_node(pod)
+            );
+            return Err(Violation::new("S4", what));
+        }
+        if let Some(missing) = plan.pods.iter().find(|pod| !self.pods.contains(&pod.uid)) {
+            let what = format!("{uid} is let go before {} was made", missing.uid);
+            return Err(Violation::new("S4", what));
+        }
+        let now = api
+            .list::<Gang>()
+            .find(|gang| gang.metadata.uid.as_ref() == Some(&plan.gang))
+            .and_then(|gang| gang.status.as_ref());
+        if let Some(status) = now
+            && status.attempt > attempt
+        {
+            let what = format!(
+                "{uid} is let go for attempt {attempt}, and its Gang is at {}",
+                status.attempt
+            );
+            return Err(Violation::new("S16", what));
+        }
+        Ok(())
+    }
+
+    /// S16: a stale leader withdraws no permit of an attempt that lives.
+    fn check_permits(&mut self, api: &ApiServer, devices: &NodeDevices) -> Result<(), Violation> {
+        self.raise_epoch(devices, devices.spec.leader_epoch)?;
+        let node = devices.metadata.name.clone().unwrap_or_default();
+        let live = |permits: &[Permit]| -> Vec<Permit> {
+            permits
+                .iter()
+                .filter(|permit| !permit.withdrawn)
+                .cloned()
+                .collect()
+        };
+        let now = live(&devices.spec.permits);
+        let before = self.live_permits.insert(node.clone(), now.clone());
+        let is_stale = api
+            .list::<Ledger>()
+            .any(|ledger| ledger.spec.leader_epoch > devices.spec.leader_epoch);
+        if !is_stale {
+            return Ok(());
+        }
+        let lost = before
+            .into_iter()
+            .flatten()
+            .filter(|permit| !now.contains(permit))
+            .find(|permit| is_living(api, permit));
+        match lost {
+            None => Ok(()),
+            Some(permit) => {
+                let what = format!(
+                    "a stale leader withdraws the permit of {} on {node}, whose attempt {} lives",
+                    permit.pod_uid, permit.attempt
+                );
+                Err(Violation::new("S16", what))
+            }
+        }
+    }
+}
+
+/// Whether the permit's pod and attempt are what is wanted.
+fn is_living(api: &ApiServer, permit: &Permit) -> bool {
+    let pod_lives = api
+        .pod_by_uid(&permit.pod_uid)
+        .is_some_and(|pod| !has_ended(pod) && pod.metadata.deletion_timestamp.is_none());
+    let attempt_lives = api
+        .list::<Gang>()
+        .filter(|gang| gang.metadata.uid.as_ref() == Some(&permit.gang_uid))
+        .filter_map(|gang| gang.status.as_ref())
+        .any(|status| status.admission.is_some() && status.attempt == permit.attempt);
+    pod_lives && attempt_lives
+}

@@ -1,0 +1,165 @@
+//! What must hold after every step, judged from the API server and the nodes alone.
+//!
+//! Nothing here asks the code under test. Charges are worked out anew: the set of claims, each once, that an intent,
+//! a Gang's admission or a permit names.
+//!
+//! * **S1** no Team or Cohort is charged, or physically holds, more than its limits;
+//! * **S2** what is physically held is charged;
+//! * **S3** no Unit is held for two claims, and nothing is recorded without a permit;
+//! * **S4** a pod is let go only to where the stored plan of its attempt says, after that plan is stored and all its
+//!   pods were made; no attempt has two plans;
+//! * **S16** no epoch and no attempt ever falls, nothing is let go for an attempt that is over, and a stale leader
+//!   withdraws no permit of an attempt that lives.
+//!
+//! What must hold in the end (S6) is in [`end`].
+
+mod charges;
+pub mod end;
+mod history;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
+
+use muster_api::NodeDevices;
+use muster_dra_driver::prepare::Unit;
+
+use crate::{api_server::ApiServer, gpu_node::GpuNode, scenario::Scenario};
+pub use charges::Charges;
+use history::History;
+
+/// An invariant does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Its number in DESIGN section 8.
+    pub invariant: &'static str,
+    /// What was seen.
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {}", self.invariant, self.what)
+    }
+}
+
+impl Violation {
+    fn new(invariant: &'static str, what: String) -> Self {
+        Self { invariant, what }
+    }
+}
+
+/// The checks, and what they remember.
+#[derive(Debug)]
+pub struct Invariants {
+    scenario: Scenario,
+    history: History,
+    /// Claims that are recorded or have a CDI file, by node.
+    recorded: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Invariants {
+    /// Checks for a run that has not begun.
+    pub fn new(scenario: Scenario) -> Self {
+        Self {
+            scenario,
+            history: History::default(),
+            recorded: BTreeMap::new(),
+        }
+    }
+
+    /// Number of attempts whose plan was stored.
+    pub fn attempts_admitted(&self) -> usize {
+        self.history.attempts_admitted()
+    }
+
+    /// Everything that must hold after a step.
+    pub fn check(
+        &mut self,
+        api: &ApiServer,
+        nodes: &BTreeMap<String, GpuNode>,
+    ) -> Result<(), Violation> {
+        self.history.check(api)?;
+        let charges = Charges::of(api);
+        charges.check(&self.scenario)?;
+        self.check_held(nodes, &charges)?;
+        self.check_permits(api, nodes)
+    }
+
+    /// S1, S2 and S3 of what is physically held.
+    fn check_held(
+        &self,
+        nodes: &BTreeMap<String, GpuNode>,
+        charges: &Charges,
+    ) -> Result<(), Violation> {
+        let mut held = 0;
+        for (name, node) in nodes {
+            let mut holders: Vec<(&str, &Unit)> = Vec::new();
+            for (claim, unit) in node.held() {
+                if !charges.names(claim) {
+                    let what = format!(
+                        "node {name} holds {unit} for claim {claim}, which nothing is charged for"
+                    );
+                    return Err(Violation::new("S2", what));
+                }
+                match holders.iter().find(|(_, taken)| taken.overlaps(unit)) {
+                    None => holders.push((claim, unit)),
+                    Some((other, _)) if *other == claim => {}
+                    Some((other, _)) => {
+                        let what =
+                            format!("node {name} holds {unit} for claims {other} and {claim}");
+                        return Err(Violation::new("S3", what));
+                    }
+                }
+            }
+            held += holders.len();
+        }
+        let most = self.scenario.cohort_gpus();
+        if held > most {
+            let what = format!("{held} GPUs are physically held, of a quota of {most}");
+            return Err(Violation::new("S1", what));
+        }
+        Ok(())
+    }
+
+    /// S3: at the moment a claim is recorded, a permit names it. (It may be withdrawn already: what matters is that
+    /// it was not released.)
+    fn check_permits(
+        &mut self,
+        api: &ApiServer,
+        nodes: &BTreeMap<String, GpuNode>,
+    ) -> Result<(), Violation> {
+        for (name, node) in nodes {
+            let now: BTreeSet<String> = node
+                .disk
+                .records
+                .values()
+                .filter(|record| record.holds())
+                .map(|record| record.claim.uid.clone())
+                .chain(node.cdi.keys().cloned())
+                .collect();
+            let before = self.recorded.entry(name.clone()).or_default();
+            if let Some(claim) = now
+                .difference(before)
+                .find(|uid| !has_permit(api, name, uid))
+            {
+                let what =
+                    format!("node {name} records claim {claim}, which no permit there names");
+                return Err(Violation::new("S3", what));
+            }
+            *before = now;
+        }
+        Ok(())
+    }
+}
+
+fn has_permit(api: &ApiServer, node: &str, claim: &str) -> bool {
+    api.get::<NodeDevices>("", node).is_some_and(|object| {
+        object
+            .spec
+            .permits
+            .iter()
+            .any(|permit| permit.claim_uids.iter().any(|uid| uid == claim))
+    })
+}

@@ -1,0 +1,459 @@
+//! A fake kubelet, as far as devices are concerned.
+//!
+//! * A pod is prepared claim by claim; a call that fails, or is not answered for 45 s, is repeated only 60 to
+//!   90 s later.
+//! * A pod that ends, or is deleted, has its containers stopped first, then its claims unprepared (repeated for
+//!   ever), then its terminal phase written, then its object removed: in this order.
+//! * For a pod that was deleted **by force** it unprepares before the container is dead.
+//! * A Prepare call of a pod that is deleted meanwhile is abandoned; the driver may still work on it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use muster_cluster::object::Kind;
+use muster_dra_driver::prepare::{Answer, CallId, ClaimRef};
+
+use crate::{
+    api_server::{ApiServer, Precondition, has_ended, key, node_of},
+    claim_controller::claim_of,
+    drivers::{Answered, Drivers},
+    gpu_node::{Container, GpuNode},
+    random::Random,
+    scheduler,
+};
+
+/// How long the kubelet waits for an answer.
+const CALL_MILLISECONDS: u64 = 45_000;
+/// Longest time that a container takes to stop.
+const GRACE_MILLISECONDS: u64 = 30_000;
+/// Before an Unprepare is repeated.
+const UNPREPARE_AGAIN_MILLISECONDS: u64 = 5_000;
+
+/// The kubelet of one node.
+#[derive(Debug, Default)]
+pub struct Kubelet {
+    pods: BTreeMap<String, Sandbox>,
+    /// Until when it does nothing.
+    pub paused_until: u64,
+}
+
+/// A pod that the kubelet knows.
+#[derive(Debug)]
+struct Sandbox {
+    namespace: String,
+    name: String,
+    claims: Vec<ClaimRef>,
+    stage: Stage,
+    /// Claims that a Prepare was ever sent for, and that are not unprepared yet.
+    owed: BTreeSet<String>,
+    unpreparing: BTreeMap<(u64, CallId), String>,
+    unprepare_at: u64,
+    /// When its container, told to stop, is dead.
+    dies_at: Option<u64>,
+    succeeded: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Stage {
+    /// Wants its claims prepared, not before then.
+    Waiting { at: u64 },
+    /// Claims by call that is not answered.
+    Preparing {
+        calls: BTreeMap<(u64, CallId), String>,
+        failed: bool,
+        since: u64,
+    },
+    /// Everything is prepared.
+    Prepared,
+    /// Its container lives.
+    Running { reported: bool },
+    /// No container lives, or ever will.
+    Stopped,
+}
+
+/// A step of a kubelet, about one pod by its UID.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Sees a pod that is bound to its node.
+    Admit(String),
+    /// Calls the driver for all claims.
+    Prepare(String),
+    /// Gives up waiting for an answer.
+    TimeOut(String),
+    /// Starts the container.
+    Start(String),
+    /// NVML begins to list the container's process.
+    Open(String),
+    /// Writes phase Running.
+    Report(String),
+    /// Tells the container to stop, because the pod is deleted or gone.
+    Terminate(String),
+    /// The container that was told to stop is dead; or the pod is given up before it had one.
+    Stop(String),
+    /// Calls the driver to unprepare.
+    Unprepare(String),
+    /// Writes the terminal phase.
+    End(String),
+    /// Removes the pod object.
+    Remove(String),
+    /// Forgets a pod whose object is gone.
+    Forget(String),
+}
+
+impl Kubelet {
+    /// All that may happen next.
+    pub fn steps(&self, now: u64, api: &ApiServer, node: &GpuNode, drivers: &Drivers) -> Vec<Step> {
+        if self.paused_until > now {
+            return Vec::new();
+        }
+        let name = node.shape.name.as_str();
+        let mut steps: Vec<Step> = api
+            .list::<Pod>()
+            .filter(|pod| node_of(pod) == Some(name) && !has_ended(pod))
+            .filter_map(|pod| pod.metadata.uid.clone())
+            .filter(|uid| !self.pods.contains_key(uid))
+            .map(Step::Admit)
+            .collect();
+        let driven = !drivers.instances.is_empty();
+        for (uid, sandbox) in &self.pods {
+            let object = api.pod_by_uid(uid);
+            sandbox.steps(uid, object, now, driven, &mut steps);
+            let unlisted = node
+                .containers
+                .get(uid)
+                .is_some_and(|container| !container.listed);
+            if unlisted {
+                steps.push(Step::Open(uid.clone()));
+            }
+        }
+        steps
+    }
+
+    /// When time alone will make a step possible.
+    pub fn wakes_at(&self) -> Option<u64> {
+        self.pods
+            .values()
+            .filter_map(|sandbox| match &sandbox.stage {
+                Stage::Waiting { at } => Some(*at),
+                Stage::Preparing { since, .. } => Some(since + CALL_MILLISECONDS),
+                Stage::Stopped if !sandbox.owed.is_empty() => Some(sandbox.unprepare_at),
+                Stage::Running { .. } => sandbox.dies_at,
+                Stage::Prepared | Stage::Stopped => None,
+            })
+            .chain((self.paused_until > 0).then_some(self.paused_until))
+            .min()
+    }
+
+    /// Whether it knows no pod.
+    pub fn is_idle(&self) -> bool {
+        self.pods.is_empty()
+    }
+
+    /// Takes a step.
+    pub fn perform(
+        &mut self,
+        step: &Step,
+        now: u64,
+        random: &mut Random,
+        api: &mut ApiServer,
+        node: &mut GpuNode,
+        drivers: &mut Drivers,
+    ) {
+        match step {
+            Step::Admit(uid) => self.admit(uid, now, api),
+            Step::Prepare(uid) => self.prepare(uid, now, random, api, drivers),
+            Step::TimeOut(uid) => {
+                let at = now + random.between(60_000, 90_000);
+                self.with(uid, |sandbox| sandbox.stage = Stage::Waiting { at });
+            }
+            Step::Start(uid) => {
+                self.with(uid, |sandbox| {
+                    let container = sandbox.container(now, node);
+                    node.containers.insert(uid.clone(), container);
+                    sandbox.stage = Stage::Running { reported: false };
+                });
+            }
+            Step::Open(uid) => {
+                if let Some(container) = node.containers.get_mut(uid) {
+                    container.listed = true;
+                }
+            }
+            Step::Report(uid) => {
+                self.with(uid, |sandbox| {
+                    sandbox.stage = Stage::Running { reported: true };
+                    sandbox.write_phase(api, uid, "Running");
+                });
+            }
+            Step::Terminate(uid) => {
+                let at = now + random.below(GRACE_MILLISECONDS);
+                self.with(uid, |sandbox| sandbox.dies_at = Some(at));
+            }
+            Step::Stop(uid) => self.stop(uid, node, false),
+            Step::Unprepare(uid) => self.unprepare(uid, now, random, drivers),
+            Step::End(uid) => {
+                self.with(uid, |sandbox| {
+                    let phase = if sandbox.succeeded {
+                        "Succeeded"
+                    } else {
+                        "Failed"
+                    };
+                    sandbox.write_phase(api, uid, phase);
+                });
+            }
+            Step::Remove(uid) => {
+                self.with(uid, |sandbox| {
+                    let pod = key(Kind::Pod, &sandbox.namespace, &sandbox.name);
+                    let _ = api.delete_now(&pod, Precondition::uid(uid));
+                });
+            }
+            Step::Forget(uid) => {
+                self.pods.remove(uid);
+            }
+        }
+    }
+
+    /// The container ended by itself.
+    pub fn finish(&mut self, uid: &str, node: &mut GpuNode, succeeded: bool) {
+        self.stop(uid, node, succeeded);
+    }
+
+    /// The driver answered a call. One that was abandoned is not listened to.
+    pub fn answered(&mut self, now: u64, random: &mut Random, answered: &Answered) {
+        let call = (answered.instance, answered.call);
+        let again_at = now + random.between(60_000, 90_000);
+        for sandbox in self.pods.values_mut() {
+            sandbox.answered(call, &answered.answer, now, again_at);
+        }
+    }
+
+    /// An instance is gone, and with it every call it had.
+    pub fn disconnected(&mut self, now: u64, random: &mut Random, instance: u64) {
+        let again_at = now + random.between(60_000, 90_000);
+        for sandbox in self.pods.values_mut() {
+            sandbox.unpreparing.retain(|(id, _), _| *id != instance);
+            if let Stage::Preparing { calls, .. } = &sandbox.stage
+                && calls.keys().any(|(id, _)| *id == instance)
+            {
+                sandbox.stage = Stage::Waiting { at: again_at };
+            }
+        }
+    }
+
+    /// The kubelet restarts: containers live on, calls do not.
+    pub fn restart(&mut self, now: u64) {
+        for sandbox in self.pods.values_mut() {
+            sandbox.unpreparing.clear();
+            if matches!(
+                sandbox.stage,
+                Stage::Preparing { .. } | Stage::Waiting { .. }
+            ) {
+                sandbox.stage = Stage::Waiting { at: now };
+            }
+        }
+    }
+
+    fn with(&mut self, uid: &str, act: impl FnOnce(&mut Sandbox)) {
+        if let Some(sandbox) = self.pods.get_mut(uid) {
+            act(sandbox);
+        }
+    }
+
+    fn admit(&mut self, uid: &str, now: u64, api: &ApiServer) {
+        let Some(pod) = api.pod_by_uid(uid) else {
+            return;
+        };
+        self.pods.insert(
+            uid.to_owned(),
+            Sandbox {
+                namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+                name: pod.metadata.name.clone().unwrap_or_default(),
+                claims: Vec::new(),
+                stage: Stage::Waiting { at: now },
+                owed: BTreeSet::new(),
+                unpreparing: BTreeMap::new(),
+                unprepare_at: now,
+                dies_at: None,
+                succeeded: false,
+            },
+        );
+    }
+
+    fn prepare(
+        &mut self,
+        uid: &str,
+        now: u64,
+        random: &mut Random,
+        api: &ApiServer,
+        drivers: &mut Drivers,
+    ) {
+        let again_at = now + random.between(60_000, 90_000);
+        let Some(sandbox) = self.pods.get_mut(uid) else {
+            return;
+        };
+        let ids: Vec<u64> = drivers
+            .instances
+            .iter()
+            .map(|instance| instance.id)
+            .collect();
+        let (Some(claim), Some(id)) = (usable_claim(api, uid), random.pick(ids)) else {
+            sandbox.stage = Stage::Waiting { at: again_at };
+            return;
+        };
+        sandbox.claims = vec![claim.clone()];
+        sandbox.owed.insert(claim.uid.clone());
+        let claim_uid = claim.uid.clone();
+        if let Some(call) = drivers.call(id, now, claim, true) {
+            sandbox.stage = Stage::Preparing {
+                calls: BTreeMap::from([((id, call), claim_uid)]),
+                failed: false,
+                since: now,
+            };
+        }
+    }
+
+    fn stop(&mut self, uid: &str, node: &mut GpuNode, succeeded: bool) {
+        self.with(uid, |sandbox| {
+            node.containers.remove(uid);
+            sandbox.succeeded = succeeded;
+            sandbox.stage = Stage::Stopped;
+        });
+    }
+
+    fn unprepare(&mut self, uid: &str, now: u64, random: &mut Random, drivers: &mut Drivers) {
+        let Some(sandbox) = self.pods.get_mut(uid) else {
+            return;
+        };
+        sandbox.unprepare_at = now + UNPREPARE_AGAIN_MILLISECONDS;
+        let ids: Vec<u64> = drivers
+            .instances
+            .iter()
+            .map(|instance| instance.id)
+            .collect();
+        let Some(id) = random.pick(ids) else { return };
+        let owed = sandbox
+            .claims
+            .iter()
+            .find(|claim| sandbox.owed.contains(&claim.uid))
+            .cloned();
+        if let Some(claim) = owed {
+            let claim_uid = claim.uid.clone();
+            if let Some(call) = drivers.call(id, now, claim, false) {
+                sandbox.unpreparing.insert((id, call), claim_uid);
+            }
+        }
+    }
+}
+
+/// The pod's claim if the kubelet would have it prepared: reserved for the pod, and allocated.
+fn usable_claim(api: &ApiServer, uid: &str) -> Option<ClaimRef> {
+    let claim = claim_of(api, api.pod_by_uid(uid)?)?;
+    let reserved = claim
+        .status
+        .as_ref()?
+        .reserved_for
+        .as_ref()?
+        .iter()
+        .any(|consumer| consumer.uid == uid);
+    scheduler::allocated_node(claim)?;
+    reserved.then(|| ClaimRef {
+        uid: claim.metadata.uid.clone().unwrap_or_default(),
+        namespace: claim.metadata.namespace.clone().unwrap_or_default(),
+        name: claim.metadata.name.clone().unwrap_or_default(),
+    })
+}
+
+impl Sandbox {
+    fn steps(
+        &self,
+        uid: &str,
+        object: Option<&Pod>,
+        now: u64,
+        driven: bool,
+        steps: &mut Vec<Step>,
+    ) {
+        let wanted =
+            object.is_some_and(|pod| pod.metadata.deletion_timestamp.is_none() && !has_ended(pod));
+        let step = |make: fn(String) -> Step| make(uid.to_owned());
+        if !wanted {
+            match (&self.stage, self.dies_at) {
+                (Stage::Stopped, _) => {}
+                (Stage::Running { .. }, None) => steps.push(step(Step::Terminate)),
+                (Stage::Running { .. }, Some(at)) if at > now => {}
+                _ => steps.push(step(Step::Stop)),
+            }
+        }
+        match &self.stage {
+            Stage::Waiting { at } if wanted && *at <= now && driven => {
+                steps.push(step(Step::Prepare));
+            }
+            Stage::Preparing { since, .. } if since + CALL_MILLISECONDS <= now => {
+                steps.push(step(Step::TimeOut));
+            }
+            Stage::Prepared if wanted => steps.push(step(Step::Start)),
+            Stage::Running { reported: false } if wanted => steps.push(step(Step::Report)),
+            Stage::Stopped if self.owed.is_empty() => match object {
+                Some(pod) if !has_ended(pod) => steps.push(step(Step::End)),
+                Some(pod) if pod.metadata.deletion_timestamp.is_some() => {
+                    steps.push(step(Step::Remove));
+                }
+                Some(_) | None => steps.push(step(Step::Forget)),
+            },
+            _ => {}
+        }
+        let forced = object.is_none() && matches!(self.stage, Stage::Running { .. });
+        let due = self.unprepare_at <= now && self.unpreparing.is_empty();
+        if (forced || self.stage == Stage::Stopped) && !self.owed.is_empty() && due && driven {
+            steps.push(step(Step::Unprepare));
+        }
+    }
+
+    fn answered(&mut self, call: (u64, CallId), answer: &Answer, now: u64, again_at: u64) {
+        if let Some(claim) = self.unpreparing.remove(&call) {
+            if matches!(answer, Answer::Unprepared) {
+                self.owed.remove(&claim);
+            } else {
+                self.unprepare_at = now + UNPREPARE_AGAIN_MILLISECONDS;
+            }
+            return;
+        }
+        let Stage::Preparing { calls, failed, .. } = &mut self.stage else {
+            return;
+        };
+        if calls.remove(&call).is_none() {
+            return;
+        }
+        *failed |= !matches!(answer, Answer::Prepared(_));
+        if calls.is_empty() {
+            self.stage = if *failed {
+                Stage::Waiting { at: again_at }
+            } else {
+                Stage::Prepared
+            };
+        }
+    }
+
+    /// The container gets what the CDI files say.
+    fn container(&self, now: u64, node: &GpuNode) -> Container {
+        let units = self
+            .claims
+            .iter()
+            .filter_map(|claim| node.cdi.get(&claim.uid))
+            .flat_map(|record| record.devices.iter())
+            .map(|device| device.unit.clone())
+            .collect();
+        Container {
+            claims: self.claims.iter().map(|claim| claim.uid.clone()).collect(),
+            units,
+            started_at: now,
+            listed: false,
+        }
+    }
+
+    fn write_phase(&self, api: &mut ApiServer, uid: &str, phase: &str) {
+        let precondition = Precondition::uid(uid);
+        let _ = api.update::<Pod>(&self.namespace, &self.name, precondition, |pod| {
+            let status = pod.status.get_or_insert_with(PodStatus::default);
+            status.phase = Some(phase.to_owned());
+        });
+    }
+}

@@ -1,0 +1,42 @@
+//! Deterministic simulation of the protocols of Muster: the machines that ship, on a cluster that does not exist.
+//!
+//! Controllers and drivers run the real `muster_cluster::protocol::Machine` and
+//! `muster_dra_driver::prepare::Machine`. Everything around them is fake, small, and strict where the real thing is:
+//! the API server ([`api_server`]), the controller's executor ([`controller_writes`]), kube-scheduler
+//! ([`scheduler`]), the claim controller ([`claim_controller`]), kubelets ([`kubelet`]), nodes ([`gpu_node`]), those
+//! who make pods ([`owners`]) and what runs in them ([`workload`]).
+//!
+//! [`world`] lets one of them take one step at a time, in an order that the seed decides, under virtual time;
+//! [`controllers`] and [`drivers`] break each effect into steps, so that a crash, a conflict, a lost or a late answer can
+//! come between any two ([`faults`]). After **every** step [`invariants`] judges the API server and the nodes alone.
+//! [`run`] plays a seed: a phase in which things go wrong, then one in which they do not and everything must come
+//! to rest with nothing left over.
+//!
+//! **Invariant: the same seed gives the same run.** No clock, no thread, no hash order, no randomness but
+//! [`random`]. A failure prints its seed; the seed is the bug report.
+//!
+//! With the feature `mutations` (this crate's own tests only) a rule of either machine can be broken on purpose, to
+//! show that the checks would see it.
+//!
+//! Not simulated: nodes that are lost or reboot, slices that vanish with a kubelet, the extender, MIG, adoption of
+//! what runs unadmitted, limits that change, Observe. Eviction is not built yet: in its place users give up what
+//! gets nowhere for ten minutes.
+
+pub mod api_server;
+pub mod claim_controller;
+pub mod controller_writes;
+pub mod controllers;
+pub mod drivers;
+pub mod faults;
+pub mod furniture;
+pub mod gpu_node;
+pub mod invariants;
+pub mod kubelet;
+pub mod owners;
+pub mod random;
+pub mod run;
+pub mod scenario;
+pub mod scheduler;
+pub mod trace;
+pub mod workload;
+pub mod world;

@@ -1,0 +1,146 @@
+//! One seed, one run: a phase in which things go wrong, then one in which they do not.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    faults::{Fault, Faults},
+    invariants::{Violation, end},
+    random::Random,
+    scenario::Scenario,
+    world::World,
+};
+
+/// Steps after which a run that does not come to rest is a violation.
+const MOST_STEPS: u64 = 200_000;
+/// Virtual time without a write after which a run is at rest. Longer than any time that the code under test waits
+/// for by itself (missing slices count for 120 s).
+const REST_MILLISECONDS: u64 = 130_000;
+
+/// A rule that is broken on purpose.
+#[cfg(feature = "mutations")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    /// In the controller's machine.
+    Controller(crate::controllers::Mutation),
+    /// In the driver's machine.
+    Driver(crate::drivers::Mutation),
+}
+
+/// What a run is made with.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The faults; drawn from the seed without.
+    pub faults: Option<Faults>,
+    /// A rule that is broken on purpose.
+    #[cfg(feature = "mutations")]
+    pub planted: Option<Planted>,
+    /// How many steps of the trace are kept; the last 80 without.
+    pub trace_lines: Option<usize>,
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Report {
+    /// The seed.
+    pub seed: u64,
+    /// Steps taken.
+    pub steps: u64,
+    /// Effects of the controllers carried out.
+    pub effects: u64,
+    /// Attempts whose plan was stored.
+    pub admitted: usize,
+    /// Gangs that finished.
+    pub finished: usize,
+    /// Gangs that were submitted and given up by their users.
+    pub given_up: usize,
+    /// Faults by kind.
+    pub faults: BTreeMap<Fault, u64>,
+    /// What was wrong, if anything.
+    pub violation: Option<Violation>,
+    /// What the run began with, and its last steps.
+    pub story: String,
+}
+
+/// Runs a seed.
+pub fn run(seed: u64, options: &Options) -> Report {
+    let mut random = Random::new(seed);
+    let scenario = Scenario::draw(&mut random);
+    let drawn = Faults::draw(&mut random);
+    let faults = options.faults.clone().unwrap_or(drawn);
+    let troubled_steps = random.between(400, 2_500);
+    let mut world = World::new(&scenario, faults, random);
+    if let Some(lines) = options.trace_lines {
+        world.trace.keep(lines);
+    }
+    #[cfg(feature = "mutations")]
+    match options.planted {
+        None => {}
+        Some(Planted::Controller(mutation)) => world.plant_in_controllers(mutation),
+        Some(Planted::Driver(mutation)) => world.plant_in_drivers(mutation),
+    }
+    let violation = play(&mut world, troubled_steps).err();
+    let wanted: Vec<&str> = world
+        .owners
+        .wanted()
+        .map(|gang| gang.name.as_str())
+        .collect();
+    let finished = wanted
+        .iter()
+        .filter(|gang| world.owners.is_complete(gang, &world.api))
+        .count();
+    Report {
+        seed,
+        steps: world.steps,
+        effects: world.controllers.effects,
+        admitted: world.invariants.attempts_admitted(),
+        finished,
+        given_up: scenario.gangs.len() - wanted.len(),
+        faults: world.faults.injected().clone(),
+        violation,
+        story: format!("{}{}", describe(&scenario), world.trace.text()),
+    }
+}
+
+fn play(world: &mut World, troubled_steps: u64) -> Result<(), Violation> {
+    for _ in 0..troubled_steps {
+        world.step()?;
+    }
+    world.heal();
+    let mut quiet_since = None;
+    while world.steps < MOST_STEPS {
+        let moved = world.step()?;
+        if moved || !world.is_quiet() {
+            quiet_since = None;
+            continue;
+        }
+        let since = *quiet_since.get_or_insert(world.now);
+        if world.now >= since + REST_MILLISECONDS {
+            return end::check(&world.api, &world.nodes, &world.owners);
+        }
+    }
+    let what = format!("no rest after {MOST_STEPS} steps");
+    Err(Violation {
+        invariant: "L-6",
+        what,
+    })
+}
+
+fn describe(scenario: &Scenario) -> String {
+    let mut text = String::new();
+    for node in &scenario.nodes {
+        text += &format!("{} on {} has {} GPUs\n", node.name, node.leaf, node.gpus);
+    }
+    for team in &scenario.teams {
+        text += &format!(
+            "team {} is guaranteed {} GPUs, borrows {:?}\n",
+            team.name, team.nominal_gpus, team.borrowing_gpus
+        );
+    }
+    for gang in &scenario.gangs {
+        text += &format!(
+            "{} of {} ({:?}): {} pods x {} GPUs at {} ms\n",
+            gang.name, gang.team, gang.owner, gang.pods, gang.gpus_per_pod, gang.submitted_at
+        );
+    }
+    text
+}

@@ -1,0 +1,147 @@
+//! Each rule of the protocol is broken on purpose, one by one, and must be seen to be broken.
+//!
+//! So that few seeds suffice, each comes with the faults that its rule guards against (as in the model of DESIGN
+//! section 6). That these faults alone break nothing is shown by the same seeds without the mutation.
+
+use muster_sim::{
+    controllers, drivers,
+    faults::{Fault, Faults},
+    run::{Options, Planted, Report, run},
+};
+
+/// Seeds that are tried before a mutation counts as unseen.
+const MOST_SEEDS: u64 = 4_000;
+
+/// A broken rule, and the faults it guards against.
+struct Case {
+    planted: Planted,
+    faults: &'static [(Fault, u64)],
+}
+
+const fn controller(mutation: controllers::Mutation, faults: &'static [(Fault, u64)]) -> Case {
+    Case {
+        planted: Planted::Controller(mutation),
+        faults,
+    }
+}
+
+const fn driver(mutation: drivers::Mutation, faults: &'static [(Fault, u64)]) -> Case {
+    Case {
+        planted: Planted::Driver(mutation),
+        faults,
+    }
+}
+
+/// Leaders that follow each other quickly, and writes that arrive late.
+const SUCCESSION: &[(Fault, u64)] = &[
+    (Fault::LeaseLost, 6),
+    (Fault::ControllerCrash, 4),
+    (Fault::ControllerUnanswered, 12),
+    (Fault::Delete, 6),
+];
+/// Leaders that die with patches of pods on their way, and pods that vanish before they are let go.
+const INTERRUPTING: &[(Fault, u64)] = &[
+    (Fault::ControllerCrash, 12),
+    (Fault::LeaseLost, 4),
+    (Fault::Delete, 16),
+];
+/// Pods that vanish under their containers.
+const VANISHING: &[(Fault, u64)] = &[
+    (Fault::ForceDelete, 6),
+    (Fault::Delete, 3),
+    (Fault::WatchLag, 2),
+    (Fault::DriverUpdate, 4),
+    (Fault::DriverCrash, 2),
+];
+/// Two instances of a driver, of which one sleeps while the other acknowledges.
+const SLEEPING: &[(Fault, u64)] = &[
+    (Fault::ForceDelete, 8),
+    (Fault::DriverUpdate, 6),
+    (Fault::DriverPause, 12),
+    (Fault::KubeletPause, 12),
+    (Fault::DriverUnanswered, 4),
+];
+/// The same, while the object is deleted and made anew.
+const SLEEPING_OVER: &[(Fault, u64)] = &[
+    (Fault::ForceDelete, 8),
+    (Fault::DriverUpdate, 6),
+    (Fault::DriverPause, 12),
+    (Fault::KubeletPause, 12),
+    (Fault::DeleteNodeDevices, 12),
+];
+const SWAPPING: &[(Fault, u64)] = &[(Fault::SwapClaim, 8), (Fault::WatchLag, 4)];
+const LOSING_OBJECTS: &[(Fault, u64)] = &[
+    (Fault::DeleteNodeDevices, 6),
+    (Fault::ForceDelete, 6),
+    (Fault::DeleteGang, 3),
+    (Fault::DriverUpdate, 3),
+];
+
+fn cases() -> Vec<Case> {
+    use controllers::Mutation as C;
+    use drivers::Mutation as D;
+    vec![
+        controller(C::ReleaseOnVanished, VANISHING),
+        controller(C::ReleaseWithdrawnUnacknowledged, VANISHING),
+        controller(C::NoStampGated, INTERRUPTING),
+        controller(C::VoidWithoutNodeDevices, SUCCESSION),
+        controller(C::VoidWithoutGang, SUCCESSION),
+        controller(C::EpochNotRaised, SUCCESSION),
+        controller(C::ChargeLiteral, VANISHING),
+        controller(C::UngateBeforePlan, &[]),
+        controller(C::IntentDropsEarly, SUCCESSION),
+        controller(C::NoFinalizer, LOSING_OBJECTS),
+        controller(C::NoFence, SUCCESSION),
+        controller(C::NoRaise, LOSING_OBJECTS),
+        controller(C::NoUidInStatus, LOSING_OBJECTS),
+        driver(D::AckBeforeDisk, SLEEPING),
+        driver(D::PrepareByOlderView, SLEEPING),
+        driver(D::PermitBeforeWaitOnly, SLEEPING),
+        driver(D::NoPermitCheck, SWAPPING),
+        driver(D::NoUidInStatus, LOSING_OBJECTS),
+        driver(D::UidBlindAck, SLEEPING_OVER),
+        driver(D::UnprepareWithProcess, VANISHING),
+        driver(D::ClaimUidUnchecked, SWAPPING),
+    ]
+}
+
+fn play(seed: u64, case: &Case, planted: Option<Planted>) -> Report {
+    let options = Options {
+        faults: Some(Faults::directed(case.faults)),
+        planted,
+        ..Options::default()
+    };
+    run(seed, &options)
+}
+
+/// The first seed that breaks something with the mutation and nothing without it.
+fn first_seen(case: &Case, most: u64) -> Option<(u64, String)> {
+    (1..=most).find_map(|seed| {
+        let violation = play(seed, case, Some(case.planted)).violation?;
+        let intact = play(seed, case, None).violation;
+        intact.is_none().then(|| (seed, violation.to_string()))
+    })
+}
+
+#[test]
+fn every_broken_rule_is_seen() {
+    let most = std::env::var("MUSTER_RUNS")
+        .ok()
+        .and_then(|runs| runs.parse().ok())
+        .unwrap_or(MOST_SEEDS);
+    let mut unseen = Vec::new();
+    let only = std::env::var("MUSTER_ONLY").unwrap_or_default();
+    for case in cases() {
+        if !format!("{:?}", case.planted).contains(&only) {
+            continue;
+        }
+        match first_seen(&case, most) {
+            Some((seed, violation)) => println!("{:?}: seed {seed}, {violation}", case.planted),
+            None => {
+                println!("{:?}: NOT SEEN in {most} seeds", case.planted);
+                unseen.push(case.planted);
+            }
+        }
+    }
+    assert!(unseen.is_empty(), "not seen: {unseen:?}");
+}

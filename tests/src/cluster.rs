@@ -1,0 +1,255 @@
+//! A whole cluster: control plane, nodes and, where asked for, Muster. Started and stopped together.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Instant,
+};
+
+use anyhow::{Context, Result, bail};
+use futures::future::try_join_all;
+use kube::Client;
+use tempfile::TempDir;
+
+use crate::{
+    control_plane::ControlPlane,
+    install::{Installation, MusterOptions, Part},
+    kube_binaries::KubeBinaries,
+    loopback::Loopback,
+    node::{Node, NodeOptions},
+    observer::Observer,
+    programs::{Programs, Wanted},
+};
+
+/// Says what happens while a cluster starts. Called from one task at a time.
+pub type ProgressCallback = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// What a cluster is to be.
+#[derive(Clone, Default)]
+pub struct ClusterOptions {
+    /// Its nodes, in the order in which they are started.
+    pub nodes: Vec<NodeOptions>,
+    /// Whether and how Muster is installed in it.
+    pub muster: Option<MusterOptions>,
+    /// Told about every step; silent without.
+    pub progress: Option<ProgressCallback>,
+}
+
+impl fmt::Debug for ClusterOptions {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("ClusterOptions")
+            .field("nodes", &self.nodes)
+            .field("muster", &self.muster)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A running cluster. Dropping it kills every process at once and removes its directory; [`Self::stop`]
+/// does the same in good order.
+#[derive(Debug)]
+pub struct Cluster {
+    // Fields are dropped in this order: what watches first, what is watched last, then its files.
+    observer: Option<Observer>,
+    /// Muster, where it is installed.
+    pub muster: Option<Installation>,
+    /// The nodes, in the order of the options.
+    pub nodes: Vec<Node>,
+    /// etcd, API server, controller manager, scheduler.
+    pub control_plane: ControlPlane,
+    programs: Programs,
+    directory: TempDir,
+    _loopback: Loopback,
+}
+
+impl Cluster {
+    /// Starts everything and waits until pods can be created and run. Programs are built first where
+    /// that has not been done. On an error the cluster's directory is kept and named.
+    pub async fn start(options: ClusterOptions) -> Result<Self> {
+        let directory = tempfile::Builder::new().prefix("muster-").tempdir()?;
+        let path = directory.path().to_owned();
+        match Self::start_in(directory.path(), options).await {
+            Ok(started) => Ok(started.with_directory(directory)),
+            Err(error) => {
+                let kept = directory.keep();
+                Err(error).with_context(|| {
+                    format!(
+                        "the cluster did not start; its logs are kept in {}",
+                        kept.display()
+                    )
+                })
+            }
+        }
+        .inspect(|_| tracing::info!(directory = %path.display(), "the cluster is up"))
+    }
+
+    /// A client with all rights.
+    pub fn client(&self) -> Client {
+        self.control_plane.client()
+    }
+
+    /// The cluster's directory: files, logs, kubeconfigs.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Our own programs.
+    pub fn programs(&self) -> &Programs {
+        &self.programs
+    }
+
+    /// The observer, which watches as long as Muster is installed.
+    pub fn observer(&self) -> Option<&Observer> {
+        self.observer.as_ref()
+    }
+
+    /// A node by its name.
+    pub fn node(&mut self, name: &str) -> Result<&mut Node> {
+        self.nodes
+            .iter_mut()
+            .find(|node| node.name() == name)
+            .with_context(|| format!("the cluster has no node {name}"))
+    }
+
+    /// Fails if a program has ended that should run.
+    pub fn ensure_running(&mut self) -> Result<()> {
+        self.control_plane.ensure_running()?;
+        if let Some(muster) = &mut self.muster {
+            muster.ensure_running()?;
+        }
+        self.nodes.iter_mut().try_for_each(Node::ensure_running)
+    }
+
+    /// Keeps the directory when the cluster is gone, and returns its path.
+    pub fn keep_directory(&mut self) -> PathBuf {
+        self.directory.disable_cleanup(true);
+        self.directory.path().to_owned()
+    }
+
+    /// Stops everything in good order: Muster, nodes, control plane.
+    pub async fn stop(self) {
+        drop(self.observer);
+        if let Some(muster) = self.muster {
+            muster.stop().await;
+        }
+        for node in self.nodes {
+            node.stop().await;
+        }
+        self.control_plane.stop().await;
+    }
+
+    async fn start_in(directory: &Path, options: ClusterOptions) -> Result<Started> {
+        let began = Instant::now();
+        let say = |text: &str| {
+            if let Some(progress) = &options.progress {
+                progress(text);
+            }
+        };
+        say("looking for Kubernetes (built once, minutes the first time)");
+        let kube = KubeBinaries::find().await?;
+        say("building Muster's programs");
+        let wanted = match &options.muster {
+            None => Wanted::Workload,
+            Some(muster) if muster.failpoints => Wanted::MusterWithFailpoints,
+            Some(_) => Wanted::Muster,
+        };
+        let programs = Programs::find(directory, wanted).await?;
+        let loopback = Loopback::take()?;
+
+        let built = began.elapsed();
+        say("starting the control plane");
+        let mut control_plane = ControlPlane::start(directory, &kube, &loopback).await?;
+        say("starting the nodes");
+        let mut nodes =
+            start_nodes(&options.nodes, directory, &kube, &loopback, &control_plane).await?;
+        let (muster, observer) = if let Some(wanted) = options.muster.clone() {
+            say("installing Muster by its chart");
+            let observer = Observer::start(&control_plane.client(), &nodes).await?;
+            // Without a controller nothing is ever charged or given back.
+            observer.suspend_bounds(!wanted.parts.contains(&Part::Controller));
+            let installation = Installation::install(
+                wanted,
+                directory,
+                &kube,
+                &programs,
+                &loopback,
+                &mut control_plane,
+                &mut nodes,
+            )
+            .await?;
+            (Some(installation), Some(observer))
+        } else {
+            control_plane.start_scheduler(None).await?;
+            (None, None)
+        };
+        say(&format!(
+            "ready after {:.1} s",
+            began.elapsed().saturating_sub(built).as_secs_f64()
+        ));
+        Ok(Started {
+            observer,
+            muster,
+            nodes,
+            control_plane,
+            programs,
+            loopback,
+        })
+    }
+}
+
+/// All of a cluster but its directory, which outlives a start that fails.
+struct Started {
+    observer: Option<Observer>,
+    muster: Option<Installation>,
+    nodes: Vec<Node>,
+    control_plane: ControlPlane,
+    programs: Programs,
+    loopback: Loopback,
+}
+
+impl Started {
+    fn with_directory(self, directory: TempDir) -> Cluster {
+        Cluster {
+            observer: self.observer,
+            muster: self.muster,
+            nodes: self.nodes,
+            control_plane: self.control_plane,
+            programs: self.programs,
+            directory,
+            _loopback: self.loopback,
+        }
+    }
+}
+
+/// Starts all nodes side by side, waits until they are Ready and gives them their labels.
+async fn start_nodes(
+    wanted: &[NodeOptions],
+    directory: &Path,
+    kube: &KubeBinaries,
+    loopback: &Loopback,
+    control_plane: &ControlPlane,
+) -> Result<Vec<Node>> {
+    if wanted.len() > usize::from(u8::MAX) {
+        bail!("a cluster has at most 254 nodes");
+    }
+    let starts = (0..=u8::MAX).zip(wanted).map(|(number, options)| {
+        Node::start(
+            options.clone(),
+            number,
+            directory,
+            kube,
+            loopback,
+            control_plane,
+        )
+    });
+    let mut nodes = try_join_all(starts).await?;
+    try_join_all(
+        nodes
+            .iter_mut()
+            .map(|node| node.wait_until_ready(control_plane)),
+    )
+    .await?;
+    try_join_all(nodes.iter().map(|node| node.label(control_plane))).await?;
+    Ok(nodes)
+}

@@ -1,0 +1,92 @@
+//! Who plays: four nodes on two leaves, two teams in a cohort, and the Jobs that they submit.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use kube::{Api, Client};
+
+use crate::{
+    builders::{self, RankProgram, RankSource},
+    cluster::Cluster,
+    gpu_board::Board,
+    kubernetes,
+    node::NodeOptions,
+};
+
+/// Node label of the leaf switch.
+pub const LEAF_LABEL: &str = "fabric.example.com/leaf";
+/// Node label of the spine switch.
+const SPINE_LABEL: &str = "fabric.example.com/spine";
+/// Template of claims for a whole node's GPUs.
+const CLAIM_TEMPLATE: &str = "eight-gpus";
+/// The flavor of all GPUs.
+const FLAVOR: &str = "h100";
+
+/// Four nodes of eight GPUs; the leaves in the given order, so that luck in names does not place a gang well.
+pub fn nodes(leaves: [&str; 4]) -> Vec<NodeOptions> {
+    leaves
+        .into_iter()
+        .enumerate()
+        .map(|(number, leaf)| NodeOptions {
+            name: format!("node-{number}"),
+            labels: BTreeMap::from([
+                (SPINE_LABEL.to_owned(), "spine-0".to_owned()),
+                (LEAF_LABEL.to_owned(), leaf.to_owned()),
+            ]),
+            board: Some(Board::H100Nvswitch8),
+        })
+        .collect()
+}
+
+/// The teams and what they submit with.
+pub(super) struct Roles<'a> {
+    client: Client,
+    cluster: &'a Cluster,
+}
+
+impl<'a> Roles<'a> {
+    /// Makes Topology, Flavor, Cohort, Teams, their namespaces and claim templates.
+    pub(super) async fn prepare(cluster: &'a Cluster) -> Result<Self> {
+        let client = cluster.client();
+        builders::topology(
+            &client,
+            "fabric",
+            &[("spine", SPINE_LABEL), ("leaf", LEAF_LABEL)],
+        )
+        .await?;
+        builders::flavor(&client, FLAVOR, Some("fabric")).await?;
+        builders::cohort(&client, "lab", vec![builders::gpu_quota(FLAVOR, 8, None)]).await?;
+        for (team, gpus) in [("research", 16), ("product", 8)] {
+            builders::team(
+                &client,
+                team,
+                Some("lab"),
+                vec![builders::gpu_quota(FLAVOR, gpus, None)],
+            )
+            .await?;
+            builders::namespace(&client, team, Some(team)).await?;
+            let template = builders::claim_template(CLAIM_TEMPLATE, 8, None)?;
+            kubernetes::create(&Api::namespaced(client.clone(), team), &template).await?;
+        }
+        Ok(Self { client, cluster })
+    }
+
+    /// Submits an Indexed Job of `ranks` pods with eight GPUs each, which runs for about `seconds`.
+    pub(super) async fn submit(
+        &self,
+        team: &str,
+        name: &str,
+        ranks: u32,
+        seconds: u32,
+    ) -> Result<()> {
+        let peers = builders::peers_directory(self.cluster.directory(), &format!("{team}-{name}"))?;
+        let mut program = RankProgram::new(self.cluster.programs().path("rank"), peers, ranks)
+            .running_for(seconds);
+        program.rank = RankSource::Annotation;
+        let spec = builders::pod_spec(&program.container(&["gpus"])?)?;
+        let spec = builders::with_claim_template(spec, CLAIM_TEMPLATE);
+        let job = builders::indexed_job(name, ranks, &[], &spec)?;
+        kubernetes::create(&Api::namespaced(self.client.clone(), team), &job).await?;
+        Ok(())
+    }
+}

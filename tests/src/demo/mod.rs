@@ -1,0 +1,113 @@
+//! The demonstration: the main job of Muster, on a real control plane, told as it happens.
+//!
+//! Two teams share a cohort with a slack pool. A gang of 16 GPUs takes two whole nodes of one leaf; another
+//! team borrows idle quota; a third gang waits and says why in numbers; the first one ends, the waiting one
+//! starts. Everything that is told or reported is observed from the API server, nothing is what was intended.
+//!
+//! `cargo xtask demo` runs it; a scenario runs the same story and judges it.
+
+mod cast;
+mod observation;
+mod report;
+mod timeline;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+pub use cast::{LEAF_LABEL, nodes};
+pub use report::{DemoReport, GangReport};
+
+use crate::cluster::Cluster;
+use cast::Roles;
+use observation::Observation;
+use timeline::Timeline;
+
+/// How often the API server is looked at.
+const POLL: Duration = Duration::from_millis(100);
+/// Longest time that one act of the story may take.
+const ACT_LIMIT: Duration = Duration::from_secs(90);
+
+/// Plays the story on a cluster of [`nodes`] and reports what was observed. `say` is told every line of the timeline.
+pub async fn play(cluster: &Cluster, say: impl Fn(&str)) -> Result<DemoReport> {
+    let mut play = Play {
+        observation: Observation::new(cluster.client()),
+        timeline: Timeline::default(),
+        began: Instant::now(),
+        say,
+    };
+    let roles = Roles::prepare(cluster).await?;
+
+    play.say(
+        "two teams, research (16 GPUs) and product (8 GPUs), share cohort lab with 8 GPUs of slack",
+    );
+    play.say("research submits train: an Indexed Job of 2 pods, 8 GPUs each");
+    roles.submit("research", "train", 2, 15).await?;
+    play.until("research/train runs", |seen| {
+        seen.is_running("research", "train")
+    })
+    .await?;
+
+    play.say("product submits sweep: 16 GPUs, 8 more than its own; idle slack is lent");
+    roles.submit("product", "sweep", 2, 60).await?;
+    play.until("product/sweep runs", |seen| {
+        seen.is_running("product", "sweep")
+    })
+    .await?;
+
+    play.say("research submits next: 8 GPUs, while all quota is in use");
+    roles.submit("research", "next", 1, 60).await?;
+    play.until("research/next waits with a reason", |seen| {
+        seen.waits("research", "next")
+    })
+    .await?;
+    play.until("research/train ends", |seen| {
+        seen.has_ended("research", "train")
+    })
+    .await?;
+    play.until("research/next runs", |seen| {
+        seen.is_running("research", "next")
+    })
+    .await?;
+
+    let version = cluster.client().apiserver_version().await?.git_version;
+    Ok(play.observation.report(version, play.began.elapsed()))
+}
+
+struct Play<Say> {
+    observation: Observation,
+    timeline: Timeline,
+    began: Instant,
+    say: Say,
+}
+
+impl<Say: Fn(&str)> Play<Say> {
+    fn say(&self, text: &str) {
+        (self.say)(&format!(
+            "{:>7.1} s  {text}",
+            self.began.elapsed().as_secs_f64()
+        ));
+    }
+
+    /// Looks at the cluster until the act is over, telling what changes.
+    async fn until(&mut self, what: &str, is_over: impl Fn(&Observation) -> bool) -> Result<()> {
+        let deadline = Instant::now() + ACT_LIMIT;
+        loop {
+            self.observation.look().await?;
+            for line in self.timeline.news(&self.observation) {
+                self.say(&line);
+            }
+            if is_over(&self.observation) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                bail!(
+                    "waited {} s until {what}; seen last:\n{}",
+                    ACT_LIMIT.as_secs(),
+                    self.observation
+                );
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+}

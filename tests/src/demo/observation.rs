@@ -1,0 +1,264 @@
+//! What the API server shows of gangs, their pods and their GPUs.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use k8s_openapi::api::{
+    core::v1::{Node, Pod},
+    resource::v1::{ResourceClaim, ResourceSlice},
+};
+use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
+use muster_api::{Gang, GangPhase, keys};
+use serde::de::DeserializeOwned;
+
+use super::{
+    cast::LEAF_LABEL,
+    report::{DemoReport, GangReport},
+};
+use crate::kubernetes::list;
+
+/// What was seen of one gang, over all looks: nodes and GPUs stay known after its pods have ended.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Seen {
+    pub(super) team: String,
+    pub(super) phase: GangPhase,
+    pub(super) reason: Option<String>,
+    pub(super) charged_gpus_milli: i64,
+    pub(super) nodes: BTreeSet<String>,
+    pub(super) leaves: BTreeSet<String>,
+    pub(super) gpus: BTreeSet<String>,
+    complete_since: Option<Instant>,
+    running_since: Option<Instant>,
+}
+
+/// Everything that was seen, by `namespace/owner`.
+pub(super) struct Observation {
+    client: Client,
+    pub(super) gangs: BTreeMap<String, Seen>,
+}
+
+impl Observation {
+    pub(super) fn new(client: Client) -> Self {
+        Self {
+            client,
+            gangs: BTreeMap::new(),
+        }
+    }
+
+    /// Looks once.
+    pub(super) async fn look(&mut self) -> Result<()> {
+        let now = Instant::now();
+        let client = &self.client;
+        let (gangs, pods, claims, slices, nodes) = tokio::try_join!(
+            list::<Gang>(client, None),
+            list::<Pod>(client, None),
+            list::<ResourceClaim>(client, None),
+            everywhere::<ResourceSlice>(client),
+            everywhere::<Node>(client),
+        )?;
+        let uuids = uuids_by_device(&slices);
+        let leaves = leaves_by_node(&nodes);
+        for gang in &gangs {
+            let members: Vec<&Pod> = pods.iter().filter(|pod| is_member(pod, gang)).collect();
+            let seen = self.gangs.entry(name_of(gang)).or_default();
+            seen.take_status(gang);
+            for pod in &members {
+                seen.take_pod(pod, &claims, &uuids, &leaves);
+            }
+            let size = usize::try_from(gang.spec.size).unwrap_or(usize::MAX);
+            if members.len() >= size || seen.phase != GangPhase::Assembling {
+                seen.complete_since.get_or_insert(now);
+            }
+            if members.len() >= size && members.iter().all(|pod| has_phase(pod, "Running")) {
+                seen.running_since.get_or_insert(now);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_running(&self, team: &str, name: &str) -> bool {
+        self.seen(team, name)
+            .is_some_and(|seen| seen.running_since.is_some())
+    }
+
+    pub(super) fn waits(&self, team: &str, name: &str) -> bool {
+        self.seen(team, name)
+            .is_some_and(|seen| seen.phase == GangPhase::Pending && seen.reason.is_some())
+    }
+
+    pub(super) fn has_ended(&self, team: &str, name: &str) -> bool {
+        self.seen(team, name)
+            .is_some_and(|seen| seen.phase == GangPhase::Finished)
+    }
+
+    fn seen(&self, team: &str, name: &str) -> Option<&Seen> {
+        self.gangs.get(&format!("{team}/{name}"))
+    }
+
+    /// The report of everything that was seen.
+    pub(super) fn report(&self, kubernetes: String, took: Duration) -> DemoReport {
+        let gangs = self.gangs.iter().map(|(name, seen)| GangReport {
+            name: name.clone(),
+            team: seen.team.clone(),
+            phase: format!("{:?}", seen.phase),
+            nodes: seen.nodes.iter().cloned().collect(),
+            leaves: seen.leaves.iter().cloned().collect(),
+            gpus: seen.gpus.iter().cloned().collect(),
+            wait_seconds: seen.wait().map(tenths),
+        });
+        DemoReport {
+            gangs: gangs.collect(),
+            kubernetes,
+            seconds: tenths(took),
+        }
+    }
+}
+
+impl fmt::Display for Observation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, seen) in &self.gangs {
+            let reason = seen.reason.as_deref().unwrap_or("");
+            writeln!(formatter, "  {name}: {:?} {reason}", seen.phase)?;
+        }
+        Ok(())
+    }
+}
+
+impl Seen {
+    /// From the last of its pods created until all of them ran.
+    fn wait(&self) -> Option<Duration> {
+        Some(
+            self.running_since?
+                .saturating_duration_since(self.complete_since?),
+        )
+    }
+
+    fn take_status(&mut self, gang: &Gang) {
+        let Some(status) = &gang.status else { return };
+        self.phase = status.phase;
+        self.team = status.team.clone().unwrap_or_default();
+        self.reason = status
+            .queue
+            .as_ref()
+            .map(|queue| format!("{}: {}", queue.reason, queue.details));
+        if let Some(admission) = &status.admission {
+            let claims = &admission.charge.claims;
+            self.charged_gpus_milli = claims
+                .iter()
+                .map(|group| group.gpus_milli * i64::try_from(group.uids.len()).unwrap_or(0))
+                .sum();
+        }
+    }
+
+    fn take_pod(
+        &mut self,
+        pod: &Pod,
+        claims: &[ResourceClaim],
+        uuids: &BTreeMap<(String, String), String>,
+        leaves: &BTreeMap<String, String>,
+    ) {
+        let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()) else {
+            return;
+        };
+        self.leaves.extend(leaves.get(&node).cloned());
+        self.nodes.insert(node);
+        let uid = pod.uid();
+        for claim in claims
+            .iter()
+            .filter(|claim| is_reserved_for(claim, uid.as_deref()))
+        {
+            let allocation = claim
+                .status
+                .iter()
+                .filter_map(|status| status.allocation.as_ref()?.devices.as_ref());
+            for result in allocation.flat_map(|devices| devices.results.iter().flatten()) {
+                let device = (result.pool.clone(), result.device.clone());
+                self.gpus.extend(uuids.get(&device).cloned());
+            }
+        }
+    }
+}
+
+/// All objects of a cluster-scoped kind.
+async fn everywhere<K>(client: &Client) -> Result<Vec<K>>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug,
+{
+    Ok(Api::<K>::all(client.clone())
+        .list(&ListParams::default())
+        .await?
+        .items)
+}
+
+/// `namespace/NAME`, with the name of the Job instead of the Gang's where there is one.
+fn name_of(gang: &Gang) -> String {
+    let owner = gang
+        .owner_references()
+        .first()
+        .map(|owner| owner.name.clone());
+    format!(
+        "{}/{}",
+        gang.namespace().unwrap_or_default(),
+        owner.unwrap_or_else(|| gang.name_any())
+    )
+}
+
+fn is_member(pod: &Pod, gang: &Gang) -> bool {
+    let same_owner = pod.owner_references().iter().any(|owner| {
+        gang.owner_references()
+            .iter()
+            .any(|of_gang| of_gang.uid == owner.uid)
+    });
+    let named = pod.annotations().get(keys::GANG_NAME) == Some(&gang.name_any());
+    pod.namespace() == gang.namespace() && (same_owner || named)
+}
+
+fn has_phase(pod: &Pod, phase: &str) -> bool {
+    pod.status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref())
+        == Some(phase)
+}
+
+fn is_reserved_for(claim: &ResourceClaim, pod_uid: Option<&str>) -> bool {
+    let reserved = claim
+        .status
+        .iter()
+        .flat_map(|status| status.reserved_for.iter().flatten());
+    reserved
+        .into_iter()
+        .any(|consumer| Some(consumer.uid.as_str()) == pod_uid)
+}
+
+/// UUIDs by (pool, device), from the attributes that the driver publishes.
+fn uuids_by_device(slices: &[ResourceSlice]) -> BTreeMap<(String, String), String> {
+    let mut uuids = BTreeMap::new();
+    for slice in slices {
+        for device in slice.spec.devices.iter().flatten() {
+            let uuid = device
+                .attributes
+                .as_ref()
+                .and_then(|attributes| attributes.get("uuid")?.string.clone());
+            if let Some(uuid) = uuid {
+                uuids.insert((slice.spec.pool.name.clone(), device.name.clone()), uuid);
+            }
+        }
+    }
+    uuids
+}
+
+fn leaves_by_node(nodes: &[Node]) -> BTreeMap<String, String> {
+    nodes
+        .iter()
+        .filter_map(|node| Some((node.name_any(), node.labels().get(LEAF_LABEL)?.clone())))
+        .collect()
+}
+
+/// Seconds with one decimal.
+fn tenths(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 10.0).round() / 10.0
+}

@@ -1,0 +1,51 @@
+//! Tells what changed since the last look.
+
+use std::collections::BTreeMap;
+
+use muster_api::GangPhase;
+
+use super::observation::{Observation, Seen};
+
+/// What was told last.
+#[derive(Debug, Default)]
+pub(super) struct Timeline {
+    told: BTreeMap<String, Seen>,
+}
+
+impl Timeline {
+    /// A line for each gang whose phase or reason changed.
+    pub(super) fn news(&mut self, observation: &Observation) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (name, seen) in &observation.gangs {
+            let before = self.told.insert(name.clone(), seen.clone());
+            let is_news = before
+                .is_none_or(|before| (before.phase, &before.reason) != (seen.phase, &seen.reason));
+            if is_news {
+                lines.push(format!(
+                    "{name:<16} {:<11} {}",
+                    format!("{:?}", seen.phase),
+                    details(seen)
+                ));
+            }
+        }
+        lines
+    }
+}
+
+fn details(seen: &Seen) -> String {
+    match (seen.phase, &seen.reason) {
+        (GangPhase::Pending | GangPhase::Assembling, Some(reason)) => reason.clone(),
+        (GangPhase::Admitted, _) => format!(
+            "charged {} GPUs to team {}",
+            seen.charged_gpus_milli / 1000,
+            seen.team
+        ),
+        (GangPhase::Running, _) => {
+            let list = |names: &std::collections::BTreeSet<String>| {
+                names.iter().cloned().collect::<Vec<_>>().join(",")
+            };
+            format!("on {} (leaf {})", list(&seen.nodes), list(&seen.leaves))
+        }
+        _ => String::new(),
+    }
+}

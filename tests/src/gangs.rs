@@ -1,0 +1,198 @@
+//! What the API server says about gangs: found by the beginning of their names, because the end is made
+//! from the owner's UID.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::{batch::v1::Job, core::v1::Pod, resource::v1::ResourceClaim};
+use kube::{Api, Client, ResourceExt, api::ListParams};
+use muster_api::{Gang, GangPhase, Reason, keys};
+
+use crate::kubernetes::{Progress, eventually, list};
+
+/// Name of the Gang of a Job, but for its end.
+pub fn of_job(job: &str) -> String {
+    format!("job-{job}-")
+}
+
+/// Name of the Gang of a gang label, but for its end.
+pub fn of_label(label: &str) -> String {
+    format!("group-{label}-")
+}
+
+/// Name of the Gang of a single pod, but for its end.
+pub fn of_pod(pod: &str) -> String {
+    format!("pod-{pod}-")
+}
+
+/// Name of the Gang of a pod that a Job made which is no gang, but for its end; the pod's index is given.
+pub fn of_job_pod(job: &str, index: u32) -> String {
+    format!("pod-{job}-{index}-")
+}
+
+/// The Gang whose name begins so; of several the one with the shortest name, which has nothing but the
+/// part that is made from a UID behind it.
+pub async fn find(client: &Client, namespace: &str, beginning: &str) -> Result<Option<Gang>> {
+    let gangs: Vec<Gang> = list(client, Some(namespace)).await?;
+    let named = gangs
+        .into_iter()
+        .filter(|gang| gang.name_any().starts_with(beginning));
+    Ok(named.min_by_key(|gang| gang.name_any().len()))
+}
+
+/// Waits until the Gang is in one of these phases.
+pub async fn wait_for_phase(
+    client: &Client,
+    namespace: &str,
+    beginning: &str,
+    phases: &[GangPhase],
+    limit: Duration,
+) -> Result<Gang> {
+    let what = format!("gang {namespace}/{beginning}* is {phases:?}");
+    eventually(&what, limit, async || {
+        let Some(gang) = find(client, namespace, beginning).await? else {
+            return Ok(Progress::NotYet("there is no such Gang".to_owned()));
+        };
+        let status = gang.status.clone().unwrap_or_default();
+        Ok(if phases.contains(&status.phase) {
+            Progress::Done(gang)
+        } else {
+            Progress::NotYet(format!("it is {:?}, {:?}", status.phase, status.queue))
+        })
+    })
+    .await
+}
+
+/// Waits until the Gang waits for exactly this reason, and returns what it says with it.
+pub async fn wait_for_reason(
+    client: &Client,
+    namespace: &str,
+    beginning: &str,
+    reason: Reason,
+    limit: Duration,
+) -> Result<String> {
+    let what = format!("gang {namespace}/{beginning}* waits with reason {reason}");
+    eventually(&what, limit, async || {
+        let Some(gang) = find(client, namespace, beginning).await? else {
+            return Ok(Progress::NotYet("there is no such Gang".to_owned()));
+        };
+        let status = gang.status.unwrap_or_default();
+        Ok(match status.queue {
+            Some(queue) if queue.reason == reason => Progress::Done(queue.details),
+            other => Progress::NotYet(format!("it is {:?}, {other:?}", status.phase)),
+        })
+    })
+    .await
+}
+
+/// Waits until the Job is complete.
+pub async fn wait_for_job(
+    client: &Client,
+    namespace: &str,
+    job: &str,
+    limit: Duration,
+) -> Result<()> {
+    let jobs: Api<Job> = Api::namespaced(client.clone(), namespace);
+    eventually(
+        &format!("Job {namespace}/{job} is complete"),
+        limit,
+        async || {
+            let status = jobs.get_status(job).await?.status.unwrap_or_default();
+            let conditions = status.conditions.clone().unwrap_or_default();
+            let has = |kind: &str| {
+                conditions
+                    .iter()
+                    .any(|c| c.type_ == kind && c.status == "True")
+            };
+            if has("Failed") {
+                return Ok(Progress::Never(anyhow::anyhow!(
+                    "the Job failed: {status:?}"
+                )));
+            }
+            Ok(Progress::when(has("Complete"), || format!("{status:?}")))
+        },
+    )
+    .await
+}
+
+/// The pods of a Gang, by rank.
+pub async fn pods(client: &Client, gang: &Gang) -> Result<BTreeMap<u32, Pod>> {
+    let namespace = gang.namespace();
+    let pods: Vec<Pod> = list(client, namespace.as_deref()).await?;
+    let members = pods
+        .into_iter()
+        .filter(|pod| pod.annotations().get(keys::GANG_NAME) == Some(&gang.name_any()));
+    members
+        .map(|pod| {
+            let rank = pod.annotations().get(keys::RANK);
+            let rank = rank.with_context(|| format!("{} has no rank", pod.name_any()))?;
+            Ok((rank.parse()?, pod))
+        })
+        .collect()
+}
+
+/// The nodes of a Gang's pods, by rank, as they are bound.
+pub async fn nodes(client: &Client, gang: &Gang) -> Result<Vec<String>> {
+    let bound = pods(client, gang).await?.into_values();
+    bound
+        .map(|pod| {
+            let name = pod.name_any();
+            let node = pod.spec.and_then(|spec| spec.node_name);
+            node.with_context(|| format!("pod {name} is not bound"))
+        })
+        .collect()
+}
+
+/// Devices that the claims of this namespace's pods were granted: (node, device) by pod name.
+pub async fn granted(
+    client: &Client,
+    namespace: &str,
+) -> Result<BTreeMap<String, Vec<(String, String)>>> {
+    let claims: Vec<ResourceClaim> = list(client, Some(namespace)).await?;
+    let mut granted: BTreeMap<String, Vec<(String, String)>> = BTreeMap::new();
+    for claim in claims {
+        let status = claim.status.unwrap_or_default();
+        let devices = status.allocation.and_then(|allocation| allocation.devices);
+        let results = devices
+            .and_then(|devices| devices.results)
+            .unwrap_or_default();
+        for user in status.reserved_for.unwrap_or_default() {
+            let mut devices: Vec<_> = results
+                .iter()
+                .map(|result| (result.pool.clone(), result.device.clone()))
+                .collect();
+            granted.entry(user.name).or_default().append(&mut devices);
+        }
+    }
+    Ok(granted)
+}
+
+/// Thousandths of GPUs that the Teams' admitted gangs are charged for, by Team.
+pub async fn charged(client: &Client) -> Result<BTreeMap<String, i64>> {
+    let gangs: Api<Gang> = Api::all(client.clone());
+    let mut charged = BTreeMap::new();
+    for gang in gangs.list(&ListParams::default()).await? {
+        let Some(admission) = gang.status.and_then(|status| status.admission) else {
+            continue;
+        };
+        for group in admission.charge.claims {
+            let claims = i64::try_from(group.uids.len())?;
+            *charged.entry(admission.team.clone()).or_default() += claims * group.gpus_milli;
+        }
+    }
+    Ok(charged)
+}
+
+/// Fails if any pod of the namespace whose name begins so is bound.
+pub async fn ensure_none_bound(client: &Client, namespace: &str, beginning: &str) -> Result<()> {
+    let pods: Vec<Pod> = list(client, Some(namespace)).await?;
+    for pod in pods {
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
+        ensure!(
+            !pod.name_any().starts_with(beginning) || node.is_none(),
+            "pod {namespace}/{} is bound to {node:?}",
+            pod.name_any()
+        );
+    }
+    Ok(())
+}

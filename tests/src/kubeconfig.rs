@@ -1,0 +1,54 @@
+//! Kubeconfig files: how every program of a cluster finds the API server and who it is there.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+use kube::{
+    Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde_json::{Value, json};
+
+use crate::pki::Identity;
+
+/// Who the file speaks for.
+#[derive(Clone, Debug)]
+pub enum Credentials {
+    /// By a client certificate.
+    Certificate(Identity),
+    /// By a ServiceAccount token in a file, read again as it changes.
+    TokenFile(PathBuf),
+}
+
+/// Writes `file` for `server`, whose certificate `authority` has signed.
+pub fn write(file: &Path, server: &str, authority: &Path, who: &Credentials) -> Result<()> {
+    let user: Value = match who {
+        Credentials::Certificate(identity) => json!({
+            "client-certificate": identity.certificate,
+            "client-key": identity.key,
+        }),
+        Credentials::TokenFile(token) => json!({ "tokenFile": token }),
+    };
+    // JSON is YAML.
+    let content = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "muster", "cluster": {"server": server, "certificate-authority": authority}}],
+        "users": [{"name": "muster", "user": user}],
+        "contexts": [{"name": "muster", "context": {"cluster": "muster", "user": "muster"}}],
+        "current-context": "muster",
+    });
+    fs::write(file, format!("{content:#}\n"))
+        .with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// A client that speaks as the file says. Proxy variables of the environment do not count.
+pub async fn client(file: &Path) -> Result<Client> {
+    let read = Kubeconfig::read_from(file)?;
+    let mut config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;
+    config.proxy_url = None;
+    Ok(Client::try_from(config)?)
+}

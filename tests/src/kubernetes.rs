@@ -1,0 +1,175 @@
+//! Waiting for what the API server says.
+//!
+//! A test waits for a condition with a deadline, never for a time; and when the deadline passes, the
+//! failure says what was seen last.
+
+use std::{
+    fmt::Debug,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+/// How often a condition is looked at.
+const POLL: Duration = Duration::from_millis(100);
+
+/// What a look at a condition has shown.
+#[derive(Debug)]
+pub enum Progress<T> {
+    /// It holds; the value is what was waited for.
+    Done(T),
+    /// It does not hold yet; the text says what was seen instead.
+    NotYet(String),
+    /// It never will, for this reason: waiting on would only hide it.
+    Never(anyhow::Error),
+}
+
+impl Progress<()> {
+    /// Done if `holds`, else not yet for the reason that `seen` tells.
+    pub fn when(holds: bool, seen: impl FnOnce() -> String) -> Self {
+        if holds {
+            Self::Done(())
+        } else {
+            Self::NotYet(seen())
+        }
+    }
+}
+
+/// Looks until the condition holds. An error of a look counts as "not yet": the API server may be
+/// between two states; but it is told when the deadline passes.
+pub async fn eventually<T>(
+    what: &str,
+    limit: Duration,
+    mut look: impl AsyncFnMut() -> Result<Progress<T>>,
+) -> Result<T> {
+    let deadline = Instant::now() + limit;
+    loop {
+        let seen = match look().await {
+            Ok(Progress::Done(value)) => return Ok(value),
+            Ok(Progress::NotYet(seen)) => seen,
+            Ok(Progress::Never(why)) => {
+                return Err(why.context(format!("waited until {what}")));
+            }
+            Err(error) => format!("{error:#}"),
+        };
+        if Instant::now() >= deadline {
+            bail!(
+                "waited {} s until {what}; seen last: {seen}",
+                limit.as_secs()
+            );
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Looks for all of `duration` and fails as soon as the condition does not hold.
+pub async fn always(
+    what: &str,
+    duration: Duration,
+    mut look: impl AsyncFnMut() -> Result<Progress<()>>,
+) -> Result<()> {
+    let deadline = Instant::now() + duration;
+    while Instant::now() < deadline {
+        match look().await? {
+            Progress::Done(()) => {}
+            Progress::NotYet(seen) => bail!("expected that {what}; seen: {seen}"),
+            Progress::Never(why) => return Err(why),
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    Ok(())
+}
+
+/// Creates an object; the error names it.
+pub async fn create<K>(api: &Api<K>, object: &K) -> Result<K>
+where
+    K: Resource + Clone + Debug + Serialize + DeserializeOwned,
+{
+    api.create(&PostParams::default(), object)
+        .await
+        .with_context(|| format!("cannot create {}", object.name_any()))
+}
+
+/// Applies an object (server-side apply), whatever was there.
+pub async fn apply<K>(api: &Api<K>, object: &K) -> Result<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Serialize + DeserializeOwned,
+{
+    let mut value = serde_json::to_value(object)?;
+    value["apiVersion"] = K::api_version(&()).into();
+    value["kind"] = K::kind(&()).into();
+    api.patch(
+        &object.name_any(),
+        &PatchParams::apply("muster-tests").force(),
+        &Patch::Apply(&value),
+    )
+    .await
+    .with_context(|| format!("cannot apply {}", object.name_any()))
+}
+
+/// Deletes an object if it is there.
+pub async fn delete<K>(api: &Api<K>, name: &str) -> Result<()>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    match api.delete(name, &DeleteParams::default()).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("cannot delete {name}")),
+    }
+}
+
+/// All objects of a kind in a namespace (or all namespaces with `None`).
+pub async fn list<K>(client: &Client, namespace: Option<&str>) -> Result<Vec<K>>
+where
+    K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
+        + Clone
+        + Debug
+        + DeserializeOwned,
+{
+    let api: Api<K> = match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    };
+    Ok(api.list(&ListParams::default()).await?.items)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_deadline_tells_what_was_seen_last() {
+        let mut looks = 0;
+        let error = eventually(
+            "the count is 1000",
+            Duration::from_millis(250),
+            async || {
+                looks += 1;
+                Ok(Progress::<()>::NotYet(format!("the count is {looks}")))
+            },
+        )
+        .await
+        .unwrap_err();
+        assert!(
+            error.to_string().contains("seen last: the count is"),
+            "{error}"
+        );
+    }
+
+    #[tokio::test]
+    async fn what_must_always_hold_fails_at_once() {
+        let started = Instant::now();
+        let result = always("nothing happens", Duration::from_mins(1), async || {
+            Ok(Progress::NotYet("something".to_owned()))
+        })
+        .await;
+        assert!(result.is_err());
+        assert!(started.elapsed() < Duration::from_secs(10));
+    }
+}

@@ -1,0 +1,41 @@
+//! A real Kubernetes on loopback, with Muster installed in it: the harness of the end-to-end tests
+//! and of `cargo xtask demo`.
+//!
+//! | room | what it is for |
+//! | --- | --- |
+//! | [`cluster`] | the whole: control plane, nodes and Muster, started and stopped together |
+//! | [`control_plane`] | etcd, kube-apiserver, kube-controller-manager and kube-scheduler as processes |
+//! | [`node`] | a rootless kubelet with its process runtime, in a namespace of its own |
+//! | [`install`] | the chart, by real Helm, and our programs with what the chart rendered |
+//! | [`observer`] | checks the invariants S1 to S6 from the outside, all the time |
+//! | [`demo`] | the demonstration: one story, told live, judged by a scenario |
+//! | [`suite`] | runs the scenarios of one cluster, judges each by the observer |
+//!
+//! Nothing here mocks Muster. What stands in for the world outside is the container runtime (whose
+//! containers are plain processes) and NVML.
+//!
+//! Everything binds to loopback; every process that is started here dies with the process that
+//! started it; every file is in one temporary directory, which is kept only when a scenario failed.
+
+pub mod builders;
+pub mod cluster;
+pub mod control_plane;
+pub mod demo;
+pub mod failure_report;
+pub mod gangs;
+pub mod gpu_board;
+pub mod http_get;
+pub mod install;
+pub mod kube_binaries;
+pub mod kubeconfig;
+pub mod kubernetes;
+pub mod loopback;
+pub mod node;
+pub mod observer;
+pub mod pki;
+pub mod preflight;
+pub mod process;
+pub mod programs;
+pub mod suite;
+pub mod users;
+pub mod workloads;

@@ -1,0 +1,416 @@
+//! A node: a real kubelet, the process runtime and, once Muster is installed, its driver, in a user
+//! and mount namespace of their own.
+//!
+//! In that namespace the node's directory is mounted where a node has it, so that kubelet and driver
+//! run with the paths that ship:
+//!
+//! | path on the node | in the cluster's directory |
+//! | --- | --- |
+//! | `/var/lib/kubelet` | `n/NAME/kubelet` |
+//! | `/var/lib/muster` | `n/NAME/muster` |
+//! | `/var/run/cdi` | `n/NAME/cdi` |
+//! | `/run/machine` | `n/NAME` |
+//!
+//! The user namespace keeps a kubelet that is started by root from writing the machine's sysctls, and
+//! lets an ordinary user mount. Where it is forbidden, root does without it.
+
+mod kubelet;
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::Node as NodeObject;
+use kube::Api;
+use serde_json::json;
+
+use crate::{
+    control_plane::{ControlPlane, wait_until_ready},
+    gpu_board::{self, Board},
+    kube_binaries::KubeBinaries,
+    kubernetes::{Progress, eventually},
+    loopback::Loopback,
+    preflight,
+    process::{Launch, Process},
+};
+
+/// Longest time until a kubelet is registered and Ready; on an idle machine it takes five seconds.
+const READY_LIMIT: Duration = Duration::from_mins(1);
+/// Longest time between SIGTERM and SIGKILL.
+const STOP_LIMIT: Duration = Duration::from_secs(5);
+
+/// State file of the mock NVML library, as the driver sees it.
+pub const BOARD_FILE_ON_NODE: &str = "/run/machine/nvml.json";
+
+/// What a node is to be.
+#[derive(Clone, Debug, Default)]
+pub struct NodeOptions {
+    /// Its name; at most 20 characters, because the paths of its sockets are bounded.
+    pub name: String,
+    /// Labels that it gets beside the kubelet's own.
+    pub labels: BTreeMap<String, String>,
+    /// Its GPUs; none without.
+    pub board: Option<Board>,
+}
+
+/// A running node.
+#[derive(Debug)]
+pub struct Node {
+    options: NodeOptions,
+    directory: PathBuf,
+    logs: PathBuf,
+    programs: KubeBinaries,
+    pod_prefix: String,
+    inside: Vec<OsString>,
+    kubelet_arguments: Vec<String>,
+    kubelet: Option<Process>,
+    runtime: Option<Process>,
+    driver: Option<Process>,
+    /// How Muster's driver is started here, and where it answers; set by the installation.
+    driver_launch: Option<(Launch, String)>,
+    /// Keeps the namespaces; the last to go.
+    holder: Option<Process>,
+}
+
+impl Node {
+    /// Starts runtime and kubelet; `number` (from 0) chooses the pod addresses. Does not wait until it
+    /// is Ready, so that nodes start side by side: see [`Self::wait_until_ready`].
+    pub async fn start(
+        options: NodeOptions,
+        number: u8,
+        cluster_directory: &Path,
+        programs: &KubeBinaries,
+        loopback: &Loopback,
+        control_plane: &ControlPlane,
+    ) -> Result<Self> {
+        let directory = cluster_directory.join("n").join(&options.name);
+        for room in [
+            "kubelet",
+            "muster",
+            "cdi",
+            "runtime",
+            "certificates",
+            "logs",
+        ] {
+            fs::create_dir_all(directory.join(room))?;
+        }
+        let kubelet_arguments = kubelet::arguments(&options, &directory, loopback, control_plane)?;
+        let mut node = Self {
+            pod_prefix: loopback.pod_prefix(number)?,
+            logs: cluster_directory.join("logs"),
+            programs: programs.clone(),
+            inside: Vec::new(),
+            kubelet_arguments,
+            kubelet: None,
+            runtime: None,
+            driver: None,
+            driver_launch: None,
+            holder: None,
+            options,
+            directory,
+        };
+        if let Some(board) = &node.options.board {
+            node.set_board_state(&board.state(&node.options.name))?;
+        }
+        node.make_namespaces().await?;
+        node.start_runtime().await?;
+        node.start_kubelet()?;
+        Ok(node)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.options.name
+    }
+
+    /// Its GPUs.
+    pub fn board(&self) -> Option<&Board> {
+        self.options.board.as_ref()
+    }
+
+    /// Its directory, which holds what a node keeps on disk.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The process runtime's record of devices injected into containers: JSON lines.
+    pub fn record(&self) -> PathBuf {
+        self.directory.join("record.jsonl")
+    }
+
+    /// Its CDI directory.
+    pub fn cdi_directory(&self) -> PathBuf {
+        self.directory.join("cdi")
+    }
+
+    /// Changes what the mock NVML library of this node shows.
+    pub fn set_board_state(&self, state: &nvidia_ml_mock::State) -> Result<()> {
+        gpu_board::write(&self.directory.join("nvml.json"), state)
+    }
+
+    /// UUIDs of its GPUs, in PCI order: device `gpu-N` is the N-th.
+    pub fn gpu_uuids(&self) -> Vec<String> {
+        let board = self
+            .options
+            .board
+            .as_ref()
+            .map(|b| b.state(self.name()).board);
+        let board = board.and_then(|name| nvidia_ml_mock::Board::named(&name));
+        let gpus = board.into_iter().flat_map(|board| board.gpus);
+        gpus.map(|gpu| nvidia_ml_mock::uuid(self.name(), &gpu.pci_bus_id))
+            .collect()
+    }
+
+    /// A process of this node: inside its namespaces, its log named `NODE-NAME.log`.
+    pub fn launch(&self, name: &str, program: impl Into<PathBuf>) -> Launch {
+        let mut launch = Launch::new(format!("{}-{name}", self.name()), program);
+        launch.inside.clone_from(&self.inside);
+        launch
+    }
+
+    /// Starts a process of this node.
+    pub fn start_process(&self, launch: &Launch) -> Result<Process> {
+        launch.start(&self.logs)
+    }
+
+    /// Waits until the Node is Ready.
+    pub async fn wait_until_ready(&mut self, control_plane: &ControlPlane) -> Result<()> {
+        let nodes: Api<NodeObject> = Api::all(control_plane.client());
+        let name = self.name().to_owned();
+        eventually(&format!("node {name} is Ready"), READY_LIMIT, async || {
+            for process in self.kubelet.iter_mut().chain(self.runtime.iter_mut()) {
+                if let Err(ended) = process.ensure_running() {
+                    return Ok(Progress::Never(ended));
+                }
+            }
+            let Some(node) = nodes.get_opt(&name).await? else {
+                return Ok(Progress::NotYet("it is not registered".to_owned()));
+            };
+            let ready = ready_condition(&node);
+            Ok(Progress::when(
+                ready.as_ref().is_some_and(|(status, _)| status == "True"),
+                || format!("its condition Ready is {ready:?}"),
+            ))
+        })
+        .await
+    }
+
+    /// Kills the kubelet and starts it again with what it has on disk.
+    pub async fn restart_kubelet(&mut self) -> Result<()> {
+        self.stop_kubelet().await;
+        self.start_kubelet()
+    }
+
+    /// Stops the kubelet.
+    pub async fn stop_kubelet(&mut self) {
+        if let Some(kubelet) = self.kubelet.take() {
+            kubelet.stop(STOP_LIMIT).await;
+        }
+    }
+
+    /// Starts the kubelet that was stopped.
+    pub fn start_kubelet(&mut self) -> Result<()> {
+        let launch = self
+            .launch("kubelet", self.programs.kubernetes("kubelet"))
+            .args(&self.kubelet_arguments);
+        self.kubelet = Some(self.start_process(&launch)?);
+        Ok(())
+    }
+
+    /// How the driver is started here, and the URL that it answers at.
+    pub(crate) fn set_driver(&mut self, launch: Launch, url: String) {
+        self.driver_launch = Some((launch, url));
+    }
+
+    /// Starts the driver.
+    pub fn start_driver(&mut self) -> Result<()> {
+        let (launch, _) = self
+            .driver_launch
+            .as_ref()
+            .context("this node has no driver")?;
+        self.driver = Some(self.start_process(launch)?);
+        Ok(())
+    }
+
+    /// Waits until the driver, where there is one, is ready.
+    pub async fn wait_for_driver(&mut self) -> Result<()> {
+        match (&mut self.driver, &self.driver_launch) {
+            (Some(driver), Some((_, url))) => wait_until_ready(driver, url, "/readyz").await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Stops the driver in good order.
+    pub async fn stop_driver(&mut self) {
+        if let Some(driver) = self.driver.take() {
+            driver.stop(STOP_LIMIT).await;
+        }
+    }
+
+    /// Kills the driver and starts it again: a crash.
+    pub async fn crash_driver(&mut self) -> Result<()> {
+        if let Some(driver) = self.driver.take() {
+            driver.kill();
+        }
+        self.start_driver()?;
+        self.wait_for_driver().await
+    }
+
+    /// Fails if a process of the node has ended that should run.
+    pub fn ensure_running(&mut self) -> Result<()> {
+        [&mut self.driver, &mut self.kubelet, &mut self.runtime]
+            .into_iter()
+            .flatten()
+            .try_for_each(Process::ensure_running)
+    }
+
+    /// Makes faults of the process runtime, or none with an empty object; the fields are those of
+    /// `tests/controlplane/processruntime/faults.go`.
+    pub fn set_runtime_faults(&self, faults: &serde_json::Value) -> Result<()> {
+        let file = self.directory.join("runtime/faults.json");
+        let partial = self.directory.join("runtime/faults.json.new");
+        fs::write(&partial, faults.to_string())?;
+        fs::rename(&partial, &file)?;
+        Ok(())
+    }
+
+    /// The machine hangs: every process of the node is stopped where it is.
+    pub fn freeze(&self) {
+        self.processes().for_each(Process::freeze);
+    }
+
+    /// The machine goes on.
+    pub fn thaw(&self) {
+        self.processes().for_each(Process::thaw);
+    }
+
+    /// Stops it: driver, kubelet, runtime (which kills its containers), namespaces.
+    pub async fn stop(mut self) {
+        self.thaw();
+        for process in [
+            self.driver.take(),
+            self.kubelet.take(),
+            self.runtime.take(),
+            self.holder.take(),
+        ]
+        .into_iter()
+        .flatten()
+        {
+            process.stop(STOP_LIMIT).await;
+        }
+    }
+
+    fn processes(&self) -> impl Iterator<Item = &Process> {
+        [&self.driver, &self.kubelet, &self.runtime]
+            .into_iter()
+            .flatten()
+    }
+
+    /// Starts the process that holds the namespaces, and finds how to enter them.
+    async fn make_namespaces(&mut self) -> Result<()> {
+        let with_user_namespace = preflight::user_namespaces_work().await;
+        let mut launch = Launch::new(format!("{}-namespaces", self.name()), "unshare");
+        if with_user_namespace {
+            launch = launch.args(["--user", "--map-root-user"]);
+        }
+        let ready = self.directory.join("namespaces-are-ready");
+        let holder = launch
+            .args(["--mount", "sh", "-euc", MOUNTS, "sh"])
+            .arg(&self.directory)
+            .arg(&ready)
+            .start(&self.logs)?;
+        let mut enter = vec![
+            OsString::from("nsenter"),
+            OsString::from(format!("--target={}", holder.id())),
+            OsString::from("--mount"),
+        ];
+        if with_user_namespace {
+            enter.extend(["--user", "--preserve-credentials"].map(OsString::from));
+        }
+        self.inside = enter;
+        let what = format!("the namespaces of node {} exist", self.name());
+        let holder = self.holder.insert(holder);
+        eventually(&what, READY_LIMIT, async || {
+            if let Err(ended) = holder.ensure_running() {
+                return Ok(Progress::Never(ended));
+            }
+            Ok(Progress::when(ready.exists(), || {
+                "the mounts are not made yet".to_owned()
+            }))
+        })
+        .await
+    }
+
+    async fn start_runtime(&mut self) -> Result<()> {
+        let socket = self.directory.join("cri.sock");
+        let flag = |name: &str, path: &Path| format!("--{name}={}", path.display());
+        let launch = self
+            .launch(
+                "process-runtime",
+                self.programs.kubernetes("process-runtime"),
+            )
+            .arg(format!("--listen=unix://{}", socket.display()))
+            .arg(flag("cdi-dir", &self.cdi_directory()))
+            .arg(flag("state-dir", &self.directory.join("runtime")))
+            .arg(flag("record", &self.record()))
+            .arg(format!("--address-prefix={}", self.pod_prefix))
+            .arg(format!("--node={}", self.name()));
+        let process = self.start_process(&launch)?;
+        let what = format!("the process runtime of {} serves", self.name());
+        let runtime = self.runtime.insert(process);
+        eventually(&what, READY_LIMIT, async || {
+            if let Err(ended) = runtime.ensure_running() {
+                return Ok(Progress::Never(ended));
+            }
+            Ok(Progress::when(socket.exists(), || {
+                "there is no socket".to_owned()
+            }))
+        })
+        .await
+    }
+
+    /// Gives the Node the labels that its options name.
+    pub async fn label(&self, control_plane: &ControlPlane) -> Result<()> {
+        let nodes: Api<NodeObject> = Api::all(control_plane.client());
+        let patch = json!({"metadata": {"labels": self.options.labels}});
+        nodes
+            .patch(
+                self.name(),
+                &kube::api::PatchParams::default(),
+                &kube::api::Patch::Merge(&patch),
+            )
+            .await
+            .with_context(|| format!("cannot label node {}", self.name()))?;
+        Ok(())
+    }
+}
+
+/// `$1` is the node's directory, `$2` the file that says that all is mounted. The tmpfs on /var/lib
+/// is there because the kubelet's device-plugin directory is fixed in its code and may belong to root;
+/// that on /run because an ordinary user cannot make /run/cdi.
+const MOUNTS: &str = r#"
+mount -t tmpfs tmpfs /var/lib
+mkdir /var/lib/kubelet /var/lib/muster
+mount --bind "$1/kubelet" /var/lib/kubelet
+mount --bind "$1/muster" /var/lib/muster
+mount -t tmpfs tmpfs /run
+mkdir /run/cdi /run/machine
+mount --bind "$1/cdi" /run/cdi
+mount --bind "$1" /run/machine
+touch "$2"
+exec sleep infinity
+"#;
+
+fn ready_condition(node: &NodeObject) -> Option<(String, String)> {
+    let conditions = node.status.as_ref()?.conditions.as_ref()?;
+    let ready = conditions.iter().find(|c| c.type_ == "Ready")?;
+    Some((
+        ready.status.clone(),
+        ready.message.clone().unwrap_or_default(),
+    ))
+}

@@ -1,0 +1,171 @@
+//! The world as the observer knows it: objects at one revision, and containers that run.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::{core::v1::Pod, resource::v1::ResourceClaim};
+use kube::ResourceExt;
+use muster_api::{Cohort, Gang, Ledger, NodeDevices, Team, keys};
+
+use super::record::Container;
+
+/// An object of a watched kind.
+#[derive(Clone, Debug)]
+pub(super) enum Object {
+    Pod(Box<Pod>),
+    Claim(Box<ResourceClaim>),
+    Gang(Box<Gang>),
+    NodeDevices(Box<NodeDevices>),
+    Ledger(Box<Ledger>),
+    Team(Box<Team>),
+    Cohort(Box<Cohort>),
+}
+
+/// An object that appeared, changed or went.
+#[derive(Clone, Debug)]
+pub(super) struct Change {
+    pub(super) object: Object,
+    pub(super) gone: bool,
+}
+
+/// Everything at one revision. Pods and claims by UID, Gangs by UID, the others by name.
+#[derive(Debug, Default)]
+pub(super) struct World {
+    pub(super) pods: BTreeMap<String, Pod>,
+    pub(super) claims: BTreeMap<String, ResourceClaim>,
+    pub(super) gangs: BTreeMap<String, Gang>,
+    pub(super) node_devices: BTreeMap<String, NodeDevices>,
+    pub(super) ledger: Option<Ledger>,
+    pub(super) teams: BTreeMap<String, Team>,
+    pub(super) cohorts: BTreeMap<String, Cohort>,
+    /// Containers that run with devices, by id.
+    pub(super) containers: BTreeMap<String, Container>,
+}
+
+impl World {
+    /// Takes a change in.
+    pub(super) fn apply(&mut self, change: Change) {
+        fn put<T>(map: &mut BTreeMap<String, T>, key: String, value: T, gone: bool) {
+            if gone {
+                map.remove(&key);
+            } else {
+                map.insert(key, value);
+            }
+        }
+        let gone = change.gone;
+        match change.object {
+            Object::Pod(pod) => put(&mut self.pods, uid(&*pod), *pod, gone),
+            Object::Claim(claim) => put(&mut self.claims, uid(&*claim), *claim, gone),
+            Object::Gang(gang) => put(&mut self.gangs, uid(&*gang), *gang, gone),
+            Object::NodeDevices(node) => put(&mut self.node_devices, node.name_any(), *node, gone),
+            Object::Ledger(ledger) => self.ledger = (!gone).then_some(*ledger),
+            Object::Team(team) => put(&mut self.teams, team.name_any(), *team, gone),
+            Object::Cohort(cohort) => put(&mut self.cohorts, cohort.name_any(), *cohort, gone),
+        }
+    }
+
+    /// The pods that carry a Gang's name.
+    pub(super) fn pods_of<'a>(&'a self, gang: &'a Gang) -> impl Iterator<Item = &'a Pod> {
+        self.pods.values().filter(move |pod| {
+            pod.namespace() == gang.namespace()
+                && pod
+                    .annotations()
+                    .get(keys::GANG_NAME)
+                    .is_some_and(|name| *name == gang.name_any())
+        })
+    }
+
+    /// Whether a container of the pod runs with devices.
+    pub(super) fn runs(&self, pod_uid: &str) -> bool {
+        self.containers
+            .values()
+            .any(|container| container.pod_uid == pod_uid)
+    }
+}
+
+/// UID of an object; the API server gives every stored object one.
+pub(super) fn uid<K: kube::Resource>(object: &K) -> String {
+    object.meta().uid.clone().unwrap_or_default()
+}
+
+/// Whether the pod ended for good.
+pub(super) fn is_terminal(pod: &Pod) -> bool {
+    pod.status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref())
+        .is_some_and(|phase| matches!(phase, "Succeeded" | "Failed"))
+}
+
+/// Whether the pod carries Muster's gate.
+pub(super) fn is_gated(pod: &Pod) -> bool {
+    pod.spec
+        .iter()
+        .flat_map(|spec| spec.scheduling_gates.iter().flatten())
+        .any(|gate| gate.name == keys::ADMISSION_GATE)
+}
+
+/// The node that the pod is bound to.
+pub(super) fn node_of(pod: &Pod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref()
+}
+
+/// UIDs of the pod's claims, as far as they exist.
+pub(super) fn claims_of(world: &World, pod: &Pod) -> Vec<String> {
+    let namespace = pod.namespace();
+    let referenced = pod
+        .spec
+        .iter()
+        .flat_map(|spec| spec.resource_claims.iter().flatten());
+    let generated = pod
+        .status
+        .iter()
+        .flat_map(|status| status.resource_claim_statuses.iter().flatten());
+    let names: Vec<&str> = referenced
+        .filter_map(|claim| claim.resource_claim_name.as_deref())
+        .chain(generated.filter_map(|status| status.resource_claim_name.as_deref()))
+        .collect();
+    world
+        .claims
+        .values()
+        .filter(|claim| {
+            claim.namespace() == namespace && names.contains(&claim.name_any().as_str())
+        })
+        .map(uid)
+        .collect()
+}
+
+/// Devices of Muster's driver that the claim was allocated.
+pub(super) fn allocated_devices(claim: &ResourceClaim) -> usize {
+    claim
+        .status
+        .iter()
+        .filter_map(|status| {
+            status
+                .allocation
+                .as_ref()?
+                .devices
+                .as_ref()?
+                .results
+                .as_ref()
+        })
+        .flatten()
+        .filter(|result| result.driver == keys::DRIVER)
+        .count()
+}
+
+/// Devices that the claim asks for, if it asks in a way that can be counted.
+pub(super) fn requested_devices(claim: &ResourceClaim) -> Option<i64> {
+    let mut sum = 0_i64;
+    let devices = claim.spec.as_ref().and_then(|spec| spec.devices.as_ref())?;
+    for request in devices.requests.iter().flatten() {
+        let exactly = request.exactly.as_ref()?;
+        if exactly
+            .allocation_mode
+            .as_deref()
+            .is_some_and(|mode| mode != "ExactCount")
+        {
+            return None;
+        }
+        sum = sum.checked_add(exactly.count.unwrap_or(1))?;
+    }
+    Some(sum)
+}

@@ -1,0 +1,144 @@
+//! Muster's own programs, as `cargo` builds them.
+//!
+//! A test binary cannot depend on a program of another package (cargo has no stable way to say so),
+//! so the harness asks the cargo that runs it to build them: a no-op where they are fresh.
+//! `MUSTER_PROGRAMS=DIR` names ready-made ones instead.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use tokio::process::Command;
+
+/// What every cluster needs: the workload of the tests.
+const WORKLOAD: [&str; 1] = ["muster-rank"];
+
+/// What Muster in a cluster needs: its four programs and the mock NVML library.
+const MUSTER: [&str; 5] = [
+    "muster-controller",
+    "muster-webhook",
+    "muster-extender",
+    "muster-dra-driver",
+    "muster-nvml-mock",
+];
+
+/// What is to be built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// The workload alone.
+    Workload,
+    /// Muster as it ships, too.
+    Muster,
+    /// Muster with failpoints in its controller, too.
+    MusterWithFailpoints,
+}
+
+/// File name of the mock NVML library.
+pub const NVML_LIBRARY: &str = "libnvidia_ml_mock.so";
+
+/// Where the programs are.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    directory: PathBuf,
+}
+
+impl Programs {
+    /// Builds what is wanted and links them into `directory/bin`: a build that
+    /// happens while the cluster runs must not exchange the program that a restart starts.
+    pub async fn find(directory: &Path, wanted: Wanted) -> Result<Self> {
+        if let Some(ready_made) = std::env::var_os("MUSTER_PROGRAMS") {
+            return Ok(Self {
+                directory: PathBuf::from(ready_made),
+            });
+        }
+        let target = directory.join("bin");
+        fs::create_dir_all(&target)?;
+        for built in build(wanted).await? {
+            let name = built
+                .file_name()
+                .context("cargo built a file without name")?;
+            link_or_copy(&built, &target.join(name))?;
+        }
+        Ok(Self { directory: target })
+    }
+
+    /// Path of a program, or of [`NVML_LIBRARY`].
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// The directory that holds them.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+}
+
+async fn build(wanted: Wanted) -> Result<Vec<PathBuf>> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
+        .args([
+            "build",
+            "--quiet",
+            "--message-format=json-render-diagnostics",
+        ])
+        .args(packages(wanted))
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit());
+    if wanted == Wanted::MusterWithFailpoints {
+        command.args(["--features", "muster-controller/failpoints"]);
+    }
+    let output = command.output().await.context("cannot run cargo")?;
+    if !output.status.success() {
+        bail!("cargo could not build Muster's programs, see above");
+    }
+    Ok(String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .flat_map(|message: Value| artifacts(&message))
+        .collect())
+}
+
+fn packages(wanted: Wanted) -> impl Iterator<Item = &'static str> {
+    let muster: &[&str] = match wanted {
+        Wanted::Workload => &[],
+        Wanted::Muster | Wanted::MusterWithFailpoints => &MUSTER,
+    };
+    let all = WORKLOAD.iter().chain(muster);
+    all.flat_map(|package| ["--package", package])
+}
+
+/// The program or shared library that a message of cargo is about, if it is about one of ours.
+fn artifacts(message: &Value) -> Vec<PathBuf> {
+    let is_ours = message["package_id"]
+        .as_str()
+        .is_some_and(|id| id.starts_with("path+"));
+    if message["reason"] != "compiler-artifact" || !is_ours {
+        return Vec::new();
+    }
+    if let Some(executable) = message["executable"].as_str() {
+        return vec![PathBuf::from(executable)];
+    }
+    let files = message["filenames"].as_array().cloned().unwrap_or_default();
+    files
+        .iter()
+        .filter_map(Value::as_str)
+        .map(PathBuf::from)
+        .filter(|file| file.extension().is_some_and(|e| e == "so"))
+        // Procedural macros are shared libraries too.
+        .filter(|file| file.file_name().is_some_and(|name| name == NVML_LIBRARY))
+        .collect()
+}
+
+fn link_or_copy(from: &Path, to: &Path) -> Result<()> {
+    if fs::hard_link(from, to).is_err() {
+        fs::copy(from, to)
+            .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+    }
+    Ok(())
+}

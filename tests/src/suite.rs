@@ -1,0 +1,249 @@
+//! Runs the scenarios of one suite on one cluster, one after another, and judges each by the observer.
+//!
+//! A cluster takes seconds to start and a scenario often less, so a suite is one program with its own
+//! `main` (`harness = false`) instead of one `#[test]` per scenario. What `cargo test` passes is
+//! understood: name filters, `--list`, `--exact`; other flags are ignored.
+
+use std::{
+    env,
+    pin::Pin,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, anyhow, bail};
+
+use crate::{
+    builders,
+    cluster::{Cluster, ClusterOptions},
+    failure_report, preflight,
+};
+
+/// Longest time that one scenario may take: a hang must not eat the time of the others.
+const SCENARIO_LIMIT: Duration = Duration::from_mins(3);
+
+/// What a scenario does with the cluster.
+pub type Run = for<'a> fn(&'a mut Cluster) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
+
+/// One scenario: a sentence and what proves it.
+#[derive(Debug)]
+pub struct Scenario {
+    /// The sentence, with underscores.
+    pub name: &'static str,
+    /// What proves it.
+    pub run: Run,
+    /// Whether gangs are admitted in it, so that an observer that saw none was blind.
+    pub has_gangs: bool,
+}
+
+/// Scenarios of functions `async fn(&mut Cluster) -> Result<()>`, named after them.
+#[macro_export]
+macro_rules! scenarios {
+    ($($function:ident),* $(,)?) => {
+        vec![$($crate::suite::Scenario {
+            name: stringify!($function),
+            run: |cluster| Box::pin($function(cluster)),
+            has_gangs: true,
+        }),*]
+    };
+}
+
+impl Scenario {
+    /// No gang is admitted in the scenario.
+    #[must_use]
+    pub fn without_gangs(mut self) -> Self {
+        self.has_gangs = false;
+        self
+    }
+}
+
+/// Runs a suite: the `main` of its program.
+pub fn run(name: &str, options: ClusterOptions, scenarios: Vec<Scenario>) -> ExitCode {
+    let chosen = match choose(scenarios, env::args().skip(1)) {
+        Chosen::Run(chosen) => chosen,
+        Chosen::Listed => return ExitCode::SUCCESS,
+    };
+    if chosen.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    prepare_process();
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("{name}: cannot start the asynchronous runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    runtime.block_on(async {
+        if let Some(reason) = preflight::missing().await {
+            return skip(name, &reason);
+        }
+        match run_on_cluster(name, options, chosen).await {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("\n{name}: FAILED: {error:#}");
+                ExitCode::FAILURE
+            }
+        }
+    })
+}
+
+/// Installs the TLS provider and the log of this process, which programs do in their `main`.
+pub fn prepare_process() {
+    // An error means that it is installed already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,kube_client=off"));
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .try_init();
+}
+
+/// Says loudly that nothing was tested; a failure where `CI=true`.
+pub fn skip(name: &str, reason: &str) -> ExitCode {
+    eprintln!("\n*** {name}: SKIPPED, nothing was tested: {reason}\n");
+    if env::var_os("CI").is_some_and(|value| value == "true") {
+        eprintln!("*** CI=true: a skipped suite is a failure");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+async fn run_on_cluster(
+    name: &str,
+    options: ClusterOptions,
+    scenarios: Vec<Scenario>,
+) -> Result<()> {
+    let began = Instant::now();
+    let mut cluster = Cluster::start(options).await?;
+    eprintln!(
+        "{name}: cluster ready after {:.1} s, builds included",
+        began.elapsed().as_secs_f64()
+    );
+    let mut failed = Vec::new();
+    for scenario in &scenarios {
+        let began = Instant::now();
+        let result = run_one(scenario, &mut cluster).await;
+        let seconds = began.elapsed().as_secs_f64();
+        match result {
+            Ok(seen) => eprintln!(
+                "test {name}::{} ... ok ({seconds:.1} s; {seen})",
+                scenario.name
+            ),
+            Err(error) => {
+                eprintln!(
+                    "test {name}::{} ... FAILED ({seconds:.1} s)\n{error:#}",
+                    scenario.name
+                );
+                failed.push(scenario.name);
+            }
+        }
+    }
+    eprintln!(
+        "{name}: {} passed, {} failed in {:.1} s",
+        scenarios.len() - failed.len(),
+        failed.len(),
+        began.elapsed().as_secs_f64()
+    );
+    if failed.is_empty() {
+        cluster.stop().await;
+        return Ok(());
+    }
+    let kept = cluster.keep_directory();
+    cluster.stop().await;
+    bail!(
+        "{}; everything is kept in {}",
+        failed.join(", "),
+        kept.display()
+    )
+}
+
+/// Runs a scenario, clears what it made, and asks the observer. Returns what the observer saw.
+async fn run_one(scenario: &Scenario, cluster: &mut Cluster) -> Result<String> {
+    if let Some(observer) = cluster.observer() {
+        observer.begin();
+    }
+    let ran = tokio::time::timeout(SCENARIO_LIMIT, (scenario.run)(cluster))
+        .await
+        .unwrap_or_else(|_| {
+            Err(anyhow!(
+                "still running after {} s",
+                SCENARIO_LIMIT.as_secs()
+            ))
+        });
+    let mut wrong: Vec<String> = ran
+        .and_then(|()| cluster.ensure_running())
+        .err()
+        .map(|error| format!("{error:#}"))
+        .into_iter()
+        .collect();
+    // Before anything is cleared: the report must show what the scenario saw.
+    let report = if wrong.is_empty() {
+        None
+    } else {
+        Some(failure_report::write(cluster, scenario.name).await)
+    };
+    let (seen, observed) = clear_and_judge(scenario, cluster).await;
+    wrong.extend(observed);
+    if wrong.is_empty() {
+        return Ok(seen);
+    }
+    let report = match report {
+        Some(report) => report,
+        None => failure_report::write(cluster, scenario.name).await,
+    };
+    bail!("  {}\n  see {}", wrong.join("\n  "), report.display())
+}
+
+/// What the observer saw, and what of it was wrong. Clearing is part of what it watches: everything
+/// that was charged must be given back.
+async fn clear_and_judge(scenario: &Scenario, cluster: &Cluster) -> (String, Vec<String>) {
+    let client = cluster.client();
+    let mut wrong = Vec::new();
+    let mut note =
+        |result: Result<()>| wrong.extend(result.err().map(|error| format!("{error:#}")));
+    note(builders::clear_workloads(&client).await);
+    let Some(observer) = cluster.observer() else {
+        note(builders::clear_owners(&client).await);
+        return ("not observed".to_owned(), wrong);
+    };
+    note(observer.settled().await);
+    let verdict = observer.verdict();
+    note(builders::clear_owners(&client).await);
+    wrong.extend(verdict.wrong(scenario.has_gangs));
+    (verdict.seen.to_string(), wrong)
+}
+
+enum Chosen {
+    Run(Vec<Scenario>),
+    Listed,
+}
+
+fn choose(scenarios: Vec<Scenario>, arguments: impl Iterator<Item = String>) -> Chosen {
+    let mut filters = Vec::new();
+    let mut list = false;
+    let mut exact = false;
+    for argument in arguments {
+        match argument.as_str() {
+            "--list" => list = true,
+            "--exact" => exact = true,
+            flag if flag.starts_with('-') => {}
+            filter => filters.push(filter.to_owned()),
+        }
+    }
+    let matches = |name: &str| {
+        filters.is_empty()
+            || filters
+                .iter()
+                .any(|filter| name == filter || (!exact && name.contains(filter.as_str())))
+    };
+    let chosen: Vec<Scenario> = scenarios.into_iter().filter(|s| matches(s.name)).collect();
+    if list {
+        for scenario in &chosen {
+            eprintln!("{}: test", scenario.name);
+        }
+        return Chosen::Listed;
+    }
+    Chosen::Run(chosen)
+}
