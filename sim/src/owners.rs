@@ -1,7 +1,8 @@
 //! Those who make pods: the Job controller, and users who make them one by one.
 //!
 //! An Indexed Job makes a pod for every index that has neither succeeded nor an active pod. A user's gang is made
-//! once; a pod that vanishes before any of them was let go is made again, later ones are not. What never gets
+//! once; a pod that vanishes before any of them was let go is made again, later ones are not, and a gang of which some
+//! pods ended before others began is cleaned up. What never gets
 //! anywhere for ten minutes its user deletes: eviction is not built yet, and a real user would not wait for ever.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -350,7 +351,8 @@ impl Submission {
                     .filter(|index| !there.contains(index))
                     .collect();
                 let lost = missing.iter().any(|index| self.made.contains(index));
-                if lost && self.released {
+                let is_broken = self.pods(api).any(has_ended) && self.pods(api).any(is_gated);
+                if (lost && self.released) || is_broken {
                     steps.push(Step::CleanUp(name));
                 } else {
                     steps.extend(

@@ -233,8 +233,13 @@ impl World {
             })?;
             let (actor, _) = actors.swap_remove(position);
             let mut steps = self.steps_of(actor);
-            if !self.faults.left().is_empty() && !self.random.one_in(30) {
-                steps.retain(|step| !is_recovery(step));
+            if !self.faults.left().is_empty() {
+                if !self.random.one_in(30) {
+                    steps.retain(|step| !is_recovery(step));
+                }
+                if !self.random.one_in(4) {
+                    steps.retain(|step| !is_late(step));
+                }
             }
             if let Some(step) = self.random.pick(steps) {
                 return Some(step);
@@ -579,10 +584,16 @@ fn is_recovery(step: &Step) -> bool {
     matches!(
         step,
         Step::Controllers(
-            controllers::Step::Notice(_)
-                | controllers::Step::Thaw(..)
-                | controllers::Step::Arrive(_)
-        ) | Step::Driver(_, drivers::Step::StopOld | drivers::Step::Late(_))
+            controllers::Step::Notice(_) | controllers::Step::Thaw(..)
+        ) | Step::Driver(_, drivers::Step::StopOld)
+    )
+}
+
+/// Requests that nobody waits for any more.
+fn is_late(step: &Step) -> bool {
+    matches!(
+        step,
+        Step::Controllers(controllers::Step::Arrive(_)) | Step::Driver(_, drivers::Step::Late(_))
     )
 }
 
