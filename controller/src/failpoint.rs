@@ -4,14 +4,29 @@
 //! * `after-ledger-commit`: intents are in the Ledger, nothing else is written.
 //! * `after-first-permit`: a permit is written, no pod is patched.
 //! * `after-gang-status-before-ungate`: everything of an attempt is written, no pod of it is ungated.
-//! * `after-first-ungate`: one pod is ungated.
+//! * `after-first-ungate`: one pod is ungated, others may be.
+//! * `before-second-ungate`: exactly one pod is ungated.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
 
 use muster_cluster::protocol::Write;
 
+/// Writes are sent side by side; a second one waits this long before it dies, so that the first is answered.
+const FIRST_IS_ANSWERED: Duration = Duration::from_millis(500);
+
 /// Dies if the named failpoint lies right before this write, which is not sent.
 pub(crate) fn before(write: &Write) {
+    static UNGATED_BEFORE: AtomicBool = AtomicBool::new(false);
     if is_ungating(write) {
         die_at("after-gang-status-before-ungate");
+        if UNGATED_BEFORE.swap(true, Ordering::Relaxed) && is_named("before-second-ungate") {
+            thread::sleep(FIRST_IS_ANSWERED);
+            die_at("before-second-ungate");
+        }
     }
 }
 
@@ -44,8 +59,12 @@ fn is_ungating(write: &Write) -> bool {
 }
 
 fn die_at(failpoint: &str) {
-    if std::env::var("MUSTER_FAILPOINT").as_deref() == Ok(failpoint) {
+    if is_named(failpoint) {
         tracing::error!(failpoint, "dying on purpose");
         std::process::abort();
     }
+}
+
+fn is_named(failpoint: &str) -> bool {
+    std::env::var("MUSTER_FAILPOINT").as_deref() == Ok(failpoint)
 }

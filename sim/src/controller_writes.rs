@@ -158,9 +158,9 @@ fn forbidden(before: &Pod, after: &Pod) -> Option<String> {
 
 /// What a write is about, in one line of a trace.
 pub fn describe(write: &Write) -> String {
-    let text = match write {
-        Write::ReadObject { key } => return format!("read {}", name(key)),
-        Write::ReadAll { kind } => return format!("list and watch {kind:?}"),
+    match write {
+        Write::ReadObject { key } => format!("read {}", name(key)),
+        Write::ReadAll { kind } => format!("list and watch {kind:?}"),
         Write::CreateLedger { spec } => format!("create Ledger: epoch {}", spec.leader_epoch),
         Write::ReplaceLedger { spec, .. } => {
             let intents: Vec<String> = spec
@@ -226,8 +226,7 @@ pub fn describe(write: &Write) -> String {
             namespace, team, ..
         } => format!("Queue {namespace}/{team}"),
         Write::PublishEvent(note) => format!("Event {} {}", note.name, note.reason),
-    };
-    text
+    }
 }
 
 fn gang_key(gang: &Gang) -> ObjectKey {

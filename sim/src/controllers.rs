@@ -37,7 +37,7 @@ pub const LAGGING_KINDS: [Kind; 6] = [
 ];
 
 /// Both replicas, the lease, and the network.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Controllers {
     replicas: [Replica; REPLICAS],
     holder: Option<usize>,
@@ -93,20 +93,6 @@ pub enum Mishap {
     CrashBefore,
     /// It is done, and the replica crashes before it is answered.
     CrashAfter,
-}
-
-impl Default for Controllers {
-    fn default() -> Self {
-        Self {
-            replicas: [Replica::default(), Replica::default()],
-            holder: None,
-            network: Vec::new(),
-            leaderships: 0,
-            effects: 0,
-            #[cfg(feature = "mutations")]
-            mutation: None,
-        }
-    }
 }
 
 impl Controllers {

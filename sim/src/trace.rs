@@ -29,7 +29,7 @@ impl Trace {
     pub fn text(&self) -> String {
         self.lines
             .iter()
-            .map(|(now, line)| format!("{:>9.3} s  {line}\n", *now as f64 / 1_000.0))
+            .map(|(now, line)| format!("{:>5}.{:03} s  {line}\n", now / 1_000, now % 1_000))
             .collect()
     }
 }

@@ -583,9 +583,8 @@ impl World {
 fn is_recovery(step: &Step) -> bool {
     matches!(
         step,
-        Step::Controllers(
-            controllers::Step::Notice(_) | controllers::Step::Thaw(..)
-        ) | Step::Driver(_, drivers::Step::StopOld)
+        Step::Controllers(controllers::Step::Notice(_) | controllers::Step::Thaw(..))
+            | Step::Driver(_, drivers::Step::StopOld)
     )
 }
 

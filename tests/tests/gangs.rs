@@ -209,12 +209,12 @@ async fn play_story(cluster: &mut Cluster, seed: u64) -> Result<()> {
         gpus: 1,
     };
     let (taker_ranks, spec) = taker.prepare(cluster).await?;
-    let taken = &leaves
+    let broken = &leaves
         .iter()
         .find(|(_, leaf)| **leaf == "b")
         .context("a leaf b")?
         .0;
-    let spec = on_node(spec, taken)?;
+    let spec = on_node(spec, broken)?;
     let pods: Api<Pod> = Api::namespaced(client.clone(), &blue);
     kubernetes::create(&pods, &builders::pod("taker", &[], &[], &spec)?).await?;
     running(&client, &blue, &gangs::of_pod("taker")).await?;
@@ -288,7 +288,7 @@ async fn play_story(cluster: &mut Cluster, seed: u64) -> Result<()> {
 fn deal_leaves(seed: u64) -> BTreeMap<&'static str, &'static str> {
     let partner = FABRIC_NODES[1 + usize::try_from(seed % 3).unwrap_or(0)];
     // Of the two leaves either may be the one with the first node.
-    let (first, second) = if seed % 2 == 0 {
+    let (first, second) = if seed.is_multiple_of(2) {
         ("a", "b")
     } else {
         ("b", "a")

@@ -480,10 +480,10 @@ async fn a_cordon_between_two_binds_stops_the_rest_of_the_gang(
     prepare_team(&client, "cordon").await?;
     let muster = muster(cluster)?;
     muster.stop_part(Part::Controller).await;
-    // It dies once it has let the first pod go: the others are still gated.
+    // It dies once it has let one pod go: the other is still gated.
     muster.start_with(
         Part::Controller,
-        &[("MUSTER_FAILPOINT", "after-first-ungate")],
+        &[("MUSTER_FAILPOINT", "before-second-ungate")],
     )?;
     muster.wait_for(Part::Controller).await?;
     let workload = Workload {

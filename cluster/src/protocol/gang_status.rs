@@ -206,27 +206,24 @@ pub(super) fn tell_admitted(
 }
 
 fn tell_degraded(picture: Picture<'_>, gang: &Gang, plan: &Plan<'_>, status: &mut GangStatus) {
-    match degraded(picture, gang, plan) {
-        Some(wait) => {
-            let says = Says {
-                type_: condition_types::DEGRADED,
-                holds: true,
-                reason: wait.reason.as_str(),
-                message: wait.details,
-            };
-            tell(picture, gang, status, says);
-        }
-        None => {
-            let says = Says {
-                type_: condition_types::DEGRADED,
-                holds: false,
-                reason: Reason::Admitted.as_str(),
-                message: "as planned".to_owned(),
-            };
-            let generation = gang.metadata.generation.unwrap_or_default();
-            conditions::clear(&mut status.conditions, says, generation, picture.now.wall);
-        }
+    if let Some(wait) = degraded(picture, gang, plan) {
+        let says = Says {
+            type_: condition_types::DEGRADED,
+            holds: true,
+            reason: wait.reason.as_str(),
+            message: wait.details,
+        };
+        tell(picture, gang, status, says);
+        return;
     }
+    let says = Says {
+        type_: condition_types::DEGRADED,
+        holds: false,
+        reason: Reason::Admitted.as_str(),
+        message: "as planned".to_owned(),
+    };
+    let generation = gang.metadata.generation.unwrap_or_default();
+    conditions::clear(&mut status.conditions, says, generation, picture.now.wall);
 }
 
 /// Why an admitted gang cannot start as planned: what an eviction would be owed for. Its charge is kept.

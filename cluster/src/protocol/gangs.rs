@@ -125,6 +125,8 @@ fn owed_to_admitted(
     }
     match end_of_waiting(picture, key, gang) {
         Some(end) => gang_status::ended(picture, key, gang, &end),
+        // Its Job says so in a moment; another attempt in between would only puzzle whoever looks.
+        None if plan.has_succeeded(picture) => gang_status::update(picture, key, gang),
         None => gang_status::next_attempt(picture, key, gang),
     }
 }
@@ -132,8 +134,7 @@ fn owed_to_admitted(
 /// How a Gang that holds nothing ended, if it did.
 fn end_of_waiting(picture: Picture<'_>, key: &GangKey, gang: &Gang) -> Option<Ended> {
     match picture.formed(key) {
-        Some(formed) if formed.pods.is_empty() => formed.ended.clone(),
-        Some(_) => None,
+        Some(formed) => formed.ended.clone().filter(|_| formed.pods.is_empty()),
         // Nobody makes its pods anew.
         None if gang
             .metadata

@@ -76,8 +76,8 @@ fn annotate(patch: &mut Vec<Value>, pod: &Pod, annotations: &[(&str, String)]) {
         patch.push(json!({"op": "add", "path": "/metadata/annotations", "value": {}}));
     }
     for (key, value) in annotations {
-        let path = format!("/metadata/annotations/{}", key.replace('/', "~1"));
-        patch.push(json!({"op": "add", "path": path, "value": value}));
+        let pointer = format!("/metadata/annotations/{}", key.replace('/', "~1"));
+        patch.push(json!({"op": "add", "path": pointer, "value": value}));
     }
 }
 
@@ -91,8 +91,8 @@ fn take_gate(patch: &mut Vec<Value>, pod: &Pod) {
         .map(|gate| gate.name.as_str())
         .position(|gate| gate == keys::ADMISSION_GATE)
     {
-        let path = format!("/spec/schedulingGates/{place}");
-        patch.push(json!({"op": "remove", "path": path}));
+        let pointer = format!("/spec/schedulingGates/{place}");
+        patch.push(json!({"op": "remove", "path": pointer}));
     }
 }
 
@@ -132,7 +132,7 @@ fn pinned_affinity(pod: &Pod, node: &str) -> Value {
 mod tests {
     use super::*;
 
-    fn pod(affinity: Value) -> Pod {
+    fn pod(affinity: &Value) -> Pod {
         serde_json::from_value(json!({
             "metadata": {"name": "p", "namespace": "ml", "uid": "u", "resourceVersion": "7"},
             "spec": {
@@ -144,7 +144,7 @@ mod tests {
         .unwrap()
     }
 
-    fn terms(affinity: Value) -> Value {
+    fn terms(affinity: &Value) -> Value {
         pinned_affinity(&pod(affinity), "n1")["nodeAffinity"]
             ["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
             .clone()
@@ -156,13 +156,13 @@ mod tests {
         let zone = json!({"key": "zone", "operator": "In", "values": ["a"]});
         let field = json!({"key": "metadata.name", "operator": "NotIn", "values": ["n9"]});
         let required = |terms: Value| json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}});
-        assert_eq!(terms(Value::Null), json!([{"matchFields": [pin]}]));
+        assert_eq!(terms(&Value::Null), json!([{"matchFields": [pin]}]));
         assert_eq!(
-            terms(json!({"podAntiAffinity": {}})),
+            terms(&json!({"podAntiAffinity": {}})),
             json!([{"matchFields": [pin]}])
         );
         assert_eq!(
-            terms(required(
+            terms(&required(
                 json!([{"matchExpressions": [zone]}, {"matchFields": [field]}, {}])
             )),
             json!([{"matchExpressions": [zone], "matchFields": [pin]}, {"matchFields": [field, pin]}, {}])
@@ -173,7 +173,7 @@ mod tests {
     fn what_else_the_pod_says_about_affinity_is_kept() {
         let kept = pinned_affinity(
             &pod(
-                json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "rack"}]}}),
+                &json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "rack"}]}}),
             ),
             "n1",
         );
@@ -191,7 +191,7 @@ mod tests {
             attempt: 2,
             node: "n1",
         };
-        let Write::PatchPod { patch, .. } = ungate(&pod(Value::Null), release) else {
+        let Write::PatchPod { patch, .. } = ungate(&pod(&Value::Null), release) else {
             panic!("a patch");
         };
         let operations = patch.as_array().unwrap();

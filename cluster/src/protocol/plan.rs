@@ -93,6 +93,17 @@ impl<'a> Plan<'a> {
             .all(|rank| is_over(picture.index, rank.pod))
     }
 
+    /// Whether every pod is there and succeeded.
+    pub(super) fn has_succeeded(&self, picture: Picture<'_>) -> bool {
+        let succeeded = |uid: &str| {
+            let pod = picture.index.pod_by_uid(uid)?;
+            Some(pod.status.as_ref()?.phase.as_deref() == Some("Succeeded"))
+        };
+        self.ranks
+            .iter()
+            .all(|rank| succeeded(rank.pod) == Some(true))
+    }
+
     /// Whether no pod of it was ungated yet.
     pub(super) fn is_untouched(&self, picture: Picture<'_>) -> bool {
         self.ranks.iter().all(|rank| {

@@ -29,7 +29,7 @@ use super::{
 /// How often records are read and bounds are judged.
 const TICK: Duration = Duration::from_millis(200);
 /// Longest time until every kind has been listed. Muster's kinds exist only once its chart is installed.
-const FIRST_LISTS: Duration = Duration::from_secs(60);
+const FIRST_LISTS: Duration = Duration::from_mins(1);
 
 /// Starts all of it; returns once every kind that exists has been listed.
 pub(super) async fn start(
@@ -118,7 +118,7 @@ impl Feed {
                     }
                 }
                 Ok(Event::InitApply(found) | Event::Apply(found)) => {
-                    self.observe(object, found, false)
+                    self.observe(object, found, false);
                 }
                 Ok(Event::Delete(found)) => self.observe(object, found, true),
                 Ok(Event::InitDone) => {

@@ -111,7 +111,7 @@ impl Judge {
     /// What is still charged, permitted or in use, and whether events still wait.
     pub(super) fn left_over(&self) -> Vec<String> {
         let charges = Charges::of(&self.world);
-        let charged = charges
+        let still_held = charges
             .claims
             .iter()
             .map(|(uid, claim)| format!("claim {uid} ({})", named_by(claim)));
@@ -121,7 +121,7 @@ impl Judge {
             .values()
             .map(|container| format!("a container of {}", container.pod));
         let waiting = (!self.order.is_empty()).then(|| "events that are not judged yet".to_owned());
-        charged.chain(running).chain(waiting).collect()
+        still_held.chain(running).chain(waiting).collect()
     }
 
     fn violation(&mut self, text: String) {
@@ -532,8 +532,7 @@ fn pins(pod: &k8s_openapi::api::core::v1::Pod) -> Vec<String> {
             let fields = term.match_fields.iter().flatten();
             fields
                 .filter(|field| field.key == "metadata.name")
-                .filter_map(|field| field.values.as_ref()?.first().cloned())
-                .next()
+                .find_map(|field| field.values.as_ref()?.first().cloned())
                 .unwrap_or_else(|| "anywhere".to_owned())
         })
         .collect()

@@ -42,10 +42,9 @@ pub(super) fn uses(world: &World, charges: &Charges) -> Vec<Use> {
         let mut pools: BTreeMap<&str, Sum> = BTreeMap::new();
         for (name, team) in &world.teams {
             let limit = limit_of(&team.spec.quota, &flavor, &resource);
-            let used = charges.used(name, &flavor, &resource);
             let own = Sum {
                 quota: limit.nominal,
-                used,
+                used: charges.used(name, &flavor, &resource),
             };
             let parent = team.spec.cohort.as_deref();
             judge(

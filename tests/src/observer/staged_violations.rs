@@ -83,26 +83,26 @@ impl Stage {
     }
 }
 
-fn object<T: serde::de::DeserializeOwned>(value: Value) -> Box<T> {
-    Box::new(serde_json::from_value(value).unwrap())
+fn object<T: serde::de::DeserializeOwned>(value: &Value) -> T {
+    T::deserialize(value).unwrap()
 }
 
 fn team(nominal: u32) -> Object {
-    Object::Team(object(json!({
+    Object::Team(Box::new(object(&json!({
         "metadata": {"name": "research", "uid": "t1"},
         "spec": {"quota": [{"flavor": "h100", "resources": [{"name": "gpus", "nominal": nominal}]}]}
-    })))
+    }))))
 }
 
 fn claim(devices: u32) -> Object {
     let results: Vec<Value> = (0..devices)
         .map(|n| json!({"request": "gpus", "driver": "gpu.muster.dev", "pool": "node-0", "device": format!("gpu-{n}")}))
         .collect();
-    Object::Claim(object(json!({
+    Object::Claim(Box::new(object(&json!({
         "metadata": {"name": "claim", "namespace": "ml", "uid": CLAIM},
         "spec": {"devices": {"requests": [{"name": "gpus", "exactly": {"deviceClassName": "gpu.muster.dev", "count": devices}}]}},
         "status": {"allocation": {"devices": {"results": results}}}
-    })))
+    }))))
 }
 
 fn charge(gpus: u32) -> Value {
@@ -113,14 +113,14 @@ fn admission(gpus: u32) -> Value {
     json!({"team": "research", "teamGeneration": 1, "ledgerSequence": 1, "charge": charge(gpus), "pods": [{"uid": POD, "claims": [CLAIM]}]})
 }
 
-fn gang(status: Value) -> Object {
-    Object::Gang(object(json!({
+fn gang(status: &Value) -> Object {
+    Object::Gang(Box::new(object(&json!({
         "metadata": {"name": "gang", "namespace": "ml", "uid": "g1"}, "spec": {"size": 1}, "status": status
-    })))
+    }))))
 }
 
 fn admitted_gang(gpus: u32) -> Object {
-    gang(json!({
+    gang(&json!({
         "phase": "Admitted", "attempt": 1, "admission": admission(gpus),
         "placement": {"nodes": [{"node": "node-0", "nodeUid": "n0", "ranks": 1}]}
     }))
@@ -132,20 +132,20 @@ fn permitted(permits: bool) -> Object {
     } else {
         json!([])
     };
-    Object::NodeDevices(object(json!({
+    Object::NodeDevices(Box::new(object(&json!({
         "metadata": {"name": "node-0", "uid": "nd0"},
         "spec": {"nodeUid": "n0", "leaderEpoch": 1, "enforce": true, "permits": permits}
-    })))
+    }))))
 }
 
 fn gated_pod() -> Object {
-    Object::Pod(object(json!({
+    Object::Pod(Box::new(object(&json!({
         "metadata": {"name": "pod", "namespace": "ml", "uid": POD},
         "spec": {
             "containers": [], "schedulingGates": [{"name": "muster.dev/admission"}],
             "resourceClaims": [{"name": "gpus", "resourceClaimName": "claim"}]
         }
-    })))
+    }))))
 }
 
 fn ungated_pod(attempt: u32, pin: &str, bound: bool, phase: &str) -> Object {
@@ -162,7 +162,7 @@ fn ungated_pod(attempt: u32, pin: &str, bound: bool, phase: &str) -> Object {
     if bound {
         pod["spec"]["nodeName"] = json!(pin);
     }
-    Object::Pod(object(pod))
+    Object::Pod(Box::new(object(&pod)))
 }
 
 /// The way of one gang as it should be, up to its running container.
@@ -188,7 +188,7 @@ fn nothing_is_wrong_with_a_gang_that_runs_and_ends_in_order() {
         .exits("pod")
         .shows(ungated_pod(1, "node-0", true, "Succeeded"))
         .shows(permitted(false))
-        .shows(gang(json!({"phase": "Finished", "attempt": 1})))
+        .shows(gang(&json!({"phase": "Finished", "attempt": 1})))
         .passes(LATE_MILLIS)
         .is_all_well();
     assert_eq!(stage.judge.left_over(), Vec::<String>::new());
@@ -263,7 +263,7 @@ fn an_ungate_before_the_plan_is_stored_is_seen_as_s4() {
         .shows(team(1))
         .shows(claim(1))
         .shows(gated_pod())
-        .shows(gang(json!({"phase": "Pending", "attempt": 1})));
+        .shows(gang(&json!({"phase": "Pending", "attempt": 1})));
     stage
         .shows(ungated_pod(1, "node-0", false, "Pending"))
         .is_seen_as("S4");

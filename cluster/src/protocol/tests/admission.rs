@@ -112,7 +112,7 @@ fn nothing_is_ungated_while_that_is_withheld_or_the_window_is_full() {
         "two wait for the scheduler, that is the limit"
     );
     bench.change_pod("train-0", |pod| {
-        pod.spec.as_mut().unwrap().node_name = Some("n0".into())
+        pod.spec.as_mut().unwrap().node_name = Some("n0".into());
     });
     bench.run();
     assert_eq!(gated(&bench), 1, "one was bound, one follows");
@@ -199,7 +199,7 @@ fn a_gang_whose_ranks_all_run_is_running() {
     bench.run();
     for name in ["train-0", "train-1"] {
         bench.change_pod(name, |pod| {
-            pod.status.as_mut().unwrap().phase = Some("Running".into())
+            pod.status.as_mut().unwrap().phase = Some("Running".into());
         });
         bench.run();
     }

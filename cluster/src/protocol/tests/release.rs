@@ -96,7 +96,7 @@ fn an_answer_for_another_object_or_an_earlier_generation_proves_nothing() {
 fn a_gang_whose_pods_succeeded_is_finished_and_goes_an_hour_later() {
     let (mut bench, _) = running();
     bench.change_pod("train-0", |pod| {
-        pod.status.as_mut().unwrap().phase = Some("Succeeded".into())
+        pod.status.as_mut().unwrap().phase = Some("Succeeded".into());
     });
     bench.run();
     let status = bench.gang_status();

@@ -27,7 +27,7 @@ impl Server {
         edit(&mut object, |metadata| {
             metadata.resource_version = Some(version.clone());
             let name = metadata.name.clone().unwrap_or_default();
-            metadata.uid.get_or_insert(format!("{name}-uid"));
+            metadata.uid.get_or_insert_with(|| format!("{name}-uid"));
             metadata.generation.get_or_insert(1);
         });
         self.objects.insert(object.key(), object.clone());
@@ -189,14 +189,14 @@ impl Server {
         };
         let mut document = serde_json::to_value(&pod).unwrap();
         for operation in patch.as_array().unwrap() {
-            let path = operation["path"].as_str().unwrap();
+            let pointer = operation["path"].as_str().unwrap();
             if operation["op"] == "test" {
-                if document.pointer(path) != Some(&operation["value"]) {
+                if document.pointer(pointer) != Some(&operation["value"]) {
                     return Outcome::Conflict;
                 }
                 continue;
             }
-            let (parent, field) = path.rsplit_once('/').unwrap();
+            let (parent, field) = pointer.rsplit_once('/').unwrap();
             let parent = document.pointer_mut(parent).unwrap();
             match (operation["op"].as_str().unwrap(), parent) {
                 ("add", Value::Object(fields)) => {
@@ -205,7 +205,7 @@ impl Server {
                 ("remove", Value::Array(list)) => {
                     list.remove(field.parse().unwrap());
                 }
-                (other, _) => panic!("{other} at {path}"),
+                (other, _) => panic!("{other} at {pointer}"),
             }
         }
         let pod: Pod = serde_json::from_value(document).unwrap();
