@@ -18,6 +18,7 @@ use muster_sim::{
 const MOST_SEEDS: u64 = 1_500;
 
 /// A broken rule, and the faults it guards against.
+#[derive(Clone, Copy)]
 struct Case {
     planted: Planted,
     faults: &'static [(Fault, u64)],
@@ -135,12 +136,11 @@ fn every_broken_rule_of_the_list_is_seen() {
         if !format!("{:?}", case.planted).contains(&only) {
             continue;
         }
-        match first_seen(&case, most) {
-            Some((seed, violation)) => println!("{:?}: seed {seed}, {violation}", case.planted),
-            None => {
-                println!("{:?}: NOT SEEN in {most} seeds", case.planted);
-                unseen.push(case.planted);
-            }
+        if let Some((seed, violation)) = first_seen(&case, most) {
+            println!("{:?}: seed {seed}, {violation}", case.planted);
+        } else {
+            println!("{:?}: NOT SEEN in {most} seeds", case.planted);
+            unseen.push(case.planted);
         }
     }
     assert!(unseen.is_empty(), "not seen: {unseen:?}");

@@ -1,11 +1,20 @@
 //! Users of the cluster with the roles that a test gives them.
 
+use std::time::Duration;
+
 use anyhow::Result;
-use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding};
-use kube::{Api, Client};
+use k8s_openapi::api::{
+    core::v1::Pod,
+    rbac::v1::{PolicyRule, Role, RoleBinding},
+};
+use kube::{Api, Client, api::ListParams};
 use serde_json::json;
 
-use crate::{cluster::Cluster, kubeconfig, kubernetes};
+use crate::{
+    cluster::Cluster,
+    kubeconfig,
+    kubernetes::{self, Progress, eventually},
+};
 
 /// A client of a user with one of the roles that every cluster has (`view`, `edit`, `admin`) in this
 /// namespace, and these rules beyond it.
@@ -17,7 +26,6 @@ pub async fn user(
     beyond: Vec<PolicyRule>,
 ) -> Result<Client> {
     let client = cluster.client();
-    bind(&client, namespace, name, "ClusterRole", cluster_role).await?;
     if !beyond.is_empty() {
         let mut role = Role::default();
         role.metadata.name = Some(name.to_owned());
@@ -25,8 +33,18 @@ pub async fn user(
         kubernetes::create(&Api::namespaced(client.clone(), namespace), &role).await?;
         bind(&client, namespace, name, "Role", name).await?;
     }
+    // Last, because the API server learns of bindings in order: once this one counts, so do the others.
+    bind(&client, namespace, name, "ClusterRole", cluster_role).await?;
     let file = cluster.control_plane.kubeconfig_for(name, name, None)?;
-    kubeconfig::client(&file).await
+    let user = kubeconfig::client(&file).await?;
+    let pods: Api<Pod> = Api::namespaced(user.clone(), namespace);
+    let what = format!("{name} has the role {cluster_role} in {namespace}");
+    eventually(&what, Duration::from_secs(20), async || {
+        pods.list(&ListParams::default()).await?;
+        Ok(Progress::Done(()))
+    })
+    .await?;
+    Ok(user)
 }
 
 async fn bind(client: &Client, namespace: &str, user: &str, kind: &str, role: &str) -> Result<()> {
