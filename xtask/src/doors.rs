@@ -101,6 +101,14 @@ struct Package {
 #[derive(Deserialize)]
 struct Dependency {
     name: String,
+    kind: Option<String>,
+}
+
+impl Dependency {
+    /// Tests of a room may use the fake of the world outside that stands at its edge.
+    fn is_fake_for_tests(&self) -> bool {
+        self.kind.as_deref() == Some("dev") && self.name == "muster-nvml-mock"
+    }
 }
 
 #[derive(Deserialize)]
@@ -157,11 +165,9 @@ fn every_room_uses_only_the_doors_it_has() {
         let allowed = doors
             .get(package.name.as_str())
             .unwrap_or_else(|| panic!("{} has no doors yet", package.name));
-        for dependency in package
-            .dependencies
-            .iter()
-            .filter(|dependency| rooms.contains(dependency.name.as_str()))
-        {
+        for dependency in package.dependencies.iter().filter(|dependency| {
+            rooms.contains(dependency.name.as_str()) && !dependency.is_fake_for_tests()
+        }) {
             assert!(
                 allowed.contains(&"*") || allowed.contains(&dependency.name.as_str()),
                 "{} has no door to {}",
