@@ -168,7 +168,7 @@ fn every_room_uses_only_the_doors_it_has() {
             .get(package.name.as_str())
             .unwrap_or_else(|| panic!("{} has no doors yet", package.name));
         for dependency in package.dependencies.iter().filter(|dependency| {
-            rooms.contains(dependency.name.as_str()) && !dependency.is_fake_for_tests()
+            rooms.contains(dependency.name.as_str()) && !dependency.is_for_tests(&package.name)
         }) {
             assert!(
                 allowed.contains(&"*") || allowed.contains(&dependency.name.as_str()),
