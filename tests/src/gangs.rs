@@ -31,13 +31,13 @@ pub fn of_job_pod(job: &str, index: u32) -> String {
 }
 
 /// The Gang whose name begins so; of several the one with the shortest name, which has nothing but the
-/// part that is made from a UID behind it.
+/// part that is made from a UID behind it; of several incarnations of a label the first.
 pub async fn find(client: &Client, namespace: &str, beginning: &str) -> Result<Option<Gang>> {
     let gangs: Vec<Gang> = list(client, Some(namespace)).await?;
     let named = gangs
         .into_iter()
         .filter(|gang| gang.name_any().starts_with(beginning));
-    Ok(named.min_by_key(|gang| gang.name_any().len()))
+    Ok(named.min_by_key(|gang| (gang.name_any().len(), gang.creation_timestamp())))
 }
 
 /// Waits until the Gang is in one of these phases.
