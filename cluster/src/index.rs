@@ -55,26 +55,6 @@ use crate::{
     selectors::Selectors,
 };
 
-/// Every kind that is watched.
-const KINDS: [Kind; 16] = [
-    Kind::Cohort,
-    Kind::DeviceClass,
-    Kind::Flavor,
-    Kind::Gang,
-    Kind::Job,
-    Kind::Ledger,
-    Kind::Namespace,
-    Kind::Node,
-    Kind::NodeDevices,
-    Kind::Pod,
-    Kind::PriorityTier,
-    Kind::Queue,
-    Kind::ResourceClaim,
-    Kind::ResourceSlice,
-    Kind::Team,
-    Kind::Topology,
-];
-
 /// How long the devices of a Ready node count as last seen after its slices vanished, in seconds
 /// (its kubelet or driver restarts). Nothing new is planned there meanwhile.
 pub const SLICES_GRACE_SECONDS: i64 = 120;
@@ -264,7 +244,7 @@ impl Index {
     /// Kinds that have not been listed yet ([`Change::All`]). While there are any, what is absent here
     /// may exist, and nothing must be concluded from its absence.
     pub fn unsynced(&self) -> Vec<Kind> {
-        KINDS
+        Kind::ALL
             .into_iter()
             .filter(|kind| !self.synced.contains(kind))
             .collect()

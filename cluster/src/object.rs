@@ -47,6 +47,28 @@ pub enum Kind {
     Topology,
 }
 
+impl Kind {
+    /// Every kind: what a leader reads anew is exactly what is watched.
+    pub const ALL: [Self; 16] = [
+        Self::Cohort,
+        Self::DeviceClass,
+        Self::Flavor,
+        Self::Gang,
+        Self::Job,
+        Self::Ledger,
+        Self::Namespace,
+        Self::Node,
+        Self::NodeDevices,
+        Self::Pod,
+        Self::PriorityTier,
+        Self::Queue,
+        Self::ResourceClaim,
+        Self::ResourceSlice,
+        Self::Team,
+        Self::Topology,
+    ];
+}
+
 /// Which object: unique among those that exist at one time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {

@@ -26,26 +26,6 @@ const QUEUE: usize = 1024;
 /// How long one watch request lasts, in seconds. A connection that is dead is noticed 5 s later at most.
 const WATCH_SECONDS: u32 = 120;
 
-/// Every kind that is watched.
-pub const KINDS: [Kind; 16] = [
-    Kind::Cohort,
-    Kind::DeviceClass,
-    Kind::Flavor,
-    Kind::Gang,
-    Kind::Job,
-    Kind::Ledger,
-    Kind::Namespace,
-    Kind::Node,
-    Kind::NodeDevices,
-    Kind::Pod,
-    Kind::PriorityTier,
-    Kind::Queue,
-    Kind::ResourceClaim,
-    Kind::ResourceSlice,
-    Kind::Team,
-    Kind::Topology,
-];
-
 /// All watches, and what they have seen.
 #[derive(Debug)]
 pub struct Feed {
@@ -82,7 +62,7 @@ impl Feed {
     /// Watches every kind. For each, a condition of readiness holds once its list has come.
     pub fn open(readiness: &Readiness, metrics: &Metrics, client: Client) -> Self {
         let (sender, receiver) = mpsc::channel(QUEUE);
-        let watches = KINDS.map(|kind| {
+        let watches = Kind::ALL.map(|kind| {
             let watch = Watch {
                 synced: readiness.condition(&format!("watch {kind:?}")),
                 generation: 0,
@@ -97,7 +77,7 @@ impl Feed {
             sender,
             receiver,
         };
-        for kind in KINDS {
+        for kind in Kind::ALL {
             feed.reopen(kind);
         }
         feed

@@ -16,26 +16,6 @@ use super::{
 };
 use crate::object::{Kind, Object};
 
-/// The kinds that are read and watched.
-pub(super) const KINDS: [Kind; 16] = [
-    Kind::Cohort,
-    Kind::DeviceClass,
-    Kind::Flavor,
-    Kind::Gang,
-    Kind::Job,
-    Kind::Ledger,
-    Kind::Namespace,
-    Kind::Node,
-    Kind::NodeDevices,
-    Kind::Pod,
-    Kind::PriorityTier,
-    Kind::Queue,
-    Kind::ResourceClaim,
-    Kind::ResourceSlice,
-    Kind::Team,
-    Kind::Topology,
-];
-
 /// How far the takeover has come.
 #[derive(Debug)]
 pub(super) enum Takeover {
@@ -180,7 +160,7 @@ impl Takeover {
     fn read_all(epoch: i64) -> Self {
         Self::Reading {
             epoch,
-            owed: KINDS.into_iter().collect(),
+            owed: Kind::ALL.into_iter().collect(),
             asked: Vec::new(),
             at: 0,
         }
