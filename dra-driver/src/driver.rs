@@ -181,9 +181,9 @@ impl Driver {
             }
             Message::Locked(ticket, locked, guard) => {
                 self.guard = guard;
-                if let Ok(disk) = &locked.disk {
-                    self.acknowledged.set(disk.acknowledged.is_some());
-                }
+                let disk = locked.disk.as_ref();
+                self.acknowledged
+                    .set(disk.is_ok_and(|disk| disk.acknowledged.is_some()));
                 self.feed(Input::Locked(ticket, locked));
             }
         }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::Context;
-use clap::Parser;
+use clap::{Parser, builder::NonEmptyStringValueParser};
 use kube::{Api, Client, core::DeserializeGuard, runtime::watcher};
 use muster_api::{NodeDevices, keys};
 use muster_device::{Backend, BackendConfig, cdi};
@@ -44,7 +44,7 @@ pub struct Args {
     serve: ServeArgs,
 
     /// Name of the node; the name of its pool, too.
-    #[arg(long, env = "NODE_NAME")]
+    #[arg(long, env = "NODE_NAME", value_parser = NonEmptyStringValueParser::new())]
     node_name: String,
 
     /// Directory that the kubelet watches for registration sockets.

@@ -31,6 +31,11 @@ pub async fn bind(path: &Path) -> io::Result<(Socket, UnixListener)> {
     let said = |kind, message: String| {
         io::Error::new(kind, format!("socket {}: {message}", path.display()))
     };
+    if !path.is_absolute() {
+        let message =
+            "the path is not absolute, and the kubelet looks for it from a directory of its own";
+        return Err(said(io::ErrorKind::InvalidInput, message.to_owned()));
+    }
     let length = path.as_os_str().len();
     if length > MAX_PATH_BYTES {
         let message = format!(
@@ -138,6 +143,12 @@ mod tests {
         let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         let error = bind(&path).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[tokio::test]
+    async fn a_path_that_the_kubelet_would_not_find_is_refused() {
+        let error = bind(Path::new("plugins/dra.sock")).await.unwrap_err();
+        assert!(error.to_string().contains("not absolute"), "{error}");
     }
 
     #[tokio::test]

@@ -11,7 +11,7 @@ use super::{
     mutation::Mutation,
     permit,
     task::{After, Decision},
-    view::View,
+    view::{Age, View},
 };
 
 impl Machine {
@@ -20,19 +20,21 @@ impl Machine {
         &mut self,
         found: &[Record],
         disk: &Disk,
-        read: Option<&Result<(), String>>,
+        read: Option<&Result<Age, String>>,
     ) -> Decision {
         if disk.acknowledged.is_some() {
             self.request_acknowledgement(false);
             return (Vec::new(), After::Done);
         }
-        if !matches!(read, Some(Ok(()))) {
+        if !matches!(read, Some(Ok(_))) {
             self.retry_later();
             return (Vec::new(), After::Done);
         }
+        // A mark holds nothing: a call left it since, and what was prepared before wins. That call is asked again.
+        let known = |uid: &String| disk.records.get(uid).is_some_and(Record::holds);
         let mut writes: Vec<Write> = found
             .iter()
-            .filter(|record| !disk.records.contains_key(&record.claim.uid))
+            .filter(|record| !known(&record.claim.uid))
             .map(|record| Write::PutRecord(record.clone()))
             .collect();
         let heard = self.heard(self.config.enforce_unless_told);
@@ -44,7 +46,7 @@ impl Machine {
     pub(super) fn decide_acknowledge(
         &mut self,
         disk: &Disk,
-        read: Option<&Result<(), String>>,
+        read: Option<&Result<Age, String>>,
         effects: &mut Vec<Effect>,
     ) -> Decision {
         if matches!(read, Some(Err(_))) {
@@ -63,8 +65,9 @@ impl Machine {
             self.request_acknowledgement(true);
             return (Vec::new(), After::Done);
         }
-        if older {
-            // Even uncached: the object was restored from a backup, say. Nothing is promised backwards.
+        if older || matches!(read, Some(Ok(Age::Older))) {
+            // Even uncached: the object was restored from a backup, say. Nothing is promised backwards, and a status for
+            // what the API server no longer has would conflict for ever. What the watch shows next leads here again.
             return (Vec::new(), After::Done);
         }
         let heard = self.heard(acknowledged.enforce);

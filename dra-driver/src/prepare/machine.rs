@@ -137,7 +137,7 @@ impl Machine {
             }
             Input::Observed(object) => self.observed(object),
             Input::Prepare(call, claim) => self.prepare_called(call, claim),
-            Input::Unprepare(call, claim) => self.queue.unprepares.push_back((call, claim)),
+            Input::Unprepare(call, claim) => self.unprepare_called(call, claim, &mut effects),
             Input::Orphaned(claims) => self.queue.orphans.extend(claims),
             Input::ClaimRead(call, read) => self.claim_read(call, read),
             Input::NodeDevicesRead(read) => self.node_devices_read(read),
@@ -277,10 +277,12 @@ impl Machine {
         let Some(object) = self.view.object() else {
             return;
         };
-        if self.writing_status {
+        let blind = self.broken(Mutation::NoUidInStatus);
+        // The object may have been lost, and made anew, since this was decided: another acknowledgement is due then.
+        let is_about_it = object.metadata.uid.as_ref() == Some(&status.uid);
+        if self.writing_status || !(is_about_it || blind) {
             return;
         }
-        let blind = self.broken(Mutation::NoUidInStatus);
         effects.push(Effect::WriteStatus {
             uid: object.metadata.uid.clone().filter(|_| !blind),
             resource_version: object.metadata.resource_version.clone().filter(|_| !blind),

@@ -22,7 +22,8 @@
 //! # Rules
 //!
 //! 1. A Prepare leaves a mark ([`RecordState::Waiting`]) before it reads its claim. Unprepare takes it;
-//!    a call without its mark records nothing. So a Prepare that outlives its Unprepare does no harm.
+//!    a call without its mark records nothing. So a Prepare that outlives its Unprepare does no harm. One that has
+//!    not left its mark yet is answered when the Unprepare comes (`unprepare`).
 //! 2. Permit, charge and physical exclusivity are judged in the transaction that records the intent.
 //! 3. What is recorded in any state but `Waiting` holds its [`Unit`]s against every other claim.
 //! 4. The generation is on disk before the status says so; no instance prepares by an older view than the

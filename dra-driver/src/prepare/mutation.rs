@@ -24,3 +24,18 @@ pub enum Mutation {
     /// A permit for the pod permits any claim.
     ClaimUidUnchecked,
 }
+
+#[cfg(feature = "mutations")]
+impl Mutation {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::AckBeforeDisk,
+        Self::PrepareByOlderView,
+        Self::PermitBeforeWaitOnly,
+        Self::NoPermitCheck,
+        Self::NoUidInStatus,
+        Self::UidBlindAck,
+        Self::UnprepareWithProcess,
+        Self::ClaimUidUnchecked,
+    ];
+}

@@ -36,20 +36,39 @@ pub(super) fn check(
     if any_claim {
         return Ok(());
     }
-    let charged = live
+    let charges: Vec<Amount> = live
         .iter()
         .flat_map(|permit| &permit.charge.claims)
         .filter(|charge| charge.uids.contains(&claim.reference.uid))
-        .map(|charge| (charge.gpus_milli, charge.vram_bytes))
-        .max()
-        .unwrap_or_default();
+        .map(|charge| Amount {
+            gpus_milli: charge.gpus_milli,
+            vram_bytes: charge.vram_bytes,
+        })
+        .collect();
     let taken = taken(claim, inventory);
-    // Memory that no quota names is charged as nothing; the GPUs then bound what may be taken.
-    let exceeds_memory = charged.1 > 0 && taken.1 > charged.1;
-    if taken.0 > charged.0 || exceeds_memory {
-        return Err(charge_exceeded(claim, taken, charged));
+    // One of them, whole: what two charges cover together was never admitted together.
+    if taken == Amount::default() || charges.iter().any(|charge| charge.covers(taken)) {
+        return Ok(());
     }
-    Ok(())
+    let largest = charges.into_iter().max().unwrap_or_default();
+    Err(charge_exceeded(claim, taken, largest))
+}
+
+/// What a claim takes, or is charged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Amount {
+    /// Thousandths of a GPU.
+    gpus_milli: i64,
+    /// Bytes of device memory. In a charge, 0 says that no quota of the Team names memory: it is not counted, and the
+    /// GPUs alone bound what may be taken.
+    vram_bytes: i64,
+}
+
+impl Amount {
+    fn covers(self, taken: Self) -> bool {
+        let memory_is_covered = self.vram_bytes == 0 || taken.vram_bytes <= self.vram_bytes;
+        taken.gpus_milli <= self.gpus_milli && memory_is_covered
+    }
 }
 
 fn no_permit(node: &str, claim: &Claim) -> Refusal {
@@ -68,29 +87,37 @@ fn no_permit(node: &str, claim: &Claim) -> Refusal {
     }
 }
 
-fn charge_exceeded(claim: &Claim, taken: (i64, i64), charged: (i64, i64)) -> Refusal {
+fn charge_exceeded(claim: &Claim, taken: Amount, charged: Amount) -> Refusal {
+    let memory = if charged.vram_bytes == 0 {
+        String::new()
+    } else {
+        format!(
+            ", and {} bytes of device memory of {} charged",
+            taken.vram_bytes, charged.vram_bytes
+        )
+    };
     Refusal {
         reason: Some(Reason::ChargeExceeded),
         message: format!(
-            "claim {} was allocated {} thousandths of a GPU and {} bytes of memory, but its permit is charged {} and {}",
-            claim.reference, taken.0, taken.1, charged.0, charged.1
+            "claim {} was allocated {} thousandths of a GPU, and its permit is charged {}{memory}; \
+             what was admitted is what may be allocated",
+            claim.reference, taken.gpus_milli, charged.gpus_milli
         ),
     }
 }
 
-/// Thousandths of a GPU and bytes that the allocation takes. What is too large to count covers nothing.
-fn taken(claim: &Claim, inventory: &Inventory) -> (i64, i64) {
+/// What the allocation takes. What is too large to count is covered by nothing that the engine admits. A device that the
+/// node does not have counts nothing here, and is never recorded.
+fn taken(claim: &Claim, inventory: &Inventory) -> Amount {
     claim
         .devices
         .iter()
         .flatten()
         .filter(|device| !device.admin_access)
         .filter_map(|device| inventory.get(&device.device))
-        .fold((0_i64, 0_i64), |(gpus, bytes), facts| {
-            (
-                gpus.saturating_add(facts.gpus_milli),
-                bytes.saturating_add(facts.memory_bytes),
-            )
+        .fold(Amount::default(), |sum, facts| Amount {
+            gpus_milli: sum.gpus_milli.saturating_add(facts.gpus_milli),
+            vram_bytes: sum.vram_bytes.saturating_add(facts.memory_bytes),
         })
 }
 

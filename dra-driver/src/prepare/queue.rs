@@ -30,6 +30,16 @@ pub(super) struct Turn {
     after: Option<After>,
 }
 
+impl Turn {
+    /// The Prepare call that is decided, and whose writes are under way.
+    pub(super) fn committing(&self) -> Option<CallId> {
+        match self.task {
+            Task::Prepare(call) if self.after.is_some() => Some(call),
+            _ => None,
+        }
+    }
+}
+
 impl Machine {
     pub(super) fn start_turn(&mut self, effects: &mut Vec<Effect>) {
         if self.turn.is_some() {

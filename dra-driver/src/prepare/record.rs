@@ -294,8 +294,9 @@ fn record_and_answer(call: CallId, record: Record) -> Decision {
     };
     let answer = Answer::Prepared(prepared(&complete));
     let writes = vec![
-        Write::PutRecord(record.clone()),
-        Write::PutCdi(record),
+        Write::PutRecord(record),
+        // The file carries its record, as it will be: written again for a later call, it is the same.
+        Write::PutCdi(complete.clone()),
         Write::PutRecord(complete),
     ];
     (writes, After::Changed(Some((call, answer))))

@@ -95,16 +95,29 @@ impl Machine {
                 call: Some(call),
                 claim,
             } => After::Answer(*call, disk_failed(claim, failure)),
-            Task::Prepare(call) => After::Wait {
-                call: *call,
-                permit: false,
-            },
+            Task::Prepare(call) => self.prepare_unreadable(*call, failure),
             Task::Unprepare { call: None, .. } | Task::Rebuild(_) | Task::Acknowledge { .. } => {
                 self.retry_later();
                 After::Done
             }
         };
         (Vec::new(), after)
+    }
+
+    /// A call that waits goes on waiting, up to its end. Any other is answered: what it may have left on disk holds
+    /// until somebody can read it.
+    fn prepare_unreadable(&self, id: CallId, failure: &DiskFailure) -> After {
+        let Some(call) = self.calls.get(&id) else {
+            return After::Done;
+        };
+        match &call.stage {
+            Stage::Leave(answer) | Stage::Undo(answer) => After::Answer(id, answer.clone()),
+            Stage::Record if self.now() < call.give_up_at => After::Wait {
+                call: id,
+                permit: false,
+            },
+            _ => After::Answer(id, disk_failed(&call.claim, failure)),
+        }
     }
 
     pub(super) fn follow(&mut self, task: Task, after: After, effects: &mut Vec<Effect>) {

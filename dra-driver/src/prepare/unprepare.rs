@@ -1,4 +1,26 @@
 //! Giving a claim back.
+//!
+//! # An Unprepare voids what was asked before it
+//!
+//! The kubelet unprepares a claim when it wants nothing of it any more, and never again once that has succeeded: what
+//! a Prepare records after its Unprepare is nobody's. The two meet where the kubelet has restarted, or has waited its
+//! 45 s, while the Prepare was under way: the call does not end with the kubelet's interest in it. Where the Unprepare
+//! may find it:
+//!
+//! * **Here, on its way to the lock** (for its mark, or to record) or reading its claim: it is answered at once. Its
+//!   turn, which may have been asked for already, then finds no call and writes nothing. If it has left its mark, the
+//!   Unprepare's turn takes that.
+//! * **Here, decided**: its writes are under way and cannot be called back. They end before the lock is free for the
+//!   Unprepare, which finds on disk what they left, and takes it: the mark, or the whole record.
+//! * **In another instance**, which only the disk reaches: with its mark taken it records nothing. A call that has not
+//!   left its mark yet cannot be there: one instance serves the kubelet at a time (`kubelet::sockets`), and one that
+//!   stops drops its calls before another can be called. Should it be there all the same, what it records is given
+//!   back once the claim's object is gone (`orphans`).
+//!
+//! An Unprepare that is repeated finds no call the second time. One that is refused, because of a device in use or of
+//! the disk, has voided the calls all the same: the kubelet repeats it until it succeeds.
+//!
+//! A Prepare that comes after the Unprepare is a new wish. It is not voided, and its turn is later: Unprepares go first.
 
 use muster_api::Reason;
 
@@ -8,10 +30,32 @@ use super::{
     effect::{Answer, CallId, Effect, InUse, Refusal, Write},
     machine::Machine,
     mutation::Mutation,
-    task::{After, Decision},
+    queue::Turn,
+    task::{After, Decision, plain},
 };
 
 impl Machine {
+    /// Takes the call in, and answers the Prepare calls that it voids.
+    pub(super) fn unprepare_called(
+        &mut self,
+        call: CallId,
+        claim: ClaimRef,
+        effects: &mut Vec<Effect>,
+    ) {
+        let committing = self.turn.as_ref().and_then(Turn::committing);
+        let voided: Vec<CallId> = self
+            .calls
+            .iter()
+            .filter(|(id, waiting)| waiting.claim.uid == claim.uid && committing != Some(**id))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in voided {
+            let message = format!("claim {claim} was unprepared while this call waited");
+            self.answer(id, Answer::Refused(plain(message)), effects);
+        }
+        self.queue.unprepares.push_back((call, claim));
+    }
+
     /// Refused while something uses the hardware (rule 6). What is unknown is given back already.
     pub(super) fn decide_unprepare(
         &mut self,
@@ -25,13 +69,16 @@ impl Machine {
             let answer = Answer::Refused(Refusal { reason, message });
             call.map_or(After::Done, |call| After::Answer(call, answer))
         };
-        let Some(record) = disk.records.get(&claim.uid) else {
-            if disk.acknowledged.is_none() {
-                self.gather(effects);
-                let message =
-                    format!("claim {claim}: the driver's records were lost and are being rebuilt");
-                return (Vec::new(), refused(None, message));
-            }
+        let known = disk.records.get(&claim.uid);
+        if disk.acknowledged.is_none() && !known.is_some_and(Record::holds) {
+            // A mark says nothing about what was prepared before the loss (rule 5). It is taken all the same.
+            self.gather(effects);
+            let message =
+                format!("claim {claim}: the driver's records were lost and are being rebuilt");
+            let mark = known.map(|_| Write::RemoveRecord(claim.uid.clone()));
+            return (mark.into_iter().collect(), refused(None, message));
+        }
+        let Some(record) = known else {
             let after = call.map_or(After::Done, |call| After::Answer(call, Answer::Unprepared));
             return (vec![Write::RemoveCdi(claim.uid.clone())], after);
         };

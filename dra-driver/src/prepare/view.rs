@@ -5,7 +5,7 @@ use std::sync::Arc;
 use muster_api::NodeDevices;
 
 use super::{
-    claim::Claim,
+    claim::{Claim, ClaimRef},
     disk::Record,
     effect::{Answer, CallId, Read, Refusal, StatusOutcome},
     machine::{Machine, Stage},
@@ -17,6 +17,14 @@ pub(super) enum View {
     Unknown,
     Absent,
     Present(Arc<NodeDevices>),
+}
+
+/// How an uncached read compares with what was seen before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Age {
+    Current,
+    /// Overtaken by the watch, or the API server was restored from a backup.
+    Older,
 }
 
 impl View {
@@ -57,24 +65,25 @@ impl Machine {
             && view.generation() < self.view.generation()
     }
 
-    /// Takes what an uncached read brought. Whether it brought anything.
-    pub(super) fn adopt(&mut self, read: Read<Arc<NodeDevices>>) -> Result<(), String> {
+    /// Takes what an uncached read brought.
+    pub(super) fn adopt(&mut self, read: Read<Arc<NodeDevices>>) -> Result<Age, String> {
         let view = match read {
             Read::Found(object) => View::Present(object),
             Read::Absent => View::Absent,
             Read::Failed(cause) => return Err(cause),
         };
-        if !self.is_older(&view) {
-            self.view = view;
-        }
         self.read_at = Some(self.now());
-        Ok(())
+        if self.is_older(&view) {
+            return Ok(Age::Older);
+        }
+        self.view = view;
+        Ok(Age::Current)
     }
 
     pub(super) fn node_devices_read(&mut self, read: Read<Arc<NodeDevices>>) {
         self.reading = false;
         match self.adopt(read) {
-            Ok(()) => {
+            Ok(_) => {
                 self.request_acknowledgement(false);
                 self.wake_waiting();
             }
@@ -96,14 +105,12 @@ impl Machine {
         waiting.stage = match read {
             Read::Failed(cause) => refusal(format!("claim {named} could not be read: {cause}")),
             Read::Absent => refusal(format!("claim {named} does not exist")),
-            Read::Found(claim) if claim.reference.uid != named.uid => refusal(format!(
-                "claim {named} was replaced by another of that name, UID {}",
-                claim.reference.uid
-            )),
-            Read::Found(claim) => match &claim.devices {
-                None => refusal(format!("claim {named} is not allocated")),
-                Some(devices) if devices.is_empty() => Stage::Leave(Answer::Prepared(Vec::new())),
-                Some(_) => {
+            Read::Found(claim) => match unusable(&claim, named, &self.config.node) {
+                Some(why) => refusal(why),
+                None if claim.devices.iter().flatten().next().is_none() => {
+                    Stage::Leave(Answer::Prepared(Vec::new()))
+                }
+                None => {
                     waiting.found = Some(claim);
                     Stage::Record
                 }
@@ -134,4 +141,23 @@ impl Machine {
             StatusOutcome::Unknown(_) => self.request_later(),
         }
     }
+}
+
+/// Why the claim that was read cannot be prepared here, whatever is permitted.
+fn unusable(claim: &Claim, named: &ClaimRef, node: &str) -> Option<String> {
+    if claim.reference.uid != named.uid {
+        return Some(format!(
+            "claim {named} was replaced by another of that name, UID {}",
+            claim.reference.uid
+        ));
+    }
+    let Some(devices) = &claim.devices else {
+        return Some(format!("claim {named} is not allocated"));
+    };
+    // A device of that name may be here, too, and is another one.
+    let elsewhere = devices.iter().find(|device| device.pool != node)?;
+    Some(format!(
+        "claim {named} was allocated device {} of pool {}, and this is node {node}",
+        elsewhere.device, elsewhere.pool
+    ))
 }

@@ -1,0 +1,78 @@
+//! No hardware for two claims (rule 3).
+
+use super::*;
+
+#[test]
+fn a_second_claim_on_the_same_gpu_waits_for_the_first_whatever_its_state() {
+    for state in [
+        RecordState::Preparing,
+        RecordState::Prepared,
+        RecordState::Unpreparing,
+    ] {
+        let mut node = Node::new(None);
+        node.prepare(claim("a", &["gpu-0"]));
+        node.disk.records.get_mut("a").unwrap().state = state;
+        let call = node.prepare(claim("b", &["gpu-0"]));
+        node.pass(10 * SECOND);
+        assert_eq!(node.answered(call), None);
+        node.unprepare("a");
+        assert_eq!(node.prepared(call).len(), 1, "{state:?}");
+    }
+}
+
+#[test]
+fn a_holder_that_stays_is_named() {
+    let mut node = Node::new(None);
+    node.prepare(claim("a", &["gpu-0", "gpu-1"]));
+    let call = node.prepare(claim("b", &["gpu-1"]));
+    node.pass(36 * SECOND);
+    let refusal = node.refused(call);
+    assert_eq!(refusal.reason, Some(Reason::DeviceHeld));
+    assert!(refusal.message.contains("ml/claim-a"), "{refusal}");
+    assert_eq!(node.state("b"), None);
+}
+
+#[test]
+fn a_slice_and_its_gpu_collide_and_two_slices_do_not() {
+    let slice = |start, end| Unit {
+        gpu: "GPU-0".to_owned(),
+        slices: Slices { start, end },
+    };
+    let whole = Unit::whole("GPU-0");
+    for (one, other, overlap) in [
+        (&whole, &slice(7, 8), true),
+        (&slice(0, 4), &slice(3, 5), true),
+        (&slice(0, 4), &slice(4, 8), false),
+        (&whole, &Unit::whole("GPU-1"), false),
+    ] {
+        assert_eq!(one.overlaps(other), overlap, "{one} {other}");
+        assert_eq!(other.overlaps(one), overlap);
+    }
+}
+
+#[test]
+fn administrative_access_takes_nothing_from_anybody() {
+    let mut node = Node::new(None);
+    node.prepare(claim("a", &["gpu-0"]));
+    let mut look = claim("b", &["gpu-0"]);
+    look.devices
+        .as_mut()
+        .unwrap()
+        .first_mut()
+        .unwrap()
+        .admin_access = true;
+    let call = node.prepare(look);
+    assert_eq!(node.prepared(call).len(), 1);
+}
+
+#[test]
+fn a_gpu_with_a_process_that_no_claim_accounts_for_is_not_given_away() {
+    let mut node = Node::new(None);
+    node.in_use = InUse::Yes("process 4242".to_owned());
+    let call = node.prepare(claim("a", &["gpu-0"]));
+    node.pass(10 * SECOND);
+    assert_eq!(node.answered(call), None);
+    node.in_use = InUse::No;
+    node.pass(SECOND);
+    assert_eq!(node.prepared(call).len(), 1);
+}
