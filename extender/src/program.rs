@@ -67,7 +67,7 @@ pub fn authority(client: kube::Client, namespace: &str, secret: &str) -> Authori
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let program = Program::start("muster-extender", env!("CARGO_PKG_VERSION"), &args.serve).await?;
     let listening = program.readiness.condition("https server");
-    let picture = feed::spawn(&program, &program.watch_client().await?);
+    let picture = feed::spawn(&program, program.watch_client().await?);
     let extender = Extender {
         picture,
         readiness: program.readiness.clone(),

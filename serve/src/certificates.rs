@@ -6,6 +6,12 @@
 //! number of replicas agree without talking: a new authority is *trusted* at once and *issues* only after
 //! [`Policy::overlap_seconds`]; an old one is dropped only when its successor has issued for a leaf's whole life.
 //!
+//! The overlap is no proof that the bundle has spread: whoever spreads it must have worked once in that day. The leader
+//! compares the webhooks' bundle every few seconds (`ca_bundle` of the controller), so what it takes for a leaf that the
+//! API server does not trust is a whole day without any leader, and that day the one after an authority was made, once
+//! in eight months. GPU pods are refused then (their owners try again) until a leader has come back and repaired
+//! the bundle, seconds later; without one none of them could have been admitted either.
+//!
 //! Time is the wall clock (certificates know no other), in seconds since the Unix epoch; the margins are days, so
 //! a clock that jumps by hours changes nothing.
 

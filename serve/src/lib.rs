@@ -2,7 +2,7 @@
 //!
 //! * [`program`]: start, background tasks and shutdown of one program, in one place.
 //! * [`client`]: clients of the API server with the limits that kube does not set by itself.
-//! * [`watch`]: one watched kind as a stream of changes and whole lists.
+//! * [`watch`]: one watched kind as a stream of changes and whole lists; [`mirror`]: a value that several keep.
 //! * [`server`]: an HTTP(S) server that outlives slow clients and large bodies; [`tls`]: its certificates, replaced while it runs.
 //! * [`certificates`], [`authority_secret`], [`certificate_source`]: where certificates come from.
 //! * [`lease`]: leader election by local, monotonic observation. It elects; it does not fence.
@@ -18,6 +18,7 @@ pub mod certificates;
 pub mod client;
 pub mod lease;
 pub mod metrics;
+pub mod mirror;
 pub mod program;
 pub mod readiness;
 pub mod server;
