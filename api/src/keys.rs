@@ -40,6 +40,9 @@ pub const ATTEMPT: &str = "muster.dev/attempt";
 pub const GANG_NAME: &str = "muster.dev/gang-name";
 /// Pod annotation, written by the controller only: `pinned`, `scored` or `any`.
 pub const PLACEMENT: &str = "muster.dev/placement";
+/// Pod annotation, written by the controller: how often the kubelet was asked to look at the pod again. A changed
+/// annotation is what makes it.
+pub const NUDGES: &str = "muster.dev/nudges";
 /// The annotations that only the controller writes.
 pub const CONTROLLER_ANNOTATIONS: [&str; 4] = [RANK, ATTEMPT, GANG_NAME, PLACEMENT];
 

@@ -26,9 +26,10 @@ use crate::{charge::Charge, gang::NodeRanks, reason::Reason};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct LedgerSpec {
-    /// Raised by one by each controller that takes over. Nobody writes over a higher one.
+    /// Raised by each controller that takes over; 0 while nobody has. The first one is above the resourceVersion under which
+    /// the object was made, so that no epoch comes twice where an earlier Ledger was lost. Nobody writes over a higher one.
     pub leader_epoch: i64,
-    /// Raised by one by each write that adds intents.
+    /// Raised by one by each write that adds intents; 0: nothing was committed to this object yet.
     pub sequence: i64,
     /// What is committed and not yet fully carried out, in the order of commitment. There are no totals.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -157,4 +157,17 @@ mod tests {
             assert_eq!(serde_json::to_value(reason).unwrap(), reason.as_str());
         }
     }
+
+    #[test]
+    fn every_reason_is_explained_to_users() {
+        let page = include_str!("../../docs/reasons.md");
+        let schema = serde_json::to_value(schemars::schema_for!(Reason)).unwrap();
+        let names = schema["oneOf"].as_array().unwrap();
+        assert!(names.len() > 30, "{schema}");
+        for name in names {
+            let name = name["const"].as_str().unwrap();
+            let row = format!("| `{name}` |");
+            assert_eq!(page.matches(&row).count(), 1, "a row of {name}");
+        }
+    }
 }

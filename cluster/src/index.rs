@@ -14,6 +14,7 @@ mod observe;
 mod pods;
 mod refresh;
 mod requests;
+mod shorthand;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -133,6 +134,8 @@ pub struct Index {
     pools: Pools,
     /// Pods that the engine knows a hold of, by UID.
     held: BTreeSet<String>,
+    /// Pods whose claim template the API server refuses, with its answer.
+    refused_templates: BTreeMap<NamespacedName, String>,
 
     // Derived.
     selectors: Selectors,
@@ -212,6 +215,7 @@ impl Index {
             gangs_by_owner: Links::default(),
             pools: Pools::default(),
             held: BTreeSet::new(),
+            refused_templates: BTreeMap::new(),
             selectors: Selectors::default(),
             filters: NodeFilters::default(),
             requests: Requests::default(),
@@ -264,11 +268,6 @@ impl Index {
         mem::take(&mut self.changed_gangs)
     }
 
-    /// When [`Index::refresh`] has to be called next though nothing changes: a grace time ends.
-    pub fn wakes_at(&self) -> Option<engine::Timestamp> {
-        self.views.wakes_at()
-    }
-
     /// Refreshes, and returns what the engine has to be told about Teams, Cohorts, Flavors, Topologies
     /// and nodes since the last call: only what differs from what was returned before. Gangs and
     /// holds are the protocol's to tell. Gangs that this refresh touched are returned by the next
@@ -292,6 +291,11 @@ impl Index {
         if let (true, Some(node)) = (changed, node.map(str::to_owned)) {
             self.touched.nodes.insert(node);
         }
+    }
+
+    /// Whether the engine knows a hold of the pod, as far as it was said.
+    pub fn has_hold(&self, pod: &str) -> bool {
+        self.held.contains(pod)
     }
 
     fn namespace_team(&self, namespace: &str) -> NamespaceTeam {

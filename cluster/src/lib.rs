@@ -4,7 +4,8 @@
 //!   here, once. Pods become gangs ([`gangs`], handed over as [`formed`]), claims device requests
 //!   ([`claims`], [`selectors`]), nodes and ResourceSlices engine nodes ([`nodes`], [`pools`],
 //!   [`node_filter`]), quota limits engine amounts ([`limits`], [`quantity`]). What is not understood
-//!   is told with its field ([`not_understood`]), never guessed.
+//!   is told with its field ([`not_understood`]), never guessed. What users may say instead of a claim is
+//!   the [`shorthand`].
 //! * The **definition of *managed*** ([`managed`]), from which webhook and wall are generated too.
 //! * The **index** ([`index`]): the watch-fed picture of the cluster, kept by [`object::Change`]s.
 //! * The **protocol** ([`protocol`]): who may write what, and in which order, as a state machine that
@@ -29,6 +30,9 @@ pub mod pools;
 pub mod protocol;
 pub mod quantity;
 pub mod selectors;
+pub mod shorthand;
+pub mod stable_suffix;
+pub mod whole_number;
 
 #[cfg(test)]
 mod testing;

@@ -292,8 +292,8 @@ fn is_tainted(device: &Device) -> bool {
         .any(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"))
 }
 
-/// Bytes of memory. Drivers that publish none, or what is no quantity, count as none.
-fn memory(driver: &str, device: &Device) -> Amount {
+/// Bytes of memory of a device. Drivers that publish none, or what is no quantity, count as none.
+pub fn memory(driver: &str, device: &Device) -> Amount {
     let capacity = device.capacity.as_ref();
     let given = capacity.and_then(|capacity| {
         capacity
@@ -304,7 +304,8 @@ fn memory(driver: &str, device: &Device) -> Amount {
     Amount(bytes.unwrap_or(0))
 }
 
-fn attribute<'a>(driver: &str, device: &'a Device, name: &str) -> Option<&'a DeviceAttribute> {
+/// An attribute of a device by its name within the driver's domain.
+pub fn attribute<'a>(driver: &str, device: &'a Device, name: &str) -> Option<&'a DeviceAttribute> {
     let attributes = device.attributes.as_ref()?;
     attributes
         .get(&format!("{driver}/{name}"))

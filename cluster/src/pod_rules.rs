@@ -6,7 +6,7 @@
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use muster_api::keys;
 
-use crate::{managed::ManagedPods, not_understood::NotUnderstood, quantity};
+use crate::{managed::ManagedPods, not_understood::NotUnderstood, quantity, shorthand::Shorthand};
 
 /// The first rule by which the planner could plan a node that kube-scheduler then refuses, if there
 /// is one: host ports, required affinity between pods, spreading that must hold, devices of a device
@@ -119,11 +119,12 @@ fn device_plugin(spec: &PodSpec, managed: &ManagedPods) -> Option<NotUnderstood>
 
 /// The webhook turns the shorthand into a claim; a pod that came past it has none.
 fn shorthand(pod: &Pod, spec: &PodSpec) -> Option<NotUnderstood> {
-    if spec
-        .resource_claims
-        .as_ref()
-        .is_some_and(|claims| !claims.is_empty())
-    {
+    let shorthand = match Shorthand::of_pod(pod) {
+        Ok(shorthand) => shorthand?,
+        Err(error) => return Some(error),
+    };
+    let mut claims = spec.resource_claims.iter().flatten();
+    if claims.any(|claim| *claim == shorthand.reference()) {
         return None;
     }
     let annotations = pod.metadata.annotations.as_ref()?;
@@ -132,7 +133,7 @@ fn shorthand(pod: &Pod, spec: &PodSpec) -> Option<NotUnderstood> {
         .find(|key| annotations.contains_key(**key))?;
     Some(NotUnderstood::new(
         format!("metadata.annotations[{key}]"),
-        "no claim was made from it; create the pod anew, or give it spec.resourceClaims",
+        "no claim was made from it; create the pod anew, or give it spec.resourceClaims instead",
     ))
 }
 

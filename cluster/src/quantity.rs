@@ -78,25 +78,28 @@ pub fn resource(name: &str) -> Resource {
     }
 }
 
-fn written_bytes(bytes: i64) -> String {
-    if bytes == 0 {
-        return "0".to_owned();
-    }
-    // No binary suffix above Ei fits into 63 bits.
-    [
-        (60, "Ei"),
-        (50, "Pi"),
-        (40, "Ti"),
-        (30, "Gi"),
-        (20, "Mi"),
-        (10, "Ki"),
-    ]
-    .into_iter()
-    .find(|(shift, _)| bytes % (1_i64 << shift) == 0)
-    .map_or_else(
-        || bytes.to_string(),
-        |(shift, suffix)| format!("{}{suffix}", bytes / (1_i64 << shift)),
-    )
+/// Writes bytes as people write them: with the larger of the two suffixes that leave a whole number, binary or
+/// decimal; of equals the binary.
+pub fn written_bytes(bytes: i64) -> String {
+    const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+    const DECIMAL: [&str; 7] = ["", "k", "M", "G", "T", "P", "E"];
+    // Six steps of either kind fit into 63 bits.
+    let whole = |base: i64| {
+        let mut rest = bytes;
+        let mut steps = 0;
+        while rest != 0 && rest % base == 0 {
+            rest /= base;
+            steps += 1;
+        }
+        (rest, steps)
+    };
+    let (binary, decimal) = (whole(1024), whole(1000));
+    let ((number, steps), suffixes) = if decimal.1 > binary.1 {
+        (decimal, DECIMAL)
+    } else {
+        (binary, BINARY)
+    };
+    format!("{number}{}", suffixes[steps])
 }
 
 fn error(text: &str, field: &str, cause: QuantityFault) -> QuantityError {
@@ -268,6 +271,10 @@ mod tests {
             ("vram", 640 << 30, "640Gi"),
             ("vram", (1 << 30) + 1, "1073741825"),
             ("memory", 3 << 20, "3Mi"),
+            ("memory", 512_000, "500Ki"),
+            ("vram", 80_000_000_000, "80G"),
+            ("vram", 81_559 << 20, "81559Mi"),
+            ("vram", 0, "0"),
             ("rdma/hca", 4, "4"),
         ] {
             assert_eq!(written(&resource(name), Amount(amount)).0, text);

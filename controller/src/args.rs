@@ -36,7 +36,7 @@ pub struct Cli {
 pub enum Command {
     /// Runs the controller (the default).
     Run(RunArgs),
-    /// Prints the configuration that kube-scheduler is to be started with, certificates inline.
+    /// Prints the configuration that kube-scheduler is to be started with, certificates inline or as files.
     SchedulerConfig(SchedulerConfigArgs),
 }
 
@@ -199,6 +199,12 @@ pub struct SchedulerConfigArgs {
     /// Name that the extender's certificate is checked for; the URL's host without.
     #[arg(long, env = "MUSTER_EXTENDER_SERVER_NAME", value_name = "NAME")]
     pub server_name: Option<String>,
+
+    /// Directory on the scheduler's machine that holds ca.crt, client.crt and client.key: the configuration then names
+    /// these files, and says how to write them from the Secret, instead of carrying their content. kube-scheduler logs its
+    /// configuration, the client's private key with it, from --v=2 on.
+    #[arg(long, value_name = "DIR")]
+    pub tls_files: Option<PathBuf>,
 
     /// Kubeconfig file that kube-scheduler itself uses, as a path on its machine.
     #[arg(long, value_name = "PATH")]

@@ -1,31 +1,91 @@
 //! Places where a test makes the process die. Compiled in only with the feature `failpoints`, and inert even
-//! then unless the environment variable `MUSTER_FAILPOINT` names one.
-//!
-//! * `after-ledger-commit`: intents are in the Ledger, nothing else is written.
-//! * `after-first-permit`: a permit is written, no pod is patched.
-//! * `after-gang-status-before-ungate`: everything of an attempt is written, no pod of it is ungated.
-//! * `after-first-ungate`: one pod is ungated, others may be.
-//! * `before-second-ungate`: exactly one pod is ungated.
+//! then unless the environment variable `MUSTER_FAILPOINT` names one. A name that is none is refused at the start: a test
+//! that waits for a death that never comes should not have to find out why.
 
 use std::{
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::Duration,
 };
 
+use anyhow::Context;
 use muster_cluster::protocol::Write;
 
 /// Writes are sent side by side; a second one waits this long before it dies, so that the first is answered.
 const FIRST_IS_ANSWERED: Duration = Duration::from_millis(500);
 
+/// The failpoint that this process dies at.
+static ARMED: OnceLock<Failpoint> = OnceLock::new();
+
+/// A place to die at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failpoint {
+    /// Intents are in the Ledger, nothing else is written.
+    AfterLedgerCommit,
+    /// A permit is written, no pod is patched.
+    AfterFirstPermit,
+    /// Everything of an attempt is written, no pod of it is ungated.
+    AfterGangStatusBeforeUngate,
+    /// One pod is ungated, others may be.
+    AfterFirstUngate,
+    /// Exactly one pod is ungated.
+    BeforeSecondUngate,
+}
+
+impl Failpoint {
+    const ALL: [(&str, Self); 5] = [
+        ("after-ledger-commit", Self::AfterLedgerCommit),
+        ("after-first-permit", Self::AfterFirstPermit),
+        (
+            "after-gang-status-before-ungate",
+            Self::AfterGangStatusBeforeUngate,
+        ),
+        ("after-first-ungate", Self::AfterFirstUngate),
+        ("before-second-ungate", Self::BeforeSecondUngate),
+    ];
+
+    fn named(name: &str) -> anyhow::Result<Self> {
+        let known = Self::ALL.iter().find(|(known, _)| *known == name);
+        known.map(|(_, failpoint)| *failpoint).with_context(|| {
+            let names = Self::ALL.map(|(name, _)| name).join(", ");
+            format!("MUSTER_FAILPOINT {name} is none of {names}")
+        })
+    }
+
+    fn is_armed(self) -> bool {
+        ARMED.get() == Some(&self)
+    }
+
+    fn die_here(self) {
+        if self.is_armed() {
+            tracing::error!(failpoint = ?self, "dying on purpose");
+            std::process::abort();
+        }
+    }
+}
+
+/// Arms the failpoint that the environment names, if it does.
+pub(crate) fn arm() -> anyhow::Result<()> {
+    let name = std::env::var("MUSTER_FAILPOINT").unwrap_or_default();
+    if !name.is_empty() {
+        let failpoint = Failpoint::named(&name)?;
+        ARMED.get_or_init(|| failpoint);
+    }
+    Ok(())
+}
+
 /// Dies if the named failpoint lies right before this write, which is not sent.
 pub(crate) fn before(write: &Write) {
     static UNGATED_BEFORE: AtomicBool = AtomicBool::new(false);
     if is_ungating(write) {
-        die_at("after-gang-status-before-ungate");
-        if UNGATED_BEFORE.swap(true, Ordering::Relaxed) && is_named("before-second-ungate") {
+        Failpoint::AfterGangStatusBeforeUngate.die_here();
+        if UNGATED_BEFORE.swap(true, Ordering::Relaxed) && Failpoint::BeforeSecondUngate.is_armed()
+        {
             thread::sleep(FIRST_IS_ANSWERED);
-            die_at("before-second-ungate");
+            Failpoint::BeforeSecondUngate.die_here();
         }
     }
 }
@@ -34,14 +94,14 @@ pub(crate) fn before(write: &Write) {
 pub(crate) fn after(write: &Write) {
     match write {
         Write::ReplaceLedger { spec, .. } if !spec.intents.is_empty() => {
-            die_at("after-ledger-commit");
+            Failpoint::AfterLedgerCommit.die_here();
         }
         Write::CreateNodeDevices { spec, .. } | Write::ReplaceNodeDevices { spec, .. }
             if spec.permits.iter().any(|permit| !permit.withdrawn) =>
         {
-            die_at("after-first-permit");
+            Failpoint::AfterFirstPermit.die_here();
         }
-        write if is_ungating(write) => die_at("after-first-ungate"),
+        write if is_ungating(write) => Failpoint::AfterFirstUngate.die_here(),
         _ => {}
     }
 }
@@ -58,13 +118,20 @@ fn is_ungating(write: &Write) -> bool {
     })
 }
 
-fn die_at(failpoint: &str) {
-    if is_named(failpoint) {
-        tracing::error!(failpoint, "dying on purpose");
-        std::process::abort();
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn is_named(failpoint: &str) -> bool {
-    std::env::var("MUSTER_FAILPOINT").as_deref() == Ok(failpoint)
+    #[test]
+    fn a_name_that_is_no_failpoint_is_refused_with_those_that_are() {
+        for (name, failpoint) in Failpoint::ALL {
+            assert_eq!(Failpoint::named(name).unwrap(), failpoint);
+        }
+        let error = Failpoint::named("after-first-unagte").unwrap_err();
+        let message = error.to_string();
+        assert!(
+            message.contains("after-first-ungate, before-second-ungate"),
+            "{message}"
+        );
+    }
 }

@@ -3,6 +3,9 @@
 //! Each kind has one watch at a time. [`Feed::reopen`] closes it and opens another, whose first change is the
 //! whole list, read from the store and not from a cache; what the closed one had still to say is dropped
 //! (generations). So once a list asked for has come, nothing from before it follows.
+//!
+//! A leader concludes from what is not there: what no Gang and no permit names is free. So a list of which an object
+//! cannot be decoded (another version of Muster wrote it, say) is not told, and nobody leads, until it can be.
 
 use std::{collections::BTreeMap, fmt::Debug, sync::Arc};
 
@@ -151,7 +154,7 @@ impl Feed {
         let config = Config::default()
             .timeout(WATCH_SECONDS)
             .list_semantic(ListSemantic::MostRecent);
-        let task = tokio::spawn(watch::run(
+        let task = tokio::spawn(watch::run_whole(
             api,
             config,
             self.metrics.clone(),

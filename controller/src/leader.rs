@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 #[cfg(feature = "failpoints")]
 use crate::failpoint;
 use crate::{
+    claim_templates,
     feed::Feed,
     metrics::{Census, ControllerMetrics},
     outcome,
@@ -60,6 +61,10 @@ pub struct Leader {
     pub leadership: watch::Receiver<Leadership>,
     /// Whether pods may be released, as far as extenders go.
     pub extender_ready: watch::Receiver<bool>,
+    /// Is told of pods, for the claim templates of their shorthand.
+    pub waiting_for_templates: claim_templates::Waiting,
+    /// Which of those templates cannot be made.
+    pub refused_templates: watch::Receiver<claim_templates::Refused>,
     /// When the program is to stop.
     pub stop: CancellationToken,
 }
@@ -70,8 +75,8 @@ pub enum End {
     /// The lease could not be renewed in time, or another replica holds it.
     #[error("the lease is lost; a fresh process is to follow")]
     LeaseLost,
-    /// A newer leader has written.
-    #[error("{} carries epoch {}, this leader's is {}: somebody else leads", .0.object, .0.epoch, .0.own)]
+    /// A newer leader has written, or what this one commits to is gone.
+    #[error("{0}")]
     Superseded(ExitReason),
     /// An effect broke off.
     #[error("an effect broke off: {0}")]
@@ -88,10 +93,12 @@ impl Leader {
             metrics,
             mut leadership,
             mut extender_ready,
+            waiting_for_templates,
+            mut refused_templates,
             stop,
         } = self;
         metrics.set_leading(true);
-        let mut work = Work::new(machine, performer, metrics);
+        let mut work = Work::new(machine, performer, metrics, waiting_for_templates);
         let mut tick = tokio::time::interval(POLL_INTERVAL);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -102,6 +109,10 @@ impl Leader {
                     return Err(End::LeaseLost);
                 }
                 Some(performed) = work.under_way.join_next() => work.settle(performed?),
+                Ok(()) = refused_templates.changed() => {
+                    let refused = refused_templates.borrow_and_update().clone();
+                    work.machine.note_refused_templates(refused);
+                }
                 change = feed.next() => work.observe(change),
                 Ok(()) = extender_ready.changed() => {}
                 _ = tick.tick() => {}
@@ -127,6 +138,7 @@ struct Work {
     performer: Performer,
     metrics: ControllerMetrics,
     census: Census,
+    waiting_for_templates: claim_templates::Waiting,
     started_at: Instant,
     /// Lists that the machine asked for and that have not come yet.
     lists: BTreeMap<Kind, EffectId>,
@@ -137,12 +149,18 @@ struct Work {
 }
 
 impl Work {
-    fn new(machine: Machine, performer: Performer, metrics: ControllerMetrics) -> Self {
+    fn new(
+        machine: Machine,
+        performer: Performer,
+        metrics: ControllerMetrics,
+        waiting_for_templates: claim_templates::Waiting,
+    ) -> Self {
         Self {
             machine,
             performer,
             census: Census::new(metrics.clone()),
             metrics,
+            waiting_for_templates,
             started_at: Instant::now(),
             lists: BTreeMap::new(),
             owed: VecDeque::new(),
@@ -169,6 +187,7 @@ impl Work {
             Change::Is(_) | Change::Gone(_) => None,
         };
         self.census.observe(&change);
+        self.waiting_for_templates.observe(&change);
         self.machine.observe(change);
         if let Some(id) = list {
             self.machine.settle(id, Outcome::Done(None));
@@ -181,12 +200,8 @@ impl Work {
             self.events_under_way -= 1;
         }
         self.metrics.settled(&effect.write, &outcome);
-        // What was written is known at once; the watch tells it again.
-        if let Outcome::Done(Some(object)) = &outcome {
-            let change = Change::Is(object.clone());
-            self.census.observe(&change);
-            self.machine.observe(change);
-        }
+        // Never observed: what is seen comes from the watches alone, in their order. Told out of turn, an object that
+        // was made anew under a name would be taken for gone with its predecessor.
         self.machine.settle(effect.id, outcome);
     }
 
@@ -297,6 +312,8 @@ mod tests {
             metrics: ControllerMetrics::register(&metrics),
             leadership,
             extender_ready: watch::channel(true).1,
+            waiting_for_templates: claim_templates::Waiting::default(),
+            refused_templates: watch::channel(claim_templates::Refused::new()).1,
             stop: CancellationToken::new(),
         };
         (leader, lease)

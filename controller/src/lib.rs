@@ -3,7 +3,8 @@
 //! All decisions are made in `muster-engine`, all protocol in `muster_cluster::protocol`; this crate is what
 //! remains: watches in ([`feed`]), writes out ([`perform`], [`outcome`]), one task between them that owns
 //! the machine ([`leader`]). Beside it stand what a leader keeps right by other means: the webhooks' CA bundle
-//! ([`ca_bundle`]) and whether an extender answers ([`extender_probe`]).
+//! ([`ca_bundle`]), the claim templates of the shorthand ([`claim_templates`]), and whether an extender answers
+//! ([`extender_probe`]).
 //!
 //! **Invariant: one task owns the machine**, so that what it observes, decides and is told has one order.
 //! **Invariant: a replica leads at most once.** It never goes back to following: what it knew is worth nothing
@@ -11,6 +12,7 @@
 
 pub mod args;
 pub mod ca_bundle;
+pub mod claim_templates;
 pub mod extender_probe;
 pub mod feed;
 pub mod leader;

@@ -1,4 +1,11 @@
 //! `run`: follows until the lease is ours, leads until it is not, then ends.
+//!
+//! **Ready** (`/readyz`) means that this replica could lead: it is started, and every watch has told its first list. A
+//! follower is ready like a leader, so that a rollout waits for a replica that can take over, and the disruption budget
+//! counts it; nobody sends it work, so readiness need not say who leads, nor whether anybody does. That is what the
+//! metric `muster_leading` is for: it adds up to 1 over the replicas, and to 0 while nobody leads (an outage of
+//! admissions, which a restart of what is ready would not end). A leader with `muster_leader_epoch` 0 is still taking
+//! over.
 
 use anyhow::Context;
 use muster_cluster::protocol::Machine;
@@ -10,12 +17,14 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    args::RunArgs, ca_bundle::CaBundleKeeper, extender_probe, feed::Feed, leader::Leader,
-    metrics::ControllerMetrics, perform::Performer,
+    args::RunArgs, ca_bundle::CaBundleKeeper, claim_templates, extender_probe, feed::Feed,
+    leader::Leader, metrics::ControllerMetrics, perform::Performer,
 };
 
 /// Runs the controller until it is told to stop or must not lead any more.
 pub async fn run(args: RunArgs) -> anyhow::Result<()> {
+    #[cfg(feature = "failpoints")]
+    crate::failpoint::arm()?;
     let program =
         Program::start("muster-controller", env!("CARGO_PKG_VERSION"), &args.serve).await?;
     let metrics = ControllerMetrics::register(&program.metrics);
@@ -49,7 +58,12 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
             return Ok(());
         }
         let stop = shutdown.token().clone();
-        shutdown.spawn(stop.run_until_cancelled_owned(keeper.keep(writes.clone())));
+        shutdown.spawn(
+            stop.clone()
+                .run_until_cancelled_owned(keeper.keep(writes.clone())),
+        );
+        let (templates, waiting_for_templates, refused_templates) = claim_templates::Keeper::new();
+        shutdown.spawn(stop.run_until_cancelled_owned(templates.keep(writes.clone())));
         let leader = Leader {
             feed,
             machine,
@@ -57,6 +71,8 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
             metrics,
             leadership,
             extender_ready,
+            waiting_for_templates,
+            refused_templates,
             stop: shutdown.token().clone(),
         };
         leader.lead().await

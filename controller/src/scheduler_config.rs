@@ -1,19 +1,30 @@
-//! `scheduler-config`: the configuration that kube-scheduler is started with, certificates inline.
+//! `scheduler-config`: the configuration that kube-scheduler is started with, certificates inline or as files.
+//!
+//! Inline is the default: one file, and nothing that can be out of step with it. But kube-scheduler logs the whole of it
+//! from `--v=2` on. The key opens nothing but the extender, which only answers questions; who would rather not have it
+//! in a log takes files.
 //!
 //! What is fixed here is what safety hangs on, and is therefore no flag: `nodeCacheCapable` (names, not whole nodes),
 //! `ignorable: false` (an extender that is down holds its pods, it does not free them), the marker as the only
 //! managed resource (all other pods never meet us), `httpTimeout` 1 s (the scheduler is serial), and a CA
 //! (without one, kube-scheduler silently turns verification off).
 
-use std::{io::Write, path::PathBuf};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, ensure};
 use k8s_openapi::ByteString;
 use muster_api::keys;
 use muster_serve::{
-    authority_secret::{Authorities, AuthoritySecret, SecretReference},
+    authority_secret::{
+        AUTHORITIES, Authorities, AuthoritySecret, BUNDLE, CLIENT_CERTIFICATE, CLIENT_KEY,
+        SecretReference,
+    },
     certificates::Policy,
     client,
+    tls::CertificateAndKey,
 };
 use serde::Serialize;
 
@@ -46,10 +57,11 @@ pub fn configuration(
 ) -> anyhow::Result<String> {
     let SchedulerConfigArgs {
         kubeconfig: _,
-        namespace: _,
+        namespace,
         extender_ca_secret,
         extender_url,
         server_name,
+        tls_files,
         scheduler_kubeconfig,
         scheduler_name,
         leader_elect,
@@ -77,7 +89,10 @@ pub fn configuration(
         .client
         .as_ref()
         .with_context(|| format!("Secret {extender_ca_secret} holds no client certificate"))?;
-    let data = |pem: &str| ByteString(pem.as_bytes().to_vec());
+    let certificates = match &tls_files {
+        None => Certificates::inline(authorities, client),
+        Some(directory) => Certificates::files(directory)?,
+    };
     let configuration = Configuration {
         api_version: "kubescheduler.config.k8s.io/v1",
         kind: "KubeSchedulerConfiguration",
@@ -100,9 +115,7 @@ pub fn configuration(
             enable_https: true,
             tls_config: TlsConfig {
                 server_name,
-                ca_data: data(&authorities.set.bundle_pem()),
-                cert_data: data(&client.certificate_pem),
-                key_data: data(&client.key_pem),
+                certificates,
             },
             http_timeout: "1s",
             node_cache_capable: true,
@@ -117,7 +130,30 @@ pub fn configuration(
         prefer_block_scalars: false,
         compact_list_indent: false,
     };
-    Ok(serde_saphyr::to_string_with_options(&configuration, style)?)
+    let text = serde_saphyr::to_string_with_options(&configuration, style)?;
+    let hint = tls_files.map_or_else(String::new, |directory| {
+        how_to_write(&directory, &namespace, &extender_ca_secret)
+    });
+    Ok(hint + &text)
+}
+
+/// As a comment before the configuration: the way of the three files from the Secret to the scheduler's machine. The
+/// Secret is not to be mounted whole: it holds the authority's own key, too.
+fn how_to_write(directory: &Path, namespace: &str, secret: &str) -> String {
+    let directory = directory.display();
+    format!(
+        "\
+# The files of tlsConfig are these keys of the Secret {namespace}/{secret}:
+#
+#   for file in {BUNDLE} {CLIENT_CERTIFICATE} {CLIENT_KEY}; do
+#     kubectl -n {namespace} get secret {secret} -o go-template=\"{{{{index .data \\\"$file\\\" | base64decode}}}}\" > {directory}/$file
+#   done
+#   chmod 600 {directory}/{CLIENT_KEY}
+#
+# Where kube-scheduler runs in a pod of this cluster, mount them instead, and list them in `items`: the Secret also
+# holds {AUTHORITIES}, the private key of the authority, which the scheduler must not have.
+"
+    )
 }
 
 #[derive(Serialize)]
@@ -177,9 +213,51 @@ struct Extender {
 struct TlsConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     server_name: Option<String>,
-    ca_data: ByteString,
-    cert_data: ByteString,
-    key_data: ByteString,
+    #[serde(flatten)]
+    certificates: Certificates,
+}
+
+/// The authority's certificate, and the scheduler's own with its key.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Certificates {
+    #[serde(rename_all = "camelCase")]
+    Inline {
+        ca_data: ByteString,
+        cert_data: ByteString,
+        key_data: ByteString,
+    },
+    #[serde(rename_all = "camelCase")]
+    Files {
+        ca_file: PathBuf,
+        cert_file: PathBuf,
+        key_file: PathBuf,
+    },
+}
+
+impl Certificates {
+    fn inline(authorities: &Authorities, client: &CertificateAndKey) -> Self {
+        let data = |pem: &str| ByteString(pem.as_bytes().to_vec());
+        Self::Inline {
+            ca_data: data(&authorities.set.bundle_pem()),
+            cert_data: data(&client.certificate_pem),
+            key_data: data(&client.key_pem),
+        }
+    }
+
+    /// kube-scheduler takes a relative path from wherever it was started.
+    fn files(directory: &Path) -> anyhow::Result<Self> {
+        ensure!(
+            directory.is_absolute(),
+            "--tls-files {}: must be an absolute path",
+            directory.display()
+        );
+        Ok(Self::Files {
+            ca_file: directory.join(BUNDLE),
+            cert_file: directory.join(CLIENT_CERTIFICATE),
+            key_file: directory.join(CLIENT_KEY),
+        })
+    }
 }
 
 #[derive(Serialize)]
@@ -191,7 +269,7 @@ struct ManagedResource {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use muster_serve::{certificates::AuthoritySet, tls::CertificateAndKey};
+    use muster_serve::certificates::AuthoritySet;
     use serde_json::Value;
 
     use super::*;
@@ -266,8 +344,33 @@ extenders:
     }
 
     #[test]
+    fn with_files_no_key_is_in_the_configuration_and_it_says_where_they_come_from() {
+        let args = args(&[
+            "--extender-url=https://127.0.0.1:9443/scheduler",
+            "--tls-files=/etc/kubernetes/muster",
+            "--namespace=gpus",
+        ]);
+        let text = configuration(&args, &authorities()).unwrap();
+        let read: Value = serde_saphyr::from_str(&text).unwrap();
+        assert_eq!(
+            read["extenders"][0]["tlsConfig"],
+            serde_json::json!({
+                "caFile": "/etc/kubernetes/muster/ca.crt",
+                "certFile": "/etc/kubernetes/muster/client.crt",
+                "keyFile": "/etc/kubernetes/muster/client.key",
+            })
+        );
+        let hint = r#"kubectl -n gpus get secret muster-extender-ca -o go-template="{{index .data \"$file\" | base64decode}}" > /etc/kubernetes/muster/$file"#;
+        assert!(text.contains(hint), "{text}");
+    }
+
+    #[test]
     fn what_kube_scheduler_would_refuse_or_not_verify_is_refused_here() {
         for (flags, word) in [
+            (
+                vec!["--extender-url=https://a/scheduler", "--tls-files=muster"],
+                "absolute path",
+            ),
             (
                 vec!["--extender-url=http://127.0.0.1:9443/scheduler"],
                 "https://",

@@ -451,6 +451,27 @@ fn who_would_fit_once_the_last_proof_is_there_waits_for_release() {
     assert_eq!(admitted(&state.decide(NOW)), ["g"]);
 }
 
+/// As a driver taints what it holds without a permit: not the taint is what the gang waits for.
+#[test]
+fn devices_that_are_unusable_because_they_are_held_are_waited_for_as_a_release() {
+    let mut tainted = nodes(1);
+    for device in &mut tainted[0].devices {
+        device.usable = false;
+    }
+    for (held, expects_release) in [(0..8, true), (0..7, false)] {
+        let mut state = state(tainted.clone(), vec![team("a", None, limit(8))]);
+        let held: Vec<usize> = held.collect();
+        let mut ending = hold("p", "a", "n0", &held);
+        ending.releasing = true;
+        state.apply(Update::Hold(ending));
+        submit(&mut state, gangs("a", "g:8"));
+        state.decide(NOW);
+        let told = why(&state, "g");
+        let is_release = matches!(told, Why::Release { pods: 1, .. });
+        assert_eq!(is_release, expects_release, "{held:?}: {told:?}");
+    }
+}
+
 #[test]
 fn an_admission_is_held_until_it_is_told_or_undone() {
     let mut state = state(nodes(1), vec![team("a", None, limit(8))]);

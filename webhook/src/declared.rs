@@ -2,11 +2,14 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use muster_api::{Reason, keys};
+use muster_cluster::{
+    shorthand::{InvalidShorthand, Shorthand},
+    whole_number,
+};
 
 use crate::{
     facts::Facts,
     finding::{Findings, listed, quoted},
-    whole_number,
 };
 
 /// Prefix of every key of Muster.
@@ -66,10 +69,14 @@ impl<'a> Declared<'a> {
         )
     }
 
-    /// Checks every key of Muster.
+    /// The shorthand for a claim, or all that is wrong with it.
+    pub fn shorthand(&self) -> Result<Option<Shorthand>, Vec<InvalidShorthand>> {
+        Shorthand::read(self.metadata.annotations.as_ref())
+    }
+
+    /// Checks every key of Muster but the shorthand, which says something about the rest of the pod too.
     pub fn check(&self, namespace: &str, facts: &Facts, findings: &mut Findings) {
         self.check_controller_annotations(findings);
-        self.check_shorthand(findings);
         self.check_gang(findings);
         self.check_tier(namespace, facts, findings);
         self.check_topology(facts, findings);
@@ -84,19 +91,6 @@ impl<'a> Declared<'a> {
                     Reason::NotPermitted,
                     self.annotation_path(key),
                     "is written by muster-controller only: leave it out",
-                );
-            }
-        }
-    }
-
-    /// A shorthand that were ignored would start the pod without GPUs.
-    fn check_shorthand(&self, findings: &mut Findings) {
-        for key in keys::SHORTHAND {
-            if self.annotation(key).is_some() {
-                findings.error(
-                    Reason::InvalidValue,
-                    self.annotation_path(key),
-                    "not supported yet: ask for devices by spec.resourceClaims with a ResourceClaimTemplate",
                 );
             }
         }

@@ -2,13 +2,18 @@
 //!
 //! **It may be late.** So nothing is refused because something is missing here that a user may have made a
 //! moment ago and that the engine judges again: an unknown Team, Flavor or Cohort is no error. The
-//! exceptions (a tier or a topology level that does not exist) are things that an administrator makes long
-//! before, and a second try succeeds.
+//! exceptions (a tier, a topology level, a GPU with that much memory that does not exist) are things that an
+//! administrator makes long before, and a second try succeeds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::{api::core::v1::Namespace, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::{
+    api::{core::v1::Namespace, resource::v1::ResourceSlice},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use muster_api::{Cohort, PriorityTier, Team, TeamSpec, Topology, keys};
+
+use crate::gpus::Gpus;
 
 /// The level that every Topology ends with.
 pub const NODE_LEVEL: &str = "node";
@@ -26,6 +31,8 @@ pub struct Facts {
     pub tiers: BTreeSet<String>,
     /// Levels of each Topology, outermost first.
     pub levels_of_topology: BTreeMap<String, Vec<String>>,
+    /// GPUs of our driver.
+    pub gpus: Gpus,
 }
 
 impl Facts {
@@ -128,6 +135,18 @@ impl Fact for Topology {
     }
     fn none(facts: &mut Facts) {
         facts.levels_of_topology.clear();
+    }
+}
+
+impl Fact for ResourceSlice {
+    fn is(&self, facts: &mut Facts) {
+        facts.gpus.put(self);
+    }
+    fn gone(facts: &mut Facts, name: &str) {
+        facts.gpus.remove(name);
+    }
+    fn none(facts: &mut Facts) {
+        facts.gpus = Gpus::default();
     }
 }
 

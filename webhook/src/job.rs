@@ -7,13 +7,14 @@
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use muster_api::keys;
 
-use crate::{declared::Declared, facts::Facts, finding::Findings};
+use crate::{declared::Declared, facts::Facts, finding::Findings, shorthand};
 
 /// Checks a Job that is being created in `namespace`.
 pub fn check(job: &Job, namespace: &str, facts: &Facts) -> Findings {
     let mut findings = Findings::default();
     let own = Declared::at("metadata", &job.metadata);
     own.check(namespace, facts, &mut findings);
+    shorthand::check_absent(&own, &mut findings);
     let Some(spec) = &job.spec else {
         return findings;
     };
@@ -24,6 +25,14 @@ pub fn check(job: &Job, namespace: &str, facts: &Facts) -> Findings {
         .map(|metadata| Declared::at("spec.template.metadata", metadata));
     if let Some(template) = &template {
         template.check(namespace, facts, &mut findings);
+        let pod = spec.template.spec.as_ref();
+        shorthand::check(
+            template,
+            pod,
+            "spec.template.spec",
+            &facts.gpus,
+            &mut findings,
+        );
     }
     warn_of_size(&own, template.as_ref(), spec, &mut findings);
     warn_of_deadline(spec, &mut findings);

@@ -1,8 +1,9 @@
 //! The admission server: what is written into pods when they are created, and what is refused.
 //!
-//! * [`pod`]: the gate and the marker; which pods are refused. [`job`]: the same said to who writes the Job.
+//! * [`pod`]: what is written into pods ([`patch`]), and which are refused; [`shorthand`] of them what is said
+//!   instead of a claim. [`job`]: the same said to who writes the Job.
 //! * [`quota_tree`]: Teams and Cohorts.
-//! * [`facts`]: what is known of other objects, fed by [`feed`].
+//! * [`facts`]: what is known of other objects, [`gpus`] among them, fed by [`feed`].
 //! * [`routes`]: the reviews over HTTP.
 //! * [`generated`]: the texts that the chart takes over.
 //!
@@ -16,10 +17,12 @@ pub mod facts;
 pub mod feed;
 pub mod finding;
 pub mod generated;
+pub mod gpus;
 pub mod job;
 pub mod metrics;
+pub mod patch;
 pub mod pod;
 pub mod program;
 pub mod quota_tree;
 pub mod routes;
-pub mod whole_number;
+pub mod shorthand;

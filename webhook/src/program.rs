@@ -80,7 +80,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     };
     let program = Program::start("muster-webhook", env!("CARGO_PKG_VERSION"), &args.serve).await?;
     let listening = program.readiness.condition("https server");
-    let facts = feed::spawn(&program, &program.watch_client().await?);
+    let facts = feed::spawn(&program, program.watch_client().await?);
     let webhook = Webhook {
         facts,
         readiness: program.readiness.clone(),

@@ -193,6 +193,94 @@ async fn a_refusal_carries_code_reason_and_field_and_a_dry_run_says_the_same() {
     assert_eq!(webhook.review("/validate/pods", &request).await, response);
 }
 
+/// A pod without any claim.
+fn plain_pod(annotations: &Value) -> Value {
+    let mut pod = claiming_pod(annotations);
+    pod["spec"]
+        .as_object_mut()
+        .unwrap()
+        .remove("resourceClaims");
+    pod
+}
+
+#[tokio::test]
+async fn a_pod_that_only_says_how_many_gpus_is_given_a_claim_once() {
+    let webhook = Running::start().await;
+    let mut pod = plain_pod(&json!({"muster.dev/gpus": "2", "muster.dev/interconnect": "nvlink"}));
+    let response = webhook.review("/mutate/pods", &review("Pod", &pod)).await;
+    json_patch::patch(&mut pod, &patch(&response)).unwrap();
+    let claim = &pod["spec"]["resourceClaims"][0];
+    let template = claim["resourceClaimTemplateName"].as_str().unwrap();
+    assert!(template.starts_with("muster-2-gpus-nvlink-"), "{template}");
+    assert_eq!(
+        pod["spec"]["containers"][0]["resources"]["claims"],
+        json!([{"name": claim["name"]}])
+    );
+    let again = webhook.review("/mutate/pods", &review("Pod", &pod)).await;
+    assert!(
+        again.get("patch").is_none(),
+        "nothing is left to do: {again}"
+    );
+    let valid = webhook.review("/validate/pods", &review("Pod", &pod)).await;
+    assert_eq!(valid["allowed"], true, "{valid}");
+}
+
+#[tokio::test]
+async fn memory_that_no_gpu_has_is_refused_for_pods_and_jobs_with_the_gpus_that_there_are() {
+    let webhook = Running::start().await;
+    let annotations = json!({"muster.dev/vram": "200Gi"});
+    let pod = review("Pod", &plain_pod(&annotations));
+    let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"},
+        "spec": {"template": {"metadata": {"annotations": annotations}, "spec": {"containers": [{"name": "c"}]}}}});
+    let job = review("Job", &job);
+    let before = webhook.review("/validate/pods", &pod).await;
+    assert_eq!(before["allowed"], true, "no GPU is known yet");
+
+    let slice = json!({"metadata": {"name": "n1-slice"}, "spec": {
+        "driver": "gpu.muster.dev", "nodeName": "n1", "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "gpu-0", "attributes": {"productName": {"string": "T4"}}, "capacity": {"memory": {"value": "15Gi"}}}]}});
+    let slice = serde_json::from_value(slice).unwrap();
+    webhook.facts.write().unwrap().gpus.put(&slice);
+    for (path, request, field) in [
+        (
+            "/validate/pods",
+            &pod,
+            "metadata.annotations[muster.dev/vram]",
+        ),
+        (
+            "/validate/jobs",
+            &job,
+            "spec.template.metadata.annotations[muster.dev/vram]",
+        ),
+    ] {
+        let response = webhook.review(path, request).await;
+        assert_eq!(response["allowed"], false);
+        assert_eq!(response["status"]["reason"], "PlacementImpossible");
+        let cause = &response["status"]["details"]["causes"][0];
+        assert_eq!(cause["field"], field);
+        assert_eq!(
+            cause["message"],
+            "no GPU has 200Gi; there are: 15Gi (T4, 1 of them)"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_shorthand_on_the_job_itself_is_refused_with_where_it_belongs() {
+    let webhook = Running::start().await;
+    let job = json!({"apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {"name": "j", "annotations": {"muster.dev/gpus": "1"}},
+        "spec": {"template": {"spec": {"containers": [{"name": "c"}]}}}});
+    let response = webhook.review("/validate/jobs", &review("Job", &job)).await;
+    let cause = &response["status"]["details"]["causes"][0];
+    assert_eq!(cause["field"], "metadata.annotations[muster.dev/gpus]");
+    let message = cause["message"].as_str().unwrap();
+    assert!(
+        message.contains("spec.template.metadata.annotations"),
+        "{message}"
+    );
+}
+
 #[tokio::test]
 async fn a_cohort_that_would_close_a_cycle_is_refused_by_what_is_known_of_others() {
     let webhook = Running::start().await;

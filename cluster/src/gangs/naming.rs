@@ -4,14 +4,10 @@ use k8s_openapi::api::core::v1::Pod;
 use muster_api::{Gang, GangPhase, keys};
 
 use super::{Group, age_order, annotation, controller, is_active, uid};
-use crate::formed::GangKey;
+use crate::{formed::GangKey, stable_suffix};
 
 /// Longest name: that of a label value, so that the name can be one.
 const MAX_NAME_LENGTH: usize = 63;
-/// Characters that tell apart what has the same name.
-const SUFFIX_LENGTH: usize = 5;
-/// No vowels, no look-alikes: as Kubernetes does for generated names.
-const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// How names of gangs of one begin.
 const SINGLE: &str = "pod-";
@@ -172,30 +168,14 @@ fn key(namespace: &str, kind: &str, name: &str, origin: &str) -> GangKey {
                 '-'
             }
         })
-        .take(MAX_NAME_LENGTH - SUFFIX_LENGTH - 1)
+        .take(MAX_NAME_LENGTH - stable_suffix::LENGTH - 1)
         .collect();
     // A part of a DNS name may not end with either.
     text.truncate(text.trim_end_matches(['-', '.']).len());
     GangKey {
         namespace: namespace.to_owned(),
-        name: format!("{text}-{}", suffix(origin)),
+        name: format!("{text}-{}", stable_suffix::of(origin)),
     }
-}
-
-/// Five characters of a text: FNV-1a, because names must be the same for every release.
-fn suffix(origin: &str) -> String {
-    let mut hash = origin
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-    let mut text = String::with_capacity(SUFFIX_LENGTH);
-    for _ in 0..SUFFIX_LENGTH {
-        let place = usize::try_from(hash % ALPHABET.len() as u64).unwrap_or(0);
-        text.push(char::from(ALPHABET[place]));
-        hash /= ALPHABET.len() as u64;
-    }
-    text
 }
 
 #[cfg(test)]

@@ -91,12 +91,6 @@ impl NodeViews {
         self.homes.get(pool)
     }
 
-    /// When the next grace time ends.
-    pub(super) fn wakes_at(&self) -> Option<Timestamp> {
-        let since = self.missing.values().min()?;
-        Some(Timestamp(since.0.saturating_add(SLICES_GRACE_SECONDS)))
-    }
-
     /// Nodes whose grace time has ended.
     pub(super) fn overdue(&self, now: Timestamp) -> Vec<String> {
         let missing = self

@@ -168,17 +168,9 @@ impl Index {
                     .any(|request| selectors.contains(&request.selector)),
                 Ok(ClaimRequest::Excepted) | Err(_) => false,
             });
-        let users: Vec<NamespacedName> = claims
-            .flat_map(|(claim, _)| self.links.of_claim.of(claim))
-            .cloned()
-            .collect();
-        for user in users {
-            if let Some(pod) = self.objects.pods.get(&user) {
-                self.requests.of_pods.remove(gangs::uid(pod));
-            }
-            self.touched
-                .gangs
-                .extend(self.membership.gang_of(&user).cloned());
+        let claims: Vec<NamespacedName> = claims.map(|(claim, _)| claim.clone()).collect();
+        for claim in &claims {
+            self.touch_users(claim);
         }
     }
 

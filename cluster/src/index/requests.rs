@@ -33,7 +33,7 @@ pub(super) struct Requests {
 }
 
 /// A claim of a pod, as the pod names it.
-enum Named<'a> {
+pub(super) enum Named<'a> {
     Claim(&'a Arc<ResourceClaim>),
     /// The pod needs none: Kubernetes decided that the template makes no claim.
     NotNeeded,
@@ -66,6 +66,8 @@ impl Index {
             if let Some(unsupported) = pod_rules::unsupported(pod, &self.config.managed) {
                 return Err(unsupported.wait(&object));
             }
+            self.check_shorthand(pod)
+                .map_err(|error| error.wait(&object))?;
             let rules = NodeRules::of_pod(pod).map_err(|error| error.wait(&object))?;
             let (filter, is_new) = self.filters.intern(rules);
             self.touched.all_nodes |= is_new;
@@ -124,7 +126,8 @@ impl Index {
         Ok((read, has_excepted))
     }
 
-    fn named_claim(
+    /// The claim that a pod names at a position of its list.
+    pub(super) fn named_claim(
         &self,
         pod: &Pod,
         named: &PodResourceClaim,

@@ -6,4 +6,5 @@ mod nodes;
 mod order;
 mod requests;
 mod scale;
+mod shorthand;
 mod waits;

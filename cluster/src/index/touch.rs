@@ -242,7 +242,7 @@ impl Index {
     }
 
     /// Pods that name the claim are to be understood anew.
-    fn touch_users(&mut self, claim: &NamespacedName) {
+    pub(super) fn touch_users(&mut self, claim: &NamespacedName) {
         let users: Vec<NamespacedName> = self.links.of_claim.of(claim).cloned().collect();
         for user in users {
             if let Some(pod) = self.objects.pods.get(&user) {

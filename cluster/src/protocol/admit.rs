@@ -8,7 +8,7 @@ use muster_engine as engine;
 use super::{
     Write, charge,
     fate::{Fate, fate},
-    gang_status,
+    founding, gang_status,
     objects::gang_key,
     picture::Picture,
     plan::{Plan, run_lengths},
@@ -36,16 +36,25 @@ pub(super) fn commit(picture: Picture<'_>, admissions: &[engine::Admission]) -> 
         return commit;
     };
     let before = &ledger.spec;
-    let sequence = before.sequence + 1;
+    let again = founding::intents(picture);
+    let last = if before.sequence == 0 {
+        founding::last_sequence(picture)
+    } else {
+        before.sequence
+    };
+    let sequence = last + 1;
+    let standing = before
+        .intents
+        .iter()
+        .filter(|intent| !void::is_settled(picture, intent));
     let mut after = LedgerSpec {
         leader_epoch: picture.epoch,
-        sequence: before.sequence,
-        intents: before
-            .intents
-            .iter()
-            .filter(|intent| !void::is_settled(picture, intent))
-            .cloned()
-            .collect(),
+        sequence: if again.is_empty() {
+            before.sequence
+        } else {
+            sequence
+        },
+        intents: standing.cloned().chain(again).collect(),
     };
     let limit = picture.config.ledger_bytes;
     let empty = bytes(&LedgerSpec {

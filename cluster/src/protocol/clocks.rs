@@ -14,9 +14,23 @@ pub(super) struct Progress {
     pub(super) running: usize,
 }
 
+/// How long a kubelet may take to make a sandbox before it is asked to look again, in seconds: longer than it takes
+/// where nothing is wrong.
+const FIRST_NUDGE_SECONDS: u64 = 3;
+/// Most seconds between two nudges: what a kubelet waits by itself.
+const MOST_NUDGE_SECONDS: u64 = 60;
+
+/// When a pod is nudged next, and how long after that.
+#[derive(Clone, Copy, Debug)]
+struct Nudge {
+    at: u64,
+    pause_seconds: u64,
+}
+
 /// Since when, in seconds of the monotonic clock.
 #[derive(Debug, Default)]
 pub(super) struct Clocks {
+    nudges: BTreeMap<String, Nudge>,
     not_ready: BTreeMap<String, u64>,
     starts: BTreeMap<String, (Progress, u64)>,
 }
@@ -36,6 +50,26 @@ impl Clocks {
     /// Since when the node is not Ready.
     pub(super) fn not_ready_since(&self, node: &str) -> Option<u64> {
         self.not_ready.get(node).copied()
+    }
+
+    /// Notes which pods wait for their sandbox now, by UID, and returns those that are to be nudged: 3 s after they
+    /// began to wait, then after twice the time, and so on up to once a minute.
+    pub(super) fn nudges_due(&mut self, waiting: Vec<String>, now: u64) -> Vec<String> {
+        let before = std::mem::take(&mut self.nudges);
+        let mut due = Vec::new();
+        for pod in waiting {
+            let mut nudge = before.get(&pod).copied().unwrap_or(Nudge {
+                at: now + FIRST_NUDGE_SECONDS,
+                pause_seconds: FIRST_NUDGE_SECONDS,
+            });
+            if nudge.at <= now {
+                nudge.pause_seconds = (nudge.pause_seconds * 2).min(MOST_NUDGE_SECONDS);
+                nudge.at = now + nudge.pause_seconds;
+                due.push(pod.clone());
+            }
+            self.nudges.insert(pod, nudge);
+        }
+        due
     }
 
     /// Notes how far the starting gangs have come, by UID of the Gang. While time stands still (ungating is

@@ -102,6 +102,20 @@ pub(super) fn write(
     if gang.status.as_ref() == Some(&status) {
         return None;
     }
+    replacement(picture, key, gang, status)
+}
+
+/// The status as it stands, under this leader's epoch: whatever an older leader still sends conflicts.
+pub(super) fn under_own_epoch(picture: Picture<'_>, key: &GangKey, gang: &Gang) -> Option<Write> {
+    replacement(picture, key, gang, gang.status.clone()?)
+}
+
+fn replacement(
+    picture: Picture<'_>,
+    key: &GangKey,
+    gang: &Gang,
+    mut status: GangStatus,
+) -> Option<Write> {
     if !picture.mutations.has(Mutation::NoFence) {
         status.leader_epoch = picture.epoch;
     }

@@ -125,10 +125,19 @@ fn owed_to_admitted(
     }
     match end_of_waiting(picture, key, gang) {
         Some(end) => gang_status::ended(picture, key, gang, &end),
-        // Its Job says so in a moment; another attempt in between would only puzzle whoever looks.
-        None if plan.has_succeeded(picture) => gang_status::update(picture, key, gang),
+        // Its Job says so in a moment; another attempt in between would only puzzle whoever looks. Unless the Job has
+        // made more pods (it was scaled up, say): those wait for the next attempt.
+        None if plan.has_succeeded(picture) && !has_excess(picture, key) => {
+            gang_status::update(picture, key, gang)
+        }
         None => gang_status::next_attempt(picture, key, gang),
     }
+}
+
+fn has_excess(picture: Picture<'_>, key: &GangKey) -> bool {
+    picture
+        .formed(key)
+        .is_some_and(|formed| !formed.excess.is_empty())
 }
 
 /// How a Gang that holds nothing ended, if it did.
@@ -156,6 +165,9 @@ fn revival(picture: Picture<'_>, key: &GangKey, gang: &Gang) -> Option<Write> {
     let formed = picture.formed(key)?;
     let lives =
         !formed.pods.is_empty() && formed.ended.is_none() && picture.intent_of(key).is_none();
+    if picture.mutations.has(Mutation::NoRevival) {
+        return None;
+    }
     let next = owed_attempt(picture, key, gang).max(attempt(gang) + 1);
     lives.then(|| gang_status::raised_to(picture, key, gang, next))?
 }

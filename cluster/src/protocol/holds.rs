@@ -138,14 +138,17 @@ pub(super) fn device_name(node: &str, device: &str) -> engine::DeviceName {
     format!("{}/{node}/{device}", muster_api::keys::DRIVER).into()
 }
 
-/// A pod that ended takes nothing of the node but its devices.
+/// A pod that ended takes nothing of the node but its devices. One that lives takes its cpu and memory whether or not
+/// its claims are understood (any more).
 fn resources(picture: Picture<'_>, pod: &str) -> engine::PodResources {
     if is_over(picture.index, pod) {
         return engine::PodResources::default();
     }
+    let pod = pod.into();
     picture
         .index
-        .request_of_pod(&pod.into())
-        .map(|pod| pod.resources)
+        .request_of_pod(&pod)
+        .map(|request| request.resources)
+        .or_else(|| picture.index.resources_of_pod(&pod))
         .unwrap_or_default()
 }

@@ -1,5 +1,7 @@
 //! The public face of the protocol, and the order of one poll.
 
+mod fence;
+
 use std::collections::BTreeMap;
 
 use muster_engine as engine;
@@ -9,9 +11,10 @@ use super::{
     clocks::{Clocks, Progress},
     events::Told,
     flight::{Answer, Flights},
-    gangs,
+    founding, gangs,
     holds::{self, Holds},
     mutation::{Mutation, Mutations},
+    nudge,
     objects::{bound_node, is_gated, is_terminal, ledger_object, phase},
     permits,
     picture::{Explanations, Picture},
@@ -23,21 +26,11 @@ use super::{
 };
 use crate::{
     explain::explain,
-    index::Index,
-    object::{Change, Object},
+    index::{Index, NamespacedName},
+    object::Change,
 };
 
-/// Why the controller must stop at once: somebody else leads.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{object} carries leader epoch {epoch}, above the own {own}: another controller leads")]
-pub struct ExitReason {
-    /// The object that carries it.
-    pub object: String,
-    /// Its epoch.
-    pub epoch: i64,
-    /// The epoch of this machine.
-    pub own: i64,
-}
+pub use fence::ExitReason;
 
 /// The protocol of one leadership, from takeover until it sees a higher epoch or is dropped.
 ///
@@ -60,6 +53,8 @@ pub struct Machine {
     takeover: Takeover,
     clocks: Clocks,
     told: Told,
+    /// In which second of the monotonic clock Queues were looked at last.
+    queues_told_at: Option<u64>,
     /// What the engine knows of waiting gangs and holds: only differences are told.
     waiting: BTreeMap<engine::GangUid, engine::Gang>,
     holds: Holds,
@@ -68,8 +63,8 @@ pub struct Machine {
     too_large: BTreeMap<engine::GangUid, i64>,
     /// Admissions of the commit that is under way.
     committing: Vec<engine::GangUid>,
-    /// The Ledger is to be read again after a conflict; the read that is under way.
-    check_ledger: bool,
+    /// The Ledger is to be read again after a conflict, not before that time; the read that is under way.
+    check_ledger: Option<u64>,
     checking: Option<EffectId>,
     exit: Option<ExitReason>,
     ungating_withheld: bool,
@@ -89,12 +84,13 @@ impl Machine {
             takeover: Takeover::begin(),
             clocks: Clocks::default(),
             told: Told::default(),
+            queues_told_at: None,
             waiting: BTreeMap::new(),
             holds: Holds::new(),
             explanations: Explanations::new(),
             too_large: BTreeMap::new(),
             committing: Vec::new(),
-            check_ledger: false,
+            check_ledger: None,
             checking: None,
             exit: None,
             ungating_withheld: false,
@@ -133,21 +129,20 @@ impl Machine {
         if self.exit.is_some() {
             return Vec::new();
         }
+        if self.takeover.is_read() && self.index.is_synced() {
+            let (seen, _) = self.highest_epoch();
+            self.takeover.conclude(seen, self.mutations);
+        }
         let mut effects = self.takeover.poll(&mut self.flights, self.mutations, now);
+        self.exit = self.superseded();
         let Some(epoch) = self.takeover.leading_epoch() else {
             return effects;
         };
-        if !self.index.is_synced() {
+        if self.exit.is_some() || !self.index.is_synced() {
             return effects;
         }
-        self.look_for_higher_epoch(epoch);
-        if self.exit.is_some() {
-            return effects;
-        }
-        if let Some(check) = self.check_ledger() {
-            effects.push(check);
-        }
-        if self.checking.is_some() {
+        effects.extend(self.check_ledger(now));
+        if self.check_ledger.is_some() || self.checking.is_some() {
             return effects;
         }
         let seconds = engine::Timestamp(i64::try_from(now.monotonic_seconds).unwrap_or(i64::MAX));
@@ -156,7 +151,8 @@ impl Machine {
         }
         self.index.refresh(seconds);
         effects.extend(self.flights.advance(&self.index, now));
-        self.note_clocks(now);
+        let nudges = self.note_clocks(epoch, now);
+        self.send(nudges, &mut effects);
         self.write_outwards(epoch, now, &mut effects);
         self.decide(epoch, now, &mut effects);
         self.tell(epoch, now, &mut effects);
@@ -173,7 +169,7 @@ impl Machine {
         let Some(now) = self.now else { return };
         if self.checking == Some(effect) {
             self.checking = None;
-            self.take_ledger_check(&outcome);
+            self.take_ledger_check(&outcome, now);
             return;
         }
         let retry = self.config.retry_seconds;
@@ -181,7 +177,7 @@ impl Machine {
             return;
         }
         if self.flights.settle(effect, &outcome, now) == Answer::Conflict {
-            self.check_ledger = true;
+            self.check_ledger = Some(now.monotonic_seconds);
         }
     }
 
@@ -190,12 +186,19 @@ impl Machine {
         self.ungating_withheld = withheld;
     }
 
+    /// For which pods the claim template of their shorthand cannot be made, with the API server's answer: all of
+    /// them, each time. Their gangs say so.
+    pub fn note_refused_templates(&mut self, refused: BTreeMap<NamespacedName, String>) {
+        self.index.set_refused_templates(refused);
+    }
+
     /// The epoch of this leadership, once it is raised and everything was read: from then on it decides.
     pub fn leading_epoch(&self) -> Option<i64> {
         self.takeover.leading_epoch()
     }
 
-    /// Set once a higher epoch than its own was seen anywhere. The caller exits; polls return nothing.
+    /// Set once a higher epoch than its own was seen anywhere, or its Ledger is no more. The caller exits; polls
+    /// return nothing.
     pub fn must_exit(&self) -> Option<&ExitReason> {
         self.exit.as_ref()
     }
@@ -213,63 +216,8 @@ impl Machine {
         }
     }
 
-    fn look_for_higher_epoch(&mut self, own: i64) {
-        if self.mutations.has(Mutation::NoFence) {
-            return;
-        }
-        let ledger = match self.index.ledger() {
-            Some(ledger) => ("Ledger cluster".to_owned(), ledger.spec.leader_epoch),
-            // Whoever deleted it took the intents with it: start over from what the objects say.
-            None => ("Ledger cluster (deleted)".to_owned(), i64::MAX),
-        };
-        let gangs = self.index.gangs().map(|(key, gang)| {
-            let epoch = gang.status.as_ref().map_or(0, |status| status.leader_epoch);
-            (epoch, key)
-        });
-        let highest_gang = gangs
-            .max_by_key(|(epoch, _)| *epoch)
-            .map(|(epoch, key)| (format!("Gang {key}"), epoch));
-        let highest_devices = self
-            .index
-            .all_node_devices()
-            .map(|(name, devices)| (devices.spec.leader_epoch, name))
-            .max_by_key(|(epoch, _)| *epoch)
-            .map(|(epoch, name)| (format!("NodeDevices {name}"), epoch));
-        self.exit = [Some(ledger), highest_gang, highest_devices]
-            .into_iter()
-            .flatten()
-            .find(|(_, epoch)| *epoch > own)
-            .map(|(object, epoch)| ExitReason { object, epoch, own });
-    }
-
-    /// After a conflict nothing is written before the Ledger was read again, uncached.
-    fn check_ledger(&mut self) -> Option<Effect> {
-        if !self.check_ledger || self.checking.is_some() {
-            return None;
-        }
-        self.check_ledger = false;
-        let id = self.flights.number();
-        self.checking = Some(id);
-        let key = ledger_object();
-        let write = Write::ReadObject { key };
-        Some(Effect { id, write })
-    }
-
-    fn take_ledger_check(&mut self, outcome: &Outcome) {
-        let own = self.takeover.leading_epoch().unwrap_or_default();
-        match outcome {
-            Outcome::Done(Some(Object::Ledger(ledger))) => {
-                let epoch = ledger.spec.leader_epoch;
-                if epoch > own && !self.mutations.has(Mutation::NoFence) {
-                    let object = "Ledger cluster".to_owned();
-                    self.exit = Some(ExitReason { object, epoch, own });
-                }
-            }
-            _ => self.check_ledger = true,
-        }
-    }
-
-    fn note_clocks(&mut self, now: Now) {
+    /// Notes what happens, and returns the pods whose kubelets are to be nudged.
+    fn note_clocks(&mut self, epoch: i64, now: Now) -> Vec<Write> {
         let seconds = now.monotonic_seconds;
         let not_ready = self
             .index
@@ -277,20 +225,31 @@ impl Machine {
             .filter(|(_, node)| !place::is_ready(node))
             .map(|(name, _)| name.clone());
         self.clocks.note_not_ready(not_ready, seconds);
-        let starts = self.index.gangs().filter_map(|(key, gang)| {
-            let plan = Plan::of_gang(key, gang)?;
-            let progress = progress(&self.index, &plan);
-            (progress.running < plan.ranks.len()).then(|| (plan.gang_uid.to_owned(), progress))
-        });
+        let picture = self.picture(epoch, now);
+        let (mut starts, mut waiting) = (Vec::new(), Vec::new());
+        for plan in picture
+            .index
+            .gangs()
+            .filter_map(|(key, gang)| Plan::of_gang(key, gang))
+        {
+            let progress = progress(picture.index, &plan);
+            if progress.running < plan.ranks.len() {
+                starts.push((plan.gang_uid.to_owned(), progress));
+                waiting.extend(nudge::waiting(picture, &plan));
+            }
+        }
         self.clocks
-            .note_starts(starts, self.ungating_withheld, seconds);
+            .note_starts(starts.into_iter(), self.ungating_withheld, seconds);
+        let due = self.clocks.nudges_due(waiting, seconds);
+        nudge::writes(&self.index, &due)
     }
 
     /// Points 2 and 3 of the protocol: what stands in the Ledger goes outwards, in the order in which each
     /// step is seen to be done.
     fn write_outwards(&mut self, epoch: i64, now: Now, effects: &mut Vec<Effect>) {
         let picture = self.picture(epoch, now);
-        let mut writes = void::writes(picture);
+        let mut writes = founding::writes(picture);
+        writes.extend(void::writes(picture));
         writes.extend(admit::carry(picture));
         writes.extend(gangs::writes(picture));
         writes.extend(permits::writes(picture));
@@ -299,9 +258,10 @@ impl Machine {
     }
 
     /// Point 1: what is settled leaves the Ledger, what was decided enters it. Nothing is decided while the
-    /// last commit is not seen: it would be decided on a picture from before it.
+    /// last commit is not seen: it would be decided on a picture from before it. Nor while a late write of an older
+    /// leader may still change it.
     fn decide(&mut self, epoch: i64, now: Now, effects: &mut Vec<Effect>) {
-        if self.flights.busy(&ledger_object()) {
+        if self.flights.busy(&ledger_object()) || !founding::is_fenced(self.picture(epoch, now)) {
             return;
         }
         self.undo_uncommitted(epoch, now);
@@ -352,7 +312,12 @@ impl Machine {
     }
 
     fn tell(&mut self, epoch: i64, now: Now, effects: &mut Vec<Effect>) {
-        let mut writes = queue_status::writes(self.picture(epoch, now), &self.engine);
+        let mut writes = Vec::new();
+        // Looked at once a second: a Queue shows sums over many gangs, which change with each of their steps. It is
+        // polled every second, so the last state is always told.
+        if self.queues_told_at.replace(now.monotonic_seconds) != Some(now.monotonic_seconds) {
+            writes = queue_status::writes(self.picture(epoch, now), &self.engine);
+        }
         let mut told = std::mem::take(&mut self.told);
         writes.extend(told.owed(self.picture(epoch, now)));
         self.told = told;

@@ -20,10 +20,10 @@
 //! concerns the object is taken back before.
 //!
 //! The room: `machine` (the public face and the order of a poll), `takeover` (raise the epoch, read
-//! everything), `flight` (what is under way), `picture` (what a poll looks at), `charge` and `holds` (what is
-//! charged), `admit`, `fate`, `void`, `permits`, `release`, `ungate`, `patch` (points 1 to 5 of the protocol),
-//! `plan`, `place` and `clocks` (what an admitted gang lacks), `adopt`, `gangs`, `waiting` and `gang_status`,
-//! `queue_status`, `events`.
+//! everything), `founding` (a Ledger that is new, or stands for a lost one), `flight` (what is under way), `picture`
+//! (what a poll looks at), `charge` and `holds` (what is charged), `admit`, `fate`, `void`, `permits`, `release`,
+//! `ungate`, `patch` (points 1 to 5 of the protocol), `plan`, `place` and `clocks` (what an admitted gang lacks),
+//! `nudge` (kubelets that wait), `adopt`, `gangs`, `waiting` and `gang_status`, `queue_status`, `events`.
 
 mod admit;
 mod adopt;
@@ -35,11 +35,13 @@ pub mod effect;
 mod events;
 mod fate;
 mod flight;
+mod founding;
 mod gang_status;
 mod gangs;
 mod holds;
 mod machine;
 mod mutation;
+mod nudge;
 mod objects;
 mod patch;
 mod permits;

@@ -33,11 +33,17 @@ pub enum Mutation {
     NoFence,
     /// A Gang below its pods' attempts is not raised.
     NoRaise,
+    /// A Ledger that stands for a lost one is committed to at once.
+    LostLedgerUnfenced,
+    /// What only a lost Ledger said about gangs that are being started is not made again.
+    LostIntentsForgotten,
+    /// A Gang that was declared ended too early stays so.
+    NoRevival,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 16] = [
         Self::ReleaseOnVanished,
         Self::ReleaseWithdrawnUnacknowledged,
         Self::NoUidInStatus,
@@ -51,6 +57,9 @@ impl Mutation {
         Self::NoFinalizer,
         Self::NoFence,
         Self::NoRaise,
+        Self::LostLedgerUnfenced,
+        Self::LostIntentsForgotten,
+        Self::NoRevival,
     ];
 }
 

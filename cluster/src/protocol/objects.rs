@@ -140,6 +140,15 @@ pub(super) fn bound_node(pod: &Pod) -> Option<&str> {
         .filter(|node| !node.is_empty())
 }
 
+/// Whether the kubelet has the pod and could not make its sandbox yet, which comes after its claims are prepared.
+pub(super) fn waits_for_sandbox(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| &status.conditions);
+    let says_so = conditions.flatten().any(|condition| {
+        condition.type_ == "PodReadyToStartContainers" && condition.status == "False"
+    });
+    says_so && bound_node(pod).is_some() && phase(pod) == "Pending" && !is_deleting(pod)
+}
+
 /// Whether kube-scheduler says that the pod fits nowhere at the moment.
 pub(super) fn is_unschedulable(pod: &Pod) -> bool {
     pod.status

@@ -1,7 +1,7 @@
 //! JSON patches of pods.
 //!
 //! Each tests UID and resourceVersion first: a pod that changed since it was looked at, or one that was made
-//! anew under the same name, is not meant.
+//! anew under the same name, is not meant. A [`nudge`] tests the UID only: kubelets write often.
 
 use k8s_openapi::api::core::v1::Pod;
 use muster_api::keys;
@@ -48,6 +48,20 @@ pub(super) fn ungate(pod: &Pod, release: Release<'_>) -> Write {
     written(pod, patch)
 }
 
+/// Makes the kubelet look at the pod again. Whatever else changed meanwhile, it is safe: the annotation says nothing, and
+/// nobody decides by it.
+pub(super) fn nudge(pod: &Pod) -> Write {
+    let before = pod
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(|annotations| annotations.get(keys::NUDGES)?.parse().ok());
+    let nudges = before.unwrap_or(0_u32).saturating_add(1);
+    let mut patch = vec![is_that_pod(pod)];
+    annotate(&mut patch, pod, &[(keys::NUDGES, nudges.to_string())]);
+    written(pod, patch)
+}
+
 /// Takes the gate of a pod that Muster has no say about.
 pub(super) fn ungate_anywhere(pod: &Pod) -> Write {
     let mut patch = guards(pod);
@@ -66,9 +80,13 @@ fn written(pod: &Pod, patch: Vec<Value>) -> Write {
 
 fn guards(pod: &Pod) -> Vec<Value> {
     vec![
-        json!({"op": "test", "path": "/metadata/uid", "value": pod.metadata.uid}),
+        is_that_pod(pod),
         json!({"op": "test", "path": "/metadata/resourceVersion", "value": pod.metadata.resource_version}),
     ]
+}
+
+fn is_that_pod(pod: &Pod) -> Value {
+    json!({"op": "test", "path": "/metadata/uid", "value": pod.metadata.uid})
 }
 
 fn annotate(patch: &mut Vec<Value>, pod: &Pod, annotations: &[(&str, String)]) {

@@ -18,7 +18,7 @@ use super::{
     plan::Plan,
     release, void,
 };
-use crate::formed::GangKey;
+use crate::{formed::GangKey, index::NamespacedName};
 
 /// What has to be written to the `NodeDevices` of all nodes.
 pub(super) fn writes(picture: Picture<'_>) -> Vec<Write> {
@@ -151,10 +151,29 @@ fn is_superseded(picture: Picture<'_>, permit: &Permit) -> bool {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
     };
+    match picture.index.gang(&key) {
+        Some(gang) => attempt(gang) > permit.attempt || has_ended(gang),
+        None => picture.intent_of(&key).is_none() && belongs_to_another(picture, permit, &key),
+    }
+}
+
+/// Whether the permit's pod is another Gang's by now. A pod keeps the name of its gang once it was let go; before that the
+/// name may change with the pods, and a Gang that was deleted comes back under another. Neither that one nor
+/// anything else would ever carry the attempt that this permit is of, and while it stands its pod is not planned.
+fn belongs_to_another(picture: Picture<'_>, permit: &Permit, key: &GangKey) -> bool {
     picture
         .index
-        .gang(&key)
-        .is_some_and(|gang| attempt(gang) > permit.attempt || has_ended(gang))
+        .pod_by_uid(&permit.pod_uid)
+        .is_some_and(|pod| {
+            let name = NamespacedName {
+                namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+                name: pod.metadata.name.clone().unwrap_or_default(),
+            };
+            picture
+                .index
+                .gang_of_pod(&name)
+                .is_some_and(|gang| gang != key)
+        })
 }
 
 /// The plans whose permits stand or are to be written.

@@ -1,5 +1,5 @@
-//! Queues: each Team as the members of its namespaces see it. Written when something changed; nothing is ever
-//! decided by what stands there.
+//! Queues: each Team as the members of its namespaces see it. Written when something changed, at
+//! most once a second; nothing is ever decided by what stands there.
 
 use std::collections::BTreeMap;
 

@@ -13,7 +13,7 @@ use muster_api::Intent;
 use super::{
     Write,
     fate::{Fate, fate, pod_is_busy},
-    gang_status,
+    founding, gang_status,
     mutation::Mutation,
     objects::{gang_key, is_deleting, is_gated, is_over, node_devices_object, stamp},
     patch,
@@ -48,7 +48,8 @@ pub(super) fn writes(picture: Picture<'_>) -> Vec<Write> {
         .collect()
 }
 
-/// What is owed to `NodeDevices`: only for attempts whose pods are stamped and whose Gang is raised.
+/// What is owed to `NodeDevices`: only for attempts whose pods are stamped and whose Gang is raised; and by a
+/// leader that commits to a new Ledger, to every one of them.
 pub(super) fn voided(picture: Picture<'_>) -> Voided {
     let mut voided = Voided::default();
     for intent in picture.intents() {
@@ -73,6 +74,10 @@ pub(super) fn voided(picture: Picture<'_>) -> Voided {
     }
     if picture.mutations.has(Mutation::VoidWithoutNodeDevices) {
         voided = Voided::default();
+    }
+    if founding::is_fence_owed(picture) {
+        let all = picture.index.all_node_devices();
+        voided.nodes.extend(all.map(|(node, _)| node.clone()));
     }
     voided
 }

@@ -1,6 +1,6 @@
 //! Why a Gang is not admitted, and which Gangs the engine may admit.
 
-use muster_api::{Gang, Reason};
+use muster_api::{Gang, NodeDevices, Reason};
 use muster_engine as engine;
 
 use super::{
@@ -22,6 +22,9 @@ pub(super) fn why(
         return Some((None, Wait { reason, details }));
     };
     if let Some(wait) = by_objects(picture, formed, gang, attempt) {
+        return Some((None, wait));
+    }
+    if let Some(wait) = unreleased(picture, formed) {
         return Some((None, wait));
     }
     let uid = gang.metadata.uid.as_deref().unwrap_or_default();
@@ -75,6 +78,36 @@ fn leftover(picture: Picture<'_>, formed: &FormedGang, attempt: i64) -> Option<W
             reason: Reason::WaitingForRelease,
             details: format!("pod {name} of attempt {stamp} is still there (this is {attempt})"),
         }
+    })
+}
+
+/// Pods that an earlier attempt was to give devices to, and whose permit is not proved released. The engine does
+/// not look at the gang before, so it has no explanation, or an old one.
+fn unreleased(picture: Picture<'_>, formed: &FormedGang) -> Option<Wait> {
+    let mut held = formed
+        .pods
+        .iter()
+        .map(|member| member.identity.uid.as_str())
+        .filter(|uid| picture.index.has_hold(uid));
+    let first = held.next()?;
+    let count = 1 + held.count();
+    let of_first = |devices: &NodeDevices| {
+        let mut permits = devices.spec.permits.iter();
+        permits.any(|permit| permit.pod_uid == first)
+    };
+    let place = picture
+        .index
+        .all_node_devices()
+        .find(|(_, devices)| of_first(devices))
+        .map_or_else(String::new, |(node, _)| {
+            format!("; node {node} has not answered yet")
+        });
+    let pods = formed.pods.len();
+    Some(Wait {
+        reason: Reason::WaitingForRelease,
+        details: format!(
+            "the devices that an earlier attempt was to give {count} of {pods} pods are not proved released{place}"
+        ),
     })
 }
 

@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     fabric::Fabric,
-    node::{NodeRecord, Occupancy},
+    node::{NodeRecord, Occupancy, Released},
 };
 use crate::{
     amount::{Amount, Overflow},
@@ -194,7 +194,7 @@ impl Cluster {
             };
             let none = BTreeMap::new();
             let holds = self.holds.get(&name).unwrap_or(&none);
-            record.now = record.occupancy(holds.values(), &BTreeSet::new());
+            record.now = record.occupancy(holds.values(), &Released::new());
         }
         if std::mem::take(&mut self.stale_fabrics) {
             let nodes = || {
@@ -247,8 +247,8 @@ impl Cluster {
             let released = holds
                 .filter(|hold| gone.contains_key(&hold.pod))
                 .flat_map(|hold| &hold.claims)
-                .map(|claim| &claim.uid)
-                .filter(|uid| !kept.contains(uid))
+                .filter(|claim| !kept.contains(&claim.uid))
+                .map(|claim| (&claim.uid, claim.devices.as_deref().unwrap_or_default()))
                 .collect();
             changed.insert(*slot, record.occupancy(stays, &released));
         }

@@ -40,6 +40,9 @@ pub(crate) struct Occupancy {
     pub(crate) undetermined: bool,
 }
 
+/// Claims that count as gone, with their devices as far as they are known.
+pub(crate) type Released<'a> = BTreeMap<&'a ClaimUid, &'a [DeviceName]>;
+
 /// A node.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeRecord {
@@ -176,21 +179,24 @@ impl NodeRecord {
     }
 
     /// What is free if just these holds stand. A device is taken if a claim has it, by the API server's
-    /// word or a hold's; `released` claims count as gone.
+    /// word or a hold's. What is `released` counts as gone; a device that is known to be among it counts as usable:
+    /// its driver taints it for as long as it is held.
     pub(crate) fn occupancy<'a>(
         &'a self,
         holds: impl Iterator<Item = &'a Arc<Hold>> + Clone,
-        released: &BTreeSet<&'a ClaimUid>,
+        released: &Released<'a>,
     ) -> Occupancy {
         let mut occupancy = self.empty.clone();
         let mut allocated: BTreeSet<&ClaimUid> = BTreeSet::new();
+        let given_back: BTreeSet<&DeviceName> = released.values().copied().flatten().collect();
         for (at, device) in self.node.devices.iter().enumerate() {
             let taken = device
                 .allocated_to
                 .as_ref()
-                .filter(|uid| !released.contains(uid));
+                .filter(|uid| !released.contains_key(uid));
             allocated.extend(taken);
-            if taken.is_some() || !device.usable {
+            let usable = device.usable || given_back.contains(&device.name);
+            if taken.is_some() || !usable {
                 occupancy.free.remove(at);
             }
         }

@@ -251,20 +251,11 @@ impl QuotaTree {
     }
 
     fn add(&mut self, index: usize, of: &FlavorResource, amount: Amount) -> Result<(), Overflow> {
-        let mut at = Some(index);
-        let mut amount = amount;
-        while let Some(index) = at {
-            if amount <= Amount::ZERO {
-                break;
-            }
-            let node = &mut self.nodes[index];
-            let account = node.accounts.entry(of.clone()).or_default();
+        self.climb(index, of, amount, |account, amount| {
             let covered = account.local_available()?;
             account.usage = account.usage.add(amount)?;
-            amount = amount.subtract(covered)?;
-            at = node.parent;
-        }
-        Ok(())
+            amount.subtract(covered)
+        })
     }
 
     fn remove(
@@ -273,17 +264,28 @@ impl QuotaTree {
         of: &FlavorResource,
         amount: Amount,
     ) -> Result<(), Overflow> {
-        let mut at = Some(index);
-        let mut amount = amount;
-        while let Some(index) = at {
-            if amount <= Amount::ZERO {
-                break;
-            }
-            let node = &mut self.nodes[index];
-            let account = node.accounts.entry(of.clone()).or_default();
+        self.climb(index, of, amount, |account, amount| {
             let above = account.usage.subtract(account.local_quota()?)?;
             account.usage = account.usage.subtract(amount)?;
-            amount = amount.min(above);
+            Ok(amount.min(above))
+        })
+    }
+
+    /// Changes the account of a node by an amount, then that of its parent by what `change` says is left for it, and so
+    /// on while anything is left.
+    fn climb(
+        &mut self,
+        index: usize,
+        of: &FlavorResource,
+        mut amount: Amount,
+        change: impl Fn(&mut Account, Amount) -> Result<Amount, Overflow>,
+    ) -> Result<(), Overflow> {
+        let mut at = Some(index);
+        while let Some(index) = at
+            && amount > Amount::ZERO
+        {
+            let node = &mut self.nodes[index];
+            amount = change(node.accounts.entry(of.clone()).or_default(), amount)?;
             at = node.parent;
         }
         Ok(())

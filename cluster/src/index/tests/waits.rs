@@ -240,7 +240,7 @@ fn a_gang_waits_with_exactly_the_reason_that_its_objects_show() {
                 json!([]),
             )],
             RequestNotUnderstood,
-            "pod solo: metadata.annotations[muster.dev/gpus]: no claim was made from it; create the pod anew, or give it spec.resourceClaims",
+            "pod solo: metadata.annotations[muster.dev/gpus]: no claim was made from it; create the pod anew, or give it spec.resourceClaims instead",
         ),
         (
             "an amount that is none",

@@ -1,7 +1,8 @@
 use muster_api::{GangPhase, Reason, conditions};
 
 use super::*;
-use crate::protocol::Mode;
+use crate::protocol::{Mode, objects::is_gated};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 /// The outward order of an admission, by what is written.
 fn order(written: &[Write]) -> Vec<&'static str> {
@@ -52,6 +53,8 @@ fn an_admission_goes_from_the_ledger_outwards_and_leaves_it_last() {
 #[test]
 fn a_gang_with_a_missing_pod_waits_and_says_so() {
     let mut bench = Bench::new();
+    bench.run();
+    bench.written.clear();
     bench.pod("train", 0, 2, keys::DEVICE_CLASS_GPU);
     bench.run();
     let status = bench.gang_status();
@@ -140,6 +143,34 @@ fn a_gang_that_no_commit_can_carry_says_so_and_holds_nobody_up() {
         .unwrap()
         .scheduling_gates;
     assert!(gate.unwrap().is_empty());
+}
+
+#[test]
+fn a_pod_whose_claim_is_no_longer_understood_still_takes_its_cpu() {
+    let cores = |pod: &mut Pod| {
+        let spec = pod.spec.as_mut().unwrap();
+        spec.containers[0].resources.as_mut().unwrap().requests =
+            Some(std::iter::once(("cpu".to_owned(), Quantity("60".to_owned()))).collect());
+    };
+    let mut bench = Bench::new();
+    bench.gang("large", 2);
+    bench.change_pod("large-0", cores);
+    bench.change_pod("large-1", cores);
+    bench.run();
+    assert_eq!(bench.gang_status().phase, GangPhase::Admitted);
+    for claim in ["large-0", "large-1"] {
+        bench.server.remove(&ObjectKey {
+            kind: Kind::ResourceClaim,
+            ..pod_key(claim)
+        });
+    }
+    bench.gang("next", 1);
+    bench.change_pod("next-0", cores);
+    bench.run();
+    assert!(
+        is_gated(&bench.server.pod("next-0").unwrap()),
+        "no node has 60 cores left"
+    );
 }
 
 #[test]
@@ -246,6 +277,8 @@ fn each_namespace_of_a_team_has_a_queue_with_limits_and_use() {
     let mut bench = Bench::new();
     bench.gang("train", 3);
     bench.run();
+    bench.seconds += 1;
+    bench.run();
     let Some(Object::Queue(queue)) = bench.server.list(Kind::Queue).pop() else {
         panic!("a Queue")
     };
@@ -261,6 +294,31 @@ fn each_namespace_of_a_team_has_a_queue_with_limits_and_use() {
         ("4", "3", "1")
     );
     assert_eq!(status.admitted_gangs, 1);
+}
+
+#[test]
+fn a_queue_is_written_at_most_once_a_second_and_shows_the_last_state_in_the_end() {
+    let mut bench = Bench::new();
+    bench.run();
+    bench.seconds += 1;
+    bench.written.clear();
+    // Every step of each gang changes what the Queue sums up.
+    for gang in ["a", "b", "c", "d"] {
+        bench.gang(gang, 1);
+        bench.run();
+    }
+    let queues = |bench: &Bench| -> Vec<i64> {
+        let written = bench.written.iter().filter_map(|write| match write {
+            Write::PublishQueue { status, .. } => Some(status.admitted_gangs),
+            _ => None,
+        });
+        written.collect()
+    };
+    assert!(queues(&bench).len() <= 1, "{:?}", queues(&bench));
+    bench.seconds += 1;
+    bench.run();
+    assert_eq!(queues(&bench).last(), Some(&4));
+    assert!(queues(&bench).len() <= 2, "{:?}", queues(&bench));
 }
 
 #[test]

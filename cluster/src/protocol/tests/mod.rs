@@ -2,6 +2,8 @@
 //! crash, conflict, are lost or come late, in every order, is the simulator's part (`muster-sim`).
 
 mod admission;
+mod founding;
+mod nudge;
 mod release;
 mod server;
 mod takeover;
@@ -117,6 +119,15 @@ impl Bench {
             }
         }
         panic!("the machine does not come to rest: {last:?}");
+    }
+
+    /// Polls and performs, with no driver answering.
+    fn run_in_silence(&mut self) {
+        for _ in 0..20 {
+            for effect in &self.poll() {
+                self.perform(effect);
+            }
+        }
     }
 
     /// The drivers acknowledge what stands; `held`: claims that they list on node `n0`.

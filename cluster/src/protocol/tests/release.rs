@@ -27,21 +27,11 @@ fn running() -> (Bench, String) {
     (bench, node.to_owned())
 }
 
-/// Polls and performs, with no driver answering.
-fn run_in_silence(bench: &mut Bench) {
-    for _ in 0..20 {
-        let effects = bench.poll();
-        for effect in &effects {
-            bench.perform(effect);
-        }
-    }
-}
-
 #[test]
 fn a_permit_goes_when_its_withdrawal_is_acknowledged_and_nothing_is_held() {
     let (mut bench, node) = running();
     bench.server.remove(&pod_key("train-0"));
-    run_in_silence(&mut bench);
+    bench.run_in_silence();
     let devices = bench.server.node_devices(&node).unwrap();
     assert!(
         devices.spec.permits[0].withdrawn,
@@ -51,7 +41,7 @@ fn a_permit_goes_when_its_withdrawal_is_acknowledged_and_nothing_is_held() {
 
     let claim = "claim-of-train-0";
     bench.answer(devices, &[claim]);
-    run_in_silence(&mut bench);
+    bench.run_in_silence();
     let devices = bench.server.node_devices(&node).unwrap();
     assert_eq!(
         devices.spec.permits.len(),
@@ -60,7 +50,7 @@ fn a_permit_goes_when_its_withdrawal_is_acknowledged_and_nothing_is_held() {
     );
 
     bench.answer(devices, &[]);
-    run_in_silence(&mut bench);
+    bench.run_in_silence();
     let devices = bench.server.node_devices(&node).unwrap();
     assert!(devices.spec.permits.is_empty());
     assert!(devices.metadata.finalizers.is_none());
@@ -71,7 +61,7 @@ fn an_answer_for_another_object_or_an_earlier_generation_proves_nothing() {
     for (uid, behind) in [("another", 0), ("", 0), ("n0-uid", 1)] {
         let (mut bench, node) = running();
         bench.server.remove(&pod_key("train-0"));
-        run_in_silence(&mut bench);
+        bench.run_in_silence();
         let mut devices = bench.server.node_devices(&node).unwrap();
         let uid = if uid == "n0-uid" {
             devices.metadata.uid.clone().unwrap()
@@ -84,7 +74,7 @@ fn an_answer_for_another_object_or_an_earlier_generation_proves_nothing() {
             ..NodeDevicesStatus::default()
         });
         bench.server.put(Object::NodeDevices(Arc::new(devices)));
-        run_in_silence(&mut bench);
+        bench.run_in_silence();
         assert_eq!(
             bench.server.node_devices(&node).unwrap().spec.permits.len(),
             1
@@ -115,7 +105,7 @@ fn what_a_driver_holds_without_a_permit_comes_back_as_a_withdrawn_one() {
     let mut bench = Bench::new();
     bench.run();
     bench.acknowledge(&["lost-claim"]);
-    run_in_silence(&mut bench);
+    bench.run_in_silence();
     let devices = bench.server.node_devices("n0").unwrap();
     let [permit] = devices.spec.permits.as_slice() else {
         panic!("one permit")
@@ -127,7 +117,7 @@ fn what_a_driver_holds_without_a_permit_comes_back_as_a_withdrawn_one() {
         ("vision", 1_000)
     );
     bench.acknowledge(&[]);
-    run_in_silence(&mut bench);
+    bench.run_in_silence();
     assert!(
         bench
             .server
@@ -165,4 +155,60 @@ fn a_pod_that_runs_without_an_admission_is_adopted_with_what_it_holds() {
     let devices = bench.server.node_devices("n1").unwrap();
     assert!(devices.spec.enforce);
     assert!(!devices.spec.permits[0].withdrawn);
+}
+
+/// The Job `fit` with so many completions, of which the first have succeeded.
+fn job(completions: usize, succeeded: usize) -> Object {
+    Object::Job(parse(json!({
+        "metadata": {"name": "fit", "namespace": "ml", "uid": "fit-uid"},
+        "spec": {
+            "completionMode": "Indexed", "completions": completions, "parallelism": completions,
+            "template": {"spec": {"containers": []}},
+        },
+        "status": {
+            "succeeded": succeeded,
+            "completedIndexes": if succeeded > 0 { format!("0-{}", succeeded - 1) } else { String::new() },
+        },
+    })))
+}
+
+fn pod_of_job(bench: &mut Bench, index: usize) {
+    bench.pod("fit", index, 2, keys::DEVICE_CLASS_GPU);
+    bench.change_pod(&format!("fit-{index}"), |pod| {
+        let metadata = serde_json::from_value(json!({
+            "name": format!("fit-{index}"), "namespace": "ml", "uid": pod.metadata.uid,
+            "creationTimestamp": pod.metadata.creation_timestamp,
+            "annotations": {"batch.kubernetes.io/job-completion-index": index.to_string()},
+            "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "fit", "uid": "fit-uid", "controller": true}],
+        }));
+        pod.metadata = metadata.unwrap();
+    });
+}
+
+#[test]
+fn what_a_job_that_was_scaled_up_made_more_starts_after_the_ranks_that_succeeded() {
+    let mut bench = Bench::new();
+    bench.server.put(job(2, 0));
+    pod_of_job(&mut bench, 0);
+    pod_of_job(&mut bench, 1);
+    bench.run();
+    assert_eq!(bench.gang_status().phase, GangPhase::Admitted);
+    bench.server.put(job(3, 0));
+    pod_of_job(&mut bench, 2);
+    bench.run();
+    let is_gated = |bench: &Bench| {
+        let pod = bench.server.pod("fit-2").unwrap();
+        crate::protocol::objects::is_gated(&pod)
+    };
+    assert!(is_gated(&bench), "the attempt has its ranks");
+
+    for name in ["fit-0", "fit-1"] {
+        bench.change_pod(name, |pod| {
+            pod.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
+        });
+    }
+    bench.server.put(job(3, 2));
+    bench.run();
+    assert!(!is_gated(&bench));
+    assert_eq!(bench.gang_status().attempt, 2);
 }

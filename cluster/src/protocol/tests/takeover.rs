@@ -1,6 +1,7 @@
 use muster_api::{LedgerSpec, NodeDevicesSpec};
 
 use super::*;
+use crate::protocol::ExitReason;
 
 /// Performs the first `count` effects.
 fn perform_first(bench: &mut Bench, count: usize) {
@@ -15,11 +16,14 @@ fn perform_first(bench: &mut Bench, count: usize) {
 #[test]
 fn a_leader_raises_the_epoch_before_it_reads_anything() {
     let mut bench = Bench::new();
-    perform_first(&mut bench, 3);
-    let names: Vec<&str> = bench.written.iter().take(3).map(kind_of).collect();
-    // The Ledger does not exist, so its read brings nothing and is not listed here.
-    assert_eq!(names, ["create Ledger", "list", "list"]);
-    assert_eq!(bench.machine.leading_epoch(), Some(1));
+    perform_first(&mut bench, 6);
+    let names: Vec<&str> = bench.written.iter().take(5).map(kind_of).collect();
+    // The Ledger does not exist, so its first read brings nothing and is not listed here.
+    assert_eq!(
+        names,
+        ["create Ledger", "read", "replace Ledger", "list", "list"]
+    );
+    assert!(bench.machine.leading_epoch().is_some());
     assert_eq!(
         bench
             .written
@@ -34,10 +38,11 @@ fn a_leader_raises_the_epoch_before_it_reads_anything() {
 fn each_leader_raises_the_epoch_by_one_and_keeps_what_is_committed() {
     let mut bench = Bench::new();
     bench.run();
+    let first = bench.machine.leading_epoch().unwrap();
     bench.take_over();
     bench.run();
-    assert_eq!(bench.machine.leading_epoch(), Some(2));
-    assert_eq!(bench.server.ledger().unwrap().spec.leader_epoch, 2);
+    assert_eq!(bench.machine.leading_epoch(), Some(first + 1));
+    assert_eq!(bench.server.ledger().unwrap().spec.leader_epoch, first + 1);
 }
 
 #[test]
@@ -68,23 +73,28 @@ fn a_raise_that_conflicts_or_is_not_answered_begins_with_the_ledger_again() {
 fn a_leader_that_sees_a_higher_epoch_anywhere_stops() {
     let mut bench = Bench::new();
     bench.run();
+    let own = bench.machine.leading_epoch().unwrap();
     let mut devices = bench.server.node_devices("n0").unwrap();
     devices.spec = NodeDevicesSpec {
-        leader_epoch: 2,
+        leader_epoch: own + 1,
         ..devices.spec
     };
     bench.server.put(Object::NodeDevices(Arc::new(devices)));
     bench.gang("train", 2);
     assert!(bench.poll().is_empty());
-    let reason = bench.machine.must_exit().unwrap();
-    assert_eq!((reason.epoch, reason.own), (2, 1));
-    assert_eq!(reason.object, "NodeDevices n0");
+    let expected = ExitReason::HigherEpoch {
+        object: "NodeDevices n0".to_owned(),
+        epoch: own + 1,
+        own,
+    };
+    assert_eq!(bench.machine.must_exit(), Some(&expected));
 }
 
 #[test]
 fn after_a_conflict_nothing_is_written_before_the_ledger_was_read_again() {
     let mut bench = Bench::new();
     bench.run();
+    let own = bench.machine.leading_epoch().unwrap();
     bench.gang("train", 1);
     let create = bench.poll().remove(0);
     assert!(matches!(create.write, Write::CreateGang { .. }));
@@ -93,10 +103,31 @@ fn after_a_conflict_nothing_is_written_before_the_ledger_was_read_again() {
     assert_eq!(effects.len(), 1);
     assert!(matches!(effects[0].write, Write::ReadObject { .. }));
     let mut ledger = bench.server.ledger().unwrap();
-    ledger.spec.leader_epoch = 9;
+    ledger.spec.leader_epoch = own + 8;
     bench.server.put(Object::Ledger(Arc::new(ledger)));
     bench.perform(&effects[0]);
-    assert_eq!(bench.machine.must_exit().unwrap().epoch, 9);
+    let expected = ExitReason::HigherEpoch {
+        object: "Ledger cluster".to_owned(),
+        epoch: own + 8,
+        own,
+    };
+    assert_eq!(bench.machine.must_exit(), Some(&expected));
+}
+
+#[test]
+fn a_ledger_that_cannot_be_read_after_a_conflict_is_asked_for_again_but_not_in_a_tight_loop() {
+    let mut bench = Bench::new();
+    bench.run();
+    bench.gang("train", 1);
+    let create = bench.poll().remove(0);
+    bench.machine.settle(create.id, Outcome::Conflict);
+    let read = bench.poll().remove(0);
+    bench.machine.settle(read.id, Outcome::Unknown);
+    assert!(bench.poll().is_empty());
+    bench.seconds += 1;
+    let effects = bench.poll();
+    assert_eq!(effects.len(), 1);
+    assert!(matches!(effects[0].write, Write::ReadObject { .. }));
 }
 
 #[test]
@@ -121,6 +152,7 @@ fn kind_of(write: &Write) -> &'static str {
         Write::ReadObject { .. } => "read",
         Write::ReadAll { .. } => "list",
         Write::CreateLedger { .. } => "create Ledger",
+        Write::ReplaceLedger { .. } => "replace Ledger",
         _ => "other",
     }
 }

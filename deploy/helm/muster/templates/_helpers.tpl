@@ -100,6 +100,11 @@ affinity:
 {{ .Files.Get "files/managed.cel" | trim | replace "r == 'muster.dev/listed-resource'" ($terms | join " || " | default "false") }}
 {{- end }}
 
+{{/* CEL over `object`: whether its own annotations carry the shorthand for a claim. */}}
+{{- define "muster.shorthandCel" -}}
+(has(object.metadata.annotations) && ['muster.dev/gpus', 'muster.dev/vram', 'muster.dev/interconnect', 'muster.dev/container'].exists(k, k in object.metadata.annotations))
+{{- end }}
+
 {{/* CEL over `object`, a Pod: whether it carries our gate and names no node. Generated likewise. */}}
 {{- define "muster.gatedCel" -}}
 {{ .Files.Get "files/gated.cel" | trim }}

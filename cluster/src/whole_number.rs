@@ -1,7 +1,7 @@
 //! Whole numbers as annotations give them: ASCII digits and nothing else.
 //!
 //! `str::parse` takes a sign and leading zeros, and two programs that read the same annotation differently
-//! would disagree on the size of a gang.
+//! would disagree on the size of a gang, or on the GPUs of a pod.
 
 use std::ops::RangeInclusive;
 

@@ -1,0 +1,66 @@
+//! Pods that only say how many GPUs they need: whether what was made of it is what they said.
+
+use std::{collections::BTreeMap, mem};
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::{Index, NamespacedName, requests::Named};
+use crate::{
+    gangs,
+    not_understood::NotUnderstood,
+    shorthand::{CLAIM_NAME, Shorthand},
+};
+
+impl Index {
+    /// Says for which pods the template of their shorthand cannot be made, with the API server's answer:
+    /// all of them, each time.
+    pub fn set_refused_templates(&mut self, refused: BTreeMap<NamespacedName, String>) {
+        let before = mem::replace(&mut self.refused_templates, refused);
+        let changed: Vec<NamespacedName> = before
+            .keys()
+            .chain(self.refused_templates.keys())
+            .filter(|pod| before.get(pod) != self.refused_templates.get(pod))
+            .cloned()
+            .collect();
+        for pod in changed {
+            if let Some(object) = self.objects.pods.get(&pod) {
+                self.requests.of_pods.remove(gangs::uid(object));
+            }
+            let gang = self.membership.gang_of(&pod);
+            self.touched.gangs.extend(gang.cloned());
+        }
+    }
+
+    /// Whether the claim of a pod's shorthand asks for what the annotations say. Anybody who may write the
+    /// namespace's templates could have made another of that name first.
+    pub(super) fn check_shorthand(&self, pod: &Pod) -> Result<(), NotUnderstood> {
+        let Some(shorthand) = Shorthand::of_pod(pod)? else {
+            return Ok(());
+        };
+        let claims = pod.spec.iter().flat_map(|spec| &spec.resource_claims);
+        let mut claims = claims.flatten().enumerate();
+        let Some((index, reference)) = claims.find(|(_, claim)| claim.name == CLAIM_NAME) else {
+            return Ok(());
+        };
+        let template = shorthand.template_name();
+        let why = match self.named_claim(pod, reference, index)? {
+            Named::NotNeeded => return Ok(()),
+            Named::Claim(claim) if claim.spec.as_ref() == Some(&shorthand.claim_spec()) => {
+                return Ok(());
+            }
+            Named::Claim(claim) => format!(
+                "ResourceClaim {} does not ask for what the annotations say: delete ResourceClaimTemplate {template}, which somebody else made, and create the pod anew",
+                claim.metadata.name.as_deref().unwrap_or_default()
+            ),
+            Named::Missing(_) => {
+                let pod = NamespacedName::of(&pod.metadata);
+                let Some(answer) = self.refused_templates.get(&pod) else {
+                    return Ok(());
+                };
+                format!("ResourceClaimTemplate {template} cannot be made: {answer}")
+            }
+        };
+        let field = format!("spec.resourceClaims[{index}] ({CLAIM_NAME})");
+        Err(NotUnderstood::new(field, why))
+    }
+}

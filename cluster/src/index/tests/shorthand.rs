@@ -1,0 +1,154 @@
+//! Pods that only say how many GPUs they need: what is made of it is what they said.
+
+use std::collections::BTreeMap;
+
+use muster_api::Reason;
+use muster_engine::Timestamp;
+use serde_json::{Value, json};
+
+use crate::{
+    formed::Wait,
+    index::{Index, NamespacedName},
+    shorthand::Shorthand,
+    testing::{claim, index_with, is, only_gang, pod, with},
+};
+
+fn annotations() -> BTreeMap<String, String> {
+    let pairs = [("muster.dev/gpus", "2"), ("muster.dev/vram", "40Gi")];
+    pairs
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into()
+}
+
+fn shorthand() -> Shorthand {
+    Shorthand::read(Some(&annotations())).unwrap().unwrap()
+}
+
+/// A pod as the webhook lets it in, its claim not made yet.
+fn waiting_pod() -> Value {
+    let pod = with(
+        pod("solo", 5),
+        "/metadata/annotations",
+        json!(annotations()),
+    );
+    let pod = with(
+        pod,
+        "/spec/resourceClaims",
+        json!([shorthand().reference()]),
+    );
+    with(pod, "/status", json!({"phase": "Pending"}))
+}
+
+/// The same once its claim is made.
+fn pod_with_claim() -> Value {
+    let status = json!({"phase": "Pending", "resourceClaimStatuses": [
+        {"name": "muster-gpus", "resourceClaimName": "solo-gpus"}]});
+    with(waiting_pod(), "/status", status)
+}
+
+fn made_claim() -> Value {
+    with(claim("solo", 2), "/spec", json!(shorthand().claim_spec()))
+}
+
+fn wait(index: &Index) -> Option<Wait> {
+    only_gang(index).wait.clone()
+}
+
+#[test]
+fn a_claim_that_asks_for_what_the_annotations_say_is_planned() {
+    let index = index_with([pod_with_claim(), made_claim()]);
+    assert_eq!(wait(&index), None);
+    let request = only_gang(&index).pods[0].request.clone().unwrap();
+    assert_eq!(request.claims[0].requests[0].count, 2);
+}
+
+#[test]
+fn a_claim_of_a_template_that_somebody_else_made_is_not() {
+    let greedy = with(
+        made_claim(),
+        "/spec/devices/requests/0/exactly/count",
+        json!(8),
+    );
+    let told = wait(&index_with([pod_with_claim(), greedy])).unwrap();
+    assert_eq!(told.reason, Reason::RequestNotUnderstood);
+    assert!(
+        told.details.starts_with(
+            "pod solo: spec.resourceClaims[0] (muster-gpus): ResourceClaim solo-gpus does not ask for what the annotations say: delete ResourceClaimTemplate muster-2-gpus-40gi-"
+        ),
+        "{}",
+        told.details
+    );
+}
+
+#[test]
+fn a_pod_that_was_let_go_is_not_judged_anew() {
+    let other = with(
+        made_claim(),
+        "/spec/devices/requests/0/exactly/count",
+        json!(1),
+    );
+    let placed = with(
+        pod_with_claim(),
+        "/metadata/annotations/muster.dev~1placement",
+        json!("pinned"),
+    );
+    let index = index_with([placed, other]);
+    assert_eq!(
+        wait(&index),
+        None,
+        "a later release may write another template for the same words"
+    );
+}
+
+#[test]
+fn a_template_that_cannot_be_made_is_said_until_it_can() {
+    let mut index = index_with([waiting_pod()]);
+    assert_eq!(wait(&index).unwrap().reason, Reason::MissingPods);
+
+    let refused = (
+        NamespacedName::new("ml", "solo"),
+        "exceeded quota".to_owned(),
+    );
+    index.set_refused_templates([refused].into());
+    assert_eq!(index.refresh(Timestamp(0)).len(), 1);
+    let told = wait(&index).unwrap();
+    assert_eq!(told.reason, Reason::RequestNotUnderstood);
+    assert!(
+        told.details.ends_with("cannot be made: exceeded quota"),
+        "{}",
+        told.details
+    );
+
+    index.set_refused_templates(BTreeMap::new());
+    index.refresh(Timestamp(0));
+    assert_eq!(wait(&index).unwrap().reason, Reason::MissingPods);
+
+    index.observe(is(made_claim()));
+    index.observe(is(pod_with_claim()));
+    index.refresh(Timestamp(0));
+    assert_eq!(wait(&index), None);
+}
+
+#[test]
+fn a_shorthand_that_was_past_the_webhook_says_what_is_wrong_with_it() {
+    for (key, value, details) in [
+        (
+            "gpus",
+            "many",
+            "pod solo: metadata.annotations[muster.dev/gpus]: \"many\": must be a whole number from 1 to 32, in plain digits",
+        ),
+        (
+            "gpus",
+            "3",
+            "pod solo: metadata.annotations[muster.dev/gpus]: no claim was made from it; create the pod anew, or give it spec.resourceClaims instead",
+        ),
+    ] {
+        let pointer = format!("/metadata/annotations/muster.dev~1{key}");
+        let index = index_with([with(pod_with_claim(), &pointer, json!(value)), made_claim()]);
+        let told = wait(&index).unwrap();
+        assert_eq!(
+            (told.reason, told.details.as_str()),
+            (Reason::RequestNotUnderstood, details)
+        );
+    }
+}

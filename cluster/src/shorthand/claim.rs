@@ -1,0 +1,134 @@
+//! The ResourceClaimTemplate that a shorthand stands for.
+
+use k8s_openapi::{
+    api::{
+        core::v1::{Pod, PodResourceClaim},
+        resource::v1::{
+            CELDeviceSelector, DeviceClaim, DeviceConstraint, DeviceRequest, DeviceSelector,
+            ExactDeviceRequest, ResourceClaimSpec, ResourceClaimTemplate,
+            ResourceClaimTemplateSpec,
+        },
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use muster_api::keys;
+
+use super::Shorthand;
+use crate::{gangs, quantity, stable_suffix};
+
+/// Name of the claim in `spec.resourceClaims` of the pod, and of what a container refers to.
+pub const CLAIM_NAME: &str = "muster-gpus";
+/// Name of the one request of the claim.
+const REQUEST_NAME: &str = "gpus";
+/// Label by which our templates are found.
+const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "muster");
+
+impl Shorthand {
+    /// How the pod refers to its claim.
+    pub fn reference(&self) -> PodResourceClaim {
+        PodResourceClaim {
+            name: CLAIM_NAME.to_owned(),
+            resource_claim_template_name: Some(self.template_name()),
+            ..PodResourceClaim::default()
+        }
+    }
+
+    /// Name of the template: what it asks for in words, and a suffix made from its spec. Templates cannot be
+    /// changed; a release that writes another spec for the same words makes another one beside the old.
+    pub fn template_name(&self) -> String {
+        let mut words = vec![
+            "muster".to_owned(),
+            self.gpus.to_string(),
+            if self.gpus == 1 { "gpu" } else { "gpus" }.to_owned(),
+        ];
+        words.extend(self.memory_text().map(|memory| memory.to_ascii_lowercase()));
+        words.extend(self.constrained_by().map(|by| by.as_str().to_owned()));
+        let spec = serde_json::to_string(&self.claim_spec()).unwrap_or_default();
+        words.push(stable_suffix::of(&spec));
+        words.join("-")
+    }
+
+    /// What the claim asks for. Every field that the API server would set is set, so that what is stored
+    /// compares equal.
+    pub fn claim_spec(&self) -> ResourceClaimSpec {
+        let selector = self.memory_text().map(|memory| {
+            let expression = format!(
+                "device.capacity['{}'].memory.compareTo(quantity('{memory}')) >= 0",
+                keys::DRIVER
+            );
+            DeviceSelector {
+                cel: Some(CELDeviceSelector { expression }),
+            }
+        });
+        let constraint = self.constrained_by().map(|by| DeviceConstraint {
+            match_attribute: Some(format!("{}/{}", keys::DRIVER, by.attribute())),
+            ..DeviceConstraint::default()
+        });
+        let exactly = ExactDeviceRequest {
+            device_class_name: keys::DEVICE_CLASS_GPU.to_owned(),
+            allocation_mode: Some("ExactCount".to_owned()),
+            count: Some(i64::from(self.gpus)),
+            selectors: selector.map(|selector| vec![selector]),
+            ..ExactDeviceRequest::default()
+        };
+        ResourceClaimSpec {
+            devices: Some(DeviceClaim {
+                requests: Some(vec![DeviceRequest {
+                    name: REQUEST_NAME.to_owned(),
+                    exactly: Some(exactly),
+                    ..DeviceRequest::default()
+                }]),
+                constraints: constraint.map(|constraint| vec![constraint]),
+                ..DeviceClaim::default()
+            }),
+        }
+    }
+
+    /// The template, for pods of a namespace.
+    pub fn template(&self, namespace: &str) -> ResourceClaimTemplate {
+        let (label, value) = MANAGED_BY;
+        ResourceClaimTemplate {
+            metadata: ObjectMeta {
+                name: Some(self.template_name()),
+                namespace: Some(namespace.to_owned()),
+                labels: Some([(label.to_owned(), value.to_owned())].into()),
+                ..ObjectMeta::default()
+            },
+            spec: Some(ResourceClaimTemplateSpec {
+                metadata: None,
+                spec: Some(self.claim_spec()),
+            }),
+        }
+    }
+
+    /// One form for all ways to write an amount, so that `40Gi` and `40960Mi` share a template.
+    fn memory_text(&self) -> Option<String> {
+        self.memory_bytes.map(quantity::written_bytes)
+    }
+
+    /// One GPU has nobody to be connected to.
+    fn constrained_by(&self) -> Option<super::Interconnect> {
+        self.interconnect.filter(|_| self.gpus > 1)
+    }
+}
+
+/// The template that a pod's claim is still to be made from. `None`: it has no shorthand, is not referred to
+/// that template, has its claim already, has ended, or is going.
+pub fn template_waited_for(pod: &Pod) -> Option<ResourceClaimTemplate> {
+    if !gangs::is_active(pod) || has_its_claim(pod) {
+        return None;
+    }
+    let shorthand = Shorthand::read(pod.metadata.annotations.as_ref()).ok()??;
+    let template = shorthand.template(pod.metadata.namespace.as_deref().unwrap_or_default());
+    let reference = shorthand.reference();
+    let mut claims = pod.spec.as_ref()?.resource_claims.iter().flatten();
+    claims.any(|claim| *claim == reference).then_some(template)
+}
+
+fn has_its_claim(pod: &Pod) -> bool {
+    let mut statuses = pod
+        .status
+        .iter()
+        .flat_map(|status| status.resource_claim_statuses.iter().flatten());
+    statuses.any(|status| status.name == CLAIM_NAME)
+}
