@@ -130,11 +130,25 @@ impl Controllers {
         steps
     }
 
+    /// The request that a step carries out.
+    pub fn request(&self, step: &Step) -> Option<&Write> {
+        let Step::Perform(number, effect) = *step else {
+            return None;
+        };
+        let effect = self.replicas.get(number)?.under_way.get(effect)?;
+        Some(&effect.write)
+    }
+
     /// Whether nothing is under way and every watch is up to date; polls do not count.
     pub fn is_settled(&self, now: u64, api: &ApiServer) -> bool {
         self.steps(now, api)
             .iter()
             .all(|step| matches!(step, Step::Poll(_)))
+    }
+
+    /// Whether, besides, every replica has looked at what it was told.
+    pub fn is_at_rest(&self, now: u64, api: &ApiServer) -> bool {
+        self.is_settled(now, api) && self.replicas.iter().all(|replica| !replica.stirred)
     }
 
     /// Takes a step; returns what it was, for the trace. `None` if nothing came of it.

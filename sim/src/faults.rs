@@ -41,6 +41,8 @@ pub enum Fault {
     DeleteGang,
     /// An administrator deletes a `NodeDevices`.
     DeleteNodeDevices,
+    /// An administrator deletes the `Ledger`.
+    DeleteLedger,
     /// A user deletes a whole gang.
     Cancel,
     /// A user deletes a claim, and the pod gets another.
@@ -50,7 +52,7 @@ pub enum Fault {
 }
 
 /// Every kind of fault.
-pub const FAULTS: [Fault; 20] = [
+pub const FAULTS: [Fault; 21] = [
     Fault::LeaseLost,
     Fault::ControllerCrash,
     Fault::ControllerUnanswered,
@@ -68,6 +70,7 @@ pub const FAULTS: [Fault; 20] = [
     Fault::Delete,
     Fault::DeleteGang,
     Fault::DeleteNodeDevices,
+    Fault::DeleteLedger,
     Fault::Cancel,
     Fault::SwapClaim,
     Fault::RankFails,

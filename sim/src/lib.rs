@@ -10,7 +10,8 @@
 //! [`controllers`] and [`drivers`] break each effect into steps, so that a crash, a conflict, a lost or a late answer can
 //! come between any two ([`faults`]). After **every** step [`invariants`] judges the API server and the nodes alone.
 //! [`run`] plays a seed: a phase in which things go wrong, then one in which they do not and everything must come
-//! to rest with nothing left over.
+//! to rest with nothing left over. Where chance does not find the moment that matters, a [`script`] steers the first
+//! phase.
 //!
 //! **Invariant: the same seed gives the same run.** No clock, no thread, no hash order, no randomness but
 //! [`random`]. A failure prints its seed; the seed is the bug report.
@@ -37,6 +38,7 @@ pub mod random;
 pub mod run;
 pub mod scenario;
 pub mod scheduler;
+pub mod script;
 pub mod trace;
 pub mod workload;
 pub mod world;

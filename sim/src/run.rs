@@ -7,11 +7,12 @@ use crate::{
     invariants::{Violation, end},
     random::Random,
     scenario::Scenario,
+    script::Script,
     world::World,
 };
 
 /// Steps after which a run that does not come to rest is a violation.
-const MOST_STEPS: u64 = 200_000;
+const MOST_STEPS: u64 = 40_000;
 /// Virtual time without a write after which a run is at rest. Longer than any time that the code under test waits
 /// for by itself (missing slices count for 120 s).
 const REST_MILLISECONDS: u64 = 130_000;
@@ -31,9 +32,11 @@ pub enum Planted {
 pub struct Options {
     /// The faults; drawn from the seed without.
     pub faults: Option<Faults>,
-    /// A rule that is broken on purpose.
+    /// What is done instead of what the seed draws: its cluster, and its faults alone.
+    pub script: Option<Script>,
+    /// Rules that are broken on purpose; mostly one, and the two ends of one that stands on both sides.
     #[cfg(feature = "mutations")]
-    pub planted: Option<Planted>,
+    pub planted: Vec<Planted>,
     /// How many steps of the trace are kept; the last 80 without.
     pub trace_lines: Option<usize>,
 }
@@ -64,21 +67,25 @@ pub struct Report {
 /// Runs a seed.
 pub fn run(seed: u64, options: &Options) -> Report {
     let mut random = Random::new(seed);
-    let scenario = Scenario::draw(&mut random);
-    let drawn = Faults::draw(&mut random);
-    let faults = options.faults.clone().unwrap_or(drawn);
+    let drawn = Scenario::draw(&mut random);
+    let drawn_faults = Faults::draw(&mut random);
+    let (scenario, faults) = match &options.script {
+        Some(script) => (script.scenario.clone(), Faults::none()),
+        None => (drawn, options.faults.clone().unwrap_or(drawn_faults)),
+    };
     let troubled_steps = random.between(400, 2_500);
     let mut world = World::new(&scenario, faults, random);
     if let Some(lines) = options.trace_lines {
         world.trace.keep(lines);
     }
     #[cfg(feature = "mutations")]
-    match options.planted {
-        None => {}
-        Some(Planted::Controller(mutation)) => world.plant_in_controllers(mutation),
-        Some(Planted::Driver(mutation)) => world.plant_in_drivers(mutation),
+    for planted in &options.planted {
+        match *planted {
+            Planted::Controller(mutation) => world.plant_in_controllers(mutation),
+            Planted::Driver(mutation) => world.plant_in_drivers(mutation),
+        }
     }
-    let violation = play(&mut world, troubled_steps).err();
+    let violation = play(&mut world, options.script.as_ref(), troubled_steps).err();
     let wanted: Vec<&str> = world
         .owners
         .wanted()
@@ -101,9 +108,14 @@ pub fn run(seed: u64, options: &Options) -> Report {
     }
 }
 
-fn play(world: &mut World, troubled_steps: u64) -> Result<(), Violation> {
-    for _ in 0..troubled_steps {
-        world.step()?;
+fn play(world: &mut World, script: Option<&Script>, troubled_steps: u64) -> Result<(), Violation> {
+    match script {
+        Some(script) => (script.play)(world)?,
+        None => {
+            for _ in 0..troubled_steps {
+                world.step()?;
+            }
+        }
     }
     world.heal();
     let mut quiet_since = None;

@@ -44,6 +44,9 @@ pub enum OwnerKind {
     User,
 }
 
+/// As the time of a gang that a script submits.
+pub const BY_SCRIPT: u64 = u64::MAX;
+
 /// A gang that is submitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GangShape {

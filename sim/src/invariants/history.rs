@@ -148,10 +148,13 @@ impl History {
             .plans
             .iter()
             .filter(|((_, number), _)| *number == attempt)
-            .find_map(|(_, plan)| {
+            .filter_map(|(_, plan)| {
                 let rank = plan.pods.iter().position(|planned| planned.uid == uid)?;
                 Some((plan, rank))
-            });
+            })
+            // Where a Gang was made again, and nothing told of its predecessor's attempts, the plan is that of the Gang
+            // that is there.
+            .max_by_key(|(plan, _)| gang_of(api, plan).is_some());
         let Some((plan, rank)) = plan else {
             let what = format!("{uid} is let go for attempt {attempt}, whose plan is not stored");
             return Err(Violation::new("S4", what));
@@ -168,10 +171,7 @@ impl History {
             let what = format!("{uid} is let go before {} was made", missing.uid);
             return Err(Violation::new("S4", what));
         }
-        let now = api
-            .list::<Gang>()
-            .find(|gang| gang.metadata.uid.as_ref() == Some(&plan.gang))
-            .and_then(|gang| gang.status.as_ref());
+        let now = gang_of(api, plan).and_then(|gang| gang.status.as_ref());
         if let Some(status) = now
             && status.attempt > attempt
         {
@@ -219,6 +219,11 @@ impl History {
             }
         }
     }
+}
+
+fn gang_of<'a>(api: &'a ApiServer, plan: &Plan) -> Option<&'a Gang> {
+    api.list::<Gang>()
+        .find(|gang| gang.metadata.uid.as_ref() == Some(&plan.gang))
 }
 
 /// Whether the permit's pod and attempt are what is wanted.

@@ -1,0 +1,180 @@
+//! What an instance waits to have done, one operation per effect of its machine.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use muster_api::{NodeDevices, NodeDevicesStatus};
+use muster_dra_driver::prepare::{
+    Answer, CallId, ClaimRef, DiskFailure, Effect, Probe, StatusOutcome, Ticket, Write,
+};
+
+use crate::api_server::{ApiServer, Failure, Precondition, Stored};
+
+/// A status write on its way.
+#[derive(Clone, Debug)]
+pub struct StatusWrite {
+    pub(super) uid: Option<String>,
+    pub(super) resource_version: Option<String>,
+    pub(super) status: NodeDevicesStatus,
+}
+
+/// What an instance waits to have done.
+#[derive(Clone, Debug)]
+pub(super) enum Operation {
+    Lock {
+        ticket: Ticket,
+        probe: Option<Probe>,
+        read: bool,
+    },
+    Look {
+        ticket: Ticket,
+        probe: Option<Probe>,
+        read: bool,
+    },
+    Commit {
+        ticket: Ticket,
+        writes: VecDeque<Write>,
+    },
+    /// It is told what came of a commit. The lock is free by then: another instance may have had it since.
+    Hear(Ticket, Result<(), DiskFailure>),
+    ReadClaim(CallId, ClaimRef),
+    ReadNodeDevices,
+    Gather,
+    WriteStatus(StatusWrite),
+    Answer(CallId, Answer),
+    Taint(BTreeSet<String>),
+}
+
+/// What an operation is, as far as scripts tell them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// A turn at the lock, but for the beginning of one that records.
+    Turn,
+    /// The lock is taken, to record a claim that was read.
+    Record,
+    /// `NodeDevices` are read uncached, without the lock.
+    Read,
+    /// The status is written.
+    WriteStatus,
+    /// Anything else.
+    Other,
+}
+
+impl StatusWrite {
+    pub(super) fn arrive(&self, api: &mut ApiServer, node: &str) -> StatusOutcome {
+        let precondition = Precondition {
+            uid: self.uid.as_deref(),
+            resource_version: self.resource_version.as_deref(),
+        };
+        let written = api.update::<NodeDevices>("", node, precondition, |object| {
+            object.status = Some(self.status.clone());
+        });
+        match written {
+            Ok(object) => match NodeDevices::of(&object) {
+                Some(object) => StatusOutcome::Written(object.clone()),
+                None => StatusOutcome::Conflict,
+            },
+            Err(Failure::Refused(cause)) => StatusOutcome::Unknown(cause),
+            Err(Failure::Conflict | Failure::NotFound) => StatusOutcome::Conflict,
+        }
+    }
+}
+
+impl From<Effect> for Operation {
+    fn from(effect: Effect) -> Self {
+        match effect {
+            Effect::Lock {
+                ticket,
+                probe,
+                read_node_devices,
+            } => Self::Lock {
+                ticket,
+                probe,
+                read: read_node_devices,
+            },
+            Effect::Commit { ticket, writes } => Self::Commit {
+                ticket,
+                writes: writes.into(),
+            },
+            Effect::ReadClaim(call, claim) => Self::ReadClaim(call, claim),
+            Effect::ReadNodeDevices => Self::ReadNodeDevices,
+            Effect::Gather => Self::Gather,
+            Effect::WriteStatus {
+                uid,
+                resource_version,
+                status,
+            } => Self::WriteStatus(StatusWrite {
+                uid,
+                resource_version,
+                status,
+            }),
+            Effect::Answer(call, answer) => Self::Answer(call, answer),
+            Effect::TaintHeld(devices) => Self::Taint(devices),
+        }
+    }
+}
+
+impl Operation {
+    pub(super) fn deed(&self) -> Deed {
+        match self {
+            // Only who is about to record wants to know whether the devices are in use.
+            Self::Lock {
+                probe: Some(Probe::Units(_)),
+                ..
+            } => Deed::Record,
+            Self::Lock { .. } | Self::Look { .. } | Self::Commit { .. } | Self::Hear(..) => {
+                Deed::Turn
+            }
+            Self::ReadNodeDevices => Deed::Read,
+            Self::WriteStatus(_) => Deed::WriteStatus,
+            _ => Deed::Other,
+        }
+    }
+
+    pub(super) fn describe(&self) -> String {
+        match self {
+            Self::Lock { .. } => "takes the lock".to_owned(),
+            Self::Look { read, .. } => {
+                let more = if *read { " and NodeDevices" } else { "" };
+                format!("reads its disk{more}")
+            }
+            Self::Commit { writes, .. } => match writes.front() {
+                None => "releases the lock".to_owned(),
+                Some(Write::PutRecord(record)) => {
+                    format!("disk: {} is {:?}", record.claim.uid, record.state)
+                }
+                Some(Write::RemoveRecord(uid)) => format!("disk: record of {uid} goes"),
+                Some(Write::PutCdi(record)) => format!("disk: CDI file of {}", record.claim.uid),
+                Some(Write::RemoveCdi(uid)) => format!("disk: CDI file of {uid} goes"),
+                Some(Write::PutNode { acknowledged, .. }) => match acknowledged {
+                    Some(heard) => format!(
+                        "disk: heard generation {} of {}",
+                        heard.generation,
+                        heard.uid.as_deref().unwrap_or("no object")
+                    ),
+                    None => "disk: boot id".to_owned(),
+                },
+            },
+            Self::Hear(_, Ok(())) => "hears that it is done".to_owned(),
+            Self::Hear(_, Err(failure)) => format!("hears of {failure}"),
+            Self::ReadClaim(_, claim) => format!("reads claim {}", claim.uid),
+            Self::ReadNodeDevices => "reads NodeDevices uncached".to_owned(),
+            Self::Gather => "gathers what may be prepared".to_owned(),
+            Self::WriteStatus(write) => {
+                let held: Vec<&str> = write
+                    .status
+                    .held
+                    .iter()
+                    .map(|held| held.claim_uid.as_str())
+                    .collect();
+                format!(
+                    "status: generation {} of {}, held {held:?}",
+                    write.status.observed_generation, write.status.uid
+                )
+            }
+            Self::Answer(_, Answer::Prepared(_)) => "answers: prepared".to_owned(),
+            Self::Answer(_, Answer::Unprepared) => "answers: unprepared".to_owned(),
+            Self::Answer(_, Answer::Refused(refusal)) => format!("answers: {refusal}"),
+            Self::Taint(devices) => format!("taints {devices:?}"),
+        }
+    }
+}

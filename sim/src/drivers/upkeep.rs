@@ -1,0 +1,80 @@
+//! What a driver does besides preparing: it publishes taints, and looks for claims that the kubelet has forgotten.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::resource::v1::{DeviceTaint, ResourceClaim, ResourceSlice};
+use muster_api::keys;
+use muster_dra_driver::prepare::{ClaimRef, Input};
+
+use super::Drivers;
+use crate::{
+    api_server::{ApiServer, Precondition},
+    furniture,
+    gpu_node::GpuNode,
+};
+
+/// Between two looks for claims that the kubelet has forgotten.
+const LOOK_MILLISECONDS: u64 = 300_000;
+
+impl Drivers {
+    /// What the newest instance published as tainted, if the slice says otherwise.
+    pub(super) fn unpublished(&self, api: &ApiServer, node: &str) -> Option<BTreeSet<String>> {
+        let newest = self.instances.last()?;
+        let wanted = newest.tainted.as_ref()?;
+        let slice = api.get::<ResourceSlice>("", &furniture::slice_name(node))?;
+        let devices = slice.spec.devices.iter().flatten();
+        let is: BTreeSet<String> = devices
+            .filter(|device| device.taints.is_some())
+            .map(|device| device.name.clone())
+            .collect();
+        (is != *wanted).then(|| wanted.clone())
+    }
+
+    /// As the driver's own look for orphans: what was gone twice in a row is given back.
+    pub(super) fn look(&mut self, now: u64, api: &ApiServer, node: &GpuNode) {
+        self.look_at = now + LOOK_MILLISECONDS;
+        let gone = orphans(api, node);
+        let twice: Vec<ClaimRef> = gone.intersection(&self.gone).cloned().collect();
+        self.gone = gone;
+        if let Some(instance) = self.instances.last_mut()
+            && !twice.is_empty()
+        {
+            instance.tell(now, Input::Orphaned(twice));
+        }
+    }
+}
+
+/// Recorded claims whose objects are gone.
+fn orphans(api: &ApiServer, node: &GpuNode) -> BTreeSet<ClaimRef> {
+    node.disk
+        .records
+        .values()
+        .chain(node.cdi.values())
+        .map(|record| &record.claim)
+        .filter(|claim| {
+            api.get::<ResourceClaim>(&claim.namespace, &claim.name)
+                .is_none_or(|object| object.metadata.uid.as_ref() != Some(&claim.uid))
+        })
+        .cloned()
+        .collect()
+}
+
+pub(super) fn has_orphans(api: &ApiServer, node: &GpuNode) -> bool {
+    !orphans(api, node).is_empty()
+}
+
+/// Publishes these devices with the taint, and no others.
+pub(super) fn taint(api: &mut ApiServer, node: &str, devices: &BTreeSet<String>) {
+    let name = furniture::slice_name(node);
+    let taint = DeviceTaint {
+        key: keys::TAINT_HELD.to_owned(),
+        effect: "NoSchedule".to_owned(),
+        ..DeviceTaint::default()
+    };
+    let _ = api.update::<ResourceSlice>("", &name, Precondition::default(), |slice| {
+        for device in slice.spec.devices.iter_mut().flatten() {
+            let is_tainted = devices.contains(&device.name);
+            device.taints = is_tainted.then(|| vec![taint.clone()]);
+        }
+    });
+}

@@ -1,0 +1,179 @@
+//! Where a pod fits: its node's name and room, and devices that nobody has.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::{
+    core::v1::{Node, NodeSelectorTerm, Pod},
+    resource::v1::{ResourceClaim, ResourceSlice},
+};
+
+use super::allocated_devices;
+use crate::api_server::{ApiServer, has_ended, node_of};
+
+/// The first node, and on it the first devices, that the pod fits on.
+pub(super) fn place(
+    api: &ApiServer,
+    pod: &Pod,
+    claim: &ResourceClaim,
+) -> Option<(String, Vec<String>)> {
+    let wanted = devices_wanted(claim)?;
+    let taken: BTreeSet<(&str, &str)> = api
+        .list::<ResourceClaim>()
+        .flat_map(allocated_devices)
+        .collect();
+    api.list::<Node>()
+        .filter(|node| accepts(pod, node) && has_room(api, pod, node))
+        .find_map(|node| {
+            let name = node.metadata.name.as_deref()?;
+            let free: Vec<String> = free_devices(api, name, &taken).take(wanted).collect();
+            (free.len() == wanted).then(|| (name.to_owned(), free))
+        })
+}
+
+fn devices_wanted(claim: &ResourceClaim) -> Option<usize> {
+    let request = claim
+        .spec
+        .as_ref()?
+        .devices
+        .as_ref()?
+        .requests
+        .as_ref()?
+        .first()?;
+    usize::try_from(request.exactly.as_ref()?.count.unwrap_or(1)).ok()
+}
+
+fn free_devices<'a>(
+    api: &'a ApiServer,
+    node: &'a str,
+    taken: &'a BTreeSet<(&str, &str)>,
+) -> impl Iterator<Item = String> + 'a {
+    api.list::<ResourceSlice>()
+        .filter(move |slice| slice.spec.node_name.as_deref() == Some(node))
+        .flat_map(|slice| slice.spec.devices.iter().flatten())
+        .filter(move |device| {
+            let tainted = device
+                .taints
+                .iter()
+                .flatten()
+                .any(|taint| taint.effect != "None");
+            !tainted && !taken.contains(&(node, device.name.as_str()))
+        })
+        .map(|device| device.name.clone())
+}
+
+/// Whether the node is what the pod says about nodes: its selector, and one of its required terms.
+pub(super) fn accepts(pod: &Pod, node: &Node) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let node_spec = node.spec.as_ref();
+    if node_spec.is_some_and(|spec| spec.unschedulable == Some(true)) {
+        return false;
+    }
+    let labels = node.metadata.labels.clone().unwrap_or_default();
+    let selected = spec
+        .node_selector
+        .iter()
+        .flatten()
+        .all(|(name, value)| labels.get(name) == Some(value));
+    let terms = spec
+        .affinity
+        .as_ref()
+        .and_then(|affinity| affinity.node_affinity.as_ref())
+        .and_then(|affinity| {
+            affinity
+                .required_during_scheduling_ignored_during_execution
+                .as_ref()
+        });
+    let name = node.metadata.name.as_deref().unwrap_or_default();
+    selected
+        && terms.is_none_or(|selector| {
+            selector
+                .node_selector_terms
+                .iter()
+                .any(|term| names(term, name))
+        })
+}
+
+/// Of a term only `matchFields` on the node's name is known here; whatever else it says nobody matches.
+fn names(term: &NodeSelectorTerm, node: &str) -> bool {
+    let fields = term.match_fields.as_deref().unwrap_or_default();
+    let only_fields = term.match_expressions.as_ref().is_none_or(Vec::is_empty);
+    only_fields
+        && !fields.is_empty()
+        && fields.iter().all(|field| {
+            field.key == "metadata.name"
+                && field.operator == "In"
+                && field.values.iter().flatten().any(|value| value == node)
+        })
+}
+
+pub(super) fn has_room(api: &ApiServer, pod: &Pod, node: &Node) -> bool {
+    let name = node.metadata.name.as_deref();
+    let used = api
+        .list::<Pod>()
+        .filter(|other| node_of(other) == name && !has_ended(other))
+        .map(needs)
+        .fold(Needs::default(), Needs::plus);
+    let together = used.plus(needs(pod));
+    let allocatable = node
+        .status
+        .as_ref()
+        .and_then(|status| status.allocatable.clone())
+        .unwrap_or_default();
+    let most = |resource: &str| {
+        allocatable
+            .get(resource)
+            .map_or(0, |quantity| amount(&quantity.0))
+    };
+    together.cpu <= most("cpu")
+        && together.memory <= most("memory")
+        && together.pods <= most("pods")
+}
+
+/// What a pod takes of a node, in thousandths.
+#[derive(Clone, Copy, Debug, Default)]
+struct Needs {
+    cpu: i64,
+    memory: i64,
+    pods: i64,
+}
+
+impl Needs {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            cpu: self.cpu + other.cpu,
+            memory: self.memory + other.memory,
+            pods: self.pods + other.pods,
+        }
+    }
+}
+
+fn needs(pod: &Pod) -> Needs {
+    let requests = |resource: &str| -> i64 {
+        pod.spec
+            .iter()
+            .flat_map(|spec| &spec.containers)
+            .filter_map(|container| container.resources.as_ref()?.requests.as_ref())
+            .filter_map(|requests| requests.get(resource))
+            .map(|quantity| amount(&quantity.0))
+            .sum()
+    };
+    Needs {
+        cpu: requests("cpu"),
+        memory: requests("memory"),
+        pods: 1_000,
+    }
+}
+
+/// A quantity in thousandths; only the forms that simulated objects use.
+fn amount(text: &str) -> i64 {
+    let forms = [
+        ("Gi", 1_000 << 30),
+        ("Mi", 1_000 << 20),
+        ("m", 1),
+        ("", 1_000),
+    ];
+    forms
+        .iter()
+        .find_map(|(suffix, unit)| Some(text.strip_suffix(suffix)?.parse::<i64>().ok()? * unit))
+        .unwrap_or_default()
+}

@@ -1,0 +1,77 @@
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::{
+    api_server::node_of,
+    claim_controller, furniture,
+    scenario::{GangShape, NodeShape, OwnerKind},
+};
+
+fn gang(gpus_per_pod: usize) -> GangShape {
+    GangShape {
+        name: "g".into(),
+        team: "blue".into(),
+        owner: OwnerKind::User,
+        pods: 1,
+        gpus_per_pod,
+        submitted_at: 0,
+    }
+}
+
+/// Two nodes with two GPUs each, and ungated pods, one after the other.
+fn schedule(gpus_of_pods: &[usize], pin: Option<&str>) -> ApiServer {
+    let mut api = ApiServer::default();
+    for name in ["node-0", "node-1"] {
+        let shape = NodeShape {
+            name: name.into(),
+            leaf: "leaf-0".into(),
+            gpus: 2,
+        };
+        api.create(furniture::node(&shape)).unwrap();
+        api.create(furniture::resource_slice(&shape)).unwrap();
+    }
+    for (number, gpus) in gpus_of_pods.iter().enumerate() {
+        let mut pod = furniture::pod(&gang(*gpus), &format!("p-{number}"), number, None);
+        let spec = pod.spec.as_mut().unwrap();
+        spec.scheduling_gates = None;
+        spec.node_selector =
+            pin.map(|node| [("kubernetes.io/hostname".to_owned(), node.to_owned())].into());
+        api.create(pod).unwrap();
+        for step in claim_controller::steps(&api) {
+            claim_controller::perform(&mut api, &step, number as u64);
+        }
+        while let Some(step) = steps(&api).first() {
+            perform(&mut api, step);
+        }
+    }
+    api
+}
+
+fn places(api: &ApiServer) -> Vec<Option<&str>> {
+    api.list::<Pod>().map(node_of).collect()
+}
+
+#[test]
+fn devices_are_taken_first_fit_and_no_device_twice() {
+    let api = schedule(&[1, 2, 1], None);
+    let nodes = [Some("node-0"), Some("node-1"), Some("node-0")];
+    assert_eq!(places(&api), nodes);
+    let devices: BTreeSet<(&str, &str)> = api
+        .list::<ResourceClaim>()
+        .flat_map(allocated_devices)
+        .collect();
+    assert_eq!(devices.len(), 4);
+}
+
+#[test]
+fn a_pod_that_fits_nowhere_is_called_unschedulable_and_stays_unbound() {
+    let api = schedule(&[3], None);
+    assert_eq!(places(&api), [None]);
+    assert!(is_marked_unschedulable(api.list::<Pod>().next().unwrap()));
+}
+
+#[test]
+fn a_node_selector_is_honoured() {
+    let api = schedule(&[1, 1, 1], Some("node-1"));
+    assert_eq!(places(&api), [Some("node-1"), Some("node-1"), None]);
+}

@@ -1,0 +1,231 @@
+//! The simulated cluster: everything that acts, one step at a time, in an order that the seed decides.
+
+mod mishaps;
+mod perform;
+pub mod steering;
+mod steps;
+mod turns;
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use muster_api::Ledger;
+
+use crate::{
+    api_server::ApiServer,
+    controllers::{self, Controllers},
+    drivers::Drivers,
+    faults::Faults,
+    furniture,
+    gpu_node::GpuNode,
+    invariants::{Invariants, Violation},
+    kubelet::Kubelet,
+    owners::Owners,
+    random::Random,
+    scenario::Scenario,
+    trace::Trace,
+    workload::Workload,
+};
+pub use steps::Steps;
+use turns::{ACTORS, Actor, Step};
+
+/// Longest jump of the clock while nobody has anything to do.
+const IDLE_MILLISECONDS: u64 = 2_000;
+
+/// The simulated cluster.
+#[derive(Debug)]
+pub struct World {
+    /// Milliseconds since the run began.
+    pub now: u64,
+    /// Number of steps so far.
+    pub steps: u64,
+    /// The API server.
+    pub api: ApiServer,
+    /// The controllers.
+    pub controllers: Controllers,
+    /// Nodes by name.
+    pub nodes: BTreeMap<String, GpuNode>,
+    /// What goes wrong.
+    pub faults: Faults,
+    /// Those who make pods.
+    pub owners: Owners,
+    /// The checks.
+    pub invariants: Invariants,
+    /// The last steps.
+    pub trace: Trace,
+    random: Random,
+    drivers: BTreeMap<String, Drivers>,
+    kubelets: BTreeMap<String, Kubelet>,
+    workload: Workload,
+    /// What a script holds back.
+    held: Vec<Steps>,
+}
+
+impl World {
+    /// A cluster at its beginning: its administrator has set it up, and nothing runs yet.
+    pub fn new(scenario: &Scenario, faults: Faults, random: Random) -> Self {
+        let mut api = ApiServer::default();
+        api.set_time(wall(0));
+        furnish(&mut api, scenario);
+        let names = || scenario.nodes.iter().map(|shape| shape.name.clone());
+        Self {
+            now: 0,
+            steps: 0,
+            api,
+            controllers: Controllers::default(),
+            nodes: scenario
+                .nodes
+                .iter()
+                .map(|shape| (shape.name.clone(), GpuNode::new(shape.clone())))
+                .collect(),
+            faults,
+            owners: Owners::new(scenario),
+            invariants: Invariants::new(scenario.clone()),
+            trace: Trace::default(),
+            random,
+            drivers: names().map(|name| (name, Drivers::default())).collect(),
+            kubelets: names().map(|name| (name, Kubelet::default())).collect(),
+            workload: Workload::default(),
+            held: Vec::new(),
+        }
+    }
+
+    /// Breaks a rule of the controllers on purpose.
+    #[cfg(feature = "mutations")]
+    pub fn plant_in_controllers(&mut self, mutation: controllers::Mutation) {
+        self.controllers.plant(Some(mutation));
+    }
+
+    /// Breaks a rule of the drivers on purpose.
+    #[cfg(feature = "mutations")]
+    pub fn plant_in_drivers(&mut self, mutation: crate::drivers::Mutation) {
+        for drivers in self.drivers.values_mut() {
+            drivers.plant(Some(mutation));
+        }
+    }
+
+    /// Takes one step, and checks everything. False if nobody had anything to do but wait.
+    pub fn step(&mut self) -> Result<bool, Violation> {
+        self.steps += 1;
+        if let Some(fault) = self.faults.due(&mut self.random)
+            && self.inject(fault)
+        {
+            self.faults.spend(fault);
+            self.invariants.check(&self.api, &self.nodes)?;
+        }
+        if self.random.one_in(25) {
+            let by = self.random.between(20, 600);
+            self.advance(by);
+        }
+        let Some(step) = self.next_step() else {
+            let by = self.until_somebody_wakes();
+            self.advance(by);
+            return Ok(false);
+        };
+        self.take(&step)
+    }
+
+    /// Takes this step, and checks everything. False if it was a look at things that changed nothing.
+    fn take(&mut self, step: &Step) -> Result<bool, Violation> {
+        let idle = matches!(step, Step::Controllers(controllers::Step::Poll(_)));
+        let revision = self.api.revision();
+        self.perform(step);
+        if self.api.revision() != revision {
+            self.owners.look(&self.api);
+            if self.has_intents() {
+                self.faults.note_admission();
+            }
+        }
+        self.invariants.check(&self.api, &self.nodes)?;
+        Ok(!idle || revision != self.api.revision())
+    }
+
+    /// Nothing goes wrong any more, and what stood still moves again.
+    pub fn heal(&mut self) {
+        self.faults.heal();
+        self.held.clear();
+        self.controllers.heal();
+        self.drivers.values_mut().for_each(Drivers::heal);
+        for kubelet in self.kubelets.values_mut() {
+            kubelet.paused_until = 0;
+        }
+        self.trace.note(self.now, "--- healed ---".to_owned());
+    }
+
+    /// Whether nobody has anything to do, now or later, but poll.
+    pub fn is_quiet(&mut self) -> bool {
+        let later = [
+            self.owners.wakes_at(),
+            self.workload.wakes_at(self.now, &self.nodes),
+            self.kubelets.values().filter_map(Kubelet::wakes_at).min(),
+            self.drivers_wake_at(),
+        ];
+        later.iter().all(Option::is_none)
+            && self.controllers.is_settled(self.now, &self.api)
+            && ACTORS
+                .iter()
+                .filter(|(actor, _)| *actor != Actor::Controllers)
+                .all(|(actor, _)| self.steps_of(*actor).is_empty())
+    }
+
+    fn has_intents(&self) -> bool {
+        self.api
+            .list::<Ledger>()
+            .any(|ledger| !ledger.spec.intents.is_empty())
+    }
+
+    fn drivers_wake_at(&self) -> Option<u64> {
+        self.nodes
+            .iter()
+            .filter_map(|(name, node)| self.drivers[name].wakes_at(&self.api, node))
+            .min()
+    }
+
+    fn advance(&mut self, by: u64) {
+        self.now += by;
+        self.api.set_time(wall(self.now));
+    }
+
+    fn until_somebody_wakes(&self) -> u64 {
+        [
+            self.owners.wakes_at(),
+            self.workload.wakes_at(self.now, &self.nodes),
+            self.kubelets.values().filter_map(Kubelet::wakes_at).min(),
+            self.drivers_wake_at(),
+        ]
+        .into_iter()
+        .flatten()
+        .map(|at| at.saturating_sub(self.now))
+        .filter(|by| *by > 0)
+        .min()
+        .unwrap_or(IDLE_MILLISECONDS)
+        .min(IDLE_MILLISECONDS)
+    }
+}
+
+/// The time of day: runs begin at the same moment, for ever.
+fn wall(now: u64) -> Timestamp {
+    const BEGINNING_SECONDS: i64 = 1_790_000_000;
+    let since = SignedDuration::from_millis(i64::try_from(now).unwrap_or_default());
+    Timestamp::from_second(BEGINNING_SECONDS).unwrap_or_default() + since
+}
+
+/// What an administrator sets up, and what nodes and drivers say of themselves.
+fn furnish(api: &mut ApiServer, scenario: &Scenario) {
+    let mut done = vec![
+        api.create(furniture::device_class()),
+        api.create(furniture::flavor()),
+        api.create(furniture::topology()),
+        api.create(furniture::cohort()),
+        api.create(furniture::priority_tier()),
+    ];
+    for team in &scenario.teams {
+        done.push(api.create(furniture::team(team)));
+        done.push(api.create(furniture::namespace(&team.name)));
+    }
+    for node in &scenario.nodes {
+        done.push(api.create(furniture::node(node)));
+        done.push(api.create(furniture::resource_slice(node)));
+    }
+    debug_assert!(done.iter().all(Result::is_ok), "every name is used once");
+}

@@ -1,0 +1,104 @@
+//! Steps by what they do, for scripts that have to tell them apart.
+
+use muster_cluster::{object::Kind, protocol::Write};
+
+use super::{World, turns::Step};
+use crate::{controllers, drivers};
+
+/// Steps that a script can hold back, wait for, or have taken. Replicas of the controller and instances of the drivers
+/// are given by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Steps {
+    /// A controller's patch of a pod is carried out.
+    PodPatches,
+    /// A controller's write of a permit that is not withdrawn is carried out.
+    Permits,
+    /// A request that nobody waits for any more arrives, of a controller or of a driver.
+    Late,
+    /// A controller is given the list of a kind.
+    Lists(usize, Kind),
+    /// A controller's watch tells a change of a kind.
+    Watches(usize, Kind),
+    /// What stood still moves again, and who was superseded notices.
+    Recovery,
+    /// An instance of a driver does anything.
+    Instance(u64),
+    /// Its watch tells it a change.
+    InstanceWatch(u64),
+    /// It takes, has, or gives back the lock.
+    Turns(u64),
+    /// It takes the lock to record a claim that it has read.
+    Records(u64),
+    /// It looks past its watch for a permit.
+    Reads(u64),
+    /// Its status write is carried out.
+    StatusWrites(u64),
+    /// A kubelet does anything.
+    Kubelets,
+    /// An owner makes, or deletes, anything.
+    Owners,
+}
+
+impl World {
+    /// Whether the step is one of these.
+    pub(super) fn is_of(&self, steps: Steps, step: &Step) -> bool {
+        match step {
+            Step::Controllers(step) => self.is_of_controllers(steps, step),
+            Step::Driver(node, step) => self
+                .drivers
+                .get(node)
+                .is_some_and(|drivers| is_of_drivers(steps, drivers, step)),
+            Step::Kubelet(..) => steps == Steps::Kubelets,
+            Step::Owners(_) => steps == Steps::Owners,
+            Step::Scheduler(_) | Step::Claims(_) | Step::Garbage(_) | Step::Workload(_) => false,
+        }
+    }
+
+    fn is_of_controllers(&self, steps: Steps, step: &controllers::Step) -> bool {
+        use controllers::Step as Controller;
+        let request = self.controllers.request(step);
+        match (steps, step) {
+            (Steps::PodPatches, _) => matches!(request, Some(Write::PatchPod { .. })),
+            (Steps::Permits, _) => request.is_some_and(permits),
+            (Steps::Late, Controller::Arrive(_))
+            | (Steps::Recovery, Controller::Notice(_) | Controller::Thaw(..)) => true,
+            (Steps::Lists(replica, kind), Controller::Perform(number, _)) => {
+                *number == replica
+                    && matches!(request, Some(Write::ReadAll { kind: listed }) if *listed == kind)
+            }
+            (Steps::Watches(replica, kind), step) => *step == Controller::Watch(replica, kind),
+            _ => false,
+        }
+    }
+}
+
+fn permits(write: &Write) -> bool {
+    let (Write::ReplaceNodeDevices { spec, .. } | Write::CreateNodeDevices { spec, .. }) = write
+    else {
+        return false;
+    };
+    spec.permits.iter().any(|permit| !permit.withdrawn)
+}
+
+fn is_of_drivers(steps: Steps, drivers: &drivers::Drivers, step: &drivers::Step) -> bool {
+    use drivers::{Deed, Step as Driver};
+    let deed = |instance, wanted: &[Deed]| {
+        drivers
+            .deed(step)
+            .is_some_and(|(by, deed)| by == instance && wanted.contains(&deed))
+    };
+    match steps {
+        Steps::Late => matches!(step, Driver::Late(_)),
+        Steps::Recovery => *step == Driver::StopOld,
+        Steps::Instance(instance) => match step {
+            Driver::Watch(id) | Driver::Tick(id) | Driver::Operate(id, _) => *id == instance,
+            _ => false,
+        },
+        Steps::InstanceWatch(instance) => *step == Driver::Watch(instance),
+        Steps::Turns(instance) => deed(instance, &[Deed::Turn, Deed::Record]),
+        Steps::Records(instance) => deed(instance, &[Deed::Record]),
+        Steps::Reads(instance) => deed(instance, &[Deed::Read]),
+        Steps::StatusWrites(instance) => deed(instance, &[Deed::WriteStatus]),
+        _ => false,
+    }
+}

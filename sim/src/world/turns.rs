@@ -1,0 +1,139 @@
+//! Whose turn it is, and what all of them may do next.
+
+use super::World;
+use crate::{claim_controller, controllers, drivers, kubelet, owners, scheduler, workload};
+use muster_cluster::object::ObjectKey;
+
+/// One step of anybody.
+#[derive(Clone, Debug)]
+pub(super) enum Step {
+    Controllers(controllers::Step),
+    Scheduler(scheduler::Step),
+    Claims(claim_controller::Step),
+    Garbage(ObjectKey),
+    Owners(owners::Step),
+    Workload(workload::Step),
+    Kubelet(String, kubelet::Step),
+    Driver(String, drivers::Step),
+}
+
+/// Who may act, and how often relative to each other.
+pub(super) const ACTORS: [(Actor, u64); 8] = [
+    (Actor::Controllers, 40),
+    (Actor::Drivers, 24),
+    (Actor::Kubelets, 12),
+    (Actor::Scheduler, 6),
+    (Actor::Claims, 6),
+    (Actor::Owners, 5),
+    (Actor::Workload, 4),
+    (Actor::Garbage, 3),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Actor {
+    Controllers,
+    Drivers,
+    Kubelets,
+    Scheduler,
+    Claims,
+    Owners,
+    Workload,
+    Garbage,
+}
+
+impl World {
+    /// Somebody's step: who is drawn and has nothing to do passes the turn on.
+    pub(super) fn next_step(&mut self) -> Option<Step> {
+        let mut actors = ACTORS.to_vec();
+        while !actors.is_empty() {
+            let total = actors.iter().map(|(_, weight)| weight).sum();
+            let mut drawn = self.random.below(total);
+            let position = actors.iter().position(|(_, weight)| {
+                let hit = drawn < *weight;
+                drawn = drawn.saturating_sub(*weight);
+                hit
+            })?;
+            let (actor, _) = actors.swap_remove(position);
+            let mut steps = self.steps_of(actor);
+            if !self.faults.left().is_empty() {
+                if !self.random.one_in(30) {
+                    steps.retain(|step| !is_recovery(step));
+                }
+                if !self.random.one_in(4) {
+                    steps.retain(|step| !is_late(step));
+                }
+            }
+            if let Some(step) = self.random.pick(steps) {
+                return Some(step);
+            }
+        }
+        None
+    }
+
+    /// What somebody may do next, but for what a script holds back.
+    pub(super) fn steps_of(&mut self, actor: Actor) -> Vec<Step> {
+        let mut steps = self.all_steps_of(actor);
+        steps.retain(|step| !self.held.iter().any(|held| self.is_of(*held, step)));
+        steps
+    }
+
+    /// What somebody may do next.
+    pub(super) fn all_steps_of(&mut self, actor: Actor) -> Vec<Step> {
+        let now = self.now;
+        match actor {
+            Actor::Controllers => wrap(self.controllers.steps(now, &self.api), Step::Controllers),
+            Actor::Scheduler => wrap(scheduler::steps(&self.api), Step::Scheduler),
+            Actor::Claims => wrap(claim_controller::steps(&self.api), Step::Claims),
+            Actor::Garbage => wrap(self.api.garbage(), Step::Garbage),
+            Actor::Owners => wrap(self.owners.steps(now, &self.api), Step::Owners),
+            Actor::Workload => {
+                let steps = self
+                    .workload
+                    .steps(now, &self.api, &self.nodes, &self.owners);
+                wrap(steps, Step::Workload)
+            }
+            Actor::Kubelets => self
+                .nodes
+                .iter()
+                .flat_map(|(name, node)| {
+                    let kubelet = &self.kubelets[name];
+                    kubelet
+                        .steps(now, &self.api, node, &self.drivers[name])
+                        .into_iter()
+                        .map(|step| Step::Kubelet(name.clone(), step))
+                })
+                .collect(),
+            Actor::Drivers => self
+                .nodes
+                .iter()
+                .flat_map(|(name, node)| {
+                    self.drivers[name]
+                        .steps(now, &self.api, node)
+                        .into_iter()
+                        .map(|step| Step::Driver(name.clone(), step))
+                })
+                .collect(),
+        }
+    }
+}
+
+/// Steps that end a fault: rare while faults are still to come, so that the fault lasts.
+fn is_recovery(step: &Step) -> bool {
+    matches!(
+        step,
+        Step::Controllers(controllers::Step::Notice(_) | controllers::Step::Thaw(..))
+            | Step::Driver(_, drivers::Step::StopOld)
+    )
+}
+
+/// Requests that nobody waits for any more.
+fn is_late(step: &Step) -> bool {
+    matches!(
+        step,
+        Step::Controllers(controllers::Step::Arrive(_)) | Step::Driver(_, drivers::Step::Late(_))
+    )
+}
+
+fn wrap<T>(steps: Vec<T>, make: fn(T) -> Step) -> Vec<Step> {
+    steps.into_iter().map(make).collect()
+}

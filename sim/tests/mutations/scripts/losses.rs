@@ -1,0 +1,82 @@
+//! Objects of ours that are deleted by others.
+
+use muster_sim::{invariants::Violation, script::Script, world::Steps};
+
+use super::{GPUS, TEAM, attempt, first_pod, gang, is_committed, is_stamped, script};
+
+/// The Ledger is deleted while the permits of a gang are on the network, and then the gang's pods: nothing tells the
+/// next leader that they may still arrive, when it gives the quota to another gang.
+pub(crate) fn a_permit_outlives_the_ledger_that_it_was_for() -> Script {
+    script(&[("a", 2, 1), ("b", 1, GPUS)], |world| {
+        world.hold(Steps::Permits);
+        world.submit("a");
+        world.until("the leader would permit a", |world| {
+            world.offers(Steps::Permits)
+        })?;
+        world.submit("b");
+        world.until("b waits", |world| gang(world, "b").is_some())?;
+        world.hold(Steps::Late);
+        world.hold(Steps::Owners);
+        world.delete_ledger();
+        world.delete_pod(TEAM, "a-0", false);
+        world.delete_pod(TEAM, "a-1", false);
+        world.until("b is admitted", |world| is_committed(world, "b"))?;
+        world.have(Steps::Late)?;
+        world.let_go(Steps::Permits);
+        Ok(())
+    })
+}
+
+/// The Ledger is deleted when a Gang carries its admission, and then a pod of the gang: the next leader finds an
+/// admission that cannot be completed, and no intent that says so.
+pub(crate) fn an_admission_outlives_its_intent() -> Script {
+    script(&[("a", 2, 1)], |world| {
+        world.hold(Steps::Permits);
+        world.submit("a");
+        world.until("the leader would permit a", |world| {
+            world.offers(Steps::Permits)
+        })?;
+        world.hold(Steps::Late);
+        world.delete_ledger();
+        world.delete_pod(TEAM, "a-1", false);
+        world.until("the leader has gone", |world| world.offers(Steps::Late))?;
+        world.let_go(Steps::Permits);
+        let lost_at = world.now;
+        world.until("the next leader has done what it can", |world| {
+            world.now >= lost_at + 20_000
+        })?;
+        if attempt(world, "a") > 1 {
+            return Ok(());
+        }
+        // Nobody but the user would end this, who gives up after ten minutes.
+        Err(Violation {
+            invariant: "S6",
+            what: "a keeps the charge of an attempt that can never be completed".to_owned(),
+        })
+    })
+}
+
+/// An attempt is taken back, and before its permits are all that tells of it is lost: the Ledger, the Gang, and the
+/// pod that the Gang's name came from. The Gang is made again under another name.
+pub(crate) fn a_permit_outlives_the_name_of_its_gang() -> Script {
+    script(&[("a", 2, 1)], |world| {
+        world.hold(Steps::PodPatches);
+        world.submit("a");
+        world.until("the leader would let the pods go", |world| {
+            world.offers(Steps::PodPatches)
+        })?;
+        world.hold(Steps::Late);
+        world.crash_leader();
+        world.let_go(Steps::PodPatches);
+        let first = first_pod(world);
+        world.delete_pod(TEAM, &first, false);
+        world.until(
+            "the next leader begins to take the attempt back",
+            is_stamped,
+        )?;
+        world.crash_leader();
+        world.delete_ledger();
+        world.delete_gangs();
+        world.until("the Gang is made again", |world| gang(world, "a").is_some())
+    })
+}

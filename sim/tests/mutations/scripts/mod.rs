@@ -1,0 +1,150 @@
+//! The steered schedules. Each has one node, one Team with as many GPUs as the node, and gangs made by users pod by
+//! pod.
+
+pub(crate) mod instances;
+pub(crate) mod leaders;
+pub(crate) mod losses;
+
+use k8s_openapi::api::core::v1::Pod;
+use muster_api::{Gang, GangStatus, Ledger, NodeDevices, keys};
+use muster_sim::{
+    gpu_node::GpuNode,
+    invariants::Violation,
+    scenario::{BY_SCRIPT, GangShape, NodeShape, OwnerKind, Scenario, TeamShape},
+    script::Script,
+    world::World,
+};
+
+const NODE: &str = "node-0";
+const TEAM: &str = "blue";
+const GPUS: usize = 2;
+
+/// Name, pods, and GPUs of each.
+type Shape = (&'static str, usize, usize);
+
+fn script(gangs: &[Shape], play: fn(&mut World) -> Result<(), Violation>) -> Script {
+    let gangs = gangs.iter().map(|(name, pods, gpus_per_pod)| GangShape {
+        name: (*name).to_owned(),
+        team: TEAM.to_owned(),
+        owner: OwnerKind::User,
+        pods: *pods,
+        gpus_per_pod: *gpus_per_pod,
+        submitted_at: BY_SCRIPT,
+    });
+    let scenario = Scenario {
+        nodes: vec![NodeShape {
+            name: NODE.to_owned(),
+            leaf: "leaf-0".to_owned(),
+            gpus: GPUS,
+        }],
+        teams: vec![TeamShape {
+            name: TEAM.to_owned(),
+            nominal_gpus: GPUS,
+            borrowing_gpus: None,
+        }],
+        gangs: gangs.collect(),
+    };
+    Script { scenario, play }
+}
+
+/// Waits for a day that never comes.
+pub(crate) fn nothing_happens() -> Script {
+    script(&[("a", 1, 1)], |world| {
+        world.until("a runs without being submitted", |world| {
+            !node(world).containers.is_empty()
+        })
+    })
+}
+
+fn node(world: &World) -> &GpuNode {
+    &world.nodes[NODE]
+}
+
+fn devices(world: &World) -> Option<&NodeDevices> {
+    world.api.get::<NodeDevices>("", NODE)
+}
+
+fn uid(world: &World) -> Option<String> {
+    devices(world)?.metadata.uid.clone()
+}
+
+fn has_no_permits(world: &World) -> bool {
+    devices(world).is_some_and(|object| object.spec.permits.is_empty())
+}
+
+/// Whether a permit is there that is not withdrawn.
+fn is_permitted(world: &World) -> bool {
+    devices(world).is_some_and(|object| object.spec.permits.iter().any(|permit| !permit.withdrawn))
+}
+
+/// Whether the status speaks of the object as it is now.
+fn has_answered(world: &World) -> bool {
+    devices(world).is_some_and(|object| {
+        object.status.as_ref().is_some_and(|status| {
+            Some(&status.uid) == object.metadata.uid.as_ref()
+                && Some(status.observed_generation) == object.metadata.generation
+        })
+    })
+}
+
+/// Whether, besides, the node has it on disk.
+fn has_acknowledged(world: &World) -> bool {
+    let heard = node(world).disk.acknowledged.as_ref();
+    has_answered(world)
+        && devices(world).zip(heard).is_some_and(|(object, heard)| {
+            heard.uid == object.metadata.uid && Some(heard.generation) == object.metadata.generation
+        })
+}
+
+fn has_no_records(world: &World) -> bool {
+    node(world).disk.records.is_empty()
+}
+
+fn gang<'a>(world: &'a World, label: &str) -> Option<&'a GangStatus> {
+    world
+        .api
+        .list::<Gang>()
+        .find(|gang| {
+            gang.metadata
+                .labels
+                .as_ref()
+                .and_then(|labels| labels.get(keys::GANG))
+                .is_some_and(|value| value == label)
+        })?
+        .status
+        .as_ref()
+}
+
+/// Whether a pod is stamped with the second attempt.
+fn is_stamped(world: &mut World) -> bool {
+    world.api.list::<Pod>().any(|pod| {
+        let annotations = pod.metadata.annotations.as_ref();
+        annotations.and_then(|annotations| annotations.get(keys::ATTEMPT)) == Some(&"2".to_owned())
+    })
+}
+
+/// Name of the pod that was made first.
+fn first_pod(world: &World) -> String {
+    world
+        .api
+        .list::<Pod>()
+        .min_by_key(|pod| (&pod.metadata.creation_timestamp, &pod.metadata.uid))
+        .and_then(|pod| pod.metadata.name.clone())
+        .unwrap_or_default()
+}
+
+fn attempt(world: &World, label: &str) -> i64 {
+    gang(world, label).map_or(0, |status| status.attempt)
+}
+
+/// Whether the Ledger carries an intent about the pods of that label.
+fn is_committed(world: &World, label: &str) -> bool {
+    world
+        .api
+        .list::<Ledger>()
+        .flat_map(|ledger| &ledger.spec.intents)
+        .flat_map(|intent| &intent.pods)
+        .filter_map(|pod| world.api.get::<Pod>(TEAM, &pod.name))
+        .filter_map(|pod| pod.metadata.labels.as_ref()?.get(keys::GANG))
+        .any(|value| value == label)
+}
