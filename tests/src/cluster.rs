@@ -14,6 +14,7 @@ use tempfile::TempDir;
 
 use crate::{
     control_plane::ControlPlane,
+    gpu_board::Board,
     install::{Installation, MusterOptions, Part},
     kube_binaries::KubeBinaries,
     loopback::Loopback,
@@ -34,6 +35,25 @@ pub struct ClusterOptions {
     pub muster: Option<MusterOptions>,
     /// Told about every step; silent without.
     pub progress: Option<ProgressCallback>,
+}
+
+impl ClusterOptions {
+    /// Nodes of these names with eight GPUs each, and Muster with failpoints in its controller.
+    pub fn with_failpoints(nodes: &[&str]) -> Self {
+        let node = |name: &&str| NodeOptions {
+            name: (*name).to_owned(),
+            board: Some(Board::H100Nvswitch8),
+            ..NodeOptions::default()
+        };
+        Self {
+            nodes: nodes.iter().map(node).collect(),
+            muster: Some(MusterOptions {
+                failpoints: true,
+                ..MusterOptions::default()
+            }),
+            ..Self::default()
+        }
+    }
 }
 
 impl fmt::Debug for ClusterOptions {
@@ -102,6 +122,11 @@ impl Cluster {
     /// The observer, which watches as long as Muster is installed.
     pub fn observer(&self) -> Option<&Observer> {
         self.observer.as_ref()
+    }
+
+    /// Muster, which has to be installed.
+    pub fn installation(&mut self) -> Result<&mut Installation> {
+        self.muster.as_mut().context("Muster is not installed")
     }
 
     /// A node by its name.

@@ -151,6 +151,14 @@ impl ControlPlane {
         Ok(path)
     }
 
+    /// Runs kubectl with all rights and returns what it prints.
+    pub async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        let kubectl = self
+            .launch("kubectl")
+            .arg(format!("--kubeconfig={}", self.admin_kubeconfig.display()));
+        kubectl.args(arguments).output(READY_LIMIT).await
+    }
+
     /// The kubeconfig of kube-scheduler.
     pub fn scheduler_kubeconfig(&self) -> Result<PathBuf> {
         self.kubeconfig_for("scheduler", "system:kube-scheduler", None)

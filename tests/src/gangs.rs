@@ -1,14 +1,14 @@
 //! What the API server says about gangs: found by the beginning of their names, because the end is made
 //! from the owner's UID.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod, resource::v1::ResourceClaim};
 use kube::{Api, Client, ResourceExt, api::ListParams};
 use muster_api::{Gang, GangPhase, Reason, keys};
 
-use crate::kubernetes::{Progress, eventually, list};
+use crate::kubernetes::{LIMIT, Progress, eventually, list};
 
 /// Name of the Gang of a Job, but for its end.
 pub fn of_job(job: &str) -> String {
@@ -46,10 +46,9 @@ pub async fn wait_for_phase(
     namespace: &str,
     beginning: &str,
     phases: &[GangPhase],
-    limit: Duration,
 ) -> Result<Gang> {
     let what = format!("gang {namespace}/{beginning}* is {phases:?}");
-    eventually(&what, limit, async || {
+    eventually(&what, LIMIT, async || {
         let Some(gang) = find(client, namespace, beginning).await? else {
             return Ok(Progress::NotYet("there is no such Gang".to_owned()));
         };
@@ -63,16 +62,27 @@ pub async fn wait_for_phase(
     .await
 }
 
+/// Waits until all pods of the Gang run.
+pub async fn wait_until_running(client: &Client, namespace: &str, beginning: &str) -> Result<Gang> {
+    wait_for_phase(client, namespace, beginning, &[GangPhase::Running]).await
+}
+
+/// Waits until all pods of the Gang have ended well.
+pub async fn wait_until_finished(client: &Client, namespace: &str, beginning: &str) -> Result<()> {
+    wait_for_phase(client, namespace, beginning, &[GangPhase::Finished])
+        .await
+        .map(drop)
+}
+
 /// Waits until the Gang waits for exactly this reason, and returns what it says with it.
 pub async fn wait_for_reason(
     client: &Client,
     namespace: &str,
     beginning: &str,
     reason: Reason,
-    limit: Duration,
 ) -> Result<String> {
     let what = format!("gang {namespace}/{beginning}* waits with reason {reason}");
-    eventually(&what, limit, async || {
+    eventually(&what, LIMIT, async || {
         let Some(gang) = find(client, namespace, beginning).await? else {
             return Ok(Progress::NotYet("there is no such Gang".to_owned()));
         };
@@ -86,16 +96,11 @@ pub async fn wait_for_reason(
 }
 
 /// Waits until the Job is complete.
-pub async fn wait_for_job(
-    client: &Client,
-    namespace: &str,
-    job: &str,
-    limit: Duration,
-) -> Result<()> {
+pub async fn wait_for_job(client: &Client, namespace: &str, job: &str) -> Result<()> {
     let jobs: Api<Job> = Api::namespaced(client.clone(), namespace);
     eventually(
         &format!("Job {namespace}/{job} is complete"),
-        limit,
+        LIMIT,
         async || {
             let status = jobs.get_status(job).await?.status.unwrap_or_default();
             let conditions = status.conditions.clone().unwrap_or_default();
@@ -183,6 +188,20 @@ pub async fn charged(client: &Client) -> Result<BTreeMap<String, i64>> {
     Ok(charged)
 }
 
+/// Fails unless the details of a reason have each of these: a number as a whole, a name.
+pub fn ensure_says(details: &str, words: &[&str]) -> Result<()> {
+    let is_part = |c: char| c.is_ascii_alphanumeric();
+    for word in words {
+        let is_said = details.match_indices(word).any(|(at, _)| {
+            let before = details[..at].chars().next_back();
+            let after = details[at + word.len()..].chars().next();
+            !before.is_some_and(is_part) && !after.is_some_and(is_part)
+        });
+        ensure!(is_said, "expected {word:?} in {details:?}");
+    }
+    Ok(())
+}
+
 /// Fails if any pod of the namespace whose name begins so is bound.
 pub async fn ensure_none_bound(client: &Client, namespace: &str, beginning: &str) -> Result<()> {
     let pods: Vec<Pod> = list(client, Some(namespace)).await?;
@@ -195,4 +214,20 @@ pub async fn ensure_none_bound(client: &Client, namespace: &str, beginning: &str
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_counts_only_as_a_whole() {
+        let details = "asks for 16 GPUs of h100, 8 can be had now; used by ml/group-a-x1";
+        for said in ["16", "8", "h100", "ml/group-a-x1", "asks for 16 GPUs"] {
+            assert!(ensure_says(details, &[said]).is_ok(), "{said}");
+        }
+        for not_said in ["6", "1", "h10", "group-b", "x"] {
+            assert!(ensure_says(details, &[not_said]).is_err(), "{not_said}");
+        }
+    }
 }

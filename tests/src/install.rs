@@ -10,6 +10,7 @@
 //! * `--kubeconfig` names a file with a ServiceAccount token instead of the one mounted into a pod; the
 //!   driver's token is bound to a placeholder pod on its node, so that it carries the node's name.
 
+mod failpoint;
 mod helm;
 mod identity;
 mod rendered;
@@ -165,36 +166,11 @@ impl Installation {
         self.wait_for(part).await
     }
 
-    /// Starts a program with more environment, and does not wait until it is ready.
-    pub fn start_with(&mut self, part: Part, environment: &[(&str, &str)]) -> Result<()> {
-        let mut launch = self.launch(part)?.clone();
-        for (name, value) in environment {
-            launch = launch.env(*name, *value);
-        }
-        self.running.insert(part, launch.start(&self.logs)?);
-        Ok(())
-    }
-
     /// Stops a program in good order.
     pub async fn stop_part(&mut self, part: Part) {
         if let Some(process) = self.running.remove(&part) {
             process.stop(STOP_LIMIT).await;
         }
-    }
-
-    /// Kills a program: a crash.
-    pub fn kill(&mut self, part: Part) {
-        if let Some(process) = self.running.remove(&part) {
-            process.kill();
-        }
-    }
-
-    /// Whether a program that was started has ended by itself.
-    pub fn has_ended(&mut self, part: Part) -> Result<bool> {
-        let Some(process) = self.running.get_mut(&part) else {
-            return Ok(false);
-        };
-        Ok(process.exit_status()?.is_some())
     }
 
     /// Waits until a program is ready.

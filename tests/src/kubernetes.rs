@@ -15,6 +15,9 @@ use kube::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
+/// Longest time that a scenario waits for one condition. On an idle machine the slowest of them takes a quarter of it.
+pub const LIMIT: Duration = Duration::from_mins(1);
+
 /// How often a condition is looked at.
 const POLL: Duration = Duration::from_millis(100);
 

@@ -6,6 +6,7 @@
 //! | [`cluster`] | the whole: control plane, nodes and Muster, started and stopped together |
 //! | [`control_plane`] | etcd, kube-apiserver, kube-controller-manager and kube-scheduler as processes |
 //! | [`node`] | a rootless kubelet with its process runtime, in a namespace of its own |
+//! | [`driver_socket`] | the driver of a node, called as its kubelet calls it |
 //! | [`install`] | the chart, by real Helm, and our programs with what the chart rendered |
 //! | [`observer`] | checks the invariants S1 to S6 from the outside, all the time |
 //! | [`demo`] | the demonstration: one story, told live, judged by a scenario |
@@ -21,6 +22,8 @@ pub mod builders;
 pub mod cluster;
 pub mod control_plane;
 pub mod demo;
+pub mod driver_socket;
+pub mod events;
 pub mod failure_report;
 pub mod gangs;
 pub mod gpu_board;

@@ -27,6 +27,7 @@ use std::{
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::Node as NodeObject;
 use kube::Api;
+use muster_api::keys;
 use serde_json::json;
 
 use crate::{
@@ -146,6 +147,18 @@ impl Node {
     /// Its CDI directory.
     pub fn cdi_directory(&self) -> PathBuf {
         self.directory.join("cdi")
+    }
+
+    /// The socket on which the driver serves the kubelet's calls.
+    pub fn driver_socket(&self) -> PathBuf {
+        let plugins = self.directory.join("kubelet/plugins");
+        plugins.join(keys::DRIVER).join("dra.sock")
+    }
+
+    /// The driver's record of the claim with this UID; there is none before its Prepare and after its Unprepare.
+    pub fn driver_record(&self, claim_uid: &str) -> PathBuf {
+        let records = self.directory.join("muster/claims");
+        records.join(format!("{claim_uid}.json"))
     }
 
     /// Changes what the mock NVML library of this node shows.

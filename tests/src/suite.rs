@@ -19,8 +19,8 @@ use crate::{
     failure_report, preflight,
 };
 
-/// Longest time that one scenario may take: a hang must not eat the time of the others.
-const SCENARIO_LIMIT: Duration = Duration::from_mins(3);
+/// Longest time that one scenario may take, unless it says otherwise: a hang must not eat the time of the others.
+pub const SCENARIO_LIMIT: Duration = Duration::from_mins(3);
 
 /// What a scenario does with the cluster.
 pub type Run = for<'a> fn(&'a mut Cluster) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>>;
@@ -34,6 +34,8 @@ pub struct Scenario {
     pub run: Run,
     /// Whether gangs are admitted in it, so that an observer that saw none was blind.
     pub has_gangs: bool,
+    /// Longest time that it may take.
+    pub limit: Duration,
 }
 
 /// Scenarios of functions `async fn(&mut Cluster) -> Result<()>`, named after them.
@@ -44,6 +46,7 @@ macro_rules! scenarios {
             name: stringify!($function),
             run: |cluster| Box::pin($function(cluster)),
             has_gangs: true,
+            limit: $crate::suite::SCENARIO_LIMIT,
         }),*]
     };
 }
@@ -53,6 +56,13 @@ impl Scenario {
     #[must_use]
     pub fn without_gangs(mut self) -> Self {
         self.has_gangs = false;
+        self
+    }
+
+    /// It may take so much longer: the long form of a scenario that samples.
+    #[must_use]
+    pub fn with_more_time(mut self, more: Duration) -> Self {
+        self.limit += more;
         self
     }
 }
@@ -164,12 +174,12 @@ async fn run_one(scenario: &Scenario, cluster: &mut Cluster) -> Result<String> {
     if let Some(observer) = cluster.observer() {
         observer.begin();
     }
-    let ran = tokio::time::timeout(SCENARIO_LIMIT, (scenario.run)(cluster))
+    let ran = tokio::time::timeout(scenario.limit, (scenario.run)(cluster))
         .await
         .unwrap_or_else(|_| {
             Err(anyhow!(
                 "still running after {} s",
-                SCENARIO_LIMIT.as_secs()
+                scenario.limit.as_secs()
             ))
         });
     let mut wrong: Vec<String> = ran

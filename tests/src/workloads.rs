@@ -10,9 +10,10 @@ use kube::{Api, Client};
 use muster_api::keys;
 
 use crate::{
-    builders::{self, RankProgram},
+    builders::{self, RankProgram, RankSource},
     cluster::Cluster,
-    kubernetes,
+    gangs,
+    kubernetes::{self, LIMIT, Progress, eventually},
 };
 
 /// A gang to be: in which namespace, under which name, how many pods with how many GPUs each.
@@ -28,7 +29,28 @@ pub struct Workload<'a> {
     pub gpus: u32,
 }
 
+/// Creates a pod without devices in a namespace and waits until it has succeeded.
+pub async fn run_unmanaged_pod(cluster: &Cluster, namespace: &str) -> Result<()> {
+    let peers = builders::peers_directory(cluster.directory(), namespace)?;
+    let mut program = RankProgram::new(cluster.programs().path("rank"), peers, 1);
+    program.rank = RankSource::Fixed(0);
+    let spec = builders::pod_spec(&program.container(&[])?)?;
+    let pods: Api<Pod> = Api::namespaced(cluster.client(), namespace);
+    kubernetes::create(&pods, &builders::pod("web", &[], &[], &spec)?).await?;
+    eventually("the pod succeeds", LIMIT, async || {
+        let status = pods.get("web").await?.status.unwrap_or_default();
+        let has_succeeded = status.phase.as_deref() == Some("Succeeded");
+        Ok(Progress::when(has_succeeded, || format!("{status:?}")))
+    })
+    .await
+}
+
 impl Workload<'_> {
+    /// What the name of its Gang begins with, where its pods carry the gang label.
+    pub fn gang(&self) -> String {
+        gangs::of_label(self.name)
+    }
+
     /// Submits it as an Indexed Job with these annotations.
     pub async fn submit_job(
         &self,
@@ -52,6 +74,17 @@ impl Workload<'_> {
         Ok((program, spec))
     }
 
+    /// The same with a claim that exists by itself and has this name.
+    pub async fn prepare_with_claim(
+        &self,
+        cluster: &Cluster,
+        claim: &str,
+    ) -> Result<(RankProgram, PodSpec)> {
+        let (program, _) = Workload { gpus: 0, ..*self }.prepare(cluster).await?;
+        let spec = builders::pod_spec(&program.container(&["gpus"])?)?;
+        Ok((program, builders::with_claim(spec, claim)))
+    }
+
     /// Creates the pod with this number, with the gang label and size.
     pub async fn create_labelled_pod(
         &self,
@@ -63,7 +96,15 @@ impl Workload<'_> {
         self.create_pod_of_size(client, spec, number, &size).await
     }
 
-    /// The same with a size of its own.
+    /// Creates all its pods, with the gang label and size.
+    pub async fn create_labelled_pods(&self, client: &Client, spec: &PodSpec) -> Result<()> {
+        for number in 0..self.ranks {
+            self.create_labelled_pod(client, spec, number).await?;
+        }
+        Ok(())
+    }
+
+    /// The pod with this number, with a size of its own.
     pub async fn create_pod_of_size(
         &self,
         client: &Client,

@@ -1,67 +1,47 @@
 //! What goes on while parts of Muster are down, and how the controller goes on after it died in the middle.
 
-use std::{collections::BTreeMap, process::ExitCode, time::Duration};
+use std::{collections::BTreeMap, process::ExitCode};
 
 use anyhow::{Result, ensure};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::{
+    batch::v1::Job,
+    core::v1::{ContainerStateTerminated, Pod},
+};
 use kube::{Api, Client, ResourceExt};
 use muster_api::GangPhase;
 use muster_tests::{
-    builders::{self, RankProgram, RankSource, gpu_quota},
+    builders,
     cluster::{Cluster, ClusterOptions},
     gangs,
-    gpu_board::Board,
-    install::{MusterOptions, Part},
-    kubernetes::{self, Progress, eventually},
-    node::NodeOptions,
+    install::Part,
+    kubernetes::{self, LIMIT, Progress, eventually},
     scenarios, suite,
-    workloads::Workload,
+    workloads::{self, Workload},
 };
 
-const LIMIT: Duration = Duration::from_mins(1);
+/// The central parts, in the order in which they are started.
+const CENTRAL_PARTS: [Part; 3] = [Part::Webhook, Part::Extender, Part::Controller];
 
 fn main() -> ExitCode {
-    let nodes = ["node-0", "node-1"].map(|name| NodeOptions {
-        name: name.to_owned(),
-        labels: BTreeMap::new(),
-        board: Some(Board::H100Nvswitch8),
-    });
-    let options = ClusterOptions {
-        nodes: nodes.to_vec(),
-        muster: Some(MusterOptions {
-            failpoints: true,
-            ..MusterOptions::default()
-        }),
-        ..ClusterOptions::default()
-    };
+    let options = ClusterOptions::with_failpoints(&["node-0", "node-1"]);
     let mut all = scenarios![
         a_controller_that_dies_between_the_gangs_status_and_the_first_ungate_is_continued,
-        a_running_job_finishes_while_every_part_of_muster_is_down,
+        running_jobs_finish_while_every_part_of_muster_is_down,
     ];
     let unmanaged = scenarios![a_pod_that_is_not_managed_runs_while_every_part_of_muster_is_down];
     all.extend(unmanaged.into_iter().map(suite::Scenario::without_gangs));
     suite::run("outages", options, all)
 }
 
-async fn prepare_team(client: &Client, name: &str) -> Result<()> {
-    builders::flavor(client, "h100", None).await?;
-    builders::team(client, name, None, vec![gpu_quota("h100", 16, None)]).await?;
-    builders::namespace(client, name, Some(name)).await
-}
-
 async fn a_controller_that_dies_between_the_gangs_status_and_the_first_ungate_is_continued(
     cluster: &mut Cluster,
 ) -> Result<()> {
     let client = cluster.client();
-    prepare_team(&client, "dies").await?;
-    let muster = muster(cluster)?;
-    muster.stop_part(Part::Controller).await;
-    muster.start_with(
-        Part::Controller,
-        &[("MUSTER_FAILPOINT", "after-gang-status-before-ungate")],
-    )?;
-    muster.wait_for(Part::Controller).await?;
-
+    builders::team_of_sixteen(&client, "dies").await?;
+    let muster = cluster.installation()?;
+    muster
+        .arm_controller("after-gang-status-before-ungate")
+        .await?;
     let workload = Workload {
         namespace: "dies",
         name: "train",
@@ -69,21 +49,10 @@ async fn a_controller_that_dies_between_the_gangs_status_and_the_first_ungate_is
         gpus: 4,
     };
     let ranks = workload.submit_job(cluster, &[]).await?;
-    let muster = self::muster(cluster)?;
-    eventually("the controller dies at its failpoint", LIMIT, async || {
-        Ok(Progress::when(muster.has_ended(Part::Controller)?, || {
-            "it runs".to_owned()
-        }))
-    })
-    .await?;
-    let gang = gangs::wait_for_phase(
-        &client,
-        "dies",
-        &gangs::of_job("train"),
-        &[GangPhase::Admitted],
-        LIMIT,
-    )
-    .await?;
+    let muster = cluster.installation()?;
+    muster.wait_until_controller_died().await?;
+    let train = gangs::of_job("train");
+    let gang = gangs::wait_for_phase(&client, "dies", &train, &[GangPhase::Admitted]).await?;
     let pods: Vec<Pod> = kubernetes::list(&client, Some("dies")).await?;
     let gated = pods.iter().filter(|pod| is_gated(pod)).count();
     ensure!(
@@ -92,133 +61,163 @@ async fn a_controller_that_dies_between_the_gangs_status_and_the_first_ungate_is
         gang.name_any()
     );
 
-    let muster = self::muster(cluster)?;
-    muster.kill(Part::Controller); // what is left of it
-    muster.start(Part::Controller).await?;
-    gangs::wait_for_phase(
-        &client,
-        "dies",
-        &gangs::of_job("train"),
-        &[GangPhase::Running],
-        LIMIT,
-    )
-    .await?;
+    cluster.installation()?.start(Part::Controller).await?;
+    gangs::wait_until_running(&client, "dies", &train).await?;
     ranks.finish()?;
-    gangs::wait_for_job(&client, "dies", "train", LIMIT).await?;
+    gangs::wait_for_job(&client, "dies", "train").await?;
     ranks.ensure_all_met()
 }
 
-async fn a_running_job_finishes_while_every_part_of_muster_is_down(
+/// Two Jobs run. While webhook, extender and controller are down, the first completes: nothing of it needs them.
+/// While the drivers are down, too, the second's ranks finish and the API says so; that its pods succeeded, and with
+/// them the Job, the kubelet says only once the node's driver has taken the devices back (`SyncTerminatingPod` in
+/// `pkg/kubelet/kubelet.go` of Kubernetes 1.37: "resources must be unprepared after all containers have stopped and
+/// before the pod status is changed"). So of the end of a Job this much waits for a driver, whichever it is, and is
+/// made up for as soon as that is back.
+async fn running_jobs_finish_while_every_part_of_muster_is_down(
     cluster: &mut Cluster,
 ) -> Result<()> {
     let client = cluster.client();
-    prepare_team(&client, "goes-on").await?;
-    let workload = Workload {
+    builders::team_of_sixteen(&client, "goes-on").await?;
+    let [first, second] = ["first", "second"].map(|name| Workload {
         namespace: "goes-on",
-        name: "train",
+        name,
         ranks: 2,
-        gpus: 8,
-    };
-    let ranks = workload.submit_job(cluster, &[]).await?;
-    gangs::wait_for_phase(
-        &client,
-        "goes-on",
-        &gangs::of_job("train"),
-        &[GangPhase::Running],
-        LIMIT,
-    )
-    .await?;
-    stop_muster(cluster).await?;
-    ranks.finish()?;
-    eventually("all ranks have ended", LIMIT, async || {
-        ranks.ensure_all_met()?;
-        Ok(Progress::Done(()))
+        gpus: 4,
+    });
+    let first_ranks = first.submit_job(cluster, &[]).await?;
+    let second_ranks = second.submit_job(cluster, &[]).await?;
+    for name in [first.name, second.name] {
+        gangs::wait_until_running(&client, "goes-on", &gangs::of_job(name)).await?;
+    }
+    let began_with = pod_uids(&client, "goes-on").await?;
+
+    stop_central_parts(cluster).await?;
+    first_ranks.finish()?;
+    gangs::wait_for_job(&client, "goes-on", first.name).await?;
+    first_ranks.ensure_all_met()?;
+
+    stop_drivers(cluster).await;
+    second_ranks.finish()?;
+    let ended = eventually("all ranks have ended well", LIMIT, async || {
+        all_containers_ended_well(&client, &second).await
     })
-    .await?;
-    // The kubelet calls a pod terminal only after its driver took the devices back.
+    .await;
+    let still_counts = job_still_counts_its_pods(&client, &second).await;
     start_drivers(cluster).await?;
-    gangs::wait_for_job(&client, "goes-on", "train", LIMIT).await?;
+    ended?;
+    still_counts?;
+    second_ranks.ensure_all_met()?;
+    gangs::wait_for_job(&client, "goes-on", second.name).await?;
+    let ended_with = pod_uids(&client, "goes-on").await?;
+    ensure!(
+        ended_with == began_with,
+        "pods were lost or made anew: {began_with:?}, {ended_with:?}"
+    );
+
     start_central_parts(cluster).await?;
-    gangs::wait_for_phase(
-        &client,
-        "goes-on",
-        &gangs::of_job("train"),
-        &[GangPhase::Finished],
-        LIMIT,
-    )
-    .await?;
+    for name in [first.name, second.name] {
+        gangs::wait_until_finished(&client, "goes-on", &gangs::of_job(name)).await?;
+    }
     Ok(())
+}
+
+async fn pod_uids(client: &Client, namespace: &str) -> Result<BTreeMap<String, Option<String>>> {
+    let pods: Vec<Pod> = kubernetes::list(client, Some(namespace)).await?;
+    let named = pods.into_iter().map(|pod| (pod.name_any(), pod.uid()));
+    Ok(named.collect())
+}
+
+/// As the kubelets report it to the API server.
+async fn all_containers_ended_well(
+    client: &Client,
+    workload: &Workload<'_>,
+) -> Result<Progress<()>> {
+    let pods = pods_of_job(client, workload).await?;
+    let ends: Vec<Option<ContainerStateTerminated>> = pods
+        .into_iter()
+        .filter_map(|pod| pod.status?.container_statuses)
+        .flatten()
+        .map(|container| container.state.unwrap_or_default().terminated)
+        .collect();
+    let ended_well = |end: &Option<ContainerStateTerminated>| {
+        end.as_ref().is_some_and(|ended| ended.exit_code == 0)
+    };
+    let all = usize::try_from(workload.ranks)?;
+    Ok(Progress::when(
+        ends.len() == all && ends.iter().all(ended_well),
+        || format!("{ends:?}"),
+    ))
+}
+
+/// No pod is called lost or failed meanwhile: they count as running.
+async fn job_still_counts_its_pods(client: &Client, workload: &Workload<'_>) -> Result<()> {
+    for pod in pods_of_job(client, workload).await? {
+        let phase = pod.status.unwrap_or_default().phase;
+        ensure!(phase.as_deref() == Some("Running"), "a pod is {phase:?}");
+    }
+    let jobs: Api<Job> = Api::namespaced(client.clone(), workload.namespace);
+    let status = jobs.get(workload.name).await?.status.unwrap_or_default();
+    let active = i32::try_from(workload.ranks)?;
+    ensure!(
+        status.active == Some(active) && status.failed.is_none_or(|failed| failed == 0),
+        "{status:?}"
+    );
+    Ok(())
+}
+
+async fn pods_of_job(client: &Client, workload: &Workload<'_>) -> Result<Vec<Pod>> {
+    let pods: Vec<Pod> = kubernetes::list(client, Some(workload.namespace)).await?;
+    let is_of_job = |pod: &Pod| {
+        let label = pod.labels().get("batch.kubernetes.io/job-name");
+        label.is_some_and(|job| job == workload.name)
+    };
+    Ok(pods.into_iter().filter(is_of_job).collect())
 }
 
 async fn a_pod_that_is_not_managed_runs_while_every_part_of_muster_is_down(
     cluster: &mut Cluster,
 ) -> Result<()> {
-    let client = cluster.client();
-    stop_muster(cluster).await?;
-    let result = run_unmanaged_pod(cluster, &client).await;
+    builders::namespace(&cluster.client(), "unmanaged", None).await?;
+    stop_central_parts(cluster).await?;
+    stop_drivers(cluster).await;
+    let result = workloads::run_unmanaged_pod(cluster, "unmanaged").await;
     start_drivers(cluster).await?;
     start_central_parts(cluster).await?;
     result
 }
 
-async fn run_unmanaged_pod(cluster: &Cluster, client: &Client) -> Result<()> {
-    builders::namespace(client, "unmanaged", None).await?;
-    let peers = builders::peers_directory(cluster.directory(), "unmanaged")?;
-    let mut ranks = RankProgram::new(cluster.programs().path("rank"), peers, 1);
-    ranks.rank = RankSource::Fixed(0);
-    let spec = builders::pod_spec(&ranks.container(&[])?)?;
-    let pods: Api<Pod> = Api::namespaced(client.clone(), "unmanaged");
-    kubernetes::create(&pods, &builders::pod("web", &[], &[], &spec)?).await?;
-    eventually("the pod succeeds", LIMIT, async || {
-        let phase = pods
-            .get("web")
-            .await?
-            .status
-            .and_then(|status| status.phase);
-        Ok(Progress::when(
-            phase.as_deref() == Some("Succeeded"),
-            || format!("it is {phase:?}"),
-        ))
-    })
-    .await
-}
-
-fn muster(cluster: &mut Cluster) -> Result<&mut muster_tests::install::Installation> {
-    cluster
-        .muster
-        .as_mut()
-        .ok_or_else(|| anyhow::anyhow!("Muster is not installed"))
-}
-
-/// Stops every part of Muster, the drivers included. While the controller is down on purpose, nothing can
-/// be given back: the observer's bounds of time stand still.
-async fn stop_muster(cluster: &mut Cluster) -> Result<()> {
+/// While the controller is down on purpose, nothing can be given back: the observer's bounds of time stand still.
+async fn stop_central_parts(cluster: &mut Cluster) -> Result<()> {
     if let Some(observer) = cluster.observer() {
         observer.suspend_bounds(true);
     }
-    for part in [Part::Controller, Part::Extender, Part::Webhook] {
-        muster(cluster)?.stop_part(part).await;
+    for part in CENTRAL_PARTS.into_iter().rev() {
+        cluster.installation()?.stop_part(part).await;
     }
+    Ok(())
+}
+
+async fn start_central_parts(cluster: &mut Cluster) -> Result<()> {
+    for part in CENTRAL_PARTS {
+        cluster.installation()?.start(part).await?;
+    }
+    if let Some(observer) = cluster.observer() {
+        observer.suspend_bounds(false);
+    }
+    Ok(())
+}
+
+async fn stop_drivers(cluster: &mut Cluster) {
     for node in &mut cluster.nodes {
         node.stop_driver().await;
     }
-    Ok(())
 }
 
 async fn start_drivers(cluster: &mut Cluster) -> Result<()> {
     for node in &mut cluster.nodes {
         node.start_driver()?;
         node.wait_for_driver().await?;
-    }
-    Ok(())
-}
-
-async fn start_central_parts(cluster: &mut Cluster) -> Result<()> {
-    for part in [Part::Webhook, Part::Extender, Part::Controller] {
-        muster(cluster)?.start(part).await?;
-    }
-    if let Some(observer) = cluster.observer() {
-        observer.suspend_bounds(false);
     }
     Ok(())
 }

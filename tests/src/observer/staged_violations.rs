@@ -165,14 +165,27 @@ fn ungated_pod(attempt: u32, pin: &str, bound: bool, phase: &str) -> Object {
     Object::Pod(Box::new(object(&pod)))
 }
 
-/// The way of one gang as it should be, up to its running container.
-fn a_gang_that_runs() -> Stage {
+/// A Team with a quota of `quota` GPUs, and a gated pod whose claim asks for `asked`.
+fn a_gang_that_waits(quota: u32, asked: u32) -> Stage {
     let mut stage = Stage::default();
     stage
-        .shows(team(1))
-        .shows(claim(1))
-        .shows(gated_pod())
-        .shows(admitted_gang(1))
+        .shows(team(quota))
+        .shows(claim(asked))
+        .shows(gated_pod());
+    stage
+}
+
+/// The same with one GPU, admitted.
+fn a_gang_that_is_admitted() -> Stage {
+    let mut stage = a_gang_that_waits(1, 1);
+    stage.shows(admitted_gang(1));
+    stage
+}
+
+/// The way of one gang as it should be, up to its running container.
+fn a_gang_that_runs() -> Stage {
+    let mut stage = a_gang_that_is_admitted();
+    stage
         .shows(permitted(true))
         .shows(ungated_pod(1, "node-0", false, "Pending"))
         .shows(ungated_pod(1, "node-0", true, "Running"))
@@ -197,22 +210,14 @@ fn nothing_is_wrong_with_a_gang_that_runs_and_ends_in_order() {
 
 #[test]
 fn a_team_that_gets_more_than_its_quota_is_seen_as_s1() {
-    let mut stage = Stage::default();
-    stage
-        .shows(team(1))
-        .shows(claim(2))
-        .shows(gated_pod())
+    a_gang_that_waits(1, 2)
         .shows(admitted_gang(2))
         .is_seen_as("S1");
 }
 
 #[test]
 fn a_charge_that_is_less_than_the_claim_asks_for_is_seen_as_s1() {
-    let mut stage = Stage::default();
-    stage
-        .shows(team(4))
-        .shows(claim(2))
-        .shows(gated_pod())
+    a_gang_that_waits(4, 2)
         .shows(admitted_gang(1))
         .is_seen_as("S1");
 }
@@ -243,14 +248,8 @@ fn a_gpu_in_two_containers_is_seen_as_s3() {
 
 #[test]
 fn a_container_without_a_permit_is_seen_as_s3() {
-    let mut stage = Stage::default();
-    stage
-        .shows(team(1))
-        .shows(claim(1))
-        .shows(gated_pod())
-        .shows(admitted_gang(1))
-        .shows(permitted(false));
-    stage
+    a_gang_that_is_admitted()
+        .shows(permitted(false))
         .starts("pod", CLAIM, "gpu-0")
         .passes(LATE_MILLIS)
         .is_seen_as("S3");
@@ -258,13 +257,8 @@ fn a_container_without_a_permit_is_seen_as_s3() {
 
 #[test]
 fn an_ungate_before_the_plan_is_stored_is_seen_as_s4() {
-    let mut stage = Stage::default();
-    stage
-        .shows(team(1))
-        .shows(claim(1))
-        .shows(gated_pod())
-        .shows(gang(&json!({"phase": "Pending", "attempt": 1})));
-    stage
+    a_gang_that_waits(1, 1)
+        .shows(gang(&json!({"phase": "Pending", "attempt": 1})))
         .shows(ungated_pod(1, "node-0", false, "Pending"))
         .is_seen_as("S4");
 }
@@ -272,13 +266,7 @@ fn an_ungate_before_the_plan_is_stored_is_seen_as_s4() {
 #[test]
 fn an_ungate_for_another_attempt_or_another_node_is_seen_as_s4() {
     for (attempt, pin) in [(2, "node-0"), (1, "node-1")] {
-        let mut stage = Stage::default();
-        stage
-            .shows(team(1))
-            .shows(claim(1))
-            .shows(gated_pod())
-            .shows(admitted_gang(1));
-        stage
+        a_gang_that_is_admitted()
             .shows(ungated_pod(attempt, pin, false, "Pending"))
             .is_seen_as("S4");
     }

@@ -1,0 +1,158 @@
+//! Objects that scenarios and the demo create: namespaces, Teams, claim templates, Jobs and pods whose
+//! containers run the `rank` program.
+//!
+//! Everything carries a label, so that [`clear_workloads`] and [`clear_owners`] find it.
+
+mod clearing;
+mod owners;
+mod rank_program;
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::{
+    batch::v1::Job,
+    core::v1::{Container, Pod, PodSpec},
+    resource::v1::{ResourceClaim, ResourceClaimTemplate},
+};
+use muster_api::keys;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+pub use self::{
+    clearing::{clear_owners, clear_workloads},
+    owners::{
+        cohort, flavor, flavor_on, gpu_quota, namespace, team, team_of, team_of_sixteen, topology,
+    },
+    rank_program::{RankProgram, RankSource, peers_directory},
+};
+
+/// Label of everything that a scenario makes.
+const MADE_BY: (&str, &str) = ("muster-tests", "scenario");
+/// Grace of pods, in seconds: the `rank` program ends at once.
+const TERMINATION_GRACE_SECONDS: i64 = 3;
+
+/// A pod's spec with one container; restarts nothing.
+pub fn pod_spec(container: &Container) -> Result<PodSpec> {
+    typed(json!({
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": TERMINATION_GRACE_SECONDS,
+        "automountServiceAccountToken": false,
+        "containers": [container],
+    }))
+}
+
+/// Gives the pod a claim named `gpus`: this one, which exists by itself.
+#[must_use]
+pub fn with_claim(mut spec: PodSpec, claim: &str) -> PodSpec {
+    let claim = k8s_openapi::api::core::v1::PodResourceClaim {
+        name: "gpus".to_owned(),
+        resource_claim_name: Some(claim.to_owned()),
+        ..Default::default()
+    };
+    spec.resource_claims.get_or_insert_default().push(claim);
+    spec
+}
+
+/// Gives the pod a claim named `gpus`, made from this template.
+#[must_use]
+pub fn with_claim_template(mut spec: PodSpec, template: &str) -> PodSpec {
+    let claim = k8s_openapi::api::core::v1::PodResourceClaim {
+        name: "gpus".to_owned(),
+        resource_claim_template_name: Some(template.to_owned()),
+        ..Default::default()
+    };
+    spec.resource_claims.get_or_insert_default().push(claim);
+    spec
+}
+
+/// Lets the pod run on this node only.
+#[must_use]
+pub fn on_node(mut spec: PodSpec, node: &str) -> PodSpec {
+    let selector = BTreeMap::from([("kubernetes.io/hostname".to_owned(), node.to_owned())]);
+    spec.node_selector = Some(selector);
+    spec
+}
+
+/// A pod.
+pub fn pod(
+    name: &str,
+    labels: &[(&str, &str)],
+    annotations: &[(&str, &str)],
+    spec: &PodSpec,
+) -> Result<Pod> {
+    typed(json!({
+        "metadata": {"name": name, "labels": made(labels), "annotations": map(annotations)},
+        "spec": spec,
+    }))
+}
+
+/// An Indexed Job of `ranks` pods that run side by side and are never retried.
+pub fn indexed_job(
+    name: &str,
+    ranks: u32,
+    annotations: &[(&str, &str)],
+    spec: &PodSpec,
+) -> Result<Job> {
+    typed(json!({
+        "metadata": {"name": name, "labels": made(&[]), "annotations": map(annotations)},
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": ranks,
+            "parallelism": ranks,
+            "backoffLimit": 0,
+            "template": {"metadata": {"labels": made(&[])}, "spec": spec},
+        },
+    }))
+}
+
+/// A template of claims for `gpus` whole GPUs, with a CEL selector if one is given.
+pub fn claim_template(
+    name: &str,
+    gpus: u32,
+    selector: Option<&str>,
+) -> Result<ResourceClaimTemplate> {
+    typed(json!({
+        "metadata": {"name": name, "labels": made(&[])},
+        "spec": {"spec": claim_spec(gpus, selector)},
+    }))
+}
+
+/// A claim for `gpus` whole GPUs that pods name.
+pub fn claim(name: &str, gpus: u32) -> Result<ResourceClaim> {
+    typed(json!({
+        "metadata": {"name": name, "labels": made(&[])},
+        "spec": claim_spec(gpus, None),
+    }))
+}
+
+fn claim_spec(gpus: u32, selector: Option<&str>) -> Value {
+    let selectors: Vec<Value> = selector
+        .iter()
+        .map(|expression| json!({"cel": {"expression": expression}}))
+        .collect();
+    json!({"devices": {"requests": [{
+        "name": "gpus",
+        "exactly": {
+            "deviceClassName": keys::DEVICE_CLASS_GPU,
+            "allocationMode": "ExactCount",
+            "count": gpus,
+            "selectors": selectors,
+        },
+    }]}})
+}
+
+fn made(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let mut all = map(labels);
+    all.insert(MADE_BY.0.to_owned(), MADE_BY.1.to_owned());
+    all
+}
+
+fn map(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+    entries.iter().map(owned).collect()
+}
+
+fn typed<T: DeserializeOwned>(value: Value) -> Result<T> {
+    serde_json::from_value(value).context("an object that a test builds has a wrong shape")
+}

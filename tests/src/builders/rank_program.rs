@@ -1,0 +1,150 @@
+//! How the containers of a gang run the `rank` program.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::Container;
+use muster_api::keys;
+use serde_json::{Value, json};
+
+use super::typed;
+
+/// Where a rank finds its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RankSource {
+    /// The annotation that the controller writes, by the downward API.
+    Annotation,
+    /// The completion index of an Indexed Job.
+    CompletionIndex,
+    /// A number given by the test.
+    Fixed(u32),
+}
+
+/// How the containers of a gang run the `rank` program.
+#[derive(Clone, Debug)]
+pub struct RankProgram {
+    /// The program.
+    pub program: PathBuf,
+    /// Directory that all ranks share; it is made.
+    pub peers_dir: PathBuf,
+    /// Number of ranks.
+    pub world_size: u32,
+    /// Steps before it ends.
+    pub steps: u32,
+    /// Milliseconds of a step.
+    pub step_millis: u64,
+    /// Where the rank finds its number.
+    pub rank: RankSource,
+}
+
+impl RankProgram {
+    /// Three short steps; ranks from the controller's annotation.
+    pub fn new(program: PathBuf, peers_dir: PathBuf, world_size: u32) -> Self {
+        Self {
+            program,
+            peers_dir,
+            world_size,
+            steps: 3,
+            step_millis: 50,
+            rank: RankSource::Annotation,
+        }
+    }
+
+    /// Runs for about `seconds` (until it is told to end, if that is long).
+    #[must_use]
+    pub fn running_for(mut self, seconds: u32) -> Self {
+        self.steps = seconds.saturating_mul(10);
+        self.step_millis = 100;
+        self
+    }
+
+    /// Runs until [`Self::finish`] is called (or for a quarter of an hour).
+    #[must_use]
+    pub fn until_finished(mut self) -> Self {
+        self.steps = 9000;
+        self.step_millis = 100;
+        self
+    }
+
+    /// Tells all ranks to finish with success.
+    pub fn finish(&self) -> Result<()> {
+        std::fs::write(self.finish_file(), "")?;
+        Ok(())
+    }
+
+    fn finish_file(&self) -> PathBuf {
+        self.peers_dir.join("finish")
+    }
+
+    /// A container `main` that runs it, with these claims of its pod.
+    pub fn container(&self, claims: &[&str]) -> Result<Container> {
+        let from_field = |path: &str| json!({"fieldRef": {"fieldPath": path}});
+        let mut env = vec![
+            json!({"name": "MUSTER_PEERS_DIR", "value": self.peers_dir}),
+            json!({"name": "MUSTER_FINISH_FILE", "value": self.finish_file()}),
+            json!({"name": "WORLD_SIZE", "value": self.world_size.to_string()}),
+            json!({"name": "STEPS", "value": self.steps.to_string()}),
+            json!({"name": "STEP_MILLIS", "value": self.step_millis.to_string()}),
+            json!({"name": "POD_IP", "valueFrom": from_field("status.podIP")}),
+        ];
+        match self.rank {
+            RankSource::Annotation => {
+                let path = format!("metadata.annotations['{}']", keys::RANK);
+                env.push(json!({"name": "RANK", "valueFrom": from_field(&path)}));
+            }
+            RankSource::Fixed(rank) => env.push(json!({"name": "RANK", "value": rank.to_string()})),
+            RankSource::CompletionIndex => {}
+        }
+        let claims: Vec<Value> = claims.iter().map(|name| json!({"name": name})).collect();
+        typed(json!({
+            "name": "main",
+            "image": "example.invalid/rank:1",
+            "command": [self.program],
+            "env": env,
+            "resources": {"claims": claims},
+        }))
+    }
+
+    /// What the ranks reported at their end, by rank.
+    pub fn results(&self) -> Result<BTreeMap<u32, Value>> {
+        let mut results = BTreeMap::new();
+        for rank in 0..self.world_size {
+            let file = self.peers_dir.join(format!("{rank}.result.json"));
+            let text = std::fs::read_to_string(&file)
+                .with_context(|| format!("rank {rank} wrote no result: {}", file.display()))?;
+            results.insert(rank, serde_json::from_str(&text)?);
+        }
+        Ok(results)
+    }
+
+    /// Fails unless every rank met all others and finished in step with them.
+    pub fn ensure_all_met(&self) -> Result<()> {
+        for (rank, result) in self.results()? {
+            let peers = result["peers"].as_array().map_or(0, Vec::len);
+            let finished = result["outcome"] == "Finished" && result["steps"] != 0;
+            anyhow::ensure!(
+                finished && peers + 1 == self.world_size as usize,
+                "rank {rank} did not meet its gang: {result}"
+            );
+        }
+        Ok(())
+    }
+
+    /// The GPUs that each rank was given, by UUID.
+    pub fn gpus(&self) -> Result<BTreeMap<u32, Vec<String>>> {
+        let results = self.results()?.into_iter();
+        results
+            .map(|(rank, result)| Ok((rank, serde_json::from_value(result["gpus"].clone())?)))
+            .collect()
+    }
+}
+
+/// A fresh directory for the ranks of a gang, below the cluster's.
+pub fn peers_directory(cluster: &Path, gang: &str) -> Result<PathBuf> {
+    let directory = cluster.join("peers").join(gang);
+    std::fs::create_dir_all(&directory)?;
+    Ok(directory)
+}

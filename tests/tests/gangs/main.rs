@@ -1,0 +1,44 @@
+//! Gangs with everything that ships: four nodes on two leaves, and a fifth that stands alone.
+
+mod queue;
+mod races;
+mod reasons;
+mod shorthand;
+mod stage;
+mod starting;
+mod story;
+
+use std::{collections::BTreeMap, process::ExitCode};
+
+use muster_tests::{
+    cluster::ClusterOptions, gpu_board::Board, install::MusterOptions, node::NodeOptions, suite,
+};
+
+use crate::stage::{FABRIC_NODES, LEAF, POOL};
+
+fn main() -> ExitCode {
+    let node = |name: &str, pool: &str, leaf: &str| NodeOptions {
+        name: name.to_owned(),
+        labels: BTreeMap::from([
+            (POOL.to_owned(), pool.to_owned()),
+            (LEAF.to_owned(), leaf.to_owned()),
+        ]),
+        board: Some(Board::H100Nvswitch8),
+    };
+    let mut nodes: Vec<NodeOptions> = FABRIC_NODES.map(|name| node(name, "fabric", "a")).into();
+    nodes.push(node("solo", "solo", "solo"));
+    let options = ClusterOptions {
+        nodes,
+        muster: Some(MusterOptions::default()),
+        ..ClusterOptions::default()
+    };
+    let scenarios = [
+        starting::scenarios(),
+        story::scenarios(),
+        races::scenarios(),
+        queue::scenarios(),
+        reasons::scenarios(),
+        shorthand::scenarios(),
+    ];
+    suite::run("gangs", options, scenarios.into_iter().flatten().collect())
+}

@@ -1,0 +1,175 @@
+//! The story of the demo: the only whole leaf, borrowing, and a wait that says why.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams},
+};
+use muster_api::{Reason, keys};
+use muster_tests::{
+    builders::{self, gpu_quota},
+    cluster::Cluster,
+    gangs, kubernetes, scenarios,
+    suite::Scenario,
+    workloads::Workload,
+};
+use serde_json::json;
+
+use crate::stage::{
+    FABRIC_NODES, LEAF, allocated_gpus, prepare_flavors, ranks_got_what_was_allocated,
+};
+
+pub(crate) fn scenarios() -> Vec<Scenario> {
+    scenarios![a_gang_takes_the_only_whole_leaf_while_others_borrow_and_wait]
+}
+
+/// The story of the demo, with the leaves dealt out anew by three seeds, so that neither the order of names
+/// nor luck can place the gang well.
+async fn a_gang_takes_the_only_whole_leaf_while_others_borrow_and_wait(
+    cluster: &mut Cluster,
+) -> Result<()> {
+    for seed in [1, 2, 3] {
+        play_story(cluster, seed)
+            .await
+            .with_context(|| format!("seed {seed}"))?;
+    }
+    Ok(())
+}
+
+async fn play_story(cluster: &mut Cluster, seed: u64) -> Result<()> {
+    let client = cluster.client();
+    let leaves = deal_leaves(seed);
+    for (node, leaf) in &leaves {
+        set_leaf(&client, node, leaf).await?;
+    }
+    prepare_flavors(&client).await?;
+    let (red, blue) = (format!("red-{seed}"), format!("blue-{seed}"));
+    let lab = format!("lab-{seed}");
+    builders::cohort(&client, &lab, vec![gpu_quota("fabric", 8, None)]).await?;
+    for (team, gpus) in [(&red, 16), (&blue, 8)] {
+        builders::team(
+            &client,
+            team,
+            Some(&lab),
+            vec![gpu_quota("fabric", gpus, None)],
+        )
+        .await?;
+        builders::namespace(&client, team, Some(team)).await?;
+    }
+    // One GPU of a leaf is taken, so that only the other one has two whole nodes.
+    let taker = Workload {
+        namespace: &blue,
+        name: "taker",
+        ranks: 1,
+        gpus: 1,
+    };
+    let (taker_ranks, spec) = taker.prepare(cluster).await?;
+    let broken = &leaves
+        .iter()
+        .find(|(_, leaf)| **leaf == "b")
+        .context("a leaf b")?
+        .0;
+    let spec = builders::on_node(spec, broken);
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &blue);
+    kubernetes::create(&pods, &builders::pod("taker", &[], &[], &spec)?).await?;
+    gangs::wait_until_running(&client, &blue, &gangs::of_pod("taker")).await?;
+
+    let whole_leaf = [(keys::TOPOLOGY_REQUIRED, "leaf")];
+    let train = Workload {
+        namespace: &red,
+        name: "train",
+        ranks: 2,
+        gpus: 8,
+    };
+    let train_ranks = train.submit_job(cluster, &whole_leaf).await?;
+    let gang = gangs::wait_until_running(&client, &red, &gangs::of_job("train")).await?;
+    let allocated = allocated_gpus(cluster, &gang).await?;
+    let mut nodes = gangs::nodes(&client, &gang).await?;
+    nodes.sort();
+    let whole: Vec<String> = leaves
+        .iter()
+        .filter(|(_, leaf)| **leaf == "a")
+        .map(|(node, _)| node.to_string())
+        .collect();
+    ensure!(
+        nodes == whole,
+        "it runs on {nodes:?}, the whole leaf is {whole:?}"
+    );
+
+    let sweep = Workload {
+        namespace: &blue,
+        name: "sweep",
+        ranks: 2,
+        gpus: 7,
+    };
+    let sweep_ranks = sweep.submit_job(cluster, &[]).await?;
+    gangs::wait_until_running(&client, &blue, &gangs::of_job("sweep")).await?;
+    let charged = gangs::charged(&client).await?;
+    ensure!(
+        charged.get(&blue) == Some(&15_000),
+        "blue has 8 GPUs of its own: {charged:?}"
+    );
+
+    let next = Workload {
+        namespace: &red,
+        name: "next",
+        ranks: 1,
+        gpus: 8,
+    };
+    let next_ranks = next.submit_job(cluster, &[]).await?;
+    let details = gangs::wait_for_reason(
+        &client,
+        &red,
+        &gangs::of_job_pod("next", 0),
+        Reason::WaitingForQuota,
+    )
+    .await?;
+    gangs::ensure_says(&details, &["asks for 8 GPUs", "can be had now"])?;
+    gangs::ensure_none_bound(&client, &red, "next").await?;
+
+    train_ranks.finish()?;
+    gangs::wait_for_job(&client, &red, "train").await?;
+    gangs::wait_until_running(&client, &red, &gangs::of_job_pod("next", 0)).await?;
+    for ranks in [&next_ranks, &sweep_ranks, &taker_ranks] {
+        ranks.finish()?;
+    }
+    gangs::wait_for_job(&client, &red, "next").await?;
+    gangs::wait_for_job(&client, &blue, "sweep").await?;
+    gangs::wait_until_finished(&client, &blue, &gangs::of_pod("taker")).await?;
+    ranks_got_what_was_allocated(&train_ranks, &allocated, &[8, 8])
+}
+
+/// Two nodes for each leaf, chosen by the seed.
+fn deal_leaves(seed: u64) -> BTreeMap<&'static str, &'static str> {
+    let partner = FABRIC_NODES[1 + usize::try_from(seed % 3).unwrap_or(0)];
+    // Of the two leaves either may be the one with the first node.
+    let (first, second) = if seed.is_multiple_of(2) {
+        ("a", "b")
+    } else {
+        ("b", "a")
+    };
+    FABRIC_NODES
+        .map(|node| {
+            (
+                node,
+                if node == FABRIC_NODES[0] || node == partner {
+                    first
+                } else {
+                    second
+                },
+            )
+        })
+        .into()
+}
+
+async fn set_leaf(client: &Client, node: &str, leaf: &str) -> Result<()> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let patch = json!({"metadata": {"labels": {LEAF: leaf}}});
+    nodes
+        .patch(node, &PatchParams::default(), &Patch::Merge(&patch))
+        .await?;
+    Ok(())
+}
