@@ -13,6 +13,7 @@
 mod failpoint;
 mod helm;
 mod identity;
+mod readiness;
 mod rendered;
 
 use std::{
@@ -29,7 +30,6 @@ use crate::{
     control_plane::{ControlPlane, wait_until_ready},
     http_get,
     kube_binaries::KubeBinaries,
-    kubernetes::{Progress, eventually},
     loopback::Loopback,
     node::Node,
     process::{Launch, Process},
@@ -42,8 +42,6 @@ pub const NAMESPACE: &str = "muster-system";
 pub const RELEASE: &str = "muster";
 /// Longest time between SIGTERM and SIGKILL.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
-/// Longest time until the leader has put the CA into the webhook configurations; it looks every few seconds.
-const REVIEW_LIMIT: Duration = Duration::from_secs(60);
 /// Port of /healthz, /readyz and /metrics that the chart gives the driver.
 const DRIVER_ADMIN_PORT: u16 = 8082;
 
@@ -155,7 +153,10 @@ impl Installation {
         control_plane.start_scheduler(configuration).await?;
         try_join_all(nodes.iter_mut().map(Node::wait_for_driver)).await?;
         if installation.running.contains_key(&Part::Webhook) {
-            wait_until_reviewed(&control_plane.client()).await?;
+            readiness::wait_until_reviewed(&control_plane.client()).await?;
+        }
+        if installation.running.contains_key(&Part::Controller) {
+            readiness::wait_until_plannable(&control_plane.client(), nodes).await?;
         }
         Ok(installation)
     }
@@ -254,22 +255,6 @@ fn scheduler_config(
             .arg("--leader-elect=false")
             .arg("--pod-max-backoff-seconds=2"),
     )
-}
-
-/// Waits until the API server can ask the webhook: a ready webhook is of no use before the leader has put its CA
-/// into the webhook configurations.
-async fn wait_until_reviewed(client: &kube::Client) -> Result<()> {
-    let teams = kube::Api::<muster_api::Team>::all(client.clone());
-    let probe = muster_api::Team::new("probe", muster_api::TeamSpec::default());
-    let dry_run = kube::api::PostParams {
-        dry_run: true,
-        ..kube::api::PostParams::default()
-    };
-    eventually("the webhook reviews a Team", REVIEW_LIMIT, async || {
-        teams.create(&dry_run, &probe).await?;
-        Ok(Progress::Done(()))
-    })
-    .await
 }
 
 /// Starts the driver of every node that has GPUs.

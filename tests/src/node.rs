@@ -57,6 +57,8 @@ pub struct NodeOptions {
     pub labels: BTreeMap<String, String>,
     /// Its GPUs; none without.
     pub board: Option<Board>,
+    /// Seconds between two regular looks of the kubelet at a pod; the stock 60 without.
+    pub sync_seconds: Option<u32>,
 }
 
 /// A running node.

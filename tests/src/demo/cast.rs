@@ -34,6 +34,7 @@ pub fn nodes(leaves: [&str; 4]) -> Vec<NodeOptions> {
                 (LEAF_LABEL.to_owned(), leaf.to_owned()),
             ]),
             board: Some(Board::H100Nvswitch8),
+            ..NodeOptions::default()
         })
         .collect()
 }

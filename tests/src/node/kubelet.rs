@@ -32,7 +32,7 @@ pub(super) fn arguments(
     )?;
     let [port, healthz_port] = loopback.free_ports()?;
     let file = directory.join("kubelet.yaml");
-    let configuration = json!({
+    let mut configuration = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         // Errors of sysctl, rlimit and kernel log are tolerated.
@@ -67,12 +67,11 @@ pub(super) fn arguments(
         // Zero is refused at the start; a full disk of the test machine is not what is tested.
         "evictionHard": {"memory.available": "1Mi", "nodefs.available": "1%", "imagefs.available": "1%", "nodefs.inodesFree": "1%"},
         "nodeStatusUpdateFrequency": "2s",
-        // A Prepare that failed is repeated at the pod's next regular sync, after 60 to 90 s by default. It
-        // fails now and then through nobody's fault: the kubelet may ask for a claim before the node
-        // authorizer has seen that its pod is bound ("no relationship found between node and this object").
-        "syncFrequency": "5s",
         "podLogsDir": directory.join("logs"),
     });
+    if let Some(seconds) = options.sync_seconds {
+        configuration["syncFrequency"] = json!(format!("{seconds}s"));
+    }
     fs::write(&file, format!("{configuration:#}\n"))
         .with_context(|| format!("cannot write {}", file.display()))?;
     Ok(vec![

@@ -24,6 +24,7 @@ fn main() -> ExitCode {
             (LEAF.to_owned(), leaf.to_owned()),
         ]),
         board: Some(Board::H100Nvswitch8),
+        ..NodeOptions::default()
     };
     let mut nodes: Vec<NodeOptions> = FABRIC_NODES.map(|name| node(name, "fabric", "a")).into();
     nodes.push(node("solo", "solo", "solo"));

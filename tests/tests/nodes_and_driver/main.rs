@@ -25,6 +25,10 @@ fn main() -> ExitCode {
         nodes: vec![NodeOptions {
             name: NODE.to_owned(),
             board: Some(Board::T4Pair),
+            // The kubelet may ask for a claim before the node authorizer has seen that its pod is bound ("no
+            // relationship found between node and this object"); it is refused, and asks again at the pod's next
+            // regular sync. With a controller such pods are nudged.
+            sync_seconds: Some(5),
             ..NodeOptions::default()
         }],
         muster: Some(MusterOptions {
