@@ -32,19 +32,36 @@ fn was_given(process: &Path, uuid: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::{
+        io::{Read, Write},
+        process::{Child, Command, Stdio},
+    };
 
     use super::*;
+
+    /// Waits until the program itself runs. A process that was spawned has no environment yet for the moment between
+    /// leaving its parent's memory and having its own; it cannot have opened a device by then either.
+    fn wait_until_it_runs(echo: &mut Child) {
+        echo.stdin.as_mut().unwrap().write_all(b"?").unwrap();
+        let mut answer = [0];
+        echo.stdout
+            .as_mut()
+            .unwrap()
+            .read_exact(&mut answer)
+            .unwrap();
+    }
 
     #[test]
     fn a_process_uses_what_it_was_given_until_it_is_dead() {
         let uuid = format!("GPU-test-{}", std::process::id());
         assert!(using(&uuid).is_empty());
-        let mut given = Command::new("sleep")
-            .arg("60")
+        let mut given = Command::new("cat")
             .env("MUSTER_VISIBLE_GPUS", format!("GPU-other,{uuid}"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
             .spawn()
             .unwrap();
+        wait_until_it_runs(&mut given);
         assert_eq!(using(&uuid), [given.id()]);
         given.kill().unwrap();
         given.wait().unwrap();
