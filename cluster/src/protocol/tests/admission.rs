@@ -196,15 +196,7 @@ fn a_declared_gang_on_excepted_devices_starts_together_without_permits() {
     let status = bench.gang_status();
     assert_eq!((status.phase, status.attempt), (GangPhase::Admitted, 1));
     assert!(bench.server.ledger().unwrap().spec.intents.is_empty());
-    assert!(
-        bench
-            .server
-            .node_devices("n0")
-            .unwrap()
-            .spec
-            .permits
-            .is_empty()
-    );
+    assert!(!bench.has_permits("n0"));
 }
 
 #[test]

@@ -139,6 +139,12 @@ impl Bench {
         }
     }
 
+    /// Whether any permit stands on a node.
+    fn has_permits(&self, node: &str) -> bool {
+        let devices = self.server.node_devices(node).unwrap();
+        !devices.spec.permits.is_empty()
+    }
+
     fn answer(&mut self, mut devices: NodeDevices, held: &[&str]) {
         let status = NodeDevicesStatus {
             uid: devices.metadata.uid.clone().unwrap(),

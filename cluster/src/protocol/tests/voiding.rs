@@ -29,15 +29,7 @@ fn a_pod_that_vanishes_before_the_first_ungate_voids_the_attempt() {
     assert!(status.admission.is_none());
     assert!(bench.server.ledger().unwrap().spec.intents.is_empty());
     for node in ["n0", "n1"] {
-        assert!(
-            bench
-                .server
-                .node_devices(node)
-                .unwrap()
-                .spec
-                .permits
-                .is_empty()
-        );
+        assert!(!bench.has_permits(node));
     }
 }
 

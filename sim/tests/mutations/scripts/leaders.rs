@@ -10,20 +10,16 @@ use muster_sim::{
     world::{Steps, World},
 };
 
-use super::{GPUS, TEAM, attempt, gang, has_acknowledged, is_committed, script};
+use super::{
+    GPUS, TEAM, attempt, gang, has_acknowledged, is_committed, script,
+    the_leader_dies_as_it_lets_go,
+};
 
 /// A leader dies with the patches that let its gang go on the network. A pod of the gang is deleted, so that the next
 /// leader takes the attempt back; then they arrive.
 pub(crate) fn a_pod_is_let_go_late() -> Script {
     script(&[("a", 2, 1)], |world| {
-        world.hold(Steps::PodPatches);
-        world.submit("a");
-        world.until("the leader would let the pods go", |world| {
-            world.offers(Steps::PodPatches)
-        })?;
-        world.hold(Steps::Late);
-        world.crash_leader();
-        world.let_go(Steps::PodPatches);
+        the_leader_dies_as_it_lets_go(world, "a")?;
         world.delete_pod(TEAM, "a-1", false);
         world.until("the gang is in its second attempt", |world| {
             attempt(world, "a") == 2

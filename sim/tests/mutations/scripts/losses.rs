@@ -2,7 +2,10 @@
 
 use muster_sim::{invariants::Violation, script::Script, world::Steps};
 
-use super::{GPUS, TEAM, attempt, first_pod, gang, is_committed, is_stamped, script};
+use super::{
+    GPUS, TEAM, attempt, first_pod, gang, is_committed, is_stamped, script,
+    the_leader_dies_as_it_lets_go,
+};
 
 /// The Ledger is deleted while the permits of a gang are on the network, and then the gang's pods: nothing tells the
 /// next leader that they may still arrive, when it gives the quota to another gang.
@@ -60,14 +63,7 @@ pub(crate) fn an_admission_outlives_its_intent() -> Script {
 /// pod that the Gang's name came from. The Gang is made again under another name.
 pub(crate) fn a_permit_outlives_the_name_of_its_gang() -> Script {
     script(&[("a", 2, 1)], |world| {
-        world.hold(Steps::PodPatches);
-        world.submit("a");
-        world.until("the leader would let the pods go", |world| {
-            world.offers(Steps::PodPatches)
-        })?;
-        world.hold(Steps::Late);
-        world.crash_leader();
-        world.let_go(Steps::PodPatches);
+        the_leader_dies_as_it_lets_go(world, "a")?;
         let first = first_pod(world);
         world.delete_pod(TEAM, &first, false);
         world.until(

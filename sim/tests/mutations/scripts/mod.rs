@@ -12,7 +12,7 @@ use muster_sim::{
     invariants::Violation,
     scenario::{BY_SCRIPT, GangShape, NodeShape, OwnerKind, Scenario, TeamShape},
     script::Script,
-    world::World,
+    world::{Steps, World},
 };
 
 const NODE: &str = "node-0";
@@ -45,6 +45,20 @@ fn script(gangs: &[Shape], play: fn(&mut World) -> Result<(), Violation>) -> Scr
         gangs: gangs.collect(),
     };
     Script { scenario, play }
+}
+
+/// A gang is submitted, and its leader dies with the patches that let the pods go on the network: they arrive when
+/// [`Steps::Late`] is let go.
+fn the_leader_dies_as_it_lets_go(world: &mut World, gang: &str) -> Result<(), Violation> {
+    world.hold(Steps::PodPatches);
+    world.submit(gang);
+    world.until("the leader would let the pods go", |world| {
+        world.offers(Steps::PodPatches)
+    })?;
+    world.hold(Steps::Late);
+    world.crash_leader();
+    world.let_go(Steps::PodPatches);
+    Ok(())
 }
 
 /// Waits for a day that never comes.
