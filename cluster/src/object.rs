@@ -122,11 +122,11 @@ pub enum Object {
 #[derive(Clone, Debug)]
 pub enum Change {
     /// The object is as given.
-    Is(Object),
+    Applied(Object),
     /// The object is gone.
-    Gone(ObjectKey),
+    Deleted(ObjectKey),
     /// The whole list of a kind, after a (re-)list: what is not in it is gone.
-    All(Kind, Vec<Object>),
+    Listed(Kind, Vec<Object>),
 }
 
 impl Object {

@@ -78,12 +78,12 @@ impl Waiting {
     /// Takes a change of a pod in; all others are nothing to it.
     pub fn observe(&self, change: &Change) {
         let changed = match change {
-            Change::Is(Object::Pod(pod)) => self.table().put(pod),
-            Change::Gone(key) if key.kind == Kind::Pod => {
+            Change::Applied(Object::Pod(pod)) => self.table().put(pod),
+            Change::Deleted(key) if key.kind == Kind::Pod => {
                 let pod = NamespacedName::new(&*key.namespace, &*key.name);
                 self.table().remove(&pod)
             }
-            Change::All(Kind::Pod, objects) => {
+            Change::Listed(Kind::Pod, objects) => {
                 let mut table = self.table();
                 *table = Table::default();
                 for object in objects {

@@ -18,7 +18,7 @@ use muster_cluster::object::{Change, Kind, Object, ObjectKey};
 use muster_serve::{
     Condition, Readiness,
     metrics::Metrics,
-    watch::{self, Seen, WatchMetrics},
+    watch::{self, WatchEvent, WatchMetrics},
 };
 use serde::de::DeserializeOwned;
 use tokio::{sync::mpsc, task::AbortHandle};
@@ -180,15 +180,15 @@ impl Drop for Feed {
     }
 }
 
-fn change<K>(kind: Kind, wrap: fn(Arc<K>) -> Object, seen: Seen<K>) -> Change {
+fn change<K>(kind: Kind, wrap: fn(Arc<K>) -> Object, seen: WatchEvent<K>) -> Change {
     match seen {
-        Seen::Applied(object) => Change::Is(wrap(Arc::new(object))),
-        Seen::Gone(metadata) => Change::Gone(ObjectKey {
+        WatchEvent::Applied(object) => Change::Applied(wrap(Arc::new(object))),
+        WatchEvent::Deleted(metadata) => Change::Deleted(ObjectKey {
             kind,
             namespace: metadata.namespace.unwrap_or_default(),
             name: metadata.name.unwrap_or_default(),
         }),
-        Seen::Listed(objects) => Change::All(
+        WatchEvent::Listed(objects) => Change::Listed(
             kind,
             objects
                 .into_iter()
@@ -214,10 +214,10 @@ mod tests {
         let stamped = |generation| Stamped {
             kind: Kind::Pod,
             generation,
-            change: Change::All(Kind::Pod, Vec::new()),
+            change: Change::Listed(Kind::Pod, Vec::new()),
         };
         feed.sender.send(stamped(1)).await.unwrap();
-        assert!(matches!(feed.next().await, Change::All(Kind::Pod, _)));
+        assert!(matches!(feed.next().await, Change::Listed(Kind::Pod, _)));
         feed.sender.send(stamped(1)).await.unwrap();
         feed.reopen(Kind::Pod);
         feed.sender.send(stamped(1)).await.unwrap();

@@ -13,10 +13,8 @@ use std::{
 };
 
 use jiff::Timestamp;
-use muster_cluster::{
-    object::{Change, Kind},
-    protocol::{Effect, EffectId, ExitReason, Machine, Now, Outcome, Write},
-};
+use muster_cluster::object::{Change, Kind};
+use muster_protocol::{ApiRequest, Effect, EffectId, ExitReason, Machine, Now, Outcome};
 use muster_serve::lease::Leadership;
 use tokio::{
     sync::watch,
@@ -183,8 +181,8 @@ impl Work {
 
     fn observe(&mut self, change: Change) {
         let list = match &change {
-            Change::All(kind, _) => self.lists.remove(kind),
-            Change::Is(_) | Change::Gone(_) => None,
+            Change::Listed(kind, _) => self.lists.remove(kind),
+            Change::Applied(_) | Change::Deleted(_) => None,
         };
         self.census.observe(&change);
         self.waiting_for_templates.observe(&change);
@@ -196,7 +194,7 @@ impl Work {
 
     fn settle(&mut self, performed: Performed) {
         let Performed { effect, outcome } = performed;
-        if matches!(effect.write, Write::PublishEvent(_)) {
+        if matches!(effect.write, ApiRequest::PublishEvent(_)) {
             self.events_under_way -= 1;
         }
         self.metrics.settled(&effect.write, &outcome);
@@ -214,18 +212,18 @@ impl Work {
         self.metrics.set_epoch(self.machine.leading_epoch());
         for effect in effects {
             match &effect.write {
-                Write::ReadAll { kind } => {
+                ApiRequest::ReadAll { kind } => {
                     self.lists.insert(*kind, effect.id);
                     feed.reopen(*kind);
                 }
-                Write::PublishEvent(_) if self.events.len() >= EVENTS_WAITING => {
+                ApiRequest::PublishEvent(_) if self.events.len() >= EVENTS_WAITING => {
                     self.metrics.event_dropped();
                     self.machine.settle(
                         effect.id,
                         Outcome::Refused("too many Events wait".to_owned()),
                     );
                 }
-                Write::PublishEvent(_) => self.events.push_back(effect),
+                ApiRequest::PublishEvent(_) => self.events.push_back(effect),
                 _ => self.owed.push_back(effect),
             }
         }
@@ -286,7 +284,8 @@ impl Work {
 #[cfg(test)]
 mod tests {
     use kube::{Client, client::Body};
-    use muster_cluster::{index, managed::ManagedPods, protocol::Config};
+    use muster_cluster::{index, managed::ManagedPods};
+    use muster_protocol::Config;
     use muster_serve::{Readiness, metrics::Metrics};
 
     use super::*;

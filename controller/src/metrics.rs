@@ -5,10 +5,8 @@ use std::{
     time::Duration,
 };
 
-use muster_cluster::{
-    object::{Change, Kind, Object, ObjectKey},
-    protocol::{Outcome, Write},
-};
+use muster_cluster::object::{Change, Kind, Object, ObjectKey};
+use muster_protocol::{ApiRequest, Outcome};
 use muster_serve::metrics::Metrics;
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -130,7 +128,7 @@ impl ControllerMetrics {
         self.decide_seconds.observe(took.as_secs_f64());
     }
 
-    pub(crate) fn settled(&self, write: &Write, outcome: &Outcome) {
+    pub(crate) fn settled(&self, write: &ApiRequest, outcome: &Outcome) {
         let labels = EffectLabels {
             kind: perform::name(write),
             outcome: outcome::label(outcome),
@@ -162,13 +160,13 @@ impl Census {
 
     pub(crate) fn observe(&mut self, change: &Change) {
         match change {
-            Change::Is(object) => self.count(object),
-            Change::Gone(key) => {
+            Change::Applied(object) => self.count(object),
+            Change::Deleted(key) => {
                 if let Some(labels) = self.gangs.remove(key) {
                     self.metrics.gangs.get_or_create(&labels).dec();
                 }
             }
-            Change::All(kind, objects) => {
+            Change::Listed(kind, objects) => {
                 if *kind == Kind::Gang {
                     self.gangs.clear();
                     // A gauge that is left out shows its last value for ever.
@@ -229,13 +227,13 @@ mod tests {
     fn gangs_are_counted_once_however_often_they_are_told() {
         let registry = Metrics::new("test", "0");
         let mut census = Census::new(ControllerMetrics::register(&registry));
-        census.observe(&Change::All(
+        census.observe(&Change::Listed(
             Kind::Gang,
             vec![gang("a", GangPhase::Pending), gang("b", GangPhase::Pending)],
         ));
-        census.observe(&Change::Is(gang("a", GangPhase::Running)));
-        census.observe(&Change::Is(gang("a", GangPhase::Running)));
-        census.observe(&Change::Is(Object::Ledger(Arc::new(Ledger::new(
+        census.observe(&Change::Applied(gang("a", GangPhase::Running)));
+        census.observe(&Change::Applied(gang("a", GangPhase::Running)));
+        census.observe(&Change::Applied(Object::Ledger(Arc::new(Ledger::new(
             "cluster",
             LedgerSpec::default(),
         )))));
@@ -245,9 +243,9 @@ mod tests {
         };
         has("muster_gangs{team=\"ml\",phase=\"Pending\"} 1");
         has("muster_gangs{team=\"ml\",phase=\"Running\"} 1");
-        census.observe(&Change::Gone(gang("a", GangPhase::Running).key()));
+        census.observe(&Change::Deleted(gang("a", GangPhase::Running).key()));
         has("muster_gangs{team=\"ml\",phase=\"Running\"} 0");
-        census.observe(&Change::All(
+        census.observe(&Change::Listed(
             Kind::Gang,
             vec![gang("c", GangPhase::Admitted)],
         ));

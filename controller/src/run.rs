@@ -8,7 +8,7 @@
 //! over.
 
 use anyhow::Context;
-use muster_cluster::protocol::Machine;
+use muster_protocol::Machine;
 use muster_serve::{
     Program, Shutdown,
     lease::{self, Leadership},

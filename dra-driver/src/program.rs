@@ -16,7 +16,7 @@ use muster_api::{NodeDevices, keys};
 use muster_device::{Backend, BackendConfig, cdi};
 use muster_serve::{
     Condition, Program, ServeArgs,
-    watch::{self, Seen, WatchMetrics},
+    watch::{self, WatchEvent, WatchMetrics},
 };
 use tokio::sync::{mpsc, watch as value};
 
@@ -268,8 +268,8 @@ fn config(args: &Args, boot_id: String) -> Config {
         boot_id,
         enforce_unless_told: args.enforce_unless_told,
         wait_milliseconds: WAIT_MILLISECONDS,
-        #[cfg(feature = "mutations")]
-        mutation: None,
+        #[cfg(feature = "injected-bugs")]
+        bug: None,
     }
 }
 
@@ -324,9 +324,9 @@ fn watch_node_devices(
             };
             let Some(event) = event else { return };
             driver.tell(Input::Observed(match event {
-                Seen::Applied(object) => Some(Arc::new(object)),
-                Seen::Gone(_) => None,
-                Seen::Listed(objects) => objects.into_iter().next().map(Arc::new),
+                WatchEvent::Applied(object) => Some(Arc::new(object)),
+                WatchEvent::Deleted(_) => None,
+                WatchEvent::Listed(objects) => objects.into_iter().next().map(Arc::new),
             }));
         }
     });

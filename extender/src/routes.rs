@@ -20,9 +20,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     answer::{filter_answer, offered_nodes},
+    cache::Cache,
     filter::{Verdict, judge},
     metrics::Requests,
-    picture::Picture,
     wire::{Arguments, EqualScores, PreemptionAnswer, PreemptionArguments},
 };
 
@@ -30,7 +30,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Extender {
     /// What was seen of the cluster.
-    pub picture: Arc<RwLock<Picture>>,
+    pub picture: Arc<RwLock<Cache>>,
     /// Whether the first list of every kind is in the picture.
     pub readiness: Readiness,
     /// The request counter.

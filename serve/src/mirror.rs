@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     Program, Readiness, Shutdown,
-    watch::{self, Seen, WatchMetrics},
+    watch::{self, WatchEvent, WatchMetrics},
 };
 
 /// Changes of one kind that may wait to be applied.
@@ -52,7 +52,7 @@ impl<S: Default + Send + Sync + 'static> Mirror<S> {
     }
 
     /// Has a kind applied, all of it. See [`Mirror::keep_those`].
-    pub fn keep<K>(&self, name: &'static str, apply: fn(&mut S, Seen<K>))
+    pub fn keep<K>(&self, name: &'static str, apply: fn(&mut S, WatchEvent<K>))
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     {
@@ -61,11 +61,11 @@ impl<S: Default + Send + Sync + 'static> Mirror<S> {
 
     /// Has those objects of a kind applied that `which` selects. A condition of readiness of that name holds
     /// once the first list has been; the program is of no use any more if the watch ends before it is told to.
-    pub fn keep_those<K>(&self, name: &'static str, which: Config, apply: fn(&mut S, Seen<K>))
+    pub fn keep_those<K>(&self, name: &'static str, which: Config, apply: fn(&mut S, WatchEvent<K>))
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     {
-        let (sender, mut seen) = mpsc::channel::<Seen<K>>(QUEUE);
+        let (sender, mut seen) = mpsc::channel::<WatchEvent<K>>(QUEUE);
         let delivered = self.readiness.condition(&format!("watch of {name}"));
         let applied = self.readiness.condition(name);
         let api: Api<DeserializeGuard<K>> = Api::all(self.client.clone());
@@ -77,7 +77,7 @@ impl<S: Default + Send + Sync + 'static> Mirror<S> {
         let shared = Arc::clone(&self.shared);
         self.until_stopped(name, async move {
             while let Some(seen) = seen.recv().await {
-                let is_list = matches!(seen, Seen::Listed(_));
+                let is_list = matches!(seen, WatchEvent::Listed(_));
                 let mut value = shared.write().unwrap_or_else(PoisonError::into_inner);
                 apply(&mut value, seen);
                 drop(value);
@@ -144,7 +144,7 @@ mod tests {
             shutdown: Shutdown::default(),
         };
         mirror.keep::<Namespace>("namespaces", |names, seen| {
-            if let Seen::Listed(all) = seen {
+            if let WatchEvent::Listed(all) = seen {
                 *names = all.iter().map(ResourceExt::name_any).collect();
             }
         });

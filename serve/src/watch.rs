@@ -5,12 +5,13 @@
 //! is never taken for gone; a failing watch is retried with back-off and its age is a metric; `managedFields`
 //! are dropped.
 
-mod sight;
+mod decoder;
 #[cfg(test)]
 mod tests;
 
 use std::fmt::Debug;
 
+use decoder::WatchDecoder;
 use futures::{Stream, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{
@@ -26,18 +27,17 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge},
 };
 use serde::de::DeserializeOwned;
-use sight::Sight;
 use tokio::sync::mpsc;
 
 use crate::{metrics::Metrics, readiness::Condition};
 
 /// What is seen of a kind.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Seen<K> {
+pub enum WatchEvent<K> {
     /// The object is as given: added or modified.
     Applied(K),
     /// The object with this metadata is gone.
-    Gone(Box<ObjectMeta>),
+    Deleted(Box<ObjectMeta>),
     /// The whole list: what is not in it is gone. First of all, and after every gap of the watch.
     Listed(Vec<K>),
 }
@@ -108,13 +108,13 @@ pub async fn run<K, M>(
     metrics: WatchMetrics,
     synced: Condition,
     sender: mpsc::Sender<M>,
-    map: impl Fn(Seen<K>) -> M + Send,
+    map: impl Fn(WatchEvent<K>) -> M + Send,
 ) where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     M: Send,
 {
     let events = kube::runtime::watcher(api, config).default_backoff();
-    let sight = Sight::new(Undecodable::IsLeftOut, &metrics, synced);
+    let sight = WatchDecoder::new(Undecodable::IsLeftOut, &metrics, synced);
     pump(events, sight, sender, map).await;
 }
 
@@ -126,21 +126,21 @@ pub async fn run_whole<K, M>(
     metrics: WatchMetrics,
     synced: Condition,
     sender: mpsc::Sender<M>,
-    map: impl Fn(Seen<K>) -> M + Send,
+    map: impl Fn(WatchEvent<K>) -> M + Send,
 ) where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     M: Send,
 {
     let events = kube::runtime::watcher(api, config).default_backoff();
-    let sight = Sight::new(Undecodable::HoldsTheListBack, &metrics, synced);
+    let sight = WatchDecoder::new(Undecodable::HoldsTheListBack, &metrics, synced);
     pump(events, sight, sender, map).await;
 }
 
 async fn pump<K, M>(
     events: impl Stream<Item = watcher::Result<Event<DeserializeGuard<K>>>> + Send,
-    mut sight: Sight<K>,
+    mut sight: WatchDecoder<K>,
     sender: mpsc::Sender<M>,
-    map: impl Fn(Seen<K>) -> M + Send,
+    map: impl Fn(WatchEvent<K>) -> M + Send,
 ) where
     K: Resource<DynamicType = ()> + Send,
     M: Send,

@@ -31,7 +31,7 @@ use muster_serve::Readiness;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::sync::Semaphore;
 
-use crate::{facts::Facts, job, metrics::Reviews, pod::PodRules, quota_tree};
+use crate::{cache::Cache, job, metrics::Reviews, pod::PodRules, quota_tree};
 
 /// Reviews at a time: 32 bodies of 7 MiB are 224 MiB at the worst.
 const CONCURRENT_REVIEWS: usize = 32;
@@ -46,7 +46,7 @@ const REVIEW_VERSION: &str = "admission.k8s.io/v1";
 #[derive(Clone, Debug)]
 pub struct Webhook {
     /// What is known of other objects.
-    pub facts: Arc<RwLock<Facts>>,
+    pub facts: Arc<RwLock<Cache>>,
     /// Whether the first list of every kind is in the facts.
     pub readiness: Readiness,
     /// What is written into pods, and which pods.
@@ -157,7 +157,7 @@ impl Webhook {
         what: &'static str,
         headers: &HeaderMap,
         body: &Bytes,
-        decide: impl FnOnce(&AdmissionRequest<K>, &K, &Facts) -> Result<AdmissionResponse, String>,
+        decide: impl FnOnce(&AdmissionRequest<K>, &K, &Cache) -> Result<AdmissionResponse, String>,
     ) -> Response {
         if let Err(refusal) = self.accept(headers) {
             self.reviews.count(what, "error");

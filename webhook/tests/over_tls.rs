@@ -20,7 +20,7 @@ use muster_serve::{
     tls::{self, Clients, ServingCertificate},
 };
 use muster_webhook::{
-    feed::SharedFacts,
+    feed::SharedCache,
     metrics::Reviews,
     pod::PodRules,
     routes::{Webhook, router},
@@ -39,7 +39,7 @@ const JSON: &str = "application/json";
 struct Running {
     address: SocketAddr,
     authority: AuthoritySet,
-    facts: SharedFacts,
+    facts: SharedCache,
     readiness: Readiness,
     _shutdown: Shutdown,
 }
@@ -54,7 +54,7 @@ impl Running {
             .issue(&subject, now, 600)
             .unwrap();
         let (facts, readiness, shutdown) = (
-            SharedFacts::default(),
+            SharedCache::default(),
             Readiness::default(),
             Shutdown::default(),
         );

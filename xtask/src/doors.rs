@@ -11,13 +11,17 @@ use std::{
 use serde::Deserialize;
 
 /// Rooms that a room may depend on. What is not listed is forbidden; `*` is every room.
-const DOORS: [(&str, &[&str]); 15] = [
+const DOORS: [(&str, &[&str]); 16] = [
     ("muster-api", &[]),
     ("muster-engine", &[]),
     ("muster-serve", &[]),
     ("muster-kubelet-api", &[]),
     ("muster-device", &["muster-engine"]),
     ("muster-cluster", &["muster-api", "muster-engine"]),
+    (
+        "muster-protocol",
+        &["muster-api", "muster-engine", "muster-cluster"],
+    ),
     (
         "muster-webhook",
         &[
@@ -33,6 +37,7 @@ const DOORS: [(&str, &[&str]); 15] = [
             "muster-api",
             "muster-engine",
             "muster-cluster",
+            "muster-protocol",
             "muster-serve",
         ],
     ),
@@ -62,6 +67,7 @@ const DOORS: [(&str, &[&str]); 15] = [
             "muster-api",
             "muster-engine",
             "muster-cluster",
+            "muster-protocol",
             "muster-controller",
             "muster-dra-driver",
         ],

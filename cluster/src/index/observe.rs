@@ -14,9 +14,9 @@ use crate::{
 impl Index {
     pub(super) fn take_in(&mut self, change: Change) {
         match change {
-            Change::Is(object) => self.put(object),
-            Change::Gone(key) => self.take_out(&key, true),
-            Change::All(kind, objects) => {
+            Change::Applied(object) => self.put(object),
+            Change::Deleted(key) => self.take_out(&key, true),
+            Change::Listed(kind, objects) => {
                 let listed: BTreeSet<ObjectKey> = objects.iter().map(key_of).collect();
                 for object in objects {
                     self.put(object);

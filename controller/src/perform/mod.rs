@@ -23,10 +23,8 @@ use muster_api::{
     Gang, GangSpec, GangStatus, Ledger, LedgerSpec, NodeDevices, NodeDevicesSpec, Queue, QueueSpec,
     QueueStatus, keys,
 };
-use muster_cluster::{
-    object::{Object, ObjectKey},
-    protocol::{EventNote, Outcome, Write},
-};
+use muster_cluster::object::{Object, ObjectKey};
+use muster_protocol::{ApiRequest, EventNote, Outcome};
 use muster_serve::client::{CALL_LIMIT, CallError, within};
 use serde_json::{Value, json};
 
@@ -62,27 +60,27 @@ impl Performer {
         Self { client, instance }
     }
 
-    /// Carries out a write and says what came of it. [`Write::ReadAll`] is the feed's and not carried out here.
-    pub async fn perform(&self, write: &Write) -> Outcome {
+    /// Carries out a write and says what came of it. [`ApiRequest::ReadAll`] is the feed's and not carried out here.
+    pub async fn perform(&self, write: &ApiRequest) -> Outcome {
         match self.attempt(write).await {
             Ok(object) => Outcome::Done(object),
             Err(outcome) => outcome,
         }
     }
 
-    async fn attempt(&self, write: &Write) -> Written {
+    async fn attempt(&self, write: &ApiRequest) -> Written {
         match write {
-            Write::ReadObject { key } => self.read(key).await,
-            Write::ReadAll { kind } => {
+            ApiRequest::ReadObject { key } => self.read(key).await,
+            ApiRequest::ReadAll { kind } => {
                 Err(Outcome::Refused(format!("{kind:?} is listed by its watch")))
             }
-            Write::CreateLedger { spec } => self.create_ledger(spec).await,
-            Write::ReplaceLedger {
+            ApiRequest::CreateLedger { spec } => self.create_ledger(spec).await,
+            ApiRequest::ReplaceLedger {
                 resource_version,
                 spec,
             } => self.replace_ledger(resource_version, spec).await,
-            Write::CreateGang { gang } => self.create_gang(gang).await,
-            Write::ReplaceGangStatus {
+            ApiRequest::CreateGang { gang } => self.create_gang(gang).await,
+            ApiRequest::ReplaceGangStatus {
                 key,
                 uid,
                 resource_version,
@@ -91,9 +89,11 @@ impl Performer {
                 self.replace_gang_status(key, uid, resource_version, status)
                     .await
             }
-            Write::DeleteGang { key, uid } => self.delete_gang(key, uid).await,
-            Write::CreateNodeDevices { node, spec } => self.create_node_devices(node, spec).await,
-            Write::ReplaceNodeDevices {
+            ApiRequest::DeleteGang { key, uid } => self.delete_gang(key, uid).await,
+            ApiRequest::CreateNodeDevices { node, spec } => {
+                self.create_node_devices(node, spec).await
+            }
+            ApiRequest::ReplaceNodeDevices {
                 node,
                 uid,
                 resource_version,
@@ -104,14 +104,14 @@ impl Performer {
                 self.replace_node_devices(node, seen, spec, *finalizer)
                     .await
             }
-            Write::PatchPod { key, patch } => self.patch_pod(key, patch).await,
-            Write::PublishQueue {
+            ApiRequest::PatchPod { key, patch } => self.patch_pod(key, patch).await,
+            ApiRequest::PublishQueue {
                 namespace,
                 team,
                 status,
             } => self.publish_queue(namespace, team, status).await,
-            Write::DeleteQueue { key } => self.delete_queue(key).await,
-            Write::PublishEvent(note) => self.publish_event(note).await,
+            ApiRequest::DeleteQueue { key } => self.delete_queue(key).await,
+            ApiRequest::PublishEvent(note) => self.publish_event(note).await,
         }
     }
 
@@ -273,21 +273,21 @@ impl Performer {
 }
 
 /// What a write is called in metrics and logs.
-pub fn name(write: &Write) -> &'static str {
+pub fn name(write: &ApiRequest) -> &'static str {
     match write {
-        Write::ReadObject { .. } => "ReadObject",
-        Write::ReadAll { .. } => "ReadAll",
-        Write::CreateLedger { .. } => "CreateLedger",
-        Write::ReplaceLedger { .. } => "ReplaceLedger",
-        Write::CreateGang { .. } => "CreateGang",
-        Write::ReplaceGangStatus { .. } => "ReplaceGangStatus",
-        Write::DeleteGang { .. } => "DeleteGang",
-        Write::CreateNodeDevices { .. } => "CreateNodeDevices",
-        Write::ReplaceNodeDevices { .. } => "ReplaceNodeDevices",
-        Write::PatchPod { .. } => "PatchPod",
-        Write::PublishQueue { .. } => "PublishQueue",
-        Write::DeleteQueue { .. } => "DeleteQueue",
-        Write::PublishEvent(_) => "PublishEvent",
+        ApiRequest::ReadObject { .. } => "ReadObject",
+        ApiRequest::ReadAll { .. } => "ReadAll",
+        ApiRequest::CreateLedger { .. } => "CreateLedger",
+        ApiRequest::ReplaceLedger { .. } => "ReplaceLedger",
+        ApiRequest::CreateGang { .. } => "CreateGang",
+        ApiRequest::ReplaceGangStatus { .. } => "ReplaceGangStatus",
+        ApiRequest::DeleteGang { .. } => "DeleteGang",
+        ApiRequest::CreateNodeDevices { .. } => "CreateNodeDevices",
+        ApiRequest::ReplaceNodeDevices { .. } => "ReplaceNodeDevices",
+        ApiRequest::PatchPod { .. } => "PatchPod",
+        ApiRequest::PublishQueue { .. } => "PublishQueue",
+        ApiRequest::DeleteQueue { .. } => "DeleteQueue",
+        ApiRequest::PublishEvent(_) => "PublishEvent",
     }
 }
 

@@ -4,7 +4,7 @@ use muster_cluster::object::Kind;
 use super::*;
 use crate::scripted_api::{Asked, ScriptedApi, failure};
 
-async fn perform(api: &ScriptedApi, write: Write) -> Outcome {
+async fn perform(api: &ScriptedApi, write: ApiRequest) -> Outcome {
     let performer = Performer::new(api.client(), "replica-0".to_owned());
     performer.perform(&write).await
 }
@@ -43,8 +43,8 @@ fn permits(count: usize) -> NodeDevicesSpec {
     }
 }
 
-fn replace_node_devices(resource_version: &str, count: usize) -> Write {
-    Write::ReplaceNodeDevices {
+fn replace_node_devices(resource_version: &str, count: usize) -> ApiRequest {
+    ApiRequest::ReplaceNodeDevices {
         node: "node-a".to_owned(),
         uid: "u-1".to_owned(),
         resource_version: resource_version.to_owned(),
@@ -65,7 +65,7 @@ async fn the_ledger_is_replaced_only_as_it_was_seen() {
         "spec": {"leaderEpoch": 4, "sequence": 0},
     });
     let api = ScriptedApi::new([(200, stored), failure(409, "modified")]);
-    let write = Write::ReplaceLedger {
+    let write = ApiRequest::ReplaceLedger {
         resource_version: "7".to_owned(),
         spec,
     };
@@ -92,7 +92,7 @@ async fn a_gang_status_names_version_and_uid() {
         409,
         "UID in precondition: u-1, UID in object meta: u-2",
     )]);
-    let write = Write::ReplaceGangStatus {
+    let write = ApiRequest::ReplaceGangStatus {
         key: key(Kind::Gang, "team-a", "job-x"),
         uid: "u-1".to_owned(),
         resource_version: "7".to_owned(),
@@ -162,7 +162,7 @@ async fn the_finalizer_goes_with_the_last_permit() {
     );
 
     let api = ScriptedApi::new([(201, node_devices("1", &[]))]);
-    let write = Write::CreateNodeDevices {
+    let write = ApiRequest::CreateNodeDevices {
         node: "node-a".to_owned(),
         spec: permits(1),
     };
@@ -183,7 +183,7 @@ async fn a_pod_patch_arrives_word_by_word_and_a_failed_test_is_a_conflict() {
         422,
         "the server rejected our request due to an error in our request",
     )]);
-    let write = Write::PatchPod {
+    let write = ApiRequest::PatchPod {
         key: key(Kind::Pod, "team-a", "worker-3"),
         patch: patch.clone(),
     };
@@ -204,7 +204,7 @@ async fn a_queue_is_made_where_there_is_none() {
         (201, queue.clone()),
         (200, queue),
     ]);
-    let write = Write::PublishQueue {
+    let write = ApiRequest::PublishQueue {
         namespace: "team-a".to_owned(),
         team: "ml".to_owned(),
         status: Box::default(),
@@ -230,7 +230,7 @@ async fn a_gang_is_deleted_only_if_it_is_the_one_that_was_seen() {
     let deleted =
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
     let api = ScriptedApi::new([(200, deleted)]);
-    let write = Write::DeleteGang {
+    let write = ApiRequest::DeleteGang {
         key: key(Kind::Gang, "team-a", "job-x"),
         uid: "u-1".to_owned(),
     };
@@ -246,13 +246,13 @@ async fn a_gang_is_deleted_only_if_it_is_the_one_that_was_seen() {
 #[tokio::test]
 async fn an_answer_that_never_comes_is_unknown_and_nothing_is_sent_twice() {
     let api = ScriptedApi::new([]);
-    let write = Write::CreateLedger {
+    let write = ApiRequest::CreateLedger {
         spec: LedgerSpec::default(),
     };
     assert!(matches!(perform(&api, write).await, Outcome::Unknown));
     only(&api);
     let api = ScriptedApi::new([failure(504, "timeout")]);
-    let write = Write::CreateLedger {
+    let write = ApiRequest::CreateLedger {
         spec: LedgerSpec::default(),
     };
     assert!(matches!(perform(&api, write).await, Outcome::Unknown));
@@ -262,7 +262,7 @@ async fn an_answer_that_never_comes_is_unknown_and_nothing_is_sent_twice() {
 #[tokio::test]
 async fn an_object_is_read_from_the_store() {
     let api = ScriptedApi::new([(200, node_devices("7", &[])), failure(404, "not found")]);
-    let read = || Write::ReadObject {
+    let read = || ApiRequest::ReadObject {
         key: key(Kind::NodeDevices, "", "node-a"),
     };
     assert!(matches!(

@@ -24,7 +24,7 @@ use muster_api::keys;
 use muster_serve::{
     Condition, Shutdown,
     client::{CALL_LIMIT, CallError, within},
-    watch::{self, Seen, WatchMetrics},
+    watch::{self, WatchEvent, WatchMetrics},
 };
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::{mpsc, watch as value};
@@ -92,7 +92,7 @@ pub fn spawn(
 }
 
 impl Publisher {
-    async fn run(mut self, mut seen: mpsc::Receiver<Seen<ResourceSlice>>) {
+    async fn run(mut self, mut seen: mpsc::Receiver<WatchEvent<ResourceSlice>>) {
         let mut slices: Option<Slices> = None;
         let mut pause = RETRY.0;
         loop {
@@ -221,14 +221,14 @@ fn remember(slices: &mut Slices, wanted: &ResourceSlice, stored: ResourceSlice) 
     }
 }
 
-fn take(slices: &mut Option<Slices>, event: Seen<ResourceSlice>) {
+fn take(slices: &mut Option<Slices>, event: WatchEvent<ResourceSlice>) {
     let named = |slice: ResourceSlice| Some((slice.metadata.name.clone()?, slice));
     match event {
-        Seen::Listed(all) => *slices = Some(all.into_iter().filter_map(named).collect()),
-        Seen::Applied(slice) => {
+        WatchEvent::Listed(all) => *slices = Some(all.into_iter().filter_map(named).collect()),
+        WatchEvent::Applied(slice) => {
             slices.get_or_insert_default().extend(named(slice));
         }
-        Seen::Gone(metadata) => {
+        WatchEvent::Deleted(metadata) => {
             if let (Some(slices), Some(name)) = (slices, &metadata.name) {
                 slices.remove(name);
             }

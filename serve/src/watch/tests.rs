@@ -27,14 +27,14 @@ fn broken(name: &str) -> DeserializeGuard<Pod> {
     }))
 }
 
-fn told(seen: Seen<Pod>) -> String {
+fn told(seen: WatchEvent<Pod>) -> String {
     match seen {
-        Seen::Applied(pod) => {
+        WatchEvent::Applied(pod) => {
             assert_eq!(pod.metadata.managed_fields, None);
             format!("applied {}", pod.name_any())
         }
-        Seen::Gone(metadata) => format!("gone {}", metadata.name.unwrap_or_default()),
-        Seen::Listed(pods) => {
+        WatchEvent::Deleted(metadata) => format!("gone {}", metadata.name.unwrap_or_default()),
+        WatchEvent::Listed(pods) => {
             let names: Vec<String> = pods.iter().map(ResourceExt::name_any).collect();
             format!("listed {}", names.join(" "))
         }
@@ -61,7 +61,7 @@ async fn lists_come_whole_and_what_cannot_be_decoded_costs_only_itself() {
         Ok(Event::Delete(broken("b"))),
         Ok(Event::Delete(pod("c"))),
     ]);
-    let sight = Sight::new(
+    let sight = WatchDecoder::new(
         Undecodable::IsLeftOut,
         &WatchMetrics::register(&metrics),
         synced.clone(),
@@ -89,7 +89,7 @@ async fn a_watch_whose_receiver_is_gone_ends() {
     let (sender, receiver) = mpsc::channel(1);
     drop(receiver);
     let synced = Readiness::default().condition("watch Pod");
-    let sight = Sight::new(Undecodable::IsLeftOut, &metrics, synced);
+    let sight = WatchDecoder::new(Undecodable::IsLeftOut, &metrics, synced);
     pump(stream::pending(), sight, sender, told).await;
 }
 
@@ -102,7 +102,7 @@ async fn a_failing_watch_shows_its_age() {
         tokio::time::sleep(std::time::Duration::from_secs(20)).await;
         Err(watcher::Error::NoResourceVersion)
     });
-    let sight = Sight::new(
+    let sight = WatchDecoder::new(
         Undecodable::IsLeftOut,
         &WatchMetrics::register(&metrics),
         synced.clone(),
@@ -118,7 +118,7 @@ async fn a_failing_watch_shows_its_age() {
 
 /// What a consumer is told of these events.
 fn tell(
-    sight: &mut Sight<Pod>,
+    sight: &mut WatchDecoder<Pod>,
     events: impl IntoIterator<Item = Event<DeserializeGuard<Pod>>>,
 ) -> Vec<String> {
     let seen = events.into_iter().flat_map(|event| {
@@ -151,7 +151,7 @@ fn what_cannot_be_decoded_any_more_counts_as_last_seen_also_after_a_gap() {
     let synced = Readiness::default().condition("watch Pod");
     for policy in [Undecodable::IsLeftOut, Undecodable::HoldsTheListBack] {
         let metrics = WatchMetrics::register(&metrics);
-        let mut sight = Sight::new(policy, &metrics, synced.clone());
+        let mut sight = WatchDecoder::new(policy, &metrics, synced.clone());
         let first = tell(&mut sight, list([pod("a"), pod("b"), pod("c"), pod("d")]));
         assert_eq!(first, ["listed a b c d"]);
         let again = list([pod("a"), broken("b"), remade("d"), pod("e")]);
@@ -178,7 +178,7 @@ fn a_first_list_that_must_be_whole_is_told_once_all_of_it_can_be_decoded() {
     ];
     for (mend, whole) in mends {
         synced.set(true);
-        let mut sight = Sight::new(
+        let mut sight = WatchDecoder::new(
             Undecodable::HoldsTheListBack,
             &WatchMetrics::register(&metrics),
             synced.clone(),
