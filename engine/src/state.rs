@@ -333,7 +333,6 @@ impl State {
             self.tree = QuotaTree::new(&self.teams, &self.cohorts, self.charges.sums());
             self.tree_is_stale = false;
         }
-        self.cluster.refresh();
     }
 }
 

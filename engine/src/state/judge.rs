@@ -137,7 +137,10 @@ impl State {
                 let record = self.cluster.record(unit.slot).ok_or(Overflow)?;
                 unit.grants
                     .iter()
-                    .map(|devices| record.charged_as(devices))
+                    .map(|devices| {
+                        let charge = record.kind.charged_as(devices)?;
+                        Ok((charge.gpus, charge.vram))
+                    })
                     .collect::<Result<Vec<_>, _>>()
             })
             .collect::<Result<Vec<_>, Overflow>>()?;
@@ -204,6 +207,7 @@ pub(super) fn request<'a>(waiting: &'a WaitingGang, flavor: Option<&'a Flavor>) 
     Request {
         demand: &waiting.demand,
         flavor: flavor.map(|flavor| &flavor.name),
+        most_per_device: None,
         topology: flavor.and_then(|flavor| flavor.topology.as_ref()),
         wish: &waiting.gang.topology,
     }
