@@ -94,6 +94,16 @@ impl UnitShape {
         shape
     }
 
+    /// Whether it asks for nothing but any devices that match one selector, if for devices at all.
+    pub(crate) fn is_plain(&self) -> bool {
+        let plain = |claim: &UnitClaim| {
+            claim.allocated.is_none()
+                && claim.shape.requests.len() <= 1
+                && claim.shape.constraints.is_empty()
+        };
+        self.claims.len() <= 1 && self.claims.iter().all(plain)
+    }
+
     /// Whether a node never holds more units for having fewer free devices. It is certain where each unit has one
     /// claim for devices of one kind; among several claims first fit may do better with less to choose from.
     pub(crate) fn is_monotone(&self) -> bool {

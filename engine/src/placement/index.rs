@@ -68,6 +68,8 @@ pub(crate) struct CapacityIndex {
     pub(crate) key: IndexKey,
     /// Whether the unit needs devices.
     by_devices: bool,
+    /// Whether it takes the allocator to tell how many units fit.
+    by_allocation: bool,
     /// When the tree that was read had been numbered.
     numbered: Version,
     /// Up to when changes of nodes are taken in.
@@ -94,6 +96,7 @@ impl CapacityIndex {
     pub(crate) fn new(key: IndexKey, cluster: &Cluster, tree: &Tree) -> Self {
         let mut index = Self {
             by_devices: key.shape.needs_devices(),
+            by_allocation: !key.shape.is_plain(),
             key,
             numbered: Version::default(),
             seen: Version::default(),
@@ -164,8 +167,16 @@ impl CapacityIndex {
         self.sums.resize(tree.domains(), Sums::default());
         self.ranks.resize(tree.domains(), None);
         let mut stale = BTreeSet::new();
+        let mut news = Vec::new();
         for slot in changed {
             let entry = self.entry(cluster, tree, slot);
+            if entry != self.entries[slot] {
+                // A node may have come to the place that another one left: all leave first.
+                self.replace(tree, slot, None, &mut stale);
+                news.push((slot, entry));
+            }
+        }
+        for (slot, entry) in news {
             self.replace(tree, slot, entry, &mut stale);
         }
         for domain in stale {
@@ -242,9 +253,10 @@ impl CapacityIndex {
     fn units(&mut self, record: &NodeRecord, occupancy: &Occupancy) -> u64 {
         let key = &self.key;
         let (rules, shape) = (&key.rules, &key.shape);
-        let depends_on_kind =
-            self.by_devices && occupancy.pending.is_empty() && self.only_node().is_none();
-        if !depends_on_kind {
+        // Where counting suffices there is nothing to remember.
+        let by_kind =
+            self.by_allocation && occupancy.pending.is_empty() && self.only_node().is_none();
+        if !by_kind {
             return rules
                 .device_capacity(record, occupancy, shape)
                 .map_or(0, |units| units as u64);

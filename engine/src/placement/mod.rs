@@ -35,6 +35,8 @@ mod pack;
 mod room;
 mod search;
 mod spread;
+#[cfg(test)]
+mod tests;
 mod tree;
 mod version;
 

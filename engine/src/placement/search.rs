@@ -27,7 +27,7 @@ use crate::{
 pub(crate) const MOST_SHAPES: usize = 16;
 
 /// Most equally tight areas of which the surroundings are compared at a time.
-const MOST_TIES: usize = 64;
+pub(crate) const MOST_TIES: usize = 64;
 
 /// Most areas of one width into which a gang of unequal pods is packed in vain.
 pub(crate) const MOST_PACKINGS: usize = 256;
