@@ -12,10 +12,19 @@ use crate::{
 
 #[test]
 fn a_decision_takes_the_steps_that_it_needs_and_gives_up_with_one_less() {
-    // Every node has the GPUs, none the memory: each is looked at.
-    let cluster = cluster((0..50).map(|at| node_at(&format!("n{at}"), "s/l", 8)));
+    // Every node has the GPUs, half of them the memory and the others the cores: each is looked at.
+    let cluster = cluster((0..50).map(|at| {
+        let mut node = node_at(&format!("n{at}"), "s/l", 8);
+        if at % 2 == 0 {
+            node.allocatable.cpu_milli = 1_000;
+        } else {
+            node.allocatable.memory_bytes = 1 << 30;
+        }
+        node
+    }));
     let mut gang = equal_pods(1, 1);
-    gang.pods[0].resources.memory_bytes = i64::MAX;
+    gang.pods[0].resources.cpu_milli = 2_000;
+    gang.pods[0].resources.memory_bytes = 2 << 30;
     let verdict = |steps| {
         asking(&gang, |request| {
             let mut effort = Effort::of(steps);
