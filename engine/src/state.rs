@@ -25,7 +25,7 @@ use crate::{
     decision::{Decision, Explanation},
     model::{Cohort, Flavor, Gang, Hold, Team, Update},
     names::{CohortName, FlavorName, GangUid, PodUid, TeamName, Timestamp},
-    placement::cluster::{Cluster, NodeChange},
+    placement::{Cluster, NodeChange},
     quota::{
         QuotaTree,
         charges::{Charges, Delta},
@@ -333,7 +333,6 @@ impl State {
             self.tree = QuotaTree::new(&self.teams, &self.cohorts, self.charges.sums());
             self.tree_is_stale = false;
         }
-        self.cluster.refresh();
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    model::{Claim, Gang, Pod, TopologyRequest},
+    model::{Claim, Gang, Pod, PodResources, TopologyRequest},
     names::{AttributeName, ClaimUid, DeviceName, LevelName, NodeFilterId, NodeName, SelectorId},
 };
 
@@ -62,8 +62,7 @@ pub(crate) struct UnitClaim {
 /// A pod of a unit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct UnitPod {
-    /// Cores in thousandths, memory in bytes, number of pods.
-    pub(crate) resources: (i64, i64, i64),
+    pub(crate) resources: PodResources,
     pub(crate) filter: NodeFilterId,
     /// Its claims in pod order, as indexes into the unit's.
     pub(crate) claims: Vec<usize>,
@@ -79,27 +78,80 @@ pub(crate) struct UnitShape {
 
 impl UnitShape {
     /// Whether it needs devices that are not allocated yet.
-    pub(crate) fn draws_devices(&self) -> bool {
+    pub(crate) fn needs_devices(&self) -> bool {
         self.claims
             .iter()
             .any(|claim| claim.allocated.is_none() && claim.shape.devices() > 0)
     }
 
-    fn devices(&self) -> usize {
+    /// The same unit as far as devices and node filters go: what gangs with different cpu and memory have in
+    /// common.
+    pub(crate) fn without_resources(&self) -> Self {
+        let mut shape = self.clone();
+        for pod in &mut shape.pods {
+            pod.resources = PodResources::default();
+        }
+        shape
+    }
+
+    /// Whether it asks for nothing but any devices that match one selector, if for devices at all.
+    pub(crate) fn is_plain(&self) -> bool {
+        let plain = |claim: &UnitClaim| {
+            claim.allocated.is_none()
+                && claim.shape.requests.len() <= 1
+                && claim.shape.constraints.is_empty()
+        };
+        self.claims.len() <= 1 && self.claims.iter().all(plain)
+    }
+
+    /// Whether a node never holds more units for having fewer free devices. It is certain where each unit has one
+    /// claim for devices of one kind; among several claims first fit may do better with less to choose from.
+    pub(crate) fn is_monotone(&self) -> bool {
+        let mut open = self.claims.iter().filter(|claim| claim.allocated.is_none());
+        let plain = |claim: &ClaimShape| match claim.constraints.as_slice() {
+            [] => claim.requests.len() <= 1,
+            [(covered, _)] => claim.requests.len() == 1 && covered.len() == 1,
+            _ => false,
+        };
+        open.next().is_none_or(|claim| plain(&claim.shape)) && open.next().is_none()
+    }
+
+    /// How many devices are to be allocated for it.
+    pub(crate) fn open_devices(&self) -> usize {
+        let open = self.claims.iter().filter(|claim| claim.allocated.is_none());
+        open.map(|claim| claim.shape.devices()).sum()
+    }
+
+    /// How many devices its claims ask for.
+    pub(crate) fn devices(&self) -> usize {
         self.claims.iter().map(|claim| claim.shape.devices()).sum()
     }
 
     /// Sum of what its pods take; `None` if a sum does not fit.
-    pub(crate) fn resources(&self) -> Option<(i64, i64, i64)> {
-        self.pods
-            .iter()
-            .try_fold((0_i64, 0_i64, 0_i64), |sum, pod| {
-                Some((
-                    sum.0.checked_add(pod.resources.0)?,
-                    sum.1.checked_add(pod.resources.1)?,
-                    sum.2.checked_add(pod.resources.2)?,
-                ))
-            })
+    pub(crate) fn resources(&self) -> Option<PodResources> {
+        let mut sum = PodResources::default();
+        for PodResources {
+            cpu_milli,
+            memory_bytes,
+            pods,
+            others,
+            host_ports,
+            repels,
+            matched_by,
+        } in self.pods.iter().map(|pod| &pod.resources)
+        {
+            sum.cpu_milli = sum.cpu_milli.checked_add(*cpu_milli)?;
+            sum.memory_bytes = sum.memory_bytes.checked_add(*memory_bytes)?;
+            sum.pods = sum.pods.checked_add(*pods)?;
+            for (name, amount) in others {
+                let of_all = sum.others.entry(name.clone()).or_default();
+                *of_all = of_all.checked_add(*amount)?;
+            }
+            sum.host_ports.extend(host_ports.iter().cloned());
+            sum.repels.extend(repels);
+            sum.matched_by.extend(matched_by);
+        }
+        Some(sum)
     }
 }
 
@@ -209,11 +261,7 @@ fn shape(gang: &Gang, unit: &[usize]) -> UnitShape {
             }
         }
         pods.push(UnitPod {
-            resources: (
-                pod.resources.cpu_milli,
-                pod.resources.memory_bytes,
-                pod.resources.pods,
-            ),
+            resources: pod.resources.clone(),
             filter: pod.filter,
             claims: of_pod,
         });

@@ -6,10 +6,7 @@ use crate::{
     amount::{Amount, Overflow, Resource},
     model::QuotaLimit,
     names::FlavorName,
-    placement::{
-        cluster::Cluster,
-        demand::{Demand, UnitClaim},
-    },
+    placement::{Cluster, Demand, DeviceCharge, UnitClaim},
 };
 
 /// Amounts of one Flavor.
@@ -26,18 +23,18 @@ pub(crate) fn at_least(
     let mut ask = Ask::new();
     for class in &demand.classes {
         let units = class.units.len();
-        let (cpu, memory, _) = class.shape.resources().ok_or(Overflow)?;
+        let resources = class.shape.resources().ok_or(Overflow)?;
         let (mut gpus, mut vram) = (Amount::ZERO, Amount::ZERO);
         for claim in &class.shape.claims {
             let least = of_claim(claim, flavor, cluster)?;
-            gpus = gpus.add(least.0)?;
-            vram = vram.add(least.1)?;
+            gpus = gpus.add(least.gpus)?;
+            vram = vram.add(least.vram)?;
         }
         let parts = [
             (Resource::Gpus, gpus),
             (Resource::Vram, vram),
-            (Resource::Cpu, Amount(cpu)),
-            (Resource::Memory, Amount(memory)),
+            (Resource::Cpu, Amount(resources.cpu_milli)),
+            (Resource::Memory, Amount(resources.memory_bytes)),
         ];
         for (resource, amount) in parts {
             if resource == Resource::Gpus || named.contains_key(&resource) {
@@ -54,7 +51,7 @@ fn of_claim(
     claim: &UnitClaim,
     flavor: &FlavorName,
     cluster: &Cluster,
-) -> Result<(Amount, Amount), Overflow> {
+) -> Result<DeviceCharge, Overflow> {
     if let Some((node, devices)) = &claim.allocated {
         return cluster.charged_as(node, devices);
     }
@@ -62,11 +59,14 @@ fn of_claim(
     for (selector, count) in &claim.shape.requests {
         // What no node has is taken for a whole GPU: the number that its owner has in mind.
         let known = cluster.cheapest(flavor, *selector);
-        let least = known.unwrap_or((Amount::ONE_GPU, Amount::ZERO));
-        gpus = gpus.add(least.0.times(*count)?)?;
-        vram = vram.add(least.1.times(*count)?)?;
+        let least = known.unwrap_or(DeviceCharge {
+            gpus: Amount::ONE_GPU,
+            vram: Amount::ZERO,
+        });
+        gpus = gpus.add(least.gpus.times(*count)?)?;
+        vram = vram.add(least.vram.times(*count)?)?;
     }
-    Ok((gpus, vram))
+    Ok(DeviceCharge { gpus, vram })
 }
 
 /// Whether a Flavor has, on all nodes together and taken or not, fewer devices than a gang asks for.
