@@ -16,7 +16,7 @@ use muster_cluster::managed::ManagedPods;
 use muster_serve::{
     Readiness, Shutdown,
     certificates::{AuthoritySet, Policy, Subject},
-    server::{HttpsServer, Limits},
+    server::{ANSWERS_CONDITION, HttpsServer, Limits, SelfCheck},
     tls::{self, Clients, ServingCertificate},
 };
 use muster_webhook::{
@@ -76,6 +76,10 @@ impl Running {
             certificate: ServingCertificate::new(&server).unwrap(),
             clients: Clients::Anyone,
             limits: Limits::OBJECTS,
+            self_check: SelfCheck {
+                answers: readiness.condition(ANSWERS_CONDITION),
+                identity: None,
+            },
         }
         .spawn(&shutdown)
         .await
