@@ -289,3 +289,25 @@ fn refusal(status: StatusCode, why: &str) -> Refusal {
 fn refuse(status: StatusCode, why: &str) -> Response {
     refusal(status, why).into_response()
 }
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Volume};
+
+    use super::*;
+
+    /// Ten reviews at a time (`muster_serve::server`), each with all its elements of the largest kind in a list that has
+    /// just been doubled, and the budget of bodies beside them: within the 512 MiB that the chart grants.
+    #[test]
+    fn the_largest_reviews_that_are_decoded_at_a_time_fit_into_memory() {
+        let sizes = [
+            size_of::<Container>(),
+            size_of::<EphemeralContainer>(),
+            size_of::<Volume>(),
+        ];
+        let largest = sizes.into_iter().max().unwrap_or_default();
+        let reviews = 10 * REVIEW_BOUNDS.elements * largest * 2;
+        let bodies = muster_serve::server::Limits::OBJECTS.buffered_bytes;
+        assert!(reviews + bodies < 400 * 1024 * 1024, "{largest} bytes each");
+    }
+}
