@@ -37,6 +37,7 @@ pub mod effect;
 mod feed;
 mod in_flight;
 mod injected_bug;
+pub mod lanes;
 mod leadership;
 mod machine;
 mod objects;
