@@ -66,6 +66,7 @@ const DOORS: [(&str, &[&str]); 16] = [
         &[
             "muster-api",
             "muster-engine",
+            "muster-engine",
             "muster-cluster",
             "muster-protocol",
             "muster-controller",
