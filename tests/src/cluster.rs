@@ -1,11 +1,6 @@
 //! A whole cluster: control plane, nodes and, where asked for, Muster. Started and stopped together.
 
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Instant,
-};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use futures::future::try_join_all;
@@ -13,28 +8,27 @@ use kube::Client;
 use tempfile::TempDir;
 
 use crate::{
-    control_plane::ControlPlane,
+    control_plane::{ControlPlane, ControlPlanePart},
     gpu_board::Board,
     install::{Installation, MusterOptions, Part},
     kube_binaries::KubeBinaries,
     loopback::Loopback,
-    node::{Node, NodeOptions},
+    node::{Node, NodeOptions, NodePart},
     observer::Observer,
     programs::{Programs, Wanted},
+    progress::ProgressCallback,
+    service::Service,
 };
 
-/// Says what happens while a cluster starts. Called from one task at a time.
-pub type ProgressCallback = Arc<dyn Fn(&str) + Send + Sync>;
-
 /// What a cluster is to be.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ClusterOptions {
     /// Its nodes, in the order in which they are started.
     pub nodes: Vec<NodeOptions>,
     /// Whether and how Muster is installed in it.
     pub muster: Option<MusterOptions>,
-    /// Told about every step; silent without.
-    pub progress: Option<ProgressCallback>,
+    /// Is told every step of the start.
+    pub progress: ProgressCallback,
 }
 
 impl ClusterOptions {
@@ -56,14 +50,15 @@ impl ClusterOptions {
     }
 }
 
-impl fmt::Debug for ClusterOptions {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("ClusterOptions")
-            .field("nodes", &self.nodes)
-            .field("muster", &self.muster)
-            .finish_non_exhaustive()
-    }
+/// Any program of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program<'a> {
+    /// One of the control plane.
+    ControlPlane(ControlPlanePart),
+    /// One of Muster's central programs, by its replica, from 0.
+    Muster(Part, usize),
+    /// One of a node, by the node's name.
+    Node(&'a str, NodePart),
 }
 
 /// A running cluster. Dropping it kills every process at once and removes its directory; [`Self::stop`]
@@ -89,19 +84,19 @@ impl Cluster {
     pub async fn start(options: ClusterOptions) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("muster-").tempdir()?;
         let path = directory.path().to_owned();
-        match Self::start_in(directory.path(), options).await {
-            Ok(started) => Ok(started.with_directory(directory)),
+        match Self::start_in(&path, options).await {
+            Ok(started) => {
+                tracing::info!(directory = %path.display(), "the cluster is up");
+                Ok(started.with_directory(directory))
+            }
             Err(error) => {
                 let kept = directory.keep();
-                Err(error).with_context(|| {
-                    format!(
-                        "the cluster did not start; its logs are kept in {}",
-                        kept.display()
-                    )
-                })
+                let kept = kept.display();
+                Err(error.context(format!(
+                    "the cluster did not start; its logs are kept in {kept}"
+                )))
             }
         }
-        .inspect(|_| tracing::info!(directory = %path.display(), "the cluster is up"))
     }
 
     /// A client with all rights.
@@ -137,6 +132,16 @@ impl Cluster {
             .with_context(|| format!("the cluster has no node {name}"))
     }
 
+    /// Any program of the cluster, to be killed, stopped, frozen or started alone. What was killed or stopped is not
+    /// missed until it is started again.
+    pub fn service(&mut self, program: Program<'_>) -> Result<&mut Service> {
+        match program {
+            Program::ControlPlane(part) => self.control_plane.service(part),
+            Program::Muster(part, replica) => self.installation()?.service(part, replica),
+            Program::Node(name, part) => self.node(name)?.service(part),
+        }
+    }
+
     /// Fails if a program has ended that should run.
     pub fn ensure_running(&mut self) -> Result<()> {
         self.control_plane.ensure_running()?;
@@ -165,15 +170,10 @@ impl Cluster {
     }
 
     async fn start_in(directory: &Path, options: ClusterOptions) -> Result<Started> {
-        let began = Instant::now();
-        let say = |text: &str| {
-            if let Some(progress) = &options.progress {
-                progress(text);
-            }
-        };
-        say("looking for Kubernetes (built once, minutes the first time)");
+        let progress = &options.progress;
+        progress.say("looking for Kubernetes and Helm (built once, minutes the first time)");
         let kube = KubeBinaries::find().await?;
-        say("building Muster's programs");
+        progress.say("building Muster's programs");
         let wanted = match &options.muster {
             None => Wanted::Workload,
             Some(muster) if muster.failpoints => Wanted::MusterWithFailpoints,
@@ -182,15 +182,12 @@ impl Cluster {
         let programs = Programs::find(directory, wanted).await?;
         let loopback = Loopback::take()?;
 
-        let built = began.elapsed();
-        say("starting the control plane");
-        let mut control_plane = ControlPlane::start(directory, &kube, &loopback).await?;
-        say("starting the nodes");
+        let mut control_plane = ControlPlane::start(directory, &kube, &loopback, progress).await?;
+        progress.say(&format!("starting {} nodes", options.nodes.len()));
         let mut nodes =
             start_nodes(&options.nodes, directory, &kube, &loopback, &control_plane).await?;
         let (muster, observer) = if let Some(wanted) = options.muster.clone() {
-            say("installing Muster by its chart");
-            let observer = Observer::start(&control_plane.client(), &nodes).await?;
+            let observer = Observer::start(&control_plane.etcd_url(), &nodes)?;
             // Without a controller nothing is ever charged or given back.
             observer.suspend_bounds(!wanted.parts.contains(&Part::Controller));
             let installation = Installation::install(
@@ -201,17 +198,16 @@ impl Cluster {
                 &loopback,
                 &mut control_plane,
                 &mut nodes,
+                progress,
             )
             .await?;
             (Some(installation), Some(observer))
         } else {
+            progress.say("starting kube-scheduler");
             control_plane.start_scheduler(None).await?;
             (None, None)
         };
-        say(&format!(
-            "ready after {:.1} s",
-            began.elapsed().saturating_sub(built).as_secs_f64()
-        ));
+        progress.say("the cluster is ready");
         Ok(Started {
             observer,
             muster,

@@ -8,7 +8,8 @@
 //! | [`node`] | a rootless kubelet with its process runtime, in a namespace of its own |
 //! | [`driver_socket`] | the driver of a node, called as its kubelet calls it |
 //! | [`install`] | the chart, by real Helm, and our programs with what the chart rendered |
-//! | [`observer`] | checks the invariants S1 to S6 from the outside, all the time |
+//! | [`service`] | any program of a cluster, which can be killed, stopped, frozen and started alone |
+//! | [`observer`] | checks the invariants S1 to S6 and S16 from the outside, all the time |
 //! | [`demo`] | the demonstration: one story, told live, judged by a scenario |
 //! | [`suite`] | runs the scenarios of one cluster, judges each by the observer |
 //!
@@ -39,6 +40,8 @@ pub mod pki;
 pub mod preflight;
 pub mod process;
 pub mod programs;
+pub mod progress;
+pub mod service;
 pub mod suite;
 pub mod users;
 pub mod workloads;

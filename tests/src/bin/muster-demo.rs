@@ -4,7 +4,7 @@
     reason = "a demonstration speaks on standard output"
 )]
 
-use std::{path::PathBuf, process::ExitCode, sync::Arc};
+use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -13,7 +13,9 @@ use muster_tests::{
     demo,
     install::MusterOptions,
     kube_binaries::KubeBinaries,
-    preflight, suite,
+    preflight,
+    progress::ProgressCallback,
+    suite,
 };
 
 /// Shows the main job on a real control plane on this machine.
@@ -46,7 +48,7 @@ async fn run(arguments: Arguments) -> Result<()> {
     let cluster = Cluster::start(ClusterOptions {
         nodes: demo::nodes(["leaf-a", "leaf-b", "leaf-a", "leaf-b"]),
         muster: Some(MusterOptions::default()),
-        progress: Some(Arc::new(|text| println!("    ...    {text}"))),
+        progress: ProgressCallback::to(|step| println!("{step}")),
     })
     .await?;
     let report = demo::play(&cluster, |line| println!("{line}")).await;
