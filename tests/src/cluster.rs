@@ -4,7 +4,7 @@ use std::{
     fmt,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
@@ -13,15 +13,20 @@ use kube::Client;
 use tempfile::TempDir;
 
 use crate::{
-    control_plane::ControlPlane,
+    control_plane::{ControlPlane, NODE_MONITOR_GRACE_SECONDS},
+    fake_nodes::{self, FakeNodes},
     gpu_board::Board,
     install::{Installation, MusterOptions, Part},
     kube_binaries::KubeBinaries,
     loopback::Loopback,
     node::{Node, NodeOptions},
     observer::Observer,
+    process::Process,
     programs::{Programs, Wanted},
 };
+
+/// Longest time until all played nodes can be planned: thousands take minutes to register.
+const FAKE_NODES_LIMIT: Duration = Duration::from_mins(10);
 
 /// Says what happens while a cluster starts. Called from one task at a time.
 pub type ProgressCallback = Arc<dyn Fn(&str) + Send + Sync>;
@@ -33,6 +38,8 @@ pub struct ClusterOptions {
     pub nodes: Vec<NodeOptions>,
     /// Whether and how Muster is installed in it.
     pub muster: Option<MusterOptions>,
+    /// Nodes that one process plays besides. A cluster that has any is not observed: there are no containers to see.
+    pub fake_nodes: Option<FakeNodes>,
     /// Told about every step; silent without.
     pub progress: Option<ProgressCallback>,
 }
@@ -62,6 +69,7 @@ impl fmt::Debug for ClusterOptions {
             .debug_struct("ClusterOptions")
             .field("nodes", &self.nodes)
             .field("muster", &self.muster)
+            .field("fake_nodes", &self.fake_nodes)
             .finish_non_exhaustive()
     }
 }
@@ -76,6 +84,7 @@ pub struct Cluster {
     pub muster: Option<Installation>,
     /// The nodes, in the order of the options.
     pub nodes: Vec<Node>,
+    fake_nodes: Option<Process>,
     /// etcd, API server, controller manager, scheduler.
     pub control_plane: ControlPlane,
     programs: Programs,
@@ -143,6 +152,9 @@ impl Cluster {
         if let Some(muster) = &mut self.muster {
             muster.ensure_running()?;
         }
+        if let Some(played) = &mut self.fake_nodes {
+            played.ensure_running()?;
+        }
         self.nodes.iter_mut().try_for_each(Node::ensure_running)
     }
 
@@ -161,6 +173,7 @@ impl Cluster {
         for node in self.nodes {
             node.stop().await;
         }
+        drop(self.fake_nodes);
         self.control_plane.stop().await;
     }
 
@@ -177,6 +190,7 @@ impl Cluster {
         let wanted = match &options.muster {
             None => Wanted::Workload,
             Some(muster) if muster.failpoints => Wanted::MusterWithFailpoints,
+            Some(_) if options.fake_nodes.is_some() => Wanted::MusterWithFakeNodes,
             Some(_) => Wanted::Muster,
         };
         let programs = Programs::find(directory, wanted).await?;
@@ -184,15 +198,24 @@ impl Cluster {
 
         let built = began.elapsed();
         say("starting the control plane");
-        let mut control_plane = ControlPlane::start(directory, &kube, &loopback).await?;
+        let grace = match options.fake_nodes {
+            Some(_) => fake_nodes::MONITOR_GRACE_SECONDS,
+            None => NODE_MONITOR_GRACE_SECONDS,
+        };
+        let mut control_plane = ControlPlane::start(directory, &kube, &loopback, grace).await?;
         say("starting the nodes");
         let mut nodes =
             start_nodes(&options.nodes, directory, &kube, &loopback, &control_plane).await?;
         let (muster, observer) = if let Some(wanted) = options.muster.clone() {
             say("installing Muster by its chart");
-            let observer = Observer::start(&control_plane.client(), &nodes).await?;
-            // Without a controller nothing is ever charged or given back.
-            observer.suspend_bounds(!wanted.parts.contains(&Part::Controller));
+            let observer = match options.fake_nodes {
+                Some(_) => None,
+                None => Some(Observer::start(&control_plane.client(), &nodes).await?),
+            };
+            if let Some(observer) = &observer {
+                // Without a controller nothing is ever charged or given back.
+                observer.suspend_bounds(!wanted.parts.contains(&Part::Controller));
+            }
             let installation = Installation::install(
                 wanted,
                 directory,
@@ -203,11 +226,20 @@ impl Cluster {
                 &mut nodes,
             )
             .await?;
-            (Some(installation), Some(observer))
+            (Some(installation), observer)
         } else {
             control_plane.start_scheduler(None).await?;
             (None, None)
         };
+        let mut played = None;
+        if let Some(fake_nodes) = options.fake_nodes {
+            say(&format!("starting {} played nodes", fake_nodes.count));
+            let mut process = fake_nodes.start(directory, &programs, &control_plane)?;
+            fake_nodes
+                .wait_until_plannable(&control_plane, &mut process, FAKE_NODES_LIMIT)
+                .await?;
+            played = Some(process);
+        }
         say(&format!(
             "ready after {:.1} s",
             began.elapsed().saturating_sub(built).as_secs_f64()
@@ -216,6 +248,7 @@ impl Cluster {
             observer,
             muster,
             nodes,
+            fake_nodes: played,
             control_plane,
             programs,
             loopback,
@@ -228,6 +261,7 @@ struct Started {
     observer: Option<Observer>,
     muster: Option<Installation>,
     nodes: Vec<Node>,
+    fake_nodes: Option<Process>,
     control_plane: ControlPlane,
     programs: Programs,
     loopback: Loopback,
@@ -239,6 +273,7 @@ impl Started {
             observer: self.observer,
             muster: self.muster,
             nodes: self.nodes,
+            fake_nodes: self.fake_nodes,
             control_plane: self.control_plane,
             programs: self.programs,
             directory,

@@ -33,6 +33,9 @@ const READY_LIMIT: Duration = Duration::from_mins(1);
 /// Longest time between SIGTERM and SIGKILL. All four end within a second where all is well.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 
+/// A node that a test stops is NotReady after so many seconds instead of 50.
+pub const NODE_MONITOR_GRACE_SECONDS: u64 = 8;
+
 /// A running control plane.
 pub struct ControlPlane {
     directory: PathBuf,
@@ -44,6 +47,7 @@ pub struct ControlPlane {
     client: Client,
     /// In the order in which they were started; stopped in reverse.
     processes: Vec<Process>,
+    node_monitor_grace_seconds: u64,
 }
 
 // Not derived: a client shows nothing of itself.
@@ -67,11 +71,13 @@ struct Ports {
 }
 
 impl ControlPlane {
-    /// Starts all but the scheduler in `directory` and waits until pods can be created.
+    /// Starts all but the scheduler in `directory` and waits until pods can be created. A node whose lease is not
+    /// renewed is NotReady after `node_monitor_grace_seconds`.
     pub async fn start(
         directory: &Path,
         programs: &KubeBinaries,
         loopback: &Loopback,
+        node_monitor_grace_seconds: u64,
     ) -> Result<Self> {
         let logs = directory.join("logs");
         fs::create_dir_all(&logs)?;
@@ -102,6 +108,7 @@ impl ControlPlane {
             pki,
             admin_kubeconfig,
             processes: Vec::new(),
+            node_monitor_grace_seconds,
         };
         control_plane.start_programs().await?;
         Ok(control_plane)
@@ -324,9 +331,11 @@ impl ControlPlane {
                 &self.pki.cluster.certificate,
             ))
             .arg(file("cluster-signing-key-file", &self.pki.cluster.key))
-            // A node that a test stops is NotReady after 8 s instead of 50.
             .arg("--node-monitor-period=1s")
-            .arg("--node-monitor-grace-period=8s")
+            .arg(format!(
+                "--node-monitor-grace-period={}s",
+                self.node_monitor_grace_seconds
+            ))
             .arg("--terminated-pod-gc-threshold=100")
             .arg("--kube-api-qps=500")
             .arg("--kube-api-burst=1000"))

@@ -47,6 +47,7 @@ async fn run(arguments: Arguments) -> Result<()> {
         nodes: demo::nodes(["leaf-a", "leaf-b", "leaf-a", "leaf-b"]),
         muster: Some(MusterOptions::default()),
         progress: Some(Arc::new(|text| println!("    ...    {text}"))),
+        ..ClusterOptions::default()
     })
     .await?;
     let report = demo::play(&cluster, |line| println!("{line}")).await;
