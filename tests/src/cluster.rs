@@ -1,6 +1,9 @@
 //! A whole cluster: control plane, nodes and, where asked for, Muster. Started and stopped together.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail};
 use futures::future::try_join_all;
@@ -8,7 +11,8 @@ use kube::Client;
 use tempfile::TempDir;
 
 use crate::{
-    control_plane::{ControlPlane, ControlPlanePart},
+    control_plane::{ControlPlane, ControlPlanePart, NODE_MONITOR_GRACE_SECONDS},
+    fake_nodes::{self, FakeNodes},
     gpu_board::Board,
     install::{Installation, MusterOptions, Part},
     kube_binaries::KubeBinaries,
@@ -20,6 +24,9 @@ use crate::{
     service::Service,
 };
 
+/// Longest time until all played nodes can be planned: thousands take minutes to register.
+const FAKE_NODES_LIMIT: Duration = Duration::from_mins(10);
+
 /// What a cluster is to be.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterOptions {
@@ -27,6 +34,8 @@ pub struct ClusterOptions {
     pub nodes: Vec<NodeOptions>,
     /// Whether and how Muster is installed in it.
     pub muster: Option<MusterOptions>,
+    /// Nodes that one process plays besides. A cluster that has any is not observed: there are no containers to see.
+    pub fake_nodes: Option<FakeNodes>,
     /// Is told every step of the start.
     pub progress: ProgressCallback,
 }
@@ -71,6 +80,7 @@ pub struct Cluster {
     pub muster: Option<Installation>,
     /// The nodes, in the order of the options.
     pub nodes: Vec<Node>,
+    fake_nodes: Option<Service>,
     /// etcd, API server, controller manager, scheduler.
     pub control_plane: ControlPlane,
     programs: Programs,
@@ -148,6 +158,9 @@ impl Cluster {
         if let Some(muster) = &mut self.muster {
             muster.ensure_running()?;
         }
+        if let Some(played) = &mut self.fake_nodes {
+            played.ensure_running()?;
+        }
         self.nodes.iter_mut().try_for_each(Node::ensure_running)
     }
 
@@ -166,6 +179,9 @@ impl Cluster {
         for node in self.nodes {
             node.stop().await;
         }
+        if let Some(mut played) = self.fake_nodes {
+            played.stop().await;
+        }
         self.control_plane.stop().await;
     }
 
@@ -177,19 +193,30 @@ impl Cluster {
         let wanted = match &options.muster {
             None => Wanted::Workload,
             Some(muster) if muster.failpoints => Wanted::MusterWithFailpoints,
+            Some(_) if options.fake_nodes.is_some() => Wanted::MusterWithFakeNodes,
             Some(_) => Wanted::Muster,
         };
         let programs = Programs::find(directory, wanted).await?;
         let loopback = Loopback::take()?;
 
-        let mut control_plane = ControlPlane::start(directory, &kube, &loopback, progress).await?;
+        let grace = match options.fake_nodes {
+            Some(_) => fake_nodes::MONITOR_GRACE_SECONDS,
+            None => NODE_MONITOR_GRACE_SECONDS,
+        };
+        let mut control_plane =
+            ControlPlane::start(directory, &kube, &loopback, grace, progress).await?;
         progress.say(&format!("starting {} nodes", options.nodes.len()));
         let mut nodes =
             start_nodes(&options.nodes, directory, &kube, &loopback, &control_plane).await?;
         let (muster, observer) = if let Some(wanted) = options.muster.clone() {
-            let observer = Observer::start(&control_plane.etcd_url(), &nodes)?;
-            // Without a controller nothing is ever charged or given back.
-            observer.suspend_bounds(!wanted.parts.contains(&Part::Controller));
+            let observer = match options.fake_nodes {
+                Some(_) => None,
+                None => Some(Observer::start(&control_plane.etcd_url(), &nodes)?),
+            };
+            if let Some(observer) = &observer {
+                // Without a controller nothing is ever charged or given back.
+                observer.suspend_bounds(!wanted.parts.contains(&Part::Controller));
+            }
             let installation = Installation::install(
                 wanted,
                 directory,
@@ -201,17 +228,28 @@ impl Cluster {
                 progress,
             )
             .await?;
-            (Some(installation), Some(observer))
+            (Some(installation), observer)
         } else {
             progress.say("starting kube-scheduler");
             control_plane.start_scheduler(None).await?;
             (None, None)
         };
+        let mut played = None;
+        if let Some(fake_nodes) = options.fake_nodes {
+            progress.say(&format!("starting {} played nodes", fake_nodes.count));
+            let mut service = fake_nodes.service(directory, &programs, &control_plane);
+            service.start().await?;
+            fake_nodes
+                .wait_until_plannable(&control_plane, &mut service, FAKE_NODES_LIMIT)
+                .await?;
+            played = Some(service);
+        }
         progress.say("the cluster is ready");
         Ok(Started {
             observer,
             muster,
             nodes,
+            fake_nodes: played,
             control_plane,
             programs,
             loopback,
@@ -224,6 +262,7 @@ struct Started {
     observer: Option<Observer>,
     muster: Option<Installation>,
     nodes: Vec<Node>,
+    fake_nodes: Option<Service>,
     control_plane: ControlPlane,
     programs: Programs,
     loopback: Loopback,
@@ -235,6 +274,7 @@ impl Started {
             observer: self.observer,
             muster: self.muster,
             nodes: self.nodes,
+            fake_nodes: self.fake_nodes,
             control_plane: self.control_plane,
             programs: self.programs,
             directory,

@@ -47,6 +47,9 @@ pub enum ControlPlanePart {
     Scheduler,
 }
 
+/// A node that a test stops is NotReady after so many seconds instead of 50.
+pub const NODE_MONITOR_GRACE_SECONDS: u64 = 8;
+
 /// A running control plane.
 pub struct ControlPlane {
     directory: PathBuf,
@@ -57,6 +60,7 @@ pub struct ControlPlane {
     admin_kubeconfig: PathBuf,
     client: Client,
     services: BTreeMap<ControlPlanePart, Service>,
+    node_monitor_grace_seconds: u64,
 }
 
 // Not derived: a client shows nothing of itself.
@@ -80,11 +84,13 @@ struct Ports {
 }
 
 impl ControlPlane {
-    /// Starts all but the scheduler in `directory` and waits until pods can be created.
+    /// Starts all but the scheduler in `directory` and waits until pods can be created. A node whose lease is not
+    /// renewed is NotReady after `node_monitor_grace_seconds`.
     pub async fn start(
         directory: &Path,
         programs: &KubeBinaries,
         loopback: &Loopback,
+        node_monitor_grace_seconds: u64,
         progress: &ProgressCallback,
     ) -> Result<Self> {
         let logs = directory.join("logs");
@@ -116,6 +122,7 @@ impl ControlPlane {
             pki,
             admin_kubeconfig,
             services: BTreeMap::new(),
+            node_monitor_grace_seconds,
         };
         control_plane.start_programs(progress).await?;
         Ok(control_plane)

@@ -6,6 +6,7 @@
 //! | [`cluster`] | the whole: control plane, nodes and Muster, started and stopped together |
 //! | [`control_plane`] | etcd, kube-apiserver, kube-controller-manager and kube-scheduler as processes |
 //! | [`node`] | a rootless kubelet with its process runtime, in a namespace of its own |
+//! | [`fake_nodes`] | nodes that one process plays, for questions of size; [`scale`] measures with them |
 //! | [`driver_socket`] | the driver of a node, called as its kubelet calls it |
 //! | [`install`] | the chart, by real Helm, and our programs with what the chart rendered |
 //! | [`service`] | any program of a cluster, which can be killed, stopped, frozen and started alone |
@@ -26,6 +27,7 @@ pub mod demo;
 pub mod driver_socket;
 pub mod events;
 pub mod failure_report;
+pub mod fake_nodes;
 pub mod gangs;
 pub mod gpu_board;
 pub mod http_get;
@@ -41,6 +43,7 @@ pub mod preflight;
 pub mod process;
 pub mod programs;
 pub mod progress;
+pub mod scale;
 pub mod service;
 pub mod suite;
 pub mod users;

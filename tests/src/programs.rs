@@ -14,6 +14,8 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use tokio::process::Command;
 
+use crate::fake_nodes;
+
 /// What every cluster needs: the workload of the tests.
 const WORKLOAD: [&str; 1] = ["muster-rank"];
 
@@ -33,6 +35,8 @@ pub enum Wanted {
     Workload,
     /// Muster as it ships, too.
     Muster,
+    /// Muster as it ships, and the program that plays nodes.
+    MusterWithFakeNodes,
     /// Muster with failpoints in its controller, too.
     MusterWithFailpoints,
 }
@@ -120,9 +124,13 @@ async fn build(wanted: Wanted) -> Result<Vec<PathBuf>> {
 fn packages(wanted: Wanted) -> impl Iterator<Item = &'static str> {
     let muster: &[&str] = match wanted {
         Wanted::Workload => &[],
-        Wanted::Muster | Wanted::MusterWithFailpoints => &MUSTER,
+        Wanted::Muster | Wanted::MusterWithFakeNodes | Wanted::MusterWithFailpoints => &MUSTER,
     };
-    let all = WORKLOAD.iter().chain(muster);
+    let fake_nodes: &[&str] = match wanted {
+        Wanted::MusterWithFakeNodes => &[fake_nodes::PROGRAM],
+        _ => &[],
+    };
+    let all = WORKLOAD.iter().chain(muster).chain(fake_nodes);
     all.flat_map(|package| ["--package", package])
 }
 

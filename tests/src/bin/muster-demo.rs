@@ -49,6 +49,7 @@ async fn run(arguments: Arguments) -> Result<()> {
         nodes: demo::nodes(["leaf-a", "leaf-b", "leaf-a", "leaf-b"]),
         muster: Some(MusterOptions::default()),
         progress: ProgressCallback::to(|step| println!("{step}")),
+        ..ClusterOptions::default()
     })
     .await?;
     let report = demo::play(&cluster, |line| println!("{line}")).await;

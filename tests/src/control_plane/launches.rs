@@ -107,9 +107,11 @@ impl ControlPlane {
                 &self.pki.cluster.certificate,
             ))
             .arg(file("cluster-signing-key-file", &self.pki.cluster.key))
-            // A node that a test stops is NotReady after 8 s instead of 50.
             .arg("--node-monitor-period=1s")
-            .arg("--node-monitor-grace-period=8s")
+            .arg(format!(
+                "--node-monitor-grace-period={}s",
+                self.node_monitor_grace_seconds
+            ))
             .arg("--terminated-pod-gc-threshold=100")
             .arg("--kube-api-qps=500")
             .arg("--kube-api-burst=1000"))
