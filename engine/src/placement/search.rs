@@ -114,6 +114,9 @@ pub(super) fn search(
         let Some(resources) = class.shape.resources() else {
             return Verdict::NoPlace(refusal);
         };
+        if !class.shape.is_coherent() {
+            return Verdict::NoPlace(refusal);
+        }
         let shape = class.shape.without_resources();
         let known = shapes.iter().position(|known| *known == shape);
         classes.push(SearchedClass {
