@@ -20,6 +20,9 @@ use proptest::prelude::*;
 /// Levels of the Topology here, outermost first.
 const LEVELS: [&str; 3] = ["core", "spine", "leaf"];
 
+/// Stands for the level of what lies in no one domain of a level.
+const EVERYWHERE: &str = "everywhere";
+
 /// The extended resource that some nodes and pods have.
 const EFA: &str = "vpc.amazonaws.com/efa";
 
@@ -212,18 +215,13 @@ fn fits_on<'a>(nodes: impl Iterator<Item = &'a Small>, pods: &[SmallPod]) -> boo
     fits(&mut left, pods, shared.map_or(0, |pod| pod.gpus))
 }
 
-/// The narrowest level whose one domain holds the pods, as [`muster_engine::Admission::level`] gives it; `None` within
-/// if none does but all nodes together.
-fn narrowest(
-    nodes: &[Small],
-    pods: &[SmallPod],
-    required: Option<usize>,
-) -> Option<Option<String>> {
+/// The narrowest level whose one domain holds the pods, as [`muster_engine::Admission::level`] gives it.
+fn narrowest(nodes: &[Small], pods: &[SmallPod], required: Option<usize>) -> Option<&'static str> {
     // A level that is required leaves out who is not part of the Topology.
     let eligible = |node: &&Small| required.is_none_or(|level| level == 3 || node.path.is_some());
     let nodes: Vec<&Small> = nodes.iter().filter(eligible).collect();
     if nodes.iter().any(|node| fits_on([*node].into_iter(), pods)) {
-        return Some(Some("node".to_owned()));
+        return Some("node");
     }
     for level in (required.unwrap_or(0)..3).rev() {
         let mut domains: BTreeMap<&[u8], Vec<&Small>> = BTreeMap::new();
@@ -236,11 +234,11 @@ fn narrowest(
             .into_values()
             .any(|domain| fits_on(domain.into_iter(), pods))
         {
-            return Some(Some(LEVELS[level].to_owned()));
+            return Some(LEVELS[level]);
         }
     }
     let anywhere = required.is_none() && fits_on(nodes.into_iter(), pods);
-    anywhere.then_some(None)
+    anywhere.then_some(EVERYWHERE)
 }
 
 /// Whether the placement takes nothing twice.
@@ -284,8 +282,8 @@ fn state_of(before: &[Small], nodes: &[Small]) -> State {
     for (at, node) in nodes.iter().enumerate() {
         state.apply(Update::Node(build(at, node)));
     }
-    for at in nodes.len()..before.len() {
-        state.apply(Update::NodeGone(build(at, &before[at]).name));
+    for (at, gone) in before.iter().enumerate().skip(nodes.len()) {
+        state.apply(Update::NodeGone(build(at, gone).name));
     }
     state
 }
@@ -310,8 +308,11 @@ proptest! {
         state.apply(Update::Waiting(gang));
         let decisions = state.decide(NOW);
         let admission = admissions(&decisions).into_iter().next();
-        let level = admission.map(|admission| admission.level.as_ref().map(ToString::to_string));
-        prop_assert_eq!(&level, &narrowest(&nodes, &pods, required));
+        let level = admission.map(|admission| {
+            let level = admission.level.as_ref();
+            level.map_or(EVERYWHERE, LevelName::as_str)
+        });
+        prop_assert_eq!(level, narrowest(&nodes, &pods, required));
         if let Some(admission) = admission {
             let placed: Vec<String> =
                 admission.pods.iter().map(|pod| pod.node.to_string()).collect();
