@@ -102,7 +102,7 @@ impl<'a> Explanation<'a> {
         required: Option<&LevelName>,
     ) -> Result<usize, Cause> {
         let place = self.tree.place(slot);
-        if !place.is_some_and(|place| self.tree.is_eligible(place, required)) {
+        if !place.is_some_and(|place| place.is_eligible(required)) {
             return Err(Cause::OutsideTopology);
         }
         let resources = fit.resources.as_ref().ok_or(Cause::Uncountable)?;

@@ -12,7 +12,7 @@ use crate::{
 pub(crate) const NO_LIMIT: usize = 1 << 16;
 
 /// What is left of a node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Room {
     /// Thousandths of cores; negative, as everything here, where more is used than there is.
     cpu_milli: i64,

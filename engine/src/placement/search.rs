@@ -114,6 +114,9 @@ pub(super) fn search(
         let Some(resources) = class.shape.resources() else {
             return Verdict::NoPlace(refusal);
         };
+        if !class.shape.is_coherent() {
+            return Verdict::NoPlace(refusal);
+        }
         let shape = class.shape.without_resources();
         let known = shapes.iter().position(|known| *known == shape);
         classes.push(SearchedClass {
@@ -298,7 +301,7 @@ impl<'a> Search<'a> {
     /// Whether every class fits into an area by itself.
     fn holds(&self, progress: &mut Progress, area: Area) -> bool {
         if let Area::Node(slot) = area
-            && !self.holds_total(slot)
+            && !(progress.effort.spend(1) && self.holds_total(slot))
         {
             return false;
         }
@@ -429,8 +432,7 @@ impl<'a> Search<'a> {
         let units = class.units as u64;
         let eligible = move |rank: &Rank| {
             let place = self.tree.place(rank.id);
-            width != Width::Node
-                || place.is_some_and(|place| self.tree.is_eligible(place, self.required))
+            width != Width::Node || place.is_some_and(|place| place.is_eligible(self.required))
         };
         let Goal::WhereAmong(among) = self.goal else {
             return Box::new(index.tightest(width, units).filter(eligible));

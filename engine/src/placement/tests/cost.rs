@@ -90,7 +90,7 @@ fn looks(nodes: usize) -> Vec<(&'static str, u64)> {
     }
     let gang = &gangs[1].1;
     let no_place = measured(&cluster, 20, || {
-        assert_eq!(now(&cluster, gang), Said::NoPlace)
+        assert_eq!(now(&cluster, gang), Said::NoPlace);
     });
     seen.push(("no place", report("1 x 8: no place", nodes, no_place)));
     let Verdict::NoPlace(refusal) = judged(&cluster, &View::Now, gang) else {
