@@ -19,7 +19,16 @@ use crate::{
 };
 
 /// Devices of a Flavor that match a selector: how many by GPUs and bytes that each is charged as.
-type Kinds = BTreeMap<(Amount, Amount), usize>;
+type Kinds = BTreeMap<DeviceCharge, usize>;
+
+/// What a device is charged as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct DeviceCharge {
+    /// Thousandths of a GPU.
+    pub(crate) gpus: Amount,
+    /// Bytes of memory.
+    pub(crate) vram: Amount,
+}
 
 /// The nodes and what is held on them.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +46,7 @@ pub(crate) struct Cluster {
     grown: ChangeLog,
     stale_nodes: BTreeSet<NodeName>,
     stale_fabrics: bool,
+    kinds_version: u64,
 }
 
 /// What a new word on a node changes.
@@ -149,7 +159,12 @@ impl Cluster {
                 let selectors = self.inventory.entry(flavor).or_default();
                 for selector in &device.selectors {
                     let kinds = selectors.entry(*selector).or_default();
-                    let count = kinds.entry((device.gpus, device.vram)).or_default();
+                    let charge = DeviceCharge {
+                        gpus: device.gpus,
+                        vram: device.vram,
+                    };
+                    self.kinds_version += u64::from(kinds.contains_key(&charge) != present);
+                    let count = kinds.entry(charge).or_default();
                     *count = if present {
                         *count + 1
                     } else {
@@ -301,7 +316,7 @@ impl Cluster {
 
     /// How many devices that may be charged to a Flavor match a selector on all nodes, taken or not.
     pub(crate) fn devices(&self, flavor: &FlavorName, selector: SelectorId) -> usize {
-        self.kinds(flavor, selector)
+        self.counted(flavor, selector)
             .flat_map(BTreeMap::values)
             .sum()
     }
@@ -311,14 +326,38 @@ impl Cluster {
         &self,
         flavor: &FlavorName,
         selector: SelectorId,
-    ) -> Option<(Amount, Amount)> {
-        let kinds = || self.kinds(flavor, selector).flat_map(BTreeMap::keys);
-        let gpus = kinds().map(|(gpus, _)| *gpus).min()?;
-        let vram = kinds().map(|(_, vram)| *vram).min()?;
-        Some((gpus, vram))
+    ) -> Option<DeviceCharge> {
+        let gpus = self.kinds(flavor, selector).map(|kind| kind.gpus).min()?;
+        let vram = self.kinds(flavor, selector).map(|kind| kind.vram).min()?;
+        Some(DeviceCharge { gpus, vram })
     }
 
-    fn kinds(&self, flavor: &FlavorName, selector: SelectorId) -> impl Iterator<Item = &Kinds> {
+    pub(crate) fn kinds_version(&self) -> u64 {
+        self.kinds_version
+    }
+
+    pub(crate) fn kinds(
+        &self,
+        flavor: &FlavorName,
+        selector: SelectorId,
+    ) -> impl Iterator<Item = DeviceCharge> {
+        self.counted(flavor, selector)
+            .flat_map(|kinds| kinds.keys().copied())
+    }
+
+    pub(crate) fn devices_named<'a>(
+        &'a self,
+        node: &NodeName,
+        names: &'a [DeviceName],
+    ) -> impl Iterator<Item = &'a crate::model::Device> {
+        let record = self.by_name.get(node).and_then(|slot| self.record(*slot));
+        names.iter().filter_map(move |name| {
+            let record = record?;
+            record.node.devices.get(record.device_named(name)?)
+        })
+    }
+
+    fn counted(&self, flavor: &FlavorName, selector: SelectorId) -> impl Iterator<Item = &Kinds> {
         [Some(flavor.clone()), None]
             .into_iter()
             .filter_map(move |flavor| self.inventory.get(&flavor)?.get(&selector))
@@ -329,10 +368,10 @@ impl Cluster {
         &self,
         node: &NodeName,
         devices: &[DeviceName],
-    ) -> Result<(Amount, Amount), Overflow> {
+    ) -> Result<DeviceCharge, Overflow> {
         let slot = self.by_name.get(node);
         let Some(record) = slot.and_then(|slot| self.record(*slot)) else {
-            return Ok((Amount::ZERO, Amount::ZERO));
+            return Ok(DeviceCharge::default());
         };
         let devices: Vec<usize> = devices
             .iter()

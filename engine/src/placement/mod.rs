@@ -29,7 +29,7 @@ use demand::{Class, UnitShape};
 use fabric::{Fabric, Width};
 use node::{NodeRecord, Occupancy};
 
-pub(crate) use cluster::{Cluster, NodeChange, View};
+pub(crate) use cluster::{Cluster, DeviceCharge, NodeChange, View};
 pub(crate) use demand::{Demand, Signature, UnitClaim, claims_of};
 pub(crate) use effort::Effort;
 pub(crate) use version::Version;
@@ -48,6 +48,8 @@ pub(crate) struct Request<'a> {
     /// A preferred level needs no code: the narrowest domain that holds the gang lies in a domain of the
     /// preferred level whenever one of those can hold it.
     pub(crate) wish: &'a TopologyRequest,
+    /// Only placements in which every granted device is charged at most this.
+    pub(crate) most_per_device: Option<DeviceCharge>,
 }
 
 /// Where one unit goes.

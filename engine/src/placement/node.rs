@@ -142,11 +142,12 @@ impl NodeRecord {
         })
     }
 
-    /// What these devices are charged as together: GPUs and bytes.
-    pub(crate) fn charged_as(&self, devices: &[usize]) -> Result<(Amount, Amount), Overflow> {
-        let mut sum = (Amount::ZERO, Amount::ZERO);
+    /// What these devices are charged as together.
+    pub(crate) fn charged_as(&self, devices: &[usize]) -> Result<super::DeviceCharge, Overflow> {
+        let mut sum = super::DeviceCharge::default();
         for device in devices.iter().filter_map(|at| self.node.devices.get(*at)) {
-            sum = (sum.0.add(device.gpus)?, sum.1.add(device.vram)?);
+            sum.gpus = sum.gpus.add(device.gpus)?;
+            sum.vram = sum.vram.add(device.vram)?;
         }
         Ok(sum)
     }
