@@ -59,6 +59,24 @@ impl DeviceSet {
             .all(|(one, other)| one & other == 0)
     }
 
+    pub(crate) fn is_subset(&self, other: &Self) -> bool {
+        self.0
+            .iter()
+            .zip(&other.0)
+            .all(|(one, other)| one & !other == 0)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| *word == 0)
+    }
+
+    /// Adds all devices of the other.
+    pub(crate) fn extend(&mut self, other: &Self) {
+        for (one, other) in self.0.iter_mut().zip(&other.0) {
+            *one |= other;
+        }
+    }
+
     /// The devices, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.0.iter().enumerate().flat_map(|(at, word)| {

@@ -42,7 +42,6 @@ impl State {
         for hold in holds {
             self.set_hold(hold);
         }
-        self.cluster.refresh();
         Some(admission)
     }
 

@@ -121,7 +121,6 @@ impl State {
 
     /// Brings everything that is derived up to date.
     pub(super) fn refresh(&mut self) {
-        self.cluster.refresh();
         let kinds = self.cluster.kinds_version();
         if std::mem::replace(&mut self.kinds, kinds) != kinds {
             self.wake_all();

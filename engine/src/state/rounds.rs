@@ -65,11 +65,32 @@ impl State {
     /// Admits what can be admitted.
     pub(super) fn admit_all(&mut self, budget: &Budget, decisions: &mut Decisions) {
         let mut visited = Visited::default();
-        self.open_groups(&mut visited);
-        let mut contenders = Contenders::default();
         let mut left = budget.left;
+        // What was admitted may, in rare cases, make room for a gang with several claims per pod.
+        while self.open_groups(&mut visited) {
+            self.admit_awake(budget, &mut left, decisions, &mut visited);
+            if decisions.exhausted {
+                break;
+            }
+            self.close_groups();
+            if self.cluster.version() == self.groups_asked {
+                break;
+            }
+        }
+        decisions.visited = visited;
+    }
+
+    /// Admits those who are awake, until none of them fits or the budget ends.
+    fn admit_awake(
+        &mut self,
+        budget: &Budget,
+        left: &mut CommitRoom,
+        decisions: &mut Decisions,
+        visited: &mut Visited,
+    ) {
+        let mut contenders = Contenders::default();
         loop {
-            let listed = self.first_listed(&mut visited);
+            let listed = self.first_listed(visited);
             let first = contenders.order.first().map(|(turn, _)| turn);
             if let Some((turn, team)) = listed
                 && first.is_none_or(|first| turn < *first)
@@ -89,7 +110,7 @@ impl State {
                 continue;
             };
             let Some(head) = head.filter(|head| head.moment == self.moment()) else {
-                match self.head(team, budget, decisions, &mut visited) {
+                match self.head(team, budget, decisions, visited) {
                     Some((turn, head)) => contenders.enter(turn, team, Some(head)),
                     None => self.list(team, true),
                 }
@@ -100,7 +121,7 @@ impl State {
                 self.list(team, true);
                 break;
             }
-            left = left.less(&head.needs);
+            *left = left.less(&head.needs);
             decisions
                 .admissions
                 .extend(self.admit(head.gang, &head.fitting));
@@ -110,10 +131,6 @@ impl State {
         for (_, team) in contenders.order {
             self.list(team, true);
         }
-        if !decisions.exhausted {
-            self.close_groups();
-        }
-        decisions.visited = visited;
     }
 
     fn moment(&self) -> Moment {
@@ -221,25 +238,24 @@ impl State {
         }
     }
 
-    /// Finds out which groups what came free could help.
-    fn open_groups(&mut self, visited: &mut Visited) {
-        let since = std::mem::replace(&mut self.groups_asked, self.cluster.version());
-        if self.cluster.grown_since(since).next().is_none() {
-            return;
-        }
+    /// Finds out which groups what changed could help; whether anybody is awake.
+    fn open_groups(&mut self, visited: &mut Visited) -> bool {
         let version = self.cluster.version();
-        let mut opening = Vec::new();
-        for (id, group) in self.waits.groups() {
-            visited.groups += 1;
-            if may_fit_since(&self.cluster, &group.request(), group.closed) {
-                opening.push(id);
+        if std::mem::replace(&mut self.groups_asked, version) != version {
+            let mut opening = Vec::new();
+            for (id, group) in self.waits.groups() {
+                visited.groups += 1;
+                if may_fit_since(&self.cluster, &group.request(), group.closed) {
+                    opening.push(id);
+                }
+            }
+            for id in opening {
+                let passed = self.waits.open_group(id);
+                self.waits.note_asked(id, version);
+                self.step_back_in(id, passed);
             }
         }
-        for id in opening {
-            let passed = self.waits.open_group(id);
-            self.waits.note_asked(id, version);
-            self.step_back_in(id, passed);
-        }
+        self.waits.is_anybody_awake()
     }
 
     fn close_group(&mut self, id: GroupId) {
@@ -248,18 +264,19 @@ impl State {
         self.step_back_in(id, passed);
     }
 
-    /// Everybody was judged whom what came free could help.
+    /// Everybody was judged whom what changed could help.
     fn close_groups(&mut self) {
+        let as_of = self.groups_asked;
         for wait in self.waits.open().collect::<Vec<_>>() {
             match wait {
-                Wait::Place(id) => self.close_group(id),
-                Wait::Quota(..) => {
-                    self.is_still_open(wait, &mut Visited::default());
+                Wait::Place(id) => {
+                    let passed = self.waits.close(id, Refusal { as_of });
+                    self.step_back_in(id, passed);
                 }
+                Wait::Quota(..) => self.waits.shut(wait),
                 Wait::Ready | Wait::Change => {}
             }
         }
-        self.groups_asked = self.cluster.version();
     }
 
     /// The head of a Team, with its turn. Whoever is judged on the way and does not fit waits from then on.

@@ -255,6 +255,12 @@ impl Waits {
         std::iter::once(Wait::Ready).chain(self.open.iter().copied())
     }
 
+    /// Whether anybody is in an open queue.
+    pub(super) fn is_anybody_awake(&self) -> bool {
+        self.open()
+            .any(|wait| self.queue(wait).is_some_and(|queue| !queue.is_empty()))
+    }
+
     /// A class asks less of the quota above a node as soon as that node gets more of its own free.
     pub(super) fn watch(&mut self, node: NodeId, pair: PairId, class: ClassId) {
         self.watched.entry((node, pair)).or_default().insert(class);
