@@ -8,7 +8,7 @@
 //! write is conditional on. It is therefore repeated word by word until it is answered: of two equal
 //! writes at most one is applied, and after the second is answered the first can do nothing any more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{ApiRequest, Effect, EffectId, Now, Outcome, objects::resource_version};
 use muster_cluster::{
@@ -28,6 +28,8 @@ pub(crate) struct InFlightWrites {
     next: u64,
     by_object: BTreeMap<ObjectKey, Flight>,
     by_effect: BTreeMap<EffectId, ObjectKey>,
+    /// Objects of which only a part is seen: they count as written to for ever.
+    undecodable: BTreeSet<ObjectKey>,
     retry_seconds: u64,
 }
 
@@ -81,7 +83,12 @@ impl InFlightWrites {
 
     /// Whether a write of the object is under way: what the view shows of it may be from before.
     pub(crate) fn busy(&self, key: &ObjectKey) -> bool {
-        self.by_object.contains_key(key)
+        self.by_object.contains_key(key) || self.undecodable.contains(key)
+    }
+
+    /// Of which objects only a part is seen: all of them, each time.
+    pub(crate) fn note_undecodable(&mut self, objects: BTreeSet<ObjectKey>) {
+        self.undecodable = objects;
     }
 
     /// Sends a write, unless one of that object is under way. Events are not kept: losing one harms nobody.

@@ -1,6 +1,6 @@
 //! The public face of the protocol, and the order of one poll.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_engine as engine;
 
@@ -29,7 +29,7 @@ use crate::{
 use muster_cluster::{
     explain::explain,
     index::{Index, NamespacedName},
-    object::Change,
+    object::{Change, ObjectKey},
 };
 
 /// The protocol of one leadership, from takeover until it sees a higher epoch or is dropped.
@@ -190,6 +190,13 @@ impl Machine {
     /// them, each time. Their gangs say so.
     pub fn note_refused_templates(&mut self, refused: BTreeMap<NamespacedName, String>) {
         self.index.set_refused_templates(refused);
+    }
+
+    /// Of which objects only a part could be read, while something else stands in for them: all of them, each time.
+    /// Nothing is written to them, and nothing that depends on them is taken back. To be told before what stands in is
+    /// observed.
+    pub fn note_undecodable(&mut self, objects: BTreeSet<ObjectKey>) {
+        self.flights.note_undecodable(objects);
     }
 
     /// The epoch of this leadership, once it is raised and everything was read: from then on it decides.

@@ -21,14 +21,19 @@ impl Index {
                 for object in objects {
                     self.put(object);
                 }
-                for key in self.keys(kind) {
-                    if !listed.contains(&key) {
-                        self.take_out(&key, false);
-                    }
-                }
-                self.synced.insert(kind);
+                self.end_list(kind, &listed);
+            }
+            Change::ListedKeys(kind, listed) => self.end_list(kind, &listed),
+        }
+    }
+
+    fn end_list(&mut self, kind: Kind, listed: &BTreeSet<ObjectKey>) {
+        for key in self.keys(kind) {
+            if !listed.contains(&key) {
+                self.take_out(&key, false);
             }
         }
+        self.synced.insert(kind);
     }
 
     fn put(&mut self, object: Object) {
