@@ -199,7 +199,8 @@ impl Installation {
         Ok(&mut replica.service)
     }
 
-    /// Starts all replicas of a part that do not run, and waits until they are ready.
+    /// Starts all replicas of a part that do not run, whether they were stopped or have ended by themselves, and waits
+    /// until they are ready.
     pub async fn start(&mut self, part: Part) -> Result<()> {
         self.spawn_part(part)?;
         self.wait_for(part).await
@@ -245,7 +246,7 @@ impl Installation {
 
     fn spawn_part(&mut self, part: Part) -> Result<()> {
         for replica in self.services.get_mut(&part).into_iter().flatten() {
-            if !replica.service.is_started() {
+            if !replica.service.runs()? {
                 replica.service.spawn()?;
             }
         }

@@ -17,15 +17,14 @@ use tokio::process::Command;
 use crate::fake_nodes;
 
 /// What every cluster needs: the workload of the tests.
-const WORKLOAD: [&str; 1] = ["muster-rank"];
+const WORKLOAD: &str = "rank";
 
-/// What Muster in a cluster needs: its four programs and the mock NVML library.
-const MUSTER: [&str; 5] = [
+/// What Muster in a cluster needs beside the mock NVML library, which is a library and built with all others.
+const MUSTER: [&str; 4] = [
     "muster-controller",
     "muster-webhook",
     "muster-extender",
     "muster-dra-driver",
-    "muster-nvml-mock",
 ];
 
 /// What is to be built.
@@ -99,12 +98,8 @@ async fn build(wanted: Wanted) -> Result<Vec<PathBuf>> {
     let mut command = Command::new(cargo);
     command
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
-        .args([
-            "build",
-            "--quiet",
-            "--message-format=json-render-diagnostics",
-        ])
-        .args(packages(wanted))
+        .args(["build", "--message-format=json-render-diagnostics"])
+        .args(targets(wanted))
         .stdin(Stdio::null())
         .stderr(Stdio::inherit());
     if wanted == Wanted::MusterWithFailpoints {
@@ -121,17 +116,18 @@ async fn build(wanted: Wanted) -> Result<Vec<PathBuf>> {
         .collect())
 }
 
-fn packages(wanted: Wanted) -> impl Iterator<Item = &'static str> {
-    let muster: &[&str] = match wanted {
-        Wanted::Workload => &[],
-        Wanted::Muster | Wanted::MusterWithFakeNodes | Wanted::MusterWithFailpoints => &MUSTER,
-    };
-    let fake_nodes: &[&str] = match wanted {
-        Wanted::MusterWithFakeNodes => &[fake_nodes::PROGRAM],
-        _ => &[],
-    };
-    let all = WORKLOAD.iter().chain(muster).chain(fake_nodes);
-    all.flat_map(|package| ["--package", package])
+/// Programs are chosen by their names and not by their packages: cargo unifies features over the packages that it is
+/// asked for, and asked for all of the workspace it compiles a dependency once, for the tests and for all programs.
+fn targets(wanted: Wanted) -> Vec<&'static str> {
+    let mut targets = vec!["--bin", WORKLOAD];
+    if wanted != Wanted::Workload {
+        targets.push("--lib");
+        targets.extend(MUSTER.into_iter().flat_map(|name| ["--bin", name]));
+    }
+    if wanted == Wanted::MusterWithFakeNodes {
+        targets.extend(["--bin", fake_nodes::PROGRAM]);
+    }
+    targets
 }
 
 /// The program or shared library that a message of cargo is about, if it is about one of ours.

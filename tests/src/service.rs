@@ -59,6 +59,14 @@ impl Service {
         self.process.is_some()
     }
 
+    /// Whether it was started and has not ended since, by itself or otherwise.
+    pub fn runs(&mut self) -> Result<bool> {
+        match &mut self.process {
+            Some(process) => Ok(process.exit_status()?.is_none()),
+            None => Ok(false),
+        }
+    }
+
     /// Starts it and waits until it is ready.
     pub async fn start(&mut self) -> Result<()> {
         self.spawn()?;

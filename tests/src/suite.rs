@@ -246,7 +246,7 @@ async fn judge_the_rest(observer: Option<&Observer>) -> Vec<String> {
     let Some(observer) = observer else {
         return Vec::new();
     };
-    match observer.verdict_up_to_now().await {
+    match observer.verdict_so_far().await {
         Ok(verdict) => verdict.wrong(Expected::Nothing),
         Err(error) => vec![format!("{error:#}")],
     }

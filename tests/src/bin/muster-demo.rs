@@ -6,7 +6,7 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use muster_tests::{
     cluster::{Cluster, ClusterOptions},
@@ -65,7 +65,13 @@ async fn run(arguments: Arguments) -> Result<()> {
         keep(&cluster).await?;
     }
     cluster.stop().await;
-    report.map(|_| ())
+    let report = report?;
+    ensure!(
+        report.observer.all_well,
+        "the observer saw that something was wrong:\n{}",
+        report.observer
+    );
+    Ok(())
 }
 
 /// Waits for Ctrl-C.

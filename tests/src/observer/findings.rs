@@ -100,6 +100,12 @@ impl Findings {
             .insert(format!("the observer was blind: {why}"));
     }
 
+    /// Everything since the last call of [`Self::take`], which stays.
+    pub(super) fn so_far(&self) -> (Vec<String>, Counts) {
+        let news = self.violations.difference(&self.told).cloned().collect();
+        (news, self.counts.clone())
+    }
+
     /// Everything since the last call.
     pub(super) fn take(&mut self) -> (Vec<String>, Counts) {
         let found = std::mem::take(&mut self.violations);

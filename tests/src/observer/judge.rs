@@ -155,6 +155,12 @@ impl Judge {
         Verdict { violations, seen }
     }
 
+    /// The same, without an end to it: the next verdict says it again.
+    pub(super) fn verdict_so_far(&self) -> Verdict {
+        let (violations, seen) = self.findings.so_far();
+        Verdict { violations, seen }
+    }
+
     pub(super) fn suspend_bounds(&mut self, suspended: bool) {
         self.suspended = suspended;
     }

@@ -164,11 +164,12 @@ impl Observer {
         self.judge().suspend_bounds(suspended);
     }
 
-    /// Waits until everything that was written before this call is judged, and returns the verdict.
-    pub async fn verdict_up_to_now(&self) -> Result<Verdict> {
+    /// Waits until everything that was written before this call is judged, and returns what was seen since the last
+    /// verdict. The next verdict says it again.
+    pub async fn verdict_so_far(&self) -> Result<Verdict> {
         self.wait_until("everything is judged", |_| Vec::new())
             .await?;
-        Ok(self.take_verdict())
+        Ok(self.judge().verdict_so_far())
     }
 
     /// Waits until nothing is charged, allocated, prepared, tainted or in use: the end of a scenario that cleared what

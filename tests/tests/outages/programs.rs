@@ -1,6 +1,6 @@
-//! What goes on while parts of Muster are down, and how the controller goes on after it died in the middle.
+//! What goes on while programs of Muster are down.
 
-use std::{collections::BTreeMap, process::ExitCode};
+use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::{
@@ -8,64 +8,25 @@ use k8s_openapi::api::{
     core::v1::{ContainerStateTerminated, Pod},
 };
 use kube::{Api, Client, ResourceExt};
-use muster_api::GangPhase;
 use muster_tests::{
     builders,
-    cluster::{Cluster, ClusterOptions},
+    cluster::Cluster,
     gangs,
     install::Part,
     kubernetes::{self, LIMIT, Progress, eventually},
-    scenarios, suite,
+    scenarios,
+    suite::Scenario,
     workloads::{self, Workload},
 };
 
 /// The central parts, in the order in which they are started.
 const CENTRAL_PARTS: [Part; 3] = [Part::Webhook, Part::Extender, Part::Controller];
 
-fn main() -> ExitCode {
-    let options = ClusterOptions::with_failpoints(&["node-0", "node-1"]);
-    let mut all = scenarios![
-        a_controller_that_dies_between_the_gangs_status_and_the_first_ungate_is_continued,
-        running_jobs_finish_while_every_part_of_muster_is_down,
-    ];
+pub(crate) fn scenarios() -> Vec<Scenario> {
+    let mut all = scenarios![running_jobs_finish_while_every_part_of_muster_is_down];
     let unmanaged = scenarios![a_pod_that_is_not_managed_runs_while_every_part_of_muster_is_down];
-    all.extend(unmanaged.into_iter().map(suite::Scenario::without_gangs));
-    suite::run("outages", options, all)
-}
-
-async fn a_controller_that_dies_between_the_gangs_status_and_the_first_ungate_is_continued(
-    cluster: &mut Cluster,
-) -> Result<()> {
-    let client = cluster.client();
-    builders::team_of_sixteen(&client, "dies").await?;
-    let muster = cluster.installation()?;
-    muster
-        .arm_controller("after-gang-status-before-ungate")
-        .await?;
-    let workload = Workload {
-        namespace: "dies",
-        name: "train",
-        ranks: 4,
-        gpus: 4,
-    };
-    let ranks = workload.submit_job(cluster, &[]).await?;
-    let muster = cluster.installation()?;
-    muster.wait_until_controller_died().await?;
-    let train = gangs::of_job("train");
-    let gang = gangs::wait_for_phase(&client, "dies", &train, &[GangPhase::Admitted]).await?;
-    let pods: Vec<Pod> = kubernetes::list(&client, Some("dies")).await?;
-    let gated = pods.iter().filter(|pod| is_gated(pod)).count();
-    ensure!(
-        gated == 4,
-        "{gated} of 4 pods of {} are gated",
-        gang.name_any()
-    );
-
-    cluster.installation()?.start(Part::Controller).await?;
-    gangs::wait_until_running(&client, "dies", &train).await?;
-    ranks.finish()?;
-    gangs::wait_for_job(&client, "dies", "train").await?;
-    ranks.ensure_all_met()
+    all.extend(unmanaged.into_iter().map(Scenario::without_gangs));
+    all
 }
 
 /// Two Jobs run. While webhook, extender and controller are down, the first completes: nothing of it needs them.
@@ -220,12 +181,4 @@ async fn start_drivers(cluster: &mut Cluster) -> Result<()> {
         node.wait_for_driver().await?;
     }
     Ok(())
-}
-
-fn is_gated(pod: &Pod) -> bool {
-    let gates = pod
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.scheduling_gates.as_ref());
-    gates.is_some_and(|gates| !gates.is_empty())
 }
