@@ -38,10 +38,14 @@ mod feed;
 mod in_flight;
 mod injected_bug;
 mod leadership;
+mod links;
+mod look;
 mod machine;
 mod objects;
 mod outward;
 mod poll_context;
+mod resync;
+mod tables;
 #[cfg(test)]
 mod tests;
 
