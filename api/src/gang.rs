@@ -21,15 +21,27 @@ use crate::{charge::Charge, reason::Reason};
     category = "muster",
     status = "GangStatus",
     doc = "Pods that start together or not at all.",
-    printcolumn(name = "Size", json_path = ".spec.size", type_ = "integer"),
-    printcolumn(name = "Tier", json_path = ".spec.tier", type_ = "string"),
     printcolumn(name = "Team", json_path = ".status.team", type_ = "string"),
+    printcolumn(name = "Tier", json_path = ".spec.tier", type_ = "string"),
+    printcolumn(name = "Size", json_path = ".spec.size", type_ = "integer"),
     printcolumn(name = "Phase", json_path = ".status.phase", type_ = "string"),
     printcolumn(name = "Reason", json_path = ".status.queue.reason", type_ = "string"),
     printcolumn(
         name = "Attempt",
         json_path = ".status.attempt",
         type_ = "integer",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Suspended",
+        json_path = ".spec.suspend",
+        type_ = "boolean",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Details",
+        json_path = ".status.queue.details",
+        type_ = "string",
         priority = 1
     ),
     printcolumn(

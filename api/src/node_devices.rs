@@ -23,9 +23,29 @@ use crate::charge::Charge;
     printcolumn(name = "Enforce", json_path = ".spec.enforce", type_ = "boolean"),
     printcolumn(name = "Lost", json_path = ".spec.lost", type_ = "boolean"),
     printcolumn(
+        name = "Generation",
+        json_path = ".metadata.generation",
+        type_ = "integer",
+        description = "What the driver has yet to acknowledge where it is above Acknowledged"
+    ),
+    printcolumn(
         name = "Acknowledged",
         json_path = ".status.observedGeneration",
         type_ = "integer"
+    ),
+    printcolumn(
+        name = "Permits",
+        json_path = ".spec.permits[*].gang",
+        type_ = "string",
+        priority = 1,
+        description = "The gang of the first permit"
+    ),
+    printcolumn(
+        name = "Held",
+        json_path = ".status.held[*].name",
+        type_ = "string",
+        priority = 1,
+        description = "The first claim that is held without a permit"
     ),
     printcolumn(
         name = "Age",

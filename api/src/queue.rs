@@ -21,6 +21,27 @@ use crate::{quantity::Quantity, reason::Reason};
     doc = "A Team as the members of a namespace see it: limits, use, and which gangs wait for what.",
     printcolumn(name = "Team", json_path = ".spec.team", type_ = "string"),
     printcolumn(
+        name = "Flavor",
+        json_path = ".status.limits[0].flavor",
+        type_ = "string"
+    ),
+    printcolumn(
+        name = "Used",
+        json_path = ".status.limits[?(@.resource==\"gpus\")].used",
+        type_ = "string",
+        description = "GPUs of the first Flavor in use by the Team; all resources with -o wide"
+    ),
+    printcolumn(
+        name = "Nominal",
+        json_path = ".status.limits[?(@.resource==\"gpus\")].nominal",
+        type_ = "string"
+    ),
+    printcolumn(
+        name = "Available",
+        json_path = ".status.limits[?(@.resource==\"gpus\")].available",
+        type_ = "string"
+    ),
+    printcolumn(
         name = "Admitted",
         json_path = ".status.admittedGangs",
         type_ = "integer"
@@ -29,6 +50,12 @@ use crate::{quantity::Quantity, reason::Reason};
         name = "Pending",
         json_path = ".status.pendingGangs",
         type_ = "integer"
+    ),
+    printcolumn(
+        name = "Limits",
+        json_path = ".status.limits",
+        type_ = "string",
+        priority = 1
     ),
     printcolumn(
         name = "Age",

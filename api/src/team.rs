@@ -18,7 +18,11 @@ use crate::quota::FlavorQuota;
     category = "muster",
     doc = "Who owns quota: what is guaranteed, what may be borrowed and lent, and how its gangs queue.",
     printcolumn(name = "Cohort", json_path = ".spec.cohort", type_ = "string"),
+    printcolumn(name = "Flavor", json_path = ".spec.quota[0].flavor", type_ = "string"),
+    printcolumn(name = "GPUs", json_path = ".spec.quota[0].resources[?(@.name==\"gpus\")].nominal", type_ = "string", description = "Nominal GPUs of the first Flavor; all of the quota with -o wide, the use in the Queue of each namespace"),
+    printcolumn(name = "Queueing", json_path = ".spec.queueing", type_ = "string"),
     printcolumn(name = "Stop", json_path = ".spec.stop", type_ = "string"),
+    printcolumn(name = "Quota", json_path = ".spec.quota", type_ = "string", priority = 1),
     printcolumn(name = "Age", json_path = ".metadata.creationTimestamp", type_ = "date"),
     validation = ("has(self.spec.cohort) || !has(self.spec.quota) || self.spec.quota.all(q, q.resources.all(r, !has(r.borrowingLimit) && !has(r.lendingLimit)))", "borrowingLimit and lendingLimit need a cohort")
 )]

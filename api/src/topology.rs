@@ -17,7 +17,21 @@ use serde::{Deserialize, Serialize};
     plural = "topologies",
     category = "muster",
     doc = "Two trees over nodes: the fabric and the accelerator domain.",
-    printcolumn(name = "Levels", json_path = ".spec.fabric[*].name", type_ = "string"),
+    printcolumn(name = "Level 1", json_path = ".spec.fabric[0].name", type_ = "string"),
+    printcolumn(name = "Level 2", json_path = ".spec.fabric[1].name", type_ = "string"),
+    printcolumn(name = "Level 3", json_path = ".spec.fabric[2].name", type_ = "string"),
+    printcolumn(name = "Level 4", json_path = ".spec.fabric[3].name", type_ = "string"),
+    printcolumn(
+        name = "Accelerator",
+        json_path = ".spec.accelerator.nodeLabel",
+        type_ = "string"
+    ),
+    printcolumn(
+        name = "Fabric",
+        json_path = ".spec.fabric",
+        type_ = "string",
+        priority = 1
+    ),
     printcolumn(
         name = "Age",
         json_path = ".metadata.creationTimestamp",

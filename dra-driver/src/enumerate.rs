@@ -52,13 +52,8 @@ pub struct Results {
 pub fn spawn(enumerator: Enumerator, shutdown: &Shutdown) -> Results {
     let (gpus_sender, gpus) = watch::channel(None);
     let (sight_sender, sight) = watch::channel(Sight::default());
-    let token = shutdown.token().clone();
-    shutdown.spawn(async move {
-        tokio::select! {
-            () = enumerator.run(gpus_sender, sight_sender) => {}
-            () = token.cancelled() => {}
-        }
-    });
+    let looking = enumerator.run(gpus_sender, sight_sender);
+    shutdown.spawn_until_stopped("look at the GPUs", looking);
     Results { gpus, sight }
 }
 

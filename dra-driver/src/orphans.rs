@@ -20,13 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_mins(5);
 
 /// Starts to look, until shutdown.
 pub fn spawn(store: Store, kubernetes: Kubernetes, driver: Handle, shutdown: &Shutdown) {
-    let token = shutdown.token().clone();
-    shutdown.spawn(async move {
-        tokio::select! {
-            () = run(store, kubernetes, driver) => {}
-            () = token.cancelled() => {}
-        }
-    });
+    shutdown.spawn_until_stopped("search for orphaned claims", run(store, kubernetes, driver));
 }
 
 async fn run(store: Store, kubernetes: Kubernetes, driver: Handle) {

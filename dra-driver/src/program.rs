@@ -194,13 +194,7 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
         metrics.clone(),
     );
     let handle = driver.handle();
-    let token = shutdown.token().clone();
-    shutdown.spawn(async move {
-        tokio::select! {
-            () = driver.run() => {}
-            () = token.cancelled() => {}
-        }
-    });
+    shutdown.spawn_until_stopped("driver", driver.run());
 
     let sight = enumerate::spawn(
         enumerate::Enumerator {
@@ -314,15 +308,10 @@ fn watch_node_devices(
     let api: Api<watch::Decoded<NodeDevices>> = Api::all(client);
     let config = watcher::Config::default().fields(&format!("metadata.name={node}"));
     let watch = watch::run(api, config, metrics, synced, sender, |seen| seen);
-    let token = program.shutdown.token().clone();
-    program.shutdown.spawn(watch);
-    program.shutdown.spawn(async move {
-        loop {
-            let event = tokio::select! {
-                event = seen.recv() => event,
-                () = token.cancelled() => return,
-            };
-            let Some(event) = event else { return };
+    let shutdown = &program.shutdown;
+    shutdown.spawn_until_stopped("watch of NodeDevices", watch);
+    shutdown.spawn_until_stopped("what is seen of NodeDevices", async move {
+        while let Some(event) = seen.recv().await {
             driver.tell(Input::Observed(match event {
                 WatchEvent::Applied(object) => Some(Arc::new(object)),
                 WatchEvent::Deleted(_) => None,

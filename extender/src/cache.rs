@@ -10,13 +10,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::{
-    api::core::v1::{Node, Pod, Toleration},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
-use muster_api::{Gang, GangPlacement, keys};
+use k8s_openapi::{api::core::v1::Toleration, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use muster_api::{Gang, GangPlacement, NodeRanks};
 
-use crate::{pin::pinned_node, place::NodeView};
+use crate::{
+    place::NodeView,
+    slim::{SlimNode, SlimPod},
+};
 
 /// `(namespace, name)` of a Gang.
 pub type GangName = (String, String);
@@ -32,8 +32,6 @@ pub struct MemberView {
     pub gang: Option<String>,
     /// Its attempt, once the controller has written it.
     pub attempt: Option<i64>,
-    /// Its rank, once the controller has written it.
-    pub rank: Option<usize>,
     /// The node it is pinned to.
     pub pinned: Option<String>,
     /// Whether it needs its place no more: bound, ended, or being deleted.
@@ -42,52 +40,27 @@ pub struct MemberView {
     pub tolerations: Vec<Toleration>,
 }
 
-impl MemberView {
-    /// The view of a pod; `None` for one that carries neither our gate nor our annotations.
-    fn of(pod: &Pod) -> Option<Self> {
-        let spec = pod.spec.as_ref()?;
-        let annotation = |key: &str| pod.metadata.annotations.as_ref()?.get(key).cloned();
-        let gang = annotation(keys::GANG_NAME);
-        let gated = spec
-            .scheduling_gates
-            .iter()
-            .flatten()
-            .any(|gate| gate.name == keys::ADMISSION_GATE);
-        if !gated && gang.is_none() {
-            return None;
-        }
-        let ended = pod
-            .status
-            .as_ref()
-            .and_then(|status| status.phase.as_deref())
-            .is_some_and(|phase| matches!(phase, "Succeeded" | "Failed"));
-        Some(Self {
-            namespace: pod.metadata.namespace.clone().unwrap_or_default(),
-            name: pod.metadata.name.clone().unwrap_or_default(),
-            gang,
-            attempt: annotation(keys::ATTEMPT).and_then(|text| text.parse().ok()),
-            rank: annotation(keys::RANK).and_then(|text| text.parse().ok()),
-            pinned: pinned_node(spec.affinity.as_ref()).map(str::to_owned),
-            settled: ended
-                || spec
-                    .node_name
-                    .as_deref()
-                    .is_some_and(|node| !node.is_empty())
-                || pod.metadata.deletion_timestamp.is_some(),
-            tolerations: spec.tolerations.clone().unwrap_or_default(),
-        })
-    }
-}
-
 /// A Gang, as far as the extender needs it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GangView {
     /// Its current attempt.
     pub attempt: i64,
-    /// Where its ranks are to run, while it holds anything.
+    /// Where its pods are to run, while it holds anything.
     pub placement: Option<GangPlacement>,
-    /// UIDs of its pods, rank by rank, while it is admitted.
+    /// UIDs of its pods, in the order of the placement, while it is admitted.
     pub pods: Vec<String>,
+}
+
+impl GangView {
+    /// The place of a pod in the plan: where the admission lists it.
+    pub fn place_of(&self, uid: &str) -> Option<usize> {
+        self.pods.iter().position(|pod| pod == uid)
+    }
+
+    /// The node that is planned for a place.
+    pub fn planned_node(&self, place: usize) -> Option<&NodeRanks> {
+        self.placement.as_ref()?.node_of(place)
+    }
 }
 
 impl From<&Gang> for GangView {
@@ -115,12 +88,12 @@ pub struct Cache {
 
 impl Cache {
     /// A pod is as given.
-    pub fn pod_is(&mut self, pod: &Pod) {
+    pub fn pod_is(&mut self, pod: &SlimPod) {
         let Some(uid) = pod.metadata.uid.clone() else {
             return;
         };
         self.forget_member(&uid);
-        let Some(member) = MemberView::of(pod) else {
+        let Some(member) = pod.member.clone() else {
             return;
         };
         if let Some(gang) = &member.gang {
@@ -140,7 +113,7 @@ impl Cache {
     }
 
     /// These are all pods.
-    pub fn pods_are(&mut self, pods: &[Pod]) {
+    pub fn pods_are(&mut self, pods: &[SlimPod]) {
         self.members.clear();
         self.members_of.clear();
         for pod in pods {
@@ -168,9 +141,9 @@ impl Cache {
     }
 
     /// A Node is as given.
-    pub fn node_is(&mut self, node: &Node) {
+    pub fn node_is(&mut self, node: &SlimNode) {
         self.nodes
-            .insert(node_name(&node.metadata), NodeView::from(node));
+            .insert(node_name(&node.metadata), node.view.clone());
     }
 
     /// A Node is gone.
@@ -179,10 +152,10 @@ impl Cache {
     }
 
     /// These are all Nodes.
-    pub fn nodes_are(&mut self, nodes: &[Node]) {
+    pub fn nodes_are(&mut self, nodes: &[SlimNode]) {
         self.nodes = nodes
             .iter()
-            .map(|node| (node_name(&node.metadata), NodeView::from(node)))
+            .map(|node| (node_name(&node.metadata), node.view.clone()))
             .collect();
     }
 
@@ -191,13 +164,13 @@ impl Cache {
         self.members.get(uid)
     }
 
-    /// The members that carry the name of this gang.
-    pub fn members_of(&self, gang: &GangName) -> impl Iterator<Item = &MemberView> {
+    /// The members that carry the name of this gang, by UID.
+    pub fn members_of(&self, gang: &GangName) -> impl Iterator<Item = (&str, &MemberView)> {
         self.members_of
             .get(gang)
             .into_iter()
             .flatten()
-            .filter_map(|uid| self.members.get(uid))
+            .filter_map(|uid| Some((uid.as_str(), self.members.get(uid)?)))
     }
 
     /// The Gang of this name.
@@ -245,11 +218,11 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn pod(value: Value) -> Pod {
+    fn pod(value: Value) -> SlimPod {
         serde_json::from_value(value).unwrap()
     }
 
-    fn member(uid: &str, gang: &str) -> Pod {
+    fn member(uid: &str, gang: &str) -> SlimPod {
         pod(
             json!({"metadata": {"namespace": "ml", "name": uid, "uid": uid,
             "annotations": {"muster.dev/gang-name": gang, "muster.dev/attempt": "1", "muster.dev/rank": "0"}},
@@ -260,7 +233,7 @@ mod tests {
     fn uids(picture: &Cache, gang: &str) -> Vec<String> {
         picture
             .members_of(&("ml".into(), gang.into()))
-            .map(|member| member.name.clone())
+            .map(|(_, member)| member.name.clone())
             .collect()
     }
 
@@ -309,11 +282,7 @@ mod tests {
         ] {
             let mut value = pod_value.clone();
             value["metadata"] = json!({"uid": "u", "annotations": {"muster.dev/gang-name": "g"}});
-            assert_eq!(
-                MemberView::of(&pod(value)).unwrap().settled,
-                settled,
-                "{pod_value}"
-            );
+            assert_eq!(pod(value).member.unwrap().settled, settled, "{pod_value}");
         }
     }
 }

@@ -2,12 +2,14 @@
 
 use std::sync::{Arc, RwLock};
 
-use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Client;
 use muster_api::Gang;
 use muster_serve::{Program, mirror::Mirror, watch::WatchEvent};
 
-use crate::cache::Cache;
+use crate::{
+    cache::Cache,
+    slim::{SlimNode, SlimPod},
+};
 
 /// The picture behind its lock.
 pub type SharedPicture = Arc<RwLock<Cache>>;
@@ -22,7 +24,7 @@ pub fn spawn(program: &Program, client: Client) -> SharedPicture {
     picture.shared()
 }
 
-fn apply_pod(picture: &mut Cache, seen: WatchEvent<Pod>) {
+fn apply_pod(picture: &mut Cache, seen: WatchEvent<SlimPod>) {
     match seen {
         WatchEvent::Applied(pod) => picture.pod_is(&pod),
         WatchEvent::Deleted(pod) => picture.pod_gone(&pod),
@@ -38,7 +40,7 @@ fn apply_gang(picture: &mut Cache, seen: WatchEvent<Gang>) {
     }
 }
 
-fn apply_node(picture: &mut Cache, seen: WatchEvent<Node>) {
+fn apply_node(picture: &mut Cache, seen: WatchEvent<SlimNode>) {
     match seen {
         WatchEvent::Applied(node) => picture.node_is(&node),
         WatchEvent::Deleted(node) => picture.node_gone(&node),

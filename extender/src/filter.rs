@@ -6,7 +6,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use k8s_openapi::{api::core::v1::Toleration, jiff::Timestamp};
-use muster_api::{Reason, keys};
+use muster_api::{NodeRanks, Reason, keys};
 
 use crate::{
     cache::{Cache, GangName, GangView, MemberView},
@@ -143,22 +143,23 @@ fn judge_pinned<'a>(
     Ok(node)
 }
 
-/// What the controller wrote into the pod.
-struct Asked {
+/// Who is asked about, and what the controller wrote into it. Its rank is for the workload (ranks that have succeeded
+/// leave gaps); its place in the plan is where the Gang's admission lists its UID.
+struct Asked<'a> {
+    uid: &'a str,
     gang: GangName,
     attempt: i64,
-    rank: usize,
 }
 
-impl Asked {
-    fn of(pod: &RequestedPod<'_>) -> Option<Self> {
+impl<'a> Asked<'a> {
+    fn of(pod: &'a RequestedPod<'_>) -> Option<Self> {
         Some(Self {
+            uid: &pod.metadata.uid,
             gang: (
                 pod.metadata.namespace.to_string(),
                 annotation(pod, keys::GANG_NAME)?.to_owned(),
             ),
             attempt: annotation(pod, keys::ATTEMPT)?.parse().ok()?,
-            rank: annotation(pod, keys::RANK)?.parse().ok()?,
         })
     }
 }
@@ -171,7 +172,7 @@ fn annotation<'a>(pod: &'a RequestedPod<'_>, key: &str) -> Option<&'a str> {
 /// Namespace, name and gang name never change under one UID; an observation that is merely older may
 /// lack the gang name.
 fn check_identity(
-    asked: &Asked,
+    asked: &Asked<'_>,
     pod: &RequestedPod<'_>,
     observed: &MemberView,
 ) -> Result<(), Refusal> {
@@ -186,11 +187,15 @@ fn check_identity(
 
 /// Attempts only rise, so a higher one anywhere is proof, however late the rest of the picture is. Pods
 /// that are still gated are stamped before the Gang is written.
-fn check_attempt(asked: &Asked, gang: Option<&GangView>, picture: &Cache) -> Result<(), Refusal> {
+fn check_attempt(
+    asked: &Asked<'_>,
+    gang: Option<&GangView>,
+    picture: &Cache,
+) -> Result<(), Refusal> {
     let of_gang = gang.map(|gang| gang.attempt);
     let newest = picture
         .members_of(&asked.gang)
-        .filter_map(|member| member.attempt)
+        .filter_map(|(_, member)| member.attempt)
         .chain(of_gang)
         .max();
     if newest.is_some_and(|newest| newest > asked.attempt) {
@@ -199,79 +204,71 @@ fn check_attempt(asked: &Asked, gang: Option<&GangView>, picture: &Cache) -> Res
     Ok(())
 }
 
-/// The pin must be what the Gang plans for the rank.
-fn check_plan(asked: &Asked, node: &str, gang: Option<&GangView>) -> Result<(), Refusal> {
-    let planned = gang
-        .and_then(|gang| gang.placement.as_ref())
-        .and_then(|placement| placement.node_of(asked.rank));
-    if planned.is_some_and(|run| run.node != node) {
+/// The pin must be what the Gang plans for the pod.
+fn check_plan(asked: &Asked<'_>, node: &str, gang: Option<&GangView>) -> Result<(), Refusal> {
+    let planned = gang.and_then(|gang| gang.planned_node(gang.place_of(asked.uid)?));
+    if planned.is_some_and(|planned| planned.node != node) {
         return Err(Refusal::PlannedElsewhere);
     }
     Ok(())
 }
 
-/// No rank of the gang that still needs its place may have lost it: a doomed gang stops binding at once.
+/// No member of the gang that still needs its place may have lost it: a doomed gang stops binding at once.
 fn check_places(
-    asked: &Asked,
+    asked: &Asked<'_>,
     node: &str,
     pod: &RequestedPod<'_>,
     gang: Option<&GangView>,
     picture: &Cache,
     now: Timestamp,
 ) -> Result<(), Refusal> {
-    let planned = gang.and_then(|gang| gang.placement.as_ref());
-    let node_uid = |rank: usize| {
-        planned
-            .and_then(|placement| placement.node_of(rank))
+    let planned = |place: Option<usize>| gang.zip(place)?.0.planned_node(place?);
+    let check = |node: &str, planned: Option<&NodeRanks>, tolerations: &[Toleration]| {
+        let uid = planned
             .map(|run| run.node_uid.as_str())
-            .filter(|uid| !uid.is_empty())
-    };
-    let check = |node: &str, node_uid: Option<&str>, tolerations: &[Toleration]| {
-        place::lost(picture.node(node), node_uid, tolerations, now)
+            .filter(|uid| !uid.is_empty());
+        place::lost(picture.node(node), uid, tolerations, now)
             .map_or(Ok(()), |lost| Err(Refusal::PlaceLost(lost)))
     };
-    check(
-        node,
-        node_uid(asked.rank),
-        pod.spec.tolerations.as_deref().unwrap_or_default(),
-    )?;
-    for (rank, member) in ranks_that_need_a_place(asked, gang, picture) {
-        let planned_node = planned
-            .and_then(|placement| placement.node_of(rank))
-            .map(|run| run.node.as_str());
-        if let Some(node) = planned_node.or(member.pinned.as_deref()) {
-            check(node, node_uid(rank), &member.tolerations)?;
+    let own = gang.and_then(|gang| gang.place_of(asked.uid));
+    let tolerations = pod.spec.tolerations.as_deref().unwrap_or_default();
+    check(node, planned(own), tolerations)?;
+    for (place, member) in members_that_need_a_place(asked, gang, picture).into_values() {
+        let planned = planned(place);
+        let node = planned.map(|run| run.node.as_str());
+        if let Some(node) = node.or(member.pinned.as_deref()) {
+            check(node, planned, &member.tolerations)?;
         }
     }
     Ok(())
 }
 
-/// The other members of the attempt that are not bound yet, by rank: those that the Gang's admission
-/// lists (they may still be gated, without rank or pin), and those that carry gang and attempt
+/// The other members of the attempt that are not bound yet, by UID, with their place in the plan where it is known:
+/// those that the Gang's admission lists (they may still be gated, without pin), and those that carry gang and attempt
 /// themselves (the Gang may not have reached us yet).
-fn ranks_that_need_a_place<'a>(
-    asked: &Asked,
+fn members_that_need_a_place<'a>(
+    asked: &Asked<'_>,
     gang: Option<&'a GangView>,
     picture: &'a Cache,
-) -> BTreeMap<usize, &'a MemberView> {
+) -> BTreeMap<&'a str, (Option<usize>, &'a MemberView)> {
     let admitted = gang
         .into_iter()
         .flat_map(|gang| gang.pods.iter().enumerate())
-        .filter_map(|(rank, uid)| Some((rank, picture.member(uid)?)));
+        .filter_map(|(place, uid)| Some((uid.as_str(), (Some(place), picture.member(uid)?))));
     let annotated = picture
         .members_of(&asked.gang)
-        .filter(|member| member.attempt == Some(asked.attempt))
-        .filter_map(|member| Some((member.rank?, member)));
+        .filter(|(_, member)| member.attempt == Some(asked.attempt))
+        .map(|(uid, member)| (uid, (None, member)));
     annotated
         .chain(admitted)
-        .filter(|(rank, member)| *rank != asked.rank && !member.settled)
+        .filter(|(uid, (_, member))| *uid != asked.uid && !member.settled)
         .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::api::core::v1::{Node, Pod};
+    use crate::slim::{SlimNode, SlimPod};
     use muster_api::Gang;
     use proptest::prelude::*;
     use serde_json::{Value, json};
@@ -298,7 +295,7 @@ mod tests {
         pod
     }
 
-    fn node(name: &str, spec: &Value) -> Node {
+    fn node(name: &str, spec: &Value) -> SlimNode {
         serde_json::from_value(
             json!({"metadata": {"name": name, "uid": format!("{name}-uid")}, "spec": spec,
             "status": {"conditions": [{"type": "Ready", "status": "True"}]}}),
@@ -337,7 +334,7 @@ mod tests {
         }
 
         fn pod(mut self, pod: &Value) -> Self {
-            let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
+            let pod: SlimPod = serde_json::from_value(pod.clone()).unwrap();
             self.picture.pod_is(&pod);
             self
         }
@@ -432,6 +429,29 @@ mod tests {
         );
     }
 
+    /// Of a Job whose index 0 has succeeded, ranks 1 and 2 have the places 0 and 1.
+    #[test]
+    fn the_place_of_a_pod_is_where_the_gang_lists_it_whatever_its_rank() {
+        let mut gang = gang(1, &["n1", "n2"]);
+        let admission = gang.status.as_mut().unwrap().admission.as_mut().unwrap();
+        for (place, pod) in admission.pods.iter_mut().enumerate() {
+            pod.uid = format!("uid-{}", place + 1);
+        }
+        let world = || World::new().gang(&gang);
+        for (rank, node, expected) in [
+            (1, "n1", Verdict::Planned("n1".into())),
+            (2, "n2", Verdict::Planned("n2".into())),
+            (1, "n2", refused(Refusal::PlannedElsewhere)),
+        ] {
+            assert_eq!(world().judge(&pinned(rank, 1, node)), expected);
+        }
+        let cordoned = world()
+            .pod(&gated(2))
+            .node("n2", &json!({"unschedulable": true}));
+        let lost = refused(Refusal::PlaceLost(Lost::Cordoned));
+        assert_eq!(cordoned.judge(&pinned(1, 1, "n1")), lost);
+    }
+
     #[test]
     fn one_lost_place_stops_the_whole_gang_unless_its_rank_is_bound() {
         let asked = pinned(1, 1, "n1");
@@ -474,7 +494,7 @@ mod tests {
         let gone = refused(Refusal::PlaceLost(Lost::Gone));
         assert_eq!(World::new().judge(&pinned(1, 1, "n9")), gone);
         let mut remade = node("n1", &json!({}));
-        remade.metadata.uid = Some("another".into());
+        remade.view.uid = "another".into();
         let mut world = World::new().gang(&gang(1, &["n0", "n1"]));
         world.picture.node_is(&remade);
         assert_eq!(world.judge(&asked), gone);

@@ -3,7 +3,7 @@
 //! kube-scheduler asks it only for pods that carry the marker resource, over HTTPS with a client
 //! certificate. It decides nothing: where a gang runs was decided by the controller, and is guarded by
 //! gate, pins and permits. It refuses what contradicts that ([`filter`]), from what it has seen of the
-//! cluster ([`picture`], fed by [`feed`]), and writes nothing.
+//! cluster ([`cache`], fed by [`feed`] with what is needed of pods and nodes, [`slim`]), and writes nothing.
 //!
 //! **Invariants.** The answer is a subset of the request, each node once. The same picture, pod and time
 //! give the same answer; nothing is remembered from one request to the next. A pinned pod is refused only on
@@ -18,4 +18,5 @@ pub mod pin;
 pub mod place;
 pub mod program;
 pub mod routes;
+pub mod slim;
 pub mod wire;

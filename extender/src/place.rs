@@ -6,7 +6,8 @@
 use std::fmt;
 
 use k8s_openapi::{
-    api::core::v1::{Node, Taint, Toleration},
+    api::core::v1::{NodeCondition, Taint, Toleration},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
     jiff::Timestamp,
 };
 
@@ -26,46 +27,35 @@ pub struct NodeView {
     pub not_ready_since: Option<Timestamp>,
 }
 
-impl From<&Node> for NodeView {
-    fn from(node: &Node) -> Self {
-        let spec = node.spec.as_ref();
+impl NodeView {
+    /// The view of a node.
+    pub fn new(
+        metadata: &ObjectMeta,
+        cordoned: bool,
+        mut taints: Vec<Taint>,
+        conditions: &[NodeCondition],
+    ) -> Self {
+        taints.retain(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"));
         Self {
-            uid: node.metadata.uid.clone().unwrap_or_default(),
-            cordoned: spec.and_then(|spec| spec.unschedulable).unwrap_or_default(),
-            taints: spec
-                .and_then(|spec| spec.taints.as_deref())
-                .unwrap_or_default()
-                .iter()
-                .filter(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"))
-                .cloned()
-                .collect(),
-            not_ready_since: not_ready_since(node),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            cordoned,
+            taints,
+            not_ready_since: not_ready_since(metadata, conditions),
         }
     }
 }
 
 /// A node that never reported is as new as its object; one without a time has been so for ever.
-fn not_ready_since(node: &Node) -> Option<Timestamp> {
-    let ready = node
-        .status
+fn not_ready_since(metadata: &ObjectMeta, conditions: &[NodeCondition]) -> Option<Timestamp> {
+    let since = match conditions
         .iter()
-        .flat_map(|status| status.conditions.iter().flatten())
-        .find(|condition| condition.type_ == "Ready");
-    match ready {
-        Some(condition) if condition.status == "True" => None,
-        Some(condition) => Some(
-            condition
-                .last_transition_time
-                .as_ref()
-                .map_or(Timestamp::MIN, |time| time.0),
-        ),
-        None => Some(
-            node.metadata
-                .creation_timestamp
-                .as_ref()
-                .map_or(Timestamp::MIN, |time| time.0),
-        ),
-    }
+        .find(|condition| condition.type_ == "Ready")
+    {
+        Some(condition) if condition.status == "True" => return None,
+        Some(condition) => condition.last_transition_time.as_ref(),
+        None => metadata.creation_timestamp.as_ref(),
+    };
+    Some(since.map_or(Timestamp::MIN, |time| time.0))
 }
 
 /// Why a rank has lost its place.
@@ -145,6 +135,7 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::slim::SlimNode;
     use serde_json::{Value, json};
 
     fn at(second: i64) -> Timestamp {
@@ -152,7 +143,7 @@ mod tests {
     }
 
     fn view(node: Value) -> NodeView {
-        NodeView::from(&serde_json::from_value::<Node>(node).unwrap())
+        serde_json::from_value::<SlimNode>(node).unwrap().view
     }
 
     fn ready() -> Value {

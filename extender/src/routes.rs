@@ -32,8 +32,8 @@ use crate::{
     wire::{Arguments, EqualScores, PreemptionAnswer, PreemptionArguments},
 };
 
-/// Longest wait for the cache. Whole lists are made ready beside it and put in at once, so its writers take
-/// microseconds; one that takes longer than this is stuck, and an error in time is worth more than a late answer.
+/// Longest wait for the cache. An event takes microseconds, a whole list some tens of milliseconds; who writes for longer
+/// is stuck, and an error in time is worth more than a late answer.
 const CACHE_LIMIT: Duration = Duration::from_millis(200);
 
 /// What the routes work with.

@@ -8,19 +8,20 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    sync::Arc,
-    time::Duration,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
-use k8s_openapi::{
-    api::core::v1::{Node, Pod},
-    jiff::Timestamp,
-};
+use k8s_openapi::jiff::Timestamp;
 use muster_extender::{
     feed::SharedPicture,
     metrics::Requests,
     program::{CLIENT_NAME, LIMITS},
     routes::{Extender, router},
+    slim::{SlimNode, SlimPod},
 };
 use muster_serve::{
     Readiness, Shutdown,
@@ -37,7 +38,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-use tokio_rustls::TlsConnector;
+use tokio_rustls::{TlsConnector, client::TlsStream};
 
 /// A running extender, and what it takes to talk to it.
 struct Running {
@@ -56,6 +57,16 @@ fn issue(authority: &AuthoritySet, subject: &Subject) -> CertificateAndKey {
 
 impl Running {
     async fn start() -> Self {
+        // The deadlines would measure the machine that runs the tests.
+        Self::start_with(Limits {
+            request_limit: Duration::from_secs(10),
+            body_limit: Duration::from_secs(10),
+            ..LIMITS
+        })
+        .await
+    }
+
+    async fn start_with(limits: Limits) -> Self {
         tls::install_provider();
         let now = Timestamp::now().as_second();
         let authority = AuthoritySet::generate("extender", &Policy::PINNED, now).unwrap();
@@ -79,12 +90,7 @@ impl Running {
             clients: Clients::Verified {
                 ca_bundle_pem: authority.bundle_pem(),
             },
-            // The deadline would measure the machine that runs the tests.
-            limits: Limits {
-                request_limit: Duration::from_secs(10),
-                body_limit: Duration::from_secs(10),
-                ..LIMITS
-            },
+            limits,
             self_check: SelfCheck {
                 answers: readiness.condition(ANSWERS_CONDITION),
                 identity: Some(issue(&authority, &Subject::Client(CLIENT_NAME.into()))),
@@ -120,6 +126,13 @@ impl Running {
         verb: &str,
         body: &str,
     ) -> std::io::Result<(u16, String)> {
+        Self::ask(&mut self.connect(client).await?, verb, body).await
+    }
+
+    async fn connect(
+        &self,
+        client: Option<&CertificateAndKey>,
+    ) -> std::io::Result<TlsStream<TcpStream>> {
         let roots = tls::root_store(&self.authority.bundle_pem(), "bundle").unwrap();
         let builder = ClientConfig::builder().with_root_certificates(roots);
         let config = match client {
@@ -133,9 +146,16 @@ impl Running {
         };
         let tcp = TcpStream::connect(self.address).await?;
         let name = ServerName::try_from("127.0.0.1").unwrap();
-        let mut stream = TlsConnector::from(Arc::new(config))
+        TlsConnector::from(Arc::new(config))
             .connect(name, tcp)
-            .await?;
+            .await
+    }
+
+    async fn ask(
+        stream: &mut TlsStream<TcpStream>,
+        verb: &str,
+        body: &str,
+    ) -> std::io::Result<(u16, String)> {
         let head = format!(
             "POST /scheduler/{verb} HTTP/1.1\r\nHost: extender\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
             body.len()
@@ -151,14 +171,14 @@ impl Running {
     }
 
     fn node(&self, name: &str, cordoned: bool) {
-        let node: Node = serde_json::from_value(json!({"metadata": {"name": name, "uid": name},
+        let node: SlimNode = serde_json::from_value(json!({"metadata": {"name": name, "uid": name},
             "spec": {"unschedulable": cordoned}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}))
         .unwrap();
         self.picture.write().unwrap().node_is(&node);
     }
 
     fn pod(&self, pod: &Value) {
-        let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
+        let pod: SlimPod = serde_json::from_value(pod.clone()).unwrap();
         self.picture.write().unwrap().pod_is(&pod);
     }
 }
@@ -246,6 +266,76 @@ async fn an_extender_that_has_not_seen_the_cluster_answers_with_an_error_and_not
     let (status, answer) = extender.post("filter", &request).await;
     assert_eq!(status, 200);
     assert!(answer.contains("NotAdmitted"), "{answer}");
+}
+
+/// kube-scheduler gives up after 1 s, and serves nobody meanwhile.
+#[tokio::test]
+async fn an_extender_whose_cache_is_stuck_answers_with_an_error_within_300_milliseconds() {
+    let extender = Running::start_with(LIMITS).await;
+    let request = filter_request(&pinned(0, "n0"), &["n0"]);
+    let picture = Arc::clone(&extender.picture);
+    let (held, release) = (
+        Arc::new(tokio::sync::Notify::new()),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let (is_held, released) = (Arc::clone(&held), Arc::clone(&release));
+    let writer = std::thread::spawn(move || {
+        let _writing = picture.write().unwrap();
+        is_held.notify_one();
+        while !released.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    held.notified().await;
+    let client = extender.scheduler();
+    let mut stream = extender.connect(Some(&client)).await.unwrap();
+    let asked = Instant::now();
+    let (status, answer) = Running::ask(&mut stream, "filter", &request).await.unwrap();
+    let took = asked.elapsed();
+    release.store(true, Ordering::SeqCst);
+    writer.join().unwrap();
+    // 300 ms by the server's clock; the rest is this test's machine.
+    assert!(took < Duration::from_millis(900), "{took:?}");
+    let is_error = status != 200 || answer.contains("busy: ask again");
+    assert!(is_error, "{status} {answer}");
+    eventually("it answers again", async || {
+        extender.post("filter", &request).await.0 == 200
+    })
+    .await;
+}
+
+/// The handshakes of strangers, and bodies of somebody with a certificate that never end.
+#[tokio::test]
+async fn kube_scheduler_is_answered_while_others_hold_on_to_the_extender() {
+    let extender = Running::start_with(LIMITS).await;
+    let client = extender.scheduler();
+    let mut open = Vec::new();
+    for _ in 0..400 {
+        open.push(TcpStream::connect(extender.address).await.unwrap());
+    }
+    let head = "POST /scheduler/filter HTTP/1.1\r\nHost: extender\r\nContent-Length: 1000\r\n\r\n{";
+    let mut unfinished = Vec::new();
+    for _ in 0..40 {
+        let mut stream = extender.connect(Some(&client)).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        unfinished.push(stream);
+    }
+    let request = filter_request(&json!({}), &["n0"]);
+    for _ in 0..5 {
+        let asked = Instant::now();
+        assert_eq!(extender.post("filter", &request).await.0, 200);
+        // The limit of kube-scheduler, handshake included.
+        assert!(asked.elapsed() < Duration::from_secs(1));
+    }
+}
+
+async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let waited = tokio::time::timeout(Duration::from_secs(15), async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    waited.await.expect(what);
 }
 
 #[tokio::test]

@@ -81,13 +81,10 @@ impl CertificateSource {
         let serving = ServingCertificate::new(&state.pair)?;
         condition.set(true);
         let kept = Arc::clone(&serving);
-        let stop = shutdown.token().clone();
-        shutdown.spawn(async move {
-            while stop
-                .run_until_cancelled(tokio::time::sleep(LOOK_INTERVAL))
-                .await
-                .is_some()
-            {
+        // A certificate that nobody renews would end the service weeks later, without a word.
+        shutdown.spawn_until_stopped("keeper of the serving certificate", async move {
+            loop {
+                tokio::time::sleep(LOOK_INTERVAL).await;
                 match self.look(Some(&state)).await {
                     Ok(None) => {}
                     Ok(Some(renewed)) => match kept.replace(&renewed.pair) {

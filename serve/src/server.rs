@@ -50,7 +50,10 @@ const HEADER_LIMIT: Duration = Duration::from_secs(5);
 /// Longest time for a TLS handshake.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 /// TLS handshakes at a time, of all peers.
-const HANDSHAKES: usize = 128;
+///
+/// With the connections of the largest server and of the probes they stay below 1,024 descriptors, which is all that
+/// many container runtimes grant: who has none left cannot accept a probe either.
+const HANDSHAKES: usize = 448;
 /// Longest time that requests in flight are given at the shutdown.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 /// HTTP/2: streams of one connection at a time. kube-apiserver multiplexes all its calls over one.
@@ -102,7 +105,7 @@ impl Limits {
         body_limit: Duration::from_secs(1),
         buffered_bytes: 64 * 1024 * 1024,
         request_limit: Duration::from_secs(3),
-        connections: 512,
+        connections: 400,
     };
 }
 

@@ -3,13 +3,13 @@
 //! * [`pod`]: what is written into pods ([`patch`]), and which are refused; [`shorthand`] of them what is said
 //!   instead of a claim. [`job`]: the same said to who writes the Job.
 //! * [`quota_tree`]: Teams and Cohorts.
-//! * [`facts`]: what is known of other objects, [`gpus`] among them, fed by [`feed`].
+//! * [`cache`]: what is known of other objects, [`gpus`] among them, fed by [`feed`].
 //! * [`routes`]: the reviews over HTTP.
 //! * [`generated`]: the texts that the chart takes over.
 //!
 //! **Invariants.** It writes nothing and remembers nothing of a request, so a dry run is a run and any
-//! replica may answer. Nothing is refused for lack of quota: that queues. Every security-relevant rule stands
-//! in the wall (policies of the chart) as well, which holds while this program is down; this program adds
+//! replica may answer. Nothing is refused for lack of quota: that queues. Every security-relevant rule is
+//! an admission policy of the chart as well, which holds while this program is down; this program adds
 //! the defaults and the words.
 
 pub mod cache;

@@ -80,14 +80,8 @@ pub fn spawn(
     let api: Api<watch::Decoded<ResourceSlice>> = Api::all(watch_client);
     let config = watcher::Config::default().fields(&fields);
     let watch = watch::run(api, config, metrics, synced, sender, |seen| seen);
-    shutdown.spawn(watch);
-    let token = shutdown.token().clone();
-    shutdown.spawn(async move {
-        tokio::select! {
-            () = publisher.run(seen) => {}
-            () = token.cancelled() => {}
-        }
-    });
+    shutdown.spawn_until_stopped("watch of ResourceSlices", watch);
+    shutdown.spawn_until_stopped("publisher of ResourceSlices", publisher.run(seen));
 }
 
 impl Publisher {

@@ -138,7 +138,11 @@ impl Intake {
         });
         match answered.await {
             Ok(response) => Ok(response),
-            Err(error) => panic::resume_unwind(error.into_panic()),
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => panic::resume_unwind(panic),
+                // The runtime is ending.
+                Err(_) => Err(Refusal::NoTurn),
+            },
         }
     }
 }

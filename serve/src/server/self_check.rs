@@ -74,13 +74,7 @@ pub(crate) fn spawn(
         connector,
         own_sockets,
     };
-    let (answers, stop) = (check.answers.clone(), shutdown.token().clone());
-    shutdown.spawn_essential("self-check", async move {
-        let _ = stop
-            .run_until_cancelled(keep_asking(question, answers))
-            .await;
-        Ok::<(), std::convert::Infallible>(())
-    });
+    shutdown.spawn_until_stopped("self-check", keep_asking(question, check.answers.clone()));
     Ok(())
 }
 

@@ -328,6 +328,12 @@ async fn is_closed(stream: &mut (impl AsyncReadExt + Unpin)) -> bool {
         .is_ok()
 }
 
+#[test]
+fn all_that_a_program_accepts_fits_into_1024_descriptors() {
+    let most = super::HANDSHAKES + Limits::OBJECTS.connections + Limits::SMALL.connections;
+    assert!(most + 100 <= 1024, "{most}");
+}
+
 #[tokio::test]
 async fn who_hoards_connections_loses_the_oldest_to_a_newcomer() {
     let shutdown = Shutdown::default();
@@ -375,6 +381,7 @@ async fn handshakes_that_never_end_take_no_connection_and_give_way() {
     let authority = Authority::new();
     let (address, _) = serve(&authority, Clients::Anyone, &shutdown).await;
     let mut silent = Vec::new();
+    // One peer may have 224 handshakes.
     for _ in 0..400 {
         silent.push(TcpStream::connect(address).await.unwrap());
     }

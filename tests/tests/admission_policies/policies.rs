@@ -88,6 +88,27 @@ async fn controller_may(controller: &Client, pod: &Pod) -> Result<()> {
         .patch(&gang, &dry(), &shrink())
         .await
         .context("the controller shrinks the Gang")?;
+    controller_may_not(&pods, &name).await
+}
+
+/// What a stolen token of the controller would be good for.
+async fn controller_may_not(pods: &Api<Pod>, name: &str) -> Result<()> {
+    let image = json!([{"op": "replace", "path": "/spec/containers/0/image", "value": "example.invalid/evil:1"}]);
+    let image: Patch<()> = Patch::Json(serde_json::from_value(image)?);
+    let changed = pods.patch(name, &dry(), &image).await;
+    refused("the image", changed, "muster-pod-by-controller")?;
+    for (what, metadata) in [
+        ("a label", json!({"labels": {"app": "another"}})),
+        (
+            "an annotation of others",
+            json!({"annotations": {"example.com/x": "1"}}),
+        ),
+        ("a finalizer", json!({"finalizers": ["example.com/x"]})),
+    ] {
+        let patch = Patch::Merge(json!({"metadata": metadata}));
+        let changed = pods.patch(name, &dry(), &patch).await;
+        refused(what, changed, "muster-pod-by-controller")?;
+    }
     Ok(())
 }
 
@@ -275,6 +296,9 @@ impl Attempts<'_> {
         let (gangs, gang) = gang_of_waiting_pod(&self.user.client, &self.namespace()?).await?;
         let shrunk = gangs.patch(&gang, &dry(), &shrink()).await;
         refused("shrinking a Gang", shrunk, "muster-objects")?;
+        let regroup = Patch::Merge(json!({"metadata": {"labels": {keys::GANG: "another"}}}));
+        let regrouped = gangs.patch(&gang, &dry(), &regroup).await;
+        refused("relabelling a Gang", regrouped, "muster-objects")?;
         let suspend = Patch::Merge(json!({"spec": {"suspend": true}}));
         let suspended = gangs.patch(&gang, &dry(), &suspend).await;
         suspended.context("a user suspends a Gang").map(drop)

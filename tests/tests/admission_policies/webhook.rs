@@ -58,7 +58,7 @@ pub(crate) async fn in_every_state(
     let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     let validating: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
     let saved = (
-        take_away(&mutating, "muster").await?,
+        take_away(&mutating, "zz-muster").await?,
         take_away(&validating, "muster").await?,
     );
     let deleted = async {

@@ -114,19 +114,24 @@ affinity:
 system:serviceaccount:{{ .Release.Namespace }}:{{ include "muster.name" . }}-controller
 {{- end }}
 
+{{/* Mutating webhooks are called in the order of the names of their configurations, and one that is not called at first
+     is not called again after a later one. So ours sorts last: a claim that another one adds is seen. */}}
+{{- define "muster.mutatingConfiguration" -}}
+zz-{{ include "muster.name" . }}
+{{- end }}
+
 {{- define "muster.driverUsername" -}}
 system:serviceaccount:{{ .Release.Namespace }}:{{ include "muster.name" . }}-driver
 {{- end }}
 
-{{/* What the policies do with what they find. */}}
-{{- define "muster.validationActions" -}}
-{{- if eq .Values.mode "Enforce" }}[Deny]{{ else }}[Audit]{{ end -}}
-{{- end }}
-
-{{/* Binding of a policy of the same name. Call with (list . "muster-pod-gate" NAMESPACED?): in namespaces that are
-     none of Muster's business the rules on pods do not hold. By the label that only the API server writes. */}}
+{{/* Binding of a policy of the same name. Call with (list . "muster-pod-gate" ABOUT), where ABOUT is one of
+     * "workloads": what users do with their pods. It denies in Enforce and only audits in Observe, and does not hold in
+       namespaces that are none of Muster's business (by the label that only the API server writes).
+     * "muster": Muster's own objects and identities, and who pays. It always denies and holds everywhere: what somebody
+       forges in Observe would count in Enforce. */}}
 {{- define "muster.policyBinding" -}}
 {{- $root := index . 0 }}
+{{- $workloads := eq (index . 2) "workloads" }}
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
 metadata:
@@ -134,8 +139,8 @@ metadata:
   labels: {{- include "muster.labels" $root | nindent 4 }}
 spec:
   policyName: {{ index . 1 }}
-  validationActions: {{ include "muster.validationActions" $root }}
-  {{- if index . 2 }}
+  validationActions: {{ if and $workloads (eq $root.Values.mode "Observe") }}[Audit]{{ else }}[Deny]{{ end }}
+  {{- if $workloads }}
   matchResources:
     namespaceSelector:
       matchExpressions:
@@ -162,6 +167,12 @@ request.userInfo.username == '{{ include "muster.controllerUsername" . }}'
 {{/* CEL: whether every one of these keys is the same in variables old and new. Call with (list "labels" KEYS). */}}
 {{- define "muster.unchanged" -}}
 {{ index . 1 }}.all(k, (k in variables.{{ index . 0 }}) == (k in variables.old_{{ index . 0 }}) && (!(k in variables.{{ index . 0 }}) || variables.{{ index . 0 }}[k] == variables.old_{{ index . 0 }}[k]))
+{{- end }}
+
+{{/* CEL: whether a map is the same as another but for some of its keys. Call with (list "object.spec" "oldObject.spec"
+     "k == 'affinity'"); the last says which keys do not matter. */}}
+{{- define "muster.sameBut" -}}
+({{ index . 0 }}.all(k, {{ index . 2 }} || (k in {{ index . 1 }} && {{ index . 0 }}[k] == {{ index . 1 }}[k])) && {{ index . 1 }}.all(k, {{ index . 2 }} || k in {{ index . 0 }}))
 {{- end }}
 
 {{/* CEL variables: labels and annotations as they are and as they were. */}}

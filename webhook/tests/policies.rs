@@ -1,0 +1,552 @@
+//! The chart's ValidatingAdmissionPolicies, rendered by real Helm, case by case.
+//!
+//! A case is what the API server hands to a policy: the object before and after, and who asks. Those in the suite
+//! `admission_policies` of `tests` meet a real API server; here every clause has a case that it alone refuses.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::LazyLock,
+};
+
+use kube_cel::{
+    KubeCelExt,
+    cel::{Context, Program, Value as Cel, to_value},
+};
+use serde_json::{Value, json};
+
+const CONTROLLER: &str = "system:serviceaccount:muster-system:muster-controller";
+const DRIVER: &str = "system:serviceaccount:muster-system:muster-driver";
+const COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
+const KUBE_CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
+const USER: &str = "somebody";
+
+static ENFORCE: LazyLock<Vec<Value>> = LazyLock::new(|| rendered("Enforce"));
+static OBSERVE: LazyLock<Vec<Value>> = LazyLock::new(|| rendered("Observe"));
+
+/// The objects of the chart.
+fn rendered(mode: &str) -> Vec<Value> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let build = Command::new(root.join("tests/helm/build.sh")).output();
+    let build = build.expect("tests/helm/build.sh runs");
+    let helm = PathBuf::from(String::from_utf8(build.stdout).unwrap().trim()).join("helm");
+    let home = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let chart = Command::new(helm)
+        .args([
+            "template",
+            "muster",
+            "--namespace",
+            "muster-system",
+            "--set",
+        ])
+        .arg(format!("mode={mode}"))
+        .arg(root.join("deploy/helm/muster"))
+        .env("HOME", home)
+        .output()
+        .expect("helm runs");
+    let errors = String::from_utf8_lossy(&chart.stderr);
+    assert!(chart.status.success(), "{errors}");
+    let text = String::from_utf8(chart.stdout).unwrap();
+    text.split("\n---\n")
+        .map(|document| {
+            serde_saphyr::from_str(document).unwrap_or_else(|error| panic!("{error}: {document}"))
+        })
+        .filter(|object: &Value| !object.is_null())
+        .collect()
+}
+
+fn object<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
+    objects
+        .iter()
+        .find(|object| object["kind"] == kind && object["metadata"]["name"] == name)
+        .unwrap_or_else(|| panic!("no {kind} {name}"))
+}
+
+/// A request as a policy sees it.
+#[derive(Clone)]
+struct Request {
+    by: &'static str,
+    node: Option<&'static str>,
+    resource: &'static str,
+    operation: &'static str,
+    old: Value,
+    new: Value,
+}
+
+impl Request {
+    fn update(by: &'static str, resource: &'static str, old: &Value, new: &Value) -> Self {
+        Self {
+            by,
+            node: None,
+            resource,
+            operation: "UPDATE",
+            old: old.clone(),
+            new: new.clone(),
+        }
+    }
+
+    fn context(&self) -> Context<'static> {
+        let extra = self.node.map_or_else(
+            || json!({}),
+            |node| json!({"authentication.kubernetes.io/node-name": [node]}),
+        );
+        let (resource, subresource) = self.resource.split_once('/').unwrap_or((self.resource, ""));
+        let request = json!({
+            "operation": self.operation, "subResource": subresource,
+            "resource": {"group": "", "version": "v1", "resource": resource},
+            "userInfo": {"username": self.by, "groups": [], "extra": extra},
+        });
+        let mut context = Context::default().with_all();
+        for (name, value) in [
+            ("request", &request),
+            ("object", &self.new),
+            ("oldObject", &self.old),
+        ] {
+            context.add_variable_from_value(name, to_value(value).unwrap());
+        }
+        context
+    }
+}
+
+/// Whether the policy lets a request pass, judged as the API server does: an error refuses.
+fn passes(policy: &str, request: &Request) -> bool {
+    let policy = object(&ENFORCE, "ValidatingAdmissionPolicy", policy);
+    let expressions = |field: &str| {
+        let list = policy["spec"][field]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        list.into_iter().map(|item| {
+            // `dyn` is about types that CEL checks beforehand; here nothing is checked beforehand.
+            let expression = item["expression"].as_str().unwrap().replace("dyn(", "(");
+            (
+                item["name"].as_str().unwrap_or_default().to_owned(),
+                expression,
+            )
+        })
+    };
+    let evaluate = |context: &Context<'_>, expression: &str| {
+        Program::compile(expression)
+            .unwrap_or_else(|error| panic!("{error}: {expression}"))
+            .execute(context)
+    };
+    let mut context = request.context();
+    for (name, expression) in expressions("matchConditions") {
+        match evaluate(&context, &expression) {
+            Ok(Cel::Bool(true)) => {}
+            Ok(Cel::Bool(false)) => return true,
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+    let mut variables = BTreeMap::new();
+    for (name, expression) in expressions("variables") {
+        let Ok(value) = evaluate(&context, &expression) else {
+            return false;
+        };
+        variables.insert(name, value);
+        let known: std::collections::HashMap<String, Cel> = variables.clone().into_iter().collect();
+        context.add_variable_from_value("variables", Cel::from(known));
+    }
+    expressions("validations")
+        .all(|(_, expression)| matches!(evaluate(&context, &expression), Ok(Cel::Bool(true))))
+}
+
+fn merged(base: &Value, change: &Value) -> Value {
+    let mut changed = base.clone();
+    json_patch::merge(&mut changed, change);
+    changed
+}
+
+fn gated_pod() -> Value {
+    json!({"metadata": {"name": "p", "namespace": "ml", "labels": {"app": "x"}, "annotations": {"note": "1"}},
+        "spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "2", "memory": "1Gi"}}}],
+            "schedulingGates": [{"name": "muster.dev/admission"}, {"name": "other"}],
+            "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+                {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}]}}}},
+        "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False"}]}})
+}
+
+/// Required node terms.
+fn terms(terms: &Value) -> Value {
+    json!({"spec": {"affinity": {"nodeAffinity":
+        {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}}})
+}
+
+#[test]
+fn the_controller_changes_of_a_pod_what_muster_does_and_nothing_else() {
+    const POLICY: &str = "muster-pod-by-controller";
+    let pod = gated_pod();
+    let pin = json!([{"key": "metadata.name", "operator": "In", "values": ["n1"]}]);
+    let zone = json!([{"key": "zone", "operator": "Exists"}]);
+    for (what, change, allowed) in [
+        ("nothing", json!({}), true),
+        (
+            "our gate",
+            json!({"spec": {"schedulingGates": [{"name": "other"}]}}),
+            true,
+        ),
+        (
+            "all gates",
+            json!({"spec": {"schedulingGates": null}}),
+            false,
+        ),
+        (
+            "a pin",
+            terms(&json!([{"matchExpressions": zone, "matchFields": pin}])),
+            true,
+        ),
+        ("another rule", terms(&json!([{"matchFields": pin}])), false),
+        (
+            "one more term",
+            terms(&json!([{"matchExpressions": zone}, {"matchFields": pin}])),
+            false,
+        ),
+        ("no affinity", json!({"spec": {"affinity": null}}), false),
+        (
+            "pod affinity",
+            json!({"spec": {"affinity": {"podAffinity": {}}}}),
+            false,
+        ),
+        (
+            "our annotation",
+            json!({"metadata": {"annotations": {"muster.dev/rank": "0"}}}),
+            true,
+        ),
+        (
+            "another annotation",
+            json!({"metadata": {"annotations": {"note": "2"}}}),
+            false,
+        ),
+        (
+            "an annotation less",
+            json!({"metadata": {"annotations": {"note": null}}}),
+            false,
+        ),
+        (
+            "a label",
+            json!({"metadata": {"labels": {"app": "y"}}}),
+            false,
+        ),
+        (
+            "a finalizer",
+            json!({"metadata": {"finalizers": ["x/y"]}}),
+            false,
+        ),
+        (
+            "an owner",
+            json!({"metadata": {"ownerReferences": [{"kind": "Job"}]}}),
+            false,
+        ),
+        (
+            "the image",
+            json!({"spec": {"containers": [{"name": "c", "image": "evil"}]}}),
+            false,
+        ),
+        (
+            "a toleration",
+            json!({"spec": {"tolerations": [{"operator": "Exists"}]}}),
+            false,
+        ),
+        (
+            "the deadline",
+            json!({"spec": {"activeDeadlineSeconds": 1}}),
+            false,
+        ),
+    ] {
+        let new = merged(&pod, &change);
+        for resource in [
+            "pods",
+            "pods/status",
+            "pods/resize",
+            "pods/ephemeralcontainers",
+        ] {
+            let by = |user| passes(POLICY, &Request::update(user, resource, &pod, &new));
+            assert_eq!(by(CONTROLLER), allowed, "{what} by {resource}");
+            assert!(by(USER), "{what}: it is about the controller alone");
+        }
+    }
+    let mut bare = pod.clone();
+    bare["spec"].as_object_mut().unwrap().remove("affinity");
+    for (added, allowed) in [
+        (json!([{"matchFields": pin}]), true),
+        (json!([{"matchExpressions": zone}]), false),
+    ] {
+        let new = merged(&bare, &terms(&added));
+        let request = Request::update(CONTROLLER, "pods", &bare, &new);
+        assert_eq!(passes(POLICY, &request), allowed, "{added}");
+    }
+}
+
+#[test]
+fn of_a_pods_status_the_controller_writes_the_condition_disruption_target() {
+    let pod = gated_pod();
+    let scheduled = json!({"type": "PodScheduled", "status": "False"});
+    let target = json!({"type": "DisruptionTarget", "status": "True"});
+    for (status, allowed) in [
+        (json!({"conditions": [scheduled, target]}), true),
+        (json!({"conditions": [target]}), false),
+        (
+            json!({"conditions": [scheduled, {"type": "Ready", "status": "True"}]}),
+            false,
+        ),
+        (json!({"phase": "Failed"}), false),
+    ] {
+        let new = merged(&pod, &json!({"status": status}));
+        let request = Request::update(CONTROLLER, "pods/status", &pod, &new);
+        assert_eq!(
+            passes("muster-pod-by-controller", &request),
+            allowed,
+            "{status}"
+        );
+    }
+}
+
+#[test]
+fn a_pod_of_an_admitted_gang_is_not_resized_upwards() {
+    let gang = json!({"metadata": {"annotations": {"muster.dev/gang-name": "g"}}});
+    let pod = merged(&gated_pod(), &gang);
+    for (requests, allowed) in [
+        (json!({"cpu": "2", "memory": "1Gi"}), true),
+        (json!({"cpu": "1500m", "memory": "512Mi"}), true),
+        (json!({"cpu": "2001m", "memory": "1Gi"}), false),
+        (json!({"cpu": "2", "memory": "1025Mi"}), false),
+        (
+            json!({"cpu": "2", "memory": "1Gi", "nvidia.com/gpu": "1"}),
+            false,
+        ),
+    ] {
+        let resized = |pod: &Value| {
+            let mut new = pod.clone();
+            new["spec"]["containers"][0]["resources"]["requests"] = requests.clone();
+            passes(
+                "muster-pod-resized",
+                &Request::update(USER, "pods/resize", pod, &new),
+            )
+        };
+        assert_eq!(resized(&pod), allowed, "{requests}");
+        assert!(resized(&gated_pod()), "a pod of nobody's gang");
+    }
+}
+
+#[test]
+fn a_driver_writes_the_slices_and_permits_of_its_own_node_only() {
+    let slice = |node: &str, pool: &str, driver: &str| {
+        json!({"metadata": {"name": "s"}, "spec": {"nodeName": node, "driver": driver,
+            "pool": {"name": pool, "generation": 1_000_000_000, "resourceSliceCount": 1}}})
+    };
+    let own = slice("a", "a", "gpu.muster.dev");
+    let for_all = json!({"metadata": {"name": "s"}, "spec": {"allNodes": true, "driver": "gpu.muster.dev",
+        "pool": {"name": "a"}}});
+    for (what, written, allowed) in [
+        ("its own", own.clone(), true),
+        (
+            "another node's pool",
+            slice("a", "b", "gpu.muster.dev"),
+            false,
+        ),
+        ("another node", slice("b", "b", "gpu.muster.dev"), false),
+        (
+            "its pool on another node",
+            slice("b", "a", "gpu.muster.dev"),
+            false,
+        ),
+        ("another driver's", slice("a", "a", "gpu.nvidia.com"), false),
+        ("one of all nodes", for_all, false),
+    ] {
+        for (operation, old, new) in [
+            ("CREATE", Value::Null, written.clone()),
+            ("UPDATE", own.clone(), written.clone()),
+            ("UPDATE", written.clone(), own.clone()),
+            ("DELETE", written.clone(), Value::Null),
+        ] {
+            let request = |by, node| Request {
+                by,
+                node,
+                resource: "resourceslices",
+                operation,
+                old: old.clone(),
+                new: new.clone(),
+            };
+            let passes = |by, node| passes("muster-node", &request(by, node));
+            assert_eq!(passes(DRIVER, Some("a")), allowed, "{operation} {what}");
+            assert!(!passes(DRIVER, None), "a token that names no node");
+            assert!(passes(USER, None), "of others RBAC decides");
+        }
+    }
+    let node_devices = json!({"metadata": {"name": "a"}, "spec": {}, "status": {}});
+    for (by, node, allowed) in [
+        (DRIVER, Some("a"), true),
+        (DRIVER, Some("b"), false),
+        (DRIVER, None, false),
+        (CONTROLLER, None, true),
+        (USER, None, false),
+    ] {
+        let mut request = Request::update(by, "nodedevices/status", &node_devices, &node_devices);
+        request.node = node;
+        assert_eq!(passes("muster-node", &request), allowed, "{by} {node:?}");
+    }
+}
+
+#[test]
+fn of_musters_objects_users_change_suspend_and_tier_and_collectors_the_metadata() {
+    let gang = json!({"apiVersion": "muster.dev/v1alpha1", "kind": "Gang",
+        "metadata": {"name": "g", "labels": {"muster.dev/gang": "x", "app": "y"}, "finalizers": ["orphan"],
+            "ownerReferences": [{"kind": "Job", "uid": "1"}]},
+        "spec": {"size": 2, "tier": "standard"}});
+    // What is written, and whom the policy lets: anybody whom RBAC lets, the garbage collector.
+    for (what, change, user, collector) in [
+        ("nothing", json!({}), true, true),
+        (
+            "bookkeeping",
+            json!({"metadata": {"resourceVersion": "2", "managedFields": []}}),
+            true,
+            true,
+        ),
+        ("suspend", json!({"spec": {"suspend": true}}), true, true),
+        ("tier", json!({"spec": {"tier": "critical"}}), true, true),
+        (
+            "a label of the user's own",
+            json!({"metadata": {"labels": {"app": "z"}}}),
+            true,
+            true,
+        ),
+        (
+            "the group",
+            json!({"metadata": {"labels": {"muster.dev/gang": "other"}}}),
+            false,
+            true,
+        ),
+        (
+            "the group, taken",
+            json!({"metadata": {"labels": {"muster.dev/gang": null}}}),
+            false,
+            true,
+        ),
+        (
+            "our annotation",
+            json!({"metadata": {"annotations": {"muster.dev/x": "1"}}}),
+            false,
+            true,
+        ),
+        (
+            "the owner",
+            json!({"metadata": {"ownerReferences": null}}),
+            false,
+            true,
+        ),
+        (
+            "the finalizer",
+            json!({"metadata": {"finalizers": null}}),
+            false,
+            true,
+        ),
+        ("the size", json!({"spec": {"size": 1}}), false, false),
+        ("a status", json!({"status": {"attempt": 7}}), false, false),
+    ] {
+        let new = merged(&gang, &change);
+        let by = |user| {
+            // The API server takes a status by its subresource only.
+            let of_status = change.get("status").is_some();
+            let resource = if of_status { "gangs/status" } else { "gangs" };
+            passes(
+                "muster-objects",
+                &Request::update(user, resource, &gang, &new),
+            )
+        };
+        assert_eq!(by(USER), user, "{what} by a user");
+        assert_eq!(by(COLLECTOR), collector, "{what} by the collector");
+        assert_eq!(
+            by(KUBE_CONTROLLER_MANAGER),
+            collector,
+            "{what} by its other name"
+        );
+        assert!(by(CONTROLLER), "{what} by the controller");
+    }
+    for resource in ["ledgers", "nodedevices", "queues"] {
+        let object = json!({"kind": "x", "metadata": {"name": "n"}, "spec": {"suspend": false}});
+        let migrated = merged(&object, &json!({"metadata": {"resourceVersion": "2"}}));
+        let changed = merged(&object, &json!({"spec": {"suspend": true}}));
+        for (what, new, allowed) in [("migrated", migrated, true), ("changed", changed, false)] {
+            let request = Request::update(USER, resource, &object, &new);
+            assert_eq!(
+                passes("muster-objects", &request),
+                allowed,
+                "{resource} {what}"
+            );
+        }
+        let mut made = Request::update(COLLECTOR, resource, &Value::Null, &object);
+        made.operation = "CREATE";
+        assert!(!passes("muster-objects", &made), "{resource} made");
+    }
+}
+
+#[test]
+fn in_observe_only_what_is_about_workloads_is_audited_and_in_enforce_nothing() {
+    let workloads = [
+        "muster-binding",
+        "muster-pod-created",
+        "muster-pod-decided",
+        "muster-pod-declared",
+        "muster-pod-gate",
+        "muster-pod-resized",
+    ];
+    for (objects, of_workloads) in [(&*ENFORCE, "Deny"), (&*OBSERVE, "Audit")] {
+        let mut policies = 0;
+        for policy in objects {
+            if policy["kind"] != "ValidatingAdmissionPolicy" {
+                continue;
+            }
+            policies += 1;
+            let name = policy["metadata"]["name"].as_str().unwrap();
+            let binding = object(objects, "ValidatingAdmissionPolicyBinding", name);
+            let expected = if workloads.contains(&name) {
+                of_workloads
+            } else {
+                "Deny"
+            };
+            assert_eq!(
+                binding["spec"]["validationActions"],
+                json!([expected]),
+                "{name}"
+            );
+        }
+        assert_eq!(policies, workloads.len() + 4);
+    }
+}
+
+#[test]
+fn the_controller_cannot_delete_what_is_charged_and_permitted() {
+    let role = object(&ENFORCE, "ClusterRole", "muster-controller");
+    for rule in role["rules"].as_array().unwrap() {
+        let names = |field: &str, name: &str| {
+            let list = rule[field].as_array().unwrap();
+            list.iter().any(|item| item == name)
+        };
+        for resource in ["ledgers", "nodedevices"] {
+            assert!(
+                !(names("resources", resource) && names("verbs", "delete")),
+                "{rule}"
+            );
+        }
+    }
+}
+
+/// Mutating webhooks are called in the order of these names, once, and again only those that were called.
+#[test]
+fn the_mutating_webhook_sees_what_others_add_and_is_called_again() {
+    let webhooks = object(&ENFORCE, "MutatingWebhookConfiguration", "zz-muster");
+    let pods = &webhooks["webhooks"][0];
+    assert_eq!(pods["reinvocationPolicy"], "IfNeeded");
+    let role = object(&ENFORCE, "ClusterRole", "muster-controller").to_string();
+    let controller = object(&ENFORCE, "Deployment", "muster-controller").to_string();
+    assert!(role.contains("zz-muster"), "its CA bundle can be written");
+    assert!(controller.contains("--mutating-webhook-configuration=zz-muster"));
+}
