@@ -438,6 +438,17 @@ impl Cluster {
         self.indexes.borrow_mut().clear();
     }
 
+    /// The most answers that an index remembers by kind and free devices.
+    #[cfg(test)]
+    pub(super) fn most_remembered(&self) -> usize {
+        let indexes = self.indexes.borrow();
+        indexes
+            .iter()
+            .map(CapacityIndex::remembered)
+            .max()
+            .unwrap_or(0)
+    }
+
     /// How many indexes are kept.
     #[cfg(test)]
     pub(super) fn indexes(&self) -> usize {
