@@ -208,8 +208,8 @@ fn the_admission_names_the_narrowest_domain() {
             ("s2/l1", "d:8"),
         ]));
         submit(&mut state, [gang("g", "research", pods, 8)]);
-        let decisions = state.decide(NOW);
-        let admission = admissions(&decisions)[0];
+        let decisions = decide(&mut state);
+        let admission = &decisions.admissions[0];
         assert_eq!(
             admission.level.as_ref().map(ToString::to_string).as_deref(),
             level
@@ -230,8 +230,8 @@ fn without_a_topology_all_nodes_are_one_flat_set() {
             requiring("leaf", gang("h", "research", 1, 8)),
         ],
     );
-    let decisions = state.decide(NOW);
-    let admission = admissions(&decisions)[0];
+    let decisions = decide(&mut state);
+    let admission = &decisions.admissions[0];
     assert_eq!(
         (admission.topology.clone(), admission.level.clone()),
         (None, None)
@@ -246,7 +246,7 @@ fn without_a_topology_all_nodes_are_one_flat_set() {
 fn a_level_that_the_topology_does_not_have_is_named() {
     let mut state = open_state(cluster(&[("s1/l1", "a:8")]));
     submit(&mut state, [requiring("rack", gang("g", "research", 1, 1))]);
-    state.decide(NOW);
+    decide(&mut state);
     let why = why(&state, "g");
     let Why::PlacementImpossible {
         level, excluded, ..
@@ -268,7 +268,7 @@ fn a_node_outside_the_topology_takes_no_gang_that_requires_a_level() {
         &mut state,
         [requiring("spine", gang("g", "research", 1, 8))],
     );
-    state.decide(NOW);
+    decide(&mut state);
     assert!(matches!(why(&state, "g"), Why::PlacementImpossible { .. }));
     assert_eq!(
         nodes_of(&mut state, gang("h", "research", 1, 8)),
@@ -353,7 +353,7 @@ fn cpu_memory_pods_and_what_runs_there_count() {
         narrow(&mut nodes[0]);
         let mut state = open_state(nodes);
         submit(&mut state, [gang("g", "research", 1, 1)]);
-        state.decide(NOW);
+        decide(&mut state);
         let (Why::Placement { excluded, .. } | Why::PlacementImpossible { excluded, .. }) =
             why(&state, "g")
         else {
@@ -369,7 +369,7 @@ fn what_blocks_a_node_passes_and_what_a_pod_says_does_not() {
     nodes[0].block = Some(NodeBlock::Cordoned);
     let mut state = open_state(nodes.clone());
     submit(&mut state, [gang("g", "research", 1, 8)]);
-    state.decide(NOW);
+    decide(&mut state);
     assert!(matches!(
         why(&state, "g"),
         Why::Placement {
@@ -381,12 +381,12 @@ fn what_blocks_a_node_passes_and_what_a_pod_says_does_not() {
 
     nodes[0].block = None;
     state.apply(Update::Node(nodes[0].clone()));
-    assert_eq!(admitted(&state.decide(NOW)), ["g"]);
+    assert_eq!(admitted(&decide(&mut state)), ["g"]);
 
     let mut elsewhere = gang("h", "research", 1, 1);
     elsewhere.pods[0].filter = NodeFilterId(7);
     submit(&mut state, [elsewhere]);
-    state.decide(NOW);
+    decide(&mut state);
     let Why::PlacementImpossible { excluded, .. } = why(&state, "h") else {
         panic!("a filter that no node passes");
     };
@@ -402,8 +402,8 @@ fn a_claim_that_pods_share_is_granted_once_on_one_node() {
     let pods = (0..3).map(|rank| pod(&format!("p{rank}"), vec![shared.clone()]));
     let mut state = open_state(cluster(&[("s1/l1", "a:4 b:4")]));
     submit(&mut state, [gang_of("g", "research", pods.collect())]);
-    let decisions = state.decide(NOW);
-    let admission = admissions(&decisions)[0];
+    let decisions = decide(&mut state);
+    let admission = &decisions.admissions[0];
     assert!(
         admission
             .pods
@@ -513,8 +513,8 @@ fn once_the_first_is_allocated_the_second_may_come() {
         vec![pod("first", vec![select("x", 0, 1)])],
     );
     submit(&mut state, [first.clone()]);
-    let decisions = state.decide(NOW);
-    let mut held = holds_of(&first, admissions(&decisions)[0]);
+    let decisions = decide(&mut state);
+    let mut held = holds_of(&first, &decisions.admissions[0]);
     held[0].claims[0].devices = Some(vec![device(0).name]);
     state.apply(Update::Hold(held.remove(0)));
     let second = gang_of(
@@ -532,7 +532,7 @@ fn a_hold_of_unknown_devices_blocks_its_node() {
     unknown.claims[0].devices = None;
     state.apply(Update::Hold(unknown));
     submit(&mut state, [gang("g", "research", 1, 1)]);
-    state.decide(NOW);
+    decide(&mut state);
     let Why::Placement { excluded, .. } = why(&state, "g") else {
         panic!()
     };
@@ -545,7 +545,7 @@ fn devices_that_the_api_server_calls_allocated_are_taken() {
     nodes[0].devices[0].allocated_to = Some("somebody".into());
     let mut state = open_state(nodes);
     submit(&mut state, [gang("g", "research", 1, 2)]);
-    state.decide(NOW);
+    decide(&mut state);
     assert!(matches!(why(&state, "g"), Why::Placement { .. }));
 }
 

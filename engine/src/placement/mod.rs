@@ -41,7 +41,7 @@ mod tree;
 mod version;
 
 pub(crate) use cluster::{Cluster, NodeChange, View};
-pub(crate) use demand::{Demand, Signature, UnitClaim, claims_of};
+pub(crate) use demand::{Demand, Signature, claims_of};
 pub(crate) use effort::Effort;
 pub(crate) use explain::explain;
 pub(crate) use inventory::DeviceCharge;
