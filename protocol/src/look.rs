@@ -51,7 +51,7 @@ impl Machine {
     /// Notes what a change touches, while the index still shows what was before it.
     pub(crate) fn note_change(&mut self, change: &Change) {
         match change {
-            Change::Listed(_, _) => {
+            Change::Listed(_, _) | Change::ListedKeys(_, _) => {
                 self.flights.saw_all();
                 self.agenda.everything();
             }

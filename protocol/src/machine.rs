@@ -182,7 +182,7 @@ impl Machine {
         if self.takeover.leading_epoch().is_none() || self.check_ledger.is_some() {
             return Some(now + 1);
         }
-        if !self.agenda.is_idle() || self.flights.has_moved() {
+        if !self.agenda.is_idle() || self.flights.has_moved() || self.feed.has_unexplained() {
             return Some(now);
         }
         let due = [
@@ -310,8 +310,9 @@ impl Machine {
         }
         self.take_engine_updates(now);
         let wall = engine::Timestamp(now.wall.as_second());
-        let (admissions, explained) = self.feed.decide(&self.index, wall);
-        for gang in explained {
+        let budget = admit::budget(self.context(epoch, now, &wake));
+        let admissions = self.feed.decide(wall, &budget);
+        for gang in self.feed.explain(&self.index) {
             self.note_gang_by_uid(&gang);
         }
         let context = self.context(epoch, now, &wake);

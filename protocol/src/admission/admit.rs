@@ -9,6 +9,15 @@ use crate::{
 };
 use muster_cluster::formed::PendingReason;
 
+/// Bytes of the shortest intent, without its pods, claims and nodes.
+const LEAST_INTENT_BYTES: usize = 128;
+/// Bytes of a pod in an intent: its UID, which has 36 characters in a real cluster, is one of them.
+const LEAST_POD_BYTES: usize = 8;
+/// Bytes of a claim in an intent: claims are named by a digest.
+const LEAST_CLAIM_BYTES: usize = 1;
+/// Bytes of a run of ranks on a node in an intent.
+const LEAST_NODE_BYTES: usize = 32;
+
 /// The commit: what is settled leaves the Ledger, what was decided enters it.
 #[derive(Debug, Default)]
 pub(crate) struct Commit {
@@ -99,6 +108,28 @@ pub(crate) fn commit(
             });
     }
     commit
+}
+
+/// The room of the next commit, in what the engine counts. It knows no bytes: each number alone is what would fill the
+/// room at the least that one such thing takes, so what the engine admits may still not fit. Then [`commit`] keeps the
+/// order and leaves out what is too much.
+pub(crate) fn budget(context: PollContext<'_>) -> engine::Budget {
+    let limit = context.config.ledger_bytes;
+    let used = context.index.ledger().map_or(0, |ledger| {
+        let standing = ledger.spec.intents.iter();
+        let standing = standing.filter(|intent| !context.views.is_settled(&gang_key(intent)));
+        standing.map(|intent| bytes(intent) + 1).sum()
+    });
+    let room = |bytes: usize| engine::decision::CommitRoom {
+        gangs: bytes / LEAST_INTENT_BYTES,
+        pods: bytes / LEAST_POD_BYTES,
+        claims: bytes / LEAST_CLAIM_BYTES,
+        nodes: bytes / LEAST_NODE_BYTES,
+    };
+    engine::Budget {
+        left: room(limit.saturating_sub(used)),
+        empty: room(limit),
+    }
 }
 
 fn too_large(plan: &Plan, own: usize, limit: usize) -> PendingReason {

@@ -17,6 +17,9 @@ use muster_cluster::{
 /// Why gangs wait as the engine, or the commit, says, by UID of the Gang.
 pub(crate) type Explanations = BTreeMap<String, PendingReason>;
 
+/// Gangs that are explained in one poll.
+const EXPLAINED_AT_ONCE: usize = 32;
+
 /// The engine, and what it was told: only differences are.
 #[derive(Debug)]
 pub(crate) struct Feed {
@@ -31,8 +34,10 @@ pub(crate) struct Feed {
     too_large: BTreeMap<engine::GangUid, i64>,
     /// Admissions of the commit that is under way.
     committing: Vec<engine::GangUid>,
-    /// Whether the engine was told anything since it decided last.
+    /// Whether the engine was told anything since it decided last, or had more to decide than there was room for.
     has_news: bool,
+    /// Gangs that may wait for another reason than was noted.
+    unexplained: BTreeSet<engine::GangUid>,
     /// An admission waits for room in the Ledger: nothing is decided before it has another content.
     is_ledger_full: bool,
 }
@@ -49,6 +54,7 @@ impl Feed {
             too_large: BTreeMap::new(),
             committing: Vec::new(),
             has_news: true,
+            unexplained: BTreeSet::new(),
             is_ledger_full: false,
         }
     }
@@ -73,6 +79,7 @@ impl Feed {
     /// A Gang is gone.
     pub(crate) fn forget(&mut self, gang_uid: &str) {
         self.explanations.remove(gang_uid);
+        self.unexplained.remove(&gang_uid.into());
         self.too_large.remove(&gang_uid.into());
     }
 
@@ -118,29 +125,47 @@ impl Feed {
         void
     }
 
-    /// Lets the engine decide, if there is anything new. Returns what is to be admitted, in order, and the Gangs with
-    /// another reason, by UID.
+    /// Lets the engine decide, if there is anything new. Returns what is to be admitted, in order.
     pub(crate) fn decide(
         &mut self,
-        index: &Index,
         now: engine::Timestamp,
-    ) -> (Vec<engine::Admission>, Vec<engine::GangUid>) {
-        let (mut admissions, mut explained) = (Vec::new(), Vec::new());
+        budget: &engine::Budget,
+    ) -> Vec<engine::Admission> {
         if self.is_ledger_full || !std::mem::take(&mut self.has_news) {
-            return (admissions, explained);
+            return Vec::new();
         }
-        for decision in self.engine.decide(now) {
-            match decision {
-                engine::Decision::Admit(admission) => admissions.push(admission),
-                engine::Decision::Explain(explanation) => {
-                    let gang = explanation.gang.clone();
-                    if self.note_explanation(index, &explanation) {
-                        explained.push(gang);
-                    }
-                }
+        let decisions = self.engine.decide(now, budget);
+        self.has_news = decisions.exhausted;
+        self.unexplained.extend(decisions.reasons_changed.gangs);
+        for team in &decisions.reasons_changed.teams {
+            let waiting = self.engine.queue(team).map(|gang| gang.uid.clone());
+            self.unexplained.extend(waiting);
+        }
+        let too_large = decisions.too_large.into_iter().map(|gang| gang.gang);
+        self.unexplained.extend(too_large);
+        decisions.admissions
+    }
+
+    /// Asks the engine why gangs wait, of those whose reason may be another one: a bounded number at a time, because each
+    /// costs up to two looks for a placement. Returns the Gangs with another reason, by UID.
+    pub(crate) fn explain(&mut self, index: &Index) -> Vec<engine::GangUid> {
+        let mut explained = Vec::new();
+        for _ in 0..EXPLAINED_AT_ONCE {
+            let Some(gang) = self.unexplained.pop_first() else {
+                break;
+            };
+            if let Some(explanation) = self.engine.explain(&gang)
+                && self.note_explanation(index, &explanation)
+            {
+                explained.push(gang);
             }
         }
-        (admissions, explained)
+        explained
+    }
+
+    /// Whether gangs are left to be explained.
+    pub(crate) fn has_unexplained(&self) -> bool {
+        !self.unexplained.is_empty()
     }
 
     /// Keeps an explanation; whether it is another one than before.

@@ -278,6 +278,7 @@ fn status(change: impl FnOnce(&mut GangStatus)) -> ApiRequest {
         uid: "uid".to_owned(),
         resource_version: "1".to_owned(),
         status: Box::new(status),
+        tells: false,
     }
 }
 
@@ -374,6 +375,7 @@ fn every_write_has_its_place() {
             ApiRequest::DeleteGang {
                 key: key(Kind::Gang, "old"),
                 uid: "u".to_owned(),
+                resource_version: "1".to_owned(),
             },
             Lane::Queue,
             "vision",

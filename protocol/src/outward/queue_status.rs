@@ -157,7 +157,7 @@ impl Queues {
         let name = team.into();
         let limits: Vec<QueueLimit> = engine.usage(&name).iter().map(limit).collect();
         let (admitted_gangs, pending_gangs) = self.counts.get(team).copied().unwrap_or_default();
-        let mut waiting = pending(context, &engine.queue(&name));
+        let mut waiting = pending(context, engine.queue(&name));
         let statuses = self.namespaces.of(team).filter_map(|namespace| {
             let status = QueueStatus {
                 limits: limits.clone(),
@@ -205,7 +205,7 @@ fn removal(context: PollContext<'_>, key: &NamespacedName) -> Option<ApiRequest>
 /// The first waiting gangs of each namespace, in the order of the Team's queue, each with its place in that.
 fn pending<'a>(
     context: PollContext<'a>,
-    waiting: &[&engine::Gang],
+    waiting: impl Iterator<Item = &'a engine::Gang>,
 ) -> BTreeMap<&'a str, Vec<PendingGang>> {
     let mut listed: BTreeMap<&str, Vec<PendingGang>> = BTreeMap::new();
     for (place, gang) in (1_i64..).zip(waiting) {
