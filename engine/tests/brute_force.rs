@@ -274,7 +274,7 @@ fn state_of(before: &[Small], nodes: &[Small]) -> State {
             gang("nor", "research", 90, 2),
         ],
     );
-    state.decide(NOW);
+    decide(&mut state);
     for gang in ["never", "nor"] {
         state.apply(Update::NotWaiting(gang.into()));
         state.undo(&gang.into());
@@ -306,8 +306,8 @@ proptest! {
             LevelName::from(LEVELS.get(level).copied().unwrap_or("node"))
         });
         state.apply(Update::Waiting(gang));
-        let decisions = state.decide(NOW);
-        let admission = admissions(&decisions).into_iter().next();
+        let decisions = decide(&mut state);
+        let admission = decisions.admissions.first();
         let level = admission.map(|admission| {
             let level = admission.level.as_ref();
             level.map_or(EVERYWHERE, LevelName::as_str)

@@ -618,7 +618,7 @@ fn what_a_node_lists_besides_cores_and_memory_is_counted() {
         nodes[1].used.others.insert(resource.into(), 1);
         let mut state = open_state(nodes);
         submit(&mut state, [whole]);
-        state.decide(NOW);
+        decide(&mut state);
         let Why::Placement { excluded, .. } = why(&state, "g") else {
             panic!("{resource}");
         };
@@ -645,7 +645,7 @@ fn pods_that_bind_the_same_host_port_go_to_different_nodes() {
     taken[0].used.host_ports.insert(port);
     let mut state = open_state(taken);
     submit(&mut state, [with_port]);
-    state.decide(NOW);
+    decide(&mut state);
     let Why::Placement { excluded, .. } = why(&state, "g") else {
         panic!("{:?}", why(&state, "g"));
     };

@@ -14,7 +14,7 @@ use super::{
 use crate::{model::PodResources, names::LevelName};
 
 /// Most nodes, and most units, among which the largest part of a gang is searched exhaustively.
-const EXHAUSTIVE: usize = 16;
+pub(super) const EXHAUSTIVE: usize = 16;
 
 /// How many times that search may try a unit on a node, about ten milliseconds.
 const EXHAUSTIVE_TRIES: u64 = 20_000;

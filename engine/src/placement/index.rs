@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// Most answers that are remembered by kind and free devices.
-const MOST_REMEMBERED: usize = 4096;
+pub(super) const MOST_REMEMBERED: usize = 4096;
 
 /// What an index is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -424,6 +424,12 @@ impl CapacityIndex {
             label,
             id,
         }
+    }
+
+    /// How many answers are remembered by kind and free devices.
+    #[cfg(test)]
+    pub(super) fn remembered(&self) -> usize {
+        self.remembered.len()
     }
 
     /// The nodes or domains of a width in the order of their ranks, without those that cannot hold so many units.

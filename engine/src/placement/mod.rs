@@ -136,10 +136,6 @@ pub(crate) fn plan(
 }
 
 /// Whether there is a place, without saying where: for a gang of equal pods much cheaper than [`plan`].
-#[allow(
-    dead_code,
-    reason = "the queue asks this as soon as its decisions work by change"
-)]
 pub(crate) fn fits(
     cluster: &Cluster,
     view: &View,
@@ -159,10 +155,6 @@ pub(crate) fn fits(
 
 /// Whether there is a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(
-    dead_code,
-    reason = "the queue asks this as soon as its decisions work by change"
-)]
 pub(crate) enum Fits {
     Yes,
     No,
@@ -172,10 +164,6 @@ pub(crate) enum Fits {
 
 /// The same as [`plan`] as things are now, for a gang that got [`Verdict::NoPlace`] at an earlier moment: only
 /// domains in which something came free since then are looked at.
-#[allow(
-    dead_code,
-    reason = "the queue asks this as soon as its decisions work by change"
-)]
 pub(crate) fn plan_since(
     cluster: &Cluster,
     request: &Request<'_>,
@@ -206,10 +194,6 @@ pub(crate) fn plan_since(
 
 /// Whether a gang that got [`Verdict::NoPlace`] as things were at an earlier moment may have a place now. It costs what came
 /// free since then. `false` is certain, `true` is worth a look.
-#[allow(
-    dead_code,
-    reason = "the queue asks this as soon as its decisions work by change"
-)]
 pub(crate) fn may_fit_since(cluster: &Cluster, request: &Request<'_>, refused: Refusal) -> bool {
     if cluster.topologies_changed_since(refused.as_of) {
         return true;

@@ -18,7 +18,7 @@ use super::{
 use crate::names::NodeFilterId;
 
 /// Most units of a gang that is searched exhaustively.
-const EXHAUSTIVE_UNITS: usize = 64;
+pub(super) const EXHAUSTIVE_UNITS: usize = 64;
 
 /// Steps of effort that it takes to put a unit on a node.
 const STEPS_PER_UNIT: u64 = 8;

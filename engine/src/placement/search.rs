@@ -407,14 +407,15 @@ impl<'a> Search<'a> {
                 continue;
             }
             while !tied.is_empty() {
+                if packings == MOST_PACKINGS {
+                    progress.effort.stop();
+                    return None;
+                }
                 let best = tied.swap_remove(self.best(&tied, width));
                 if let Some(packed) = self.pack(progress, area(width, best.id)) {
                     return Some(packed);
                 }
                 packings += 1;
-                if packings >= MOST_PACKINGS {
-                    progress.effort.stop();
-                }
                 if progress.effort.is_spent() {
                     return None;
                 }
