@@ -1,5 +1,12 @@
 //! A leader of a fake cluster, from its lease to its first decision.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test or a benchmark that cannot go on ends"
+)]
+
 use std::time::Duration;
 
 use axum::http::Uri;

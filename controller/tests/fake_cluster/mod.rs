@@ -4,6 +4,13 @@
 //! with its compare-and-swap. Nothing is kept but the Ledger, so that the memory of the process is the controller's.
 //! Writes to anything else are noted and never answered: what is measured and tested ends with the first decision.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test or a benchmark that cannot go on ends"
+)]
+
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
