@@ -163,7 +163,7 @@ pub(super) fn take_over<K: StandIn>(kind: Kind, decoded: Decoded<K>) -> Taken<K>
         .filter(|missing| rule.misses(&missing.path))
         .collect();
     match object {
-        Some(object) if missed.is_empty() => return Taken::Whole(object),
+        Some(object) if missed.is_empty() => Taken::Whole(object),
         object => {
             tracing::error!(
                 ?kind,
