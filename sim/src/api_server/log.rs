@@ -68,6 +68,14 @@ impl Log {
         Place { kind, next }
     }
 
+    pub(super) fn from(&self, place: Place) -> impl Iterator<Item = &Event> {
+        let events = self.events.get(&place.kind);
+        events
+            .and_then(|events| events.get(place.next..))
+            .unwrap_or_default()
+            .iter()
+    }
+
     pub(super) fn at(&self, place: Place) -> Option<&Event> {
         self.events.get(&place.kind)?.get(place.next)
     }

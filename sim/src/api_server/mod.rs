@@ -1,7 +1,8 @@
 //! A fake API server: objects of the real types, and what the protocols rely on.
 //!
 //! * every change raises one **resourceVersion** for all kinds, and a write that changes nothing none;
-//! * `metadata.generation` is raised by a change of the spec only, and a status has a write of its own;
+//! * `metadata.generation` is raised by a change of the spec and by a deletion that has to wait, and a status has a
+//!   write of its own;
 //! * a precondition (UID, resourceVersion) that does not hold fails the write with a conflict;
 //! * a **finalizer** keeps a deleted object until it is taken; a bound pod stays until its kubelet lets go;
 //! * a **watch** is a place in the log of one kind: who reads it slowly, lags.
@@ -191,6 +192,7 @@ impl ApiServer {
         self.delete_with_grace(key, precondition, 0)
     }
 
+    // As Kubernetes does, a deletion that only marks the object raises its generation.
     fn delete_with_grace(
         &mut self,
         key: &ObjectKey,
@@ -206,7 +208,10 @@ impl ApiServer {
         if metadata.deletion_timestamp.is_some() && !is_shorter {
             return Ok(());
         }
-        metadata.deletion_timestamp.get_or_insert(Time(now));
+        if metadata.deletion_timestamp.is_none() {
+            metadata.deletion_timestamp = Some(Time(now));
+            metadata.generation = metadata.generation.map(|generation| generation + 1);
+        }
         metadata.deletion_grace_period_seconds = Some(grace_seconds);
         self.store(key.clone(), object);
         Ok(())
@@ -252,6 +257,11 @@ impl ApiServer {
     /// A watch of a kind that begins now.
     pub fn watch(&self, kind: Kind) -> Place {
         self.log.end(kind)
+    }
+
+    /// All that a watch has yet to be told.
+    pub fn events_from(&self, place: Place) -> impl Iterator<Item = &Event> {
+        self.log.from(place)
     }
 
     /// What a watch has next; `None` if it is up to date.

@@ -5,6 +5,7 @@
 //! pods ended before others began is cleaned up. What never gets
 //! anywhere for ten minutes its user deletes: eviction is not built yet, and a real user would not wait for ever.
 
+mod obstacle;
 mod submission;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,10 @@ pub struct Owners {
     /// Since when a pod has been let go or admitted and does not run, by its UID.
     stuck: BTreeMap<String, u64>,
     made: u64,
+    healed: bool,
+    given_up: BTreeMap<String, u64>,
+    /// A pod that was given up although nothing goes wrong any more, and what kept it.
+    stranded: Option<String>,
 }
 
 /// A step of an owner.
@@ -65,6 +70,9 @@ impl Owners {
             gangs: gangs.collect(),
             stuck: BTreeMap::new(),
             made: 0,
+            healed: false,
+            given_up: BTreeMap::new(),
+            stranded: None,
         }
     }
 
@@ -113,6 +121,37 @@ impl Owners {
         steps
     }
 
+    /// From now on nobody should have to give up.
+    pub fn heal(&mut self) {
+        self.healed = true;
+        self.stuck.clear();
+    }
+
+    /// How many pods were given up, by what kept them.
+    pub fn given_up(&self) -> &BTreeMap<String, u64> {
+        &self.given_up
+    }
+
+    /// A pod that was given up although nothing goes wrong any more.
+    pub fn stranded(&self) -> Option<&str> {
+        self.stranded.as_deref()
+    }
+
+    fn note_given_up(&mut self, namespace: &str, name: &str, api: &ApiServer) {
+        let Some(pod) = api.get::<Pod>(namespace, name) else {
+            return;
+        };
+        let kept_by = obstacle::of(api, pod);
+        if self.healed && !obstacle::is_expected(&kept_by) {
+            self.stranded = Some(format!("{name}: {kept_by}"));
+        }
+        let when = if self.healed { "healed" } else { "troubled" };
+        *self
+            .given_up
+            .entry(format!("{when}: {kept_by}"))
+            .or_default() += 1;
+    }
+
     fn note_stuck(&mut self, now: u64, api: &ApiServer) {
         let before = std::mem::take(&mut self.stuck);
         let admitted: BTreeSet<&str> = api
@@ -156,6 +195,7 @@ impl Owners {
                 }
             }
             Step::GiveUp(namespace, pod) => {
+                self.note_given_up(namespace, pod, api);
                 let _ = api.delete(&key(Kind::Pod, namespace, pod), Precondition::default());
             }
             Step::CleanUp(name) => self.cancel(name, api),
