@@ -10,8 +10,8 @@ use muster_api::Reason;
 use crate::kubernetes::{Progress, eventually, list};
 
 /// Longest time until something is told. A driver waits 35 s inside the call before it refuses, and the call before
-/// may have failed for another cause: two calls and the pauses between them.
-const TOLD_LIMIT: Duration = Duration::from_secs(100);
+/// may have failed for another cause; the kubelet repeats it after up to 90 s.
+const TOLD_LIMIT: Duration = Duration::from_secs(150);
 
 /// Waits for an Event with this reason on an object of this kind whose name begins so.
 pub async fn wait_for_reason(

@@ -108,7 +108,7 @@ impl Node {
         ] {
             fs::create_dir_all(directory.join(room))?;
         }
-        let kubelet_arguments = kubelet::arguments(&options, &directory, loopback, control_plane)?;
+        let (arguments, url) = kubelet::arguments(&options, &directory, loopback, control_plane)?;
         let mut node = Self {
             logs: cluster_directory.join("logs"),
             services: BTreeMap::new(),
@@ -128,8 +128,8 @@ impl Node {
         let kubelet = node.launch("kubelet", programs.kubernetes("kubelet"));
         node.add(
             NodePart::Kubelet,
-            kubelet.args(kubelet_arguments),
-            Probe::None,
+            kubelet.args(arguments),
+            Probe::Http(url, "/healthz"),
         );
         node.start_kubelet()?;
         Ok(node)

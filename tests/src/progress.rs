@@ -2,11 +2,13 @@
 
 use std::{fmt, sync::Arc, time::Instant};
 
+type Tell = dyn Fn(&str) + Send + Sync;
+
 /// Is told every step of a start, or nobody is.
 #[derive(Clone)]
 pub struct ProgressCallback {
     began: Instant,
-    tell: Option<Arc<dyn Fn(&str) + Send + Sync>>,
+    tell: Option<Arc<Tell>>,
 }
 
 impl ProgressCallback {

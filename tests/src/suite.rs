@@ -62,10 +62,12 @@ impl Scenario {
         self
     }
 
-    /// Containers get GPUs in the scenario, and no gang is admitted: there is no controller.
+    /// Its gangs are none, because there is no controller: their containers get GPUs all the same.
     #[must_use]
     pub fn without_controller(mut self) -> Self {
-        self.expected = Expected::Containers;
+        if self.expected == Expected::Gangs {
+            self.expected = Expected::Containers;
+        }
         self
     }
 

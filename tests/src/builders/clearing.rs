@@ -6,6 +6,7 @@ use anyhow::Result;
 use k8s_openapi::api::{
     batch::v1::Job,
     core::v1::{Namespace, Pod},
+    resource::v1::ResourceClaim,
 };
 use kube::{
     Api, Client, ResourceExt,
@@ -19,7 +20,7 @@ use crate::kubernetes::{self, Progress, eventually};
 /// Longest time until everything that a scenario made is gone.
 const CLEAR_LIMIT: Duration = Duration::from_mins(1);
 
-/// Deletes the workloads that scenarios made and waits until no pod of them is left.
+/// Deletes the workloads and claims that scenarios made and waits until no pod of them is left.
 pub async fn clear_workloads(client: &Client) -> Result<()> {
     for name in namespaces_made(client).await? {
         clear_namespace(client, &name).await?;
@@ -85,5 +86,11 @@ async fn clear_namespace(client: &Client, name: &str) -> Result<()> {
             Ok(Progress::when(left.is_empty(), || format!("{left:?}")))
         },
     )
-    .await
+    .await?;
+    // Those that no pod owns; some were allocated by the scenario itself, and nobody takes that back.
+    let claims: Api<ResourceClaim> = Api::namespaced(client.clone(), name);
+    claims
+        .delete_collection(&DeleteParams::default(), &everything)
+        .await?;
+    Ok(())
 }

@@ -11,13 +11,13 @@ use crate::{control_plane::ControlPlane, loopback::Loopback};
 /// Longest path of a unix socket, without the closing zero (`sockaddr_un`).
 const LONGEST_SOCKET_PATH: usize = 107;
 
-/// Writes the kubelet's files and returns its arguments.
+/// Writes the kubelet's files; returns its arguments, and the URL at which it says whether it is well.
 pub(super) fn arguments(
     options: &NodeOptions,
     directory: &Path,
     loopback: &Loopback,
     control_plane: &ControlPlane,
-) -> Result<Vec<String>> {
+) -> Result<(Vec<String>, String)> {
     let socket = directory.join("cri.sock");
     anyhow::ensure!(
         socket.as_os_str().len() <= LONGEST_SOCKET_PATH,
@@ -74,12 +74,14 @@ pub(super) fn arguments(
     }
     fs::write(&file, format!("{configuration:#}\n"))
         .with_context(|| format!("cannot write {}", file.display()))?;
-    Ok(vec![
+    let arguments = vec![
         format!("--config={}", file.display()),
         format!("--kubeconfig={}", kubeconfig.display()),
         format!("--hostname-override={name}"),
         "--root-dir=/var/lib/kubelet".to_owned(),
         format!("--cert-dir={}", directory.join("certificates").display()),
         "--v=2".to_owned(),
-    ])
+    ];
+    let url = format!("http://{}:{healthz_port}", loopback.address());
+    Ok((arguments, url))
 }

@@ -35,9 +35,12 @@ use crate::{
 pub(crate) fn scenarios() -> Vec<Scenario> {
     let refused = scenarios![an_ungated_pod_without_an_admission_is_refused_by_the_extender];
     let mut all: Vec<Scenario> = refused.into_iter().map(Scenario::without_gangs).collect();
-    all.extend(scenarios![
+    let gone_round = scenarios![
         whoever_goes_round_an_admission_gets_no_device_with_the_webhook_up_down_and_deleted,
-    ]);
+    ];
+    // A refusal may take two calls of the kubelet: see `events`.
+    let more = Duration::from_mins(2);
+    all.extend(gone_round.into_iter().map(|one| one.with_more_time(more)));
     all
 }
 

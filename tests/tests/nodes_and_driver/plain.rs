@@ -6,10 +6,12 @@ use muster_tests::{cluster::Cluster, scenarios, suite::Scenario};
 use crate::stage::{NODE, start, wait_for_devices, wait_for_phase, wait_until_nothing_is_prepared};
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
-    scenarios![
-        every_gpu_is_published_under_its_name,
-        a_pod_with_a_claim_gets_the_gpu_that_was_allocated,
-    ]
+    let published = scenarios![every_gpu_is_published_under_its_name];
+    let mut all: Vec<Scenario> = published.into_iter().map(Scenario::without_gangs).collect();
+    all.extend(scenarios![
+        a_pod_with_a_claim_gets_the_gpu_that_was_allocated
+    ]);
+    all
 }
 
 async fn every_gpu_is_published_under_its_name(cluster: &mut Cluster) -> Result<()> {
