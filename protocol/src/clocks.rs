@@ -38,6 +38,7 @@ pub(crate) struct Clocks {
     starts: BTreeMap<String, (Progress, u64)>,
     reasons: BTreeMap<String, (Reason, u64)>,
     told: BTreeMap<String, u64>,
+    ends: BTreeMap<String, u64>,
     /// While it stands still: ungating is withheld, and no start can make progress.
     stands_still: bool,
     stood_still_until: u64,
@@ -51,6 +52,20 @@ impl Clocks {
         } else {
             self.not_ready.remove(node);
         }
+    }
+
+    /// Notes whether pods of a node ended whose permits stand as if they lived.
+    pub(crate) fn note_ends(&mut self, node: &str, owed: bool, now: u64) {
+        if owed {
+            self.ends.entry(node.to_owned()).or_insert(now);
+        } else {
+            self.ends.remove(node);
+        }
+    }
+
+    /// Since when.
+    pub(crate) fn ends_since(&self, node: &str) -> Option<u64> {
+        self.ends.get(node).copied()
     }
 
     /// Since when the node is not Ready.

@@ -67,7 +67,7 @@ pub(crate) fn intent_state(context: PollContext<'_>, intent: &Committed) -> Inte
 /// as long as no pod was ungated: a write of an older leader may stamp a pod late.
 fn state_of_carried(context: PollContext<'_>, plan: &Plan) -> IntentState {
     if !plan.is_untouched(context) {
-        return if is_abandoned(context, plan).is_some() {
+        return if context.views.is_abandoned(plan) || is_abandoned(context, plan).is_some() {
             IntentState::Abandon
         } else {
             IntentState::Complete
@@ -104,6 +104,7 @@ fn has_begun(context: PollContext<'_>, plan: &Plan) -> bool {
 /// Why the plan cannot be carried out as it is.
 pub(crate) fn obstacle(context: PollContext<'_>, plan: &Plan) -> Option<PendingReason> {
     plan.mismatch(context)
+        .map(|mismatch| mismatch.reason)
         .or_else(|| refused(context, plan))
         .or_else(|| place::lost(context, plan).map(|lost| lost.reason))
 }
@@ -118,16 +119,21 @@ pub(crate) fn is_abandoned(context: PollContext<'_>, plan: &Plan) -> Option<Pend
     if !waits {
         return None;
     }
-    let for_good = plan.mismatch(context).or_else(|| refused(context, plan));
-    for_good.or_else(|| {
-        let lost = place::lost(context, plan)?;
-        let lasts = lost.for_good
-            || context
-                .clocks
-                .stalled_since(&plan.gang_uid)
-                .is_some_and(|since| context.has_come(since + context.config.not_ready_seconds));
-        lasts.then_some(lost.reason)
-    })
+    let lost = place::lost(context, plan).map(|lost| (lost.reason, lost.for_good));
+    let mismatch = plan.mismatch(context).map(|it| (it.reason, it.for_good));
+    let refused = refused(context, plan).map(|reason| (reason, true));
+    let mut obstacles = [mismatch, refused, lost].into_iter().flatten();
+    let first = obstacles.next()?;
+    let (reason, _) = std::iter::once(first.clone())
+        .chain(obstacles)
+        .find(|(_, for_good)| *for_good)
+        .or_else(|| {
+            let since = context.clocks.stalled_since(&plan.gang_uid)?;
+            context
+                .has_come(since + context.config.not_ready_seconds)
+                .then_some(first)
+        })?;
+    Some(reason)
 }
 
 /// The first rank whose pod the API server refused to have changed too often.

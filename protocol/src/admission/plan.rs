@@ -101,52 +101,58 @@ impl Plan {
         })
     }
 
-    /// The first rank whose pod no longer is what was planned, and how. None of this heals.
-    pub(crate) fn mismatch(&self, context: PollContext<'_>) -> Option<PendingReason> {
+    /// The first rank whose pod no longer is what was planned, and how.
+    pub(crate) fn mismatch(&self, context: PollContext<'_>) -> Option<Mismatch> {
         self.ranks.iter().enumerate().find_map(|(place, rank)| {
-            let details = self.mismatch_of(context, rank)?;
-            Some(PendingReason {
+            let (details, for_good) = self.mismatch_of(context, rank)?;
+            let reason = PendingReason {
                 reason: Reason::MembersChanged,
                 details: format!("rank {place}: {details}"),
-            })
+            };
+            Some(Mismatch { reason, for_good })
         })
     }
 
-    fn mismatch_of(&self, context: PollContext<'_>, rank: &Rank) -> Option<String> {
+    fn mismatch_of(&self, context: PollContext<'_>, rank: &Rank) -> Option<(String, bool)> {
+        let for_good = |details: String| Some((details, true));
         let Some(pod) = context.index.pod_by_uid(&rank.pod) else {
-            return Some(format!("pod with UID {} is gone", rank.pod));
+            return for_good(format!("pod with UID {} is gone", rank.pod));
         };
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         if is_terminal(pod) {
             return None;
         }
         if is_deleting(pod) {
-            return Some(format!("pod {name} is being deleted"));
+            return for_good(format!("pod {name} is being deleted"));
         }
         if !has_claims(context, pod, &rank.claims) {
-            return Some(format!(
-                "pod {name} names other claims than those it was admitted with"
-            ));
+            let details = format!("pod {name} names other claims than those it was admitted with");
+            return Some((details, false));
         }
         if self.adopted {
             return None;
         }
         let stamp = stamp(pod);
         if is_gated(pod) {
-            return (stamp > self.attempt)
-                .then(|| format!("pod {name} belongs to attempt {stamp} already"));
+            let details = || format!("pod {name} belongs to attempt {stamp} already");
+            return (stamp > self.attempt).then(|| (details(), true));
         }
         if stamp != self.attempt {
-            return Some(format!("pod {name} was not released by this attempt"));
+            return for_good(format!("pod {name} was not released by this attempt"));
         }
-        match bound_node(pod) {
-            Some(node) if node != rank.node.name => Some(format!(
-                "pod {name} is bound to node {node} instead of {}",
-                rank.node.name
-            )),
-            _ => None,
-        }
+        let node = bound_node(pod).filter(|node| *node != rank.node.name)?;
+        let planned = &rank.node.name;
+        for_good(format!("pod {name} is bound to node {node} instead of {planned}"))
     }
+}
+
+/// That a pod is not what was planned.
+#[derive(Clone, Debug)]
+pub(crate) struct Mismatch {
+    /// Which rank, and how.
+    pub(crate) reason: PendingReason,
+    /// Whether it cannot heal. Claims come by another watch than the pods that name them, and may only be late.
+    pub(crate) for_good: bool,
 }
 
 /// Whether the pod still names every claim that it was admitted with. It may name others that are not charged

@@ -93,11 +93,22 @@ impl Views {
 
     /// Whether this leader has begun to take the attempt back.
     pub(crate) fn is_being_voided(&self, plan: &Plan) -> bool {
-        self.of(&plan.key).is_some_and(|view| {
-            view.gang_uid == plan.gang_uid
-                && view.attempt == plan.attempt
-                && view.stage == Stage::Ending(Cause::Void)
-        })
+        self.cause(plan) == Some(Cause::Void)
+    }
+
+    /// Whether this leader has given the rest of the attempt up.
+    pub(crate) fn is_abandoned(&self, plan: &Plan) -> bool {
+        matches!(self.cause(plan), Some(Cause::Abandoned(_)))
+    }
+
+    /// Why the attempt ends, if this leader has found so.
+    fn cause(&self, plan: &Plan) -> Option<Cause> {
+        let view = self.of(&plan.key)?;
+        let same = view.gang_uid == plan.gang_uid && view.attempt == plan.attempt;
+        match view.stage {
+            Stage::Ending(cause) if same => Some(cause),
+            _ => None,
+        }
     }
 
     /// Up to which attempt permits of the Gang are to be withdrawn.
@@ -218,6 +229,9 @@ pub(crate) fn view(context: PollContext<'_>, key: &GangKey) -> Option<View> {
 fn stage_of_carried(context: PollContext<'_>, plan: &Plan) -> Stage {
     if plan.is_over(context) {
         return Stage::Over;
+    }
+    if let Some(cause) = context.views.cause(plan) {
+        return Stage::Ending(cause);
     }
     if plan.is_untouched(context) {
         return Stage::Carried;

@@ -23,6 +23,8 @@ use crate::{
 use muster_cluster::{formed::GangKey, index::NamespacedName};
 
 /// What has to be written to the `NodeDevices` of a node.
+///
+/// That pods ended is written in the next second: pods of a gang end together, and one write withdraws all their permits.
 pub(crate) fn write(context: PollContext<'_>, node: &str) -> Option<ApiRequest> {
     if context.busy(&node_devices_object(node)) {
         return None;
@@ -102,6 +104,12 @@ fn replacement(context: PollContext<'_>, node: &str, devices: &NodeDevices) -> O
     if spec == *before && finalizer == has_finalizer && !owed_epoch {
         return None;
     }
+    if !owed_epoch && finalizer == has_finalizer && only_ends(context, before, &spec) {
+        let since = context.clocks.ends_since(node);
+        if !context.has_come(since.unwrap_or(context.now.monotonic_seconds) + 1) {
+            return None;
+        }
+    }
     if !context.bugs.has(InjectedBug::NoFence) {
         spec.leader_epoch = context.epoch;
     }
@@ -124,6 +132,27 @@ fn withdraw(context: PollContext<'_>, spec: &mut NodeDevicesSpec) {
                 .voided(&permit.gang_uid)
                 .is_some_and(|attempt| permit.attempt <= attempt);
     }
+}
+
+/// Whether nothing differs but that pods ended.
+fn only_ends(context: PollContext<'_>, before: &NodeDevicesSpec, after: &NodeDevicesSpec) -> bool {
+    let mut undone = after.clone();
+    for permit in &mut undone.permits {
+        let stood = before.permits.iter().any(|it| {
+            it.pod_uid == permit.pod_uid && it.attempt == permit.attempt && !it.withdrawn
+        });
+        if stood && is_over(context.index, &permit.pod_uid) {
+            permit.withdrawn = false;
+        }
+    }
+    undone == *before
+}
+
+/// Whether the permit of a pod that is over stands on the node as if it lived.
+pub(crate) fn owes_end(context: PollContext<'_>, node: &str) -> bool {
+    let devices = context.index.node_devices(node);
+    let mut permits = devices.iter().flat_map(|devices| &devices.spec.permits);
+    permits.any(|permit| !permit.withdrawn && is_over(context.index, &permit.pod_uid))
 }
 
 fn is_superseded(context: PollContext<'_>, permit: &Permit) -> bool {

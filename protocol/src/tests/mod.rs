@@ -5,11 +5,15 @@ mod admission;
 mod ledger_recovery;
 mod nudge;
 mod release;
+mod rules;
 mod server;
 mod takeover;
+mod visits;
 mod voiding;
+mod window;
+mod writes;
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -31,6 +35,8 @@ struct Bench {
     seconds: u64,
     /// Every write that was performed, in order.
     written: Vec<ApiRequest>,
+    /// Whether each poll is followed by a look at everything, which must find nothing.
+    checks_polls: bool,
 }
 
 fn config() -> Config {
@@ -49,7 +55,7 @@ impl Bench {
 
     fn with(config: Config) -> Self {
         let mut server = Server::default();
-        for object in furniture() {
+        for object in fixtures() {
             server.put(object);
         }
         Self {
@@ -57,6 +63,7 @@ impl Bench {
             machine: Machine::new(config, "replica".to_owned()),
             seconds: 1_000,
             written: Vec::new(),
+            checks_polls: true,
         }
     }
 
@@ -83,6 +90,9 @@ impl Bench {
     fn poll(&mut self) -> Vec<Effect> {
         self.observe();
         let effects = self.machine.poll(self.now());
+        if !self.checks_polls {
+            return effects;
+        }
         let overlooked = self.machine.full_poll(self.now());
         assert!(
             overlooked.is_empty(),
@@ -155,9 +165,11 @@ impl Bench {
 
     /// The drivers acknowledge what stands; `held`: claims that they list on node `n0`.
     fn acknowledge(&mut self, held: &[&str]) {
-        for node in ["n0", "n1"] {
-            if let Some(devices) = self.server.node_devices(node) {
-                self.answer(devices, if node == "n0" { held } else { &[] });
+        for devices in self.server.list(Kind::NodeDevices) {
+            if let Object::NodeDevices(devices) = devices {
+                let is_first = devices.metadata.name.as_deref() == Some("n0");
+                let held = if is_first { held } else { &[] };
+                self.answer(NodeDevices::clone(&devices), held);
             }
         }
     }
@@ -252,15 +264,12 @@ fn parse<T: serde::de::DeserializeOwned>(json: Value) -> Arc<T> {
     Arc::new(serde_json::from_value(json).unwrap())
 }
 
-fn furniture() -> Vec<Object> {
+fn fixtures() -> Vec<Object> {
     let mut objects = vec![
         Object::Namespace(parse(
             json!({"metadata": {"name": "ml", "labels": {keys::TEAM: "vision"}}}),
         )),
-        Object::Team(parse(json!({
-            "apiVersion": "muster.dev/v1alpha1", "kind": "Team", "metadata": {"name": "vision"},
-            "spec": {"quota": [{"flavor": "gpu", "resources": [{"name": "gpus", "nominal": 4}]}]},
-        }))),
+        team("vision", 4),
         Object::Flavor(parse(json!({
             "apiVersion": "muster.dev/v1alpha1", "kind": "Flavor", "metadata": {"name": "gpu"}, "spec": {},
         }))),
@@ -275,21 +284,37 @@ fn furniture() -> Vec<Object> {
         }))));
     }
     for node in ["n0", "n1"] {
-        objects.push(Object::Node(parse(json!({
+        objects.extend(node_with_gpus(node, 2));
+    }
+    objects
+}
+
+fn node_with_gpus(node: &str, gpus: usize) -> [Object; 2] {
+    let devices: Vec<Value> = (0..gpus)
+        .map(|gpu| json!({"name": format!("gpu-{gpu}")}))
+        .collect();
+    [
+        Object::Node(parse(json!({
             "metadata": {"name": node},
             "status": {
                 "allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110"},
                 "conditions": [{"type": "Ready", "status": "True"}],
             },
-        }))));
-        objects.push(Object::ResourceSlice(parse(json!({
+        }))),
+        Object::ResourceSlice(parse(json!({
             "metadata": {"name": format!("{node}-gpus")},
             "spec": {
                 "driver": keys::DRIVER, "nodeName": node,
                 "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
-                "devices": [{"name": "gpu-0"}, {"name": "gpu-1"}],
+                "devices": devices,
             },
-        }))));
-    }
-    objects
+        }))),
+    ]
+}
+
+fn team(name: &str, gpus: usize) -> Object {
+    Object::Team(parse(json!({
+        "apiVersion": "muster.dev/v1alpha1", "kind": "Team", "metadata": {"name": name},
+        "spec": {"quota": [{"flavor": "gpu", "resources": [{"name": "gpus", "nominal": gpus}]}]},
+    })))
 }

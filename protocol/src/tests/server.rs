@@ -51,22 +51,10 @@ impl Server {
         of_kind.map(|(_, object)| object.clone()).collect()
     }
 
-    /// The Gang of that name.
-    pub(crate) fn gang(&self, name: &str) -> Option<Gang> {
-        self.list(Kind::Gang)
-            .into_iter()
-            .find_map(|object| match object {
-                Object::Gang(gang) if gang.metadata.name.as_deref() == Some(name) => {
-                    Some(Gang::clone(&gang))
-                }
-                _ => None,
-            })
-    }
-
     /// The Ledger.
     pub(crate) fn ledger(&self) -> Option<Ledger> {
-        match self.list(Kind::Ledger).pop()? {
-            Object::Ledger(ledger) => Some(Ledger::clone(&ledger)),
+        match self.objects.get(&crate::objects::ledger_object())? {
+            Object::Ledger(ledger) => Some(Ledger::clone(ledger)),
             _ => None,
         }
     }
@@ -120,9 +108,10 @@ impl Server {
                 status,
                 ..
             } => {
-                let Some(mut gang) = self.gang(&key.name) else {
+                let Some(Object::Gang(gang)) = self.objects.get(key) else {
                     return Outcome::NotFound;
                 };
+                let mut gang = Gang::clone(gang);
                 gang.status = Some((**status).clone());
                 self.replace(Object::Gang(Arc::new(gang)), resource_version)
             }
@@ -200,10 +189,10 @@ impl Server {
     }
 
     fn patch(&mut self, key: &ObjectKey, patch: &Value) -> Outcome {
-        let Some(pod) = self.pod(&key.name) else {
+        let Some(Object::Pod(pod)) = self.objects.get(key) else {
             return Outcome::NotFound;
         };
-        let mut document = serde_json::to_value(&pod).unwrap();
+        let mut document = serde_json::to_value(pod.as_ref()).unwrap();
         for operation in patch.as_array().unwrap() {
             let pointer = operation["path"].as_str().unwrap();
             if operation["op"] == "test" {

@@ -1,0 +1,274 @@
+//! Rules about what is told, and what is kept.
+
+use muster_api::{GangPhase, Reason};
+
+use super::*;
+use crate::objects::stamp;
+
+fn gang_writes(bench: &Bench) -> usize {
+    let writes = bench.written.iter();
+    let writes = writes.filter(|write| matches!(write, ApiRequest::ReplaceGangStatus { .. }));
+    writes.count()
+}
+
+#[test]
+fn a_claim_that_is_made_within_two_seconds_is_no_reason_to_tell() {
+    let mut bench = Bench::new();
+    bench.run();
+    bench.gang("train", 1);
+    bench.server.remove(&ObjectKey {
+        kind: Kind::ResourceClaim,
+        ..pod_key("train-0")
+    });
+    bench.run_at_once();
+    bench.seconds += 1;
+    bench.run_at_once();
+    assert_eq!(bench.gang_status().queue, None);
+    let mut made = claim("train-0", keys::DEVICE_CLASS_GPU);
+    if let Object::ResourceClaim(claim) = &mut made {
+        Arc::make_mut(claim).metadata.uid = Some("made-late".to_owned());
+    }
+    bench.server.put(made);
+    bench.run();
+    assert_eq!(bench.gang_status().phase, GangPhase::Admitted);
+    let told = bench.written.iter().any(|write| match write {
+        ApiRequest::ReplaceGangStatus { status, .. } => status.queue.is_some(),
+        _ => false,
+    });
+    assert!(!told, "it never waited for anything that lasted");
+}
+
+#[test]
+fn how_many_of_its_pods_run_is_no_write() {
+    let mut bench = Bench::new();
+    bench.gang("train", 4);
+    bench.run();
+    bench.written.clear();
+    for rank in 0..3 {
+        bench.change_pod(&format!("train-{rank}"), |pod| {
+            pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
+        });
+        bench.run();
+    }
+    assert_eq!(gang_writes(&bench), 0);
+    bench.change_pod("train-3", |pod| {
+        pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
+    });
+    bench.run();
+    assert_eq!(gang_writes(&bench), 1);
+    assert_eq!(bench.gang_status().phase, GangPhase::Running);
+}
+
+#[test]
+fn numbers_inside_a_reason_are_written_at_most_once_in_30_seconds() {
+    let mut bench = Bench::new();
+    bench.pod("train", 0, 4, keys::DEVICE_CLASS_GPU);
+    bench.run();
+    let said = |bench: &Bench| bench.gang_status().queue.unwrap().details;
+    let first = said(&bench);
+    bench.written.clear();
+    let began = bench.seconds;
+    bench.pod("train", 1, 4, keys::DEVICE_CLASS_GPU);
+    bench.run();
+    bench.pod("train", 2, 4, keys::DEVICE_CLASS_GPU);
+    bench.run();
+    assert_eq!((gang_writes(&bench), said(&bench)), (0, first.clone()));
+    bench.seconds = began + 30;
+    bench.run();
+    assert_eq!(gang_writes(&bench), 1);
+    assert_ne!(said(&bench), first);
+}
+
+#[test]
+fn no_text_of_a_stuck_gang_counts_seconds() {
+    let mut bench = Bench::new();
+    bench.gang("train", 1);
+    bench.run();
+    let set_ready = |bench: &mut Bench, ready: &str| {
+        for mut node in bench.server.list(Kind::Node) {
+            if let Object::Node(node) = &mut node {
+                let conditions = json!([{"type": "Ready", "status": ready}]);
+                let status = Arc::make_mut(node).status.as_mut().unwrap();
+                status.conditions = serde_json::from_value(conditions).unwrap();
+            }
+            bench.server.put(node);
+        }
+    };
+    set_ready(&mut bench, "False");
+    bench.run_at_once();
+    bench.seconds += 40;
+    bench.run();
+    let degraded = |bench: &Bench| {
+        let conditions = bench.gang_status().conditions;
+        let mut conditions = conditions.into_iter();
+        conditions.find(|it| it.type_ == "Degraded").unwrap()
+    };
+    assert_eq!(degraded(&bench).reason, "PlaceLost");
+    bench.written.clear();
+    for _ in 0..120 {
+        bench.seconds += 1;
+        bench.run_at_once();
+    }
+    assert_eq!(gang_writes(&bench), 0, "{}", degraded(&bench).message);
+}
+
+#[test]
+fn a_conflict_of_a_pod_stops_nothing_and_asks_nobody_who_leads() {
+    let mut bench = Bench::new();
+    let is_pod = |write: &ApiRequest| matches!(write, ApiRequest::PatchPod { .. });
+    bench.gang("train", 2);
+    assert!(bench.run_until(is_pod));
+    // The effects that were just returned are lost; the next leader's are looked at.
+    bench.take_over();
+    let mut patches = Vec::new();
+    for _ in 0..100 {
+        bench.acknowledge(&[]);
+        for effect in bench.poll() {
+            if is_pod(&effect.write) {
+                patches.push(effect);
+            } else {
+                bench.perform(&effect);
+            }
+        }
+    }
+    bench.machine.settle(patches[0].id, Outcome::Conflict);
+    bench.gang("next", 1);
+    let effects = bench.poll();
+    let reads = |effect: &Effect| matches!(effect.write, ApiRequest::ReadObject { .. });
+    let creates = |effect: &Effect| matches!(effect.write, ApiRequest::CreateGang { .. });
+    assert!(!effects.iter().any(reads), "{effects:?}");
+    assert!(effects.iter().any(creates), "{effects:?}");
+}
+
+#[test]
+fn a_node_that_is_made_again_under_its_name_keeps_its_permits_and_is_answered_for() {
+    let mut bench = Bench::new();
+    bench.gang("train", 1);
+    bench.run();
+    let node = bench.gang_status().placement.unwrap().nodes[0].node.clone();
+    bench.change_pod("train-0", |pod| {
+        pod.spec.as_mut().unwrap().node_name = Some(node.clone());
+        pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
+    });
+    bench.run();
+    let [Object::Node(object), _] = node_with_gpus(&node, 2) else {
+        panic!("a node")
+    };
+    let mut object = Arc::unwrap_or_clone(object);
+    object.metadata.uid = Some("made-again".to_owned());
+    bench.server.put(Object::Node(Arc::new(object)));
+    bench.run();
+    let spec = bench.server.node_devices(&node).unwrap().spec;
+    assert_eq!(spec.node_uid, "made-again");
+    assert_eq!(spec.permits.len(), 1, "the pod lives on");
+    assert!(!spec.permits[0].withdrawn);
+    // The other GPU of that node, and both of the other, can be given away again.
+    bench.gang("next", 3);
+    bench.run();
+    let gang = bench.server.list(Kind::Gang).into_iter().find_map(|it| match it {
+        Object::Gang(gang) if gang.spec.size == 3 => gang.status.clone(),
+        _ => None,
+    });
+    assert_eq!(gang.unwrap().phase, GangPhase::Admitted);
+}
+
+#[test]
+fn a_late_stamp_of_an_older_leader_does_not_void_a_partly_started_attempt() {
+    let mut bench = Bench::with(Config {
+        ungated_unbound_limit: 1,
+        ..config()
+    });
+    bench.gang("train", 2);
+    bench.run_at_once();
+    assert_eq!(stamp(&bench.server.pod("train-0").unwrap()), 1);
+    bench.change_pod("train-1", |pod| {
+        let annotations = pod.metadata.annotations.get_or_insert_default();
+        annotations.insert(keys::ATTEMPT.to_owned(), "2".to_owned());
+    });
+    bench.take_over();
+    bench.run();
+    let status = bench.gang_status();
+    assert_eq!(status.attempt, 1, "one of its pods may run");
+    assert!(status.admission.is_some());
+    let degraded = status.conditions.iter().find(|it| it.type_ == "Degraded");
+    assert_eq!(degraded.unwrap().reason, "MembersChanged");
+}
+
+#[test]
+fn an_ended_gang_that_was_taken_up_again_is_not_deleted_by_a_late_delete() {
+    let mut bench = Bench::new();
+    bench.gang("train", 1);
+    bench.run();
+    let gang = match bench.server.list(Kind::Gang).pop().unwrap() {
+        Object::Gang(gang) => gang,
+        other => panic!("a Gang, not {other:?}"),
+    };
+    let late = ApiRequest::DeleteGang {
+        key: Object::Gang(Arc::clone(&gang)).key(),
+        uid: gang.metadata.uid.clone().unwrap(),
+        resource_version: "1".to_owned(),
+    };
+    assert!(matches!(bench.server.perform(&late), Outcome::Conflict));
+}
+
+/// A machine that ungates nothing, with room for many pods.
+fn roomy(ledger_bytes: usize) -> Bench {
+    let mut bench = Bench::with(Config {
+        ledger_bytes,
+        ..config()
+    });
+    bench.server.put(team("vision", 64));
+    for number in 2..8 {
+        for object in node_with_gpus(&format!("n{number}"), 2) {
+            bench.server.put(object);
+        }
+    }
+    bench.run();
+    bench.machine.withhold_ungating(true);
+    bench
+}
+
+#[test]
+fn what_does_not_fit_into_the_ledger_is_not_overtaken() {
+    let mut alone = roomy(Config::new(config().index).ledger_bytes);
+    alone.gang("large", 8);
+    alone.run();
+    let large_alone = serde_json::to_vec(&alone.server.ledger().unwrap().spec);
+    let mut bench = roomy(large_alone.unwrap().len() + 8);
+    bench.gang("a", 1);
+    bench.run();
+    // Too large for what is left, and before the small one, which would fit.
+    bench.gang("large", 8);
+    bench.run();
+    bench.gang("small", 1);
+    bench.run();
+    let intents = |bench: &Bench| {
+        let intents = bench.server.ledger().unwrap().spec.intents;
+        let sizes = intents.iter().map(|intent| intent.pods.len());
+        sizes.collect::<Vec<_>>()
+    };
+    assert_eq!(intents(&bench), [1], "nothing goes before the large one");
+    bench.machine.withhold_ungating(false);
+    bench.run();
+    let mut committed = Vec::new();
+    for write in &bench.written {
+        if let ApiRequest::ReplaceLedger { spec, .. } = write {
+            for intent in &spec.intents {
+                if !committed.contains(&intent.pods.len()) {
+                    committed.push(intent.pods.len());
+                }
+            }
+        }
+    }
+    assert!(committed.contains(&8), "it had its turn: {committed:?}");
+    let reasons: Vec<Reason> = bench
+        .server
+        .list(Kind::Gang)
+        .iter()
+        .filter_map(|it| match it {
+            Object::Gang(gang) => Some(gang.status.as_ref()?.queue.as_ref()?.reason),
+            _ => None,
+        })
+        .collect();
+    assert!(reasons.is_empty(), "all are admitted in the end: {reasons:?}");
+}

@@ -1,0 +1,100 @@
+//! Work follows change: what one event costs does not depend on how much there is.
+
+use super::*;
+
+/// So many nodes of two GPUs, one gang of two that runs, and so many gangs of one that wait for quota.
+fn cluster(size: usize) -> Bench {
+    let mut bench = Bench::new();
+    bench.checks_polls = false;
+    bench.server.put(team("vision", 2));
+    for number in 2..size {
+        for object in node_with_gpus(&format!("n{number}"), 2) {
+            bench.server.put(object);
+        }
+    }
+    bench.gang("head", 2);
+    bench.run();
+    for number in 0..size {
+        bench.gang(&format!("wait-{number}"), 1);
+    }
+    bench.run();
+    bench
+}
+
+/// How many gangs and nodes one change makes the machine look at.
+fn visits(bench: &mut Bench, change: impl FnOnce(&mut Bench)) -> u64 {
+    change(bench);
+    bench.observe();
+    let before = bench.machine.visited();
+    let now = bench.now();
+    bench.machine.poll(now);
+    bench.machine.visited() - before
+}
+
+/// The visits of some events, each by itself.
+fn of_events(size: usize) -> Vec<(&'static str, u64)> {
+    let mut bench = cluster(size);
+    let mut seen = vec![("nothing", visits(&mut bench, |_| {}))];
+    let annotate = |bench: &mut Bench| {
+        bench.change_pod("wait-7-0", |pod| {
+            let annotations = pod.metadata.annotations.get_or_insert_default();
+            annotations.insert("example.com/seen".to_owned(), "yes".to_owned());
+        });
+    };
+    seen.push(("a waiting pod changes", visits(&mut bench, annotate)));
+    let bind = |bench: &mut Bench| {
+        bench.change_pod("head-0", |pod| {
+            pod.spec.as_mut().unwrap().node_name = Some("n0".to_owned());
+        });
+    };
+    seen.push(("a pod is bound", visits(&mut bench, bind)));
+    let heartbeat = |bench: &mut Bench| {
+        let nodes = bench.server.list(Kind::Node);
+        bench.server.put(nodes[5].clone());
+    };
+    seen.push(("a kubelet reports", visits(&mut bench, heartbeat)));
+    let cordon = |bench: &mut Bench| {
+        let mut node = bench.server.list(Kind::Node).swap_remove(5);
+        if let Object::Node(node) = &mut node {
+            let node = Arc::make_mut(node);
+            node.spec.get_or_insert_default().unschedulable = Some(true);
+        }
+        bench.server.put(node);
+    };
+    seen.push(("a node is cordoned", visits(&mut bench, cordon)));
+    let arrive = |bench: &mut Bench| bench.gang("late", 1);
+    seen.push(("a gang arrives", visits(&mut bench, arrive)));
+    seen
+}
+
+#[test]
+fn one_event_visits_no_more_among_2000_gangs_and_nodes_than_among_100() {
+    let small = of_events(100);
+    let large = of_events(2_000);
+    assert_eq!(small, large);
+    assert_eq!(small[0], ("nothing", 0));
+    let most = small.iter().map(|(_, visits)| *visits).max().unwrap();
+    assert!((1..=8).contains(&most), "{small:?}");
+}
+
+#[test]
+fn the_slow_look_at_everything_comes_every_ten_minutes_in_slices() {
+    let mut bench = cluster(300);
+    bench.run();
+    let all = 301 + 300;
+    let before = bench.machine.visited();
+    let now = bench.now();
+    bench.machine.poll(now);
+    assert_eq!(bench.machine.visited(), before, "nothing is due");
+    bench.seconds += 700;
+    let mut slices = Vec::new();
+    for _ in 0..10 {
+        slices.push(visits(&mut bench, |_| {}));
+        bench.seconds += 1;
+    }
+    let visited: u64 = slices.iter().sum();
+    assert!(visited >= all, "{slices:?}");
+    // Beside a slice, what has become due in all that time.
+    assert!(slices.iter().all(|slice| *slice <= 256 + 64 + 64), "{slices:?}");
+    assert_eq!(slices.last(), Some(&0), "{slices:?}");
+}

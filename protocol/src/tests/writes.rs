@@ -1,0 +1,98 @@
+//! How many writes the whole life of a gang takes.
+
+use super::*;
+
+/// A gang of `pods` pods, `per_node` on a node, from creation to the deletion of its Gang; the writes, without Events and
+/// Queues, and the number of its nodes.
+fn life(pods: usize, per_node: usize) -> (Vec<String>, usize) {
+    let mut bench = Bench::new();
+    bench.checks_polls = false;
+    bench.server.put(team("vision", pods));
+    for number in 0..pods.div_ceil(per_node) {
+        for object in node_with_gpus(&format!("n{number}"), per_node) {
+            bench.server.put(object);
+        }
+    }
+    bench.run();
+    bench.written.clear();
+    bench.gang("train", pods);
+    bench.run();
+    let nodes: BTreeMap<String, String> = (0..pods)
+        .map(|rank| {
+            let name = format!("train-{rank}");
+            let pod = serde_json::to_value(bench.server.pod(&name).unwrap()).unwrap();
+            let terms = &pod["spec"]["affinity"]["nodeAffinity"]
+                ["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+            let node = terms[0]["matchFields"][0]["values"][0].as_str().unwrap();
+            (name, node.to_owned())
+        })
+        .collect();
+    // kube-scheduler binds, the kubelets start, one after the other.
+    for (name, node) in &nodes {
+        bench.change_pod(name, |pod| {
+            pod.spec.as_mut().unwrap().node_name = Some(node.clone());
+        });
+        bench.run_at_once();
+    }
+    for name in nodes.keys() {
+        bench.change_pod(name, |pod| {
+            pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
+        });
+        bench.run();
+    }
+    // They end in the same second, one after the other.
+    for name in nodes.keys() {
+        bench.change_pod(name, |pod| {
+            pod.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
+        });
+        bench.run_at_once();
+    }
+    bench.run();
+    bench.seconds += 3_600;
+    bench.run();
+    assert!(bench.server.list(Kind::Gang).is_empty(), "its life is over");
+    let counted = bench.written.iter().filter(|write| {
+        !matches!(
+            write,
+            ApiRequest::PublishEvent(_)
+                | ApiRequest::PublishQueue { .. }
+                | ApiRequest::ReadObject { .. }
+        )
+    });
+    let used: std::collections::BTreeSet<&String> = nodes.values().collect();
+    let counted = counted.map(|write| {
+        let text = format!("{write:?}");
+        text.split(['{', '(']).next().unwrap().trim().to_owned()
+    });
+    (counted.collect(), used.len())
+}
+
+#[test]
+fn the_whole_life_of_a_gang_takes_at_most_n_plus_3m_plus_8_writes() {
+    for (pods, per_node) in [(1, 1), (2, 2), (4, 2), (16, 8), (9, 1)] {
+        let (writes, nodes) = life(pods, per_node);
+        let most = pods + 3 * nodes + 8;
+        assert!(
+            writes.len() <= most,
+            "{writes:?} for {pods} pods on {nodes} nodes, at most {most}"
+        );
+    }
+}
+
+#[test]
+fn each_reason_that_a_gang_waits_for_takes_one_write_more() {
+    let mut bench = Bench::new();
+    bench.gang("head", 4);
+    bench.run();
+    bench.written.clear();
+    bench.gang("train", 1);
+    for _ in 0..20 {
+        bench.run();
+        bench.seconds += 10;
+    }
+    let told = bench.written.iter().filter(|write| match write {
+        ApiRequest::ReplaceGangStatus { status, .. } => status.queue.is_some(),
+        _ => false,
+    });
+    assert_eq!(told.count(), 1);
+}
