@@ -33,9 +33,6 @@ use crate::{
     store::Store,
 };
 
-/// How long a Prepare call waits: below the kubelet's 45 s, with room for reading the claim.
-const WAIT_MILLISECONDS: u64 = 35_000;
-
 /// Publishes the GPUs of a node and prepares the claims on them.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "muster-dra-driver", version)]
@@ -255,15 +252,11 @@ fn config(args: &Args, boot_id: String) -> Config {
         .duration_since(UNIX_EPOCH)
         .map(|since| since.as_nanos())
         .unwrap_or_default();
+    // The process id alone is 1 in every container.
+    let instance = format!("{}-{started}", std::process::id());
     Config {
-        // The process id alone is 1 in every container.
-        instance: format!("{}-{started}", std::process::id()),
-        node: args.node_name.clone(),
-        boot_id,
         enforce_unless_told: args.enforce_unless_told,
-        wait_milliseconds: WAIT_MILLISECONDS,
-        #[cfg(feature = "injected-bugs")]
-        bug: None,
+        ..Config::new(instance, args.node_name.clone(), boot_id)
     }
 }
 

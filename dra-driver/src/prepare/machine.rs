@@ -39,6 +39,24 @@ pub struct Config {
     pub bug: Option<InjectedBug>,
 }
 
+/// How long a Prepare call waits for a permit or for a holder, unless it is told otherwise.
+const WAIT_MILLISECONDS: u64 = 35_000;
+
+impl Config {
+    /// An instance on a node that enforces permits and breaks no rule.
+    pub fn new(instance: String, node: String, boot_id: String) -> Self {
+        Self {
+            instance,
+            node,
+            boot_id,
+            enforce_unless_told: true,
+            wait_milliseconds: WAIT_MILLISECONDS,
+            #[cfg(feature = "injected-bugs")]
+            bug: None,
+        }
+    }
+}
+
 /// One instance of the driver. See the [module](super).
 #[derive(Debug)]
 pub struct Machine {

@@ -165,10 +165,14 @@ fn a_node_that_is_made_again_under_its_name_keeps_its_permits_and_is_answered_fo
     // The other GPU of that node, and both of the other, can be given away again.
     bench.gang("next", 3);
     bench.run();
-    let gang = bench.server.list(Kind::Gang).into_iter().find_map(|it| match it {
-        Object::Gang(gang) if gang.spec.size == 3 => gang.status.clone(),
-        _ => None,
-    });
+    let gang = bench
+        .server
+        .list(Kind::Gang)
+        .into_iter()
+        .find_map(|it| match it {
+            Object::Gang(gang) if gang.spec.size == 3 => gang.status.clone(),
+            _ => None,
+        });
     assert_eq!(gang.unwrap().phase, GangPhase::Admitted);
 }
 
@@ -270,5 +274,8 @@ fn what_does_not_fit_into_the_ledger_is_not_overtaken() {
             _ => None,
         })
         .collect();
-    assert!(reasons.is_empty(), "all are admitted in the end: {reasons:?}");
+    assert!(
+        reasons.is_empty(),
+        "all are admitted in the end: {reasons:?}"
+    );
 }

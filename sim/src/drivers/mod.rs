@@ -23,9 +23,6 @@ use operation::Operation;
 pub use operation::{Deed, StatusWrite};
 use upkeep::{has_orphans, taint};
 
-/// How long a Prepare waits inside the call.
-const WAIT_MILLISECONDS: u64 = 35_000;
-
 /// A rule of the driver's machine that can be broken on purpose.
 #[cfg(feature = "injected-bugs")]
 pub type InjectedBug = muster_dra_driver::prepare::InjectedBug;
@@ -90,13 +87,13 @@ impl Drivers {
         self.started += 1;
         let id = self.started;
         let config = Config {
-            instance: format!("instance-{id}"),
-            node: node.shape.name.clone(),
-            boot_id: node.boot_id.clone(),
-            enforce_unless_told: true,
-            wait_milliseconds: WAIT_MILLISECONDS,
             #[cfg(feature = "injected-bugs")]
             bug: self.bug,
+            ..Config::new(
+                format!("instance-{id}"),
+                node.shape.name.clone(),
+                node.boot_id.clone(),
+            )
         };
         let mut instance = Instance {
             id,

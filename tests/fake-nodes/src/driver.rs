@@ -18,8 +18,6 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::{hardware::Shape, node::Message, registration};
 
-/// How long a Prepare waits inside the call, as the driver that ships does.
-const WAIT_MILLISECONDS: u64 = 35_000;
 /// When slices that could not be published are published again.
 const PUBLISH_AGAIN: Duration = Duration::from_secs(2);
 
@@ -66,13 +64,11 @@ impl FakeDriver {
         inbox: UnboundedSender<Message>,
     ) -> Self {
         let hardware = shape.gpu_node();
-        let config = Config {
-            instance: "instance-1".to_owned(),
-            node: shape.name.clone(),
-            boot_id: hardware.boot_id.clone(),
-            enforce_unless_told: true,
-            wait_milliseconds: WAIT_MILLISECONDS,
-        };
+        let config = Config::new(
+            "instance-1".to_owned(),
+            shape.name.clone(),
+            hardware.boot_id.clone(),
+        );
         Self {
             machine: Machine::new(config),
             kubernetes: Kubernetes::new(client.clone(), shape.name.clone()),
