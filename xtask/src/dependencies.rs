@@ -191,6 +191,7 @@ mod tests {
         for (license, is_allowed) in [
             (Some("MIT"), true),
             (Some("MIT/Apache-2.0"), true),
+            (Some("Apache-2.0 / MIT"), true),
             (Some("GPL-3.0-only OR MIT"), true),
             (Some("GPL-3.0-only AND MIT"), false),
             (Some("(MIT OR Apache-2.0) AND Unicode-3.0"), true),
