@@ -1,6 +1,7 @@
 //! What `Gang.status` has to say. Written by the leader only, conditional on UID and resourceVersion, and only
 //! when something changed.
 
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use muster_api::{
     Gang, GangPhase, GangStatus, QueuePosition, Reason, conditions as condition_types,
@@ -204,6 +205,12 @@ fn replacement(
 ) -> Option<ApiRequest> {
     if !context.bugs.has(InjectedBug::NoFence) {
         status.leader_epoch = context.epoch;
+    }
+    // Stored with whatever is written first once the gang is complete; a write of its own it is not worth.
+    let formed = context.formed(key).filter(|formed| formed.wait.is_none());
+    if let (None, Some(formed)) = (&status.queued_at, formed) {
+        let complete = Timestamp::from_second(formed.last_pod_created_at).ok();
+        status.queued_at = complete.map(Time);
     }
     let decides = |status: &GangStatus| {
         let holds = status.admission.is_some();
