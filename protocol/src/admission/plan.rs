@@ -142,7 +142,9 @@ impl Plan {
         }
         let node = bound_node(pod).filter(|node| *node != rank.node.name)?;
         let planned = &rank.node.name;
-        for_good(format!("pod {name} is bound to node {node} instead of {planned}"))
+        for_good(format!(
+            "pod {name} is bound to node {node} instead of {planned}"
+        ))
     }
 }
 

@@ -165,10 +165,14 @@ fn a_node_that_is_made_again_under_its_name_keeps_its_permits_and_is_answered_fo
     // The other GPU of that node, and both of the other, can be given away again.
     bench.gang("next", 3);
     bench.run();
-    let gang = bench.server.list(Kind::Gang).into_iter().find_map(|it| match it {
-        Object::Gang(gang) if gang.spec.size == 3 => gang.status.clone(),
-        _ => None,
-    });
+    let gang = bench
+        .server
+        .list(Kind::Gang)
+        .into_iter()
+        .find_map(|it| match it {
+            Object::Gang(gang) if gang.spec.size == 3 => gang.status.clone(),
+            _ => None,
+        });
     assert_eq!(gang.unwrap().phase, GangPhase::Admitted);
 }
 
@@ -270,7 +274,10 @@ fn what_does_not_fit_into_the_ledger_is_not_overtaken() {
             _ => None,
         })
         .collect();
-    assert!(reasons.is_empty(), "all are admitted in the end: {reasons:?}");
+    assert!(
+        reasons.is_empty(),
+        "all are admitted in the end: {reasons:?}"
+    );
 }
 
 #[test]
@@ -284,7 +291,10 @@ fn a_gang_keeps_its_place_though_its_pods_are_made_again() {
             pod.metadata.creation_timestamp = serde_json::from_value(json!(time)).unwrap();
         });
     };
-    for (gang, time) in [("early", "2027-01-01T00:00:10Z"), ("late", "2027-01-01T00:00:20Z")] {
+    for (gang, time) in [
+        ("early", "2027-01-01T00:00:10Z"),
+        ("late", "2027-01-01T00:00:20Z"),
+    ] {
         let name = format!("{gang}-0");
         bench.gang(gang, 1);
         bench.change_pod(&name, |pod| {
@@ -304,7 +314,10 @@ fn a_gang_keeps_its_place_though_its_pods_are_made_again() {
             panic!("a Queue")
         };
         let pending = queue.status.as_ref().unwrap().pending.clone();
-        pending.into_iter().map(|gang| gang.name).collect::<Vec<_>>()
+        pending
+            .into_iter()
+            .map(|gang| gang.name)
+            .collect::<Vec<_>>()
     };
     let before = order(&mut bench);
     assert_eq!(before.len(), 2);

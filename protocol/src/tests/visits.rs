@@ -95,6 +95,9 @@ fn the_slow_look_at_everything_comes_every_ten_minutes_in_slices() {
     let visited: u64 = slices.iter().sum();
     assert!(visited >= all, "{slices:?}");
     // Beside a slice, what has become due in all that time.
-    assert!(slices.iter().all(|slice| *slice <= 256 + 64 + 64), "{slices:?}");
+    assert!(
+        slices.iter().all(|slice| *slice <= 256 + 64 + 64),
+        "{slices:?}"
+    );
     assert_eq!(slices.last(), Some(&0), "{slices:?}");
 }

@@ -42,7 +42,10 @@ fn pods_for_another_scheduler_do_not_fill_the_window() {
     bench.run_at_once();
     bench.gang("train", 2);
     bench.run_at_once();
-    assert_eq!((ungated(&bench, "foreign"), ungated(&bench, "train")), (2, 2));
+    assert_eq!(
+        (ungated(&bench, "foreign"), ungated(&bench, "train")),
+        (2, 2)
+    );
 }
 
 #[test]
@@ -69,7 +72,8 @@ fn a_pod_that_is_called_unschedulable_makes_room() {
     bench.gang("train", 2);
     for name in ["stuck-0", "stuck-1"] {
         bench.change_pod(name, |pod| {
-            let condition = json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]);
+            let condition =
+                json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]);
             pod.status.as_mut().unwrap().conditions = serde_json::from_value(condition).unwrap();
         });
     }
@@ -168,7 +172,7 @@ fn an_attempt_with_one_pod_ungated_and_another_deleted_leaves_the_ledger_and_the
     bench.gang("train", 2);
     bench.run_at_once();
     assert_eq!(ungated(&bench, "train"), 1);
-    let gated = if is_gated(&bench.server.pod("train-0").unwrap()) { 0 } else { 1 };
+    let gated = usize::from(!is_gated(&bench.server.pod("train-0").unwrap()));
     bench.server.remove(&pod_key(&format!("train-{gated}")));
     bench.run();
     let status = bench.gang_status();
@@ -189,9 +193,17 @@ fn a_partly_started_attempt_with_a_pod_gone_stamps_the_gated_ones_before_it_leav
     bench.run();
     let gated = bench.server.pod("train-2").unwrap();
     assert!(is_gated(&gated));
-    assert_eq!(crate::objects::stamp(&gated), 2, "no late ungate is taken any more");
+    assert_eq!(
+        crate::objects::stamp(&gated),
+        2,
+        "no late ungate is taken any more"
+    );
     assert!(bench.server.ledger().unwrap().spec.intents.is_empty());
     bench.server.remove(&pod_key("train-0"));
     bench.run();
-    assert_eq!(bench.gang_status().attempt, 2, "nothing of it runs any more");
+    assert_eq!(
+        bench.gang_status().attempt,
+        2,
+        "nothing of it runs any more"
+    );
 }
