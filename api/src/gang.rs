@@ -168,6 +168,10 @@ pub struct GangStatus {
     /// Generation of `spec` that this status speaks about.
     #[serde(default)]
     pub observed_generation: i64,
+    /// Since when the gang queues: when it was complete for the first time. It keeps its place though its pods are made
+    /// again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queued_at: Option<Time>,
     /// When the gang ended; it is removed an hour later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,

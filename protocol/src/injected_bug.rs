@@ -1,7 +1,7 @@
 //! Faults that can be planted into the protocol, one by one, to show that the simulator would see them.
 //!
 //! Each is named after a mutation, or a rule that can be left out, of the checked model of the protocol.
-//! Without the cargo feature `bugs` none can be planted and [`InjectedBugs::has`] is `false` at compile
+//! Without the cargo feature `injected-bugs` none can be planted and [`InjectedBugs::has`] is `false` at compile
 //! time; a program that ships never has the feature.
 
 /// A fault of the controller's side of the protocol.
@@ -73,16 +73,14 @@ pub(crate) struct InjectedBugs {
 impl InjectedBugs {
     /// Plants a fault.
     #[cfg(feature = "injected-bugs")]
-    pub(crate) fn plant(mutation: InjectedBug) -> Self {
-        Self {
-            planted: Some(mutation),
-        }
+    pub(crate) fn plant(bug: InjectedBug) -> Self {
+        Self { planted: Some(bug) }
     }
 
     /// Whether the fault is planted.
     #[cfg(feature = "injected-bugs")]
-    pub(crate) fn has(self, mutation: InjectedBug) -> bool {
-        self.planted == Some(mutation)
+    pub(crate) fn has(self, bug: InjectedBug) -> bool {
+        self.planted == Some(bug)
     }
 
     /// Whether the fault is planted: never.

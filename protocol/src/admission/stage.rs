@@ -1,6 +1,6 @@
 //! Where each gang's attempt is: worked out once for a gang that changed, and what every writer goes by.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_api::Reason;
 
@@ -75,7 +75,7 @@ pub(crate) struct Views {
     by_gang: BTreeMap<GangKey, View>,
     voided: BTreeMap<String, i64>,
     fenced: Links<String, GangKey>,
-    settled: BTreeMap<GangKey, ()>,
+    settled: BTreeSet<GangKey>,
 }
 
 impl Views {
@@ -123,7 +123,7 @@ impl Views {
 
     /// Whether the intent about the gang owes nothing any more.
     pub(crate) fn is_settled(&self, key: &GangKey) -> bool {
-        self.settled.contains_key(key)
+        self.settled.contains(key)
     }
 
     /// Whether any intent owes nothing any more.
@@ -145,10 +145,11 @@ impl Views {
             }
             None => self.by_gang.remove(key),
         };
-        match view.as_ref().is_some_and(|view| view.is_settled) {
-            true => self.settled.insert(key.clone(), ()),
-            false => self.settled.remove(key),
-        };
+        if view.as_ref().is_some_and(|view| view.is_settled) {
+            self.settled.insert(key.clone());
+        } else {
+            self.settled.remove(key);
+        }
         let before = before?;
         let (voided, fenced) = view.map_or((None, Vec::new()), |view| (view.voided, view.fenced));
         if let Some((gang, _)) = &before.voided

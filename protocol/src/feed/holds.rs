@@ -48,7 +48,7 @@ impl Holds {
             .by_source
             .get(source)
             .is_none_or(|before| *before == part)
-            && (!part.is_empty()) == self.by_source.contains_key(source)
+            && part.is_empty() != self.by_source.contains_key(source)
         {
             return;
         }

@@ -143,7 +143,12 @@ pub(crate) fn candidate(
         attempt: status.attempt,
         team: formed.team.clone()?,
         priority: formed.priority,
-        queued_at: engine::Timestamp(formed.last_pod_created_at),
+        queued_at: engine::Timestamp(
+            status
+                .queued_at
+                .as_ref()
+                .map_or(formed.last_pod_created_at, |at| at.0.as_second()),
+        ),
         topology: engine::TopologyRequest {
             required: level(topology.and_then(|request| request.required.as_ref())),
             preferred: level(topology.and_then(|request| request.preferred.as_ref())),

@@ -18,7 +18,7 @@
 //! old snapshot, or of single objects from a backup), what was read shows it: a Gang or `NodeDevices` with an epoch
 //! that is not below the own, while the Ledger is still as raised. Then the epoch is raised again, above what was seen.
 //!
-//! What a lost Ledger takes with it, and how that is made good, is told in [`super::founding`].
+//! What a lost Ledger takes with it, and how that is made good, is told in [`super::ledger_recovery`].
 
 use std::collections::BTreeSet;
 
@@ -259,7 +259,7 @@ impl Stage {
 
 /// One compare-and-swap; the intents stay as they are. Where the Ledger is not the one under which the epochs that
 /// are known were given, what was committed to that one is not known either: sequence 0 says so
-/// ([`super::founding`]).
+/// ([`super::ledger_recovery`]).
 fn raise(ledger: &Ledger, seen: i64) -> ApiRequest {
     let resource_version = ledger.metadata.resource_version.clone().unwrap_or_default();
     let mut spec = ledger.spec.clone();

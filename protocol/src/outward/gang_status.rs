@@ -1,6 +1,7 @@
 //! What `Gang.status` has to say. Written by the leader only, conditional on UID and resourceVersion, and only
 //! when something changed.
 
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use muster_api::{
     Gang, GangPhase, GangStatus, QueuePosition, Reason, conditions as condition_types,
@@ -27,20 +28,17 @@ pub(crate) fn update(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Op
     let uid = gang.metadata.uid.as_deref().unwrap_or_default();
     let reason = context.views.of(key).and_then(|view| view.reason.as_ref());
     let lasts = reason.is_none() || lasts(context, uid);
-    match context.plans.carried(key) {
-        Some(plan) => {
-            tell_running(context, gang, plan, &mut status);
-            if lasts {
-                tell_degraded(context, gang, reason, &mut status);
-            }
+    if let Some(plan) = context.plans.carried(key) {
+        tell_running(context, gang, plan, &mut status);
+        if lasts {
+            tell_degraded(context, gang, reason, &mut status);
         }
-        None => {
-            if let Some(team) = context.formed(key).and_then(|formed| formed.team.as_ref()) {
-                status.team = Some(team.to_string());
-            }
-            if let (Some(wait), true) = (reason, lasts) {
-                tell_waiting(context, gang, wait, &mut status);
-            }
+    } else {
+        if let Some(team) = context.formed(key).and_then(|formed| formed.team.as_ref()) {
+            status.team = Some(team.to_string());
+        }
+        if let (Some(wait), true) = (reason, lasts) {
+            tell_waiting(context, gang, wait, &mut status);
         }
     }
     status.observed_generation = gang.metadata.generation.unwrap_or_default();
@@ -119,7 +117,7 @@ pub(crate) fn raised_to(
             type_: condition_types::ADMITTED,
             holds: false,
             reason: Reason::NotAdmitted.as_str(),
-            message: format!("attempt {} begins", attempt),
+            message: format!("attempt {attempt} begins"),
         };
         tell(context, gang, &mut status, says);
     }
@@ -204,6 +202,12 @@ fn replacement(
 ) -> Option<ApiRequest> {
     if !context.bugs.has(InjectedBug::NoFence) {
         status.leader_epoch = context.epoch;
+    }
+    // Stored with whatever is written first once the gang is complete; a write of its own it is not worth.
+    let formed = context.formed(key).filter(|formed| formed.wait.is_none());
+    if let (None, Some(formed)) = (&status.queued_at, formed) {
+        let complete = Timestamp::from_second(formed.last_pod_created_at).ok();
+        status.queued_at = complete.map(Time);
     }
     let decides = |status: &GangStatus| {
         let holds = status.admission.is_some();

@@ -29,14 +29,11 @@ pub(crate) fn write(context: PollContext<'_>, node: &str) -> Option<ApiRequest> 
     if context.busy(&node_devices_object(node)) {
         return None;
     }
-    match context.index.node_devices(node) {
-        Some(devices) => replacement(context, node, devices),
-        None => creation(
-            context,
-            node,
-            context.index.node(node)?.metadata.uid.as_ref()?,
-        ),
+    if let Some(devices) = context.index.node_devices(node) {
+        return replacement(context, node, devices);
     }
+    let node_uid = context.index.node(node)?.metadata.uid.as_ref()?;
+    Some(creation(context, node, node_uid))
 }
 
 /// Whether the pod has a permit of that attempt on the node; a withdrawn one counts unless `live`.
@@ -56,7 +53,7 @@ pub(crate) fn is_permitted(
 
 /// The object is made for the Node as it is now. What its gangs carry is permitted from the start, so that
 /// a driver that sees it first never sees less than what stands.
-fn creation(context: PollContext<'_>, node: &str, node_uid: &str) -> Option<ApiRequest> {
+fn creation(context: PollContext<'_>, node: &str, node_uid: &str) -> ApiRequest {
     let mut spec = NodeDevicesSpec {
         node_uid: node_uid.to_owned(),
         leader_epoch: context.epoch,
@@ -65,10 +62,10 @@ fn creation(context: PollContext<'_>, node: &str, node_uid: &str) -> Option<ApiR
         permits: Vec::new(),
     };
     add_admitted(context, node, &mut spec);
-    Some(ApiRequest::CreateNodeDevices {
+    ApiRequest::CreateNodeDevices {
         node: node.to_owned(),
         spec,
-    })
+    }
 }
 
 fn replacement(context: PollContext<'_>, node: &str, devices: &NodeDevices) -> Option<ApiRequest> {

@@ -279,3 +279,52 @@ fn what_does_not_fit_into_the_ledger_is_not_overtaken() {
         "all are admitted in the end: {reasons:?}"
     );
 }
+
+#[test]
+fn a_gang_keeps_its_place_though_its_pods_are_made_again() {
+    let mut bench = Bench::new();
+    bench.gang("head", 4);
+    bench.run();
+    let made_at = |bench: &mut Bench, name: &str, uid: &str, time: &str| {
+        bench.change_pod(name, |pod| {
+            pod.metadata.uid = Some(uid.to_owned());
+            pod.metadata.creation_timestamp = serde_json::from_value(json!(time)).unwrap();
+        });
+    };
+    for (gang, time) in [
+        ("early", "2027-01-01T00:00:10Z"),
+        ("late", "2027-01-01T00:00:20Z"),
+    ] {
+        let name = format!("{gang}-0");
+        bench.gang(gang, 1);
+        bench.change_pod(&name, |pod| {
+            pod.metadata.creation_timestamp = serde_json::from_value(json!(time)).unwrap();
+            // What makes its pods again keeps its Gang.
+            pod.metadata.owner_references = serde_json::from_value(json!([{
+                "apiVersion": "apps/v1", "kind": "StatefulSet", "name": gang, "uid": gang, "controller": true,
+            }]))
+            .unwrap();
+        });
+        bench.run();
+    }
+    let order = |bench: &mut Bench| {
+        bench.seconds += 40;
+        bench.run();
+        let Some(Object::Queue(queue)) = bench.server.list(Kind::Queue).pop() else {
+            panic!("a Queue")
+        };
+        let pending = queue.status.as_ref().unwrap().pending.clone();
+        pending
+            .into_iter()
+            .map(|gang| gang.name)
+            .collect::<Vec<_>>()
+    };
+    let before = order(&mut bench);
+    assert_eq!(before.len(), 2);
+    let pod = bench.server.pod("early-0").unwrap();
+    bench.server.remove(&pod_key("early-0"));
+    bench.run();
+    bench.server.put(Object::Pod(Arc::new(pod)));
+    made_at(&mut bench, "early-0", "made-again", "2027-01-01T01:00:00Z");
+    assert_eq!(order(&mut bench), before);
+}

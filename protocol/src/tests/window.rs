@@ -172,11 +172,7 @@ fn an_attempt_with_one_pod_ungated_and_another_deleted_leaves_the_ledger_and_the
     bench.gang("train", 2);
     bench.run_at_once();
     assert_eq!(ungated(&bench, "train"), 1);
-    let gated = if is_gated(&bench.server.pod("train-0").unwrap()) {
-        0
-    } else {
-        1
-    };
+    let gated = usize::from(!is_gated(&bench.server.pod("train-0").unwrap()));
     bench.server.remove(&pod_key(&format!("train-{gated}")));
     bench.run();
     let status = bench.gang_status();
