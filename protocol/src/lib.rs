@@ -39,10 +39,14 @@ mod in_flight;
 mod injected_bug;
 pub mod lanes;
 mod leadership;
+mod links;
+mod look;
 mod machine;
 mod objects;
 mod outward;
 mod poll_context;
+mod resync;
+mod tables;
 #[cfg(test)]
 mod tests;
 

@@ -1,7 +1,7 @@
 //! Facts of objects that the protocol decides by, and the keys under which they are written.
 
 use k8s_openapi::api::core::v1::Pod;
-use muster_api::{Intent, LedgerSpec, keys};
+use muster_api::{Gang, Intent, LedgerSpec, keys};
 
 use muster_cluster::{
     formed::GangKey,
@@ -16,6 +16,19 @@ pub(crate) fn gang_object(key: &GangKey) -> ObjectKey {
         namespace: key.namespace.clone(),
         name: key.name.clone(),
     }
+}
+
+/// Namespace and name of a Gang.
+pub(crate) fn key_of(gang: &Gang) -> Option<GangKey> {
+    Some(GangKey {
+        namespace: gang.metadata.namespace.clone()?,
+        name: gang.metadata.name.clone()?,
+    })
+}
+
+/// The Gang that a pod belongs to.
+pub(crate) fn gang_key_of<'a>(index: &'a Index, pod: &Pod) -> Option<&'a GangKey> {
+    index.gang_of_pod(&NamespacedName::of(&pod.metadata))
 }
 
 /// The key of the Gang that an intent is about.
@@ -147,6 +160,15 @@ pub(crate) fn waits_for_sandbox(pod: &Pod) -> bool {
         condition.type_ == "PodReadyToStartContainers" && condition.status == "False"
     });
     says_so && bound_node(pod).is_some() && phase(pod) == "Pending" && !is_deleting(pod)
+}
+
+/// The scheduler that is to bind the pod.
+pub(crate) fn scheduler(pod: &Pod) -> &str {
+    pod.spec
+        .as_ref()
+        .and_then(|spec| spec.scheduler_name.as_deref())
+        .filter(|name| !name.is_empty())
+        .unwrap_or("default-scheduler")
 }
 
 /// Whether kube-scheduler says that the pod fits nowhere at the moment.

@@ -86,11 +86,16 @@ impl Performer {
                 uid,
                 resource_version,
                 status,
+                ..
             } => {
                 self.replace_gang_status(key, uid, resource_version, status)
                     .await
             }
-            ApiRequest::DeleteGang { key, uid } => self.delete_gang(key, uid).await,
+            ApiRequest::DeleteGang {
+                key,
+                uid,
+                resource_version,
+            } => self.delete_gang(key, uid, resource_version).await,
             ApiRequest::CreateNodeDevices { node, spec } => {
                 self.create_node_devices(node, spec).await
             }
@@ -167,11 +172,11 @@ impl Performer {
         done(within(CALL_LIMIT, call).await, Object::Gang)
     }
 
-    async fn delete_gang(&self, key: &ObjectKey, uid: &str) -> Written {
+    async fn delete_gang(&self, key: &ObjectKey, uid: &str, resource_version: &str) -> Written {
         let params = DeleteParams {
             preconditions: Some(Preconditions {
                 uid: Some(uid.to_owned()),
-                resource_version: None,
+                resource_version: Some(resource_version.to_owned()),
             }),
             propagation_policy: Some(PropagationPolicy::Background),
             ..DeleteParams::default()

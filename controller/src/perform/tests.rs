@@ -104,6 +104,7 @@ async fn a_gang_status_names_version_and_uid() {
         uid: "u-1".to_owned(),
         resource_version: "7".to_owned(),
         status: Box::new(status),
+        tells: true,
     };
     assert!(matches!(perform(&api, write).await, Outcome::Conflict));
     let asked = only(&api);
@@ -237,6 +238,7 @@ async fn a_gang_is_deleted_only_if_it_is_the_one_that_was_seen() {
     let write = ApiRequest::DeleteGang {
         key: key(Kind::Gang, "team-a", "job-x"),
         uid: "u-1".to_owned(),
+        resource_version: "7".to_owned(),
     };
     assert!(matches!(perform(&api, write).await, Outcome::Done(None)));
     let asked = only(&api);
@@ -245,6 +247,7 @@ async fn a_gang_is_deleted_only_if_it_is_the_one_that_was_seen() {
         "DELETE /apis/muster.dev/v1alpha1/namespaces/team-a/gangs/job-x"
     );
     assert_eq!(asked.body["preconditions"]["uid"], "u-1");
+    assert_eq!(asked.body["preconditions"]["resourceVersion"], "7");
 }
 
 #[tokio::test]
