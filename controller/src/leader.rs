@@ -11,11 +11,9 @@ mod takeover_clock;
 mod tests;
 mod work;
 
-use std::time::Duration;
-
 use muster_protocol::{ExitReason, Machine};
 use muster_serve::lease::Leadership;
-use tokio::{sync::watch, task::JoinError, time::MissedTickBehavior};
+use tokio::{sync::watch, task::JoinError};
 use tokio_util::sync::CancellationToken;
 
 use self::work::Work;
@@ -25,9 +23,6 @@ use crate::{
     metrics::ControllerMetrics,
     perform::Performer,
 };
-
-/// The machine wants to be polled once a second though nothing happens.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a leader works with.
 #[derive(Debug)]
@@ -85,9 +80,8 @@ impl Leader {
         } = self;
         metrics.set_leading(true);
         let mut work = Work::new(machine, performer, metrics, waiting_for_templates);
-        let mut tick = tokio::time::interval(POLL_INTERVAL);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            let next_poll = work.next_poll();
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
@@ -101,7 +95,7 @@ impl Leader {
                 }
                 change = feed.next() => work.observe(change?, &mut feed),
                 Ok(()) = extender_ready.changed() => {}
-                _ = tick.tick() => {}
+                () = tokio::time::sleep_until(next_poll) => {}
             }
             work.take_in_what_is_ready(&mut feed)?;
             work.poll(*extender_ready.borrow_and_update(), &mut feed);

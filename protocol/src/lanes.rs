@@ -17,8 +17,8 @@ mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use muster_api::{GangStatus, NodeDevicesSpec, Permit};
-use muster_cluster::{formed::GangKey, index::Index, object::ObjectKey};
+use muster_api::{NodeDevicesSpec, Permit};
+use muster_cluster::index::Index;
 
 use crate::ApiRequest;
 
@@ -100,12 +100,8 @@ impl Place {
             | ApiRequest::ReadAll { .. }
             | ApiRequest::CreateLedger { .. }
             | ApiRequest::ReplaceLedger { .. } => (Lane::Commit, String::new()),
-            ApiRequest::ReplaceGangStatus { key, status, .. } => {
-                let lane = if only_tells(key, status, index) {
-                    Lane::Tell
-                } else {
-                    Lane::Commit
-                };
+            ApiRequest::ReplaceGangStatus { key, tells, .. } => {
+                let lane = if *tells { Lane::Tell } else { Lane::Commit };
                 (lane, party_of_namespace(&key.namespace, index))
             }
             ApiRequest::CreateNodeDevices { node, spec }
@@ -129,16 +125,6 @@ impl Place {
         };
         Self { lane, party }
     }
-}
-
-/// Whether a status leaves the attempt, and what it holds, as they are.
-fn only_tells(key: &ObjectKey, status: &GangStatus, index: &Index) -> bool {
-    let key = GangKey {
-        namespace: key.namespace.clone(),
-        name: key.name.clone(),
-    };
-    let seen = index.gang(&key).and_then(|gang| gang.status.as_ref());
-    seen.is_some_and(|seen| seen.attempt == status.attempt && seen.admission == status.admission)
 }
 
 fn party_of_namespace(namespace: &str, index: &Index) -> String {

@@ -51,7 +51,7 @@ impl Machine {
     /// Notes what a change touches, while the index still shows what was before it.
     pub(crate) fn note_change(&mut self, change: &Change) {
         match change {
-            Change::Listed(_, _) | Change::ListedKeys(_, _) => {
+            Change::Listed(..) | Change::ListedKeys(..) => {
                 self.flights.saw_all();
                 self.agenda.everything();
             }
@@ -593,8 +593,6 @@ impl Machine {
     fn look_at_node(&mut self, name: &str, epoch: i64, now: Now, effects: &mut Vec<Effect>) {
         self.visited += 1;
         let wake = Cell::new(None);
-        let ends = permits::owes_end(self.context(epoch, now, &wake), name);
-        self.clocks.note_ends(name, ends, now.monotonic_seconds);
         let context = self.context(epoch, now, &wake);
         let write = permits::write(context, name);
         let part = holds::of_node(context, name);

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use kube::{Client, client::Body};
 use muster_cluster::{index, managed::ManagedPods};
 use muster_protocol::Config;

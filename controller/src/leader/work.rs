@@ -1,6 +1,6 @@
 //! What a leader has to do, and what of it is under way.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use muster_api::NodeDevices;
@@ -27,6 +27,10 @@ use crate::{
 
 /// Changes that are taken in before the machine is polled: a flood must not keep it from writing.
 const CHANGES_PER_POLL: usize = 2_000;
+/// Shortest time between two polls that nothing but the machine's own unfinished work asks for.
+const BREATH: Duration = Duration::from_millis(5);
+/// Longest time without a poll, whatever the machine says.
+const LONGEST_REST: Duration = Duration::from_secs(10);
 
 /// An effect that was carried out, and what came of it.
 pub(super) struct Performed {
@@ -147,6 +151,15 @@ impl Work {
                 self.machine.settle(given_up.id, Outcome::Refused(why));
             }
         }
+    }
+
+    /// When the machine is to be polled though nothing happens: when something is due by time alone.
+    pub(super) fn next_poll(&self) -> Instant {
+        let now = Instant::now();
+        let due = self.machine.next_due().map_or(LONGEST_REST, |due| {
+            Duration::from_secs(due).saturating_sub(self.started_at.elapsed())
+        });
+        now + due.clamp(BREATH, LONGEST_REST)
     }
 
     /// Why this leadership is over, if it is.

@@ -1,10 +1,10 @@
 use std::sync::Arc;
 
-use muster_api::{Admission, Gang, GangSpec, NodeDevices, Reason};
+use muster_api::{NodeDevices, Reason};
 use muster_cluster::{
     index,
     managed::ManagedPods,
-    object::{Change, Kind, Object},
+    object::{Change, Kind, Object, ObjectKey},
 };
 use proptest::prelude::*;
 use serde_json::json;
@@ -221,13 +221,6 @@ fn seen() -> Index {
         excepted_device_classes: [].into(),
         default_team: None,
     });
-    let mut gang = Gang::new("train", GangSpec::default());
-    gang.metadata.namespace = Some("lab".to_owned());
-    gang.status = Some(GangStatus {
-        attempt: 2,
-        admission: Some(Admission::default()),
-        ..GangStatus::default()
-    });
     let permits = vec![permit("a", "vision"), permit("b", "speech")];
     let devices = NodeDevices::new(
         "n1",
@@ -241,7 +234,6 @@ fn seen() -> Index {
     for object in [
         Object::Namespace(Arc::new(serde_json::from_value(namespace).unwrap())),
         Object::Team(Arc::new(serde_json::from_value(team).unwrap())),
-        Object::Gang(Arc::new(gang)),
         Object::NodeDevices(Arc::new(devices)),
     ] {
         index.observe(Change::Applied(object));
@@ -266,19 +258,13 @@ fn key(kind: Kind, name: &str) -> ObjectKey {
     }
 }
 
-fn status(change: impl FnOnce(&mut GangStatus)) -> ApiRequest {
-    let mut status = GangStatus {
-        attempt: 2,
-        admission: Some(Admission::default()),
-        ..GangStatus::default()
-    };
-    change(&mut status);
+fn status(tells: bool) -> ApiRequest {
     ApiRequest::ReplaceGangStatus {
         key: key(Kind::Gang, "train"),
         uid: "uid".to_owned(),
         resource_version: "1".to_owned(),
-        status: Box::new(status),
-        tells: false,
+        status: Box::default(),
+        tells,
     }
 }
 
@@ -321,24 +307,8 @@ fn every_write_has_its_place() {
             Lane::Commit,
             "",
         ),
-        (
-            "raise",
-            status(|status| status.attempt = 3),
-            Lane::Commit,
-            "vision",
-        ),
-        (
-            "end",
-            status(|status| status.admission = None),
-            Lane::Commit,
-            "vision",
-        ),
-        (
-            "tell",
-            status(|status| status.observed_generation = 7),
-            Lane::Tell,
-            "vision",
-        ),
+        ("raise", status(false), Lane::Commit, "vision"),
+        ("tell", status(true), Lane::Tell, "vision"),
         (
             "permit",
             devices(vec![
