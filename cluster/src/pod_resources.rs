@@ -22,6 +22,7 @@ pub fn of_pod(pod: &Pod) -> Result<PodResources, QuantityError> {
         cpu_milli: 0,
         memory_bytes: 0,
         pods: 1,
+        ..PodResources::default()
     };
     let Some(spec) = &pod.spec else {
         return Ok(taken);
@@ -65,6 +66,7 @@ pub fn of_node(allocatable: Listed<'_>) -> Result<PodResources, QuantityError> {
         cpu_milli: read(allocatable, "cpu", field, quantity::milli)?.unwrap_or(0),
         memory_bytes: read(allocatable, "memory", field, quantity::units)?.unwrap_or(0),
         pods: read(allocatable, "pods", field, quantity::units)?.unwrap_or(0),
+        ..PodResources::default()
     })
 }
 
@@ -74,6 +76,7 @@ pub fn saturating_add(a: PodResources, b: PodResources) -> PodResources {
         cpu_milli: a.cpu_milli.saturating_add(b.cpu_milli),
         memory_bytes: a.memory_bytes.saturating_add(b.memory_bytes),
         pods: a.pods.saturating_add(b.pods),
+        ..PodResources::default()
     }
 }
 
@@ -241,7 +244,8 @@ mod tests {
             cpu_milli: i64::MAX,
             memory_bytes: 1,
             pods: 1,
+            ..PodResources::default()
         };
-        assert_eq!(saturating_add(most, most).cpu_milli, i64::MAX);
+        assert_eq!(saturating_add(most.clone(), most).cpu_milli, i64::MAX);
     }
 }

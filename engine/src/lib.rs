@@ -26,12 +26,12 @@ mod text;
 pub use amount::{Amount, Amounts, FlavorResource, Overflow, Resource};
 pub use decision::{Admission, AdmittedClaim, AdmittedPod, Blocker, Decision, Explanation, Why};
 pub use model::{
-    Claim, Cohort, Constraint, Device, DeviceRequest, Flavor, Gang, HeldClaim, Hold, Node,
-    NodeBlock, Pod, PodResources, Queueing, QuotaLimit, Stop, Team, Topology, TopologyRequest,
-    Update,
+    Claim, Cohort, Constraint, Device, DeviceRequest, Flavor, Gang, HeldClaim, Hold, HostPort,
+    HostPortProtocol, Node, NodeBlock, Pod, PodResources, Queueing, QuotaLimit, Stop, Team,
+    Topology, TopologyRequest, Update,
 };
 pub use names::{
     AttributeName, ClaimUid, CohortName, DeviceName, FlavorName, GangUid, LevelName, NodeFilterId,
-    NodeName, PodUid, SelectorId, TeamName, Timestamp, TopologyName,
+    NodeName, PodSelectorId, PodUid, ResourceName, SelectorId, TeamName, Timestamp, TopologyName,
 };
 pub use state::{State, Usage};

@@ -3,13 +3,17 @@
 //! Everything here is level-triggered: an update carries the whole new value of one thing, and may
 //! be applied twice or late without harm (invariant S10).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use crate::{
     amount::{Amount, Resource},
     names::{
         AttributeName, ClaimUid, CohortName, DeviceName, FlavorName, GangUid, LevelName,
-        NodeFilterId, NodeName, PodUid, SelectorId, TeamName, Timestamp, TopologyName,
+        NodeFilterId, NodeName, PodSelectorId, PodUid, ResourceName, SelectorId, TeamName,
+        Timestamp, TopologyName,
     },
 };
 
@@ -165,8 +169,10 @@ pub enum NodeBlock {
     DriverSilent,
 }
 
-/// What a pod takes of a node besides devices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What a pod takes of a node besides devices, or what a node has of it.
+///
+/// Everything but `cpu_milli`, `memory_bytes` and `pods` may be left at its default where it does not occur.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodResources {
     /// Cores, in thousandths.
     pub cpu_milli: i64,
@@ -174,6 +180,41 @@ pub struct PodResources {
     pub memory_bytes: i64,
     /// Number of pods.
     pub pods: i64,
+    /// Every other resource that a node's `allocatable` may list: extended resources in units, `hugepages-*`
+    /// and `ephemeral-storage` in bytes. A resource that a node does not name is one that it has none of. An
+    /// amount of zero is the same as no entry.
+    pub others: BTreeMap<ResourceName, i64>,
+    /// Ports of the host that a pod binds; on a node, those that are bound. In `allocatable` they mean nothing.
+    pub host_ports: BTreeSet<HostPort>,
+    /// Required anti-affinity by hostname: no pod that is [matched](Self::matched_by) by one of these
+    /// selectors may run on the same node.
+    pub repels: BTreeSet<PodSelectorId>,
+    /// The selectors of anti-affinity terms (of any pod) that match the pod.
+    pub matched_by: BTreeSet<PodSelectorId>,
+}
+
+/// A port of the host that a pod binds. As for kube-scheduler, two pods conflict if protocol and port are
+/// equal and the addresses are equal or one of them is every address.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HostPort {
+    /// The transport.
+    pub protocol: HostPortProtocol,
+    /// The address of the host; `None` for every address (`0.0.0.0`, `::` or none given).
+    pub ip: Option<IpAddr>,
+    /// The port, 1 to 65535.
+    pub port: u16,
+}
+
+/// The transport of a host port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HostPortProtocol {
+    /// TCP, the default of a container port.
+    #[default]
+    Tcp,
+    /// UDP.
+    Udp,
+    /// SCTP.
+    Sctp,
 }
 
 /// A device of a node.

@@ -58,6 +58,8 @@ name! {
     DeviceName,
     /// Qualified name of a device attribute, as `matchAttribute` gives it.
     AttributeName,
+    /// Name of a resource that a node's `allocatable` lists, as Kubernetes spells it.
+    ResourceName,
 }
 
 /// A device selector (the CEL expressions of a class and a request together), interned at the edge.
@@ -69,6 +71,11 @@ pub struct SelectorId(pub u32);
 /// Which nodes match is told with the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeFilterId(pub u32);
+
+/// A selector of pods (label selector and namespaces of a pod anti-affinity term), interned at the edge. Which
+/// pods match is told with the pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PodSelectorId(pub u32);
 
 /// A point in time, in seconds since an epoch that only the caller knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -25,7 +25,7 @@ use crate::{
     decision::{Decision, Explanation},
     model::{Cohort, Flavor, Gang, Hold, Team, Update},
     names::{CohortName, FlavorName, GangUid, PodUid, TeamName, Timestamp},
-    placement::cluster::{Cluster, NodeChange},
+    placement::{Cluster, NodeChange},
     quota::{
         QuotaTree,
         charges::{Charges, Delta},

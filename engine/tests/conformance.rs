@@ -286,6 +286,7 @@ fn pending(workload: &Value, team: &str) -> Gang {
                     cpu_milli: quantity(&Resource::Cpu, cpu).0,
                     memory_bytes: 0,
                     pods: 1,
+                    ..PodResources::default()
                 },
                 filter: ANY_NODE,
                 claims: Vec::new(),
@@ -336,6 +337,7 @@ fn endless_node() -> Node {
             cpu_milli: i64::MAX / 2,
             memory_bytes: i64::MAX / 2,
             pods: i64::MAX / 2,
+            ..PodResources::default()
         },
         ..common::node("endless", "", 0)
     }

@@ -79,7 +79,7 @@ impl Shape {
     fn of(pod: &engine::Pod) -> Self {
         let claims = pod.claims.iter();
         Self {
-            resources: pod.resources,
+            resources: pod.resources.clone(),
             filter: pod.filter,
             claims: claims
                 .map(|claim| (claim.requests.clone(), claim.constraints.clone()))

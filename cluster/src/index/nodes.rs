@@ -60,6 +60,7 @@ pub(super) fn usage_of(pod: &Pod) -> Usage {
             cpu_milli: i64::MAX,
             memory_bytes: i64::MAX,
             pods: 1,
+            ..PodResources::default()
         })
     });
     Usage {

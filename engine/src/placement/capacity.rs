@@ -4,11 +4,14 @@ use std::fmt;
 
 use super::{
     allocator::{MAX_DEVICES_PER_CLAIM, allocate},
+    coallocation::{AllocationKind, Allocator, PendingAllocation},
     demand::{ClaimShape, UnitShape},
     node::{NodeRecord, Occupancy},
-    promise::{Draw, DrawKind, DrawTag},
 };
-use crate::{model::NodeBlock, names::FlavorName};
+use crate::{
+    model::{NodeBlock, PodResources},
+    names::FlavorName,
+};
 
 /// More units of one gang than any node holds; stands for "no limit".
 const NO_LIMIT: usize = 1 << 16;
@@ -74,11 +77,11 @@ impl Rules<'_> {
         record: &NodeRecord,
         occupancy: &Occupancy,
         shape: &UnitShape,
-        resources: (i64, i64, i64),
+        resources: &PodResources,
     ) -> Result<usize, Cause> {
         self.may_stand(record, occupancy, shape)?;
         let most = by_resources(occupancy.left, resources)?;
-        if shape.draws_devices() {
+        if shape.needs_devices() {
             self.by_devices(record, occupancy, shape, most)
         } else {
             Ok(most)
@@ -132,18 +135,19 @@ impl Rules<'_> {
             .claims
             .iter()
             .filter(|claim| claim.allocated.is_none());
-        let mut draws = drawing.map(|claim| &claim.shape);
-        let first = draws
+        let mut pending = drawing.map(|claim| &claim.shape);
+        let first = pending
             .next()
-            .map(|claim| self.draw(record, claim))
+            .map(|claim| self.allocation(record, claim))
             .transpose()?;
         let Some(first) = first else { return Ok(most) };
         let mut count = first.count;
-        let mut simple = first.uniform && first.kind == DrawKind::Any;
-        for claim in draws {
-            let draw = self.draw(record, claim)?;
-            count += draw.count;
-            simple &= draw.kind == DrawKind::Any && draw.candidates == first.candidates;
+        let mut simple = first.uniform && first.kind == AllocationKind::Any;
+        for claim in pending {
+            let allocation = self.allocation(record, claim)?;
+            count += allocation.count;
+            simple &=
+                allocation.kind == AllocationKind::Any && allocation.candidates == first.candidates;
         }
         if simple {
             if !occupancy.admits(&first) {
@@ -183,7 +187,7 @@ impl Rules<'_> {
             return None;
         };
         let plain = claim.allocated.is_none() && claim.shape.constraints.is_empty();
-        if !plain || *count > MAX_DEVICES_PER_CLAIM || !occupancy.draws.is_empty() {
+        if !plain || *count > MAX_DEVICES_PER_CLAIM || !occupancy.pending.is_empty() {
             return None;
         }
         let candidates = record.candidates(*selector)?;
@@ -197,29 +201,33 @@ impl Rules<'_> {
         Some(candidates.devices.common(&occupancy.free) / (*count).max(1))
     }
 
-    /// A claim's draw, if the node has such devices at all.
-    fn draw(&self, record: &NodeRecord, claim: &ClaimShape) -> Result<Draw, Cause> {
+    /// A claim's allocation, if the node has such devices at all.
+    fn allocation(
+        &self,
+        record: &NodeRecord,
+        claim: &ClaimShape,
+    ) -> Result<PendingAllocation, Cause> {
         if claim.devices() > MAX_DEVICES_PER_CLAIM {
             return Err(Cause::ClaimTooLarge);
         }
-        let draw = Draw::new(record, claim, DrawTag::Open);
+        let allocation = PendingAllocation::new(record, claim, Allocator::Open);
         for (selector, count) in &claim.requests {
             let matching = record.candidates(*selector);
             if *count > matching.map_or(0, |matching| matching.devices.len()) {
                 return Err(Cause::NoSuchDevices);
             }
         }
-        if draw.candidates.len() < draw.count {
+        if allocation.candidates.len() < allocation.count {
             return Err(Cause::NoSuchDevices);
         }
         let fits = |device| {
             self.flavor
                 .is_none_or(|flavor| record.belongs_to(device, flavor))
         };
-        if !draw.candidates.iter().any(fits) {
+        if !allocation.candidates.iter().any(fits) {
             return Err(Cause::OtherFlavor);
         }
-        Ok(draw)
+        Ok(allocation)
     }
 
     /// Puts one unit on a node: takes its resources and the devices that the allocator would grant. The
@@ -230,7 +238,7 @@ impl Rules<'_> {
         occupancy: &mut Occupancy,
         shape: &UnitShape,
     ) -> Option<Grants> {
-        occupancy.take(shape.resources()?);
+        occupancy.take(&shape.resources()?);
         let (cpu, memory, pods) = occupancy.left;
         if cpu < 0 || memory < 0 || pods < 0 {
             return None;
@@ -252,23 +260,26 @@ impl Rules<'_> {
             if asked.is_empty() {
                 continue;
             }
-            let tag = occupancy.draws.len();
-            let draws: Vec<Draw> = asked
+            let tag = occupancy.pending.len();
+            let pending: Vec<PendingAllocation> = asked
                 .iter()
                 .map(|claim| {
                     let claim = &shape.claims[*claim];
                     let tag = if claim.shared {
-                        DrawTag::Open
+                        Allocator::Open
                     } else {
-                        DrawTag::Planned(tag)
+                        Allocator::Planned(tag)
                     };
-                    Draw::new(record, &claim.shape, tag)
+                    PendingAllocation::new(record, &claim.shape, tag)
                 })
                 .collect();
-            if !draws.iter().all(|draw| occupancy.admits(draw)) {
+            if !pending
+                .iter()
+                .all(|allocation| occupancy.admits(allocation))
+            {
                 return None;
             }
-            occupancy.draws.extend(draws);
+            occupancy.pending.extend(pending);
             let shapes: Vec<&ClaimShape> = asked
                 .iter()
                 .map(|claim| &shape.claims[*claim].shape)
@@ -292,11 +303,11 @@ impl Rules<'_> {
 }
 
 /// How many times resources are left.
-fn by_resources(left: (i64, i64, i64), asked: (i64, i64, i64)) -> Result<usize, Cause> {
+fn by_resources(left: (i64, i64, i64), asked: &PodResources) -> Result<usize, Cause> {
     let parts = [
-        (left.0, asked.0, Cause::Cpu),
-        (left.1, asked.1, Cause::Memory),
-        (left.2, asked.2, Cause::Pods),
+        (left.0, asked.cpu_milli, Cause::Cpu),
+        (left.1, asked.memory_bytes, Cause::Memory),
+        (left.2, asked.pods, Cause::Pods),
     ];
     let mut most = NO_LIMIT;
     for (left, asked, cause) in parts {

@@ -63,7 +63,7 @@ impl Planner<'_> {
         let Some(main) = self.fits.first() else {
             return Ordering::Equal;
         };
-        let sums = if self.demand.classes[0].shape.draws_devices() {
+        let sums = if self.demand.classes[0].shape.needs_devices() {
             [&main.sums, &self.free_gpus]
         } else {
             [&self.free_gpus, &main.sums]
@@ -115,7 +115,7 @@ impl Planner<'_> {
         places: &[usize],
     ) -> BTreeMap<usize, usize> {
         let mut broken = BTreeMap::new();
-        let Some(shape) = self.shape(class).filter(|shape| shape.draws_devices()) else {
+        let Some(shape) = self.shape(class).filter(|shape| shape.needs_devices()) else {
             return broken;
         };
         let mut last: Option<(usize, &Occupancy, usize)> = None;
@@ -125,8 +125,8 @@ impl Planner<'_> {
             };
             let alike = last.filter(|(before, known, _)| {
                 known.free == occupancy.free
-                    && known.draws.is_empty()
-                    && occupancy.draws.is_empty()
+                    && known.pending.is_empty()
+                    && occupancy.pending.is_empty()
                     && self
                         .place(*before)
                         .is_some_and(|(other, _)| other.looks_like(record))

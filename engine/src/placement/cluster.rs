@@ -10,6 +10,7 @@ use std::{
 use super::{
     fabric::Fabric,
     node::{NodeRecord, Occupancy, Released},
+    version::{ChangeLog, Version},
 };
 use crate::{
     amount::{Amount, Overflow},
@@ -31,6 +32,9 @@ pub(crate) struct Cluster {
     fabrics: BTreeMap<Option<TopologyName>, Fabric>,
     /// By Flavor; under `None` what belongs to no Flavor and is charged as no GPU.
     inventory: BTreeMap<Option<FlavorName>, BTreeMap<SelectorId, Kinds>>,
+    version: Version,
+    changed: ChangeLog,
+    grown: ChangeLog,
     stale_nodes: BTreeSet<NodeName>,
     stale_fabrics: bool,
 }
@@ -65,9 +69,9 @@ fn same_kinds(one: &Node, other: &Node) -> bool {
 pub(crate) enum View {
     /// Everything as it is.
     Now,
-    /// As if every hold that only waits for the proof of its release were gone: what is then free on
-    /// the nodes concerned.
-    Released(BTreeMap<usize, Occupancy>),
+    /// As if some holds were gone: what is then free in the slots of the nodes concerned. See
+    /// [`Cluster::without`].
+    Without(BTreeMap<usize, Occupancy>),
     /// As if nothing ran and no node was blocked.
     Empty,
 }
@@ -77,7 +81,7 @@ impl View {
     pub(crate) fn occupancy<'a>(&'a self, slot: usize, record: &'a NodeRecord) -> &'a Occupancy {
         match self {
             Self::Now => &record.now,
-            Self::Released(changed) => changed.get(&slot).unwrap_or(&record.now),
+            Self::Without(changed) => changed.get(&slot).unwrap_or(&record.now),
             Self::Empty => &record.empty,
         }
     }
@@ -107,6 +111,7 @@ impl Cluster {
             self.count_devices(&node, true);
         }
         self.slots[slot] = Some(NodeRecord::new(node));
+        self.touch(slot);
         self.stale_nodes.insert(name);
         if moved || replaced {
             NodeChange::Inventory
@@ -132,6 +137,7 @@ impl Cluster {
             self.count_devices(&record.node, false);
         }
         self.vacant.push(slot);
+        self.touch(slot);
         self.stale_fabrics = true;
     }
 
@@ -158,7 +164,45 @@ impl Cluster {
     pub(crate) fn add_hold(&mut self, hold: &Arc<Hold>) {
         let holds = self.holds.entry(hold.node.clone()).or_default();
         holds.insert(hold.pod.clone(), Arc::clone(hold));
+        self.hold_changed(hold);
+    }
+
+    fn hold_changed(&mut self, hold: &Hold) {
+        if let Some(slot) = self.by_name.get(&hold.node) {
+            self.touch(*slot);
+        }
         self.stale_nodes.insert(hold.node.clone());
+    }
+
+    /// Notes that what is free in a slot may have changed.
+    fn touch(&mut self, slot: usize) {
+        let version = self.version.advance();
+        self.changed.note(slot, version);
+        self.grown.note(slot, version);
+    }
+
+    /// The moment of the last change.
+    pub(crate) fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The slots in which anything changed after a moment, each once.
+    #[allow(
+        dead_code,
+        reason = "the queue asks this as soon as its decisions work by change"
+    )]
+    pub(crate) fn changed_since(&self, version: Version) -> impl Iterator<Item = usize> + '_ {
+        self.changed.since(version)
+    }
+
+    /// The slots in which something may have come free after a moment, each once: a gang that was refused then
+    /// can have a place now only if it uses one of them.
+    #[allow(
+        dead_code,
+        reason = "the queue asks this as soon as its decisions work by change"
+    )]
+    pub(crate) fn grown_since(&self, version: Version) -> impl Iterator<Item = usize> + '_ {
+        self.grown.since(version)
     }
 
     pub(crate) fn remove_hold(&mut self, hold: &Hold) {
@@ -168,7 +212,7 @@ impl Cluster {
                 self.holds.remove(&hold.node);
             }
         }
-        self.stale_nodes.insert(hold.node.clone());
+        self.hold_changed(hold);
     }
 
     pub(crate) fn set_topology(&mut self, topology: Topology) {
@@ -226,8 +270,8 @@ impl Cluster {
         self.slots.get(slot)?.as_ref()
     }
 
-    /// The view in which these holds are gone.
-    pub(crate) fn released(&self, gone: &BTreeMap<PodUid, &Hold>) -> View {
+    /// The view in which these holds are gone, at the cost of the nodes that they are on.
+    pub(crate) fn without(&self, gone: &BTreeMap<PodUid, &Hold>) -> View {
         let nodes: BTreeSet<&NodeName> = gone.values().map(|hold| &hold.node).collect();
         let mut changed = BTreeMap::new();
         for name in nodes {
@@ -252,7 +296,7 @@ impl Cluster {
                 .collect();
             changed.insert(*slot, record.occupancy(stays, &released));
         }
-        View::Released(changed)
+        View::Without(changed)
     }
 
     /// How many devices that may be charged to a Flavor match a selector on all nodes, taken or not.

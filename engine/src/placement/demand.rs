@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    model::{Claim, Gang, Pod, TopologyRequest},
+    model::{Claim, Gang, Pod, PodResources, TopologyRequest},
     names::{AttributeName, ClaimUid, DeviceName, LevelName, NodeFilterId, NodeName, SelectorId},
 };
 
@@ -62,8 +62,7 @@ pub(crate) struct UnitClaim {
 /// A pod of a unit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct UnitPod {
-    /// Cores in thousandths, memory in bytes, number of pods.
-    pub(crate) resources: (i64, i64, i64),
+    pub(crate) resources: PodResources,
     pub(crate) filter: NodeFilterId,
     /// Its claims in pod order, as indexes into the unit's.
     pub(crate) claims: Vec<usize>,
@@ -79,7 +78,7 @@ pub(crate) struct UnitShape {
 
 impl UnitShape {
     /// Whether it needs devices that are not allocated yet.
-    pub(crate) fn draws_devices(&self) -> bool {
+    pub(crate) fn needs_devices(&self) -> bool {
         self.claims
             .iter()
             .any(|claim| claim.allocated.is_none() && claim.shape.devices() > 0)
@@ -90,16 +89,30 @@ impl UnitShape {
     }
 
     /// Sum of what its pods take; `None` if a sum does not fit.
-    pub(crate) fn resources(&self) -> Option<(i64, i64, i64)> {
-        self.pods
-            .iter()
-            .try_fold((0_i64, 0_i64, 0_i64), |sum, pod| {
-                Some((
-                    sum.0.checked_add(pod.resources.0)?,
-                    sum.1.checked_add(pod.resources.1)?,
-                    sum.2.checked_add(pod.resources.2)?,
-                ))
-            })
+    pub(crate) fn resources(&self) -> Option<PodResources> {
+        let mut sum = PodResources::default();
+        for PodResources {
+            cpu_milli,
+            memory_bytes,
+            pods,
+            others,
+            host_ports,
+            repels,
+            matched_by,
+        } in self.pods.iter().map(|pod| &pod.resources)
+        {
+            sum.cpu_milli = sum.cpu_milli.checked_add(*cpu_milli)?;
+            sum.memory_bytes = sum.memory_bytes.checked_add(*memory_bytes)?;
+            sum.pods = sum.pods.checked_add(*pods)?;
+            for (name, amount) in others {
+                let of_all = sum.others.entry(name.clone()).or_default();
+                *of_all = of_all.checked_add(*amount)?;
+            }
+            sum.host_ports.extend(host_ports.iter().cloned());
+            sum.repels.extend(repels);
+            sum.matched_by.extend(matched_by);
+        }
+        Some(sum)
     }
 }
 
@@ -209,11 +222,7 @@ fn shape(gang: &Gang, unit: &[usize]) -> UnitShape {
             }
         }
         pods.push(UnitPod {
-            resources: (
-                pod.resources.cpu_milli,
-                pod.resources.memory_bytes,
-                pod.resources.pods,
-            ),
+            resources: pod.resources.clone(),
             filter: pod.filter,
             claims: of_pod,
         });

@@ -5,31 +5,37 @@
 //!
 //! * [`cluster`]: all nodes, kept up to date one by one; [`node`]: one of them, and what is free on it.
 //! * [`demand`]: a gang without its names. [`capacity`]: how many of its units one node holds.
-//! * [`allocator`]: kube-scheduler's allocator, simulated; [`promise`]: when several pods may wait for it.
+//! * [`allocator`]: kube-scheduler's allocator, simulated; [`coallocation`]: when several pods may wait for it.
 //! * [`fabric`]: nodes in tree order; [`choose`]: which domain, which nodes; [`pack`]: gangs of unequal pods.
 
 mod allocator;
 mod capacity;
 mod choose;
-pub(crate) mod cluster;
-pub(crate) mod demand;
+mod cluster;
+mod coallocation;
+mod demand;
 mod device_set;
+mod effort;
 mod fabric;
 mod node;
 mod pack;
-mod promise;
+mod version;
 
 use std::{borrow::Cow, cmp::Reverse, collections::BTreeMap, ops::Range};
 
 use capacity::{Cause, Grants, Rules};
 use choose::Sums;
-use cluster::{Cluster, View};
-use demand::{Class, Demand, UnitShape};
+use demand::{Class, UnitShape};
 use fabric::{Fabric, Width};
 use node::{NodeRecord, Occupancy};
 
+pub(crate) use cluster::{Cluster, NodeChange, View};
+pub(crate) use demand::{Demand, Signature, UnitClaim, claims_of};
+pub(crate) use effort::Effort;
+pub(crate) use version::Version;
+
 use crate::{
-    model::TopologyRequest,
+    model::{PodResources, TopologyRequest},
     names::{FlavorName, LevelName, TopologyName},
 };
 
@@ -63,7 +69,31 @@ pub(crate) struct Plan {
     pub(crate) domain: Vec<String>,
 }
 
-/// Why there is no placement.
+/// What came of an attempt to place a gang.
+#[allow(
+    dead_code,
+    reason = "the queue asks this as soon as its decisions work by change"
+)]
+#[derive(Clone, Debug)]
+pub(crate) enum Verdict {
+    /// The whole gang has its place.
+    Placed(Plan),
+    /// There is no place, and there will be none until something comes free: [`may_fit_since`] says when to ask
+    /// again, [`explain`] says why.
+    NoPlace(Refusal),
+    /// The search ran out of [`Effort`] before it had looked at everything. It says nothing about whether
+    /// there is a place; asked again with nothing changed, it gives up again.
+    GaveUp(Refusal),
+}
+
+/// When a gang was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// The state of the cluster that was looked at.
+    pub(crate) as_of: Version,
+}
+
+/// Why there is no placement, for people. It takes a look at every node: make it when somebody reads it.
 #[derive(Clone, Debug)]
 pub(crate) struct Unfit {
     /// How many pods fit at best.
@@ -76,7 +106,7 @@ pub(crate) struct Unfit {
 
 /// How often one class of a gang fits where.
 struct ClassFit {
-    resources: Option<(i64, i64, i64)>,
+    resources: Option<PodResources>,
     units: usize,
     /// Per place in the fabric.
     capacities: Vec<usize>,
@@ -97,9 +127,48 @@ struct Planner<'a> {
     free_gpus: Sums,
 }
 
-/// Places a gang, whole, or says why that cannot be done.
-pub(crate) fn plan(cluster: &Cluster, view: &View, request: &Request<'_>) -> Result<Plan, Unfit> {
-    Planner::new(cluster, view, request).plan()
+/// Places a gang, whole, or says that this cannot be done.
+///
+/// It depends on nothing but the facts in the cluster: not on the order in which they were told, nor on what
+/// was asked before.
+pub(crate) fn plan(
+    cluster: &Cluster,
+    view: &View,
+    request: &Request<'_>,
+    effort: &mut Effort,
+) -> Verdict {
+    Planner::new(cluster, view, request).plan(effort)
+}
+
+/// The same as [`plan`] as things are now, for a gang that got [`Verdict::NoPlace`] at an earlier moment: only
+/// domains in which something came free since then are looked at.
+#[allow(
+    dead_code,
+    reason = "the queue asks this as soon as its decisions work by change"
+)]
+pub(crate) fn plan_since(
+    cluster: &Cluster,
+    request: &Request<'_>,
+    refused: Refusal,
+    effort: &mut Effort,
+) -> Verdict {
+    if may_fit_since(cluster, request, refused) {
+        plan(cluster, &View::Now, request, effort)
+    } else {
+        Verdict::NoPlace(Refusal {
+            as_of: cluster.version(),
+        })
+    }
+}
+
+/// Whether a gang that got [`Verdict::NoPlace`] as things were at an earlier moment may have a place now. It costs what came
+/// free since then. `false` is certain, `true` is worth a look.
+#[allow(
+    dead_code,
+    reason = "the queue asks this as soon as its decisions work by change"
+)]
+pub(crate) fn may_fit_since(cluster: &Cluster, _request: &Request<'_>, refused: Refusal) -> bool {
+    cluster.grown_since(refused.as_of).next().is_some()
 }
 
 /// Why a gang that has no placement has none.
@@ -122,11 +191,11 @@ impl<'a> Planner<'a> {
             fits: Vec::new(),
             free_gpus: Sums::default(),
         };
-        let draws = request
+        let needs_devices = request
             .demand
             .classes
             .iter()
-            .any(|class| class.shape.draws_devices());
+            .any(|class| class.shape.needs_devices());
         let fits = request
             .demand
             .classes
@@ -136,7 +205,7 @@ impl<'a> Planner<'a> {
         let free = planner.places().map(|place| match place {
             // A gang without devices wants the nodes with the fewest GPUs, all other gangs those
             // with the fewest left.
-            Some((record, occupancy)) if draws => record.gpus_in(&occupancy.free),
+            Some((record, occupancy)) if needs_devices => record.gpus_in(&occupancy.free),
             Some((record, _)) => record.gpus_in(&record.empty.free),
             None => 0,
         });
@@ -165,7 +234,7 @@ impl<'a> Planner<'a> {
         let mut capacities = Vec::with_capacity(self.fabric.order.len());
         let mut excluded: BTreeMap<Cause, usize> = BTreeMap::new();
         for (at, place) in self.places().enumerate() {
-            let capacity = match (place, resources) {
+            let capacity = match (place, &resources) {
                 _ if at >= eligible => Err(Cause::OutsideTopology),
                 (Some((record, occupancy)), Some(resources)) => {
                     self.rules
@@ -198,19 +267,27 @@ impl<'a> Planner<'a> {
             .all(|fit| fit.sums.within(area) >= fit.units)
     }
 
-    fn plan(&self) -> Result<Plan, Unfit> {
+    fn plan(&self, effort: &mut Effort) -> Verdict {
+        let refusal = Refusal {
+            as_of: self.cluster.version(),
+        };
         if !self.may_hold(&self.all()) {
-            return Err(self.unfit());
+            return Verdict::NoPlace(refusal);
         }
-        let mut effort = pack::Effort::default();
+        let mut budget = pack::Budget::default();
         for width in self.fabric.widths(self.required).unwrap_or_default() {
             for area in self.by_tightness(width) {
-                if let Some(packed) = self.pack(width, &area, &mut effort) {
-                    return Ok(self.finish(packed));
+                effort.spend(1);
+                if let Some(packed) = self.pack(width, &area, &mut budget) {
+                    return Verdict::Placed(self.finish(packed));
                 }
             }
         }
-        Err(self.unfit())
+        if budget.is_spent() || effort.is_spent() {
+            Verdict::GaveUp(refusal)
+        } else {
+            Verdict::NoPlace(refusal)
+        }
     }
 
     fn finish(&self, packed: Vec<(usize, PlacedUnit)>) -> Plan {

@@ -7,13 +7,13 @@ use std::{
 
 use super::{
     allocator::allocate,
+    coallocation::{Allocator, PendingAllocation, may_share_a_node},
     demand::ClaimShape,
     device_set::DeviceSet,
-    promise::{Draw, DrawTag, may_share_a_node},
 };
 use crate::{
     amount::{Amount, Overflow},
-    model::{Hold, Node},
+    model::{Hold, Node, PodResources},
     names::{AttributeName, ClaimUid, DeviceName, FlavorName, SelectorId},
 };
 
@@ -35,7 +35,7 @@ pub(crate) struct Occupancy {
     /// Thousandths of cores, bytes of memory and pods that are left; negative where more is used than there is.
     pub(crate) left: (i64, i64, i64),
     /// Claims that are held or planned here and not allocated yet. Their devices are out of `free`.
-    pub(crate) draws: Vec<Draw>,
+    pub(crate) pending: Vec<PendingAllocation>,
     /// Whether somebody holds devices here that cannot be told: then nothing new can be promised.
     pub(crate) undetermined: bool,
 }
@@ -99,7 +99,7 @@ impl NodeRecord {
         let device_at = names
             .map(|(at, device)| (device.name.clone(), at))
             .collect();
-        let allocatable = node.allocatable;
+        let allocatable = &node.allocatable;
         let empty = Occupancy {
             free: DeviceSet::of(count, 0..count),
             left: (
@@ -107,7 +107,7 @@ impl NodeRecord {
                 allocatable.memory_bytes,
                 allocatable.pods,
             ),
-            draws: Vec::new(),
+            pending: Vec::new(),
             undetermined: false,
         };
         Self {
@@ -200,11 +200,9 @@ impl NodeRecord {
                 occupancy.free.remove(at);
             }
         }
-        let used = self.node.used;
-        occupancy.take((used.cpu_milli, used.memory_bytes, used.pods));
+        occupancy.take(&self.node.used);
         for hold in holds.clone() {
-            let resources = hold.resources;
-            occupancy.take((resources.cpu_milli, resources.memory_bytes, resources.pods));
+            occupancy.take(&hold.resources);
             for claim in &hold.claims {
                 let by_request = claim
                     .request
@@ -219,12 +217,12 @@ impl NodeRecord {
                 }
             }
         }
-        self.reserve_for_draws(&mut occupancy, holds, allocated);
+        self.reserve_for_pending(&mut occupancy, holds, allocated);
         occupancy
     }
 
     /// Sets devices aside for claims that are held but not allocated yet, as the allocator would.
-    fn reserve_for_draws<'a>(
+    fn reserve_for_pending<'a>(
         &'a self,
         occupancy: &mut Occupancy,
         holds: impl Iterator<Item = &'a Arc<Hold>>,
@@ -246,10 +244,10 @@ impl NodeRecord {
             if shapes.is_empty() {
                 continue;
             }
-            let draws = shapes
+            let pending = shapes
                 .iter()
-                .map(|shape| Draw::new(self, shape, DrawTag::Held(tag)));
-            occupancy.draws.extend(draws);
+                .map(|shape| PendingAllocation::new(self, shape, Allocator::Held(tag)));
+            occupancy.pending.extend(pending);
             match allocate(self, &occupancy.free, &shapes) {
                 Some(granted) => {
                     for device in granted.into_iter().flatten() {
@@ -263,14 +261,16 @@ impl NodeRecord {
 }
 
 impl Occupancy {
-    pub(crate) fn take(&mut self, resources: (i64, i64, i64)) {
-        self.left.0 = self.left.0.saturating_sub(resources.0);
-        self.left.1 = self.left.1.saturating_sub(resources.1);
-        self.left.2 = self.left.2.saturating_sub(resources.2);
+    pub(crate) fn take(&mut self, resources: &PodResources) {
+        self.left.0 = self.left.0.saturating_sub(resources.cpu_milli);
+        self.left.1 = self.left.1.saturating_sub(resources.memory_bytes);
+        self.left.2 = self.left.2.saturating_sub(resources.pods);
     }
 
     /// Whether a further claim may wait here beside those that wait already.
-    pub(crate) fn admits(&self, draw: &Draw) -> bool {
-        self.draws.iter().all(|other| may_share_a_node(other, draw))
+    pub(crate) fn admits(&self, allocation: &PendingAllocation) -> bool {
+        self.pending
+            .iter()
+            .all(|other| may_share_a_node(other, allocation))
     }
 }

@@ -18,17 +18,24 @@ const EXHAUSTIVE_STEPS: usize = 20_000;
 const GREEDY_AREAS: usize = 256;
 
 /// What an attempt to place one gang may still cost.
-pub(super) struct Effort {
+pub(super) struct Budget {
     areas: usize,
     steps: usize,
 }
 
-impl Default for Effort {
+impl Default for Budget {
     fn default() -> Self {
         Self {
             areas: GREEDY_AREAS,
             steps: EXHAUSTIVE_STEPS,
         }
+    }
+}
+
+impl Budget {
+    /// Whether something was left untried.
+    pub(super) fn is_spent(&self) -> bool {
+        self.areas == 0 || self.steps == 0
     }
 }
 
@@ -44,12 +51,12 @@ impl Planner<'_> {
         &self,
         width: Width,
         area: &Range<usize>,
-        effort: &mut Effort,
+        budget: &mut Budget,
     ) -> Option<Packed> {
-        if effort.areas == 0 {
+        if budget.areas == 0 {
             return None;
         }
-        effort.areas -= 1;
+        budget.areas -= 1;
         if let Some(packed) = self.pack_greedily(width, area) {
             return Some(packed);
         }
@@ -57,7 +64,7 @@ impl Planner<'_> {
         if self.fits.len() < 2 || units > EXHAUSTIVE_UNITS {
             return None;
         }
-        self.search(area, effort)
+        self.search(area, budget)
     }
 
     fn pack_greedily(&self, width: Width, area: &Range<usize>) -> Option<Packed> {
@@ -68,15 +75,12 @@ impl Planner<'_> {
             let mut capacities = fit.capacities.clone();
             for (at, occupancy) in &trials {
                 let (record, _) = self.place(*at)?;
-                let capacity = self.rules.capacity(
-                    record,
-                    occupancy,
-                    shape,
-                    fit.resources.unwrap_or_default(),
-                );
+                let capacity =
+                    self.rules
+                        .capacity(record, occupancy, shape, fit.resources.as_ref()?);
                 capacities[*at] = capacity.unwrap_or(0);
             }
-            let mut chosen = if shape.draws_devices() {
+            let mut chosen = if shape.needs_devices() {
                 self.spread(class, width, area, capacities, fit.units)?
             } else {
                 self.tuck_in(area, &capacities, &trials, fit.units)?
@@ -137,7 +141,7 @@ impl Planner<'_> {
 
     /// Tries every way to distribute the units over the nodes of an area, as far as the effort goes. Equal
     /// units go to nodes in order, so that no way is tried twice.
-    fn search(&self, area: &Range<usize>, effort: &mut Effort) -> Option<Packed> {
+    fn search(&self, area: &Range<usize>, budget: &mut Budget) -> Option<Packed> {
         let units: Vec<(usize, usize)> = self
             .fits
             .iter()
@@ -146,7 +150,7 @@ impl Planner<'_> {
             .collect();
         let mut packed = Packed::new();
         let mut trials = Trials::new();
-        self.search_from(&units, area, &mut trials, &mut packed, effort)
+        self.search_from(&units, area, &mut trials, &mut packed, budget)
             .then_some(packed)
     }
 
@@ -156,7 +160,7 @@ impl Planner<'_> {
         area: &Range<usize>,
         trials: &mut Trials,
         packed: &mut Packed,
-        effort: &mut Effort,
+        budget: &mut Budget,
     ) -> bool {
         let Some(&(class, unit)) = units.get(packed.len()) else {
             return true;
@@ -169,17 +173,17 @@ impl Planner<'_> {
             if self.fits[class].capacities[at] == 0 {
                 continue;
             }
-            if effort.steps == 0 {
+            if budget.steps == 0 {
                 return false;
             }
-            effort.steps -= 1;
+            budget.steps -= 1;
             let before = trials.get(&at).cloned();
             let put = self
                 .put(class, at, trials)
                 .and_then(|grants| self.placed(class, unit, at, grants));
             if let Some(placed) = put {
                 packed.push((at, placed));
-                if self.search_from(units, area, trials, packed, effort) {
+                if self.search_from(units, area, trials, packed, budget) {
                     return true;
                 }
                 packed.pop();

@@ -6,10 +6,7 @@ use crate::{
     amount::{Amount, Overflow, Resource},
     model::QuotaLimit,
     names::FlavorName,
-    placement::{
-        cluster::Cluster,
-        demand::{Demand, UnitClaim},
-    },
+    placement::{Cluster, Demand, UnitClaim},
 };
 
 /// Amounts of one Flavor.
@@ -26,7 +23,7 @@ pub(crate) fn at_least(
     let mut ask = Ask::new();
     for class in &demand.classes {
         let units = class.units.len();
-        let (cpu, memory, _) = class.shape.resources().ok_or(Overflow)?;
+        let resources = class.shape.resources().ok_or(Overflow)?;
         let (mut gpus, mut vram) = (Amount::ZERO, Amount::ZERO);
         for claim in &class.shape.claims {
             let least = of_claim(claim, flavor, cluster)?;
@@ -36,8 +33,8 @@ pub(crate) fn at_least(
         let parts = [
             (Resource::Gpus, gpus),
             (Resource::Vram, vram),
-            (Resource::Cpu, Amount(cpu)),
-            (Resource::Memory, Amount(memory)),
+            (Resource::Cpu, Amount(resources.cpu_milli)),
+            (Resource::Memory, Amount(resources.memory_bytes)),
         ];
         for (resource, amount) in parts {
             if resource == Resource::Gpus || named.contains_key(&resource) {

@@ -16,10 +16,7 @@ use crate::{
     decision::{Admission, AdmittedClaim, AdmittedPod},
     model::{HeldClaim, Hold, Pod, PodResources, Queueing, QuotaLimit, Stop, Team},
     names::{ClaimUid, FlavorName, GangUid, NodeName, PodUid, TeamName},
-    placement::{
-        cluster::View,
-        demand::{Signature, claims_of},
-    },
+    placement::{Signature, View, claims_of},
     queue::Place,
 };
 
@@ -233,12 +230,12 @@ fn charged_besides(
         cpu_milli,
         memory_bytes,
         ..
-    } = pod.resources;
+    } = &pod.resources;
     let parts = [(Resource::Cpu, cpu_milli), (Resource::Memory, memory_bytes)];
     parts
         .into_iter()
-        .filter(|(resource, amount)| *amount > 0 && named.contains_key(resource))
-        .filter_map(|(resource, amount)| Some((flavor?.clone(), resource, Amount(amount))))
+        .filter(|(resource, amount)| **amount > 0 && named.contains_key(resource))
+        .filter_map(|(resource, amount)| Some((flavor?.clone(), resource, Amount(*amount))))
         .collect()
 }
 
@@ -253,7 +250,7 @@ fn provisional_holds(waiting: &WaitingGang, admission: &Admission) -> Vec<Hold> 
         team: gang.team.clone(),
         node: admitted.node.clone(),
         charged_to_node: false,
-        resources: pod.resources,
+        resources: pod.resources.clone(),
         charged: admitted.charged.clone(),
         claims: admitted
             .claims

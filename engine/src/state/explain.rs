@@ -15,7 +15,7 @@ use crate::{
     decision::{Blocker, Explanation, Why},
     model::{Hold, Queueing, Stop, Team},
     names::{FlavorName, PodUid, TeamName},
-    placement::{Unfit, cluster::View, demand::Signature, explain, plan},
+    placement::{Effort, Signature, Unfit, Verdict, View, explain, plan},
     quota::{QuotaTree, TreeFault, charges::largest},
 };
 
@@ -197,9 +197,13 @@ impl State {
                 if let Some(release) = self.release(team, waiting, flavor, released) {
                     return release;
                 }
-                match plan(&self.cluster, &View::Empty, &wanted) {
-                    Ok(_) => self.placement(waiting, flavor, unfit),
-                    Err(unfit) => impossible(waiting, unfit),
+                match plan(&self.cluster, &View::Empty, &wanted, &mut Effort::default()) {
+                    Verdict::NoPlace(_) => {
+                        impossible(waiting, explain(&self.cluster, &View::Empty, &wanted))
+                    }
+                    Verdict::Placed(_) | Verdict::GaveUp(_) => {
+                        self.placement(waiting, flavor, unfit)
+                    }
                 }
             }
         }
@@ -271,7 +275,7 @@ impl State {
         }
         let mut tree = self.tree.clone();
         change_tree(&mut tree, &self.charges.without(&gone));
-        Some((tree, self.cluster.released(&gone)))
+        Some((tree, self.cluster.without(&gone)))
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
     amount::{Amount, FlavorResource, Overflow, Resource},
     model::{Flavor, QuotaLimit, Team},
     names::FlavorName,
-    placement::{Plan, Request, Unfit, cluster::View, plan},
+    placement::{Effort, Plan, Request, Unfit, Verdict, View, explain, plan},
     quota::{
         QuotaTree, TreeFault,
         ask::{Ask, at_least, exceeds_inventory},
@@ -123,7 +123,13 @@ impl State {
             return Err(Refusal::TooFewDevices);
         }
         let request = request(waiting, flavor);
-        let plan = plan(&self.cluster, world.view, &request).map_err(Refusal::NoPlace)?;
+        let plan = match plan(&self.cluster, world.view, &request, &mut Effort::default()) {
+            Verdict::Placed(plan) => plan,
+            Verdict::NoPlace(_) | Verdict::GaveUp(_) => {
+                let unfit = explain(&self.cluster, world.view, &request);
+                return Err(Refusal::NoPlace(unfit));
+            }
+        };
         let claims = plan
             .units
             .iter()

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     model::Gang,
     names::{ClaimUid, GangUid, PodUid, TeamName},
-    placement::demand::{Demand, Signature},
+    placement::{Demand, Signature},
     queue::Queues,
 };
 

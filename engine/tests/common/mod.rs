@@ -100,6 +100,7 @@ pub(crate) fn node(name: &str, path: &str, devices: usize) -> Node {
             cpu_milli: 64_000,
             memory_bytes: 512 * GIB,
             pods: 110,
+            ..PodResources::default()
         },
         used: PodResources::default(),
         fabric: if path.is_empty() {
@@ -142,6 +143,7 @@ pub(crate) fn pod(uid: &str, claims: Vec<Claim>) -> Pod {
             cpu_milli: 1000,
             memory_bytes: GIB,
             pods: 1,
+            ..PodResources::default()
         },
         filter: ANY_NODE,
         claims,
@@ -285,7 +287,7 @@ pub(crate) fn holds_of(gang: &Gang, admission: &Admission) -> Vec<Hold> {
             team: gang.team.clone(),
             node: admitted.node.clone(),
             charged_to_node: false,
-            resources: pod.resources,
+            resources: pod.resources.clone(),
             charged: admitted.charged.clone(),
             claims: admitted
                 .claims
@@ -322,6 +324,7 @@ pub(crate) fn hold(pod: &str, team: &str, node: &str, devices: &[usize]) -> Hold
             cpu_milli: 1000,
             memory_bytes: GIB,
             pods: 1,
+            ..PodResources::default()
         },
         charged: Vec::new(),
         claims: vec![HeldClaim {

@@ -157,7 +157,7 @@ fn resources(picture: PollContext<'_>, pod: &str) -> engine::PodResources {
     picture
         .index
         .request_of_pod(&pod)
-        .map(|request| request.resources)
+        .map(|request| request.resources.clone())
         .or_else(|| picture.index.resources_of_pod(&pod))
         .unwrap_or_default()
 }

@@ -31,7 +31,7 @@ fn picture(index: &mut Index) -> String {
             (
                 &node.name,
                 node.block,
-                node.used,
+                node.used.clone(),
                 node.filters.len(),
                 devices,
             )

@@ -14,7 +14,7 @@ use crate::names::AttributeName;
 
 /// Which pod draws; claims of one pod are allocated together and need no rule among themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DrawTag {
+pub(crate) enum Allocator {
     /// A pod with a hold.
     Held(usize),
     /// A pod that is being planned.
@@ -25,20 +25,20 @@ pub(crate) enum DrawTag {
 
 /// A claim that is to be allocated on a node.
 #[derive(Clone, Debug)]
-pub(crate) struct Draw {
-    tag: DrawTag,
+pub(crate) struct PendingAllocation {
+    tag: Allocator,
     /// Every device that matches some request of it.
     pub(crate) candidates: DeviceSet,
     /// Whether it does not matter which of the candidates it gets.
     pub(crate) uniform: bool,
     /// How many devices it asks for.
     pub(crate) count: usize,
-    pub(crate) kind: DrawKind,
+    pub(crate) kind: AllocationKind,
 }
 
 /// How a claim draws.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum DrawKind {
+pub(crate) enum AllocationKind {
     /// Any of the candidates.
     Any,
     /// Any of the candidates that share a value.
@@ -47,8 +47,8 @@ pub(crate) enum DrawKind {
     Other,
 }
 
-impl Draw {
-    pub(crate) fn new(record: &NodeRecord, shape: &ClaimShape, tag: DrawTag) -> Self {
+impl PendingAllocation {
+    pub(crate) fn new(record: &NodeRecord, shape: &ClaimShape, tag: Allocator) -> Self {
         let none = DeviceSet::none(record.node.devices.len());
         let mut requests = shape.requests.iter().filter(|(_, count)| *count > 0);
         let matching = |selector| record.candidates(selector);
@@ -67,12 +67,12 @@ impl Draw {
         }
         let count = shape.devices();
         let kind = match shape.constraints.as_slice() {
-            _ if !one_kind => DrawKind::Other,
-            [] => DrawKind::Any,
+            _ if !one_kind => AllocationKind::Other,
+            [] => AllocationKind::Any,
             [(covered, attribute)] if covered.len() == shape.requests.len() => {
-                DrawKind::Group(attribute.clone())
+                AllocationKind::Group(attribute.clone())
             }
-            _ => DrawKind::Other,
+            _ => AllocationKind::Other,
         };
         Self {
             tag,
@@ -85,8 +85,8 @@ impl Draw {
 }
 
 /// Whether two claims may wait on one node.
-pub(crate) fn may_share_a_node(one: &Draw, other: &Draw) -> bool {
-    if one.tag == other.tag && one.tag != DrawTag::Open {
+pub(crate) fn may_share_a_node(one: &PendingAllocation, other: &PendingAllocation) -> bool {
+    if one.tag == other.tag && one.tag != Allocator::Open {
         return true;
     }
     if one.candidates.is_disjoint(&other.candidates) {
@@ -95,8 +95,8 @@ pub(crate) fn may_share_a_node(one: &Draw, other: &Draw) -> bool {
     let alike = one.candidates == other.candidates && one.uniform && other.uniform;
     alike
         && match (&one.kind, &other.kind) {
-            (DrawKind::Any, DrawKind::Any) => true,
-            (DrawKind::Group(one_by), DrawKind::Group(other_by)) => {
+            (AllocationKind::Any, AllocationKind::Any) => true,
+            (AllocationKind::Group(one_by), AllocationKind::Group(other_by)) => {
                 one_by == other_by && one.count == other.count
             }
             _ => false,
