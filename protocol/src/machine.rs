@@ -27,7 +27,7 @@ use crate::{
     poll_context::{Explanations, PollContext},
 };
 use muster_cluster::{
-    explain::explain,
+    explain::{Circumstances, explain},
     index::{Index, NamespacedName},
     object::Change,
 };
@@ -378,7 +378,7 @@ impl Machine {
     }
 
     fn note_explanation(&mut self, explanation: &engine::Explanation) {
-        let implied = self
+        let formed = self
             .index
             .gang_by_uid(explanation.gang.as_str())
             .and_then(|gang| {
@@ -387,9 +387,15 @@ impl Machine {
                     name: gang.metadata.name.clone()?,
                 };
                 self.index.formed_gang(&key)
-            })
-            .is_some_and(|formed| formed.implied);
-        let wait = explain(&explanation.why, implied);
+            });
+        let team = formed.and_then(|formed| formed.team.as_ref());
+        let faults = team.map_or_else(Vec::new, |team| self.index.faults_of_team(team.as_str()));
+        let circumstances = formed.map_or_else(Circumstances::default, |formed| Circumstances {
+            implied: formed.implied,
+            unmodelled: &formed.unmodelled,
+            faults: &faults,
+        });
+        let wait = explain(&explanation.why, circumstances);
         let position = i64::try_from(explanation.position).ok();
         self.explanations
             .insert(explanation.gang.to_string(), (position, wait));
