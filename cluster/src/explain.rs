@@ -59,13 +59,14 @@ fn reason(why: &Why) -> Reason {
     match why {
         Why::TeamStopped => Reason::TeamStopped,
         Why::CohortCycle { .. } => Reason::CohortCycle,
-        Why::BehindHead { .. } | Why::Quota { .. } => Reason::WaitingForQuota,
+        Why::NextCommit | Why::BehindHead { .. } | Why::Quota { .. } => Reason::WaitingForQuota,
         Why::ExceedsMaxQuota { .. } => Reason::ExceedsMaxQuota,
         Why::NoQuotaForResource { .. } => Reason::NoQuotaForResource,
         Why::Placement { .. } => Reason::WaitingForPlacement,
         Why::PlacementImpossible { .. } => Reason::PlacementImpossible,
         Why::Release { .. } => Reason::WaitingForRelease,
         Why::ClaimShared { .. } => Reason::ClaimShared,
+        Why::TooLarge { .. } => Reason::GangTooLarge,
         Why::Overflow => Reason::RequestNotUnderstood,
     }
 }
@@ -154,7 +155,11 @@ mod tests {
                 "4 of 9",
             ),
             (
-                Why::Release { pods: 2, blocker },
+                Why::Release {
+                    pods: 2,
+                    blocker,
+                    behind: None,
+                },
                 Reason::WaitingForRelease,
                 "ml/a and 2 more",
             ),

@@ -331,6 +331,11 @@ impl Index {
         self.views.next_due()
     }
 
+    /// Whether [`Index::refresh`] has something left to derive, without a change or the time.
+    pub fn has_more(&self) -> bool {
+        self.has_rollout() || self.touched.has_any()
+    }
+
     /// How much has been derived since the index was made.
     pub fn visits(&self) -> Visits {
         self.visits

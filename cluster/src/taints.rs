@@ -27,6 +27,13 @@ const PASSING: [(&str, NodeBlock); 10] = [
     ),
 ];
 
+/// Taints that say what a node's own fields say: a cordon is judged as such, and readiness has a grace time.
+const JUDGED_APART: [&str; 3] = [
+    "node.kubernetes.io/unschedulable",
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+];
+
 /// The taints of the node that keep pods away (`NoSchedule` and `NoExecute`).
 pub fn repelling(node: &Node) -> impl Iterator<Item = &Taint> {
     let taints = node
@@ -80,13 +87,19 @@ pub fn tolerate(tolerations: &[Toleration], taint: &Taint) -> bool {
     tolerations.any(|toleration| tolerates(toleration, taint))
 }
 
-/// The first taint that keeps the pod away from the node and is not one of Kubernetes' own.
+/// The taints by which a planned pod loses its place unless it tolerates them: all that repel, but for those that only
+/// repeat a cordon or that the node is not Ready.
+pub fn displacing(node: &Node) -> impl Iterator<Item = &Taint> {
+    repelling(node).filter(|taint| !JUDGED_APART.contains(&taint.key.as_str()))
+}
+
+/// The first taint by which a planned pod loses its place on the node.
 pub fn repels<'a>(node: &'a Node, pod: &Pod) -> Option<&'a Taint> {
     let tolerations = pod
         .spec
         .as_ref()
         .and_then(|spec| spec.tolerations.as_deref());
-    let mut taints = repelling(node).filter(|taint| block_of(taint).is_none());
+    let mut taints = displacing(node);
     taints.find(|taint| !tolerate(tolerations.unwrap_or_default(), taint))
 }
 

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::Context;
 use clap::{Parser, builder::NonEmptyStringValueParser};
-use kube::{Api, Client, core::DeserializeGuard, runtime::watcher};
+use kube::{Api, Client, runtime::watcher};
 use muster_api::{NodeDevices, keys};
 use muster_device::{Backend, BackendConfig, cdi};
 use muster_serve::{
@@ -311,7 +311,7 @@ fn watch_node_devices(
     program: &Program,
 ) {
     let (sender, mut seen) = mpsc::channel(64);
-    let api: Api<DeserializeGuard<NodeDevices>> = Api::all(client);
+    let api: Api<watch::Decoded<NodeDevices>> = Api::all(client);
     let config = watcher::Config::default().fields(&format!("metadata.name={node}"));
     let watch = watch::run(api, config, metrics, synced, sender, |seen| seen);
     let token = program.shutdown.token().clone();

@@ -1,6 +1,6 @@
 //! Amounts of resources, on checked integers: an overflow is an error, never a wrap.
 
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use crate::names::FlavorName;
 
@@ -73,31 +73,5 @@ impl Amount {
     pub fn times(self, count: usize) -> Result<Self, Overflow> {
         let count = i64::try_from(count).map_err(|_| Overflow)?;
         self.0.checked_mul(count).map(Self).ok_or(Overflow)
-    }
-}
-
-/// Amounts by Flavor and resource; what is absent is zero.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Amounts(pub BTreeMap<FlavorResource, Amount>);
-
-impl Amounts {
-    /// Adds one amount.
-    pub fn add(&mut self, key: FlavorResource, amount: Amount) -> Result<(), Overflow> {
-        let slot = self.0.entry(key).or_default();
-        *slot = slot.add(amount)?;
-        Ok(())
-    }
-
-    /// Adds all of another.
-    pub fn add_all(&mut self, other: &Self) -> Result<(), Overflow> {
-        other
-            .0
-            .iter()
-            .try_for_each(|(key, amount)| self.add(key.clone(), *amount))
-    }
-
-    /// The amount under a key.
-    pub fn get(&self, key: &FlavorResource) -> Amount {
-        self.0.get(key).copied().unwrap_or_default()
     }
 }

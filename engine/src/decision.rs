@@ -10,15 +10,123 @@ use crate::{
     },
 };
 
-/// A decision. One that could not be carried out comes back as an observation
-/// ([`crate::Update`]), never as a retry of the same words.
+/// How much one commit can carry. Each number counts over all gangs of the commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommitRoom {
+    /// Gangs: intents of the Ledger.
+    pub gangs: usize,
+    /// Pods of these gangs.
+    pub pods: usize,
+    /// Claims of these pods, each once per gang.
+    pub claims: usize,
+    /// Nodes of the plans, each once per gang.
+    pub nodes: usize,
+}
+
+impl CommitRoom {
+    /// Room for everything.
+    pub const UNLIMITED: Self = Self {
+        gangs: usize::MAX,
+        pods: usize::MAX,
+        claims: usize::MAX,
+        nodes: usize::MAX,
+    };
+
+    /// Whether so much fits.
+    pub(crate) fn holds(&self, size: &Self) -> bool {
+        size.gangs <= self.gangs
+            && size.pods <= self.pods
+            && size.claims <= self.claims
+            && size.nodes <= self.nodes
+    }
+
+    /// What is left after so much, which fits.
+    pub(crate) fn less(&self, size: &Self) -> Self {
+        Self {
+            gangs: self.gangs.saturating_sub(size.gangs),
+            pods: self.pods.saturating_sub(size.pods),
+            claims: self.claims.saturating_sub(size.claims),
+            nodes: self.nodes.saturating_sub(size.nodes),
+        }
+    }
+}
+
+/// How much may be admitted by one call of [`crate::State::decide`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// The room that is left in the next commit.
+    pub left: CommitRoom,
+    /// The room of an empty commit: what exceeds this can never be committed.
+    pub empty: CommitRoom,
+}
+
+impl Budget {
+    /// No bound.
+    pub const UNLIMITED: Self = Self {
+        left: CommitRoom::UNLIMITED,
+        empty: CommitRoom::UNLIMITED,
+    };
+}
+
+/// What [`crate::State::decide`] decided. What could not be carried out comes back as an observation
+/// ([`crate::Update`]) or by [`crate::State::undo`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Decisions {
+    /// Gangs that get a charge and a placement, in the order in which they are to be committed. The engine counts
+    /// them as held from now on.
+    pub admissions: Vec<Admission>,
+    /// Gangs that no commit can carry. Told once; [`crate::State::explain`] repeats it.
+    pub too_large: Vec<TooLarge>,
+    /// Whether there was more to decide than the budget allowed: the first gang that is not among the
+    /// admissions did not fit into what was left, and nothing behind it was admitted. Ask again with the next commit's room.
+    pub exhausted: bool,
+    /// Who may wait for another reason than before.
+    pub reasons_changed: ReasonsChanged,
+    /// What was looked at.
+    pub visited: Visited,
+}
+
+/// Gangs whose reason to wait may be another one than before (not its numbers only). Nothing is computed for it: ask
+/// [`crate::State::explain`] for those that are to be told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReasonsChanged {
+    /// Single gangs, in the order of their UIDs.
+    pub gangs: Vec<GangUid>,
+    /// Teams all of whose waiting gangs are concerned, by name.
+    pub teams: Vec<TeamName>,
+}
+
+/// How much was looked at. The same input gives the same numbers: they are what an event costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Visited {
+    /// Teams whose turn it was.
+    pub teams: usize,
+    /// Groups of waiting gangs that were asked whether what came free could help any of them.
+    pub groups: usize,
+    /// Classes of gangs that were judged, once for each time.
+    pub classes: usize,
+    /// Placements that were searched.
+    pub plans: usize,
+}
+
+impl Visited {
+    /// The sum of all.
+    pub fn total(&self) -> usize {
+        self.teams + self.groups + self.classes + self.plans
+    }
+}
+
+/// A gang that is larger than an empty commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decision {
-    /// The gang gets a charge and a placement. The engine counts them as held from now on, until
-    /// [`crate::State::undo`] says that they could not be committed or the holds say otherwise.
-    Admit(Admission),
-    /// The gang waits; told whenever the explanation changed.
-    Explain(Explanation),
+pub struct TooLarge {
+    /// The gang.
+    pub gang: GangUid,
+    /// Its attempt.
+    pub attempt: i64,
+    /// What it needs. Nodes are counted only once a placement was found; before, they are 0.
+    pub needs: CommitRoom,
+    /// What a commit can carry.
+    pub most: CommitRoom,
 }
 
 /// Leave to start: what is charged and where.
@@ -60,7 +168,7 @@ pub struct AdmittedPod {
 pub struct AdmittedClaim {
     /// The claim.
     pub uid: ClaimUid,
-    /// The Flavor.
+    /// The Flavor: of its devices, if it was allocated before, else the one that the gang was admitted on.
     pub flavor: FlavorName,
     /// Thousandths of a GPU.
     pub gpus: Amount,
@@ -91,6 +199,8 @@ pub struct Blocker {
 /// Why a gang waits. Its text names the numbers; the edge maps each variant to one stable reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Why {
+    /// It was not judged yet: the budget of the last decision ended before its turn came.
+    NextCommit,
     /// The Team is stopped.
     TeamStopped,
     /// The Cohorts above the Team form a cycle: nothing of that tree is admitted until it is cut.
@@ -160,12 +270,14 @@ pub enum Why {
         /// Why nodes were left out: cause and number, most frequent first.
         excluded: Vec<(String, usize)>,
     },
-    /// What others gave up is not proved released yet.
+    /// What others gave up is not proved released yet; the gang fits as soon as it is.
     Release {
         /// Pods whose devices are not proved released.
         pods: usize,
         /// Who held them.
         blocker: Blocker,
+        /// `namespace/name` of the gang that goes first, if another one is to have what is released.
+        behind: Option<String>,
     },
     /// A claim is held by another gang.
     ClaimShared {
@@ -173,6 +285,13 @@ pub enum Why {
         claim: ClaimUid,
         /// `namespace/name` of the holder.
         holder: String,
+    },
+    /// No commit can carry it.
+    TooLarge {
+        /// What it needs. Nodes are counted only once a placement was found; before, they are 0.
+        needs: CommitRoom,
+        /// What a commit can carry.
+        most: CommitRoom,
     },
     /// A number does not fit.
     Overflow,

@@ -23,8 +23,11 @@ pub mod quota;
 pub mod state;
 mod text;
 
-pub use amount::{Amount, Amounts, FlavorResource, Overflow, Resource};
-pub use decision::{Admission, AdmittedClaim, AdmittedPod, Blocker, Decision, Explanation, Why};
+pub use amount::{Amount, FlavorResource, Overflow, Resource};
+pub use decision::{
+    Admission, AdmittedClaim, AdmittedPod, Blocker, Budget, CommitRoom, Decisions, Explanation,
+    ReasonsChanged, TooLarge, Visited, Why,
+};
 pub use model::{
     Claim, Cohort, Constraint, Device, DeviceRequest, Flavor, Gang, HeldClaim, Hold, HostPort,
     HostPortProtocol, Node, NodeBlock, Pod, PodResources, Queueing, QuotaLimit, Stop, Team,

@@ -4,33 +4,55 @@
 //! gang may be admitted is derived from what is known, never remembered: a gang that is told as waiting
 //! takes part as long as none of its pods holds anything. So updates may come twice, late and in any
 //! order (S10), and asking again decides nothing again.
+//!
+//! Work follows change: an event costs what it touches, however many gangs wait. Gangs of a Team that ask for the same
+//! are judged as one class; a class that was refused waits for what it lacks ([`waits`]) and is not looked at before
+//! that changed; whose turn it is comes from queues that list Teams in order ([`rounds`]). Why a gang waits is
+//! worked out when somebody asks ([`State::explain`]).
 
 mod admit;
+mod classes;
 mod explain;
+mod holds;
+mod ids;
 mod judge;
-mod unsettled;
+mod limits;
+mod release;
+mod rounds;
+mod shapes;
+mod strict;
+mod team;
+mod wait_queue;
 mod waiting;
+mod waits;
 
 use std::{
-    borrow::Cow,
+    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-use unsettled::Unsettled;
+use holds::claims_named;
+use ids::{ClassId, GangId, Slab, TeamId};
+use limits::Limits;
+use release::Promises;
+use shapes::Shapes;
+use team::{Class, TeamEntry};
 use waiting::{WaitingGang, WaitingRoom};
+use waits::Waits;
 
 use crate::{
     amount::{Amount, FlavorResource},
-    decision::{Decision, Explanation},
-    model::{Cohort, Flavor, Gang, Hold, Team, Update},
-    names::{CohortName, FlavorName, GangUid, PodUid, TeamName, Timestamp},
-    placement::{Cluster, NodeChange},
-    quota::{
-        QuotaTree,
-        charges::{Charges, Delta},
-    },
+    decision::{Budget, CommitRoom, Decisions, ReasonsChanged},
+    model::{Flavor, Gang, Hold, Update},
+    names::{FlavorName, GangUid, PodUid, TeamName, Timestamp},
+    placement::{Cluster, Demand, NodeChange, Version},
+    queue::Place,
+    quota::{QuotaTree, charges::Charges},
 };
+
+/// Most gangs of one class that are named one by one when its reason changed; of more, the Team is named.
+const CLASS_NAMED: usize = 16;
 
 /// What a Team has and uses of one resource of one Flavor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,22 +72,54 @@ pub struct Usage {
 /// The engine's picture of the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    teams: BTreeMap<TeamName, Team>,
-    cohorts: BTreeMap<CohortName, Cohort>,
+    limits: Limits,
     flavors: BTreeMap<FlavorName, Flavor>,
     cluster: Cluster,
+    /// Moves when an answer about the empty cluster may change.
+    inventory: u64,
     holds: BTreeMap<PodUid, Arc<Hold>>,
     /// Pods of gangs that were admitted here and whose holds were not told yet.
     provisional: BTreeMap<GangUid, BTreeSet<PodUid>>,
     charges: Charges,
+    /// Moves with every charge.
+    charge_version: u64,
     tree: QuotaTree,
     /// Whether limits changed since `tree` was built.
     tree_is_stale: bool,
+    /// Teams that were told anew since.
+    stale_teams: BTreeSet<TeamId>,
+    inventory_changed: bool,
     /// Pods whose holds only wait for the proof of release.
     releasing: BTreeSet<PodUid>,
+    releasing_changed: bool,
+    /// Who is to have what is being released, as of which change.
+    promises: RefCell<Option<Promises>>,
+    /// How often anything was told or decided.
+    changes: u64,
+
     waiting: WaitingRoom,
-    told: BTreeMap<GangUid, Explanation>,
-    unsettled: Unsettled,
+    shapes: Shapes,
+    classes: Slab<ClassId, Class>,
+    teams: Slab<TeamId, TeamEntry>,
+    team_ids: BTreeMap<TeamName, TeamId>,
+    waits: Waits,
+    /// Teams that had their turn in the round that is under way.
+    served: BTreeSet<TeamId>,
+    /// As of when every group was asked whether what came free helps it.
+    groups_asked: Version,
+    /// `StrictFifo` Teams of which some gang holds up others, or does not, by what the empty cluster could hold.
+    strict_by_inventory: BTreeSet<TeamId>,
+    with_allocated_claims: BTreeSet<ClassId>,
+    /// The kinds of devices by which requests were judged.
+    kinds: u64,
+    /// Gangs that no commit can carry, and the commit that was meant.
+    too_large: BTreeMap<GangId, CommitRoom>,
+    empty_commit: Option<CommitRoom>,
+
+    /// Who may wait for another reason since the last decision.
+    changed_gangs: BTreeSet<GangId>,
+    changed_classes: BTreeSet<ClassId>,
+    changed_teams: BTreeSet<TeamId>,
 }
 
 impl State {
@@ -76,76 +130,81 @@ impl State {
 
     /// Takes in what was observed. Level-triggered: twice or late does no harm.
     pub fn apply(&mut self, update: Update) {
+        self.changes += 1;
         match update {
-            Update::Team(team) => {
-                self.teams.insert(team.name.clone(), team);
-                self.limits_changed();
-            }
-            Update::TeamGone(name) => {
-                self.teams.remove(&name);
-                self.limits_changed();
-            }
+            Update::Team(team) => self.set_team(team),
+            Update::TeamGone(name) => self.remove_team(&name),
             Update::Cohort(cohort) => {
-                self.cohorts.insert(cohort.name.clone(), cohort);
-                self.limits_changed();
+                self.tree_is_stale |= self.limits.set_cohort(cohort);
             }
             Update::CohortGone(name) => {
-                self.cohorts.remove(&name);
-                self.limits_changed();
+                self.tree_is_stale |= self.limits.cohorts.remove(&name).is_some();
             }
             Update::Flavor(flavor) => {
-                self.flavors.insert(flavor.name.clone(), flavor);
-                self.unsettled.everything();
+                if self.flavors.get(&flavor.name) != Some(&flavor) {
+                    self.flavors.insert(flavor.name.clone(), flavor);
+                    self.judge_all_again();
+                }
             }
             Update::FlavorGone(name) => {
-                self.flavors.remove(&name);
-                self.unsettled.everything();
+                if self.flavors.remove(&name).is_some() {
+                    self.judge_all_again();
+                }
             }
             Update::Topology(topology) => {
-                self.cluster.set_topology(topology);
-                self.unsettled.everything();
+                if self.limits.set_topology(topology.clone()) {
+                    self.cluster.set_topology(topology);
+                    self.judge_all_again();
+                }
             }
             Update::TopologyGone(name) => {
-                self.cluster.remove_topology(&name);
-                self.unsettled.everything();
+                if self.limits.topologies.remove(&name).is_some() {
+                    self.cluster.remove_topology(&name);
+                    self.judge_all_again();
+                }
             }
-            Update::Node(node) => match self.cluster.set_node(node) {
-                NodeChange::None => {}
-                NodeChange::Free => self.unsettled.nodes(),
-                NodeChange::Inventory => self.unsettled.everything(),
-            },
+            Update::Node(node) => {
+                let change = self.cluster.set_node(node);
+                if change == NodeChange::Inventory {
+                    self.inventory_changed();
+                }
+            }
             Update::NodeGone(name) => {
                 self.cluster.remove_node(&name);
-                self.unsettled.everything();
+                self.inventory_changed();
             }
             Update::Waiting(gang) => self.set_waiting(gang),
-            Update::NotWaiting(uid) => self.remove_waiting(&uid),
-            Update::Hold(hold) => {
-                self.no_longer_provisional(&hold.gang, &hold.pod);
-                self.set_hold(hold);
+            Update::NotWaiting(uid) => {
+                if let Some(id) = self.waiting.id(&uid) {
+                    self.remove_waiting(id);
+                }
             }
+            Update::Hold(hold) => self.set_told_hold(hold),
             Update::HoldGone(pod) => self.remove_told_hold(&pod),
         }
     }
 
-    /// Decides all that can be decided now. What it admits it counts as held from then on; asked
+    /// Decides what can be decided now, within the budget. What it admits it counts as held from then on; asked
     /// again without new observations, it says nothing. (Nothing that is decided so far depends on the time.)
-    pub fn decide(&mut self, _now: Timestamp) -> Vec<Decision> {
-        if self.unsettled.is_empty() {
-            return Vec::new();
-        }
+    pub fn decide(&mut self, _now: Timestamp, budget: &Budget) -> Decisions {
+        let mut decisions = Decisions::default();
+        self.changes += 1;
         self.refresh();
-        let admissions = self.admit_all().into_iter().map(Decision::Admit);
-        let mut decisions: Vec<Decision> = admissions.collect();
-        // What was admitted unsettled others: their numbers are those of the end.
-        decisions.extend(self.explain_all().into_iter().map(Decision::Explain));
-        self.unsettled.settle();
+        if self.empty_commit.replace(budget.empty) != Some(budget.empty) {
+            self.judge_too_large_again();
+        }
+        self.admit_all(budget, &mut decisions);
+        if std::mem::take(&mut self.releasing_changed) {
+            self.note_promises();
+        }
+        decisions.reasons_changed = self.take_reasons_changed();
         decisions
     }
 
     /// Takes back an admission that could not be committed: what no hold was told for is held no longer,
     /// and the gang waits again, unless it was told that it does not.
     pub fn undo(&mut self, gang: &GangUid) {
+        self.changes += 1;
         for pod in self.provisional.remove(gang).unwrap_or_default() {
             self.remove_hold(&pod);
         }
@@ -154,10 +213,11 @@ impl State {
     /// What a Team has and uses, by Flavor and resource: first what its quota names, in its order, then
     /// what it is charged besides. Empty for an unknown Team.
     pub fn usage(&self, team: &TeamName) -> Vec<Usage> {
-        let Some(known) = self.teams.get(team) else {
+        let Some(known) = self.limits.teams.get(team) else {
             return Vec::new();
         };
-        let tree = self.current_tree();
+        let rebuilt = self.tree_is_stale.then(|| self.built_tree());
+        let tree = rebuilt.as_ref().unwrap_or(&self.tree);
         let used: BTreeMap<&FlavorResource, Amount> = self.charges.of_team(team).collect();
         let named: Vec<(FlavorResource, Amount)> = known
             .quota
@@ -194,156 +254,88 @@ impl State {
     }
 
     /// The gangs of a Team that wait, first to be served first.
-    pub fn queue(&self, team: &TeamName) -> Vec<&Gang> {
-        self.waiting
-            .queued(team)
-            .map(|waiting| &waiting.gang)
-            .collect()
-    }
-
-    /// Why a gang waits, as [`State::decide`] last told it.
-    pub fn explanation(&self, gang: &GangUid) -> Option<&Explanation> {
-        self.told.get(gang)
-    }
-
-    fn limits_changed(&mut self) {
-        self.tree_is_stale = true;
-        self.unsettled.everything();
+    pub fn queue(&self, team: &TeamName) -> impl Iterator<Item = &Gang> {
+        let entry = self.team_ids.get(team).and_then(|id| self.teams.get(*id));
+        let line = entry.into_iter().flat_map(|entry| entry.line.values());
+        line.filter_map(|id| Some(&self.waiting.get(*id)?.gang))
     }
 
     fn set_waiting(&mut self, gang: Gang) {
-        if self
-            .waiting
-            .get(&gang.uid)
-            .is_some_and(|known| known.gang == gang)
-        {
-            return;
-        }
-        if let Some(team) = self.waiting.leave(&gang.uid) {
-            self.unsettled.team(&team);
-        }
-        self.unsettled.team(&gang.team);
-        self.waiting.enter(gang, |pod| self.holds.contains_key(pod));
-    }
-
-    fn remove_waiting(&mut self, uid: &GangUid) {
-        if let Some(team) = self.waiting.leave(uid) {
-            self.unsettled.team(&team);
-        }
-        self.told.remove(uid);
-    }
-
-    fn no_longer_provisional(&mut self, gang: &GangUid, pod: &PodUid) {
-        if let Some(pods) = self.provisional.get_mut(gang) {
-            pods.remove(pod);
-            if pods.is_empty() {
-                self.provisional.remove(gang);
+        if let Some(id) = self.waiting.id(&gang.uid) {
+            if self.waiting.get(id).is_some_and(|known| known.gang == gang) {
+                return;
             }
+            self.remove_waiting(id);
         }
-    }
-
-    fn set_hold(&mut self, hold: Hold) {
-        if self
-            .holds
-            .get(&hold.pod)
-            .is_some_and(|known| **known == hold)
-        {
-            return;
-        }
-        self.remove_hold(&hold.pod.clone());
-        let hold = Arc::new(hold);
-        let deltas = self.charges.add(&hold);
-        self.change_tree(&deltas);
-        self.cluster.add_hold(&hold);
-        if hold.releasing && !hold.charged_to_node {
-            self.releasing.insert(hold.pod.clone());
-        }
-        if let Some(gang) = self.waiting.pod_holds(&hold.pod, true) {
-            self.unsettled.team(&gang.team);
-            self.told.remove(&gang.uid);
-        }
-        self.unsettle_by(&hold);
-        self.holds.insert(hold.pod.clone(), hold);
-    }
-
-    /// A hold came or went.
-    fn unsettle_by(&mut self, hold: &Hold) {
-        self.unsettled.nodes();
-        self.unsettled.charged(&hold.team);
-        for team in hold
-            .claims
-            .iter()
-            .flat_map(|claim| self.waiting.naming(&claim.uid))
-        {
-            self.unsettled.team(team);
-        }
-    }
-
-    /// A hold is gone. One that only this engine knows of cannot be: that word is of an earlier one.
-    fn remove_told_hold(&mut self, pod: &PodUid) {
-        let gang = self.holds.get(pod).map(|hold| &hold.gang);
-        let provisional = gang.and_then(|gang| self.provisional.get(gang));
-        if !provisional.is_some_and(|pods| pods.contains(pod)) {
-            self.remove_hold(pod);
-        }
-    }
-
-    fn remove_hold(&mut self, pod: &PodUid) {
-        let Some(hold) = self.holds.remove(pod) else {
-            return;
+        let demand = Demand::new(&gang);
+        let pods = gang.pods.iter();
+        let waiting = WaitingGang {
+            shape: self.shapes.take(&demand, &gang.topology),
+            demand,
+            team: self.team_id(&gang.team),
+            place: Place::of(&gang),
+            class: None,
+            pods_that_hold: pods.filter(|pod| self.holds.contains_key(&pod.uid)).count(),
+            obstacle: self.obstacle(&gang.uid, &claims_named(&gang)),
+            too_large: false,
+            gang,
         };
-        let deltas = self.charges.remove(&hold);
-        self.change_tree(&deltas);
-        self.cluster.remove_hold(&hold);
-        self.releasing.remove(pod);
-        if let Some(gang) = self.waiting.pod_holds(pod, false) {
-            self.unsettled.team(&gang.team);
+        let (holds, team) = (waiting.pods_that_hold > 0, waiting.team);
+        let id = self.waiting.enter(waiting);
+        if let Some(entry) = self.teams.get_mut(team) {
+            entry.gangs += 1;
         }
-        self.unsettle_by(&hold);
+        if !holds {
+            self.line_up(id);
+        }
     }
 
-    fn change_tree(&mut self, deltas: &[Delta]) {
-        for delta in deltas {
-            self.unsettled.charged(&delta.team);
+    fn remove_waiting(&mut self, id: GangId) {
+        self.drop_out(id);
+        self.too_large.remove(&id);
+        if let Some(waiting) = self.waiting.leave(id) {
+            self.shapes.give_back(waiting.shape);
+            if let Some(entry) = self.teams.get_mut(waiting.team) {
+                entry.gangs -= 1;
+            }
+            self.forget_team_if_unused(waiting.team);
         }
-        if !self.tree_is_stale {
-            change_tree(&mut self.tree, deltas);
-            // A sum that did not fit left the tree half changed.
-            if self.tree.is_overflowed() {
-                self.limits_changed();
+    }
+
+    /// What may be larger than a commit is another question with another commit.
+    fn judge_too_large_again(&mut self) {
+        for id in std::mem::take(&mut self.too_large).into_keys() {
+            if let Some(waiting) = self.waiting.get_mut(id) {
+                waiting.too_large = false;
+                self.changed_gangs.insert(id);
+                self.seat(id);
             }
         }
     }
 
-    fn current_tree(&self) -> Cow<'_, QuotaTree> {
-        if self.tree_is_stale {
-            Cow::Owned(QuotaTree::new(
-                &self.teams,
-                &self.cohorts,
-                self.charges.sums(),
-            ))
-        } else {
-            Cow::Borrowed(&self.tree)
+    fn take_reasons_changed(&mut self) -> ReasonsChanged {
+        let mut gangs = std::mem::take(&mut self.changed_gangs);
+        let mut teams = std::mem::take(&mut self.changed_teams);
+        for id in std::mem::take(&mut self.changed_classes) {
+            let Some(class) = self.classes.get(id) else {
+                continue;
+            };
+            if class.line.len() > CLASS_NAMED {
+                teams.insert(class.team);
+            } else {
+                gangs.extend(class.line.values());
+            }
         }
-    }
-
-    /// Brings everything that is derived up to date.
-    fn refresh(&mut self) {
-        if self.tree_is_stale {
-            self.tree = QuotaTree::new(&self.teams, &self.cohorts, self.charges.sums());
-            self.tree_is_stale = false;
-        }
-        self.cluster.refresh();
-    }
-}
-
-fn change_tree(tree: &mut QuotaTree, deltas: &[Delta]) {
-    for delta in deltas {
-        let amount = Amount(delta.amount.saturating_abs());
-        if delta.amount < 0 {
-            tree.discharge(&delta.team, &delta.of, amount);
-        } else {
-            tree.charge(&delta.team, &delta.of, amount);
-        }
+        let uids = gangs.into_iter().filter_map(|id| {
+            let waiting = self.waiting.get(id)?;
+            (waiting.pods_that_hold == 0 && !teams.contains(&waiting.team))
+                .then(|| waiting.gang.uid.clone())
+        });
+        let mut gangs: Vec<GangUid> = uids.collect();
+        gangs.sort_unstable();
+        let names = teams.iter().filter_map(|id| self.teams.get(*id));
+        let mut teams: Vec<TeamName> = names.map(|team| team.name.clone()).collect();
+        teams.sort_unstable();
+        ReasonsChanged { gangs, teams }
     }
 }

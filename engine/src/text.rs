@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{
     amount::{Amount, FlavorResource, Resource},
-    decision::{Blocker, Why},
+    decision::{Blocker, CommitRoom, Why},
     names::{FlavorName, LevelName},
 };
 
@@ -75,6 +75,9 @@ fn bytes(formatter: &mut fmt::Formatter<'_>, value: i64) -> fmt::Result {
 impl fmt::Display for Why {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NextCommit => {
+                formatter.write_str("is about to be looked at, with the next commit")
+            }
             Self::TeamStopped => {
                 formatter.write_str("the Team is stopped; nothing is admitted until it is resumed")
             }
@@ -160,20 +163,64 @@ impl fmt::Display for Why {
                 )?;
                 left_out(formatter, *nodes, excluded)
             }
-            Self::Release { pods, blocker } => write!(
-                formatter,
-                "waits until the devices of {pods} {} are proved released; held by {blocker}",
-                if *pods == 1 { "pod" } else { "pods" }
-            ),
+            Self::Release {
+                pods,
+                blocker,
+                behind,
+            } => {
+                write!(
+                    formatter,
+                    "waits until the devices of {pods} {} are proved released; held by {blocker}",
+                    if *pods == 1 { "pod" } else { "pods" }
+                )?;
+                match behind {
+                    Some(first) => write!(formatter, "; {first} goes first"),
+                    None => Ok(()),
+                }
+            }
             Self::ClaimShared { claim, holder } => {
                 write!(
                     formatter,
                     "its ResourceClaim with UID {claim} is held by {holder}"
                 )
             }
+            Self::TooLarge { needs, most } => write!(
+                formatter,
+                "one commit carries at most {}, the gang needs {}; split it",
+                Size(most),
+                Size(needs)
+            ),
             Self::Overflow => formatter
                 .write_str("a number that it asks for or is judged by is too large to be counted"),
         }
+    }
+}
+
+/// What a commit carries or a gang needs, as far as it is bounded or known.
+struct Size<'a>(&'a CommitRoom);
+
+impl fmt::Display for Size<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CommitRoom {
+            gangs,
+            pods,
+            claims,
+            nodes,
+        } = *self.0;
+        let parts = [
+            (gangs, "gangs"),
+            (pods, "pods"),
+            (claims, "claims"),
+            (nodes, "nodes"),
+        ];
+        let mut comma = "";
+        for (count, what) in parts {
+            if count != usize::MAX && (what != "gangs" || count != 1) {
+                write!(formatter, "{comma}{count} {what}")?;
+                comma = ", ";
+            }
+        }
+        Ok(())
     }
 }
 

@@ -25,7 +25,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use common::{ANY_NODE, NOW, admissions};
+use common::{ANY_NODE, decide};
 use muster_engine::{
     Amount, Cohort, CohortName, Flavor, FlavorName, FlavorResource, Gang, GangUid, Hold, Node, Pod,
     PodResources, Queueing, QuotaLimit, Resource, State, Stop, Team, TeamName, Timestamp,
@@ -183,7 +183,7 @@ fn availability_is_kueues() {
             .collect();
         let charged = usage
             .iter()
-            .map(|(team, of, amount)| (team, of, Ok(*amount)));
+            .map(|(team, of, amount)| (team, of, i128::from(amount.0)));
         let tree = QuotaTree::new(&teams, &cohorts, charged);
         for (team, wanted) in entries(&case["wantAvailable"]) {
             for (of, wanted) in amounts(wanted) {
@@ -379,8 +379,8 @@ fn cycle(fixture: &Value, case: &Value) -> BTreeMap<String, BTreeSet<String>> {
             state.apply(Update::Waiting(pending(workload, &team_of[&queue])));
         }
     }
-    let decisions = state.decide(NOW);
-    let admitted = admissions(&decisions).into_iter().map(|admission| {
+    let decisions = decide(&mut state);
+    let admitted = decisions.admissions.iter().map(|admission| {
         let charged = admission.pods.iter().flat_map(|pod| &pod.charged);
         let flavors = charged.map(|(flavor, ..)| flavor.to_string()).collect();
         (admission.gang.to_string(), flavors)
@@ -438,7 +438,7 @@ fn without_fair_sharing_a_queue_is_ordered_by_priority() {
     }
     let first = state
         .queue(&"cq".into())
-        .first()
+        .next()
         .map(|gang| gang.uid.clone());
     assert_eq!(first, Some(GangUid::from(text(&case["wantWl"], "name"))));
 }

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 
 use common::*;
 use muster_engine::{
-    Amount, ClaimUid, Decision, FlavorName, Gang, GangUid, Queueing, QuotaLimit, Resource, State,
-    Stop, Team, Update, Why,
+    Amount, ClaimUid, Decisions, FlavorName, Gang, GangUid, Queueing, QuotaLimit, Resource, State,
+    Stop, Team, TeamName, Update, Why,
 };
 
 /// So many nodes with 8 GPUs, all in one leaf.
@@ -59,11 +59,10 @@ fn within_a_team_the_higher_tier_then_the_older_then_the_smaller_uid_goes_first(
     );
     let queue: Vec<String> = state
         .queue(&team_name("a"))
-        .iter()
         .map(|gang| gang.uid.to_string())
         .collect();
     assert_eq!(queue, ["urgent", "old-a", "old-b", "young"]);
-    assert_eq!(admitted(&state.decide(NOW)), ["urgent", "old-a"]);
+    assert_eq!(admitted(&decide(&mut state)), ["urgent", "old-a"]);
 }
 
 #[test]
@@ -80,7 +79,7 @@ fn between_teams_who_stays_within_the_own_quota_goes_first() {
             at(5, gang("owns", "b", 1, 4)),
         ],
     );
-    assert_eq!(admitted(&state.decide(NOW)), ["owns"]);
+    assert_eq!(admitted(&decide(&mut state)), ["owns"]);
 }
 
 #[test]
@@ -100,7 +99,7 @@ fn among_borrowers_the_higher_tier_then_the_older_goes_first() {
             with_priority(1, at(2, gang("urgent", "c", 1, 1))),
         ],
     );
-    assert_eq!(admitted(&state.decide(NOW)), ["urgent", "old"]);
+    assert_eq!(admitted(&decide(&mut state)), ["urgent", "old"]);
 }
 
 #[test]
@@ -109,7 +108,7 @@ fn teams_take_turns() {
     let mut state = state(nodes(1), teams);
     submit(&mut state, gangs("a", "a1:2 a2:2 a3:2"));
     submit(&mut state, gangs("b", "b1:2 b2:2 b3:2"));
-    assert_eq!(admitted(&state.decide(NOW)), ["a1", "b1", "a2", "b2"]);
+    assert_eq!(admitted(&decide(&mut state)), ["a1", "b1", "a2", "b2"]);
 }
 
 #[test]
@@ -127,7 +126,7 @@ fn best_effort_passes_over_what_does_not_fit_and_strict_fifo_does_not() {
         );
         state.apply(Update::Hold(hold("p", "a", "n0", &[0, 1, 2, 3, 4, 5])));
         submit(&mut state, gangs("a", "large:8 small:4"));
-        assert_eq!(admitted(&state.decide(NOW)), expected);
+        assert_eq!(admitted(&decide(&mut state)), expected);
         if queueing == Queueing::StrictFifo {
             assert_eq!(
                 why(&state, "small"),
@@ -156,7 +155,7 @@ fn what_can_never_start_holds_up_nobody() {
             gang("small", "a", 1, 4),
         ],
     );
-    assert_eq!(admitted(&state.decide(NOW)), ["small"]);
+    assert_eq!(admitted(&decide(&mut state)), ["small"]);
     let Why::PlacementImpossible {
         pods: 2,
         fit: 1,
@@ -183,11 +182,11 @@ fn two_gangs_of_eight_on_eight_gpus_one_runs_and_the_other_waits() {
         &[0, 1, 2, 3, 4, 5, 6, 7],
     )));
     submit(&mut state, [gang("x", "a", 4, 2), gang("y", "a", 4, 2)]);
-    let decisions = state.decide(NOW);
+    let decisions = decide(&mut state);
     assert_eq!(admitted(&decisions), ["x"]);
-    assert_eq!(admissions(&decisions)[0].pods.len(), 4);
+    assert_eq!(decisions.admissions[0].pods.len(), 4);
     state.apply(Update::HoldGone(pod_uid("p")));
-    assert_eq!(admitted(&state.decide(NOW)), ["y"]);
+    assert_eq!(admitted(&decide(&mut state)), ["y"]);
 }
 
 #[test]
@@ -198,7 +197,7 @@ fn a_stopped_team_admits_nothing_and_says_so() {
     };
     let mut state = state(nodes(1), vec![stopped]);
     submit(&mut state, gangs("a", "g:1"));
-    assert_eq!(admitted(&state.decide(NOW)), Vec::<String>::new());
+    assert_eq!(admitted(&decide(&mut state)), Vec::<String>::new());
     assert_eq!(why(&state, "g"), Why::TeamStopped);
 }
 
@@ -222,11 +221,11 @@ fn a_cycle_of_cohorts_disables_its_tree_and_names_itself() {
             gang("i", "free", 1, 1),
         ],
     );
-    assert_eq!(admitted(&state.decide(NOW)), ["i"]);
+    assert_eq!(admitted(&decide(&mut state)), ["i"]);
     assert_eq!(why(&state, "g"), Why::CohortCycle { cohort: "x".into() });
     assert_eq!(why(&state, "h"), Why::CohortCycle { cohort: "x".into() });
     state.apply(Update::Cohort(cohort("y", None, 0)));
-    assert_eq!(admitted(&state.decide(NOW)), ["g", "h"]);
+    assert_eq!(admitted(&decide(&mut state)), ["g", "h"]);
 }
 
 #[test]
@@ -239,7 +238,7 @@ fn borrowing_shows_as_use_above_nominal() {
         ],
     );
     submit(&mut state, gangs("a", "g:8 h:4"));
-    assert_eq!(admitted(&state.decide(NOW)), ["g"]);
+    assert_eq!(admitted(&decide(&mut state)), ["g"]);
     let usage = &state.usage(&team_name("a"))[0];
     assert_eq!(usage.used, gpus(8));
     assert_eq!(usage.borrowed, gpus(4));
@@ -256,7 +255,7 @@ fn borrowing_shows_as_use_above_nominal() {
 fn why_of(state: &mut State, first: Gang, second: Gang) -> Why {
     let uid = second.uid.to_string();
     submit(state, [first, second]);
-    state.decide(NOW);
+    decide(state);
     why(state, &uid)
 }
 
@@ -272,8 +271,9 @@ fn the_first_flavor_that_fits_is_taken() {
     let mut state = state(vec![node("n0", "s/l", 8), small], vec![both]);
     state.apply(Update::Flavor(flavor("a100", None)));
     submit(&mut state, gangs("a", "first:6 second:6 third:2 fourth:8"));
-    let decisions = state.decide(NOW);
-    let flavors: Vec<(String, String)> = admissions(&decisions)
+    let decisions = decide(&mut state);
+    let flavors: Vec<(String, String)> = decisions
+        .admissions
         .iter()
         .map(|admission| {
             let claim = &admission.pods[0].claims[0];
@@ -330,9 +330,9 @@ fn memory_of_devices_cores_and_memory_are_charged_where_the_quota_names_them() {
             gang("f2", "full", 1, 1),
         ],
     );
-    let decisions = state.decide(NOW);
+    let decisions = decide(&mut state);
     let by_name = |name: &str| {
-        let mut all = admissions(&decisions).into_iter();
+        let mut all = decisions.admissions.iter();
         all.find(|admission| admission.gang == GangUid::from(name))
             .expect("admitted")
     };
@@ -371,7 +371,7 @@ fn a_device_that_no_quota_names_waits_for_good() {
             gang("cpu", "b", 2, 0),
         ],
     );
-    assert_eq!(admitted(&state.decide(NOW)), ["cpu"]);
+    assert_eq!(admitted(&decide(&mut state)), ["cpu"]);
     for (gang, flavors) in [("g", vec![FlavorName::from(H100)]), ("h", vec![])] {
         let expected = Why::NoQuotaForResource {
             resource: Resource::Gpus,
@@ -411,7 +411,7 @@ fn what_a_lost_node_bears_is_not_charged_to_the_team() {
     assert_eq!(state.usage(&team_name("a"))[0].used, gpus(0));
     // Its devices are taken all the same, and nobody is told to wait for its release.
     submit(&mut state, gangs("a", "g:8"));
-    state.decide(NOW);
+    decide(&mut state);
     assert!(matches!(why(&state, "g"), Why::Placement { .. }));
 }
 
@@ -422,14 +422,14 @@ fn a_claim_that_another_gang_holds_is_named() {
     sharing.pods[0].claims[0].uid = "claim-of-p".into();
     state.apply(Update::Hold(hold("p", "a", "n0", &[0])));
     submit(&mut state, [sharing]);
-    state.decide(NOW);
+    decide(&mut state);
     let expected = Why::ClaimShared {
         claim: ClaimUid::from("claim-of-p"),
         holder: "a/p".into(),
     };
     assert_eq!(why(&state, "g"), expected);
     state.apply(Update::HoldGone(pod_uid("p")));
-    assert_eq!(admitted(&state.decide(NOW)), ["g"]);
+    assert_eq!(admitted(&decide(&mut state)), ["g"]);
 }
 
 #[test]
@@ -438,17 +438,22 @@ fn who_would_fit_once_the_last_proof_is_there_waits_for_release() {
     let mut ending = hold("p", "a", "n0", &[0, 1, 2, 3, 4, 5]);
     state.apply(Update::Hold(ending.clone()));
     submit(&mut state, gangs("a", "g:8"));
-    state.decide(NOW);
+    decide(&mut state);
     assert!(matches!(why(&state, "g"), Why::Quota { .. }));
     ending.releasing = true;
     state.apply(Update::Hold(ending));
-    state.decide(NOW);
-    let Why::Release { pods: 1, blocker } = why(&state, "g") else {
+    decide(&mut state);
+    let Why::Release {
+        pods: 1,
+        blocker,
+        behind: None,
+    } = why(&state, "g")
+    else {
         panic!("{:?}", why(&state, "g"));
     };
     assert_eq!(blocker.gangs, ["a/p"]);
     state.apply(Update::HoldGone(pod_uid("p")));
-    assert_eq!(admitted(&state.decide(NOW)), ["g"]);
+    assert_eq!(admitted(&decide(&mut state)), ["g"]);
 }
 
 /// As a driver taints what it holds without a permit: not the taint is what the gang waits for.
@@ -465,7 +470,7 @@ fn devices_that_are_unusable_because_they_are_held_are_waited_for_as_a_release()
         ending.releasing = true;
         state.apply(Update::Hold(ending));
         submit(&mut state, gangs("a", "g:8"));
-        state.decide(NOW);
+        decide(&mut state);
         let told = why(&state, "g");
         let is_release = matches!(told, Why::Release { pods: 1, .. });
         assert_eq!(is_release, expects_release, "{held:?}: {told:?}");
@@ -480,20 +485,20 @@ fn an_admission_is_held_until_it_is_told_or_undone() {
         &mut state,
         [at(0, first.clone()), at(1, gang("second", "a", 1, 8))],
     );
-    let decisions = state.decide(NOW);
+    let decisions = decide(&mut state);
     assert_eq!(admitted(&decisions), ["first"]);
-    let holds = holds_of(&first, admissions(&decisions)[0]);
+    let holds = holds_of(&first, &decisions.admissions[0]);
 
     // Told again as waiting, or a hold told gone that never was: it stays held.
     submit(&mut state, [first.clone()]);
     state.apply(Update::HoldGone(pod_uid("first-0")));
-    assert_eq!(state.decide(NOW), []);
+    assert_eq!(decide(&mut state), Decisions::default());
     assert_eq!(state.usage(&team_name("a"))[0].used, gpus(8));
 
     // Not committed: it waits again, and is admitted again.
     state.undo(&GangUid::from("first"));
     assert_eq!(state.usage(&team_name("a"))[0].used, gpus(0));
-    assert_eq!(admitted(&state.decide(NOW)), ["first"]);
+    assert_eq!(admitted(&decide(&mut state)), ["first"]);
 
     // Committed: from now on the holds alone count.
     for hold in &holds {
@@ -503,68 +508,70 @@ fn an_admission_is_held_until_it_is_told_or_undone() {
     state.undo(&GangUid::from("first"));
     assert_eq!(state.usage(&team_name("a"))[0].used, gpus(8));
     state.apply(Update::HoldGone(pod_uid("first-0")));
-    assert_eq!(admitted(&state.decide(NOW)), ["second"]);
+    assert_eq!(admitted(&decide(&mut state)), ["second"]);
+}
+
+fn changed(decisions: &Decisions) -> (Vec<&str>, Vec<&str>) {
+    let changed = &decisions.reasons_changed;
+    (
+        changed.gangs.iter().map(GangUid::as_str).collect(),
+        changed.teams.iter().map(TeamName::as_str).collect(),
+    )
 }
 
 #[test]
-fn only_what_changed_is_told() {
+fn only_those_who_may_wait_for_another_reason_are_named() {
     let mut state = state(nodes(1), vec![team("a", None, limit(8))]);
     state.apply(Update::Hold(hold("p", "a", "n0", &[0, 1, 2, 3, 4])));
+    decide(&mut state);
     submit(&mut state, gangs("a", "x:4 y:4"));
-    assert_eq!(explanations(&state.decide(NOW)).len(), 2);
-    assert_eq!(state.decide(NOW), []);
+    assert_eq!(changed(&decide(&mut state)), (vec!["x", "y"], vec![]));
+    assert_eq!(decide(&mut state), Decisions::default());
     submit(&mut state, gangs("a", "x:4"));
-    assert_eq!(state.decide(NOW), []);
+    assert_eq!(decide(&mut state), Decisions::default());
 
-    // The place of y changes, that of x does not.
+    // One more of the same: it waits for what they wait for, and nobody is judged.
     submit(&mut state, [with_priority(1, gang("z", "a", 1, 4))]);
-    let told: Vec<(String, usize)> = explanations(&state.decide(NOW))
-        .iter()
-        .map(|told| (told.gang.to_string(), told.position))
-        .collect();
-    assert_eq!(told, [("z".into(), 1), ("x".into(), 2), ("y".into(), 3)]);
-    state.apply(Update::NotWaiting("x".into()));
-    let decisions = state.decide(NOW);
-    let told: Vec<&str> = explanations(&decisions)
-        .iter()
-        .map(|told| told.gang.as_str())
-        .collect();
-    assert_eq!(told, ["y"]);
-
-    // The numbers change for all.
-    state.apply(Update::Hold(hold("q", "a", "n0", &[5])));
-    assert_eq!(explanations(&state.decide(NOW)).len(), 2);
-}
-
-#[test]
-fn far_back_in_a_queue_only_a_new_reason_is_told() {
-    let mut state = state(nodes(1), vec![team("a", None, limit(8))]);
-    state.apply(Update::Hold(hold("p", "a", "n0", &[0])));
-    submit(
-        &mut state,
-        (0..150).map(|at_| at(at_, gang(&format!("g{at_:03}"), "a", 1, 8))),
+    let decisions = decide(&mut state);
+    assert_eq!(changed(&decisions), (vec!["z"], vec![]));
+    assert_eq!(decisions.visited.classes, 0);
+    assert_eq!(
+        ["z", "x", "y"].map(|gang| state.explain(&gang.into()).expect("waits").position),
+        [1, 2, 3]
     );
-    assert_eq!(state.decide(NOW).len(), 150);
-    state.apply(Update::Hold(hold("q", "a", "n0", &[1])));
-    assert_eq!(state.decide(NOW).len(), 100);
+
+    // The numbers change, the reason does not.
+    state.apply(Update::Hold(hold("q", "a", "n0", &[5])));
+    assert_eq!(changed(&decide(&mut state)), (vec![], vec![]));
+    let Why::Quota { available, .. } = why(&state, "x") else {
+        panic!("{:?}", why(&state, "x"))
+    };
+    assert_eq!(available, gpus(2));
     state.apply(Update::Team(Team {
         stop: Stop::Hold,
         ..team("a", None, limit(8))
     }));
-    assert_eq!(state.decide(NOW).len(), 150);
+    assert_eq!(changed(&decide(&mut state)), (vec![], vec!["a"]));
+    assert_eq!(why(&state, "x"), Why::TeamStopped);
 }
 
 #[test]
 fn a_number_that_is_too_large_is_an_explanation_and_not_a_wrap() {
     let mut all = team("a", None, limit(8));
-    all.quota[0].1.insert(Resource::Memory, limit(8));
+    all.quota[0].1.insert(
+        Resource::Memory,
+        QuotaLimit {
+            nominal: Amount(8 * GIB),
+            ..QuotaLimit::default()
+        },
+    );
     let mut state = state(nodes(1), vec![all]);
     let mut huge = gang("g", "a", 2, 1);
     for pod in &mut huge.pods {
         pod.resources.memory_bytes = i64::MAX;
     }
     submit(&mut state, [huge, gang("h", "a", 1, 0)]);
-    assert_eq!(state.decide(NOW).len(), 2);
+    assert_eq!(admitted(&decide(&mut state)), ["h"]);
     assert_eq!(why(&state, "g"), Why::Overflow);
 }
 
@@ -602,7 +609,7 @@ fn explanations_are_sentences_with_numbers() {
             requiring("leaf", gang("never", "lonely", 5, 8)),
         ],
     );
-    state.decide(NOW);
+    decide(&mut state);
     let table = [
         (
             "quota",
@@ -632,25 +639,4 @@ fn explanations_are_sentences_with_numbers() {
     for (gang, expected) in table {
         assert_eq!(why(&state, gang).to_string(), expected, "{gang}");
     }
-}
-
-#[test]
-fn decisions_name_gangs_in_order() {
-    // Explanations come after admissions, by Team and place.
-    let teams = vec![team("b", None, limit(0)), team("a", None, limit(8))];
-    let mut state = state(nodes(1), teams);
-    submit(&mut state, gangs("b", "b1:1 b2:1"));
-    submit(&mut state, gangs("a", "a1:8 a2:8"));
-    let order: Vec<String> = state
-        .decide(NOW)
-        .iter()
-        .map(|decision| match decision {
-            Decision::Admit(admission) => format!("admit {}", admission.gang),
-            Decision::Explain(explanation) => format!("explain {}", explanation.gang),
-        })
-        .collect();
-    assert_eq!(
-        order,
-        ["admit a1", "explain a2", "explain b1", "explain b2"]
-    );
 }

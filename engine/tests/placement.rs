@@ -11,8 +11,8 @@ mod common;
 
 use common::*;
 use muster_engine::{
-    Claim, DeviceRequest, Gang, LevelName, Node, NodeBlock, NodeFilterId, SelectorId, State,
-    Update, Why,
+    Claim, DeviceRequest, Gang, HostPort, HostPortProtocol, LevelName, Node, NodeBlock,
+    NodeFilterId, PodSelectorId, SelectorId, State, Update, Why,
 };
 
 /// `spine/leaf` and how many GPUs its nodes have, as `name:gpus` separated by spaces.
@@ -208,8 +208,8 @@ fn the_admission_names_the_narrowest_domain() {
             ("s2/l1", "d:8"),
         ]));
         submit(&mut state, [gang("g", "research", pods, 8)]);
-        let decisions = state.decide(NOW);
-        let admission = admissions(&decisions)[0];
+        let decisions = decide(&mut state);
+        let admission = &decisions.admissions[0];
         assert_eq!(
             admission.level.as_ref().map(ToString::to_string).as_deref(),
             level
@@ -230,8 +230,8 @@ fn without_a_topology_all_nodes_are_one_flat_set() {
             requiring("leaf", gang("h", "research", 1, 8)),
         ],
     );
-    let decisions = state.decide(NOW);
-    let admission = admissions(&decisions)[0];
+    let decisions = decide(&mut state);
+    let admission = &decisions.admissions[0];
     assert_eq!(
         (admission.topology.clone(), admission.level.clone()),
         (None, None)
@@ -246,7 +246,7 @@ fn without_a_topology_all_nodes_are_one_flat_set() {
 fn a_level_that_the_topology_does_not_have_is_named() {
     let mut state = open_state(cluster(&[("s1/l1", "a:8")]));
     submit(&mut state, [requiring("rack", gang("g", "research", 1, 1))]);
-    state.decide(NOW);
+    decide(&mut state);
     let why = why(&state, "g");
     let Why::PlacementImpossible {
         level, excluded, ..
@@ -268,7 +268,7 @@ fn a_node_outside_the_topology_takes_no_gang_that_requires_a_level() {
         &mut state,
         [requiring("spine", gang("g", "research", 1, 8))],
     );
-    state.decide(NOW);
+    decide(&mut state);
     assert!(matches!(why(&state, "g"), Why::PlacementImpossible { .. }));
     assert_eq!(
         nodes_of(&mut state, gang("h", "research", 1, 8)),
@@ -353,7 +353,7 @@ fn cpu_memory_pods_and_what_runs_there_count() {
         narrow(&mut nodes[0]);
         let mut state = open_state(nodes);
         submit(&mut state, [gang("g", "research", 1, 1)]);
-        state.decide(NOW);
+        decide(&mut state);
         let (Why::Placement { excluded, .. } | Why::PlacementImpossible { excluded, .. }) =
             why(&state, "g")
         else {
@@ -369,7 +369,7 @@ fn what_blocks_a_node_passes_and_what_a_pod_says_does_not() {
     nodes[0].block = Some(NodeBlock::Cordoned);
     let mut state = open_state(nodes.clone());
     submit(&mut state, [gang("g", "research", 1, 8)]);
-    state.decide(NOW);
+    decide(&mut state);
     assert!(matches!(
         why(&state, "g"),
         Why::Placement {
@@ -381,12 +381,12 @@ fn what_blocks_a_node_passes_and_what_a_pod_says_does_not() {
 
     nodes[0].block = None;
     state.apply(Update::Node(nodes[0].clone()));
-    assert_eq!(admitted(&state.decide(NOW)), ["g"]);
+    assert_eq!(admitted(&decide(&mut state)), ["g"]);
 
     let mut elsewhere = gang("h", "research", 1, 1);
     elsewhere.pods[0].filter = NodeFilterId(7);
     submit(&mut state, [elsewhere]);
-    state.decide(NOW);
+    decide(&mut state);
     let Why::PlacementImpossible { excluded, .. } = why(&state, "h") else {
         panic!("a filter that no node passes");
     };
@@ -402,8 +402,8 @@ fn a_claim_that_pods_share_is_granted_once_on_one_node() {
     let pods = (0..3).map(|rank| pod(&format!("p{rank}"), vec![shared.clone()]));
     let mut state = open_state(cluster(&[("s1/l1", "a:4 b:4")]));
     submit(&mut state, [gang_of("g", "research", pods.collect())]);
-    let decisions = state.decide(NOW);
-    let admission = admissions(&decisions)[0];
+    let decisions = decide(&mut state);
+    let admission = &decisions.admissions[0];
     assert!(
         admission
             .pods
@@ -513,8 +513,8 @@ fn once_the_first_is_allocated_the_second_may_come() {
         vec![pod("first", vec![select("x", 0, 1)])],
     );
     submit(&mut state, [first.clone()]);
-    let decisions = state.decide(NOW);
-    let mut held = holds_of(&first, admissions(&decisions)[0]);
+    let decisions = decide(&mut state);
+    let mut held = holds_of(&first, &decisions.admissions[0]);
     held[0].claims[0].devices = Some(vec![device(0).name]);
     state.apply(Update::Hold(held.remove(0)));
     let second = gang_of(
@@ -532,7 +532,7 @@ fn a_hold_of_unknown_devices_blocks_its_node() {
     unknown.claims[0].devices = None;
     state.apply(Update::Hold(unknown));
     submit(&mut state, [gang("g", "research", 1, 1)]);
-    state.decide(NOW);
+    decide(&mut state);
     let Why::Placement { excluded, .. } = why(&state, "g") else {
         panic!()
     };
@@ -545,7 +545,7 @@ fn devices_that_the_api_server_calls_allocated_are_taken() {
     nodes[0].devices[0].allocated_to = Some("somebody".into());
     let mut state = open_state(nodes);
     submit(&mut state, [gang("g", "research", 1, 2)]);
-    state.decide(NOW);
+    decide(&mut state);
     assert!(matches!(why(&state, "g"), Why::Placement { .. }));
 }
 
@@ -577,4 +577,90 @@ fn unequal_pods_find_the_one_way_that_works() {
     let placed = nodes_of(&mut state, gang_of("g", "research", pods.to_vec())).expect("fits");
     assert_ne!(placed[0], placed[1]);
     assert_ne!(placed[2], placed[3]);
+}
+
+#[test]
+fn two_pods_of_different_needs_find_two_of_hundreds_of_idle_nodes() {
+    for count in [2, 255, 300, 600] {
+        let nodes = (0..count).map(|at| node(&format!("n{at:03}"), &format!("s/l{}", at % 40), 8));
+        let pods = [("large", 4), ("small", 2)].map(|(name, gpus)| {
+            let mut pod = pod(name, vec![claim(name, gpus)]);
+            pod.resources.cpu_milli = 40_000;
+            pod
+        });
+        let mut state = open_state(nodes.collect());
+        let placed = nodes_of(&mut state, gang_of("g", "research", pods.to_vec()));
+        let placed = placed.unwrap_or_else(|| panic!("{count} nodes"));
+        assert_ne!(placed[0], placed[1]);
+    }
+}
+
+#[test]
+fn what_a_node_lists_besides_cores_and_memory_is_counted() {
+    for resource in [
+        "vpc.amazonaws.com/efa",
+        "hugepages-2Mi",
+        "ephemeral-storage",
+    ] {
+        let mut nodes = cluster(&[("s1/l1", "a:8 b:8")]);
+        for node in &mut nodes {
+            node.allocatable.others.insert(resource.into(), 32);
+        }
+        let mut whole = gang("g", "research", 2, 4);
+        for pod in &mut whole.pods {
+            pod.resources.others.insert(resource.into(), 32);
+        }
+        let placed = nodes_of(&mut open_state(nodes[..1].to_vec()), whole.clone());
+        assert_eq!(placed, None, "{resource}");
+        let placed = nodes_of(&mut open_state(nodes.clone()), whole.clone()).expect("two nodes");
+        assert_ne!(placed[0], placed[1]);
+
+        nodes[1].used.others.insert(resource.into(), 1);
+        let mut state = open_state(nodes);
+        submit(&mut state, [whole]);
+        state.decide(NOW);
+        let Why::Placement { excluded, .. } = why(&state, "g") else {
+            panic!("{resource}");
+        };
+        assert_eq!(excluded, [(format!("too little {resource}"), 1)]);
+    }
+}
+
+#[test]
+fn pods_that_bind_the_same_host_port_go_to_different_nodes() {
+    let port = HostPort {
+        protocol: HostPortProtocol::Tcp,
+        ip: None,
+        port: 29_500,
+    };
+    let mut with_port = gang("g", "research", 2, 1);
+    for pod in &mut with_port.pods {
+        pod.resources.host_ports.insert(port.clone());
+    }
+    let nodes = cluster(&[("s1/l1", "a:8 b:8")]);
+    let placed = nodes_of(&mut open_state(nodes.clone()), with_port.clone()).expect("two nodes");
+    assert_ne!(placed[0], placed[1]);
+
+    let mut taken = nodes;
+    taken[0].used.host_ports.insert(port);
+    let mut state = open_state(taken);
+    submit(&mut state, [with_port]);
+    state.decide(NOW);
+    let Why::Placement { excluded, .. } = why(&state, "g") else {
+        panic!("{:?}", why(&state, "g"));
+    };
+    assert_eq!(excluded, [("host port in use".to_owned(), 1)]);
+}
+
+#[test]
+fn pods_that_repel_each_other_by_hostname_go_to_different_nodes() {
+    let mut apart = gang("g", "research", 3, 1);
+    for pod in &mut apart.pods {
+        pod.resources.repels.insert(PodSelectorId(0));
+        pod.resources.matched_by.insert(PodSelectorId(0));
+    }
+    let nodes = cluster(&[("s1/l1", "a:8 b:8 c:8")]);
+    let placed = nodes_of(&mut open_state(nodes.clone()), apart.clone());
+    assert_eq!(placed.expect("three nodes").join(" "), "a b c");
+    assert_eq!(nodes_of(&mut open_state(nodes[..2].to_vec()), apart), None);
 }

@@ -18,7 +18,7 @@ use std::{
 
 use common::*;
 use muster_engine::{
-    Admission, Amount, Claim, ClaimUid, Decision, Device, DeviceName, Gang, GangUid, Hold, Node,
+    Admission, Amount, Claim, ClaimUid, Decisions, Device, DeviceName, Gang, GangUid, Hold, Node,
     NodeName, PodUid, QuotaLimit, SelectorId, State, Team, Update,
 };
 use proptest::prelude::*;
@@ -170,10 +170,10 @@ impl World {
     }
 
     fn decide(&mut self, commit: bool) {
-        let decisions = self.state.decide(NOW);
+        let decisions = decide(&mut self.state);
         writeln!(self.log, "{decisions:?}").expect("a string takes all");
-        assert_eq!(self.state.decide(NOW), [], "asked twice");
-        for admission in admissions(&decisions) {
+        assert_nothing_decided(&decide(&mut self.state));
+        for admission in &decisions.admissions {
             let gang = self.gangs[&admission.gang].clone();
             assert_whole(&gang, admission);
             if commit {
@@ -187,7 +187,7 @@ impl World {
         }
         self.assert_limits();
         if !commit {
-            for admission in admissions(&decisions) {
+            for admission in &decisions.admissions {
                 self.state.undo(&admission.gang);
             }
         }
@@ -301,6 +301,11 @@ impl World {
     }
 }
 
+/// Asked again without news, the engine has nothing to say and looks at nothing.
+fn assert_nothing_decided(decisions: &Decisions) {
+    assert_eq!(decisions, &Decisions::default());
+}
+
 /// S4: every pod of the gang has a node, and every claim of it a charge.
 fn assert_whole(gang: &Gang, admission: &Admission) {
     let pods: Vec<&PodUid> = admission.pods.iter().map(|pod| &pod.uid).collect();
@@ -397,12 +402,12 @@ proptest! {
             world.take(step);
         }
         let facts = world.facts();
-        let decide = |facts: &[Update]| -> Vec<Decision> {
+        let decide = |facts: &[Update]| -> Decisions {
             let mut state = State::new();
             for fact in facts {
                 state.apply(fact.clone());
             }
-            state.decide(NOW)
+            decide(&mut state)
         };
         let straight = decide(&facts);
         let mut shuffled = facts.clone();
@@ -428,10 +433,10 @@ proptest! {
         for fact in world.facts() {
             fresh.apply(fact);
         }
-        let decisions = fresh.decide(NOW);
+        let decisions = decide(&mut fresh);
         prop_assert_eq!(admitted(&decisions), Vec::<String>::new());
         for gang in &world.waiting {
-            prop_assert_eq!(world.state.explanation(gang), fresh.explanation(gang));
+            prop_assert_eq!(world.state.explain(gang), fresh.explain(gang));
         }
     }
 }

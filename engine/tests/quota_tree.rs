@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 
 use common::{H100, cohort, gpu_quota, gpus, limit, team};
 use muster_engine::{
-    Amount, Cohort, CohortName, FlavorResource, Overflow, QuotaLimit, Resource, Team, TeamName,
-    quota::{OVERADMISSION_EATS_GUARANTEES, QuotaTree, TreeFault},
+    Amount, Cohort, CohortName, FlavorResource, QuotaLimit, Resource, Team, TeamName,
+    quota::{QuotaTree, TreeFault},
 };
 use proptest::prelude::*;
 
@@ -88,9 +88,7 @@ fn a_siblings_guarantee_is_not_eaten_by_over_admission() {
     let cohorts = cohorts([cohort("pool", None, 4)]);
     let tree = tree(&teams, &cohorts, &[("x", 14)]);
     // Kueue lets the pool's deficit of 6 flow down and answers 0.
-    let expected = if OVERADMISSION_EATS_GUARANTEES { 0 } else { 4 };
-    assert_eq!(available(&tree, "y"), expected);
-    assert_eq!(expected, 4);
+    assert_eq!(available(&tree, "y"), 4);
     assert_eq!(available(&tree, "x"), 0);
 }
 
@@ -120,16 +118,9 @@ fn borrowing_reaches_as_far_up_as_it_must() {
 
 #[test]
 fn faults_are_told_apart() {
-    let mut huge = team("huge", Some("pool"), limit(1));
-    huge.quota = gpu_quota(QuotaLimit {
-        nominal: Amount(i64::MAX),
-        ..QuotaLimit::default()
-    });
     let teams = teams([
         team("round", Some("x"), limit(1)),
         team("fine", None, limit(1)),
-        team("beside", Some("pool"), limit(1)),
-        huge,
     ]);
     let cohorts = cohorts([
         cohort("x", Some("y"), 0),
@@ -141,7 +132,48 @@ fn faults_are_told_apart() {
     assert_eq!(check("fine"), Ok(()));
     assert_eq!(check("nobody"), Err(TreeFault::UnknownTeam));
     assert_eq!(check("round"), Err(TreeFault::Cycle("y".into())));
-    assert_eq!(check("beside"), Err(TreeFault::Overflow(Overflow)));
+}
+
+#[test]
+fn a_limit_without_measure_concerns_nobody_else_and_saturates() {
+    let mut huge = team("huge", Some("pool"), limit(1));
+    huge.quota = gpu_quota(QuotaLimit {
+        nominal: Amount(i64::MAX - 7),
+        borrowing_limit: Some(Amount(i64::MAX)),
+        lending_limit: Some(Amount(0)),
+    });
+    let mut lends_all = huge.clone();
+    lends_all.name = "lends-all".into();
+    lends_all.cohort = Some("other".into());
+    lends_all.quota[0].1.insert(
+        Resource::Gpus,
+        QuotaLimit {
+            nominal: Amount(i64::MAX),
+            ..QuotaLimit::default()
+        },
+    );
+    let teams = teams([
+        huge,
+        team("beside", Some("pool"), limit(3)),
+        lends_all,
+        team("borrows", Some("other"), limit(3)),
+    ]);
+    let cohorts = cohorts([cohort("pool", None, 2), cohort("other", None, 2)]);
+    let mut tree = tree(&teams, &cohorts, &[]);
+    assert_eq!(available(&tree, "beside"), 5);
+    let most = |tree: &QuotaTree, team: &str| tree.available(&team.into(), &of());
+    assert_eq!(most(&tree, "huge"), Ok(Amount(i64::MAX)));
+    assert_eq!(most(&tree, "borrows"), Ok(Amount(i64::MAX)));
+    // Charges without measure come and go, and nothing of them stays.
+    for _ in 0..3 {
+        tree.charge(&"huge".into(), &of(), Amount(i64::MAX));
+    }
+    assert_eq!(available(&tree, "beside"), 0);
+    for _ in 0..3 {
+        tree.discharge(&"huge".into(), &of(), Amount(i64::MAX));
+    }
+    assert_eq!(available(&tree, "beside"), 5);
+    assert_eq!(most(&tree, "huge"), Ok(Amount(i64::MAX)));
 }
 
 /// A tree of up to four Cohorts (each below an earlier one or a root) and up to five Teams.
@@ -178,7 +210,8 @@ fn random_tree() -> impl Strategy<Value = (Teams, Cohorts)> {
     })
 }
 
-/// The definitions of the reference, written down once more, top down and without running sums.
+/// What the limits mean, without the formulas: usage flows up as far as nobody below covers it, and a Team can have as much
+/// more as flows through no node that would then be above what it may have.
 struct Definition<'a> {
     teams: &'a Teams,
     cohorts: &'a Cohorts,
@@ -231,51 +264,66 @@ impl Definition<'_> {
 
     fn subtree(&self, owner: &Owner) -> i64 {
         let children = self.children(owner);
-        let lent: i64 = children
-            .iter()
-            .map(|child| self.subtree(child) - self.local(child))
-            .sum();
+        let lent: i64 = children.iter().map(|child| self.lent(child)).sum();
         self.limit(owner).nominal.0 + lent
     }
 
-    fn local(&self, owner: &Owner) -> i64 {
-        let lending = self.limit(owner).lending_limit;
-        lending.map_or(0, |lent| (self.subtree(owner) - lent.0).max(0))
+    /// What a parent sees of a child.
+    fn lent(&self, owner: &Owner) -> i64 {
+        let all = self.subtree(owner);
+        let most = self.limit(owner).lending_limit;
+        most.map_or(all, |most| all.min(most.0))
     }
 
-    fn used(&self, owner: &Owner) -> i64 {
+    /// What arrives at a node if a Team takes so much more.
+    fn used(&self, owner: &Owner, more: Option<(&TeamName, i64)>) -> i64 {
         match owner {
-            Owner::Team(name) => self.usage.get(name).copied().unwrap_or(0),
+            Owner::Team(name) => {
+                let more = more.filter(|(team, _)| *team == name);
+                self.usage.get(name).copied().unwrap_or(0) + more.map_or(0, |(_, more)| more)
+            }
             Owner::Cohort(_) => {
                 let children = self.children(owner);
-                children
-                    .iter()
-                    .map(|child| (self.used(child) - self.local(child)).max(0))
-                    .sum()
+                let flows = children.iter().map(|child| {
+                    let kept = self.subtree(child) - self.lent(child);
+                    (self.used(child, more) - kept).max(0)
+                });
+                flows.sum()
             }
         }
     }
 
-    fn available(&self, owner: &Owner) -> i64 {
-        let Some(parent) = self.parent(owner) else {
-            return self.subtree(owner) - self.used(owner);
-        };
-        let local = self.local(owner);
-        let mut from_parent = self.available(&parent);
-        if let Some(limit) = self.limit(owner).borrowing_limit {
-            let taken = (self.used(owner) - local).max(0);
-            from_parent = from_parent.min(self.subtree(owner) - local - taken + limit.0);
+    /// The most that may arrive at a node.
+    fn most(&self, owner: &Owner) -> i64 {
+        let own = self.subtree(owner);
+        match (self.parent(owner), self.limit(owner).borrowing_limit) {
+            (None, _) => own,
+            (Some(_), Some(limit)) => own + limit.0,
+            (Some(_), None) => i64::MAX,
         }
-        (local - self.used(owner)).max(0) + from_parent.max(0)
     }
 
-    fn potential(&self, owner: &Owner) -> i64 {
-        let Some(parent) = self.parent(owner) else {
-            return self.subtree(owner);
-        };
-        let most = self.local(owner) + self.potential(&parent);
-        let limit = self.limit(owner).borrowing_limit;
-        limit.map_or(most, |limit| most.min(self.subtree(owner) + limit.0))
+    fn may_have(&self, team: &TeamName, more: i64) -> bool {
+        let mut at = Some(Owner::Team(team.clone()));
+        while let Some(owner) = at {
+            let used = self.used(&owner, Some((team, more)));
+            if used > self.used(&owner, None) && used > self.most(&owner) {
+                return false;
+            }
+            at = self.parent(&owner);
+        }
+        true
+    }
+
+    /// All limits are whole GPUs: so is what can be had.
+    fn available(&self, team: &TeamName) -> i64 {
+        let more = (1..).map(|count| gpus(count).0);
+        let mut fitting = more.take_while(|more| self.may_have(team, *more) && *more < 1 << 20);
+        let mut last = 0;
+        for more in &mut fitting {
+            last = more;
+        }
+        last
     }
 }
 
@@ -303,11 +351,13 @@ proptest! {
             }
         }
         let definition = Definition { teams: &teams, cohorts: &cohorts, usage: &usage };
+        let none = BTreeMap::new();
+        let unused = Definition { usage: &none, ..definition };
         for team in &names {
             let owner = Owner::Team(team.clone());
-            prop_assert_eq!(tree.used(team, &of()), Ok(Amount(definition.used(&owner))));
-            prop_assert_eq!(tree.available(team, &of()), Ok(Amount(definition.available(&owner).max(0))));
-            prop_assert_eq!(tree.potentially_available(team, &of()), Ok(Amount(definition.potential(&owner))));
+            prop_assert_eq!(tree.used(team, &of()), Ok(Amount(definition.used(&owner, None))));
+            prop_assert_eq!(tree.available(team, &of()), Ok(Amount(definition.available(team))));
+            prop_assert_eq!(tree.potentially_available(team, &of()), Ok(Amount(unused.available(team))));
         }
     }
 
@@ -331,7 +381,7 @@ proptest! {
         let owners = names.into_iter().map(Owner::Team);
         let owners = owners.chain(cohorts.keys().cloned().map(Owner::Cohort));
         for owner in owners {
-            let (used, quota) = (definition.used(&owner), definition.subtree(&owner));
+            let (used, quota) = (definition.used(&owner, None), definition.subtree(&owner));
             match (definition.parent(&owner), definition.limit(&owner).borrowing_limit) {
                 (None, _) => prop_assert!(used <= quota),
                 (Some(_), Some(limit)) => prop_assert!(used <= quota + limit.0),

@@ -33,10 +33,7 @@ impl From<&Node> for NodeView {
         Self {
             uid: node.metadata.uid.clone().unwrap_or_default(),
             cordoned: spec.and_then(|spec| spec.unschedulable).unwrap_or_default(),
-            taints: taints::repelling(node)
-                .filter(|taint| taints::block_of(taint).is_none())
-                .cloned()
-                .collect(),
+            taints: taints::displacing(node).cloned().collect(),
             not_ready_since: not_ready_since(node),
         }
     }

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use muster_api::Reason;
+
 /// How far a gang's start has come; any change of it is progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
@@ -30,21 +32,25 @@ struct Nudge {
 /// Since when, in seconds of the monotonic clock.
 #[derive(Debug, Default)]
 pub(crate) struct Clocks {
-    nudges: BTreeMap<String, Nudge>,
+    /// Pods that wait for their sandbox, by UID of their Gang and of the pod.
+    nudges: BTreeMap<String, BTreeMap<String, Nudge>>,
     not_ready: BTreeMap<String, u64>,
     starts: BTreeMap<String, (Progress, u64)>,
+    reasons: BTreeMap<String, (Reason, u64)>,
+    told: BTreeMap<String, u64>,
+    /// While it stands still: ungating is withheld, and no start can make progress.
+    stands_still: bool,
+    stood_still_until: u64,
 }
 
 impl Clocks {
-    /// Notes which nodes are not Ready now.
-    pub(crate) fn note_not_ready(&mut self, nodes: impl Iterator<Item = String>, now: u64) {
-        let before = std::mem::take(&mut self.not_ready);
-        self.not_ready = nodes
-            .map(|node| {
-                let since = before.get(&node).copied().unwrap_or(now);
-                (node, since)
-            })
-            .collect();
+    /// Notes whether a node is Ready; `None`: it is gone.
+    pub(crate) fn note_node(&mut self, node: &str, ready: Option<bool>, now: u64) {
+        if ready == Some(false) {
+            self.not_ready.entry(node.to_owned()).or_insert(now);
+        } else {
+            self.not_ready.remove(node);
+        }
     }
 
     /// Since when the node is not Ready.
@@ -52,11 +58,17 @@ impl Clocks {
         self.not_ready.get(node).copied()
     }
 
-    /// Notes which pods wait for their sandbox now, by UID, and returns those that are to be nudged: 3 s after they
-    /// began to wait, then after twice the time, and so on up to once a minute.
-    pub(crate) fn nudges_due(&mut self, waiting: Vec<String>, now: u64) -> Vec<String> {
-        let before = std::mem::take(&mut self.nudges);
+    /// Notes which pods of a Gang wait for their sandbox now, by UID. Returns those that are to be nudged, 3 s after they
+    /// began to wait, then after twice the time, and so on up to once a minute; and when the next is.
+    pub(crate) fn note_sandboxes(
+        &mut self,
+        gang_uid: &str,
+        waiting: Vec<String>,
+        now: u64,
+    ) -> (Vec<String>, Option<u64>) {
+        let before = self.nudges.remove(gang_uid).unwrap_or_default();
         let mut due = Vec::new();
+        let mut after = BTreeMap::new();
         for pod in waiting {
             let mut nudge = before.get(&pod).copied().unwrap_or(Nudge {
                 at: now + FIRST_NUDGE_SECONDS,
@@ -67,33 +79,76 @@ impl Clocks {
                 nudge.at = now + nudge.pause_seconds;
                 due.push(pod.clone());
             }
-            self.nudges.insert(pod, nudge);
+            after.insert(pod, nudge);
         }
-        due
+        let next = after.values().map(|nudge| nudge.at).min();
+        if !after.is_empty() {
+            self.nudges.insert(gang_uid.to_owned(), after);
+        }
+        (due, next)
     }
 
-    /// Notes how far the starting gangs have come, by UID of the Gang. While time stands still (ungating is
-    /// withheld) every clock starts anew.
-    pub(crate) fn note_starts(
-        &mut self,
-        starts: impl Iterator<Item = (String, Progress)>,
-        stand_still: bool,
-        now: u64,
-    ) {
-        let before = std::mem::take(&mut self.starts);
-        self.starts = starts
-            .map(|(gang, progress)| {
-                let since = match before.get(&gang) {
-                    Some((was, since)) if *was == progress && !stand_still => *since,
-                    _ => now,
-                };
-                (gang, (progress, since))
-            })
-            .collect();
+    /// Notes how far the start of a Gang has come; `None`: it is not starting.
+    pub(crate) fn note_start(&mut self, gang_uid: &str, progress: Option<Progress>, now: u64) {
+        let Some(progress) = progress else {
+            self.starts.remove(gang_uid);
+            return;
+        };
+        match self.starts.get(gang_uid) {
+            Some((before, _)) if *before == progress => {}
+            _ => {
+                self.starts.insert(gang_uid.to_owned(), (progress, now));
+            }
+        }
     }
 
-    /// Since when the start of a Gang made no progress.
+    /// While time stands still no start is late, and afterwards every clock starts again.
+    pub(crate) fn stand_still(&mut self, still: bool, now: u64) {
+        if self.stands_still && !still {
+            self.stood_still_until = now;
+        }
+        self.stands_still = still;
+    }
+
+    /// Since when the start of a Gang made no progress; `None`: it is not starting, or time stands still.
     pub(crate) fn stalled_since(&self, gang_uid: &str) -> Option<u64> {
-        self.starts.get(gang_uid).map(|(_, since)| *since)
+        let (_, since) = self.starts.get(gang_uid)?;
+        (!self.stands_still).then(|| (*since).max(self.stood_still_until))
+    }
+
+    /// Notes why a Gang waits, or does not run as planned.
+    pub(crate) fn note_reason(&mut self, gang_uid: &str, reason: Option<Reason>, now: u64) {
+        match reason {
+            None => {
+                self.reasons.remove(gang_uid);
+            }
+            Some(reason) if self.reasons.get(gang_uid).is_some_and(|it| it.0 == reason) => {}
+            Some(reason) => {
+                self.reasons.insert(gang_uid.to_owned(), (reason, now));
+            }
+        }
+    }
+
+    /// Since when that reason stands.
+    pub(crate) fn reason_since(&self, gang_uid: &str) -> Option<u64> {
+        self.reasons.get(gang_uid).map(|(_, since)| *since)
+    }
+
+    /// The status of a Gang is written.
+    pub(crate) fn note_told(&mut self, gang_uid: &str, now: u64) {
+        self.told.insert(gang_uid.to_owned(), now);
+    }
+
+    /// When the status of a Gang was written last in this leadership.
+    pub(crate) fn told_at(&self, gang_uid: &str) -> Option<u64> {
+        self.told.get(gang_uid).copied()
+    }
+
+    /// A Gang is gone.
+    pub(crate) fn forget(&mut self, gang_uid: &str) {
+        self.nudges.remove(gang_uid);
+        self.starts.remove(gang_uid);
+        self.reasons.remove(gang_uid);
+        self.told.remove(gang_uid);
     }
 }

@@ -1,5 +1,7 @@
 //! What the machine is told about its surroundings.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 
 use muster_cluster::index;
@@ -21,9 +23,14 @@ pub struct Config {
     pub index: index::Config,
     /// Observe or Enforce.
     pub mode: Mode,
-    /// Most pods that may be ungated and not yet bound, those that kube-scheduler calls Unschedulable
-    /// not counted. Keeps one gang from flooding kube-scheduler and lets a larger one at the head go alone.
+    /// Most pods that may be ungated and not yet bound. Keeps one gang from flooding kube-scheduler and lets a larger one
+    /// at the head go alone. Not counted are pods that kube-scheduler calls Unschedulable, those of other schedulers, and
+    /// those that were counted for `window_seconds`.
     pub ungated_unbound_limit: usize,
+    /// How long a pod that was ungated counts as one that kube-scheduler is busy with, in seconds.
+    pub window_seconds: u64,
+    /// The schedulers that the limit protects. No other one's pods are counted.
+    pub scheduler_names: BTreeSet<String>,
     /// Most bytes of the Ledger's content as JSON: one compare-and-swap, far below what etcd takes.
     pub ledger_bytes: usize,
     /// How long an ended Gang is kept, in seconds.
@@ -41,6 +48,8 @@ impl Config {
             index,
             mode: Mode::Enforce,
             ungated_unbound_limit: 256,
+            window_seconds: 30,
+            scheduler_names: std::iter::once("default-scheduler".to_owned()).collect(),
             ledger_bytes: 256 * 1024,
             keep_ended_seconds: 3_600,
             not_ready_seconds: 30,

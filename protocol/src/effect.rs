@@ -69,6 +69,9 @@ pub enum ApiRequest {
         resource_version: String,
         /// The new status.
         status: Box<GangStatus>,
+        /// Whether it changes nothing but what people read: neither the attempt, nor what the Gang holds, nor whether it
+        /// ended.
+        tells: bool,
     },
     /// Deletes a Gang that ended an hour ago.
     DeleteGang {
@@ -76,6 +79,8 @@ pub enum ApiRequest {
         key: ObjectKey,
         /// Its UID.
         uid: String,
+        /// The object that is deleted: one that was taken up again meanwhile is not meant.
+        resource_version: String,
     },
     /// Creates the `NodeDevices` of a node, with its finalizer if it has permits.
     /// `AlreadyExists` counts as a conflict.

@@ -37,11 +37,16 @@ pub mod effect;
 mod feed;
 mod in_flight;
 mod injected_bug;
+pub mod lanes;
 mod leadership;
+mod links;
+mod look;
 mod machine;
 mod objects;
 mod outward;
 mod poll_context;
+mod resync;
+mod tables;
 #[cfg(test)]
 mod tests;
 

@@ -1,35 +1,37 @@
 //! The public face of the protocol, and the order of one poll.
 
-use std::collections::BTreeMap;
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use muster_engine as engine;
 
 use crate::{
-    ApiRequest, Config, Effect, EffectId, ExitReason, Now, Outcome,
+    ApiRequest, Config, Effect, EffectId, ExitReason, Mode, Now, Outcome,
     admission::admit,
-    admission::place,
-    admission::plan::Plan,
-    admission::void,
-    clocks::{Clocks, Progress},
-    feed::holds::{self, Holds},
-    feed::waiting,
+    admission::stage::Views,
+    clocks::Clocks,
+    feed::Feed,
     in_flight::{Answer, InFlightWrites},
-    injected_bug::InjectedBugs,
+    injected_bug::{InjectedBug, InjectedBugs},
     leadership::ledger_recovery,
     leadership::takeover::Takeover,
-    objects::{bound_node, is_gated, is_terminal, ledger_object, phase},
+    look::News,
+    objects::ledger_object,
     outward::events::EventTracker,
-    outward::gangs,
-    outward::nudge,
-    outward::permits,
-    outward::queue_status,
+    outward::queue_status::Queues,
     outward::ungate,
-    poll_context::{Explanations, PollContext},
+    outward::window::Window,
+    poll_context::PollContext,
+    resync::Resync,
+    tables::agenda::Agenda,
+    tables::permits::PermitTable,
+    tables::plans::Plans,
 };
 use muster_cluster::{
-    explain::{Circumstances, explain},
     index::{Index, NamespacedName},
-    object::Change,
+    object::{Change, ObjectKey},
 };
 
 /// The protocol of one leadership, from takeover until it sees a higher epoch or is dropped.
@@ -38,36 +40,39 @@ use muster_cluster::{
 ///
 /// 1. [`Machine::poll`], and perform the effects it returns, concurrently and in any order;
 /// 2. hand over what is observed ([`Machine::observe`]) and what came of each effect ([`Machine::settle`]);
-/// 3. poll again soon after either, and at least once a second;
+/// 3. poll again soon after either, and when [`Machine::next_due`] says so;
 /// 4. stop, performing nothing more, as soon as [`Machine::must_exit`] says so or the lease is lost.
 ///
-/// At first it knows nothing and asks, by effects, for the Ledger, then for every kind anew
+/// At first it knows nothing and asks, by effects, for the Ledger, then for every kind
 /// ([`ApiRequest::ReadAll`]): observations before that are welcome and count for nothing.
+///
+/// A poll costs what changed since the last one: the gangs and nodes that an observation, an answer or the time touches.
 #[derive(Debug)]
 pub struct Machine {
     pub(crate) config: Config,
     pub(crate) identity: String,
     pub(crate) index: Index,
-    pub(crate) engine: engine::State,
     pub(crate) flights: InFlightWrites,
     pub(crate) takeover: Takeover,
     pub(crate) clocks: Clocks,
-    pub(crate) told: EventTracker,
-    /// In which second of the monotonic clock Queues were looked at last.
-    pub(crate) queues_told_at: Option<u64>,
-    /// What the engine knows of waiting gangs and holds: only differences are told.
-    pub(crate) waiting: BTreeMap<engine::GangUid, engine::Gang>,
-    pub(crate) holds: Holds,
-    pub(crate) explanations: Explanations,
-    /// Attempts that no commit can carry.
-    pub(crate) too_large: BTreeMap<engine::GangUid, i64>,
-    /// Admissions of the commit that is under way.
-    pub(crate) committing: Vec<engine::GangUid>,
+    pub(crate) plans: Plans,
+    pub(crate) permits: PermitTable,
+    pub(crate) views: Views,
+    pub(crate) window: Window,
+    pub(crate) feed: Feed,
+    pub(crate) events: EventTracker,
+    pub(crate) queues: Queues,
+    pub(crate) agenda: Agenda,
+    pub(crate) news: News,
+    pub(crate) resync: Resync,
     /// The Ledger is to be read again after a conflict, not before that time; the read that is under way.
     pub(crate) check_ledger: Option<u64>,
     pub(crate) checking: Option<EffectId>,
     pub(crate) exit: Option<ExitReason>,
     pub(crate) ungating_withheld: bool,
+    /// Whether nothing that an older leader still sends is taken any more.
+    is_fenced: bool,
+    pub(crate) visited: u64,
     pub(crate) bugs: InjectedBugs,
     pub(crate) now: Option<Now>,
 }
@@ -80,20 +85,24 @@ impl Machine {
             flights: InFlightWrites::new(config.retry_seconds),
             config,
             identity,
-            engine: engine::State::new(),
             takeover: Takeover::begin(),
             clocks: Clocks::default(),
-            told: EventTracker::default(),
-            queues_told_at: None,
-            waiting: BTreeMap::new(),
-            holds: Holds::new(),
-            explanations: Explanations::new(),
-            too_large: BTreeMap::new(),
-            committing: Vec::new(),
+            plans: Plans::default(),
+            permits: PermitTable::default(),
+            views: Views::default(),
+            window: Window::default(),
+            feed: Feed::new(),
+            events: EventTracker::default(),
+            queues: Queues::default(),
+            agenda: Agenda::default(),
+            news: News::default(),
+            resync: Resync::default(),
             check_ledger: None,
             checking: None,
             exit: None,
             ungating_withheld: false,
+            is_fenced: false,
+            visited: 0,
             bugs: InjectedBugs::default(),
             now: None,
         }
@@ -113,13 +122,14 @@ impl Machine {
         &self.identity
     }
 
-    /// The picture of the cluster that it decides by.
+    /// What is known of the cluster.
     pub fn index(&self) -> &Index {
         &self.index
     }
 
     /// Something was observed.
     pub fn observe(&mut self, change: Change) {
+        self.note_change(&change);
         self.index.observe(change);
     }
 
@@ -132,6 +142,7 @@ impl Machine {
         if self.takeover.is_read() && self.index.is_synced() {
             let (seen, _) = self.highest_epoch();
             self.takeover.conclude(seen, self.bugs);
+            self.agenda.everything();
         }
         let mut effects = self.takeover.poll(&mut self.flights, self.bugs, now);
         self.exit = self.superseded();
@@ -141,22 +152,54 @@ impl Machine {
         if self.exit.is_some() || !self.index.is_synced() {
             return effects;
         }
+        let is_first = self.gather(epoch, now, &mut effects);
+        if self.exit.is_some() {
+            return Vec::new();
+        }
         effects.extend(self.check_ledger(now));
-        if self.check_ledger.is_some() || self.checking.is_some() {
-            return effects;
-        }
-        let seconds = engine::Timestamp(i64::try_from(now.monotonic_seconds).unwrap_or(i64::MAX));
-        for update in self.index.engine_updates(seconds) {
-            self.engine.apply(update);
-        }
-        self.index.refresh(seconds);
-        effects.extend(self.flights.advance(&self.index, now));
-        let nudges = self.note_clocks(epoch, now);
-        self.send(nudges, &mut effects);
-        self.write_outwards(epoch, now, &mut effects);
+        self.look(epoch, now, &mut effects);
         self.decide(epoch, now, &mut effects);
-        self.tell(epoch, now, &mut effects);
+        self.look(epoch, now, &mut effects);
+        self.ungate(epoch, now, &mut effects);
+        if is_first {
+            self.events.begin();
+        }
+        self.publish_queues(epoch, now, &mut effects);
         effects
+    }
+
+    /// The same with a look at everything, as if all of it had just changed. After [`Machine::poll`] this returns
+    /// nothing: the proof that a poll overlooks nothing.
+    pub fn full_poll(&mut self, now: Now) -> Vec<Effect> {
+        self.agenda.everything();
+        self.poll(now)
+    }
+
+    /// The second of the monotonic clock at which there is something to do by time alone, or now if something is left
+    /// over; `None`: only an observation or an answer makes work.
+    pub fn next_due(&self) -> Option<u64> {
+        let now = self.now.map_or(0, |now| now.monotonic_seconds);
+        if self.takeover.leading_epoch().is_none() || self.check_ledger.is_some() {
+            return Some(now + 1);
+        }
+        if self.index.has_more() || !self.agenda.is_idle() || self.flights.has_moved() || self.feed.has_unexplained() {
+            return Some(now);
+        }
+        let by_index = self.index.next_due();
+        let due = [
+            by_index.and_then(|due| u64::try_from(due.0).ok()),
+            self.agenda.next_due(),
+            self.flights.next_due(),
+            self.window.next_due(),
+            self.queues.next_due(),
+            Some(self.resync.next_due(now)),
+        ];
+        due.into_iter().flatten().min()
+    }
+
+    /// How many gangs and nodes were looked at so far: what a change costs, in a measure that no machine's speed enters.
+    pub fn visited(&self) -> u64 {
+        self.visited
     }
 
     /// What came of an effect. The written object comes by [`Machine::observe`] too, through its watch;
@@ -176,6 +219,9 @@ impl Machine {
         if self.takeover.settle(effect, &outcome, retry, now) {
             return;
         }
+        if let Some(target) = self.flights.target(effect).cloned() {
+            self.note_key(&target);
+        }
         if self.flights.settle(effect, &outcome, now) == Answer::Conflict {
             self.check_ledger = Some(now.monotonic_seconds);
         }
@@ -183,13 +229,24 @@ impl Machine {
 
     /// While withheld, no pod is ungated (no replica of a configured extender is ready, say).
     pub fn withhold_ungating(&mut self, withheld: bool) {
-        self.ungating_withheld = withheld;
+        if self.ungating_withheld != withheld {
+            self.ungating_withheld = withheld;
+            self.news.withheld_changed = true;
+        }
     }
 
     /// For which pods the claim template of their shorthand cannot be made, with the API server's answer: all of
     /// them, each time. Their gangs say so.
     pub fn note_refused_templates(&mut self, refused: BTreeMap<NamespacedName, String>) {
         self.index.set_refused_templates(refused);
+    }
+
+    /// Objects of which only a part could be read: all of them, each time. They count as being written for ever: nothing
+    /// is written to them, and nothing that depends on them is taken back.
+    pub fn note_undecodable(&mut self, objects: BTreeSet<ObjectKey>) {
+        for key in self.flights.set_untouchable(objects) {
+            self.note_key(&key);
+        }
     }
 
     /// The epoch of this leadership, once it is raised and everything was read: from then on it decides.
@@ -203,215 +260,183 @@ impl Machine {
         self.exit.as_ref()
     }
 
-    fn picture(&self, epoch: i64, now: Now) -> PollContext<'_> {
+    /// What is looked at, and where whoever asks about time says when to be asked again.
+    pub(crate) fn context<'a>(
+        &'a self,
+        epoch: i64,
+        now: Now,
+        wake: &'a Cell<Option<u64>>,
+    ) -> PollContext<'a> {
         PollContext {
             config: &self.config,
             index: &self.index,
             flights: &self.flights,
-            explanations: &self.explanations,
+            plans: &self.plans,
+            permits: &self.permits,
+            views: &self.views,
+            explanations: &self.feed.explanations,
             clocks: &self.clocks,
             bugs: self.bugs,
             epoch,
             now,
+            wake,
         }
-    }
-
-    /// Notes what happens, and returns the pods whose kubelets are to be nudged.
-    fn note_clocks(&mut self, epoch: i64, now: Now) -> Vec<ApiRequest> {
-        let seconds = now.monotonic_seconds;
-        let not_ready = self
-            .index
-            .nodes()
-            .filter(|(_, node)| !place::is_ready(node))
-            .map(|(name, _)| name.clone());
-        self.clocks.note_not_ready(not_ready, seconds);
-        let picture = self.picture(epoch, now);
-        let (mut starts, mut waiting) = (Vec::new(), Vec::new());
-        for plan in picture
-            .index
-            .gangs()
-            .filter_map(|(key, gang)| Plan::of_gang(key, gang))
-        {
-            let progress = progress(picture.index, &plan);
-            if progress.running < plan.ranks.len() {
-                starts.push((plan.gang_uid.to_owned(), progress));
-                waiting.extend(nudge::waiting(picture, &plan));
-            }
-        }
-        self.clocks
-            .note_starts(starts.into_iter(), self.ungating_withheld, seconds);
-        let due = self.clocks.nudges_due(waiting, seconds);
-        nudge::writes(&self.index, &due)
-    }
-
-    /// Points 2 and 3 of the protocol: what stands in the Ledger goes outwards, in the order in which each
-    /// step is seen to be done.
-    fn write_outwards(&mut self, epoch: i64, now: Now, effects: &mut Vec<Effect>) {
-        let picture = self.picture(epoch, now);
-        let mut writes = ledger_recovery::writes(picture);
-        writes.extend(void::writes(picture));
-        writes.extend(admit::carry(picture));
-        writes.extend(gangs::writes(picture));
-        writes.extend(permits::writes(picture));
-        writes.extend(ungate::writes(picture, self.ungating_withheld));
-        self.send(writes, effects);
     }
 
     /// Point 1: what is settled leaves the Ledger, what was decided enters it. Nothing is decided while the
-    /// last commit is not seen: it would be decided on a picture from before it. Nor while a late write of an older
-    /// leader may still change it.
+    /// last commit is not seen: it would be decided on what was before it. Nor while it is not known who leads, or a late
+    /// write of an older leader may still change what is seen.
     fn decide(&mut self, epoch: i64, now: Now, effects: &mut Vec<Effect>) {
-        if self.flights.busy(&ledger_object())
-            || !ledger_recovery::is_fenced(self.picture(epoch, now))
+        if self.check_ledger.is_some()
+            || self.checking.is_some()
+            || self.flights.busy(&ledger_object())
+            || !self.is_fenced(epoch, now)
         {
             return;
         }
-        self.undo_uncommitted(epoch, now);
-        self.tell_holds(epoch, now);
-        self.tell_waiting(epoch, now);
-        let decisions = self.engine.decide(engine::Timestamp(now.wall.as_second()));
-        let explained = decisions
-            .iter()
-            .any(|decision| matches!(decision, engine::Decision::Explain(_)));
-        let mut admissions = Vec::new();
-        for decision in decisions {
-            match decision {
-                engine::Decision::Admit(admission) => admissions.push(admission),
-                engine::Decision::Explain(explanation) => self.note_explanation(&explanation),
+        self.undo_uncommitted();
+        let pods = self.feed.tell_holds(&mut self.index);
+        for pod in &pods {
+            self.agenda.pod(pod.as_str());
+        }
+        let wake = Cell::new(None);
+        if !pods.is_empty() {
+            let mut queues = std::mem::take(&mut self.queues);
+            queues.note_use(self.context(epoch, now, &wake));
+            self.queues = queues;
+            self.resolve_pods(epoch, now);
+            self.look(epoch, now, effects);
+        }
+        for key in self.feed.tell_waiting() {
+            self.agenda.gang(&key);
+        }
+        self.take_engine_updates(now);
+        let wall = engine::Timestamp(now.wall.as_second());
+        let budget = admit::budget(self.context(epoch, now, &wake));
+        let admissions = self.feed.decide(wall, &budget);
+        for gang in self.feed.explain(&self.index) {
+            self.note_gang_by_uid(&gang);
+        }
+        let context = self.context(epoch, now, &wake);
+        let again = if self.is_recovering() {
+            ledger_recovery::intents(context)
+        } else {
+            Vec::new()
+        };
+        let commit = admit::commit(context, &admissions, again);
+        if commit.is_full {
+            self.feed.note_ledger_full();
+        }
+        for gang in &commit.left_out {
+            self.feed.undo(gang);
+        }
+        for (gang, wait) in commit.too_large {
+            self.note_gang_by_uid(&gang);
+            if let Some(key) = self.key_of_gang(&gang) {
+                self.feed.note_too_large(&gang, &key, wait);
             }
         }
-        let commit = admit::commit(self.picture(epoch, now), &admissions);
-        for gang in &commit.left_out {
-            self.engine.undo(gang);
-        }
-        let explained = explained || !commit.too_large.is_empty();
-        for (gang, wait) in commit.too_large {
-            let attempt = self.waiting.get(&gang).map_or(0, |gang| gang.attempt);
-            self.explanations.insert(gang.to_string(), (None, wait));
-            self.too_large.insert(gang, attempt);
-        }
-        self.committing = commit.committed;
-        self.send(commit.write.into_iter().collect(), effects);
-        if explained {
-            let writes = gangs::writes(self.picture(epoch, now));
-            self.send(writes, effects);
-        }
+        self.feed.begin_commit(commit.committed);
+        self.send(commit.write.into_iter().collect(), epoch, now, effects);
+    }
+
+    /// Whether nothing that an older leader still sends is taken any more: once it is so, it stays so.
+    fn is_fenced(&mut self, epoch: i64, now: Now) -> bool {
+        let wake = Cell::new(None);
+        self.is_fenced =
+            self.is_fenced || ledger_recovery::is_fenced(self.context(epoch, now, &wake));
+        self.is_fenced
+    }
+
+    /// Whether nothing was committed to this Ledger yet.
+    fn is_recovering(&self) -> bool {
+        self.index
+            .ledger()
+            .is_some_and(|ledger| ledger.spec.sequence == 0)
     }
 
     /// What the last commit was to carry and the Ledger does not show was not committed: the engine takes it
     /// back. Judged by what is seen, so it holds for a conflict, a refusal and a lost answer alike.
-    fn undo_uncommitted(&mut self, epoch: i64, now: Now) {
-        for gang in std::mem::take(&mut self.committing) {
-            let picture = self.picture(epoch, now);
-            let committed = picture
-                .intents()
-                .iter()
-                .any(|intent| intent.gang_uid == gang.as_str());
-            if !committed {
-                self.engine.undo(&gang);
-            }
+    fn undo_uncommitted(&mut self) {
+        let commit = self.feed.take_commit();
+        if commit.is_empty() {
+            return;
         }
-    }
-
-    fn tell(&mut self, epoch: i64, now: Now, effects: &mut Vec<Effect>) {
-        let mut writes = Vec::new();
-        // Looked at once a second: a Queue shows sums over many gangs, which change with each of their steps. It is
-        // polled every second, so the last state is always told.
-        if self.queues_told_at.replace(now.monotonic_seconds) != Some(now.monotonic_seconds) {
-            writes = queue_status::writes(self.picture(epoch, now), &self.engine);
-        }
-        let mut told = std::mem::take(&mut self.told);
-        writes.extend(told.owed(self.picture(epoch, now)));
-        self.told = told;
-        self.send(writes, effects);
-    }
-
-    fn send(&mut self, writes: Vec<ApiRequest>, effects: &mut Vec<Effect>) {
-        for write in writes {
-            effects.extend(self.flights.send(&self.index, write));
-        }
-    }
-
-    fn tell_holds(&mut self, epoch: i64, now: Now) {
-        let holds = holds::all(self.picture(epoch, now));
-        for pod in self.holds.keys().filter(|pod| !holds.contains_key(*pod)) {
-            self.index.set_hold(pod, false);
-            self.engine.apply(engine::Update::HoldGone(pod.clone()));
-        }
-        for (pod, hold) in &holds {
-            if self.holds.get(pod) != Some(hold) {
-                self.index.set_hold(pod, true);
-                self.engine.apply(engine::Update::Hold(hold.clone()));
-            }
-        }
-        self.holds = holds;
-    }
-
-    fn tell_waiting(&mut self, epoch: i64, now: Now) {
-        let index = &self.index;
-        self.too_large
-            .retain(|gang, _| index.gang_by_uid(gang.as_str()).is_some());
-        let picture = self.picture(epoch, now);
-        let waiting: BTreeMap<engine::GangUid, engine::Gang> = picture
-            .index
-            .gangs()
-            .filter_map(|(key, gang)| waiting::candidate(picture, key, gang))
-            .filter(|gang| self.too_large.get(&gang.uid) != Some(&gang.attempt))
-            .map(|gang| (gang.uid.clone(), gang))
+        let intents = self.plans.all_committed();
+        let committed: BTreeSet<&str> = intents
+            .map(|(_, intent)| intent.plan.gang_uid.as_str())
             .collect();
-        for gang in self
-            .waiting
-            .keys()
-            .filter(|gang| !waiting.contains_key(*gang))
-        {
-            if !self.too_large.contains_key(gang) {
-                self.explanations.remove(gang.as_str());
-            }
-            self.engine.apply(engine::Update::NotWaiting(gang.clone()));
+        let missing: Vec<&engine::GangUid> = commit
+            .iter()
+            .filter(|gang| !committed.contains(gang.as_str()))
+            .collect();
+        for gang in missing {
+            self.feed.undo(gang);
         }
-        for (uid, gang) in &waiting {
-            if self.waiting.get(uid) != Some(gang) {
-                self.engine.apply(engine::Update::Waiting(gang.clone()));
-            }
-        }
-        self.waiting = waiting;
     }
 
-    fn note_explanation(&mut self, explanation: &engine::Explanation) {
-        let formed = self
-            .index
-            .gang_by_uid(explanation.gang.as_str())
-            .and_then(|gang| {
-                let key = muster_cluster::formed::GangKey {
-                    namespace: gang.metadata.namespace.clone()?,
-                    name: gang.metadata.name.clone()?,
-                };
-                self.index.formed_gang(&key)
-            });
-        let team = formed.and_then(|formed| formed.team.as_ref());
-        let faults = team.map_or_else(Vec::new, |team| self.index.faults_of_team(team.as_str()));
-        let circumstances = formed.map_or_else(Circumstances::default, |formed| Circumstances {
-            implied: formed.implied,
-            unmodelled: &formed.unmodelled,
-            faults: &faults,
-        });
-        let wait = explain(&explanation.why, circumstances);
-        let position = i64::try_from(explanation.position).ok();
-        self.explanations
-            .insert(explanation.gang.to_string(), (position, wait));
+    /// Pods, as far as the window has room, in the order of the Ledger.
+    fn ungate(&mut self, epoch: i64, now: Now, effects: &mut Vec<Effect>) {
+        if self.config.mode == Mode::Observe || self.ungating_withheld {
+            return;
+        }
+        let limit = self.config.ungated_unbound_limit;
+        if !self.window.take_stirred() {
+            return;
+        }
+        for (_, key, team) in self.window.waiting() {
+            let room = self.window.room(&team, limit);
+            let early = self.bugs.has(InjectedBug::UngateBeforePlan);
+            let committed = || Some(&self.plans.committed(&key)?.plan);
+            let plan = self
+                .plans
+                .carried(&key)
+                .or_else(|| committed().filter(|_| early));
+            let Some(plan) = plan.cloned().filter(|_| room > 0) else {
+                continue;
+            };
+            let wake = Cell::new(None);
+            let owed = ungate::ungates(self.context(epoch, now, &wake), &plan);
+            let owed: Vec<(String, ApiRequest)> = owed
+                .take(room)
+                .map(|(pod, write)| (pod.to_owned(), write))
+                .collect();
+            for (pod, write) in owed {
+                self.send(vec![write], epoch, now, effects);
+                self.count_pod(&pod, epoch, now);
+            }
+        }
+        // What was sent stirred it; there is nothing more to send before something else changes.
+        self.window.take_stirred();
     }
-}
 
-fn progress(index: &Index, plan: &Plan<'_>) -> Progress {
-    let mut progress = Progress::default();
-    for pod in plan
-        .ranks
-        .iter()
-        .filter_map(|rank| index.pod_by_uid(rank.pod))
-    {
-        progress.ungated += usize::from(!is_gated(pod));
-        progress.bound += usize::from(bound_node(pod).is_some());
-        progress.running += usize::from(phase(pod) == "Running" || is_terminal(pod));
+    fn publish_queues(&mut self, epoch: i64, now: Now, effects: &mut Vec<Effect>) {
+        let wake = Cell::new(None);
+        let mut queues = std::mem::take(&mut self.queues);
+        let writes = queues.writes(self.context(epoch, now, &wake), &self.feed.engine);
+        self.queues = queues;
+        self.send(writes, epoch, now, effects);
     }
-    progress
+
+    /// Sends writes, each unless one of its object is under way.
+    pub(crate) fn send(
+        &mut self,
+        writes: Vec<ApiRequest>,
+        epoch: i64,
+        now: Now,
+        effects: &mut Vec<Effect>,
+    ) {
+        debug_assert_eq!(self.takeover.leading_epoch(), Some(epoch));
+        for write in writes {
+            let told = match &write {
+                ApiRequest::ReplaceGangStatus { uid, .. } => Some(uid.clone()),
+                _ => None,
+            };
+            let effect = self.flights.send(&self.index, write);
+            if let (Some(uid), true) = (told, effect.is_some()) {
+                self.clocks.note_told(&uid, now.monotonic_seconds);
+            }
+            effects.extend(effect);
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Facts of objects that the protocol decides by, and the keys under which they are written.
 
 use k8s_openapi::api::core::v1::Pod;
-use muster_api::{Intent, LedgerSpec, keys};
+use muster_api::{Gang, Intent, LedgerSpec, keys};
 
 use muster_cluster::{
     formed::GangKey,
@@ -11,8 +11,8 @@ use muster_cluster::{
 };
 
 pub(crate) use muster_cluster::pod::{
-    bound_to as bound_node, is_deleting, is_gated, is_terminal, is_unschedulable, phase, stamp,
-    uid, waits_for_sandbox,
+    bound_to as bound_node, is_deleting, is_gated, is_terminal, is_unschedulable, phase, stamp, uid,
+    waits_for_sandbox,
 };
 
 /// The key of a Gang.
@@ -22,6 +22,19 @@ pub(crate) fn gang_object(key: &GangKey) -> ObjectKey {
         namespace: key.namespace.clone(),
         name: key.name.clone(),
     }
+}
+
+/// Namespace and name of a Gang.
+pub(crate) fn key_of(gang: &Gang) -> Option<GangKey> {
+    Some(GangKey {
+        namespace: gang.metadata.namespace.clone()?,
+        name: gang.metadata.name.clone()?,
+    })
+}
+
+/// The Gang that a pod belongs to.
+pub(crate) fn gang_key_of<'a>(index: &'a Index, pod: &Pod) -> Option<&'a GangKey> {
+    index.gang_of_pod(&NamespacedName::of(&pod.metadata))
 }
 
 /// The key of the Gang that an intent is about.
@@ -90,6 +103,15 @@ pub(crate) fn ledger(index: &Index) -> Option<&LedgerSpec> {
 /// Whether the pod carries a gate that is not Muster's.
 pub(crate) fn has_foreign_gate(pod: &Pod) -> bool {
     pod::foreign_gate(pod).is_some()
+}
+
+/// The scheduler that is to bind the pod.
+pub(crate) fn scheduler(pod: &Pod) -> &str {
+    pod.spec
+        .as_ref()
+        .and_then(|spec| spec.scheduler_name.as_deref())
+        .filter(|name| !name.is_empty())
+        .unwrap_or("default-scheduler")
 }
 
 /// Whether the pod ended or is gone: nothing it does can hold devices for long.

@@ -1,12 +1,22 @@
 //! What one poll looks at: the observations, what is under way, and the time.
 
-use std::collections::BTreeMap;
+use std::cell::Cell;
 
-use muster_api::{Gang, Intent};
+use muster_api::Gang;
 
-use crate::{Config, Now, in_flight::InFlightWrites, injected_bug::InjectedBugs, objects};
+use crate::{
+    Config, Now,
+    admission::plan::Plan,
+    admission::stage::Views,
+    clocks::Clocks,
+    feed::Explanations,
+    in_flight::InFlightWrites,
+    injected_bug::InjectedBugs,
+    tables::permits::PermitTable,
+    tables::plans::{Committed, Plans},
+};
 use muster_cluster::{
-    formed::{FormedGang, GangKey, PendingReason},
+    formed::{FormedGang, GangKey},
     index::Index,
     object::ObjectKey,
 };
@@ -17,41 +27,35 @@ pub(crate) struct PollContext<'a> {
     pub(crate) config: &'a Config,
     pub(crate) index: &'a Index,
     pub(crate) flights: &'a InFlightWrites,
+    pub(crate) plans: &'a Plans,
+    pub(crate) permits: &'a PermitTable,
+    pub(crate) views: &'a Views,
     pub(crate) explanations: &'a Explanations,
-    pub(crate) clocks: &'a crate::clocks::Clocks,
+    pub(crate) clocks: &'a Clocks,
     pub(crate) bugs: InjectedBugs,
     /// The epoch of this leadership.
     pub(crate) epoch: i64,
     pub(crate) now: Now,
+    /// The earliest second at which the answer to a question about time changes. Whoever compares with the clock says so
+    /// by [`PollContext::has_come`], so that nothing has to be asked in between.
+    pub(crate) wake: &'a Cell<Option<u64>>,
 }
 
-/// What the engine, or the commit, says about waiting gangs: place in the queue and reason, by UID of
-/// the Gang.
-pub(crate) type Explanations = BTreeMap<String, (Option<i64>, PendingReason)>;
-
 impl<'a> PollContext<'a> {
-    /// Whether a write of the object is under way.
+    /// Whether a write of the object is under way, or nothing may be written to it.
     pub(crate) fn busy(self, key: &ObjectKey) -> bool {
         self.flights.busy(key)
     }
 
-    /// The intents of the Ledger, in the order of commitment.
-    pub(crate) fn intents(self) -> &'a [Intent] {
-        objects::ledger(self.index).map_or(&[], |ledger| &ledger.intents)
+    /// The intent about a Gang, by its name.
+    pub(crate) fn intent_of(self, key: &GangKey) -> Option<&'a Committed> {
+        self.plans.committed(key)
     }
 
-    /// The intent about a Gang, by its name: one that was made anew must not be touched while an intent
-    /// of its predecessor is in the Ledger.
-    pub(crate) fn intent_of(self, key: &GangKey) -> Option<&'a Intent> {
-        self.intents()
-            .iter()
-            .find(|intent| intent.namespace == key.namespace && intent.name == key.name)
-    }
-
-    /// The Gang that an intent is about, unless it was deleted or made anew.
-    pub(crate) fn gang_of(self, intent: &Intent) -> Option<&'a Gang> {
-        let gang = self.index.gang(&objects::gang_key(intent))?;
-        (gang.metadata.uid.as_deref() == Some(&intent.gang_uid)).then_some(gang)
+    /// The Gang that a plan is of, unless it was deleted or made again.
+    pub(crate) fn gang_of(self, plan: &Plan) -> Option<&'a Gang> {
+        let gang = self.index.gang(&plan.key)?;
+        (gang.metadata.uid.as_deref() == Some(&plan.gang_uid)).then_some(gang)
     }
 
     /// The gang as its pods declare it.
@@ -59,11 +63,21 @@ impl<'a> PollContext<'a> {
         self.index.formed_gang(key)
     }
 
-    /// Whether an attempt of the Gang holds anything by its admission.
-    pub(crate) fn carries(gang: &Gang, intent: &Intent) -> bool {
+    /// Whether the Gang carries the attempt of a plan.
+    pub(crate) fn carries(gang: &Gang, plan: &Plan) -> bool {
         gang.status
             .as_ref()
-            .is_some_and(|status| status.admission.is_some() && status.attempt == intent.attempt)
+            .is_some_and(|status| status.admission.is_some() && status.attempt == plan.attempt)
+    }
+
+    /// Whether that second of the monotonic clock has come. What is being looked at is looked at again then.
+    pub(crate) fn has_come(self, second: u64) -> bool {
+        if second <= self.now.monotonic_seconds {
+            return true;
+        }
+        let earliest = self.wake.get().map_or(second, |other| other.min(second));
+        self.wake.set(Some(earliest));
+        false
     }
 }
 

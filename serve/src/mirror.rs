@@ -10,7 +10,6 @@ use std::{
 
 use kube::{
     Api, Client, Resource,
-    core::DeserializeGuard,
     runtime::watcher::{self, Config},
 };
 use serde::de::DeserializeOwned;
@@ -18,7 +17,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     Program, Readiness, Shutdown,
-    watch::{self, WatchEvent, WatchMetrics},
+    watch::{self, Decoded, WatchEvent, WatchMetrics},
 };
 
 /// Changes of one kind that may wait to be applied.
@@ -68,14 +67,14 @@ impl<S: Default + Send + Sync + 'static> Mirror<S> {
         let (sender, mut seen) = mpsc::channel::<WatchEvent<K>>(QUEUE);
         let delivered = self.readiness.condition(&format!("watch of {name}"));
         let applied = self.readiness.condition(name);
-        let api: Api<DeserializeGuard<K>> = Api::all(self.client.clone());
+        let api: Api<Decoded<K>> = Api::all(self.client.clone());
         let metrics = self.metrics.clone();
-        self.until_stopped(
+        self.shutdown.spawn_until_stopped(
             name,
             watch::run(api, which, metrics, delivered, sender, |seen| seen),
         );
         let shared = Arc::clone(&self.shared);
-        self.until_stopped(name, async move {
+        self.shutdown.spawn_until_stopped(name, async move {
             while let Some(seen) = seen.recv().await {
                 let is_list = matches!(seen, WatchEvent::Listed(_));
                 let mut value = shared.write().unwrap_or_else(PoisonError::into_inner);
@@ -91,14 +90,6 @@ impl<S: Default + Send + Sync + 'static> Mirror<S> {
     /// The value.
     pub fn shared(&self) -> Arc<RwLock<S>> {
         Arc::clone(&self.shared)
-    }
-
-    fn until_stopped(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
-        let token = self.shutdown.token().clone();
-        self.shutdown.spawn_essential(name, async move {
-            let _ = token.run_until_cancelled(task).await;
-            Ok::<(), std::convert::Infallible>(())
-        });
     }
 }
 

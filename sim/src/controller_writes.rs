@@ -39,6 +39,7 @@ pub fn apply(api: &mut ApiServer, write: &ApiRequest) -> Outcome {
             uid,
             resource_version,
             status,
+            ..
         } => {
             let precondition = Precondition {
                 uid: Some(uid),
@@ -48,8 +49,16 @@ pub fn apply(api: &mut ApiServer, write: &ApiRequest) -> Outcome {
                 gang.status = Some(status.as_ref().clone());
             })
         }
-        ApiRequest::DeleteGang { key, uid } => {
-            return deleted(api.delete(key, Precondition::uid(uid)));
+        ApiRequest::DeleteGang {
+            key,
+            uid,
+            resource_version,
+        } => {
+            let precondition = Precondition {
+                resource_version: Some(resource_version),
+                ..Precondition::uid(uid)
+            };
+            return deleted(api.delete(key, precondition));
         }
         ApiRequest::CreateNodeDevices { node, spec } => {
             let mut object = NodeDevices::new(node, spec.clone());

@@ -27,6 +27,7 @@ pub mod api_server;
 pub mod claim_controller;
 pub mod controller_writes;
 pub mod controllers;
+pub mod decide;
 pub mod drivers;
 pub mod faults;
 pub mod fixtures;

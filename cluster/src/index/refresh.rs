@@ -38,7 +38,7 @@ impl Index {
             }
         }
         self.wake_shares();
-        self.changes.more = self.has_rollout() || self.touched.has_any();
+        self.changes.more = self.has_more();
     }
 
     fn resolve_groups(&mut self) {

@@ -17,7 +17,6 @@ use k8s_openapi::api::{
 use kube::{
     Api, Client,
     api::{DeleteParams, PostParams, Preconditions},
-    core::DeserializeGuard,
     runtime::watcher,
 };
 use muster_api::keys;
@@ -78,7 +77,7 @@ pub fn spawn(
         publisher.node,
         keys::DRIVER
     );
-    let api: Api<DeserializeGuard<ResourceSlice>> = Api::all(watch_client);
+    let api: Api<watch::Decoded<ResourceSlice>> = Api::all(watch_client);
     let config = watcher::Config::default().fields(&fields);
     let watch = watch::run(api, config, metrics, synced, sender, |seen| seen);
     shutdown.spawn(watch);

@@ -4,7 +4,7 @@
 //! claims in pod order, requests in claim order, devices in slice order; within one request combinations
 //! only, never permutations; the first complete solution wins, devices are not scored.
 
-use super::{demand::ClaimShape, device_set::DeviceSet, node::NodeRecord};
+use super::{demand::ClaimShape, device_set::DeviceSet, kind::NodeKind};
 
 /// Most devices that one claim can be allocated (`AllocationResultsMaxSize` of `resource.k8s.io/v1`).
 pub(crate) const MAX_DEVICES_PER_CLAIM: usize = 32;
@@ -23,7 +23,7 @@ struct Slot<'a> {
 }
 
 struct Search<'a> {
-    record: &'a NodeRecord,
+    kind: &'a NodeKind,
     claims: &'a [&'a ClaimShape],
     slots: Vec<Slot<'a>>,
     free: DeviceSet,
@@ -33,7 +33,7 @@ struct Search<'a> {
 
 /// The devices that each of one pod's claims would get of those that are free, or `None`.
 pub(crate) fn allocate(
-    record: &NodeRecord,
+    kind: &NodeKind,
     free: &DeviceSet,
     claims: &[&ClaimShape],
 ) -> Option<Vec<Vec<usize>>> {
@@ -46,7 +46,7 @@ pub(crate) fn allocate(
             if *count == 0 {
                 continue;
             }
-            let candidates = &record.candidates(*selector)?.devices;
+            let candidates = &kind.candidates(*selector)?.devices;
             if candidates.common(free) < *count {
                 return None;
             }
@@ -59,7 +59,7 @@ pub(crate) fn allocate(
         }
     }
     let mut search = Search {
-        record,
+        kind,
         claims,
         slots,
         free: free.clone(),
@@ -117,60 +117,39 @@ impl Search<'_> {
             .iter()
             .filter(|(covered, _)| covered.contains(&slot.request))
             .all(|(covered, attribute)| {
-                let Some(value) = self.record.attribute(device, attribute) else {
+                let Some(value) = self.kind.value(device, attribute) else {
                     return false;
                 };
                 let earlier = self.slots.iter().zip(&self.chosen).find(|(other, _)| {
                     other.claim == slot.claim && covered.contains(&other.request)
                 });
-                earlier.is_none_or(|(_, other)| {
-                    self.record.attribute(*other, attribute) == Some(value)
-                })
+                earlier.is_none_or(|(_, other)| self.kind.value(*other, attribute) == Some(value))
             })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::{collections::BTreeSet, sync::Arc};
 
     use super::*;
     use crate::{
-        amount::Amount,
-        model::{Device, Node, PodResources},
-        names::{DeviceName, SelectorId},
+        names::SelectorId,
+        placement::{fixtures, kind::Kinds},
     };
 
     /// A node of devices, each with the numbers of the selectors it matches and maybe a group.
-    fn record(devices: &[(&[u32], Option<&str>)]) -> NodeRecord {
-        let devices = devices
-            .iter()
-            .enumerate()
-            .map(|(at, (selectors, group))| Device {
-                name: DeviceName::from(format!("d{at}")),
-                flavors: BTreeSet::new(),
-                gpus: Amount::ONE_GPU,
-                vram: Amount::ZERO,
-                selectors: selectors.iter().copied().map(SelectorId).collect(),
-                attributes: group
-                    .iter()
-                    .map(|group| ("group".into(), (*group).to_owned()))
-                    .collect(),
-                nvlink_group: None,
-                usable: true,
-                allocated_to: None,
-            });
-        NodeRecord::new(Node {
-            name: "n".into(),
-            uid: String::new(),
-            block: None,
-            allocatable: PodResources::default(),
-            used: PodResources::default(),
-            fabric: [].into(),
-            accelerator: [].into(),
-            filters: BTreeSet::new(),
-            devices: devices.collect(),
-        })
+    fn kind(devices: &[(&[u32], Option<&str>)]) -> Arc<NodeKind> {
+        let mut node = fixtures::node("n", devices.len());
+        for (device, (selectors, group)) in node.devices.iter_mut().zip(devices) {
+            device.selectors = selectors.iter().copied().map(SelectorId).collect();
+            device.attributes = group
+                .iter()
+                .map(|group| ("group".into(), (*group).to_owned()))
+                .collect();
+            device.flavors = BTreeSet::new();
+        }
+        Kinds::default().enter(&node)
     }
 
     /// A claim of requests, each a selector and a count; grouped if the requests named share a group.
@@ -185,26 +164,24 @@ mod tests {
         }
     }
 
-    fn granted(record: &NodeRecord, claims: &[ClaimShape]) -> Option<Vec<Vec<usize>>> {
+    fn granted(kind: &NodeKind, claims: &[ClaimShape]) -> Option<Vec<Vec<usize>>> {
         let claims: Vec<&ClaimShape> = claims.iter().collect();
-        allocate(record, &record.empty.free, &claims)
+        let free = DeviceSet::of(kind.devices(), 0..kind.devices());
+        allocate(kind, &free, &claims)
     }
 
     #[test]
     fn the_first_devices_in_order_are_taken() {
-        let record = record(&[(&[0], None), (&[1], None), (&[0], None), (&[0, 1], None)]);
+        let kind = kind(&[(&[0], None), (&[1], None), (&[0], None), (&[0, 1], None)]);
         let claims = [claim(&[(0, 2)], &[]), claim(&[(1, 2)], &[])];
-        assert_eq!(
-            granted(&record, &claims),
-            Some(vec![vec![0, 2], vec![1, 3]])
-        );
+        assert_eq!(granted(&kind, &claims), Some(vec![vec![0, 2], vec![1, 3]]));
     }
 
     #[test]
     fn an_earlier_claim_gives_way_to_a_later_one_of_the_same_pod() {
-        let record = record(&[(&[0, 1], None), (&[0], None)]);
+        let kind = kind(&[(&[0, 1], None), (&[0], None)]);
         let claims = [claim(&[(0, 1)], &[]), claim(&[(1, 1)], &[])];
-        assert_eq!(granted(&record, &claims), Some(vec![vec![1], vec![0]]));
+        assert_eq!(granted(&kind, &claims), Some(vec![vec![1], vec![0]]));
     }
 
     #[test]
@@ -215,23 +192,23 @@ mod tests {
             (&[0], None),
             (&[0], Some("b")),
         ];
-        let record = record(&devices);
+        let kind = kind(&devices);
         assert_eq!(
-            granted(&record, &[claim(&[(0, 2)], &[0])]),
+            granted(&kind, &[claim(&[(0, 2)], &[0])]),
             Some(vec![vec![1, 3]])
         );
-        assert_eq!(granted(&record, &[claim(&[(0, 3)], &[0])]), None);
+        assert_eq!(granted(&kind, &[claim(&[(0, 3)], &[0])]), None);
         let second_alone = claim(&[(0, 1), (0, 2)], &[1]);
-        assert_eq!(granted(&record, &[second_alone]), Some(vec![vec![0, 1, 3]]));
+        assert_eq!(granted(&kind, &[second_alone]), Some(vec![vec![0, 1, 3]]));
     }
 
     #[test]
     fn more_devices_than_an_allocation_can_list_are_never_granted() {
         let devices: Vec<(&[u32], Option<&str>)> = vec![(&[0], None); MAX_DEVICES_PER_CLAIM + 1];
-        let record = record(&devices);
-        assert!(granted(&record, &[claim(&[(0, MAX_DEVICES_PER_CLAIM)], &[])]).is_some());
+        let kind = kind(&devices);
+        assert!(granted(&kind, &[claim(&[(0, MAX_DEVICES_PER_CLAIM)], &[])]).is_some());
         assert_eq!(
-            granted(&record, &[claim(&[(0, MAX_DEVICES_PER_CLAIM + 1)], &[])]),
+            granted(&kind, &[claim(&[(0, MAX_DEVICES_PER_CLAIM + 1)], &[])]),
             None
         );
     }
@@ -245,6 +222,6 @@ mod tests {
             .map(|name| (&[0_u32][..], Some(name.as_str())))
             .collect();
         let claims = [claim(&[(0, 16)], &[]), claim(&[(0, 2)], &[0])];
-        assert_eq!(granted(&record(&devices), &claims), None);
+        assert_eq!(granted(&kind(&devices), &claims), None);
     }
 }

@@ -3,21 +3,21 @@
 use std::fmt;
 
 use super::{
+    DeviceCharge,
     allocator::{MAX_DEVICES_PER_CLAIM, allocate},
-    coallocation::{AllocationKind, Allocator, PendingAllocation},
+    coallocation::{Allocator, Choice, PendingAllocation},
     demand::{ClaimShape, UnitShape},
+    kind::NodeKind,
     node::{NodeRecord, Occupancy},
+    room::NO_LIMIT,
 };
 use crate::{
     model::{NodeBlock, PodResources},
-    names::FlavorName,
+    names::{FlavorName, ResourceName},
 };
 
-/// More units of one gang than any node holds; stands for "no limit".
-const NO_LIMIT: usize = 1 << 16;
-
 /// Why a node was left out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cause {
     Block(NodeBlock),
     OutsideTopology,
@@ -32,6 +32,10 @@ pub(crate) enum Cause {
     Cpu,
     Memory,
     Pods,
+    Resource(ResourceName),
+    HostPort,
+    AntiAffinity,
+    Uncountable,
 }
 
 impl fmt::Display for Cause {
@@ -54,15 +58,21 @@ impl fmt::Display for Cause {
             Self::Cpu => "too little cpu",
             Self::Memory => "too little memory",
             Self::Pods => "too many pods",
+            Self::Resource(name) => return write!(formatter, "too little {name}"),
+            Self::HostPort => "host port in use",
+            Self::AntiAffinity => "pod anti-affinity",
+            Self::Uncountable => "requests exceed what can be counted",
         })
     }
 }
 
-/// What may stand where.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Rules<'a> {
+/// What may run where. Part of the key under which capacities are remembered.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rules {
     /// The Flavor that devices must belong to, if anything is charged.
-    pub(crate) flavor: Option<&'a FlavorName>,
+    pub(crate) flavor: Option<FlavorName>,
+    /// The most that a granted device may be charged as.
+    pub(crate) most_per_device: Option<DeviceCharge>,
     /// Whether blocks of nodes count.
     pub(crate) blocks_count: bool,
 }
@@ -70,7 +80,7 @@ pub(crate) struct Rules<'a> {
 /// Devices granted to each claim of a unit.
 pub(crate) type Grants = Vec<Vec<usize>>;
 
-impl Rules<'_> {
+impl Rules {
     /// How many units of a shape fit on a node; at least one.
     pub(crate) fn capacity(
         &self,
@@ -79,16 +89,23 @@ impl Rules<'_> {
         shape: &UnitShape,
         resources: &PodResources,
     ) -> Result<usize, Cause> {
-        self.may_stand(record, occupancy, shape)?;
-        let most = by_resources(occupancy.left, resources)?;
-        if shape.needs_devices() {
-            self.by_devices(record, occupancy, shape, most)
-        } else {
-            Ok(most)
-        }
+        self.may_run(record, occupancy, shape)?;
+        let most = occupancy.room.times(resources)?;
+        Ok(self.by_devices(record, occupancy, shape)?.min(most))
     }
 
-    fn may_stand(
+    /// How many units of a shape fit on a node as far as devices go; at least one.
+    pub(crate) fn device_capacity(
+        &self,
+        record: &NodeRecord,
+        occupancy: &Occupancy,
+        shape: &UnitShape,
+    ) -> Result<usize, Cause> {
+        self.may_run(record, occupancy, shape)?;
+        self.by_devices(record, occupancy, shape)
+    }
+
+    pub(crate) fn may_run(
         &self,
         record: &NodeRecord,
         occupancy: &Occupancy,
@@ -111,11 +128,23 @@ impl Rules<'_> {
         if elsewhere {
             return Err(Cause::ClaimElsewhere);
         }
-        // Without devices a pod takes part in no order of allocation.
+        if shape.pods.len() > 1 && !shape.is_coherent() {
+            return Err(Cause::AntiAffinity);
+        }
+        // Without claims a pod takes part in no order of allocation.
         if occupancy.undetermined && !shape.claims.is_empty() {
             return Err(Cause::HeldDevicesUnknown);
         }
         Ok(())
+    }
+
+    /// Whether a device may be granted.
+    fn allows(&self, kind: &NodeKind, device: usize) -> bool {
+        let belongs = |flavor| kind.belongs_to(device, flavor);
+        self.flavor.as_ref().is_none_or(belongs)
+            && self
+                .most_per_device
+                .is_none_or(|most| kind.charge_of(device).is_some_and(|of| of.is_within(most)))
     }
 
     fn by_devices(
@@ -123,45 +152,47 @@ impl Rules<'_> {
         record: &NodeRecord,
         occupancy: &Occupancy,
         shape: &UnitShape,
-        most: usize,
     ) -> Result<usize, Cause> {
-        if let Some(units) = self.by_plain_count(record, occupancy, shape) {
+        if !shape.needs_devices() {
+            return Ok(NO_LIMIT);
+        }
+        if let Some(units) = self.by_plain_count(&record.kind, occupancy, shape) {
             return match units {
                 0 => Err(Cause::DevicesInUse),
-                units => Ok(units.min(most)),
+                units => Ok(units),
             };
         }
-        let drawing = shape
+        let open = shape
             .claims
             .iter()
             .filter(|claim| claim.allocated.is_none());
-        let mut pending = drawing.map(|claim| &claim.shape);
-        let first = pending
+        let mut claims = open.map(|claim| &claim.shape);
+        let first = claims
             .next()
-            .map(|claim| self.allocation(record, claim))
+            .map(|claim| self.allocation(&record.kind, claim))
             .transpose()?;
-        let Some(first) = first else { return Ok(most) };
+        let Some(first) = first else {
+            return Ok(NO_LIMIT);
+        };
         let mut count = first.count;
-        let mut simple = first.uniform && first.kind == AllocationKind::Any;
-        for claim in pending {
-            let allocation = self.allocation(record, claim)?;
+        let mut simple = first.uniform && first.choice == Choice::Any;
+        for claim in claims {
+            let allocation = self.allocation(&record.kind, claim)?;
             count += allocation.count;
-            simple &=
-                allocation.kind == AllocationKind::Any && allocation.candidates == first.candidates;
+            simple &= allocation.choice == Choice::Any && allocation.candidates == first.candidates;
         }
         if simple {
             if !occupancy.admits(&first) {
                 return Err(Cause::NotAllocatedYet);
             }
-            let units = first.candidates.common(&occupancy.free) / count.max(1);
-            return match units {
+            return match first.candidates.common(&occupancy.free) / count.max(1) {
                 0 => Err(Cause::DevicesInUse),
-                units => Ok(units.min(most)),
+                units => Ok(units),
             };
         }
         let mut trial = occupancy.clone();
         let mut units = 0;
-        while units < most && self.place(record, &mut trial, shape).is_some() {
+        while units < NO_LIMIT && self.grant(record, &mut trial, shape).is_some() {
             units += 1;
         }
         match units {
@@ -173,10 +204,10 @@ impl Rules<'_> {
 
     /// The common case, without an allocation: one claim with one request for any of devices that are alike,
     /// on a node where nobody waits for devices. `None` if it is not that case, or the node does not have such
-    /// devices: then the long way tells why.
+    /// devices: then the long way finds out why.
     fn by_plain_count(
         &self,
-        record: &NodeRecord,
+        kind: &NodeKind,
         occupancy: &Occupancy,
         shape: &UnitShape,
     ) -> Option<usize> {
@@ -190,29 +221,23 @@ impl Rules<'_> {
         if !plain || *count > MAX_DEVICES_PER_CLAIM || !occupancy.pending.is_empty() {
             return None;
         }
-        let candidates = record.candidates(*selector)?;
+        let candidates = kind.candidates(*selector)?;
         let first = candidates.devices.iter().next()?;
-        let belongs = self
-            .flavor
-            .is_none_or(|flavor| record.belongs_to(first, flavor));
-        if !candidates.uniform || !belongs || candidates.devices.len() < *count {
+        let allowed = candidates.uniform && self.allows(kind, first);
+        if !allowed || candidates.devices.len() < *count {
             return None;
         }
         Some(candidates.devices.common(&occupancy.free) / (*count).max(1))
     }
 
-    /// A claim's allocation, if the node has such devices at all.
-    fn allocation(
-        &self,
-        record: &NodeRecord,
-        claim: &ClaimShape,
-    ) -> Result<PendingAllocation, Cause> {
+    /// What a claim would wait for, if the node has such devices at all.
+    fn allocation(&self, kind: &NodeKind, claim: &ClaimShape) -> Result<PendingAllocation, Cause> {
         if claim.devices() > MAX_DEVICES_PER_CLAIM {
             return Err(Cause::ClaimTooLarge);
         }
-        let allocation = PendingAllocation::new(record, claim, Allocator::Open);
+        let allocation = PendingAllocation::new(kind, claim, Allocator::Any);
         for (selector, count) in &claim.requests {
-            let matching = record.candidates(*selector);
+            let matching = kind.candidates(*selector);
             if *count > matching.map_or(0, |matching| matching.devices.len()) {
                 return Err(Cause::NoSuchDevices);
             }
@@ -220,11 +245,8 @@ impl Rules<'_> {
         if allocation.candidates.len() < allocation.count {
             return Err(Cause::NoSuchDevices);
         }
-        let fits = |device| {
-            self.flavor
-                .is_none_or(|flavor| record.belongs_to(device, flavor))
-        };
-        if !allocation.candidates.iter().any(fits) {
+        let allowed = |device| self.allows(kind, device);
+        if allocation.count > 0 && !allocation.candidates.iter().any(allowed) {
             return Err(Cause::OtherFlavor);
         }
         Ok(allocation)
@@ -237,12 +259,21 @@ impl Rules<'_> {
         record: &NodeRecord,
         occupancy: &mut Occupancy,
         shape: &UnitShape,
+        resources: &PodResources,
     ) -> Option<Grants> {
-        occupancy.take(&shape.resources()?);
-        let (cpu, memory, pods) = occupancy.left;
-        if cpu < 0 || memory < 0 || pods < 0 {
-            return None;
-        }
+        occupancy.room.times(resources).ok()?;
+        occupancy.room.take(resources);
+        self.grant(record, occupancy, shape)
+    }
+
+    /// Takes the devices that the allocator would grant to one unit.
+    pub(crate) fn grant(
+        &self,
+        record: &NodeRecord,
+        occupancy: &mut Occupancy,
+        shape: &UnitShape,
+    ) -> Option<Grants> {
+        let kind = &record.kind;
         let mut grants: Vec<Option<Vec<usize>>> = vec![None; shape.claims.len()];
         for (grant, claim) in grants.iter_mut().zip(&shape.claims) {
             if let Some((_, devices)) = &claim.allocated {
@@ -260,23 +291,20 @@ impl Rules<'_> {
             if asked.is_empty() {
                 continue;
             }
-            let tag = occupancy.pending.len();
+            let this_pod = Allocator::Planned(occupancy.pending.len());
             let pending: Vec<PendingAllocation> = asked
                 .iter()
                 .map(|claim| {
                     let claim = &shape.claims[*claim];
-                    let tag = if claim.shared {
-                        Allocator::Open
+                    let allocator = if claim.shared {
+                        Allocator::Any
                     } else {
-                        Allocator::Planned(tag)
+                        this_pod
                     };
-                    PendingAllocation::new(record, &claim.shape, tag)
+                    PendingAllocation::new(kind, &claim.shape, allocator)
                 })
                 .collect();
-            if !pending
-                .iter()
-                .all(|allocation| occupancy.admits(allocation))
-            {
+            if !pending.iter().all(|claim| occupancy.admits(claim)) {
                 return None;
             }
             occupancy.pending.extend(pending);
@@ -284,14 +312,11 @@ impl Rules<'_> {
                 .iter()
                 .map(|claim| &shape.claims[*claim].shape)
                 .collect();
-            let granted = allocate(record, &occupancy.free, &shapes)?;
+            let granted = allocate(kind, &occupancy.free, &shapes)?;
             for (claim, devices) in asked.into_iter().zip(granted) {
                 for device in &devices {
                     occupancy.free.remove(*device);
-                    if self
-                        .flavor
-                        .is_some_and(|flavor| !record.belongs_to(*device, flavor))
-                    {
+                    if !self.allows(kind, *device) {
                         return None;
                     }
                 }
@@ -300,25 +325,4 @@ impl Rules<'_> {
         }
         grants.into_iter().collect()
     }
-}
-
-/// How many times resources are left.
-fn by_resources(left: (i64, i64, i64), asked: &PodResources) -> Result<usize, Cause> {
-    let parts = [
-        (left.0, asked.cpu_milli, Cause::Cpu),
-        (left.1, asked.memory_bytes, Cause::Memory),
-        (left.2, asked.pods, Cause::Pods),
-    ];
-    let mut most = NO_LIMIT;
-    for (left, asked, cause) in parts {
-        if asked <= 0 {
-            continue;
-        }
-        let times = usize::try_from(left / asked).unwrap_or(0);
-        if left <= 0 || times == 0 {
-            return Err(cause);
-        }
-        most = most.min(times);
-    }
-    Ok(most)
 }

@@ -1,67 +1,60 @@
-//! All nodes, kept up to date one by one: what is free on each, their order in each Topology, and how many
-//! devices of which kind there are.
+//! All nodes, kept up to date one by one: what is free on each, where it stands in each Topology, and which changed
+//! when.
 
 use std::{
-    borrow::Cow,
+    cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
 use super::{
-    fabric::Fabric,
+    cache::IndexCache,
+    index::{CapacityIndex, IndexKey},
+    inventory::{DeviceCharge, Inventory},
+    kind::Kinds,
     node::{NodeRecord, Occupancy, Released},
+    tree::Tree,
     version::{ChangeLog, Version},
 };
 use crate::{
-    amount::{Amount, Overflow},
-    model::{Hold, Node, Topology},
+    amount::Overflow,
+    model::{Device, Hold, Node, Topology},
     names::{ClaimUid, DeviceName, FlavorName, NodeName, PodUid, SelectorId, TopologyName},
 };
 
-/// Devices of a Flavor that match a selector: how many by GPUs and bytes that each is charged as.
-type Kinds = BTreeMap<(Amount, Amount), usize>;
-
-/// The nodes and what is held on them.
-#[derive(Clone, Debug, Default)]
+/// The nodes and what is held on them. An update costs what it touches.
+#[derive(Clone, Debug)]
 pub(crate) struct Cluster {
     slots: Vec<Option<NodeRecord>>,
     vacant: Vec<usize>,
     by_name: BTreeMap<NodeName, usize>,
     holds: BTreeMap<NodeName, BTreeMap<PodUid, Arc<Hold>>>,
-    topologies: BTreeMap<TopologyName, Topology>,
-    fabrics: BTreeMap<Option<TopologyName>, Fabric>,
-    /// By Flavor; under `None` what belongs to no Flavor and is charged as no GPU.
-    inventory: BTreeMap<Option<FlavorName>, BTreeMap<SelectorId, Kinds>>,
+    kinds: Kinds,
+    inventory: Inventory,
+    /// By Topology; under `None` the flat one.
+    trees: BTreeMap<Option<TopologyName>, Tree>,
     version: Version,
+    /// What is free now.
     changed: ChangeLog,
+    /// What would be free if nothing ran.
+    remade: ChangeLog,
+    /// What may have come free.
     grown: ChangeLog,
-    stale_nodes: BTreeSet<NodeName>,
-    stale_fabrics: bool,
+    /// Of the last change of a Topology.
+    topologies: Version,
+    indexes: RefCell<IndexCache>,
+    visited: Cell<u64>,
 }
 
-/// What a new word on a node changes.
+/// What the update of a node changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeChange {
     /// Nothing.
     None,
-    /// At most what is free there.
+    /// At most what is free there: no answer for [`View::Empty`].
     Free,
-    /// Which devices there are, or where the node stands.
+    /// What there is, or where the node stands.
     Inventory,
-}
-
-/// Whether two nodes have devices of the same kinds in the same order.
-fn same_kinds(one: &Node, other: &Node) -> bool {
-    let kinds = |node: &Node| -> Vec<_> {
-        let devices = node.devices.iter();
-        devices
-            .map(|device| {
-                let (flavors, selectors) = (device.flavors.clone(), device.selectors.clone());
-                (flavors, selectors, device.gpus, device.vram)
-            })
-            .collect()
-    };
-    kinds(one) == kinds(other)
 }
 
 /// What counts as taken.
@@ -87,36 +80,78 @@ impl View {
     }
 }
 
+impl Default for Cluster {
+    fn default() -> Self {
+        let version = Version::default();
+        Self {
+            slots: Vec::new(),
+            vacant: Vec::new(),
+            by_name: BTreeMap::new(),
+            holds: BTreeMap::new(),
+            kinds: Kinds::default(),
+            inventory: Inventory::default(),
+            trees: BTreeMap::from([(None, Tree::new(None, version))]),
+            version,
+            changed: ChangeLog::default(),
+            remade: ChangeLog::default(),
+            grown: ChangeLog::default(),
+            topologies: version,
+            indexes: RefCell::default(),
+            visited: Cell::default(),
+        }
+    }
+}
+
 impl Cluster {
     /// Takes a node in; what that changes.
     pub(crate) fn set_node(&mut self, node: Node) -> NodeChange {
-        let name = node.name.clone();
-        let slot = match self.by_name.get(&name) {
+        let slot = match self.by_name.get(&node.name) {
             Some(slot) => *slot,
-            None => self.new_slot(&name),
+            None => self.new_slot(&node.name),
         };
-        let before = self.slots[slot].as_ref().map(|record| &record.node);
-        if before == Some(&node) {
+        let known = self.slots[slot].as_ref();
+        if known.is_some_and(|known| known.node == node) {
             return NodeChange::None;
         }
-        let moved = before.is_none_or(|before| {
-            before.fabric != node.fabric || before.accelerator != node.accelerator
-        });
-        let replaced = before.is_none_or(|before| !same_kinds(before, &node));
-        self.stale_fabrics |= moved;
-        if replaced {
-            if let Some(before) = self.slots[slot].take() {
-                self.count_devices(&before.node, false);
+        let before = self.slots[slot].take();
+        let kind = self.kinds.enter(&node);
+        let mut record = NodeRecord::new(node, kind);
+        record.now = self.occupancy(&record);
+        if before
+            .as_ref()
+            .is_none_or(|before| before.kind.id != record.kind.id)
+        {
+            self.inventory.enter(&record.node);
+            if let Some(before) = &before {
+                self.inventory.leave(&before.node);
             }
-            self.count_devices(&node, true);
         }
-        self.slots[slot] = Some(NodeRecord::new(node));
-        self.touch(slot);
-        self.stale_nodes.insert(name);
-        if moved || replaced {
-            NodeChange::Inventory
-        } else {
+        if let Some(before) = &before {
+            self.kinds.leave(&before.kind);
+        }
+        let now = self.version.advance();
+        for tree in self.trees.values_mut() {
+            tree.set(slot, &record.node, now);
+        }
+        self.changed.note(slot, now);
+        let same_when_empty = before
+            .as_ref()
+            .is_some_and(|before| same_when_empty(before, &record));
+        if !same_when_empty {
+            self.remade.note(slot, now);
+        }
+        let grew = before.is_none_or(|before| {
+            let blocked = before.node.block.is_some() && record.node.block.is_none();
+            !same_when_empty || blocked || !record.now.lies_within(&before.now)
+        });
+        if grew {
+            self.grown.note(slot, now);
+        }
+        self.slots[slot] = Some(record);
+        if same_when_empty {
             NodeChange::Free
+        } else {
+            NodeChange::Inventory
         }
     }
 
@@ -129,61 +164,103 @@ impl Cluster {
         slot
     }
 
+    /// A node is gone. What is held there is remembered in case that it comes back.
     pub(crate) fn remove_node(&mut self, name: &NodeName) {
         let Some(slot) = self.by_name.remove(name) else {
             return;
         };
         if let Some(record) = self.slots[slot].take() {
-            self.count_devices(&record.node, false);
+            self.inventory.leave(&record.node);
+            self.kinds.leave(&record.kind);
+        }
+        for tree in self.trees.values_mut() {
+            tree.remove(slot);
         }
         self.vacant.push(slot);
-        self.touch(slot);
-        self.stale_fabrics = true;
+        let now = self.version.advance();
+        self.changed.note(slot, now);
+        self.remade.note(slot, now);
     }
 
-    fn count_devices(&mut self, node: &Node, present: bool) {
-        for device in &node.devices {
-            let no_flavor = device.flavors.is_empty() && device.gpus == Amount::ZERO;
-            let flavors = device.flavors.iter().cloned().map(Some);
-            for flavor in flavors.chain(no_flavor.then_some(None)) {
-                let selectors = self.inventory.entry(flavor).or_default();
-                for selector in &device.selectors {
-                    let kinds = selectors.entry(*selector).or_default();
-                    let count = kinds.entry((device.gpus, device.vram)).or_default();
-                    *count = if present {
-                        *count + 1
-                    } else {
-                        count.saturating_sub(1)
-                    };
-                    kinds.retain(|_, count| *count > 0);
-                }
-            }
-        }
-    }
-
+    /// What one pod holds is as given.
     pub(crate) fn add_hold(&mut self, hold: &Arc<Hold>) {
         let holds = self.holds.entry(hold.node.clone()).or_default();
         holds.insert(hold.pod.clone(), Arc::clone(hold));
-        self.hold_changed(hold);
+        self.hold_changed(&hold.node);
     }
 
-    fn hold_changed(&mut self, hold: &Hold) {
-        if let Some(slot) = self.by_name.get(&hold.node) {
-            self.touch(*slot);
+    /// A pod holds nothing any more.
+    pub(crate) fn remove_hold(&mut self, hold: &Hold) {
+        if let Some(holds) = self.holds.get_mut(&hold.node) {
+            holds.remove(&hold.pod);
+            if holds.is_empty() {
+                self.holds.remove(&hold.node);
+            }
         }
-        self.stale_nodes.insert(hold.node.clone());
+        self.hold_changed(&hold.node);
     }
 
-    /// Notes that what is free in a slot may have changed.
-    fn touch(&mut self, slot: usize) {
-        let version = self.version.advance();
-        self.changed.note(slot, version);
-        self.grown.note(slot, version);
+    fn hold_changed(&mut self, node: &NodeName) {
+        let Some(slot) = self.by_name.get(node).copied() else {
+            return;
+        };
+        let Some(record) = self.slots.get(slot).and_then(Option::as_ref) else {
+            return;
+        };
+        let occupancy = self.occupancy(record);
+        if occupancy == record.now {
+            return;
+        }
+        let grew = !occupancy.lies_within(&record.now);
+        let now = self.version.advance();
+        self.changed.note(slot, now);
+        if grew {
+            self.grown.note(slot, now);
+        }
+        if let Some(record) = self.slots[slot].as_mut() {
+            record.now = occupancy;
+        }
+    }
+
+    /// What is free on a node by all that is held there.
+    fn occupancy(&self, record: &NodeRecord) -> Occupancy {
+        let holds = self.holds.get(&record.node.name);
+        let holds = holds.into_iter().flat_map(BTreeMap::values);
+        record.occupancy(holds, &Released::new())
+    }
+
+    /// A Topology is as given. It costs all nodes.
+    pub(crate) fn set_topology(&mut self, topology: Topology) {
+        let known = self.trees.get(&Some(topology.name.clone()));
+        if known.is_some_and(|tree| tree.levels == topology.levels) {
+            return;
+        }
+        let now = self.version.advance();
+        self.topologies = now;
+        let mut tree = Tree::new(Some(&topology), now);
+        for (slot, record) in self.slots.iter().enumerate() {
+            if let Some(record) = record {
+                tree.set(slot, &record.node, now);
+            }
+        }
+        self.trees.insert(Some(topology.name), tree);
+    }
+
+    /// A Topology is gone.
+    pub(crate) fn remove_topology(&mut self, name: &TopologyName) {
+        if self.trees.remove(&Some(name.clone())).is_some() {
+            self.topologies = self.version.advance();
+        }
     }
 
     /// The moment of the last change.
     pub(crate) fn version(&self) -> Version {
         self.version
+    }
+
+    /// Whether a Topology came, changed or went after a moment.
+    pub(crate) fn topologies_changed_since(&self, version: Version) -> bool {
+        self.topologies > version
     }
 
     /// The slots in which anything changed after a moment, each once.
@@ -196,78 +273,69 @@ impl Cluster {
     }
 
     /// The slots in which something may have come free after a moment, each once: a gang that was refused then
-    /// can have a place now only if it uses one of them.
-    #[allow(
-        dead_code,
-        reason = "the queue asks this as soon as its decisions work by change"
-    )]
+    /// can have a place now only if it uses one of them, as long as no Topology changed.
     pub(crate) fn grown_since(&self, version: Version) -> impl Iterator<Item = usize> + '_ {
         self.grown.since(version)
     }
 
-    pub(crate) fn remove_hold(&mut self, hold: &Hold) {
-        if let Some(holds) = self.holds.get_mut(&hold.node) {
-            holds.remove(&hold.pod);
-            if holds.is_empty() {
-                self.holds.remove(&hold.node);
-            }
-        }
-        self.hold_changed(hold);
-    }
-
-    pub(crate) fn set_topology(&mut self, topology: Topology) {
-        if self.topologies.get(&topology.name) != Some(&topology) {
-            self.topologies.insert(topology.name.clone(), topology);
-            self.stale_fabrics = true;
+    /// When nodes changed, as they are or as if nothing ran on them.
+    pub(super) fn changes(&self, as_they_are: bool) -> &ChangeLog {
+        if as_they_are {
+            &self.changed
+        } else {
+            &self.remade
         }
     }
 
-    pub(crate) fn remove_topology(&mut self, name: &TopologyName) {
-        self.stale_fabrics |= self.topologies.remove(name).is_some();
+    /// The tree of a Topology; the flat one if there is no such Topology.
+    pub(super) fn tree(&self, topology: Option<&TopologyName>) -> Option<&Tree> {
+        let named = topology.and_then(|name| self.trees.get(&Some(name.clone())));
+        named.or_else(|| self.trees.get(&None))
     }
 
-    /// Brings what is derived up to date: only what changed since the last time.
-    pub(crate) fn refresh(&mut self) {
-        for name in std::mem::take(&mut self.stale_nodes) {
-            let Some(record) = self
-                .by_name
-                .get(&name)
-                .and_then(|slot| self.slots[*slot].as_mut())
-            else {
-                continue;
-            };
-            let none = BTreeMap::new();
-            let holds = self.holds.get(&name).unwrap_or(&none);
-            record.now = record.occupancy(holds.values(), &Released::new());
-        }
-        if std::mem::take(&mut self.stale_fabrics) {
-            let nodes = || {
-                let slots = &self.slots;
-                self.by_name
-                    .values()
-                    .filter_map(move |slot| Some((*slot, slots[*slot].as_ref()?)))
-            };
-            let topologies = self.topologies.values().map(Some).chain([None]);
-            self.fabrics = topologies
-                .map(|topology| {
-                    let name = topology.map(|topology| topology.name.clone());
-                    (name, Fabric::new(topology, nodes()))
-                })
-                .collect();
-        }
+    /// How many slots there are, vacant ones included.
+    pub(super) fn slots(&self) -> usize {
+        self.slots.len()
     }
 
-    /// The fabric of a Topology; a flat one if there is no such Topology.
-    pub(crate) fn fabric(&self, topology: Option<&TopologyName>) -> Cow<'_, Fabric> {
-        let named = topology.and_then(|name| self.fabrics.get(&Some(name.clone())));
-        match named.or_else(|| self.fabrics.get(&None)) {
-            Some(fabric) => Cow::Borrowed(fabric),
-            None => Cow::Owned(Fabric::default()),
-        }
+    pub(super) fn slot_of(&self, name: &NodeName) -> Option<usize> {
+        self.by_name.get(name).copied()
     }
 
+    /// The node in a slot.
     pub(crate) fn record(&self, slot: usize) -> Option<&NodeRecord> {
         self.slots.get(slot)?.as_ref()
+    }
+
+    /// An index that is up to date. It is to be [put back](Self::keep) after use.
+    pub(super) fn index(&self, key: IndexKey, tree: &Tree) -> CapacityIndex {
+        let kept = self.indexes.borrow_mut().take(&key);
+        match kept {
+            Some(mut index) => {
+                index.catch_up(self, tree);
+                index
+            }
+            None => CapacityIndex::new(key, self, tree),
+        }
+    }
+
+    /// Keeps an index for the next question.
+    pub(super) fn keep(&self, index: CapacityIndex) {
+        self.indexes.borrow_mut().put(index);
+    }
+
+    /// Counts looks at nodes and domains.
+    pub(super) fn note_visits(&self, visits: u64) {
+        self.visited.set(self.visited.get().wrapping_add(visits));
+    }
+
+    /// How many looks were taken at nodes and domains since the beginning: what placement has cost, on any machine.
+    #[allow(
+        dead_code,
+        reason = "the queue asks this as soon as its decisions work by change"
+    )]
+    pub(crate) fn visited(&self) -> u64 {
+        self.visited.get()
     }
 
     /// The view in which these holds are gone, at the cost of the nodes that they are on.
@@ -301,9 +369,25 @@ impl Cluster {
 
     /// How many devices that may be charged to a Flavor match a selector on all nodes, taken or not.
     pub(crate) fn devices(&self, flavor: &FlavorName, selector: SelectorId) -> usize {
-        self.kinds(flavor, selector)
-            .flat_map(BTreeMap::values)
-            .sum()
+        self.inventory.devices(flavor, selector)
+    }
+
+    /// What the devices of a Flavor that match a selector are charged as, each kind once.
+    pub(crate) fn kinds(
+        &self,
+        flavor: &FlavorName,
+        selector: SelectorId,
+    ) -> impl Iterator<Item = DeviceCharge> {
+        self.inventory.kinds(flavor, selector)
+    }
+
+    /// A number that moves only if some Flavor and selector gain or lose a kind of device.
+    #[allow(
+        dead_code,
+        reason = "the queue asks this as soon as its decisions work by change"
+    )]
+    pub(crate) fn kinds_version(&self) -> u64 {
+        self.inventory.kinds_version()
     }
 
     /// The least GPUs and bytes that a device of a Flavor that matches a selector is charged as.
@@ -311,17 +395,26 @@ impl Cluster {
         &self,
         flavor: &FlavorName,
         selector: SelectorId,
-    ) -> Option<(Amount, Amount)> {
-        let kinds = || self.kinds(flavor, selector).flat_map(BTreeMap::keys);
-        let gpus = kinds().map(|(gpus, _)| *gpus).min()?;
-        let vram = kinds().map(|(_, vram)| *vram).min()?;
-        Some((gpus, vram))
+    ) -> Option<DeviceCharge> {
+        let kinds = || self.kinds(flavor, selector);
+        Some(DeviceCharge {
+            gpus: kinds().map(|kind| kind.gpus).min()?,
+            vram: kinds().map(|kind| kind.vram).min()?,
+        })
     }
 
-    fn kinds(&self, flavor: &FlavorName, selector: SelectorId) -> impl Iterator<Item = &Kinds> {
-        [Some(flavor.clone()), None]
-            .into_iter()
-            .filter_map(move |flavor| self.inventory.get(&flavor)?.get(&selector))
+    /// These devices of a node; names that it does not have are left out.
+    pub(crate) fn devices_named<'a>(
+        &'a self,
+        node: &NodeName,
+        devices: &'a [DeviceName],
+    ) -> impl Iterator<Item = &'a Device> {
+        let slot = self.slot_of(node);
+        let record = slot.and_then(|slot| self.record(slot)).into_iter();
+        record.flat_map(move |record| {
+            let at = devices.iter().filter_map(|name| record.device_named(name));
+            at.filter_map(|at| record.node.devices.get(at))
+        })
     }
 
     /// What devices of a node are charged as together; names that it does not have count nothing.
@@ -329,15 +422,38 @@ impl Cluster {
         &self,
         node: &NodeName,
         devices: &[DeviceName],
-    ) -> Result<(Amount, Amount), Overflow> {
-        let slot = self.by_name.get(node);
-        let Some(record) = slot.and_then(|slot| self.record(*slot)) else {
-            return Ok((Amount::ZERO, Amount::ZERO));
-        };
-        let devices: Vec<usize> = devices
-            .iter()
-            .filter_map(|name| record.device_named(name))
-            .collect();
-        record.charged_as(&devices)
+    ) -> Result<DeviceCharge, Overflow> {
+        let mut charges = self
+            .devices_named(node, devices)
+            .map(|device| DeviceCharge {
+                gpus: device.gpus,
+                vram: device.vram,
+            });
+        charges.try_fold(DeviceCharge::default(), DeviceCharge::add)
     }
+
+    /// Forgets what was remembered from earlier questions.
+    #[cfg(test)]
+    pub(super) fn forget(&self) {
+        self.indexes.borrow_mut().clear();
+    }
+
+    /// How many indexes are kept.
+    #[cfg(test)]
+    pub(super) fn indexes(&self) -> usize {
+        self.indexes.borrow().len()
+    }
+}
+
+/// Whether two updates of a node differ at most in what is taken and whether it is blocked.
+fn same_when_empty(one: &NodeRecord, other: &NodeRecord) -> bool {
+    let devices = one.node.devices.iter().zip(&other.node.devices);
+    one.kind.id == other.kind.id
+        && one.node.allocatable == other.node.allocatable
+        && one.node.filters == other.node.filters
+        && one.node.fabric == other.node.fabric
+        && one.node.accelerator == other.node.accelerator
+        && devices
+            .into_iter()
+            .all(|(one, other)| one.name == other.name)
 }

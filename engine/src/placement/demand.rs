@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use super::room::exclude_each_other;
 use crate::{
     model::{Claim, Gang, Pod, PodResources, TopologyRequest},
     names::{AttributeName, ClaimUid, DeviceName, LevelName, NodeFilterId, NodeName, SelectorId},
@@ -84,7 +85,54 @@ impl UnitShape {
             .any(|claim| claim.allocated.is_none() && claim.shape.devices() > 0)
     }
 
-    fn devices(&self) -> usize {
+    /// The same unit as far as devices and node filters go: what gangs with different cpu and memory have in
+    /// common.
+    pub(crate) fn without_resources(&self) -> Self {
+        let mut shape = self.clone();
+        for pod in &mut shape.pods {
+            pod.resources = PodResources::default();
+        }
+        shape
+    }
+
+    /// Whether its pods, which must run on one node, do not exclude each other there.
+    pub(crate) fn is_coherent(&self) -> bool {
+        self.pods.iter().enumerate().all(|(at, one)| {
+            let mut others = self.pods[at + 1..].iter();
+            !others.any(|other| exclude_each_other(&one.resources, &other.resources))
+        })
+    }
+
+    /// Whether it asks for nothing but any devices that match one selector, if for devices at all.
+    pub(crate) fn is_plain(&self) -> bool {
+        let plain = |claim: &UnitClaim| {
+            claim.allocated.is_none()
+                && claim.shape.requests.len() <= 1
+                && claim.shape.constraints.is_empty()
+        };
+        self.claims.len() <= 1 && self.claims.iter().all(plain)
+    }
+
+    /// Whether a node never holds more units for having fewer free devices. It is certain where each unit has one
+    /// claim for devices of one kind; among several claims first fit may do better with less to choose from.
+    pub(crate) fn is_monotone(&self) -> bool {
+        let mut open = self.claims.iter().filter(|claim| claim.allocated.is_none());
+        let plain = |claim: &ClaimShape| match claim.constraints.as_slice() {
+            [] => claim.requests.len() <= 1,
+            [(covered, _)] => claim.requests.len() == 1 && covered.len() == 1,
+            _ => false,
+        };
+        open.next().is_none_or(|claim| plain(&claim.shape)) && open.next().is_none()
+    }
+
+    /// How many devices are to be allocated for it.
+    pub(crate) fn open_devices(&self) -> usize {
+        let open = self.claims.iter().filter(|claim| claim.allocated.is_none());
+        open.map(|claim| claim.shape.devices()).sum()
+    }
+
+    /// How many devices its claims ask for.
+    pub(crate) fn devices(&self) -> usize {
         self.claims.iter().map(|claim| claim.shape.devices()).sum()
     }
 

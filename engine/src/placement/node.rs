@@ -10,30 +10,21 @@ use super::{
     coallocation::{Allocator, PendingAllocation, may_share_a_node},
     demand::ClaimShape,
     device_set::DeviceSet,
+    kind::NodeKind,
+    room::Room,
 };
 use crate::{
-    amount::{Amount, Overflow},
-    model::{Hold, Node, PodResources},
-    names::{AttributeName, ClaimUid, DeviceName, FlavorName, SelectorId},
+    model::{Hold, Node},
+    names::{ClaimUid, DeviceName},
 };
 
-/// The devices of a node that match one selector.
-#[derive(Clone, Debug)]
-pub(crate) struct Candidates {
-    /// All of them, whether free or not.
-    pub(crate) devices: DeviceSet,
-    /// Whether they are charged alike and belong to the same Flavors: then it does not matter
-    /// which of them a claim gets.
-    pub(crate) uniform: bool,
-}
-
 /// What is free on a node.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Occupancy {
     /// Devices that a new claim may get.
     pub(crate) free: DeviceSet,
-    /// Thousandths of cores, bytes of memory and pods that are left; negative where more is used than there is.
-    pub(crate) left: (i64, i64, i64),
+    /// What is left besides devices.
+    pub(crate) room: Room,
     /// Claims that are held or planned here and not allocated yet. Their devices are out of `free`.
     pub(crate) pending: Vec<PendingAllocation>,
     /// Whether somebody holds devices here that cannot be told: then nothing new can be promised.
@@ -47,12 +38,8 @@ pub(crate) type Released<'a> = BTreeMap<&'a ClaimUid, &'a [DeviceName]>;
 #[derive(Clone, Debug)]
 pub(crate) struct NodeRecord {
     pub(crate) node: Node,
-    candidates: BTreeMap<SelectorId, Candidates>,
+    pub(crate) kind: Arc<NodeKind>,
     device_at: BTreeMap<DeviceName, usize>,
-    /// Devices that are charged as GPUs.
-    gpus: DeviceSet,
-    /// NVLink groups of two devices and more.
-    groups: Vec<DeviceSet>,
     /// As it is.
     pub(crate) now: Occupancy,
     /// As if nothing ran there and nothing was tainted.
@@ -60,127 +47,35 @@ pub(crate) struct NodeRecord {
 }
 
 impl NodeRecord {
-    pub(crate) fn new(node: Node) -> Self {
+    /// A node on which nothing is held.
+    pub(crate) fn new(node: Node, kind: Arc<NodeKind>) -> Self {
         let count = node.devices.len();
-        let mut matching: BTreeMap<SelectorId, Vec<usize>> = BTreeMap::new();
-        let mut groups: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-        for (at, device) in node.devices.iter().enumerate() {
-            for selector in &device.selectors {
-                matching.entry(*selector).or_default().push(at);
-            }
-            if let Some(group) = &device.nvlink_group {
-                groups.entry(group).or_default().push(at);
-            }
-        }
-        let alike = |members: &[usize]| {
-            let mut kinds = members
-                .iter()
-                .map(|at| &node.devices[*at])
-                .map(|device| (&device.flavors, device.gpus, device.vram));
-            let first = kinds.next();
-            kinds.all(|kind| Some(kind) == first)
-        };
-        let candidates = matching
-            .into_iter()
-            .map(|(selector, members)| {
-                let uniform = alike(&members);
-                let devices = DeviceSet::of(count, members);
-                (selector, Candidates { devices, uniform })
-            })
-            .collect();
-        let groups = groups
-            .into_values()
-            .filter(|members| members.len() > 1)
-            .map(|members| DeviceSet::of(count, members))
-            .collect();
-        let gpus = (0..count).filter(|at| node.devices[*at].gpus.0 > 0);
-        let gpus = DeviceSet::of(count, gpus);
         let names = node.devices.iter().enumerate();
         let device_at = names
             .map(|(at, device)| (device.name.clone(), at))
             .collect();
-        let allocatable = &node.allocatable;
         let empty = Occupancy {
             free: DeviceSet::of(count, 0..count),
-            left: (
-                allocatable.cpu_milli,
-                allocatable.memory_bytes,
-                allocatable.pods,
-            ),
+            room: Room::of(&node.allocatable),
             pending: Vec::new(),
             undetermined: false,
         };
         Self {
             node,
-            candidates,
+            kind,
             device_at,
-            gpus,
-            groups,
             now: empty.clone(),
             empty,
         }
-    }
-
-    pub(crate) fn candidates(&self, selector: SelectorId) -> Option<&Candidates> {
-        self.candidates.get(&selector)
-    }
-
-    pub(crate) fn attribute(&self, device: usize, name: &AttributeName) -> Option<&str> {
-        let device = self.node.devices.get(device)?;
-        device.attributes.get(name).map(String::as_str)
     }
 
     pub(crate) fn device_named(&self, name: &DeviceName) -> Option<usize> {
         self.device_at.get(name).copied()
     }
 
-    /// Whether a device may be charged to a Flavor. What is charged as no GPU and belongs to no
-    /// Flavor (a network card) may go along with any.
-    pub(crate) fn belongs_to(&self, device: usize, flavor: &FlavorName) -> bool {
-        self.node.devices.get(device).is_some_and(|device| {
-            device.flavors.contains(flavor) || (device.flavors.is_empty() && device.gpus.0 == 0)
-        })
-    }
-
-    /// What these devices are charged as together: GPUs and bytes.
-    pub(crate) fn charged_as(&self, devices: &[usize]) -> Result<(Amount, Amount), Overflow> {
-        let mut sum = (Amount::ZERO, Amount::ZERO);
-        for device in devices.iter().filter_map(|at| self.node.devices.get(*at)) {
-            sum = (sum.0.add(device.gpus)?, sum.1.add(device.vram)?);
-        }
-        Ok(sum)
-    }
-
-    /// How many GPUs are among these.
-    pub(crate) fn gpus_in(&self, devices: &DeviceSet) -> usize {
-        self.gpus.common(devices)
-    }
-
-    /// How many NVLink groups are whole before and would be only partly free afterwards.
-    pub(crate) fn groups_broken(&self, before: &DeviceSet, after: &DeviceSet) -> usize {
-        self.groups
-            .iter()
-            .filter(|group| {
-                let left = group.common(after);
-                group.common(before) == group.len() && left > 0 && left < group.len()
-            })
-            .count()
-    }
-
-    /// Whether the other has the same devices in the same order, as far as one claim can tell.
-    pub(crate) fn looks_like(&self, other: &Self) -> bool {
-        self.groups == other.groups
-            && self.candidates.len() == other.candidates.len()
-            && self
-                .candidates
-                .iter()
-                .zip(&other.candidates)
-                .all(|(one, other)| one.0 == other.0 && one.1.devices == other.1.devices)
-    }
-
     /// What is free if just these holds stand. A device is taken if a claim has it, by the API server's
-    /// word or a hold's. What is `released` counts as gone; a device that is known to be among it counts as usable:
-    /// its driver taints it for as long as it is held.
+    /// account or a hold's. What is `released` counts as gone; a device that is known to be among it counts as
+    /// usable: its driver taints it for as long as it is held.
     pub(crate) fn occupancy<'a>(
         &'a self,
         holds: impl Iterator<Item = &'a Arc<Hold>> + Clone,
@@ -200,9 +95,9 @@ impl NodeRecord {
                 occupancy.free.remove(at);
             }
         }
-        occupancy.take(&self.node.used);
+        occupancy.room.take(&self.node.used);
         for hold in holds.clone() {
-            occupancy.take(&hold.resources);
+            occupancy.room.take(&hold.resources);
             for claim in &hold.claims {
                 let by_request = claim
                     .request
@@ -229,7 +124,7 @@ impl NodeRecord {
         allocated: BTreeSet<&'a ClaimUid>,
     ) {
         let mut settled = allocated;
-        for (tag, hold) in holds.enumerate() {
+        for (pod, hold) in holds.enumerate() {
             let mut shapes = Vec::new();
             for claim in &hold.claims {
                 if !settled.insert(&claim.uid) {
@@ -240,15 +135,15 @@ impl NodeRecord {
                     None => occupancy.undetermined = true,
                 }
             }
-            let shapes: Vec<&ClaimShape> = shapes.iter().collect();
             if shapes.is_empty() {
                 continue;
             }
+            let shapes: Vec<&ClaimShape> = shapes.iter().collect();
             let pending = shapes
                 .iter()
-                .map(|shape| PendingAllocation::new(self, shape, Allocator::Held(tag)));
+                .map(|shape| PendingAllocation::new(&self.kind, shape, Allocator::Held(pod)));
             occupancy.pending.extend(pending);
-            match allocate(self, &occupancy.free, &shapes) {
+            match allocate(&self.kind, &occupancy.free, &shapes) {
                 Some(granted) => {
                     for device in granted.into_iter().flatten() {
                         occupancy.free.remove(device);
@@ -261,16 +156,22 @@ impl NodeRecord {
 }
 
 impl Occupancy {
-    pub(crate) fn take(&mut self, resources: &PodResources) {
-        self.left.0 = self.left.0.saturating_sub(resources.cpu_milli);
-        self.left.1 = self.left.1.saturating_sub(resources.memory_bytes);
-        self.left.2 = self.left.2.saturating_sub(resources.pods);
-    }
-
     /// Whether a further claim may wait here beside those that wait already.
     pub(crate) fn admits(&self, allocation: &PendingAllocation) -> bool {
         self.pending
             .iter()
             .all(|other| may_share_a_node(other, allocation))
+    }
+
+    /// Whether nothing that fits here would not fit on the other, which is the same node at another time.
+    pub(crate) fn lies_within(&self, other: &Self) -> bool {
+        let waits_too = |theirs: &PendingAllocation| {
+            let mut ours = self.pending.iter();
+            ours.any(|ours| ours.asks_like(theirs))
+        };
+        self.free.is_subset(&other.free)
+            && self.room.lies_within(&other.room)
+            && (self.undetermined || !other.undetermined)
+            && other.pending.iter().all(waits_too)
     }
 }

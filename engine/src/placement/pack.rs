@@ -2,195 +2,176 @@
 //!
 //! A gang of equal pods needs only its counts: what fits on one node does not depend on another. Unequal
 //! pods compete for nodes: the largest class goes first, and if that greedy way leaves one without a
-//! place, small gangs are searched exhaustively, within a bound of effort per gang.
+//! place, small gangs are searched exhaustively, as far as the effort goes.
 
-use std::{cmp::Reverse, collections::BTreeMap, ops::Range};
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{PlacedUnit, Planner, capacity::Grants, fabric::Width, node::Occupancy};
+use super::{
+    PlacedUnit,
+    capacity::Grants,
+    device_set::DeviceSet,
+    kind::KindId,
+    node::Occupancy,
+    room::Room,
+    search::{Area, Progress, Search, SearchedClass},
+};
+use crate::names::NodeFilterId;
 
 /// Most units of a gang that is searched exhaustively.
 const EXHAUSTIVE_UNITS: usize = 64;
 
-/// How often a unit may be tried on a node in one exhaustive search.
-const EXHAUSTIVE_STEPS: usize = 20_000;
+/// Steps of effort that it takes to put a unit on a node.
+const STEPS_PER_UNIT: u64 = 8;
 
-/// How many areas are packed greedily before a gang of unequal pods counts as one that does not fit.
-const GREEDY_AREAS: usize = 256;
+/// Nodes with what was put on them so far, by slot.
+pub(super) type Trials = BTreeMap<usize, Occupancy>;
 
-/// What an attempt to place one gang may still cost.
-pub(super) struct Budget {
-    areas: usize,
-    steps: usize,
-}
+/// The units of a gang with their nodes.
+pub(super) type Packed = Vec<PlacedUnit>;
 
-impl Default for Budget {
-    fn default() -> Self {
-        Self {
-            areas: GREEDY_AREAS,
-            steps: EXHAUSTIVE_STEPS,
-        }
-    }
-}
-
-impl Budget {
-    /// Whether something was left untried.
-    pub(super) fn is_spent(&self) -> bool {
-        self.areas == 0 || self.steps == 0
-    }
-}
-
-/// Nodes with what was put on them so far.
-type Trials = BTreeMap<usize, Occupancy>;
-
-/// Class, unit of the class, place, devices.
-type Packed = Vec<(usize, PlacedUnit)>;
-
-impl Planner<'_> {
+impl Search<'_> {
     /// Puts the whole gang into an area, or nothing of it.
-    pub(super) fn pack(
-        &self,
-        width: Width,
-        area: &Range<usize>,
-        budget: &mut Budget,
-    ) -> Option<Packed> {
-        if budget.areas == 0 {
-            return None;
-        }
-        budget.areas -= 1;
-        if let Some(packed) = self.pack_greedily(width, area) {
+    pub(super) fn pack(&self, progress: &mut Progress, area: Area) -> Option<Packed> {
+        if let Some(packed) = self.pack_greedily(area) {
             return Some(packed);
         }
-        let units: usize = self.fits.iter().map(|fit| fit.units).sum();
-        if self.fits.len() < 2 || units > EXHAUSTIVE_UNITS {
+        let units: usize = self.classes.iter().map(|class| class.units).sum();
+        progress.effort.spend(units as u64 * STEPS_PER_UNIT);
+        if self.classes.len() < 2 || units > EXHAUSTIVE_UNITS {
+            // There may be a way that the greedy one misses.
+            if self.classes.len() > 1 {
+                progress.effort.overlook();
+            }
             return None;
         }
-        self.search(area, budget)
+        self.pack_exhaustively(progress, area)
     }
 
-    fn pack_greedily(&self, width: Width, area: &Range<usize>) -> Option<Packed> {
+    fn pack_greedily(&self, area: Area) -> Option<Packed> {
         let mut trials = Trials::new();
         let mut packed = Packed::new();
-        for (class, fit) in self.fits.iter().enumerate() {
-            let shape = self.shape(class)?;
-            let mut capacities = fit.capacities.clone();
-            for (at, occupancy) in &trials {
-                let (record, _) = self.place(*at)?;
-                let capacity =
-                    self.rules
-                        .capacity(record, occupancy, shape, fit.resources.as_ref()?);
-                capacities[*at] = capacity.unwrap_or(0);
-            }
-            let mut chosen = if shape.needs_devices() {
-                self.spread(class, width, area, capacities, fit.units)?
+        for (class, of) in self.classes.iter().enumerate() {
+            let units = of.units as u64;
+            let chosen = if of.shape.needs_devices() {
+                self.spread(class, area, &trials, units)?
             } else {
-                self.tuck_in(area, &capacities, &trials, fit.units)?
+                self.tuck_in(class, area, &trials, units)?
             };
-            chosen.sort_unstable();
-            let places = chosen
+            let slots = chosen
                 .into_iter()
-                .flat_map(|(at, units)| std::iter::repeat_n(at, units));
-            for (unit, at) in places.enumerate() {
-                let grants = self.put(class, at, &mut trials)?;
-                packed.push((at, self.placed(class, unit, at, grants)?));
+                .flat_map(|member| (0..member.units).map(move |_| member.slot));
+            for (unit, slot) in slots.enumerate() {
+                let grants = self.put(class, slot, &mut trials)?;
+                packed.push(Self::placed(class, unit, slot, grants));
             }
         }
         Some(packed)
     }
 
-    /// Places for units without devices: on nodes that the gang uses anyway, then on those with the fewest GPUs.
-    fn tuck_in(
-        &self,
-        area: &Range<usize>,
-        capacities: &[usize],
-        trials: &Trials,
-        units: usize,
-    ) -> Option<Vec<(usize, usize)>> {
-        let mut places: Vec<usize> = area.clone().filter(|at| capacities[*at] > 0).collect();
-        places.sort_by_cached_key(|at| {
-            let gpus = self.free_gpus.within(&(*at..at + 1));
-            (Reverse(trials.contains_key(at)), gpus, *at)
-        });
-        let mut chosen = Vec::new();
-        let mut rest = units;
-        for at in places {
-            let units = capacities[at].min(rest);
-            if units == 0 {
-                break;
-            }
-            chosen.push((at, units));
-            rest -= units;
-        }
-        (rest == 0).then_some(chosen)
+    /// Puts one unit on a node.
+    fn put(&self, class: usize, slot: usize, trials: &mut Trials) -> Option<Grants> {
+        let (record, occupancy) = self.node(slot)?;
+        let class = self.classes.get(class)?;
+        let trial = trials.entry(slot).or_insert_with(|| occupancy.clone());
+        self.rules
+            .place(record, trial, class.shape, &class.resources)
     }
 
-    /// Puts one unit on the node at a place.
-    fn put(&self, class: usize, at: usize, trials: &mut Trials) -> Option<Grants> {
-        let (record, occupancy) = self.place(at)?;
-        let trial = trials.entry(at).or_insert_with(|| occupancy.clone());
-        self.rules.place(record, trial, self.shape(class)?)
-    }
-
-    fn placed(&self, class: usize, unit: usize, at: usize, grants: Grants) -> Option<PlacedUnit> {
-        Some(PlacedUnit {
-            class,
-            unit,
-            slot: *self.fabric.order.get(at)?,
-            grants,
-        })
-    }
-
-    /// Tries every way to distribute the units over the nodes of an area, as far as the effort goes. Equal
-    /// units go to nodes in order, so that no way is tried twice.
-    fn search(&self, area: &Range<usize>, budget: &mut Budget) -> Option<Packed> {
+    /// Tries every way to distribute the units over the nodes of an area. Equal units go to nodes in order, and of
+    /// nodes that are alike only the first is tried, so that no way is tried twice.
+    fn pack_exhaustively(&self, progress: &mut Progress, area: Area) -> Option<Packed> {
+        let none = Trials::new();
+        let nodes: Vec<Vec<usize>> = (0..self.classes.len())
+            .map(|class| {
+                let members = self.members(class, area, &none);
+                members.into_iter().map(|member| member.slot).collect()
+            })
+            .collect();
         let units: Vec<(usize, usize)> = self
-            .fits
+            .classes
             .iter()
             .enumerate()
-            .flat_map(|(class, fit)| (0..fit.units).map(move |unit| (class, unit)))
+            .flat_map(|(class, of)| (0..of.units).map(move |unit| (class, unit)))
             .collect();
-        let mut packed = Packed::new();
-        let mut trials = Trials::new();
-        self.search_from(&units, area, &mut trials, &mut packed, budget)
-            .then_some(packed)
+        let mut exhaustive = Exhaustive {
+            search: self,
+            units: &units,
+            nodes: &nodes,
+            trials: Trials::new(),
+            packed: Packed::new(),
+        };
+        exhaustive.go_on(progress, 0).then_some(exhaustive.packed)
     }
 
-    fn search_from(
-        &self,
-        units: &[(usize, usize)],
-        area: &Range<usize>,
-        trials: &mut Trials,
-        packed: &mut Packed,
-        budget: &mut Budget,
-    ) -> bool {
-        let Some(&(class, unit)) = units.get(packed.len()) else {
+    /// What nodes have in common that are alike for a gang; `None` for a node that is like no other.
+    fn likeness(&self, slot: usize) -> Option<Likeness<'_>> {
+        let (record, occupancy) = self.node(slot)?;
+        let tied = |class: &SearchedClass<'_>| {
+            let mut claims = class.shape.claims.iter();
+            claims.any(|claim| claim.allocated.is_some())
+        };
+        if !occupancy.pending.is_empty() || self.classes.iter().any(tied) {
+            return None;
+        }
+        Some((
+            record.kind.id,
+            &occupancy.free,
+            &occupancy.room,
+            &record.node.filters,
+        ))
+    }
+}
+
+/// See [`Search::likeness`].
+type Likeness<'a> = (KindId, &'a DeviceSet, &'a Room, &'a BTreeSet<NodeFilterId>);
+
+/// A search of every way to put units on nodes.
+struct Exhaustive<'a> {
+    search: &'a Search<'a>,
+    /// Class and number of each unit, class by class.
+    units: &'a [(usize, usize)],
+    /// By class, the nodes that hold a unit of it, by place.
+    nodes: &'a [Vec<usize>],
+    trials: Trials,
+    packed: Packed,
+}
+
+impl Exhaustive<'_> {
+    /// Finds a node for each unit that has none yet. `first` is the place, among the nodes of its class, before which
+    /// the next unit needs no try.
+    fn go_on(&mut self, progress: &mut Progress, first: usize) -> bool {
+        let Some(&(class, unit)) = self.units.get(self.packed.len()) else {
             return true;
         };
-        let first = match packed.last() {
-            Some((at, before)) if before.class == class => *at,
-            _ => area.start,
-        };
-        for at in first..area.end {
-            if self.fits[class].capacities[at] == 0 {
+        let same_class = |next: &(usize, usize)| next.0 == class;
+        let equal_follows = self
+            .units
+            .get(self.packed.len() + 1)
+            .is_some_and(same_class);
+        let nodes = self.nodes.get(class).map_or(&[][..], Vec::as_slice);
+        let mut tried: BTreeSet<Likeness<'_>> = BTreeSet::new();
+        for (at, slot) in nodes.iter().copied().enumerate().skip(first) {
+            let before = self.trials.get(&slot).cloned();
+            if before.is_none()
+                && let Some(likeness) = self.search.likeness(slot)
+                && !tried.insert(likeness)
+            {
                 continue;
             }
-            if budget.steps == 0 {
+            if !progress.effort.spend(STEPS_PER_UNIT) {
                 return false;
             }
-            budget.steps -= 1;
-            let before = trials.get(&at).cloned();
-            let put = self
-                .put(class, at, trials)
-                .and_then(|grants| self.placed(class, unit, at, grants));
-            if let Some(placed) = put {
-                packed.push((at, placed));
-                if self.search_from(units, area, trials, packed, budget) {
+            if let Some(grants) = self.search.put(class, slot, &mut self.trials) {
+                let placed = Search::placed(class, unit, slot, grants);
+                self.packed.push(placed);
+                if self.go_on(progress, if equal_follows { at } else { 0 }) {
                     return true;
                 }
-                packed.pop();
+                self.packed.pop();
             }
             match before {
-                Some(before) => trials.insert(at, before),
-                None => trials.remove(&at),
+                Some(before) => self.trials.insert(slot, before),
+                None => self.trials.remove(&slot),
             };
         }
         false

@@ -4,10 +4,13 @@
 //! among those whose Team bears the charge. So the sum does not depend on the order of updates (S10).
 //! What a node's account bears (`charged_to_node`) is charged to no Team.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use crate::{
-    amount::{Amount, FlavorResource, Overflow, Resource},
+    amount::{Amount, FlavorResource, Resource},
     decision::Blocker,
     model::Hold,
     names::{ClaimUid, FlavorName, GangUid, PodUid, TeamName},
@@ -42,11 +45,36 @@ impl ClaimCharge {
     }
 }
 
+/// What the gangs of one Team hold of one resource.
+#[derive(Clone, Debug, Default)]
+struct Shares {
+    by_gang: BTreeMap<GangUid, Share>,
+    /// Largest first, then by name.
+    in_order: BTreeSet<(Reverse<i128>, String, GangUid)>,
+}
+
 #[derive(Clone, Debug)]
-struct GangShare {
+struct Share {
     name: String,
-    team: TeamName,
     amount: i128,
+}
+
+impl Shares {
+    fn change(&mut self, gang: &GangUid, name: &str, amount: i128) {
+        let share = self.by_gang.entry(gang.clone()).or_insert_with(|| Share {
+            name: name.to_owned(),
+            amount: 0,
+        });
+        let before = (Reverse(share.amount), share.name.clone(), gang.clone());
+        self.in_order.remove(&before);
+        share.amount += amount;
+        if share.amount == 0 {
+            self.by_gang.remove(gang);
+        } else {
+            let after = (Reverse(share.amount), share.name.clone(), gang.clone());
+            self.in_order.insert(after);
+        }
+    }
 }
 
 /// All charges.
@@ -55,7 +83,7 @@ pub(crate) struct Charges {
     claims: BTreeMap<ClaimUid, BTreeMap<PodUid, ClaimCharge>>,
     /// Sums in 128 bits: no number of 64-bit charges that fits into memory overflows them.
     teams: BTreeMap<TeamName, BTreeMap<FlavorResource, i128>>,
-    gangs: BTreeMap<FlavorResource, BTreeMap<GangUid, GangShare>>,
+    shares: BTreeMap<FlavorResource, BTreeMap<TeamName, Shares>>,
 }
 
 impl Charges {
@@ -160,15 +188,14 @@ impl Charges {
         if sums.is_empty() {
             self.teams.remove(team);
         }
-        let shares = self.gangs.entry(of.clone()).or_default();
-        let share = shares.entry(gang.clone()).or_insert_with(|| GangShare {
-            name: gang_name.to_owned(),
-            team: team.clone(),
-            amount: 0,
-        });
-        share.amount += i128::from(amount);
-        if share.amount == 0 {
-            shares.remove(gang);
+        let teams = self.shares.entry(of.clone()).or_default();
+        let shares = teams.entry(team.clone()).or_default();
+        shares.change(gang, gang_name, i128::from(amount));
+        if shares.by_gang.is_empty() {
+            teams.remove(team);
+        }
+        if teams.is_empty() {
+            self.shares.remove(&of);
         }
         deltas.push(Delta {
             team: team.clone(),
@@ -234,15 +261,10 @@ impl Charges {
     }
 
     /// Every sum, for building the tree anew.
-    pub(crate) fn sums(
-        &self,
-    ) -> impl Iterator<Item = (&TeamName, &FlavorResource, Result<Amount, Overflow>)> {
-        self.teams.iter().flat_map(|(team, sums)| {
-            sums.iter().map(move |(of, sum)| {
-                let amount = i64::try_from(*sum).map(Amount).map_err(|_| Overflow);
-                (team, of, amount)
-            })
-        })
+    pub(crate) fn sums(&self) -> impl Iterator<Item = (&TeamName, &FlavorResource, i128)> {
+        self.teams
+            .iter()
+            .flat_map(|(team, sums)| sums.iter().map(move |(of, sum)| (team, of, *sum)))
     }
 
     /// What one Team is charged, also while its tree has a fault.
@@ -256,18 +278,25 @@ impl Charges {
         })
     }
 
-    /// The gangs that hold most of a resource, of the Teams that count.
-    pub(crate) fn blocker(
-        &self,
-        of: &FlavorResource,
-        counts: impl Fn(&TeamName) -> bool,
-    ) -> Blocker {
-        let shares = self.gangs.get(of).into_iter().flat_map(BTreeMap::values);
-        largest(
-            shares
-                .filter(|share| counts(&share.team))
-                .map(|share| (share.amount, share.name.as_str())),
-        )
+    /// The gangs that hold most of a resource, of these Teams or of all. It looks at each Team once.
+    pub(crate) fn blocker(&self, of: &FlavorResource, among: Option<&[&TeamName]>) -> Blocker {
+        let Some(teams) = self.shares.get(of) else {
+            return Blocker::default();
+        };
+        let counted: Vec<&Shares> = match among {
+            Some(among) => among.iter().filter_map(|team| teams.get(*team)).collect(),
+            None => teams.values().collect(),
+        };
+        let count: usize = counted.iter().map(|shares| shares.in_order.len()).sum();
+        let first = counted
+            .iter()
+            .flat_map(|shares| shares.in_order.iter().take(BLOCKERS_NAMED))
+            .map(|(Reverse(amount), name, _)| (*amount, name.as_str()));
+        let named = largest(first);
+        Blocker {
+            more: count.saturating_sub(named.gangs.len()),
+            ..named
+        }
     }
 }
 
@@ -278,8 +307,8 @@ fn charged(holders: &BTreeMap<PodUid, ClaimCharge>) -> Option<&ClaimCharge> {
 
 /// The largest by amount, then by name.
 pub(crate) fn largest<'a>(shares: impl Iterator<Item = (i128, &'a str)>) -> Blocker {
-    let mut shares: Vec<(std::cmp::Reverse<i128>, &str)> = shares
-        .map(|(amount, name)| (std::cmp::Reverse(amount), name))
+    let mut shares: Vec<(Reverse<i128>, &str)> = shares
+        .map(|(amount, name)| (Reverse(amount), name))
         .collect();
     shares.sort_unstable();
     Blocker {

@@ -1,15 +1,14 @@
-//! The arithmetic of the quota tree, on checked integers.
-//!
-//! Words: a node's *subtree quota* is what it and all below it put in; *local quota* the part of it that
-//! never leaves the node (above the lending limit); *usage* what is charged at or below it and not covered
-//! by a child's local quota. Without a lending limit the local quota is zero: all of it lives in the parent.
+//! The quota tree: dense nodes with their accounts, and the walks from a Team upwards.
 
 use std::collections::BTreeMap;
 
-use super::{OVERADMISSION_EATS_GUARANTEES, graph::Graph};
+use super::{
+    account::{Account, saturated},
+    graph::Graph,
+};
 use crate::{
-    amount::{Amount, FlavorResource, Overflow},
-    model::{Cohort, Quota, QuotaLimit, Team},
+    amount::{Amount, FlavorResource},
+    model::{Cohort, Quota, Team},
     names::{CohortName, TeamName},
 };
 
@@ -22,191 +21,219 @@ pub enum TreeFault {
     /// The Cohorts above it form a cycle; this one, the first by name, is on it.
     #[error("the Cohorts above the Team form a cycle through {0}")]
     Cycle(CohortName),
-    /// A sum in its tree did not fit.
-    #[error(transparent)]
-    Overflow(#[from] Overflow),
+}
+
+/// A node of the tree: a Team or a Cohort. Valid until the tree is built anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct NodeId(u32);
+
+/// A Flavor and resource that some limit or charge names. Valid for the life of the tree and what it is rebuilt to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PairId(u32);
+
+/// Where an amount lacks on the way up from a Team: at the first node that lets too little pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lack {
+    pub(crate) node: NodeId,
+    /// How much that node has to let pass ([`QuotaTree::ceiling`]); more than it does.
+    pub(crate) need: i128,
+}
+
+/// What became free when a charge was taken back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Released {
+    /// The node lets more pass than before.
+    pub(crate) ceiling: bool,
+    /// The node covers more by itself: requests from below ask less of the nodes above it.
+    pub(crate) local: bool,
+    /// The node had no headroom and has some: requests from below borrow from less far up.
+    pub(crate) headroom: bool,
 }
 
 /// The quota tree with what is charged in it.
 #[derive(Clone, Debug, Default)]
 pub struct QuotaTree {
     nodes: Vec<QuotaNode>,
-    teams: BTreeMap<TeamName, usize>,
+    teams: BTreeMap<TeamName, NodeId>,
     cut_off: BTreeMap<TeamName, CohortName>,
+    pairs: Pairs,
+}
+
+/// The numbers of Flavors and resources. Few are ever named: they are those of all limits and charges.
+#[derive(Clone, Debug, Default)]
+struct Pairs {
+    ids: BTreeMap<FlavorResource, PairId>,
+    names: Vec<FlavorResource>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct QuotaNode {
-    parent: Option<usize>,
-    root: usize,
+    parent: Option<NodeId>,
+    children: Vec<NodeId>,
+    root: NodeId,
     /// 0 for a Team, else one more than the highest child.
     height: usize,
-    accounts: BTreeMap<FlavorResource, Account>,
-    /// Set at a root when a sum below it did not fit; its Teams are answered with the error.
-    overflowed: bool,
+    /// By [`PairId`]; what is beyond the end is zero.
+    accounts: Vec<Account>,
+    /// The Team, if it is one.
+    team: Option<TeamName>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Account {
-    limit: QuotaLimit,
-    subtree: Amount,
-    usage: Amount,
+impl Default for NodeId {
+    fn default() -> Self {
+        Self(u32::MAX)
+    }
 }
 
-impl Account {
-    /// What never leaves the node.
-    fn local_quota(&self) -> Result<Amount, Overflow> {
-        match self.limit.lending_limit {
-            Some(lent) => Ok(self.subtree.subtract(lent)?.max(Amount::ZERO)),
-            None => Ok(Amount::ZERO),
-        }
-    }
-
-    fn local_available(&self) -> Result<Amount, Overflow> {
-        Ok(self.local_quota()?.subtract(self.usage)?.max(Amount::ZERO))
-    }
-
-    /// The most that may still come from the parent under the borrowing limit.
-    fn borrow_term(&self, limit: Amount) -> Result<Amount, Overflow> {
-        let local = self.local_quota()?;
-        let taken = self.usage.subtract(local)?.max(Amount::ZERO);
-        self.subtree.subtract(local)?.subtract(taken)?.add(limit)
-    }
+fn index(of: u32) -> usize {
+    of as usize
 }
 
 impl QuotaTree {
-    /// The tree of these Teams and Cohorts, with what each Team uses.
+    /// The tree of these Teams and Cohorts, with what each Team uses. It takes time linear in all three.
     pub fn new<'a>(
         teams: &BTreeMap<TeamName, Team>,
         cohorts: &BTreeMap<CohortName, Cohort>,
-        usage: impl IntoIterator<Item = (&'a TeamName, &'a FlavorResource, Result<Amount, Overflow>)>,
+        usage: impl IntoIterator<Item = (&'a TeamName, &'a FlavorResource, i128)>,
+    ) -> Self {
+        Self::rebuilt(Pairs::default(), teams, cohorts, usage)
+    }
+
+    /// The tree of these limits and charges, in which pairs keep their numbers.
+    pub(crate) fn rebuild<'a>(
+        &mut self,
+        teams: &BTreeMap<TeamName, Team>,
+        cohorts: &BTreeMap<CohortName, Cohort>,
+        usage: impl IntoIterator<Item = (&'a TeamName, &'a FlavorResource, i128)>,
+    ) {
+        *self = Self::rebuilt(std::mem::take(&mut self.pairs), teams, cohorts, usage);
+    }
+
+    fn rebuilt<'a>(
+        pairs: Pairs,
+        teams: &BTreeMap<TeamName, Team>,
+        cohorts: &BTreeMap<CohortName, Cohort>,
+        usage: impl IntoIterator<Item = (&'a TeamName, &'a FlavorResource, i128)>,
     ) -> Self {
         let graph = Graph::new(teams, cohorts);
-        let mut tree = Self::default();
-        let mut places: BTreeMap<&CohortName, usize> = BTreeMap::new();
+        let mut tree = Self {
+            pairs,
+            ..Self::default()
+        };
+        let mut places: BTreeMap<&CohortName, NodeId> = BTreeMap::new();
         for name in graph.parents_first() {
             let parent = graph.parents.get(name).and_then(Option::as_ref);
             let parent = parent.and_then(|parent| places.get(parent)).copied();
             let own = cohorts.get(name).map(|cohort| &cohort.quota);
-            places.insert(name, tree.push(parent, own));
+            places.insert(name, tree.push(parent, own, None));
         }
         for team in teams.values() {
-            let cycle = team
-                .cohort
-                .as_ref()
-                .and_then(|name| graph.endless.get(name));
-            if let Some(cycle) = cycle {
+            let cohort = team.cohort.as_ref();
+            if let Some(cycle) = cohort.and_then(|name| graph.endless.get(name)) {
                 tree.cut_off.insert(team.name.clone(), cycle.clone());
                 continue;
             }
-            let parent = team
-                .cohort
-                .as_ref()
-                .and_then(|name| places.get(name))
-                .copied();
-            let node = tree.push(parent, Some(&team.quota));
+            let parent = cohort.and_then(|name| places.get(name)).copied();
+            let node = tree.push(parent, Some(&team.quota), Some(team.name.clone()));
             tree.teams.insert(team.name.clone(), node);
         }
         tree.roll_up();
         for (team, of, amount) in usage {
-            match amount {
-                Ok(amount) => tree.charge(team, of, amount),
-                Err(Overflow) => tree.give_up(team),
+            if let Some(node) = tree.node_of(team) {
+                let pair = tree.pair(of);
+                tree.change(node, pair, amount, |_, _| {});
             }
         }
         tree
     }
 
-    fn push(&mut self, parent: Option<usize>, quota: Option<&Quota>) -> usize {
-        let index = self.nodes.len();
-        let root = parent.map_or(index, |parent| self.nodes[parent].root);
-        let mut accounts = BTreeMap::new();
+    fn push(
+        &mut self,
+        parent: Option<NodeId>,
+        quota: Option<&Quota>,
+        team: Option<TeamName>,
+    ) -> NodeId {
+        let id = NodeId(u32::try_from(self.nodes.len()).unwrap_or(u32::MAX));
+        let mut node = QuotaNode {
+            parent,
+            root: parent.map_or(id, |parent| self.node(parent).root),
+            team,
+            ..QuotaNode::default()
+        };
         for (flavor, resources) in quota.into_iter().flatten() {
             for (resource, limit) in resources {
-                let of = FlavorResource {
+                let pair = self.pair(&FlavorResource {
                     flavor: flavor.clone(),
                     resource: resource.clone(),
-                };
-                let account = Account {
-                    limit: *limit,
-                    subtree: limit.nominal,
-                    usage: Amount::ZERO,
-                };
-                accounts.insert(of, account);
+                });
+                node.account_mut(pair).set_limit(limit);
             }
         }
-        self.nodes.push(QuotaNode {
-            parent,
-            root,
-            height: 0,
-            accounts,
-            overflowed: false,
-        });
-        index
+        if let Some(parent) = parent {
+            self.nodes[index(parent.0)].children.push(id);
+        }
+        self.nodes.push(node);
+        id
     }
 
     /// Adds what children lend to their parents. Children stand behind their parents.
     fn roll_up(&mut self) {
-        for index in (0..self.nodes.len()).rev() {
-            let Some(parent) = self.nodes[index].parent else {
+        for child in (0..self.nodes.len()).rev() {
+            let Some(parent) = self.nodes[child].parent else {
                 continue;
             };
-            let height = self.nodes[index].height + 1;
-            self.nodes[parent].height = self.nodes[parent].height.max(height);
-            let lent: Vec<(FlavorResource, Result<Amount, Overflow>)> = self.nodes[index]
+            let height = self.nodes[child].height + 1;
+            let lent: Vec<i128> = self.nodes[child]
                 .accounts
                 .iter()
-                .map(|(of, account)| {
-                    let lent = account
-                        .local_quota()
-                        .and_then(|local| account.subtree.subtract(local));
-                    (of.clone(), lent)
-                })
+                .map(Account::lent)
                 .collect();
-            for (of, lent) in lent {
-                let account = self.nodes[parent].accounts.entry(of).or_default();
-                match lent.and_then(|lent| account.subtree.add(lent)) {
-                    Ok(subtree) => account.subtree = subtree,
-                    Err(Overflow) => self.mark_overflowed(index),
-                }
+            let parent = &mut self.nodes[index(parent.0)];
+            parent.height = parent.height.max(height);
+            for (pair, lent) in (0..).map(PairId).zip(lent) {
+                parent.account_mut(pair).subtree += lent;
             }
         }
     }
 
-    fn mark_overflowed(&mut self, index: usize) {
-        let root = self.nodes[index].root;
-        self.nodes[root].overflowed = true;
+    fn node(&self, id: NodeId) -> &QuotaNode {
+        &self.nodes[index(id.0)]
     }
 
-    fn give_up(&mut self, team: &TeamName) {
-        if let Some(&index) = self.teams.get(team) {
-            self.mark_overflowed(index);
+    fn account(&self, node: NodeId, pair: PairId) -> Account {
+        let accounts = &self.node(node).accounts;
+        accounts.get(index(pair.0)).copied().unwrap_or_default()
+    }
+
+    /// A node and those above it, upwards.
+    fn path(&self, from: NodeId) -> impl Iterator<Item = NodeId> + '_ {
+        std::iter::successors(Some(from), |node| self.node(*node).parent)
+    }
+
+    /// The number of a Flavor and resource; a new one where nobody named it before.
+    pub(crate) fn pair(&mut self, of: &FlavorResource) -> PairId {
+        if let Some(known) = self.known_pair(of) {
+            return known;
         }
+        let id = PairId(u32::try_from(self.pairs.names.len()).unwrap_or(u32::MAX));
+        self.pairs.ids.insert(of.clone(), id);
+        self.pairs.names.push(of.clone());
+        id
     }
 
-    /// Whether some sum did not fit: then the tree has to be built anew when usage changes.
-    pub(crate) fn is_overflowed(&self) -> bool {
-        self.nodes.iter().any(|node| node.overflowed)
+    /// The number of a Flavor and resource that somebody named.
+    pub(crate) fn known_pair(&self, of: &FlavorResource) -> Option<PairId> {
+        self.pairs.ids.get(of).copied()
     }
 
-    fn account(&self, index: usize, of: &FlavorResource) -> Account {
-        self.nodes[index]
-            .accounts
-            .get(of)
-            .copied()
-            .unwrap_or_default()
+    /// The Flavor and resource of a number.
+    pub(crate) fn named(&self, pair: PairId) -> &FlavorResource {
+        &self.pairs.names[index(pair.0)]
     }
 
-    /// Where a Team stands in the tree.
-    fn place(&self, team: &TeamName) -> Result<usize, TreeFault> {
-        if let Some(cohort) = self.cut_off.get(team) {
-            return Err(TreeFault::Cycle(cohort.clone()));
-        }
-        let index = *self.teams.get(team).ok_or(TreeFault::UnknownTeam)?;
-        if self.nodes[self.nodes[index].root].overflowed {
-            return Err(Overflow.into());
-        }
-        Ok(index)
+    /// Where a Team stands; `None` if it is unknown or cut off by a cycle.
+    pub(crate) fn node_of(&self, team: &TeamName) -> Option<NodeId> {
+        self.teams.get(team).copied()
     }
 
     /// Whether a Team can be answered for.
@@ -214,112 +241,194 @@ impl QuotaTree {
         self.place(team).map(|_| ())
     }
 
-    /// Whether two Teams hang in the same tree.
-    pub fn share_a_tree(&self, one: &TeamName, other: &TeamName) -> bool {
-        one == other
-            || self
-                .root_of(one)
-                .is_some_and(|root| self.root_of(other) == Some(root))
+    fn place(&self, team: &TeamName) -> Result<NodeId, TreeFault> {
+        if let Some(cohort) = self.cut_off.get(team) {
+            return Err(TreeFault::Cycle(cohort.clone()));
+        }
+        self.node_of(team).ok_or(TreeFault::UnknownTeam)
     }
 
-    /// A number for the tree in which a Team hangs, until the next change of limits.
-    pub(crate) fn root_of(&self, team: &TeamName) -> Option<usize> {
-        self.teams.get(team).map(|index| self.nodes[*index].root)
+    /// The Teams at and below a node.
+    pub(crate) fn teams_below(&self, node: NodeId) -> Vec<&TeamName> {
+        let mut teams = Vec::new();
+        let mut rest = vec![node];
+        while let Some(at) = rest.pop() {
+            let node = self.node(at);
+            teams.extend(&node.team);
+            rest.extend(&node.children);
+        }
+        teams
     }
 
-    /// Charges a Team. A sum that does not fit disables its tree, see [`TreeFault::Overflow`]; a
-    /// Team that is unknown or cut off by a cycle is not charged.
+    /// The Teams of the tree in which a Team hangs, itself included.
+    pub(crate) fn teams_around(&self, team: &TeamName) -> Vec<&TeamName> {
+        self.node_of(team)
+            .map_or_else(Vec::new, |node| self.teams_below(self.node(node).root))
+    }
+
+    /// Changes what a Team is charged; `released` is told what became free where.
+    pub(crate) fn change(
+        &mut self,
+        team: NodeId,
+        pair: PairId,
+        amount: i128,
+        mut released: impl FnMut(NodeId, Released),
+    ) {
+        let mut at = Some(team);
+        let mut amount = amount;
+        while let Some(id) = at
+            && amount != 0
+        {
+            let node = &mut self.nodes[index(id.0)];
+            let (is_root, account) = (node.parent.is_none(), node.account_mut(pair));
+            let before = *account;
+            if amount > 0 {
+                amount = account.charge(amount);
+            } else {
+                amount = -account.discharge(-amount);
+                let bounded = account.ceiling(is_root).is_some();
+                released(
+                    id,
+                    Released {
+                        ceiling: bounded,
+                        local: account.local_available() > before.local_available(),
+                        headroom: before.headroom() <= 0 && account.headroom() > 0,
+                    },
+                );
+            }
+            at = node.parent;
+        }
+    }
+
+    /// How much a node lets pass; `None` if it sets no bound.
+    pub(crate) fn ceiling(&self, node: NodeId, pair: PairId) -> Option<i128> {
+        let is_root = self.node(node).parent.is_none();
+        self.account(node, pair).ceiling(is_root)
+    }
+
+    /// The first node on the way up that lets too little of an amount pass; `None` if the amount is available.
+    pub(crate) fn lack(&self, team: NodeId, pair: PairId, amount: Amount) -> Option<Lack> {
+        let mut need = i128::from(amount.0);
+        for node in self.path(team) {
+            let account = self.account(node, pair);
+            // What a node covers by itself is had whatever those above it let pass.
+            let rest = need - account.local_available();
+            if rest <= 0 {
+                return None;
+            }
+            let ceiling = self.ceiling(node, pair);
+            if ceiling.is_some_and(|ceiling| ceiling < need) {
+                return Some(Lack { node, need });
+            }
+            need = rest;
+        }
+        None
+    }
+
+    /// The nodes on the way from a Team up to a node that keep quota for themselves: if one of them gets more
+    /// free, less is asked of the nodes above it.
+    pub(crate) fn keeping(&self, team: NodeId, up_to: NodeId, pair: PairId) -> Vec<NodeId> {
+        self.path(team)
+            .take_while(|node| *node != up_to)
+            .filter(|node| self.account(*node, pair).local_quota() > 0)
+            .collect()
+    }
+
+    /// What the Team could get in addition now, borrowing included; never negative.
+    pub(crate) fn available_at(&self, team: NodeId, pair: PairId) -> Amount {
+        saturated(self.available_from(team, pair).max(0))
+    }
+
+    fn available_from(&self, node: NodeId, pair: PairId) -> i128 {
+        let account = self.account(node, pair);
+        let Some(parent) = self.node(node).parent else {
+            return account.headroom();
+        };
+        let from_parent = self.available_from(parent, pair).max(0);
+        let own = account.local_available();
+        match account.ceiling(false) {
+            Some(ceiling) => (own + from_parent).min(ceiling).max(own),
+            None => own + from_parent,
+        }
+    }
+
+    /// The most that the Team could ever have, whatever others use.
+    pub(crate) fn potential_at(&self, node: NodeId, pair: PairId) -> Amount {
+        saturated(self.potential_from(node, pair))
+    }
+
+    fn potential_from(&self, node: NodeId, pair: PairId) -> i128 {
+        let parent = self.node(node).parent;
+        let of_parent = parent.map(|parent| self.potential_from(parent, pair));
+        self.account(node, pair).potential(of_parent)
+    }
+
+    /// How far up the tree a Team has to reach for an amount: 0 if it stays within its own quota, else
+    /// the height of the lowest Cohort that holds it without borrowing itself, or of the root.
+    pub(crate) fn borrow_level_at(&self, team: NodeId, pair: PairId, amount: Amount) -> usize {
+        let mut rest = i128::from(amount.0);
+        let mut height = 0;
+        for node in self.path(team) {
+            let account = self.account(node, pair);
+            height = self.node(node).height;
+            if rest <= account.headroom() {
+                break;
+            }
+            rest = (rest - account.local_available()).max(0);
+        }
+        height
+    }
+
+    /// No amount of a resource is had from less far up than this.
+    pub(crate) fn least_borrow_level(&self, team: NodeId, pair: PairId) -> usize {
+        self.borrow_level_at(team, pair, Amount(1))
+    }
+
+    /// Charges a Team. One that is unknown or cut off by a cycle is not charged.
     pub fn charge(&mut self, team: &TeamName, of: &FlavorResource, amount: Amount) {
-        self.change(team, |tree, index| tree.add(index, of, amount));
+        self.change_named(team, of, i128::from(amount.0));
     }
 
     /// Takes a charge back.
     pub fn discharge(&mut self, team: &TeamName, of: &FlavorResource, amount: Amount) {
-        self.change(team, |tree, index| tree.remove(index, of, amount));
+        self.change_named(team, of, -i128::from(amount.0));
     }
 
-    fn change(
-        &mut self,
+    fn change_named(&mut self, team: &TeamName, of: &FlavorResource, amount: i128) {
+        if let Some(node) = self.node_of(team) {
+            let pair = self.pair(of);
+            self.change(node, pair, amount, |_, _| {});
+        }
+    }
+
+    fn answer<T: Default>(
+        &self,
         team: &TeamName,
-        change: impl FnOnce(&mut Self, usize) -> Result<(), Overflow>,
-    ) {
-        if let Ok(index) = self.place(team)
-            && change(self, index).is_err()
-        {
-            self.mark_overflowed(index);
-        }
-    }
-
-    fn add(&mut self, index: usize, of: &FlavorResource, amount: Amount) -> Result<(), Overflow> {
-        self.climb(index, of, amount, |account, amount| {
-            let covered = account.local_available()?;
-            account.usage = account.usage.add(amount)?;
-            amount.subtract(covered)
-        })
-    }
-
-    fn remove(
-        &mut self,
-        index: usize,
         of: &FlavorResource,
-        amount: Amount,
-    ) -> Result<(), Overflow> {
-        self.climb(index, of, amount, |account, amount| {
-            let above = account.usage.subtract(account.local_quota()?)?;
-            account.usage = account.usage.subtract(amount)?;
-            Ok(amount.min(above))
-        })
-    }
-
-    /// Changes the account of a node by an amount, then that of its parent by what `change` says is left for it, and so
-    /// on while anything is left.
-    fn climb(
-        &mut self,
-        index: usize,
-        of: &FlavorResource,
-        mut amount: Amount,
-        change: impl Fn(&mut Account, Amount) -> Result<Amount, Overflow>,
-    ) -> Result<(), Overflow> {
-        let mut at = Some(index);
-        while let Some(index) = at
-            && amount > Amount::ZERO
-        {
-            let node = &mut self.nodes[index];
-            amount = change(node.accounts.entry(of.clone()).or_default(), amount)?;
-            at = node.parent;
-        }
-        Ok(())
+        answer: impl FnOnce(NodeId, PairId) -> T,
+    ) -> Result<T, TreeFault> {
+        let node = self.place(team)?;
+        let pair = self.known_pair(of);
+        Ok(pair.map_or_else(T::default, |pair| answer(node, pair)))
     }
 
     /// What the Team was promised.
     pub fn nominal(&self, team: &TeamName, of: &FlavorResource) -> Result<Amount, TreeFault> {
-        Ok(self.account(self.place(team)?, of).limit.nominal)
+        self.answer(team, of, |node, pair| {
+            saturated(self.account(node, pair).nominal)
+        })
     }
 
     /// What is charged to the Team.
     pub fn used(&self, team: &TeamName, of: &FlavorResource) -> Result<Amount, TreeFault> {
-        Ok(self.account(self.place(team)?, of).usage)
+        self.answer(team, of, |node, pair| {
+            saturated(self.account(node, pair).usage)
+        })
     }
 
     /// What the Team could get in addition now, borrowing included; never negative.
     pub fn available(&self, team: &TeamName, of: &FlavorResource) -> Result<Amount, TreeFault> {
-        let index = self.place(team)?;
-        Ok(self.available_at(index, of)?.max(Amount::ZERO))
-    }
-
-    fn available_at(&self, index: usize, of: &FlavorResource) -> Result<Amount, Overflow> {
-        let account = self.account(index, of);
-        let Some(parent) = self.nodes[index].parent else {
-            return account.subtree.subtract(account.usage);
-        };
-        let mut from_parent = self.available_at(parent, of)?;
-        if let Some(limit) = account.limit.borrowing_limit {
-            from_parent = from_parent.min(account.borrow_term(limit)?);
-        }
-        if !OVERADMISSION_EATS_GUARANTEES {
-            from_parent = from_parent.max(Amount::ZERO);
-        }
-        account.local_available()?.add(from_parent)
+        self.answer(team, of, |node, pair| self.available_at(node, pair))
     }
 
     /// The most that the Team could ever have, whatever others use.
@@ -328,27 +437,15 @@ impl QuotaTree {
         team: &TeamName,
         of: &FlavorResource,
     ) -> Result<Amount, TreeFault> {
-        Ok(self.potential_at(self.place(team)?, of)?)
-    }
-
-    fn potential_at(&self, index: usize, of: &FlavorResource) -> Result<Amount, Overflow> {
-        let account = self.account(index, of);
-        let Some(parent) = self.nodes[index].parent else {
-            return Ok(account.subtree);
-        };
-        let most = account.local_quota()?.add(self.potential_at(parent, of)?)?;
-        match account.limit.borrowing_limit {
-            Some(limit) => Ok(most.min(account.subtree.add(limit)?)),
-            None => Ok(most),
-        }
+        self.answer(team, of, |node, pair| self.potential_at(node, pair))
     }
 
     /// Of what is available to the Team, what it would borrow.
     pub fn borrowable(&self, team: &TeamName, of: &FlavorResource) -> Result<Amount, TreeFault> {
-        let account = self.account(self.place(team)?, of);
-        let own = account.subtree.subtract(account.usage)?.max(Amount::ZERO);
-        let available = self.available(team, of)?;
-        Ok(available.subtract(own)?.max(Amount::ZERO))
+        self.answer(team, of, |node, pair| {
+            let own = self.account(node, pair).headroom().max(0);
+            saturated((i128::from(self.available_at(node, pair).0) - own).max(0))
+        })
     }
 
     /// How far up the tree a Team has to reach for an amount: 0 if it stays within its own quota, else
@@ -359,21 +456,18 @@ impl QuotaTree {
         of: &FlavorResource,
         amount: Amount,
     ) -> Result<usize, TreeFault> {
-        let mut index = self.place(team)?;
-        let mut remaining = amount;
-        loop {
-            let account = self.account(index, of);
-            let node = &self.nodes[index];
-            if account.usage.add(remaining)? <= account.subtree {
-                return Ok(node.height);
-            }
-            remaining = remaining
-                .subtract(account.local_available()?)?
-                .max(Amount::ZERO);
-            match node.parent {
-                Some(parent) => index = parent,
-                None => return Ok(node.height),
-            }
+        self.answer(team, of, |node, pair| {
+            self.borrow_level_at(node, pair, amount)
+        })
+    }
+}
+
+impl QuotaNode {
+    fn account_mut(&mut self, pair: PairId) -> &mut Account {
+        let at = index(pair.0);
+        if self.accounts.len() <= at {
+            self.accounts.resize(at + 1, Account::default());
         }
+        &mut self.accounts[at]
     }
 }

@@ -1,122 +1,92 @@
-//! Why each gang waits, with numbers and with who stands in the way.
+//! Why a gang waits, with numbers and with who stands in the way. Worked out when somebody asks.
 
-use std::{
-    cell::OnceCell,
-    collections::{BTreeMap, BTreeSet},
-    mem::discriminant,
-};
+use std::collections::BTreeSet;
 
 use super::{
-    State, WaitingGang, change_tree,
-    judge::{Refusal, World, request},
+    State,
+    judge::{Candidate, Fitting, request},
+    team::{Discipline, Refusing, TeamEntry},
+    waiting::WaitingGang,
+    waits::Wait,
 };
 use crate::{
     amount::{Amount, FlavorResource, Resource},
-    decision::{Blocker, Explanation, Why},
-    model::{Hold, Queueing, Stop, Team},
-    names::{FlavorName, PodUid, TeamName},
-    placement::{Effort, Signature, Unfit, Verdict, View, explain, plan},
-    quota::{QuotaTree, TreeFault, charges::largest},
+    decision::{Blocker, CommitRoom, Explanation, Visited, Why},
+    model::{Stop, Team},
+    names::{FlavorName, GangUid},
+    placement::{Effort, Unfit, Verdict, View, explain, may_fit_since, plan},
+    quota::{QuotaTree, TreeFault},
 };
 
-/// How many gangs of a Team are told every change of their numbers and places. Of those further back only
-/// a change of the reason is told: else each admission would rewrite the status of the whole queue.
-const CLOSELY_TOLD: usize = 100;
-
-/// The world in which everything that only waits for the proof of its release were gone; `None` if
-/// nothing does. Made when first asked for.
-#[derive(Default)]
-pub(super) struct Released(OnceCell<Option<(QuotaTree, View)>>);
-
 impl State {
-    /// What has to be told because it changed.
-    pub(super) fn explain_all(&mut self) -> Vec<Explanation> {
-        let released = Released::default();
-        let mut news = Vec::new();
-        for name in self.unsettled.among(self.waiting.teams(), &self.tree) {
-            let Some(team) = self.teams.get(&name) else {
-                continue;
-            };
-            let (of_team, by_nodes) = self.news_of(team, &released);
-            self.unsettled.waits_for_nodes(&name, by_nodes);
-            for explanation in &of_team {
-                self.told
-                    .insert(explanation.gang.clone(), explanation.clone());
-            }
-            news.extend(of_team);
+    /// Why a gang waits, as things are now: with its place in the queue and with numbers. `None` if it does not wait, or
+    /// its Team is not known.
+    ///
+    /// It counts the gangs before it in its Team's line and looks for a placement at most twice per Flavor; of a Team
+    /// with several Flavors the reason that is nearest to admission is told.
+    pub fn explain(&self, gang: &GangUid) -> Option<Explanation> {
+        let waiting = self.waiting.get(self.waiting.id(gang)?)?;
+        let entry = self.teams.get(waiting.team)?;
+        let team = self.limits.teams.get(&entry.name)?;
+        let before = entry.line.range(..&waiting.place).count();
+        if !entry.line.contains_key(&waiting.place) {
+            return None;
         }
-        news
+        let rebuilt = self.tree_is_stale.then(|| self.built_tree());
+        let tree = rebuilt.as_ref().unwrap_or(&self.tree);
+        Some(Explanation {
+            gang: gang.clone(),
+            position: before + 1,
+            why: self.why(team, entry, waiting, tree),
+        })
     }
 
-    /// What has to be told to the gangs of one Team, and whether some reason depends on nodes.
-    fn news_of(&self, team: &Team, released: &Released) -> (Vec<Explanation>, bool) {
-        let fault = self.fault_of(team);
-        let mut known: BTreeMap<&Signature, Why> = BTreeMap::new();
-        let mut behind: Option<Why> = None;
-        let mut news = Vec::new();
-        let mut by_nodes = false;
-        for (at, waiting) in self.waiting.queued(&team.name).enumerate() {
-            let obstacle;
-            let why = if let Some(why) = fault.as_ref().or(behind.as_ref()) {
-                why
-            } else if let Some(why) = {
-                obstacle = self.obstacle(waiting);
-                &obstacle
-            } {
-                why
-            } else {
-                known
-                    .entry(&waiting.signature)
-                    .or_insert_with(|| self.why(team, waiting, released))
-            };
-            by_nodes |= self.depends_on_nodes(why);
-            let gang = &waiting.gang.uid;
-            let position = at + 1;
-            if self
-                .told
-                .get(gang)
-                .is_none_or(|told| is_news(told, position, why))
-            {
-                news.push(Explanation {
-                    gang: gang.clone(),
-                    position,
-                    why: why.clone(),
-                });
-            }
-            if team.queueing == Queueing::StrictFifo && may_pass(why) {
-                let head = waiting.gang.name.clone();
-                behind = Some(Why::BehindHead { head });
-            }
-        }
-        (news, by_nodes)
-    }
-
-    /// Whether a reason may change by what is held or free on nodes, also outside the Team's tree. That quota
-    /// waits for a release is known only by trying where the gang would then be placed.
-    fn depends_on_nodes(&self, why: &Why) -> bool {
-        match why {
-            Why::Placement { .. } | Why::PlacementImpossible { .. } | Why::Release { .. } => true,
-            Why::Quota { .. } => !self.releasing.is_empty(),
-            _ => false,
-        }
-    }
-
-    /// Why nothing of a Team is admitted.
-    fn fault_of(&self, team: &Team) -> Option<Why> {
+    fn why(&self, team: &Team, entry: &TeamEntry, waiting: &WaitingGang, tree: &QuotaTree) -> Why {
         if team.stop == Stop::Hold {
-            return Some(Why::TeamStopped);
+            return Why::TeamStopped;
         }
-        match self.tree.check(&team.name) {
-            Ok(()) | Err(TreeFault::UnknownTeam) => None,
-            Err(TreeFault::Cycle(cohort)) => Some(Why::CohortCycle { cohort }),
-            Err(TreeFault::Overflow(_)) => Some(Why::Overflow),
+        if let Err(TreeFault::Cycle(cohort)) = tree.check(&team.name) {
+            return Why::CohortCycle { cohort };
         }
+        if let Some(why) = self.why_too_large(waiting) {
+            return why;
+        }
+        if let Some(head) = self.head_before(entry, waiting) {
+            return Why::BehindHead { head };
+        }
+        if let Some(why) = self.why_obstacle(waiting) {
+            return why;
+        }
+        if let Some(promise) = self.promise(&waiting.gang.uid) {
+            return promise;
+        }
+        let class = waiting.class.and_then(|class| self.classes.get(class));
+        if class.is_none_or(|class| class.waits.contains(&Wait::Ready)) {
+            return Why::NextCommit;
+        }
+        self.nearest_reason(team, entry, waiting, tree)
     }
 
-    /// A claim by name that stands in the way, whatever is free.
-    pub(super) fn obstacle(&self, waiting: &WaitingGang) -> Option<Why> {
+    fn why_too_large(&self, waiting: &WaitingGang) -> Option<Why> {
+        let id = self.waiting.id(&waiting.gang.uid)?;
+        let needs = *self.too_large.get(&id)?;
+        let most = self.empty_commit.unwrap_or(CommitRoom::UNLIMITED);
+        Some(Why::TooLarge { needs, most })
+    }
+
+    /// The gang that holds up those behind it, where the order is strict.
+    fn head_before(&self, entry: &TeamEntry, waiting: &WaitingGang) -> Option<String> {
+        let Discipline::StrictFifo(front) = &entry.discipline else {
+            return None;
+        };
+        let head = front.last.as_ref().filter(|last| **last < waiting.place)?;
+        let head = self.waiting.get(*entry.line.get(head)?)?;
+        Some(head.gang.name.clone())
+    }
+
+    /// The claim by name that stands in the way, whatever is free.
+    fn why_obstacle(&self, waiting: &WaitingGang) -> Option<Why> {
         let gang = &waiting.gang;
-        // An earlier attempt of the gang itself may still hold a claim.
         let mut own = 0;
         for claim in gang.pods.iter().flat_map(|pod| &pod.claims) {
             for (holder, name) in self.charges.holders(&claim.uid) {
@@ -135,147 +105,196 @@ impl State {
                 gangs: vec![gang.name.clone()],
                 more: 0,
             },
+            behind: None,
         })
     }
 
-    /// Whether a gang that does not fit holds up those behind it where the order is strict: not if
-    /// waiting does not help it.
-    pub(super) fn holds_up(&self, team: &Team, waiting: &WaitingGang) -> bool {
-        let obstacle = self.obstacle(waiting);
-        let why = obstacle.unwrap_or_else(|| self.why(team, waiting, &Released::default()));
-        may_pass(&why)
+    /// What the Flavor that comes closest lacks.
+    fn nearest_reason(
+        &self,
+        team: &Team,
+        entry: &TeamEntry,
+        waiting: &WaitingGang,
+        tree: &QuotaTree,
+    ) -> Why {
+        let Some(totals) = self.shapes.get(waiting.shape).map(|shape| &shape.totals) else {
+            return Why::NextCommit;
+        };
+        let candidate = |at| Candidate {
+            waiting,
+            totals,
+            node: entry.node,
+            assignments: &entry.assignments,
+            at,
+        };
+        if entry.assignments.is_empty() && totals.claims == 0 {
+            return match self.has_place(waiting, None) {
+                Ok(()) => Why::NextCommit,
+                Err(gave_up) => self.why_no_place(waiting, None, gave_up),
+            };
+        }
+        let reasons = (0..entry.assignments.len()).map(|at| {
+            let candidate = candidate(at);
+            match self.judge_again(&candidate, tree) {
+                Ok(_) => Why::NextCommit,
+                Err(refusing) => self.why_not(team, &candidate, refusing, tree),
+            }
+        });
+        reasons
+            .min_by_key(distance)
+            .unwrap_or_else(|| no_quota(team))
     }
 
-    /// What the Flavor that comes closest lacks.
-    fn why(&self, team: &Team, waiting: &WaitingGang, released: &Released) -> Why {
-        let world = World {
-            tree: &self.tree,
-            view: &View::Now,
+    /// What [`State::judge`] found, without remembering anything.
+    fn judge_again(&self, candidate: &Candidate<'_>, tree: &QuotaTree) -> Result<(), Refusing> {
+        self.may_be_charged(candidate, tree)?;
+        let refusal = crate::placement::Refusal {
+            as_of: self.cluster.version(),
         };
-        let refusals = match self.judge(team, waiting, &world) {
-            Err(refusals) => refusals,
-            // Refused while less was taken: only a search that ran out of effort does that.
-            Ok(fitting) => {
-                let flavor = fitting.flavor.unwrap_or_else(|| FlavorName::from(""));
-                let request = request(waiting, self.flavors.get(&flavor));
-                let unfit = explain(&self.cluster, &View::Now, &request);
-                vec![(flavor, Refusal::NoPlace(unfit))]
-            }
+        let name = candidate.assignments.get(candidate.at).map(|it| &it.flavor);
+        if name.is_some_and(|name| candidate.totals.exceeds_inventory(name, &self.cluster)) {
+            return Err(Refusing::TooFewDevices(refusal));
+        }
+        if let Err(gave_up) = self.has_place(candidate.waiting, name) {
+            return Err(Refusing::NoPlace { refusal, gave_up });
+        }
+        let flavor = name.and_then(|name| self.flavors.get(name));
+        let request = request(candidate.waiting, flavor);
+        let verdict = plan(&self.cluster, &View::Now, &request, &mut Effort::default());
+        let Verdict::Placed(plan) = verdict else {
+            return Err(Refusing::NoPlace {
+                refusal,
+                gave_up: true,
+            });
         };
-        let reasons = refusals
-            .into_iter()
-            .map(|(flavor, refusal)| self.why_not(team, waiting, &flavor, refusal, released));
-        let closest = reasons.min_by_key(distance);
-        closest.unwrap_or_else(|| no_quota(team))
+        let refusing = match self.cost(candidate, plan, tree) {
+            Ok(_) => return Ok(()),
+            Err(refusing) => refusing,
+        };
+        let (Refusing::Quota { pair, asked, .. } | Refusing::ExceedsMax { pair, asked, .. }) =
+            refusing
+        else {
+            return Err(refusing);
+        };
+        let lesser: Option<Fitting> =
+            self.place_lesser(candidate, pair, tree, &View::Now, &mut Visited::default());
+        match candidate.node.and_then(|node| tree.lack(node, pair, asked)) {
+            _ if lesser.is_some() => Ok(()),
+            Some(lack) => Err(Refusing::QuotaForDevices {
+                pair,
+                asked,
+                lack,
+                refusal,
+            }),
+            None => Err(Refusing::Overflow),
+        }
+    }
+
+    /// Whether there is a place now; `Err` with whether the search gave up.
+    fn has_place(&self, waiting: &WaitingGang, flavor: Option<&FlavorName>) -> Result<(), bool> {
+        let key = flavor.cloned();
+        let shape = self.shapes.get(waiting.shape);
+        let known = shape.and_then(|shape| shape.refused.get(&key));
+        let request = request(waiting, flavor.and_then(|name| self.flavors.get(name)));
+        if let Some(known) = known
+            && !may_fit_since(&self.cluster, &request, known.refusal)
+        {
+            return Err(known.gave_up);
+        }
+        match plan(&self.cluster, &View::Now, &request, &mut Effort::default()) {
+            Verdict::Placed(_) => Ok(()),
+            Verdict::NoPlace(_) => Err(false),
+            Verdict::GaveUp(_) => Err(true),
+        }
     }
 
     fn why_not(
         &self,
         team: &Team,
-        waiting: &WaitingGang,
-        flavor: &FlavorName,
-        refusal: Refusal,
-        released: &Released,
+        candidate: &Candidate<'_>,
+        refusing: Refusing,
+        tree: &QuotaTree,
     ) -> Why {
-        let wanted = request(waiting, self.flavors.get(flavor));
-        match refusal {
-            Refusal::Overflow => Why::Overflow,
-            Refusal::Unnamed => no_quota(team),
-            Refusal::Unknown => {
-                let mut unfit = explain(&self.cluster, &View::Empty, &wanted);
-                unfit.excluded = vec![(format!("there is no Flavor {flavor}"), unfit.nodes)];
+        let waiting = candidate.waiting;
+        let flavor = candidate.assignments.get(candidate.at).map(|it| &it.flavor);
+        match refusing {
+            Refusing::Overflow => Why::Overflow,
+            Refusing::Unnamed => no_quota(team),
+            Refusing::UnknownFlavor => {
+                let mut unfit = self.unfit(waiting, flavor, &View::Empty);
+                let name = flavor.map_or("", FlavorName::as_str);
+                unfit.excluded = vec![(format!("there is no Flavor {name}"), unfit.nodes)];
                 impossible(waiting, Unfit { fit: 0, ..unfit })
             }
-            Refusal::TooFewDevices => {
-                impossible(waiting, explain(&self.cluster, &View::Empty, &wanted))
+            Refusing::TooFewDevices(_) => {
+                impossible(waiting, self.unfit(waiting, flavor, &View::Empty))
             }
-            Refusal::ExceedsMax { of, asked, most } => Why::ExceedsMaxQuota { of, asked, most },
-            Refusal::Quota { of, asked } => self
-                .release(team, waiting, flavor, released)
-                .unwrap_or_else(|| self.quota(team, of, asked)),
-            Refusal::NoPlace(unfit) => {
-                if let Some(release) = self.release(team, waiting, flavor, released) {
-                    return release;
+            Refusing::ExceedsMax { pair, asked, most } => Why::ExceedsMaxQuota {
+                of: tree.named(pair).clone(),
+                asked,
+                most,
+            },
+            Refusing::QuotaForDevices { pair, asked, .. } => {
+                let most = candidate.node.map(|node| tree.potential_at(node, pair));
+                if most.is_some_and(|most| asked > most) {
+                    // Only a place with lesser devices can help.
+                    return self.why_no_place(waiting, flavor, true);
                 }
-                match plan(&self.cluster, &View::Empty, &wanted, &mut Effort::default()) {
-                    Verdict::NoPlace(_) => {
-                        impossible(waiting, explain(&self.cluster, &View::Empty, &wanted))
-                    }
-                    Verdict::Placed(_) | Verdict::GaveUp(_) => {
-                        self.placement(waiting, flavor, unfit)
-                    }
-                }
+                self.why_quota(team, tree.named(pair).clone(), asked, tree)
             }
+            Refusing::Quota { pair, asked, .. } => {
+                self.why_quota(team, tree.named(pair).clone(), asked, tree)
+            }
+            Refusing::NoPlace { gave_up, .. } => self.why_no_place(waiting, flavor, gave_up),
         }
     }
 
-    fn quota(&self, team: &Team, of: FlavorResource, asked: Amount) -> Why {
-        let in_tree = |other: &TeamName| self.tree.share_a_tree(&team.name, other);
+    fn unfit(&self, waiting: &WaitingGang, flavor: Option<&FlavorName>, view: &View) -> Unfit {
+        let wanted = request(waiting, flavor.and_then(|name| self.flavors.get(name)));
+        explain(&self.cluster, view, &wanted)
+    }
+
+    fn why_quota(&self, team: &Team, of: FlavorResource, asked: Amount, tree: &QuotaTree) -> Why {
+        let around = tree.teams_around(&team.name);
         Why::Quota {
             asked,
-            available: self.tree.available(&team.name, &of).unwrap_or_default(),
-            borrowable: self.tree.borrowable(&team.name, &of).unwrap_or_default(),
-            blocker: self.charges.blocker(&of, in_tree),
+            available: tree.available(&team.name, &of).unwrap_or_default(),
+            borrowable: tree.borrowable(&team.name, &of).unwrap_or_default(),
+            blocker: self.charges.blocker(&of, Some(&around)),
             of,
         }
     }
 
-    fn placement(&self, waiting: &WaitingGang, flavor: &FlavorName, unfit: Unfit) -> Why {
-        let gpus = FlavorResource {
+    /// That there is no place, and whether there is one on the empty cluster. A search that gave up never says that
+    /// there is none.
+    fn why_no_place(
+        &self,
+        waiting: &WaitingGang,
+        flavor: Option<&FlavorName>,
+        gave_up: bool,
+    ) -> Why {
+        let wanted = request(waiting, flavor.and_then(|name| self.flavors.get(name)));
+        let on_empty = || plan(&self.cluster, &View::Empty, &wanted, &mut Effort::default());
+        if !gave_up && matches!(on_empty(), Verdict::NoPlace(_)) {
+            return impossible(waiting, explain(&self.cluster, &View::Empty, &wanted));
+        }
+        let unfit = explain(&self.cluster, &View::Now, &wanted);
+        let draws = self
+            .shapes
+            .get(waiting.shape)
+            .is_some_and(|shape| shape.totals.draws_devices());
+        let gpus = flavor.filter(|_| draws).map(|flavor| FlavorResource {
             flavor: flavor.clone(),
             resource: Resource::Gpus,
-        };
+        });
         Why::Placement {
             pods: waiting.demand.pods,
             fit: unfit.fit,
             level: waiting.gang.topology.required.clone(),
             nodes: unfit.nodes,
             excluded: unfit.excluded,
-            blocker: self.charges.blocker(&gpus, |_| true),
+            blocker: gpus.map_or_else(Blocker::default, |of| self.charges.blocker(&of, None)),
         }
-    }
-
-    /// That the gang waits for a release, if it would fit once those on the way are proved.
-    fn release(
-        &self,
-        team: &Team,
-        waiting: &WaitingGang,
-        flavor: &FlavorName,
-        released: &Released,
-    ) -> Option<Why> {
-        let (tree, view) = released.0.get_or_init(|| self.released()).as_ref()?;
-        let world = World { tree, view };
-        let (_, named) = team.quota.iter().find(|(name, _)| name == flavor)?;
-        self.judge_flavor(team, waiting, flavor, named, &world)
-            .ok()?;
-        let uses = |hold: &&Hold| hold.claims.iter().any(|claim| claim.flavor == *flavor);
-        let mut pods = 0;
-        let mut gangs: BTreeMap<&str, i128> = BTreeMap::new();
-        for hold in self.releasing().into_values().filter(uses) {
-            pods += 1;
-            *gangs.entry(&hold.gang_name).or_default() += 1;
-        }
-        Some(Why::Release {
-            pods,
-            blocker: largest(gangs.into_iter().map(|(name, pods)| (pods, name))),
-        })
-    }
-
-    fn releasing(&self) -> BTreeMap<PodUid, &Hold> {
-        self.releasing
-            .iter()
-            .filter_map(|pod| Some((pod.clone(), &**self.holds.get(pod)?)))
-            .collect()
-    }
-
-    fn released(&self) -> Option<(QuotaTree, View)> {
-        let gone = self.releasing();
-        if gone.is_empty() {
-            return None;
-        }
-        let mut tree = self.tree.clone();
-        change_tree(&mut tree, &self.charges.without(&gone));
-        Some((tree, self.cluster.without(&gone)))
     }
 }
 
@@ -305,28 +324,12 @@ fn no_quota(team: &Team) -> Why {
 /// How far from admission a reason is: of several Flavors the one that comes closest is told.
 fn distance(why: &Why) -> u8 {
     match why {
-        Why::Release { .. } => 0,
+        Why::NextCommit => 0,
         Why::Placement { .. } => 1,
         Why::Quota { .. } => 2,
         Why::ExceedsMaxQuota { .. } => 3,
         Why::PlacementImpossible { .. } => 4,
         Why::NoQuotaForResource { .. } => 5,
         _ => 6,
-    }
-}
-
-/// Whether a reason can pass while the gang itself stays as it is and no limit or node changes.
-fn may_pass(why: &Why) -> bool {
-    matches!(
-        why,
-        Why::Release { .. } | Why::Placement { .. } | Why::Quota { .. }
-    )
-}
-
-fn is_news(told: &Explanation, position: usize, why: &Why) -> bool {
-    if told.position.min(position) <= CLOSELY_TOLD {
-        told.position != position || told.why != *why
-    } else {
-        discriminant(&told.why) != discriminant(why)
     }
 }

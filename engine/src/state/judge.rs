@@ -1,202 +1,399 @@
 //! Whether a gang may be admitted now: on which Flavor, where, and at what charge; and if not, what each
 //! Flavor lacks.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeSet, sync::Arc};
 
-use super::{State, WaitingGang};
+use super::{
+    State,
+    ids::{ClassId, GangId, ShapeId},
+    shapes::Refused,
+    team::Refusing,
+    waiting::WaitingGang,
+};
 use crate::{
-    amount::{Amount, FlavorResource, Overflow, Resource},
-    model::{Flavor, QuotaLimit, Team},
+    amount::{Amount, FlavorResource, Resource},
+    decision::Visited,
+    model::Flavor,
     names::FlavorName,
-    placement::{Effort, Plan, Request, Unfit, Verdict, View, explain, plan},
+    placement::{
+        DeviceCharge, Effort, Plan, Refusal, Request, Verdict, View, may_fit_since, plan,
+        plan_since,
+    },
     quota::{
-        QuotaTree, TreeFault,
-        ask::{Ask, at_least, exceeds_inventory},
+        NodeId, QuotaTree,
+        request::{Assignment, QuotaRequest, RequestFault, Totals, allocated_charge},
     },
 };
 
+/// Most kinds of devices with which a gang is tried again whose first plan exceeds its quota.
+const LESSER_KINDS: usize = 8;
+
 /// What a gang would get.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Fitting {
-    pub(super) flavor: Option<FlavorName>,
+    /// By its index among the Team's; `None` if nothing is charged.
+    pub(super) assignment: Option<usize>,
     pub(super) plan: Plan,
-    /// GPUs and bytes for each claim of each placed unit.
-    pub(super) claims: Vec<Vec<(Amount, Amount)>>,
+    /// For each claim of each placed unit.
+    pub(super) claims: Vec<Vec<ClaimCost>>,
+    /// How far up the quota tree it reaches.
+    pub(super) borrow_level: usize,
 }
 
-/// What a Flavor lacks for a gang.
-#[derive(Debug)]
-pub(super) enum Refusal {
-    /// The Team's quota for the Flavor does not name GPUs.
-    Unnamed,
-    /// There is no such Flavor.
-    Unknown,
-    /// All nodes together have too few such devices.
-    TooFewDevices,
-    /// More than the Team may ever have.
-    ExceedsMax {
-        of: FlavorResource,
-        asked: Amount,
-        most: Amount,
-    },
-    /// More than is available now.
-    Quota { of: FlavorResource, asked: Amount },
-    /// No nodes.
-    NoPlace(Unfit),
-    /// A sum did not fit.
-    Overflow,
+/// What a claim is charged.
+#[derive(Clone, Debug)]
+pub(super) struct ClaimCost {
+    pub(super) flavor: FlavorName,
+    pub(super) charge: DeviceCharge,
 }
 
-/// The Team's quota tree and the nodes, as they are or as they would be.
-pub(super) struct World<'a> {
-    pub(super) tree: &'a QuotaTree,
-    pub(super) view: &'a View,
+/// A gang on one Flavor.
+#[derive(Clone, Copy)]
+pub(super) struct Candidate<'a> {
+    pub(super) waiting: &'a WaitingGang,
+    pub(super) totals: &'a Totals,
+    pub(super) node: Option<NodeId>,
+    pub(super) assignments: &'a [Assignment],
+    /// Which of them is tried.
+    pub(super) at: usize,
 }
 
-/// Limits of a Flavor by resource.
-type Named = BTreeMap<Resource, QuotaLimit>;
+impl Candidate<'_> {
+    fn assignment(&self) -> Option<&Assignment> {
+        self.assignments.get(self.at)
+    }
+}
 
 impl State {
     /// Tries the Flavors in the Team's order; the first that fits is taken.
     pub(super) fn judge(
-        &self,
-        team: &Team,
-        waiting: &WaitingGang,
-        world: &World<'_>,
-    ) -> Result<Fitting, Vec<(FlavorName, Refusal)>> {
-        if team.quota.is_empty() && !draws(waiting) {
-            let fitting = self.place(waiting, None, world);
-            return fitting.map_err(|refusal| vec![(FlavorName::from(""), refusal)]);
+        &mut self,
+        class: ClassId,
+        gang: GangId,
+        visited: &mut Visited,
+    ) -> Result<Fitting, Vec<Refusing>> {
+        visited.classes += 1;
+        let Some(shape) = self.classes.get(class).map(|class| class.shape) else {
+            return Err(Vec::new());
+        };
+        let Some(waiting) = self.waiting.get(gang) else {
+            return Err(Vec::new());
+        };
+        let team = self.teams.get(waiting.team);
+        let (node, assignments) = team.map_or((None, Arc::from([])), |team| {
+            (team.node, Arc::clone(&team.assignments))
+        });
+        let claims = self
+            .shapes
+            .get(shape)
+            .map_or(0, |shape| shape.totals.claims);
+        if assignments.is_empty() && claims == 0 {
+            let placed = self.place_unless_refused(shape, gang, None, visited);
+            return placed
+                .map_err(|refusing| vec![refusing])
+                .map(|plan| Fitting {
+                    assignment: None,
+                    claims: plan.units.iter().map(|_| Vec::new()).collect(),
+                    plan,
+                    borrow_level: 0,
+                });
         }
         let mut refusals = Vec::new();
-        for (flavor, named) in &team.quota {
-            match self.judge_flavor(team, waiting, flavor, named, world) {
+        for at in 0..assignments.len() {
+            match self.judge_on(shape, gang, node, &assignments, at, visited) {
                 Ok(fitting) => return Ok(fitting),
-                Err(refusal) => refusals.push((flavor.clone(), refusal)),
+                Err(refusing) => refusals.push(refusing),
             }
         }
         Err(refusals)
     }
 
-    pub(super) fn judge_flavor(
-        &self,
-        team: &Team,
-        waiting: &WaitingGang,
-        flavor: &FlavorName,
-        named: &Named,
-        world: &World<'_>,
-    ) -> Result<Fitting, Refusal> {
-        let ask = self.ask(waiting, flavor, named)?;
-        judge_quota(team, flavor, &ask, world.tree)?;
-        let known = self.flavors.get(flavor).ok_or(Refusal::Unknown)?;
-        let fitting = self.place(waiting, Some(known), world)?;
-        let exact = exact_ask(&ask, &fitting, named)?;
-        judge_quota(team, flavor, &exact, world.tree)?;
-        Ok(fitting)
+    fn judge_on(
+        &mut self,
+        shape: ShapeId,
+        gang: GangId,
+        node: Option<NodeId>,
+        assignments: &[Assignment],
+        at: usize,
+        visited: &mut Visited,
+    ) -> Result<Fitting, Refusing> {
+        let flavor = assignments
+            .get(at)
+            .map(|assignment| assignment.flavor.clone());
+        {
+            let candidate = self.candidate(shape, gang, node, assignments, at);
+            let candidate = candidate.ok_or(Refusing::Overflow)?;
+            self.may_be_charged(&candidate, &self.tree)?;
+            let exceeds = flavor
+                .as_ref()
+                .is_some_and(|flavor| candidate.totals.exceeds_inventory(flavor, &self.cluster));
+            if exceeds {
+                return Err(Refusing::TooFewDevices(self.refusal()));
+            }
+        }
+        let plan = self.place_unless_refused(shape, gang, flavor.as_ref(), visited)?;
+        let candidate = self.candidate(shape, gang, node, assignments, at);
+        let candidate = candidate.ok_or(Refusing::Overflow)?;
+        let refusing = match self.cost(&candidate, plan, &self.tree) {
+            Ok(fitting) => return Ok(fitting),
+            Err(refusing) => refusing,
+        };
+        let (Refusing::Quota { pair, asked, .. } | Refusing::ExceedsMax { pair, asked, .. }) =
+            refusing
+        else {
+            return Err(refusing);
+        };
+        // The best place has devices that the quota does not admit.
+        let lesser = self.place_lesser(&candidate, pair, &self.tree, &View::Now, visited);
+        let lack = node.and_then(|node| self.tree.lack(node, pair, asked));
+        lesser.ok_or(Refusing::QuotaForDevices {
+            pair,
+            asked,
+            lack: lack.ok_or(Refusing::Overflow)?,
+            refusal: self.refusal(),
+        })
     }
 
-    /// The least that the gang would be charged on a Flavor.
-    fn ask(
-        &self,
-        waiting: &WaitingGang,
-        flavor: &FlavorName,
-        named: &Named,
-    ) -> Result<Ask, Refusal> {
-        if !self.flavors.contains_key(flavor) {
-            return Err(Refusal::Unknown);
-        }
-        let ask = at_least(&waiting.demand, flavor, named, &self.cluster)?;
-        if ask.contains_key(&Resource::Gpus) && !named.contains_key(&Resource::Gpus) {
-            return Err(Refusal::Unnamed);
-        }
-        Ok(ask)
+    pub(super) fn candidate<'a>(
+        &'a self,
+        shape: ShapeId,
+        gang: GangId,
+        node: Option<NodeId>,
+        assignments: &'a [Assignment],
+        at: usize,
+    ) -> Option<Candidate<'a>> {
+        Some(Candidate {
+            waiting: self.waiting.get(gang)?,
+            totals: &self.shapes.get(shape)?.totals,
+            node,
+            assignments,
+            at,
+        })
     }
 
-    fn place(
-        &self,
-        waiting: &WaitingGang,
-        flavor: Option<&Flavor>,
-        world: &World<'_>,
-    ) -> Result<Fitting, Refusal> {
-        let name = flavor.map(|flavor| &flavor.name);
-        if name.is_some_and(|name| exceeds_inventory(&waiting.demand, name, &self.cluster)) {
-            return Err(Refusal::TooFewDevices);
+    fn refusal(&self) -> Refusal {
+        Refusal {
+            as_of: self.cluster.version(),
         }
-        let request = request(waiting, flavor);
-        let plan = match plan(&self.cluster, world.view, &request, &mut Effort::default()) {
-            Verdict::Placed(plan) => plan,
-            Verdict::NoPlace(_) | Verdict::GaveUp(_) => {
-                let unfit = explain(&self.cluster, world.view, &request);
-                return Err(Refusal::NoPlace(unfit));
+    }
+
+    /// Whether the least that a candidate may be charged is within the quota.
+    pub(super) fn may_be_charged(
+        &self,
+        candidate: &Candidate<'_>,
+        tree: &QuotaTree,
+    ) -> Result<(), Refusing> {
+        let assignment = candidate.assignment().ok_or(Refusing::Unnamed)?;
+        if !self.flavors.contains_key(&assignment.flavor) {
+            return Err(Refusing::UnknownFlavor);
+        }
+        let all = candidate.assignments;
+        let least = candidate.totals.least(assignment, all, &self.cluster)?;
+        judge_quota(candidate.node, &least, tree)
+    }
+
+    /// Places a gang of a shape, unless it is known that there is no place.
+    fn place_unless_refused(
+        &mut self,
+        shape: ShapeId,
+        gang: GangId,
+        flavor: Option<&FlavorName>,
+        visited: &mut Visited,
+    ) -> Result<Plan, Refusing> {
+        let key = flavor.cloned();
+        let known = self
+            .shapes
+            .get(shape)
+            .and_then(|shape| shape.refused.get(&key))
+            .copied();
+        let waiting = self.waiting.get(gang).ok_or(Refusing::Overflow)?;
+        let request = request(waiting, flavor.and_then(|name| self.flavors.get(name)));
+        let verdict = match known {
+            Some(known) if !may_fit_since(&self.cluster, &request, known.refusal) => {
+                if known.gave_up {
+                    Verdict::GaveUp(self.refusal())
+                } else {
+                    Verdict::NoPlace(self.refusal())
+                }
+            }
+            Some(known) if !known.gave_up => {
+                visited.plans += 1;
+                plan_since(
+                    &self.cluster,
+                    &request,
+                    known.refusal,
+                    &mut Effort::default(),
+                )
+            }
+            _ => {
+                visited.plans += 1;
+                plan(&self.cluster, &View::Now, &request, &mut Effort::default())
             }
         };
-        let claims = plan
-            .units
-            .iter()
-            .map(|unit| {
-                let record = self.cluster.record(unit.slot).ok_or(Overflow)?;
-                unit.grants
-                    .iter()
-                    .map(|devices| record.charged_as(devices))
-                    .collect::<Result<Vec<_>, _>>()
-            })
-            .collect::<Result<Vec<_>, Overflow>>()?;
+        let (refusal, gave_up) = match verdict {
+            Verdict::Placed(plan) => return Ok(plan),
+            Verdict::NoPlace(refusal) => (refusal, false),
+            Verdict::GaveUp(refusal) => (refusal, true),
+        };
+        if let Some(shape) = self.shapes.get_mut(shape) {
+            shape.refused.insert(key, Refused { refusal, gave_up });
+        }
+        Err(Refusing::NoPlace { refusal, gave_up })
+    }
+
+    /// Whether what came free since the shape was refused may help it.
+    pub(super) fn may_have_a_place(
+        &self,
+        shape: ShapeId,
+        gang: GangId,
+        flavor: Option<&FlavorName>,
+    ) -> bool {
+        let key = flavor.cloned();
+        let known = self
+            .shapes
+            .get(shape)
+            .and_then(|shape| shape.refused.get(&key));
+        let Some((known, waiting)) = known.zip(self.waiting.get(gang)) else {
+            return true;
+        };
+        let request = request(waiting, flavor.and_then(|name| self.flavors.get(name)));
+        may_fit_since(&self.cluster, &request, known.refusal)
+    }
+
+    /// What a plan costs, if the quota suffices for it.
+    pub(super) fn cost(
+        &self,
+        candidate: &Candidate<'_>,
+        plan: Plan,
+        tree: &QuotaTree,
+    ) -> Result<Fitting, Refusing> {
+        let assignment = candidate.assignment().ok_or(Refusing::Unnamed)?;
+        let mut granted = DeviceCharge::default();
+        let mut claims = Vec::with_capacity(plan.units.len());
+        for unit in &plan.units {
+            let record = self.cluster.record(unit.slot).ok_or(Refusing::Overflow)?;
+            let class = candidate.waiting.demand.classes.get(unit.class);
+            let shapes = class.map_or(&[][..], |class| &class.shape.claims);
+            let mut of_unit = Vec::with_capacity(shapes.len());
+            for (claim, devices) in shapes.iter().zip(&unit.grants) {
+                let cost = if let Some((node, devices)) = &claim.allocated {
+                    let all = candidate.assignments;
+                    let (to, charge) =
+                        allocated_charge(node, devices, assignment, all, &self.cluster)?;
+                    ClaimCost {
+                        flavor: to.flavor.clone(),
+                        charge,
+                    }
+                } else {
+                    let charge = record.kind.charged_as(devices).map_err(RequestFault::from)?;
+                    granted.gpus = granted.gpus.add(charge.gpus).map_err(RequestFault::from)?;
+                    granted.vram = granted.vram.add(charge.vram).map_err(RequestFault::from)?;
+                    ClaimCost {
+                        flavor: assignment.flavor.clone(),
+                        charge,
+                    }
+                };
+                of_unit.push(cost);
+            }
+            claims.push(of_unit);
+        }
+        let all = candidate.assignments;
+        let exact = candidate
+            .totals
+            .exact(assignment, all, &self.cluster, granted)?;
+        judge_quota(candidate.node, &exact, tree)?;
+        let levels = candidate.node.into_iter().flat_map(|node| {
+            exact
+                .iter()
+                .map(move |(pair, amount)| tree.borrow_level_at(node, *pair, *amount))
+        });
         Ok(Fitting {
-            flavor: name.cloned(),
+            assignment: Some(candidate.at),
+            borrow_level: levels.max().unwrap_or(0),
             plan,
             claims,
         })
     }
 
-    /// How far the gang's Team would have to reach up the tree for the first Flavor whose quota suffices now;
-    /// `usize::MAX` if none does.
-    pub(super) fn borrow_level(&self, team: &Team, waiting: &WaitingGang) -> usize {
-        let level_on = |(flavor, named): &(FlavorName, Named)| {
-            let ask = self.ask(waiting, flavor, named).ok()?;
-            judge_quota(team, flavor, &ask, &self.tree).ok()?;
-            ask.into_iter()
-                .map(|(resource, asked)| {
-                    let of = FlavorResource {
-                        flavor: flavor.clone(),
-                        resource,
-                    };
-                    self.tree.borrow_level(&team.name, &of, asked).ok()
-                })
-                .try_fold(0, |highest, level| Some(level?.max(highest)))
+    /// A placement with devices that the quota admits, where the best one has devices that it does not: of the kinds that match,
+    /// larger ones are left out until the rest fits.
+    pub(super) fn place_lesser(
+        &self,
+        candidate: &Candidate<'_>,
+        lacking: crate::quota::PairId,
+        tree: &QuotaTree,
+        view: &View,
+        visited: &mut Visited,
+    ) -> Option<Fitting> {
+        let assignment = candidate.assignment()?;
+        let FlavorResource { resource, .. } = tree.named(lacking);
+        let charge_of = |kind: DeviceCharge| match resource {
+            Resource::Gpus => Some(kind.gpus),
+            Resource::Vram => Some(kind.vram),
+            _ => None,
         };
-        if team.quota.is_empty() {
-            return 0;
+        let kinds: BTreeSet<Amount> = candidate
+            .totals
+            .selectors()
+            .flat_map(|selector| self.cluster.kinds(&assignment.flavor, selector))
+            .filter_map(charge_of)
+            .collect();
+        let flavor = self.flavors.get(&assignment.flavor);
+        for most in kinds.into_iter().rev().skip(1).take(LESSER_KINDS) {
+            let unbounded = Amount(i64::MAX);
+            let most_per_device = match resource {
+                Resource::Gpus => DeviceCharge {
+                    gpus: most,
+                    vram: unbounded,
+                },
+                _ => DeviceCharge {
+                    gpus: unbounded,
+                    vram: most,
+                },
+            };
+            let request = Request {
+                most_per_device: Some(most_per_device),
+                ..request(candidate.waiting, flavor)
+            };
+            visited.plans += 1;
+            let verdict = plan(&self.cluster, view, &request, &mut Effort::default());
+            if let Verdict::Placed(plan) = verdict
+                && let Ok(fitting) = self.cost(candidate, plan, tree)
+            {
+                return Some(fitting);
+            }
         }
-        team.quota.iter().find_map(level_on).unwrap_or(usize::MAX)
+        None
     }
 }
 
 /// Whether the quota suffices; of several resources that lack, the first is told.
 fn judge_quota(
-    team: &Team,
-    flavor: &FlavorName,
-    ask: &Ask,
+    node: Option<NodeId>,
+    request: &QuotaRequest,
     tree: &QuotaTree,
-) -> Result<(), Refusal> {
-    let mut lacking = None;
-    for (resource, asked) in ask {
-        let of = FlavorResource {
-            flavor: flavor.clone(),
-            resource: resource.clone(),
-        };
-        let most = tree.potentially_available(&team.name, &of)?;
-        if *asked > most {
-            return Err(Refusal::ExceedsMax {
-                of,
+) -> Result<(), Refusing> {
+    let node = node.ok_or(Refusing::Unnamed)?;
+    for (pair, asked) in request {
+        let most = tree.potential_at(node, *pair);
+        if *asked > most && tree.lack(node, *pair, *asked).is_some() {
+            return Err(Refusing::ExceedsMax {
+                pair: *pair,
                 asked: *asked,
                 most,
             });
         }
-        if *asked > tree.available(&team.name, &of)? && lacking.is_none() {
-            lacking = Some(Refusal::Quota { of, asked: *asked });
+    }
+    for (pair, asked) in request {
+        if let Some(lack) = tree.lack(node, *pair, *asked) {
+            return Err(Refusing::Quota {
+                pair: *pair,
+                asked: *asked,
+                lack,
+            });
         }
     }
-    lacking.map_or(Ok(()), Err)
+    Ok(())
 }
 
 /// The request to place a gang on a Flavor.
@@ -206,39 +403,15 @@ pub(super) fn request<'a>(waiting: &'a WaitingGang, flavor: Option<&'a Flavor>) 
         flavor: flavor.map(|flavor| &flavor.name),
         topology: flavor.and_then(|flavor| flavor.topology.as_ref()),
         wish: &waiting.gang.topology,
+        most_per_device: None,
     }
 }
 
-fn draws(waiting: &WaitingGang) -> bool {
-    let mut classes = waiting.demand.classes.iter();
-    classes.any(|class| !class.shape.claims.is_empty())
-}
-
-/// What the gang is charged with the devices that it would get.
-fn exact_ask(ask: &Ask, fitting: &Fitting, named: &Named) -> Result<Ask, Overflow> {
-    let (mut gpus, mut vram) = (Amount::ZERO, Amount::ZERO);
-    for charge in fitting.claims.iter().flatten() {
-        gpus = gpus.add(charge.0)?;
-        vram = vram.add(charge.1)?;
-    }
-    let mut exact = ask.clone();
-    exact.insert(Resource::Gpus, gpus);
-    if named.contains_key(&Resource::Vram) {
-        exact.insert(Resource::Vram, vram);
-    }
-    exact.retain(|_, amount| *amount > Amount::ZERO);
-    Ok(exact)
-}
-
-impl From<Overflow> for Refusal {
-    fn from(_: Overflow) -> Self {
-        Self::Overflow
-    }
-}
-
-/// A Team whose tree has a fault is not judged; only a sum can still fail.
-impl From<TreeFault> for Refusal {
-    fn from(_: TreeFault) -> Self {
-        Self::Overflow
+impl From<RequestFault> for Refusing {
+    fn from(fault: RequestFault) -> Self {
+        match fault {
+            RequestFault::Unnamed => Self::Unnamed,
+            RequestFault::Overflow => Self::Overflow,
+        }
     }
 }

@@ -1,12 +1,13 @@
-//! The gangs that wait, their order, and who of them names which pod and claim.
+//! The gangs that wait, and who of them names which pod and claim.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::ids::{ClassId, GangId, ShapeId, Slab, TeamId};
 use crate::{
     model::Gang,
-    names::{ClaimUid, GangUid, PodUid, TeamName},
-    placement::{Demand, Signature},
-    queue::Queues,
+    names::{ClaimUid, GangUid, PodUid},
+    placement::Demand,
+    queue::Place,
 };
 
 /// A gang that was told as waiting.
@@ -14,93 +15,101 @@ use crate::{
 pub(super) struct WaitingGang {
     pub(super) gang: Gang,
     pub(super) demand: Demand,
-    pub(super) signature: Signature,
+    pub(super) shape: ShapeId,
+    pub(super) team: TeamId,
+    pub(super) place: Place,
+    /// Where it is judged with others; `None` while it is not judged.
+    pub(super) class: Option<ClassId>,
     /// How many of its pods hold something: with any, it is admitted, whoever says that it waits.
-    pods_that_hold: usize,
+    pub(super) pods_that_hold: usize,
+    /// A claim by name stands in its way, whatever is free.
+    pub(super) obstacle: Option<Obstacle>,
+    /// No commit can carry it.
+    pub(super) too_large: bool,
+}
+
+/// A claim that is held and keeps a gang that names it from being judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Obstacle {
+    /// Another gang holds it.
+    Shared,
+    /// An earlier attempt of the gang itself holds it.
+    OwnRelease,
+}
+
+impl Obstacle {
+    /// Whether those behind it wait for it where the order is strict.
+    pub(super) fn holds_up(self) -> bool {
+        self == Self::OwnRelease
+    }
 }
 
 /// All gangs that were told as waiting.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WaitingRoom {
-    gangs: BTreeMap<GangUid, WaitingGang>,
-    queues: Queues,
-    by_pod: BTreeMap<PodUid, GangUid>,
-    by_claim: BTreeMap<ClaimUid, BTreeSet<GangUid>>,
+    gangs: Slab<GangId, WaitingGang>,
+    by_uid: BTreeMap<GangUid, GangId>,
+    by_pod: BTreeMap<PodUid, GangId>,
+    by_claim: BTreeMap<ClaimUid, BTreeSet<GangId>>,
 }
 
 impl WaitingRoom {
-    pub(super) fn get(&self, uid: &GangUid) -> Option<&WaitingGang> {
-        self.gangs.get(uid)
+    pub(super) fn id(&self, uid: &GangUid) -> Option<GangId> {
+        self.by_uid.get(uid).copied()
     }
 
-    /// The Teams with gangs that wait.
-    pub(super) fn teams(&self) -> impl Iterator<Item = &TeamName> {
-        self.queues.teams()
+    pub(super) fn get(&self, id: GangId) -> Option<&WaitingGang> {
+        self.gangs.get(id)
     }
 
-    /// The gangs of a Team that wait for admission, first to be served first.
-    pub(super) fn queued<'a>(&'a self, team: &TeamName) -> impl Iterator<Item = &'a WaitingGang> {
-        self.queues
-            .of(team)
-            .filter_map(|place| self.gangs.get(&place.gang))
-            .filter(|waiting| waiting.pods_that_hold == 0)
+    pub(super) fn get_mut(&mut self, id: GangId) -> Option<&mut WaitingGang> {
+        self.gangs.get_mut(id)
     }
 
-    /// Takes a gang in, in the place of what was known of it.
-    pub(super) fn enter(&mut self, gang: Gang, holds: impl Fn(&PodUid) -> bool) {
-        self.leave(&gang.uid);
-        self.queues.enter(&gang);
-        for pod in &gang.pods {
-            self.by_pod.insert(pod.uid.clone(), gang.uid.clone());
-            for claim in &pod.claims {
-                let gangs = self.by_claim.entry(claim.uid.clone()).or_default();
-                gangs.insert(gang.uid.clone());
+    /// Takes in a gang that is not known.
+    pub(super) fn enter(&mut self, waiting: WaitingGang) -> GangId {
+        let uid = waiting.gang.uid.clone();
+        let id = self.gangs.insert(waiting);
+        if let Some(waiting) = self.gangs.get(id) {
+            for pod in &waiting.gang.pods {
+                self.by_pod.insert(pod.uid.clone(), id);
+                for claim in &pod.claims {
+                    let gangs = self.by_claim.entry(claim.uid.clone()).or_default();
+                    gangs.insert(id);
+                }
             }
         }
-        let demand = Demand::new(&gang);
-        let waiting = WaitingGang {
-            signature: demand.signature(&gang.topology),
-            demand,
-            pods_that_hold: gang.pods.iter().filter(|pod| holds(&pod.uid)).count(),
-            gang,
-        };
-        self.gangs.insert(waiting.gang.uid.clone(), waiting);
+        self.by_uid.insert(uid, id);
+        id
     }
 
-    /// Lets a gang go; its Team, if it was there.
-    pub(super) fn leave(&mut self, uid: &GangUid) -> Option<TeamName> {
-        let WaitingGang { gang, .. } = self.gangs.remove(uid)?;
-        self.queues.leave(&gang);
-        for pod in &gang.pods {
-            if self.by_pod.get(&pod.uid) == Some(uid) {
+    /// Lets a gang go.
+    pub(super) fn leave(&mut self, id: GangId) -> Option<WaitingGang> {
+        let waiting = self.gangs.remove(id)?;
+        self.by_uid.remove(&waiting.gang.uid);
+        for pod in &waiting.gang.pods {
+            if self.by_pod.get(&pod.uid) == Some(&id) {
                 self.by_pod.remove(&pod.uid);
             }
             for claim in &pod.claims {
                 if let Some(gangs) = self.by_claim.get_mut(&claim.uid) {
-                    gangs.remove(uid);
+                    gangs.remove(&id);
                     if gangs.is_empty() {
                         self.by_claim.remove(&claim.uid);
                     }
                 }
             }
         }
-        Some(gang.team)
+        Some(waiting)
     }
 
-    /// A pod holds something from now on, or nothing any more; the gang whose pod it is.
-    pub(super) fn pod_holds(&mut self, pod: &PodUid, holds: bool) -> Option<&Gang> {
-        let waiting = self.gangs.get_mut(self.by_pod.get(pod)?)?;
-        waiting.pods_that_hold = if holds {
-            waiting.pods_that_hold + 1
-        } else {
-            waiting.pods_that_hold.saturating_sub(1)
-        };
-        Some(&waiting.gang)
+    /// The gang that a pod belongs to.
+    pub(super) fn of_pod(&self, pod: &PodUid) -> Option<GangId> {
+        self.by_pod.get(pod).copied()
     }
 
-    /// The Teams of the gangs that name a claim.
-    pub(super) fn naming(&self, claim: &ClaimUid) -> impl Iterator<Item = &TeamName> {
-        let gangs = self.by_claim.get(claim).into_iter().flatten();
-        gangs.filter_map(|uid| Some(&self.gangs.get(uid)?.gang.team))
+    /// The gangs that name a claim.
+    pub(super) fn naming(&self, claim: &ClaimUid) -> impl Iterator<Item = GangId> + '_ {
+        self.by_claim.get(claim).into_iter().flatten().copied()
     }
 }

@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_engine::{
-    Admission, Amount, Claim, ClaimUid, Cohort, CohortName, Constraint, Decision, Device,
-    DeviceName, DeviceRequest, Explanation, Flavor, FlavorName, Gang, GangUid, HeldClaim, Hold,
-    LevelName, Node, NodeFilterId, NodeName, Pod, PodResources, PodUid, Queueing, QuotaLimit,
-    Resource, SelectorId, State, Stop, Team, TeamName, Timestamp, Topology, TopologyName,
-    TopologyRequest, Update, Why, model::Quota,
+    Admission, Amount, Budget, Claim, ClaimUid, Cohort, CohortName, Constraint, Decisions, Device,
+    DeviceName, DeviceRequest, Flavor, FlavorName, Gang, GangUid, HeldClaim, Hold, LevelName, Node,
+    NodeFilterId, NodeName, Pod, PodResources, PodUid, Queueing, QuotaLimit, Resource, SelectorId,
+    State, Stop, Team, TeamName, Timestamp, Topology, TopologyName, TopologyRequest, Update, Why,
+    model::Quota,
 };
 
 /// The Flavor of all devices here, unless said.
@@ -221,51 +221,32 @@ pub(crate) fn submit(state: &mut State, gangs: impl IntoIterator<Item = Gang>) {
     }
 }
 
-pub(crate) fn admissions(decisions: &[Decision]) -> Vec<&Admission> {
-    decisions
-        .iter()
-        .filter_map(|decision| match decision {
-            Decision::Admit(admission) => Some(admission),
-            Decision::Explain(_) => None,
-        })
-        .collect()
+/// Everything that can be decided.
+pub(crate) fn decide(state: &mut State) -> Decisions {
+    state.decide(NOW, &Budget::UNLIMITED)
 }
 
 /// UIDs of admitted gangs, in order.
-pub(crate) fn admitted(decisions: &[Decision]) -> Vec<String> {
-    let admissions = admissions(decisions).into_iter();
+pub(crate) fn admitted(decisions: &Decisions) -> Vec<String> {
+    let admissions = decisions.admissions.iter();
     admissions
         .map(|admission| admission.gang.to_string())
         .collect()
 }
 
-pub(crate) fn explanations(decisions: &[Decision]) -> Vec<&Explanation> {
-    decisions
-        .iter()
-        .filter_map(|decision| match decision {
-            Decision::Explain(explanation) => Some(explanation),
-            Decision::Admit(_) => None,
-        })
-        .collect()
-}
-
-/// Why a gang waits, as last told.
+/// Why a gang waits.
 pub(crate) fn why(state: &State, gang: &str) -> Why {
-    let explanation = state.explanation(&GangUid::from(gang));
-    explanation
-        .expect("the gang waits and was told why")
-        .why
-        .clone()
+    let explanation = state.explain(&GangUid::from(gang));
+    explanation.expect("the gang waits").why
 }
 
 /// Submits one gang, decides, and says where its pods go, rank by rank.
 pub(crate) fn nodes_of(state: &mut State, gang: Gang) -> Option<Vec<String>> {
     let uid = gang.uid.clone();
     state.apply(Update::Waiting(gang));
-    let decisions = state.decide(NOW);
-    let admission = admissions(&decisions)
-        .into_iter()
-        .find(|admission| admission.gang == uid)?;
+    let decisions = decide(state);
+    let mut admissions = decisions.admissions.iter();
+    let admission = admissions.find(|admission| admission.gang == uid)?;
     Some(
         admission
             .pods

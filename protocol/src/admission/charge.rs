@@ -68,15 +68,17 @@ pub(crate) fn of_rank(whole: &Charge, claims: &[String], rank: usize, ranks: usi
                 })
             })
             .collect(),
-        resources: whole
-            .resources
-            .iter()
-            .map(|part| ResourceCharge {
-                amount: share(part.amount, rank, ranks),
-                ..part.clone()
-            })
-            .collect(),
+        resources: resources_of_rank(whole, rank, ranks),
     }
+}
+
+/// The even share of one rank in what is charged besides claims.
+pub(crate) fn resources_of_rank(whole: &Charge, rank: usize, ranks: usize) -> Vec<ResourceCharge> {
+    let parts = whole.resources.iter().map(|part| ResourceCharge {
+        amount: share(part.amount, rank, ranks),
+        ..part.clone()
+    });
+    parts.collect()
 }
 
 fn share(amount: i64, rank: usize, ranks: usize) -> i64 {
@@ -106,17 +108,22 @@ pub(crate) fn read(charge: &Charge) -> Charged {
             devices: None,
         })
     });
-    let resources = charge.resources.iter().map(|part| {
-        (
-            part.flavor.as_str().into(),
-            resource(&part.resource),
-            engine::Amount(part.amount),
-        )
-    });
     Charged {
         claims: claims.collect(),
-        resources: resources.collect(),
+        resources: read_resources(&charge.resources),
     }
+}
+
+/// Reads what is charged besides claims.
+pub(crate) fn read_resources(
+    parts: &[ResourceCharge],
+) -> Vec<(engine::FlavorName, engine::Resource, engine::Amount)> {
+    let parts = parts.iter().map(|part| {
+        let flavor = part.flavor.as_str().into();
+        let amount = engine::Amount(part.amount);
+        (flavor, resource(&part.resource), amount)
+    });
+    parts.collect()
 }
 
 fn resource(name: &str) -> engine::Resource {

@@ -6,4 +6,6 @@ pub(crate) mod charge;
 pub(crate) mod intent_state;
 pub(crate) mod place;
 pub(crate) mod plan;
+pub(crate) mod record;
+pub(crate) mod stage;
 pub(crate) mod void;

@@ -10,48 +10,73 @@ use crate::{
 };
 use muster_cluster::{formed::PendingReason, taints};
 
+/// A rank that has lost its place.
+#[derive(Clone, Debug)]
+pub(crate) struct Lost {
+    /// Which, and how.
+    pub(crate) reason: PendingReason,
+    /// Whether the node that was planned is no more, so that it cannot come back.
+    pub(crate) for_good: bool,
+}
+
 /// The first rank that has lost its place, and how. A bound rank keeps its place whatever becomes of the
 /// node: what runs is not moved for that.
-pub(crate) fn lost(picture: PollContext<'_>, plan: &Plan<'_>) -> Option<PendingReason> {
-    plan.ranks.iter().enumerate().find_map(|(number, rank)| {
-        let cause = lost_by(picture, rank)?;
-        Some(PendingReason {
-            reason: Reason::PlaceLost,
-            details: format!("rank {number}: node {} {cause}", rank.node.node),
+pub(crate) fn lost(context: PollContext<'_>, plan: &Plan) -> Option<Lost> {
+    plan.ranks.iter().enumerate().find_map(|(place, rank)| {
+        let (cause, for_good) = lost_by(context, rank)?;
+        let details = format!("rank {place}: node {} {cause}", rank.node.name);
+        let reason = Reason::PlaceLost;
+        Some(Lost {
+            reason: PendingReason { reason, details },
+            for_good,
         })
     })
 }
 
-fn lost_by(picture: PollContext<'_>, rank: &Rank<'_>) -> Option<String> {
-    let pod = picture.index.pod_by_uid(rank.pod)?;
+fn lost_by(context: PollContext<'_>, rank: &Rank) -> Option<(String, bool)> {
+    let pod = context.index.pod_by_uid(&rank.pod)?;
     if bound_node(pod).is_some() || is_terminal(pod) {
         return None;
     }
-    let Some(node) = picture.index.node(&rank.node.node) else {
-        return Some("is gone".to_owned());
+    let Some(node) = context.index.node(&rank.node.name) else {
+        return Some(("is gone".to_owned(), true));
     };
-    if node.metadata.uid.as_deref() != Some(rank.node.node_uid.as_str()) {
-        return Some("was made anew since it was planned".to_owned());
+    if node.metadata.uid.as_deref() != Some(rank.node.uid.as_str()) {
+        return Some(("was made again since it was planned".to_owned(), true));
     }
-    if node
-        .spec
-        .as_ref()
-        .is_some_and(|spec| spec.unschedulable == Some(true))
+    if is_cordoned(node) {
+        return Some(("is cordoned".to_owned(), false));
+    }
+    let limit = context.config.not_ready_seconds;
+    if let Some(since) = context.clocks.not_ready_since(&rank.node.name)
+        && context.has_come(since + limit)
     {
-        return Some("is cordoned".to_owned());
+        return Some((format!("has not been Ready for {limit} s"), false));
     }
-    if let Some(since) = picture.clocks.not_ready_since(&rank.node.node) {
-        let seconds = picture.now.monotonic_seconds.saturating_sub(since);
-        if seconds >= picture.config.not_ready_seconds {
-            return Some(format!("has not been Ready for {seconds} s"));
-        }
-    }
-    taints::repels(node, pod).map(|taint| {
-        format!(
-            "carries taint {}:{}, which the pod does not tolerate",
-            taint.key, taint.effect
+    let taint = taints::repels(node, pod)?;
+    let (key, effect) = (&taint.key, &taint.effect);
+    let cause = format!("carries taint {key}:{effect}, which the pod does not tolerate");
+    Some((cause, false))
+}
+
+/// Whether an administrator keeps new pods off the node.
+fn is_cordoned(node: &Node) -> bool {
+    let spec = node.spec.as_ref();
+    spec.is_some_and(|spec| spec.unschedulable == Some(true))
+}
+
+/// Whether anything that ranks lose their place by differs between two states of a node.
+pub(crate) fn differs(before: &Node, after: &Node) -> bool {
+    let facts = |node: &Node| {
+        let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone());
+        (
+            node.metadata.uid.clone(),
+            is_cordoned(node),
+            is_ready(node),
+            taints,
         )
-    })
+    };
+    facts(before) != facts(after)
 }
 
 /// Whether the node says that it is Ready.

@@ -2,130 +2,223 @@
 //!
 //! A hold stands as long as any of them names it, so that no order in which they come and go lets a charge
 //! drop out in between. Two of them may name the same claim: the engine charges a claim once, by UID.
+//!
+//! Kept by difference: each source says what it contributes whenever something of it changed, and only the pods that it
+//! names, or named, are worked out again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_api::Permit;
 use muster_engine as engine;
 
 use crate::{
-    admission::charge, admission::plan::Plan, injected_bug::InjectedBug, objects::is_over,
-    poll_context::PollContext,
+    admission::charge, admission::plan::Plan, injected_bug::InjectedBug, links::Links,
+    objects::is_over, poll_context::PollContext,
 };
+use muster_cluster::formed::GangKey;
 
-/// Holds by UID of the pod.
-pub(crate) type Holds = BTreeMap<engine::PodUid, engine::Hold>;
-
-/// What every pod holds now.
-pub(crate) fn all(picture: PollContext<'_>) -> Holds {
-    let mut holds = Holds::new();
-    for (key, gang) in picture.index.gangs() {
-        if let Some(plan) = Plan::of_gang(key, gang) {
-            add_plan(picture, &mut holds, &plan);
-        }
-    }
-    for intent in picture.intents() {
-        add_plan(picture, &mut holds, &Plan::of_intent(intent));
-    }
-    for (node, devices) in picture.index.all_node_devices() {
-        for permit in &devices.spec.permits {
-            if !(permit.withdrawn && picture.bugs.has(InjectedBug::ChargeLiteral)) {
-                add_permit(picture, &mut holds, node, permit, devices.spec.lost);
-            }
-        }
-    }
-    holds
+/// What says that a pod holds something. In this order: what the first of them says of a pod counts, the others add
+/// claims.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Source {
+    /// The admission that a Gang carries.
+    Gang(GangKey),
+    /// The intent about a Gang.
+    Intent(GangKey),
+    /// The permits of a node.
+    Node(String),
 }
 
-fn add_plan(picture: PollContext<'_>, holds: &mut Holds, plan: &Plan<'_>) {
-    let charged = charge::read(plan.charge);
+type Part = BTreeMap<engine::PodUid, engine::Hold>;
+
+/// Holds, by what says so.
+#[derive(Debug, Default)]
+pub(crate) struct Holds {
+    by_source: BTreeMap<Source, Part>,
+    of_pod: Links<engine::PodUid, Source>,
+    of_claim: Links<String, Source>,
+    changed: BTreeSet<engine::PodUid>,
+    told: BTreeMap<engine::PodUid, engine::Hold>,
+}
+
+impl Holds {
+    /// Takes in what a source says now.
+    pub(crate) fn set(&mut self, source: &Source, part: Part) {
+        if self
+            .by_source
+            .get(source)
+            .is_none_or(|before| *before == part)
+            && (!part.is_empty()) == self.by_source.contains_key(source)
+        {
+            return;
+        }
+        let before = self.by_source.remove(source).unwrap_or_default();
+        for (pod, hold) in &before {
+            self.of_pod.unlink(pod, source);
+            for claim in &hold.claims {
+                self.of_claim.unlink(claim.uid.as_str(), source);
+            }
+            if part.get(pod) != Some(hold) {
+                self.changed.insert(pod.clone());
+            }
+        }
+        for (pod, hold) in &part {
+            self.of_pod.link(pod.clone(), source.clone());
+            for claim in &hold.claims {
+                self.of_claim.link(claim.uid.to_string(), source.clone());
+            }
+            if before.get(pod) != Some(hold) {
+                self.changed.insert(pod.clone());
+            }
+        }
+        if !part.is_empty() {
+            self.by_source.insert(source.clone(), part);
+        }
+    }
+
+    /// What says that a claim is held.
+    pub(crate) fn sources_of_claim(&self, claim: &str) -> impl Iterator<Item = &Source> {
+        self.of_claim.of(claim)
+    }
+
+    /// What the engine is to be told: pods, each with what it holds now.
+    pub(crate) fn take_changes(&mut self) -> Vec<(engine::PodUid, Option<engine::Hold>)> {
+        let mut changes = Vec::new();
+        for pod in std::mem::take(&mut self.changed) {
+            let hold = self.of(&pod);
+            if self.told.get(&pod) == hold.as_ref() {
+                continue;
+            }
+            match &hold {
+                Some(hold) => self.told.insert(pod.clone(), hold.clone()),
+                None => self.told.remove(&pod),
+            };
+            changes.push((pod, hold));
+        }
+        changes
+    }
+
+    /// The union of what all sources say of a pod. One that was planned again keeps what a permit of its earlier attempt
+    /// names.
+    fn of(&self, pod: &engine::PodUid) -> Option<engine::Hold> {
+        let parts = self.of_pod.of(pod);
+        let mut parts = parts.filter_map(|source| self.by_source.get(source)?.get(pod));
+        let mut hold = parts.next()?.clone();
+        for part in parts {
+            add_claims(&mut hold, &part.claims);
+        }
+        Some(hold)
+    }
+}
+
+fn add_claims(hold: &mut engine::Hold, claims: &[engine::HeldClaim]) {
+    for claim in claims {
+        if !hold.claims.iter().any(|known| known.uid == claim.uid) {
+            hold.claims.push(claim.clone());
+        }
+    }
+}
+
+/// What a plan says.
+pub(crate) fn of_plan(context: PollContext<'_>, plan: &Plan) -> Part {
+    let charged = charge::read(&plan.charge);
     let claims: BTreeMap<&str, &engine::HeldClaim> = charged
         .claims
         .iter()
         .map(|claim| (claim.uid.as_str(), claim))
         .collect();
-    for (number, rank) in plan.ranks.iter().enumerate() {
+    let holds = plan.ranks.iter().enumerate().map(|(place, rank)| {
         let own = rank
             .claims
             .iter()
             .filter_map(|uid| claims.get(uid.as_str()))
-            .map(|claim| known(picture, &rank.node.node, (*claim).clone()))
+            .map(|claim| known(context, &rank.node.name, (*claim).clone()))
             .collect();
-        let part = charge::of_rank(plan.charge, &[], number, plan.ranks.len());
-        add(
-            holds,
-            engine::Hold {
-                pod: rank.pod.into(),
-                gang: plan.gang_uid.into(),
-                gang_name: plan.key.to_string(),
-                team: plan.team.into(),
-                node: rank.node.node.as_str().into(),
-                charged_to_node: false,
-                resources: resources(picture, rank.pod),
-                charged: charge::read(&part).resources,
-                claims: own,
-                releasing: false,
-            },
-        );
-    }
+        let part = charge::resources_of_rank(&plan.charge, place, plan.ranks.len());
+        let pod: engine::PodUid = rank.pod.as_str().into();
+        let hold = engine::Hold {
+            pod: pod.clone(),
+            gang: plan.gang_uid.as_str().into(),
+            gang_name: plan.key.to_string(),
+            team: plan.team.as_str().into(),
+            node: rank.node.name.as_str().into(),
+            charged_to_node: false,
+            resources: resources(context, &rank.pod),
+            charged: charge::read_resources(&part),
+            claims: own,
+            releasing: false,
+        };
+        (pod, hold)
+    });
+    holds.collect()
 }
 
-fn add_permit(
-    picture: PollContext<'_>,
-    holds: &mut Holds,
-    node: &str,
-    permit: &Permit,
-    lost: bool,
-) {
-    let charged = charge::read(&permit.charge);
-    let claims = charged
-        .claims
-        .into_iter()
-        .map(|claim| known(picture, node, claim))
-        .collect();
-    add(
-        holds,
-        engine::Hold {
-            pod: permit.pod_uid.as_str().into(),
-            gang: permit.gang_uid.as_str().into(),
-            gang_name: permit.gang.clone(),
-            team: permit.team.as_str().into(),
-            node: node.into(),
-            charged_to_node: lost,
-            resources: resources(picture, &permit.pod_uid),
-            charged: charged.resources,
-            claims,
-            releasing: permit.withdrawn,
-        },
-    );
-}
-
-/// Adds a hold, or the claims of it that the pod does not hold yet: a pod that was planned anew keeps what a
-/// permit of its earlier attempt names.
-fn add(holds: &mut Holds, hold: engine::Hold) {
-    let Some(stands) = holds.get_mut(&hold.pod) else {
-        holds.insert(hold.pod.clone(), hold);
-        return;
+/// What the permits of a node say.
+pub(crate) fn of_node(context: PollContext<'_>, node: &str) -> Part {
+    let mut part = Part::new();
+    let Some(devices) = context.index.node_devices(node) else {
+        return part;
     };
-    for claim in hold.claims {
-        if !stands.claims.iter().any(|known| known.uid == claim.uid) {
-            stands.claims.push(claim);
+    for permit in &devices.spec.permits {
+        if permit.withdrawn && context.bugs.has(InjectedBug::ChargeLiteral) {
+            continue;
         }
+        let hold = of_permit(context, node, permit, devices.spec.lost);
+        match part.get_mut(&hold.pod) {
+            Some(stands) => add_claims(stands, &hold.claims),
+            None => {
+                part.insert(hold.pod.clone(), hold);
+            }
+        }
+    }
+    part
+}
+
+fn of_permit(context: PollContext<'_>, node: &str, permit: &Permit, lost: bool) -> engine::Hold {
+    let charged = charge::read(&permit.charge);
+    let mut claims = charged.claims;
+    // What is charged to nobody is held all the same.
+    for uid in &permit.claim_uids {
+        if !claims.iter().any(|claim| claim.uid.as_str() == uid) {
+            claims.push(engine::HeldClaim {
+                uid: uid.as_str().into(),
+                flavor: "".into(),
+                gpus: engine::Amount::ZERO,
+                vram: engine::Amount::ZERO,
+                request: None,
+                devices: None,
+            });
+        }
+    }
+    engine::Hold {
+        pod: permit.pod_uid.as_str().into(),
+        gang: permit.gang_uid.as_str().into(),
+        gang_name: permit.gang.clone(),
+        team: permit.team.as_str().into(),
+        node: node.into(),
+        charged_to_node: lost,
+        resources: resources(context, &permit.pod_uid),
+        charged: charged.resources,
+        claims: claims
+            .into_iter()
+            .map(|claim| known(context, node, claim))
+            .collect(),
+        releasing: permit.withdrawn,
     }
 }
 
 /// What is known of a held claim: what it asks for while it exists, and its devices, by its allocation or, once
 /// the API forgot it, by what the driver lists.
-fn known(picture: PollContext<'_>, node: &str, mut claim: engine::HeldClaim) -> engine::HeldClaim {
-    claim.request = picture.index.request_of_claim(&claim.uid);
-    claim.devices = allocated(picture, claim.uid.as_str())
-        .or_else(|| listed(picture, node, claim.uid.as_str()));
+fn known(context: PollContext<'_>, node: &str, mut claim: engine::HeldClaim) -> engine::HeldClaim {
+    claim.request = context.index.request_of_claim(&claim.uid);
+    claim.devices = allocated(context, claim.uid.as_str())
+        .or_else(|| listed(context, node, claim.uid.as_str()));
     claim
 }
 
 /// The devices of a claim's allocation.
-pub(crate) fn allocated(picture: PollContext<'_>, claim: &str) -> Option<Vec<engine::DeviceName>> {
-    let claim = picture.index.claim_by_uid(claim)?;
+pub(crate) fn allocated(context: PollContext<'_>, claim: &str) -> Option<Vec<engine::DeviceName>> {
+    let claim = context.index.claim_by_uid(claim)?;
     let allocation = claim.status.as_ref()?.allocation.as_ref()?;
     let results = allocation.devices.as_ref()?.results.as_ref()?;
     let names = results
@@ -134,8 +227,8 @@ pub(crate) fn allocated(picture: PollContext<'_>, claim: &str) -> Option<Vec<eng
     Some(names.collect())
 }
 
-fn listed(picture: PollContext<'_>, node: &str, claim: &str) -> Option<Vec<engine::DeviceName>> {
-    let devices = picture.index.node_devices(node)?;
+fn listed(context: PollContext<'_>, node: &str, claim: &str) -> Option<Vec<engine::DeviceName>> {
+    let devices = context.index.node_devices(node)?;
     let status = devices.status.as_ref()?;
     let held = status.held.iter().find(|held| held.claim_uid == claim)?;
     let names = held.devices.iter().map(|name| device_name(node, name));
@@ -149,15 +242,15 @@ pub(crate) fn device_name(node: &str, device: &str) -> engine::DeviceName {
 
 /// A pod that ended takes nothing of the node but its devices. One that lives takes its cpu and memory whether or not
 /// its claims are understood (any more).
-fn resources(picture: PollContext<'_>, pod: &str) -> engine::PodResources {
-    if is_over(picture.index, pod) {
+fn resources(context: PollContext<'_>, pod: &str) -> engine::PodResources {
+    if is_over(context.index, pod) {
         return engine::PodResources::default();
     }
     let pod = pod.into();
-    picture
+    context
         .index
         .request_of_pod(&pod)
         .map(|request| request.resources.clone())
-        .or_else(|| picture.index.resources_of_pod(&pod))
+        .or_else(|| context.index.resources_of_pod(&pod))
         .unwrap_or_default()
 }

@@ -41,11 +41,26 @@ impl Machine {
         if self.bugs.has(InjectedBug::NoFence) || !self.index.is_synced() {
             return None;
         }
-        let stands = self.judge_ledger(self.index.ledger().map(AsRef::as_ref));
-        stands.or_else(|| {
-            let (epoch, object) = self.highest_epoch();
-            (epoch > own).then_some(ExitReason::HigherEpoch { object, epoch, own })
-        })
+        self.judge_ledger(self.index.ledger().map(AsRef::as_ref))
+    }
+
+    /// A higher epoch on what is about to be looked at. Whatever changed is: so none is overlooked, and nothing is written
+    /// before.
+    pub(crate) fn seen_above(&self, own: i64) -> Option<ExitReason> {
+        if self.bugs.has(InjectedBug::NoFence) {
+            return None;
+        }
+        let gangs = self.agenda.gangs().filter_map(|key| {
+            let status = self.index.gang(key)?.status.as_ref()?;
+            Some((status.leader_epoch, format!("Gang {key}")))
+        });
+        let nodes = self.agenda.nodes().filter_map(|name| {
+            let devices = self.index.node_devices(name)?;
+            Some((devices.spec.leader_epoch, format!("NodeDevices {name}")))
+        });
+        let mut seen = gangs.chain(nodes).filter(|(epoch, _)| *epoch > own);
+        let (epoch, object) = seen.next()?;
+        Some(ExitReason::HigherEpoch { object, epoch, own })
     }
 
     /// Why what is seen in the place of the own Ledger ends this leadership, if it does.
@@ -63,7 +78,7 @@ impl Machine {
         }
     }
 
-    /// The highest epoch on a Gang or `NodeDevices`, and on which.
+    /// The highest epoch on any Gang or `NodeDevices`, and on which. A look at all of them: asked once, at the takeover.
     pub(crate) fn highest_epoch(&self) -> (i64, String) {
         let gangs = self.index.gangs().map(|(key, gang)| {
             let epoch = gang.status.as_ref().map_or(0, |status| status.leader_epoch);
@@ -80,7 +95,7 @@ impl Machine {
         gang.max(devices).unwrap_or_default()
     }
 
-    /// After a conflict nothing is written before the Ledger was read again, uncached.
+    /// After a conflict nothing is committed before the Ledger was read again, uncached.
     pub(crate) fn check_ledger(&mut self, now: Now) -> Option<Effect> {
         if self.checking.is_some() || self.check_ledger? > now.monotonic_seconds {
             return None;

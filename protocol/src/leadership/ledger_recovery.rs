@@ -10,7 +10,7 @@
 //!   that it is completed, or voided in the order that voiding needs.
 //!
 //! The danger is a late write of an older leader: it carries an Admit of the lost Ledger, or permits what was taken
-//! back, after this leader decided on a picture without it (S1). In the protocol an intent says which objects to write
+//! back, after this leader decided on a context without it (S1). In the protocol an intent says which objects to write
 //! before anything is taken back; here nothing says so, so **every Gang that can carry anything and every
 //! `NodeDevices` is written, with this leader's epoch and no other change, before the first commit**. What an older
 //! leader sends afterwards is conditional on versions that are gone. What it got through before is seen, since a write
@@ -20,7 +20,7 @@
 //! by UID, so that Gangs made later are not concerned. Pods need no stamp: they are ungated only by what their Gang
 //! carries, and that stands.
 
-use muster_api::{Gang, Intent, IntentKind, IntentPod};
+use muster_api::{Gang, Intent};
 
 use crate::{
     ApiRequest,
@@ -33,114 +33,80 @@ use crate::{
 use muster_cluster::formed::GangKey;
 
 /// Whether nothing was committed to this Ledger yet.
-fn is_owed(picture: PollContext<'_>) -> bool {
-    ledger(picture.index).is_some_and(|ledger| ledger.sequence == 0)
+fn is_owed(context: PollContext<'_>) -> bool {
+    ledger(context.index).is_some_and(|ledger| ledger.sequence == 0)
 }
 
 /// Whether older leaders are to be kept from writing, too.
-pub(crate) fn is_fence_owed(picture: PollContext<'_>) -> bool {
+pub(crate) fn is_fence_owed(context: PollContext<'_>) -> bool {
     // Without epochs such a write changes nothing, and would be owed for ever.
     let broken = [InjectedBug::LostLedgerUnfenced, InjectedBug::NoFence];
-    is_owed(picture) && !broken.into_iter().any(|rule| picture.bugs.has(rule))
+    is_owed(context) && !broken.into_iter().any(|rule| context.bugs.has(rule))
 }
 
-/// The Gangs that are to be written. `NodeDevices` are written with what else they need
-/// ([`crate::admission::void::voided`]).
-pub(crate) fn writes(picture: PollContext<'_>) -> Vec<ApiRequest> {
-    if !is_fence_owed(picture) {
-        return Vec::new();
-    }
-    picture
-        .index
-        .gangs()
-        .filter(|(key, gang)| is_older(picture, gang) && !picture.busy(&gang_object(key)))
-        .filter_map(|(key, gang)| gang_status::under_own_epoch(picture, key, gang))
-        .collect()
+/// The write of a Gang, if it is one that an older leader could still write to. `NodeDevices` are written with what else
+/// they need ([`crate::outward::permits`]).
+pub(crate) fn write(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Option<ApiRequest> {
+    let owed =
+        is_fence_owed(context) && is_older(context, gang) && !context.busy(&gang_object(key));
+    owed.then(|| gang_status::under_own_epoch(context, key, gang))?
 }
 
-/// Whether something may be committed: nothing that an older leader still sends is taken any more.
-pub(crate) fn is_fenced(picture: PollContext<'_>) -> bool {
-    let index = picture.index;
-    !is_fence_owed(picture)
-        || (index.gangs().all(|(_, gang)| !is_older(picture, gang))
+/// Whether something may be committed: nothing that an older leader still sends is taken any more. Asked only until the
+/// first commit; from then on it is true.
+pub(crate) fn is_fenced(context: PollContext<'_>) -> bool {
+    let index = context.index;
+    !is_fence_owed(context)
+        || (index.gangs().all(|(_, gang)| !is_older(context, gang))
             && index
                 .all_node_devices()
-                .all(|(_, devices)| devices.spec.leader_epoch >= picture.epoch)
+                .all(|(_, devices)| devices.spec.leader_epoch >= context.epoch)
             // One that is made late, by an older leader, must not be the first.
             && index.nodes().all(|(name, _)| index.node_devices(name).is_some()))
 }
 
-fn is_older(picture: PollContext<'_>, gang: &Gang) -> bool {
+fn is_older(context: PollContext<'_>, gang: &Gang) -> bool {
     !has_ended(gang)
         && gang
             .status
             .as_ref()
-            .is_some_and(|status| status.leader_epoch < picture.epoch)
+            .is_some_and(|status| status.leader_epoch < context.epoch)
 }
 
 /// The intents that are made again, in the order in which they were committed.
 ///
 /// Together they are no larger than the Ledger that was lost: each of them stood there, since an Admit leaves the
 /// Ledger only when no pod of it is gated any more.
-pub(crate) fn intents(picture: PollContext<'_>) -> Vec<Intent> {
-    if !is_owed(picture) || picture.bugs.has(InjectedBug::LostIntentsForgotten) {
+pub(crate) fn intents(context: PollContext<'_>) -> Vec<Intent> {
+    if !is_owed(context) || context.bugs.has(InjectedBug::LostIntentsForgotten) {
         return Vec::new();
     }
-    let mut intents: Vec<Intent> = picture
-        .index
-        .gangs()
-        .filter_map(|(key, gang)| intent(picture, key, gang))
+    let mut intents: Vec<Intent> = context
+        .plans
+        .all_carried()
+        .filter(|plan| is_lost(context, plan))
+        .map(|plan| plan.to_intent(context))
         .collect();
     intents.sort_by_key(|intent| intent.sequence);
     intents
 }
 
-fn intent(picture: PollContext<'_>, key: &GangKey, gang: &Gang) -> Option<Intent> {
-    let plan = Plan::of_gang(key, gang)?;
-    let pod = |uid: &str| picture.index.pod_by_uid(uid);
-    let waits = plan
-        .ranks
-        .iter()
-        .any(|rank| pod(rank.pod).is_some_and(|pod| is_gated(pod)));
-    if plan.adopted || !waits || picture.intent_of(key).is_some() {
-        return None;
-    }
-    let status = gang.status.as_ref()?;
-    let admission = status.admission.as_ref()?;
-    let placement = status.placement.as_ref()?;
-    let pods = admission.pods.iter().map(|admitted| IntentPod {
-        name: pod(&admitted.uid)
-            .and_then(|pod| pod.metadata.name.clone())
-            .unwrap_or_default(),
-        uid: admitted.uid.clone(),
-        claims: admitted.claims.clone(),
+/// Whether the Ledger must have had an intent for the plan, and has none.
+fn is_lost(context: PollContext<'_>, plan: &Plan) -> bool {
+    let waits = plan.ranks.iter().any(|rank| {
+        let pod = context.index.pod_by_uid(&rank.pod);
+        pod.is_some_and(|pod| is_gated(pod))
     });
-    Some(Intent {
-        sequence: admission.ledger_sequence,
-        leader_epoch: picture.epoch,
-        kind: IntentKind::Admit,
-        namespace: key.namespace.clone(),
-        name: key.name.clone(),
-        gang_uid: plan.gang_uid.to_owned(),
-        attempt: plan.attempt,
-        cause: None,
-        team: admission.team.clone(),
-        team_generation: admission.team_generation,
-        charge: admission.charge.clone(),
-        pods: pods.collect(),
-        plan: placement.nodes.clone(),
-        level: placement.level.clone(),
-        domain: placement.domain.clone(),
-    })
+    !plan.adopted && waits && context.intent_of(&plan.key).is_none()
 }
 
 /// The highest sequence that any commit is known to have had, so that the next one is above it: pods are released in
 /// the order of commitment.
-pub(crate) fn last_sequence(picture: PollContext<'_>) -> i64 {
-    let known = picture.intents().iter().map(|intent| intent.sequence);
-    let carried = picture.index.gangs().filter_map(|(_, gang)| {
-        let admission = gang.status.as_ref()?.admission.as_ref()?;
-        Some(admission.ledger_sequence)
-    });
-    known.chain(carried).max().unwrap_or(0)
+pub(crate) fn last_sequence(context: PollContext<'_>) -> i64 {
+    let committed = context
+        .plans
+        .all_committed()
+        .map(|(_, it)| it.plan.sequence);
+    let carried = context.plans.all_carried().map(|plan| plan.sequence);
+    committed.chain(carried).max().unwrap_or(0)
 }

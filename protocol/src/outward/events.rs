@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_api::{Gang, GangPhase, GangStatus, Reason, conditions as condition_types};
 
 use crate::{
-    ApiRequest, effect::EventNote, outward::conditions::truncate, poll_context::PollContext,
+    ApiRequest, effect::EventNote, poll_context::PollContext,
 };
+use muster_cluster::text::truncate;
 use muster_cluster::formed::GangKey;
 
 /// Most pods of a gang that are told.
@@ -20,49 +21,70 @@ const NOTE_BYTES: usize = 1_024;
 /// What was told already.
 #[derive(Debug, Default)]
 pub(crate) struct EventTracker {
-    reasons: BTreeMap<String, Reason>,
-    excess: BTreeSet<String>,
+    /// UID of the Gang and the reason, by Gang.
+    reasons: BTreeMap<GangKey, (String, Reason)>,
+    /// UIDs of pods that are too many, by gang.
+    excess: BTreeMap<GangKey, BTreeSet<String>>,
+    /// Whether everything was looked at once: what is found then was told by whoever led before.
     begun: bool,
 }
 
 impl EventTracker {
-    /// Events that are owed. The first call takes what it finds as told.
-    pub(crate) fn owed(&mut self, picture: PollContext<'_>) -> Vec<ApiRequest> {
-        let mut notes = Vec::new();
-        let before = std::mem::take(&mut self.reasons);
-        for (key, gang) in picture.index.gangs() {
-            let (Some(uid), Some((reason, note))) = (
-                gang.metadata.uid.clone(),
-                gang.status.as_ref().and_then(news),
-            ) else {
-                continue;
-            };
-            if self.begun && before.get(&uid) != Some(&reason) {
-                notes.extend(to_all(picture, key, gang, reason, &note));
-            }
-            self.reasons.insert(uid, reason);
-        }
-        let excess_before = std::mem::take(&mut self.excess);
-        for formed in picture.index.formed_gangs() {
-            for pod in &formed.excess {
-                if self.begun && !excess_before.contains(&pod.uid) {
-                    let text = format!(
-                        "gang {} has its {} pods; this one waits",
-                        formed.key, formed.spec.size
-                    );
-                    notes.push(note_of_pod(
-                        &formed.key.namespace,
-                        &pod.name,
-                        &pod.uid,
-                        Reason::ExcessPod,
-                        &text,
-                    ));
-                }
-                self.excess.insert(pod.uid.clone());
-            }
-        }
+    /// Everything was looked at once.
+    pub(crate) fn begin(&mut self) {
         self.begun = true;
+    }
+
+    /// Events that are owed about a gang.
+    pub(crate) fn owed(&mut self, context: PollContext<'_>, key: &GangKey) -> Vec<ApiRequest> {
+        let mut notes = Vec::new();
+        let gang = context.index.gang(key);
+        let status = gang.and_then(|gang| gang.status.as_ref());
+        match (gang, status.and_then(news)) {
+            (Some(gang), Some((reason, note))) => {
+                let uid = gang.metadata.uid.clone().unwrap_or_default();
+                let told = self.reasons.insert(key.clone(), (uid.clone(), reason));
+                if self.begun && told != Some((uid, reason)) {
+                    notes.extend(to_all(context, key, gang, reason, &note));
+                }
+            }
+            _ => {
+                self.reasons.remove(key);
+            }
+        }
+        self.owed_to_excess(context, key, &mut notes);
         notes.into_iter().map(ApiRequest::PublishEvent).collect()
+    }
+
+    fn owed_to_excess(
+        &mut self,
+        context: PollContext<'_>,
+        key: &GangKey,
+        notes: &mut Vec<EventNote>,
+    ) {
+        let before = self.excess.remove(key).unwrap_or_default();
+        let Some(formed) = context.formed(key).filter(|it| !it.excess.is_empty()) else {
+            return;
+        };
+        let mut now = BTreeSet::new();
+        for pod in &formed.excess {
+            if self.begun && !before.contains(&pod.uid) {
+                let text = format!(
+                    "gang {key} has its {} pods; this one waits",
+                    formed.spec.size
+                );
+                let reason = Reason::ExcessPod;
+                notes.push(note_of_pod(
+                    &key.namespace,
+                    &pod.name,
+                    &pod.uid,
+                    reason,
+                    &text,
+                ));
+            }
+            now.insert(pod.uid.clone());
+        }
+        self.excess.insert(key.clone(), now);
     }
 }
 
@@ -87,6 +109,7 @@ fn news(status: &GangStatus) -> Option<(Reason, String)> {
             Reason::StartTimeout,
             Reason::PlaceLost,
             Reason::MembersChanged,
+            Reason::NotPermitted,
         ]
         .into_iter()
         .find(|reason| reason.as_str() == degraded.reason)?;
@@ -113,6 +136,7 @@ fn is_warning(reason: Reason) -> bool {
             | Reason::StartTimeout
             | Reason::PlaceLost
             | Reason::MembersChanged
+            | Reason::NotPermitted
             | Reason::Bypass
             | Reason::ExceedsMaxQuota
             | Reason::PlacementImpossible
@@ -122,7 +146,7 @@ fn is_warning(reason: Reason) -> bool {
 }
 
 fn to_all(
-    picture: PollContext<'_>,
+    context: PollContext<'_>,
     key: &GangKey,
     gang: &Gang,
     reason: Reason,
@@ -149,7 +173,7 @@ fn to_all(
             text,
         ));
     }
-    for pod in picture.index.pods_of_gang(key).into_iter().take(PODS_TOLD) {
+    for pod in context.index.pods_of_gang(key).into_iter().take(PODS_TOLD) {
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         notes.push(note_of_pod(&key.namespace, name, uid, reason, text));

@@ -10,3 +10,4 @@ pub(crate) mod permits;
 pub(crate) mod queue_status;
 pub(crate) mod release;
 pub(crate) mod ungate;
+pub(crate) mod window;

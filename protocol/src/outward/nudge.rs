@@ -18,14 +18,14 @@ use muster_cluster::index::Index;
 
 /// UIDs of the pods of a plan that wait for their sandbox and have claims to be prepared before.
 pub(crate) fn waiting<'a>(
-    picture: PollContext<'a>,
-    plan: &Plan<'a>,
+    context: PollContext<'a>,
+    plan: &'a Plan,
 ) -> impl Iterator<Item = String> {
-    let observes = picture.config.mode == Mode::Observe;
+    let observes = context.config.mode == Mode::Observe;
     plan.ranks
         .iter()
         .filter(move |rank| !observes && !rank.claims.is_empty())
-        .filter_map(move |rank| picture.index.pod_by_uid(rank.pod))
+        .filter_map(move |rank| context.index.pod_by_uid(&rank.pod))
         .filter(|pod| waits_for_sandbox(pod))
         .filter_map(|pod| pod.metadata.uid.clone())
 }

@@ -14,8 +14,8 @@ use crate::{ApiRequest, objects::pod_object};
 pub(crate) struct Release<'a> {
     /// Name of the Gang.
     pub(crate) gang: &'a str,
-    /// Rank of the pod.
-    pub(crate) rank: usize,
+    /// Rank of the pod, as it is told.
+    pub(crate) rank: u32,
     /// The attempt.
     pub(crate) attempt: i64,
     /// The one node that it may run on.

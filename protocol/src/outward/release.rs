@@ -13,35 +13,35 @@ use muster_api::{NodeDevices, Permit, keys};
 use crate::{injected_bug::InjectedBug, objects::is_over, poll_context::PollContext};
 
 /// Whether the devices of a withdrawn permit are proved released.
-pub(crate) fn is_proved(picture: PollContext<'_>, devices: &NodeDevices, permit: &Permit) -> bool {
+pub(crate) fn is_proved(context: PollContext<'_>, devices: &NodeDevices, permit: &Permit) -> bool {
     if !permit.withdrawn {
         return false;
     }
-    let over = is_over(picture.index, &permit.pod_uid);
-    if picture.bugs.has(InjectedBug::ReleaseOnVanished) && over {
+    let over = is_over(context.index, &permit.pod_uid);
+    if context.bugs.has(InjectedBug::ReleaseOnVanished) && over {
         return true;
     }
     let listed = holds_any(devices, &permit.claim_uids);
-    if picture
+    if context
         .bugs
         .has(InjectedBug::ReleaseWithdrawnUnacknowledged)
     {
         return !listed;
     }
-    if is_foreign(picture, permit) {
+    if is_foreign(context, permit) {
         return over;
     }
-    has_acknowledged(picture, devices) && !listed
+    has_acknowledged(context, devices) && !listed
 }
 
 /// Whether the driver has answered for the object as it is now: what it lists is all that it holds
 /// without a live permit.
-pub(crate) fn has_acknowledged(picture: PollContext<'_>, devices: &NodeDevices) -> bool {
+pub(crate) fn has_acknowledged(context: PollContext<'_>, devices: &NodeDevices) -> bool {
     let Some(status) = &devices.status else {
         return false;
     };
     let same = Some(&status.uid) == devices.metadata.uid.as_ref()
-        || picture.bugs.has(InjectedBug::NoUidInStatus);
+        || context.bugs.has(InjectedBug::NoUidInStatus);
     same && devices
         .metadata
         .generation
@@ -62,10 +62,10 @@ fn holds_any(devices: &NodeDevices, claims: &[String]) -> bool {
 ///
 /// Decided by the Flavor that is charged, not by the absence of answers or slices: our driver's silence
 /// must never look like its absence.
-fn is_foreign(picture: PollContext<'_>, permit: &Permit) -> bool {
+fn is_foreign(context: PollContext<'_>, permit: &Permit) -> bool {
     !permit.charge.claims.is_empty()
         && permit.charge.claims.iter().all(|group| {
-            picture
+            context
                 .index
                 .flavor(&group.flavor)
                 .and_then(|flavor| flavor.spec.devices.as_ref())

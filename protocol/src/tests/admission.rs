@@ -87,8 +87,14 @@ fn a_gang_over_quota_waits_with_its_place_in_the_queue() {
     assert_eq!(waiting.len(), 1);
     assert_eq!(
         (waiting[0].reason, waiting[0].position),
-        (Reason::WaitingForQuota, Some(1))
+        (Reason::WaitingForQuota, None),
+        "a place that changes with every gang before it stands in the Queue only"
     );
+    let Some(Object::Queue(queue)) = bench.server.list(Kind::Queue).pop() else {
+        panic!("a Queue")
+    };
+    let pending = &queue.status.as_ref().unwrap().pending;
+    assert_eq!((pending.len(), pending[0].position), (1, 1));
 }
 
 #[test]
@@ -293,13 +299,13 @@ fn each_namespace_of_a_team_has_a_queue_with_limits_and_use() {
 #[test]
 fn a_queue_is_written_at_most_once_a_second_and_shows_the_last_state_in_the_end() {
     let mut bench = Bench::new();
-    bench.run();
+    bench.run_at_once();
     bench.seconds += 1;
     bench.written.clear();
     // Every step of each gang changes what the Queue sums up.
     for gang in ["a", "b", "c", "d"] {
         bench.gang(gang, 1);
-        bench.run();
+        bench.run_at_once();
     }
     let queues = |bench: &Bench| -> Vec<i64> {
         let written = bench.written.iter().filter_map(|write| match write {
@@ -310,7 +316,7 @@ fn a_queue_is_written_at_most_once_a_second_and_shows_the_last_state_in_the_end(
     };
     assert!(queues(&bench).len() <= 1, "{:?}", queues(&bench));
     bench.seconds += 1;
-    bench.run();
+    bench.run_at_once();
     assert_eq!(queues(&bench).last(), Some(&4));
     assert!(queues(&bench).len() <= 2, "{:?}", queues(&bench));
 }

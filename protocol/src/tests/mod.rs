@@ -79,9 +79,16 @@ impl Bench {
         }
     }
 
+    /// Polls, and sees to it that a look at everything finds nothing more.
     fn poll(&mut self) -> Vec<Effect> {
         self.observe();
-        self.machine.poll(self.now())
+        let effects = self.machine.poll(self.now());
+        let overlooked = self.machine.full_poll(self.now());
+        assert!(
+            overlooked.is_empty(),
+            "a poll overlooked {overlooked:?}, having found {effects:?}"
+        );
+        effects
     }
 
     fn perform(&mut self, effect: &Effect) {
@@ -96,26 +103,41 @@ impl Bench {
         self.machine.settle(effect.id, outcome);
     }
 
-    /// Performs everything until nothing is owed, drivers answering at once.
+    /// Performs everything until nothing is owed for some seconds, drivers answering at once.
     fn run(&mut self) {
         self.run_until(|_| false);
     }
 
-    /// The same, but stops before an effect for which `stop` holds; whether there was one.
+    /// The same without a second passing.
+    fn run_at_once(&mut self) {
+        self.run_for(0, |_| false);
+    }
+
+    /// The same as [`Bench::run`], but stops before an effect for which `stop` holds; whether there was one.
     fn run_until(&mut self, stop: impl Fn(&ApiRequest) -> bool) -> bool {
+        self.run_for(3, stop)
+    }
+
+    fn run_for(&mut self, quiet_seconds: u64, stop: impl Fn(&ApiRequest) -> bool) -> bool {
         let mut last = Vec::new();
-        for _ in 0..200 {
+        let mut quiet = 0;
+        for _ in 0..400 {
             self.acknowledge(&[]);
             let effects = self.poll();
             last.clone_from(&effects);
             if effects.iter().any(|effect| stop(&effect.write)) {
                 return true;
             }
-            if effects.is_empty() {
-                return false;
-            }
             for effect in &effects {
                 self.perform(effect);
+            }
+            if !effects.is_empty() {
+                quiet = 0;
+            } else if quiet == quiet_seconds {
+                return false;
+            } else {
+                quiet += 1;
+                self.seconds += 1;
             }
         }
         panic!("the machine does not come to rest: {last:?}");
@@ -127,6 +149,7 @@ impl Bench {
             for effect in &self.poll() {
                 self.perform(effect);
             }
+            self.seconds += 1;
         }
     }
 

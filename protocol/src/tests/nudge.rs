@@ -16,7 +16,7 @@ fn bound() -> Bench {
         });
         set_sandbox_ready(&mut bench, name, "False");
     }
-    bench.run();
+    bench.run_at_once();
     bench.written.clear();
     bench
 }
@@ -34,7 +34,7 @@ fn nudged(bench: &mut Bench, seconds: u64) -> Vec<(u64, String)> {
     let mut nudged = Vec::new();
     for second in 1..=seconds {
         bench.seconds += 1;
-        bench.run();
+        bench.run_at_once();
         for write in std::mem::take(&mut bench.written) {
             if let ApiRequest::PatchPod { key, patch } = write {
                 let text = patch.to_string();

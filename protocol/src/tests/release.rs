@@ -88,30 +88,44 @@ fn a_gang_whose_pods_succeeded_is_finished_and_goes_an_hour_later() {
     bench.change_pod("train-0", |pod| {
         pod.status.as_mut().unwrap().phase = Some("Succeeded".into());
     });
-    bench.run();
+    bench.run_at_once();
     let status = bench.gang_status();
     assert_eq!(status.phase, GangPhase::Finished);
     assert!(status.admission.is_none());
     bench.seconds += 3_599;
-    bench.run();
+    bench.run_at_once();
     assert_eq!(bench.server.list(Kind::Gang).len(), 1);
     bench.seconds += 1;
-    bench.run();
+    bench.run_at_once();
     assert!(bench.server.list(Kind::Gang).is_empty());
+}
+
+/// A claim that has a device of a node.
+fn allocated(name: &str, node: &str) -> Object {
+    let Object::ResourceClaim(claim) = claim(name, keys::DEVICE_CLASS_GPU) else {
+        unreachable!()
+    };
+    let mut claim = Arc::unwrap_or_clone(claim);
+    claim.status = serde_json::from_value(json!({"allocation": {"devices": {"results": [
+        {"request": "gpu", "driver": keys::DRIVER, "pool": node, "device": "gpu-0"},
+    ]}}}))
+    .unwrap();
+    Object::ResourceClaim(Arc::new(claim))
 }
 
 #[test]
 fn what_a_driver_holds_without_a_permit_comes_back_as_a_withdrawn_one() {
     let mut bench = Bench::new();
+    bench.server.put(allocated("lost", "n0"));
     bench.run();
-    bench.acknowledge(&["lost-claim"]);
+    bench.acknowledge(&["claim-of-lost"]);
     bench.run_in_silence();
     let devices = bench.server.node_devices("n0").unwrap();
     let [permit] = devices.spec.permits.as_slice() else {
         panic!("one permit")
     };
     assert!(permit.withdrawn);
-    assert_eq!(permit.claim_uids, ["lost-claim"]);
+    assert_eq!(permit.claim_uids, ["claim-of-lost"]);
     assert_eq!(
         (permit.team.as_str(), permit.charge.claims[0].gpus_milli),
         ("vision", 1_000)
@@ -119,6 +133,24 @@ fn what_a_driver_holds_without_a_permit_comes_back_as_a_withdrawn_one() {
     bench.acknowledge(&[]);
     bench.run_in_silence();
     assert!(!bench.has_permits("n0"));
+}
+
+#[test]
+fn a_node_charges_nobody_for_a_claim_that_has_no_device_of_it() {
+    for (name, node) in [("invented", None), ("elsewhere", Some("n1"))] {
+        let mut bench = Bench::new();
+        if let Some(node) = node {
+            bench.server.put(allocated(name, node));
+        }
+        bench.run();
+        bench.acknowledge(&[&format!("claim-of-{name}")]);
+        bench.run_in_silence();
+        let devices = bench.server.node_devices("n0").unwrap();
+        let permit = &devices.spec.permits[0];
+        assert!(permit.withdrawn);
+        assert_eq!(permit.team, "", "{name}");
+        assert!(permit.charge.claims.is_empty(), "{name}");
+    }
 }
 
 #[test]
@@ -131,15 +163,7 @@ fn a_pod_that_runs_without_an_admission_is_adopted_with_what_it_holds() {
         spec.node_name = Some("n1".to_owned());
         pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
     });
-    let Object::ResourceClaim(claim) = claim("old-0", keys::DEVICE_CLASS_GPU) else {
-        unreachable!()
-    };
-    let mut claim = Arc::unwrap_or_clone(claim);
-    claim.status = serde_json::from_value(json!({"allocation": {"devices": {"results": [
-        {"request": "gpu", "driver": keys::DRIVER, "pool": "n1", "device": "gpu-0"},
-    ]}}}))
-    .unwrap();
-    bench.server.put(Object::ResourceClaim(Arc::new(claim)));
+    bench.server.put(allocated("old-0", "n1"));
     bench.run();
     let admission = bench.gang_status().admission.unwrap();
     assert!(admission.adopted);

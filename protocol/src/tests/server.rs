@@ -159,7 +159,24 @@ impl Server {
                 queue.status = Some((**status).clone());
                 Outcome::Done(Some(self.put(Object::Queue(Arc::new(queue)))))
             }
-            ApiRequest::DeleteGang { key, .. } | ApiRequest::DeleteQueue { key } => {
+            ApiRequest::DeleteGang {
+                key,
+                uid,
+                resource_version,
+            } => {
+                let Some(object) = self.objects.get(key) else {
+                    return Outcome::NotFound;
+                };
+                let metadata = object.metadata();
+                if metadata.resource_version.as_ref() != Some(resource_version)
+                    || metadata.uid.as_ref() != Some(uid)
+                {
+                    return Outcome::Conflict;
+                }
+                self.remove(key);
+                Outcome::Done(None)
+            }
+            ApiRequest::DeleteQueue { key } => {
                 self.remove(key);
                 Outcome::Done(None)
             }

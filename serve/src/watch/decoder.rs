@@ -1,4 +1,4 @@
-//! From the events of kube's watcher to what a consumer is told.
+//! A watch whose lists are told whole, when they are complete, so that nobody decides on half of one.
 //!
 //! **Invariant: what exists is never told gone because it cannot be decoded.** A consumer may give back what a vanished
 //! object held, so an object that was told and cannot be decoded any more counts as last seen: its changes are not
@@ -8,23 +8,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::{
-    Resource,
-    core::DeserializeGuard,
-    runtime::watcher::{self, Event},
-};
-use prometheus_client::metrics::{counter::Counter, gauge::Gauge};
-use tokio::time::Instant;
+use kube::{Resource, runtime::watcher::Event};
 
-use super::{KindLabel, Undecodable, WatchEvent, WatchMetrics};
-use crate::readiness::Condition;
-
-/// Namespace and name.
-type Name = (String, String);
+use super::{Decode, Decoded, Name, WatchEvent, WatchHealth, name};
 
 /// What one watch sees, and what its consumer was told of it.
 pub(super) struct WatchDecoder<K> {
-    policy: Undecodable,
     /// Whether a list was told.
     listed: bool,
     /// What the consumer believes to exist, with its UID.
@@ -33,151 +22,47 @@ pub(super) struct WatchDecoder<K> {
     undecodable: BTreeSet<Name>,
     /// The list that is being received.
     incoming: Vec<K>,
-    /// The first list, while it is held back.
-    held_back: Option<BTreeMap<Name, K>>,
-
-    kind: String,
-    synced: Condition,
-    stale_seconds: Gauge,
-    errors: Counter,
-    undecodable_now: Gauge,
-    failing_since: Option<Instant>,
+    health: WatchHealth,
 }
 
 impl<K: Resource<DynamicType = ()>> WatchDecoder<K> {
-    pub(super) fn new(policy: Undecodable, metrics: &WatchMetrics, synced: Condition) -> Self {
-        let label = KindLabel {
-            kind: K::kind(&()).into_owned(),
-        };
+    pub(super) fn new(health: WatchHealth) -> Self {
         Self {
-            policy,
             listed: false,
             told: BTreeMap::new(),
             undecodable: BTreeSet::new(),
             incoming: Vec::new(),
-            held_back: None,
-            synced,
-            stale_seconds: metrics.stale_seconds.get_or_create_owned(&label),
-            errors: metrics.errors.get_or_create_owned(&label),
-            undecodable_now: metrics.undecodable.get_or_create_owned(&label),
-            failing_since: None,
-            kind: label.kind,
+            health,
         }
     }
 
-    /// The watch failed, and goes on.
-    pub(super) fn failed(&mut self, error: &watcher::Error) {
-        let since = *self.failing_since.get_or_insert_with(Instant::now);
-        let seconds = since.elapsed().as_secs();
-        self.stale_seconds
-            .set(i64::try_from(seconds).unwrap_or(i64::MAX));
-        self.errors.inc();
-        tracing::warn!(kind = self.kind, seconds, %error, "watch fails");
-    }
-
-    /// What the consumer is to be told of an event.
-    pub(super) fn take(&mut self, event: Event<DeserializeGuard<K>>) -> Vec<WatchEvent<K>> {
-        self.failing_since = None;
-        self.stale_seconds.set(0);
-        match event {
-            Event::Init => {
-                self.incoming.clear();
-                self.undecodable.clear();
-                self.held_back = None;
-                return Vec::new();
-            }
-            Event::InitApply(object) => {
-                let decoded = self.decode(object);
-                self.incoming.extend(decoded);
-                return Vec::new();
-            }
-            Event::InitDone | Event::Apply(_) | Event::Delete(_) => {}
-        }
-        let seen = match event {
-            Event::Apply(object) => self.applied(object),
-            Event::Delete(mut object) => self.deleted(std::mem::take(object.meta_mut())),
-            _ => self.end_list(),
-        };
-        let undecodable = i64::try_from(self.undecodable.len()).unwrap_or(i64::MAX);
-        self.undecodable_now.set(undecodable);
-        seen
-    }
-
-    /// What was taken last is in the channel.
-    pub(super) fn handed_over(&self) {
-        if self.listed {
-            self.synced.set(true);
-        }
-    }
-
-    fn applied(&mut self, object: DeserializeGuard<K>) -> Vec<WatchEvent<K>> {
+    fn applied(&mut self, object: Decoded<K>) -> Vec<WatchEvent<K>> {
         let Some(object) = self.decode(object) else {
             return Vec::new();
         };
-        let name = name(object.meta());
-        self.undecodable.remove(&name);
-        if let Some(held) = &mut self.held_back {
-            held.insert(name, object);
-            return self.release();
-        }
-        self.told.insert(name, object.meta().uid.clone());
+        self.told
+            .insert(name(object.meta()), object.meta().uid.clone());
         vec![WatchEvent::Applied(object)]
     }
 
     fn deleted(&mut self, metadata: ObjectMeta) -> Vec<WatchEvent<K>> {
         let name = name(&metadata);
         self.undecodable.remove(&name);
-        if let Some(held) = &mut self.held_back {
-            held.remove(&name);
-            return self.release();
-        }
         self.told.remove(&name);
         vec![WatchEvent::Deleted(Box::new(metadata))]
     }
 
     fn end_list(&mut self) -> Vec<WatchEvent<K>> {
         let objects = std::mem::take(&mut self.incoming);
-        if self.undecodable.is_empty() {
-            return self.list(objects);
-        }
-        if self.listed {
+        if self.listed && !self.undecodable.is_empty() {
             return self.changes(objects);
         }
-        if self.policy == Undecodable::IsLeftOut {
-            return self.list(objects);
-        }
-        let named = objects.into_iter().map(|it| (name(it.meta()), it));
-        self.held_back = Some(named.collect());
-        self.synced.set(false);
-        tracing::error!(
-            kind = self.kind,
-            objects = self.undecodable.len(),
-            "nothing of this kind is known before all its objects can be decoded: mend or delete those, or run the \
-             version that wrote them"
-        );
-        Vec::new()
-    }
-
-    fn list(&mut self, objects: Vec<K>) -> Vec<WatchEvent<K>> {
         self.listed = true;
         self.told = objects
             .iter()
             .map(|object| (name(object.meta()), object.meta().uid.clone()))
             .collect();
         vec![WatchEvent::Listed(objects)]
-    }
-
-    /// The list that was held back, once all of it can be told.
-    fn release(&mut self) -> Vec<WatchEvent<K>> {
-        let Some(held) = &mut self.held_back else {
-            return Vec::new();
-        };
-        if !self.undecodable.iter().all(|name| held.contains_key(name)) {
-            return Vec::new();
-        }
-        let objects = std::mem::take(held).into_values().collect();
-        self.held_back = None;
-        self.list(objects)
     }
 
     /// A list as changes of what was told: what cannot be decoded stays as it was.
@@ -203,32 +88,65 @@ impl<K: Resource<DynamicType = ()>> WatchDecoder<K> {
         seen
     }
 
-    fn decode(&mut self, guarded: DeserializeGuard<K>) -> Option<K> {
-        match guarded.0 {
-            Ok(mut object) => {
-                object.meta_mut().managed_fields = None;
+    fn decode(&mut self, mut decoded: Decoded<K>) -> Option<K> {
+        decoded.drop_managed_fields();
+        let name = name(decoded.meta());
+        match decoded {
+            Decoded::Whole(object) => {
+                self.undecodable.remove(&name);
                 Some(object)
             }
-            Err(invalid) => {
+            Decoded::Partial(partial) => {
                 tracing::error!(
-                    kind = self.kind,
-                    namespace = invalid.metadata.namespace,
-                    name = invalid.metadata.name,
-                    error = invalid.error,
+                    kind = &*K::kind(&()),
+                    namespace = partial.metadata.namespace,
+                    name = partial.metadata.name,
+                    missing = ?partial.missing,
                     "an object cannot be decoded; it counts as it was last seen"
                 );
-                self.undecodable.insert(name(&invalid.metadata));
+                self.undecodable.insert(name);
                 None
             }
         }
     }
 }
 
-fn name(metadata: &ObjectMeta) -> Name {
-    (
-        metadata.namespace.clone().unwrap_or_default(),
-        metadata.name.clone().unwrap_or_default(),
-    )
+impl<K: Resource<DynamicType = ()>> Decode<K> for WatchDecoder<K> {
+    type Told = WatchEvent<K>;
+
+    fn take(&mut self, event: Event<Decoded<K>>) -> Vec<WatchEvent<K>> {
+        self.health.works();
+        match event {
+            Event::Init => {
+                self.incoming.clear();
+                self.undecodable.clear();
+                return Vec::new();
+            }
+            Event::InitApply(object) => {
+                let decoded = self.decode(object);
+                self.incoming.extend(decoded);
+                return Vec::new();
+            }
+            Event::InitDone | Event::Apply(_) | Event::Delete(_) => {}
+        }
+        let seen = match event {
+            Event::Apply(object) => self.applied(object),
+            Event::Delete(mut object) => self.deleted(std::mem::take(object.meta_mut())),
+            _ => self.end_list(),
+        };
+        self.health.undecodable(self.undecodable.len());
+        seen
+    }
+
+    fn handed_over(&mut self) {
+        if self.listed {
+            self.health.synced();
+        }
+    }
+
+    fn health(&mut self) -> &mut WatchHealth {
+        &mut self.health
+    }
 }
 
 fn gone<K>((namespace, name): Name, uid: Option<String>) -> WatchEvent<K> {

@@ -1,18 +1,18 @@
 //! kube-scheduler asks the extender: what it is asked about, and what it refuses.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
-    Api, Client,
+    Api, Client, ResourceExt,
     api::{Patch, PatchParams},
 };
 use muster_api::{Reason, conditions};
 use muster_tests::{
     builders,
     cluster::Cluster,
-    gangs,
+    events, gangs,
     install::Part,
     kubernetes::{self, LIMIT, Progress, always, eventually},
     scenarios,
@@ -21,7 +21,7 @@ use muster_tests::{
 };
 use serde_json::json;
 
-use crate::NODES;
+use crate::{identities, policies::bind};
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
     scenarios![
@@ -30,47 +30,66 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
     ]
 }
 
+/// Three ranks: a launcher without GPUs that is bound; beside it a worker that is let go, on a node that is well; and a
+/// worker whose node is cordoned. The controller has let all of them go, and the second's own node takes it: only the
+/// extender knows that its gang has lost a place.
 async fn a_cordon_between_two_binds_stops_the_rest_of_the_gang(
     cluster: &mut Cluster,
 ) -> Result<()> {
     let client = cluster.client();
     builders::team_of_sixteen(&client, "cordon").await?;
-    // It dies once it has let one pod go: the other is still gated.
-    let muster = cluster.installation()?;
-    muster.arm_controller("before-second-ungate").await?;
-    let workload = Workload {
+    cluster.control_plane.stop_scheduler().await;
+    let workers = Workload {
         namespace: "cordon",
         name: "train",
-        ranks: 2,
+        ranks: 3,
         gpus: 8,
     };
-    let ranks = workload.submit_job(cluster, &[]).await?;
-    let muster = cluster.installation()?;
-    muster.wait_until_controller_died().await?;
-    let bound = eventually("one pod is bound", LIMIT, async || {
-        let pods: Vec<Pod> = kubernetes::list(&client, Some("cordon")).await?;
-        let bound = pods.into_iter().find_map(|pod| pod.spec?.node_name);
-        Ok(bound.map_or_else(|| Progress::NotYet("none is".to_owned()), Progress::Done))
-    })
-    .await?;
-    let mut others = NODES.into_iter().filter(|node| *node != bound);
-    let other = others.next().context("another node")?;
+    let launcher = Workload { gpus: 0, ..workers };
+    let (ranks, spec) = workers.prepare(cluster).await?;
+    let launcher_spec = launcher.pod_spec(&client, &ranks).await?;
+    launcher
+        .create_labelled_pod(&client, &launcher_spec, 0)
+        .await?;
+    for number in 1..workers.ranks {
+        workers.create_labelled_pod(&client, &spec, number).await?;
+    }
+    let planned = wait_until_let_go(&client, &workers).await?;
+    let launchers_node = planned.get("train-0").context("the launcher")?.clone();
+    let elsewhere = planned.iter().find(|(_, node)| **node != launchers_node);
+    let (_, other) = elsewhere.context("a worker on another node")?;
+    let uri = "/api/v1/namespaces/cordon/pods/train-0/binding";
+    let scheduler = identities::scheduler(cluster).await?;
+    bind(&scheduler, uri, "train-0", &json!({}), &launchers_node).await?;
+
     set_cordon(&client, other, true).await?;
     let result = async {
-        let muster = cluster.installation()?;
-        muster.start(Part::Controller).await?;
-        degraded(&client, "cordon", &gangs::of_job("train")).await?;
+        let configuration = cluster.installation()?.scheduler_configuration().await?;
+        let control_plane = &mut cluster.control_plane;
+        control_plane.start_scheduler(Some(configuration)).await?;
+        let beside = planned
+            .iter()
+            .find(|(pod, node)| *pod != "train-0" && **node == launchers_node);
+        let (beside, _) = beside.context("a worker beside the launcher")?;
+        let told = Reason::PlaceLost.as_str();
+        events::wait_for_message(&client, "cordon", beside, told).await?;
+        degraded(&client, "cordon", &workers.gang()).await?;
         always(
             "no further rank is bound",
             Duration::from_secs(3),
             async || {
                 let pods: Vec<Pod> = kubernetes::list(&client, Some("cordon")).await?;
-                let nodes: Vec<String> = pods
+                let bound: Vec<String> = pods
                     .into_iter()
-                    .filter_map(|pod| pod.spec?.node_name)
+                    .filter(|pod| {
+                        pod.spec
+                            .as_ref()
+                            .is_some_and(|spec| spec.node_name.is_some())
+                    })
+                    .map(|pod| pod.name_any())
                     .collect();
-                Ok(Progress::when(nodes == [bound.clone()], || {
-                    format!("{nodes:?}")
+                Ok(Progress::when(bound == ["train-0"], || {
+                    format!("{bound:?}")
                 }))
             },
         )
@@ -80,9 +99,41 @@ async fn a_cordon_between_two_binds_stops_the_rest_of_the_gang(
     set_cordon(&client, other, false).await?;
     result?;
     // With its place back the gang starts after all.
-    gangs::wait_until_running(&client, "cordon", &gangs::of_job("train")).await?;
+    gangs::wait_until_running(&client, "cordon", &workers.gang()).await?;
     ranks.finish()?;
-    gangs::wait_for_job(&client, "cordon", "train").await
+    gangs::wait_until_finished(&client, "cordon", &workers.gang()).await
+}
+
+/// Waits until no pod of the gang is gated any more, and returns where each is planned.
+async fn wait_until_let_go(
+    client: &Client,
+    workload: &Workload<'_>,
+) -> Result<BTreeMap<String, String>> {
+    let what = "all ranks are let go";
+    let gang = eventually(what, LIMIT, async || {
+        let pods: Vec<Pod> = kubernetes::list(client, Some(workload.namespace)).await?;
+        let is_gated = |pod: &&Pod| {
+            let spec = pod.spec.as_ref();
+            let gates = spec.and_then(|spec| spec.scheduling_gates.as_ref());
+            gates.is_some_and(|gates| !gates.is_empty())
+        };
+        let gated = pods.iter().filter(is_gated).count();
+        let gang = gangs::find(client, workload.namespace, &workload.gang()).await?;
+        Ok(match gang {
+            Some(gang) if gated == 0 => Progress::Done(gang),
+            _ => Progress::NotYet(format!("{gated} are gated")),
+        })
+    })
+    .await?;
+    let placement = gang.status.clone().and_then(|status| status.placement);
+    let placement = placement.context("the gang has a placement")?;
+    let mut planned = BTreeMap::new();
+    for (rank, pod) in gangs::pods(client, &gang).await? {
+        let node = placement.node_of(usize::try_from(rank)?);
+        let node = node.with_context(|| format!("rank {rank} has a place"))?;
+        planned.insert(pod.name_any(), node.node.clone());
+    }
+    Ok(planned)
 }
 
 async fn set_cordon(client: &Client, node: &str, cordoned: bool) -> Result<()> {

@@ -1,0 +1,504 @@
+//! How often one device request fits on every node and in every domain, ordered by how tight they are.
+//!
+//! An index follows the cluster: brought up to date, it costs the nodes that changed since it was last used. It
+//! knows nothing of cores, memory and what else pods ask for, so that all gangs that ask for the same devices
+//! share it; those amounts are checked exactly, on the few nodes that come into question.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound,
+};
+
+use super::{
+    capacity::Rules,
+    cluster::Cluster,
+    demand::UnitShape,
+    device_set::DeviceSet,
+    kind::KindId,
+    node::{NodeRecord, Occupancy},
+    room::{Largest, Room},
+    tree::{DomainId, Label, ROOT, Tree, Width},
+    version::Version,
+};
+use crate::{
+    model::PodResources,
+    names::{NodeName, TopologyName},
+};
+
+/// Most answers that are remembered by kind and free devices.
+const MOST_REMEMBERED: usize = 4096;
+
+/// What an index is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct IndexKey {
+    pub(crate) rules: Rules,
+    pub(crate) topology: Option<TopologyName>,
+    /// Whether nodes count as they are, or as if nothing ran on them.
+    pub(crate) as_they_are: bool,
+    /// The unit, with empty resources.
+    pub(crate) shape: UnitShape,
+}
+
+/// What an index knows of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    units: u64,
+    gpus: u64,
+    label: Label,
+    domain: DomainId,
+}
+
+/// Sums of a domain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sums {
+    units: u64,
+    gpus: u64,
+}
+
+/// An area in the order in which areas are tried: the tightest first, among equals by place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    /// Units and free GPUs for a unit with devices: it goes where the fewest are left. GPUs and units for one
+    /// without: it stays clear of GPUs.
+    pub(crate) tightness: (u64, u64),
+    pub(crate) label: Label,
+    /// The slot of a node, the number of a domain.
+    pub(crate) id: usize,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(crate) struct CapacityIndex {
+    pub(crate) key: IndexKey,
+    /// Whether the unit needs devices.
+    by_devices: bool,
+    /// Whether it takes the allocator to tell how many units fit.
+    by_allocation: bool,
+    /// When the tree that was read had been numbered.
+    numbered: Version,
+    /// Up to when changes of nodes are taken in.
+    seen: Version,
+    entries: Vec<Option<Entry>>,
+    sums: Vec<Sums>,
+    /// The rank under which each domain is listed.
+    ranks: Vec<Option<Rank>>,
+    /// Nodes that hold a unit.
+    nodes: BTreeSet<Rank>,
+    /// Domains that hold a unit, by depth.
+    domains: Vec<BTreeSet<Rank>>,
+    /// Nodes that hold a unit, by place.
+    places: BTreeMap<Label, usize>,
+    remembered: BTreeMap<(KindId, DeviceSet), u64>,
+    /// For each domain the most that is left on any of its nodes that hold a unit, once somebody asked.
+    largest: RefCell<Vec<Option<Largest>>>,
+}
+
+/// What an [overlay](CapacityIndex::lay_over) replaced.
+#[derive(Debug, Default)]
+pub(crate) struct Replaced(Vec<(usize, Option<Entry>)>);
+
+impl CapacityIndex {
+    /// An index of all nodes of a tree.
+    pub(crate) fn new(key: IndexKey, cluster: &Cluster, tree: &Tree) -> Self {
+        let mut index = Self {
+            by_devices: key.shape.needs_devices(),
+            by_allocation: !key.shape.is_plain(),
+            key,
+            numbered: Version::default(),
+            seen: Version::default(),
+            entries: Vec::new(),
+            sums: Vec::new(),
+            ranks: Vec::new(),
+            nodes: BTreeSet::new(),
+            domains: Vec::new(),
+            places: BTreeMap::new(),
+            remembered: BTreeMap::new(),
+            largest: RefCell::default(),
+        };
+        index.build(cluster, tree);
+        index
+    }
+
+    fn build(&mut self, cluster: &Cluster, tree: &Tree) {
+        self.numbered = tree.numbered();
+        self.seen = cluster.version();
+        self.entries = vec![None; cluster.slots()];
+        self.sums = vec![Sums::default(); tree.domains()];
+        self.ranks = vec![None; tree.domains()];
+        *self.largest.get_mut() = vec![None; tree.domains()];
+        self.domains = vec![BTreeSet::new(); tree.levels.len() + 1];
+        let mut nodes = Vec::new();
+        let mut places = Vec::new();
+        let only = self.only_node().map(|name| cluster.slot_of(name));
+        for slot in tree.slots() {
+            if only.is_some_and(|only| only != Some(slot)) {
+                continue;
+            }
+            let Some(entry) = self.entry(cluster, tree, slot) else {
+                continue;
+            };
+            self.entries[slot] = Some(entry);
+            for domain in tree.upwards(entry.domain) {
+                self.sums[domain].units += entry.units;
+                self.sums[domain].gpus += entry.gpus;
+            }
+            if entry.units > 0 {
+                nodes.push(self.rank_of(entry.units, entry.gpus, entry.label, slot));
+                places.push((entry.label, slot));
+            }
+        }
+        self.nodes = nodes.into_iter().collect();
+        self.places = places.into_iter().collect();
+        for domain in 0..self.sums.len() {
+            self.list(tree, domain);
+        }
+    }
+
+    /// The node to which a claim ties the unit. Other nodes are not worth a look.
+    fn only_node(&self) -> Option<&NodeName> {
+        let mut claims = self.key.shape.claims.iter();
+        claims.find_map(|claim| Some(&claim.allocated.as_ref()?.0))
+    }
+
+    /// Takes in what changed since the last time.
+    pub(crate) fn catch_up(&mut self, cluster: &Cluster, tree: &Tree) {
+        if self.numbered != tree.numbered() {
+            self.build(cluster, tree);
+            return;
+        }
+        let changed: Vec<usize> = cluster
+            .changes(self.key.as_they_are)
+            .since(self.seen)
+            .collect();
+        self.seen = cluster.version();
+        self.entries.resize(cluster.slots(), None);
+        self.sums.resize(tree.domains(), Sums::default());
+        self.ranks.resize(tree.domains(), None);
+        self.largest.get_mut().resize(tree.domains(), None);
+        let mut stale = BTreeSet::new();
+        let mut news = Vec::new();
+        for slot in changed {
+            let entry = self.entry(cluster, tree, slot);
+            self.forget_largest(tree, slot);
+            if entry != self.entries[slot] {
+                // A node may have come to the place that another one left: all leave first.
+                self.replace(tree, slot, None, &mut stale);
+                news.push((slot, entry));
+            }
+        }
+        for (slot, entry) in news {
+            self.replace(tree, slot, entry, &mut stale);
+        }
+        for domain in stale {
+            self.list(tree, domain);
+        }
+    }
+
+    /// Puts other occupancies in the place of those that nodes have. [`CapacityIndex::take_off`] undoes it.
+    pub(crate) fn lay_over(
+        &mut self,
+        cluster: &Cluster,
+        tree: &Tree,
+        overlay: &BTreeMap<usize, Occupancy>,
+    ) -> Replaced {
+        let mut stale = BTreeSet::new();
+        let mut replaced = Replaced::default();
+        for (slot, occupancy) in overlay {
+            let record = cluster.record(*slot);
+            let entry = record.and_then(|record| self.entry_of(tree, *slot, record, occupancy));
+            replaced
+                .0
+                .push((*slot, self.replace(tree, *slot, entry, &mut stale)));
+        }
+        for domain in stale {
+            self.list(tree, domain);
+        }
+        replaced
+    }
+
+    /// Undoes an overlay.
+    pub(crate) fn take_off(&mut self, tree: &Tree, replaced: Replaced) {
+        let mut stale = BTreeSet::new();
+        for (slot, entry) in replaced.0 {
+            self.replace(tree, slot, entry, &mut stale);
+        }
+        for domain in stale {
+            self.list(tree, domain);
+        }
+    }
+
+    fn entry(&mut self, cluster: &Cluster, tree: &Tree, slot: usize) -> Option<Entry> {
+        cluster.note_visits(1);
+        let record = cluster.record(slot)?;
+        let occupancy = if self.key.as_they_are {
+            &record.now
+        } else {
+            &record.empty
+        };
+        self.entry_of(tree, slot, record, occupancy)
+    }
+
+    fn entry_of(
+        &mut self,
+        tree: &Tree,
+        slot: usize,
+        record: &NodeRecord,
+        occupancy: &Occupancy,
+    ) -> Option<Entry> {
+        let place = tree.place(slot)?;
+        let devices = if self.by_devices {
+            &occupancy.free
+        } else {
+            &record.empty.free
+        };
+        Some(Entry {
+            units: self.units(record, occupancy),
+            gpus: record.kind.gpus_in(devices) as u64,
+            label: place.label,
+            domain: place.domain,
+        })
+    }
+
+    /// How many units fit on a node as far as devices go.
+    fn units(&mut self, record: &NodeRecord, occupancy: &Occupancy) -> u64 {
+        let key = &self.key;
+        let (rules, shape) = (&key.rules, &key.shape);
+        // Where counting suffices there is nothing to remember.
+        let by_kind =
+            self.by_allocation && occupancy.pending.is_empty() && self.only_node().is_none();
+        if !by_kind {
+            return rules
+                .device_capacity(record, occupancy, shape)
+                .map_or(0, |units| units as u64);
+        }
+        if rules.may_run(record, occupancy, shape).is_err() || occupancy.free.is_empty() {
+            return 0;
+        }
+        let of_kind = (record.kind.id, occupancy.free.clone());
+        if let Some(units) = self.remembered.get(&of_kind) {
+            return *units;
+        }
+        let units = rules.device_capacity(record, occupancy, shape);
+        let units = units.map_or(0, |units| units as u64);
+        if self.remembered.len() >= MOST_REMEMBERED {
+            self.remembered.clear();
+        }
+        self.remembered.insert(of_kind, units);
+        units
+    }
+
+    /// Changes what is known of a node; the domains whose place in the order this changes are added to `stale`.
+    fn replace(
+        &mut self,
+        tree: &Tree,
+        slot: usize,
+        entry: Option<Entry>,
+        stale: &mut BTreeSet<DomainId>,
+    ) -> Option<Entry> {
+        self.forget_largest(tree, slot);
+        let before = std::mem::replace(&mut self.entries[slot], entry);
+        self.forget_largest(tree, slot);
+        if before == entry {
+            return before;
+        }
+        if let Some(before) = before {
+            for domain in tree.upwards(before.domain) {
+                self.sums[domain].units -= before.units;
+                self.sums[domain].gpus -= before.gpus;
+                stale.insert(domain);
+            }
+            if before.units > 0 {
+                let rank = self.rank_of(before.units, before.gpus, before.label, slot);
+                self.nodes.remove(&rank);
+                self.places.remove(&before.label);
+            }
+        }
+        if let Some(entry) = entry {
+            for domain in tree.upwards(entry.domain) {
+                self.sums[domain].units += entry.units;
+                self.sums[domain].gpus += entry.gpus;
+                stale.insert(domain);
+            }
+            if entry.units > 0 {
+                let rank = self.rank_of(entry.units, entry.gpus, entry.label, slot);
+                self.nodes.insert(rank);
+                self.places.insert(entry.label, slot);
+            }
+        }
+        before
+    }
+
+    /// Forgets what is left at most in the domains of a node.
+    fn forget_largest(&mut self, tree: &Tree, slot: usize) {
+        let largest = self.largest.get_mut();
+        if let Some(Some(entry)) = self.entries.get(slot) {
+            for domain in tree.upwards(entry.domain) {
+                largest[domain] = None;
+            }
+        }
+    }
+
+    /// Whether some node of a domain that holds a unit may have what is asked for besides; `false` is certain. The
+    /// answer is kept until one of these nodes changes.
+    pub(crate) fn may_hold<'a>(
+        &self,
+        tree: &Tree,
+        domain: DomainId,
+        asked: &PodResources,
+        room: &impl Fn(usize) -> Option<&'a Room>,
+    ) -> bool {
+        if self
+            .largest
+            .borrow()
+            .get(domain)
+            .is_none_or(Option::is_none)
+        {
+            self.find_largest(tree, domain, room);
+        }
+        let largest = self.largest.borrow();
+        let largest = largest.get(domain).and_then(Option::as_ref);
+        largest.is_none_or(|largest| largest.may_hold(asked))
+    }
+
+    fn find_largest<'a>(
+        &self,
+        tree: &Tree,
+        domain: DomainId,
+        room: &impl Fn(usize) -> Option<&'a Room>,
+    ) {
+        let mut most = Largest::default();
+        let mut raise = |slot| {
+            if let Some(room) = room(slot) {
+                most.raise(room);
+            }
+        };
+        if tree.depth(domain) == tree.levels.len() {
+            self.members(tree, domain).for_each(|(_, slot)| raise(slot));
+        } else {
+            if domain == ROOT {
+                self.outside(tree).for_each(raise);
+            }
+            for child in tree
+                .children(domain)
+                .filter(|child| self.units_in(*child) > 0)
+            {
+                if self.largest.borrow().get(child).is_none_or(Option::is_none) {
+                    self.find_largest(tree, child, room);
+                }
+                if let Some(Some(largest)) = self.largest.borrow().get(child) {
+                    most.merge(largest);
+                }
+            }
+        }
+        if let Some(known) = self.largest.borrow_mut().get_mut(domain) {
+            *known = Some(most);
+        }
+    }
+
+    /// Lists a domain by its sums.
+    fn list(&mut self, tree: &Tree, domain: DomainId) {
+        let depth = tree.depth(domain);
+        let sums = self.sums[domain];
+        let first = tree.stretch(domain).filter(|_| sums.units > 0);
+        let rank = first.map(|(first, _)| self.rank_of(sums.units, sums.gpus, first, domain));
+        let before = std::mem::replace(&mut self.ranks[domain], rank);
+        if before == rank {
+            return;
+        }
+        if let Some(before) = before {
+            self.domains[depth].remove(&before);
+        }
+        if let Some(rank) = rank {
+            self.domains[depth].insert(rank);
+        }
+    }
+
+    fn rank_of(&self, units: u64, gpus: u64, label: Label, id: usize) -> Rank {
+        Rank {
+            tightness: if self.by_devices {
+                (units, gpus)
+            } else {
+                (gpus, units)
+            },
+            label,
+            id,
+        }
+    }
+
+    /// The nodes or domains of a width in the order of their ranks, without those that cannot hold so many units.
+    pub(crate) fn tightest(&self, width: Width, units: u64) -> impl Iterator<Item = Rank> + '_ {
+        let listed = match width {
+            Width::Node => Some(&self.nodes),
+            Width::Depth(depth) => self.domains.get(depth),
+        };
+        let least = Rank {
+            tightness: if self.by_devices { (units, 0) } else { (0, 0) },
+            label: 0,
+            id: 0,
+        };
+        let listed = listed.into_iter();
+        listed
+            .flat_map(move |listed| listed.range((Bound::Included(least), Bound::Unbounded)))
+            .copied()
+    }
+
+    /// The rank of one node or domain, if it holds so many units as far as devices go.
+    pub(crate) fn rank(&self, width: Width, id: usize, units: u64) -> Option<Rank> {
+        let rank = match width {
+            Width::Node => {
+                let entry = self.entries.get(id)?.as_ref()?;
+                self.rank_of(entry.units, entry.gpus, entry.label, id)
+            }
+            Width::Depth(_) => (*self.ranks.get(id)?)?,
+        };
+        let held = match width {
+            Width::Node => self.units_on(id),
+            Width::Depth(_) => self.units_in(id),
+        };
+        (held >= units).then_some(rank)
+    }
+
+    /// How many units fit on a node as far as devices go.
+    pub(crate) fn units_on(&self, slot: usize) -> u64 {
+        let entry = self.entries.get(slot).and_then(Option::as_ref);
+        entry.map_or(0, |entry| entry.units)
+    }
+
+    /// How many GPUs count for a node.
+    pub(crate) fn gpus_on(&self, slot: usize) -> u64 {
+        let entry = self.entries.get(slot).and_then(Option::as_ref);
+        entry.map_or(0, |entry| entry.gpus)
+    }
+
+    /// How many units fit in a domain as far as devices go.
+    pub(crate) fn units_in(&self, domain: DomainId) -> u64 {
+        self.sums.get(domain).map_or(0, |sums| sums.units)
+    }
+
+    /// How many GPUs count for a domain.
+    pub(crate) fn gpus_in(&self, domain: DomainId) -> u64 {
+        self.sums.get(domain).map_or(0, |sums| sums.gpus)
+    }
+
+    /// The nodes of a domain that hold a unit as far as devices go, by place.
+    pub(crate) fn members(
+        &self,
+        tree: &Tree,
+        domain: DomainId,
+    ) -> impl Iterator<Item = (Label, usize)> + '_ {
+        let stretch = tree.stretch(domain).into_iter();
+        let listed = stretch.flat_map(|(first, last)| self.places.range(first..=last));
+        listed.map(|(label, slot)| (*label, *slot))
+    }
+
+    /// The nodes that lie outside the Topology and hold a unit, by place.
+    pub(crate) fn outside(&self, tree: &Tree) -> impl Iterator<Item = usize> + '_ {
+        // They come last, after the last domain.
+        let inside = tree.children(ROOT).last();
+        let last = inside.and_then(|domain| Some(tree.stretch(domain)?.1));
+        let after = last.map_or(Bound::Unbounded, Bound::Excluded);
+        let listed = self.places.range((after, Bound::Unbounded));
+        listed.map(|(_, slot)| *slot)
+    }
+}

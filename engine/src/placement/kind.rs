@@ -1,0 +1,291 @@
+//! What nodes have in common: their devices without names, addresses and states.
+//!
+//! A large cluster has thousands of nodes and a handful of kinds. What depends on the kind alone is worked out
+//! once, and how often a device request fits on a node is remembered by kind and set of free devices.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::{DeviceCharge, device_set::DeviceSet};
+use crate::{
+    amount::{Amount, Overflow},
+    model::{Device, Node},
+    names::{AttributeName, FlavorName, SelectorId},
+};
+
+/// Names a kind. A number is never used for a second kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct KindId(u64);
+
+/// The devices of a node that match one selector.
+#[derive(Clone, Debug)]
+pub(crate) struct Candidates {
+    /// All of them, whether free or not.
+    pub(crate) devices: DeviceSet,
+    /// Whether they are charged alike and belong to the same Flavors: then it does not matter
+    /// which of them a claim gets.
+    pub(crate) uniform: bool,
+}
+
+/// A device without its name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct DeviceFacts {
+    flavors: BTreeSet<FlavorName>,
+    gpus: Amount,
+    vram: Amount,
+    selectors: BTreeSet<SelectorId>,
+}
+
+/// What makes two nodes the same kind.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct KindFacts {
+    /// In the order in which the allocator tries them.
+    devices: Vec<DeviceFacts>,
+    /// For each attribute which devices share a value: equal numbers, equal values. The values themselves
+    /// (PCI addresses, UUIDs) differ between nodes of one kind.
+    values: BTreeMap<AttributeName, Vec<Option<u32>>>,
+    /// NVLink groups of two devices and more, in device order.
+    groups: Vec<DeviceSet>,
+}
+
+/// A kind of node.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeKind {
+    pub(crate) id: KindId,
+    facts: Arc<KindFacts>,
+    candidates: BTreeMap<SelectorId, Candidates>,
+    /// Devices that are charged as GPUs.
+    gpus: DeviceSet,
+}
+
+/// Numbers in the order in which values occur first.
+fn numbered<'a>(values: impl Iterator<Item = Option<&'a str>>) -> Vec<Option<u32>> {
+    let mut numbers: BTreeMap<&str, u32> = BTreeMap::new();
+    values
+        .map(|value| {
+            let next = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
+            value.map(|value| *numbers.entry(value).or_insert(next))
+        })
+        .collect()
+}
+
+impl KindFacts {
+    fn new(node: &Node) -> Self {
+        let devices = &node.devices;
+        let names: BTreeSet<&AttributeName> = devices
+            .iter()
+            .flat_map(|device| device.attributes.keys())
+            .collect();
+        let values = names
+            .into_iter()
+            .map(|name| {
+                let of = |device: &'_ Device| device.attributes.get(name).cloned();
+                let values: Vec<Option<String>> = devices.iter().map(of).collect();
+                (name.clone(), numbered(values.iter().map(Option::as_deref)))
+            })
+            .collect();
+        let groups = numbered(devices.iter().map(|device| device.nvlink_group.as_deref()));
+        let mut members: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        for (at, group) in groups.into_iter().enumerate() {
+            if let Some(group) = group {
+                members.entry(group).or_default().push(at);
+            }
+        }
+        Self {
+            devices: devices
+                .iter()
+                .map(|device| DeviceFacts {
+                    flavors: device.flavors.clone(),
+                    gpus: device.gpus,
+                    vram: device.vram,
+                    selectors: device.selectors.clone(),
+                })
+                .collect(),
+            values,
+            groups: members
+                .into_values()
+                .filter(|members| members.len() > 1)
+                .map(|members| DeviceSet::of(devices.len(), members))
+                .collect(),
+        }
+    }
+}
+
+impl NodeKind {
+    fn new(id: KindId, facts: Arc<KindFacts>) -> Self {
+        let devices = &facts.devices;
+        let count = devices.len();
+        let mut matching: BTreeMap<SelectorId, Vec<usize>> = BTreeMap::new();
+        for (at, device) in devices.iter().enumerate() {
+            for selector in &device.selectors {
+                matching.entry(*selector).or_default().push(at);
+            }
+        }
+        let alike = |members: &[usize]| {
+            let mut kinds = members
+                .iter()
+                .map(|at| &devices[*at])
+                .map(|device| (&device.flavors, device.gpus, device.vram));
+            let first = kinds.next();
+            kinds.all(|kind| Some(kind) == first)
+        };
+        let candidates = matching
+            .into_iter()
+            .map(|(selector, members)| {
+                let uniform = alike(&members);
+                let devices = DeviceSet::of(count, members);
+                (selector, Candidates { devices, uniform })
+            })
+            .collect();
+        let gpus = (0..count).filter(|at| devices[*at].gpus > Amount::ZERO);
+        Self {
+            id,
+            candidates,
+            gpus: DeviceSet::of(count, gpus),
+            facts,
+        }
+    }
+
+    /// How many devices a node of this kind has.
+    pub(crate) fn devices(&self) -> usize {
+        self.facts.devices.len()
+    }
+
+    pub(crate) fn candidates(&self, selector: SelectorId) -> Option<&Candidates> {
+        self.candidates.get(&selector)
+    }
+
+    /// A number for the value that a device has of an attribute: on one node, equal numbers are equal values.
+    pub(crate) fn value(&self, device: usize, name: &AttributeName) -> Option<u32> {
+        *self.facts.values.get(name)?.get(device)?
+    }
+
+    /// Whether a device may be charged to a Flavor. What is charged as no GPU and belongs to no
+    /// Flavor (a network card) may go along with any.
+    pub(crate) fn belongs_to(&self, device: usize, flavor: &FlavorName) -> bool {
+        self.facts.devices.get(device).is_some_and(|device| {
+            device.flavors.contains(flavor)
+                || (device.flavors.is_empty() && device.gpus == Amount::ZERO)
+        })
+    }
+
+    /// What a device is charged as.
+    pub(crate) fn charge_of(&self, device: usize) -> Option<DeviceCharge> {
+        let device = self.facts.devices.get(device)?;
+        Some(DeviceCharge {
+            gpus: device.gpus,
+            vram: device.vram,
+        })
+    }
+
+    /// What these devices are charged as together.
+    pub(crate) fn charged_as(&self, devices: &[usize]) -> Result<DeviceCharge, Overflow> {
+        let mut charges = devices.iter().filter_map(|at| self.charge_of(*at));
+        charges.try_fold(DeviceCharge::default(), DeviceCharge::add)
+    }
+
+    /// How many GPUs are among these.
+    pub(crate) fn gpus_in(&self, devices: &DeviceSet) -> usize {
+        self.gpus.common(devices)
+    }
+
+    /// How many NVLink groups are whole before and would be only partly free afterwards.
+    pub(crate) fn groups_broken(&self, before: &DeviceSet, after: &DeviceSet) -> usize {
+        self.facts
+            .groups
+            .iter()
+            .filter(|group| {
+                let left = group.common(after);
+                group.common(before) == group.len() && left > 0 && left < group.len()
+            })
+            .count()
+    }
+}
+
+/// A kind and how many nodes are of it.
+#[derive(Clone, Debug)]
+struct Known {
+    kind: Arc<NodeKind>,
+    nodes: usize,
+}
+
+/// The kinds of the nodes that there are.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Kinds {
+    known: BTreeMap<Arc<KindFacts>, Known>,
+    created: u64,
+}
+
+impl Kinds {
+    /// The kind of a node, which counts from then on until it is [left](Self::leave).
+    pub(crate) fn enter(&mut self, node: &Node) -> Arc<NodeKind> {
+        let facts = KindFacts::new(node);
+        if let Some(known) = self.known.get_mut(&facts) {
+            known.nodes += 1;
+            return Arc::clone(&known.kind);
+        }
+        self.created += 1;
+        let facts = Arc::new(facts);
+        let kind = Arc::new(NodeKind::new(KindId(self.created), Arc::clone(&facts)));
+        let known = Known {
+            kind: Arc::clone(&kind),
+            nodes: 1,
+        };
+        self.known.insert(facts, known);
+        kind
+    }
+
+    /// A node is no longer of this kind. A kind without nodes is forgotten.
+    pub(crate) fn leave(&mut self, kind: &NodeKind) {
+        if let Some(known) = self.known.get_mut(&kind.facts) {
+            known.nodes -= 1;
+            if known.nodes == 0 {
+                self.known.remove(&kind.facts);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::placement::fixtures;
+
+    #[test]
+    fn nodes_that_differ_in_names_and_addresses_are_of_one_kind() {
+        let mut kinds = Kinds::default();
+        let mut one = fixtures::node("a", 4);
+        let mut other = fixtures::node("b", 4);
+        for (at, device) in one.devices.iter_mut().enumerate() {
+            device.attributes.insert("uuid".into(), format!("a-{at}"));
+        }
+        for (at, device) in other.devices.iter_mut().enumerate() {
+            device.attributes.insert("uuid".into(), format!("b-{at}"));
+            device.usable = false;
+        }
+        let (one, other) = (kinds.enter(&one), kinds.enter(&other));
+        assert_eq!(one.id, other.id);
+        kinds.leave(&one);
+        kinds.leave(&other);
+        assert!(kinds.known.is_empty());
+    }
+
+    #[test]
+    fn which_devices_share_a_value_makes_a_kind() {
+        let mut kinds = Kinds::default();
+        let mut nodes = [fixtures::node("a", 4), fixtures::node("b", 4)];
+        for (node, size) in nodes.iter_mut().zip([2, 4]) {
+            for (at, device) in node.devices.iter_mut().enumerate() {
+                let value = format!("root-{}", at / size);
+                device.attributes.insert("pcieRoot".into(), value);
+            }
+        }
+        let [one, other] = nodes.map(|node| kinds.enter(&node));
+        assert_ne!(one.id, other.id);
+        let name = "pcieRoot".into();
+        assert_eq!(one.value(0, &name), one.value(1, &name));
+        assert_ne!(one.value(1, &name), one.value(2, &name));
+    }
+}

@@ -1,0 +1,268 @@
+//! What is left of a node besides devices: amounts, host ports, and whom its pods repel.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::capacity::Cause;
+use crate::{
+    model::{HostPort, PodResources},
+    names::{PodSelectorId, ResourceName},
+};
+
+/// More units of one gang than any node holds; stands for "no limit".
+pub(crate) const NO_LIMIT: usize = 1 << 16;
+
+/// What is left of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Room {
+    /// Thousandths of cores; negative, as everything here, where more is used than there is.
+    cpu_milli: i64,
+    memory_bytes: i64,
+    pods: i64,
+    others: BTreeMap<ResourceName, i64>,
+    host_ports: BTreeSet<HostPort>,
+    repels: BTreeSet<PodSelectorId>,
+    matched_by: BTreeSet<PodSelectorId>,
+}
+
+fn conflict(one: &HostPort, other: &HostPort) -> bool {
+    one.port == other.port
+        && one.protocol == other.protocol
+        && (one.ip.is_none() || other.ip.is_none() || one.ip == other.ip)
+}
+
+fn ports_conflict(ones: &BTreeSet<HostPort>, others: &BTreeSet<HostPort>) -> bool {
+    ones.iter()
+        .any(|one| others.iter().any(|other| conflict(one, other)))
+}
+
+/// Whether pods that ask for these may not run on one node, however large it is.
+pub(crate) fn exclude_each_other(one: &PodResources, other: &PodResources) -> bool {
+    ports_conflict(&one.host_ports, &other.host_ports)
+        || !one.repels.is_disjoint(&other.matched_by)
+        || !other.repels.is_disjoint(&one.matched_by)
+}
+
+impl Room {
+    /// An empty node.
+    pub(crate) fn of(allocatable: &PodResources) -> Self {
+        Self {
+            cpu_milli: allocatable.cpu_milli,
+            memory_bytes: allocatable.memory_bytes,
+            pods: allocatable.pods,
+            others: allocatable.others.clone(),
+            ..Self::default()
+        }
+    }
+
+    /// Takes what a pod asks for, whether it is there or not.
+    pub(crate) fn take(&mut self, asked: &PodResources) {
+        self.cpu_milli = self.cpu_milli.saturating_sub(asked.cpu_milli);
+        self.memory_bytes = self.memory_bytes.saturating_sub(asked.memory_bytes);
+        self.pods = self.pods.saturating_sub(asked.pods);
+        for (name, amount) in &asked.others {
+            let left = self.others.entry(name.clone()).or_default();
+            *left = left.saturating_sub(*amount);
+        }
+        self.host_ports.extend(asked.host_ports.iter().cloned());
+        self.repels.extend(&asked.repels);
+        self.matched_by.extend(&asked.matched_by);
+    }
+
+    /// How many times what is asked for is left, at least once; otherwise what lacks first.
+    pub(crate) fn times(&self, asked: &PodResources) -> Result<usize, Cause> {
+        let mut most = NO_LIMIT;
+        let mut limit = |left: i64, asked: i64, cause: Cause| {
+            if asked <= 0 {
+                return Ok(());
+            }
+            let times = usize::try_from(left / asked).unwrap_or(0);
+            if times == 0 {
+                return Err(cause);
+            }
+            most = most.min(times);
+            Ok(())
+        };
+        limit(self.cpu_milli, asked.cpu_milli, Cause::Cpu)?;
+        limit(self.memory_bytes, asked.memory_bytes, Cause::Memory)?;
+        limit(self.pods, asked.pods, Cause::Pods)?;
+        for (name, amount) in &asked.others {
+            let left = self.others.get(name).copied().unwrap_or(0);
+            limit(left, *amount, Cause::Resource(name.clone()))?;
+        }
+        if ports_conflict(&self.host_ports, &asked.host_ports) {
+            return Err(Cause::HostPort);
+        }
+        if !self.repels.is_disjoint(&asked.matched_by)
+            || !asked.repels.is_disjoint(&self.matched_by)
+        {
+            return Err(Cause::AntiAffinity);
+        }
+        if exclude_each_other(asked, asked) {
+            most = 1;
+        }
+        Ok(most)
+    }
+
+    /// Whether nothing that fits here would not fit into the other.
+    pub(crate) fn lies_within(&self, other: &Self) -> bool {
+        let amounts = |name| self.others.get(name) <= other.others.get(name);
+        self.cpu_milli <= other.cpu_milli
+            && self.memory_bytes <= other.memory_bytes
+            && self.pods <= other.pods
+            && self.others.keys().all(amounts)
+            && self.host_ports.is_superset(&other.host_ports)
+            && self.repels.is_superset(&other.repels)
+            && self.matched_by.is_superset(&other.matched_by)
+    }
+}
+
+/// The most that is left of each amount on any of several nodes: an upper bound for each of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Largest {
+    cpu_milli: i64,
+    memory_bytes: i64,
+    pods: i64,
+    others: BTreeMap<ResourceName, i64>,
+}
+
+impl Largest {
+    /// Takes a node in.
+    pub(crate) fn raise(&mut self, room: &Room) {
+        self.raise_to(room.cpu_milli, room.memory_bytes, room.pods, &room.others);
+    }
+
+    /// Takes the nodes of another bound in.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.raise_to(
+            other.cpu_milli,
+            other.memory_bytes,
+            other.pods,
+            &other.others,
+        );
+    }
+
+    fn raise_to(
+        &mut self,
+        cpu_milli: i64,
+        memory_bytes: i64,
+        pods: i64,
+        others: &BTreeMap<ResourceName, i64>,
+    ) {
+        self.cpu_milli = self.cpu_milli.max(cpu_milli);
+        self.memory_bytes = self.memory_bytes.max(memory_bytes);
+        self.pods = self.pods.max(pods);
+        for (name, amount) in others {
+            match self.others.get_mut(name) {
+                Some(most) => *most = (*most).max(*amount),
+                None => {
+                    self.others.insert(name.clone(), *amount);
+                }
+            }
+        }
+    }
+
+    /// Whether some node may have what is asked for; `false` is certain.
+    pub(crate) fn may_hold(&self, asked: &PodResources) -> bool {
+        let others = |(name, amount): (&ResourceName, &i64)| {
+            *amount <= self.others.get(name).copied().unwrap_or(0).max(0)
+        };
+        asked.cpu_milli <= self.cpu_milli.max(0)
+            && asked.memory_bytes <= self.memory_bytes.max(0)
+            && asked.pods <= self.pods.max(0)
+            && asked.others.iter().all(others)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::HostPortProtocol;
+
+    fn asking(others: &[(&str, i64)]) -> PodResources {
+        PodResources {
+            others: others
+                .iter()
+                .map(|(name, amount)| ((*name).into(), *amount))
+                .collect(),
+            ..PodResources::default()
+        }
+    }
+
+    fn port(ip: Option<[u8; 4]>, port: u16, protocol: HostPortProtocol) -> PodResources {
+        PodResources {
+            host_ports: BTreeSet::from([HostPort {
+                protocol,
+                ip: ip.map(Into::into),
+                port,
+            }]),
+            ..PodResources::default()
+        }
+    }
+
+    #[test]
+    fn every_listed_resource_is_counted_and_an_unlisted_one_is_not_there() {
+        let efa = "vpc.amazonaws.com/efa";
+        let node = Room::of(&asking(&[(efa, 32), ("hugepages-2Mi", 1 << 30)]));
+        let table = [
+            (asking(&[(efa, 8)]), Ok(4)),
+            (asking(&[(efa, 32)]), Ok(1)),
+            (asking(&[(efa, 33)]), Err(Cause::Resource(efa.into()))),
+            (asking(&[(efa, 8), ("hugepages-2Mi", 1 << 29)]), Ok(2)),
+            (
+                asking(&[("rdma/hca", 1)]),
+                Err(Cause::Resource("rdma/hca".into())),
+            ),
+            (asking(&[("rdma/hca", 0)]), Ok(NO_LIMIT)),
+        ];
+        for (asked, expected) in table {
+            assert_eq!(node.times(&asked), expected, "{asked:?}");
+        }
+    }
+
+    #[test]
+    fn host_ports_conflict_as_for_kube_scheduler() {
+        use HostPortProtocol::{Tcp, Udp};
+        let one = Some([10, 0, 0, 1]);
+        let other = Some([10, 0, 0, 2]);
+        let table = [
+            (port(None, 80, Tcp), port(None, 80, Tcp), true),
+            (port(None, 80, Tcp), port(None, 81, Tcp), false),
+            (port(None, 80, Tcp), port(None, 80, Udp), false),
+            (port(one, 80, Tcp), port(other, 80, Tcp), false),
+            (port(one, 80, Tcp), port(one, 80, Tcp), true),
+            (port(one, 80, Tcp), port(None, 80, Tcp), true),
+        ];
+        for (there, asked, conflict) in table {
+            let mut node = Room::default();
+            node.take(&there);
+            assert_eq!(node.times(&asked).is_err(), conflict, "{there:?} {asked:?}");
+            assert_eq!(exclude_each_other(&there, &asked), conflict);
+            assert_eq!(exclude_each_other(&asked, &there), conflict);
+        }
+    }
+
+    #[test]
+    fn anti_affinity_works_both_ways_and_against_copies() {
+        let selector = PodSelectorId(7);
+        let matched = PodResources {
+            matched_by: BTreeSet::from([selector]),
+            ..PodResources::default()
+        };
+        let repelling = PodResources {
+            repels: BTreeSet::from([selector]),
+            ..PodResources::default()
+        };
+        let both = PodResources {
+            repels: BTreeSet::from([selector]),
+            ..matched.clone()
+        };
+        assert_eq!(Room::default().times(&both), Ok(1));
+        assert_eq!(Room::default().times(&matched), Ok(NO_LIMIT));
+        assert_eq!(Room::default().times(&repelling), Ok(NO_LIMIT));
+        for (there, asked) in [(&matched, &repelling), (&repelling, &matched)] {
+            let mut node = Room::default();
+            node.take(there);
+            assert_eq!(node.times(asked), Err(Cause::AntiAffinity));
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Every bound, met and passed by one.
+
+use crate::{
+    amount::Amount,
+    model::{Claim, Constraint, HostPort, HostPortProtocol},
+    names::{NodeFilterId, PodSelectorId, SelectorId},
+    placement::{
+        DeviceCharge, Effort, Verdict, View, cache::MOST_INDEXES, fixtures::*, plan,
+        search::MOST_SHAPES,
+    },
+};
+
+#[test]
+fn a_decision_takes_the_steps_that_it_needs_and_gives_up_with_one_less() {
+    // Every node has the GPUs, half of them the memory and the others the cores: each is looked at.
+    let cluster = cluster((0..50).map(|at| {
+        let mut node = node_at(&format!("n{at}"), "s/l", 8);
+        if at % 2 == 0 {
+            node.allocatable.cpu_milli = 1_000;
+        } else {
+            node.allocatable.memory_bytes = 1 << 30;
+        }
+        node
+    }));
+    let mut gang = equal_pods(1, 1);
+    gang.pods[0].resources.cpu_milli = 2_000;
+    gang.pods[0].resources.memory_bytes = 2 << 30;
+    let verdict = |steps| {
+        asking(&gang, |request| {
+            let mut effort = Effort::of(steps);
+            let verdict = plan(&cluster, &View::Now, request, &mut effort);
+            assert_eq!(matches!(verdict, Verdict::GaveUp(_)), effort.gave_up());
+            said(&cluster, &gang, &verdict)
+        })
+    };
+    let enough = (1..1_000)
+        .find(|steps| verdict(*steps) == Said::NoPlace)
+        .expect("a few looks at 50 nodes");
+    assert!(enough >= 50);
+    assert_eq!(verdict(enough - 1), Said::GaveUp);
+    assert_eq!(verdict(0), Said::GaveUp);
+    assert_eq!(verdict(Effort::ONE_DECISION), Said::NoPlace);
+}
+
+#[test]
+fn a_spent_effort_leaves_nothing_for_the_next_question() {
+    let cluster = cluster([node_at("a", "s/l", 8)]);
+    let gang = equal_pods(1, 1);
+    asking(&gang, |request| {
+        let mut effort = Effort::of(0);
+        for _ in 0..2 {
+            let verdict = plan(&cluster, &View::Now, request, &mut effort);
+            assert!(matches!(verdict, Verdict::GaveUp(_)));
+            assert!(effort.gave_up());
+        }
+    });
+}
+
+#[test]
+fn sixteen_kinds_of_pods_are_searched_for_and_seventeen_are_not() {
+    let mut node = node_at("a", "s/l", 40);
+    node.filters.extend((0..40).map(NodeFilterId));
+    let cluster = cluster([node]);
+    let kinds = |count: usize| {
+        let mut gang = equal_pods(count, 1);
+        for (filter, pod) in (0..).zip(&mut gang.pods) {
+            pod.filter = NodeFilterId(filter);
+        }
+        now(&cluster, &gang)
+    };
+    assert!(matches!(kinds(MOST_SHAPES), Said::Placed(..)));
+    assert_eq!(kinds(MOST_SHAPES + 1), Said::GaveUp);
+}
+
+#[test]
+fn gangs_that_differ_in_memory_alone_share_what_is_known() {
+    let cluster = cluster((0..10).map(|at| node_at(&format!("n{at}"), "s/l", 8)));
+    for memory in 1..2_000 {
+        let mut gang = equal_pods(2, 1);
+        for pod in &mut gang.pods {
+            pod.resources.memory_bytes = memory << 20;
+        }
+        assert!(matches!(now(&cluster, &gang), Said::Placed(..)));
+    }
+    assert_eq!(cluster.indexes(), 1);
+}
+
+#[test]
+fn no_more_is_kept_than_there_is_room_for_and_what_is_dropped_is_not_missed() {
+    let mut node = node_at("a", "s/l", 8);
+    let shapes = u32::try_from(MOST_INDEXES).unwrap() + 10;
+    node.filters.extend((0..shapes).map(NodeFilterId));
+    let cluster = cluster([node, node_at("b", "s/l", 4)]);
+    let ask = |filter| {
+        let mut gang = equal_pods(1, 3);
+        gang.pods[0].filter = NodeFilterId(filter);
+        now(&cluster, &gang)
+    };
+    let first: Vec<Said> = (0..shapes).map(ask).collect();
+    assert_eq!(cluster.indexes(), MOST_INDEXES);
+    let again: Vec<Said> = (0..shapes).map(ask).collect();
+    assert_eq!(first, again);
+    cluster.forget();
+    assert_eq!(first, (0..shapes).map(ask).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_claim_that_is_tied_to_a_node_leaves_nothing_behind() {
+    let mut node = node_at("a", "s/l", 8);
+    node.devices[3].allocated_to = Some("made".into());
+    let cluster = cluster([node, node_at("b", "s/l", 8)]);
+    let mut gang = equal_pods(1, 1);
+    gang.pods[0].claims[0].uid = "made".into();
+    gang.pods[0].claims[0].allocated = Some(("a".into(), vec![device(3).name]));
+    assert!(matches!(now(&cluster, &gang), Said::Placed(nodes, _) if nodes == ["a"]));
+    assert_eq!(cluster.indexes(), 0);
+}
+
+/// Two pods of different needs that no node holds together, on clusters of up to 600 idle nodes.
+#[test]
+fn unequal_pods_find_two_nodes_however_many_there_are() {
+    for nodes in [2, 255, 256, 257, 300, 600] {
+        let cluster = cluster((0..nodes).map(|at| {
+            let mut node = node_at(
+                &format!("n{at:03}"),
+                &format!("s{}/l{}", at % 3, at % 30),
+                8,
+            );
+            // No two alike.
+            node.allocatable.memory_bytes += at;
+            node
+        }));
+        let mut gang = gang(vec![pod("large", 4), pod("small", 2)]);
+        for pod in &mut gang.pods {
+            pod.resources.cpu_milli = 40_000;
+        }
+        assert!(
+            matches!(now(&cluster, &gang), Said::Placed(..)),
+            "{nodes} nodes"
+        );
+    }
+}
+
+/// At every node the pods fit by their sums, but not by their NVLink groups: all areas of the narrowest width
+/// are tried in vain, and the wider ones have steps left.
+#[test]
+fn narrow_domains_do_not_use_up_the_steps_of_wide_ones() {
+    let cluster = cluster((0..600).map(|at| {
+        let mut node = node_at(
+            &format!("n{at:03}"),
+            &format!("s{}/l{}", at % 3, at % 30),
+            4,
+        );
+        for (index, device) in node.devices.iter_mut().enumerate() {
+            device
+                .attributes
+                .insert("pair".into(), format!("{}", index / 2));
+        }
+        node.allocatable.memory_bytes += at;
+        node
+    }));
+    // Three of a pair do not exist; a pair and two singles may not wait on one node.
+    let mut gang = gang(vec![pod("pair", 2), pod("one", 1), pod("other", 1)]);
+    gang.pods[0].claims[0].constraints = vec![Constraint {
+        requests: Vec::new(),
+        attribute: "pair".into(),
+    }];
+    let Said::Placed(nodes, _) = now(&cluster, &gang) else {
+        panic!("two nodes hold the gang");
+    };
+    assert_ne!(nodes[0], nodes[1]);
+}
+
+#[test]
+fn what_a_node_lists_is_counted() {
+    let mut nodes = [node_at("a", "s/l", 8), node_at("b", "s/l", 8)];
+    for node in &mut nodes {
+        node.allocatable
+            .others
+            .insert("vpc.amazonaws.com/efa".into(), 32);
+    }
+    let mut gang = equal_pods(2, 4);
+    for pod in &mut gang.pods {
+        pod.resources
+            .others
+            .insert("vpc.amazonaws.com/efa".into(), 32);
+    }
+    let one = cluster(nodes[..1].to_vec());
+    assert_eq!(now(&one, &gang), Said::NoPlace);
+    let Said::Placed(placed, _) = now(&cluster(nodes), &gang) else {
+        panic!("each on a node of its own");
+    };
+    assert_ne!(placed[0], placed[1]);
+}
+
+#[test]
+fn pods_that_bind_a_host_port_or_repel_each_other_go_to_nodes_of_their_own() {
+    let nodes = || (0..3).map(|at| node_at(&format!("n{at}"), "s/l", 8));
+    let mut ports = equal_pods(3, 1);
+    let mut repelling = equal_pods(3, 1);
+    for pod in &mut ports.pods {
+        pod.resources.host_ports.insert(HostPort {
+            protocol: HostPortProtocol::Tcp,
+            ip: None,
+            port: 29_500,
+        });
+    }
+    for pod in &mut repelling.pods {
+        pod.resources.repels.insert(PodSelectorId(1));
+        pod.resources.matched_by.insert(PodSelectorId(1));
+    }
+    for gang in [ports, repelling] {
+        let Said::Placed(placed, _) = now(&cluster(nodes()), &gang) else {
+            panic!("three nodes for three pods");
+        };
+        assert_eq!(placed, ["n0", "n1", "n2"]);
+        assert_eq!(now(&cluster(nodes().take(2)), &gang), Said::NoPlace);
+        // What runs there counts as well.
+        let mut taken = cluster(nodes());
+        let mut other = hold("other", "n1", &[]);
+        other.claims.clear();
+        other.resources = gang.pods[0].resources.clone();
+        add(&mut taken, other);
+        assert_eq!(now(&taken, &gang), Said::NoPlace);
+    }
+}
+
+#[test]
+fn a_node_whose_devices_are_charged_as_too_much_is_left_out() {
+    let mut large = node_at("a", "s/l", 1);
+    large.devices[0].vram = Amount(80);
+    let mut small = node_at("b", "s/l", 2);
+    for device in &mut small.devices {
+        device.vram = Amount(40);
+    }
+    let cluster = cluster([large, small]);
+    let gang = equal_pods(1, 1);
+    let placed = |vram: Option<i64>| {
+        asking(&gang, |request| {
+            let mut request = *request;
+            request.most_per_device = vram.map(|vram| DeviceCharge {
+                gpus: Amount::ONE_GPU,
+                vram: Amount(vram),
+            });
+            let verdict = plan(&cluster, &View::Now, &request, &mut Effort::default());
+            said(&cluster, &gang, &verdict)
+        })
+    };
+    assert!(matches!(placed(None), Said::Placed(nodes, _) if nodes == ["a"]));
+    assert!(matches!(placed(Some(80)), Said::Placed(nodes, _) if nodes == ["a"]));
+    assert!(matches!(placed(Some(79)), Said::Placed(nodes, _) if nodes == ["b"]));
+    assert_eq!(placed(Some(39)), Said::NoPlace);
+}
+
+#[test]
+fn a_request_that_no_device_matches_has_no_place() {
+    let cluster = cluster([node_at("a", "s/l", 8)]);
+    let mut gang = equal_pods(1, 1);
+    let other: &mut Claim = &mut gang.pods[0].claims[0];
+    other.requests[0].selector = SelectorId(9);
+    assert_eq!(now(&cluster, &gang), Said::NoPlace);
+    assert_eq!(
+        said(&cluster, &gang, &judged(&cluster, &View::Empty, &gang)),
+        Said::NoPlace
+    );
+}

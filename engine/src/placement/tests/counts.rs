@@ -1,0 +1,95 @@
+//! What is told of gangs that do not fit is true by brute force.
+
+use proptest::prelude::*;
+
+use crate::{
+    model::{Gang, Node},
+    placement::{View, explain, fixtures::*},
+};
+
+/// Devices and cores of a pod; devices and cores of a node.
+type Pair = (u32, i64);
+
+fn small_gang(pods: &[Pair]) -> Gang {
+    let pods = pods.iter().enumerate().map(|(rank, (devices, cores))| {
+        let mut pod = pod(&format!("p{rank}"), *devices);
+        pod.resources.cpu_milli = cores * 1000;
+        pod
+    });
+    gang(pods.collect())
+}
+
+fn small_nodes(nodes: &[Pair]) -> Vec<Node> {
+    let nodes = nodes.iter().enumerate().map(|(at, (devices, cores))| {
+        let mut node = node_at(
+            &format!("n{at}"),
+            &format!("s/l{}", at % 2),
+            *devices as usize,
+        );
+        node.allocatable.cpu_milli = cores * 1000;
+        node
+    });
+    nodes.collect()
+}
+
+/// The most pods that can be put on the nodes at once, tried in every way.
+fn most_pods(left: &mut [Pair], pods: &[Pair]) -> usize {
+    let Some(((devices, cores), rest)) = pods.split_first() else {
+        return 0;
+    };
+    let mut most = most_pods(left, rest);
+    for at in 0..left.len() {
+        if left[at].0 >= *devices && left[at].1 >= *cores {
+            left[at].0 -= devices;
+            left[at].1 -= cores;
+            most = most.max(1 + most_pods(left, rest));
+            left[at].0 += devices;
+            left[at].1 += cores;
+        }
+    }
+    most
+}
+
+fn told(nodes: &[Pair], gang: &Gang) -> usize {
+    let cluster = cluster(small_nodes(nodes));
+    asking(gang, |request| explain(&cluster, &View::Now, request)).fit
+}
+
+#[test]
+fn pods_of_different_needs_are_not_counted_twice() {
+    let pods = [(4, 1), (4, 1), (4, 1), (4, 2), (4, 2), (4, 2)];
+    assert_eq!(told(&[(8, 64)], &small_gang(&pods)), 2);
+}
+
+#[test]
+fn pods_that_share_a_claim_are_counted_together() {
+    let shared = claim("shared", 4);
+    let mut pods: Vec<_> = (0..3).map(|rank| pod(&format!("p{rank}"), 0)).collect();
+    for pod in &mut pods[..2] {
+        pod.claims = vec![shared.clone()];
+    }
+    pods[2].claims = vec![claim("own", 5)];
+    assert_eq!(told(&[(8, 64)], &gang(pods)), 2);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn as_many_pods_fit_as_is_told(
+        nodes in proptest::collection::vec((0_u32..5, 1_i64..5), 1..5),
+        pods in proptest::collection::vec((0_u32..4, 0_i64..4), 1..7),
+        in_one_leaf in any::<bool>(),
+    ) {
+        let gang = small_gang(&pods);
+        let gang = if in_one_leaf { requiring("leaf", gang) } else { gang };
+        let mut areas: Vec<Vec<Pair>> = Vec::new();
+        if in_one_leaf {
+            areas.extend((0..2).map(|leaf| nodes.iter().copied().skip(leaf).step_by(2).collect()));
+        } else {
+            areas.push(nodes.clone());
+        }
+        let truth = areas.iter_mut().map(|area| most_pods(area, &pods)).max().unwrap_or(0);
+        prop_assert_eq!(told(&nodes, &gang), truth.min(pods.len() - 1));
+    }
+}

@@ -1,0 +1,6 @@
+//! Placement as a whole.
+
+mod bounds;
+mod change;
+mod cost;
+mod counts;

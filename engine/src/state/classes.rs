@@ -1,0 +1,422 @@
+//! Which gang is judged with whom, and where each class stands in line.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    State,
+    ids::{ClassId, GangId, GroupId, TeamId},
+    team::{Class, Discipline},
+    waiting::Obstacle,
+    waits::{Group, Wait},
+};
+use crate::{queue::Place, quota::request::Assignment};
+
+impl State {
+    /// A gang waits for admission from now on.
+    pub(super) fn line_up(&mut self, id: GangId) {
+        let Some(waiting) = self.waiting.get(id) else {
+            return;
+        };
+        let (team, place) = (waiting.team, waiting.place.clone());
+        let without_devices = self.is_without_devices(id);
+        if let Some(entry) = self.teams.get_mut(team)
+            && entry.line.insert(place, id).is_none()
+        {
+            entry.without_devices += usize::from(without_devices);
+        }
+        self.changed_gangs.insert(id);
+        self.seat(id);
+    }
+
+    /// A gang waits no longer.
+    pub(super) fn drop_out(&mut self, id: GangId) {
+        self.unseat(id);
+        let without_devices = self.is_without_devices(id);
+        let Some(waiting) = self.waiting.get(id) else {
+            return;
+        };
+        let (team, place) = (waiting.team, waiting.place.clone());
+        if let Some(entry) = self.teams.get_mut(team)
+            && entry.line.remove(&place).is_some()
+        {
+            entry.without_devices -= usize::from(without_devices);
+        }
+        self.changed_gangs.remove(&id);
+        self.pass_front(team, &place);
+    }
+
+    fn is_without_devices(&self, id: GangId) -> bool {
+        let shape = self
+            .waiting
+            .get(id)
+            .and_then(|it| self.shapes.get(it.shape));
+        shape.is_some_and(|shape| !shape.totals.draws_devices())
+    }
+
+    /// Has a gang judged, if it may be.
+    pub(super) fn seat(&mut self, id: GangId) {
+        let Some(waiting) = self.waiting.get(id) else {
+            return;
+        };
+        let (team, shape, place) = (waiting.team, waiting.shape, waiting.place.clone());
+        if waiting.pods_that_hold > 0 || waiting.class.is_some() {
+            return;
+        }
+        let stands_aside = waiting.obstacle.is_some() || waiting.too_large;
+        let Some(entry) = self.teams.get(team) else {
+            return;
+        };
+        if stands_aside && entry.is_let_up(&place) {
+            if waiting.obstacle.is_some_and(Obstacle::holds_up) {
+                self.pull_front_back(team, &place);
+            } else {
+                self.pass_front(team, &place);
+            }
+            return;
+        }
+        if stands_aside || !entry.is_let_up(&place) {
+            self.move_front_up(team);
+            return;
+        }
+        let known = if entry.is_strict() {
+            None
+        } else {
+            entry.classes.get(&shape).copied()
+        };
+        let class = known.unwrap_or_else(|| {
+            self.classes.insert(Class {
+                team,
+                shape,
+                line: BTreeMap::new(),
+                waits: BTreeSet::new(),
+                watches: Vec::new(),
+                reason: None,
+            })
+        });
+        let has_allocated = |state: &Self| {
+            let shape = state.shapes.get(shape);
+            shape.is_some_and(|shape| shape.totals.has_allocated())
+        };
+        if known.is_none() && has_allocated(self) {
+            self.with_allocated_claims.insert(class);
+        }
+        if known.is_none()
+            && let Some(entry) = self.teams.get_mut(team)
+            && !entry.is_strict()
+        {
+            entry.classes.insert(shape, class);
+        }
+        if let Some(waiting) = self.waiting.get_mut(id) {
+            waiting.class = Some(class);
+        }
+        self.change_class_line(class, |line| {
+            line.insert(place, id);
+        });
+        if known.is_none() {
+            self.wake(class);
+        }
+    }
+
+    /// Has a gang judged no longer.
+    pub(super) fn unseat(&mut self, id: GangId) {
+        let Some(waiting) = self.waiting.get_mut(id) else {
+            return;
+        };
+        let Some(class) = waiting.class.take() else {
+            return;
+        };
+        let place = waiting.place.clone();
+        self.change_class_line(class, |line| {
+            line.remove(&place);
+        });
+        if self
+            .classes
+            .get(class)
+            .is_some_and(|class| class.line.is_empty())
+        {
+            self.leave_all_queues(class);
+            self.with_allocated_claims.remove(&class);
+            if let Some(class) = self.classes.remove(class)
+                && let Some(entry) = self.teams.get_mut(class.team)
+            {
+                entry.classes.remove(&class.shape);
+            }
+        }
+    }
+
+    /// Changes who is in a class, which stands in its queues at the place of its first gang.
+    fn change_class_line(
+        &mut self,
+        id: ClassId,
+        change: impl FnOnce(&mut BTreeMap<Place, GangId>),
+    ) {
+        let first = |state: &Self| -> Option<Place> {
+            let class = state.classes.get(id)?;
+            class.line.keys().next().cloned()
+        };
+        let before = first(self);
+        let waits = self.classes.get(id).map(|class| class.waits.clone());
+        let Some(class) = self.classes.get_mut(id) else {
+            return;
+        };
+        change(&mut class.line);
+        let after = first(self);
+        if before == after {
+            return;
+        }
+        for wait in waits.unwrap_or_default() {
+            if let Some(place) = &before {
+                self.step_out(id, wait, place);
+            }
+            if after.is_some() {
+                self.step_in(id, wait);
+            }
+        }
+    }
+
+    /// Takes a class out of one queue.
+    pub(super) fn step_out(&mut self, id: ClassId, wait: Wait, place: &Place) {
+        let Some(team) = self.classes.get(id).map(|class| class.team) else {
+            return;
+        };
+        if wait == Wait::Change {
+            self.waits.change.remove(&id);
+            return;
+        }
+        if let Wait::Place(group) = wait
+            && self.waits.unpass(group, id)
+        {
+            return;
+        }
+        let level = self.borrow_level_if_listed(team, wait);
+        let left = self
+            .waits
+            .queue_mut(wait)
+            .is_some_and(|queue| queue.remove(team, place, id, level));
+        if left && let Some(entry) = self.teams.get_mut(team) {
+            entry.queues.remove(&wait);
+        }
+    }
+
+    /// Puts a class into one queue.
+    fn step_in(&mut self, id: ClassId, wait: Wait) {
+        let Some(class) = self.classes.get(id) else {
+            return;
+        };
+        let team = class.team;
+        let Some(place) = class.line.keys().next().cloned() else {
+            return;
+        };
+        if wait == Wait::Change {
+            self.waits.change.insert(id);
+            return;
+        }
+        let level = self.borrow_level_if_listed(team, wait);
+        if let Some(queue) = self.waits.queue_mut(wait) {
+            queue.insert(team, place, id, level);
+        }
+        if let Some(entry) = self.teams.get_mut(team) {
+            entry.queues.insert(wait);
+        }
+    }
+
+    /// Has a class wait for something more.
+    pub(super) fn wait_for(&mut self, id: ClassId, wait: Wait) {
+        let Some(class) = self.classes.get_mut(id) else {
+            return;
+        };
+        if !class.waits.insert(wait) {
+            return;
+        }
+        if let Wait::Place(group) = wait
+            && self.waits.is_open(wait)
+        {
+            // It was refused after the group opened.
+            let team = class.team;
+            self.waits.pass(group, team, id);
+        } else {
+            self.step_in(id, wait);
+        }
+    }
+
+    /// Takes a class out of every queue.
+    pub(super) fn leave_all_queues(&mut self, id: ClassId) {
+        let Some(class) = self.classes.get_mut(id) else {
+            return;
+        };
+        let waits = std::mem::take(&mut class.waits);
+        let watches = std::mem::take(&mut class.watches);
+        let place = class.line.keys().next().cloned();
+        for (node, pair) in watches {
+            self.waits.unwatch(node, pair, id);
+        }
+        for wait in waits {
+            if let Some(place) = &place {
+                self.step_out(id, wait, place);
+            } else if wait == Wait::Change {
+                self.waits.change.remove(&id);
+            }
+            self.waits.tidy(wait);
+        }
+    }
+
+    /// Has a class judged again, whatever it waits for.
+    pub(super) fn wake(&mut self, id: ClassId) {
+        let Some(class) = self.classes.get(id) else {
+            return;
+        };
+        let active = self
+            .teams
+            .get(class.team)
+            .is_some_and(|team| team.node.is_some());
+        if class.waits.contains(&Wait::Ready) && active {
+            return;
+        }
+        self.leave_all_queues(id);
+        if active {
+            self.wait_for(id, Wait::Ready);
+        }
+    }
+
+    /// Has all classes of a Team judged again.
+    pub(super) fn wake_team(&mut self, team: TeamId) {
+        for class in self.classes_of(team) {
+            self.wake(class);
+        }
+    }
+
+    pub(super) fn classes_of(&self, team: TeamId) -> BTreeSet<ClassId> {
+        let Some(entry) = self.teams.get(team) else {
+            return BTreeSet::new();
+        };
+        let gangs = entry.line.values();
+        gangs
+            .filter_map(|gang| self.waiting.get(*gang)?.class)
+            .collect()
+    }
+
+    /// Puts what was set aside back in line.
+    pub(super) fn step_back_in(&mut self, group: GroupId, passed: BTreeMap<ClassId, TeamId>) {
+        for class in passed.into_keys() {
+            self.step_in(class, Wait::Place(group));
+        }
+    }
+
+    /// No gang of the Team in this queue is had from less far up than this.
+    pub(super) fn borrow_level(&self, team: TeamId, wait: Wait) -> usize {
+        let Some(entry) = self.teams.get(team) else {
+            return 0;
+        };
+        let Some(node) = entry.node else { return 0 };
+        let by_gpus = |assignment: &Assignment| {
+            let gpus = assignment.gpus;
+            gpus.map_or(0, |gpus| self.tree.least_borrow_level(node, gpus))
+        };
+        match wait {
+            Wait::Quota(_, pair, _) => self.tree.least_borrow_level(node, pair),
+            Wait::Place(group) => {
+                let group = self
+                    .waits
+                    .group_of(group)
+                    .filter(|group| group.needs_devices);
+                let flavor = group.and_then(Group::flavor);
+                let mut all = entry.assignments.iter();
+                all.find(|assignment| Some(&assignment.flavor) == flavor)
+                    .map_or(0, by_gpus)
+            }
+            // A gang that asks for no GPU is not bound by what GPUs are borrowed.
+            Wait::Ready | Wait::Change if entry.without_devices > 0 => 0,
+            Wait::Ready | Wait::Change => entry.assignments.iter().map(by_gpus).min().unwrap_or(0),
+        }
+    }
+
+    fn borrow_level_if_listed(&self, team: TeamId, wait: Wait) -> Option<usize> {
+        let listed = self.teams.get(team).is_some_and(|entry| entry.listed);
+        listed.then(|| self.borrow_level(team, wait))
+    }
+
+    /// Lists a Team in all its queues, or in none.
+    pub(super) fn list(&mut self, team: TeamId, listed: bool) {
+        let Some(entry) = self.teams.get_mut(team) else {
+            return;
+        };
+        entry.listed = listed;
+        for wait in entry.queues.clone() {
+            let level = self.borrow_level_if_listed(team, wait);
+            if let Some(queue) = self.waits.queue_mut(wait) {
+                queue.relist(team, level);
+            }
+        }
+    }
+
+    /// Where the order is strict, the gang at a place no longer holds up those behind it.
+    pub(super) fn pass_front(&mut self, team: TeamId, place: &Place) {
+        let Some(entry) = self.teams.get_mut(team) else {
+            return;
+        };
+        if let Discipline::StrictFifo(front) = &mut entry.discipline
+            && front.last.as_ref() == Some(place)
+        {
+            front.holds_up = false;
+        }
+        self.move_front_up(team);
+    }
+
+    /// Where the order is strict, lets up the next gang, if none holds it up.
+    fn move_front_up(&mut self, team: TeamId) {
+        loop {
+            let Some(entry) = self.teams.get_mut(team) else {
+                return;
+            };
+            let Discipline::StrictFifo(front) = &mut entry.discipline else {
+                return;
+            };
+            if front.holds_up {
+                return;
+            }
+            let from = front
+                .last
+                .as_ref()
+                .map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
+            let mut behind = entry.line.range((from, std::ops::Bound::Unbounded));
+            let Some((place, id)) = behind.next() else {
+                return;
+            };
+            let (place, id) = (place.clone(), *id);
+            let Some(waiting) = self.waiting.get(id) else {
+                return;
+            };
+            let judged = waiting.obstacle.is_none() && !waiting.too_large;
+            front.last = Some(place);
+            front.holds_up = judged || waiting.obstacle.is_some_and(|obstacle| obstacle.holds_up());
+            self.changed_gangs.insert(id);
+            if judged {
+                self.seat(id);
+            }
+        }
+    }
+
+    /// Where the order is strict, the gang at a place holds up all behind it.
+    pub(super) fn pull_front_back(&mut self, team: TeamId, place: &Place) {
+        let Some(entry) = self.teams.get_mut(team) else {
+            return;
+        };
+        let Discipline::StrictFifo(front) = &mut entry.discipline else {
+            return;
+        };
+        let last = front.last.replace(place.clone());
+        front.holds_up = true;
+        let Some(last) = last.filter(|last| last > place) else {
+            return;
+        };
+        let after = (
+            std::ops::Bound::Excluded(place.clone()),
+            std::ops::Bound::Included(last),
+        );
+        let behind: Vec<GangId> = entry.line.range(after).map(|(_, id)| *id).collect();
+        for id in behind {
+            self.changed_gangs.insert(id);
+            self.unseat(id);
+        }
+    }
+}

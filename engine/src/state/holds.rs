@@ -1,0 +1,205 @@
+//! What is held: its charge, its place on a node, and whom it wakes when it goes.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use super::{State, ids::GangId, waiting::Obstacle};
+use crate::{
+    model::Hold,
+    names::{ClaimUid, GangUid, PodUid},
+    quota::charges::Delta,
+};
+
+impl State {
+    /// The cluster told what a pod holds: it is no longer only this engine's word.
+    pub(super) fn set_told_hold(&mut self, hold: Hold) {
+        if let Some(pods) = self.provisional.get_mut(&hold.gang) {
+            pods.remove(&hold.pod);
+            if pods.is_empty() {
+                self.provisional.remove(&hold.gang);
+            }
+        }
+        self.set_hold(hold);
+    }
+
+    pub(super) fn set_hold(&mut self, hold: Hold) {
+        if let Some(known) = self.holds.get(&hold.pod).cloned() {
+            if *known == hold {
+                return;
+            }
+            if is_charged_alike(&known, &hold) {
+                self.replace_hold(&known, hold);
+                return;
+            }
+        }
+        self.remove_hold(&hold.pod);
+        let hold = Arc::new(hold);
+        let deltas = self.charges.add(&hold);
+        self.change_tree(&deltas);
+        self.cluster.add_hold(&hold);
+        if hold.releasing && !hold.charged_to_node {
+            self.releasing.insert(hold.pod.clone());
+            self.releasing_changed = true;
+        }
+        self.holds.insert(hold.pod.clone(), Arc::clone(&hold));
+        if let Some(id) = self.waiting.of_pod(&hold.pod)
+            && let Some(waiting) = self.waiting.get_mut(id)
+        {
+            waiting.pods_that_hold += 1;
+            if waiting.pods_that_hold == 1 {
+                self.drop_out(id);
+            }
+        }
+        self.look_at_claims(&hold);
+    }
+
+    /// What is known of a hold changed, its charge did not: nobody but its node is concerned.
+    fn replace_hold(&mut self, known: &Hold, hold: Hold) {
+        let hold = Arc::new(hold);
+        self.cluster.remove_hold(known);
+        self.cluster.add_hold(&hold);
+        let releasing = hold.releasing && !hold.charged_to_node;
+        let changed = if releasing {
+            self.releasing.insert(hold.pod.clone())
+        } else {
+            self.releasing.remove(&hold.pod)
+        };
+        self.releasing_changed |= changed;
+        self.holds.insert(hold.pod.clone(), hold);
+    }
+
+    /// A hold is gone. One that only this engine knows of cannot be: what says so speaks of an earlier one.
+    pub(super) fn remove_told_hold(&mut self, pod: &PodUid) {
+        let gang = self.holds.get(pod).map(|hold| &hold.gang);
+        let provisional = gang.and_then(|gang| self.provisional.get(gang));
+        if !provisional.is_some_and(|pods| pods.contains(pod)) {
+            self.remove_hold(pod);
+        }
+    }
+
+    pub(super) fn remove_hold(&mut self, pod: &PodUid) {
+        let Some(hold) = self.holds.remove(pod) else {
+            return;
+        };
+        let deltas = self.charges.remove(&hold);
+        self.change_tree(&deltas);
+        self.cluster.remove_hold(&hold);
+        if self.releasing.remove(pod) {
+            self.releasing_changed = true;
+        }
+        self.look_at_claims(&hold);
+        if let Some(id) = self.waiting.of_pod(pod)
+            && let Some(waiting) = self.waiting.get_mut(id)
+        {
+            waiting.pods_that_hold = waiting.pods_that_hold.saturating_sub(1);
+            if waiting.pods_that_hold == 0 {
+                self.line_up(id);
+            }
+        }
+    }
+
+    /// A hold came or went: who names its claims may have an obstacle now, or none any more.
+    fn look_at_claims(&mut self, hold: &Hold) {
+        let claims = hold.claims.iter().map(|claim| &claim.uid);
+        let naming: BTreeSet<GangId> = claims.flat_map(|uid| self.waiting.naming(uid)).collect();
+        for id in naming {
+            let Some(waiting) = self.waiting.get(id) else {
+                continue;
+            };
+            let obstacle = self.obstacle(&waiting.gang.uid, &claims_named(&waiting.gang));
+            if waiting.obstacle == obstacle {
+                continue;
+            }
+            self.changed_gangs.insert(id);
+            self.unseat(id);
+            if let Some(waiting) = self.waiting.get_mut(id) {
+                waiting.obstacle = obstacle;
+            }
+            self.seat(id);
+        }
+    }
+
+    /// A claim by name that stands in the way, whatever is free.
+    pub(super) fn obstacle(&self, gang: &GangUid, claims: &[&ClaimUid]) -> Option<Obstacle> {
+        let mut own = false;
+        for claim in claims {
+            for (holder, _) in self.charges.holders(claim) {
+                if holder != gang {
+                    return Some(Obstacle::Shared);
+                }
+                own = true;
+            }
+        }
+        own.then_some(Obstacle::OwnRelease)
+    }
+
+    pub(super) fn change_tree(&mut self, deltas: &[Delta]) {
+        if deltas.is_empty() {
+            return;
+        }
+        self.charge_version += 1;
+        if self.tree_is_stale {
+            return;
+        }
+        let mut released = Vec::new();
+        for delta in deltas {
+            let Some(node) = self.tree.node_of(&delta.team) else {
+                continue;
+            };
+            let pair = self.tree.pair(&delta.of);
+            let note = |node, what| released.push((node, pair, what));
+            self.tree.change(node, pair, i128::from(delta.amount), note);
+        }
+        for (node, pair, what) in released {
+            if what.ceiling
+                && let Some(ceiling) = self.tree.ceiling(node, pair)
+            {
+                self.waits.open_quota(node, pair, ceiling);
+            }
+            if what.local {
+                for class in self.waits.watching(node, pair) {
+                    self.wake(class);
+                }
+            }
+            if what.headroom {
+                self.list_again_below(node);
+            }
+        }
+    }
+
+    /// Teams below a node may borrow from less far up than they are listed by.
+    fn list_again_below(&mut self, node: crate::quota::NodeId) {
+        let names: Vec<_> = self.tree.teams_below(node).into_iter().cloned().collect();
+        for name in names {
+            if let Some(id) = self.team_ids.get(&name).copied()
+                && self.teams.get(id).is_some_and(|team| team.listed)
+            {
+                self.list(id, true);
+            }
+        }
+    }
+}
+
+/// Whether the same is charged to the same Team for the same gang.
+fn is_charged_alike(one: &Hold, other: &Hold) -> bool {
+    let claims = |hold: &Hold| -> Vec<_> {
+        let claims = hold.claims.iter();
+        claims
+            .map(|claim| {
+                let charge = (claim.gpus, claim.vram);
+                (claim.uid.clone(), claim.flavor.clone(), charge)
+            })
+            .collect()
+    };
+    one.gang == other.gang
+        && one.gang_name == other.gang_name
+        && one.team == other.team
+        && one.charged_to_node == other.charged_to_node
+        && one.charged == other.charged
+        && claims(one) == claims(other)
+}
+
+/// The claims that the pods of a gang name.
+pub(super) fn claims_named(gang: &crate::model::Gang) -> Vec<&ClaimUid> {
+    let claims = gang.pods.iter().flat_map(|pod| &pod.claims);
+    claims.map(|claim| &claim.uid).collect()
+}

@@ -1,0 +1,218 @@
+//! Limits, and what a change of them or of the inventory has judged again.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::{
+    State,
+    ids::{ClassId, TeamId},
+    team::TeamEntry,
+};
+use crate::{
+    model::{Cohort, Stop, Team, Topology},
+    names::{CohortName, TeamName, TopologyName},
+    quota::{QuotaTree, request::assignments},
+};
+
+/// What was told of Teams, Cohorts and Topologies.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Limits {
+    pub(super) teams: BTreeMap<TeamName, Team>,
+    pub(super) cohorts: BTreeMap<CohortName, Cohort>,
+    pub(super) topologies: BTreeMap<TopologyName, Topology>,
+}
+
+impl Limits {
+    /// Takes in a Cohort; whether that changes anything.
+    pub(super) fn set_cohort(&mut self, cohort: Cohort) -> bool {
+        let before = self.cohorts.insert(cohort.name.clone(), cohort.clone());
+        before.as_ref() != Some(&cohort)
+    }
+
+    /// Takes in a Topology; whether that changes anything.
+    pub(super) fn set_topology(&mut self, topology: Topology) -> bool {
+        let before = self
+            .topologies
+            .insert(topology.name.clone(), topology.clone());
+        before.as_ref() != Some(&topology)
+    }
+}
+
+impl State {
+    pub(super) fn set_team(&mut self, team: Team) {
+        let before = self.limits.teams.insert(team.name.clone(), team.clone());
+        if before.as_ref() == Some(&team) {
+            return;
+        }
+        let id = self.team_id(&team.name);
+        let same = |same: fn(&Team, &Team) -> bool| {
+            before.as_ref().is_some_and(|before| same(before, &team))
+        };
+        self.tree_is_stale |=
+            !same(|one, other| one.quota == other.quota && one.cohort == other.cohort);
+        if !same(|one, other| one.queueing == other.queueing) {
+            self.change_discipline(id, team.queueing);
+        }
+        self.stale_teams.insert(id);
+    }
+
+    pub(super) fn remove_team(&mut self, name: &TeamName) {
+        if self.limits.teams.remove(name).is_some() {
+            self.tree_is_stale = true;
+            if let Some(id) = self.team_ids.get(name).copied() {
+                self.stale_teams.insert(id);
+                self.forget_team_if_unused(id);
+            }
+        }
+    }
+
+    fn change_discipline(&mut self, id: TeamId, queueing: crate::model::Queueing) {
+        let Some(entry) = self.teams.get(id) else {
+            return;
+        };
+        let line: Vec<_> = entry.line.values().copied().collect();
+        for gang in &line {
+            self.unseat(*gang);
+        }
+        if let Some(entry) = self.teams.get_mut(id) {
+            entry.set_discipline(queueing);
+        }
+        for gang in line {
+            self.seat(gang);
+        }
+    }
+
+    /// The number of a Team; a new one where it is not known.
+    pub(super) fn team_id(&mut self, name: &TeamName) -> TeamId {
+        if let Some(id) = self.team_ids.get(name) {
+            return *id;
+        }
+        let id = self.teams.insert(TeamEntry::new(name.clone()));
+        self.team_ids.insert(name.clone(), id);
+        id
+    }
+
+    /// A Team without an object and without gangs is as good as unknown.
+    pub(super) fn forget_team_if_unused(&mut self, id: TeamId) {
+        let Some(entry) = self.teams.get(id) else {
+            return;
+        };
+        if entry.gangs > 0 || self.limits.teams.contains_key(&entry.name) {
+            return;
+        }
+        if let Some(entry) = self.teams.remove(id) {
+            self.team_ids.remove(&entry.name);
+        }
+        self.served.remove(&id);
+        self.stale_teams.remove(&id);
+        self.strict_by_inventory.remove(&id);
+        self.changed_teams.remove(&id);
+    }
+
+    pub(super) fn built_tree(&self) -> QuotaTree {
+        QuotaTree::new(
+            &self.limits.teams,
+            &self.limits.cohorts,
+            self.charges.sums(),
+        )
+    }
+
+    /// Brings everything that is derived up to date.
+    pub(super) fn refresh(&mut self) {
+        let kinds = self.cluster.kinds_version();
+        if std::mem::replace(&mut self.kinds, kinds) != kinds {
+            self.wake_all();
+        }
+        if std::mem::take(&mut self.inventory_changed) {
+            self.note_placement_reasons();
+        }
+        if std::mem::take(&mut self.tree_is_stale) {
+            self.rebuild_tree();
+        }
+        for id in std::mem::take(&mut self.stale_teams) {
+            self.bring_up_to_date(id);
+            self.changed_teams.insert(id);
+            self.wake_team(id);
+        }
+    }
+
+    /// Limits changed: once for all changes, in time linear in the tree and in the classes that wait for quota.
+    fn rebuild_tree(&mut self) {
+        let mut waiting: BTreeSet<ClassId> = self.waits.for_quota();
+        waiting.extend(&self.waits.change);
+        for class in waiting {
+            self.wake(class);
+        }
+        self.tree.rebuild(
+            &self.limits.teams,
+            &self.limits.cohorts,
+            self.charges.sums(),
+        );
+        self.charge_version += 1;
+        let ids: Vec<TeamId> = self.team_ids.values().copied().collect();
+        for id in ids {
+            let was_active = self.teams.get(id).is_some_and(|team| team.node.is_some());
+            self.bring_up_to_date(id);
+            let Some(entry) = self.teams.get(id) else {
+                continue;
+            };
+            let (is_active, listed) = (entry.node.is_some(), entry.listed);
+            if is_active == was_active {
+                self.list(id, listed);
+            } else {
+                self.changed_teams.insert(id);
+                self.wake_team(id);
+            }
+        }
+    }
+
+    /// Whether gangs of a Team may be admitted, and what they are charged to.
+    fn bring_up_to_date(&mut self, id: TeamId) {
+        let Some(entry) = self.teams.get_mut(id) else {
+            return;
+        };
+        let team = self.limits.teams.get(&entry.name);
+        let active = team.is_some_and(|team| team.stop == Stop::None);
+        entry.node = self.tree.node_of(&entry.name).filter(|_| active);
+        let assignments = team.map(|team| assignments(team, &mut self.tree));
+        entry.assignments = Arc::from(assignments.unwrap_or_default());
+    }
+
+    /// A Flavor or a Topology is another one: what was found out about places does not hold any more.
+    pub(super) fn judge_all_again(&mut self) {
+        self.inventory_changed();
+        self.shapes.forget();
+        self.wake_all();
+    }
+
+    fn wake_all(&mut self) {
+        let all: Vec<ClassId> = self.classes.iter().map(|(id, _)| id).collect();
+        for class in all {
+            self.wake(class);
+        }
+    }
+
+    /// What the empty cluster could hold may be another answer, and what devices of claims are charged to.
+    pub(super) fn inventory_changed(&mut self) {
+        self.inventory += 1;
+        self.inventory_changed = true;
+        for team in std::mem::take(&mut self.strict_by_inventory) {
+            self.wake_team(team);
+        }
+        for class in self.with_allocated_claims.clone() {
+            self.wake(class);
+        }
+    }
+
+    /// A gang that is told that there is no place may be told something else about it.
+    fn note_placement_reasons(&mut self) {
+        let teams: BTreeSet<TeamId> = self
+            .waits
+            .groups()
+            .flat_map(|(_, group)| group.teams())
+            .collect();
+        self.changed_teams.extend(teams);
+    }
+}

@@ -1,0 +1,248 @@
+//! What others gave up and is not proved released yet: who is to have it.
+//!
+//! A gang is told that it waits for a release only if it fits once all proofs are there. What is released can be
+//! promised once: of those who would fit on a Flavor, the first in order is told so, the others that it goes first.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    State,
+    ids::ClassId,
+    judge::{Candidate, request},
+    wait_queue::Turn,
+    waits::Wait,
+};
+use crate::{
+    decision::{Blocker, Visited, Why},
+    model::Hold,
+    names::{FlavorName, GangUid, PodUid},
+    placement::{Effort, Verdict, View, plan},
+    quota::{NodeId, PairId, QuotaTree, charges::largest},
+};
+
+/// How many classes are tried, in order. Those behind are told what they lack now, which is true too.
+const CANDIDATES: usize = 16;
+
+/// Who would fit after the releases on the way.
+#[derive(Clone, Debug)]
+pub(super) struct Promises {
+    /// As of which change.
+    as_of: u64,
+    promised: BTreeMap<GangUid, Why>,
+}
+
+/// The world in which everything that only waits for the proof of its release were gone.
+struct Afterwards<'a> {
+    gone: BTreeMap<PodUid, &'a Hold>,
+    tree: QuotaTree,
+    view: View,
+    /// Where quota came free.
+    freed: BTreeSet<(NodeId, PairId)>,
+}
+
+impl State {
+    /// That a gang waits for a release, if it does.
+    pub(super) fn promise(&self, gang: &GangUid) -> Option<Why> {
+        if self.releasing.is_empty() {
+            return None;
+        }
+        let mut cached = self.promises.borrow_mut();
+        let current = cached.take().filter(|known| known.as_of == self.changes);
+        let promises = current.unwrap_or_else(|| Promises {
+            as_of: self.changes,
+            promised: self.promised(),
+        });
+        let why = promises.promised.get(gang).cloned();
+        *cached = Some(promises);
+        why
+    }
+
+    /// What is being released changed: some gangs are told another reason.
+    pub(super) fn note_promises(&mut self) {
+        let before = self.promises.take();
+        let now = Promises {
+            as_of: self.changes,
+            promised: if self.releasing.is_empty() {
+                BTreeMap::new()
+            } else {
+                self.promised()
+            },
+        };
+        let concerned = before
+            .iter()
+            .flat_map(|promises| promises.promised.keys())
+            .chain(now.promised.keys())
+            .filter_map(|uid| self.waiting.id(uid));
+        self.changed_gangs.extend(concerned);
+        *self.promises.borrow_mut() = Some(now);
+    }
+
+    fn promised(&self) -> BTreeMap<GangUid, Why> {
+        let after = self.afterwards();
+        let mut effort = Effort::default();
+        let mut first: BTreeMap<Option<FlavorName>, String> = BTreeMap::new();
+        let mut promised = BTreeMap::new();
+        for (_, class) in self.candidates_for(&after).into_iter().take(CANDIDATES) {
+            let gang = self
+                .classes
+                .get(class)
+                .and_then(|class| class.line.values().next());
+            let Some(waiting) = gang.and_then(|gang| self.waiting.get(*gang)) else {
+                continue;
+            };
+            let Some(flavor) = self.fits_afterwards(class, &after, &mut effort) else {
+                continue;
+            };
+            let behind = first.get(&flavor).cloned();
+            if behind.is_none() {
+                first.insert(flavor.clone(), waiting.gang.name.clone());
+            }
+            let (pods, blocker) = after.released_on(flavor.as_ref());
+            if pods > 0 {
+                let why = Why::Release {
+                    pods,
+                    blocker,
+                    behind,
+                };
+                promised.insert(waiting.gang.uid.clone(), why);
+            }
+        }
+        promised
+    }
+
+    fn afterwards(&self) -> Afterwards<'_> {
+        let releasing = self.releasing.iter();
+        let gone: BTreeMap<PodUid, &Hold> = releasing
+            .filter_map(|pod| Some((pod.clone(), &**self.holds.get(pod)?)))
+            .collect();
+        let mut tree = self.tree.clone();
+        let mut freed = BTreeSet::new();
+        for delta in self.charges.without(&gone) {
+            if let Some(node) = tree.node_of(&delta.team) {
+                let pair = tree.pair(&delta.of);
+                tree.change(node, pair, i128::from(delta.amount), |node, _| {
+                    freed.insert((node, pair));
+                });
+            }
+        }
+        Afterwards {
+            view: self.cluster.without(&gone),
+            gone,
+            tree,
+            freed,
+        }
+    }
+
+    /// Classes that what is released may help, in the order of their turns.
+    fn candidates_for(&self, after: &Afterwards<'_>) -> BTreeSet<(Turn, ClassId)> {
+        let mut candidates = BTreeSet::new();
+        let mut add = |wait: Wait| {
+            let Some(queue) = self.waits.queue(wait) else {
+                return;
+            };
+            for (turn, team) in queue.listed().take(CANDIDATES) {
+                if let Some((_, class)) = queue.first_of(*team) {
+                    candidates.insert((turn.clone(), *class));
+                }
+            }
+        };
+        for (node, pair) in &after.freed {
+            let ceiling = after.tree.ceiling(*node, *pair);
+            for wait in self
+                .waits
+                .for_quota_at(*node, *pair, ceiling.unwrap_or(i128::MAX))
+            {
+                add(wait);
+            }
+        }
+        for (group, _) in self.waits.groups() {
+            add(Wait::Place(group));
+        }
+        for (node, pair) in &after.freed {
+            for id in self.waits.watching(*node, *pair) {
+                let class = self.classes.get(id);
+                if let Some((class, place)) =
+                    class.and_then(|class| Some((class, class.line.keys().next()?)))
+                {
+                    let level = self.borrow_level(class.team, Wait::Ready);
+                    candidates.insert(((level, place.clone()), id));
+                }
+            }
+        }
+        candidates
+    }
+
+    /// On which Flavor a class would fit.
+    fn fits_afterwards(
+        &self,
+        class: ClassId,
+        after: &Afterwards<'_>,
+        effort: &mut Effort,
+    ) -> Option<Option<FlavorName>> {
+        let class = self.classes.get(class)?;
+        let gang = *class.line.values().next()?;
+        let waiting = self.waiting.get(gang)?;
+        let entry = self.teams.get(class.team)?;
+        let totals = &self.shapes.get(class.shape)?.totals;
+        let placed = |flavor: Option<&FlavorName>, effort: &mut Effort| {
+            let flavor = flavor.and_then(|name| self.flavors.get(name));
+            let request = request(waiting, flavor);
+            match plan(&self.cluster, &after.view, &request, effort) {
+                Verdict::Placed(plan) => Some(plan),
+                Verdict::NoPlace(_) | Verdict::GaveUp(_) => None,
+            }
+        };
+        if entry.assignments.is_empty() && totals.claims == 0 {
+            return placed(None, effort).map(|_| None);
+        }
+        for (at, assignment) in entry.assignments.iter().enumerate() {
+            let candidate = Candidate {
+                waiting,
+                totals,
+                node: entry.node,
+                assignments: &entry.assignments,
+                at,
+            };
+            if self.may_be_charged(&candidate, &after.tree).is_ok()
+                && let Some(plan) = placed(Some(&assignment.flavor), effort)
+                && (self.cost(&candidate, plan, &after.tree).is_ok()
+                    || self.fits_lesser_afterwards(&candidate, after))
+            {
+                return Some(Some(assignment.flavor.clone()));
+            }
+        }
+        None
+    }
+
+    fn fits_lesser_afterwards(&self, candidate: &Candidate<'_>, after: &Afterwards<'_>) -> bool {
+        let assignment = candidate.assignments.get(candidate.at);
+        let pairs = assignment
+            .into_iter()
+            .flat_map(|it| it.gpus.into_iter().chain(it.vram));
+        let mut visited = Visited::default();
+        pairs.into_iter().any(|pair| {
+            let (tree, view) = (&after.tree, &after.view);
+            self.place_lesser(candidate, pair, tree, view, &mut visited)
+                .is_some()
+        })
+    }
+}
+
+impl Afterwards<'_> {
+    /// How many pods are to release something of a Flavor, and of which gangs.
+    fn released_on(&self, flavor: Option<&FlavorName>) -> (usize, Blocker) {
+        let uses = |hold: &&&Hold| {
+            let claims = hold.claims.iter().map(|claim| &claim.flavor);
+            let besides = hold.charged.iter().map(|(flavor, ..)| flavor);
+            flavor.is_none_or(|flavor| claims.chain(besides).any(|of| of == flavor))
+        };
+        let mut pods = 0;
+        let mut gangs: BTreeMap<&str, i128> = BTreeMap::new();
+        for hold in self.gone.values().filter(uses) {
+            pods += 1;
+            *gangs.entry(&hold.gang_name).or_default() += 1;
+        }
+        let gangs = gangs.into_iter().map(|(name, pods)| (pods, name));
+        (pods, largest(gangs))
+    }
+}

@@ -1,0 +1,523 @@
+//! Admission: whose turn it is, until nothing more can be admitted or the budget ends.
+//!
+//! A Team's *head* is the first gang of its line that fits; a gang that does not fit takes no turn, and where the order
+//! is strict it may hold up those behind it. In a round every Team with a head has one gang admitted, in Kueue's order:
+//! who stays within the own quota before who borrows, and the less far up the tree the better; then the higher
+//! tier, then who waits longest, then the smaller UID. Then the next round begins. A round that the budget cut
+//! short goes on with the next budget, so that any slicing admits the same gangs in the same order.
+//!
+//! Nobody is looked at who is not awake, and of those only as many as it takes to know who is first: queues list
+//! Teams by a lower bound of their turn, and a Team is judged only when that bound is the least of all.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    State,
+    ids::{ClassId, GangId, GroupId, TeamId},
+    judge::Fitting,
+    team::{Class, Reason, Refusing},
+    wait_queue::Turn,
+    waits::Wait,
+};
+use crate::{
+    decision::{Budget, CommitRoom, Decisions, TooLarge, Visited},
+    placement::{Refusal, Version, may_fit_since},
+    queue::Place,
+};
+
+/// The head of a Team, as things are at a moment.
+struct Head {
+    gang: GangId,
+    fitting: Fitting,
+    needs: CommitRoom,
+    moment: Moment,
+}
+
+/// A state of nodes and charges. While it stands, so does every verdict.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Moment {
+    nodes: Version,
+    charges: u64,
+}
+
+/// Teams whose turn may be next, each at a lower bound of its turn, or at its turn if its head is known.
+#[derive(Default)]
+struct Contenders {
+    order: BTreeSet<(Turn, TeamId)>,
+    heads: BTreeMap<TeamId, Head>,
+}
+
+impl Contenders {
+    fn enter(&mut self, turn: Turn, team: TeamId, head: Option<Head>) {
+        self.order.insert((turn, team));
+        if let Some(head) = head {
+            self.heads.insert(team, head);
+        }
+    }
+
+    fn next(&mut self) -> Option<(TeamId, Option<Head>)> {
+        let (_, team) = self.order.pop_first()?;
+        Some((team, self.heads.remove(&team)))
+    }
+}
+
+impl State {
+    /// Admits what can be admitted.
+    pub(super) fn admit_all(&mut self, budget: &Budget, decisions: &mut Decisions) {
+        let mut visited = Visited::default();
+        let mut left = budget.left;
+        // What was admitted may, in rare cases, make room for a gang with several claims per pod.
+        while self.open_groups(&mut visited) {
+            self.admit_awake(budget, &mut left, decisions, &mut visited);
+            if decisions.exhausted {
+                break;
+            }
+            self.close_groups();
+            if self.cluster.version() == self.groups_asked {
+                break;
+            }
+        }
+        decisions.visited = visited;
+    }
+
+    /// Admits those who are awake, until none of them fits or the budget ends.
+    fn admit_awake(
+        &mut self,
+        budget: &Budget,
+        left: &mut CommitRoom,
+        decisions: &mut Decisions,
+        visited: &mut Visited,
+    ) {
+        let mut contenders = Contenders::default();
+        loop {
+            let listed = self.first_listed(visited);
+            let first = contenders.order.first().map(|(turn, _)| turn);
+            if let Some((turn, team)) = listed
+                && first.is_none_or(|first| turn < *first)
+            {
+                visited.teams += 1;
+                self.list(team, false);
+                contenders.enter(turn, team, None);
+                continue;
+            }
+            let Some((team, head)) = contenders.next() else {
+                if self.served.is_empty() {
+                    break;
+                }
+                for team in std::mem::take(&mut self.served) {
+                    self.list(team, true);
+                }
+                continue;
+            };
+            let Some(head) = head.filter(|head| head.moment == self.moment()) else {
+                match self.head(team, budget, decisions, visited) {
+                    Some((turn, head)) => contenders.enter(turn, team, Some(head)),
+                    None => self.list(team, true),
+                }
+                continue;
+            };
+            if !left.holds(&head.needs) {
+                decisions.exhausted = true;
+                self.list(team, true);
+                break;
+            }
+            *left = left.less(&head.needs);
+            decisions
+                .admissions
+                .extend(self.admit(head.gang, &head.fitting));
+            self.served.insert(team);
+            self.lower_heads(&mut contenders);
+        }
+        for (_, team) in contenders.order {
+            self.list(team, true);
+        }
+    }
+
+    fn moment(&self) -> Moment {
+        Moment {
+            nodes: self.cluster.version(),
+            charges: self.charge_version,
+        }
+    }
+
+    /// After an admission, a Team with several Flavors may have to take the next one, and borrow less there: its turn may come
+    /// earlier than it did.
+    fn lower_heads(&self, contenders: &mut Contenders) {
+        let several: Vec<TeamId> = contenders
+            .heads
+            .keys()
+            .copied()
+            .filter(|team| {
+                let team = self.teams.get(*team);
+                team.is_some_and(|team| team.assignments.len() > 1)
+            })
+            .collect();
+        for team in several {
+            contenders.heads.remove(&team);
+            contenders.order.retain(|(_, other)| *other != team);
+            if let Some(turn) = self.least_turn(team) {
+                contenders.enter(turn, team, None);
+            }
+        }
+    }
+
+    /// A lower bound of a Team's turn.
+    fn least_turn(&self, team: TeamId) -> Option<Turn> {
+        let queues = &self.teams.get(team)?.queues;
+        let open = queues.iter().filter(|wait| self.waits.is_open(**wait));
+        let turns = open.filter_map(|wait| {
+            let (place, _) = self.waits.queue(*wait)?.first_of(team)?;
+            Some((self.borrow_level(team, *wait), place))
+        });
+        let (levels, places): (Vec<usize>, Vec<&Place>) = turns.unzip();
+        Some((levels.into_iter().min()?, places.into_iter().min()?.clone()))
+    }
+
+    /// The listed Team whose turn comes first, by a lower bound.
+    fn first_listed(&mut self, visited: &mut Visited) -> Option<(Turn, TeamId)> {
+        let mut first: Option<(Turn, TeamId)> = None;
+        for wait in self.waits.open().collect::<Vec<_>>() {
+            loop {
+                let Some(queue) = self.waits.queue(wait) else {
+                    break;
+                };
+                let Some((turn, team)) = queue.next().cloned() else {
+                    break;
+                };
+                if first.as_ref().is_some_and(|(least, _)| *least <= turn) {
+                    break;
+                }
+                if !self.is_still_open(wait, visited) {
+                    break;
+                }
+                // The Team may borrow from further up by now than when it was listed.
+                let level = self.borrow_level(team, wait);
+                if level != turn.0 {
+                    if let Some(queue) = self.waits.queue_mut(wait) {
+                        queue.relist(team, Some(level));
+                    }
+                    continue;
+                }
+                first = Some((turn, team));
+                break;
+            }
+        }
+        first
+    }
+
+    /// Whether an open queue is so still; else it is shut.
+    fn is_still_open(&mut self, wait: Wait, visited: &mut Visited) -> bool {
+        match wait {
+            Wait::Ready => true,
+            Wait::Change => false,
+            Wait::Quota(node, pair, need) => {
+                let ceiling = self.tree.ceiling(node, pair);
+                let open = ceiling.is_none_or(|ceiling| ceiling >= need);
+                if !open {
+                    self.waits.shut(wait);
+                }
+                open
+            }
+            Wait::Place(id) => {
+                let version = self.cluster.version();
+                let Some(group) = self.waits.group_of(id) else {
+                    return false;
+                };
+                if group.asked == version {
+                    return true;
+                }
+                visited.groups += 1;
+                let open = may_fit_since(&self.cluster, &group.request(), group.closed);
+                if open {
+                    self.waits.note_asked(id, version);
+                } else {
+                    self.close_group(id);
+                }
+                open
+            }
+        }
+    }
+
+    /// Finds out which groups what changed could help; whether anybody is awake.
+    fn open_groups(&mut self, visited: &mut Visited) -> bool {
+        let version = self.cluster.version();
+        if std::mem::replace(&mut self.groups_asked, version) != version {
+            let mut opening = Vec::new();
+            for (id, group) in self.waits.groups() {
+                visited.groups += 1;
+                if may_fit_since(&self.cluster, &group.request(), group.closed) {
+                    opening.push(id);
+                }
+            }
+            for id in opening {
+                let passed = self.waits.open_group(id);
+                self.waits.note_asked(id, version);
+                self.step_back_in(id, passed);
+            }
+        }
+        self.waits.is_anybody_awake()
+    }
+
+    fn close_group(&mut self, id: GroupId) {
+        let as_of = self.cluster.version();
+        let passed = self.waits.close(id, Refusal { as_of });
+        self.step_back_in(id, passed);
+    }
+
+    /// Everybody was judged whom what changed could help.
+    fn close_groups(&mut self) {
+        let as_of = self.groups_asked;
+        for wait in self.waits.open().collect::<Vec<_>>() {
+            match wait {
+                Wait::Place(id) => {
+                    let passed = self.waits.close(id, Refusal { as_of });
+                    self.step_back_in(id, passed);
+                }
+                Wait::Quota(..) => self.waits.shut(wait),
+                Wait::Ready | Wait::Change => {}
+            }
+        }
+    }
+
+    /// The head of a Team, with its turn. Whoever is judged on the way and does not fit waits from then on.
+    fn head(
+        &mut self,
+        team: TeamId,
+        budget: &Budget,
+        decisions: &mut Decisions,
+        visited: &mut Visited,
+    ) -> Option<(Turn, Head)> {
+        loop {
+            let (class, place) = self.first_awake(team, visited)?;
+            let gang = *self.classes.get(class)?.line.values().next()?;
+            let mut needs = self.needs(class)?;
+            if !budget.empty.holds(&needs) {
+                self.set_too_large(class, needs, budget, decisions);
+                continue;
+            }
+            match self.judge(class, gang, visited) {
+                Ok(fitting) => {
+                    let slots: BTreeSet<usize> =
+                        fitting.plan.units.iter().map(|unit| unit.slot).collect();
+                    needs.nodes = slots.len();
+                    if !budget.empty.holds(&needs) {
+                        self.set_too_large(class, needs, budget, decisions);
+                        continue;
+                    }
+                    let turn = (fitting.borrow_level, place);
+                    let head = Head {
+                        gang,
+                        fitting,
+                        needs,
+                        moment: self.moment(),
+                    };
+                    return Some((turn, head));
+                }
+                Err(refusals) => self.refuse(class, &refusals),
+            }
+        }
+    }
+
+    /// What a commit needs for a gang of a class, as far as it is known without a placement.
+    fn needs(&self, class: ClassId) -> Option<CommitRoom> {
+        let totals = &self.shapes.get(self.classes.get(class)?.shape)?.totals;
+        Some(CommitRoom {
+            gangs: 1,
+            pods: totals.pods,
+            claims: totals.claims,
+            nodes: 0,
+        })
+    }
+
+    fn set_too_large(
+        &mut self,
+        class: ClassId,
+        needs: CommitRoom,
+        budget: &Budget,
+        decisions: &mut Decisions,
+    ) {
+        let Some(Class { team, line, .. }) = self.classes.get(class).cloned() else {
+            return;
+        };
+        for (place, id) in line {
+            self.unseat(id);
+            if let Some(waiting) = self.waiting.get_mut(id) {
+                waiting.too_large = true;
+                decisions.too_large.push(TooLarge {
+                    gang: waiting.gang.uid.clone(),
+                    attempt: waiting.gang.attempt,
+                    needs,
+                    most: budget.empty,
+                });
+            }
+            self.too_large.insert(id, needs);
+            self.pass_front(team, &place);
+        }
+    }
+
+    /// The first class of a Team that may be judged: it is in an open queue, and if in a group's, what came free since it
+    /// was refused may help it. Where that does not hold it is set aside.
+    fn first_awake(&mut self, team: TeamId, visited: &mut Visited) -> Option<(ClassId, Place)> {
+        loop {
+            let queues = self.teams.get(team)?.queues.clone();
+            let mut first: Option<(Place, ClassId, Wait)> = None;
+            for wait in queues {
+                if !self.waits.is_open(wait) || !self.is_still_open(wait, visited) {
+                    continue;
+                }
+                let queue = self.waits.queue(wait);
+                let of_team = queue.and_then(|queue| queue.first_of(team));
+                if let Some((place, class)) = of_team
+                    && first.as_ref().is_none_or(|(least, ..)| place < least)
+                {
+                    first = Some((place.clone(), *class, wait));
+                }
+            }
+            let (place, class, wait) = first?;
+            if self.may_help(class, wait) {
+                return Some((class, place));
+            }
+            visited.classes += 1;
+            self.set_aside(class, wait);
+        }
+    }
+
+    fn may_help(&self, class: ClassId, wait: Wait) -> bool {
+        let Wait::Place(id) = wait else { return true };
+        let group = self.waits.group_of(id);
+        let Some((group, class)) = group.zip(self.classes.get(class)) else {
+            return true;
+        };
+        let gang = class.line.values().next();
+        gang.is_none_or(|gang| self.may_have_a_place(class.shape, *gang, group.flavor()))
+    }
+
+    fn set_aside(&mut self, class: ClassId, wait: Wait) {
+        let Wait::Place(group) = wait else { return };
+        let Some(team) = self.classes.get(class).map(|class| class.team) else {
+            return;
+        };
+        let place = self
+            .classes
+            .get(class)
+            .and_then(|class| class.line.keys().next())
+            .cloned();
+        if let Some(place) = place {
+            self.step_out(class, wait, &place);
+            self.waits.pass(group, team, class);
+        }
+    }
+
+    /// A class does not fit: it waits for what each Flavor lacks.
+    fn refuse(&mut self, id: ClassId, refusals: &[Refusing]) {
+        self.leave_all_queues(id);
+        let Some(class) = self.classes.get(id) else {
+            return;
+        };
+        let (team, shape) = (class.team, class.shape);
+        let place = class.line.keys().next().cloned();
+        let assignments = self.teams.get(team).map(|entry| entry.assignments.clone());
+        for (at, refusing) in refusals.iter().enumerate() {
+            let flavor = assignments.as_ref().and_then(|all| all.get(at));
+            let flavor = flavor.map(|assignment| assignment.flavor.clone());
+            match refusing {
+                Refusing::Quota { pair, lack, .. } => self.wait_for_quota(id, *pair, *lack),
+                Refusing::QuotaForDevices {
+                    pair,
+                    lack,
+                    refusal,
+                    ..
+                } => {
+                    self.wait_for_quota(id, *pair, *lack);
+                    self.wait_for_place(id, flavor.as_ref(), *refusal);
+                }
+                Refusing::TooFewDevices(refusal) | Refusing::NoPlace { refusal, .. } => {
+                    self.wait_for_place(id, flavor.as_ref(), *refusal);
+                }
+                Refusing::ExceedsMax { .. }
+                | Refusing::Unnamed
+                | Refusing::UnknownFlavor
+                | Refusing::Overflow => self.wait_for(id, Wait::Change),
+            }
+        }
+        if refusals.is_empty() {
+            self.wait_for(id, Wait::Change);
+        }
+        self.note_reason(id, refusals);
+        let strict = self
+            .teams
+            .get(team)
+            .is_some_and(super::team::TeamEntry::is_strict);
+        if let Some(place) = place
+            && strict
+        {
+            if self.holds_up(team, shape, id, refusals) {
+                self.pull_front_back(team, &place);
+            } else {
+                self.pass_front(team, &place);
+            }
+        }
+    }
+
+    fn note_reason(&mut self, id: ClassId, refusals: &[Refusing]) {
+        let nearest = refusals.iter().map(Refusing::reason).min();
+        let nearest = nearest.unwrap_or(Reason::Other);
+        let Some(class) = self.classes.get_mut(id) else {
+            return;
+        };
+        if class.reason.replace(nearest) != Some(nearest) {
+            self.changed_classes.insert(id);
+        }
+    }
+
+    fn wait_for_quota(
+        &mut self,
+        id: ClassId,
+        pair: crate::quota::PairId,
+        lack: crate::quota::Lack,
+    ) {
+        let team = self
+            .classes
+            .get(id)
+            .and_then(|class| self.teams.get(class.team));
+        let Some(node) = team.and_then(|team| team.node) else {
+            return;
+        };
+        for keeping in self.tree.keeping(node, lack.node, pair) {
+            self.waits.watch(keeping, pair, id);
+            if let Some(class) = self.classes.get_mut(id) {
+                class.watches.push((keeping, pair));
+            }
+        }
+        self.wait_for(id, Wait::Quota(lack.node, pair, lack.need));
+    }
+
+    fn wait_for_place(
+        &mut self,
+        id: ClassId,
+        flavor: Option<&crate::names::FlavorName>,
+        refusal: Refusal,
+    ) {
+        let Some(class) = self.classes.get(id) else {
+            return;
+        };
+        let shape = self.shapes.get(class.shape);
+        let gang = class
+            .line
+            .values()
+            .next()
+            .and_then(|gang| self.waiting.get(*gang));
+        let Some((shape, waiting)) = shape.zip(gang) else {
+            return;
+        };
+        let topology = flavor.and_then(|name| self.flavors.get(name)?.topology.as_ref());
+        let group = self.waits.group(
+            flavor,
+            topology,
+            (&shape.probe_signature, &shape.probe),
+            &waiting.gang.topology,
+            refusal,
+        );
+        self.wait_for(id, Wait::Place(group));
+    }
+}

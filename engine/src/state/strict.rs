@@ -1,0 +1,98 @@
+//! What holds up a line in strict order: a gang that does not fit and may fit one day. One that can never start as
+//! things are (larger than its quota or than the empty cluster) holds up nobody.
+
+use super::{
+    State,
+    ids::{ClassId, ShapeId, TeamId},
+    judge::request,
+    shapes::OnEmpty,
+    team::Refusing,
+};
+use crate::{
+    names::FlavorName,
+    placement::{Effort, Verdict, View, plan},
+};
+
+impl State {
+    /// Whether a refused gang holds up those behind it.
+    pub(super) fn holds_up(
+        &mut self,
+        team: TeamId,
+        shape: ShapeId,
+        class: ClassId,
+        refusals: &[Refusing],
+    ) -> bool {
+        let quota = refusals.iter().any(|refusing| {
+            matches!(
+                refusing,
+                Refusing::Quota { .. } | Refusing::QuotaForDevices { .. }
+            )
+        });
+        if quota {
+            return true;
+        }
+        let assignments = self.teams.get(team).map(|entry| entry.assignments.clone());
+        for (at, refusing) in refusals.iter().enumerate() {
+            let flavor = assignments.as_ref().and_then(|all| all.get(at));
+            let flavor = flavor.map(|assignment| assignment.flavor.clone());
+            let may_fit = match refusing {
+                Refusing::NoPlace { gave_up: true, .. } => true,
+                Refusing::NoPlace { .. } => {
+                    self.strict_by_inventory.insert(team);
+                    !self.is_impossible(shape, class, flavor)
+                }
+                Refusing::TooFewDevices(_) => {
+                    self.strict_by_inventory.insert(team);
+                    false
+                }
+                _ => false,
+            };
+            if may_fit {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether it is certain that a shape has no place on the empty cluster. Remembered for as long as the inventory
+    /// is the same.
+    fn is_impossible(
+        &mut self,
+        shape: ShapeId,
+        class: ClassId,
+        flavor: Option<FlavorName>,
+    ) -> bool {
+        let known = self
+            .shapes
+            .get(shape)
+            .and_then(|shape| shape.on_empty.get(&flavor));
+        if let Some(known) = known.filter(|known| known.inventory == self.inventory) {
+            return known.impossible;
+        }
+        let gang = self
+            .classes
+            .get(class)
+            .and_then(|class| class.line.values().next());
+        let Some(waiting) = gang.and_then(|gang| self.waiting.get(*gang)) else {
+            return false;
+        };
+        let wanted = flavor.as_ref().and_then(|name| self.flavors.get(name));
+        let request = request(waiting, wanted);
+        let verdict = plan(
+            &self.cluster,
+            &View::Empty,
+            &request,
+            &mut Effort::default(),
+        );
+        let impossible = matches!(verdict, Verdict::NoPlace(_));
+        let inventory = self.inventory;
+        if let Some(shape) = self.shapes.get_mut(shape) {
+            let on_empty = OnEmpty {
+                inventory,
+                impossible,
+            };
+            shape.on_empty.insert(flavor, on_empty);
+        }
+        impossible
+    }
+}

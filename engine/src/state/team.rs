@@ -1,0 +1,164 @@
+//! A Team as the queue sees it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::{
+    ids::{ClassId, GangId, ShapeId},
+    waits::Wait,
+};
+use crate::{
+    model::Queueing,
+    names::TeamName,
+    placement::Refusal,
+    queue::Place,
+    quota::{Lack, NodeId, PairId, request::Assignment},
+};
+
+/// A Team that is known, by its object or because a gang of it waits.
+#[derive(Clone, Debug)]
+pub(super) struct TeamEntry {
+    pub(super) name: TeamName,
+    /// Where it stands in the quota tree; `None` while nothing of it can be admitted.
+    pub(super) node: Option<NodeId>,
+    /// What gangs are charged to, by Flavor in the order in which they are tried.
+    pub(super) assignments: Arc<[Assignment]>,
+    /// The gangs that wait for admission, first to be served first.
+    pub(super) line: BTreeMap<Place, GangId>,
+    /// How many gangs were told as waiting, those included that hold something.
+    pub(super) gangs: usize,
+    /// How many of `line` ask for no device.
+    pub(super) without_devices: usize,
+    /// The classes of a `BestEffort` Team. In a `StrictFifo` Team each gang is a class by itself.
+    pub(super) classes: BTreeMap<ShapeId, ClassId>,
+    pub(super) discipline: Discipline,
+    /// Queues in which it has a class.
+    pub(super) queues: BTreeSet<Wait>,
+    /// Whether it is listed there: not while it is served, nor after it had its turn in a round.
+    pub(super) listed: bool,
+}
+
+/// How far a Team's line is judged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Discipline {
+    /// All of it.
+    BestEffort,
+    /// As far as this.
+    StrictFifo(Front),
+}
+
+/// The front of a line in strict order: gangs behind it are not judged.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Front {
+    /// The last gang that was let up to be judged.
+    pub(super) last: Option<Place>,
+    /// Whether that gang holds up those behind it: it was not judged yet, or waits for something that may come.
+    pub(super) holds_up: bool,
+}
+
+impl TeamEntry {
+    pub(super) fn new(name: TeamName) -> Self {
+        Self {
+            name,
+            node: None,
+            assignments: Arc::new([]),
+            line: BTreeMap::new(),
+            gangs: 0,
+            without_devices: 0,
+            classes: BTreeMap::new(),
+            discipline: Discipline::BestEffort,
+            queues: BTreeSet::new(),
+            listed: true,
+        }
+    }
+
+    pub(super) fn set_discipline(&mut self, queueing: Queueing) {
+        self.discipline = match queueing {
+            Queueing::BestEffort => Discipline::BestEffort,
+            Queueing::StrictFifo => Discipline::StrictFifo(Front::default()),
+        };
+    }
+
+    pub(super) fn is_strict(&self) -> bool {
+        self.discipline != Discipline::BestEffort
+    }
+
+    /// Whether a gang at this place is judged, as far as the order of the line goes.
+    pub(super) fn is_let_up(&self, place: &Place) -> bool {
+        match &self.discipline {
+            Discipline::BestEffort => true,
+            Discipline::StrictFifo(front) => front.last.as_ref().is_some_and(|last| place <= last),
+        }
+    }
+}
+
+/// Gangs of one Team that ask for the same: they are refused together.
+#[derive(Clone, Debug)]
+pub(super) struct Class {
+    pub(super) team: super::ids::TeamId,
+    pub(super) shape: ShapeId,
+    pub(super) line: BTreeMap<Place, GangId>,
+    /// What it waits for; nothing while its Team is stopped.
+    pub(super) waits: BTreeSet<Wait>,
+    /// See [`super::waits::Waits::watch`].
+    pub(super) watches: Vec<(NodeId, PairId)>,
+    /// Why it was refused last, roughly: the nearest of its Flavors' reasons.
+    pub(super) reason: Option<Reason>,
+}
+
+/// What a class was refused for, nearest to admission first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Reason {
+    /// No place, now or for ever.
+    Place,
+    Quota,
+    Limits,
+    Other,
+}
+
+/// Why a Flavor refuses a gang.
+#[derive(Clone, Debug)]
+pub(super) enum Refusing {
+    /// Less is available now.
+    Quota {
+        pair: PairId,
+        asked: crate::amount::Amount,
+        lack: Lack,
+    },
+    /// The devices that it would get exceed the quota, and there is no place with lesser ones.
+    QuotaForDevices {
+        pair: PairId,
+        asked: crate::amount::Amount,
+        lack: Lack,
+        refusal: Refusal,
+    },
+    /// More than the Team may ever have.
+    ExceedsMax {
+        pair: PairId,
+        asked: crate::amount::Amount,
+        most: crate::amount::Amount,
+    },
+    /// No quota for GPUs.
+    Unnamed,
+    /// There is no such Flavor.
+    UnknownFlavor,
+    /// All nodes together have too few such devices.
+    TooFewDevices(Refusal),
+    /// No nodes.
+    NoPlace { refusal: Refusal, gave_up: bool },
+    /// A sum does not fit.
+    Overflow,
+}
+
+impl Refusing {
+    pub(super) fn reason(&self) -> Reason {
+        match self {
+            Self::NoPlace { .. } | Self::TooFewDevices(_) => Reason::Place,
+            Self::Quota { .. } | Self::QuotaForDevices { .. } => Reason::Quota,
+            Self::ExceedsMax { .. } => Reason::Limits,
+            Self::Unnamed | Self::UnknownFlavor | Self::Overflow => Reason::Other,
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Classes of gangs that wait for the same thing, in the order in which they are served.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::ids::{ClassId, TeamId};
+use crate::queue::Place;
+
+/// A Team's turn in a queue: how far up the quota tree it has to reach at least, then the place of its first gang.
+pub(super) type Turn = (usize, Place);
+
+/// A queue of classes, each at the place of its first gang. Within a Team the order is by place; between
+/// Teams by [`Turn`].
+///
+/// A Team is *listed* or not: one that is being served is taken off the list and put back afterwards.
+#[derive(Clone, Debug, Default)]
+pub(super) struct WaitQueue {
+    teams: BTreeMap<TeamId, TeamLine>,
+    list: BTreeSet<(Turn, TeamId)>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct TeamLine {
+    classes: BTreeSet<(Place, ClassId)>,
+    /// How it is listed.
+    turn: Option<Turn>,
+}
+
+impl WaitQueue {
+    /// Whether nobody waits here.
+    pub(super) fn is_empty(&self) -> bool {
+        self.teams.is_empty()
+    }
+
+    /// Puts a class in line. The Team is listed by `borrow_level`, or not at all.
+    pub(super) fn insert(
+        &mut self,
+        team: TeamId,
+        place: Place,
+        class: ClassId,
+        borrow_level: Option<usize>,
+    ) {
+        self.unlist(team);
+        let line = self.teams.entry(team).or_default();
+        line.classes.insert((place, class));
+        self.list_again(team, borrow_level);
+    }
+
+    /// Takes a class out of line; whether the Team has none left here.
+    pub(super) fn remove(
+        &mut self,
+        team: TeamId,
+        place: &Place,
+        class: ClassId,
+        borrow_level: Option<usize>,
+    ) -> bool {
+        self.unlist(team);
+        let Some(line) = self.teams.get_mut(&team) else {
+            return true;
+        };
+        line.classes.remove(&(place.clone(), class));
+        if line.classes.is_empty() {
+            self.teams.remove(&team);
+            return true;
+        }
+        self.list_again(team, borrow_level);
+        false
+    }
+
+    /// Lists a Team anew, or takes it off the list.
+    pub(super) fn relist(&mut self, team: TeamId, borrow_level: Option<usize>) {
+        self.unlist(team);
+        self.list_again(team, borrow_level);
+    }
+
+    fn unlist(&mut self, team: TeamId) {
+        if let Some(line) = self.teams.get_mut(&team)
+            && let Some(turn) = line.turn.take()
+        {
+            self.list.remove(&(turn, team));
+        }
+    }
+
+    fn list_again(&mut self, team: TeamId, borrow_level: Option<usize>) {
+        let Some(level) = borrow_level else { return };
+        if let Some(line) = self.teams.get_mut(&team)
+            && let Some((place, _)) = line.classes.first()
+        {
+            let turn = (level, place.clone());
+            line.turn = Some(turn.clone());
+            self.list.insert((turn, team));
+        }
+    }
+
+    /// Whose turn it is.
+    pub(super) fn next(&self) -> Option<&(Turn, TeamId)> {
+        self.list.first()
+    }
+
+    /// The first class of a Team.
+    pub(super) fn first_of(&self, team: TeamId) -> Option<&(Place, ClassId)> {
+        self.teams.get(&team)?.classes.first()
+    }
+
+    /// The classes of all Teams, by Team.
+    pub(super) fn classes(&self) -> impl Iterator<Item = (TeamId, &(Place, ClassId))> {
+        self.teams
+            .iter()
+            .flat_map(|(team, line)| line.classes.iter().map(move |entry| (*team, entry)))
+    }
+
+    /// The Teams on the list, in order.
+    pub(super) fn listed(&self) -> impl Iterator<Item = &(Turn, TeamId)> {
+        self.list.iter()
+    }
+}

@@ -1,0 +1,292 @@
+//! What refused classes wait for, and what wakes them.
+//!
+//! * Quota: at the node of the quota tree that lets too little pass, by how much it would have to let pass. The queues
+//!   of a node are *open* up to what it lets pass now.
+//! * A place: in a group of shapes that want much the same of one Flavor's nodes. A group is open once something came
+//!   free that could hold the least of its shapes.
+//! * Limits, Flavors, devices that are not there: whoever waits for these is looked at again when they change.
+//!
+//! A class whose Team has several Flavors waits for each of them with its own reason; the first to open wakes it.
+//! A queue that is not open costs nothing, however many wait in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    ids::{ClassId, GroupId, Slab, TeamId},
+    wait_queue::WaitQueue,
+};
+use crate::{
+    model::TopologyRequest,
+    names::{FlavorName, TopologyName},
+    placement::{Demand, Refusal, Request, Signature, Version},
+    quota::{NodeId, PairId},
+};
+
+/// What a class waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Wait {
+    /// To be judged.
+    Ready,
+    /// That a node of the quota tree lets so much pass.
+    Quota(NodeId, PairId, i128),
+    /// That something comes free on the nodes of a group.
+    Place(GroupId),
+    /// That limits, Flavors or the kinds of devices change.
+    Change,
+}
+
+/// Shapes that want much the same of the nodes of one Flavor.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    key: (Option<FlavorName>, Signature),
+    topology: Option<TopologyName>,
+    probe: Demand,
+    wish: TopologyRequest,
+    /// Whether every member asks for devices that are not allocated yet.
+    pub(super) needs_devices: bool,
+    /// As of when it was last found that something may help some member.
+    pub(super) asked: Version,
+    /// As of when nothing that came free could help any member. Not kept up while the group is open.
+    pub(super) closed: Refusal,
+    pub(super) queue: WaitQueue,
+    /// Members that what came free since the group opened does not help; they wait for it to close.
+    passed: BTreeMap<ClassId, TeamId>,
+}
+
+impl Group {
+    /// What is asked of placement for the least demanding member.
+    pub(super) fn request(&self) -> Request<'_> {
+        Request {
+            demand: &self.probe,
+            flavor: self.key.0.as_ref(),
+            topology: self.topology.as_ref(),
+            wish: &self.wish,
+            most_per_device: None,
+        }
+    }
+
+    pub(super) fn flavor(&self) -> Option<&FlavorName> {
+        self.key.0.as_ref()
+    }
+
+    /// The Teams that have a class here.
+    pub(super) fn teams(&self) -> impl Iterator<Item = TeamId> + '_ {
+        let queued = self.queue.classes().map(|(team, _)| team);
+        queued.chain(self.passed.values().copied())
+    }
+}
+
+/// Everything that is waited for.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Waits {
+    pub(super) ready: WaitQueue,
+    quota: BTreeMap<(NodeId, PairId), BTreeMap<i128, WaitQueue>>,
+    groups: Slab<GroupId, Group>,
+    group_ids: BTreeMap<(Option<FlavorName>, Signature), GroupId>,
+    pub(super) change: BTreeSet<ClassId>,
+    /// Nodes that keep quota for themselves, below those that classes wait for.
+    watched: BTreeMap<(NodeId, PairId), BTreeSet<ClassId>>,
+    open: BTreeSet<Wait>,
+}
+
+impl Waits {
+    /// The group of a shape on a Flavor; a new one counts as closed as of `refusal`.
+    pub(super) fn group(
+        &mut self,
+        flavor: Option<&FlavorName>,
+        topology: Option<&TopologyName>,
+        probe: (&Signature, &Demand),
+        wish: &TopologyRequest,
+        refusal: Refusal,
+    ) -> GroupId {
+        let key = (flavor.cloned(), probe.0.clone());
+        if let Some(id) = self.group_ids.get(&key) {
+            return *id;
+        }
+        let id = self.groups.insert(Group {
+            key: key.clone(),
+            topology: topology.cloned(),
+            probe: probe.1.clone(),
+            wish: wish.clone(),
+            needs_devices: probe
+                .1
+                .classes
+                .iter()
+                .any(|class| class.shape.needs_devices()),
+            asked: refusal.as_of,
+            closed: refusal,
+            queue: WaitQueue::default(),
+            passed: BTreeMap::new(),
+        });
+        self.group_ids.insert(key, id);
+        id
+    }
+
+    pub(super) fn group_of(&self, id: GroupId) -> Option<&Group> {
+        self.groups.get(id)
+    }
+
+    /// Notes that something may help some member of an open group.
+    pub(super) fn note_asked(&mut self, id: GroupId, asked: Version) {
+        if let Some(group) = self.groups.get_mut(id) {
+            group.asked = asked;
+        }
+    }
+
+    pub(super) fn groups(&self) -> impl Iterator<Item = (GroupId, &Group)> {
+        self.groups.iter()
+    }
+
+    /// The queue behind a wait, if it has one and anybody is in it.
+    pub(super) fn queue(&self, wait: Wait) -> Option<&WaitQueue> {
+        match wait {
+            Wait::Ready => Some(&self.ready),
+            Wait::Quota(node, pair, need) => self.quota.get(&(node, pair))?.get(&need),
+            Wait::Place(group) => self.groups.get(group).map(|group| &group.queue),
+            Wait::Change => None,
+        }
+    }
+
+    /// The queue behind a wait, made if it is not there.
+    pub(super) fn queue_mut(&mut self, wait: Wait) -> Option<&mut WaitQueue> {
+        match wait {
+            Wait::Ready => Some(&mut self.ready),
+            Wait::Quota(node, pair, need) => {
+                let of_node = self.quota.entry((node, pair)).or_default();
+                Some(of_node.entry(need).or_default())
+            }
+            Wait::Place(group) => self.groups.get_mut(group).map(|group| &mut group.queue),
+            Wait::Change => None,
+        }
+    }
+
+    /// Drops the queue behind a wait if nobody is in it.
+    pub(super) fn tidy(&mut self, wait: Wait) {
+        match wait {
+            Wait::Quota(node, pair, need) => {
+                if let Some(of_node) = self.quota.get_mut(&(node, pair)) {
+                    if of_node.get(&need).is_some_and(WaitQueue::is_empty) {
+                        of_node.remove(&need);
+                        self.open.remove(&wait);
+                    }
+                    if of_node.is_empty() {
+                        self.quota.remove(&(node, pair));
+                    }
+                }
+            }
+            Wait::Place(id) => {
+                let group = self.groups.get(id);
+                if group.is_some_and(|group| group.queue.is_empty() && group.passed.is_empty())
+                    && let Some(group) = self.groups.remove(id)
+                {
+                    self.group_ids.remove(&group.key);
+                    self.open.remove(&wait);
+                }
+            }
+            Wait::Ready | Wait::Change => {}
+        }
+    }
+
+    /// Sets a member of an open group aside until the group closes.
+    pub(super) fn pass(&mut self, id: GroupId, team: TeamId, class: ClassId) {
+        if let Some(group) = self.groups.get_mut(id) {
+            group.passed.insert(class, team);
+        }
+    }
+
+    /// Whether a class is set aside; it is no longer.
+    pub(super) fn unpass(&mut self, id: GroupId, class: ClassId) -> bool {
+        let group = self.groups.get_mut(id);
+        group.is_some_and(|group| group.passed.remove(&class).is_some())
+    }
+
+    /// Closes a group: nothing that came free so far helps any member. Those that were set aside go back in line,
+    /// which is left to the caller.
+    pub(super) fn close(&mut self, id: GroupId, refusal: Refusal) -> BTreeMap<ClassId, TeamId> {
+        self.open.remove(&Wait::Place(id));
+        let Some(group) = self.groups.get_mut(id) else {
+            return BTreeMap::new();
+        };
+        group.closed = refusal;
+        std::mem::take(&mut group.passed)
+    }
+
+    /// Opens a group; those that were set aside before have to be put back in line by the caller.
+    pub(super) fn open_group(&mut self, id: GroupId) -> BTreeMap<ClassId, TeamId> {
+        self.open.insert(Wait::Place(id));
+        let group = self.groups.get_mut(id);
+        group.map_or_else(BTreeMap::new, |group| std::mem::take(&mut group.passed))
+    }
+
+    /// A node of the quota tree lets so much pass: whoever needs no more may be judged.
+    pub(super) fn open_quota(&mut self, node: NodeId, pair: PairId, ceiling: i128) {
+        if let Some(of_node) = self.quota.get(&(node, pair)) {
+            for need in of_node.range(..=ceiling).map(|(need, _)| *need) {
+                self.open.insert(Wait::Quota(node, pair, need));
+            }
+        }
+    }
+
+    /// Who waits at a node of the quota tree for no more than this.
+    pub(super) fn for_quota_at(
+        &self,
+        node: NodeId,
+        pair: PairId,
+        ceiling: i128,
+    ) -> impl Iterator<Item = Wait> + '_ {
+        let of_node = self.quota.get(&(node, pair)).into_iter();
+        of_node.flat_map(move |of_node| {
+            let needs = of_node.range(..=ceiling);
+            needs.map(move |(need, _)| Wait::Quota(node, pair, *need))
+        })
+    }
+
+    /// A queue is no longer open.
+    pub(super) fn shut(&mut self, wait: Wait) {
+        self.open.remove(&wait);
+    }
+
+    pub(super) fn is_open(&self, wait: Wait) -> bool {
+        wait == Wait::Ready || self.open.contains(&wait)
+    }
+
+    /// Everything that is open, what is to be judged anyway first.
+    pub(super) fn open(&self) -> impl Iterator<Item = Wait> + '_ {
+        std::iter::once(Wait::Ready).chain(self.open.iter().copied())
+    }
+
+    /// Whether anybody is in an open queue.
+    pub(super) fn is_anybody_awake(&self) -> bool {
+        self.open()
+            .any(|wait| self.queue(wait).is_some_and(|queue| !queue.is_empty()))
+    }
+
+    /// A class asks less of the quota above a node as soon as that node gets more of its own free.
+    pub(super) fn watch(&mut self, node: NodeId, pair: PairId, class: ClassId) {
+        self.watched.entry((node, pair)).or_default().insert(class);
+    }
+
+    pub(super) fn unwatch(&mut self, node: NodeId, pair: PairId, class: ClassId) {
+        if let Some(classes) = self.watched.get_mut(&(node, pair)) {
+            classes.remove(&class);
+            if classes.is_empty() {
+                self.watched.remove(&(node, pair));
+            }
+        }
+    }
+
+    pub(super) fn watching(&self, node: NodeId, pair: PairId) -> Vec<ClassId> {
+        let classes = self.watched.get(&(node, pair));
+        classes.into_iter().flatten().copied().collect()
+    }
+
+    /// Every class that waits for quota: the numbers of nodes are about to change.
+    pub(super) fn for_quota(&self) -> BTreeSet<ClassId> {
+        self.quota
+            .values()
+            .flat_map(BTreeMap::values)
+            .flat_map(WaitQueue::classes)
+            .map(|(_, (_, class))| *class)
+            .collect()
+    }
+}
