@@ -16,8 +16,10 @@ use k8s_openapi::api::resource::v1::{
 use muster_engine as engine;
 
 use crate::{
+    index::NamespacedName,
     pools::{PoolKey, device_name},
-    selectors::Selectors,
+    selectors::{InvalidExpression, Selectors},
+    shares::{RULES_PER_NAMESPACE, Shares},
     unsupported_field::UnsupportedField,
 };
 
@@ -40,20 +42,24 @@ pub enum ClaimRequest {
 
 /// What is needed to read a claim.
 #[derive(Debug)]
-pub struct ClaimReader<'a> {
+pub(crate) struct ClaimReader<'a> {
     /// All DeviceClasses by name.
-    pub classes: &'a BTreeMap<String, Arc<DeviceClass>>,
+    pub(crate) classes: &'a BTreeMap<String, Arc<DeviceClass>>,
     /// DeviceClasses that are not charged.
-    pub excepted: &'a BTreeSet<String>,
+    pub(crate) excepted: &'a BTreeSet<String>,
     /// Where selectors are interned.
-    pub selectors: &'a mut Selectors,
-    /// Set if a selector was interned anew: every node must then be told anew.
-    pub found_new_selector: bool,
+    pub(crate) selectors: &'a mut Selectors,
+    /// How many selectors each namespace uses.
+    pub(crate) shares: &'a mut Shares<engine::SelectorId, NamespacedName>,
+    /// The claim that is read.
+    pub(crate) key: &'a NamespacedName,
+    /// Selectors that were interned: nodes are to be told about them.
+    pub(crate) new_selectors: BTreeSet<engine::SelectorId>,
 }
 
 impl ClaimReader<'_> {
     /// Reads what a claim asks for.
-    pub fn read(&mut self, claim: &ResourceClaim) -> Result<ClaimRequest, UnsupportedField> {
+    pub(crate) fn read(&mut self, claim: &ResourceClaim) -> Result<ClaimRequest, UnsupportedField> {
         let devices = claim.spec.as_ref().and_then(|spec| spec.devices.as_ref());
         let requests = devices.and_then(|devices| devices.requests.as_deref());
         let requests = requests.unwrap_or_default();
@@ -136,8 +142,7 @@ impl ClaimReader<'_> {
             return Err(UnsupportedField::new(
                 format!("{path}.deviceClassName"),
                 format!(
-                    "there is no DeviceClass {class_name}; {}",
-                    known(self.classes)
+                    "there is no DeviceClass {class_name}; `kubectl get deviceclasses` lists those that exist"
                 ),
             ));
         };
@@ -152,8 +157,13 @@ impl ClaimReader<'_> {
             format!("{path}.selectors[{index}]")
         })?;
         let from_class = of_class.len();
-        let all = of_class.into_iter().chain(of_request).collect();
-        let (id, is_new) = self.selectors.intern(all).map_err(|(position, error)| {
+        let all: Vec<String> = of_class.into_iter().chain(of_request).collect();
+        self.check_share(&all, path)?;
+        let (id, is_new) = self.selectors.intern(all).map_err(|error| {
+            let InvalidExpression {
+                position,
+                cause: error,
+            } = error;
             let field = match position.checked_sub(from_class) {
                 Some(index) => format!("{path}.selectors[{index}].cel.expression"),
                 None => format!(
@@ -162,9 +172,37 @@ impl ClaimReader<'_> {
             };
             UnsupportedField::new(field, error)
         })?;
-        self.found_new_selector |= is_new;
+        if is_new {
+            self.new_selectors.insert(id);
+        }
         Ok(id)
     }
+
+    /// Whether the namespace may use the selector: it does already, or has room for one more.
+    fn check_share(&mut self, texts: &[String], path: &str) -> Result<(), UnsupportedField> {
+        let namespace = &self.key.namespace;
+        let known = self.selectors.known(texts);
+        if known.is_some_and(|id| self.shares.uses(namespace, id))
+            || self.shares.has_room(namespace, self.key.clone())
+        {
+            return Ok(());
+        }
+        Err(UnsupportedField::new(
+            format!("{path}.selectors"),
+            format!(
+                "the ResourceClaims of namespace {namespace} use {RULES_PER_NAMESPACE} different selectors; this one is read when one of them is no longer used"
+            ),
+        ))
+    }
+}
+
+/// The DeviceClasses that a claim names, existing or not.
+pub fn classes(claim: &ResourceClaim) -> impl Iterator<Item = &str> {
+    let devices = claim.spec.iter().flat_map(|spec| &spec.devices);
+    let requests = devices.flat_map(|devices| devices.requests.iter().flatten());
+    requests
+        .filter_map(|request| request.exactly.as_ref())
+        .map(|exactly| exactly.device_class_name.as_str())
 }
 
 /// The devices that a claim is allocated, and their node. `None`: it is not allocated. `node_of` says
@@ -188,11 +226,14 @@ pub fn allocated(
         .iter()
         .flat_map(|devices| devices.results.iter().flatten())
     {
-        let pool = (result.driver.clone(), result.pool.clone());
+        let pool = PoolKey {
+            driver: result.driver.clone(),
+            name: result.pool.clone(),
+        };
         let Some(on) = node_of(&pool) else {
             return Err(UnsupportedField::new(
                 field,
-                format!("no node publishes the pool {}/{}", pool.0, pool.1),
+                format!("no node publishes the pool {}/{}", pool.driver, pool.name),
             ));
         };
         if node.as_ref().is_some_and(|node| *node != on) {
@@ -319,12 +360,4 @@ fn constraint(
         requests: named,
         attribute: attribute.as_str().into(),
     })
-}
-
-fn known(classes: &BTreeMap<String, Arc<DeviceClass>>) -> String {
-    if classes.is_empty() {
-        return "there is none at all".to_owned();
-    }
-    let names: Vec<_> = classes.keys().take(8).map(String::as_str).collect();
-    format!("there are {}", names.join(", "))
 }

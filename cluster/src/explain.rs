@@ -3,24 +3,55 @@
 use muster_api::{Reason, keys};
 use muster_engine::Why;
 
-use crate::formed::PendingReason;
+use crate::{formed::PendingReason, text};
 
-/// The reason and the text of an engine explanation. `implied` is [`crate::formed::FormedGang::implied`]:
-/// a reason that the gang can never start whole then says how to start its pods one by one.
-pub fn explain(why: &Why, implied: bool) -> PendingReason {
+/// Most bytes of a reason's details.
+const DETAILS_BYTES: usize = 2048;
+
+/// What an explanation is told with, besides what the engine says.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Circumstances<'a> {
+    /// [`crate::formed::FormedGang::implied`]: a reason that the gang can never start whole then says how to start its pods one
+    /// by one.
+    pub implied: bool,
+    /// [`crate::formed::FormedGang::unmodelled`]: named where there is no place, since a node that looks free may refuse the pods.
+    pub unmodelled: &'a [String],
+    /// [`crate::index::Index::faults_of_team`]: named where quota is the reason, since a limit that is not understood grants nothing.
+    pub faults: &'a [String],
+}
+
+/// The reason and the text of an engine explanation.
+pub fn explain(why: &Why, circumstances: Circumstances<'_>) -> PendingReason {
     let reason = reason(why);
     let mut details = why.to_string();
     let is_final = matches!(
         reason,
         Reason::PlacementImpossible | Reason::ExceedsMaxQuota
     );
-    if is_final && implied {
+    if is_final && circumstances.implied {
         details.push_str(
             "; it is a gang because it is an Indexed Job that runs all its ranks at once: ",
         );
         details.push_str(keys::GANG_SIZE);
         details.push_str(": \"1\" on the Job lets its pods start one by one");
     }
+    let of_quota = matches!(
+        reason,
+        Reason::WaitingForQuota | Reason::ExceedsMaxQuota | Reason::NoQuotaForResource
+    );
+    let of_placement = matches!(
+        reason,
+        Reason::WaitingForPlacement | Reason::PlacementImpossible
+    );
+    if of_quota && !circumstances.faults.is_empty() {
+        details.push_str("; not understood, so nothing is granted by it: ");
+        details.push_str(&circumstances.faults.join("; "));
+    }
+    if of_placement && !circumstances.unmodelled.is_empty() {
+        details.push_str("; not planned for: ");
+        details.push_str(&circumstances.unmodelled.join("; "));
+    }
+    text::truncate(&mut details, DETAILS_BYTES);
     PendingReason { reason, details }
 }
 
@@ -142,7 +173,7 @@ mod tests {
             ),
             (Why::Overflow, Reason::RequestNotUnderstood, "large"),
         ] {
-            let wait = explain(&why, false);
+            let wait = explain(&why, Circumstances::default());
             assert_eq!(wait.reason, reason);
             assert!(wait.details.contains(named), "{}", wait.details);
         }
@@ -150,6 +181,10 @@ mod tests {
 
     #[test]
     fn a_job_that_never_fits_whole_is_told_how_to_start_its_pods_one_by_one() {
+        let implied = Circumstances {
+            implied: true,
+            ..Circumstances::default()
+        };
         let why = Why::PlacementImpossible {
             pods: 9,
             fit: 4,
@@ -158,16 +193,56 @@ mod tests {
             excluded: vec![],
         };
         assert!(
-            explain(&why, true)
+            explain(&why, implied)
                 .details
                 .ends_with("muster.dev/gang-size: \"1\" on the Job lets its pods start one by one")
         );
-        assert!(!explain(&why, false).details.contains("gang-size"));
         assert!(
-            !explain(&Why::TeamStopped, true)
+            !explain(&why, Circumstances::default())
+                .details
+                .contains("gang-size")
+        );
+        assert!(
+            !explain(&Why::TeamStopped, implied)
                 .details
                 .contains("gang-size"),
             "it may fit yet"
+        );
+    }
+
+    #[test]
+    fn what_is_not_understood_is_named_where_it_may_be_the_cause() {
+        let unmodelled = ["spec.volumes[0] (data)".to_owned()];
+        let faults = ["Team/research: spec.quota[0]".to_owned()];
+        let circumstances = Circumstances {
+            implied: false,
+            unmodelled: &unmodelled,
+            faults: &faults,
+        };
+        let no_quota = Why::NoQuotaForResource {
+            resource: Resource::Gpus,
+            flavors: vec![],
+        };
+        let no_place = Why::PlacementImpossible {
+            pods: 2,
+            fit: 1,
+            level: None,
+            nodes: 4,
+            excluded: vec![],
+        };
+        for (why, named) in [(&no_quota, "Team/research"), (&no_place, "spec.volumes[0]")] {
+            let details = explain(why, circumstances).details;
+            assert!(details.contains(named), "{details}");
+            assert_eq!(
+                details.contains("Team/research"),
+                details.contains("not understood"),
+                "{details}"
+            );
+        }
+        let told = explain(&Why::TeamStopped, circumstances).details;
+        assert!(
+            !told.contains("research") && !told.contains("volumes"),
+            "{told}"
         );
     }
 }

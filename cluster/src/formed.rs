@@ -41,12 +41,21 @@ pub struct FormedGang {
     pub priority: i32,
     /// Creation time of its last pod (seconds since the Unix epoch): since when it queues if complete.
     pub last_pod_created_at: i64,
+    /// Since when it queues, in seconds since the Unix epoch: the creation of its Gang object, which a pod that is made
+    /// again does not change; before that, the creation of its last pod.
+    pub queued_since: i64,
+    /// The state of each place of its admission, in the order of the admission; empty while it is not admitted. It runs
+    /// only if each is [`RankState::Running`] or [`RankState::Succeeded`].
+    pub rank_states: Vec<RankState>,
     /// Its members: pods that are neither terminal nor being deleted, in rank order, at most `spec.size`.
     pub pods: Vec<FormedPod>,
     /// Pods that are not members: surplus, or outside the admitted set. They stay gated.
     pub excess: Vec<PodIdentity>,
     /// Why it cannot be offered to the engine yet. `None`: complete and understood.
     pub wait: Option<PendingReason>,
+    /// Whether `wait` only says that rules which are new are being compared with the nodes. That lasts for a second or two, and
+    /// need not be reported before it lasts longer.
+    pub is_settling: bool,
     /// Whether it has ended, as its Job or all its pods say.
     pub ended: Option<Ended>,
     /// Whether its claims name only DeviceClasses that the chart excepts: ungated at once,
@@ -68,12 +77,41 @@ pub struct FormedGang {
 pub struct FormedPod {
     /// Which pod.
     pub identity: PodIdentity,
-    /// Its rank, as its annotation is to say: the completion index where every member has one of its
-    /// own, else the place in the admission of an admitted gang, else the place in [`FormedGang::pods`].
-    /// So of an Indexed Job whose first ranks succeeded it differs from the place in the list.
+    /// Its rank, as its annotation says: the completion index where every pod has one of its own, otherwise the ordinal of
+    /// a StatefulSet's pod, otherwise the position in the natural order of the names of the gang's pods, those that ended
+    /// included. It stays the same in every attempt.
     pub rank: u32,
+    /// Its place in the plan: the index into the admission of an admitted gang, otherwise into [`FormedGang::pods`]. After
+    /// the first ranks of an Indexed Job succeeded it differs from `rank`.
+    pub place: u32,
     /// What the engine needs to know; `None` while a claim does not exist yet or is not understood.
     pub request: Option<engine::Pod>,
+}
+
+/// What became of a rank of an admitted gang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RankState {
+    /// Its pod does not exist, and did not succeed before.
+    Missing,
+    /// Its pod carries the admission gate.
+    Gated,
+    /// Its pod does not run yet.
+    Pending,
+    /// Its pod runs.
+    Running,
+    /// Its pod is being deleted.
+    Terminating,
+    /// Its pod succeeded.
+    Succeeded,
+    /// Its pod failed.
+    Failed,
+}
+
+impl RankState {
+    /// Whether the rank does its part: it runs, or has done so to the end.
+    pub fn is_well(self) -> bool {
+        matches!(self, Self::Running | Self::Succeeded)
+    }
 }
 
 /// Which pod.

@@ -8,16 +8,20 @@
 //! in which they came or how often. The one exception is deliberate and bounded in time: devices of a
 //! Ready node whose slices vanished count as last seen for [`SLICES_GRACE_SECONDS`].
 
+mod changes;
 mod look_up;
+mod membership;
 mod nodes;
 mod observe;
 mod pods;
 mod refresh;
 mod requests;
+mod rollout;
 mod shorthand;
 mod store;
 #[cfg(test)]
 mod tests;
+mod tiers;
 mod touch;
 
 use std::{
@@ -27,33 +31,36 @@ use std::{
 };
 
 use k8s_openapi::{
-    api::{
-        batch::v1::Job,
-        core::v1::{Namespace, Node, Pod},
-        resource::v1::{DeviceClass, ResourceClaim, ResourceSlice},
-    },
+    api::{batch::v1::Job, core::v1::Namespace},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use muster_api::{
-    Cohort, Flavor, Gang, Ledger, NodeDevices, PriorityTier, Queue, Team, Topology, keys,
-};
+use muster_api::{Gang, keys};
 use muster_engine as engine;
 
+pub use self::changes::Changes;
 use self::{
+    membership::Membership,
     nodes::NodeViews,
-    pods::{Membership, PodLinks},
+    observe::Objects,
+    pods::{OurPod, PodLinks},
     requests::Requests,
-    store::{Links, Store},
+    rollout::Rollout,
+    store::Links,
+    tiers::TierUses,
     touch::Dirty,
 };
 use crate::{
+    devices::DeviceKinds,
     formed::{FormedGang, GangKey},
     gangs::{GangFinder, NamespaceTeam},
     managed::ManagedPods,
     node_filter::NodeFilters,
-    object::{Change, Kind},
+    object::{Change, Kind, ObjectKey},
+    pod,
+    pod_terms::PodTerms,
     pools::Pools,
-    selectors::Selectors,
+    selectors::{Judgement, JudgementRequest, Selectors, Subject},
+    shares::Shares,
 };
 
 /// How long the devices of a Ready node count as last seen after its slices vanished, in seconds
@@ -91,6 +98,11 @@ impl NamespacedName {
             namespace: namespace.into(),
             name: name.into(),
         }
+    }
+
+    /// The name of an object of a namespaced kind.
+    pub(crate) fn of_object(key: &ObjectKey) -> Self {
+        Self::new(&key.namespace, &key.name)
     }
 
     /// The name that metadata says.
@@ -131,7 +143,23 @@ pub struct Index {
     gangs_by_label: Links<(String, String), GangKey>,
     /// Gangs by the UIDs of their owners.
     gangs_by_owner: Links<String, GangKey>,
+    /// Gangs by the tier that they use.
+    tier_uses: TierUses,
+    /// Gangs that name a level of a Topology.
+    gangs_with_level: BTreeSet<GangKey>,
+    /// Claims by the DeviceClasses that they name, existing or not.
+    claims_by_class: Links<String, NamespacedName>,
+    /// Claims by the selectors that they use.
+    claims_by_selector: Links<engine::SelectorId, NamespacedName>,
+    /// Pods by the filter that they use.
+    pods_by_filter: Links<engine::NodeFilterId, String>,
+    /// Namespaces by the Team that they name, existing or not.
+    namespaces_by_team: Links<String, String>,
+    /// Queues by their Team.
+    queues_by_team: Links<String, NamespacedName>,
+    device_kinds: DeviceKinds,
     pools: Pools,
+    pod_terms: PodTerms,
     /// Pods that the engine knows a hold of, by UID.
     held: BTreeSet<String>,
     /// Pods whose claim template the API server refuses, with its answer.
@@ -140,44 +168,36 @@ pub struct Index {
     // Derived.
     selectors: Selectors,
     filters: NodeFilters,
+    rollout: Rollout,
+    /// Nodes that wait for what a selector says.
+    nodes_waiting: Links<(engine::SelectorId, Subject), String>,
+    judges_inline: bool,
+    filter_shares: Shares<engine::NodeFilterId, NamespacedName>,
+    selector_shares: Shares<engine::SelectorId, NamespacedName>,
     requests: Requests,
     formed: BTreeMap<GangKey, FormedGang>,
     views: NodeViews,
     faults: BTreeMap<String, String>,
-    sweep_above: SweepAbove,
+    /// Names of the levels of all Topologies.
+    levels: BTreeSet<String>,
+    visits: Visits,
 
     // To be derived, and to be told.
     touched: Dirty,
-    changed_gangs: BTreeSet<GangKey>,
-    updates: Vec<engine::Update>,
+    changes: Changes,
+    /// By node.
+    updates: BTreeMap<String, engine::Update>,
 }
 
-/// How many interned rules there may be before unused ones are swept.
-#[derive(Debug, Default)]
-struct SweepAbove {
-    filters: usize,
-    selectors: usize,
-}
-
-/// All objects that are held.
-#[derive(Debug, Default)]
-struct Objects {
-    claims: Store<NamespacedName, ResourceClaim>,
-    classes: Store<String, DeviceClass>,
-    cohorts: Store<String, Cohort>,
-    flavors: Store<String, Flavor>,
-    gangs: Store<GangKey, Gang>,
-    jobs: Store<NamespacedName, Job>,
-    ledgers: Store<String, Ledger>,
-    namespaces: Store<String, Namespace>,
-    node_devices: Store<String, NodeDevices>,
-    nodes: Store<String, Node>,
-    pods: Store<NamespacedName, Pod>,
-    queues: Store<NamespacedName, Queue>,
-    slices: Store<String, ResourceSlice>,
-    teams: Store<String, Team>,
-    tiers: Store<String, PriorityTier>,
-    topologies: Store<String, Topology>,
+/// How much has been derived since the index was made: the measure of "work follows change".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Visits {
+    /// Gangs that were formed.
+    pub gangs: u64,
+    /// Pods that were looked at while gangs were formed.
+    pub pods: u64,
+    /// Nodes that were made.
+    pub nodes: u64,
 }
 
 impl Objects {
@@ -213,19 +233,34 @@ impl Index {
             gangs_by_uid: BTreeMap::new(),
             gangs_by_label: Links::default(),
             gangs_by_owner: Links::default(),
+            tier_uses: TierUses::default(),
+            gangs_with_level: BTreeSet::new(),
+            claims_by_class: Links::default(),
+            claims_by_selector: Links::default(),
+            pods_by_filter: Links::default(),
+            namespaces_by_team: Links::default(),
+            queues_by_team: Links::default(),
+            device_kinds: DeviceKinds::default(),
             pools: Pools::default(),
+            pod_terms: PodTerms::default(),
             held: BTreeSet::new(),
             refused_templates: BTreeMap::new(),
             selectors: Selectors::default(),
             filters: NodeFilters::default(),
+            rollout: Rollout::default(),
+            nodes_waiting: Links::default(),
+            judges_inline: true,
+            filter_shares: Shares::default(),
+            selector_shares: Shares::default(),
             requests: Requests::default(),
             formed: BTreeMap::new(),
             views: NodeViews::default(),
             faults: BTreeMap::new(),
-            sweep_above: SweepAbove::default(),
+            levels: BTreeSet::new(),
+            visits: Visits::default(),
             touched: Dirty::default(),
-            changed_gangs: BTreeSet::new(),
-            updates: Vec::new(),
+            changes: Changes::default(),
+            updates: BTreeMap::new(),
         }
     }
 
@@ -259,13 +294,51 @@ impl Index {
         self.unsynced().is_empty()
     }
 
-    /// Derives anew what the changes since the last call touched, and returns the gangs whose
-    /// [`FormedGang`] or Gang object may have changed, appeared or gone. Idempotent: a second call
-    /// without a change between returns nothing. `now` decides only which vanished slices still count
+    /// Derives what the changes since the last call touched, and returns what may differ from then. Idempotent: a
+    /// second call without a change between returns nothing. `now` decides only which vanished slices still count
     /// ([`SLICES_GRACE_SECONDS`]).
-    pub fn refresh(&mut self, now: engine::Timestamp) -> BTreeSet<GangKey> {
+    pub fn refresh(&mut self, now: engine::Timestamp) -> Changes {
         self.derive(now);
-        mem::take(&mut self.changed_gangs)
+        mem::take(&mut self.changes)
+    }
+
+    /// Takes what device selectors are to be judged for. Each request is handed out once, may be judged on any thread, and
+    /// is to be answered by [`Index::give_judgements`]. Until then the gangs that use the selector wait, and nobody else.
+    pub fn take_judgements(&mut self) -> Vec<JudgementRequest> {
+        self.selectors.take_requests()
+    }
+
+    /// Takes judgements in, in any order. One that nobody waits for any more changes nothing.
+    pub fn give_judgements(&mut self, judgements: impl IntoIterator<Item = Judgement>) {
+        for judgement in judgements {
+            self.take_judgement(judgement);
+        }
+    }
+
+    /// From now on judgements are asked for by [`Index::take_judgements`]. Until this is called the index judges by itself
+    /// within [`Index::refresh`], which is right for simulators and tests, where nobody else waits.
+    pub fn judge_apart(&mut self) {
+        self.judges_inline = false;
+    }
+
+    fn judge_inline(&mut self) {
+        let requests = self.take_judgements();
+        self.give_judgements(requests.iter().map(JudgementRequest::judge));
+    }
+
+    /// When [`Index::refresh`] has something to derive by time alone; `None`: not before the next change.
+    pub fn next_due(&self) -> Option<engine::Timestamp> {
+        self.views.next_due()
+    }
+
+    /// Whether [`Index::refresh`] has something left to derive, without a change or the time.
+    pub fn has_more(&self) -> bool {
+        self.has_rollout() || self.touched.has_any()
+    }
+
+    /// How much has been derived since the index was made.
+    pub fn visits(&self) -> Visits {
+        self.visits
     }
 
     /// Refreshes, and returns what the engine has to be told about Teams, Cohorts, Flavors, Topologies
@@ -287,7 +360,7 @@ impl Index {
         };
         let node = self
             .pod_by_uid(pod.as_str())
-            .and_then(|pod| crate::gangs::bound_to(pod));
+            .and_then(|pod| pod::bound_to(pod));
         if let (true, Some(node)) = (changed, node.map(str::to_owned)) {
             self.touched.nodes.insert(node);
         }
@@ -296,6 +369,16 @@ impl Index {
     /// Whether the engine knows a hold of the pod, as far as it was said.
     pub fn has_hold(&self, pod: &str) -> bool {
         self.held.contains(pod)
+    }
+
+    /// The pod, if it is one that Muster admits.
+    fn our_pod(&self, key: &NamespacedName) -> Option<&OurPod> {
+        self.objects.pods.get(key)?.ours()
+    }
+
+    /// The name of the Team that a namespace names, existing or not.
+    fn team_named_by<'a>(&'a self, namespace: &'a Namespace) -> Option<&'a str> {
+        team_label(namespace).or(self.config.default_team.as_deref())
     }
 
     fn namespace_team(&self, namespace: &str) -> NamespaceTeam {

@@ -10,6 +10,7 @@
 //! * The **index** ([`index`]): the watch-fed picture of the cluster, kept by [`object::Change`]s.
 
 pub mod claims;
+pub mod devices;
 pub mod explain;
 pub mod formed;
 pub mod gangs;
@@ -20,15 +21,20 @@ pub mod managed_cases;
 pub mod node_filter;
 pub mod nodes;
 pub mod object;
+pub mod pod;
 pub mod pod_resources;
 pub mod pod_rules;
+pub mod pod_terms;
 pub mod pools;
 pub mod unsupported_field;
 
 pub mod quantity;
 pub mod selectors;
+mod shares;
 pub mod shorthand;
 pub mod stable_suffix;
+pub mod taints;
+pub mod text;
 pub mod whole_number;
 
 #[cfg(test)]

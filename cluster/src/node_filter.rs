@@ -3,14 +3,14 @@
 //! The engine knows these as [`NodeFilterId`]s: equal rules have the same id, and each node is told
 //! with the ids that it passes.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{collections::BTreeMap, ops::Bound};
 
 use k8s_openapi::api::core::v1::{
-    Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration,
+    Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Toleration,
 };
 use muster_engine::NodeFilterId;
 
-use crate::unsupported_field::UnsupportedField;
+use crate::{taints, unsupported_field::UnsupportedField};
 
 /// The filter that every node passes. Pods that are placed already have it: their pin would make a
 /// filter of its own for each of them, and nobody plans them anew.
@@ -51,8 +51,8 @@ impl NodeRules {
         })
     }
 
-    /// Whether the node passes: labels, name and taints. Whether it is Ready or cordoned is told
-    /// apart ([`muster_engine::NodeBlock`]).
+    /// Whether the node passes: labels, name and taints. Kubernetes' own taints, a cordon and readiness are no part of it:
+    /// they pass, and block the node for everybody ([`muster_engine::NodeBlock`]).
     pub fn pass(&self, node: &Node) -> bool {
         let no_labels = BTreeMap::new();
         let labels = node.metadata.labels.as_ref().unwrap_or(&no_labels);
@@ -64,11 +64,9 @@ impl NodeRules {
                 .terms
                 .as_ref()
                 .is_none_or(|terms| terms.iter().any(|term| term_matches(term, labels, name)))
-            && taints(node).all(|taint| {
-                self.tolerations
-                    .iter()
-                    .any(|toleration| tolerates(toleration, taint))
-            })
+            && taints::repelling(node)
+                .filter(|taint| taints::block_of(taint).is_none())
+                .all(|taint| taints::tolerate(&self.tolerations, taint))
     }
 }
 
@@ -94,14 +92,44 @@ impl NodeFilters {
         (id, true)
     }
 
+    /// Whether the node passes a filter.
+    pub fn passes(&self, id: NodeFilterId, node: &Node) -> bool {
+        id == ANY_NODE || self.rules.get(&id).is_some_and(|rules| rules.pass(node))
+    }
+
+    /// The id of the rules, if they are interned.
+    pub fn known(&self, rules: &NodeRules) -> Option<NodeFilterId> {
+        self.by_text.get(&text_of(rules)).copied()
+    }
+
     /// The filters that the node passes.
     pub fn passed_by<'a>(&'a self, node: &'a Node) -> impl Iterator<Item = NodeFilterId> + 'a {
+        self.passed_by_after(node, ANY_NODE)
+    }
+
+    /// [`ANY_NODE`], and of the filters that were interned after one, those that the node passes.
+    pub fn passed_by_after<'a>(
+        &'a self,
+        node: &'a Node,
+        after: NodeFilterId,
+    ) -> impl Iterator<Item = NodeFilterId> + 'a {
+        let later = (Bound::Excluded(after), Bound::Unbounded);
         std::iter::once(ANY_NODE).chain(
             self.rules
-                .iter()
+                .range(later)
                 .filter(|(_, rules)| rules.pass(node))
                 .map(|(id, _)| *id),
         )
+    }
+
+    /// Whether somebody uses the filter.
+    pub fn knows(&self, id: NodeFilterId) -> bool {
+        id == ANY_NODE || self.rules.contains_key(&id)
+    }
+
+    /// The filter that was interned last.
+    pub fn last(&self) -> NodeFilterId {
+        NodeFilterId(self.last)
     }
 
     /// How many rules are interned.
@@ -114,36 +142,17 @@ impl NodeFilters {
         self.rules.is_empty()
     }
 
-    /// Forgets all rules but the given ones.
-    pub fn retain(&mut self, used: &BTreeSet<NodeFilterId>) {
-        self.rules.retain(|id, _| used.contains(id));
-        self.by_text.retain(|_, id| used.contains(id));
+    /// Forgets rules that nobody uses any more.
+    pub fn forget(&mut self, id: NodeFilterId) {
+        if let Some(rules) = self.rules.remove(&id) {
+            self.by_text.remove(&text_of(&rules));
+        }
     }
 }
 
 /// Rules that say the same have the same text; serialising these types cannot fail.
 fn text_of(rules: &NodeRules) -> String {
     serde_json::to_string(&(&rules.selector, &rules.terms, &rules.tolerations)).unwrap_or_default()
-}
-
-/// The taints that keep pods away.
-pub fn taints(node: &Node) -> impl Iterator<Item = &Taint> {
-    node.spec
-        .iter()
-        .flat_map(|spec| spec.taints.iter().flatten())
-        .filter(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"))
-}
-
-/// Whether the toleration tolerates the taint. For how long does not matter to a plan.
-pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let effect = toleration.effect.as_deref().unwrap_or_default();
-    let key = toleration.key.as_deref().unwrap_or_default();
-    let exists = toleration.operator.as_deref() == Some("Exists");
-    (effect.is_empty() || effect == taint.effect)
-        && (key == taint.key || (key.is_empty() && exists))
-        && (exists
-            || toleration.value.as_deref().unwrap_or_default()
-                == taint.value.as_deref().unwrap_or_default())
 }
 
 /// The tolerations that matter to a plan, sorted, so that pods which differ in their order only share
@@ -441,8 +450,7 @@ mod tests {
         assert_ne!(filters.intern(rules(json!([a]))).0, first);
         assert_ne!(first, ANY_NODE);
         assert_eq!(filters.passed_by(&node(&json!([]))).next(), Some(ANY_NODE));
-        filters.retain(&BTreeSet::new());
-        assert!(filters.is_empty());
+        filters.forget(first);
         assert_ne!(
             filters.intern(rules(json!([a, b]))).0,
             first,

@@ -5,21 +5,18 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::api::{
-    core::v1::Node,
-    resource::v1::{Device, DeviceAttribute},
-};
+use k8s_openapi::api::core::v1::Node;
 use muster_api::{NodeDevices, Topology, keys};
 use muster_engine::{
-    self as engine, Amount, ClaimUid, FlavorName, NodeBlock, PodResources, SelectorId,
+    self as engine, Amount, ClaimUid, FlavorName, NodeBlock, NodeFilterId, PodResources, SelectorId,
 };
 
+pub use crate::devices::{attribute, memory};
 use crate::{
-    node_filter::NodeFilters,
+    devices::PublishedDevice,
     pod_resources,
-    pools::PublishedDevice,
-    quantity,
-    selectors::{Selectors, Verdict},
+    selectors::{Selectors, Subject, Verdict},
+    taints,
 };
 
 /// A Flavor as devices are measured by it.
@@ -54,8 +51,8 @@ pub struct NodeParts<'a> {
     pub topologies: &'a BTreeMap<String, Arc<Topology>>,
     /// Which claim each device is allocated to, by device name on the node.
     pub allocated: &'a BTreeMap<String, ClaimUid>,
-    /// The interned rules about nodes.
-    pub filters: &'a NodeFilters,
+    /// The rules about nodes that it passes.
+    pub filters: &'a BTreeSet<NodeFilterId>,
 }
 
 /// What the selectors said of a node's devices.
@@ -70,8 +67,19 @@ pub enum Judgement {
     Fails(Arc<str>),
 }
 
-/// Makes the engine's node, and says what the selectors said of its devices.
-pub fn node(parts: &NodeParts<'_>, selectors: &mut Selectors) -> (engine::Node, Judged) {
+/// A node, and what is known of its devices.
+#[derive(Debug)]
+pub struct Made {
+    /// The engine's node.
+    pub node: engine::Node,
+    /// What the selectors say of its devices.
+    pub judged: Judged,
+    /// What the selectors have not said yet; such a device matches nothing by them.
+    pub unknown: BTreeSet<(SelectorId, Subject)>,
+}
+
+/// Makes the engine's node.
+pub fn node(parts: &NodeParts<'_>, selectors: &mut Selectors) -> Made {
     let no_labels = BTreeMap::new();
     let labels = parts.node.metadata.labels.as_ref().unwrap_or(&no_labels);
     let flavors: Vec<_> = parts
@@ -85,26 +93,19 @@ pub fn node(parts: &NodeParts<'_>, selectors: &mut Selectors) -> (engine::Node, 
         })
         .collect();
     let mut judged = Judged::new();
-    let ids = selectors.ids();
+    let mut unknown = BTreeSet::new();
     let mut devices: Vec<engine::Device> = parts
         .devices
         .iter()
-        .filter_map(|published| {
-            let device = published.device()?;
-            let matched = judge(&ids, published.driver(), device, selectors, &mut judged);
+        .map(|device| {
+            let matched = judge(device, selectors, &mut judged, &mut unknown);
             let in_flavors = flavors
                 .iter()
-                .filter(|flavor| flavor.driver == published.driver())
+                .filter(|flavor| flavor.driver == device.kind.driver)
                 .filter(|flavor| flavor.selector.is_none_or(|id| matched.contains(&id)))
                 .map(|flavor| flavor.name.clone())
                 .collect();
-            Some(device_of(
-                published,
-                device,
-                in_flavors,
-                matched,
-                parts.allocated,
-            ))
+            device_of(device, in_flavors, matched, parts.allocated)
         })
         .collect();
     let failed = |id: &SelectorId| matches!(judged.get(id), Some(Judgement::Fails(_)));
@@ -121,10 +122,14 @@ pub fn node(parts: &NodeParts<'_>, selectors: &mut Selectors) -> (engine::Node, 
         used: parts.used.clone(),
         fabric: fabric(labels, parts.topologies),
         accelerator: accelerator(labels, parts.topologies),
-        filters: parts.filters.passed_by(parts.node).collect(),
+        filters: parts.filters.clone(),
         devices,
     };
-    (node, judged)
+    Made {
+        node,
+        judged,
+        unknown,
+    }
 }
 
 /// Whether the node is Ready.
@@ -154,13 +159,8 @@ fn block(parts: &NodeParts<'_>) -> Option<NodeBlock> {
     if !is_ready(parts.node) {
         return Some(NodeBlock::NotReady);
     }
-    if parts
-        .node
-        .spec
-        .as_ref()
-        .is_some_and(|spec| spec.unschedulable == Some(true))
-    {
-        return Some(NodeBlock::Cordoned);
+    if let Some(block) = taints::block(parts.node) {
+        return Some(block);
     }
     if parts.slices_missing {
         return Some(NodeBlock::SlicesMissing);
@@ -168,7 +168,7 @@ fn block(parts: &NodeParts<'_>) -> Option<NodeBlock> {
     let is_served = parts
         .devices
         .iter()
-        .any(|device| device.driver() == keys::DRIVER);
+        .any(|device| device.kind.driver == keys::DRIVER);
     let answered = parts
         .node_devices
         .is_some_and(|object| driver_has_answered(parts.node, object));
@@ -223,25 +223,27 @@ fn accelerator(
         .collect()
 }
 
+/// The selectors that a device matches.
 fn judge(
-    ids: &[SelectorId],
-    driver: &str,
-    device: &Device,
+    device: &PublishedDevice,
     selectors: &mut Selectors,
     judged: &mut Judged,
+    unknown: &mut BTreeSet<(SelectorId, Subject)>,
 ) -> BTreeSet<SelectorId> {
     let mut matched = BTreeSet::new();
-    for id in ids {
-        match selectors.judge(*id, driver, device) {
+    let verdicts = selectors.verdicts(device);
+    unknown.extend(verdicts.unknown);
+    for (id, verdict) in verdicts.known {
+        match verdict {
             Verdict::Matches => {
-                matched.insert(*id);
-                judged.entry(*id).or_insert(Judgement::Matches);
+                matched.insert(id);
+                judged.entry(id).or_insert(Judgement::Matches);
             }
             Verdict::Differs => {}
             Verdict::Fails(cause) => {
                 // The first device that fails gives the cause, as for kube-scheduler.
-                if !matches!(judged.get(id), Some(Judgement::Fails(_))) {
-                    judged.insert(*id, Judgement::Fails(cause));
+                if !matches!(judged.get(&id), Some(Judgement::Fails(_))) {
+                    judged.insert(id, Judgement::Fails(cause));
                 }
             }
         }
@@ -251,93 +253,24 @@ fn judge(
 
 fn device_of(
     published: &PublishedDevice,
-    device: &Device,
     flavors: BTreeSet<FlavorName>,
     selectors: BTreeSet<SelectorId>,
     allocated: &BTreeMap<String, ClaimUid>,
 ) -> engine::Device {
-    let name = published.name();
-    let driver = published.driver();
-    let attributes = attributes(driver, device);
     engine::Device {
-        allocated_to: allocated.get(&name).cloned(),
-        name: name.into(),
+        allocated_to: allocated.get(published.name.as_ref()).cloned(),
+        name: published.name.as_ref().into(),
+        // Only what a Flavor counts is a GPU: a network card in the same claim is not charged as one.
+        gpus: if flavors.is_empty() {
+            Amount::ZERO
+        } else {
+            Amount::ONE_GPU
+        },
         flavors,
-        gpus: Amount::ONE_GPU,
-        vram: memory(driver, device),
+        vram: published.kind.memory,
         selectors,
-        nvlink_group: attribute(driver, device, "nvlinkGroup")
-            .and_then(|group| group.string.clone()),
-        attributes,
-        usable: is_modelled(device) && !is_tainted(device),
+        nvlink_group: published.kind.nvlink_group.clone(),
+        attributes: published.attributes(),
+        usable: published.kind.usable,
     }
-}
-
-/// Devices that kube-scheduler gives out in ways that the planner does not model yet (slices of a
-/// device that share its counters, devices shared by several claims, devices that are bound later)
-/// are never planned.
-fn is_modelled(device: &Device) -> bool {
-    let is_empty = |list: Option<usize>| list.unwrap_or(0) == 0;
-    is_empty(device.consumes_counters.as_ref().map(Vec::len))
-        && is_empty(device.binding_conditions.as_ref().map(Vec::len))
-        && device.allow_multiple_allocations != Some(true)
-        && device.node_selector.is_none()
-        && device.all_nodes != Some(true)
-}
-
-fn is_tainted(device: &Device) -> bool {
-    let taints = device.taints.iter().flatten();
-    taints
-        .into_iter()
-        .any(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"))
-}
-
-/// Bytes of memory of a device. Drivers that publish none, or what is no quantity, count as none.
-pub fn memory(driver: &str, device: &Device) -> Amount {
-    let capacity = device.capacity.as_ref();
-    let given = capacity.and_then(|capacity| {
-        capacity
-            .get(&format!("{driver}/memory"))
-            .or_else(|| capacity.get("memory"))
-    });
-    let bytes = given.and_then(|memory| quantity::units(&memory.value.0, "capacity[memory]").ok());
-    Amount(bytes.unwrap_or(0))
-}
-
-/// An attribute of a device by its name within the driver's domain.
-pub fn attribute<'a>(driver: &str, device: &'a Device, name: &str) -> Option<&'a DeviceAttribute> {
-    let attributes = device.attributes.as_ref()?;
-    attributes
-        .get(&format!("{driver}/{name}"))
-        .or_else(|| attributes.get(name))
-}
-
-/// Attributes by qualified name. A constraint compares type and value, so the type stands in front;
-/// lists are left out: a constraint on one matches no device.
-fn attributes(driver: &str, device: &Device) -> BTreeMap<engine::AttributeName, String> {
-    let mut attributes = BTreeMap::new();
-    for (name, attribute) in device.attributes.iter().flatten() {
-        let text = match attribute {
-            DeviceAttribute {
-                string: Some(text), ..
-            } => format!("string {text}"),
-            DeviceAttribute {
-                int: Some(number), ..
-            } => format!("int {number}"),
-            DeviceAttribute {
-                bool: Some(truth), ..
-            } => format!("bool {truth}"),
-            DeviceAttribute {
-                version: Some(version),
-                ..
-            } => format!("version {version}"),
-            _ => continue,
-        };
-        let qualified = match name.split_once('/') {
-            Some(_) => name.clone(),
-            None => format!("{driver}/{name}"),
-        };
-        attributes.insert(qualified.into(), text);
-    }
-    attributes
 }

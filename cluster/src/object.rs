@@ -1,73 +1,99 @@
 //! Kubernetes objects as they are observed, and changes of them.
+//!
+//! [`for_each_kind!`](crate::for_each_kind) is the one table of the kinds that are watched. Enums, stores, watches and
+//! reads are made from it, so a kind is added or removed in one row.
+
+mod strip;
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use k8s_openapi::api::{
-    batch::v1::Job,
-    core::v1::{Namespace, Node, Pod},
-    resource::v1::{DeviceClass, ResourceClaim, ResourceSlice},
-};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use muster_api::{Cohort, Flavor, Gang, Ledger, NodeDevices, PriorityTier, Queue, Team, Topology};
 
-/// A kind that the controller watches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
-    /// muster.dev Cohort.
-    Cohort,
-    /// resource.k8s.io DeviceClass.
-    DeviceClass,
-    /// muster.dev Flavor.
-    Flavor,
-    /// muster.dev Gang.
-    Gang,
-    /// batch Job.
-    Job,
-    /// muster.dev Ledger.
-    Ledger,
-    /// Namespace.
-    Namespace,
-    /// Node.
-    Node,
-    /// muster.dev NodeDevices.
-    NodeDevices,
-    /// Pod.
-    Pod,
-    /// muster.dev PriorityTier.
-    PriorityTier,
-    /// muster.dev Queue.
-    Queue,
-    /// resource.k8s.io ResourceClaim.
-    ResourceClaim,
-    /// resource.k8s.io ResourceSlice.
-    ResourceSlice,
-    /// muster.dev Team.
-    Team,
-    /// muster.dev Topology.
-    Topology,
+pub(crate) use strip::Strip;
+
+/// The type of every kind, under the name of its kind.
+pub mod types {
+    pub use k8s_openapi::api::{
+        batch::v1::Job,
+        core::v1::{Namespace, Node, Pod},
+        resource::v1::{DeviceClass, ResourceClaim, ResourceSlice},
+    };
+    pub use muster_api::{
+        Cohort, Flavor, Gang, Ledger, NodeDevices, PriorityTier, Queue, Team, Topology,
+    };
 }
 
-impl Kind {
-    /// Every kind: what a leader reads anew is exactly what is watched.
-    pub const ALL: [Self; 16] = [
-        Self::Cohort,
-        Self::DeviceClass,
-        Self::Flavor,
-        Self::Gang,
-        Self::Job,
-        Self::Ledger,
-        Self::Namespace,
-        Self::Node,
-        Self::NodeDevices,
-        Self::Pod,
-        Self::PriorityTier,
-        Self::Queue,
-        Self::ResourceClaim,
-        Self::ResourceSlice,
-        Self::Team,
-        Self::Topology,
-    ];
+/// Calls a macro with the table of the kinds that are watched, one row each:
+/// `Kind: scope collection status;`, where `scope` is `cluster` or `namespaced`, `collection` the plural that names a
+/// store of them, and `status` says whether the kind has a `status` (`with_status` or `without_status`).
+///
+/// ```
+/// macro_rules! names {
+///     ($($kind:ident: $scope:ident $collection:ident $status:ident;)*) => { [$(stringify!($kind)),*] };
+/// }
+/// assert!(muster_cluster::for_each_kind!(names).contains(&"Gang"));
+/// ```
+#[macro_export]
+macro_rules! for_each_kind {
+    ($callback:ident) => {
+        $callback! {
+            Cohort: cluster cohorts without_status;
+            DeviceClass: cluster device_classes without_status;
+            Flavor: cluster flavors without_status;
+            Gang: namespaced gangs with_status;
+            Job: namespaced jobs with_status;
+            Ledger: cluster ledgers without_status;
+            Namespace: cluster namespaces with_status;
+            Node: cluster nodes with_status;
+            NodeDevices: cluster node_devices with_status;
+            Pod: namespaced pods with_status;
+            PriorityTier: cluster priority_tiers without_status;
+            Queue: namespaced queues with_status;
+            ResourceClaim: namespaced resource_claims with_status;
+            ResourceSlice: cluster resource_slices without_status;
+            Team: cluster teams without_status;
+            Topology: cluster topologies without_status;
+        }
+    };
 }
+
+macro_rules! kinds {
+    ($($kind:ident: $scope:ident $collection:ident $status:ident;)*) => {
+        /// A kind that the controller watches.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Kind {
+            $(#[doc = concat!("The kind ", stringify!($kind), ".")] $kind,)*
+        }
+
+        impl Kind {
+            /// Every kind. A new leader reads exactly the kinds that are watched.
+            pub const ALL: [Self; [$(stringify!($kind)),*].len()] = [$(Self::$kind),*];
+        }
+
+        /// An observed object. Shared, because the index and a watch cache may both hold it.
+        #[derive(Clone, Debug)]
+        pub enum Object {
+            $(#[doc = concat!("An object of kind ", stringify!($kind), ".")] $kind(Arc<types::$kind>),)*
+        }
+
+        impl Object {
+            /// Its metadata.
+            pub fn metadata(&self) -> &ObjectMeta {
+                match self {
+                    $(Self::$kind(object) => &object.metadata,)*
+                }
+            }
+
+            /// Its kind.
+            pub fn kind(&self) -> Kind {
+                match self {
+                    $(Self::$kind(_) => Kind::$kind,)*
+                }
+            }
+        }
+    };
+}
+for_each_kind!(kinds);
 
 /// Which object: unique among those that exist at one time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -80,45 +106,8 @@ pub struct ObjectKey {
     pub name: String,
 }
 
-/// An observed object. Shared, because the index and a watch cache may both hold it.
-#[derive(Clone, Debug)]
-pub enum Object {
-    /// muster.dev Cohort.
-    Cohort(Arc<Cohort>),
-    /// resource.k8s.io DeviceClass.
-    DeviceClass(Arc<DeviceClass>),
-    /// muster.dev Flavor.
-    Flavor(Arc<Flavor>),
-    /// muster.dev Gang.
-    Gang(Arc<Gang>),
-    /// batch Job.
-    Job(Arc<Job>),
-    /// muster.dev Ledger.
-    Ledger(Arc<Ledger>),
-    /// Namespace.
-    Namespace(Arc<Namespace>),
-    /// Node.
-    Node(Arc<Node>),
-    /// muster.dev NodeDevices.
-    NodeDevices(Arc<NodeDevices>),
-    /// Pod.
-    Pod(Arc<Pod>),
-    /// muster.dev PriorityTier.
-    PriorityTier(Arc<PriorityTier>),
-    /// muster.dev Queue.
-    Queue(Arc<Queue>),
-    /// resource.k8s.io ResourceClaim.
-    ResourceClaim(Arc<ResourceClaim>),
-    /// resource.k8s.io ResourceSlice.
-    ResourceSlice(Arc<ResourceSlice>),
-    /// muster.dev Team.
-    Team(Arc<Team>),
-    /// muster.dev Topology.
-    Topology(Arc<Topology>),
-}
-
-/// A change of what is observed. Level-triggered: it may be told twice, late, or out of order with
-/// changes of other objects (S10); of one object the newest resourceVersion told last wins.
+/// A change of what is observed. Level-triggered: it may arrive twice, late, or out of order with changes of
+/// other objects (S10); of one object the newest resourceVersion wins.
 #[derive(Clone, Debug)]
 pub enum Change {
     /// The object is as given.
@@ -127,60 +116,23 @@ pub enum Change {
     Deleted(ObjectKey),
     /// The whole list of a kind, after a (re-)list: what is not in it is gone.
     Listed(Kind, Vec<Object>),
-    /// A list whose objects were told one by one is complete: what of the kind is not named is gone.
+    /// The keys of the whole list of a kind, whose objects came as [`Change::Applied`] while it was received: what is
+    /// not among them is gone.
     ListedKeys(Kind, BTreeSet<ObjectKey>),
 }
 
 impl Object {
-    /// Its metadata.
-    pub fn metadata(&self) -> &ObjectMeta {
-        match self {
-            Self::Cohort(object) => &object.metadata,
-            Self::DeviceClass(object) => &object.metadata,
-            Self::Flavor(object) => &object.metadata,
-            Self::Gang(object) => &object.metadata,
-            Self::Job(object) => &object.metadata,
-            Self::Ledger(object) => &object.metadata,
-            Self::Namespace(object) => &object.metadata,
-            Self::Node(object) => &object.metadata,
-            Self::NodeDevices(object) => &object.metadata,
-            Self::Pod(object) => &object.metadata,
-            Self::PriorityTier(object) => &object.metadata,
-            Self::Queue(object) => &object.metadata,
-            Self::ResourceClaim(object) => &object.metadata,
-            Self::ResourceSlice(object) => &object.metadata,
-            Self::Team(object) => &object.metadata,
-            Self::Topology(object) => &object.metadata,
-        }
-    }
-
-    /// Its kind.
-    pub fn kind(&self) -> Kind {
-        match self {
-            Self::Cohort(_) => Kind::Cohort,
-            Self::DeviceClass(_) => Kind::DeviceClass,
-            Self::Flavor(_) => Kind::Flavor,
-            Self::Gang(_) => Kind::Gang,
-            Self::Job(_) => Kind::Job,
-            Self::Ledger(_) => Kind::Ledger,
-            Self::Namespace(_) => Kind::Namespace,
-            Self::Node(_) => Kind::Node,
-            Self::NodeDevices(_) => Kind::NodeDevices,
-            Self::Pod(_) => Kind::Pod,
-            Self::PriorityTier(_) => Kind::PriorityTier,
-            Self::Queue(_) => Kind::Queue,
-            Self::ResourceClaim(_) => Kind::ResourceClaim,
-            Self::ResourceSlice(_) => Kind::ResourceSlice,
-            Self::Team(_) => Kind::Team,
-            Self::Topology(_) => Kind::Topology,
-        }
-    }
-
     /// Which object it is.
     pub fn key(&self) -> ObjectKey {
-        let metadata = self.metadata();
-        ObjectKey {
-            kind: self.kind(),
+        ObjectKey::of(self.kind(), self.metadata())
+    }
+}
+
+impl ObjectKey {
+    /// The object of that kind that metadata names.
+    pub fn of(kind: Kind, metadata: &ObjectMeta) -> Self {
+        Self {
+            kind,
             namespace: metadata.namespace.clone().unwrap_or_default(),
             name: metadata.name.clone().unwrap_or_default(),
         }

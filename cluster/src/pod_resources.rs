@@ -1,159 +1,171 @@
 //! What a pod takes of a node besides devices, as kube-scheduler counts it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use k8s_openapi::{
     api::core::v1::{Container, Pod, ResourceRequirements},
     apimachinery::pkg::api::resource::Quantity,
 };
-use muster_engine::PodResources;
+use muster_engine::{HostPort, HostPortProtocol, PodResources};
 
 use crate::quantity::{self, QuantityError};
 
 /// A list of resources with its path.
 type Listed<'a> = Option<&'a BTreeMap<String, Quantity>>;
 
-/// What the pod takes: the larger of its containers' sum and of the most that its init containers
-/// need at a time, sidecars (init containers with `restartPolicy: Always`) counted from where they
-/// start; pod-level requests instead, where it has them; plus the overhead of its runtime class.
-/// In-place resizes that the kubelet has not carried out yet are counted by `spec` alone.
+/// What the pod takes, as kube-scheduler counts it.
+///
+/// The larger of its containers' sum and of the most that its init containers need at a time, sidecars (init containers
+/// with `restartPolicy: Always`) counted from where they start; pod-level requests instead, where it has them; plus the
+/// overhead of its runtime class. In-place resizes that the kubelet has not carried out yet are counted by `spec` alone.
+/// Anti-affinity is filled in by [`crate::pod_terms`].
 pub fn of_pod(pod: &Pod) -> Result<PodResources, QuantityError> {
     let mut taken = PodResources {
-        cpu_milli: 0,
-        memory_bytes: 0,
         pods: 1,
         ..PodResources::default()
     };
     let Some(spec) = &pod.spec else {
         return Ok(taken);
     };
-    let mut together = Sum::default();
+    let mut together = Amounts::default();
     for (index, container) in spec.containers.iter().enumerate() {
-        together.add(Sum::of(container, &format!("spec.containers[{index}]"))?)?;
+        together.add(&requested(
+            container.resources.as_ref(),
+            &format!("spec.containers[{index}].resources"),
+        )?)?;
+        host_ports(container, &mut taken);
     }
-    let mut sidecars = Sum::default();
-    let mut most_at_a_time = Sum::default();
+    let mut sidecars = Amounts::default();
+    let mut most_at_a_time = Amounts::default();
     for (index, container) in spec.init_containers.iter().flatten().enumerate() {
-        let own = Sum::of(container, &format!("spec.initContainers[{index}]"))?;
-        let mut at_a_time = sidecars;
-        at_a_time.add(own)?;
-        most_at_a_time.raise_to(&at_a_time);
+        let own = requested(
+            container.resources.as_ref(),
+            &format!("spec.initContainers[{index}].resources"),
+        )?;
+        let mut at_a_time = sidecars.clone();
+        at_a_time.add(&own)?;
+        most_at_a_time.raise_to(at_a_time);
         if container.restart_policy.as_deref() == Some("Always") {
-            sidecars.add(own)?;
+            sidecars.add(&own)?;
+            host_ports(container, &mut taken);
         }
     }
-    together.add(sidecars)?;
-    together.raise_to(&most_at_a_time);
-    if let Some(resources) = &spec.resources {
-        let (cpu, memory) = requested(resources, "spec.resources")?;
-        together.cpu_milli = cpu.unwrap_or(together.cpu_milli);
-        together.memory_bytes = memory.unwrap_or(together.memory_bytes);
-    }
-    let overhead = spec.overhead.as_ref();
-    together.add(Sum {
-        cpu_milli: read(overhead, "cpu", "spec.overhead", quantity::milli)?.unwrap_or(0),
-        memory_bytes: read(overhead, "memory", "spec.overhead", quantity::units)?.unwrap_or(0),
-    })?;
-    taken.cpu_milli = together.cpu_milli;
-    taken.memory_bytes = together.memory_bytes;
+    together.add(&sidecars)?;
+    together.raise_to(most_at_a_time);
+    together.replace_by(requested(spec.resources.as_ref(), "spec.resources")?);
+    together.add(&Amounts::read(spec.overhead.as_ref(), "spec.overhead")?)?;
+    together.write_to(&mut taken);
     Ok(taken)
 }
 
-/// What pods may take of a node together: its allocatable.
+/// What pods may take of a node together: its allocatable. A resource that it does not list is one that it has none of.
 pub fn of_node(allocatable: Listed<'_>) -> Result<PodResources, QuantityError> {
-    let field = "status.allocatable";
-    Ok(PodResources {
-        cpu_milli: read(allocatable, "cpu", field, quantity::milli)?.unwrap_or(0),
-        memory_bytes: read(allocatable, "memory", field, quantity::units)?.unwrap_or(0),
-        pods: read(allocatable, "pods", field, quantity::units)?.unwrap_or(0),
-        ..PodResources::default()
-    })
+    let mut resources = PodResources::default();
+    let mut amounts = Amounts::read(allocatable, "status.allocatable")?;
+    resources.pods = amounts.0.remove("pods").unwrap_or(0);
+    amounts.write_to(&mut resources);
+    Ok(resources)
 }
 
-/// The sum, with what does not fit counted as all that can be: then nothing more fits there.
-pub fn saturating_add(a: PodResources, b: PodResources) -> PodResources {
-    PodResources {
-        cpu_milli: a.cpu_milli.saturating_add(b.cpu_milli),
-        memory_bytes: a.memory_bytes.saturating_add(b.memory_bytes),
-        pods: a.pods.saturating_add(b.pods),
-        ..PodResources::default()
+/// The sum. What does not fit counts as all that can be, so that nothing more fits there.
+pub fn saturating_add(mut a: PodResources, b: PodResources) -> PodResources {
+    a.cpu_milli = a.cpu_milli.saturating_add(b.cpu_milli);
+    a.memory_bytes = a.memory_bytes.saturating_add(b.memory_bytes);
+    a.pods = a.pods.saturating_add(b.pods);
+    for (name, amount) in b.others {
+        let sum = a.others.entry(name).or_default();
+        *sum = sum.saturating_add(amount);
     }
+    a.host_ports.extend(b.host_ports);
+    a.repels.extend(b.repels);
+    a.matched_by.extend(b.matched_by);
+    a
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Sum {
-    cpu_milli: i64,
-    memory_bytes: i64,
-}
+/// Amounts by resource: cpu in thousandths, everything else in whole units.
+#[derive(Clone, Debug, Default)]
+struct Amounts(BTreeMap<String, i64>);
 
-impl Sum {
-    fn of(container: &Container, path: &str) -> Result<Self, QuantityError> {
-        let Some(resources) = &container.resources else {
-            return Ok(Self::default());
-        };
-        let (cpu, memory) = requested(resources, &format!("{path}.resources"))?;
-        Ok(Self {
-            cpu_milli: cpu.unwrap_or(0),
-            memory_bytes: memory.unwrap_or(0),
-        })
+impl Amounts {
+    fn read(list: Listed<'_>, path: &str) -> Result<Self, QuantityError> {
+        let amounts = list.into_iter().flatten().map(|(name, quantity)| {
+            let field = format!("{path}[{name}]");
+            let amount = match name.as_str() {
+                "cpu" => quantity::milli(&quantity.0, &field)?,
+                _ => quantity::units(&quantity.0, &field)?,
+            };
+            Ok((name.clone(), amount))
+        });
+        amounts.collect::<Result<_, _>>().map(Self)
     }
 
-    fn add(&mut self, other: Self) -> Result<(), QuantityError> {
-        let sum = |a: i64, b: i64| {
-            a.checked_add(b).ok_or_else(|| QuantityError {
-                field: "spec.containers[*].resources.requests".to_owned(),
-                text: format!("{a} + {b}"),
+    fn add(&mut self, other: &Self) -> Result<(), QuantityError> {
+        for (name, amount) in &other.0 {
+            let sum = self.0.entry(name.clone()).or_default();
+            *sum = sum.checked_add(*amount).ok_or_else(|| QuantityError {
+                field: format!("spec.containers[*].resources.requests[{name}]"),
+                text: format!("{sum} + {amount}"),
                 cause: quantity::QuantityFault::Overflow,
-            })
-        };
-        self.cpu_milli = sum(self.cpu_milli, other.cpu_milli)?;
-        self.memory_bytes = sum(self.memory_bytes, other.memory_bytes)?;
+            })?;
+        }
         Ok(())
     }
 
-    fn raise_to(&mut self, other: &Self) {
-        self.cpu_milli = self.cpu_milli.max(other.cpu_milli);
-        self.memory_bytes = self.memory_bytes.max(other.memory_bytes);
+    fn raise_to(&mut self, other: Self) {
+        for (name, amount) in other.0 {
+            let most = self.0.entry(name).or_default();
+            *most = amount.max(*most);
+        }
+    }
+
+    fn replace_by(&mut self, other: Self) {
+        self.0.extend(other.0);
+    }
+
+    fn write_to(mut self, resources: &mut PodResources) {
+        resources.cpu_milli = self.0.remove("cpu").unwrap_or(0);
+        resources.memory_bytes = self.0.remove("memory").unwrap_or(0);
+        let others = self.0.into_iter().filter(|(_, amount)| *amount > 0);
+        resources.others = others.map(|(name, amount)| (name.into(), amount)).collect();
     }
 }
 
-/// Requests of cpu and memory; where only a limit is given it is the request, as Kubernetes defaults it.
+/// Requests. Where only a limit is given it is the request, as Kubernetes defaults it.
 fn requested(
-    resources: &ResourceRequirements,
+    resources: Option<&ResourceRequirements>,
     path: &str,
-) -> Result<(Option<i64>, Option<i64>), QuantityError> {
-    let either = |name: &str, reader: fn(&str, &str) -> Result<i64, QuantityError>| {
-        let requests = read(
-            resources.requests.as_ref(),
-            name,
-            &format!("{path}.requests"),
-            reader,
-        )?;
-        match requests {
-            Some(amount) => Ok(Some(amount)),
-            None => read(
-                resources.limits.as_ref(),
-                name,
-                &format!("{path}.limits"),
-                reader,
-            ),
-        }
+) -> Result<Amounts, QuantityError> {
+    let Some(resources) = resources else {
+        return Ok(Amounts::default());
     };
-    Ok((
-        either("cpu", quantity::milli)?,
-        either("memory", quantity::units)?,
-    ))
+    let mut amounts = Amounts::read(resources.limits.as_ref(), &format!("{path}.limits"))?;
+    amounts.replace_by(Amounts::read(
+        resources.requests.as_ref(),
+        &format!("{path}.requests"),
+    )?);
+    Ok(amounts)
 }
 
-fn read(
-    list: Listed<'_>,
-    name: &str,
-    path: &str,
-    reader: fn(&str, &str) -> Result<i64, QuantityError>,
-) -> Result<Option<i64>, QuantityError> {
-    list.and_then(|list| list.get(name))
-        .map(|quantity| reader(&quantity.0, &format!("{path}[{name}]")))
-        .transpose()
+/// The ports of the host that a container binds. The API server fills them in for pods with `hostNetwork`.
+fn host_ports(container: &Container, taken: &mut PodResources) {
+    for port in container.ports.iter().flatten() {
+        let number = port.host_port.and_then(|port| u16::try_from(port).ok());
+        let Some(number) = number.filter(|number| *number > 0) else {
+            continue;
+        };
+        let protocol = match port.protocol.as_deref() {
+            Some("UDP") => HostPortProtocol::Udp,
+            Some("SCTP") => HostPortProtocol::Sctp,
+            _ => HostPortProtocol::Tcp,
+        };
+        // What cannot be read, or is unspecified, counts as every address.
+        let ip = port.host_ip.as_deref().and_then(|ip| ip.parse().ok());
+        taken.host_ports.insert(HostPort {
+            protocol,
+            ip: ip.filter(|ip: &IpAddr| !ip.is_unspecified()),
+            port: number,
+        });
+    }
 }
 
 #[cfg(test)]
@@ -227,6 +239,72 @@ mod tests {
         ] {
             assert_eq!(taken(&spec), Ok((cpu_milli, memory_bytes)), "{what}");
         }
+    }
+
+    #[test]
+    fn every_resource_of_a_pod_is_counted_and_zero_is_none() {
+        let pod: Pod = serde_json::from_value(json!({"spec": {"containers": [
+            {"name": "a", "resources": {
+                "requests": {"hugepages-2Mi": "1Gi", "ephemeral-storage": "2Gi"},
+                "limits": {"rdma/hca": "1", "muster.dev/managed": "0"},
+            }},
+            {"name": "b", "resources": {"limits": {"rdma/hca": "2"}}},
+        ]}}))
+        .unwrap();
+        let others: Vec<(String, i64)> = of_pod(&pod)
+            .unwrap()
+            .others
+            .into_iter()
+            .map(|(name, amount)| (name.to_string(), amount))
+            .collect();
+        let expected = [
+            ("ephemeral-storage", 2 << 30),
+            ("hugepages-2Mi", 1 << 30),
+            ("rdma/hca", 3),
+        ];
+        assert_eq!(
+            others,
+            expected.map(|(name, amount)| (name.to_owned(), amount))
+        );
+        let allocatable = serde_json::from_value(
+            json!({"cpu": "1", "pods": "110", "vpc.amazonaws.com/efa": "32"}),
+        )
+        .unwrap();
+        let node = of_node(Some(&allocatable)).unwrap();
+        assert_eq!((node.cpu_milli, node.pods), (1000, 110));
+        assert_eq!(node.others.into_values().collect::<Vec<_>>(), [32]);
+    }
+
+    #[test]
+    fn ports_of_the_host_are_counted_for_containers_and_sidecars() {
+        let container = |restart: Option<&str>, port: Value| json!({"name": "c", "restartPolicy": restart, "ports": [port]});
+        let pod: Pod = serde_json::from_value(json!({"spec": {
+            "containers": [
+                container(None, json!({"containerPort": 1, "hostPort": 29500, "hostIP": "0.0.0.0"})),
+                container(None, json!({"containerPort": 80})),
+            ],
+            "initContainers": [
+                container(Some("Always"), json!({"containerPort": 2, "hostPort": 53, "protocol": "UDP", "hostIP": "10.0.0.1"})),
+                container(None, json!({"containerPort": 3, "hostPort": 54})),
+            ],
+        }}))
+        .unwrap();
+        let port = |protocol, ip: Option<&str>, port| HostPort {
+            protocol,
+            ip: ip.map(|ip| ip.parse().unwrap()),
+            port,
+        };
+        assert_eq!(
+            of_pod(&pod)
+                .unwrap()
+                .host_ports
+                .into_iter()
+                .collect::<Vec<_>>(),
+            [
+                port(HostPortProtocol::Tcp, None, 29500),
+                port(HostPortProtocol::Udp, Some("10.0.0.1"), 53),
+            ]
+        );
     }
 
     #[test]

@@ -7,23 +7,22 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use muster_api::keys;
 
 use crate::{
-    managed::ManagedPods, quantity, shorthand::Shorthand, unsupported_field::UnsupportedField,
+    managed::ManagedPods, pod_terms, quantity, shorthand::Shorthand,
+    unsupported_field::UnsupportedField,
 };
 
 /// The first rule by which the planner could plan a node that kube-scheduler then refuses, if there
-/// is one: host ports, required affinity between pods, spreading that must hold, devices of a device
-/// plugin, a shorthand that was not turned into a claim.
+/// is one: required affinity to other pods, spreading that must hold, devices of a device plugin, a shorthand that was not turned into a claim.
 pub fn unsupported(pod: &Pod, managed: &ManagedPods) -> Option<UnsupportedField> {
     let spec = pod.spec.as_ref()?;
-    host_port(spec)
-        .or_else(|| pod_affinity(spec))
+    pod_affinity(pod, spec)
         .or_else(|| must_spread(spec))
         .or_else(|| device_plugin(spec, managed))
         .or_else(|| shorthand(pod, spec))
 }
 
 /// Fields that may matter to kube-scheduler and that the planner does not look at.
-pub fn unmodelled(pod: &Pod, managed: &ManagedPods) -> Vec<String> {
+pub fn unmodelled(pod: &Pod) -> Vec<String> {
     let Some(spec) = &pod.spec else {
         return Vec::new();
     };
@@ -36,58 +35,38 @@ pub fn unmodelled(pod: &Pod, managed: &ManagedPods) -> Vec<String> {
             ));
         }
     }
-    for (path, container) in containers(spec) {
-        for name in resource_names(container) {
-            let modelled = matches!(name.as_str(), "cpu" | "memory" | keys::MARKER_RESOURCE)
-                || managed.stands_for_devices(name);
-            if !modelled {
-                fields.push(format!(
-                    "{path}.resources ({name}): how much of it is free on a node is not looked at"
-                ));
-            }
-        }
-    }
     fields.dedup();
     fields
 }
 
-fn host_port(spec: &PodSpec) -> Option<UnsupportedField> {
-    containers(spec).find_map(|(path, container)| {
-        let ports = container.ports.as_deref().unwrap_or_default();
-        let position = ports
-            .iter()
-            .position(|port| port.host_port.unwrap_or(0) != 0)?;
-        Some(UnsupportedField::new(
-            format!("{path}.ports[{position}].hostPort"),
-            "ports of the node are not planned; use the pod's own address",
-        ))
-    })
+/// Whether the pod carries the marker, which only the webhook puts there.
+pub fn is_marked(pod: &Pod) -> bool {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    containers
+        .filter_map(|container| container.resources.as_ref()?.limits.as_ref())
+        .any(|limits| limits.contains_key(keys::MARKER_RESOURCE))
 }
 
-fn pod_affinity(spec: &PodSpec) -> Option<UnsupportedField> {
-    let affinity = spec.affinity.as_ref()?;
+fn pod_affinity(pod: &Pod, spec: &PodSpec) -> Option<UnsupportedField> {
     let required = "requiredDuringSchedulingIgnoredDuringExecution";
-    let is_some = |terms: Option<usize>| terms.is_some_and(|count| count > 0);
-    let attracts = affinity.pod_affinity.as_ref().map(|a| {
-        a.required_during_scheduling_ignored_during_execution
-            .as_ref()
-            .map_or(0, Vec::len)
+    let why = "which other pods must or must not be near is not planned; the gang itself is placed by its topology, so leave this out or make it preferred";
+    let attracts = spec.affinity.as_ref().and_then(|affinity| {
+        let required = &affinity
+            .pod_affinity
+            .as_ref()?
+            .required_during_scheduling_ignored_during_execution;
+        required.as_ref().filter(|terms| !terms.is_empty())
     });
-    let repels = affinity.pod_anti_affinity.as_ref().map(|a| {
-        a.required_during_scheduling_ignored_during_execution
-            .as_ref()
-            .map_or(0, Vec::len)
-    });
-    let field = if is_some(attracts) {
-        "podAffinity"
-    } else if is_some(repels) {
-        "podAntiAffinity"
-    } else {
-        return None;
-    };
+    if attracts.is_some() {
+        let field = format!("spec.affinity.podAffinity.{required}");
+        return Some(UnsupportedField::new(field, why));
+    }
+    let index = pod_terms::required(pod).position(|term| !pod_terms::is_about_itself(pod, term))?;
     Some(UnsupportedField::new(
-        format!("spec.affinity.{field}.{required}"),
-        "what must stand beside which pod is not planned; the gang itself is placed by its topology, so leave this out or make it preferred",
+        format!("spec.affinity.podAntiAffinity.{required}[{index}]"),
+        format!(
+            "{why} (planned is one rule: pods like this one stay off its node, by topologyKey kubernetes.io/hostname)"
+        ),
     ))
 }
 
@@ -146,18 +125,4 @@ fn containers(spec: &PodSpec) -> impl Iterator<Item = (String, &Container)> {
         .enumerate()
         .map(|(index, container)| (format!("spec.containers[{index}]"), container))
         .chain(init.map(|(index, container)| (format!("spec.initContainers[{index}]"), container)))
-}
-
-fn resource_names(container: &Container) -> impl Iterator<Item = &String> {
-    container.resources.iter().flat_map(|resources| {
-        let requests = resources.requests.iter().flatten();
-        // A limit without a request is the request; with one, the request counts.
-        let limits = resources.limits.iter().flatten().filter(|(name, _)| {
-            resources
-                .requests
-                .as_ref()
-                .is_none_or(|requests| !requests.contains_key(*name))
-        });
-        requests.chain(limits).map(|(name, _)| name)
-    })
 }

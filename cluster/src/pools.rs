@@ -6,42 +6,16 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
+pub use crate::devices::PublishedDevice;
+use crate::devices::SliceView;
 
-/// Driver and name of a pool.
-pub type PoolKey = (String, String);
-
-/// A device and the slice that it stands in.
-#[derive(Clone, Debug)]
-pub struct PublishedDevice {
-    slice: Arc<ResourceSlice>,
-    position: usize,
-}
-
-impl PublishedDevice {
-    /// The device; `None` never happens, since slices are not changed.
-    pub fn device(&self) -> Option<&Device> {
-        self.slice.spec.devices.as_ref()?.get(self.position)
-    }
-
-    /// Its driver.
-    pub fn driver(&self) -> &str {
-        &self.slice.spec.driver
-    }
-
-    /// Its pool.
-    pub fn pool(&self) -> PoolKey {
-        (
-            self.slice.spec.driver.clone(),
-            self.slice.spec.pool.name.clone(),
-        )
-    }
-
-    /// Name of the device on its node: `driver/pool/device`.
-    pub fn name(&self) -> String {
-        let device = self.device().map_or("", |device| device.name.as_str());
-        device_name(self.driver(), &self.slice.spec.pool.name, device)
-    }
+/// Which pool.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PoolKey {
+    /// The driver that publishes it.
+    pub driver: String,
+    /// Its name.
+    pub name: String,
 }
 
 /// Name of a device on its node.
@@ -49,96 +23,92 @@ pub fn device_name(driver: &str, pool: &str, device: &str) -> String {
     format!("{driver}/{pool}/{device}")
 }
 
-/// The slices of the cluster, by pool.
+/// The slices of the cluster, by node and pool.
+///
+/// Each node has pools of its own: a slice that names node A never counts for a pool of node B, whatever pool and
+/// generation it names. Otherwise the credentials of one node could make the devices of another disappear.
 #[derive(Debug, Default)]
 pub struct Pools {
-    slices: BTreeMap<PoolKey, BTreeMap<String, Arc<ResourceSlice>>>,
-    of_node: BTreeMap<String, BTreeSet<PoolKey>>,
+    of_node: BTreeMap<String, BTreeMap<PoolKey, SlicesByName>>,
+    nodes_of: BTreeMap<PoolKey, BTreeSet<String>>,
 }
+
+/// The slices of one pool of one node, by name.
+type SlicesByName = BTreeMap<String, Arc<SliceView>>;
 
 impl Pools {
     /// Takes in a slice, in place of `old`. Returns the nodes that it touches.
     pub fn replace(
         &mut self,
-        old: Option<&ResourceSlice>,
-        new: Option<Arc<ResourceSlice>>,
+        old: Option<&SliceView>,
+        new: Option<Arc<SliceView>>,
     ) -> BTreeSet<String> {
-        let keys: BTreeSet<PoolKey> = old.into_iter().chain(new.as_deref()).map(pool_of).collect();
-        let before: Vec<_> = keys.iter().map(|key| self.nodes_of(key)).collect();
-        if let Some(old) = old
-            && let Some(slices) = self.slices.get_mut(&pool_of(old))
+        let touched = old
+            .into_iter()
+            .chain(new.as_deref())
+            .filter_map(|slice| slice.node.clone())
+            .collect();
+        if let Some(old) = old {
+            self.remove(old);
+        }
+        if let Some(new) = new
+            && let Some(node) = new.node.clone()
         {
-            slices.remove(old.metadata.name.as_deref().unwrap_or_default());
-        }
-        if let Some(new) = new {
-            let name = new.metadata.name.clone().unwrap_or_default();
-            self.slices
-                .entry(pool_of(&new))
-                .or_default()
-                .insert(name, new);
-        }
-        let mut touched = BTreeSet::new();
-        for (key, before) in keys.into_iter().zip(before) {
-            let now = self.nodes_of(&key);
-            for node in before.difference(&now) {
-                self.leave(node, &key);
-            }
-            for node in &now {
-                self.of_node
-                    .entry(node.clone())
-                    .or_default()
-                    .insert(key.clone());
-            }
-            if self.slices.get(&key).is_some_and(BTreeMap::is_empty) {
-                self.slices.remove(&key);
-            }
-            touched.extend(before);
-            touched.extend(now);
+            let key = new.pool.clone();
+            let name = new.name.clone();
+            let pools = self.of_node.entry(node.clone()).or_default();
+            pools.entry(key.clone()).or_default().insert(name, new);
+            self.nodes_of.entry(key).or_default().insert(node);
         }
         touched
     }
 
-    /// The nodes that slices of the pool name.
-    fn nodes_of(&self, key: &PoolKey) -> BTreeSet<String> {
-        self.slices
-            .get(key)
-            .into_iter()
-            .flat_map(BTreeMap::values)
-            .filter_map(|slice| slice.spec.node_name.clone())
-            .collect()
-    }
-
-    fn leave(&mut self, node: &str, key: &PoolKey) {
-        if let Some(pools) = self.of_node.get_mut(node) {
-            pools.remove(key);
-            if pools.is_empty() {
-                self.of_node.remove(node);
+    fn remove(&mut self, slice: &SliceView) {
+        let key = slice.pool.clone();
+        let Some(node) = slice.node.as_deref() else {
+            return;
+        };
+        let Some(pools) = self.of_node.get_mut(node) else {
+            return;
+        };
+        if let Some(slices) = pools.get_mut(&key) {
+            slices.remove(&slice.name);
+            if !slices.is_empty() {
+                return;
+            }
+            pools.remove(&key);
+        }
+        if pools.is_empty() {
+            self.of_node.remove(node);
+        }
+        if let Some(nodes) = self.nodes_of.get_mut(&key) {
+            nodes.remove(node);
+            if nodes.is_empty() {
+                self.nodes_of.remove(&key);
             }
         }
     }
 
     /// Pools with slices for the node.
     pub fn of_node(&self, node: &str) -> impl Iterator<Item = &PoolKey> {
-        self.of_node.get(node).into_iter().flatten()
+        self.of_node.get(node).into_iter().flat_map(BTreeMap::keys)
     }
 
-    /// The node of a pool, if all its slices name the same one.
+    /// The node of a pool: the one of the same name, which is how drivers of nodes name their pools, if it publishes
+    /// the pool; otherwise the only one that does.
     pub fn node_of(&self, key: &PoolKey) -> Option<&str> {
-        let mut nodes = self
-            .slices
-            .get(key)?
-            .values()
-            .map(|slice| slice.spec.node_name.as_deref());
-        let first = nodes.next()??;
-        nodes.all(|node| node == Some(first)).then_some(first)
+        let nodes = self.nodes_of.get(key)?;
+        let same_name = nodes.get(&key.name);
+        let only = || nodes.first().filter(|_| nodes.len() == 1);
+        same_name.or_else(only).map(String::as_str)
     }
 
     /// What the node's slices offer.
     pub fn on_node(&self, node: &str) -> OnNode {
         let mut usable = Vec::new();
         let mut all_complete = true;
-        for key in self.of_node(node) {
-            match self.slices.get(key).and_then(complete) {
+        for (key, slices) in self.of_node.get(node).into_iter().flatten() {
+            match complete(slices) {
                 Some(slices) => usable.push((binds_conditionally(&slices), key, slices)),
                 None => all_complete = false,
             }
@@ -149,14 +119,7 @@ impl Pools {
         let devices = usable
             .into_iter()
             .flat_map(|(_, _, slices)| slices)
-            .filter(|slice| slice.spec.node_name.as_deref() == Some(node))
-            .flat_map(|slice| {
-                let count = slice.spec.devices.as_ref().map_or(0, Vec::len);
-                (0..count).map(move |position| PublishedDevice {
-                    slice: Arc::clone(&slice),
-                    position,
-                })
-            })
+            .flat_map(|slice| slice.devices.clone())
             .collect();
         OnNode {
             devices,
@@ -180,40 +143,23 @@ pub struct OnNode {
 
 /// The slices of the highest generation, by name, if they are all there and no device name is used
 /// twice; else kube-scheduler allocates nothing of the pool.
-fn complete(slices: &BTreeMap<String, Arc<ResourceSlice>>) -> Option<Vec<Arc<ResourceSlice>>> {
-    let generation = slices
-        .values()
-        .map(|slice| slice.spec.pool.generation)
-        .max()?;
+fn complete(slices: &SlicesByName) -> Option<Vec<Arc<SliceView>>> {
+    let generation = slices.values().map(|slice| slice.generation).max()?;
     let current: Vec<_> = slices
         .values()
-        .filter(|slice| slice.spec.pool.generation == generation)
+        .filter(|slice| slice.generation == generation)
         .cloned()
         .collect();
     let count = i64::try_from(current.len()).ok()?;
     let mut names = BTreeSet::new();
-    let is_complete = current
-        .iter()
-        .all(|slice| slice.spec.pool.resource_slice_count == count);
+    let is_complete = current.iter().all(|slice| slice.slice_count == count);
     let are_unique = current
         .iter()
-        .flat_map(|slice| slice.spec.devices.iter().flatten())
-        .all(|device| names.insert(device.name.as_str()));
+        .flat_map(|slice| &slice.devices)
+        .all(|device| names.insert(&device.name));
     (is_complete && are_unique).then_some(current)
 }
 
-fn binds_conditionally(slices: &[Arc<ResourceSlice>]) -> bool {
-    slices
-        .iter()
-        .flat_map(|slice| slice.spec.devices.iter().flatten())
-        .any(|device| {
-            device
-                .binding_conditions
-                .as_ref()
-                .is_some_and(|list| !list.is_empty())
-        })
-}
-
-fn pool_of(slice: &ResourceSlice) -> PoolKey {
-    (slice.spec.driver.clone(), slice.spec.pool.name.clone())
+fn binds_conditionally(slices: &[Arc<SliceView>]) -> bool {
+    slices.iter().any(|slice| slice.binds_conditionally)
 }

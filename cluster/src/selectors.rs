@@ -6,133 +6,206 @@
 //! matches no device of that node (kube-scheduler might stop there), and one that fails somewhere and
 //! matches nowhere is not understood.
 //!
-//! Expressions come from anybody. One that does not parse, uses what kube-cel does not know, or makes
-//! it panic, is an error like any other.
+//! Expressions come from anybody, so they cost their author and nobody else. One that is too long, could take too long,
+//! does not parse or makes the evaluator panic is refused. Evaluation is taken out of the index: what is to be judged is
+//! handed out as [`JudgementRequest`]s, which need nothing else and may run on any thread, and comes back as
+//! [`Judgement`]s. Each selector is judged once for each kind of device, or for each device if it reads what every
+//! device has of its own.
 
+mod cost;
 mod device_value;
+mod expressions;
 mod reach;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
-    panic::{AssertUnwindSafe, catch_unwind},
+    mem,
     sync::Arc,
 };
 
-use k8s_openapi::api::resource::v1::Device;
-use kube_cel::{
-    KubeCelExt,
-    cel::{Context, Program, Value},
-};
 use muster_engine::SelectorId;
 
-use self::{device_value::DeviceValues, reach::Reach};
+pub use self::expressions::{Expressions, Judgement, JudgementRequest, Subject, Verdict};
+use crate::devices::{DeviceKind, PublishedDevice};
 
-/// How many verdicts of one selector are remembered. More than any cluster has devices; devices that
-/// come and go under new UUIDs for months must not fill the memory.
-const MOST_REMEMBERED: usize = 200_000;
-
-/// What a selector says of a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It matches.
-    Matches,
-    /// It does not match.
-    Differs,
-    /// It cannot be evaluated, with the cause.
-    Fails(Arc<str>),
-}
+/// Most verdicts that are remembered, of all selectors together: twelve selectors that are judged for each of 80,000
+/// devices, or thousands that are judged by kind.
+pub const MAX_VERDICTS: usize = 1_000_000;
 
 /// The interned selectors. Ids are never used twice.
+#[derive(Clone, Debug, Default)]
 pub struct Selectors {
-    environment: Context<'static>,
-    values: DeviceValues,
     by_text: BTreeMap<Vec<String>, SelectorId>,
     interned: BTreeMap<SelectorId, Selector>,
     last: u32,
+    requests: Vec<JudgementRequest>,
+    verdicts: usize,
 }
 
+#[derive(Clone, Debug)]
 struct Selector {
-    steps: Vec<Step>,
-    verdicts: BTreeMap<String, Verdict>,
+    expressions: Arc<Expressions>,
+    verdicts: BTreeMap<Subject, Verdict>,
+    /// What is being judged.
+    outstanding: BTreeSet<Subject>,
 }
 
-struct Step {
-    program: Program,
-    reach: Reach,
+/// What the selectors say of a device; those that do not match are left out.
+#[derive(Debug, Default)]
+pub struct Verdicts {
+    /// What is known.
+    pub known: Vec<(SelectorId, Verdict)>,
+    /// What is being judged.
+    pub unknown: Vec<(SelectorId, Subject)>,
 }
 
-impl Default for Selectors {
-    fn default() -> Self {
-        Self {
-            environment: Context::default().with_all(),
-            values: DeviceValues::default(),
-            by_text: BTreeMap::new(),
-            interned: BTreeMap::new(),
-            last: 0,
-        }
-    }
-}
-
-impl fmt::Debug for Selectors {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("Selectors")
-            .field("by_text", &self.by_text)
-            .finish_non_exhaustive()
-    }
+/// Why expressions are no selector: the position of the one that is at fault, and the cause.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidExpression {
+    /// Position in the list.
+    pub position: usize,
+    /// What is wrong with it.
+    pub cause: String,
 }
 
 impl Selectors {
-    /// The id of the expressions, all of which must be true, and whether it is new: then every node
-    /// must be told anew. The error says which expression does not parse, by its position.
-    pub fn intern(
-        &mut self,
-        expressions: Vec<String>,
-    ) -> Result<(SelectorId, bool), (usize, String)> {
-        if let Some(id) = self.by_text.get(&expressions) {
+    /// The id of the expressions, all of which must be true, and whether it is new. A new selector is to be judged for the
+    /// kinds that exist ([`Selectors::judge_kind`]).
+    pub fn intern(&mut self, texts: Vec<String>) -> Result<(SelectorId, bool), InvalidExpression> {
+        if let Some(id) = self.by_text.get(&texts) {
             return Ok((*id, false));
         }
-        let steps = expressions
-            .iter()
-            .enumerate()
-            .map(|(position, text)| Step::compile(text).map_err(|error| (position, error)))
-            .collect::<Result<_, _>>()?;
+        let expressions = Expressions::compile(&texts)?;
         self.last += 1;
         let id = SelectorId(self.last);
-        self.by_text.insert(expressions, id);
+        self.by_text.insert(texts, id);
         self.interned.insert(
             id,
             Selector {
-                steps,
+                expressions: Arc::new(expressions),
                 verdicts: BTreeMap::new(),
+                outstanding: BTreeSet::new(),
             },
         );
         Ok((id, true))
     }
 
-    /// What the selector says of a device that `driver` publishes. Devices that are alike in all that
-    /// the selector looks at are evaluated once.
-    pub fn judge(&mut self, id: SelectorId, driver: &str, device: &Device) -> Verdict {
-        let Some(selector) = self.interned.get_mut(&id) else {
-            return Verdict::Differs;
+    /// The id of the expressions, if they are interned.
+    pub fn known(&self, texts: &[String]) -> Option<SelectorId> {
+        self.by_text.get(texts).copied()
+    }
+
+    /// Asks for what the selector says of a kind, unless that is known, asked for, or differs from device to device.
+    pub fn judge_kind(&mut self, id: SelectorId, kind: &Arc<DeviceKind>) {
+        let reads_own = |selector: &Selector| selector.expressions.reads_own();
+        if self.interned.get(&id).is_some_and(reads_own) {
+            return;
+        }
+        let device = PublishedDevice {
+            name: "".into(),
+            kind: Arc::clone(kind),
+            own: Arc::default(),
         };
-        let signature = signature(&selector.steps, driver, device);
-        if let Some(verdict) = selector.verdicts.get(&signature) {
-            return verdict.clone();
+        self.ask(id, &device);
+    }
+
+    /// Asks for what every selector says of a new kind.
+    pub fn judge_all(&mut self, kind: &Arc<DeviceKind>) {
+        for id in self.ids() {
+            self.judge_kind(id, kind);
         }
-        let verdict = evaluate(
-            &selector.steps,
-            &self.environment,
-            &self.values,
-            driver,
-            device,
-        );
-        if selector.verdicts.len() >= MOST_REMEMBERED {
-            selector.verdicts.clear();
+    }
+
+    fn ask(&mut self, id: SelectorId, device: &PublishedDevice) {
+        let Some(selector) = self.interned.get_mut(&id) else {
+            return;
+        };
+        let subject = selector.expressions.subject(device);
+        if selector.verdicts.contains_key(&subject) || !selector.outstanding.insert(subject) {
+            return;
         }
-        selector.verdicts.insert(signature, verdict.clone());
-        verdict
+        self.requests.push(JudgementRequest {
+            selector: id,
+            subject,
+            expressions: Arc::clone(&selector.expressions),
+            device: device.clone(),
+        });
+    }
+
+    /// What the selectors say of a device; what is not known yet is asked for, and does not match until then.
+    pub fn verdicts(&mut self, device: &PublishedDevice) -> Verdicts {
+        let mut verdicts = Verdicts::default();
+        for (id, selector) in &self.interned {
+            let subject = selector.expressions.subject(device);
+            match selector.verdicts.get(&subject) {
+                Some(Verdict::Differs) => {}
+                Some(verdict) => verdicts.known.push((*id, verdict.clone())),
+                None => verdicts.unknown.push((*id, subject)),
+            }
+        }
+        for (id, _) in &verdicts.unknown {
+            self.ask(*id, device);
+        }
+        verdicts
+    }
+
+    /// Whether something is to be judged.
+    pub fn has_requests(&self) -> bool {
+        !self.requests.is_empty()
+    }
+
+    /// Takes what is to be judged. Each is handed out once, and is to be answered by [`Selectors::give`].
+    pub fn take_requests(&mut self) -> Vec<JudgementRequest> {
+        mem::take(&mut self.requests)
+    }
+
+    /// Takes a judgement in. An answer that nobody waits for changes nothing. Returns whether it was waited for.
+    pub fn give(&mut self, judgement: Judgement) -> bool {
+        let Some(selector) = self.interned.get_mut(&judgement.selector) else {
+            return false;
+        };
+        if !selector.outstanding.remove(&judgement.subject) {
+            return false;
+        }
+        if self.verdicts >= MAX_VERDICTS {
+            // Devices that came and went under new names for months: what is still needed is asked for again.
+            for selector in self.interned.values_mut() {
+                selector
+                    .verdicts
+                    .retain(|subject, _| matches!(subject, Subject::Kind(_)));
+            }
+            self.verdicts = self
+                .interned
+                .values()
+                .map(|selector| selector.verdicts.len())
+                .sum();
+        }
+        if let Some(selector) = self.interned.get_mut(&judgement.selector) {
+            selector
+                .verdicts
+                .insert(judgement.subject, judgement.verdict);
+            self.verdicts += 1;
+        }
+        true
+    }
+
+    /// Whether everything that was asked for about the selector is judged.
+    pub fn is_judged(&self, id: SelectorId) -> bool {
+        self.interned
+            .get(&id)
+            .is_none_or(|selector| selector.outstanding.is_empty())
+    }
+
+    /// Whether the selector matches or fails on the device, as far as is known; also true if it is to be judged for each
+    /// device.
+    pub fn concerns(&self, id: SelectorId, device: &PublishedDevice) -> bool {
+        self.interned.get(&id).is_some_and(|selector| {
+            selector.expressions.reads_own()
+                || selector
+                    .verdicts
+                    .get(&selector.expressions.subject(device))
+                    .is_some_and(|verdict| *verdict != Verdict::Differs)
+        })
     }
 
     /// All interned ids, ascending.
@@ -150,62 +223,11 @@ impl Selectors {
         self.interned.is_empty()
     }
 
-    /// Forgets all selectors but the given ones.
-    pub fn retain(&mut self, used: &BTreeSet<SelectorId>) {
-        self.interned.retain(|id, _| used.contains(id));
-        self.by_text.retain(|_, id| used.contains(id));
-    }
-}
-
-impl Step {
-    fn compile(text: &str) -> Result<Self, String> {
-        let program = catch_unwind(|| Program::compile(text))
-            .map_err(|_| "cannot be parsed".to_owned())?
-            .map_err(|error| one_line(&error.to_string()))?;
-        let reach = Reach::of(&program.expression().expr)?;
-        Ok(Self { program, reach })
-    }
-}
-
-fn evaluate(
-    steps: &[Step],
-    environment: &Context<'static>,
-    values: &DeviceValues,
-    driver: &str,
-    device: &Device,
-) -> Verdict {
-    for step in steps {
-        let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let mut scope = environment.new_inner_scope();
-            let value = values.of(driver, device, &step.reach, environment);
-            scope.add_variable_from_value("device", value);
-            step.program.execute(&scope)
-        }));
-        match outcome {
-            Ok(Ok(Value::Bool(true))) => {}
-            Ok(Ok(Value::Bool(false))) => return Verdict::Differs,
-            Ok(Ok(_)) => return Verdict::Fails("the result is neither true nor false".into()),
-            Ok(Err(error)) => return Verdict::Fails(one_line(&error.to_string()).into()),
-            Err(_) => return Verdict::Fails("it cannot be evaluated".into()),
+    /// Forgets a selector that nobody uses any more.
+    pub fn forget(&mut self, id: SelectorId) {
+        if let Some(selector) = self.interned.remove(&id) {
+            self.by_text.remove(selector.expressions.texts());
+            self.verdicts -= selector.verdicts.len();
         }
     }
-    Verdict::Matches
-}
-
-/// All of the device that the steps look at, as text.
-fn signature(steps: &[Step], driver: &str, device: &Device) -> String {
-    let mut text = driver.to_owned();
-    for step in steps {
-        text.push('\n');
-        step.reach.write_signature(driver, device, &mut text);
-    }
-    text
-}
-
-fn one_line(text: &str) -> String {
-    let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    if line.len() > 200 {
-        line = line.chars().take(200).collect::<String>() + "…";
-    }
-    line
 }

@@ -313,8 +313,13 @@ pub(crate) fn index_with(objects: impl IntoIterator<Item = Value>) -> Index {
     for change in background().into_iter().chain(objects.into_iter().map(is)) {
         index.observe(change);
     }
-    index.refresh(Timestamp(0));
+    settle(&mut index);
     index
+}
+
+/// Refreshes until nothing is left to derive.
+pub(crate) fn settle(index: &mut Index) {
+    while index.refresh(Timestamp(0)).more {}
 }
 
 /// The only gang of the index.

@@ -10,6 +10,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
     jiff::Timestamp,
 };
+use muster_cluster::taints;
 
 /// How long a node may be not Ready before a planned rank has lost its place, in seconds.
 pub const NOT_READY_GRACE_SECONDS: i64 = 30;
@@ -21,7 +22,7 @@ pub struct NodeView {
     pub uid: String,
     /// Whether it is cordoned.
     pub cordoned: bool,
-    /// Taints that keep pods out (effects `NoSchedule` and `NoExecute`).
+    /// Taints that keep pods out, without Kubernetes' own: a cordon and readiness are judged apart.
     pub taints: Vec<Taint>,
     /// Since when it is not Ready; `None` while it is.
     pub not_ready_since: Option<Timestamp>,
@@ -35,7 +36,7 @@ impl NodeView {
         mut taints: Vec<Taint>,
         conditions: &[NodeCondition],
     ) -> Self {
-        taints.retain(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"));
+        taints.retain(taints::displaces);
         Self {
             uid: metadata.uid.clone().unwrap_or_default(),
             cordoned,
@@ -99,12 +100,11 @@ pub fn lost(
     if node.cordoned {
         return Some(Lost::Cordoned);
     }
-    let tolerated = |taint: &Taint| {
-        tolerations
-            .iter()
-            .any(|toleration| tolerates(toleration, taint))
-    };
-    if !node.taints.iter().all(tolerated) {
+    if !node
+        .taints
+        .iter()
+        .all(|taint| taints::tolerate(tolerations, taint))
+    {
         return Some(Lost::Tainted);
     }
     node.not_ready_since
@@ -112,24 +112,6 @@ pub fn lost(
             now.as_second().saturating_sub(since.as_second()) >= NOT_READY_GRACE_SECONDS
         })
         .then_some(Lost::NotReady)
-}
-
-/// Kubernetes' own rule. An operator that is not known here (`Gt`, `Lt` behind a gate) counts as
-/// tolerating: a gang is stopped only on positive evidence, and kube-scheduler judges the taint itself.
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let text = |field: &Option<String>| field.clone().unwrap_or_default();
-    let effect = text(&toleration.effect);
-    if !effect.is_empty() && effect != taint.effect {
-        return false;
-    }
-    let key = text(&toleration.key);
-    if !key.is_empty() && key != taint.key {
-        return false;
-    }
-    match toleration.operator.as_deref().unwrap_or("Equal") {
-        "Equal" | "" => !key.is_empty() && text(&toleration.value) == text(&taint.value),
-        _ => true,
-    }
 }
 
 #[cfg(test)]
@@ -188,39 +170,5 @@ mod tests {
             lost(Some(&silent), None, &[], at(130)),
             Some(Lost::NotReady)
         );
-    }
-
-    #[test]
-    fn tolerations_follow_the_rule_of_kubernetes() {
-        let taint = |key: &str, value: &str, effect: &str| Taint {
-            key: key.into(),
-            value: Some(value.into()),
-            effect: effect.into(),
-            time_added: None,
-        };
-        for (toleration, tolerated) in [
-            (json!({"operator": "Exists"}), true),
-            (json!({"key": "k", "operator": "Exists"}), true),
-            (json!({"key": "k", "value": "v"}), true),
-            (
-                json!({"key": "k", "operator": "Equal", "value": "v", "effect": "NoSchedule"}),
-                true,
-            ),
-            (json!({"key": "k", "value": "other"}), false),
-            (json!({"key": "other", "operator": "Exists"}), false),
-            (
-                json!({"key": "k", "operator": "Exists", "effect": "NoExecute"}),
-                false,
-            ),
-            (json!({"value": "v"}), false),
-            (json!({"key": "k", "operator": "Gt", "value": "5"}), true),
-        ] {
-            let parsed: Toleration = serde_json::from_value(toleration.clone()).unwrap();
-            assert_eq!(
-                tolerates(&parsed, &taint("k", "v", "NoSchedule")),
-                tolerated,
-                "{toleration}"
-            );
-        }
     }
 }

@@ -220,7 +220,7 @@ impl InFlightWrites {
                     let refusals = self.refused.entry(key.clone()).or_default();
                     refusals.times = refusals.times.saturating_add(1);
                     refusals.answer.clone_from(answer);
-                    crate::outward::conditions::truncate(&mut refusals.answer, REFUSAL_BYTES);
+                    muster_cluster::text::truncate(&mut refusals.answer, REFUSAL_BYTES);
                     let doublings = refusals.times.saturating_sub(REFUSED_AT_MOST).min(4);
                     refusals.until = seconds + (FIRST_REFUSED_SECONDS << doublings);
                 }

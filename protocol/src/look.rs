@@ -223,7 +223,7 @@ impl Machine {
         let seconds = now.monotonic_seconds;
         self.take_engine_updates(now);
         let stamp = engine::Timestamp(i64::try_from(seconds).unwrap_or(i64::MAX));
-        for key in self.index.refresh(stamp) {
+        for key in self.index.refresh(stamp).gangs {
             self.agenda.gang(&key);
         }
         let everything = self.agenda.take_everything();

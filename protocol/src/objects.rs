@@ -7,6 +7,12 @@ use muster_cluster::{
     formed::GangKey,
     index::{Index, NamespacedName},
     object::{Kind, ObjectKey},
+    pod,
+};
+
+pub(crate) use muster_cluster::pod::{
+    bound_to as bound_node, is_deleting, is_gated, is_terminal, is_unschedulable, phase, stamp, uid,
+    waits_for_sandbox,
 };
 
 /// The key of a Gang.
@@ -94,72 +100,9 @@ pub(crate) fn ledger(index: &Index) -> Option<&LedgerSpec> {
     index.ledger().map(|ledger| &ledger.spec)
 }
 
-/// The attempt that the pod is stamped with; 0 if it never was.
-pub(crate) fn stamp(pod: &Pod) -> i64 {
-    pod.metadata
-        .annotations
-        .as_ref()
-        .and_then(|annotations| annotations.get(keys::ATTEMPT))
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(0)
-}
-
-/// UID of a pod.
-pub(crate) fn uid(pod: &Pod) -> &str {
-    pod.metadata.uid.as_deref().unwrap_or_default()
-}
-
-/// Whether the pod carries our gate.
-pub(crate) fn is_gated(pod: &Pod) -> bool {
-    gates(pod).any(|gate| gate == keys::ADMISSION_GATE)
-}
-
-/// Whether the pod carries a gate that is not ours.
+/// Whether the pod carries a gate that is not Muster's.
 pub(crate) fn has_foreign_gate(pod: &Pod) -> bool {
-    gates(pod).any(|gate| gate != keys::ADMISSION_GATE)
-}
-
-fn gates(pod: &Pod) -> impl Iterator<Item = &str> {
-    pod.spec
-        .iter()
-        .filter_map(|spec| spec.scheduling_gates.as_ref())
-        .flatten()
-        .map(|gate| gate.name.as_str())
-}
-
-/// Whether the pod ended for good.
-pub(crate) fn is_terminal(pod: &Pod) -> bool {
-    matches!(phase(pod), "Succeeded" | "Failed")
-}
-
-/// Whether the pod is being deleted.
-pub(crate) fn is_deleting(pod: &Pod) -> bool {
-    pod.metadata.deletion_timestamp.is_some()
-}
-
-/// Phase of a pod; empty if nobody said.
-pub(crate) fn phase(pod: &Pod) -> &str {
-    pod.status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref())
-        .unwrap_or_default()
-}
-
-/// The node that the pod is bound to.
-pub(crate) fn bound_node(pod: &Pod) -> Option<&str> {
-    pod.spec
-        .as_ref()
-        .and_then(|spec| spec.node_name.as_deref())
-        .filter(|node| !node.is_empty())
-}
-
-/// Whether the kubelet has the pod and could not make its sandbox yet, which comes after its claims are prepared.
-pub(crate) fn waits_for_sandbox(pod: &Pod) -> bool {
-    let conditions = pod.status.iter().flat_map(|status| &status.conditions);
-    let says_so = conditions.flatten().any(|condition| {
-        condition.type_ == "PodReadyToStartContainers" && condition.status == "False"
-    });
-    says_so && bound_node(pod).is_some() && phase(pod) == "Pending" && !is_deleting(pod)
+    pod::foreign_gate(pod).is_some()
 }
 
 /// The scheduler that is to bind the pod.
@@ -169,19 +112,6 @@ pub(crate) fn scheduler(pod: &Pod) -> &str {
         .and_then(|spec| spec.scheduler_name.as_deref())
         .filter(|name| !name.is_empty())
         .unwrap_or("default-scheduler")
-}
-
-/// Whether kube-scheduler says that the pod fits nowhere at the moment.
-pub(crate) fn is_unschedulable(pod: &Pod) -> bool {
-    pod.status
-        .iter()
-        .filter_map(|status| status.conditions.as_ref())
-        .flatten()
-        .any(|condition| {
-            condition.type_ == "PodScheduled"
-                && condition.status == "False"
-                && condition.reason.as_deref() == Some("Unschedulable")
-        })
 }
 
 /// Whether the pod ended or is gone: nothing it does can hold devices for long.

@@ -6,10 +6,9 @@ use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use muster_api::{Reason, TopologyRequest, keys};
 
 use super::{
-    annotation,
+    annotation, completion_index,
     group::{implied_size, is_indexed, job_annotation},
     label, name, phase,
-    ranks::completion_index,
 };
 use crate::{formed::PendingReason, unsupported_field::UnsupportedField};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 
-use super::{Group, controlling_job, forming::Forming, group, is_terminal, name, phase};
+use super::{Group, controlling_job, forming::Forming, is_job, is_terminal, name, phase};
 use crate::formed::Ended;
 
 impl Forming<'_, '_> {
@@ -12,7 +12,7 @@ impl Forming<'_, '_> {
         let is_single = matches!(self.group, Some(Group::Single { .. }));
         let all_of_jobs = !is_single
             && (self.pods.iter().all(|pod| controlling_job(pod).is_some()))
-            && (!self.pods.is_empty() || self.gang_owner().is_some_and(group::is_job));
+            && (!self.pods.is_empty() || self.gang_owner().is_some_and(is_job));
         if all_of_jobs {
             return self.ended_by_jobs(job);
         }

@@ -16,14 +16,12 @@ use muster_engine as engine;
 use super::{
     Group, age_order, bound_to, controller, controlling_job, created_at,
     declaration::{self, Declaring},
-    group,
     group::JobFinder,
-    is_active, name, naming, ranks, uid,
+    is_active, is_job, name, naming, phase, ranks, uid, waiting,
 };
 use crate::{
-    formed::{FormedGang, FormedPod, GangKey, PendingReason, PodIdentity},
-    managed::ManagedPods,
-    pod_rules,
+    formed::{FormedGang, FormedPod, GangKey, PendingReason, PodIdentity, RankState},
+    pod::{is_deleting, is_gated},
 };
 
 /// The Team of a namespace.
@@ -44,6 +42,8 @@ pub(crate) struct PodRequest {
     pub(crate) pod: engine::Pod,
     /// Whether it has claims, all of them excepted.
     pub(crate) excepted: bool,
+    /// Fields that say something about nodes and that the planner does not look at.
+    pub(crate) unmodelled: Vec<String>,
 }
 
 /// All that a gang is formed from.
@@ -66,8 +66,8 @@ pub(crate) struct GangInputs<'a> {
     pub(crate) levels: &'a BTreeSet<String>,
     /// What each of its pods asks for, by UID.
     pub(crate) requests: &'a BTreeMap<String, Result<PodRequest, PendingReason>>,
-    /// Which resources stand for devices.
-    pub(crate) managed: &'a ManagedPods,
+    /// Whether every node knows the rules of a request.
+    pub(crate) is_settled: &'a dyn Fn(&PodRequest) -> bool,
 }
 
 /// The size of a gang, as far as it can be told.
@@ -128,6 +128,8 @@ impl<'f, 'a> Forming<'f, 'a> {
         } else {
             self.wait(&members, &size, &tier, topology.as_ref().err())
         };
+        let is_settling = wait.is_none() && !excepted && self.is_settling(&members);
+        let wait = wait.or_else(|| is_settling.then(waiting::settling));
         let unadmitted = if self.places.is_none() && !excepted {
             active
                 .iter()
@@ -147,10 +149,13 @@ impl<'f, 'a> Forming<'f, 'a> {
                 NamespaceTeam::Unnamed | NamespaceTeam::Unknown(_) => None,
             },
             priority: tier.as_ref().map_or(0, |tier| tier.value),
+            queued_since: self.queued_since(&members),
+            rank_states: self.rank_states(),
             last_pod_created_at: members.iter().map(|pod| created_at(pod)).max().unwrap_or(0),
             pods: self.formed_pods(&members),
             excess: excess.into_iter().map(|pod| identity(pod)).collect(),
             wait,
+            is_settling,
             ended: self.ended(job),
             excepted,
             implied: size.implied,
@@ -168,8 +173,8 @@ impl<'f, 'a> Forming<'f, 'a> {
     fn job(&self) -> Option<&'a Job> {
         let jobs = self.jobs;
         let namespace = &self.key.namespace;
-        let from_pods = self.common_owner().filter(|owner| group::is_job(owner));
-        let from_gang = || self.gang_owner().filter(|owner| group::is_job(owner));
+        let from_pods = self.common_owner().filter(|owner| is_job(owner));
+        let from_gang = || self.gang_owner().filter(|owner| is_job(owner));
         match self.group {
             Some(Group::Job { name, uid, .. }) => jobs(namespace, name, uid),
             Some(Group::Single { .. }) => None,
@@ -251,18 +256,44 @@ impl<'f, 'a> Forming<'f, 'a> {
         (members, excess.to_vec())
     }
 
+    fn queued_since(&self, members: &[&Arc<Pod>]) -> i64 {
+        let created = self
+            .gang
+            .and_then(|gang| gang.metadata.creation_timestamp.as_ref())
+            .map(|time| time.0.as_second());
+        let last = members.iter().map(|pod| created_at(pod)).max();
+        created.or(last).unwrap_or(0)
+    }
+
+    /// What became of each place of the admission.
+    fn rank_states(&self) -> Vec<RankState> {
+        let Some(places) = &self.places else {
+            return Vec::new();
+        };
+        let mut states = vec![RankState::Missing; places.len()];
+        for pod in self.pods {
+            if let Some(state) = self.place(pod).and_then(|place| states.get_mut(place)) {
+                *state = rank_state(pod);
+            }
+        }
+        states
+    }
+
     fn formed_pods(&self, members: &[&Arc<Pod>]) -> Vec<FormedPod> {
-        let indexes = ranks::completion_indexes(members);
+        let succeeded = self.pods.iter().filter(|pod| phase(pod) == "Succeeded");
+        let with_rank: Vec<&Arc<Pod>> = members.iter().copied().chain(succeeded).collect();
+        let ranks = ranks::of(&with_rank);
         members
             .iter()
             .enumerate()
-            .map(|(place, pod)| {
-                let by_place = u32::try_from(self.place(pod).unwrap_or(place)).unwrap_or(u32::MAX);
-                let by_index = indexes.as_ref().and_then(|all| all.get(place));
+            .map(|(index, pod)| {
+                let number = |place: usize| u32::try_from(place).unwrap_or(u32::MAX);
+                let place = number(self.place(pod).unwrap_or(index));
                 let request = self.request(pod).and_then(|request| request.as_ref().ok());
                 FormedPod {
                     identity: identity(pod),
-                    rank: by_index.copied().unwrap_or(by_place),
+                    rank: ranks.get(uid(pod)).copied().unwrap_or(place),
+                    place,
                     request: request.map(|request| request.pod.clone()),
                 }
             })
@@ -317,9 +348,21 @@ impl<'f, 'a> Forming<'f, 'a> {
     fn unmodelled(&self, members: &[&Arc<Pod>]) -> Vec<String> {
         let fields: BTreeSet<String> = members
             .iter()
-            .flat_map(|pod| pod_rules::unmodelled(pod, self.managed))
+            .filter_map(|pod| self.request(pod)?.as_ref().ok())
+            .flat_map(|request| request.unmodelled.iter().cloned())
             .collect();
         fields.into_iter().collect()
+    }
+}
+
+fn rank_state(pod: &Pod) -> RankState {
+    match phase(pod) {
+        "Succeeded" => RankState::Succeeded,
+        "Failed" => RankState::Failed,
+        _ if is_deleting(pod) => RankState::Terminating,
+        "Running" => RankState::Running,
+        _ if is_gated(pod) => RankState::Gated,
+        _ => RankState::Pending,
     }
 }
 

@@ -1,12 +1,9 @@
 //! Which pods belong together, by what they and their Jobs declare.
 
-use k8s_openapi::{
-    api::{batch::v1::Job, core::v1::Pod},
-    apimachinery::pkg::apis::meta::v1::OwnerReference,
-};
+use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use muster_api::keys;
 
-use super::{annotation, label, name, uid};
+use super::{annotation, controlling_job, label, name, uid};
 use crate::formed::GangKey;
 
 /// Pods that were declared to belong together.
@@ -116,22 +113,4 @@ pub(super) fn job_annotation<'a>(job: &'a Job, key: &str) -> Option<&'a str> {
         .as_ref()?
         .get(key)
         .map(String::as_str)
-}
-
-/// The owner that controls the pod.
-pub(crate) fn controller(pod: &Pod) -> Option<&OwnerReference> {
-    pod.metadata
-        .owner_references
-        .as_ref()?
-        .iter()
-        .find(|owner| owner.controller == Some(true))
-}
-
-/// The Job that controls the pod.
-pub(crate) fn controlling_job(pod: &Pod) -> Option<&OwnerReference> {
-    controller(pod).filter(|owner| is_job(owner))
-}
-
-pub(super) fn is_job(owner: &OwnerReference) -> bool {
-    owner.kind == "Job" && owner.api_version.starts_with("batch/")
 }

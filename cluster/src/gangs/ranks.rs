@@ -1,30 +1,23 @@
 //! The order of a gang's pods.
 
-use std::{cmp::Ordering, collections::BTreeSet};
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::{annotation, label, name, uid};
-
-/// Annotation and label of a pod of an Indexed Job.
-const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
-/// Label of a pod of a StatefulSet.
-const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
-
-/// The completion index of a pod of an Indexed Job.
-pub(super) fn completion_index(pod: &Pod) -> Option<u32> {
-    let text = annotation(pod, COMPLETION_INDEX).or_else(|| label(pod, COMPLETION_INDEX));
-    text.and_then(|text| text.parse().ok())
-}
+use super::{completion_index, name, uid};
+use crate::pod::pod_index;
 
 /// Sorts by the first of these that every pod has and that tells them apart: completion index,
 /// pod-index label, name.
 pub(super) fn sort<P: AsRef<Pod>>(pods: &mut [P]) {
-    let by_label = |pod: &Pod| label(pod, POD_INDEX).and_then(|text| text.parse().ok());
     if distinct(pods, completion_index).is_some() {
         pods.sort_by_key(|pod| completion_index(pod.as_ref()));
-    } else if distinct(pods, by_label).is_some() {
-        pods.sort_by_key(|pod| by_label(pod.as_ref()));
+    } else if distinct(pods, pod_index).is_some() {
+        pods.sort_by_key(|pod| pod_index(pod.as_ref()));
     } else {
         pods.sort_by(|a, b| {
             let (a, b) = (a.as_ref(), b.as_ref());
@@ -33,9 +26,22 @@ pub(super) fn sort<P: AsRef<Pod>>(pods: &mut [P]) {
     }
 }
 
-/// The completion indexes of the pods, if each has one of its own.
-pub(super) fn completion_indexes<P: AsRef<Pod>>(pods: &[P]) -> Option<Vec<u32>> {
-    distinct(pods, completion_index)
+/// The rank of each pod by UID: by the first of completion index and pod index that every pod has and that tells them
+/// apart, otherwise the position in the natural order of their names. `pods` are the members and those that succeeded, so
+/// that a rank that is done changes no other.
+pub(super) fn of(pods: &[&Arc<Pod>]) -> BTreeMap<String, u32> {
+    for index in [completion_index, pod_index] {
+        if let Some(indexes) = distinct(pods, index) {
+            let uids = pods.iter().map(|pod| uid(pod).to_owned());
+            return uids.zip(indexes).collect();
+        }
+    }
+    let mut by_name = pods.to_vec();
+    by_name.sort_by(|a, b| natural_order(name(a), name(b)).then_with(|| uid(a).cmp(uid(b))));
+    let ranks = (0..).zip(by_name);
+    ranks
+        .map(|(rank, pod)| (uid(pod).to_owned(), rank))
+        .collect()
 }
 
 fn distinct<P: AsRef<Pod>>(pods: &[P], index: impl Fn(&Pod) -> Option<u32>) -> Option<Vec<u32>> {

@@ -111,6 +111,25 @@ impl Forming<'_, '_> {
     }
 }
 
+impl Forming<'_, '_> {
+    /// Whether a rule of a member is still being evaluated. What is admitted is not planned again.
+    pub(super) fn is_settling(&self, members: &[&Arc<Pod>]) -> bool {
+        self.places.is_none()
+            && members.iter().any(|pod| {
+                let request = self.request(pod).and_then(|request| request.as_ref().ok());
+                request.is_some_and(|request| !(self.is_settled)(request))
+            })
+    }
+}
+
+/// The reason while rules are being evaluated. It lasts for a second or two.
+pub(super) fn settling() -> PendingReason {
+    PendingReason {
+        reason: Reason::WaitingForPlacement,
+        details: "its rules about nodes and devices are being compared with the nodes".to_owned(),
+    }
+}
+
 fn foreign_gate(members: &[&Arc<Pod>]) -> Option<PendingReason> {
     members.iter().find_map(|pod| {
         let gates = pod.spec.as_ref()?.scheduling_gates.as_ref()?;

@@ -1,9 +1,6 @@
 //! What the index answers. Nothing here derives anything; derived answers are as of the last refresh.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use k8s_openapi::api::{
     batch::v1::Job,
@@ -17,7 +14,6 @@ use super::{Index, NamespacedName};
 use crate::{
     formed::{FormedGang, GangKey},
     gangs::NamespaceTeam,
-    pod_resources,
 };
 
 impl Index {
@@ -35,10 +31,8 @@ impl Index {
     /// All pods of the gang that exist: members and excess, terminal and deleting ones included.
     pub fn pods_of_gang(&self, key: &GangKey) -> Vec<&Arc<Pod>> {
         let names: BTreeSet<_> = self.membership.in_gang(key).collect();
-        names
-            .into_iter()
-            .filter_map(|name| self.objects.pods.get(name))
-            .collect()
+        let pods = names.into_iter().filter_map(|name| self.our_pod(name));
+        pods.map(|pod| &pod.object).collect()
     }
 
     /// The Gang of that key.
@@ -60,40 +54,48 @@ impl Index {
     /// What a pod takes of a node besides devices, whether or not its claims are understood. `None`:
     /// the pod does not exist, or its own requests cannot be read.
     pub fn resources_of_pod(&self, uid: &engine::PodUid) -> Option<engine::PodResources> {
-        pod_resources::of_pod(self.pod_by_uid(uid.as_str())?).ok()
+        let pod = self.our_pod(self.links.names.get(uid.as_str())?)?;
+        pod.resources.clone().ok()
     }
 
-    /// A pod.
+    /// A pod that Muster admits, without what nobody reads.
     pub fn pod(&self, key: &NamespacedName) -> Option<&Arc<Pod>> {
-        self.objects.pods.get(key)
+        self.our_pod(key).map(|pod| &pod.object)
     }
 
-    /// A pod, by its UID.
+    /// A pod that Muster admits, by its UID.
     pub fn pod_by_uid(&self, uid: &str) -> Option<&Arc<Pod>> {
-        self.objects.pods.get(self.links.names.get(uid)?)
+        self.pod(self.links.names.get(uid)?)
     }
 
-    /// All pods, managed or not.
+    /// All pods that Muster admits. A walk over everything: for tests and oracles.
     pub fn pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
-        self.objects.pods.items().values()
+        let pods = self.objects.pods.items().values();
+        pods.filter_map(|pod| pod.ours()).map(|pod| &pod.object)
     }
 
-    /// Pods that are bound to the node, terminal ones included.
+    /// Whether the pod carries the marker, which only the webhook puts there.
+    pub fn is_marked(&self, uid: &str) -> bool {
+        let pod = self.links.names.get(uid).and_then(|key| self.our_pod(key));
+        pod.is_some_and(|pod| pod.is_marked)
+    }
+
+    /// Pods that Muster admits and that are bound to the node, terminal ones included.
     pub fn pods_on_node(&self, node: &str) -> Vec<&Arc<Pod>> {
         let names = self.links.of_node.of(node);
-        names
-            .filter_map(|name| self.objects.pods.get(name))
-            .collect()
+        names.filter_map(|name| self.pod(name)).collect()
     }
 
     /// A ResourceClaim.
     pub fn claim(&self, key: &NamespacedName) -> Option<&Arc<ResourceClaim>> {
-        self.objects.claims.get(key)
+        self.objects.resource_claims.get(key)
     }
 
     /// A ResourceClaim, by its UID.
     pub fn claim_by_uid(&self, uid: &str) -> Option<&Arc<ResourceClaim>> {
-        self.objects.claims.get(self.claims_by_uid.get(uid)?)
+        self.objects
+            .resource_claims
+            .get(self.claims_by_uid.get(uid)?)
     }
 
     /// UIDs of the claims of a pod as it names them now, in pod order; `None` while one of them does
@@ -185,7 +187,7 @@ impl Index {
 
     /// A PriorityTier.
     pub fn tier(&self, name: &str) -> Option<&Arc<PriorityTier>> {
-        self.objects.tiers.get(name)
+        self.objects.priority_tiers.get(name)
     }
 
     /// A Namespace.
@@ -207,15 +209,34 @@ impl Index {
         }
     }
 
-    /// Namespaces that belong to the Team, in the order of their names.
+    /// Namespaces that belong to the Team, in the order of their names; none while the Team does not exist.
     pub fn namespaces_of_team(&self, team: &str) -> Vec<&str> {
-        let names = self.objects.namespaces.items().keys().map(String::as_str);
-        names
-            .filter(|name| {
-                self.team_of_namespace(name)
-                    .is_some_and(|of| of.as_str() == team)
-            })
-            .collect()
+        if self.objects.teams.get(team).is_none() {
+            return Vec::new();
+        }
+        let names = self.namespaces_by_team.of(team);
+        names.map(String::as_str).collect()
+    }
+
+    /// Queues that are named after the Team, in the order of their namespaces.
+    pub fn queues_of_team(&self, team: &str) -> impl Iterator<Item = &NamespacedName> {
+        self.queues_by_team.of(team)
+    }
+
+    /// Gangs of a namespace that have pods or a Gang object. A gang may be returned twice.
+    pub fn gangs_in_namespace<'a>(
+        &'a self,
+        namespace: &'a str,
+    ) -> impl Iterator<Item = &'a GangKey> {
+        let first = GangKey {
+            namespace: namespace.to_owned(),
+            name: String::new(),
+        };
+        let objects = self.objects.gangs.items().range(first..);
+        let objects = objects
+            .map(|(key, _)| key)
+            .take_while(move |key| key.namespace == namespace);
+        self.membership.gangs_in(namespace).chain(objects)
     }
 
     /// A Queue.
@@ -228,9 +249,33 @@ impl Index {
         self.objects.queues.iter()
     }
 
-    /// What is wrong with Teams, Cohorts and Flavors, by `Kind/name`: a quantity or an expression that
-    /// is not understood. Such an entry grants nothing.
-    pub fn faults(&self) -> &BTreeMap<String, String> {
-        &self.faults
+    /// What of a Team, of the Cohorts above it and of the Flavors in its quota is not understood. Such an entry grants
+    /// nothing.
+    pub fn faults_of_team(&self, team: &str) -> Vec<String> {
+        let Some(team) = self.objects.teams.get(team) else {
+            return Vec::new();
+        };
+        let mut named = vec![format!(
+            "Team/{}",
+            team.metadata.name.as_deref().unwrap_or_default()
+        )];
+        let mut quotas = vec![&team.spec.quota];
+        let mut above = team.spec.cohort.as_ref();
+        let mut seen = BTreeSet::new();
+        // A circle of Cohorts ends here.
+        while let Some(cohort) = above.filter(|name| seen.insert(*name)) {
+            named.push(format!("Cohort/{cohort}"));
+            let object = self.objects.cohorts.get(cohort);
+            quotas.extend(object.map(|cohort| &cohort.spec.quota));
+            above = object.and_then(|cohort| cohort.spec.parent.as_ref());
+        }
+        let flavors = quotas.into_iter().flatten();
+        named.extend(flavors.map(|quota| format!("Flavor/{}", quota.flavor)));
+        named.dedup();
+        let faults = named.iter().filter_map(|object| {
+            let fault = self.faults.get(object)?;
+            Some(format!("{object}: {fault}"))
+        });
+        faults.collect()
     }
 }

@@ -2,19 +2,24 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    hash::{DefaultHasher, Hash, Hasher},
+    mem,
     sync::Arc,
 };
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::Node;
+
 use muster_api::{Flavor, keys};
-use muster_engine::{self as engine, PodResources, SelectorId, Timestamp};
+use muster_engine::{self as engine, NodeFilterId, PodResources, SelectorId, Timestamp};
 
 use super::{Index, SLICES_GRACE_SECONDS};
 use crate::{
-    gangs,
-    nodes::{self, FlavorRule, Judged, Judgement, NodeParts},
+    devices::PublishedDevice,
+    node_filter::{ANY_NODE, NodeFilters},
+    nodes::{self, FlavorRule, Judged, Judgement, Made, NodeParts},
     pod_resources,
-    pools::{OnNode, PoolKey, PublishedDevice},
+    pools::{OnNode, PoolKey},
+    taints,
 };
 
 /// What is known about nodes beside their objects.
@@ -24,11 +29,34 @@ pub(super) struct NodeViews {
     seen: BTreeMap<String, Seen>,
     /// Nodes whose slices vanished or are incomplete, and since when.
     missing: BTreeMap<String, Timestamp>,
+    /// The same by time.
+    missing_since: BTreeSet<(Timestamp, String)>,
     /// Where each pool was seen last.
     homes: BTreeMap<PoolKey, String>,
+    passed: BTreeMap<String, Passed>,
     judged: BTreeMap<String, Judged>,
     verdicts: BTreeMap<SelectorId, Verdicts>,
     pub(super) flavors: Vec<FlavorRule>,
+}
+
+/// The rules about nodes that a node passes.
+#[derive(Debug)]
+struct Passed {
+    /// A hash of the labels and taints that they were judged by.
+    basis: Option<u64>,
+    ids: BTreeSet<NodeFilterId>,
+    /// The last rule that was judged.
+    up_to: NodeFilterId,
+}
+
+impl Default for Passed {
+    fn default() -> Self {
+        Self {
+            basis: None,
+            ids: BTreeSet::new(),
+            up_to: ANY_NODE,
+        }
+    }
 }
 
 /// Devices of a node as last seen whole.
@@ -43,30 +71,6 @@ struct Seen {
 struct Verdicts {
     matches: usize,
     fails: BTreeMap<Arc<str>, usize>,
-}
-
-/// What a bound pod uses: nothing once it is terminal.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Usage {
-    uid: String,
-    resources: Option<PodResources>,
-}
-
-/// What a bound pod uses. What it asks for and cannot be read counts as all that can be: nothing is
-/// planned beside it.
-pub(super) fn usage_of(pod: &Pod) -> Usage {
-    let resources = (!gangs::is_terminal(pod)).then(|| {
-        pod_resources::of_pod(pod).unwrap_or(PodResources {
-            cpu_milli: i64::MAX,
-            memory_bytes: i64::MAX,
-            pods: 1,
-            ..PodResources::default()
-        })
-    });
-    Usage {
-        uid: gangs::uid(pod).to_owned(),
-        resources,
-    }
 }
 
 impl NodeViews {
@@ -85,20 +89,37 @@ impl NodeViews {
 
     pub(super) fn is_served(&self, node: &str) -> bool {
         let seen = self.seen.get(node);
-        seen.is_some_and(|seen| seen.pools.iter().any(|(driver, _)| driver == keys::DRIVER))
+        seen.is_some_and(|seen| seen.pools.iter().any(|pool| pool.driver == keys::DRIVER))
     }
 
     pub(super) fn home_of(&self, pool: &PoolKey) -> Option<&String> {
         self.homes.get(pool)
     }
 
+    /// When the grace time of the next node ends.
+    pub(super) fn next_due(&self) -> Option<Timestamp> {
+        let (since, _) = self.missing_since.first()?;
+        Some(Timestamp(since.0.saturating_add(SLICES_GRACE_SECONDS)))
+    }
+
     /// Nodes whose grace time has ended.
     pub(super) fn overdue(&self, now: Timestamp) -> Vec<String> {
-        let missing = self
-            .missing
-            .iter()
-            .filter(|(_, since)| is_over(**since, now));
-        missing.map(|(node, _)| node.clone()).collect()
+        let missing = self.missing_since.iter();
+        let overdue = missing.take_while(|(since, _)| is_over(*since, now));
+        overdue.map(|(_, node)| node.clone()).collect()
+    }
+
+    /// Since when slices of the node are missing: `now`, if they were not before.
+    fn miss(&mut self, node: &str, now: Timestamp) -> Timestamp {
+        let since = *self.missing.entry(node.to_owned()).or_insert(now);
+        self.missing_since.insert((since, node.to_owned()));
+        since
+    }
+
+    fn miss_no_more(&mut self, node: &str) {
+        if let Some(since) = self.missing.remove(node) {
+            self.missing_since.remove(&(since, node.to_owned()));
+        }
     }
 
     /// The devices that count, and whether slices are missing. What was seen whole and is not whole
@@ -112,28 +133,60 @@ impl NodeViews {
         let seen = self.seen.entry(node.to_owned()).or_default();
         let is_whole = offered.all_complete && seen.pools.is_subset(&offered.pools);
         if !is_whole {
-            let since = *self.missing.entry(node.to_owned()).or_insert(now);
-            if !is_over(since, now) {
-                return (seen.devices.clone(), true);
+            let devices = seen.devices.clone();
+            if !is_over(self.miss(node, now), now) {
+                return (devices, true);
             }
         }
-        for pool in std::mem::take(&mut seen.pools) {
-            self.homes.remove(&pool);
-        }
-        for pool in &offered.pools {
-            self.homes.insert(pool.clone(), node.to_owned());
-        }
-        seen.pools = offered.pools;
-        seen.devices.clone_from(&offered.devices);
-        self.missing.remove(node);
+        self.see(node, offered.pools, offered.devices.clone());
+        self.miss_no_more(node);
         (offered.devices, !offered.all_complete)
     }
 
-    fn forget(&mut self, node: &str) {
-        for pool in self.seen.remove(node).unwrap_or_default().pools {
+    /// Devices of the node as they count.
+    pub(super) fn devices(&self, node: &str) -> &[PublishedDevice] {
+        self.seen.get(node).map_or(&[], |seen| &seen.devices)
+    }
+
+    /// The rules about nodes that the node passes. A rule is judged once, and again if labels or taints change.
+    fn passed(&mut self, name: &str, node: &Node, filters: &NodeFilters) -> BTreeSet<NodeFilterId> {
+        let mut hasher = DefaultHasher::new();
+        node.metadata.labels.hash(&mut hasher);
+        for taint in taints::repelling(node) {
+            (&taint.key, &taint.value, &taint.effect).hash(&mut hasher);
+        }
+        let basis = hasher.finish();
+        let passed = self.passed.entry(name.to_owned()).or_default();
+        if passed.basis != Some(basis) {
+            *passed = Passed {
+                basis: Some(basis),
+                ..Passed::default()
+            };
+        }
+        passed.ids.retain(|id| filters.knows(*id));
+        passed
+            .ids
+            .extend(filters.passed_by_after(node, passed.up_to));
+        passed.up_to = filters.last();
+        passed.ids.clone()
+    }
+
+    fn see(&mut self, node: &str, pools: BTreeSet<PoolKey>, devices: Vec<PublishedDevice>) {
+        let seen = self.seen.entry(node.to_owned()).or_default();
+        for pool in mem::replace(&mut seen.pools, pools.clone()) {
             self.homes.remove(&pool);
         }
-        self.missing.remove(node);
+        seen.devices = devices;
+        for pool in pools {
+            self.homes.insert(pool, node.to_owned());
+        }
+    }
+
+    fn forget(&mut self, node: &str) {
+        self.passed.remove(node);
+        self.see(node, BTreeSet::new(), Vec::new());
+        self.seen.remove(node);
+        self.miss_no_more(node);
         self.told.remove(node);
     }
 
@@ -199,9 +252,11 @@ impl Index {
     /// Makes a node anew, and notes an update if it differs from what was told. Returns the selectors
     /// that became understood, or ceased to be.
     pub(super) fn make_node(&mut self, name: &str, now: Timestamp) -> BTreeSet<SelectorId> {
+        self.visits.nodes += 1;
         let Some(object) = self.objects.nodes.get(name).cloned() else {
             if self.views.told.contains_key(name) {
-                self.updates.push(engine::Update::NodeGone(name.into()));
+                let gone = engine::Update::NodeGone(name.into());
+                self.updates.insert(name.to_owned(), gone);
             }
             self.views.forget(name);
             return self.views.judge(name, Judged::new());
@@ -211,11 +266,11 @@ impl Index {
         let allocated = devices
             .iter()
             .filter_map(|device| {
-                let name = device.name();
-                let claim = self.allocations.of(&name).next()?;
-                Some((name.clone(), claim.clone()))
+                let claim = self.allocations.of(device.name.as_ref()).next()?;
+                Some((device.name.to_string(), claim.clone()))
             })
             .collect();
+        let filters = self.views.passed(name, &object, &self.filters);
         let parts = NodeParts {
             node: &object,
             node_devices: self.objects.node_devices.get(name).map(AsRef::as_ref),
@@ -225,12 +280,20 @@ impl Index {
             flavors: &self.views.flavors,
             topologies: self.objects.topologies.items(),
             allocated: &allocated,
-            filters: &self.filters,
+            filters: &filters,
         };
-        let (node, judged) = nodes::node(&parts, &mut self.selectors);
+        let Made {
+            node,
+            judged,
+            unknown,
+        } = nodes::node(&parts, &mut self.selectors);
+        for about in unknown {
+            self.nodes_waiting.link(about, name.to_owned());
+        }
         let changed = self.views.judge(name, judged);
         if self.views.told.get(name) != Some(&node) {
-            self.updates.push(engine::Update::Node(node.clone()));
+            let update = engine::Update::Node(node.clone());
+            self.updates.insert(name.to_owned(), update);
             self.views.told.insert(name.to_owned(), node);
         }
         changed
@@ -241,9 +304,9 @@ impl Index {
         self.links
             .of_node
             .of(node)
-            .filter_map(|key| self.objects.pods.get(key))
-            .filter(|pod| !self.held.contains(gangs::uid(pod)))
-            .filter_map(|pod| usage_of(pod).resources)
+            .filter_map(|key| self.objects.pods.get(key)?.usage())
+            .filter(|(_, usage)| !self.held.contains(&usage.uid))
+            .filter_map(|(_, usage)| usage.resources)
             .fold(PodResources::default(), pod_resources::saturating_add)
     }
 
@@ -253,7 +316,12 @@ impl Index {
         let published = self.pools.node_of(pool).map(str::to_owned);
         published
             .or_else(|| self.views.home_of(pool).cloned())
-            .or_else(|| self.objects.nodes.get(&pool.1).map(|_| pool.1.clone()))
+            .or_else(|| {
+                self.objects
+                    .nodes
+                    .get(&pool.name)
+                    .map(|_| pool.name.clone())
+            })
     }
 
     /// Reads all Flavors anew; one whose expression does not parse counts nothing.
@@ -278,11 +346,16 @@ impl Index {
         let expression = devices.and_then(|devices| devices.selector.clone());
         let selector = match expression.map(|text| self.selectors.intern(vec![text])) {
             None => None,
-            Some(Ok((id, _))) => Some(id),
-            Some(Err((_, error))) => {
+            Some(Ok((id, is_new))) => {
+                if is_new {
+                    self.add_selector(id);
+                }
+                Some(id)
+            }
+            Some(Err(error)) => {
                 self.faults.insert(
                     format!("Flavor/{name}"),
-                    format!("spec.devices.selector: {error}"),
+                    format!("spec.devices.selector: {}", error.cause),
                 );
                 return None;
             }

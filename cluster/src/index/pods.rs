@@ -1,59 +1,206 @@
-//! Pods by what they are looked up by, and which gang each belongs to.
+//! Pods as the index keeps them, and by what they are looked up.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use k8s_openapi::api::core::v1::Pod;
+use muster_api::keys;
+use muster_engine::{PodResources, PodSelectorId};
 
-use super::{NamespacedName, store::Links};
-use crate::{
-    formed::GangKey,
-    gangs::{self, Belonging, Group},
+use super::{
+    Config, NamespacedName,
+    store::{Links, Versioned, version_of},
 };
+use crate::{
+    object::Strip, pod, pod_resources, pod_rules, pod_terms::PodTerms, quantity::QuantityError,
+    unsupported_field::UnsupportedField,
+};
+
+/// A pod as the index keeps it.
+#[derive(Debug)]
+pub(super) enum KeptPod {
+    /// One that Muster admits.
+    Ours(Box<OurPod>),
+    /// Any other pod. It counts for what it takes of its node.
+    Other(OtherPod),
+}
+
+/// A pod that Muster admits.
+#[derive(Debug)]
+pub(super) struct OurPod {
+    /// The pod without what nobody reads.
+    pub(super) object: Arc<Pod>,
+    /// What it takes of a node besides devices.
+    pub(super) resources: Result<PodResources, QuantityError>,
+    /// The first rule by which kube-scheduler could refuse a planned node.
+    pub(super) unsupported: Option<UnsupportedField>,
+    /// Fields that the planner does not look at.
+    pub(super) unmodelled: Vec<String>,
+    /// Keeps the ids of its anti-affinity alive.
+    _terms: Vec<Arc<PodSelectorId>>,
+    /// Whether it carries the marker, which only the webhook puts there.
+    pub(super) is_marked: bool,
+}
+
+/// A pod that Muster does not admit.
+#[derive(Debug)]
+pub(super) struct OtherPod {
+    uid: String,
+    version: Option<u64>,
+    usage: Option<(String, Usage)>,
+    _terms: Vec<Arc<PodSelectorId>>,
+}
+
+/// What a bound pod uses: nothing once it is terminal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Usage {
+    pub(super) uid: String,
+    pub(super) resources: Option<PodResources>,
+}
+
+impl KeptPod {
+    /// Reads what is needed of a pod, and keeps nothing else.
+    pub(super) fn of(whole: Arc<Pod>, config: &Config, terms: &mut PodTerms) -> Self {
+        let terms = terms.of_pod(&whole);
+        let resources = pod_resources::of_pod(&whole).map(|mut resources| {
+            resources.repels = terms.iter().map(|id| **id).collect();
+            resources.matched_by.clone_from(&resources.repels);
+            resources
+        });
+        if !is_ours(&whole, config) {
+            return Self::Other(OtherPod {
+                uid: pod::uid(&whole).to_owned(),
+                version: version_of(&whole.metadata),
+                usage: usage(&whole, &resources),
+                _terms: terms,
+            });
+        }
+        let ours = OurPod {
+            resources,
+            _terms: terms,
+            unsupported: pod_rules::unsupported(&whole, &config.managed),
+            unmodelled: pod_rules::unmodelled(&whole),
+            is_marked: pod_rules::is_marked(&whole),
+            object: Strip::strip(whole),
+        };
+        Self::Ours(Box::new(ours))
+    }
+
+    pub(super) fn ours(&self) -> Option<&OurPod> {
+        match self {
+            Self::Ours(ours) => Some(ours),
+            Self::Other(_) => None,
+        }
+    }
+
+    /// The node that it is bound to, and what it uses there.
+    pub(super) fn usage(&self) -> Option<(String, Usage)> {
+        match self {
+            Self::Ours(ours) => usage(&ours.object, &ours.resources),
+            Self::Other(other) => other.usage.clone(),
+        }
+    }
+}
+
+impl Versioned for KeptPod {
+    fn uid(&self) -> &str {
+        match self {
+            Self::Ours(ours) => pod::uid(&ours.object),
+            Self::Other(other) => &other.uid,
+        }
+    }
+
+    fn version(&self) -> Option<u64> {
+        match self {
+            Self::Ours(ours) => version_of(&ours.object.metadata),
+            Self::Other(other) => other.version,
+        }
+    }
+}
+
+/// Whether Muster admits the pod. One that carries the gate, or a gang name, is admitted whatever the configuration
+/// says now: nobody else would take the gate.
+fn is_ours(pod: &Pod, config: &Config) -> bool {
+    pod::is_gated(pod)
+        || pod::annotation(pod, keys::GANG_NAME).is_some()
+        || (!config.excluded_namespaces.contains(pod::namespace(pod))
+            && config.managed.is_managed(pod))
+}
+
+/// What a bound pod uses. A request that cannot be read counts as all that a node can have: nothing is planned beside it.
+fn usage(pod: &Pod, resources: &Result<PodResources, QuantityError>) -> Option<(String, Usage)> {
+    let node = pod::bound_to(pod)?;
+    let resources = (!pod::is_terminal(pod)).then(|| {
+        resources.clone().unwrap_or_else(|_| PodResources {
+            cpu_milli: i64::MAX,
+            memory_bytes: i64::MAX,
+            pods: 1,
+            ..PodResources::default()
+        })
+    });
+    let usage = Usage {
+        uid: pod::uid(pod).to_owned(),
+        resources,
+    };
+    Some((node.to_owned(), usage))
+}
 
 /// Where pods are found by node, claim and Job.
 #[derive(Debug, Default)]
 pub(super) struct PodLinks {
-    /// Names by UID.
+    /// Names of our pods by UID.
     pub(super) names: BTreeMap<String, NamespacedName>,
+    /// Every pod that is bound to a node.
     pub(super) of_node: Links<String, NamespacedName>,
-    /// By the claims that they name, existing or not.
+    /// Our pods by the claims that they name, existing or not.
     pub(super) of_claim: Links<NamespacedName, NamespacedName>,
-    /// By the UID of the Job that controls them.
+    /// Our pods by the UID of the Job that controls them.
     pub(super) of_job: Links<String, NamespacedName>,
 }
 
 impl PodLinks {
-    pub(super) fn replace(&mut self, key: &NamespacedName, old: Option<&Pod>, new: Option<&Pod>) {
+    pub(super) fn replace(
+        &mut self,
+        key: &NamespacedName,
+        old: Option<&KeptPod>,
+        new: Option<&KeptPod>,
+    ) {
         if let Some(old) = old {
-            self.names.remove(gangs::uid(old));
-            if let Some(node) = gangs::bound_to(old) {
-                self.of_node.unlink(&node.to_owned(), key);
+            if let Some((node, _)) = old.usage() {
+                self.of_node.unlink(&node, key);
             }
-            for claim in named_claims(old) {
-                self.of_claim.unlink(&claim, key);
-            }
-            if let Some(job) = gangs::controlling_job(old) {
-                self.of_job.unlink(&job.uid, key);
+            if let Some(old) = old.ours() {
+                self.names.remove(pod::uid(&old.object));
+                for claim in named_claims(&old.object) {
+                    self.of_claim.unlink(&claim, key);
+                }
+                if let Some(job) = pod::controlling_job(&old.object) {
+                    self.of_job.unlink(&job.uid, key);
+                }
             }
         }
         if let Some(new) = new {
-            self.names.insert(gangs::uid(new).to_owned(), key.clone());
-            if let Some(node) = gangs::bound_to(new) {
-                self.of_node.link(node.to_owned(), key.clone());
+            if let Some((node, _)) = new.usage() {
+                self.of_node.link(node, key.clone());
             }
-            for claim in named_claims(new) {
-                self.of_claim.link(claim, key.clone());
-            }
-            if let Some(job) = gangs::controlling_job(new) {
-                self.of_job.link(job.uid.clone(), key.clone());
+            if let Some(new) = new.ours() {
+                self.names
+                    .insert(pod::uid(&new.object).to_owned(), key.clone());
+                for claim in named_claims(&new.object) {
+                    self.of_claim.link(claim, key.clone());
+                }
+                if let Some(job) = pod::controlling_job(&new.object) {
+                    self.of_job.link(job.uid.clone(), key.clone());
+                }
             }
         }
     }
 }
 
 /// The claims that a pod names, itself or by its status for generated ones.
-fn named_claims(pod: &Pod) -> Vec<NamespacedName> {
-    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+fn named_claims(pod: &Pod) -> BTreeSet<NamespacedName> {
     let by_name = pod
         .spec
         .iter()
@@ -66,128 +213,6 @@ fn named_claims(pod: &Pod) -> Vec<NamespacedName> {
         .filter_map(|status| status.resource_claim_name.as_deref());
     by_name
         .chain(generated)
-        .map(|name| NamespacedName::new(namespace, name))
+        .map(|name| NamespacedName::new(pod::namespace(pod), name))
         .collect()
-}
-
-/// Which pods belong to which gang.
-#[derive(Debug, Default)]
-pub(super) struct Membership {
-    of_pod: BTreeMap<NamespacedName, Belonging>,
-    by_group: Links<Group, NamespacedName>,
-    by_name: Links<GangKey, NamespacedName>,
-    /// The Gang that each group means, as of the last refresh.
-    keys: BTreeMap<Group, GangKey>,
-    groups: Links<GangKey, Group>,
-}
-
-/// What a change of membership touches.
-#[derive(Debug, Default)]
-pub(super) struct Touches {
-    pub(super) groups: Vec<Group>,
-    pub(super) gangs: Vec<GangKey>,
-}
-
-impl Membership {
-    /// Says where a pod belongs; `None`: nowhere, or it is gone.
-    pub(super) fn set(&mut self, pod: &NamespacedName, belonging: Option<Belonging>) -> Touches {
-        let mut touches = Touches::default();
-        if let Some(old) = self.of_pod.remove(pod) {
-            self.unlink(pod, &old);
-            touches.extend(old);
-        }
-        if let Some(new) = belonging {
-            if let Some(named) = &new.named {
-                self.by_name.link(named.clone(), pod.clone());
-            }
-            if let Some(group) = &new.group {
-                self.by_group.link(group.clone(), pod.clone());
-            }
-            touches.extend(new.clone());
-            self.of_pod.insert(pod.clone(), new);
-        }
-        touches
-    }
-
-    fn unlink(&mut self, pod: &NamespacedName, belonging: &Belonging) {
-        if let Some(named) = &belonging.named {
-            self.by_name.unlink(named, pod);
-        }
-        if let Some(group) = &belonging.group {
-            self.by_group.unlink(group, pod);
-        }
-    }
-
-    /// Says which Gang a group means; returns the Gangs that this touches.
-    pub(super) fn resolve(&mut self, group: &Group, key: Option<GangKey>) -> Vec<GangKey> {
-        let old = self.keys.remove(group);
-        if let Some(old) = &old {
-            self.groups.unlink(old, group);
-        }
-        if let Some(key) = &key {
-            self.groups.link(key.clone(), group.clone());
-            self.keys.insert(group.clone(), key.clone());
-        }
-        old.into_iter().chain(key).collect()
-    }
-
-    pub(super) fn gang_of(&self, pod: &NamespacedName) -> Option<&GangKey> {
-        let belonging = self.of_pod.get(pod)?;
-        belonging
-            .named
-            .as_ref()
-            .or_else(|| self.keys.get(belonging.group.as_ref()?))
-    }
-
-    pub(super) fn group_of(&self, pod: &NamespacedName) -> Option<&Group> {
-        self.of_pod.get(pod)?.group.as_ref()
-    }
-
-    /// Pods of a group, whatever gang they are named to be of.
-    pub(super) fn in_group(&self, group: &Group) -> impl Iterator<Item = &NamespacedName> {
-        self.by_group.of(group)
-    }
-
-    /// Pods of a gang: those that are named so, and the unnamed ones of its groups.
-    pub(super) fn in_gang(&self, key: &GangKey) -> impl Iterator<Item = &NamespacedName> {
-        let unnamed = |pod: &&NamespacedName| {
-            self.of_pod
-                .get(*pod)
-                .is_some_and(|belonging| belonging.named.is_none())
-        };
-        let of_groups = self
-            .groups
-            .of(key)
-            .flat_map(|group| self.by_group.of(group))
-            .filter(unnamed);
-        self.by_name.of(key).chain(of_groups)
-    }
-
-    /// Groups that mean the Gang, and those of pods that are named to be of it.
-    pub(super) fn groups_of(&self, key: &GangKey) -> Vec<Group> {
-        let named = self.by_name.of(key).filter_map(|pod| self.group_of(pod));
-        self.groups.of(key).chain(named).cloned().collect()
-    }
-
-    /// Keys of all Gangs that have pods.
-    pub(super) fn gangs(&self) -> impl Iterator<Item = &GangKey> {
-        self.by_name
-            .iter()
-            .map(|(key, _)| key)
-            .chain(self.groups.iter().map(|(key, _)| key))
-    }
-}
-
-impl Touches {
-    fn extend(&mut self, belonging: Belonging) {
-        self.groups.extend(belonging.group);
-        self.gangs.extend(belonging.named);
-    }
-}
-
-/// What a bound pod uses of its node, as far as a change of it matters to the node.
-pub(super) fn usage(pod: Option<&Arc<Pod>>) -> Option<(String, crate::index::nodes::Usage)> {
-    let pod = pod?;
-    let node = gangs::bound_to(pod)?;
-    Some((node.to_owned(), crate::index::nodes::usage_of(pod)))
 }

@@ -4,35 +4,41 @@
 use std::{collections::BTreeSet, mem, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
-use muster_engine::{self as engine, NodeFilterId, SelectorId, Timestamp};
+use muster_engine::{self as engine, SelectorId, Timestamp};
 
-use super::{Index, NamespacedName};
+use super::{Index, NamespacedName, rollout::NODES_PER_REFRESH};
 use crate::{
-    claims::ClaimRequest,
-    formed::GangKey,
+    formed::{FormedGang, GangKey},
     gangs::{self, GangInputs, Group, Incarnations},
     limits,
     object::Kind,
+    pod,
 };
-
-/// Interned rules that nobody uses are swept when they are this many more than twice those in use:
-/// sweeping costs a look at every pod.
-const SWEEP_SLACK: usize = 64;
 
 impl Index {
     pub(super) fn derive(&mut self, now: Timestamp) {
-        if mem::take(&mut self.touched.flavors) {
-            self.read_flavors();
-        }
-        self.read_claims();
-        self.resolve_groups();
-        self.form_gangs();
-        self.sweep();
-        let changed = self.make_nodes(now);
-        if !changed.is_empty() {
-            self.forget_requests_with(&changed);
+        let mut looks = NODES_PER_REFRESH;
+        loop {
+            if mem::take(&mut self.touched.flavors) {
+                self.read_flavors();
+            }
+            self.read_claims();
+            self.resolve_groups();
             self.form_gangs();
+            self.retire_filters();
+            let changed = self.make_nodes(now, &mut looks);
+            if !changed.is_empty() {
+                self.forget_requests_with(&changed);
+            }
+            self.form_gangs();
+            if self.judges_inline && self.selectors.has_requests() {
+                self.judge_inline();
+            } else if looks == 0 || !self.has_rollout() {
+                break;
+            }
         }
+        self.wake_shares();
+        self.changes.more = self.has_more();
     }
 
     fn resolve_groups(&mut self) {
@@ -48,7 +54,7 @@ impl Index {
         let pods: Vec<&Pod> = self
             .membership
             .in_group(group)
-            .filter_map(|pod| self.objects.pods.get(pod))
+            .filter_map(|pod| self.pod(pod))
             .map(AsRef::as_ref)
             .collect();
         if pods.is_empty() {
@@ -77,8 +83,8 @@ impl Index {
     }
 
     fn named_gang(&self, pod: &NamespacedName) -> Option<GangKey> {
-        let object = self.objects.pods.get(pod)?;
-        let name = gangs::annotation(object, muster_api::keys::GANG_NAME)?;
+        let object = self.pod(pod)?;
+        let name = pod::annotation(object, muster_api::keys::GANG_NAME)?;
         Some(GangKey {
             namespace: pod.namespace.clone(),
             name: name.to_owned(),
@@ -86,15 +92,9 @@ impl Index {
     }
 
     fn form_gangs(&mut self) {
-        let mut keys = mem::take(&mut self.touched.gangs);
-        if mem::take(&mut self.touched.all_gangs) {
-            keys.extend(self.membership.gangs().cloned());
-            keys.extend(self.objects.gangs.items().keys().cloned());
-            keys.extend(self.formed.keys().cloned());
-        }
-        for key in keys {
+        for key in mem::take(&mut self.touched.gangs) {
             self.form_gang(&key);
-            self.changed_gangs.insert(key);
+            self.changes.gangs.insert(key);
         }
     }
 
@@ -102,110 +102,73 @@ impl Index {
         let names: BTreeSet<NamespacedName> = self.membership.in_gang(key).cloned().collect();
         let pods: Vec<Arc<Pod>> = names
             .iter()
-            .filter_map(|name| self.objects.pods.get(name))
+            .filter_map(|name| self.pod(name))
             .cloned()
             .collect();
-        for pod in &pods {
-            self.understand(pod);
+        self.visits.gangs += 1;
+        self.visits.pods += u64::try_from(pods.len()).unwrap_or(u64::MAX);
+        for (name, pod) in names.iter().zip(&pods) {
+            self.understand(name, pod);
         }
         let oldest = names
             .iter()
-            .min_by_key(|name| self.objects.pods.get(name).map(|pod| gangs::age_order(pod)));
+            .min_by_key(|name| self.pod(name).map(|pod| pod::age_order(pod)));
         let group = oldest
             .and_then(|name| self.membership.group_of(name))
             .cloned();
         let gang = self.objects.gangs.get(key).cloned();
         let group = group.or_else(|| gangs::group_of_gang(key, gang.as_deref()));
-        let facts = GangInputs {
+        let inputs = GangInputs {
             key,
             gang: gang.as_deref(),
             pods: &pods,
             group: group.as_ref(),
             jobs: &|namespace, name, uid| self.objects.job(namespace, name, uid),
             team: self.namespace_team(&key.namespace),
-            tiers: self.objects.tiers.items(),
-            levels: &self.levels(),
+            tiers: self.objects.priority_tiers.items(),
+            levels: &self.levels,
             requests: &self.requests.of_pods,
-            managed: &self.config.managed,
+            is_settled: &|request| self.is_settled(request),
         };
-        match gangs::form(&facts) {
+        let formed = gangs::form(&inputs);
+        self.note_tier_use(key, formed.as_ref());
+        let names_level = |formed: &FormedGang| formed.spec.topology.is_some();
+        if formed.as_ref().is_some_and(names_level) {
+            self.gangs_with_level.insert(key.clone());
+        } else {
+            self.gangs_with_level.remove(key);
+        }
+        match formed {
             Some(formed) => self.formed.insert(key.clone(), formed),
             None => self.formed.remove(key),
         };
     }
 
-    /// Names of the levels of all Topologies.
-    fn levels(&self) -> BTreeSet<String> {
-        let topologies = self.objects.topologies.iter();
-        topologies
-            .flat_map(|(_, topology)| &topology.spec.fabric)
-            .map(|level| level.name.clone())
-            .collect()
-    }
-
     /// Makes the touched nodes anew; returns the selectors that became understood or ceased to be.
-    fn make_nodes(&mut self, now: Timestamp) -> BTreeSet<SelectorId> {
+    fn make_nodes(&mut self, now: Timestamp, looks: &mut usize) -> BTreeSet<SelectorId> {
         let mut names = mem::take(&mut self.touched.nodes);
         names.extend(self.views.overdue(now));
         if mem::take(&mut self.touched.all_nodes) {
             names.extend(self.objects.nodes.items().keys().cloned());
         }
-        names
-            .iter()
-            .flat_map(|name| self.make_node(name, now))
-            .collect()
+        names.extend(self.advance_rollout(looks));
+        let mut changed = BTreeSet::new();
+        for name in names {
+            changed.extend(self.make_node(&name, now));
+            self.changes.nodes.insert(name);
+        }
+        self.finish_rollout();
+        changed
     }
 
-    /// Pods whose claims use the selectors are to be understood anew.
-    fn forget_requests_with(&mut self, selectors: &BTreeSet<SelectorId>) {
-        let claims = self
-            .requests
-            .of_claims
+    /// Pods whose claims use the selectors are read again.
+    pub(super) fn forget_requests_with(&mut self, selectors: &BTreeSet<SelectorId>) {
+        let claims = selectors
             .iter()
-            .filter(|(_, request)| match request {
-                Ok(ClaimRequest::Charged { requests, .. }) => requests
-                    .iter()
-                    .any(|request| selectors.contains(&request.selector)),
-                Ok(ClaimRequest::Excepted) | Err(_) => false,
-            });
-        let claims: Vec<NamespacedName> = claims.map(|(claim, _)| claim.clone()).collect();
+            .flat_map(|selector| self.claims_by_selector.of(selector));
+        let claims: BTreeSet<NamespacedName> = claims.cloned().collect();
         for claim in &claims {
             self.touch_users(claim);
-        }
-    }
-
-    /// Forgets interned rules that no pod, claim or Flavor uses any more. Ids are never used twice, so
-    /// what still carries a forgotten one matches nothing by it.
-    fn sweep(&mut self) {
-        if self.filters.len() > self.sweep_above.filters {
-            let used: BTreeSet<NodeFilterId> = self
-                .requests
-                .of_pods
-                .values()
-                .filter_map(|request| request.as_ref().ok())
-                .map(|request| request.pod.filter)
-                .collect();
-            self.filters.retain(&used);
-            self.sweep_above.filters = used.len() * 2 + SWEEP_SLACK;
-        }
-        if self.selectors.len() > self.sweep_above.selectors {
-            let of_claims = self
-                .requests
-                .of_claims
-                .values()
-                .filter_map(|request| match request {
-                    Ok(ClaimRequest::Charged { requests, .. }) => Some(requests),
-                    Ok(ClaimRequest::Excepted) | Err(_) => None,
-                });
-            let of_claims = of_claims.flatten().map(|request| request.selector);
-            let of_flavors = self
-                .views
-                .flavors
-                .iter()
-                .filter_map(|flavor| flavor.selector);
-            let used: BTreeSet<SelectorId> = of_claims.chain(of_flavors).collect();
-            self.selectors.retain(&used);
-            self.sweep_above.selectors = used.len() * 2 + SWEEP_SLACK;
         }
     }
 
@@ -226,7 +189,7 @@ impl Index {
             .into_iter()
             .filter_map(|(kind, name)| self.limit_update(kind, &name))
             .collect();
-        updates.append(&mut self.updates);
+        updates.extend(mem::take(&mut self.updates).into_values());
         updates
     }
 

@@ -11,15 +11,16 @@ use k8s_openapi::api::{
     resource::v1::ResourceClaim,
 };
 use muster_api::{Reason, keys};
-use muster_engine as engine;
+use muster_engine::{self as engine, NodeFilterId, PodResources, SelectorId};
 
 use super::{Index, NamespacedName};
 use crate::{
     claims::{self, ClaimReader, ClaimRequest},
     formed::PendingReason,
-    gangs::{self, PodRequest},
+    gangs::PodRequest,
     node_filter::{ANY_NODE, NodeRules},
-    pod_resources, pod_rules,
+    pod,
+    shares::RULES_PER_NAMESPACE,
     unsupported_field::UnsupportedField,
 };
 
@@ -42,42 +43,123 @@ pub(super) enum Named<'a> {
 
 impl Index {
     /// Understands the pod unless that is done already.
-    pub(super) fn understand(&mut self, pod: &Arc<Pod>) {
-        if self.requests.of_pods.contains_key(gangs::uid(pod)) {
+    pub(super) fn understand(&mut self, key: &NamespacedName, pod: &Arc<Pod>) {
+        if self.requests.of_pods.contains_key(pod::uid(pod)) {
             return;
         }
-        let request = self.read_pod(pod);
+        let request = self.read_pod(key, pod);
+        if let Ok(request) = &request
+            && request.pod.filter != ANY_NODE
+        {
+            let filter = request.pod.filter;
+            self.filter_shares.take(&key.namespace, filter);
+            self.pods_by_filter.link(filter, pod::uid(pod).to_owned());
+        }
         self.requests
             .of_pods
-            .insert(gangs::uid(pod).to_owned(), request);
+            .insert(pod::uid(pod).to_owned(), request);
     }
 
-    fn read_pod(&mut self, pod: &Pod) -> Result<PodRequest, PendingReason> {
-        let object = format!("pod {}", gangs::name(pod));
-        let resources = pod_resources::of_pod(pod)
-            .map_err(|error| UnsupportedField::from(error).wait(&object))?;
+    /// The pod is to be understood again.
+    pub(super) fn forget_request(&mut self, namespace: &str, uid: &str) {
+        let Some(Ok(request)) = self.requests.of_pods.remove(uid) else {
+            return;
+        };
+        let filter = request.pod.filter;
+        if filter != ANY_NODE {
+            self.pods_by_filter.unlink(&filter, &uid.to_owned());
+            self.filter_shares.give(namespace, filter);
+            self.touched.filters.insert(filter);
+        }
+    }
+
+    /// Forgets what nobody says about nodes any more. Only once gangs are formed: the pod that said it may say it again.
+    pub(super) fn retire_filters(&mut self) {
+        for filter in mem::take(&mut self.touched.filters) {
+            if self.pods_by_filter.of(&filter).next().is_none() {
+                self.filters.forget(filter);
+            }
+        }
+    }
+
+    /// The filter of the rules, if the namespace uses it already or has room for one more.
+    fn filter_of(
+        &mut self,
+        key: &NamespacedName,
+        rules: NodeRules,
+    ) -> Result<NodeFilterId, UnsupportedField> {
+        let namespace = &key.namespace;
+        let known = self.filters.known(&rules);
+        if !known.is_some_and(|id| self.filter_shares.uses(namespace, id))
+            && !self.filter_shares.has_room(namespace, key.clone())
+        {
+            return Err(UnsupportedField::new(
+                "spec.nodeSelector, spec.affinity.nodeAffinity and spec.tolerations",
+                format!(
+                    "pods that wait in namespace {namespace} have {RULES_PER_NAMESPACE} different rules about nodes; this one is read when one of them is no longer used"
+                ),
+            ));
+        }
+        let (filter, is_new) = self.filters.intern(rules);
+        if is_new {
+            self.rollout.add_filter(filter);
+        }
+        Ok(filter)
+    }
+
+    /// Lets pods and claims try again for whose rules there is room now.
+    pub(super) fn wake_shares(&mut self) {
+        let claims = self.selector_shares.wake();
+        for claim in claims {
+            self.touch_users(&claim);
+            self.touched.claims.insert(claim);
+        }
+        for pod in self.filter_shares.wake() {
+            if let Some(uid) = self.pod(&pod).map(|pod| pod::uid(pod).to_owned()) {
+                self.forget_request(&pod.namespace, &uid);
+                let gang = self.membership.gang_of(&pod).cloned();
+                self.touched.gangs.extend(gang);
+            }
+        }
+    }
+
+    fn read_pod(&mut self, key: &NamespacedName, pod: &Pod) -> Result<PodRequest, PendingReason> {
+        let object = format!("pod {}", pod::name(pod));
+        let kept = self.our_pod(key);
+        let resources = match kept.map(|kept| kept.resources.clone()) {
+            Some(resources) => {
+                resources.map_err(|error| UnsupportedField::from(error).wait(&object))?
+            }
+            None => PodResources::default(),
+        };
+        let unmodelled = kept.map(|kept| kept.unmodelled.clone()).unwrap_or_default();
         // What is placed already is never planned anew: its rules about nodes have done their work,
         // and its pin would make a filter of its own for every pod.
         let is_placed =
-            gangs::bound_to(pod).is_some() || gangs::annotation(pod, keys::PLACEMENT).is_some();
-        let filter = if is_placed {
-            ANY_NODE
+            pod::bound_to(pod).is_some() || pod::annotation(pod, keys::PLACEMENT).is_some();
+        let rules = if is_placed {
+            None
         } else {
-            if let Some(unsupported) = pod_rules::unsupported(pod, &self.config.managed) {
+            if let Some(unsupported) = kept.and_then(|kept| kept.unsupported.as_ref()) {
                 return Err(unsupported.wait(&object));
             }
             self.check_shorthand(pod)
                 .map_err(|error| error.wait(&object))?;
-            let rules = NodeRules::of_pod(pod).map_err(|error| error.wait(&object))?;
-            let (filter, is_new) = self.filters.intern(rules);
-            self.touched.all_nodes |= is_new;
-            filter
+            Some(NodeRules::of_pod(pod).map_err(|error| error.wait(&object))?)
         };
         let (claims, has_excepted) = self.claims_of(pod, &object)?;
+        // Last, so that no filter is interned for a pod that waits for something else.
+        let filter = match rules {
+            Some(rules) => self
+                .filter_of(key, rules)
+                .map_err(|error| error.wait(&object))?,
+            None => ANY_NODE,
+        };
         Ok(PodRequest {
             excepted: has_excepted && claims.is_empty(),
+            unmodelled,
             pod: engine::Pod {
-                uid: gangs::uid(pod).into(),
+                uid: pod::uid(pod).into(),
                 resources,
                 filter,
                 claims,
@@ -142,7 +224,7 @@ impl Index {
         if let Some(name) = &named.resource_claim_name {
             let claim = self
                 .objects
-                .claims
+                .resource_claims
                 .get(&NamespacedName::new(namespace, name));
             return Ok(claim.filter(|claim| !is_going(claim)).map_or_else(
                 || Named::Missing(format!("{field}: ResourceClaim {name} does not exist")),
@@ -174,7 +256,7 @@ impl Index {
         };
         let Some(claim) = self
             .objects
-            .claims
+            .resource_claims
             .get(&NamespacedName::new(namespace, name))
         else {
             return Ok(waiting());
@@ -211,21 +293,60 @@ impl Index {
         Some(claims)
     }
 
-    /// Reads the claims that are new or name a DeviceClass that changed.
+    /// Reads the claims that are new, gone, or name a DeviceClass that changed.
     pub(super) fn read_claims(&mut self) {
         for key in mem::take(&mut self.touched.claims) {
-            let Some(claim) = self.objects.claims.get(&key) else {
-                continue;
+            let claim = self.objects.resource_claims.get(&key).cloned();
+            let request = claim.map(|claim| {
+                let mut reader = ClaimReader {
+                    classes: self.objects.device_classes.items(),
+                    excepted: &self.config.excepted_device_classes,
+                    selectors: &mut self.selectors,
+                    shares: &mut self.selector_shares,
+                    key: &key,
+                    new_selectors: BTreeSet::new(),
+                };
+                let request = reader.read(&claim);
+                for selector in reader.new_selectors {
+                    self.add_selector(selector);
+                }
+                request
+            });
+            for selector in request.iter().flat_map(selectors) {
+                self.selector_shares.take(&key.namespace, selector);
+                self.claims_by_selector.link(selector, key.clone());
+            }
+            let old = match request {
+                Some(request) => self.requests.of_claims.insert(key.clone(), request),
+                None => self.requests.of_claims.remove(&key),
             };
-            let mut reader = ClaimReader {
-                classes: self.objects.classes.items(),
-                excepted: &self.config.excepted_device_classes,
-                selectors: &mut self.selectors,
-                found_new_selector: false,
-            };
-            let request = reader.read(claim);
-            self.touched.all_nodes |= reader.found_new_selector;
-            self.requests.of_claims.insert(key, request);
+            let used: BTreeSet<SelectorId> = self
+                .requests
+                .of_claims
+                .get(&key)
+                .into_iter()
+                .flat_map(selectors)
+                .collect();
+            for selector in old.iter().flat_map(selectors) {
+                self.selector_shares.give(&key.namespace, selector);
+                if !used.contains(&selector) {
+                    self.claims_by_selector.unlink(&selector, &key);
+                    self.retire_selector(selector);
+                }
+            }
+        }
+    }
+
+    /// Forgets a selector that no claim and no Flavor uses any more. Ids are never used twice, so a device that still
+    /// carries it matches nothing by it.
+    fn retire_selector(&mut self, selector: SelectorId) {
+        let by_flavor = self
+            .views
+            .flavors
+            .iter()
+            .any(|flavor| flavor.selector == Some(selector));
+        if !by_flavor && self.claims_by_selector.of(&selector).next().is_none() {
+            self.selectors.forget(selector);
         }
     }
 
@@ -260,6 +381,15 @@ impl Index {
             allocated,
         }))
     }
+}
+
+/// The selectors that a claim uses.
+fn selectors(request: &Result<ClaimRequest, UnsupportedField>) -> impl Iterator<Item = SelectorId> {
+    let requests = match request {
+        Ok(ClaimRequest::Charged { requests, .. }) => requests.as_slice(),
+        Ok(ClaimRequest::Excepted) | Err(_) => &[],
+    };
+    requests.iter().map(|request| request.selector)
 }
 
 fn is_going(claim: &ResourceClaim) -> bool {

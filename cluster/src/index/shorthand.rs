@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::{Index, NamespacedName, requests::Named};
 use crate::{
-    gangs,
+    pod,
     shorthand::{CLAIM_NAME, Shorthand},
     unsupported_field::UnsupportedField,
 };
@@ -23,8 +23,8 @@ impl Index {
             .cloned()
             .collect();
         for pod in changed {
-            if let Some(object) = self.objects.pods.get(&pod) {
-                self.requests.of_pods.remove(gangs::uid(object));
+            if let Some(uid) = self.pod(&pod).map(|pod| pod::uid(pod).to_owned()) {
+                self.forget_request(&pod.namespace, &uid);
             }
             let gang = self.membership.gang_of(&pod);
             self.touched.gangs.extend(gang.cloned());

@@ -6,7 +6,9 @@ use std::{
     sync::Arc,
 };
 
-use kube::Resource;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::{devices::SliceView, object::types};
 
 /// How many UIDs of gone objects are remembered. What is told twice is late by seconds; so many
 /// objects of one kind do not go meanwhile.
@@ -36,19 +38,55 @@ pub(super) struct Changed<V> {
     pub(super) new: Option<Arc<V>>,
 }
 
-impl<K: Ord + Clone, V: Resource> Store<K, V> {
+/// What tells one version of an object from another.
+pub(super) trait Versioned {
+    /// UID of the object; empty if it has none.
+    fn uid(&self) -> &str;
+    /// Its resourceVersion, if that is a number.
+    fn version(&self) -> Option<u64>;
+}
+
+macro_rules! versioned {
+    ($($kind:ident: $scope:ident $collection:ident $status:ident;)*) => {
+        $(impl Versioned for types::$kind {
+            fn uid(&self) -> &str {
+                self.metadata.uid.as_deref().unwrap_or_default()
+            }
+            fn version(&self) -> Option<u64> {
+                version_of(&self.metadata)
+            }
+        })*
+    };
+}
+crate::for_each_kind!(versioned);
+
+impl Versioned for SliceView {
+    fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    fn version(&self) -> Option<u64> {
+        self.version
+    }
+}
+
+/// The resourceVersion as a number, if it is one.
+pub(super) fn version_of(metadata: &ObjectMeta) -> Option<u64> {
+    metadata.resource_version.as_deref()?.parse().ok()
+}
+
+impl<K: Ord + Clone, V: Versioned> Store<K, V> {
     /// Takes an object in. `None`: it is what is held already, or older, or was told gone.
     ///
     /// resourceVersions are compared as numbers, which Kubernetes allows within a kind; one that is no
     /// number is taken as newer.
     pub(super) fn put(&mut self, key: K, new: Arc<V>) -> Option<Changed<V>> {
-        let uid = new.meta().uid.as_deref().unwrap_or_default();
-        if self.gone.contains(uid) {
+        if self.gone.contains(new.uid()) {
             return None;
         }
         let old = self.items.get(&key).cloned();
         if let Some(old) = &old
-            && let (Some(held), Some(told)) = (version(old.as_ref()), version(new.as_ref()))
+            && let (Some(held), Some(told)) = (old.version(), new.version())
             && told <= held
         {
             return None;
@@ -66,7 +104,7 @@ impl<K: Ord + Clone, V: Resource> Store<K, V> {
         let uid = changed
             .old
             .as_ref()
-            .and_then(|old| old.meta().uid.clone())
+            .map(|old| old.uid().to_owned())
             .unwrap_or_default();
         if !uid.is_empty() && self.gone.insert(uid.clone()) {
             self.gone_order.push_back(uid);
@@ -106,10 +144,6 @@ impl<K: Ord + Clone, V: Resource> Store<K, V> {
     }
 }
 
-fn version<V: Resource>(object: &V) -> Option<u64> {
-    object.meta().resource_version.as_deref()?.parse().ok()
-}
-
 /// Many-to-many links, both sides ordered.
 #[derive(Debug)]
 pub(super) struct Links<K, V>(BTreeMap<K, BTreeSet<V>>);
@@ -134,16 +168,17 @@ impl<K: Ord, V: Ord> Links<K, V> {
         }
     }
 
+    /// Takes all that is linked to one.
+    pub(super) fn take(&mut self, from: &K) -> BTreeSet<V> {
+        self.0.remove(from).unwrap_or_default()
+    }
+
     pub(super) fn of<'a, Q>(&'a self, from: &Q) -> impl Iterator<Item = &'a V> + use<'a, Q, K, V>
     where
         K: Borrow<Q>,
         Q: Ord + ?Sized,
     {
         self.0.get(from).into_iter().flatten()
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&K, &BTreeSet<V>)> {
-        self.0.iter()
     }
 
     pub(super) fn starting_at(&self, from: K) -> impl Iterator<Item = (&K, &BTreeSet<V>)> {

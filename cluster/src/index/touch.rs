@@ -2,19 +2,23 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::{
-    batch::v1::Job,
-    core::v1::{Namespace, Pod},
-    resource::v1::{ResourceClaim, ResourceSlice},
-};
-use muster_api::{Flavor, Gang, Team, keys};
+use k8s_openapi::api::{batch::v1::Job, core::v1::Namespace, resource::v1::ResourceClaim};
+use muster_api::{Flavor, Gang, Ledger, Queue, Team, Topology, keys};
+use muster_engine::NodeFilterId;
 
-use super::{Index, NamespacedName, pods, store::Changed};
+use super::{
+    Index, NamespacedName,
+    pods::{KeptPod, OurPod},
+    store::Changed,
+};
 use crate::{
+    claims,
+    devices::SliceView,
     formed::GangKey,
     gangs::{self, Group},
     object::Kind,
-    pools::device_name,
+    pod,
+    pools::{PoolKey, device_name},
 };
 
 /// What has to be derived anew.
@@ -22,19 +26,36 @@ use crate::{
 pub(super) struct Dirty {
     pub(super) groups: BTreeSet<Group>,
     pub(super) gangs: BTreeSet<GangKey>,
-    pub(super) all_gangs: bool,
     /// Claims to be read.
     pub(super) claims: BTreeSet<NamespacedName>,
     pub(super) nodes: BTreeSet<String>,
     pub(super) all_nodes: bool,
     pub(super) flavors: bool,
+    /// Filters that may have lost their last user.
+    pub(super) filters: BTreeSet<NodeFilterId>,
     /// Teams, Cohorts, Flavors and Topologies that the engine must be told about.
     pub(super) limits: BTreeSet<(Kind, String)>,
 }
 
+impl Dirty {
+    /// Whether gangs or claims are to be derived.
+    pub(super) fn has_any(&self) -> bool {
+        !self.gangs.is_empty() || !self.claims.is_empty()
+    }
+}
+
 impl Index {
-    #[expect(clippy::unused_self, reason = "one shape for all kinds")]
-    pub(super) fn nothing_changed<K, V>(&mut self, _: &K, _: &Changed<V>) {}
+    pub(super) fn ledger_changed(&mut self, _: &str, _: &Changed<Ledger>) {
+        self.changes.ledger = true;
+    }
+
+    pub(super) fn queue_changed(&mut self, key: &NamespacedName, changed: &Changed<Queue>) {
+        match changed.new {
+            Some(_) => self.queues_by_team.link(key.name.clone(), key.clone()),
+            None => self.queues_by_team.unlink(&key.name, key),
+        }
+        self.changes.queues.insert(key.clone());
+    }
 
     pub(super) fn node_changed<V>(&mut self, name: &str, _: &Changed<V>) {
         self.touched.nodes.insert(name.to_owned());
@@ -52,23 +73,31 @@ impl Index {
         }
     }
 
-    pub(super) fn topology_changed<V>(&mut self, name: &str, _: &Changed<V>) {
+    /// A Topology is edited by administrators, and rarely: every node is placed in it again.
+    pub(super) fn topology_changed(&mut self, name: &str, changed: &Changed<Topology>) {
+        if !changed.differs_in(|topology| &topology.spec) {
+            return;
+        }
         self.touched
             .limits
             .insert((Kind::Topology, name.to_owned()));
         self.touched.all_nodes = true;
-        self.touched.all_gangs = true;
+        let topologies = self.objects.topologies.iter();
+        self.levels = topologies
+            .flat_map(|(_, topology)| &topology.spec.fabric)
+            .map(|level| level.name.clone())
+            .collect();
+        let users = self.gangs_with_level.iter().cloned();
+        self.touched.gangs.extend(users);
     }
 
-    pub(super) fn tier_changed<V>(&mut self, _: &str, _: &Changed<V>) {
-        self.touched.all_gangs = true;
-    }
-
-    pub(super) fn class_changed<V>(&mut self, _: &str, _: &Changed<V>) {
-        self.requests.of_claims.clear();
-        self.requests.of_pods.clear();
-        self.touched.claims = self.objects.claims.items().keys().cloned().collect();
-        self.touched.all_gangs = true;
+    /// Claims that name the class are read again.
+    pub(super) fn class_changed<V>(&mut self, name: &str, _: &Changed<V>) {
+        let users: Vec<NamespacedName> = self.claims_by_class.of(name).cloned().collect();
+        for claim in users {
+            self.touch_users(&claim);
+            self.touched.claims.insert(claim);
+        }
     }
 
     pub(super) fn team_changed(&mut self, name: &str, changed: &Changed<Team>) {
@@ -77,36 +106,35 @@ impl Index {
             return;
         }
         self.touched.limits.insert((Kind::Team, name.to_owned()));
-        let named = self.objects.namespaces.iter().filter(|(_, namespace)| {
-            let label = super::team_label(namespace);
-            label.or(self.config.default_team.as_deref()) == Some(name)
-        });
-        let named: Vec<String> = named.map(|(namespace, _)| namespace.clone()).collect();
-        for namespace in named {
+        self.changes.teams.insert(name.to_owned());
+        let namespaces: Vec<String> = self.namespaces_by_team.of(name).cloned().collect();
+        for namespace in namespaces {
             self.touch_gangs_in(&namespace);
         }
     }
 
-    pub(super) fn namespace_changed(&mut self, name: &str, changed: &Changed<Namespace>) {
-        if changed.differs_in(|namespace| super::team_label(namespace).map(str::to_owned)) {
-            self.touch_gangs_in(name);
+    pub(super) fn namespace_changed(&mut self, name: &String, changed: &Changed<Namespace>) {
+        let team = |namespace: Option<&Namespace>| {
+            namespace.and_then(|namespace| self.team_named_by(namespace).map(str::to_owned))
+        };
+        let (before, after) = (team(changed.old.as_deref()), team(changed.new.as_deref()));
+        if before == after {
+            return;
         }
+        if let Some(team) = before {
+            self.namespaces_by_team.unlink(&team, name);
+            self.changes.teams.insert(team);
+        }
+        if let Some(team) = after {
+            self.namespaces_by_team.link(team.clone(), name.clone());
+            self.changes.teams.insert(team);
+        }
+        self.touch_gangs_in(name);
     }
 
     fn touch_gangs_in(&mut self, namespace: &str) {
-        let of_pods = self
-            .membership
-            .gangs()
-            .filter(|key| key.namespace == namespace);
-        let of_objects = self
-            .objects
-            .gangs
-            .items()
-            .keys()
-            .filter(|key| key.namespace == namespace);
-        self.touched
-            .gangs
-            .extend(of_pods.chain(of_objects).cloned());
+        let gangs: Vec<GangKey> = self.gangs_in_namespace(namespace).cloned().collect();
+        self.touched.gangs.extend(gangs);
     }
 
     pub(super) fn gang_changed(&mut self, key: &GangKey, changed: &Changed<Gang>) {
@@ -160,19 +188,21 @@ impl Index {
         self.touched.gangs.extend(owned.cloned());
     }
 
-    pub(super) fn pod_changed(&mut self, key: &NamespacedName, changed: &Changed<Pod>) {
+    pub(super) fn pod_changed(&mut self, key: &NamespacedName, changed: &Changed<KeptPod>) {
         self.links
             .replace(key, changed.old.as_deref(), changed.new.as_deref());
-        let (before, after) = (
-            pods::usage(changed.old.as_ref()),
-            pods::usage(changed.new.as_ref()),
-        );
+        let usage = |pod: Option<&KeptPod>| pod.and_then(KeptPod::usage);
+        let (before, after) = (usage(changed.old.as_deref()), usage(changed.new.as_deref()));
         if before != after {
             let nodes = before.into_iter().chain(after).map(|(node, _)| node);
             self.touched.nodes.extend(nodes);
         }
-        for pod in changed.both() {
-            self.requests.of_pods.remove(gangs::uid(pod));
+        let ours: Vec<&OurPod> = changed.both().filter_map(KeptPod::ours).collect();
+        if ours.is_empty() {
+            return;
+        }
+        for pod in ours {
+            self.forget_request(&key.namespace, pod::uid(&pod.object));
         }
         self.place(key);
         self.touched
@@ -182,9 +212,8 @@ impl Index {
 
     /// Finds out where a pod belongs.
     fn place(&mut self, key: &NamespacedName) {
-        let pod = self.objects.pods.get(key).filter(|pod| self.is_ours(pod));
-        let belonging = pod.map(|pod| {
-            gangs::belonging(pod, &|namespace, name, uid| {
+        let belonging = self.our_pod(key).map(|pod| {
+            gangs::belonging(&pod.object, &|namespace, name, uid| {
                 self.objects.job(namespace, name, uid)
             })
         });
@@ -194,21 +223,6 @@ impl Index {
         let touches = self.membership.set(key, belonging);
         self.touched.groups.extend(touches.groups);
         self.touched.gangs.extend(touches.gangs);
-    }
-
-    /// Whether the pod is ours to care about. One that carries our gate, or a gang name, is so
-    /// whatever the configuration says now: nobody else would take the gate.
-    fn is_ours(&self, pod: &Pod) -> bool {
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        let gates = pod
-            .spec
-            .iter()
-            .flat_map(|spec| spec.scheduling_gates.iter().flatten());
-        let mut gates = gates.map(|gate| gate.name.as_str());
-        gates.any(|gate| gate == keys::ADMISSION_GATE)
-            || gangs::annotation(pod, keys::GANG_NAME).is_some()
-            || (!self.config.excluded_namespaces.contains(namespace)
-                && self.config.managed.is_managed(pod))
     }
 
     pub(super) fn claim_changed(&mut self, key: &NamespacedName, changed: &Changed<ResourceClaim>) {
@@ -230,12 +244,24 @@ impl Index {
         }
         for claim in changed.both() {
             for (driver, pool, _) in allocation(claim) {
-                let home = self.home_of(&(driver.to_owned(), pool.to_owned()));
+                let home = self.home_of(&PoolKey {
+                    driver: driver.to_owned(),
+                    name: pool.to_owned(),
+                });
                 self.touched.nodes.extend(home);
             }
         }
         if changed.differs_in(|claim| (&claim.spec, &claim.metadata.uid)) {
-            self.requests.of_claims.remove(key);
+            for claim in changed.old.iter() {
+                for class in claims::classes(claim) {
+                    self.claims_by_class.unlink(&class.to_owned(), key);
+                }
+            }
+            for claim in changed.new.iter() {
+                for class in claims::classes(claim) {
+                    self.claims_by_class.link(class.to_owned(), key.clone());
+                }
+            }
             self.touched.claims.insert(key.clone());
         }
         self.touch_users(key);
@@ -245,8 +271,11 @@ impl Index {
     pub(super) fn touch_users(&mut self, claim: &NamespacedName) {
         let users: Vec<NamespacedName> = self.links.of_claim.of(claim).cloned().collect();
         for user in users {
-            if let Some(pod) = self.objects.pods.get(&user) {
-                self.requests.of_pods.remove(gangs::uid(pod));
+            if let Some(uid) = self
+                .our_pod(&user)
+                .map(|pod| pod::uid(&pod.object).to_owned())
+            {
+                self.forget_request(&user.namespace, &uid);
             }
             self.touched
                 .gangs
@@ -254,11 +283,11 @@ impl Index {
         }
     }
 
-    pub(super) fn slice_changed(&mut self, _: &str, changed: &Changed<ResourceSlice>) {
-        let pools: BTreeSet<(String, String)> = changed
-            .both()
-            .map(|slice| (slice.spec.driver.clone(), slice.spec.pool.name.clone()))
-            .collect();
+    pub(super) fn slice_changed(&mut self, changed: &Changed<SliceView>) {
+        for kind in self.device_kinds.take_found() {
+            self.selectors.judge_all(&kind);
+        }
+        let pools: BTreeSet<PoolKey> = changed.both().map(|slice| slice.pool.clone()).collect();
         let before: Vec<_> = pools.iter().map(|pool| self.home_of(pool)).collect();
         let nodes = self
             .pools
@@ -266,7 +295,7 @@ impl Index {
         self.touched.nodes.extend(nodes);
         for (pool, before) in pools.iter().zip(before) {
             if self.home_of(pool) != before {
-                self.touch_allocated(&pool.0, &pool.1);
+                self.touch_allocated(&pool.driver, &pool.name);
             }
         }
     }
@@ -290,7 +319,7 @@ impl Index {
 
 impl<V> Changed<V> {
     /// The object as it was and as it is.
-    fn both(&self) -> impl Iterator<Item = &V> {
+    pub(super) fn both(&self) -> impl Iterator<Item = &V> {
         self.old.as_deref().into_iter().chain(self.new.as_deref())
     }
 

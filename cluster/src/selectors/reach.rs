@@ -12,6 +12,8 @@ use kube_cel::cel::{
     common::ast::{EntryExpr, Expr, LiteralValue, operators},
 };
 
+use crate::devices::is_own;
+
 /// `attributes` or `capacity`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Section {
@@ -48,6 +50,12 @@ impl Reach {
             .iter()
             .filter(|_| !self.sections_seen)
             .map(String::as_str)
+    }
+
+    /// Whether it reads something that every device has of its own.
+    pub(super) fn reads_own(&self) -> bool {
+        let mut fields = self.fields.iter();
+        self.whole || fields.any(|(_, _, name)| is_own(name))
     }
 
     /// Writes all that is looked at. Equal text, equal verdict.

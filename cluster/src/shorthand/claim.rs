@@ -14,7 +14,7 @@ use k8s_openapi::{
 use muster_api::keys;
 
 use super::Shorthand;
-use crate::{gangs, quantity, stable_suffix};
+use crate::{pod, quantity, stable_suffix};
 
 /// Name of the claim in `spec.resourceClaims` of the pod, and of what a container refers to.
 pub const CLAIM_NAME: &str = "muster-gpus";
@@ -115,7 +115,7 @@ impl Shorthand {
 /// The template that a pod's claim is still to be made from. `None`: it has no shorthand, is not referred to
 /// that template, has its claim already, has ended, or is going.
 pub fn template_waited_for(pod: &Pod) -> Option<ResourceClaimTemplate> {
-    if !gangs::is_active(pod) || has_its_claim(pod) {
+    if !pod::is_active(pod) || has_its_claim(pod) {
         return None;
     }
     let shorthand = Shorthand::read(pod.metadata.annotations.as_ref()).ok()??;

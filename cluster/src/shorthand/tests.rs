@@ -7,7 +7,10 @@ use serde_json::{Value, json};
 use super::*;
 use crate::{
     claims::{ClaimReader, ClaimRequest},
+    devices::DeviceKinds,
+    index::NamespacedName,
     selectors::{Selectors, Verdict},
+    shares::Shares,
 };
 
 /// Keys without their prefix, and values.
@@ -200,10 +203,14 @@ fn the_template_is_what_a_user_would_write() {
     );
 }
 
-/// Devices as our driver publishes them.
-fn device(memory: &str) -> k8s_openapi::api::resource::v1::Device {
-    serde_json::from_value(json!({"name": "gpu-0", "capacity": {"memory": {"value": memory}}}))
-        .unwrap()
+/// A slice with one device, as our driver publishes it.
+fn slice(memory: &str) -> k8s_openapi::api::resource::v1::ResourceSlice {
+    serde_json::from_value(json!({"metadata": {"name": "s"}, "spec": {
+        "driver": keys::DRIVER, "nodeName": "n",
+        "pool": {"name": "n", "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "gpu-0", "capacity": {"memory": {"value": memory}}}],
+    }}))
+    .unwrap()
 }
 
 #[test]
@@ -220,7 +227,9 @@ fn the_claim_is_understood_and_takes_only_devices_with_the_memory() {
         classes: &classes,
         excepted: &BTreeSet::new(),
         selectors: &mut selectors,
-        found_new_selector: false,
+        shares: &mut Shares::default(),
+        key: &NamespacedName::new("ml", "c"),
+        new_selectors: BTreeSet::new(),
     };
     let ClaimRequest::Charged {
         requests,
@@ -235,12 +244,19 @@ fn the_claim_is_understood_and_takes_only_devices_with_the_memory() {
         "gpu.muster.dev/nvlinkGroup"
     );
     for (memory, verdict) in [
-        ("40Gi", Verdict::Matches),
-        ("85899345920", Verdict::Matches),
-        ("40959Mi", Verdict::Differs),
+        ("40Gi", Some(Verdict::Matches)),
+        ("85899345920", Some(Verdict::Matches)),
+        ("40959Mi", None),
     ] {
+        let slice = DeviceKinds::default().slice(std::sync::Arc::new(slice(memory)));
+        let mut selectors = selectors.clone();
+        assert_eq!(selectors.verdicts(&slice.devices[0]).unknown.len(), 1);
+        for request in selectors.take_requests() {
+            assert!(selectors.give(request.judge()));
+        }
+        let known = selectors.verdicts(&slice.devices[0]).known;
         assert_eq!(
-            selectors.judge(requests[0].selector, keys::DRIVER, &device(memory)),
+            known.into_iter().map(|(_, verdict)| verdict).next(),
             verdict,
             "{memory}"
         );

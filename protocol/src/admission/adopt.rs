@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Pod;
 use muster_api::{Charge, ClaimsCharge, Gang, Held, NodeDevices, NodeDevicesSpec, Permit};
 use muster_engine as engine;
 
@@ -88,17 +87,8 @@ fn is_adoptable(context: PollContext<'_>, formed: &FormedGang) -> bool {
                 .is_some_and(|devices| devices.spec.enforce);
             unadmitted(&member.identity.uid)
                 && !is_gated(pod)
-                && (phase(pod) == "Running" || (!enforced && !is_marked(pod)))
+                && (phase(pod) == "Running" || (!enforced && !context.index.is_marked(&member.identity.uid)))
         })
-}
-
-/// Whether the pod carries the marker, which only our webhook puts there.
-fn is_marked(pod: &Pod) -> bool {
-    pod.spec
-        .iter()
-        .flat_map(|spec| &spec.containers)
-        .filter_map(|container| container.resources.as_ref()?.limits.as_ref())
-        .any(|limits| limits.contains_key(muster_api::keys::MARKER_RESOURCE))
 }
 
 /// Whether the node's driver may be told to enforce: not before every pod that is bound there has been

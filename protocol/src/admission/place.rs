@@ -1,6 +1,6 @@
 //! Whether a rank that is not bound yet can still get the place that was planned for it.
 
-use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
+use k8s_openapi::api::core::v1::Node;
 use muster_api::Reason;
 
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
     objects::{bound_node, is_terminal},
     poll_context::PollContext,
 };
-use muster_cluster::formed::PendingReason;
+use muster_cluster::{formed::PendingReason, taints};
 
 /// A rank that has lost its place.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ fn lost_by(context: PollContext<'_>, rank: &Rank) -> Option<(String, bool)> {
     {
         return Some((format!("has not been Ready for {limit} s"), false));
     }
-    let taint = repelling_taint(node, pod)?;
+    let taint = taints::repels(node, pod)?;
     let (key, effect) = (&taint.key, &taint.effect);
     let cause = format!("carries taint {key}:{effect}, which the pod does not tolerate");
     Some((cause, false))
@@ -86,84 +86,4 @@ pub(crate) fn is_ready(node: &Node) -> bool {
         .filter_map(|status| status.conditions.as_ref())
         .flatten()
         .any(|condition| condition.type_ == "Ready" && condition.status == "True")
-}
-
-/// Taints that the node controller sets for what is judged by itself above: NotReady has its own grace time,
-/// and a cordon is named as such.
-const JUDGED_APART: [&str; 3] = [
-    "node.kubernetes.io/not-ready",
-    "node.kubernetes.io/unreachable",
-    "node.kubernetes.io/unschedulable",
-];
-
-fn repelling_taint<'a>(node: &'a Node, pod: &Pod) -> Option<&'a Taint> {
-    let tolerations: Vec<&Toleration> = pod
-        .spec
-        .iter()
-        .filter_map(|spec| spec.tolerations.as_ref())
-        .flatten()
-        .collect();
-    node.spec
-        .iter()
-        .filter_map(|spec| spec.taints.as_ref())
-        .flatten()
-        .filter(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"))
-        .filter(|taint| !JUDGED_APART.contains(&taint.key.as_str()))
-        .find(|taint| {
-            !tolerations
-                .iter()
-                .any(|toleration| tolerates(toleration, taint))
-        })
-}
-
-/// As kube-scheduler: an empty key with `Exists` tolerates everything, an empty effect every effect.
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let effect = toleration.effect.as_deref().unwrap_or_default();
-    if !effect.is_empty() && effect != taint.effect {
-        return false;
-    }
-    let key = toleration.key.as_deref().unwrap_or_default();
-    if !key.is_empty() && key != taint.key {
-        return false;
-    }
-    match toleration.operator.as_deref().unwrap_or_default() {
-        "Exists" => true,
-        "" | "Equal" => {
-            !key.is_empty()
-                && toleration.value.as_deref().unwrap_or_default()
-                    == taint.value.as_deref().unwrap_or_default()
-        }
-        _ => false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn a_taint_repels_unless_key_value_and_effect_are_tolerated() {
-        let taint = Taint {
-            key: "gpu".into(),
-            value: Some("h100".into()),
-            effect: "NoSchedule".into(),
-            time_added: None,
-        };
-        for (toleration, tolerated) in [
-            (json!({"operator": "Exists"}), true),
-            (json!({"key": "gpu", "operator": "Exists"}), true),
-            (json!({"key": "gpu", "value": "h100"}), true),
-            (json!({"key": "gpu", "value": "t4"}), false),
-            (
-                json!({"key": "gpu", "operator": "Exists", "effect": "NoExecute"}),
-                false,
-            ),
-            (json!({"key": "other", "operator": "Exists"}), false),
-        ] {
-            let parsed: Toleration = serde_json::from_value(toleration.clone()).unwrap();
-            assert_eq!(tolerates(&parsed, &taint), tolerated, "{toleration}");
-        }
-    }
 }

@@ -9,7 +9,7 @@ use muster_engine as engine;
 
 use holds::Holds;
 use muster_cluster::{
-    explain::explain,
+    explain::{Circumstances, explain},
     formed::{GangKey, PendingReason},
     index::Index,
 };
@@ -171,11 +171,17 @@ impl Feed {
     /// Keeps an explanation; whether it is another one than before.
     fn note_explanation(&mut self, index: &Index, explanation: &engine::Explanation) -> bool {
         let uid = explanation.gang.as_str();
-        let implied = index
+        let formed = index
             .gang_by_uid(uid)
-            .and_then(|gang| index.formed_gang(&crate::objects::key_of(gang)?))
-            .is_some_and(|formed| formed.implied);
-        let wait = explain(&explanation.why, implied);
+            .and_then(|gang| index.formed_gang(&crate::objects::key_of(gang)?));
+        let team = formed.and_then(|formed| formed.team.as_ref());
+        let faults = team.map_or_else(Vec::new, |team| index.faults_of_team(team.as_str()));
+        let circumstances = formed.map_or_else(Circumstances::default, |formed| Circumstances {
+            implied: formed.implied,
+            unmodelled: &formed.unmodelled,
+            faults: &faults,
+        });
+        let wait = explain(&explanation.why, circumstances);
         if self.explanations.get(uid) == Some(&wait) {
             return false;
         }

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use muster_cluster::text::truncate;
 
 /// What a condition says now.
 #[derive(Clone, Debug)]
@@ -67,17 +68,6 @@ pub(crate) fn clear(
     }
 }
 
-/// Cuts a text at a character, at most `bytes` long.
-pub(crate) fn truncate(text: &mut String, bytes: usize) {
-    if text.len() > bytes {
-        let end = (0..=bytes)
-            .rev()
-            .find(|end| text.is_char_boundary(*end))
-            .unwrap_or(0);
-        text.truncate(end);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,12 +92,5 @@ mod tests {
         set(&mut conditions, says(true, "all"), 2, at(30));
         assert_eq!(conditions[0].last_transition_time, Time(at(30)));
         assert_eq!(conditions.len(), 1);
-    }
-
-    #[test]
-    fn a_long_text_is_cut_at_a_character() {
-        let mut text = "aäää".to_owned();
-        truncate(&mut text, 4);
-        assert_eq!(text, "aä");
     }
 }

@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_api::{Gang, GangPhase, GangStatus, Reason, conditions as condition_types};
 
 use crate::{
-    ApiRequest, effect::EventNote, outward::conditions::truncate, poll_context::PollContext,
+    ApiRequest, effect::EventNote, poll_context::PollContext,
 };
+use muster_cluster::text::truncate;
 use muster_cluster::formed::GangKey;
 
 /// Most pods of a gang that are told.

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_api::{Gang, PendingGang, Quantity, QueueLimit, QueueStatus};
+use muster_api::{Gang, PendingGang, QueueLimit, QueueStatus};
 use muster_engine as engine;
 
 use crate::{
@@ -17,6 +17,7 @@ use muster_cluster::{
     formed::GangKey,
     index::NamespacedName,
     object::{Kind, ObjectKey},
+    quantity,
 };
 
 /// Most waiting gangs that a Queue lists.
@@ -230,7 +231,7 @@ fn pending<'a>(
 }
 
 fn limit(usage: &engine::Usage) -> QueueLimit {
-    let quantity = |amount: engine::Amount| text(&usage.of.resource, amount.0);
+    let quantity = |amount: engine::Amount| quantity::written(&usage.of.resource, amount);
     QueueLimit {
         flavor: usage.of.flavor.to_string(),
         resource: usage.of.resource.to_string(),
@@ -238,29 +239,5 @@ fn limit(usage: &engine::Usage) -> QueueLimit {
         used: quantity(usage.used),
         borrowed: quantity(usage.borrowed),
         available: quantity(usage.available),
-    }
-}
-
-/// GPUs and cores are counted in thousandths, everything else in whole units.
-fn text(resource: &engine::Resource, amount: i64) -> Quantity {
-    Quantity(match resource {
-        engine::Resource::Gpus | engine::Resource::Cpu if amount % 1_000 != 0 => {
-            format!("{amount}m")
-        }
-        engine::Resource::Gpus | engine::Resource::Cpu => (amount / 1_000).to_string(),
-        _ => amount.to_string(),
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn thousandths_are_written_as_whole_gpus_where_they_are() {
-        for (amount, expected) in [(16_000, "16"), (500, "500m"), (0, "0"), (1_250, "1250m")] {
-            assert_eq!(text(&engine::Resource::Gpus, amount).0, expected);
-        }
-        assert_eq!(text(&engine::Resource::Vram, 80).0, "80");
     }
 }

@@ -2,14 +2,8 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::{
-    batch::v1::Job,
-    core::v1::{Namespace, Node, Pod},
-    resource::v1::{DeviceClass, ResourceClaim, ResourceSlice},
-};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use muster_api::{Cohort, Flavor, Gang, Ledger, NodeDevices, PriorityTier, Queue, Team, Topology};
-use muster_cluster::object::{Kind, Object};
+use muster_cluster::object::{Kind, Object, types};
 
 /// A type that the API server stores.
 pub trait Stored: Clone + Sized {
@@ -29,9 +23,19 @@ pub trait Stored: Clone + Sized {
     fn same_status(&self, other: &Self) -> bool;
 }
 
+macro_rules! same_status {
+    (with_status, $one:ident, $other:ident) => {
+        $one.status == $other.status
+    };
+    (without_status, $one:ident, $other:ident) => {{
+        let _ = $other;
+        true
+    }};
+}
+
 macro_rules! stored {
-    ($($kind:ident $(status $status:ident)?;)*) => {
-        $(impl Stored for $kind {
+    ($($kind:ident: $scope:ident $collection:ident $status:ident;)*) => {
+        $(impl Stored for types::$kind {
             const KIND: Kind = Kind::$kind;
             fn wrap(self) -> Object {
                 Object::$kind(Arc::new(self))
@@ -52,8 +56,7 @@ macro_rules! stored {
                 self.spec == other.spec
             }
             fn same_status(&self, other: &Self) -> bool {
-                let _ = other;
-                true $(&& self.$status == other.$status)?
+                same_status!($status, self, other)
             }
         })*
 
@@ -66,21 +69,4 @@ macro_rules! stored {
     };
 }
 
-stored! {
-    Cohort;
-    DeviceClass;
-    Flavor;
-    Gang status status;
-    Job status status;
-    Ledger;
-    Namespace status status;
-    Node status status;
-    NodeDevices status status;
-    Pod status status;
-    PriorityTier;
-    Queue status status;
-    ResourceClaim status status;
-    ResourceSlice;
-    Team;
-    Topology;
-}
+muster_cluster::for_each_kind!(stored);

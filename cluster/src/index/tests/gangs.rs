@@ -443,10 +443,16 @@ fn fields_that_may_matter_and_are_not_planned_are_named() {
     assert_eq!(gang.wait, None);
     assert_eq!(
         gang.unmodelled,
-        [
-            "spec.containers[0].resources (example.com/rdma): how much of it is free on a node is not looked at",
-            "spec.volumes[0] (data): where its volume can be reached is not looked at",
-        ]
+        ["spec.volumes[0] (data): where its volume can be reached is not looked at"]
+    );
+    let taken = gang.pods[0]
+        .request
+        .as_ref()
+        .map(|request| request.resources.others.clone());
+    assert_eq!(
+        taken,
+        Some([("example.com/rdma".into(), 1)].into()),
+        "every resource is planned"
     );
 }
 

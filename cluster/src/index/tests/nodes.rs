@@ -293,7 +293,7 @@ fn a_flavor_counts_the_devices_that_its_node_selector_driver_and_selector_say() 
             counted,
             "{what}"
         );
-        assert_eq!(index.faults().len(), 0, "{what}");
+        assert_eq!(index.faults.len(), 0, "{what}");
     }
     let index = index_with([devices(
         json!({"driver": "gpu.muster.dev", "selector": "device."}),
@@ -303,7 +303,7 @@ fn a_flavor_counts_the_devices_that_its_node_selector_driver_and_selector_say() 
             .flavors
             .contains(&"other".into())
     );
-    assert!(index.faults()["Flavor/other"].starts_with("spec.devices.selector: "));
+    assert!(index.faults["Flavor/other"].starts_with("spec.devices.selector: "));
 }
 
 #[test]
@@ -475,7 +475,7 @@ fn limits_are_told_before_nodes_and_faults_of_them_are_named() {
         "a limit that is not understood grants nothing"
     );
     assert!(
-        index.faults()["Team/odd"]
+        index.faults["Team/odd"]
             .starts_with("spec.quota[0].resources[0].nominal: \"many\" is not a quantity")
     );
 
@@ -483,7 +483,7 @@ fn limits_are_told_before_nodes_and_faults_of_them_are_named() {
     assert!(
         matches!(&index.engine_updates(Timestamp(0))[..], [Update::TeamGone(name)] if name.as_str() == "odd")
     );
-    assert!(index.faults().is_empty());
+    assert!(index.faults.is_empty());
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn a_request_that_is_not_planned_waits_with_its_field_named() {
         (
             exactly("deviceClassName", json!("gpu.example.com")),
             &format!("{base}.deviceClassName"),
-            "there is no DeviceClass gpu.example.com; there are gpu.muster.dev",
+            "there is no DeviceClass gpu.example.com; `kubectl get deviceclasses` lists those that exist",
         ),
         (
             with(
@@ -248,7 +248,7 @@ fn a_selector_is_understood_once_a_device_matches_and_not_any_more_when_it_goes(
     for object in [node("c", "s1", "l1"), new, node_devices("c")] {
         index.observe(is(object));
     }
-    assert_eq!(index.refresh(Timestamp(0)).len(), 1);
+    assert_eq!(index.refresh(Timestamp(0)).gangs.len(), 1);
     assert_eq!(wait(&index), None);
 
     index.observe(gone(Kind::Node, "", "c"));

@@ -49,7 +49,7 @@ fn one_changed_pod_among_2000_gangs_and_10000_nodes_touches_one_gang_and_no_node
         json!("yes"),
     );
     index.observe(is(seen));
-    let touched: Vec<_> = index.refresh(Timestamp(0)).into_iter().collect();
+    let touched: Vec<_> = index.refresh(Timestamp(0)).gangs.into_iter().collect();
     assert_eq!(touched.len(), 1);
     assert_eq!(
         index.gang_of_pod(&NamespacedName::new("ml", "g7-0")),

@@ -110,7 +110,7 @@ fn a_template_that_cannot_be_made_is_said_until_it_can() {
         "exceeded quota".to_owned(),
     );
     index.set_refused_templates([refused].into());
-    assert_eq!(index.refresh(Timestamp(0)).len(), 1);
+    assert_eq!(index.refresh(Timestamp(0)).gangs.len(), 1);
     let told = wait(&index).unwrap();
     assert_eq!(told.reason, Reason::RequestNotUnderstood);
     assert!(

@@ -184,22 +184,13 @@ fn a_gang_waits_with_exactly_the_reason_that_its_objects_show() {
             "pod w-0: metadata.annotations[muster.dev/topology-required]: no Topology has a level rack; there are leaf, spine, node",
         ),
         (
-            "a port of the node",
-            solo_with(
-                "/spec/containers/0/ports",
-                &json!([{"containerPort": 1}, {"containerPort": 2, "hostPort": 2}]),
-            ),
-            RequestNotUnderstood,
-            "pod solo: spec.containers[0].ports[1].hostPort: ports of the node are not planned; use the pod's own address",
-        ),
-        (
             "required anti-affinity",
             solo_with(
                 "/spec/affinity",
                 &json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "k"}]}}),
             ),
             RequestNotUnderstood,
-            "pod solo: spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution: what must stand beside which pod is not planned; the gang itself is placed by its topology, so leave this out or make it preferred",
+            "pod solo: spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0]: which other pods must or must not be near is not planned; the gang itself is placed by its topology, so leave this out or make it preferred (planned is one rule: pods like this one stay off its node, by topologyKey kubernetes.io/hostname)",
         ),
         (
             "required affinity",
@@ -208,7 +199,7 @@ fn a_gang_waits_with_exactly_the_reason_that_its_objects_show() {
                 &json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "k"}]}}),
             ),
             RequestNotUnderstood,
-            "pod solo: spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution: what must stand beside which pod is not planned; the gang itself is placed by its topology, so leave this out or make it preferred",
+            "pod solo: spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution: which other pods must or must not be near is not planned; the gang itself is placed by its topology, so leave this out or make it preferred",
         ),
         (
             "spreading that must hold",
@@ -317,14 +308,14 @@ fn a_wait_ends_when_what_it_waits_for_comes() {
     );
 
     index.observe(is(team("later")));
-    assert_eq!(index.refresh(Timestamp(0)).len(), 1);
+    assert_eq!(index.refresh(Timestamp(0)).gangs.len(), 1);
     assert_eq!(
         only_gang(&index).wait.as_ref().unwrap().reason,
         Reason::MissingPods
     );
 
     index.observe(is(claim("solo", 1)));
-    assert_eq!(index.refresh(Timestamp(0)).len(), 1);
+    assert_eq!(index.refresh(Timestamp(0)).gangs.len(), 1);
     assert_eq!(only_gang(&index).wait, None);
 
     index.observe(gone(Kind::DeviceClass, "", "gpu.muster.dev"));

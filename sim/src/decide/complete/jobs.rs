@@ -7,7 +7,7 @@ use k8s_openapi::api::{
     core::v1::{Pod, PodStatus},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use muster_cluster::gangs::is_active;
+use muster_cluster::pod::is_active;
 
 use super::Completed;
 use crate::{api_server::has_ended, decide::Error};

@@ -12,7 +12,7 @@ use k8s_openapi::api::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use muster_api::keys;
 use muster_cluster::{
-    gangs::{bound_to, is_active},
+    pod::{bound_to, is_active},
     shorthand::{CLAIM_NAME, Shorthand},
 };
 

@@ -1,0 +1,129 @@
+//! Which pods belong to which gang.
+
+use std::collections::BTreeMap;
+
+use super::{NamespacedName, store::Links};
+use crate::{
+    formed::GangKey,
+    gangs::{Belonging, Group},
+};
+
+/// Which pods belong to which gang.
+#[derive(Debug, Default)]
+pub(super) struct Membership {
+    of_pod: BTreeMap<NamespacedName, Belonging>,
+    by_group: Links<Group, NamespacedName>,
+    by_name: Links<GangKey, NamespacedName>,
+    /// The Gang that each group means, as of the last refresh.
+    keys: BTreeMap<Group, GangKey>,
+    groups: Links<GangKey, Group>,
+}
+
+/// What a change of membership touches.
+#[derive(Debug, Default)]
+pub(super) struct Touches {
+    pub(super) groups: Vec<Group>,
+    pub(super) gangs: Vec<GangKey>,
+}
+
+impl Membership {
+    /// Says where a pod belongs; `None`: nowhere, or it is gone.
+    pub(super) fn set(&mut self, pod: &NamespacedName, belonging: Option<Belonging>) -> Touches {
+        let mut touches = Touches::default();
+        if let Some(old) = self.of_pod.remove(pod) {
+            self.unlink(pod, &old);
+            touches.extend(old);
+        }
+        if let Some(new) = belonging {
+            if let Some(named) = &new.named {
+                self.by_name.link(named.clone(), pod.clone());
+            }
+            if let Some(group) = &new.group {
+                self.by_group.link(group.clone(), pod.clone());
+            }
+            touches.extend(new.clone());
+            self.of_pod.insert(pod.clone(), new);
+        }
+        touches
+    }
+
+    fn unlink(&mut self, pod: &NamespacedName, belonging: &Belonging) {
+        if let Some(named) = &belonging.named {
+            self.by_name.unlink(named, pod);
+        }
+        if let Some(group) = &belonging.group {
+            self.by_group.unlink(group, pod);
+        }
+    }
+
+    /// Says which Gang a group means; returns the Gangs that this touches.
+    pub(super) fn resolve(&mut self, group: &Group, key: Option<GangKey>) -> Vec<GangKey> {
+        let old = self.keys.remove(group);
+        if let Some(old) = &old {
+            self.groups.unlink(old, group);
+        }
+        if let Some(key) = &key {
+            self.groups.link(key.clone(), group.clone());
+            self.keys.insert(group.clone(), key.clone());
+        }
+        old.into_iter().chain(key).collect()
+    }
+
+    pub(super) fn gang_of(&self, pod: &NamespacedName) -> Option<&GangKey> {
+        let belonging = self.of_pod.get(pod)?;
+        belonging
+            .named
+            .as_ref()
+            .or_else(|| self.keys.get(belonging.group.as_ref()?))
+    }
+
+    pub(super) fn group_of(&self, pod: &NamespacedName) -> Option<&Group> {
+        self.of_pod.get(pod)?.group.as_ref()
+    }
+
+    /// Pods of a group, whatever gang they are named to be of.
+    pub(super) fn in_group(&self, group: &Group) -> impl Iterator<Item = &NamespacedName> {
+        self.by_group.of(group)
+    }
+
+    /// Pods of a gang: those that are named so, and the unnamed ones of its groups.
+    pub(super) fn in_gang(&self, key: &GangKey) -> impl Iterator<Item = &NamespacedName> {
+        let unnamed = |pod: &&NamespacedName| {
+            self.of_pod
+                .get(*pod)
+                .is_some_and(|belonging| belonging.named.is_none())
+        };
+        let of_groups = self
+            .groups
+            .of(key)
+            .flat_map(|group| self.by_group.of(group))
+            .filter(unnamed);
+        self.by_name.of(key).chain(of_groups)
+    }
+
+    /// Groups that mean the Gang, and those of pods that are named to be of it.
+    pub(super) fn groups_of(&self, key: &GangKey) -> Vec<Group> {
+        let named = self.by_name.of(key).filter_map(|pod| self.group_of(pod));
+        self.groups.of(key).chain(named).cloned().collect()
+    }
+
+    /// Keys of the Gangs of a namespace that have pods.
+    pub(super) fn gangs_in<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a GangKey> {
+        let first = || GangKey {
+            namespace: namespace.to_owned(),
+            name: String::new(),
+        };
+        let by_name = self.by_name.starting_at(first()).map(|(key, _)| key);
+        let by_group = self.groups.starting_at(first()).map(|(key, _)| key);
+        by_name
+            .take_while(move |key| key.namespace == namespace)
+            .chain(by_group.take_while(move |key| key.namespace == namespace))
+    }
+}
+
+impl Touches {
+    fn extend(&mut self, belonging: Belonging) {
+        self.groups.extend(belonging.group);
+        self.gangs.extend(belonging.named);
+    }
+}

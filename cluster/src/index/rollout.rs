@@ -1,0 +1,177 @@
+//! Telling nodes about new rules, a bounded number of nodes at a time.
+//!
+//! A rule about nodes or a selector of devices that nobody used before may concern every node. It waits, with the gangs that
+//! use it and with nobody else, until all nodes have been looked at: at most [`NODES_PER_REFRESH`] per refresh. Rules that
+//! come meanwhile wait for the next round together, so any number of new rules costs at most one walk at a time.
+
+use std::{collections::BTreeSet, mem, ops::Bound};
+
+use muster_engine::{NodeFilterId, SelectorId};
+
+use super::Index;
+use crate::{gangs::PodRequest, selectors::Judgement};
+
+/// Most nodes that one refresh looks at for the sake of new rules: a few milliseconds.
+pub(super) const NODES_PER_REFRESH: usize = 256;
+
+/// Rules that not all nodes have been told about.
+#[derive(Debug, Default)]
+pub(super) struct Rollout {
+    round: Rules,
+    /// The last node of the round that was looked at.
+    after: Option<String>,
+    /// Whether the last node of the round was looked at.
+    is_last: bool,
+    next: Rules,
+}
+
+/// Rules about nodes and devices.
+#[derive(Debug, Default)]
+struct Rules {
+    filters: BTreeSet<NodeFilterId>,
+    selectors: BTreeSet<SelectorId>,
+}
+
+impl Rules {
+    fn is_empty(&self) -> bool {
+        self.filters.is_empty() && self.selectors.is_empty()
+    }
+}
+
+impl Rollout {
+    pub(super) fn add_filter(&mut self, filter: NodeFilterId) {
+        self.next.filters.insert(filter);
+    }
+
+    fn has_filter(&self, filter: NodeFilterId) -> bool {
+        self.round.filters.contains(&filter) || self.next.filters.contains(&filter)
+    }
+
+    fn has_selector(&self, selector: SelectorId) -> bool {
+        self.round.selectors.contains(&selector) || self.next.selectors.contains(&selector)
+    }
+}
+
+impl Index {
+    /// Whether every node knows the rules of the request.
+    pub(super) fn is_settled(&self, request: &PodRequest) -> bool {
+        let mut selectors = request
+            .pod
+            .claims
+            .iter()
+            .flat_map(|claim| &claim.requests)
+            .map(|request| request.selector);
+        !self.rollout.has_filter(request.pod.filter)
+            && selectors.all(|id| !self.rollout.has_selector(id))
+    }
+
+    /// Whether there are nodes to go on with.
+    pub(super) fn has_rollout(&self) -> bool {
+        let next = &self.rollout.next;
+        !self.rollout.round.is_empty()
+            || !next.filters.is_empty()
+            || next
+                .selectors
+                .iter()
+                .any(|id| self.selectors.is_judged(*id))
+    }
+
+    /// A new selector is judged for every kind of device, and then told to the nodes.
+    pub(super) fn add_selector(&mut self, selector: SelectorId) {
+        for kind in self.device_kinds.iter().collect::<Vec<_>>() {
+            self.selectors.judge_kind(selector, &kind);
+        }
+        self.rollout.next.selectors.insert(selector);
+    }
+
+    /// Takes in what a selector says of a device or kind: nodes that wait for it are made again.
+    pub(super) fn take_judgement(&mut self, judgement: Judgement) {
+        let about = judgement.about();
+        if self.selectors.give(judgement) {
+            let nodes = self.nodes_waiting.take(&about);
+            self.touched.nodes.extend(nodes);
+        }
+    }
+
+    /// Goes on with the round: looks at as many nodes as are left, and returns those that a new rule concerns. In the order
+    /// of their names, so that none is skipped.
+    pub(super) fn advance_rollout(&mut self, looks: &mut usize) -> Vec<String> {
+        if self.rollout.round.is_empty() {
+            let selectors = mem::take(&mut self.rollout.next.selectors);
+            // A selector that is still being judged waits for the next round.
+            let (judged, waiting) = selectors
+                .into_iter()
+                .partition(|id| self.selectors.is_judged(*id));
+            self.rollout.next.selectors = waiting;
+            self.rollout.round = Rules {
+                filters: mem::take(&mut self.rollout.next.filters),
+                selectors: judged,
+            };
+            self.rollout.after = None;
+        }
+        if self.rollout.round.is_empty() {
+            return Vec::new();
+        }
+        let after = self.rollout.after.as_ref();
+        let range = (
+            after.map_or(Bound::Unbounded, Bound::Excluded),
+            Bound::Unbounded,
+        );
+        let nodes = self.objects.nodes.items().range::<String, _>(range);
+        let batch: Vec<&String> = nodes.map(|(name, _)| name).take(*looks).collect();
+        self.rollout.is_last = batch.len() < *looks;
+        *looks -= batch.len();
+        let last = batch.last().map(|name| (*name).clone());
+        let concerned = batch.into_iter().filter(|name| self.is_concerned(name));
+        let concerned: Vec<String> = concerned.cloned().collect();
+        if last.is_some() {
+            self.rollout.after = last;
+        }
+        concerned
+    }
+
+    /// Ends the round if all nodes have been looked at. Once the nodes of the last step are made, everything that a
+    /// selector is still to be judged for has been asked for.
+    pub(super) fn finish_rollout(&mut self) {
+        if !mem::take(&mut self.rollout.is_last) {
+            return;
+        }
+        let mut done = mem::take(&mut self.rollout.round);
+        // A selector that is judged for each device turned up more to be judged: one more round.
+        let (judged, waiting): (BTreeSet<_>, BTreeSet<_>) = mem::take(&mut done.selectors)
+            .into_iter()
+            .partition(|id| self.selectors.is_judged(*id));
+        done.selectors = judged;
+        self.rollout.next.selectors.extend(waiting);
+        self.touch_users_of(&done);
+    }
+
+    fn is_concerned(&self, node: &str) -> bool {
+        let round = &self.rollout.round;
+        let Some(object) = self.objects.nodes.get(node) else {
+            return false;
+        };
+        let mut filters = round.filters.iter();
+        filters.any(|id| self.filters.passes(*id, object))
+            || self.views.devices(node).iter().any(|device| {
+                let mut selectors = round.selectors.iter();
+                selectors.any(|id| self.selectors.concerns(*id, device))
+            })
+    }
+
+    fn touch_users_of(&mut self, rules: &Rules) {
+        let pods: Vec<String> = rules
+            .filters
+            .iter()
+            .flat_map(|filter| self.pods_by_filter.of(filter))
+            .cloned()
+            .collect();
+        for uid in pods {
+            if let Some(key) = self.links.names.get(&uid) {
+                let gang = self.membership.gang_of(key).cloned();
+                self.touched.gangs.extend(gang);
+            }
+        }
+        self.forget_requests_with(&rules.selectors);
+    }
+}
