@@ -593,6 +593,8 @@ impl Machine {
     fn look_at_node(&mut self, name: &str, epoch: i64, now: Now, effects: &mut Vec<Effect>) {
         self.visited += 1;
         let wake = Cell::new(None);
+        let ends = permits::owes_end(self.context(epoch, now, &wake), name);
+        self.clocks.note_ends(name, ends, now.monotonic_seconds);
         let context = self.context(epoch, now, &wake);
         let write = permits::write(context, name);
         let part = holds::of_node(context, name);
