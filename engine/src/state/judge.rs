@@ -285,7 +285,10 @@ impl State {
                         charge,
                     }
                 } else {
-                    let charge = record.kind.charged_as(devices).map_err(RequestFault::from)?;
+                    let charge = record
+                        .kind
+                        .charged_as(devices)
+                        .map_err(RequestFault::from)?;
                     granted.gpus = granted.gpus.add(charge.gpus).map_err(RequestFault::from)?;
                     granted.vram = granted.vram.add(charge.vram).map_err(RequestFault::from)?;
                     ClaimCost {
