@@ -16,9 +16,9 @@ use k8s_openapi::api::resource::v1::{
 use muster_engine as engine;
 
 use crate::{
-    not_understood::NotUnderstood,
     pools::{PoolKey, device_name},
     selectors::Selectors,
+    unsupported_field::UnsupportedField,
 };
 
 /// Most devices of one claim: what Kubernetes records in an allocation.
@@ -53,7 +53,7 @@ pub struct ClaimReader<'a> {
 
 impl ClaimReader<'_> {
     /// Reads what a claim asks for.
-    pub fn read(&mut self, claim: &ResourceClaim) -> Result<ClaimRequest, NotUnderstood> {
+    pub fn read(&mut self, claim: &ResourceClaim) -> Result<ClaimRequest, UnsupportedField> {
         let devices = claim.spec.as_ref().and_then(|spec| spec.devices.as_ref());
         let requests = devices.and_then(|devices| devices.requests.as_deref());
         let requests = requests.unwrap_or_default();
@@ -65,7 +65,7 @@ impl ClaimReader<'_> {
             return Ok(ClaimRequest::Excepted);
         }
         if excepted > 0 {
-            return Err(NotUnderstood::new(
+            return Err(UnsupportedField::new(
                 "spec.devices.requests",
                 "names excepted DeviceClasses beside others; put them into a claim of their own",
             ));
@@ -102,15 +102,15 @@ impl ClaimReader<'_> {
         &mut self,
         request: &DeviceRequest,
         path: &str,
-    ) -> Result<engine::DeviceRequest, NotUnderstood> {
+    ) -> Result<engine::DeviceRequest, UnsupportedField> {
         if request.first_available.is_some() {
-            return Err(NotUnderstood::new(
+            return Err(UnsupportedField::new(
                 format!("{path}.firstAvailable"),
                 "alternatives are not planned; use exactly",
             ));
         }
         let Some(exactly) = &request.exactly else {
-            return Err(NotUnderstood::new(
+            return Err(UnsupportedField::new(
                 path,
                 "is of a kind that is not known; use exactly",
             ));
@@ -130,10 +130,10 @@ impl ClaimReader<'_> {
         &mut self,
         exactly: &ExactDeviceRequest,
         path: &str,
-    ) -> Result<engine::SelectorId, NotUnderstood> {
+    ) -> Result<engine::SelectorId, UnsupportedField> {
         let class_name = &exactly.device_class_name;
         let Some(class) = self.classes.get(class_name) else {
-            return Err(NotUnderstood::new(
+            return Err(UnsupportedField::new(
                 format!("{path}.deviceClassName"),
                 format!(
                     "there is no DeviceClass {class_name}; {}",
@@ -160,7 +160,7 @@ impl ClaimReader<'_> {
                     "{path}.deviceClassName ({class_name}): spec.selectors[{position}].cel.expression"
                 ),
             };
-            NotUnderstood::new(field, error)
+            UnsupportedField::new(field, error)
         })?;
         self.found_new_selector |= is_new;
         Ok(id)
@@ -172,7 +172,7 @@ impl ClaimReader<'_> {
 pub fn allocated(
     claim: &ResourceClaim,
     node_of: impl Fn(&PoolKey) -> Option<String>,
-) -> Result<Option<(engine::NodeName, Vec<engine::DeviceName>)>, NotUnderstood> {
+) -> Result<Option<(engine::NodeName, Vec<engine::DeviceName>)>, UnsupportedField> {
     let Some(allocation) = claim
         .status
         .as_ref()
@@ -190,13 +190,16 @@ pub fn allocated(
     {
         let pool = (result.driver.clone(), result.pool.clone());
         let Some(on) = node_of(&pool) else {
-            return Err(NotUnderstood::new(
+            return Err(UnsupportedField::new(
                 field,
                 format!("no node publishes the pool {}/{}", pool.0, pool.1),
             ));
         };
         if node.as_ref().is_some_and(|node| *node != on) {
-            return Err(NotUnderstood::new(field, "names devices of several nodes"));
+            return Err(UnsupportedField::new(
+                field,
+                "names devices of several nodes",
+            ));
         }
         node = Some(on);
         names.push(device_name(&result.driver, &result.pool, &result.device).into());
@@ -204,8 +207,9 @@ pub fn allocated(
     Ok(node.map(|node| (node.into(), names)))
 }
 
-fn check_plain(exactly: &ExactDeviceRequest, path: &str) -> Result<(), NotUnderstood> {
-    let refuse = |field: &str, why: &str| Err(NotUnderstood::new(format!("{path}.{field}"), why));
+fn check_plain(exactly: &ExactDeviceRequest, path: &str) -> Result<(), UnsupportedField> {
+    let refuse =
+        |field: &str, why: &str| Err(UnsupportedField::new(format!("{path}.{field}"), why));
     if exactly.admin_access == Some(true) {
         return refuse("adminAccess", "devices that others hold are not planned");
     }
@@ -239,20 +243,20 @@ fn check_plain(exactly: &ExactDeviceRequest, path: &str) -> Result<(), NotUnders
     Ok(())
 }
 
-fn count(exactly: &ExactDeviceRequest, path: &str) -> Result<u32, NotUnderstood> {
+fn count(exactly: &ExactDeviceRequest, path: &str) -> Result<u32, UnsupportedField> {
     let count = exactly.count.unwrap_or(1);
     u32::try_from(count)
         .ok()
         .filter(|count| (1..=MAX_DEVICES_PER_CLAIM).contains(count))
         .ok_or_else(|| {
-            NotUnderstood::new(
+            UnsupportedField::new(
                 format!("{path}.count"),
                 format!("is {count}; a claim has 1 to {MAX_DEVICES_PER_CLAIM} devices"),
             )
         })
 }
 
-fn check_total(requests: &[engine::DeviceRequest]) -> Result<(), NotUnderstood> {
+fn check_total(requests: &[engine::DeviceRequest]) -> Result<(), UnsupportedField> {
     let total: u64 = requests
         .iter()
         .map(|request| u64::from(request.count))
@@ -260,7 +264,7 @@ fn check_total(requests: &[engine::DeviceRequest]) -> Result<(), NotUnderstood> 
     if total <= u64::from(MAX_DEVICES_PER_CLAIM) {
         return Ok(());
     }
-    Err(NotUnderstood::new(
+    Err(UnsupportedField::new(
         "spec.devices.requests",
         format!("asks for {total} devices; a claim has at most {MAX_DEVICES_PER_CLAIM}"),
     ))
@@ -269,14 +273,14 @@ fn check_total(requests: &[engine::DeviceRequest]) -> Result<(), NotUnderstood> 
 fn expressions(
     selectors: Option<&[DeviceSelector]>,
     path: &dyn Fn(usize) -> String,
-) -> Result<Vec<String>, NotUnderstood> {
+) -> Result<Vec<String>, UnsupportedField> {
     selectors
         .unwrap_or_default()
         .iter()
         .enumerate()
         .map(|(index, selector)| match &selector.cel {
             Some(cel) => Ok(cel.expression.clone()),
-            None => Err(NotUnderstood::new(
+            None => Err(UnsupportedField::new(
                 path(index),
                 "is of a kind that is not known; use cel",
             )),
@@ -288,16 +292,16 @@ fn constraint(
     given: &DeviceConstraint,
     index: usize,
     requests: &[engine::DeviceRequest],
-) -> Result<engine::Constraint, NotUnderstood> {
+) -> Result<engine::Constraint, UnsupportedField> {
     let path = format!("spec.devices.constraints[{index}]");
     if given.distinct_attribute.is_some() {
-        return Err(NotUnderstood::new(
+        return Err(UnsupportedField::new(
             format!("{path}.distinctAttribute"),
             "is not planned",
         ));
     }
     let Some(attribute) = &given.match_attribute else {
-        return Err(NotUnderstood::new(
+        return Err(UnsupportedField::new(
             path,
             "is of a kind that is not known; use matchAttribute",
         ));
@@ -305,7 +309,7 @@ fn constraint(
     let named = given.requests.clone().unwrap_or_default();
     for (position, name) in named.iter().enumerate() {
         if !requests.iter().any(|request| request.name == *name) {
-            return Err(NotUnderstood::new(
+            return Err(UnsupportedField::new(
                 format!("{path}.requests[{position}]"),
                 format!("there is no request {name}"),
             ));

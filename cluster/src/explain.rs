@@ -3,11 +3,11 @@
 use muster_api::{Reason, keys};
 use muster_engine::Why;
 
-use crate::formed::Wait;
+use crate::formed::PendingReason;
 
 /// The reason and the text of an engine explanation. `implied` is [`crate::formed::FormedGang::implied`]:
 /// a reason that the gang can never start whole then says how to start its pods one by one.
-pub fn explain(why: &Why, implied: bool) -> Wait {
+pub fn explain(why: &Why, implied: bool) -> PendingReason {
     let reason = reason(why);
     let mut details = why.to_string();
     let is_final = matches!(
@@ -21,20 +21,21 @@ pub fn explain(why: &Why, implied: bool) -> Wait {
         details.push_str(keys::GANG_SIZE);
         details.push_str(": \"1\" on the Job lets its pods start one by one");
     }
-    Wait { reason, details }
+    PendingReason { reason, details }
 }
 
 fn reason(why: &Why) -> Reason {
     match why {
         Why::TeamStopped => Reason::TeamStopped,
         Why::CohortCycle { .. } => Reason::CohortCycle,
-        Why::BehindHead { .. } | Why::Quota { .. } => Reason::WaitingForQuota,
+        Why::NextCommit | Why::BehindHead { .. } | Why::Quota { .. } => Reason::WaitingForQuota,
         Why::ExceedsMaxQuota { .. } => Reason::ExceedsMaxQuota,
         Why::NoQuotaForResource { .. } => Reason::NoQuotaForResource,
         Why::Placement { .. } => Reason::WaitingForPlacement,
         Why::PlacementImpossible { .. } => Reason::PlacementImpossible,
         Why::Release { .. } => Reason::WaitingForRelease,
         Why::ClaimShared { .. } => Reason::ClaimShared,
+        Why::TooLarge { .. } => Reason::GangTooLarge,
         Why::Overflow => Reason::RequestNotUnderstood,
     }
 }
@@ -123,7 +124,11 @@ mod tests {
                 "4 of 9",
             ),
             (
-                Why::Release { pods: 2, blocker },
+                Why::Release {
+                    pods: 2,
+                    blocker,
+                    behind: None,
+                },
                 Reason::WaitingForRelease,
                 "ml/a and 2 more",
             ),

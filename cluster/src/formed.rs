@@ -46,7 +46,7 @@ pub struct FormedGang {
     /// Pods that are not members: surplus, or outside the admitted set. They stay gated.
     pub excess: Vec<PodIdentity>,
     /// Why it cannot be offered to the engine yet. `None`: complete and understood.
-    pub wait: Option<Wait>,
+    pub wait: Option<PendingReason>,
     /// Whether it has ended, as its Job or all its pods say.
     pub ended: Option<Ended>,
     /// Whether its claims name only DeviceClasses that the chart excepts: ungated at once,
@@ -87,7 +87,7 @@ pub struct PodIdentity {
 
 /// Why a gang waits, as far as its objects alone show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wait {
+pub struct PendingReason {
     /// The stable reason.
     pub reason: Reason,
     /// With numbers and what would work instead.

@@ -44,7 +44,7 @@ use self::{
     pods::{Membership, PodLinks},
     requests::Requests,
     store::{Links, Store},
-    touch::Touched,
+    touch::Dirty,
 };
 use crate::{
     formed::{FormedGang, GangKey},
@@ -147,7 +147,7 @@ pub struct Index {
     sweep_above: SweepAbove,
 
     // To be derived, and to be told.
-    touched: Touched,
+    touched: Dirty,
     changed_gangs: BTreeSet<GangKey>,
     updates: Vec<engine::Update>,
 }
@@ -223,7 +223,7 @@ impl Index {
             views: NodeViews::default(),
             faults: BTreeMap::new(),
             sweep_above: SweepAbove::default(),
-            touched: Touched::default(),
+            touched: Dirty::default(),
             changed_gangs: BTreeSet::new(),
             updates: Vec::new(),
         }
@@ -245,7 +245,7 @@ impl Index {
         self.take_in(change);
     }
 
-    /// Kinds that have not been listed yet ([`Change::All`]). While there are any, what is absent here
+    /// Kinds that have not been listed yet ([`Change::Listed`]). While there are any, what is absent here
     /// may exist, and nothing must be concluded from its absence.
     pub fn unsynced(&self) -> Vec<Kind> {
         Kind::ALL

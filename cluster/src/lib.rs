@@ -4,13 +4,10 @@
 //!   here, once. Pods become gangs ([`gangs`], handed over as [`formed`]), claims device requests
 //!   ([`claims`], [`selectors`]), nodes and ResourceSlices engine nodes ([`nodes`], [`pools`],
 //!   [`node_filter`]), quota limits engine amounts ([`limits`], [`quantity`]). What is not understood
-//!   is told with its field ([`not_understood`]), never guessed. What users may say instead of a claim is
+//!   is told with its field ([`unsupported_field`]), never guessed. What users may say instead of a claim is
 //!   the [`shorthand`].
 //! * The **definition of *managed*** ([`managed`]), from which webhook and wall are generated too.
 //! * The **index** ([`index`]): the watch-fed picture of the cluster, kept by [`object::Change`]s.
-//! * The **protocol** ([`protocol`]): who may write what, and in which order, as a state machine that
-//!   takes observations and returns effects. The controller performs them; the simulator performs
-//!   them with a crash at every one.
 
 pub mod claims;
 pub mod explain;
@@ -22,12 +19,12 @@ pub mod managed;
 pub mod managed_cases;
 pub mod node_filter;
 pub mod nodes;
-pub mod not_understood;
 pub mod object;
 pub mod pod_resources;
 pub mod pod_rules;
 pub mod pools;
-pub mod protocol;
+pub mod unsupported_field;
+
 pub mod quantity;
 pub mod selectors;
 pub mod shorthand;

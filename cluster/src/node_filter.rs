@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{
 };
 use muster_engine::NodeFilterId;
 
-use crate::not_understood::NotUnderstood;
+use crate::unsupported_field::UnsupportedField;
 
 /// The filter that every node passes. Pods that are placed already have it: their pin would make a
 /// filter of its own for each of them, and nobody plans them anew.
@@ -27,7 +27,7 @@ pub struct NodeRules {
 
 impl NodeRules {
     /// Reads the rules of a pod. An operator that is not known is not understood.
-    pub fn of_pod(pod: &Pod) -> Result<Self, NotUnderstood> {
+    pub fn of_pod(pod: &Pod) -> Result<Self, UnsupportedField> {
         let Some(spec) = &pod.spec else {
             return Ok(Self::default());
         };
@@ -148,12 +148,12 @@ pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
 
 /// The tolerations that matter to a plan, sorted, so that pods which differ in their order only share
 /// a filter.
-fn scheduling_tolerations(tolerations: &[Toleration]) -> Result<Vec<Toleration>, NotUnderstood> {
+fn scheduling_tolerations(tolerations: &[Toleration]) -> Result<Vec<Toleration>, UnsupportedField> {
     let mut kept = Vec::new();
     for (position, toleration) in tolerations.iter().enumerate() {
         let operator = toleration.operator.as_deref().unwrap_or_default();
         if !matches!(operator, "" | "Equal" | "Exists") {
-            return Err(NotUnderstood::new(
+            return Err(UnsupportedField::new(
                 format!("spec.tolerations[{position}].operator"),
                 format!("{operator} is not known; Equal and Exists are"),
             ));
@@ -180,7 +180,7 @@ fn scheduling_tolerations(tolerations: &[Toleration]) -> Result<Vec<Toleration>,
     Ok(kept)
 }
 
-fn check_term(term: &NodeSelectorTerm, position: usize) -> Result<(), NotUnderstood> {
+fn check_term(term: &NodeSelectorTerm, position: usize) -> Result<(), UnsupportedField> {
     let lists = [
         (
             "matchExpressions",
@@ -195,7 +195,7 @@ fn check_term(term: &NodeSelectorTerm, position: usize) -> Result<(), NotUnderst
                 "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[{position}].{list}[{index}]"
             );
             if !known.contains(&requirement.operator.as_str()) {
-                return Err(NotUnderstood::new(
+                return Err(UnsupportedField::new(
                     format!("{field}.operator"),
                     format!(
                         "{} is not known; {} are",
@@ -205,7 +205,7 @@ fn check_term(term: &NodeSelectorTerm, position: usize) -> Result<(), NotUnderst
                 ));
             }
             if list == "matchFields" && requirement.key != "metadata.name" {
-                return Err(NotUnderstood::new(
+                return Err(UnsupportedField::new(
                     format!("{field}.key"),
                     format!("{} is not known; metadata.name is", requirement.key),
                 ));

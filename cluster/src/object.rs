@@ -1,6 +1,6 @@
 //! Kubernetes objects as they are observed, and changes of them.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use k8s_openapi::api::{
     batch::v1::Job,
@@ -122,11 +122,13 @@ pub enum Object {
 #[derive(Clone, Debug)]
 pub enum Change {
     /// The object is as given.
-    Is(Object),
+    Applied(Object),
     /// The object is gone.
-    Gone(ObjectKey),
+    Deleted(ObjectKey),
     /// The whole list of a kind, after a (re-)list: what is not in it is gone.
-    All(Kind, Vec<Object>),
+    Listed(Kind, Vec<Object>),
+    /// A list whose objects were told one by one is complete: what of the kind is not named is gone.
+    ListedKeys(Kind, BTreeSet<ObjectKey>),
 }
 
 impl Object {

@@ -6,12 +6,14 @@
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use muster_api::keys;
 
-use crate::{managed::ManagedPods, not_understood::NotUnderstood, quantity, shorthand::Shorthand};
+use crate::{
+    managed::ManagedPods, quantity, shorthand::Shorthand, unsupported_field::UnsupportedField,
+};
 
 /// The first rule by which the planner could plan a node that kube-scheduler then refuses, if there
 /// is one: host ports, required affinity between pods, spreading that must hold, devices of a device
 /// plugin, a shorthand that was not turned into a claim.
-pub fn unsupported(pod: &Pod, managed: &ManagedPods) -> Option<NotUnderstood> {
+pub fn unsupported(pod: &Pod, managed: &ManagedPods) -> Option<UnsupportedField> {
     let spec = pod.spec.as_ref()?;
     host_port(spec)
         .or_else(|| pod_affinity(spec))
@@ -49,20 +51,20 @@ pub fn unmodelled(pod: &Pod, managed: &ManagedPods) -> Vec<String> {
     fields
 }
 
-fn host_port(spec: &PodSpec) -> Option<NotUnderstood> {
+fn host_port(spec: &PodSpec) -> Option<UnsupportedField> {
     containers(spec).find_map(|(path, container)| {
         let ports = container.ports.as_deref().unwrap_or_default();
         let position = ports
             .iter()
             .position(|port| port.host_port.unwrap_or(0) != 0)?;
-        Some(NotUnderstood::new(
+        Some(UnsupportedField::new(
             format!("{path}.ports[{position}].hostPort"),
             "ports of the node are not planned; use the pod's own address",
         ))
     })
 }
 
-fn pod_affinity(spec: &PodSpec) -> Option<NotUnderstood> {
+fn pod_affinity(spec: &PodSpec) -> Option<UnsupportedField> {
     let affinity = spec.affinity.as_ref()?;
     let required = "requiredDuringSchedulingIgnoredDuringExecution";
     let is_some = |terms: Option<usize>| terms.is_some_and(|count| count > 0);
@@ -83,24 +85,24 @@ fn pod_affinity(spec: &PodSpec) -> Option<NotUnderstood> {
     } else {
         return None;
     };
-    Some(NotUnderstood::new(
+    Some(UnsupportedField::new(
         format!("spec.affinity.{field}.{required}"),
         "what must stand beside which pod is not planned; the gang itself is placed by its topology, so leave this out or make it preferred",
     ))
 }
 
-fn must_spread(spec: &PodSpec) -> Option<NotUnderstood> {
+fn must_spread(spec: &PodSpec) -> Option<UnsupportedField> {
     let constraints = spec.topology_spread_constraints.as_deref()?;
     let position = constraints
         .iter()
         .position(|constraint| constraint.when_unsatisfiable == "DoNotSchedule")?;
-    Some(NotUnderstood::new(
+    Some(UnsupportedField::new(
         format!("spec.topologySpreadConstraints[{position}].whenUnsatisfiable"),
         "spreading that must hold is not planned; use ScheduleAnyway",
     ))
 }
 
-fn device_plugin(spec: &PodSpec, managed: &ManagedPods) -> Option<NotUnderstood> {
+fn device_plugin(spec: &PodSpec, managed: &ManagedPods) -> Option<UnsupportedField> {
     containers(spec).find_map(|(path, container)| {
         let resources = container.resources.as_ref()?;
         let lists = [("limits", &resources.limits), ("requests", &resources.requests)];
@@ -109,7 +111,7 @@ fn device_plugin(spec: &PodSpec, managed: &ManagedPods) -> Option<NotUnderstood>
                 managed.stands_for_devices(name)
                     && quantity::units(&amount.0, "").map_or(true, |asked| asked > 0)
             })?;
-            Some(NotUnderstood::new(
+            Some(UnsupportedField::new(
                 format!("{path}.resources.{list}[{name}]"),
                 "devices are planned and charged by ResourceClaims only; ask for them by spec.resourceClaims",
             ))
@@ -118,7 +120,7 @@ fn device_plugin(spec: &PodSpec, managed: &ManagedPods) -> Option<NotUnderstood>
 }
 
 /// The webhook turns the shorthand into a claim; a pod that came past it has none.
-fn shorthand(pod: &Pod, spec: &PodSpec) -> Option<NotUnderstood> {
+fn shorthand(pod: &Pod, spec: &PodSpec) -> Option<UnsupportedField> {
     let shorthand = match Shorthand::of_pod(pod) {
         Ok(shorthand) => shorthand?,
         Err(error) => return Some(error),
@@ -131,7 +133,7 @@ fn shorthand(pod: &Pod, spec: &PodSpec) -> Option<NotUnderstood> {
     let key = keys::SHORTHAND
         .iter()
         .find(|key| annotations.contains_key(**key))?;
-    Some(NotUnderstood::new(
+    Some(UnsupportedField::new(
         format!("metadata.annotations[{key}]"),
         "no claim was made from it; create the pod anew, or give it spec.resourceClaims instead",
     ))

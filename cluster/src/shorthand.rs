@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Pod;
 use muster_api::keys;
 
-use crate::{not_understood::NotUnderstood, quantity, whole_number};
+use crate::{quantity, unsupported_field::UnsupportedField, whole_number};
 
 pub use claim::{CLAIM_NAME, template_waited_for};
 
@@ -93,14 +93,14 @@ impl Shorthand {
     }
 
     /// The shorthand of a pod, or the first thing that is wrong with it.
-    pub fn of_pod(pod: &Pod) -> Result<Option<Self>, NotUnderstood> {
+    pub fn of_pod(pod: &Pod) -> Result<Option<Self>, UnsupportedField> {
         Self::read(pod.metadata.annotations.as_ref()).map_err(|errors| {
             let first = errors.into_iter().next();
             first.map_or_else(
-                || NotUnderstood::new("metadata.annotations", "cannot be read"),
+                || UnsupportedField::new("metadata.annotations", "cannot be read"),
                 |error| {
                     let field = format!("metadata.annotations[{}]", error.annotation);
-                    NotUnderstood::new(field, error.why)
+                    UnsupportedField::new(field, error.why)
                 },
             )
         })

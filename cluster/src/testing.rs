@@ -51,12 +51,12 @@ pub(crate) fn object(value: Value) -> Object {
 
 /// That an object is as given.
 pub(crate) fn is(value: Value) -> Change {
-    Change::Is(object(value))
+    Change::Applied(object(value))
 }
 
 /// That an object of a namespace is gone.
 pub(crate) fn gone(kind: Kind, namespace: &str, name: &str) -> Change {
-    Change::Gone(ObjectKey {
+    Change::Deleted(ObjectKey {
         kind,
         namespace: namespace.to_owned(),
         name: name.to_owned(),

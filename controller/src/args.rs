@@ -6,8 +6,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use muster_cluster::{
     index,
     managed::{InvalidResourcePattern, ManagedPods},
-    protocol::{self, Mode},
 };
+use muster_protocol::Mode;
 use muster_serve::{
     ServeArgs,
     authority_secret::{AuthoritySecret, SecretReference},
@@ -254,13 +254,13 @@ pub enum ModeArg {
 
 impl RunArgs {
     /// What the protocol is told.
-    pub fn protocol_config(&self) -> Result<protocol::Config, InvalidResourcePattern> {
-        Ok(protocol::Config {
+    pub fn protocol_config(&self) -> Result<muster_protocol::Config, InvalidResourcePattern> {
+        Ok(muster_protocol::Config {
             mode: match self.mode {
                 ModeArg::Observe => Mode::Observe,
                 ModeArg::Enforce => Mode::Enforce,
             },
-            ..protocol::Config::new(self.index_config()?)
+            ..muster_protocol::Config::new(self.index_config()?)
         })
     }
 

@@ -28,7 +28,7 @@ use kube::{Api, Client, ResourceExt, api::PostParams};
 use muster_api::keys;
 use muster_cluster::{
     index::NamespacedName,
-    object::{Change, Kind, Object},
+    object::{Change, Kind, Object, ObjectKey},
     shorthand::template_waited_for,
 };
 use muster_serve::client::{CALL_LIMIT, within};
@@ -78,12 +78,13 @@ impl Waiting {
     /// Takes a change of a pod in; all others are nothing to it.
     pub fn observe(&self, change: &Change) {
         let changed = match change {
-            Change::Is(Object::Pod(pod)) => self.table().put(pod),
-            Change::Gone(key) if key.kind == Kind::Pod => {
+            Change::Applied(Object::Pod(pod)) => self.table().put(pod),
+            Change::Deleted(key) if key.kind == Kind::Pod => {
                 let pod = NamespacedName::new(&*key.namespace, &*key.name);
                 self.table().remove(&pod)
             }
-            Change::All(Kind::Pod, objects) => {
+            Change::ListedKeys(Kind::Pod, keys) => self.table().keep(keys),
+            Change::Listed(Kind::Pod, objects) => {
                 let mut table = self.table();
                 *table = Table::default();
                 for object in objects {
@@ -126,6 +127,23 @@ impl Table {
         waited_for.pods.insert(key.clone());
         self.template_of_pod.insert(key, name);
         true
+    }
+
+    /// Whether anything changed: what is not named is gone.
+    fn keep(&mut self, keys: &BTreeSet<ObjectKey>) -> bool {
+        let is_named = |pod: &NamespacedName| {
+            keys.contains(&ObjectKey {
+                kind: Kind::Pod,
+                namespace: pod.namespace.clone(),
+                name: pod.name.clone(),
+            })
+        };
+        let pods = self.template_of_pod.keys();
+        let gone: Vec<NamespacedName> = pods.filter(|pod| !is_named(pod)).cloned().collect();
+        for pod in &gone {
+            self.remove(pod);
+        }
+        !gone.is_empty()
     }
 
     fn remove(&mut self, pod: &NamespacedName) -> bool {

@@ -35,8 +35,8 @@ pub fn spawn(
     if urls.is_empty() {
         return Ok(receiver);
     }
-    let stop = shutdown.token().clone();
-    shutdown.spawn(stop.run_until_cancelled_owned(async move {
+    // Essential: were its end not noticed, pods would be released, or withheld, by its last answer for ever.
+    shutdown.spawn_until_stopped("probe of the extender", async move {
         let client = Client::builder(TokioExecutor::new()).build_http();
         loop {
             let answer = any_is_ready(&client, &urls).await;
@@ -45,7 +45,7 @@ pub fn spawn(
             }
             tokio::time::sleep(INTERVAL).await;
         }
-    }));
+    });
     Ok(receiver)
 }
 

@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::Context;
-use muster_cluster::protocol::Write;
+use muster_protocol::ApiRequest;
 
 /// Writes are sent side by side; a second one waits this long before it dies, so that the first is answered.
 const FIRST_IS_ANSWERED: Duration = Duration::from_millis(500);
@@ -78,7 +78,7 @@ pub(crate) fn arm() -> anyhow::Result<()> {
 }
 
 /// Dies if the named failpoint lies right before this write, which is not sent.
-pub(crate) fn before(write: &Write) {
+pub(crate) fn before(write: &ApiRequest) {
     static UNGATED_BEFORE: AtomicBool = AtomicBool::new(false);
     if is_ungating(write) {
         Failpoint::AfterGangStatusBeforeUngate.die_here();
@@ -91,12 +91,13 @@ pub(crate) fn before(write: &Write) {
 }
 
 /// Dies if the named failpoint lies right after this write, which was carried out.
-pub(crate) fn after(write: &Write) {
+pub(crate) fn after(write: &ApiRequest) {
     match write {
-        Write::ReplaceLedger { spec, .. } if !spec.intents.is_empty() => {
+        ApiRequest::ReplaceLedger { spec, .. } if !spec.intents.is_empty() => {
             Failpoint::AfterLedgerCommit.die_here();
         }
-        Write::CreateNodeDevices { spec, .. } | Write::ReplaceNodeDevices { spec, .. }
+        ApiRequest::CreateNodeDevices { spec, .. }
+        | ApiRequest::ReplaceNodeDevices { spec, .. }
             if spec.permits.iter().any(|permit| !permit.withdrawn) =>
         {
             Failpoint::AfterFirstPermit.die_here();
@@ -107,8 +108,8 @@ pub(crate) fn after(write: &Write) {
 }
 
 /// A stamp touches annotations only.
-fn is_ungating(write: &Write) -> bool {
-    let Write::PatchPod { patch, .. } = write else {
+fn is_ungating(write: &ApiRequest) -> bool {
+    let ApiRequest::PatchPod { patch, .. } = write else {
         return false;
     };
     let operations = patch.as_array().map(Vec::as_slice).unwrap_or_default();

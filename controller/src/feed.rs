@@ -1,27 +1,37 @@
 //! Everything that is watched, as one stream of changes.
 //!
-//! Each kind has one watch at a time. [`Feed::reopen`] closes it and opens another, whose first change is the
-//! whole list, read from the store and not from a cache; what the closed one had still to say is dropped
-//! (generations). So once a list asked for has come, nothing from before it follows.
+//! Each kind has one watch at a time. [`Feed::reopen`] closes it and opens another, whose first changes are the whole list,
+//! read from the store and not from a cache; what the closed one had still to say is dropped (generations). So once a
+//! list asked for has come, nothing from before it follows.
 //!
-//! A leader concludes from what is not there: what no Gang and no permit names is free. So a list of which an object
-//! cannot be decoded (another version of Muster wrote it, say) is not told, and nobody leads, until it can be.
+//! An object that cannot be decoded holds back what its absence would free, and nothing else: [`undecodable`]. Objects
+//! are handed out one by one while their list is received, and no list is ever held as one.
 
-use std::{collections::BTreeMap, fmt::Debug, sync::Arc};
+mod undecodable;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+    sync::Arc,
+};
 
 use kube::{
-    Api, Client, Resource,
-    core::DeserializeGuard,
+    Api, Client,
     runtime::watcher::{Config, ListSemantic},
 };
 use muster_cluster::object::{Change, Kind, Object, ObjectKey};
 use muster_serve::{
     Condition, Readiness,
     metrics::Metrics,
-    watch::{self, Seen, WatchMetrics},
+    watch::{self, Decoded, StreamEvent, Taken, WatchMetrics},
 };
 use serde::de::DeserializeOwned;
-use tokio::{sync::mpsc, task::AbortHandle};
+use tokio::{
+    sync::mpsc,
+    task::{AbortHandle, JoinError, JoinSet},
+};
+
+use self::undecodable::StandIn;
 
 /// Changes that may wait to be taken in; a slow consumer slows the watches down.
 const QUEUE: usize = 1024;
@@ -35,9 +45,18 @@ pub struct Feed {
     source: Source,
     metrics: WatchMetrics,
     watches: BTreeMap<Kind, Watch>,
+    tasks: JoinSet<()>,
+    undecodable: BTreeSet<ObjectKey>,
+    /// Whether these changed since they were last asked for.
+    undecodable_changed: bool,
     sender: mpsc::Sender<Stamped>,
     receiver: mpsc::Receiver<Stamped>,
 }
+
+/// A watch broke off: what it watched would not be seen any more.
+#[derive(Debug, thiserror::Error)]
+#[error("a watch broke off: {0}")]
+pub struct WatchBroken(#[from] JoinError);
 
 struct Source(Client);
 
@@ -58,7 +77,14 @@ struct Watch {
 struct Stamped {
     kind: Kind,
     generation: u64,
-    change: Change,
+    seen: StreamEvent<Received>,
+}
+
+/// An object as it is told.
+#[derive(Debug)]
+struct Received {
+    object: Object,
+    stands_in: bool,
 }
 
 impl Feed {
@@ -77,6 +103,9 @@ impl Feed {
             source: Source(client),
             metrics: WatchMetrics::register(metrics),
             watches: BTreeMap::from(watches),
+            tasks: JoinSet::new(),
+            undecodable: BTreeSet::new(),
+            undecodable_changed: false,
             sender,
             receiver,
         };
@@ -86,8 +115,8 @@ impl Feed {
         feed
     }
 
-    /// Closes the watch of a kind and opens another: the next change of that kind is its whole list, and the
-    /// list is begun after this call.
+    /// Closes the watch of a kind and opens another: the next changes of that kind are its whole list, which
+    /// is begun after this call and ends with [`Change::ListedKeys`].
     pub fn reopen(&mut self, kind: Kind) {
         match kind {
             Kind::Cohort => self.watch(kind, Object::Cohort),
@@ -110,14 +139,21 @@ impl Feed {
     }
 
     /// The next change. Cancel-safe.
-    pub async fn next(&mut self) -> Change {
+    pub async fn next(&mut self) -> Result<Change, WatchBroken> {
         loop {
-            // The channel never closes: we hold a sender ourselves.
-            let Some(stamped) = self.receiver.recv().await else {
-                return std::future::pending().await;
+            let stamped = tokio::select! {
+                // The channel never closes: we hold a sender ourselves.
+                Some(stamped) = self.receiver.recv() => stamped,
+                Some(ended) = self.tasks.join_next() => {
+                    match ended {
+                        Err(error) if !error.is_cancelled() => return Err(error.into()),
+                        // Closed by us.
+                        _ => continue,
+                    }
+                }
             };
             if let Some(change) = self.current(stamped) {
-                return change;
+                return Ok(change);
             }
         }
     }
@@ -133,14 +169,66 @@ impl Feed {
         None
     }
 
-    fn current(&self, stamped: Stamped) -> Option<Change> {
-        let watch = self.watches.get(&stamped.kind)?;
-        (watch.generation == stamped.generation).then_some(stamped.change)
+    /// The objects for which something else stands in, as far as the changes that were handed out tell: all of them,
+    /// if they are others than when this was last asked.
+    pub fn undecodable_news(&mut self) -> Option<BTreeSet<ObjectKey>> {
+        std::mem::take(&mut self.undecodable_changed).then(|| self.undecodable.clone())
+    }
+
+    fn current(&mut self, stamped: Stamped) -> Option<Change> {
+        let Stamped {
+            kind,
+            generation,
+            seen,
+        } = stamped;
+        let watch = self.watches.get(&kind)?;
+        (watch.generation == generation).then(|| self.noted(kind, seen))
+    }
+
+    /// Notes what stands in, and gives the change as it is told.
+    fn noted(&mut self, kind: Kind, seen: StreamEvent<Received>) -> Change {
+        match seen {
+            StreamEvent::Seen(received) => Change::Applied(self.note(received)),
+            StreamEvent::Deleted(metadata) => {
+                let key = ObjectKey {
+                    kind,
+                    namespace: metadata.namespace.unwrap_or_default(),
+                    name: metadata.name.unwrap_or_default(),
+                };
+                self.undecodable_changed |= self.undecodable.remove(&key);
+                Change::Deleted(key)
+            }
+            StreamEvent::ListEnded(names) => {
+                let keys: BTreeSet<ObjectKey> = names
+                    .into_iter()
+                    .map(|(namespace, name)| ObjectKey {
+                        kind,
+                        namespace,
+                        name,
+                    })
+                    .collect();
+                let before = self.undecodable.len();
+                self.undecodable
+                    .retain(|key| key.kind != kind || keys.contains(key));
+                self.undecodable_changed |= self.undecodable.len() != before;
+                Change::ListedKeys(kind, keys)
+            }
+        }
+    }
+
+    fn note(&mut self, received: Received) -> Object {
+        // Almost always there is none, and then no key needs to be made.
+        self.undecodable_changed |= if received.stands_in {
+            self.undecodable.insert(received.object.key())
+        } else {
+            !self.undecodable.is_empty() && self.undecodable.remove(&received.object.key())
+        };
+        received.object
     }
 
     fn watch<K>(&mut self, kind: Kind, wrap: fn(Arc<K>) -> Object)
     where
-        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+        K: StandIn + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     {
         let Some(watch) = self.watches.get_mut(&kind) else {
             return;
@@ -150,79 +238,42 @@ impl Feed {
         }
         watch.generation += 1;
         let generation = watch.generation;
-        let api: Api<DeserializeGuard<K>> = Api::all(self.source.0.clone());
+        let api: Api<Decoded<K>> = Api::all(self.source.0.clone());
         let config = Config::default()
             .timeout(WATCH_SECONDS)
             .list_semantic(ListSemantic::MostRecent);
-        let task = tokio::spawn(watch::run_whole(
+        let run = watch::run_streamed(
             api,
             config,
             self.metrics.clone(),
             watch.synced.clone(),
             self.sender.clone(),
+            move |decoded| take_over(kind, wrap, decoded),
             move |seen| Stamped {
                 kind,
                 generation,
-                change: change(kind, wrap, seen),
+                seen,
             },
-        ));
-        watch.task = Some(task.abort_handle());
+        );
+        watch.task = Some(self.tasks.spawn(run));
     }
 }
 
-impl Drop for Feed {
-    fn drop(&mut self) {
-        for watch in self.watches.values() {
-            if let Some(task) = &watch.task {
-                task.abort();
-            }
-        }
-    }
-}
-
-fn change<K>(kind: Kind, wrap: fn(Arc<K>) -> Object, seen: Seen<K>) -> Change {
-    match seen {
-        Seen::Applied(object) => Change::Is(wrap(Arc::new(object))),
-        Seen::Gone(metadata) => Change::Gone(ObjectKey {
-            kind,
-            namespace: metadata.namespace.unwrap_or_default(),
-            name: metadata.name.unwrap_or_default(),
-        }),
-        Seen::Listed(objects) => Change::All(
-            kind,
-            objects
-                .into_iter()
-                .map(|object| wrap(Arc::new(object)))
-                .collect(),
-        ),
+fn take_over<K: StandIn>(
+    kind: Kind,
+    wrap: fn(Arc<K>) -> Object,
+    decoded: Decoded<K>,
+) -> Taken<Received> {
+    let received = |object, stands_in| Received {
+        object: wrap(Arc::new(object)),
+        stands_in,
+    };
+    match undecodable::take_over(kind, decoded) {
+        Taken::Whole(object) => Taken::Whole(received(object, false)),
+        Taken::StandIn(object) => Taken::StandIn(received(object, true)),
+        Taken::LeftOut => Taken::LeftOut,
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use kube::client::Body;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn a_reopened_watch_tells_nothing_from_before() {
-        let silent = tower::service_fn(|_: http::Request<Body>| {
-            std::future::pending::<Result<http::Response<Body>, std::io::Error>>()
-        });
-        let client = Client::new(silent, "default");
-        let mut feed = Feed::open(&Readiness::default(), &Metrics::new("test", "0"), client);
-        let stamped = |generation| Stamped {
-            kind: Kind::Pod,
-            generation,
-            change: Change::All(Kind::Pod, Vec::new()),
-        };
-        feed.sender.send(stamped(1)).await.unwrap();
-        assert!(matches!(feed.next().await, Change::All(Kind::Pod, _)));
-        feed.sender.send(stamped(1)).await.unwrap();
-        feed.reopen(Kind::Pod);
-        feed.sender.send(stamped(1)).await.unwrap();
-        assert!(feed.ready().is_none(), "both are of the closed watch");
-        feed.sender.send(stamped(2)).await.unwrap();
-        assert!(feed.ready().is_some());
-    }
-}
+mod tests;

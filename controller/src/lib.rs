@@ -1,6 +1,6 @@
 //! The controller: performs what the protocol's state machine asks for, while it leads.
 //!
-//! All decisions are made in `muster-engine`, all protocol in `muster_cluster::protocol`; this crate is what
+//! All decisions are made in `muster-engine`, all protocol in `muster_protocol`; this crate is what
 //! remains: watches in ([`feed`]), writes out ([`perform`], [`outcome`]), one task between them that owns
 //! the machine ([`leader`]). Beside it stand what a leader keeps right by other means: the webhooks' CA bundle
 //! ([`ca_bundle`]), the claim templates of the shorthand ([`claim_templates`]), and whether an extender answers

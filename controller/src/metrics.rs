@@ -2,13 +2,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::atomic::AtomicU64,
     time::Duration,
 };
 
-use muster_cluster::{
-    object::{Change, Kind, Object, ObjectKey},
-    protocol::{Outcome, Write},
-};
+use muster_cluster::object::{Change, Kind, Object, ObjectKey};
+use muster_protocol::{ApiRequest, Outcome, lanes::Lane};
 use muster_serve::metrics::Metrics;
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -30,9 +29,13 @@ pub struct ControllerMetrics {
     gangs: Family<GangLabels, Gauge>,
     intents: Gauge,
     effects: Family<EffectLabels, Counter>,
-    effects_waiting: Gauge,
-    events_dropped: Counter,
+    effects_waiting: Family<LaneLabel, Gauge>,
+    effects_given_up: Family<LaneLabel, Counter>,
+    effect_wait_seconds: Family<LaneLabel, Histogram>,
+    stand_ins: Gauge,
     decide_seconds: Histogram,
+    without_decisions_seconds: Gauge<f64, AtomicU64>,
+    takeover_seconds: Family<PhaseLabel, Gauge<f64, AtomicU64>>,
     ungating_withheld: Gauge,
 }
 
@@ -48,6 +51,37 @@ struct EffectLabels {
     outcome: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LaneLabel {
+    lane: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PhaseLabel {
+    phase: &'static str,
+}
+
+/// What a takeover spends its time with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TakeoverPhase {
+    /// From the lease to an epoch of its own.
+    RaiseEpoch,
+    /// From there until everything is read.
+    ReadAll,
+    /// From there until it decides.
+    FirstDecision,
+}
+
+impl TakeoverPhase {
+    fn name(self) -> &'static str {
+        match self {
+            Self::RaiseEpoch => "raise-epoch",
+            Self::ReadAll => "read-all",
+            Self::FirstDecision => "first-decision",
+        }
+    }
+}
+
 impl ControllerMetrics {
     /// Registers the metrics; once per program.
     pub fn register(metrics: &Metrics) -> Self {
@@ -57,8 +91,15 @@ impl ControllerMetrics {
             gangs: Family::default(),
             intents: Gauge::default(),
             effects: Family::default(),
-            effects_waiting: Gauge::default(),
-            events_dropped: Counter::default(),
+            effects_waiting: Family::default(),
+            effects_given_up: Family::default(),
+            // 1 ms to 33 s.
+            effect_wait_seconds: Family::new_with_constructor(|| {
+                Histogram::new(exponential_buckets(0.001, 2.0, 16))
+            }),
+            stand_ins: Gauge::default(),
+            without_decisions_seconds: Gauge::default(),
+            takeover_seconds: Family::default(),
             // 0.1 ms to 6.5 s.
             decide_seconds: Histogram::new(exponential_buckets(0.0001, 2.0, 17)),
             ungating_withheld: Gauge::default(),
@@ -87,13 +128,33 @@ impl ControllerMetrics {
             );
             registry.register(
                 "effects_waiting",
-                "Effects that wait for their turn",
+                "Effects that wait for their turn, by lane",
                 all.effects_waiting.clone(),
             );
             registry.register(
-                "events_dropped",
-                "Events given up because too many waited",
-                all.events_dropped.clone(),
+                "effects_given_up",
+                "Effects given up because too many waited in their lane; all but Events are told again later",
+                all.effects_given_up.clone(),
+            );
+            registry.register(
+                "effect_wait_seconds",
+                "For how long an effect waited before it was sent, by lane",
+                all.effect_wait_seconds.clone(),
+            );
+            registry.register(
+                "stand_ins",
+                "Objects that cannot be decoded and hold something back; the log says which and what",
+                all.stand_ins.clone(),
+            );
+            registry.register(
+                "without_decisions_seconds",
+                "For how long this leader has decided nothing, because it is still taking over; 0: it decides",
+                all.without_decisions_seconds.clone(),
+            );
+            registry.register(
+                "takeover_seconds",
+                "How long the takeover of this leader took, by phase",
+                all.takeover_seconds.clone(),
             );
             registry.register(
                 "decide_seconds",
@@ -121,25 +182,52 @@ impl ControllerMetrics {
         self.ungating_withheld.set(i64::from(withheld));
     }
 
-    pub(crate) fn set_waiting(&self, effects: usize) {
+    pub(crate) fn set_waiting(&self, lane: Lane, effects: usize) {
         self.effects_waiting
+            .get_or_create(&LaneLabel { lane: lane.name() })
             .set(i64::try_from(effects).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn given_up(&self, lane: Lane) {
+        self.effects_given_up
+            .get_or_create(&LaneLabel { lane: lane.name() })
+            .inc();
+    }
+
+    pub(crate) fn sent(&self, lane: Lane, waited: Duration) {
+        self.effect_wait_seconds
+            .get_or_create(&LaneLabel { lane: lane.name() })
+            .observe(waited.as_secs_f64());
+    }
+
+    pub(crate) fn set_stand_ins(&self, objects: usize) {
+        self.stand_ins
+            .set(i64::try_from(objects).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn set_without_decisions(&self, so_long: Duration) {
+        self.without_decisions_seconds.set(so_long.as_secs_f64());
+    }
+
+    pub(crate) fn set_takeover(&self, phase: TakeoverPhase, took: Duration) {
+        let label = PhaseLabel {
+            phase: phase.name(),
+        };
+        self.takeover_seconds
+            .get_or_create(&label)
+            .set(took.as_secs_f64());
     }
 
     pub(crate) fn decided(&self, took: Duration) {
         self.decide_seconds.observe(took.as_secs_f64());
     }
 
-    pub(crate) fn settled(&self, write: &Write, outcome: &Outcome) {
+    pub(crate) fn settled(&self, write: &ApiRequest, outcome: &Outcome) {
         let labels = EffectLabels {
             kind: perform::name(write),
             outcome: outcome::label(outcome),
         };
         self.effects.get_or_create(&labels).inc();
-    }
-
-    pub(crate) fn event_dropped(&self) {
-        self.events_dropped.inc();
     }
 }
 
@@ -162,13 +250,20 @@ impl Census {
 
     pub(crate) fn observe(&mut self, change: &Change) {
         match change {
-            Change::Is(object) => self.count(object),
-            Change::Gone(key) => {
+            Change::Applied(object) => self.count(object),
+            Change::Deleted(key) => {
                 if let Some(labels) = self.gangs.remove(key) {
                     self.metrics.gangs.get_or_create(&labels).dec();
                 }
             }
-            Change::All(kind, objects) => {
+            Change::ListedKeys(Kind::Gang, keys) => {
+                let gone = self.gangs.extract_if(.., |key, _| !keys.contains(key));
+                for (_, labels) in gone {
+                    self.metrics.gangs.get_or_create(&labels).dec();
+                }
+            }
+            Change::ListedKeys(..) => {}
+            Change::Listed(kind, objects) => {
                 if *kind == Kind::Gang {
                     self.gangs.clear();
                     // A gauge that is left out shows its last value for ever.
@@ -229,13 +324,13 @@ mod tests {
     fn gangs_are_counted_once_however_often_they_are_told() {
         let registry = Metrics::new("test", "0");
         let mut census = Census::new(ControllerMetrics::register(&registry));
-        census.observe(&Change::All(
+        census.observe(&Change::Listed(
             Kind::Gang,
             vec![gang("a", GangPhase::Pending), gang("b", GangPhase::Pending)],
         ));
-        census.observe(&Change::Is(gang("a", GangPhase::Running)));
-        census.observe(&Change::Is(gang("a", GangPhase::Running)));
-        census.observe(&Change::Is(Object::Ledger(Arc::new(Ledger::new(
+        census.observe(&Change::Applied(gang("a", GangPhase::Running)));
+        census.observe(&Change::Applied(gang("a", GangPhase::Running)));
+        census.observe(&Change::Applied(Object::Ledger(Arc::new(Ledger::new(
             "cluster",
             LedgerSpec::default(),
         )))));
@@ -245,13 +340,18 @@ mod tests {
         };
         has("muster_gangs{team=\"ml\",phase=\"Pending\"} 1");
         has("muster_gangs{team=\"ml\",phase=\"Running\"} 1");
-        census.observe(&Change::Gone(gang("a", GangPhase::Running).key()));
+        census.observe(&Change::Deleted(gang("a", GangPhase::Running).key()));
         has("muster_gangs{team=\"ml\",phase=\"Running\"} 0");
-        census.observe(&Change::All(
+        census.observe(&Change::Listed(
             Kind::Gang,
             vec![gang("c", GangPhase::Admitted)],
         ));
         has("muster_gangs{team=\"ml\",phase=\"Pending\"} 0");
+        has("muster_gangs{team=\"ml\",phase=\"Admitted\"} 1");
+        census.observe(&Change::Applied(gang("d", GangPhase::Admitted)));
+        has("muster_gangs{team=\"ml\",phase=\"Admitted\"} 2");
+        let keys = [gang("d", GangPhase::Admitted).key()].into();
+        census.observe(&Change::ListedKeys(Kind::Gang, keys));
         has("muster_gangs{team=\"ml\",phase=\"Admitted\"} 1");
     }
 }

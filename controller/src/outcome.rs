@@ -5,7 +5,7 @@
 //! is safe. (429 is such a doubt only in name: nothing was done, and repeating is what it asks for.)
 
 use kube::core::Status;
-use muster_cluster::protocol::Outcome;
+use muster_protocol::Outcome;
 use muster_serve::client::CallError;
 
 /// The answer to a JSON patch one of whose operations, a test above all, failed. Kubernetes 1.37.1,

@@ -7,7 +7,10 @@ use kube::{
     core::{ClusterResourceScope, NamespaceResourceScope},
 };
 use muster_cluster::object::{Kind, Object, ObjectKey};
-use muster_serve::client::{CALL_LIMIT, CallError, within};
+use muster_serve::{
+    client::{CALL_LIMIT, CallError, within},
+    watch::Decoded,
+};
 use serde::de::DeserializeOwned;
 
 /// The object as it is stored now; `None` if it does not exist.
@@ -63,16 +66,26 @@ where
 }
 
 async fn get<K>(
-    api: &Api<K>,
+    api: &Api<Decoded<K>>,
     name: &str,
     wrap: fn(Arc<K>) -> Object,
 ) -> Result<Option<Object>, CallError>
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
-    let stored = within(CALL_LIMIT, api.get_opt(name)).await?;
-    Ok(stored.map(|mut object| {
-        object.meta_mut().managed_fields = None;
-        wrap(Arc::new(object))
-    }))
+    let Some(stored) = within(CALL_LIMIT, api.get_opt(name)).await? else {
+        return Ok(None);
+    };
+    match stored {
+        Decoded::Whole(mut object) => {
+            object.meta_mut().managed_fields = None;
+            Ok(Some(wrap(Arc::new(object))))
+        }
+        // Neither there nor gone, for whoever asked: nothing may be concluded from a part.
+        Decoded::Partial(partial) => {
+            let missing = format!("it cannot be decoded: {:?}", partial.missing);
+            let error = kube::Error::SerdeError(serde::de::Error::custom(missing));
+            Err(CallError::Api(Box::new(error)))
+        }
+    }
 }

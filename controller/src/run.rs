@@ -8,7 +8,7 @@
 //! over.
 
 use anyhow::Context;
-use muster_cluster::protocol::Machine;
+use muster_protocol::Machine;
 use muster_serve::{
     Program, Shutdown,
     lease::{self, Leadership},
@@ -17,8 +17,13 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    args::RunArgs, ca_bundle::CaBundleKeeper, claim_templates, extender_probe, feed::Feed,
-    leader::Leader, metrics::ControllerMetrics, perform::Performer,
+    args::RunArgs,
+    ca_bundle::CaBundleKeeper,
+    claim_templates, extender_probe,
+    feed::{Feed, WatchBroken},
+    leader::Leader,
+    metrics::ControllerMetrics,
+    perform::Performer,
 };
 
 /// Runs the controller until it is told to stop or must not lead any more.
@@ -54,16 +59,12 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     program.shutdown.spawn_essential("controller", async move {
         let mut feed = feed;
         let mut leadership = leadership;
-        if !follow(&mut feed, &mut leadership, &shutdown).await {
+        if !follow(&mut feed, &mut leadership, &shutdown).await? {
             return Ok(());
         }
-        let stop = shutdown.token().clone();
-        shutdown.spawn(
-            stop.clone()
-                .run_until_cancelled_owned(keeper.keep(writes.clone())),
-        );
+        shutdown.spawn_until_stopped("keeper of the CA bundle", keeper.keep(writes.clone()));
         let (templates, waiting_for_templates, refused_templates) = claim_templates::Keeper::new();
-        shutdown.spawn(stop.run_until_cancelled_owned(templates.keep(writes.clone())));
+        shutdown.spawn_until_stopped("keeper of claim templates", templates.keep(writes.clone()));
         let leader = Leader {
             feed,
             machine,
@@ -85,17 +86,18 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
 }
 
 /// Keeps the watches going until we lead: readiness says that this replica could take over. What is seen meanwhile is
-/// dropped, because a leader reads everything anew. False: told to stop first.
+/// dropped, because a leader reads everything anew. False: told to stop first, or there is no election any more (which
+/// ends the program).
 async fn follow(
     feed: &mut Feed,
     leadership: &mut watch::Receiver<Leadership>,
     shutdown: &Shutdown,
-) -> bool {
+) -> Result<bool, WatchBroken> {
     loop {
         tokio::select! {
-            () = shutdown.requested() => return false,
-            leads = leadership.wait_for(|leadership| *leadership == Leadership::Leader) => return leads.is_ok(),
-            _ = feed.next() => {}
+            () = shutdown.requested() => return Ok(false),
+            leads = leadership.wait_for(|leadership| *leadership == Leadership::Leader) => return Ok(leads.is_ok()),
+            seen = feed.next() => drop(seen?),
         }
     }
 }

@@ -11,12 +11,12 @@ use std::{
 
 use anyhow::Context;
 use clap::{Parser, builder::NonEmptyStringValueParser};
-use kube::{Api, Client, core::DeserializeGuard, runtime::watcher};
+use kube::{Api, Client, runtime::watcher};
 use muster_api::{NodeDevices, keys};
 use muster_device::{Backend, BackendConfig, cdi};
 use muster_serve::{
     Condition, Program, ServeArgs,
-    watch::{self, Seen, WatchMetrics},
+    watch::{self, WatchEvent, WatchMetrics},
 };
 use tokio::sync::{mpsc, watch as value};
 
@@ -268,8 +268,8 @@ fn config(args: &Args, boot_id: String) -> Config {
         boot_id,
         enforce_unless_told: args.enforce_unless_told,
         wait_milliseconds: WAIT_MILLISECONDS,
-        #[cfg(feature = "mutations")]
-        mutation: None,
+        #[cfg(feature = "injected-bugs")]
+        bug: None,
     }
 }
 
@@ -311,7 +311,7 @@ fn watch_node_devices(
     program: &Program,
 ) {
     let (sender, mut seen) = mpsc::channel(64);
-    let api: Api<DeserializeGuard<NodeDevices>> = Api::all(client);
+    let api: Api<watch::Decoded<NodeDevices>> = Api::all(client);
     let config = watcher::Config::default().fields(&format!("metadata.name={node}"));
     let watch = watch::run(api, config, metrics, synced, sender, |seen| seen);
     let token = program.shutdown.token().clone();
@@ -324,9 +324,9 @@ fn watch_node_devices(
             };
             let Some(event) = event else { return };
             driver.tell(Input::Observed(match event {
-                Seen::Applied(object) => Some(Arc::new(object)),
-                Seen::Gone(_) => None,
-                Seen::Listed(objects) => objects.into_iter().next().map(Arc::new),
+                WatchEvent::Applied(object) => Some(Arc::new(object)),
+                WatchEvent::Deleted(_) => None,
+                WatchEvent::Listed(objects) => objects.into_iter().next().map(Arc::new),
             }));
         }
     });

@@ -253,6 +253,12 @@ impl State {
             .collect()
     }
 
+    /// How many looks placement has taken at nodes and domains since the state was made: what decisions cost, in a
+    /// measure that is the same on every machine.
+    pub fn visited(&self) -> u64 {
+        self.cluster.visited()
+    }
+
     /// The gangs of a Team that wait, first to be served first.
     pub fn queue(&self, team: &TeamName) -> impl Iterator<Item = &Gang> {
         let entry = self.team_ids.get(team).and_then(|id| self.teams.get(*id));

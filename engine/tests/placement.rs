@@ -11,8 +11,8 @@ mod common;
 
 use common::*;
 use muster_engine::{
-    Claim, DeviceRequest, Gang, LevelName, Node, NodeBlock, NodeFilterId, SelectorId, State,
-    Update, Why,
+    Claim, DeviceRequest, Gang, HostPort, HostPortProtocol, LevelName, Node, NodeBlock,
+    NodeFilterId, PodSelectorId, SelectorId, State, Update, Why,
 };
 
 /// `spine/leaf` and how many GPUs its nodes have, as `name:gpus` separated by spaces.
@@ -577,4 +577,90 @@ fn unequal_pods_find_the_one_way_that_works() {
     let placed = nodes_of(&mut state, gang_of("g", "research", pods.to_vec())).expect("fits");
     assert_ne!(placed[0], placed[1]);
     assert_ne!(placed[2], placed[3]);
+}
+
+#[test]
+fn two_pods_of_different_needs_find_two_of_hundreds_of_idle_nodes() {
+    for count in [2, 255, 300, 600] {
+        let nodes = (0..count).map(|at| node(&format!("n{at:03}"), &format!("s/l{}", at % 40), 8));
+        let pods = [("large", 4), ("small", 2)].map(|(name, gpus)| {
+            let mut pod = pod(name, vec![claim(name, gpus)]);
+            pod.resources.cpu_milli = 40_000;
+            pod
+        });
+        let mut state = open_state(nodes.collect());
+        let placed = nodes_of(&mut state, gang_of("g", "research", pods.to_vec()));
+        let placed = placed.unwrap_or_else(|| panic!("{count} nodes"));
+        assert_ne!(placed[0], placed[1]);
+    }
+}
+
+#[test]
+fn what_a_node_lists_besides_cores_and_memory_is_counted() {
+    for resource in [
+        "vpc.amazonaws.com/efa",
+        "hugepages-2Mi",
+        "ephemeral-storage",
+    ] {
+        let mut nodes = cluster(&[("s1/l1", "a:8 b:8")]);
+        for node in &mut nodes {
+            node.allocatable.others.insert(resource.into(), 32);
+        }
+        let mut whole = gang("g", "research", 2, 4);
+        for pod in &mut whole.pods {
+            pod.resources.others.insert(resource.into(), 32);
+        }
+        let placed = nodes_of(&mut open_state(nodes[..1].to_vec()), whole.clone());
+        assert_eq!(placed, None, "{resource}");
+        let placed = nodes_of(&mut open_state(nodes.clone()), whole.clone()).expect("two nodes");
+        assert_ne!(placed[0], placed[1]);
+
+        nodes[1].used.others.insert(resource.into(), 1);
+        let mut state = open_state(nodes);
+        submit(&mut state, [whole]);
+        decide(&mut state);
+        let Why::Placement { excluded, .. } = why(&state, "g") else {
+            panic!("{resource}");
+        };
+        assert_eq!(excluded, [(format!("too little {resource}"), 1)]);
+    }
+}
+
+#[test]
+fn pods_that_bind_the_same_host_port_go_to_different_nodes() {
+    let port = HostPort {
+        protocol: HostPortProtocol::Tcp,
+        ip: None,
+        port: 29_500,
+    };
+    let mut with_port = gang("g", "research", 2, 1);
+    for pod in &mut with_port.pods {
+        pod.resources.host_ports.insert(port.clone());
+    }
+    let nodes = cluster(&[("s1/l1", "a:8 b:8")]);
+    let placed = nodes_of(&mut open_state(nodes.clone()), with_port.clone()).expect("two nodes");
+    assert_ne!(placed[0], placed[1]);
+
+    let mut taken = nodes;
+    taken[0].used.host_ports.insert(port);
+    let mut state = open_state(taken);
+    submit(&mut state, [with_port]);
+    decide(&mut state);
+    let Why::Placement { excluded, .. } = why(&state, "g") else {
+        panic!("{:?}", why(&state, "g"));
+    };
+    assert_eq!(excluded, [("host port in use".to_owned(), 1)]);
+}
+
+#[test]
+fn pods_that_repel_each_other_by_hostname_go_to_different_nodes() {
+    let mut apart = gang("g", "research", 3, 1);
+    for pod in &mut apart.pods {
+        pod.resources.repels.insert(PodSelectorId(0));
+        pod.resources.matched_by.insert(PodSelectorId(0));
+    }
+    let nodes = cluster(&[("s1/l1", "a:8 b:8 c:8")]);
+    let placed = nodes_of(&mut open_state(nodes.clone()), apart.clone());
+    assert_eq!(placed.expect("three nodes").join(" "), "a b c");
+    assert_eq!(nodes_of(&mut open_state(nodes[..2].to_vec()), apart), None);
 }

@@ -5,12 +5,12 @@ use std::sync::{Arc, RwLock};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Client;
 use muster_api::Gang;
-use muster_serve::{Program, mirror::Mirror, watch::Seen};
+use muster_serve::{Program, mirror::Mirror, watch::WatchEvent};
 
-use crate::picture::Picture;
+use crate::cache::Cache;
 
 /// The picture behind its lock.
-pub type SharedPicture = Arc<RwLock<Picture>>;
+pub type SharedPicture = Arc<RwLock<Cache>>;
 
 /// Starts the watches. The readiness conditions `pods`, `gangs` and `nodes` hold once the first list of
 /// each is in the picture.
@@ -22,26 +22,26 @@ pub fn spawn(program: &Program, client: Client) -> SharedPicture {
     picture.shared()
 }
 
-fn apply_pod(picture: &mut Picture, seen: Seen<Pod>) {
+fn apply_pod(picture: &mut Cache, seen: WatchEvent<Pod>) {
     match seen {
-        Seen::Applied(pod) => picture.pod_is(&pod),
-        Seen::Gone(pod) => picture.pod_gone(&pod),
-        Seen::Listed(pods) => picture.pods_are(&pods),
+        WatchEvent::Applied(pod) => picture.pod_is(&pod),
+        WatchEvent::Deleted(pod) => picture.pod_gone(&pod),
+        WatchEvent::Listed(pods) => picture.pods_are(&pods),
     }
 }
 
-fn apply_gang(picture: &mut Picture, seen: Seen<Gang>) {
+fn apply_gang(picture: &mut Cache, seen: WatchEvent<Gang>) {
     match seen {
-        Seen::Applied(gang) => picture.gang_is(&gang),
-        Seen::Gone(gang) => picture.gang_gone(&gang),
-        Seen::Listed(gangs) => picture.gangs_are(&gangs),
+        WatchEvent::Applied(gang) => picture.gang_is(&gang),
+        WatchEvent::Deleted(gang) => picture.gang_gone(&gang),
+        WatchEvent::Listed(gangs) => picture.gangs_are(&gangs),
     }
 }
 
-fn apply_node(picture: &mut Picture, seen: Seen<Node>) {
+fn apply_node(picture: &mut Cache, seen: WatchEvent<Node>) {
     match seen {
-        Seen::Applied(node) => picture.node_is(&node),
-        Seen::Gone(node) => picture.node_gone(&node),
-        Seen::Listed(nodes) => picture.nodes_are(&nodes),
+        WatchEvent::Applied(node) => picture.node_is(&node),
+        WatchEvent::Deleted(node) => picture.node_gone(&node),
+        WatchEvent::Listed(nodes) => picture.nodes_are(&nodes),
     }
 }

@@ -9,7 +9,7 @@ use k8s_openapi::{api::core::v1::Toleration, jiff::Timestamp};
 use muster_api::{Reason, keys};
 
 use crate::{
-    picture::{GangName, GangView, MemberView, Picture},
+    cache::{Cache, GangName, GangView, MemberView},
     pin::pinned_node,
     place::{self, Lost},
     wire::RequestedPod,
@@ -111,7 +111,7 @@ impl fmt::Display for Refusal {
 /// The placement is read from the pod that kube-scheduler sends, not from the picture: only the
 /// controller may write it (policy d), and a pod is asked about milliseconds after it was ungated, often
 /// before our own watch has told us.
-pub fn judge(pod: &RequestedPod<'_>, picture: &Picture, now: Timestamp) -> Verdict {
+pub fn judge(pod: &RequestedPod<'_>, picture: &Cache, now: Timestamp) -> Verdict {
     match annotation(pod, keys::PLACEMENT) {
         None => Verdict::Refused(Refusal::NotAdmitted),
         Some(keys::PLACEMENT_ANY) => Verdict::AsGiven,
@@ -126,7 +126,7 @@ pub fn judge(pod: &RequestedPod<'_>, picture: &Picture, now: Timestamp) -> Verdi
 
 fn judge_pinned<'a>(
     pod: &'a RequestedPod<'_>,
-    picture: &Picture,
+    picture: &Cache,
     now: Timestamp,
 ) -> Result<&'a str, Refusal> {
     let node = pinned_node(pod.spec.affinity.as_ref()).ok_or(Refusal::PinMissing)?;
@@ -186,7 +186,7 @@ fn check_identity(
 
 /// Attempts only rise, so a higher one anywhere is proof, however late the rest of the picture is. Pods
 /// that are still gated are stamped before the Gang is written.
-fn check_attempt(asked: &Asked, gang: Option<&GangView>, picture: &Picture) -> Result<(), Refusal> {
+fn check_attempt(asked: &Asked, gang: Option<&GangView>, picture: &Cache) -> Result<(), Refusal> {
     let of_gang = gang.map(|gang| gang.attempt);
     let newest = picture
         .members_of(&asked.gang)
@@ -216,7 +216,7 @@ fn check_places(
     node: &str,
     pod: &RequestedPod<'_>,
     gang: Option<&GangView>,
-    picture: &Picture,
+    picture: &Cache,
     now: Timestamp,
 ) -> Result<(), Refusal> {
     let planned = gang.and_then(|gang| gang.placement.as_ref());
@@ -252,7 +252,7 @@ fn check_places(
 fn ranks_that_need_a_place<'a>(
     asked: &Asked,
     gang: Option<&'a GangView>,
-    picture: &'a Picture,
+    picture: &'a Cache,
 ) -> BTreeMap<usize, &'a MemberView> {
     let admitted = gang
         .into_iter()
@@ -323,13 +323,13 @@ mod tests {
     }
 
     struct World {
-        picture: Picture,
+        picture: Cache,
     }
 
     impl World {
         /// Three ready nodes and nothing else.
         fn new() -> Self {
-            let mut picture = Picture::default();
+            let mut picture = Cache::default();
             for name in ["n0", "n1", "n2"] {
                 picture.node_is(&node(name, &json!({})));
             }

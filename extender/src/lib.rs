@@ -10,10 +10,10 @@
 //! positive evidence. A refusal has one constant text per cause.
 
 pub mod answer;
+pub mod cache;
 pub mod feed;
 pub mod filter;
 pub mod metrics;
-pub mod picture;
 pub mod pin;
 pub mod place;
 pub mod program;

@@ -1,6 +1,6 @@
 //! The program: flags, start, end.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 use anyhow::Context;
 use clap::Parser;
@@ -10,7 +10,7 @@ use muster_serve::{
     authority_secret::{AuthoritySecret, SecretReference},
     certificate_source::CertificateSource,
     certificates::Policy,
-    server::{HttpsServer, Limits},
+    server::{ANSWERS_CONDITION, HttpsServer, Limits, SelfCheck},
     tls::Clients,
 };
 
@@ -66,7 +66,7 @@ pub fn authority(client: kube::Client, namespace: &str, secret: &str) -> Authori
 /// Starts the program and runs it until it is told to stop.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let program = Program::start("muster-extender", env!("CARGO_PKG_VERSION"), &args.serve).await?;
-    let listening = program.readiness.condition("https server");
+    let answers = program.readiness.condition(ANSWERS_CONDITION);
     let picture = feed::spawn(&program, program.watch_client().await?);
     let extender = Extender {
         picture,
@@ -97,11 +97,14 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
             ca_bundle_pem: authorities.set.bundle_pem(),
         },
         limits: LIMITS,
+        self_check: SelfCheck {
+            answers,
+            identity: authorities.client,
+        },
     }
     .spawn(&program.shutdown)
     .await?;
     tracing::info!(%address, "serving kube-scheduler");
-    listening.set(true);
     program.finish().await?;
     Ok(())
 }
@@ -111,6 +114,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 /// longer than 300 ms is worth less than the next attempt.
 pub const LIMITS: Limits = Limits {
     body_bytes: 32 * 1024 * 1024,
-    request_limit: std::time::Duration::from_millis(300),
+    body_limit: Duration::from_millis(250),
+    buffered_bytes: 128 * 1024 * 1024,
+    request_limit: Duration::from_millis(300),
     connections: 64,
 };

@@ -1,10 +1,13 @@
 //! The verbs over HTTP.
 //!
-//! kube-scheduler is serial and waits for each answer, so nothing here waits for anything: a request is
-//! judged from memory under a read lock. Whatever is not status 200 is an error to the scheduler, which
-//! asks again with back-off; a rejection is always a 200.
+//! kube-scheduler is serial and waits for each answer, so nothing here waits for long: a request is judged from memory
+//! under a read lock, for which it waits [`CACHE_LIMIT`] at most. Whatever is not status 200 is an error to the
+//! scheduler, which asks again with back-off; a rejection is always a 200.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::{
+    sync::{Arc, RwLock},
+    time::Duration,
+};
 
 use axum::{
     Router,
@@ -12,25 +15,32 @@ use axum::{
     extract::State,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
-    routing::post,
+    routing::{get, post},
 };
 use k8s_openapi::jiff::Timestamp;
-use muster_serve::Readiness;
+use muster_serve::{
+    Readiness, lock,
+    server::{ANSWERS_CONDITION, SELF_CHECK_PATH},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     answer::{filter_answer, offered_nodes},
+    cache::Cache,
     filter::{Verdict, judge},
     metrics::Requests,
-    picture::Picture,
     wire::{Arguments, EqualScores, PreemptionAnswer, PreemptionArguments},
 };
+
+/// Longest wait for the cache. Whole lists are made ready beside it and put in at once, so its writers take
+/// microseconds; one that takes longer than this is stuck, and an error in time is worth more than a late answer.
+const CACHE_LIMIT: Duration = Duration::from_millis(200);
 
 /// What the routes work with.
 #[derive(Clone, Debug)]
 pub struct Extender {
     /// What was seen of the cluster.
-    pub picture: Arc<RwLock<Picture>>,
+    pub picture: Arc<RwLock<Cache>>,
     /// Whether the first list of every kind is in the picture.
     pub readiness: Readiness,
     /// The request counter.
@@ -43,7 +53,17 @@ pub fn router(extender: Extender) -> Router {
         .route("/scheduler/filter", post(filter))
         .route("/scheduler/prioritize", post(prioritize))
         .route("/scheduler/preempt", post(preempt))
+        .route(SELF_CHECK_PATH, get(check_self))
         .with_state(extender)
+}
+
+/// What a request needs, and nothing else: the lock of the cache.
+async fn check_self(State(extender): State<Extender>) {
+    // Silence is what counts as stuck.
+    while lock::read_within(&extender.picture, CACHE_LIMIT, |_| ())
+        .await
+        .is_none()
+    {}
 }
 
 async fn filter(State(extender): State<Extender>, body: Bytes) -> Response {
@@ -52,7 +72,7 @@ async fn filter(State(extender): State<Extender>, body: Bytes) -> Response {
         Ok(arguments) => arguments,
         Err(refusal) => return refusal.into_response(),
     };
-    let verdict = extender.judge(&arguments);
+    let verdict = extender.judge(&arguments).await;
     extender.requests.count(VERB, verdict.label());
     tracing::debug!(
         namespace = %arguments.pod.metadata.namespace,
@@ -97,11 +117,12 @@ impl Extender {
         verb: &'static str,
         body: &'a Bytes,
     ) -> Result<T, Failure> {
-        if !self.readiness.is_ready() {
+        let missing = self.readiness.missing_besides(ANSWERS_CONDITION);
+        if !missing.is_empty() {
             self.requests.count(verb, "unsynced");
             return Err(failure(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "the first lists of pods, gangs and nodes have not arrived yet",
+                &format!("starting: waits for {}", missing.join(", ")),
             ));
         }
         serde_json::from_slice(body).map_err(|error| {
@@ -113,14 +134,17 @@ impl Extender {
         })
     }
 
-    fn judge(&self, arguments: &Arguments<'_>) -> Verdict {
+    async fn judge(&self, arguments: &Arguments<'_>) -> Verdict {
         if arguments.nodes.is_some() && arguments.node_names.is_none() {
             return Verdict::Unknown(
                 "kube-scheduler sends whole nodes: set nodeCacheCapable: true for this extender",
             );
         }
-        let picture = self.picture.read().unwrap_or_else(PoisonError::into_inner);
-        judge(&arguments.pod, &picture, Timestamp::now())
+        lock::read_within(&self.picture, CACHE_LIMIT, |picture| {
+            judge(&arguments.pod, picture, Timestamp::now())
+        })
+        .await
+        .unwrap_or(Verdict::Unknown("the extender's cache is busy: ask again"))
     }
 }
 

@@ -25,7 +25,7 @@ use muster_extender::{
 use muster_serve::{
     Readiness, Shutdown,
     certificates::{AuthoritySet, Policy, Subject},
-    server::{HttpsServer, Limits},
+    server::{ANSWERS_CONDITION, HttpsServer, Limits, SelfCheck},
     tls::{self, CertificateAndKey, Clients, ServingCertificate},
 };
 use rustls::{
@@ -82,7 +82,12 @@ impl Running {
             // The deadline would measure the machine that runs the tests.
             limits: Limits {
                 request_limit: Duration::from_secs(10),
+                body_limit: Duration::from_secs(10),
                 ..LIMITS
+            },
+            self_check: SelfCheck {
+                answers: readiness.condition(ANSWERS_CONDITION),
+                identity: Some(issue(&authority, &Subject::Client(CLIENT_NAME.into()))),
             },
         }
         .spawn(&shutdown)

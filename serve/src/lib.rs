@@ -3,7 +3,8 @@
 //! * [`program`]: start, background tasks and shutdown of one program, in one place.
 //! * [`client`]: clients of the API server with the limits that kube does not set by itself.
 //! * [`watch`]: one watched kind as a stream of changes and whole lists; [`mirror`]: a value that several keep.
-//! * [`server`]: an HTTP(S) server that outlives slow clients and large bodies; [`tls`]: its certificates, replaced while it runs.
+//! * [`server`]: an HTTP(S) server that no client can hold up; [`tls`]: its certificates, replaced while it runs;
+//!   [`lock`]: what requests read, in bounded time.
 //! * [`certificates`], [`authority_secret`], [`certificate_source`]: where certificates come from.
 //! * [`lease`]: leader election by local, monotonic observation. It elects; it does not fence.
 //!
@@ -17,6 +18,7 @@ pub mod certificate_source;
 pub mod certificates;
 pub mod client;
 pub mod lease;
+pub mod lock;
 pub mod metrics;
 pub mod mirror;
 pub mod program;
@@ -27,12 +29,9 @@ pub mod telemetry;
 pub mod tls;
 pub mod watch;
 
-mod bounded_connections;
 #[cfg(test)]
 mod fake_api;
 mod process_metrics;
-#[cfg(test)]
-mod server_tests;
 
 pub use args::ServeArgs;
 pub use program::Program;

@@ -10,7 +10,6 @@ use std::{
 
 use kube::{
     Api, Client, Resource,
-    core::DeserializeGuard,
     runtime::watcher::{self, Config},
 };
 use serde::de::DeserializeOwned;
@@ -18,7 +17,7 @@ use tokio::sync::mpsc;
 
 use crate::{
     Program, Readiness, Shutdown,
-    watch::{self, Seen, WatchMetrics},
+    watch::{self, Decoded, WatchEvent, WatchMetrics},
 };
 
 /// Changes of one kind that may wait to be applied.
@@ -52,7 +51,7 @@ impl<S: Default + Send + Sync + 'static> Mirror<S> {
     }
 
     /// Has a kind applied, all of it. See [`Mirror::keep_those`].
-    pub fn keep<K>(&self, name: &'static str, apply: fn(&mut S, Seen<K>))
+    pub fn keep<K>(&self, name: &'static str, apply: fn(&mut S, WatchEvent<K>))
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     {
@@ -61,23 +60,23 @@ impl<S: Default + Send + Sync + 'static> Mirror<S> {
 
     /// Has those objects of a kind applied that `which` selects. A condition of readiness of that name holds
     /// once the first list has been; the program is of no use any more if the watch ends before it is told to.
-    pub fn keep_those<K>(&self, name: &'static str, which: Config, apply: fn(&mut S, Seen<K>))
+    pub fn keep_those<K>(&self, name: &'static str, which: Config, apply: fn(&mut S, WatchEvent<K>))
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     {
-        let (sender, mut seen) = mpsc::channel::<Seen<K>>(QUEUE);
+        let (sender, mut seen) = mpsc::channel::<WatchEvent<K>>(QUEUE);
         let delivered = self.readiness.condition(&format!("watch of {name}"));
         let applied = self.readiness.condition(name);
-        let api: Api<DeserializeGuard<K>> = Api::all(self.client.clone());
+        let api: Api<Decoded<K>> = Api::all(self.client.clone());
         let metrics = self.metrics.clone();
-        self.until_stopped(
+        self.shutdown.spawn_until_stopped(
             name,
             watch::run(api, which, metrics, delivered, sender, |seen| seen),
         );
         let shared = Arc::clone(&self.shared);
-        self.until_stopped(name, async move {
+        self.shutdown.spawn_until_stopped(name, async move {
             while let Some(seen) = seen.recv().await {
-                let is_list = matches!(seen, Seen::Listed(_));
+                let is_list = matches!(seen, WatchEvent::Listed(_));
                 let mut value = shared.write().unwrap_or_else(PoisonError::into_inner);
                 apply(&mut value, seen);
                 drop(value);
@@ -91,14 +90,6 @@ impl<S: Default + Send + Sync + 'static> Mirror<S> {
     /// The value.
     pub fn shared(&self) -> Arc<RwLock<S>> {
         Arc::clone(&self.shared)
-    }
-
-    fn until_stopped(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
-        let token = self.shutdown.token().clone();
-        self.shutdown.spawn_essential(name, async move {
-            let _ = token.run_until_cancelled(task).await;
-            Ok::<(), std::convert::Infallible>(())
-        });
     }
 }
 
@@ -144,7 +135,7 @@ mod tests {
             shutdown: Shutdown::default(),
         };
         mirror.keep::<Namespace>("namespaces", |names, seen| {
-            if let Seen::Listed(all) = seen {
+            if let WatchEvent::Listed(all) = seen {
                 *names = all.iter().map(ResourceExt::name_any).collect();
             }
         });

@@ -50,6 +50,14 @@ impl Readiness {
             .collect()
     }
 
+    /// The same without one condition: what a request needs to know is there although, for a moment, the server has
+    /// not answered itself ([`crate::server::ANSWERS_CONDITION`]).
+    pub fn missing_besides(&self, condition: &str) -> Vec<String> {
+        let mut missing = self.missing();
+        missing.retain(|name| name != condition);
+        missing
+    }
+
     /// Whether every condition holds.
     pub fn is_ready(&self) -> bool {
         self.missing().is_empty()

@@ -1,13 +1,28 @@
 //! HTTP servers that no client can hold up.
 //!
+//! * [`acceptor`]: a handshake, then a place among the connections; [`bounded_stream`]: silence ends it.
+//! * [`intake`]: the body is read, then the request waits for its turn.
+//! * [`shares`]: connections, handshakes and bytes are shared by peers, and who hoards gives way to newcomers.
+//! * [`self_check`]: whether the server answers itself.
+//! * [`json_bounds`]: how many values a body may hold before it is decoded.
+//!
 //! Limits that hyper and axum-server leave open are set here: hyper's header limit is inactive without a
 //! timer, its protocol detection waits for a first byte without end, and neither counts connections. A request
 //! has one limit for everything that happens in it, the reading of its body included. A handler that panics
 //! costs its request (500), not the process.
 
+mod acceptor;
+mod bounded_stream;
+mod intake;
+pub mod json_bounds;
+mod self_check;
+mod shares;
+#[cfg(test)]
+mod tests;
+
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::{Router, extract::DefaultBodyLimit, http::StatusCode};
+use axum::{Router, extract::DefaultBodyLimit, http::StatusCode, middleware};
 use axum_server::{
     Handle, Server,
     accept::{Accept, DefaultAcceptor},
@@ -19,12 +34,13 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 use tower::ServiceBuilder;
-use tower_http::{
-    catch_panic::CatchPanicLayer, limit::RequestBodyLimitLayer, timeout::TimeoutLayer,
-};
+use tower_http::{catch_panic::CatchPanicLayer, timeout::TimeoutLayer};
+
+use acceptor::{BoundedAcceptor, OwnSockets};
+use intake::Intake;
+pub use self_check::{ANSWERS_CONDITION, SELF_CHECK_PATH, SelfCheck};
 
 use crate::{
-    bounded_connections::BoundedConnections,
     shutdown::Shutdown,
     tls::{self, Clients, ServingCertificate, TlsError},
 };
@@ -33,25 +49,40 @@ use crate::{
 const HEADER_LIMIT: Duration = Duration::from_secs(5);
 /// Longest time for a TLS handshake.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
+/// TLS handshakes at a time, of all peers.
+const HANDSHAKES: usize = 128;
 /// Longest time that requests in flight are given at the shutdown.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 /// HTTP/2: streams of one connection at a time. kube-apiserver multiplexes all its calls over one.
 const HTTP2_STREAMS: u32 = 250;
 /// HTTP/2: largest list of headers of a request.
 const HTTP2_HEADER_BYTES: u32 = 16 * 1024;
+/// HTTP/2: what a stream, and all streams of a connection, may send before it is read. Beside the budget of bodies.
+const HTTP2_STREAM_WINDOW_BYTES: u32 = 128 * 1024;
+/// See [`HTTP2_STREAM_WINDOW_BYTES`].
+const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 256 * 1024;
+/// HTTP/1: largest buffer of a connection; the headers of a request must fit.
+const HTTP1_BUFFER_BYTES: usize = 64 * 1024;
 /// HTTP/2: a peer that is gone is noticed by unanswered pings.
 const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
 /// HTTP/2: longest time for the answer to a ping.
 const HTTP2_PING_LIMIT: Duration = Duration::from_secs(10);
 
 /// What a server grants its clients.
+///
+/// Of what is shared, one peer may have half. What is beyond does not turn newcomers away: the peer that holds most
+/// gives way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Largest body of a request; a larger one is answered 413.
     pub body_bytes: usize,
+    /// Longest time for a body to come; then its request is answered 408.
+    pub body_limit: Duration,
+    /// Bytes of bodies (and a constant for each request) that are being received, wait, or are worked on.
+    pub buffered_bytes: usize,
     /// Longest time for a request, reading its body included; then it is answered 408.
     pub request_limit: Duration,
-    /// Most connections at a time; one more is closed at once.
+    /// Most connections at a time, handshakes apart.
     pub connections: usize,
 }
 
@@ -59,15 +90,19 @@ impl Limits {
     /// For a server whose requests have no body.
     pub const SMALL: Self = Self {
         body_bytes: 4 * 1024,
+        body_limit: Duration::from_secs(1),
+        buffered_bytes: 2 * 1024 * 1024,
         request_limit: Duration::from_secs(5),
-        connections: 256,
+        connections: 64,
     };
     /// For a server whose requests carry Kubernetes objects: the largest that kube-apiserver sends to
-    /// a webhook is twice the 3 MiB of its request limit, and some.
+    /// a webhook is twice the 3 MiB of its request limit, and some. It gives up after 3 s.
     pub const OBJECTS: Self = Self {
         body_bytes: 7 * 1024 * 1024,
-        request_limit: Duration::from_secs(10),
-        connections: 1024,
+        body_limit: Duration::from_secs(1),
+        buffered_bytes: 64 * 1024 * 1024,
+        request_limit: Duration::from_secs(3),
+        connections: 512,
     };
 }
 
@@ -102,6 +137,8 @@ pub struct HttpsServer {
     pub clients: Clients,
     /// What it grants.
     pub limits: Limits,
+    /// How it asks itself whether it serves.
+    pub self_check: SelfCheck,
 }
 
 impl HttpsServer {
@@ -117,7 +154,8 @@ impl HttpsServer {
         };
         let listener = TcpListener::bind(self.address).await.map_err(bind_failed)?;
         let bound = listener.local_addr().map_err(bind_failed)?;
-        let acceptor = BoundedConnections::new(acceptor, self.limits.connections, HEADER_LIMIT);
+        let own_sockets = OwnSockets::default();
+        let acceptor = bounded(acceptor, self.limits, own_sockets.clone());
         let server = Server::from_listener(listener).acceptor(acceptor);
         spawn_server(
             self.name,
@@ -125,6 +163,7 @@ impl HttpsServer {
             limited(self.router, self.limits),
             shutdown,
         );
+        self_check::spawn(&self.self_check, bound, own_sockets, shutdown)?;
         Ok(bound)
     }
 }
@@ -137,13 +176,18 @@ pub(crate) fn spawn_plain(
     limits: Limits,
     shutdown: &Shutdown,
 ) {
-    let acceptor =
-        BoundedConnections::new(DefaultAcceptor::new(), limits.connections, HEADER_LIMIT);
+    let acceptor = bounded(DefaultAcceptor::new(), limits, OwnSockets::default());
     let server = Server::from_listener(listener).acceptor(acceptor);
     spawn_server(name, server, limited(router, limits), shutdown);
 }
 
+fn bounded<A>(inner: A, limits: Limits, own_sockets: OwnSockets) -> BoundedAcceptor<A> {
+    let connections = limits.connections;
+    BoundedAcceptor::new(inner, HANDSHAKES, connections, own_sockets, HEADER_LIMIT)
+}
+
 fn limited(router: Router, limits: Limits) -> Router {
+    let intake = Intake::new(limits);
     router.layer(
         ServiceBuilder::new()
             .layer(TimeoutLayer::with_status_code(
@@ -151,30 +195,33 @@ fn limited(router: Router, limits: Limits) -> Router {
                 limits.request_limit,
             ))
             .layer(CatchPanicLayer::new())
-            // axum's own limit covers only what its extractors read.
+            // What comes to the routes is whole and bounded already.
             .layer(DefaultBodyLimit::disable())
-            .layer(RequestBodyLimitLayer::new(limits.body_bytes)),
+            .layer(middleware::from_fn_with_state(intake, intake::take_in)),
     )
 }
 
 fn spawn_server<A>(
     name: &'static str,
-    mut server: Server<SocketAddr, BoundedConnections<A>>,
+    mut server: Server<SocketAddr, BoundedAcceptor<A>>,
     router: Router,
     shutdown: &Shutdown,
 ) where
     A: Accept<TcpStream, Router, Service = Router> + Clone + Send + Sync + 'static,
-    A::Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    A::Future: Send + 'static,
+    A::Stream: AsyncRead + AsyncWrite + Unpin + Send,
+    A::Future: Send,
 {
     let http = server.http_builder();
     // A limit without a timer panics, a timer without a limit does nothing: always both.
     http.http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_LIMIT);
+        .header_read_timeout(HEADER_LIMIT)
+        .max_buf_size(HTTP1_BUFFER_BYTES);
     http.http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(HTTP2_STREAMS)
+        .initial_stream_window_size(HTTP2_STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES)
         .max_header_list_size(HTTP2_HEADER_BYTES)
         .keep_alive_interval(HTTP2_PING_INTERVAL)
         .keep_alive_timeout(HTTP2_PING_LIMIT);

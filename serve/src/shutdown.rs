@@ -113,6 +113,19 @@ impl Shutdown {
         });
     }
 
+    /// The same for a task that goes on for ever: it is dropped when the program is to stop.
+    pub fn spawn_until_stopped(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let stopped = self.token.clone().run_until_cancelled_owned(task);
+        self.spawn_essential(name, async move {
+            let _ = stopped.await;
+            Ok::<(), std::convert::Infallible>(())
+        });
+    }
+
     /// Waits until the program is to stop, then at most `limit` for its tasks.
     pub async fn finish(self, limit: Duration) -> Result<(), ShutdownError> {
         self.requested().await;
@@ -158,6 +171,21 @@ mod tests {
                 seconds: 5
             })
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_goes_on_for_ever_ends_with_the_program_or_ends_it() {
+        let shutdown = Shutdown::default();
+        shutdown.spawn_until_stopped("keeper", std::future::pending());
+        shutdown.request();
+        assert_eq!(shutdown.finish(LIMIT).await, Ok(()));
+
+        let shutdown = Shutdown::default();
+        shutdown.spawn_until_stopped("keeper", async { panic!("broken") });
+        let Err(ShutdownError::TaskFailed(why)) = shutdown.finish(LIMIT).await else {
+            panic!("a panic is not noticed");
+        };
+        assert!(why.starts_with("keeper broke off"), "{why}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,21 +1,30 @@
 //! One watched kind as a stream of changes and whole lists.
 //!
-//! What kube's watcher leaves to its users is done here: a list is passed on whole, when it is complete, so
-//! that nobody decides on half of one; an object that cannot be decoded costs that object, not the watch, and
-//! is never taken for gone; a failing watch is retried with back-off and its age is a metric; `managedFields`
-//! are dropped.
+//! What kube's watcher leaves to its users is done here: nobody concludes anything from half a list; an object that
+//! cannot be decoded costs that object at most, and not the watch ([`decoded`]); a failing watch is retried with
+//! back-off and its age is a metric; `managedFields` are dropped.
+//!
+//! There are two ways to be told: [`run`] tells lists whole, [`run_streamed`] object by object.
+//!
+//! Lists come in pages of 500 (kube's default), each dropped before the next is asked for. A page whose continue token
+//! has expired (410) begins the list anew: a list of two points in time is none.
 
-mod sight;
+pub mod decoded;
+mod decoder;
+mod health;
+mod streamed;
 #[cfg(test)]
 mod tests;
 
 use std::fmt::Debug;
 
+pub use decoded::Decoded;
+use decoder::WatchDecoder;
 use futures::{Stream, StreamExt};
+use health::WatchHealth;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{
     Api, Resource,
-    core::DeserializeGuard,
     runtime::{
         WatchStreamExt,
         watcher::{self, Event},
@@ -26,31 +35,37 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge},
 };
 use serde::de::DeserializeOwned;
-use sight::Sight;
+use streamed::StreamDecoder;
+pub use streamed::{StreamEvent, Taken};
 use tokio::sync::mpsc;
 
 use crate::{metrics::Metrics, readiness::Condition};
 
 /// What is seen of a kind.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Seen<K> {
+pub enum WatchEvent<K> {
     /// The object is as given: added or modified.
     Applied(K),
     /// The object with this metadata is gone.
-    Gone(Box<ObjectMeta>),
+    Deleted(Box<ObjectMeta>),
     /// The whole list: what is not in it is gone. First of all, and after every gap of the watch.
     Listed(Vec<K>),
 }
 
-/// What an object that cannot be decoded means, while it was not seen before. (One that was seen counts as last seen,
-/// never as gone.) It is told in the log and counted in a metric in any case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Undecodable {
-    /// It is left out: right for those who answer about one object at a time, and refuse what they do not know.
-    IsLeftOut,
-    /// The first list is not told, and the kind not synced, before all of it can be decoded: right for those who
-    /// conclude something from what is not there.
-    HoldsTheListBack,
+/// Namespace (empty for cluster-scoped kinds) and name.
+pub type Name = (String, String);
+
+/// From the events of kube's watcher to what a consumer is told.
+trait Decode<K> {
+    type Told;
+
+    /// What the consumer is to be told of an event.
+    fn take(&mut self, event: Event<Decoded<K>>) -> Vec<Self::Told>;
+
+    /// What was taken last is in the channel.
+    fn handed_over(&mut self);
+
+    fn health(&mut self) -> &mut WatchHealth;
 }
 
 /// Metrics of all watches of a program.
@@ -96,72 +111,83 @@ impl WatchMetrics {
     }
 }
 
-/// Watches a kind until the receiver is dropped; returns then. `map` turns what is seen into the messages of
-/// the channel, which several watches may share. `synced` holds from when the first whole list has been handed
-/// to the channel. What cannot be decoded is left out of that list.
+/// Watches a kind until the receiver is dropped; returns then. `map` turns what is seen into the messages of the
+/// channel, which several watches may share. `synced` holds from when the first whole list has been handed to the
+/// channel.
 ///
-/// The channel should be bounded: a consumer that is slow slows the watch down, which the API server copes
-/// with by a new list.
+/// What cannot be decoded as a whole is left out: right for those who answer about one object at a time and refuse what
+/// they do not know. Whoever concludes something from what is not there uses [`run_streamed`].
+///
+/// The channel should be bounded: a consumer that is slow slows the watch down, which the API server copes with by a
+/// new list.
 pub async fn run<K, M>(
-    api: Api<DeserializeGuard<K>>,
+    api: Api<Decoded<K>>,
     config: watcher::Config,
     metrics: WatchMetrics,
     synced: Condition,
     sender: mpsc::Sender<M>,
-    map: impl Fn(Seen<K>) -> M + Send,
+    map: impl Fn(WatchEvent<K>) -> M + Send,
 ) where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     M: Send,
 {
     let events = kube::runtime::watcher(api, config).default_backoff();
-    let sight = Sight::new(Undecodable::IsLeftOut, &metrics, synced);
-    pump(events, sight, sender, map).await;
+    let decoder = WatchDecoder::new(WatchHealth::new::<K>(&metrics, synced));
+    pump(events, decoder, sender, map).await;
 }
 
-/// The same for those who conclude something from what is not there: the first list is not told, and `synced` does not
-/// hold, before all of it can be decoded.
-pub async fn run_whole<K, M>(
-    api: Api<DeserializeGuard<K>>,
+/// The same, told object by object: `take_over` is called as soon as an object is received, so nothing is ever held but
+/// what it returns, and it decides what stands in for what cannot be decoded.
+pub async fn run_streamed<K, T, M>(
+    api: Api<Decoded<K>>,
     config: watcher::Config,
     metrics: WatchMetrics,
     synced: Condition,
     sender: mpsc::Sender<M>,
-    map: impl Fn(Seen<K>) -> M + Send,
+    take_over: impl Fn(Decoded<K>) -> Taken<T> + Send,
+    map: impl Fn(StreamEvent<T>) -> M + Send,
 ) where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    T: Send,
     M: Send,
 {
     let events = kube::runtime::watcher(api, config).default_backoff();
-    let sight = Sight::new(Undecodable::HoldsTheListBack, &metrics, synced);
-    pump(events, sight, sender, map).await;
+    let decoder = StreamDecoder::new(take_over, WatchHealth::new::<K>(&metrics, synced));
+    pump(events, decoder, sender, map).await;
 }
 
-async fn pump<K, M>(
-    events: impl Stream<Item = watcher::Result<Event<DeserializeGuard<K>>>> + Send,
-    mut sight: Sight<K>,
+async fn pump<K, D, M>(
+    events: impl Stream<Item = watcher::Result<Event<Decoded<K>>>> + Send,
+    mut decoder: D,
     sender: mpsc::Sender<M>,
-    map: impl Fn(Seen<K>) -> M + Send,
+    map: impl Fn(D::Told) -> M + Send,
 ) where
-    K: Resource<DynamicType = ()> + Send,
-    M: Send,
+    D: Decode<K>,
 {
     let mut events = std::pin::pin!(events);
     while let Some(event) = tokio::select! {
         event = events.next() => event,
         () = sender.closed() => None,
     } {
-        let seen = match event {
-            Ok(event) => sight.take(event),
+        let told = match event {
+            Ok(event) => decoder.take(event),
             Err(error) => {
-                sight.failed(&error);
+                decoder.health().failed(&error);
                 continue;
             }
         };
-        for seen in seen {
-            if sender.send(map(seen)).await.is_err() {
+        for told in told {
+            if sender.send(map(told)).await.is_err() {
                 return;
             }
         }
-        sight.handed_over();
+        decoder.handed_over();
     }
+}
+
+fn name(metadata: &ObjectMeta) -> Name {
+    (
+        metadata.namespace.clone().unwrap_or_default(),
+        metadata.name.clone().unwrap_or_default(),
+    )
 }

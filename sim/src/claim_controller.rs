@@ -13,7 +13,7 @@ use muster_cluster::object::Kind;
 
 use crate::{
     api_server::{ApiServer, Precondition, has_ended, is_bound, key},
-    furniture,
+    fixtures,
 };
 
 /// Keeps an allocated claim from going: only the scheduler sets it, and only this controller takes it.
@@ -59,7 +59,7 @@ pub fn claim_name(pod: &Pod) -> Option<&str> {
         .resource_claim_statuses
         .as_ref()?
         .iter()
-        .find(|status| status.name == furniture::CLAIM)?
+        .find(|status| status.name == fixtures::CLAIM)?
         .resource_claim_name
         .as_deref()
 }
@@ -164,8 +164,8 @@ fn make(api: &mut ApiServer, namespace: &str, name: &str, random: u64) {
         .and_then(|claims| claims.first())
         .and_then(|claim| claim.resource_claim_template_name.clone())
         .unwrap_or_default();
-    let claim_name = format!("{name}-{}-{random:05x}", furniture::CLAIM);
-    let Some(claim) = furniture::claim_from_template(&template, pod, &claim_name) else {
+    let claim_name = format!("{name}-{}-{random:05x}", fixtures::CLAIM);
+    let Some(claim) = fixtures::claim_from_template(&template, pod, &claim_name) else {
         return;
     };
     if api.create(claim).is_err() {
@@ -174,7 +174,7 @@ fn make(api: &mut ApiServer, namespace: &str, name: &str, random: u64) {
     let _ = api.update::<Pod>(namespace, name, Precondition::default(), |pod| {
         let status = pod.status.get_or_insert_with(PodStatus::default);
         status.resource_claim_statuses = Some(vec![PodResourceClaimStatus {
-            name: furniture::CLAIM.to_owned(),
+            name: fixtures::CLAIM.to_owned(),
             resource_claim_name: Some(claim_name),
         }]);
     });

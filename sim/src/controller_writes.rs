@@ -3,21 +3,21 @@
 
 use k8s_openapi::api::core::v1::Pod;
 use muster_api::{Gang, Ledger, NodeDevices, Queue, QueueSpec, keys};
-use muster_cluster::{
-    object::{Kind, Object, ObjectKey},
-    protocol::{Outcome, Write},
-};
+use muster_cluster::object::{Kind, Object, ObjectKey};
+use muster_protocol::{ApiRequest, Outcome};
 use serde_json::Value;
 
 use crate::api_server::{ApiServer, Failure, Precondition, Stored, key};
 
-/// Does a write. [`Write::ReadAll`] is not one: it needs the watch of whoever asked.
-pub fn apply(api: &mut ApiServer, write: &Write) -> Outcome {
+/// Does a write. [`ApiRequest::ReadAll`] is not one: it needs the watch of whoever asked.
+pub fn apply(api: &mut ApiServer, write: &ApiRequest) -> Outcome {
     let done = match write {
-        Write::ReadObject { key } => api.object(key).cloned().ok_or(Failure::NotFound),
-        Write::ReadAll { .. } | Write::PublishEvent(_) => return Outcome::Done(None),
-        Write::CreateLedger { spec } => api.create(Ledger::new(keys::LEDGER_NAME, spec.clone())),
-        Write::ReplaceLedger {
+        ApiRequest::ReadObject { key } => api.object(key).cloned().ok_or(Failure::NotFound),
+        ApiRequest::ReadAll { .. } | ApiRequest::PublishEvent(_) => return Outcome::Done(None),
+        ApiRequest::CreateLedger { spec } => {
+            api.create(Ledger::new(keys::LEDGER_NAME, spec.clone()))
+        }
+        ApiRequest::ReplaceLedger {
             resource_version,
             spec,
         } => {
@@ -29,16 +29,17 @@ pub fn apply(api: &mut ApiServer, write: &Write) -> Outcome {
                 ledger.spec = spec.clone();
             })
         }
-        Write::CreateGang { gang } => {
+        ApiRequest::CreateGang { gang } => {
             let mut gang = gang.as_ref().clone();
             gang.status = None;
             api.create(gang)
         }
-        Write::ReplaceGangStatus {
+        ApiRequest::ReplaceGangStatus {
             key,
             uid,
             resource_version,
             status,
+            ..
         } => {
             let precondition = Precondition {
                 uid: Some(uid),
@@ -48,13 +49,23 @@ pub fn apply(api: &mut ApiServer, write: &Write) -> Outcome {
                 gang.status = Some(status.as_ref().clone());
             })
         }
-        Write::DeleteGang { key, uid } => return deleted(api.delete(key, Precondition::uid(uid))),
-        Write::CreateNodeDevices { node, spec } => {
+        ApiRequest::DeleteGang {
+            key,
+            uid,
+            resource_version,
+        } => {
+            let precondition = Precondition {
+                resource_version: Some(resource_version),
+                ..Precondition::uid(uid)
+            };
+            return deleted(api.delete(key, precondition));
+        }
+        ApiRequest::CreateNodeDevices { node, spec } => {
             let mut object = NodeDevices::new(node, spec.clone());
             object.metadata.finalizers = finalizers(!spec.permits.is_empty());
             api.create(object)
         }
-        Write::ReplaceNodeDevices {
+        ApiRequest::ReplaceNodeDevices {
             node,
             uid,
             resource_version,
@@ -70,8 +81,8 @@ pub fn apply(api: &mut ApiServer, write: &Write) -> Outcome {
                 object.metadata.finalizers = finalizers(*finalizer);
             })
         }
-        Write::PatchPod { key, patch } => patch_pod(api, key, patch),
-        Write::PublishQueue {
+        ApiRequest::PatchPod { key, patch } => patch_pod(api, key, patch),
+        ApiRequest::PublishQueue {
             namespace,
             team,
             status,
@@ -87,7 +98,9 @@ pub fn apply(api: &mut ApiServer, write: &Write) -> Outcome {
                 queue.status = Some(status.as_ref().clone());
             })
         }
-        Write::DeleteQueue { key } => return deleted(api.delete(key, Precondition::default())),
+        ApiRequest::DeleteQueue { key } => {
+            return deleted(api.delete(key, Precondition::default()));
+        }
     };
     outcome(done)
 }
@@ -157,12 +170,12 @@ fn forbidden(before: &Pod, after: &Pod) -> Option<String> {
 }
 
 /// What a write is about, in one line of a trace.
-pub fn describe(write: &Write) -> String {
+pub fn describe(write: &ApiRequest) -> String {
     match write {
-        Write::ReadObject { key } => format!("read {}", name(key)),
-        Write::ReadAll { kind } => format!("list and watch {kind:?}"),
-        Write::CreateLedger { spec } => format!("create Ledger: epoch {}", spec.leader_epoch),
-        Write::ReplaceLedger { spec, .. } => {
+        ApiRequest::ReadObject { key } => format!("read {}", name(key)),
+        ApiRequest::ReadAll { kind } => format!("list and watch {kind:?}"),
+        ApiRequest::CreateLedger { spec } => format!("create Ledger: epoch {}", spec.leader_epoch),
+        ApiRequest::ReplaceLedger { spec, .. } => {
             let intents: Vec<String> = spec
                 .intents
                 .iter()
@@ -179,8 +192,8 @@ pub fn describe(write: &Write) -> String {
                 }
             )
         }
-        Write::CreateGang { gang } => format!("create {}", name(&gang_key(gang))),
-        Write::ReplaceGangStatus { key, status, .. } => format!(
+        ApiRequest::CreateGang { gang } => format!("create {}", name(&gang_key(gang))),
+        ApiRequest::ReplaceGangStatus { key, status, .. } => format!(
             "{} status: epoch {}, {:?}, attempt {}, {}",
             name(key),
             status.leader_epoch,
@@ -197,16 +210,16 @@ pub fn describe(write: &Write) -> String {
                 (None, None) => "holds nothing".to_owned(),
             }
         ),
-        Write::DeleteGang { key, .. } | Write::DeleteQueue { key } => {
+        ApiRequest::DeleteGang { key, .. } | ApiRequest::DeleteQueue { key } => {
             format!("delete {}", name(key))
         }
-        Write::CreateNodeDevices { node, spec } => {
+        ApiRequest::CreateNodeDevices { node, spec } => {
             format!("create NodeDevices {node}: {}", permits(spec))
         }
-        Write::ReplaceNodeDevices { node, spec, .. } => {
+        ApiRequest::ReplaceNodeDevices { node, spec, .. } => {
             format!("NodeDevices {node}: {}", permits(spec))
         }
-        Write::PatchPod { key, patch } => {
+        ApiRequest::PatchPod { key, patch } => {
             let parts: Vec<String> = patch
                 .as_array()
                 .into_iter()
@@ -222,10 +235,10 @@ pub fn describe(write: &Write) -> String {
                 .collect();
             format!("{}: {}", name(key), parts.join(" "))
         }
-        Write::PublishQueue {
+        ApiRequest::PublishQueue {
             namespace, team, ..
         } => format!("Queue {namespace}/{team}"),
-        Write::PublishEvent(note) => format!("Event {} {}", note.name, note.reason),
+        ApiRequest::PublishEvent(note) => format!("Event {} {}", note.name, note.reason),
     }
 }
 
@@ -278,9 +291,9 @@ mod tests {
         api.create(pod).unwrap()
     }
 
-    fn ungate(pod: &Object) -> Write {
+    fn ungate(pod: &Object) -> ApiRequest {
         let version = pod.metadata().resource_version.clone();
-        Write::PatchPod {
+        ApiRequest::PatchPod {
             key: pod.key(),
             patch: json!([
                 {"op": "test", "path": "/metadata/resourceVersion", "value": version},
@@ -303,7 +316,7 @@ mod tests {
         let mut api = ApiServer::default();
         let pod = gated_pod(&mut api);
         apply(&mut api, &ungate(&pod));
-        let back = Write::PatchPod {
+        let back = ApiRequest::PatchPod {
             key: pod.key(),
             patch: json!([{"op": "add", "path": "/spec/schedulingGates", "value": [{"name": "x"}]}]),
         };
@@ -313,12 +326,12 @@ mod tests {
     #[test]
     fn what_exists_is_not_created_again_and_what_is_gone_is_not_found() {
         let mut api = ApiServer::default();
-        let create = Write::CreateLedger {
+        let create = ApiRequest::CreateLedger {
             spec: LedgerSpec::default(),
         };
         assert!(matches!(apply(&mut api, &create), Outcome::Done(_)));
         assert!(matches!(apply(&mut api, &create), Outcome::Conflict));
-        let read = Write::ReadObject {
+        let read = ApiRequest::ReadObject {
             key: key(Kind::Gang, "ml", "g"),
         };
         assert!(matches!(apply(&mut api, &read), Outcome::NotFound));
@@ -333,7 +346,7 @@ mod tests {
         };
         apply(
             &mut api,
-            &Write::CreateNodeDevices {
+            &ApiRequest::CreateNodeDevices {
                 node: "node-0".into(),
                 spec,
             },

@@ -11,8 +11,8 @@ use muster_cluster::{
     index::Config as IndexConfig,
     managed::ManagedPods,
     object::{Change, Kind},
-    protocol::{Config, Effect, Machine, Now, Outcome, Write},
 };
+use muster_protocol::{ApiRequest, Config, Effect, Machine, Now, Outcome};
 
 use crate::{
     api_server::{ApiServer, Place},
@@ -20,8 +20,8 @@ use crate::{
 };
 
 /// A rule of the controller's machine that can be broken on purpose.
-#[cfg(feature = "mutations")]
-pub type Mutation = muster_cluster::protocol::Mutation;
+#[cfg(feature = "injected-bugs")]
+pub type InjectedBug = muster_protocol::InjectedBug;
 
 /// Number of replicas.
 pub const REPLICAS: usize = 2;
@@ -41,12 +41,12 @@ pub const LAGGING_KINDS: [Kind; 6] = [
 pub struct Controllers {
     replicas: [Replica; REPLICAS],
     holder: Option<usize>,
-    network: Vec<Write>,
+    network: Vec<ApiRequest>,
     leaderships: u64,
     /// Effects that were carried out.
     pub effects: u64,
-    #[cfg(feature = "mutations")]
-    mutation: Option<Mutation>,
+    #[cfg(feature = "injected-bugs")]
+    bug: Option<InjectedBug>,
 }
 
 #[derive(Debug, Default)]
@@ -97,9 +97,9 @@ pub enum Mishap {
 
 impl Controllers {
     /// Breaks a rule in every leadership that begins from now on.
-    #[cfg(feature = "mutations")]
-    pub fn plant(&mut self, mutation: Option<Mutation>) {
-        self.mutation = mutation;
+    #[cfg(feature = "injected-bugs")]
+    pub fn plant(&mut self, bug: Option<InjectedBug>) {
+        self.bug = bug;
     }
 
     /// All that may happen next.
@@ -131,7 +131,7 @@ impl Controllers {
     }
 
     /// The request that a step carries out.
-    pub fn request(&self, step: &Step) -> Option<&Write> {
+    pub fn request(&self, step: &Step) -> Option<&ApiRequest> {
         let Step::Perform(number, effect) = *step else {
             return None;
         };
@@ -224,9 +224,9 @@ impl Controllers {
             excepted_device_classes: BTreeSet::new(),
             default_team: None,
         });
-        #[cfg(feature = "mutations")]
-        if let Some(mutation) = self.mutation {
-            return Some(Machine::with_mutation(config, identity, mutation));
+        #[cfg(feature = "injected-bugs")]
+        if let Some(bug) = self.bug {
+            return Some(Machine::with_injected_bug(config, identity, bug));
         }
         Some(Machine::new(config, identity))
     }
@@ -244,7 +244,7 @@ impl Controllers {
         }
         let effect = replica.under_way.swap_remove(effect);
         let text = describe(&effect.write);
-        let is_list = matches!(effect.write, Write::ReadAll { .. });
+        let is_list = matches!(effect.write, ApiRequest::ReadAll { .. });
         self.effects += 1;
         let outcome = match mishap {
             Some(Mishap::CrashBefore) => {
@@ -267,7 +267,7 @@ impl Controllers {
                 Outcome::Unknown
             }
             Some(Mishap::Conflict) | None => {
-                if let Write::ReadAll { kind } = effect.write {
+                if let ApiRequest::ReadAll { kind } = effect.write {
                     self.replicas[number].list(kind, api);
                 }
                 apply(api, &effect.write)
@@ -394,7 +394,7 @@ impl Replica {
         let objects = api.objects(kind).cloned().collect();
         self.watches.insert(kind, api.watch(kind));
         if let Some(machine) = &mut self.machine {
-            machine.observe(Change::All(kind, objects));
+            machine.observe(Change::Listed(kind, objects));
         }
     }
 }

@@ -7,7 +7,7 @@ use muster_dra_driver::prepare::{
 };
 
 use crate::{
-    furniture::{self, GPU_BYTES},
+    fixtures::{self, GPU_BYTES},
     scenario::NodeShape,
 };
 
@@ -59,12 +59,12 @@ impl GpuNode {
         (0..self.shape.gpus)
             .map(|number| {
                 let facts = DeviceFacts {
-                    unit: Unit::whole(furniture::gpu_uuid(&self.shape.name, number)),
+                    unit: Unit::whole(fixtures::gpu_uuid(&self.shape.name, number)),
                     gpus_milli: 1_000,
                     memory_bytes: GPU_BYTES,
                     minor: u32::try_from(number).unwrap_or_default(),
                 };
-                (furniture::device_name(number), facts)
+                (fixtures::device_name(number), facts)
             })
             .collect()
     }

@@ -1,6 +1,6 @@
 //! Deterministic simulation of the protocols of Muster: the machines that ship, on a cluster that does not exist.
 //!
-//! Controllers and drivers run the real `muster_cluster::protocol::Machine` and
+//! Controllers and drivers run the real `muster_protocol::Machine` and
 //! `muster_dra_driver::prepare::Machine`. Everything around them is fake, small, and strict where the real thing is:
 //! the API server ([`api_server`]), the controller's executor ([`controller_writes`]), kube-scheduler
 //! ([`scheduler`]), the claim controller ([`claim_controller`]), kubelets ([`kubelet`]), nodes ([`gpu_node`]), those
@@ -16,7 +16,7 @@
 //! **Invariant: the same seed gives the same run.** No clock, no thread, no hash order, no randomness but
 //! [`random`]. A failure prints its seed; the seed is the bug report.
 //!
-//! With the feature `mutations` (this crate's own tests only) a rule of either machine can be broken on purpose, to
+//! With the feature `injected-bugs` (this crate's own tests only) a rule of either machine can be broken on purpose, to
 //! show that the checks would see it.
 //!
 //! Not simulated: nodes that are lost or reboot, slices that vanish with a kubelet, the extender, MIG, adoption of
@@ -27,9 +27,10 @@ pub mod api_server;
 pub mod claim_controller;
 pub mod controller_writes;
 pub mod controllers;
+pub mod decide;
 pub mod drivers;
 pub mod faults;
-pub mod furniture;
+pub mod fixtures;
 pub mod gpu_node;
 pub mod invariants;
 pub mod kubelet;

@@ -18,13 +18,13 @@ const MOST_STEPS: u64 = 40_000;
 const REST_MILLISECONDS: u64 = 130_000;
 
 /// A rule that is broken on purpose.
-#[cfg(feature = "mutations")]
+#[cfg(feature = "injected-bugs")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Planted {
     /// In the controller's machine.
-    Controller(crate::controllers::Mutation),
+    Controller(crate::controllers::InjectedBug),
     /// In the driver's machine.
-    Driver(crate::drivers::Mutation),
+    Driver(crate::drivers::InjectedBug),
 }
 
 /// What a run is made with.
@@ -35,7 +35,7 @@ pub struct Options {
     /// What is done instead of what the seed draws: its cluster, and its faults alone.
     pub script: Option<Script>,
     /// Rules that are broken on purpose; mostly one, and the two ends of one that stands on both sides.
-    #[cfg(feature = "mutations")]
+    #[cfg(feature = "injected-bugs")]
     pub planted: Vec<Planted>,
     /// How many steps of the trace are kept; the last 80 without.
     pub trace_lines: Option<usize>,
@@ -78,11 +78,11 @@ pub fn run(seed: u64, options: &Options) -> Report {
     if let Some(lines) = options.trace_lines {
         world.trace.keep(lines);
     }
-    #[cfg(feature = "mutations")]
+    #[cfg(feature = "injected-bugs")]
     for planted in &options.planted {
         match *planted {
-            Planted::Controller(mutation) => world.plant_in_controllers(mutation),
-            Planted::Driver(mutation) => world.plant_in_drivers(mutation),
+            Planted::Controller(bug) => world.plant_in_controllers(bug),
+            Planted::Driver(bug) => world.plant_in_drivers(bug),
         }
     }
     let violation = play(&mut world, options.script.as_ref(), troubled_steps).err();

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::{
     api_server::{ApiServer, has_ended},
-    furniture,
+    fixtures,
     gpu_node::GpuNode,
     owners::Owners,
 };
@@ -112,7 +112,7 @@ impl Workload {
                 .iter()
                 .map(|pod| **pod)
                 .chain(done.copied())
-                .filter_map(furniture::index_of)
+                .filter_map(fixtures::index_of)
                 .collect();
             if indices.len() == size {
                 self.met

@@ -33,8 +33,12 @@ key=$({
 } | sha256sum | cut -c1-16)
 
 build() {
-    go build -ldflags "$linker_flags" -o "$1/kubebin" . || return 1
-    local program
+    local packages=$1/packages total program
+    go list -deps . 2>&1 >"$packages" | show_progress "modules of Kubernetes" || return 1
+    total=$(wc -l <"$packages")
+    rm "$packages"
+    echo "compiling up to $total packages; the linker, which comes last, says nothing for half a minute"
+    go build -v -ldflags "$linker_flags" -o "$1/kubebin" . 2>&1 | show_progress "Kubernetes" "$total" || return 1
     for program in "${programs[@]}"; do
         ln -s kubebin "$1/$program"
     done

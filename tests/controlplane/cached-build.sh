@@ -36,6 +36,31 @@ require_tools() {
     go_version=$(cd / && go version) || fail "'go version' failed: repair the Go installation"
 }
 
+# show_progress WHAT [TOTAL]: reads what `go build -v` writes and shows how far it is: a line that changes on a
+# terminal, one line every ten seconds elsewhere. What the compiler complains about is passed on.
+show_progress() {
+    local what=$1 total=${2:+ of at most $2} compiled=0 downloaded=0 told=$SECONDS line text
+    while IFS= read -r line; do
+        case $line in
+        'go: downloading '*) downloaded=$((downloaded + 1)) ;;
+        *' '* | '#'*)
+            echo "$line"
+            continue
+            ;;
+        *) compiled=$((compiled + 1)) ;;
+        esac
+        text="$what: $downloaded modules downloaded, $compiled$total packages compiled"
+        if [ -t 1 ]; then
+            printf '\r\033[2K%s' "$text"
+        elif ((SECONDS - told >= 10)); then
+            told=$SECONDS
+            echo "$text"
+        fi
+    done
+    if [ -t 1 ]; then printf '\r\033[2K'; fi
+    [ -z "${text-}" ] || echo "$text"
+}
+
 # cached_build NAME KEY BUILD: prints CACHE/NAME-KEY and, where it does not exist yet, makes it by
 # calling BUILD with an empty directory. The directory appears by one rename, complete or not at all.
 # One lock for all such builds: two callers build once, and two linkers never fight for memory.
@@ -54,8 +79,10 @@ cached_build() {
             rm -rf "$cache/$1-"*.partial # of builds that were killed; nobody else builds while we hold the lock
             partial=$target.partial
             mkdir "$partial"
-            echo "building $1 into $target"
+            echo "building $1 into $target (minutes the first time)"
+            SECONDS=0
             "$3" "$partial" || fail "the build of $1 failed, see above"
+            echo "built $1 in $SECONDS s"
             mv "$partial" "$target"
         fi
         exec 9>&-

@@ -17,7 +17,7 @@ export GOFLAGS='-trimpath -buildvcs=false'
 key=$(echo "$version $go_version $GOFLAGS" | sha256sum | cut -c1-16)
 
 build() {
-    GOBIN=$1 go install -ldflags "-s -w" "helm.sh/helm/v4/cmd/helm@$version"
+    GOBIN=$1 go install -v -ldflags "-s -w" "helm.sh/helm/v4/cmd/helm@$version" 2>&1 | show_progress Helm
 }
 
 cached_build helm "$key" build

@@ -1,10 +1,8 @@
 //! A whole cluster: control plane, nodes and, where asked for, Muster. Started and stopped together.
 
 use std::{
-    fmt,
     path::{Path, PathBuf},
-    sync::Arc,
-    time::Instant,
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
@@ -13,32 +11,38 @@ use kube::Client;
 use tempfile::TempDir;
 
 use crate::{
-    control_plane::ControlPlane,
+    control_plane::{ControlPlane, ControlPlanePart, NODE_MONITOR_GRACE_SECONDS},
+    fake_nodes::{self, FakeNodes},
     gpu_board::Board,
     install::{Installation, MusterOptions, Part},
     kube_binaries::KubeBinaries,
     loopback::Loopback,
-    node::{Node, NodeOptions},
+    node::{Node, NodeOptions, NodePart},
     observer::Observer,
     programs::{Programs, Wanted},
+    progress::ProgressCallback,
+    service::Service,
 };
 
-/// Says what happens while a cluster starts. Called from one task at a time.
-pub type ProgressCallback = Arc<dyn Fn(&str) + Send + Sync>;
+/// Longest time until all played nodes can be planned: thousands take minutes to register.
+const FAKE_NODES_LIMIT: Duration = Duration::from_mins(10);
 
 /// What a cluster is to be.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ClusterOptions {
     /// Its nodes, in the order in which they are started.
     pub nodes: Vec<NodeOptions>,
     /// Whether and how Muster is installed in it.
     pub muster: Option<MusterOptions>,
-    /// Told about every step; silent without.
-    pub progress: Option<ProgressCallback>,
+    /// Nodes that one process plays besides. A cluster that has any is not observed: there are no containers to see.
+    pub fake_nodes: Option<FakeNodes>,
+    /// Is told every step of the start.
+    pub progress: ProgressCallback,
 }
 
 impl ClusterOptions {
-    /// Nodes of these names with eight GPUs each, and Muster with failpoints in its controller.
+    /// Nodes of these names with eight GPUs each, and Muster with failpoints in its controller. A controller that dies
+    /// leaves its lease to the next one after 8 s instead of 15.
     pub fn with_failpoints(nodes: &[&str]) -> Self {
         let node = |name: &&str| NodeOptions {
             name: (*name).to_owned(),
@@ -49,6 +53,7 @@ impl ClusterOptions {
             nodes: nodes.iter().map(node).collect(),
             muster: Some(MusterOptions {
                 failpoints: true,
+                values: vec![SHORT_LEASE.to_owned()],
                 ..MusterOptions::default()
             }),
             ..Self::default()
@@ -56,14 +61,20 @@ impl ClusterOptions {
     }
 }
 
-impl fmt::Debug for ClusterOptions {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("ClusterOptions")
-            .field("nodes", &self.nodes)
-            .field("muster", &self.muster)
-            .finish_non_exhaustive()
-    }
+/// The chart's value for a lease that runs out sooner. Renewals still get five times as long as they take on a machine
+/// whose cores are all busy.
+const SHORT_LEASE: &str =
+    "controller.extraArgs={--lease-seconds=8,--lease-renew-seconds=5,--lease-retry-seconds=1}";
+
+/// Any program of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program<'a> {
+    /// One of the control plane.
+    ControlPlane(ControlPlanePart),
+    /// One of Muster's central programs, by its replica, from 0.
+    Muster(Part, usize),
+    /// One of a node, by the node's name.
+    Node(&'a str, NodePart),
 }
 
 /// A running cluster. Dropping it kills every process at once and removes its directory; [`Self::stop`]
@@ -76,6 +87,7 @@ pub struct Cluster {
     pub muster: Option<Installation>,
     /// The nodes, in the order of the options.
     pub nodes: Vec<Node>,
+    fake_nodes: Option<Service>,
     /// etcd, API server, controller manager, scheduler.
     pub control_plane: ControlPlane,
     programs: Programs,
@@ -89,19 +101,19 @@ impl Cluster {
     pub async fn start(options: ClusterOptions) -> Result<Self> {
         let directory = tempfile::Builder::new().prefix("muster-").tempdir()?;
         let path = directory.path().to_owned();
-        match Self::start_in(directory.path(), options).await {
-            Ok(started) => Ok(started.with_directory(directory)),
+        match Self::start_in(&path, options).await {
+            Ok(started) => {
+                tracing::info!(directory = %path.display(), "the cluster is up");
+                Ok(started.with_directory(directory))
+            }
             Err(error) => {
                 let kept = directory.keep();
-                Err(error).with_context(|| {
-                    format!(
-                        "the cluster did not start; its logs are kept in {}",
-                        kept.display()
-                    )
-                })
+                let kept = kept.display();
+                Err(error.context(format!(
+                    "the cluster did not start; its logs are kept in {kept}"
+                )))
             }
         }
-        .inspect(|_| tracing::info!(directory = %path.display(), "the cluster is up"))
     }
 
     /// A client with all rights.
@@ -137,11 +149,24 @@ impl Cluster {
             .with_context(|| format!("the cluster has no node {name}"))
     }
 
+    /// Any program of the cluster, to be killed, stopped, frozen or started alone. What was killed or stopped is not
+    /// missed until it is started again.
+    pub fn service(&mut self, program: Program<'_>) -> Result<&mut Service> {
+        match program {
+            Program::ControlPlane(part) => self.control_plane.service(part),
+            Program::Muster(part, replica) => self.installation()?.service(part, replica),
+            Program::Node(name, part) => self.node(name)?.service(part),
+        }
+    }
+
     /// Fails if a program has ended that should run.
     pub fn ensure_running(&mut self) -> Result<()> {
         self.control_plane.ensure_running()?;
         if let Some(muster) = &mut self.muster {
             muster.ensure_running()?;
+        }
+        if let Some(played) = &mut self.fake_nodes {
+            played.ensure_running()?;
         }
         self.nodes.iter_mut().try_for_each(Node::ensure_running)
     }
@@ -161,38 +186,44 @@ impl Cluster {
         for node in self.nodes {
             node.stop().await;
         }
+        if let Some(mut played) = self.fake_nodes {
+            played.stop().await;
+        }
         self.control_plane.stop().await;
     }
 
     async fn start_in(directory: &Path, options: ClusterOptions) -> Result<Started> {
-        let began = Instant::now();
-        let say = |text: &str| {
-            if let Some(progress) = &options.progress {
-                progress(text);
-            }
-        };
-        say("looking for Kubernetes (built once, minutes the first time)");
+        let progress = &options.progress;
+        progress.say("looking for Kubernetes and Helm (built once, minutes the first time)");
         let kube = KubeBinaries::find().await?;
-        say("building Muster's programs");
+        progress.say("building Muster's programs");
         let wanted = match &options.muster {
             None => Wanted::Workload,
             Some(muster) if muster.failpoints => Wanted::MusterWithFailpoints,
+            Some(_) if options.fake_nodes.is_some() => Wanted::MusterWithFakeNodes,
             Some(_) => Wanted::Muster,
         };
         let programs = Programs::find(directory, wanted).await?;
         let loopback = Loopback::take()?;
 
-        let built = began.elapsed();
-        say("starting the control plane");
-        let mut control_plane = ControlPlane::start(directory, &kube, &loopback).await?;
-        say("starting the nodes");
+        let grace = match options.fake_nodes {
+            Some(_) => fake_nodes::MONITOR_GRACE_SECONDS,
+            None => NODE_MONITOR_GRACE_SECONDS,
+        };
+        let mut control_plane =
+            ControlPlane::start(directory, &kube, &loopback, grace, progress).await?;
+        progress.say(&format!("starting {} nodes", options.nodes.len()));
         let mut nodes =
             start_nodes(&options.nodes, directory, &kube, &loopback, &control_plane).await?;
         let (muster, observer) = if let Some(wanted) = options.muster.clone() {
-            say("installing Muster by its chart");
-            let observer = Observer::start(&control_plane.client(), &nodes).await?;
-            // Without a controller nothing is ever charged or given back.
-            observer.suspend_bounds(!wanted.parts.contains(&Part::Controller));
+            let observer = match options.fake_nodes {
+                Some(_) => None,
+                None => Some(Observer::start(&control_plane.etcd_url(), &nodes)?),
+            };
+            if let Some(observer) = &observer {
+                // Without a controller nothing is ever charged or given back.
+                observer.suspend_bounds(!wanted.parts.contains(&Part::Controller));
+            }
             let installation = Installation::install(
                 wanted,
                 directory,
@@ -201,21 +232,31 @@ impl Cluster {
                 &loopback,
                 &mut control_plane,
                 &mut nodes,
+                progress,
             )
             .await?;
-            (Some(installation), Some(observer))
+            (Some(installation), observer)
         } else {
+            progress.say("starting kube-scheduler");
             control_plane.start_scheduler(None).await?;
             (None, None)
         };
-        say(&format!(
-            "ready after {:.1} s",
-            began.elapsed().saturating_sub(built).as_secs_f64()
-        ));
+        let mut played = None;
+        if let Some(fake_nodes) = options.fake_nodes {
+            progress.say(&format!("starting {} played nodes", fake_nodes.count));
+            let mut service = fake_nodes.service(directory, &programs, &control_plane);
+            service.start().await?;
+            fake_nodes
+                .wait_until_plannable(&control_plane, &mut service, FAKE_NODES_LIMIT)
+                .await?;
+            played = Some(service);
+        }
+        progress.say("the cluster is ready");
         Ok(Started {
             observer,
             muster,
             nodes,
+            fake_nodes: played,
             control_plane,
             programs,
             loopback,
@@ -228,6 +269,7 @@ struct Started {
     observer: Option<Observer>,
     muster: Option<Installation>,
     nodes: Vec<Node>,
+    fake_nodes: Option<Service>,
     control_plane: ControlPlane,
     programs: Programs,
     loopback: Loopback,
@@ -239,6 +281,7 @@ impl Started {
             observer: self.observer,
             muster: self.muster,
             nodes: self.nodes,
+            fake_nodes: self.fake_nodes,
             control_plane: self.control_plane,
             programs: self.programs,
             directory,

@@ -4,34 +4,51 @@
 //! The scheduler is started separately, because the configuration it gets is printed by a command of
 //! Muster after Muster is installed.
 
+mod launches;
+
 use std::{
+    collections::BTreeMap,
     fmt, fs,
     net::Ipv4Addr,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
 use kube::{Api, Client};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
-    http_get,
     kube_binaries::KubeBinaries,
     kubeconfig::{self, Credentials},
     kubernetes::{Progress, eventually},
     loopback::Loopback,
     pki::Pki,
-    process::{Launch, Process},
+    process::Launch,
+    progress::ProgressCallback,
+    service::{Probe, Service},
 };
 
 /// Longest time that one program may take until it says that it is ready. On an idle machine each
 /// takes about two seconds; a machine that compiles at the same time is slower.
 const READY_LIMIT: Duration = Duration::from_mins(1);
 
-/// Longest time between SIGTERM and SIGKILL. All four end within a second where all is well.
-const STOP_LIMIT: Duration = Duration::from_secs(5);
+/// A program of the control plane, in the order in which they are started; they are stopped in reverse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ControlPlanePart {
+    /// etcd.
+    Etcd,
+    /// kube-apiserver.
+    ApiServer,
+    /// kube-controller-manager.
+    ControllerManager,
+    /// kube-scheduler.
+    Scheduler,
+}
+
+/// A node that a test stops is NotReady after so many seconds instead of 50.
+pub const NODE_MONITOR_GRACE_SECONDS: u64 = 8;
 
 /// A running control plane.
 pub struct ControlPlane {
@@ -42,8 +59,8 @@ pub struct ControlPlane {
     pki: Pki,
     admin_kubeconfig: PathBuf,
     client: Client,
-    /// In the order in which they were started; stopped in reverse.
-    processes: Vec<Process>,
+    services: BTreeMap<ControlPlanePart, Service>,
+    node_monitor_grace_seconds: u64,
 }
 
 // Not derived: a client shows nothing of itself.
@@ -52,7 +69,7 @@ impl fmt::Debug for ControlPlane {
         formatter
             .debug_struct("ControlPlane")
             .field("server", &self.server())
-            .field("processes", &self.processes)
+            .field("services", &self.services)
             .finish_non_exhaustive()
     }
 }
@@ -67,11 +84,14 @@ struct Ports {
 }
 
 impl ControlPlane {
-    /// Starts all but the scheduler in `directory` and waits until pods can be created.
+    /// Starts all but the scheduler in `directory` and waits until pods can be created. A node whose lease is not
+    /// renewed is NotReady after `node_monitor_grace_seconds`.
     pub async fn start(
         directory: &Path,
         programs: &KubeBinaries,
         loopback: &Loopback,
+        node_monitor_grace_seconds: u64,
+        progress: &ProgressCallback,
     ) -> Result<Self> {
         let logs = directory.join("logs");
         fs::create_dir_all(&logs)?;
@@ -101,9 +121,10 @@ impl ControlPlane {
             },
             pki,
             admin_kubeconfig,
-            processes: Vec::new(),
+            services: BTreeMap::new(),
+            node_monitor_grace_seconds,
         };
-        control_plane.start_programs().await?;
+        control_plane.start_programs(progress).await?;
         Ok(control_plane)
     }
 
@@ -120,6 +141,17 @@ impl ControlPlane {
     /// URL of the API server.
     pub fn server(&self) -> String {
         format!("https://{}:{}", self.address, self.ports.apiserver)
+    }
+
+    /// URL of etcd, which serves without TLS.
+    pub fn etcd_url(&self) -> String {
+        self.url("http", self.ports.etcd)
+    }
+
+    /// One of its programs, to be killed, stopped or started.
+    pub fn service(&mut self, part: ControlPlanePart) -> Result<&mut Service> {
+        let service = self.services.get_mut(&part);
+        service.with_context(|| format!("{part:?} was never started"))
     }
 
     /// The cluster's directory, which holds its files.
@@ -185,161 +217,63 @@ impl ControlPlane {
             .launch("kube-scheduler")
             .arg(format!("--config={}", file.display()))
             .args(self.serving(self.ports.scheduler, &kubeconfig));
-        self.run(launch, self.ports.scheduler, "/readyz").await
+        let url = self.url("https", self.ports.scheduler);
+        self.start_part(ControlPlanePart::Scheduler, launch, url, "/readyz")
+            .await
     }
 
     /// Stops kube-scheduler.
     pub async fn stop_scheduler(&mut self) {
-        let is_scheduler = |process: &Process| process.name() == "kube-scheduler";
-        if let Some(running) = self.processes.iter().position(is_scheduler) {
-            self.processes.remove(running).stop(STOP_LIMIT).await;
+        if let Some(scheduler) = self.services.get_mut(&ControlPlanePart::Scheduler) {
+            scheduler.stop().await;
         }
     }
 
-    /// Fails if one of the programs has ended.
+    /// Fails if one of the programs has ended that should run.
     pub fn ensure_running(&mut self) -> Result<()> {
-        self.processes
-            .iter_mut()
-            .try_for_each(Process::ensure_running)
+        self.services
+            .values_mut()
+            .try_for_each(Service::ensure_running)
     }
 
     /// Stops in reverse order: an API server whose etcd is gone hangs in its own shutdown.
     pub async fn stop(mut self) {
-        while let Some(process) = self.processes.pop() {
-            process.stop(STOP_LIMIT).await;
+        for service in self.services.values_mut().rev() {
+            service.stop().await;
         }
     }
 
-    async fn start_programs(&mut self) -> Result<()> {
-        let etcd = self.etcd();
-        self.run_probed(etcd, &self.url("http", self.ports.etcd), "/health")
+    async fn start_programs(&mut self, progress: &ProgressCallback) -> Result<()> {
+        let (launch, url) = (self.etcd(), self.etcd_url());
+        progress.say("starting etcd");
+        self.start_part(ControlPlanePart::Etcd, launch, url, "/health")
             .await?;
-        let apiserver = self.apiserver()?;
-        self.run(apiserver, self.ports.apiserver, "/readyz").await?;
+        let (launch, url) = (self.apiserver()?, self.server());
+        progress.say("starting kube-apiserver");
+        self.start_part(ControlPlanePart::ApiServer, launch, url, "/readyz")
+            .await?;
         // Not before the API server has made its own RBAC objects: the controller manager would be
         // refused and end.
-        let controller_manager = self.controller_manager()?;
-        self.run(
-            controller_manager,
-            self.ports.controller_manager,
-            "/healthz",
-        )
-        .await?;
+        let launch = self.controller_manager()?;
+        let url = self.url("https", self.ports.controller_manager);
+        progress.say("starting kube-controller-manager");
+        self.start_part(ControlPlanePart::ControllerManager, launch, url, "/healthz")
+            .await?;
         self.wait_for_default_objects().await
     }
 
-    fn etcd(&self) -> Launch {
-        let client = self.url("http", self.ports.etcd);
-        let peer = self.url("http", self.ports.etcd_peer);
-        self.launch("etcd")
-            .arg("--name=muster")
-            .arg(format!(
-                "--data-dir={}",
-                self.directory.join("etcd").display()
-            ))
-            .arg(format!("--listen-client-urls={client}"))
-            .arg(format!("--advertise-client-urls={client}"))
-            .arg(format!("--listen-peer-urls={peer}"))
-            .arg(format!("--initial-advertise-peer-urls={peer}"))
-            .arg(format!("--initial-cluster=muster={peer}"))
-            // A test cluster does not outlive its machine, and fsync is most of what etcd does.
-            .arg("--unsafe-no-fsync=true")
-            .arg("--log-level=warn")
-    }
-
-    fn apiserver(&self) -> Result<Launch> {
-        let names = [
-            &self.address.to_string(),
-            "127.0.0.1",
-            "localhost",
-            "kubernetes.default.svc",
-            "10.0.0.1",
-        ]
-        .map(str::to_owned);
-        let serving = self.pki.server("kube-apiserver", &names)?;
-        let front_proxy = self.pki.front_proxy_client()?;
-        let audit_policy = self.directory.join("audit-policy.yaml");
-        fs::write(&audit_policy, audit_policy_content().to_string())?;
-        let file = |flag: &str, path: &Path| format!("--{flag}={}", path.display());
-        let issuer = "https://kubernetes.default.svc";
-        Ok(self
-            .launch("kube-apiserver")
-            .arg(format!(
-                "--etcd-servers={}",
-                self.url("http", self.ports.etcd)
-            ))
-            .arg(format!("--bind-address={}", self.address))
-            .arg(format!("--advertise-address={}", self.address))
-            .arg(format!("--secure-port={}", self.ports.apiserver))
-            .arg("--endpoint-reconciler-type=none")
-            .arg(file("tls-cert-file", &serving.certificate))
-            .arg(file("tls-private-key-file", &serving.key))
-            .arg(file("client-ca-file", &self.pki.cluster.certificate))
-            .arg("--authorization-mode=Node,RBAC")
-            .arg("--enable-admission-plugins=NodeRestriction")
-            .arg(format!("--service-account-issuer={issuer}"))
-            .arg(file(
-                "service-account-key-file",
-                &self.pki.service_accounts_public,
-            ))
-            .arg(file(
-                "service-account-signing-key-file",
-                &self.pki.service_accounts,
-            ))
-            .arg(format!("--api-audiences={issuer}"))
-            .arg("--service-cluster-ip-range=10.0.0.0/24")
-            .arg("--allow-privileged=true")
-            .arg(file(
-                "requestheader-client-ca-file",
-                &self.pki.front_proxy.certificate,
-            ))
-            .arg("--requestheader-allowed-names=front-proxy-client")
-            .arg("--requestheader-username-headers=X-Remote-User")
-            .arg("--requestheader-group-headers=X-Remote-Group")
-            .arg("--requestheader-extra-headers-prefix=X-Remote-Extra-")
-            .arg(file("proxy-client-cert-file", &front_proxy.certificate))
-            .arg(file("proxy-client-key-file", &front_proxy.key))
-            .arg(file("audit-policy-file", &audit_policy))
-            .arg(file("audit-log-path", &self.audit_log()))
-            .arg("--v=1"))
-    }
-
-    fn controller_manager(&self) -> Result<Launch> {
-        let user = "system:kube-controller-manager";
-        let kubeconfig = self.kubeconfig_for("controller-manager", user, None)?;
-        let file = |flag: &str, path: &Path| format!("--{flag}={}", path.display());
-        Ok(self
-            .launch("kube-controller-manager")
-            .arg(file("kubeconfig", &kubeconfig))
-            .args(self.serving(self.ports.controller_manager, &kubeconfig))
-            .arg("--leader-elect=false")
-            .arg("--use-service-account-credentials=true")
-            .arg(file("root-ca-file", &self.pki.cluster.certificate))
-            .arg(file(
-                "service-account-private-key-file",
-                &self.pki.service_accounts,
-            ))
-            .arg(file(
-                "cluster-signing-cert-file",
-                &self.pki.cluster.certificate,
-            ))
-            .arg(file("cluster-signing-key-file", &self.pki.cluster.key))
-            // A node that a test stops is NotReady after 8 s instead of 50.
-            .arg("--node-monitor-period=1s")
-            .arg("--node-monitor-grace-period=8s")
-            .arg("--terminated-pod-gc-threshold=100")
-            .arg("--kube-api-qps=500")
-            .arg("--kube-api-burst=1000"))
-    }
-
-    /// Flags of a program that asks the API server who its callers are.
-    fn serving(&self, port: u16, kubeconfig: &Path) -> [String; 4] {
-        [
-            format!("--bind-address={}", self.address),
-            format!("--secure-port={port}"),
-            format!("--authentication-kubeconfig={}", kubeconfig.display()),
-            format!("--authorization-kubeconfig={}", kubeconfig.display()),
-        ]
+    async fn start_part(
+        &mut self,
+        part: ControlPlanePart,
+        launch: Launch,
+        url: String,
+        path: &'static str,
+    ) -> Result<()> {
+        let probe = Probe::Http(url, path);
+        let service = Service::new(launch, self.directory.join("logs"), probe);
+        // What ran before under this name has been stopped; if not, it is killed here.
+        self.services.insert(part, service);
+        self.service(part)?.start().await
     }
 
     fn launch(&self, program: &str) -> Launch {
@@ -348,18 +282,6 @@ impl ControlPlane {
 
     fn url(&self, scheme: &str, port: u16) -> String {
         format!("{scheme}://{}:{port}", self.address)
-    }
-
-    async fn run(&mut self, launch: Launch, port: u16, path: &str) -> Result<()> {
-        let url = self.url("https", port);
-        self.run_probed(launch, &url, path).await
-    }
-
-    async fn run_probed(&mut self, launch: Launch, url: &str, path: &str) -> Result<()> {
-        let mut process = launch.start(&self.directory.join("logs"))?;
-        let ready = wait_until_ready(&mut process, url, path).await;
-        self.processes.push(process);
-        ready
     }
 
     /// The ServiceAccount and the CA bundle without which the API server refuses pods.
@@ -379,32 +301,4 @@ impl ControlPlane {
         )
         .await
     }
-}
-
-/// Waits until `url` answers `path` with success, or the process ends.
-pub async fn wait_until_ready(process: &mut Process, url: &str, path: &str) -> Result<()> {
-    let what = format!("{} answers {url}{path}", process.name());
-    eventually(&what, READY_LIMIT, async || {
-        if let Err(ended) = process.ensure_running() {
-            return Ok(Progress::Never(ended));
-        }
-        http_get::get(url, path).await?;
-        Ok(Progress::Done(()))
-    })
-    .await
-}
-
-/// Bodies for what Muster decides by and writes; names alone for the rest; reads are left out.
-fn audit_policy_content() -> Value {
-    json!({
-        "apiVersion": "audit.k8s.io/v1",
-        "kind": "Policy",
-        "omitStages": ["RequestReceived"],
-        "rules": [
-            {"level": "None", "verbs": ["get", "list", "watch"]},
-            {"level": "None", "resources": [{"group": "coordination.k8s.io"}, {"group": "", "resources": ["events", "nodes/status"]}]},
-            {"level": "Request", "resources": [{"group": "muster.dev"}, {"group": "resource.k8s.io"}, {"group": "", "resources": ["pods", "pods/binding"]}]},
-            {"level": "Metadata"},
-        ],
-    })
 }

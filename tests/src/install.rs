@@ -16,34 +16,32 @@ mod identity;
 mod readiness;
 mod rendered;
 
-use std::{
-    collections::BTreeMap,
-    net::Ipv4Addr,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::Ipv4Addr, path::Path, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
 
 use crate::{
-    control_plane::{ControlPlane, wait_until_ready},
+    control_plane::ControlPlane,
     http_get,
     kube_binaries::KubeBinaries,
     loopback::Loopback,
     node::Node,
-    process::{Launch, Process},
+    process::Launch,
     programs::Programs,
+    progress::ProgressCallback,
+    service::{Probe, Service},
 };
 
 /// Namespace that Muster is installed in.
 pub const NAMESPACE: &str = "muster-system";
 /// Name of the Helm release, which is the prefix of all its objects.
 pub const RELEASE: &str = "muster";
-/// Longest time between SIGTERM and SIGKILL.
-const STOP_LIMIT: Duration = Duration::from_secs(10);
 /// Port of /healthz, /readyz and /metrics that the chart gives the driver.
 const DRIVER_ADMIN_PORT: u16 = 8082;
+
+/// Most replicas of the controller: as many as have a loopback address.
+pub const MOST_CONTROLLERS: usize = 8;
 
 /// How Muster is installed.
 #[derive(Clone, Debug)]
@@ -52,6 +50,8 @@ pub struct MusterOptions {
     pub failpoints: bool,
     /// Which of the three central programs are started; the drivers always are.
     pub parts: Vec<Part>,
+    /// Replicas of the controller, 1 to [`MOST_CONTROLLERS`].
+    pub controllers: usize,
     /// Further values of the chart (`a.b=c`, as for `helm --set`).
     pub values: Vec<String>,
 }
@@ -61,6 +61,7 @@ impl Default for MusterOptions {
         Self {
             failpoints: false,
             parts: vec![Part::Webhook, Part::Extender, Part::Controller],
+            controllers: 1,
             values: Vec::new(),
         }
     }
@@ -103,15 +104,20 @@ impl Part {
 /// Muster, running.
 #[derive(Debug)]
 pub struct Installation {
-    logs: PathBuf,
-    addresses: BTreeMap<Part, Ipv4Addr>,
-    launches: BTreeMap<Part, Launch>,
-    running: BTreeMap<Part, Process>,
+    /// The replicas of each part, whether they run or not.
+    services: BTreeMap<Part, Vec<Replica>>,
     scheduler_config: Launch,
+}
+
+#[derive(Debug)]
+struct Replica {
+    service: Service,
+    admin_url: String,
 }
 
 impl Installation {
     /// Installs the chart, starts the programs and kube-scheduler, and waits until all are ready.
+    #[expect(clippy::too_many_arguments, reason = "all that a cluster consists of")]
     pub(crate) async fn install(
         options: MusterOptions,
         directory: &Path,
@@ -120,80 +126,115 @@ impl Installation {
         loopback: &Loopback,
         control_plane: &mut ControlPlane,
         nodes: &mut [Node],
+        progress: &ProgressCallback,
     ) -> Result<Self> {
+        ensure!(
+            (1..=MOST_CONTROLLERS).contains(&options.controllers),
+            "there are 1 to {MOST_CONTROLLERS} replicas of the controller, not {}",
+            options.controllers
+        );
         let addresses: BTreeMap<Part, Ipv4Addr> = [Part::Webhook, Part::Extender, Part::Controller]
             .map(|part| (part, loopback.host(part.host_number())))
             .into();
         let values = helm::values(&addresses, programs, &options.values);
+        progress.say("installing the chart by Helm");
         helm::install(kube, control_plane.admin_kubeconfig(), &values).await?;
 
-        let mut launches = BTreeMap::new();
-        for (part, address) in &addresses {
-            let launch =
-                rendered::deployment(control_plane, programs, part.component(), *address).await?;
-            launches.insert(*part, launch);
+        let mut services = BTreeMap::new();
+        for part in addresses.keys().copied() {
+            let replicas = match part {
+                Part::Controller => options.controllers,
+                Part::Webhook | Part::Extender => 1,
+            };
+            let replicas = (0_u8..).take(replicas).map(async |replica| {
+                let address = loopback.host(part.host_number() + replica);
+                let number = usize::from(replica);
+                let component = part.component();
+                let launch =
+                    rendered::deployment(control_plane, programs, component, number, address)
+                        .await?;
+                let admin_url = format!("http://{address}:{}", Part::ADMIN_PORT);
+                let probe = Probe::Http(admin_url.clone(), "/readyz");
+                let service = Service::new(launch, directory.join("logs"), probe);
+                anyhow::Ok(Replica { service, admin_url })
+            });
+            services.insert(part, try_join_all(replicas).await?);
         }
         let mut installation = Self {
-            logs: directory.join("logs"),
-            launches,
-            running: BTreeMap::new(),
+            services,
             scheduler_config: scheduler_config(control_plane, programs, &addresses)?,
-            addresses,
         };
-        for part in options.parts {
-            installation.start_part(part)?;
+        progress.say("starting Muster's programs");
+        for part in &options.parts {
+            installation.spawn_part(*part)?;
         }
         start_drivers(control_plane, programs, loopback, nodes).await?;
-        installation.wait_until_ready().await?;
-        let configuration = if installation.running.contains_key(&Part::Extender) {
+        for part in &options.parts {
+            installation.wait_for(*part).await?;
+        }
+        let configuration = if options.parts.contains(&Part::Extender) {
             Some(installation.scheduler_configuration().await?)
         } else {
             None
         };
+        progress.say("starting kube-scheduler");
         control_plane.start_scheduler(configuration).await?;
         try_join_all(nodes.iter_mut().map(Node::wait_for_driver)).await?;
-        if installation.running.contains_key(&Part::Webhook) {
+        progress.say("waiting until pods are reviewed and nodes can be planned");
+        if options.parts.contains(&Part::Webhook) {
             readiness::wait_until_reviewed(&control_plane.client()).await?;
         }
-        if installation.running.contains_key(&Part::Controller) {
+        if options.parts.contains(&Part::Controller) {
             readiness::wait_until_plannable(&control_plane.client(), nodes).await?;
         }
         Ok(installation)
     }
 
-    /// Starts a program that was stopped.
+    /// A replica of a part, to be killed, stopped, frozen or started; they are numbered from 0.
+    pub fn service(&mut self, part: Part, replica: usize) -> Result<&mut Service> {
+        let replicas = self.services.get_mut(&part);
+        let replica = replicas.and_then(|replicas| replicas.get_mut(replica));
+        let replica =
+            replica.with_context(|| format!("there is no such replica of the {part:?}"))?;
+        Ok(&mut replica.service)
+    }
+
+    /// Starts all replicas of a part that do not run, whether they were stopped or have ended by themselves, and waits
+    /// until they are ready.
     pub async fn start(&mut self, part: Part) -> Result<()> {
-        self.start_part(part)?;
+        self.spawn_part(part)?;
         self.wait_for(part).await
     }
 
-    /// Stops a program in good order.
+    /// Stops all replicas of a part in good order.
     pub async fn stop_part(&mut self, part: Part) {
-        if let Some(process) = self.running.remove(&part) {
-            process.stop(STOP_LIMIT).await;
+        for replica in self.services.get_mut(&part).into_iter().flatten() {
+            replica.service.stop().await;
         }
     }
 
-    /// Waits until a program is ready.
+    /// Waits until all replicas of a part that were started are ready.
     pub async fn wait_for(&mut self, part: Part) -> Result<()> {
-        let url = self.admin_url(part);
-        let process = self
-            .running
-            .get_mut(&part)
-            .with_context(|| format!("the {} is not started", part.component()))?;
-        wait_until_ready(process, &url, "/readyz").await
+        for replica in self.services.get_mut(&part).into_iter().flatten() {
+            if replica.service.is_started() {
+                replica.service.wait_until_ready().await?;
+            }
+        }
+        Ok(())
     }
 
-    /// What a program says at `/metrics`.
+    /// What the first replica of a part says at `/metrics`.
     pub async fn metrics(&self, part: Part) -> Result<String> {
-        http_get::get(&self.admin_url(part), "/metrics").await
+        let replicas = self.services.get(&part);
+        let first = replicas.and_then(|replicas| replicas.first());
+        let first = first.with_context(|| format!("there is no {part:?}"))?;
+        http_get::get(&first.admin_url, "/metrics").await
     }
 
     /// Fails if a program has ended that should run.
     pub fn ensure_running(&mut self) -> Result<()> {
-        self.running
-            .values_mut()
-            .try_for_each(Process::ensure_running)
+        let mut replicas = self.services.values_mut().flatten();
+        replicas.try_for_each(|replica| replica.service.ensure_running())
     }
 
     /// Stops everything; the drivers belong to their nodes.
@@ -203,26 +244,11 @@ impl Installation {
         }
     }
 
-    fn start_part(&mut self, part: Part) -> Result<()> {
-        let process = self.launch(part)?.start(&self.logs)?;
-        self.running.insert(part, process);
-        Ok(())
-    }
-
-    fn launch(&self, part: Part) -> Result<&Launch> {
-        let launch = self.launches.get(&part);
-        launch.with_context(|| format!("the chart has no {}", part.component()))
-    }
-
-    fn admin_url(&self, part: Part) -> String {
-        let address = self.addresses.get(&part).unwrap_or(&Ipv4Addr::LOCALHOST);
-        format!("http://{address}:{}", Part::ADMIN_PORT)
-    }
-
-    async fn wait_until_ready(&mut self) -> Result<()> {
-        let started: Vec<Part> = self.running.keys().copied().collect();
-        for part in started {
-            self.wait_for(part).await?;
+    fn spawn_part(&mut self, part: Part) -> Result<()> {
+        for replica in self.services.get_mut(&part).into_iter().flatten() {
+            if !replica.service.runs()? {
+                replica.service.spawn()?;
+            }
         }
         Ok(())
     }

@@ -6,9 +6,11 @@
 //! | [`cluster`] | the whole: control plane, nodes and Muster, started and stopped together |
 //! | [`control_plane`] | etcd, kube-apiserver, kube-controller-manager and kube-scheduler as processes |
 //! | [`node`] | a rootless kubelet with its process runtime, in a namespace of its own |
+//! | [`fake_nodes`] | nodes that one process plays, for questions of size; [`scale`] measures with them |
 //! | [`driver_socket`] | the driver of a node, called as its kubelet calls it |
 //! | [`install`] | the chart, by real Helm, and our programs with what the chart rendered |
-//! | [`observer`] | checks the invariants S1 to S6 from the outside, all the time |
+//! | [`service`] | any program of a cluster, which can be killed, stopped, frozen and started alone |
+//! | [`observer`] | checks the invariants S1 to S6 and S16 from the outside, all the time |
 //! | [`demo`] | the demonstration: one story, told live, judged by a scenario |
 //! | [`suite`] | runs the scenarios of one cluster, judges each by the observer |
 //!
@@ -25,6 +27,7 @@ pub mod demo;
 pub mod driver_socket;
 pub mod events;
 pub mod failure_report;
+pub mod fake_nodes;
 pub mod gangs;
 pub mod gpu_board;
 pub mod http_get;
@@ -39,6 +42,9 @@ pub mod pki;
 pub mod preflight;
 pub mod process;
 pub mod programs;
+pub mod progress;
+pub mod scale;
+pub mod service;
 pub mod suite;
 pub mod users;
 pub mod workloads;

@@ -31,13 +31,14 @@ use muster_api::keys;
 use serde_json::json;
 
 use crate::{
-    control_plane::{ControlPlane, wait_until_ready},
+    control_plane::ControlPlane,
     gpu_board::{self, Board},
     kube_binaries::KubeBinaries,
     kubernetes::{Progress, eventually},
     loopback::Loopback,
     preflight,
     process::{Launch, Process},
+    service::{Probe, Service},
 };
 
 /// Longest time until a kubelet is registered and Ready; on an idle machine it takes five seconds.
@@ -67,17 +68,22 @@ pub struct Node {
     options: NodeOptions,
     directory: PathBuf,
     logs: PathBuf,
-    programs: KubeBinaries,
-    pod_prefix: String,
+    services: BTreeMap<NodePart, Service>,
+    /// How a process enters the namespaces.
     inside: Vec<OsString>,
-    kubelet_arguments: Vec<String>,
-    kubelet: Option<Process>,
-    runtime: Option<Process>,
-    driver: Option<Process>,
-    /// How Muster's driver is started here, and where it answers; set by the installation.
-    driver_launch: Option<(Launch, String)>,
     /// Keeps the namespaces; the last to go.
     holder: Option<Process>,
+}
+
+/// A program of a node, in the order in which they are started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NodePart {
+    /// The process runtime. Its containers die with it.
+    Runtime,
+    /// The kubelet.
+    Kubelet,
+    /// Muster's DRA driver; there is none before the installation, nor on a node without GPUs.
+    Driver,
 }
 
 impl Node {
@@ -104,15 +110,9 @@ impl Node {
         }
         let kubelet_arguments = kubelet::arguments(&options, &directory, loopback, control_plane)?;
         let mut node = Self {
-            pod_prefix: loopback.pod_prefix(number)?,
             logs: cluster_directory.join("logs"),
-            programs: programs.clone(),
+            services: BTreeMap::new(),
             inside: Vec::new(),
-            kubelet_arguments,
-            kubelet: None,
-            runtime: None,
-            driver: None,
-            driver_launch: None,
             holder: None,
             options,
             directory,
@@ -121,7 +121,16 @@ impl Node {
             node.set_board_state(&board.state(&node.options.name))?;
         }
         node.make_namespaces().await?;
-        node.start_runtime().await?;
+        let pods = loopback.pod_prefix(number)?;
+        let runtime = node.runtime_launch(programs, &pods, &control_plane.etcd_url());
+        node.add(NodePart::Runtime, runtime, Probe::Socket(node.cri_socket()));
+        node.service(NodePart::Runtime)?.start().await?;
+        let kubelet = node.launch("kubelet", programs.kubernetes("kubelet"));
+        node.add(
+            NodePart::Kubelet,
+            kubelet.args(kubelet_arguments),
+            Probe::None,
+        );
         node.start_kubelet()?;
         Ok(node)
     }
@@ -157,10 +166,14 @@ impl Node {
         plugins.join(keys::DRIVER).join("dra.sock")
     }
 
+    /// The directory of the driver's records, one for each claim that is prepared. The driver makes it.
+    pub fn driver_records(&self) -> PathBuf {
+        self.directory.join("muster/claims")
+    }
+
     /// The driver's record of the claim with this UID; there is none before its Prepare and after its Unprepare.
     pub fn driver_record(&self, claim_uid: &str) -> PathBuf {
-        let records = self.directory.join("muster/claims");
-        records.join(format!("{claim_uid}.json"))
+        self.driver_records().join(format!("{claim_uid}.json"))
     }
 
     /// Changes what the mock NVML library of this node shows.
@@ -188,9 +201,11 @@ impl Node {
         launch
     }
 
-    /// Starts a process of this node.
-    pub fn start_process(&self, launch: &Launch) -> Result<Process> {
-        launch.start(&self.logs)
+    /// One of its programs, to be killed, stopped, frozen or started.
+    pub fn service(&mut self, part: NodePart) -> Result<&mut Service> {
+        let name = &self.options.name;
+        let service = self.services.get_mut(&part);
+        service.with_context(|| format!("node {name} has no {part:?}"))
     }
 
     /// Waits until the Node is Ready.
@@ -198,10 +213,8 @@ impl Node {
         let nodes: Api<NodeObject> = Api::all(control_plane.client());
         let name = self.name().to_owned();
         eventually(&format!("node {name} is Ready"), READY_LIMIT, async || {
-            for process in self.kubelet.iter_mut().chain(self.runtime.iter_mut()) {
-                if let Err(ended) = process.ensure_running() {
-                    return Ok(Progress::Never(ended));
-                }
+            if let Err(ended) = self.ensure_running() {
+                return Ok(Progress::Never(ended));
             }
             let Some(node) = nodes.get_opt(&name).await? else {
                 return Ok(Progress::NotYet("it is not registered".to_owned()));
@@ -215,7 +228,7 @@ impl Node {
         .await
     }
 
-    /// Kills the kubelet and starts it again with what it has on disk.
+    /// Stops the kubelet and starts it again with what it has on disk.
     pub async fn restart_kubelet(&mut self) -> Result<()> {
         self.stop_kubelet().await;
         self.start_kubelet()
@@ -223,65 +236,49 @@ impl Node {
 
     /// Stops the kubelet.
     pub async fn stop_kubelet(&mut self) {
-        if let Some(kubelet) = self.kubelet.take() {
-            kubelet.stop(STOP_LIMIT).await;
-        }
+        self.stop_part(NodePart::Kubelet).await;
     }
 
     /// Starts the kubelet that was stopped.
     pub fn start_kubelet(&mut self) -> Result<()> {
-        let launch = self
-            .launch("kubelet", self.programs.kubernetes("kubelet"))
-            .args(&self.kubelet_arguments);
-        self.kubelet = Some(self.start_process(&launch)?);
-        Ok(())
+        self.service(NodePart::Kubelet)?.spawn()
     }
 
     /// How the driver is started here, and the URL that it answers at.
     pub(crate) fn set_driver(&mut self, launch: Launch, url: String) {
-        self.driver_launch = Some((launch, url));
+        self.add(NodePart::Driver, launch, Probe::Http(url, "/readyz"));
     }
 
     /// Starts the driver.
     pub fn start_driver(&mut self) -> Result<()> {
-        let (launch, _) = self
-            .driver_launch
-            .as_ref()
-            .context("this node has no driver")?;
-        self.driver = Some(self.start_process(launch)?);
-        Ok(())
+        self.service(NodePart::Driver)?.spawn()
     }
 
     /// Waits until the driver, where there is one, is ready.
     pub async fn wait_for_driver(&mut self) -> Result<()> {
-        match (&mut self.driver, &self.driver_launch) {
-            (Some(driver), Some((_, url))) => wait_until_ready(driver, url, "/readyz").await,
-            _ => Ok(()),
+        match self.services.get_mut(&NodePart::Driver) {
+            Some(driver) => driver.wait_until_ready().await,
+            None => Ok(()),
         }
     }
 
     /// Stops the driver in good order.
     pub async fn stop_driver(&mut self) {
-        if let Some(driver) = self.driver.take() {
-            driver.stop(STOP_LIMIT).await;
-        }
+        self.stop_part(NodePart::Driver).await;
     }
 
     /// Kills the driver and starts it again: a crash.
     pub async fn crash_driver(&mut self) -> Result<()> {
-        if let Some(driver) = self.driver.take() {
-            driver.kill();
-        }
-        self.start_driver()?;
-        self.wait_for_driver().await
+        let driver = self.service(NodePart::Driver)?;
+        driver.kill();
+        driver.start().await
     }
 
     /// Fails if a process of the node has ended that should run.
     pub fn ensure_running(&mut self) -> Result<()> {
-        [&mut self.driver, &mut self.kubelet, &mut self.runtime]
-            .into_iter()
-            .flatten()
-            .try_for_each(Process::ensure_running)
+        self.services
+            .values_mut()
+            .try_for_each(Service::ensure_running)
     }
 
     /// Makes faults of the process runtime, or none with an empty object; the fields are those of
@@ -294,36 +291,39 @@ impl Node {
         Ok(())
     }
 
-    /// The machine hangs: every process of the node is stopped where it is.
+    /// The machine hangs: every program of the node is frozen where it is.
     pub fn freeze(&self) {
-        self.processes().for_each(Process::freeze);
+        self.services.values().for_each(Service::freeze);
     }
 
     /// The machine goes on.
     pub fn thaw(&self) {
-        self.processes().for_each(Process::thaw);
+        self.services.values().for_each(Service::thaw);
     }
 
     /// Stops it: driver, kubelet, runtime (which kills its containers), namespaces.
     pub async fn stop(mut self) {
-        self.thaw();
-        for process in [
-            self.driver.take(),
-            self.kubelet.take(),
-            self.runtime.take(),
-            self.holder.take(),
-        ]
-        .into_iter()
-        .flatten()
-        {
-            process.stop(STOP_LIMIT).await;
+        for part in [NodePart::Driver, NodePart::Kubelet, NodePart::Runtime] {
+            self.stop_part(part).await;
+        }
+        if let Some(holder) = self.holder.take() {
+            holder.stop(STOP_LIMIT).await;
         }
     }
 
-    fn processes(&self) -> impl Iterator<Item = &Process> {
-        [&self.driver, &self.kubelet, &self.runtime]
-            .into_iter()
-            .flatten()
+    fn add(&mut self, part: NodePart, launch: Launch, probe: Probe) {
+        let service = Service::new(launch, &self.logs, probe);
+        self.services.insert(part, service);
+    }
+
+    async fn stop_part(&mut self, part: NodePart) {
+        if let Some(service) = self.services.get_mut(&part) {
+            service.stop().await;
+        }
+    }
+
+    fn cri_socket(&self) -> PathBuf {
+        self.directory.join("cri.sock")
     }
 
     /// Starts the process that holds the namespaces, and finds how to enter them.
@@ -361,32 +361,16 @@ impl Node {
         .await
     }
 
-    async fn start_runtime(&mut self) -> Result<()> {
-        let socket = self.directory.join("cri.sock");
+    fn runtime_launch(&self, programs: &KubeBinaries, pods: &str, etcd_url: &str) -> Launch {
         let flag = |name: &str, path: &Path| format!("--{name}={}", path.display());
-        let launch = self
-            .launch(
-                "process-runtime",
-                self.programs.kubernetes("process-runtime"),
-            )
-            .arg(format!("--listen=unix://{}", socket.display()))
+        self.launch("process-runtime", programs.kubernetes("process-runtime"))
+            .arg(format!("--listen=unix://{}", self.cri_socket().display()))
             .arg(flag("cdi-dir", &self.cdi_directory()))
             .arg(flag("state-dir", &self.directory.join("runtime")))
             .arg(flag("record", &self.record()))
-            .arg(format!("--address-prefix={}", self.pod_prefix))
-            .arg(format!("--node={}", self.name()));
-        let process = self.start_process(&launch)?;
-        let what = format!("the process runtime of {} serves", self.name());
-        let runtime = self.runtime.insert(process);
-        eventually(&what, READY_LIMIT, async || {
-            if let Err(ended) = runtime.ensure_running() {
-                return Ok(Progress::Never(ended));
-            }
-            Ok(Progress::when(socket.exists(), || {
-                "there is no socket".to_owned()
-            }))
-        })
-        .await
+            .arg(format!("--address-prefix={pods}"))
+            .arg(format!("--etcd={etcd_url}"))
+            .arg(format!("--node={}", self.name()))
     }
 
     /// Gives the Node the labels that its options name.

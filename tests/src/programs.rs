@@ -14,16 +14,17 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use tokio::process::Command;
 
-/// What every cluster needs: the workload of the tests.
-const WORKLOAD: [&str; 1] = ["muster-rank"];
+use crate::fake_nodes;
 
-/// What Muster in a cluster needs: its four programs and the mock NVML library.
-const MUSTER: [&str; 5] = [
+/// What every cluster needs: the workload of the tests.
+const WORKLOAD: &str = "rank";
+
+/// What Muster in a cluster needs beside the mock NVML library, which is a library and built with all others.
+const MUSTER: [&str; 4] = [
     "muster-controller",
     "muster-webhook",
     "muster-extender",
     "muster-dra-driver",
-    "muster-nvml-mock",
 ];
 
 /// What is to be built.
@@ -33,6 +34,8 @@ pub enum Wanted {
     Workload,
     /// Muster as it ships, too.
     Muster,
+    /// Muster as it ships, and the program that plays nodes.
+    MusterWithFakeNodes,
     /// Muster with failpoints in its controller, too.
     MusterWithFailpoints,
 }
@@ -95,12 +98,8 @@ async fn build(wanted: Wanted) -> Result<Vec<PathBuf>> {
     let mut command = Command::new(cargo);
     command
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
-        .args([
-            "build",
-            "--quiet",
-            "--message-format=json-render-diagnostics",
-        ])
-        .args(packages(wanted))
+        .args(["build", "--message-format=json-render-diagnostics"])
+        .args(targets(wanted))
         .stdin(Stdio::null())
         .stderr(Stdio::inherit());
     if wanted == Wanted::MusterWithFailpoints {
@@ -117,13 +116,18 @@ async fn build(wanted: Wanted) -> Result<Vec<PathBuf>> {
         .collect())
 }
 
-fn packages(wanted: Wanted) -> impl Iterator<Item = &'static str> {
-    let muster: &[&str] = match wanted {
-        Wanted::Workload => &[],
-        Wanted::Muster | Wanted::MusterWithFailpoints => &MUSTER,
-    };
-    let all = WORKLOAD.iter().chain(muster);
-    all.flat_map(|package| ["--package", package])
+/// Programs are chosen by their names and not by their packages: cargo unifies features over the packages that it is
+/// asked for, and asked for all of the workspace it compiles a dependency once, for the tests and for all programs.
+fn targets(wanted: Wanted) -> Vec<&'static str> {
+    let mut targets = vec!["--bin", WORKLOAD];
+    if wanted != Wanted::Workload {
+        targets.push("--lib");
+        targets.extend(MUSTER.into_iter().flat_map(|name| ["--bin", name]));
+    }
+    if wanted == Wanted::MusterWithFakeNodes {
+        targets.extend(["--bin", fake_nodes::PROGRAM]);
+    }
+    targets
 }
 
 /// The program or shared library that a message of cargo is about, if it is about one of ours.

@@ -16,7 +16,10 @@ use anyhow::{Result, anyhow, bail};
 use crate::{
     builders,
     cluster::{Cluster, ClusterOptions},
-    failure_report, preflight,
+    failure_report,
+    observer::{Expected, Observer},
+    preflight,
+    progress::ProgressCallback,
 };
 
 /// Longest time that one scenario may take, unless it says otherwise: a hang must not eat the time of the others.
@@ -32,8 +35,8 @@ pub struct Scenario {
     pub name: &'static str,
     /// What proves it.
     pub run: Run,
-    /// Whether gangs are admitted in it, so that an observer that saw none was blind.
-    pub has_gangs: bool,
+    /// What the observer must see in it, lest it was blind.
+    pub expected: Expected,
     /// Longest time that it may take.
     pub limit: Duration,
 }
@@ -45,7 +48,7 @@ macro_rules! scenarios {
         vec![$($crate::suite::Scenario {
             name: stringify!($function),
             run: |cluster| Box::pin($function(cluster)),
-            has_gangs: true,
+            expected: $crate::observer::Expected::Gangs,
             limit: $crate::suite::SCENARIO_LIMIT,
         }),*]
     };
@@ -55,7 +58,14 @@ impl Scenario {
     /// No gang is admitted in the scenario.
     #[must_use]
     pub fn without_gangs(mut self) -> Self {
-        self.has_gangs = false;
+        self.expected = Expected::Nothing;
+        self
+    }
+
+    /// Containers get GPUs in the scenario, and no gang is admitted: there is no controller.
+    #[must_use]
+    pub fn without_controller(mut self) -> Self {
+        self.expected = Expected::Containers;
         self
     }
 
@@ -126,11 +136,12 @@ async fn run_on_cluster(
     scenarios: Vec<Scenario>,
 ) -> Result<()> {
     let began = Instant::now();
-    let mut cluster = Cluster::start(options).await?;
-    eprintln!(
-        "{name}: cluster ready after {:.1} s, builds included",
-        began.elapsed().as_secs_f64()
-    );
+    let suite = name.to_owned();
+    let mut cluster = Cluster::start(ClusterOptions {
+        progress: ProgressCallback::to(move |step| eprintln!("{suite}: {step}")),
+        ..options
+    })
+    .await?;
     let mut failed = Vec::new();
     for scenario in &scenarios {
         let began = Instant::now();
@@ -150,9 +161,17 @@ async fn run_on_cluster(
             }
         }
     }
+    let passed = scenarios.len() - failed.len();
+    let afterwards = judge_the_rest(cluster.observer()).await;
+    if !afterwards.is_empty() {
+        eprintln!(
+            "test {name}: after the last scenario: {}",
+            afterwards.join("\n  ")
+        );
+        failed.push("after_the_last_scenario");
+    }
     eprintln!(
-        "{name}: {} passed, {} failed in {:.1} s",
-        scenarios.len() - failed.len(),
+        "{name}: {passed} passed, {} failed in {:.1} s",
         failed.len(),
         began.elapsed().as_secs_f64()
     );
@@ -171,9 +190,6 @@ async fn run_on_cluster(
 
 /// Runs a scenario, clears what it made, and asks the observer. Returns what the observer saw.
 async fn run_one(scenario: &Scenario, cluster: &mut Cluster) -> Result<String> {
-    if let Some(observer) = cluster.observer() {
-        observer.begin();
-    }
     let ran = tokio::time::timeout(scenario.limit, (scenario.run)(cluster))
         .await
         .unwrap_or_else(|_| {
@@ -219,10 +235,21 @@ async fn clear_and_judge(scenario: &Scenario, cluster: &Cluster) -> (String, Vec
         return ("not observed".to_owned(), wrong);
     };
     note(observer.settled().await);
-    let verdict = observer.verdict();
+    let verdict = observer.take_verdict();
     note(builders::clear_owners(&client).await);
-    wrong.extend(verdict.wrong(scenario.has_gangs));
+    wrong.extend(verdict.wrong(scenario.expected));
     (verdict.seen.to_string(), wrong)
+}
+
+/// What was wrong after the last scenario had its verdict.
+async fn judge_the_rest(observer: Option<&Observer>) -> Vec<String> {
+    let Some(observer) = observer else {
+        return Vec::new();
+    };
+    match observer.verdict_so_far().await {
+        Ok(verdict) => verdict.wrong(Expected::Nothing),
+        Err(error) => vec![format!("{error:#}")],
+    }
 }
 
 enum Chosen {

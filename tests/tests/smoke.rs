@@ -16,10 +16,11 @@ use k8s_openapi::api::batch::v1::Job;
 use kube::Api;
 use muster_tests::{
     builders::{self, RankProgram, RankSource},
-    cluster::{Cluster, ClusterOptions},
+    cluster::{Cluster, ClusterOptions, Program},
+    control_plane::ControlPlanePart,
     kube_binaries::KubeBinaries,
     kubernetes::{self, Progress, eventually},
-    node::NodeOptions,
+    node::{NodeOptions, NodePart},
     preflight,
     programs::{Programs, Wanted},
     scenarios, suite,
@@ -40,7 +41,10 @@ fn main() -> ExitCode {
     let ended = suite::run(
         "smoke",
         options,
-        scenarios![ranks_of_a_job_meet_across_nodes],
+        scenarios![
+            ranks_of_a_job_meet_across_nodes,
+            every_program_is_killed_frozen_and_started_alone,
+        ],
     );
     if ended != ExitCode::SUCCESS || !preflight::is_root() {
         return ended;
@@ -54,17 +58,46 @@ fn main() -> ExitCode {
     }
 }
 
+/// After each of them a Job still completes.
+async fn every_program_is_killed_frozen_and_started_alone(cluster: &mut Cluster) -> Result<()> {
+    let left = |part| Program::Node("left", part);
+    let programs = [
+        Program::ControlPlane(ControlPlanePart::Etcd),
+        Program::ControlPlane(ControlPlanePart::ApiServer),
+        Program::ControlPlane(ControlPlanePart::ControllerManager),
+        Program::ControlPlane(ControlPlanePart::Scheduler),
+        left(NodePart::Kubelet),
+        left(NodePart::Runtime),
+    ];
+    for program in programs {
+        let service = cluster.service(program)?;
+        let before = service.id();
+        service.freeze();
+        service.thaw();
+        service.kill();
+        service.start().await?;
+        ensure!(service.id() != before, "{program:?} was not started again");
+    }
+    let api_server = Program::ControlPlane(ControlPlanePart::ApiServer);
+    cluster.service(api_server)?.wait_until_ready().await?;
+    run_job(cluster, "killed").await
+}
+
 async fn ranks_of_a_job_meet_across_nodes(cluster: &mut Cluster) -> Result<()> {
+    run_job(cluster, "meet").await
+}
+
+async fn run_job(cluster: &mut Cluster, name: &str) -> Result<()> {
     let client = cluster.client();
-    builders::namespace(&client, "smoke", None).await?;
-    let peers = builders::peers_directory(cluster.directory(), "meet")?;
+    builders::namespace(&client, name, None).await?;
+    let peers = builders::peers_directory(cluster.directory(), name)?;
     let mut ranks = RankProgram::new(cluster.programs().path("rank"), peers, 4);
     ranks.rank = RankSource::CompletionIndex;
     let spec = builders::pod_spec(&ranks.container(&[])?)?;
-    let jobs: Api<Job> = Api::namespaced(client.clone(), "smoke");
-    kubernetes::create(&jobs, &builders::indexed_job("meet", 4, &[], &spec)?).await?;
+    let jobs: Api<Job> = Api::namespaced(client.clone(), name);
+    kubernetes::create(&jobs, &builders::indexed_job(name, 4, &[], &spec)?).await?;
     eventually("the Job is complete", Duration::from_mins(1), async || {
-        let status = jobs.get_status("meet").await?.status.unwrap_or_default();
+        let status = jobs.get_status(name).await?.status.unwrap_or_default();
         Ok(Progress::when(status.succeeded == Some(4), || {
             format!("{status:?}")
         }))

@@ -8,7 +8,7 @@ use muster_cluster::{
 };
 
 use crate::{
-    facts::Facts,
+    cache::Cache,
     finding::{Findings, listed, quoted},
 };
 
@@ -75,7 +75,7 @@ impl<'a> Declared<'a> {
     }
 
     /// Checks every key of Muster but the shorthand, which says something about the rest of the pod too.
-    pub fn check(&self, namespace: &str, facts: &Facts, findings: &mut Findings) {
+    pub fn check(&self, namespace: &str, facts: &Cache, findings: &mut Findings) {
         self.check_controller_annotations(findings);
         self.check_gang(findings);
         self.check_tier(namespace, facts, findings);
@@ -119,7 +119,7 @@ impl<'a> Declared<'a> {
         }
     }
 
-    fn check_tier(&self, namespace: &str, facts: &Facts, findings: &mut Findings) {
+    fn check_tier(&self, namespace: &str, facts: &Cache, findings: &mut Findings) {
         let Some(tier) = self.label(keys::TIER) else {
             return;
         };
@@ -155,7 +155,7 @@ impl<'a> Declared<'a> {
         }
     }
 
-    fn check_topology(&self, facts: &Facts, findings: &mut Findings) {
+    fn check_topology(&self, facts: &Cache, findings: &mut Findings) {
         for key in [keys::TOPOLOGY_REQUIRED, keys::TOPOLOGY_PREFERRED] {
             let Some(level) = self.annotation(key) else {
                 continue;

@@ -5,15 +5,15 @@ use std::sync::{Arc, RwLock};
 use k8s_openapi::api::{core::v1::Namespace, resource::v1::ResourceSlice};
 use kube::{Client, runtime::watcher};
 use muster_api::{Cohort, PriorityTier, Team, Topology, keys};
-use muster_serve::{Program, mirror::Mirror, watch::Seen};
+use muster_serve::{Program, mirror::Mirror, watch::WatchEvent};
 
-use crate::facts::{Fact, Facts};
+use crate::cache::{Cache, Cached};
 
 /// The facts behind their lock.
-pub type SharedFacts = Arc<RwLock<Facts>>;
+pub type SharedCache = Arc<RwLock<Cache>>;
 
 /// Starts the watches. A readiness condition per kind holds once its first list is in the facts.
-pub fn spawn(program: &Program, client: Client) -> SharedFacts {
+pub fn spawn(program: &Program, client: Client) -> SharedCache {
     let facts = Mirror::new(program, client);
     facts.keep::<Namespace>("namespaces", apply);
     facts.keep::<Team>("teams", apply);
@@ -26,11 +26,13 @@ pub fn spawn(program: &Program, client: Client) -> SharedFacts {
     facts.shared()
 }
 
-fn apply<K: Fact>(facts: &mut Facts, seen: Seen<K>) {
+fn apply<K: Cached>(facts: &mut Cache, seen: WatchEvent<K>) {
     match seen {
-        Seen::Applied(object) => object.is(facts),
-        Seen::Gone(metadata) => K::gone(facts, metadata.name.as_deref().unwrap_or_default()),
-        Seen::Listed(objects) => {
+        WatchEvent::Applied(object) => object.is(facts),
+        WatchEvent::Deleted(metadata) => {
+            K::gone(facts, metadata.name.as_deref().unwrap_or_default())
+        }
+        WatchEvent::Listed(objects) => {
             K::none(facts);
             for object in &objects {
                 object.is(facts);

@@ -7,10 +7,10 @@
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use muster_api::keys;
 
-use crate::{declared::Declared, facts::Facts, finding::Findings, shorthand};
+use crate::{cache::Cache, declared::Declared, finding::Findings, shorthand};
 
 /// Checks a Job that is being created in `namespace`.
-pub fn check(job: &Job, namespace: &str, facts: &Facts) -> Findings {
+pub fn check(job: &Job, namespace: &str, facts: &Cache) -> Findings {
     let mut findings = Findings::default();
     let own = Declared::at("metadata", &job.metadata);
     own.check(namespace, facts, &mut findings);
@@ -93,7 +93,7 @@ mod tests {
             json!({"metadata": {"name": "j", "annotations": annotations}, "spec": spec}),
         )
         .unwrap();
-        check(&job, "ml", &Facts::default())
+        check(&job, "ml", &Cache::default())
     }
 
     #[test]

@@ -12,8 +12,8 @@
 //! in the wall (policies of the chart) as well, which holds while this program is down; this program adds
 //! the defaults and the words.
 
+pub mod cache;
 pub mod declared;
-pub mod facts;
 pub mod feed;
 pub mod finding;
 pub mod generated;

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use muster_api::{Reason, keys};
 use muster_cluster::managed::ManagedPods;
 
-use crate::{declared::Declared, facts::Facts, finding::Findings, patch, shorthand};
+use crate::{cache::Cache, declared::Declared, finding::Findings, patch, shorthand};
 
 /// What is written into managed pods.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ impl PodRules {
     }
 
     /// Checks a pod that is being created in `namespace`.
-    pub fn check(&self, pod: &Pod, namespace: &str, facts: &Facts) -> Findings {
+    pub fn check(&self, pod: &Pod, namespace: &str, facts: &Cache) -> Findings {
         let mut findings = Findings::default();
         if !self.managed.is_managed(pod) {
             return findings;

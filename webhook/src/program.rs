@@ -9,7 +9,7 @@ use muster_serve::{
     authority_secret::{AuthoritySecret, SecretReference},
     certificate_source::CertificateSource,
     certificates::Policy,
-    server::{HttpsServer, Limits},
+    server::{ANSWERS_CONDITION, HttpsServer, Limits, SelfCheck},
     tls::Clients,
 };
 
@@ -79,7 +79,7 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         scheduler_name: args.scheduler_name.filter(|name| !name.is_empty()),
     };
     let program = Program::start("muster-webhook", env!("CARGO_PKG_VERSION"), &args.serve).await?;
-    let listening = program.readiness.condition("https server");
+    let answers = program.readiness.condition(ANSWERS_CONDITION);
     let facts = feed::spawn(&program, program.watch_client().await?);
     let webhook = Webhook {
         facts,
@@ -104,11 +104,14 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         certificate,
         clients: Clients::Anyone,
         limits: Limits::OBJECTS,
+        self_check: SelfCheck {
+            answers,
+            identity: None,
+        },
     }
     .spawn(&program.shutdown)
     .await?;
     tracing::info!(%address, "serving kube-apiserver");
-    listening.set(true);
     program.finish().await?;
     Ok(())
 }

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_api::{Cohort, Reason, Team};
 
 use crate::{
-    facts::Facts,
+    cache::Cache,
     finding::{Findings, listed, quoted},
 };
 
 /// Checks a Team.
-pub fn check_team(team: &Team, facts: &Facts) -> Findings {
+pub fn check_team(team: &Team, facts: &Cache) -> Findings {
     let mut findings = Findings::default();
     if let Some(cohort) = &team.spec.cohort {
         warn_of_implicit_cohort("spec.cohort", cohort, facts, &mut findings);
@@ -47,7 +47,7 @@ pub fn check_team(team: &Team, facts: &Facts) -> Findings {
 ///
 /// Two changes at the same moment, or one that our watch has not told us of yet, can still close a cycle
 /// together; the engine therefore does not rely on there being none.
-pub fn check_cohort(cohort: &Cohort, facts: &Facts) -> Findings {
+pub fn check_cohort(cohort: &Cohort, facts: &Cache) -> Findings {
     let mut findings = Findings::default();
     let Some(parent) = &cohort.spec.parent else {
         return findings;
@@ -69,7 +69,7 @@ pub fn check_cohort(cohort: &Cohort, facts: &Facts) -> Findings {
 }
 
 /// A Cohort that is only named has neither quota nor limits: legal, and often a misspelling.
-fn warn_of_implicit_cohort(field: &str, cohort: &str, facts: &Facts, findings: &mut Findings) {
+fn warn_of_implicit_cohort(field: &str, cohort: &str, facts: &Cache, findings: &mut Findings) {
     if !facts.parent_of_cohort.contains_key(cohort) {
         findings.warn(format!(
             "{field}: there is no Cohort {} yet; it counts as one without quota of its own",
@@ -106,13 +106,13 @@ mod tests {
     use muster_api::{CohortSpec, TeamSpec, team::TeamTiers};
     use proptest::prelude::*;
 
-    fn cohorts(parents: &[(&str, Option<&str>)]) -> Facts {
-        Facts {
+    fn cohorts(parents: &[(&str, Option<&str>)]) -> Cache {
+        Cache {
             parent_of_cohort: parents
                 .iter()
                 .map(|(name, parent)| ((*name).to_owned(), parent.map(str::to_owned)))
                 .collect(),
-            ..Facts::default()
+            ..Cache::default()
         }
     }
 
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_cohort_that_is_only_named_is_allowed_with_a_warning() {
-        let findings = check_cohort(&cohort("a", Some("new")), &Facts::default());
+        let findings = check_cohort(&cohort("a", Some("new")), &Cache::default());
         assert!(findings.errors.is_empty());
         assert_eq!(findings.warnings.len(), 1);
     }
@@ -155,9 +155,9 @@ mod tests {
                 default: Some(default.into()),
             })
         };
-        let facts = Facts {
+        let facts = Cache {
             tiers: ["standard".to_owned(), "critical".to_owned()].into(),
-            ..Facts::default()
+            ..Cache::default()
         };
         for (default, refused) in [("standard", false), ("critical", true)] {
             let team = Team::new(
@@ -180,7 +180,7 @@ mod tests {
             name in "[a-e]",
             parent in "[a-e]",
         ) {
-            let mut facts = Facts { parent_of_cohort: parents, ..Facts::default() };
+            let mut facts = Cache { parent_of_cohort: parents, ..Cache::default() };
             let refused = !check_cohort(&cohort(&name, Some(&parent)), &facts).errors.is_empty();
             facts.parent_of_cohort.insert(name.clone(), Some(parent));
             let mut current = name.clone();

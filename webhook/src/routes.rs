@@ -1,22 +1,21 @@
 //! Admission reviews over HTTP: one path per kind and phase.
 //!
 //! Everything is decided in memory; a review never waits for the API server. Bodies are decoded into the
-//! types of their kind. Each body may be 7 MiB, and anybody in the cluster who reaches the port may send
-//! one, so the number of reviews at a time is bounded before a body is read.
+//! types of their kind. Anybody in the cluster who reaches the port may send one of 7 MiB: `muster_serve::server`
+//! bounds how many there are at a time, and what a body may hold is counted before it is decoded.
 
 use std::{
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, RwLock},
     time::Duration,
 };
 
 use axum::{
     Router,
     body::Bytes,
-    extract::{Request, State},
+    extract::State,
     http::{HeaderMap, StatusCode, header},
-    middleware::{self, Next},
     response::{IntoResponse, Response},
-    routing::post,
+    routing::{get, post},
 };
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use kube::{
@@ -27,17 +26,23 @@ use kube::{
     },
 };
 use muster_api::{Cohort, Team};
-use muster_serve::Readiness;
+use muster_serve::{
+    Readiness, lock,
+    server::{ANSWERS_CONDITION, SELF_CHECK_PATH, json_bounds::JsonBounds},
+};
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::sync::Semaphore;
 
-use crate::{facts::Facts, job, metrics::Reviews, pod::PodRules, quota_tree};
+use crate::{cache::Cache, job, metrics::Reviews, pod::PodRules, quota_tree};
 
-/// Reviews at a time: 32 bodies of 7 MiB are 224 MiB at the worst.
-const CONCURRENT_REVIEWS: usize = 32;
-/// Longest time a review waits for its turn. A review takes well below a millisecond, so whoever waits this
-/// long meets a flood; the API server gives up after 3 s.
-const TURN_LIMIT: Duration = Duration::from_secs(1);
+/// What a review may hold. An element of a list can be an empty container or volume, a few bytes of JSON that take
+/// kilobytes of memory. The largest pods that people write have some hundreds.
+pub const REVIEW_BOUNDS: JsonBounds = JsonBounds {
+    elements: 5_000,
+    members: 100_000,
+};
+
+/// Longest wait for the cache, whose writers take microseconds: one that takes longer is stuck.
+const CACHE_LIMIT: Duration = Duration::from_secs(1);
 
 /// The only version of reviews that is spoken.
 const REVIEW_VERSION: &str = "admission.k8s.io/v1";
@@ -46,7 +51,7 @@ const REVIEW_VERSION: &str = "admission.k8s.io/v1";
 #[derive(Clone, Debug)]
 pub struct Webhook {
     /// What is known of other objects.
-    pub facts: Arc<RwLock<Facts>>,
+    pub facts: Arc<RwLock<Cache>>,
     /// Whether the first list of every kind is in the facts.
     pub readiness: Readiness,
     /// What is written into pods, and which pods.
@@ -55,59 +60,63 @@ pub struct Webhook {
     pub reviews: Reviews,
 }
 
-/// The routes of the webhook configurations.
+/// The routes of the webhook configurations, and the one by which the server asks itself.
 pub fn router(webhook: Webhook) -> Router {
-    let turns = Arc::new(Semaphore::new(CONCURRENT_REVIEWS));
     Router::new()
         .route("/mutate/pods", post(mutate_pod))
         .route("/validate/pods", post(validate_pod))
         .route("/validate/jobs", post(validate_job))
         .route("/validate/teams", post(validate_team))
         .route("/validate/cohorts", post(validate_cohort))
+        .route(SELF_CHECK_PATH, get(check_self))
         .with_state(webhook)
-        .layer(middleware::from_fn_with_state(turns, in_turn))
 }
 
-async fn in_turn(State(turns): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
-    let Ok(Ok(_turn)) = tokio::time::timeout(TURN_LIMIT, turns.acquire()).await else {
-        return refuse(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "too many reviews at a time",
-        );
-    };
-    next.run(request).await
+/// What a review needs, and nothing else: the lock of the cache.
+async fn check_self(State(webhook): State<Webhook>) {
+    // Silence is what counts as stuck.
+    while lock::read_within(&webhook.facts, CACHE_LIMIT, |_| ())
+        .await
+        .is_none()
+    {}
 }
 
 async fn mutate_pod(State(webhook): State<Webhook>, headers: HeaderMap, body: Bytes) -> Response {
-    webhook.review("mutate pods", &headers, &body, |request, pod: &Pod, _| {
-        let patch = webhook.rules.patch(pod);
-        let response = AdmissionResponse::from(request);
-        if patch.0.is_empty() {
-            return Ok(response);
-        }
-        response
-            .with_patch(patch)
-            .map_err(|error| error.to_string())
-    })
+    webhook
+        .review("mutate pods", &headers, &body, |request, pod: &Pod, _| {
+            let patch = webhook.rules.patch(pod);
+            let response = AdmissionResponse::from(request);
+            if patch.0.is_empty() {
+                return Ok(response);
+            }
+            response
+                .with_patch(patch)
+                .map_err(|error| error.to_string())
+        })
+        .await
 }
 
 async fn validate_pod(State(webhook): State<Webhook>, headers: HeaderMap, body: Bytes) -> Response {
-    webhook.review("validate pods", &headers, &body, |request, pod, facts| {
-        let findings = webhook.rules.check(pod, namespace(request), facts);
-        Ok(findings.answer(AdmissionResponse::from(request)))
-    })
+    webhook
+        .review("validate pods", &headers, &body, |request, pod, facts| {
+            let findings = webhook.rules.check(pod, namespace(request), facts);
+            Ok(findings.answer(AdmissionResponse::from(request)))
+        })
+        .await
 }
 
 async fn validate_job(State(webhook): State<Webhook>, headers: HeaderMap, body: Bytes) -> Response {
-    webhook.review(
-        "validate jobs",
-        &headers,
-        &body,
-        |request, object, facts| {
-            let findings = job::check(object, namespace::<Job>(request), facts);
-            Ok(findings.answer(AdmissionResponse::from(request)))
-        },
-    )
+    webhook
+        .review(
+            "validate jobs",
+            &headers,
+            &body,
+            |request, object, facts| {
+                let findings = job::check(object, namespace::<Job>(request), facts);
+                Ok(findings.answer(AdmissionResponse::from(request)))
+            },
+        )
+        .await
 }
 
 async fn validate_team(
@@ -115,15 +124,17 @@ async fn validate_team(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    webhook.review(
-        "validate teams",
-        &headers,
-        &body,
-        |request, team: &Team, facts| {
-            let findings = quota_tree::check_team(team, facts);
-            Ok(findings.answer(AdmissionResponse::from(request)))
-        },
-    )
+    webhook
+        .review(
+            "validate teams",
+            &headers,
+            &body,
+            |request, team: &Team, facts| {
+                let findings = quota_tree::check_team(team, facts);
+                Ok(findings.answer(AdmissionResponse::from(request)))
+            },
+        )
+        .await
 }
 
 async fn validate_cohort(
@@ -131,15 +142,17 @@ async fn validate_cohort(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    webhook.review(
-        "validate cohorts",
-        &headers,
-        &body,
-        |request, cohort: &Cohort, facts| {
-            let findings = quota_tree::check_cohort(cohort, facts);
-            Ok(findings.answer(AdmissionResponse::from(request)))
-        },
-    )
+    webhook
+        .review(
+            "validate cohorts",
+            &headers,
+            &body,
+            |request, cohort: &Cohort, facts| {
+                let findings = quota_tree::check_cohort(cohort, facts);
+                Ok(findings.answer(AdmissionResponse::from(request)))
+            },
+        )
+        .await
 }
 
 /// The namespace of the request: the object's own may be missing, or forged.
@@ -152,12 +165,12 @@ impl Webhook {
     /// request. Nothing has side effects, so a dry run is a run.
     ///
     /// A request without an object (DELETE) is allowed: deleting is nobody's business but RBAC's.
-    fn review<K: Resource + DeserializeOwned>(
+    async fn review<K: Resource + DeserializeOwned>(
         &self,
         what: &'static str,
         headers: &HeaderMap,
         body: &Bytes,
-        decide: impl FnOnce(&AdmissionRequest<K>, &K, &Facts) -> Result<AdmissionResponse, String>,
+        decide: impl FnOnce(&AdmissionRequest<K>, &K, &Cache) -> Result<AdmissionResponse, String>,
     ) -> Response {
         if let Err(refusal) = self.accept(headers) {
             self.reviews.count(what, "error");
@@ -172,8 +185,10 @@ impl Webhook {
         };
         let decided = match &request.object {
             Some(object) => {
-                let facts = self.facts.read().unwrap_or_else(PoisonError::into_inner);
-                decide(&request, object, &facts)
+                let decide = |facts: &Cache| decide(&request, object, facts);
+                lock::read_within(&self.facts, CACHE_LIMIT, decide)
+                    .await
+                    .unwrap_or_else(|| Err("the webhook's cache is busy: send it again".to_owned()))
             }
             None => Ok(AdmissionResponse::from(&request)),
         };
@@ -208,7 +223,7 @@ impl Webhook {
     /// Whether a request may be looked at: what is not known cannot be judged, and the API server then
     /// refuses the creation (`failurePolicy: Fail`) for the second or two that a first list takes.
     fn accept(&self, headers: &HeaderMap) -> Result<(), Refusal> {
-        let missing = self.readiness.missing();
+        let missing = self.readiness.missing_besides(ANSWERS_CONDITION);
         if !missing.is_empty() {
             return Err(refusal(
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -231,6 +246,9 @@ impl Webhook {
 }
 
 fn decode<K: Resource + DeserializeOwned>(body: &[u8]) -> Result<AdmissionRequest<K>, String> {
+    REVIEW_BOUNDS
+        .check(body)
+        .map_err(|error| format!("the AdmissionReview holds too much: {error}"))?;
     let review: AdmissionReview<K> =
         serde_json::from_slice(body).map_err(|error| format!("not an AdmissionReview: {error}"))?;
     if review.types.api_version != REVIEW_VERSION {
@@ -270,4 +288,26 @@ fn refusal(status: StatusCode, why: &str) -> Refusal {
 
 fn refuse(status: StatusCode, why: &str) -> Response {
     refusal(status, why).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Volume};
+
+    use super::*;
+
+    /// Ten reviews at a time (`muster_serve::server`), each with all its elements of the largest kind in a list that has
+    /// just been doubled, and the budget of bodies beside them: within the 512 MiB that the chart grants.
+    #[test]
+    fn the_largest_reviews_that_are_decoded_at_a_time_fit_into_memory() {
+        let sizes = [
+            size_of::<Container>(),
+            size_of::<EphemeralContainer>(),
+            size_of::<Volume>(),
+        ];
+        let largest = sizes.into_iter().max().unwrap_or_default();
+        let reviews = 10 * REVIEW_BOUNDS.elements * largest * 2;
+        let bodies = muster_serve::server::Limits::OBJECTS.buffered_bytes;
+        assert!(reviews + bodies < 400 * 1024 * 1024, "{largest} bytes each");
+    }
 }

@@ -6,7 +6,7 @@ use std::{fs, path::Path};
 
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use muster_cluster::managed::ManagedPods;
-use muster_webhook::{facts::Facts, finding::Findings, job, pod::PodRules};
+use muster_webhook::{cache::Cache, finding::Findings, job, pod::PodRules};
 use serde_json::Value;
 
 /// The documents of all examples, with their file's name.
@@ -25,11 +25,11 @@ fn documents() -> Vec<(String, Value)> {
 }
 
 /// An administrator has made what the examples name.
-fn facts() -> Facts {
-    Facts {
+fn facts() -> Cache {
+    Cache {
         tiers: ["standard".to_owned()].into(),
         levels_of_topology: [("fabric".to_owned(), vec!["leaf".to_owned()])].into(),
-        ..Facts::default()
+        ..Cache::default()
     }
 }
 

@@ -3,21 +3,22 @@
 
 #![cfg(test)]
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    process::Command,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Deserialize;
+use crate::metadata::{self, Dependency, Metadata};
 
 /// Rooms that a room may depend on. What is not listed is forbidden; `*` is every room.
-const DOORS: [(&str, &[&str]); 15] = [
+const DOORS: [(&str, &[&str]); 17] = [
     ("muster-api", &[]),
     ("muster-engine", &[]),
     ("muster-serve", &[]),
     ("muster-kubelet-api", &[]),
     ("muster-device", &["muster-engine"]),
     ("muster-cluster", &["muster-api", "muster-engine"]),
+    (
+        "muster-protocol",
+        &["muster-api", "muster-engine", "muster-cluster"],
+    ),
     (
         "muster-webhook",
         &[
@@ -33,6 +34,7 @@ const DOORS: [(&str, &[&str]); 15] = [
             "muster-api",
             "muster-engine",
             "muster-cluster",
+            "muster-protocol",
             "muster-serve",
         ],
     ),
@@ -61,13 +63,16 @@ const DOORS: [(&str, &[&str]); 15] = [
         &[
             "muster-api",
             "muster-engine",
+            "muster-engine",
             "muster-cluster",
+            "muster-protocol",
             "muster-controller",
             "muster-dra-driver",
         ],
     ),
     ("muster-nvml-mock", &[]),
     ("muster-rank", &[]),
+    ("muster-fake-nodes", &["*"]),
     ("muster-tests", &["*"]),
     ("xtask", &["*"]),
 ];
@@ -84,26 +89,6 @@ const FORBIDDEN_IN_ENGINE: [&str; 8] = [
     "libc",
 ];
 
-#[derive(Deserialize)]
-struct Metadata {
-    packages: Vec<Package>,
-    workspace_members: Vec<String>,
-    resolve: Resolve,
-}
-
-#[derive(Deserialize)]
-struct Package {
-    id: String,
-    name: String,
-    dependencies: Vec<Dependency>,
-}
-
-#[derive(Deserialize)]
-struct Dependency {
-    name: String,
-    kind: Option<String>,
-}
-
 impl Dependency {
     /// Tests of a room may use the fake of the world outside that stands at its edge, and the room itself
     /// with features that are not for shipping.
@@ -113,40 +98,8 @@ impl Dependency {
     }
 }
 
-#[derive(Deserialize)]
-struct Resolve {
-    nodes: Vec<Node>,
-}
-
-#[derive(Deserialize)]
-struct Node {
-    id: String,
-    deps: Vec<Edge>,
-}
-
-#[derive(Deserialize)]
-struct Edge {
-    pkg: String,
-    dep_kinds: Vec<EdgeKind>,
-}
-
-#[derive(Deserialize)]
-struct EdgeKind {
-    kind: Option<String>,
-}
-
 fn metadata() -> Metadata {
-    let output = Command::new("cargo")
-        .args(["metadata", "--format-version", "1", "--offline"])
-        .current_dir(crate::root())
-        .output()
-        .expect("cargo runs");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    serde_json::from_slice(&output.stdout).expect("cargo metadata is JSON")
+    metadata::read(&crate::root(), &["--offline"]).expect("cargo answers")
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod demo;
 mod dependencies;
 mod doors;
 mod generate;
+mod metadata;
 mod prerequisites;
 mod test;
 

@@ -11,7 +11,7 @@ use super::{
     label, name, phase,
     ranks::completion_index,
 };
-use crate::{formed::Wait, not_understood::NotUnderstood};
+use crate::{formed::PendingReason, unsupported_field::UnsupportedField};
 
 /// A pod with the Job that controls it, if it is known.
 pub(super) struct Declaring<'a> {
@@ -20,7 +20,10 @@ pub(super) struct Declaring<'a> {
 }
 
 /// The declared size, and whether only the shape of an Indexed Job implies it.
-pub(super) fn size(declaring: &[Declaring<'_>], job: Option<&Job>) -> Result<(u32, bool), Wait> {
+pub(super) fn size(
+    declaring: &[Declaring<'_>],
+    job: Option<&Job>,
+) -> Result<(u32, bool), PendingReason> {
     let mut said: BTreeMap<&str, String> = BTreeMap::new();
     for one in declaring {
         let by_pod = annotation(one.pod, keys::GANG_SIZE);
@@ -38,7 +41,7 @@ pub(super) fn size(declaring: &[Declaring<'_>], job: Option<&Job>) -> Result<(u3
     let mut entries = said.into_iter();
     match (entries.next(), entries.next()) {
         (Some((size, _)), None) => Ok((in_range(size)?, false)),
-        (Some((size, who)), Some((other, whose))) => Err(Wait {
+        (Some((size, who)), Some((other, whose))) => Err(PendingReason {
             reason: Reason::SizeMismatch,
             details: format!(
                 "{who} says {} {size}, {whose} says {other}; all pods of a gang must say the same",
@@ -47,7 +50,7 @@ pub(super) fn size(declaring: &[Declaring<'_>], job: Option<&Job>) -> Result<(u3
         }),
         (None, _) => match job.and_then(implied_size) {
             Some(size) => Ok((in_range(&size.to_string())?, true)),
-            None => Err(NotUnderstood::new(
+            None => Err(UnsupportedField::new(
                 format!("metadata.annotations[{}]", keys::GANG_SIZE),
                 format!(
                     "is missing; pods with the label {} must say how many they are",
@@ -59,10 +62,10 @@ pub(super) fn size(declaring: &[Declaring<'_>], job: Option<&Job>) -> Result<(u3
     }
 }
 
-fn in_range(text: &str) -> Result<u32, Wait> {
+fn in_range(text: &str) -> Result<u32, PendingReason> {
     let field = format!("metadata.annotations[{}]", keys::GANG_SIZE);
     match text.trim().parse::<u64>() {
-        Ok(size) if size > u64::from(keys::MAX_GANG_SIZE) => Err(Wait {
+        Ok(size) if size > u64::from(keys::MAX_GANG_SIZE) => Err(PendingReason {
             reason: Reason::GangTooLarge,
             details: format!(
                 "{size} pods; a gang has at most {} (a Job whose pods may start one by one says {}: \"1\")",
@@ -73,7 +76,7 @@ fn in_range(text: &str) -> Result<u32, Wait> {
         Ok(size) if size > 0 => Ok(u32::try_from(size).unwrap_or(keys::MAX_GANG_SIZE)),
         _ => {
             let text: String = text.chars().take(64).collect();
-            Err(NotUnderstood::new(
+            Err(UnsupportedField::new(
                 field,
                 format!(
                     "is {text:?}; write a whole number from 1 to {}",
@@ -123,7 +126,10 @@ fn indexes(text: &str, limit: u32) -> impl Iterator<Item = u32> {
 }
 
 /// The tier that pods, or else their Job, name.
-pub(super) fn tier(declaring: &[Declaring<'_>], job: Option<&Job>) -> Result<Option<String>, Wait> {
+pub(super) fn tier(
+    declaring: &[Declaring<'_>],
+    job: Option<&Job>,
+) -> Result<Option<String>, PendingReason> {
     let of_job = |job: Option<&Job>| {
         let labels = job?.metadata.labels.as_ref()?;
         labels.get(keys::TIER).cloned()
@@ -141,7 +147,7 @@ pub(super) fn tier(declaring: &[Declaring<'_>], job: Option<&Job>) -> Result<Opt
 pub(super) fn topology(
     declaring: &[Declaring<'_>],
     job: Option<&Job>,
-) -> Result<Option<TopologyRequest>, Wait> {
+) -> Result<Option<TopologyRequest>, PendingReason> {
     let one = |key: &'static str| {
         agreed(
             declaring,
@@ -168,7 +174,7 @@ fn agreed(
     field: &str,
     by_pod: &dyn Fn(&Declaring<'_>) -> Option<String>,
     by_job: &dyn Fn(Option<&Job>) -> Option<String>,
-) -> Result<Option<String>, Wait> {
+) -> Result<Option<String>, PendingReason> {
     let said: BTreeSet<String> = declaring
         .iter()
         .filter_map(|one| by_pod(one).or_else(|| by_job(one.job)))
@@ -181,7 +187,7 @@ fn agreed(
         .collect();
     if said.len() > 1 {
         let values: Vec<_> = said.iter().take(4).map(String::as_str).collect();
-        return Err(NotUnderstood::new(
+        return Err(UnsupportedField::new(
             field,
             format!(
                 "pods of the gang name {}; they must name one",

@@ -21,7 +21,7 @@ use super::{
     is_active, name, naming, ranks, uid,
 };
 use crate::{
-    formed::{FormedGang, FormedPod, GangKey, PodIdentity, Wait},
+    formed::{FormedGang, FormedPod, GangKey, PendingReason, PodIdentity},
     managed::ManagedPods,
     pod_rules,
 };
@@ -47,7 +47,7 @@ pub(crate) struct PodRequest {
 }
 
 /// All that a gang is formed from.
-pub(crate) struct Facts<'a> {
+pub(crate) struct GangInputs<'a> {
     /// Its key.
     pub(crate) key: &'a GangKey,
     /// Its Gang object, if there is one.
@@ -65,7 +65,7 @@ pub(crate) struct Facts<'a> {
     /// Names of the levels of all Topologies.
     pub(crate) levels: &'a BTreeSet<String>,
     /// What each of its pods asks for, by UID.
-    pub(crate) requests: &'a BTreeMap<String, Result<PodRequest, Wait>>,
+    pub(crate) requests: &'a BTreeMap<String, Result<PodRequest, PendingReason>>,
     /// Which resources stand for devices.
     pub(crate) managed: &'a ManagedPods,
 }
@@ -75,11 +75,11 @@ pub(super) struct Size {
     pub(super) pods: u32,
     /// Only the shape of an Indexed Job says so.
     pub(super) implied: bool,
-    pub(super) wait: Option<Wait>,
+    pub(super) wait: Option<PendingReason>,
 }
 
 /// Forms the gang. `None`: it has no pods, and no Gang that is under way.
-pub(crate) fn form(facts: &Facts<'_>) -> Option<FormedGang> {
+pub(crate) fn form(facts: &GangInputs<'_>) -> Option<FormedGang> {
     if facts.pods.is_empty() && facts.gang.is_none_or(naming::has_ended) {
         return None;
     }
@@ -88,21 +88,21 @@ pub(crate) fn form(facts: &Facts<'_>) -> Option<FormedGang> {
 
 /// The facts, with the places of the admitted pods at hand: a gang may have thousands.
 pub(super) struct Forming<'f, 'a> {
-    facts: &'f Facts<'a>,
+    facts: &'f GangInputs<'a>,
     /// The place of each admitted pod by UID; `None`: the gang is not admitted.
     pub(super) places: Option<BTreeMap<&'a str, usize>>,
 }
 
 impl<'a> Deref for Forming<'_, 'a> {
-    type Target = Facts<'a>;
+    type Target = GangInputs<'a>;
 
-    fn deref(&self) -> &Facts<'a> {
+    fn deref(&self) -> &GangInputs<'a> {
         self.facts
     }
 }
 
 impl<'f, 'a> Forming<'f, 'a> {
-    fn new(facts: &'f Facts<'a>) -> Self {
+    fn new(facts: &'f GangInputs<'a>) -> Self {
         let admission = facts
             .gang
             .and_then(|gang| gang.status.as_ref()?.admission.as_ref());
@@ -269,7 +269,7 @@ impl<'f, 'a> Forming<'f, 'a> {
             .collect()
     }
 
-    pub(super) fn request(&self, pod: &Pod) -> Option<&'a Result<PodRequest, Wait>> {
+    pub(super) fn request(&self, pod: &Pod) -> Option<&'a Result<PodRequest, PendingReason>> {
         self.requests.get(uid(pod))
     }
 

@@ -10,7 +10,7 @@ use super::{
     forming::{Forming, Size},
     tiers::ResolvedTier,
 };
-use crate::formed::Wait;
+use crate::formed::PendingReason;
 
 /// How long a start may take without progress where nobody says otherwise: images are large.
 const START_TIMEOUT_SECONDS: i64 = 600;
@@ -20,7 +20,7 @@ impl Forming<'_, '_> {
         &self,
         members: &[&Arc<Pod>],
         size: &Size,
-        tier: &Result<ResolvedTier, Wait>,
+        tier: &Result<ResolvedTier, PendingReason>,
         topology: Option<muster_api::TopologyRequest>,
     ) -> GangSpec {
         let base = self.gang.map_or_else(

@@ -9,7 +9,7 @@ use super::{
     declaration::{self, Declaring},
     forming::{Forming, NamespaceTeam},
 };
-use crate::formed::Wait;
+use crate::formed::PendingReason;
 
 /// The tier of a gang.
 pub(super) struct ResolvedTier {
@@ -25,7 +25,7 @@ impl Forming<'_, '_> {
         &self,
         declaring: &[Declaring<'_>],
         job: Option<&Job>,
-    ) -> Result<ResolvedTier, Wait> {
+    ) -> Result<ResolvedTier, PendingReason> {
         let declared = match self.gang {
             Some(gang) => gang.spec.tier.clone(),
             None => declaration::tier(declaring, job)?,
@@ -44,14 +44,14 @@ fn tier_value(
     declared: Option<&str>,
     team: Option<&Team>,
     tiers: &BTreeMap<String, Arc<PriorityTier>>,
-) -> Result<i32, Wait> {
+) -> Result<i32, PendingReason> {
     let of_team = team.and_then(|team| team.spec.tiers.as_ref());
     let named = declared.or_else(|| of_team.and_then(|tiers| tiers.default.as_deref()));
     let Some(name) = named.or_else(|| default_tier(tiers)) else {
         return Ok(0);
     };
     let refuse = |why: String| {
-        Err(Wait {
+        Err(PendingReason {
             reason: Reason::TierNotAllowed,
             details: why,
         })

@@ -12,7 +12,7 @@ use super::{
     is_terminal, name,
     tiers::ResolvedTier,
 };
-use crate::{formed::Wait, not_understood::NotUnderstood};
+use crate::{formed::PendingReason, unsupported_field::UnsupportedField};
 
 /// Name of the innermost level of every Topology.
 const NODE_LEVEL: &str = "node";
@@ -22,9 +22,9 @@ impl Forming<'_, '_> {
         &self,
         members: &[&Arc<Pod>],
         size: &Size,
-        tier: &Result<ResolvedTier, Wait>,
-        topology: Option<&Wait>,
-    ) -> Option<Wait> {
+        tier: &Result<ResolvedTier, PendingReason>,
+        topology: Option<&PendingReason>,
+    ) -> Option<PendingReason> {
         self.suspended()
             .or_else(|| self.no_team())
             .or_else(|| size.wait.clone())
@@ -39,15 +39,17 @@ impl Forming<'_, '_> {
             })
     }
 
-    fn suspended(&self) -> Option<Wait> {
-        self.gang.filter(|gang| gang.spec.suspend).map(|_| Wait {
-            reason: Reason::Suspended,
-            details: "spec.suspend of the Gang is true; it queues again once that is false"
-                .to_owned(),
-        })
+    fn suspended(&self) -> Option<PendingReason> {
+        self.gang
+            .filter(|gang| gang.spec.suspend)
+            .map(|_| PendingReason {
+                reason: Reason::Suspended,
+                details: "spec.suspend of the Gang is true; it queues again once that is false"
+                    .to_owned(),
+            })
     }
 
-    fn no_team(&self) -> Option<Wait> {
+    fn no_team(&self) -> Option<PendingReason> {
         let namespace = &self.key.namespace;
         let details = match &self.team {
             NamespaceTeam::Is(_) => return None,
@@ -59,13 +61,13 @@ impl Forming<'_, '_> {
                 format!("namespace {namespace} belongs to Team {team}, which does not exist")
             }
         };
-        Some(Wait {
+        Some(PendingReason {
             reason: Reason::NoTeam,
             details,
         })
     }
 
-    fn missing_pods(&self, members: &[&Arc<Pod>], size: u32) -> Option<Wait> {
+    fn missing_pods(&self, members: &[&Arc<Pod>], size: u32) -> Option<PendingReason> {
         let wanted = usize::try_from(size).unwrap_or(usize::MAX);
         // Of an admitted gang, members that ended are there.
         let ended = self
@@ -74,13 +76,13 @@ impl Forming<'_, '_> {
             .filter(|pod| is_terminal(pod) && self.place(pod).is_some())
             .count();
         let there = members.len() + ended;
-        (there < wanted).then(|| Wait {
+        (there < wanted).then(|| PendingReason {
             reason: Reason::MissingPods,
             details: format!("{there} of {wanted} pods exist"),
         })
     }
 
-    fn unknown_level(&self, members: &[&Arc<Pod>]) -> Option<Wait> {
+    fn unknown_level(&self, members: &[&Arc<Pod>]) -> Option<PendingReason> {
         [keys::TOPOLOGY_REQUIRED, keys::TOPOLOGY_PREFERRED]
             .into_iter()
             .find_map(|key| {
@@ -96,7 +98,7 @@ impl Forming<'_, '_> {
                     .chain([NODE_LEVEL])
                     .collect();
                 Some(
-                    NotUnderstood::new(
+                    UnsupportedField::new(
                         format!("metadata.annotations[{key}]"),
                         format!(
                             "no Topology has a level {level}; there are {}",
@@ -109,13 +111,13 @@ impl Forming<'_, '_> {
     }
 }
 
-fn foreign_gate(members: &[&Arc<Pod>]) -> Option<Wait> {
+fn foreign_gate(members: &[&Arc<Pod>]) -> Option<PendingReason> {
     members.iter().find_map(|pod| {
         let gates = pod.spec.as_ref()?.scheduling_gates.as_ref()?;
         let foreign = gates
             .iter()
             .find(|gate| gate.name != keys::ADMISSION_GATE)?;
-        Some(Wait {
+        Some(PendingReason {
             reason: Reason::ForeignGate,
             details: format!(
                 "pod {} carries the scheduling gate {}; whoever put it there must take it first",

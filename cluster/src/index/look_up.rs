@@ -180,8 +180,7 @@ impl Index {
 
     /// A Flavor.
     pub fn flavor(&self, name: &str) -> Option<&Arc<Flavor>> {
-        let _ = name;
-        None
+        self.objects.flavors.get(name)
     }
 
     /// A PriorityTier.
@@ -192,6 +191,11 @@ impl Index {
     /// A Namespace.
     pub fn namespace(&self, name: &str) -> Option<&Arc<Namespace>> {
         self.objects.namespaces.get(name)
+    }
+
+    /// All Namespaces, in the order of their names.
+    pub fn namespaces(&self) -> impl Iterator<Item = (&String, &Arc<Namespace>)> {
+        self.objects.namespaces.iter()
     }
 
     /// The Team of a namespace: its label, if that names a Team that exists; without the label the

@@ -14,21 +14,26 @@ use crate::{
 impl Index {
     pub(super) fn take_in(&mut self, change: Change) {
         match change {
-            Change::Is(object) => self.put(object),
-            Change::Gone(key) => self.take_out(&key, true),
-            Change::All(kind, objects) => {
+            Change::Applied(object) => self.put(object),
+            Change::Deleted(key) => self.take_out(&key, true),
+            Change::Listed(kind, objects) => {
                 let listed: BTreeSet<ObjectKey> = objects.iter().map(key_of).collect();
                 for object in objects {
                     self.put(object);
                 }
-                for key in self.keys(kind) {
-                    if !listed.contains(&key) {
-                        self.take_out(&key, false);
-                    }
-                }
-                self.synced.insert(kind);
+                self.end_list(kind, &listed);
+            }
+            Change::ListedKeys(kind, listed) => self.end_list(kind, &listed),
+        }
+    }
+
+    fn end_list(&mut self, kind: Kind, listed: &BTreeSet<ObjectKey>) {
+        for key in self.keys(kind) {
+            if !listed.contains(&key) {
+                self.take_out(&key, false);
             }
         }
+        self.synced.insert(kind);
     }
 
     fn put(&mut self, object: Object) {

@@ -10,7 +10,7 @@ use super::{Index, NamespacedName};
 use crate::{
     claims::ClaimRequest,
     formed::GangKey,
-    gangs::{self, Facts, Group, Incarnations},
+    gangs::{self, GangInputs, Group, Incarnations},
     limits,
     object::Kind,
 };
@@ -116,7 +116,7 @@ impl Index {
             .cloned();
         let gang = self.objects.gangs.get(key).cloned();
         let group = group.or_else(|| gangs::group_of_gang(key, gang.as_deref()));
-        let facts = Facts {
+        let facts = GangInputs {
             key,
             gang: gang.as_deref(),
             pods: &pods,

@@ -16,20 +16,20 @@ use muster_engine as engine;
 use super::{Index, NamespacedName};
 use crate::{
     claims::{self, ClaimReader, ClaimRequest},
-    formed::Wait,
+    formed::PendingReason,
     gangs::{self, PodRequest},
     node_filter::{ANY_NODE, NodeRules},
-    not_understood::NotUnderstood,
     pod_resources, pod_rules,
+    unsupported_field::UnsupportedField,
 };
 
 /// What pods and claims ask for.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     /// Of pods, by UID.
-    pub(super) of_pods: BTreeMap<String, Result<PodRequest, Wait>>,
+    pub(super) of_pods: BTreeMap<String, Result<PodRequest, PendingReason>>,
     /// Of claims, without what they are allocated.
-    pub(super) of_claims: BTreeMap<NamespacedName, Result<ClaimRequest, NotUnderstood>>,
+    pub(super) of_claims: BTreeMap<NamespacedName, Result<ClaimRequest, UnsupportedField>>,
 }
 
 /// A claim of a pod, as the pod names it.
@@ -52,10 +52,10 @@ impl Index {
             .insert(gangs::uid(pod).to_owned(), request);
     }
 
-    fn read_pod(&mut self, pod: &Pod) -> Result<PodRequest, Wait> {
+    fn read_pod(&mut self, pod: &Pod) -> Result<PodRequest, PendingReason> {
         let object = format!("pod {}", gangs::name(pod));
-        let resources =
-            pod_resources::of_pod(pod).map_err(|error| NotUnderstood::from(error).wait(&object))?;
+        let resources = pod_resources::of_pod(pod)
+            .map_err(|error| UnsupportedField::from(error).wait(&object))?;
         // What is placed already is never planned anew: its rules about nodes have done their work,
         // and its pin would make a filter of its own for every pod.
         let is_placed =
@@ -86,7 +86,11 @@ impl Index {
     }
 
     /// The charged claims of a pod, each once, and whether it has excepted ones.
-    fn claims_of(&mut self, pod: &Pod, object: &str) -> Result<(Vec<engine::Claim>, bool), Wait> {
+    fn claims_of(
+        &mut self,
+        pod: &Pod,
+        object: &str,
+    ) -> Result<(Vec<engine::Claim>, bool), PendingReason> {
         let named = pod
             .spec
             .as_ref()
@@ -104,7 +108,7 @@ impl Index {
                 Named::NotNeeded => continue,
                 Named::Missing(details) => {
                     let details = format!("{object}: {details}");
-                    return Err(Wait {
+                    return Err(PendingReason {
                         reason: Reason::MissingPods,
                         details,
                     });
@@ -132,7 +136,7 @@ impl Index {
         pod: &Pod,
         named: &PodResourceClaim,
         index: usize,
-    ) -> Result<Named<'_>, NotUnderstood> {
+    ) -> Result<Named<'_>, UnsupportedField> {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let field = format!("spec.resourceClaims[{index}]");
         if let Some(name) = &named.resource_claim_name {
@@ -146,7 +150,7 @@ impl Index {
             ));
         }
         if named.resource_claim_template_name.is_none() {
-            return Err(NotUnderstood::new(
+            return Err(UnsupportedField::new(
                 field,
                 "names neither a ResourceClaim nor a template",
             ));
@@ -177,7 +181,7 @@ impl Index {
         };
         let mut owners = claim.metadata.owner_references.iter().flatten();
         if !owners.any(|owner| Some(&owner.uid) == pod.metadata.uid.as_ref()) {
-            return Err(NotUnderstood::new(
+            return Err(UnsupportedField::new(
                 format!("{field} ({})", named.name),
                 format!("ResourceClaim {name} was not made for this pod"),
             ));
@@ -229,7 +233,7 @@ impl Index {
     pub(super) fn known_claim(
         &self,
         claim: &ResourceClaim,
-    ) -> Result<Option<engine::Claim>, NotUnderstood> {
+    ) -> Result<Option<engine::Claim>, UnsupportedField> {
         let key = NamespacedName::of(&claim.metadata);
         let (requests, constraints) = match self.requests.of_claims.get(&key) {
             Some(Ok(ClaimRequest::Charged {
@@ -238,11 +242,11 @@ impl Index {
             })) => (requests, constraints),
             Some(Ok(ClaimRequest::Excepted)) => return Ok(None),
             Some(Err(error)) => return Err(error.clone()),
-            None => return Err(NotUnderstood::new("spec", "was not read yet")),
+            None => return Err(UnsupportedField::new("spec", "was not read yet")),
         };
         for (index, request) in requests.iter().enumerate() {
             if let Some(cause) = self.views.fails_everywhere(request.selector) {
-                return Err(NotUnderstood::new(
+                return Err(UnsupportedField::new(
                     format!("spec.devices.requests[{index}].exactly.selectors"),
                     format!("match no device, and cannot be evaluated for some: {cause}"),
                 ));

@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::Pod;
 use super::{Index, NamespacedName, requests::Named};
 use crate::{
     gangs,
-    not_understood::NotUnderstood,
     shorthand::{CLAIM_NAME, Shorthand},
+    unsupported_field::UnsupportedField,
 };
 
 impl Index {
@@ -33,7 +33,7 @@ impl Index {
 
     /// Whether the claim of a pod's shorthand asks for what the annotations say. Anybody who may write the
     /// namespace's templates could have made another of that name first.
-    pub(super) fn check_shorthand(&self, pod: &Pod) -> Result<(), NotUnderstood> {
+    pub(super) fn check_shorthand(&self, pod: &Pod) -> Result<(), UnsupportedField> {
         let Some(shorthand) = Shorthand::of_pod(pod)? else {
             return Ok(());
         };
@@ -61,6 +61,6 @@ impl Index {
             }
         };
         let field = format!("spec.resourceClaims[{index}] ({CLAIM_NAME})");
-        Err(NotUnderstood::new(field, why))
+        Err(UnsupportedField::new(field, why))
     }
 }

@@ -19,7 +19,7 @@ use crate::{
 
 /// What has to be derived anew.
 #[derive(Debug, Default)]
-pub(super) struct Touched {
+pub(super) struct Dirty {
     pub(super) groups: BTreeSet<Group>,
     pub(super) gangs: BTreeSet<GangKey>,
     pub(super) all_gangs: bool,

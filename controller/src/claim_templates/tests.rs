@@ -23,11 +23,11 @@ fn pod(namespace: &str, name: &str) -> Change {
         "spec": {"containers": [], "resourceClaims": [shorthand().reference()]},
     }))
     .unwrap();
-    Change::Is(Object::Pod(Arc::new(pod)))
+    Change::Applied(Object::Pod(Arc::new(pod)))
 }
 
 fn gone(namespace: &str, name: &str) -> Change {
-    Change::Gone(ObjectKey {
+    Change::Deleted(ObjectKey {
         kind: Kind::Pod,
         namespace: namespace.to_owned(),
         name: name.to_owned(),
@@ -113,7 +113,9 @@ async fn a_refusal_is_told_of_every_pod_and_tried_again_later_and_later_until_no
     assert!((10..=17).contains(&tries), "{tries} tries in ten minutes");
 
     running.waiting.observe(&gone("ml", "a"));
-    running.waiting.observe(&Change::All(Kind::Pod, Vec::new()));
+    running
+        .waiting
+        .observe(&Change::Listed(Kind::Pod, Vec::new()));
     running.refused.wait_for(Refused::is_empty).await.unwrap();
     let tries = api.asked().len();
     pass(600).await;

@@ -23,10 +23,8 @@ use muster_api::{
     Gang, GangSpec, GangStatus, Ledger, LedgerSpec, NodeDevices, NodeDevicesSpec, Queue, QueueSpec,
     QueueStatus, keys,
 };
-use muster_cluster::{
-    object::{Object, ObjectKey},
-    protocol::{EventNote, Outcome, Write},
-};
+use muster_cluster::object::{Object, ObjectKey};
+use muster_protocol::{ApiRequest, EventNote, Outcome};
 use muster_serve::client::{CALL_LIMIT, CallError, within};
 use serde_json::{Value, json};
 
@@ -62,56 +60,67 @@ impl Performer {
         Self { client, instance }
     }
 
-    /// Carries out a write and says what came of it. [`Write::ReadAll`] is the feed's and not carried out here.
-    pub async fn perform(&self, write: &Write) -> Outcome {
-        match self.attempt(write).await {
+    /// Carries out a write and says what came of it. `seen` is the NodeDevices that the write replaces, as the machine
+    /// sees it. [`ApiRequest::ReadAll`] is the feed's and not carried out here.
+    pub async fn perform(&self, write: &ApiRequest, seen: Option<&NodeDevices>) -> Outcome {
+        match self.attempt(write, seen).await {
             Ok(object) => Outcome::Done(object),
             Err(outcome) => outcome,
         }
     }
 
-    async fn attempt(&self, write: &Write) -> Written {
+    async fn attempt(&self, write: &ApiRequest, seen: Option<&NodeDevices>) -> Written {
         match write {
-            Write::ReadObject { key } => self.read(key).await,
-            Write::ReadAll { kind } => {
+            ApiRequest::ReadObject { key } => self.read(key).await,
+            ApiRequest::ReadAll { kind } => {
                 Err(Outcome::Refused(format!("{kind:?} is listed by its watch")))
             }
-            Write::CreateLedger { spec } => self.create_ledger(spec).await,
-            Write::ReplaceLedger {
+            ApiRequest::CreateLedger { spec } => self.create_ledger(spec).await,
+            ApiRequest::ReplaceLedger {
                 resource_version,
                 spec,
             } => self.replace_ledger(resource_version, spec).await,
-            Write::CreateGang { gang } => self.create_gang(gang).await,
-            Write::ReplaceGangStatus {
+            ApiRequest::CreateGang { gang } => self.create_gang(gang).await,
+            ApiRequest::ReplaceGangStatus {
                 key,
                 uid,
                 resource_version,
                 status,
+                ..
             } => {
                 self.replace_gang_status(key, uid, resource_version, status)
                     .await
             }
-            Write::DeleteGang { key, uid } => self.delete_gang(key, uid).await,
-            Write::CreateNodeDevices { node, spec } => self.create_node_devices(node, spec).await,
-            Write::ReplaceNodeDevices {
+            ApiRequest::DeleteGang {
+                key,
+                uid,
+                resource_version,
+            } => self.delete_gang(key, uid, resource_version).await,
+            ApiRequest::CreateNodeDevices { node, spec } => {
+                self.create_node_devices(node, spec).await
+            }
+            ApiRequest::ReplaceNodeDevices {
                 node,
                 uid,
                 resource_version,
                 spec,
                 finalizer,
             } => {
-                let seen = (uid.as_str(), resource_version.as_str());
-                self.replace_node_devices(node, seen, spec, *finalizer)
+                let replaced = seen.filter(|seen| {
+                    seen.metadata.uid.as_ref() == Some(uid)
+                        && seen.metadata.resource_version.as_ref() == Some(resource_version)
+                });
+                self.replace_node_devices(node, replaced, spec, *finalizer)
                     .await
             }
-            Write::PatchPod { key, patch } => self.patch_pod(key, patch).await,
-            Write::PublishQueue {
+            ApiRequest::PatchPod { key, patch } => self.patch_pod(key, patch).await,
+            ApiRequest::PublishQueue {
                 namespace,
                 team,
                 status,
             } => self.publish_queue(namespace, team, status).await,
-            Write::DeleteQueue { key } => self.delete_queue(key).await,
-            Write::PublishEvent(note) => self.publish_event(note).await,
+            ApiRequest::DeleteQueue { key } => self.delete_queue(key).await,
+            ApiRequest::PublishEvent(note) => self.publish_event(note).await,
         }
     }
 
@@ -163,11 +172,11 @@ impl Performer {
         done(within(CALL_LIMIT, call).await, Object::Gang)
     }
 
-    async fn delete_gang(&self, key: &ObjectKey, uid: &str) -> Written {
+    async fn delete_gang(&self, key: &ObjectKey, uid: &str, resource_version: &str) -> Written {
         let params = DeleteParams {
             preconditions: Some(Preconditions {
                 uid: Some(uid.to_owned()),
-                resource_version: None,
+                resource_version: Some(resource_version.to_owned()),
             }),
             propagation_policy: Some(PropagationPolicy::Background),
             ..DeleteParams::default()
@@ -186,24 +195,20 @@ impl Performer {
         done(stored, Object::NodeDevices)
     }
 
-    /// Reads before it writes, so that labels and finalizers of others stay; the version that the machine saw is
-    /// the one that is replaced, else it is a conflict.
+    /// What is replaced is known, so that labels and finalizers of others stay, and it is the version that the machine
+    /// saw. Where another is seen by now, the precondition cannot hold any more: nothing needs to be sent.
     async fn replace_node_devices(
         &self,
         node: &str,
-        (uid, resource_version): (&str, &str),
+        replaced: Option<&NodeDevices>,
         spec: &NodeDevicesSpec,
         finalizer: bool,
     ) -> Written {
-        let all: Api<NodeDevices> = Api::all(self.client.clone());
-        let mut object = within(CALL_LIMIT, all.get(node)).await.map_err(failed)?;
-        if object.metadata.uid.as_deref() != Some(uid)
-            || object.metadata.resource_version.as_deref() != Some(resource_version)
-        {
-            return Err(Outcome::Conflict);
-        }
+        let mut object = replaced.ok_or(Outcome::Conflict)?.clone();
         object.spec = spec.clone();
+        object.status = None;
         set_permits_finalizer(&mut object, finalizer);
+        let all: Api<NodeDevices> = Api::all(self.client.clone());
         let params = post_params();
         let call = all.replace(node, &params, &object);
         done(within(CALL_LIMIT, call).await, Object::NodeDevices)
@@ -273,21 +278,21 @@ impl Performer {
 }
 
 /// What a write is called in metrics and logs.
-pub fn name(write: &Write) -> &'static str {
+pub fn name(write: &ApiRequest) -> &'static str {
     match write {
-        Write::ReadObject { .. } => "ReadObject",
-        Write::ReadAll { .. } => "ReadAll",
-        Write::CreateLedger { .. } => "CreateLedger",
-        Write::ReplaceLedger { .. } => "ReplaceLedger",
-        Write::CreateGang { .. } => "CreateGang",
-        Write::ReplaceGangStatus { .. } => "ReplaceGangStatus",
-        Write::DeleteGang { .. } => "DeleteGang",
-        Write::CreateNodeDevices { .. } => "CreateNodeDevices",
-        Write::ReplaceNodeDevices { .. } => "ReplaceNodeDevices",
-        Write::PatchPod { .. } => "PatchPod",
-        Write::PublishQueue { .. } => "PublishQueue",
-        Write::DeleteQueue { .. } => "DeleteQueue",
-        Write::PublishEvent(_) => "PublishEvent",
+        ApiRequest::ReadObject { .. } => "ReadObject",
+        ApiRequest::ReadAll { .. } => "ReadAll",
+        ApiRequest::CreateLedger { .. } => "CreateLedger",
+        ApiRequest::ReplaceLedger { .. } => "ReplaceLedger",
+        ApiRequest::CreateGang { .. } => "CreateGang",
+        ApiRequest::ReplaceGangStatus { .. } => "ReplaceGangStatus",
+        ApiRequest::DeleteGang { .. } => "DeleteGang",
+        ApiRequest::CreateNodeDevices { .. } => "CreateNodeDevices",
+        ApiRequest::ReplaceNodeDevices { .. } => "ReplaceNodeDevices",
+        ApiRequest::PatchPod { .. } => "PatchPod",
+        ApiRequest::PublishQueue { .. } => "PublishQueue",
+        ApiRequest::DeleteQueue { .. } => "DeleteQueue",
+        ApiRequest::PublishEvent(_) => "PublishEvent",
     }
 }
 
@@ -299,7 +304,11 @@ fn done<K: Resource>(answer: Result<K, CallError>, wrap: fn(Arc<K>) -> Object) -
 
 #[expect(clippy::needless_pass_by_value, reason = "used in map_err")]
 fn failed(error: CallError) -> Outcome {
-    outcome::of_failure(&error)
+    let outcome = outcome::of_failure(&error);
+    if matches!(outcome, Outcome::Unknown) {
+        tracing::warn!(%error, "whether it was done is not known");
+    }
+    outcome
 }
 
 fn post_params() -> PostParams {

@@ -4,9 +4,16 @@ use muster_cluster::object::Kind;
 use super::*;
 use crate::scripted_api::{Asked, ScriptedApi, failure};
 
-async fn perform(api: &ScriptedApi, write: Write) -> Outcome {
+async fn perform(api: &ScriptedApi, write: ApiRequest) -> Outcome {
     let performer = Performer::new(api.client(), "replica-0".to_owned());
-    performer.perform(&write).await
+    performer.perform(&write, None).await
+}
+
+/// The same for a write that replaces the NodeDevices that is seen.
+async fn perform_on(api: &ScriptedApi, write: ApiRequest, seen: Value) -> Outcome {
+    let performer = Performer::new(api.client(), "replica-0".to_owned());
+    let seen: NodeDevices = serde_json::from_value(seen).unwrap();
+    performer.perform(&write, Some(&seen)).await
 }
 
 fn only(api: &ScriptedApi) -> Asked {
@@ -43,8 +50,8 @@ fn permits(count: usize) -> NodeDevicesSpec {
     }
 }
 
-fn replace_node_devices(resource_version: &str, count: usize) -> Write {
-    Write::ReplaceNodeDevices {
+fn replace_node_devices(resource_version: &str, count: usize) -> ApiRequest {
+    ApiRequest::ReplaceNodeDevices {
         node: "node-a".to_owned(),
         uid: "u-1".to_owned(),
         resource_version: resource_version.to_owned(),
@@ -65,7 +72,7 @@ async fn the_ledger_is_replaced_only_as_it_was_seen() {
         "spec": {"leaderEpoch": 4, "sequence": 0},
     });
     let api = ScriptedApi::new([(200, stored), failure(409, "modified")]);
-    let write = Write::ReplaceLedger {
+    let write = ApiRequest::ReplaceLedger {
         resource_version: "7".to_owned(),
         spec,
     };
@@ -92,11 +99,12 @@ async fn a_gang_status_names_version_and_uid() {
         409,
         "UID in precondition: u-1, UID in object meta: u-2",
     )]);
-    let write = Write::ReplaceGangStatus {
+    let write = ApiRequest::ReplaceGangStatus {
         key: key(Kind::Gang, "team-a", "job-x"),
         uid: "u-1".to_owned(),
         resource_version: "7".to_owned(),
         status: Box::new(status),
+        tells: true,
     };
     assert!(matches!(perform(&api, write).await, Outcome::Conflict));
     let asked = only(&api);
@@ -111,19 +119,17 @@ async fn a_gang_status_names_version_and_uid() {
 
 #[tokio::test]
 async fn permits_are_replaced_only_as_they_were_seen_and_the_rest_is_kept() {
-    let api = ScriptedApi::new([
-        (200, node_devices("7", &["other.dev/kept"])),
-        (
-            200,
-            node_devices("8", &["other.dev/kept", keys::PERMITS_FINALIZER]),
-        ),
-    ]);
-    let outcome = perform(&api, replace_node_devices("7", 2)).await;
+    let api = ScriptedApi::new([(
+        200,
+        node_devices("8", &["other.dev/kept", keys::PERMITS_FINALIZER]),
+    )]);
+    let seen = node_devices("7", &["other.dev/kept"]);
+    let outcome = perform_on(&api, replace_node_devices("7", 2), seen).await;
     assert!(
         matches!(outcome, Outcome::Done(Some(Object::NodeDevices(_)))),
         "{outcome:?}"
     );
-    let written = &api.asked()[1];
+    let written = only(&api);
     assert_eq!(
         written.what,
         "PUT /apis/muster.dev/v1alpha1/nodedevices/node-a"
@@ -136,33 +142,32 @@ async fn permits_are_replaced_only_as_they_were_seen_and_the_rest_is_kept() {
     );
     assert_eq!(written.body["spec"]["permits"].as_array().unwrap().len(), 2);
 
-    let api = ScriptedApi::new([(200, node_devices("8", &[]))]);
-    assert!(matches!(
-        perform(&api, replace_node_devices("7", 0)).await,
-        Outcome::Conflict
-    ));
-    assert_eq!(
-        api.asked().len(),
-        1,
-        "what was changed by others is not written"
-    );
+    for seen in [Some(node_devices("8", &[])), None] {
+        let api = ScriptedApi::new([]);
+        let write = replace_node_devices("7", 0);
+        let outcome = match seen {
+            Some(seen) => perform_on(&api, write, seen).await,
+            None => perform(&api, write).await,
+        };
+        assert!(matches!(outcome, Outcome::Conflict), "{outcome:?}");
+        let asked = api.asked();
+        assert_eq!(asked, [], "what was changed by others is not written");
+    }
 }
 
 #[tokio::test]
 async fn the_finalizer_goes_with_the_last_permit() {
     let finalizers = ["other.dev/kept", keys::PERMITS_FINALIZER];
-    let api = ScriptedApi::new([
-        (200, node_devices("7", &finalizers)),
-        (200, node_devices("8", &[])),
-    ]);
-    perform(&api, replace_node_devices("7", 0)).await;
+    let api = ScriptedApi::new([(200, node_devices("8", &[]))]);
+    let seen = node_devices("7", &finalizers);
+    perform_on(&api, replace_node_devices("7", 0), seen).await;
     assert_eq!(
-        api.asked()[1].body["metadata"]["finalizers"],
+        only(&api).body["metadata"]["finalizers"],
         json!(["other.dev/kept"])
     );
 
     let api = ScriptedApi::new([(201, node_devices("1", &[]))]);
-    let write = Write::CreateNodeDevices {
+    let write = ApiRequest::CreateNodeDevices {
         node: "node-a".to_owned(),
         spec: permits(1),
     };
@@ -183,7 +188,7 @@ async fn a_pod_patch_arrives_word_by_word_and_a_failed_test_is_a_conflict() {
         422,
         "the server rejected our request due to an error in our request",
     )]);
-    let write = Write::PatchPod {
+    let write = ApiRequest::PatchPod {
         key: key(Kind::Pod, "team-a", "worker-3"),
         patch: patch.clone(),
     };
@@ -204,7 +209,7 @@ async fn a_queue_is_made_where_there_is_none() {
         (201, queue.clone()),
         (200, queue),
     ]);
-    let write = Write::PublishQueue {
+    let write = ApiRequest::PublishQueue {
         namespace: "team-a".to_owned(),
         team: "ml".to_owned(),
         status: Box::default(),
@@ -230,9 +235,10 @@ async fn a_gang_is_deleted_only_if_it_is_the_one_that_was_seen() {
     let deleted =
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
     let api = ScriptedApi::new([(200, deleted)]);
-    let write = Write::DeleteGang {
+    let write = ApiRequest::DeleteGang {
         key: key(Kind::Gang, "team-a", "job-x"),
         uid: "u-1".to_owned(),
+        resource_version: "7".to_owned(),
     };
     assert!(matches!(perform(&api, write).await, Outcome::Done(None)));
     let asked = only(&api);
@@ -241,18 +247,19 @@ async fn a_gang_is_deleted_only_if_it_is_the_one_that_was_seen() {
         "DELETE /apis/muster.dev/v1alpha1/namespaces/team-a/gangs/job-x"
     );
     assert_eq!(asked.body["preconditions"]["uid"], "u-1");
+    assert_eq!(asked.body["preconditions"]["resourceVersion"], "7");
 }
 
 #[tokio::test]
 async fn an_answer_that_never_comes_is_unknown_and_nothing_is_sent_twice() {
     let api = ScriptedApi::new([]);
-    let write = Write::CreateLedger {
+    let write = ApiRequest::CreateLedger {
         spec: LedgerSpec::default(),
     };
     assert!(matches!(perform(&api, write).await, Outcome::Unknown));
     only(&api);
     let api = ScriptedApi::new([failure(504, "timeout")]);
-    let write = Write::CreateLedger {
+    let write = ApiRequest::CreateLedger {
         spec: LedgerSpec::default(),
     };
     assert!(matches!(perform(&api, write).await, Outcome::Unknown));
@@ -262,7 +269,7 @@ async fn an_answer_that_never_comes_is_unknown_and_nothing_is_sent_twice() {
 #[tokio::test]
 async fn an_object_is_read_from_the_store() {
     let api = ScriptedApi::new([(200, node_devices("7", &[])), failure(404, "not found")]);
-    let read = || Write::ReadObject {
+    let read = || ApiRequest::ReadObject {
         key: key(Kind::NodeDevices, "", "node-a"),
     };
     assert!(matches!(
@@ -276,6 +283,19 @@ async fn an_object_is_read_from_the_store() {
             .all(|asked| !asked.query.contains("resourceVersion")),
         "any resourceVersion would allow an answer from a cache"
     );
+}
+
+#[tokio::test]
+async fn a_ledger_that_cannot_be_read_is_neither_there_nor_gone() {
+    let ledger = json!({
+        "apiVersion": "muster.dev/v1alpha1", "kind": "Ledger",
+        "metadata": {"name": "cluster", "resourceVersion": "7"}, "spec": {"leaderEpoch": "high"},
+    });
+    let api = ScriptedApi::new([(200, ledger)]);
+    let read = ApiRequest::ReadObject {
+        key: key(Kind::Ledger, "", "cluster"),
+    };
+    assert!(matches!(perform(&api, read).await, Outcome::Unknown));
 }
 
 #[test]

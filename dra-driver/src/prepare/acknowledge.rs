@@ -7,8 +7,8 @@ use muster_api::{Held, NodeDevicesStatus};
 use super::{
     disk::{Acknowledged, Disk, Record},
     effect::{Effect, Write},
+    injected_bug::InjectedBug,
     machine::Machine,
-    mutation::Mutation,
     permit,
     task::{After, Decision},
     view::{Age, View},
@@ -60,7 +60,8 @@ impl Machine {
         let other =
             matches!(self.view, View::Unknown) || acknowledged.uid.as_deref() != self.view.uid();
         let older = !other && self.view.generation() < acknowledged.generation;
-        let blind = self.broken(Mutation::UidBlindAck) || self.broken(Mutation::NoUidInStatus);
+        let blind =
+            self.broken(InjectedBug::UidBlindAck) || self.broken(InjectedBug::NoUidInStatus);
         if read.is_none() && ((other && !blind) || older) {
             self.request_acknowledgement(true);
             return (Vec::new(), After::Done);
@@ -74,7 +75,7 @@ impl Machine {
         let held = permit::held(disk, self.view.object());
         self.taint_held(&held, heard.enforce, effects);
         let status = self.status_to_write(held);
-        let late = self.broken(Mutation::AckBeforeDisk) && status.is_some();
+        let late = self.broken(InjectedBug::AckBeforeDisk) && status.is_some();
         let writes = if heard == *acknowledged || late {
             Vec::new()
         } else {

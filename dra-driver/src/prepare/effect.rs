@@ -157,9 +157,9 @@ pub enum Effect {
     Gather,
     /// Write the status of `NodeDevices`, with the preconditions given. At most one is under way.
     WriteStatus {
-        /// UID that the object must have. (Always there, but under a mutation.)
+        /// UID that the object must have. (Always there, but under a bug.)
         uid: Option<String>,
-        /// Version that the object must have. (Always there, but under a mutation.)
+        /// Version that the object must have. (Always there, but under a bug.)
         resource_version: Option<String>,
         /// The new status.
         status: NodeDevicesStatus,

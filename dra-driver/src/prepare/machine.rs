@@ -7,7 +7,7 @@ use muster_api::NodeDevicesStatus;
 use super::{
     claim::{Claim, ClaimRef},
     effect::{Answer, CallId, Effect, Input, Inventory, Milliseconds},
-    mutation::Mutation,
+    injected_bug::InjectedBug,
     queue::{Queue, Turn},
     view::View,
 };
@@ -35,8 +35,8 @@ pub struct Config {
     /// failed call only after 60,000 to 90,000.
     pub wait_milliseconds: u64,
     /// A rule that is broken on purpose.
-    #[cfg(feature = "mutations")]
-    pub mutation: Option<Mutation>,
+    #[cfg(feature = "injected-bugs")]
+    pub bug: Option<InjectedBug>,
 }
 
 /// One instance of the driver. See the [module](super).
@@ -68,7 +68,7 @@ pub(super) struct Call {
     pub(super) found: Option<Claim>,
     /// Whether `NodeDevices` was read uncached for this call.
     pub(super) looked: bool,
-    /// Under [`Mutation::PermitBeforeWaitOnly`]: the permit was seen once.
+    /// Under [`InjectedBug::PermitBeforeWaitOnly`]: the permit was seen once.
     pub(super) permitted: bool,
 }
 
@@ -161,20 +161,20 @@ impl Machine {
 
     /// Whether this rule is broken on purpose.
     #[cfg_attr(
-        not(feature = "mutations"),
+        not(feature = "injected-bugs"),
         expect(
             clippy::unused_self,
             reason = "without the feature no rule can be broken"
         )
     )]
-    pub(super) fn broken(&self, mutation: Mutation) -> bool {
-        #[cfg(feature = "mutations")]
+    pub(super) fn broken(&self, bug: InjectedBug) -> bool {
+        #[cfg(feature = "injected-bugs")]
         {
-            self.config.mutation == Some(mutation)
+            self.config.bug == Some(bug)
         }
-        #[cfg(not(feature = "mutations"))]
+        #[cfg(not(feature = "injected-bugs"))]
         {
-            let _ = mutation;
+            let _ = bug;
             false
         }
     }
@@ -277,7 +277,7 @@ impl Machine {
         let Some(object) = self.view.object() else {
             return;
         };
-        let blind = self.broken(Mutation::NoUidInStatus);
+        let blind = self.broken(InjectedBug::NoUidInStatus);
         // The object may have been lost, and made anew, since this was decided: another acknowledgement is due then.
         let is_about_it = object.metadata.uid.as_ref() == Some(&status.uid);
         if self.writing_status || !(is_about_it || blind) {

@@ -36,8 +36,8 @@ mod acknowledge;
 mod claim;
 mod disk;
 mod effect;
+mod injected_bug;
 mod machine;
-mod mutation;
 mod permit;
 mod queue;
 mod record;
@@ -53,6 +53,6 @@ pub use effect::{
     Answer, CallId, DeviceFacts, DiskFailure, Effect, InUse, Input, Inventory, Locked,
     Milliseconds, PreparedDevice, Probe, Read, Refusal, StatusOutcome, Ticket, Write,
 };
+#[cfg(feature = "injected-bugs")]
+pub use injected_bug::InjectedBug;
 pub use machine::{Config, Machine};
-#[cfg(feature = "mutations")]
-pub use mutation::Mutation;

@@ -12,7 +12,7 @@ use super::{
 ///
 /// The permit must name the claim by UID, and a pod that the claim is reserved for. What a claim costs is charged
 /// once, so it may stand in the permit of any pod that shares it: every live permit that names the claim is
-/// looked at. `any_claim` breaks the rule that the permit must name the claim (a mutation).
+/// looked at. `any_claim` breaks the rule that the permit must name the claim (a bug).
 pub(super) fn check(
     node_devices: &NodeDevices,
     node: &str,

@@ -6,8 +6,8 @@ use super::{
     claim::{Claim, ClaimRef},
     disk::{Acknowledged, Disk, Record, RecordState, RecordedDevice},
     effect::{Answer, CallId, Effect, InUse, PreparedDevice, Refusal, Write},
+    injected_bug::InjectedBug,
     machine::{Machine, Stage},
-    mutation::Mutation,
     permit,
     task::{After, Decision, plain},
     view::View,
@@ -153,7 +153,7 @@ impl Machine {
         disk: &Disk,
         effects: &mut Vec<Effect>,
     ) -> Result<(), Refusal> {
-        if self.broken(Mutation::NoPermitCheck) {
+        if self.broken(InjectedBug::NoPermitCheck) {
             return Ok(());
         }
         let Some(acknowledged) = &disk.acknowledged else {
@@ -175,12 +175,12 @@ impl Machine {
         if !enforce {
             return Ok(());
         }
-        let any_claim = self.broken(Mutation::ClaimUidUnchecked);
+        let any_claim = self.broken(InjectedBug::ClaimUidUnchecked);
         let inventory = self.inventory.clone().unwrap_or_default();
         let nothing = NodeDevices::new(&self.config.node, <_>::default());
         let object = self.view.object().unwrap_or(&nothing);
         permit::check(object, &self.config.node, claim, &inventory, any_claim)?;
-        if self.broken(Mutation::PermitBeforeWaitOnly)
+        if self.broken(InjectedBug::PermitBeforeWaitOnly)
             && let Some(call) = self.calls.get_mut(&id)
         {
             call.permitted = true;
@@ -196,7 +196,7 @@ impl Machine {
         claim: &Claim,
         acknowledged: &Acknowledged,
     ) -> Result<(), Refusal> {
-        if self.broken(Mutation::PrepareByOlderView) && !matches!(self.view, View::Unknown) {
+        if self.broken(InjectedBug::PrepareByOlderView) && !matches!(self.view, View::Unknown) {
             return Ok(());
         }
         let same =

@@ -28,8 +28,8 @@ use super::{
     claim::ClaimRef,
     disk::{Disk, Record, RecordState},
     effect::{Answer, CallId, Effect, InUse, Refusal, Write},
+    injected_bug::InjectedBug,
     machine::Machine,
-    mutation::Mutation,
     queue::Turn,
     task::{After, Decision, plain},
 };
@@ -88,7 +88,8 @@ impl Machine {
         }
         match in_use {
             InUse::No => {}
-            InUse::Yes(_) | InUse::Unknown(_) if self.broken(Mutation::UnprepareWithProcess) => {}
+            InUse::Yes(_) | InUse::Unknown(_) if self.broken(InjectedBug::UnprepareWithProcess) => {
+            }
             InUse::Yes(who) => {
                 let message = format!("claim {claim} is still in use: {who}");
                 return (Vec::new(), refused(Some(Reason::DeviceHeld), message));

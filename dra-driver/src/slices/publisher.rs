@@ -17,14 +17,13 @@ use k8s_openapi::api::{
 use kube::{
     Api, Client,
     api::{DeleteParams, PostParams, Preconditions},
-    core::DeserializeGuard,
     runtime::watcher,
 };
 use muster_api::keys;
 use muster_serve::{
     Condition, Shutdown,
     client::{CALL_LIMIT, CallError, within},
-    watch::{self, Seen, WatchMetrics},
+    watch::{self, WatchEvent, WatchMetrics},
 };
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::{mpsc, watch as value};
@@ -78,7 +77,7 @@ pub fn spawn(
         publisher.node,
         keys::DRIVER
     );
-    let api: Api<DeserializeGuard<ResourceSlice>> = Api::all(watch_client);
+    let api: Api<watch::Decoded<ResourceSlice>> = Api::all(watch_client);
     let config = watcher::Config::default().fields(&fields);
     let watch = watch::run(api, config, metrics, synced, sender, |seen| seen);
     shutdown.spawn(watch);
@@ -92,7 +91,7 @@ pub fn spawn(
 }
 
 impl Publisher {
-    async fn run(mut self, mut seen: mpsc::Receiver<Seen<ResourceSlice>>) {
+    async fn run(mut self, mut seen: mpsc::Receiver<WatchEvent<ResourceSlice>>) {
         let mut slices: Option<Slices> = None;
         let mut pause = RETRY.0;
         loop {
@@ -221,14 +220,14 @@ fn remember(slices: &mut Slices, wanted: &ResourceSlice, stored: ResourceSlice) 
     }
 }
 
-fn take(slices: &mut Option<Slices>, event: Seen<ResourceSlice>) {
+fn take(slices: &mut Option<Slices>, event: WatchEvent<ResourceSlice>) {
     let named = |slice: ResourceSlice| Some((slice.metadata.name.clone()?, slice));
     match event {
-        Seen::Listed(all) => *slices = Some(all.into_iter().filter_map(named).collect()),
-        Seen::Applied(slice) => {
+        WatchEvent::Listed(all) => *slices = Some(all.into_iter().filter_map(named).collect()),
+        WatchEvent::Applied(slice) => {
             slices.get_or_insert_default().extend(named(slice));
         }
-        Seen::Gone(metadata) => {
+        WatchEvent::Deleted(metadata) => {
             if let (Some(slices), Some(name)) = (slices, &metadata.name) {
                 slices.remove(name);
             }

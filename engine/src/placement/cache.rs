@@ -34,6 +34,12 @@ impl IndexCache {
         }
     }
 
+    /// The indexes that are kept.
+    #[cfg(test)]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &CapacityIndex> {
+        self.kept.values().map(|(_, index)| index)
+    }
+
     /// How many indexes are kept.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {

@@ -128,6 +128,9 @@ impl Rules {
         if elsewhere {
             return Err(Cause::ClaimElsewhere);
         }
+        if shape.pods.len() > 1 && !shape.is_coherent() {
+            return Err(Cause::AntiAffinity);
+        }
         // Without claims a pod takes part in no order of allocation.
         if occupancy.undetermined && !shape.claims.is_empty() {
             return Err(Cause::HeldDevicesUnknown);

@@ -264,10 +264,6 @@ impl Cluster {
     }
 
     /// The slots in which anything changed after a moment, each once.
-    #[allow(
-        dead_code,
-        reason = "the queue asks this as soon as its decisions work by change"
-    )]
     pub(crate) fn changed_since(&self, version: Version) -> impl Iterator<Item = usize> + '_ {
         self.changed.since(version)
     }
@@ -330,10 +326,6 @@ impl Cluster {
     }
 
     /// How many looks were taken at nodes and domains since the beginning: what placement has cost, on any machine.
-    #[allow(
-        dead_code,
-        reason = "the queue asks this as soon as its decisions work by change"
-    )]
     pub(crate) fn visited(&self) -> u64 {
         self.visited.get()
     }
@@ -382,10 +374,6 @@ impl Cluster {
     }
 
     /// A number that moves only if some Flavor and selector gain or lose a kind of device.
-    #[allow(
-        dead_code,
-        reason = "the queue asks this as soon as its decisions work by change"
-    )]
     pub(crate) fn kinds_version(&self) -> u64 {
         self.inventory.kinds_version()
     }
@@ -436,6 +424,17 @@ impl Cluster {
     #[cfg(test)]
     pub(super) fn forget(&self) {
         self.indexes.borrow_mut().clear();
+    }
+
+    /// The most answers that an index remembers by kind and free devices.
+    #[cfg(test)]
+    pub(super) fn most_remembered(&self) -> usize {
+        let indexes = self.indexes.borrow();
+        indexes
+            .iter()
+            .map(CapacityIndex::remembered)
+            .max()
+            .unwrap_or(0)
     }
 
     /// How many indexes are kept.

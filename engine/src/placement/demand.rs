@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use super::room::exclude_each_other;
 use crate::{
     model::{Claim, Gang, Pod, PodResources, TopologyRequest},
     names::{AttributeName, ClaimUid, DeviceName, LevelName, NodeFilterId, NodeName, SelectorId},
@@ -92,6 +93,14 @@ impl UnitShape {
             pod.resources = PodResources::default();
         }
         shape
+    }
+
+    /// Whether its pods, which must run on one node, do not exclude each other there.
+    pub(crate) fn is_coherent(&self) -> bool {
+        self.pods.iter().enumerate().all(|(at, one)| {
+            let mut others = self.pods[at + 1..].iter();
+            !others.any(|other| exclude_each_other(&one.resources, &other.resources))
+        })
     }
 
     /// Whether it asks for nothing but any devices that match one selector, if for devices at all.

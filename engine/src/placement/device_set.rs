@@ -2,14 +2,21 @@
 
 /// A set of device indexes. All sets of one node are of the same length.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct DeviceSet(Vec<u64>);
+pub(crate) struct DeviceSet {
+    /// The first 64 devices, which is all that most nodes have.
+    first: u64,
+    rest: Vec<u64>,
+}
 
 const BITS: usize = u64::BITS as usize;
 
 impl DeviceSet {
     /// No device of a node with so many.
     pub(crate) fn none(devices: usize) -> Self {
-        Self(vec![0; devices.div_ceil(BITS)])
+        Self {
+            first: 0,
+            rest: vec![0; devices.div_ceil(BITS).saturating_sub(1)],
+        }
     }
 
     /// These devices of a node with so many.
@@ -21,66 +28,74 @@ impl DeviceSet {
         set
     }
 
+    fn words(&self) -> impl Iterator<Item = u64> + '_ {
+        std::iter::once(self.first).chain(self.rest.iter().copied())
+    }
+
+    fn word(&mut self, device: usize) -> Option<&mut u64> {
+        match (device / BITS).checked_sub(1) {
+            None => Some(&mut self.first),
+            Some(at) => self.rest.get_mut(at),
+        }
+    }
+
     pub(crate) fn insert(&mut self, device: usize) {
-        if let Some(word) = self.0.get_mut(device / BITS) {
+        if let Some(word) = self.word(device) {
             *word |= 1 << (device % BITS);
         }
     }
 
     pub(crate) fn remove(&mut self, device: usize) {
-        if let Some(word) = self.0.get_mut(device / BITS) {
+        if let Some(word) = self.word(device) {
             *word &= !(1 << (device % BITS));
         }
     }
 
     pub(crate) fn contains(&self, device: usize) -> bool {
-        self.0
-            .get(device / BITS)
-            .is_some_and(|word| word & (1 << (device % BITS)) != 0)
+        let word = self.words().nth(device / BITS);
+        word.is_some_and(|word| word & (1 << (device % BITS)) != 0)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.iter().map(|word| word.count_ones() as usize).sum()
+        self.words().map(|word| word.count_ones() as usize).sum()
     }
 
     /// How many devices are in both.
     pub(crate) fn common(&self, other: &Self) -> usize {
-        self.0
-            .iter()
-            .zip(&other.0)
+        self.words()
+            .zip(other.words())
             .map(|(one, other)| (one & other).count_ones() as usize)
             .sum()
     }
 
     pub(crate) fn is_disjoint(&self, other: &Self) -> bool {
-        self.0
-            .iter()
-            .zip(&other.0)
+        self.words()
+            .zip(other.words())
             .all(|(one, other)| one & other == 0)
     }
 
     pub(crate) fn is_subset(&self, other: &Self) -> bool {
-        self.0
-            .iter()
-            .zip(&other.0)
+        self.words()
+            .zip(other.words())
             .all(|(one, other)| one & !other == 0)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.iter().all(|word| *word == 0)
+        self.words().all(|word| word == 0)
     }
 
     /// Adds all devices of the other.
     pub(crate) fn extend(&mut self, other: &Self) {
-        for (one, other) in self.0.iter_mut().zip(&other.0) {
+        self.first |= other.first;
+        for (one, other) in self.rest.iter_mut().zip(&other.rest) {
             *one |= other;
         }
     }
 
     /// The devices, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = usize> + '_ {
-        self.0.iter().enumerate().flat_map(|(at, word)| {
-            let mut rest = *word;
+        self.words().enumerate().flat_map(|(at, word)| {
+            let mut rest = word;
             std::iter::from_fn(move || {
                 if rest == 0 {
                     return None;
@@ -90,5 +105,38 @@ impl DeviceSet {
                 Some(at * BITS + bit)
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_device_set_is_a_set_also_beyond_64_devices(
+            ones in proptest::collection::btree_set(0_usize..200, 0..40),
+            others in proptest::collection::btree_set(0_usize..200, 0..40),
+            removed in 0_usize..200,
+        ) {
+            let mut one = DeviceSet::of(200, ones.iter().copied());
+            let other = DeviceSet::of(200, others.iter().copied());
+            prop_assert_eq!(one.len(), ones.len());
+            prop_assert_eq!(one.is_empty(), ones.is_empty());
+            prop_assert_eq!(one.common(&other), ones.intersection(&others).count());
+            prop_assert_eq!(one.is_disjoint(&other), ones.is_disjoint(&others));
+            prop_assert_eq!(one.is_subset(&other), ones.is_subset(&others));
+            prop_assert_eq!(one.contains(removed), ones.contains(&removed));
+            one.remove(removed);
+            one.extend(&other);
+            let mut all: BTreeSet<usize> = ones;
+            all.remove(&removed);
+            all.extend(others);
+            prop_assert!(one.iter().eq(all));
+        }
     }
 }

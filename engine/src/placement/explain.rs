@@ -1,9 +1,6 @@
 //! Why a gang has no place, in numbers for people. Every node is looked at: this is no part of a decision.
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BTreeSet},
-};
+use std::{cmp::Reverse, collections::BTreeMap};
 
 use super::{
     Request, Unfit, View,
@@ -17,7 +14,7 @@ use super::{
 use crate::{model::PodResources, names::LevelName};
 
 /// Most nodes, and most units, among which the largest part of a gang is searched exhaustively.
-const EXHAUSTIVE: usize = 16;
+pub(super) const EXHAUSTIVE: usize = 16;
 
 /// How many times that search may try a unit on a node, about ten milliseconds.
 const EXHAUSTIVE_TRIES: u64 = 20_000;
@@ -26,8 +23,8 @@ const EXHAUSTIVE_TRIES: u64 = 20_000;
 struct Fit<'a> {
     class: &'a Class,
     resources: Option<PodResources>,
-    /// By slot; nodes that hold none are left out.
-    capacities: BTreeMap<usize, usize>,
+    /// By slot.
+    capacities: Vec<usize>,
     /// Why nodes hold none, and how many.
     excluded: BTreeMap<Cause, usize>,
 }
@@ -86,14 +83,12 @@ impl<'a> Explanation<'a> {
         let mut fit = Fit {
             class,
             resources: class.shape.resources(),
-            capacities: BTreeMap::new(),
+            capacities: vec![0; self.cluster.slots()],
             excluded: BTreeMap::new(),
         };
         for slot in self.tree.slots() {
             match self.capacity(slot, &fit, required) {
-                Ok(capacity) => {
-                    fit.capacities.insert(slot, capacity);
-                }
+                Ok(capacity) => fit.capacities[slot] = capacity,
                 Err(cause) => *fit.excluded.entry(cause).or_default() += 1,
             }
         }
@@ -107,7 +102,7 @@ impl<'a> Explanation<'a> {
         required: Option<&LevelName>,
     ) -> Result<usize, Cause> {
         let place = self.tree.place(slot);
-        if !place.is_some_and(|place| self.tree.is_eligible(place, required)) {
+        if !place.is_some_and(|place| place.is_eligible(required)) {
             return Err(Cause::OutsideTopology);
         }
         let resources = fit.resources.as_ref().ok_or(Cause::Uncountable)?;
@@ -120,26 +115,26 @@ impl<'a> Explanation<'a> {
     /// How many pods fit in one area of a width at best: exact for equal pods and for small gangs, else as many as
     /// a greedy search finds room for.
     fn most_pods(&self, width: Width) -> usize {
-        let mut areas: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
-        for slot in self.fits.iter().flat_map(|fit| fit.capacities.keys()) {
+        let mut areas: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        let holds_any = |slot: &usize| self.fits.iter().any(|fit| fit.capacities[*slot] > 0);
+        for slot in self.tree.slots().filter(holds_any) {
             let area = match width {
-                Width::Node => Some(*slot),
+                Width::Node => Some(slot),
                 Width::Depth(0) => Some(ROOT),
-                Width::Depth(depth) => self.tree.domain_at(*slot, depth),
+                Width::Depth(depth) => self.tree.domain_at(slot, depth),
             };
             if let Some(area) = area {
-                areas.entry(area).or_default().insert(*slot);
+                areas.entry(area).or_default().push(slot);
             }
         }
         let mut areas: Vec<(usize, Vec<usize>)> = areas
             .into_values()
-            .map(|slots| {
-                let mut slots: Vec<usize> = slots.into_iter().collect();
-                slots.sort_by_key(|slot| self.tree.place(*slot).map(|place| place.label));
-                (self.bound(&slots), slots)
-            })
+            .map(|slots| (self.bound(&slots), slots))
             .collect();
-        areas.sort_by_key(|(bound, _)| Reverse(*bound));
+        let label = |slot: usize| self.tree.place(slot).map(|place| place.label);
+        areas.sort_by_cached_key(|(bound, slots)| {
+            (Reverse(*bound), slots.first().map(|slot| label(*slot)))
+        });
         let mut effort = Effort::of(EXHAUSTIVE_TRIES);
         let mut most = 0;
         for (bound, slots) in areas {
@@ -154,7 +149,7 @@ impl<'a> Explanation<'a> {
     /// How many pods fit if classes did not compete.
     fn bound(&self, slots: &[usize]) -> usize {
         let of = |fit: &Fit<'_>| {
-            let capacities = slots.iter().filter_map(|slot| fit.capacities.get(slot));
+            let capacities = slots.iter().map(|slot| fit.capacities[*slot]);
             let units: usize = capacities.sum();
             let units = units.min(fit.class.units.len());
             let pods = fit.class.units.iter().take(units);
@@ -201,7 +196,7 @@ impl<'a> Explanation<'a> {
                 let Some(record) = self.cluster.record(*slot) else {
                     continue;
                 };
-                let capacity = fit.capacities.get(slot).copied().unwrap_or(0);
+                let capacity = fit.capacities[*slot];
                 for _ in 0..capacity {
                     let occupancy = occupancies
                         .entry(*slot)
@@ -253,7 +248,7 @@ impl<'a> Explanation<'a> {
             let Some(record) = self.cluster.record(*slot) else {
                 continue;
             };
-            if !fit.capacities.contains_key(slot) || !effort.spend(1) {
+            if fit.capacities[*slot] == 0 || !effort.spend(1) {
                 continue;
             }
             let mut trial = occupancies[at].clone();
@@ -278,7 +273,7 @@ impl<'a> Explanation<'a> {
     /// Why nodes hold none of the class that is the first not to fit.
     fn excluded(&self) -> Vec<(String, usize)> {
         let lacks = |fit: &&Fit<'_>| {
-            let units: usize = fit.capacities.values().sum();
+            let units: usize = fit.capacities.iter().sum();
             units < fit.class.units.len()
         };
         let lacking = self.fits.iter().find(lacks).or_else(|| self.fits.first());

@@ -5,6 +5,7 @@
 //! share it; those amounts are checked exactly, on the few nodes that come into question.
 
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, BTreeSet},
     ops::Bound,
 };
@@ -16,13 +17,17 @@ use super::{
     device_set::DeviceSet,
     kind::KindId,
     node::{NodeRecord, Occupancy},
+    room::{Largest, Room},
     tree::{DomainId, Label, ROOT, Tree, Width},
     version::Version,
 };
-use crate::names::TopologyName;
+use crate::{
+    model::PodResources,
+    names::{NodeName, TopologyName},
+};
 
 /// Most answers that are remembered by kind and free devices.
-const MOST_REMEMBERED: usize = 4096;
+pub(super) const MOST_REMEMBERED: usize = 4096;
 
 /// What an index is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,6 +90,8 @@ pub(crate) struct CapacityIndex {
     /// Nodes that hold a unit, by place.
     places: BTreeMap<Label, usize>,
     remembered: BTreeMap<(KindId, DeviceSet), u64>,
+    /// For each domain the most that is left on any of its nodes that hold a unit, once somebody asked.
+    largest: RefCell<Vec<Option<Largest>>>,
 }
 
 /// What an [overlay](CapacityIndex::lay_over) replaced.
@@ -107,6 +114,7 @@ impl CapacityIndex {
             domains: Vec::new(),
             places: BTreeMap::new(),
             remembered: BTreeMap::new(),
+            largest: RefCell::default(),
         };
         index.build(cluster, tree);
         index
@@ -118,6 +126,7 @@ impl CapacityIndex {
         self.entries = vec![None; cluster.slots()];
         self.sums = vec![Sums::default(); tree.domains()];
         self.ranks = vec![None; tree.domains()];
+        *self.largest.get_mut() = vec![None; tree.domains()];
         self.domains = vec![BTreeSet::new(); tree.levels.len() + 1];
         let mut nodes = Vec::new();
         let mut places = Vec::new();
@@ -147,7 +156,7 @@ impl CapacityIndex {
     }
 
     /// The node to which a claim ties the unit. Other nodes are not worth a look.
-    fn only_node(&self) -> Option<&crate::names::NodeName> {
+    fn only_node(&self) -> Option<&NodeName> {
         let mut claims = self.key.shape.claims.iter();
         claims.find_map(|claim| Some(&claim.allocated.as_ref()?.0))
     }
@@ -166,10 +175,12 @@ impl CapacityIndex {
         self.entries.resize(cluster.slots(), None);
         self.sums.resize(tree.domains(), Sums::default());
         self.ranks.resize(tree.domains(), None);
+        self.largest.get_mut().resize(tree.domains(), None);
         let mut stale = BTreeSet::new();
         let mut news = Vec::new();
         for slot in changed {
             let entry = self.entry(cluster, tree, slot);
+            self.forget_largest(tree, slot);
             if entry != self.entries[slot] {
                 // A node may have come to the place that another one left: all leave first.
                 self.replace(tree, slot, None, &mut stale);
@@ -285,7 +296,9 @@ impl CapacityIndex {
         entry: Option<Entry>,
         stale: &mut BTreeSet<DomainId>,
     ) -> Option<Entry> {
+        self.forget_largest(tree, slot);
         let before = std::mem::replace(&mut self.entries[slot], entry);
+        self.forget_largest(tree, slot);
         if before == entry {
             return before;
         }
@@ -316,6 +329,73 @@ impl CapacityIndex {
         before
     }
 
+    /// Forgets what is left at most in the domains of a node.
+    fn forget_largest(&mut self, tree: &Tree, slot: usize) {
+        let largest = self.largest.get_mut();
+        if let Some(Some(entry)) = self.entries.get(slot) {
+            for domain in tree.upwards(entry.domain) {
+                largest[domain] = None;
+            }
+        }
+    }
+
+    /// Whether some node of a domain that holds a unit may have what is asked for besides; `false` is certain. The
+    /// answer is kept until one of these nodes changes.
+    pub(crate) fn may_hold<'a>(
+        &self,
+        tree: &Tree,
+        domain: DomainId,
+        asked: &PodResources,
+        room: &impl Fn(usize) -> Option<&'a Room>,
+    ) -> bool {
+        if self
+            .largest
+            .borrow()
+            .get(domain)
+            .is_none_or(Option::is_none)
+        {
+            self.find_largest(tree, domain, room);
+        }
+        let largest = self.largest.borrow();
+        let largest = largest.get(domain).and_then(Option::as_ref);
+        largest.is_none_or(|largest| largest.may_hold(asked))
+    }
+
+    fn find_largest<'a>(
+        &self,
+        tree: &Tree,
+        domain: DomainId,
+        room: &impl Fn(usize) -> Option<&'a Room>,
+    ) {
+        let mut most = Largest::default();
+        let mut raise = |slot| {
+            if let Some(room) = room(slot) {
+                most.raise(room);
+            }
+        };
+        if tree.depth(domain) == tree.levels.len() {
+            self.members(tree, domain).for_each(|(_, slot)| raise(slot));
+        } else {
+            if domain == ROOT {
+                self.outside(tree).for_each(raise);
+            }
+            for child in tree
+                .children(domain)
+                .filter(|child| self.units_in(*child) > 0)
+            {
+                if self.largest.borrow().get(child).is_none_or(Option::is_none) {
+                    self.find_largest(tree, child, room);
+                }
+                if let Some(Some(largest)) = self.largest.borrow().get(child) {
+                    most.merge(largest);
+                }
+            }
+        }
+        if let Some(known) = self.largest.borrow_mut().get_mut(domain) {
+            *known = Some(most);
+        }
+    }
+
     /// Lists a domain by its sums.
     fn list(&mut self, tree: &Tree, domain: DomainId) {
         let depth = tree.depth(domain);
@@ -344,6 +424,12 @@ impl CapacityIndex {
             label,
             id,
         }
+    }
+
+    /// How many answers are remembered by kind and free devices.
+    #[cfg(test)]
+    pub(super) fn remembered(&self) -> usize {
+        self.remembered.len()
     }
 
     /// The nodes or domains of a width in the order of their ranks, without those that cannot hold so many units.

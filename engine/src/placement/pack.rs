@@ -4,17 +4,21 @@
 //! pods compete for nodes: the largest class goes first, and if that greedy way leaves one without a
 //! place, small gangs are searched exhaustively, as far as the effort goes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     PlacedUnit,
     capacity::Grants,
+    device_set::DeviceSet,
+    kind::KindId,
     node::Occupancy,
-    search::{Area, Progress, Search},
+    room::Room,
+    search::{Area, Progress, Search, SearchedClass},
 };
+use crate::names::NodeFilterId;
 
 /// Most units of a gang that is searched exhaustively.
-const EXHAUSTIVE_UNITS: usize = 64;
+pub(super) const EXHAUSTIVE_UNITS: usize = 64;
 
 /// Steps of effort that it takes to put a unit on a node.
 const STEPS_PER_UNIT: u64 = 8;
@@ -89,72 +93,87 @@ impl Search<'_> {
             .enumerate()
             .flat_map(|(class, of)| (0..of.units).map(move |unit| (class, unit)))
             .collect();
-        let mut trials = Trials::new();
-        let mut packed = Packed::new();
-        self.pack_from(&units, &nodes, &mut trials, &mut packed, progress)
-            .then_some(packed)
+        let mut exhaustive = Exhaustive {
+            search: self,
+            units: &units,
+            nodes: &nodes,
+            trials: Trials::new(),
+            packed: Packed::new(),
+        };
+        exhaustive.go_on(progress, 0).then_some(exhaustive.packed)
     }
 
-    fn pack_from(
-        &self,
-        units: &[(usize, usize)],
-        nodes: &[Vec<usize>],
-        trials: &mut Trials,
-        packed: &mut Packed,
-        progress: &mut Progress,
-    ) -> bool {
-        let Some(&(class, unit)) = units.get(packed.len()) else {
+    /// What nodes have in common that are alike for a gang; `None` for a node that is like no other.
+    fn likeness(&self, slot: usize) -> Option<Likeness<'_>> {
+        let (record, occupancy) = self.node(slot)?;
+        let tied = |class: &SearchedClass<'_>| {
+            let mut claims = class.shape.claims.iter();
+            claims.any(|claim| claim.allocated.is_some())
+        };
+        if !occupancy.pending.is_empty() || self.classes.iter().any(tied) {
+            return None;
+        }
+        Some((
+            record.kind.id,
+            &occupancy.free,
+            &occupancy.room,
+            &record.node.filters,
+        ))
+    }
+}
+
+/// See [`Search::likeness`].
+type Likeness<'a> = (KindId, &'a DeviceSet, &'a Room, &'a BTreeSet<NodeFilterId>);
+
+/// A search of every way to put units on nodes.
+struct Exhaustive<'a> {
+    search: &'a Search<'a>,
+    /// Class and number of each unit, class by class.
+    units: &'a [(usize, usize)],
+    /// By class, the nodes that hold a unit of it, by place.
+    nodes: &'a [Vec<usize>],
+    trials: Trials,
+    packed: Packed,
+}
+
+impl Exhaustive<'_> {
+    /// Finds a node for each unit that has none yet. `first` is the place, among the nodes of its class, before which
+    /// the next unit needs no try.
+    fn go_on(&mut self, progress: &mut Progress, first: usize) -> bool {
+        let Some(&(class, unit)) = self.units.get(self.packed.len()) else {
             return true;
         };
-        let Some(nodes_of_class) = nodes.get(class) else {
-            return false;
-        };
-        let first = match packed.last() {
-            Some(before) if before.class == class => {
-                let at = nodes_of_class.iter().position(|slot| *slot == before.slot);
-                at.unwrap_or(0)
-            }
-            _ => 0,
-        };
-        let mut untouched: Vec<usize> = Vec::new();
-        for &slot in &nodes_of_class[first..] {
-            let before = trials.get(&slot).cloned();
-            if before.is_none() {
-                if untouched.iter().any(|other| self.alike(*other, slot)) {
-                    continue;
-                }
-                untouched.push(slot);
+        let same_class = |next: &(usize, usize)| next.0 == class;
+        let equal_follows = self
+            .units
+            .get(self.packed.len() + 1)
+            .is_some_and(same_class);
+        let nodes = self.nodes.get(class).map_or(&[][..], Vec::as_slice);
+        let mut tried: BTreeSet<Likeness<'_>> = BTreeSet::new();
+        for (at, slot) in nodes.iter().copied().enumerate().skip(first) {
+            let before = self.trials.get(&slot).cloned();
+            if before.is_none()
+                && let Some(likeness) = self.search.likeness(slot)
+                && !tried.insert(likeness)
+            {
+                continue;
             }
             if !progress.effort.spend(STEPS_PER_UNIT) {
                 return false;
             }
-            if let Some(grants) = self.put(class, slot, trials) {
-                packed.push(Self::placed(class, unit, slot, grants));
-                if self.pack_from(units, nodes, trials, packed, progress) {
+            if let Some(grants) = self.search.put(class, slot, &mut self.trials) {
+                let placed = Search::placed(class, unit, slot, grants);
+                self.packed.push(placed);
+                if self.go_on(progress, if equal_follows { at } else { 0 }) {
                     return true;
                 }
-                packed.pop();
+                self.packed.pop();
             }
             match before {
-                Some(before) => trials.insert(slot, before),
-                None => trials.remove(&slot),
+                Some(before) => self.trials.insert(slot, before),
+                None => self.trials.remove(&slot),
             };
         }
         false
-    }
-
-    /// Whether two nodes hold the same.
-    fn alike(&self, one: usize, other: usize) -> bool {
-        let nodes = self.node(one).zip(self.node(other));
-        let tied = |class: &super::search::SearchedClass<'_>| {
-            let mut claims = class.shape.claims.iter();
-            claims.any(|claim| claim.allocated.is_some())
-        };
-        nodes.is_some_and(|((one, held_by_one), (other, held_by_other))| {
-            one.kind.id == other.kind.id
-                && held_by_one == held_by_other
-                && one.node.filters == other.node.filters
-                && !self.classes.iter().any(tied)
-        })
     }
 }

@@ -12,7 +12,7 @@ use crate::{
 pub(crate) const NO_LIMIT: usize = 1 << 16;
 
 /// What is left of a node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Room {
     /// Thousandths of cores; negative, as everything here, where more is used than there is.
     cpu_milli: i64,
@@ -113,6 +113,63 @@ impl Room {
             && self.host_ports.is_superset(&other.host_ports)
             && self.repels.is_superset(&other.repels)
             && self.matched_by.is_superset(&other.matched_by)
+    }
+}
+
+/// The most that is left of each amount on any of several nodes: an upper bound for each of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Largest {
+    cpu_milli: i64,
+    memory_bytes: i64,
+    pods: i64,
+    others: BTreeMap<ResourceName, i64>,
+}
+
+impl Largest {
+    /// Takes a node in.
+    pub(crate) fn raise(&mut self, room: &Room) {
+        self.raise_to(room.cpu_milli, room.memory_bytes, room.pods, &room.others);
+    }
+
+    /// Takes the nodes of another bound in.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        self.raise_to(
+            other.cpu_milli,
+            other.memory_bytes,
+            other.pods,
+            &other.others,
+        );
+    }
+
+    fn raise_to(
+        &mut self,
+        cpu_milli: i64,
+        memory_bytes: i64,
+        pods: i64,
+        others: &BTreeMap<ResourceName, i64>,
+    ) {
+        self.cpu_milli = self.cpu_milli.max(cpu_milli);
+        self.memory_bytes = self.memory_bytes.max(memory_bytes);
+        self.pods = self.pods.max(pods);
+        for (name, amount) in others {
+            match self.others.get_mut(name) {
+                Some(most) => *most = (*most).max(*amount),
+                None => {
+                    self.others.insert(name.clone(), *amount);
+                }
+            }
+        }
+    }
+
+    /// Whether some node may have what is asked for; `false` is certain.
+    pub(crate) fn may_hold(&self, asked: &PodResources) -> bool {
+        let others = |(name, amount): (&ResourceName, &i64)| {
+            *amount <= self.others.get(name).copied().unwrap_or(0).max(0)
+        };
+        asked.cpu_milli <= self.cpu_milli.max(0)
+            && asked.memory_bytes <= self.memory_bytes.max(0)
+            && asked.pods <= self.pods.max(0)
+            && asked.others.iter().all(others)
     }
 }
 

@@ -39,6 +39,17 @@ pub(super) enum Area {
     Domain(DomainId),
 }
 
+/// What a search is to find out.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Goal<'a> {
+    /// A place.
+    Where,
+    /// A place in an area that contains one of these slots.
+    WhereAmong(&'a [usize]),
+    /// Whether a gang of equal pods has a place; the plan is left empty.
+    Whether,
+}
+
 /// Units that ask for the same.
 pub(super) struct SearchedClass<'a> {
     pub(super) shape: &'a UnitShape,
@@ -52,6 +63,8 @@ pub(super) struct Progress {
     pub(super) effort: Effort,
     /// How many units of a class fit in a domain.
     sums: BTreeMap<(usize, DomainId), u64>,
+    /// Whether there is no use in going on, once that was asked.
+    hopeless: Option<bool>,
 }
 
 /// One search for a place.
@@ -67,8 +80,7 @@ pub(super) struct Search<'a> {
     total: Option<PodResources>,
     indexes: Vec<CapacityIndex>,
     overlays: Vec<Replaced>,
-    /// The slots of which an area must contain one, if not all are to be tried.
-    among: Option<&'a [usize]>,
+    goal: Goal<'a>,
 }
 
 impl Rules {
@@ -87,7 +99,7 @@ pub(super) fn search(
     cluster: &Cluster,
     view: &View,
     request: &Request<'_>,
-    among: Option<&[usize]>,
+    goal: Goal<'_>,
     effort: &mut Effort,
 ) -> Verdict {
     let refusal = Refusal {
@@ -102,6 +114,9 @@ pub(super) fn search(
         let Some(resources) = class.shape.resources() else {
             return Verdict::NoPlace(refusal);
         };
+        if !class.shape.is_coherent() {
+            return Verdict::NoPlace(refusal);
+        }
         let shape = class.shape.without_resources();
         let known = shapes.iter().position(|known| *known == shape);
         classes.push(SearchedClass {
@@ -135,12 +150,13 @@ pub(super) fn search(
         indexes: keys.map(|key| cluster.index(key, tree)).collect(),
         rules,
         overlays: Vec::new(),
-        among,
+        goal,
     };
     search.lay_over();
     let mut progress = Progress {
         effort: effort.fresh(),
         sums: BTreeMap::new(),
+        hopeless: None,
     };
     let verdict = match search.run(&mut progress) {
         Some(packed) => Verdict::Placed(search.finish(packed)),
@@ -218,6 +234,16 @@ impl<'a> Search<'a> {
         units.min(times as u64)
     }
 
+    /// Whether some node of a domain may have what is asked for beside devices for a class; `false` is certain.
+    fn may_hold(&self, class: usize, domain: DomainId, asked: &PodResources) -> bool {
+        let room = |slot: usize| {
+            self.cluster.note_visits(1);
+            self.node(slot).map(|(_, occupancy)| &occupancy.room)
+        };
+        let index = self.index(class);
+        index.is_some_and(|index| index.may_hold(self.tree, domain, asked, &room))
+    }
+
     /// How many units of a class fit in a domain, up to what the effort allows.
     fn sum(&self, progress: &mut Progress, class: usize, domain: DomainId) -> u64 {
         if let Some(sum) = progress.sums.get(&(class, domain)) {
@@ -226,7 +252,10 @@ impl<'a> Search<'a> {
         let Some(index) = self.index(class) else {
             return 0;
         };
-        if index.units_in(domain) == 0 {
+        if index.units_in(domain) == 0
+            || !progress.effort.spend(1)
+            || !self.may_hold(class, domain, &self.classes[class].resources)
+        {
             return 0;
         }
         let mut sum = 0_u64;
@@ -255,10 +284,24 @@ impl<'a> Search<'a> {
         sum
     }
 
+    /// Whether no node may have what some pod asks for beside devices.
+    fn is_hopeless(&self, progress: &mut Progress) -> bool {
+        *progress.hopeless.get_or_insert_with(|| {
+            let mut classes = self.classes.iter().enumerate();
+            classes.any(|(class, of)| !self.may_hold(class, ROOT, &of.resources))
+        })
+    }
+
+    /// Whether some node may have all that the gang asks for beside devices; `false` is certain.
+    fn may_be_on_one_node(&self) -> bool {
+        let total = self.total.as_ref();
+        total.is_some_and(|total| self.may_hold(0, ROOT, total))
+    }
+
     /// Whether every class fits into an area by itself.
     fn holds(&self, progress: &mut Progress, area: Area) -> bool {
         if let Area::Node(slot) = area
-            && !self.holds_total(slot)
+            && !(progress.effort.spend(1) && self.holds_total(slot))
         {
             return false;
         }
@@ -306,7 +349,11 @@ impl<'a> Search<'a> {
     }
 
     fn run(&self, progress: &mut Progress) -> Option<Packed> {
-        let widths = self.tree.widths(self.required)?;
+        let mut widths = self.tree.widths(self.required)?;
+        if matches!(self.goal, Goal::Whether) {
+            // What some domain holds, a wider one holds.
+            widths.drain(..widths.len().saturating_sub(1));
+        }
         let lacks = |class: usize| {
             let units = self.index(class).map_or(0, |index| index.units_in(ROOT));
             units < self.classes[class].units as u64
@@ -322,7 +369,7 @@ impl<'a> Search<'a> {
             let packed = self.within(progress, width);
             rest.take_back(progress.effort);
             progress.effort = rest;
-            if packed.is_some() {
+            if packed.is_some() || progress.hopeless == Some(true) {
                 return packed;
             }
             left -= 1;
@@ -335,10 +382,22 @@ impl<'a> Search<'a> {
         let mut packings = 0;
         let mut ranks = self.ranks(width).peekable();
         let mut tied: Vec<Rank> = Vec::new();
+        let mut failed = false;
         while let Some(rank) = ranks.next() {
             self.cluster.note_visits(1);
             if self.holds(progress, area(width, rank.id)) {
+                if matches!(self.goal, Goal::Whether) {
+                    return Some(Packed::new());
+                }
                 tied.push(rank);
+            } else if !failed {
+                // Is there any node that is large enough? It is asked only now: mostly the first area holds the gang.
+                failed = true;
+                if self.is_hopeless(progress)
+                    || (width == Width::Node && !self.may_be_on_one_node())
+                {
+                    return None;
+                }
             }
             if progress.effort.is_spent() {
                 return None;
@@ -348,14 +407,15 @@ impl<'a> Search<'a> {
                 continue;
             }
             while !tied.is_empty() {
+                if packings == MOST_PACKINGS {
+                    progress.effort.stop();
+                    return None;
+                }
                 let best = tied.swap_remove(self.best(&tied, width));
                 if let Some(packed) = self.pack(progress, area(width, best.id)) {
                     return Some(packed);
                 }
                 packings += 1;
-                if packings >= MOST_PACKINGS {
-                    progress.effort.stop();
-                }
                 if progress.effort.is_spent() {
                     return None;
                 }
@@ -373,10 +433,9 @@ impl<'a> Search<'a> {
         let units = class.units as u64;
         let eligible = move |rank: &Rank| {
             let place = self.tree.place(rank.id);
-            width != Width::Node
-                || place.is_some_and(|place| self.tree.is_eligible(place, self.required))
+            width != Width::Node || place.is_some_and(|place| place.is_eligible(self.required))
         };
-        let Some(among) = self.among else {
+        let Goal::WhereAmong(among) = self.goal else {
             return Box::new(index.tightest(width, units).filter(eligible));
         };
         let around = |slot: usize| match width {

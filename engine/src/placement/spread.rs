@@ -134,7 +134,8 @@ impl Search<'_> {
             Area::Node(_) => self.tree.levels.len(),
             Area::Domain(domain) => self.tree.depth(domain),
         };
-        let mut areas = vec![0..members.len()];
+        let whole = 0..members.len();
+        let mut areas = Vec::from([whole]);
         for depth in depth + 1..=self.tree.levels.len() {
             let parts = areas
                 .into_iter()

@@ -47,6 +47,16 @@ pub(crate) struct Place {
     key: PlaceKey,
 }
 
+impl Place {
+    /// Whether a gang that requires a level may use the node: one outside the Topology lies in no domain.
+    pub(crate) fn is_eligible(&self, required: Option<&LevelName>) -> bool {
+        match required {
+            Some(level) if level.as_str() != NODE_LEVEL => self.domain != ROOT,
+            _ => true,
+        }
+    }
+}
+
 /// What the order is made of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct PlaceKey {
@@ -153,15 +163,13 @@ impl Tree {
         let mut domain = ROOT;
         for name in &key.path {
             let next = self.domains.len();
-            domain = match self.domains[domain].children.get(name) {
-                Some(known) => *known,
-                None => {
-                    let depth = self.domains[domain].depth + 1;
-                    self.domains.push(Domain::new(domain, depth));
-                    self.domains[domain].children.insert(name.clone(), next);
-                    next
-                }
-            };
+            let known = self.domains[domain].children.get(name).copied();
+            domain = known.unwrap_or_else(|| {
+                let depth = self.domains[domain].depth + 1;
+                self.domains.push(Domain::new(domain, depth));
+                self.domains[domain].children.insert(name.clone(), next);
+                next
+            });
         }
         self.domains[domain].labels.insert(label);
         self.accelerated += usize::from(accelerator.is_some());
@@ -292,14 +300,6 @@ impl Tree {
         };
         widths.extend((outermost..=self.levels.len()).rev().map(Width::Depth));
         Some(widths)
-    }
-
-    /// Whether a gang that requires a level may use a node: one outside the Topology lies in no domain.
-    pub(crate) fn is_eligible(&self, place: &Place, required: Option<&LevelName>) -> bool {
-        match required {
-            Some(level) if level.as_str() != NODE_LEVEL => place.domain != ROOT,
-            _ => true,
-        }
     }
 
     /// The narrowest level whose one domain holds all these nodes, and how long its path is.

@@ -36,10 +36,6 @@ impl ChangeLog {
     }
 
     /// The slots that changed after a version, each once, the one that changed first first.
-    #[allow(
-        dead_code,
-        reason = "the queue asks this as soon as its decisions work by change"
-    )]
     pub(crate) fn since(&self, version: Version) -> impl Iterator<Item = usize> + '_ {
         let after = std::ops::Bound::Excluded(version);
         self.by_version

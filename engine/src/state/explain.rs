@@ -14,7 +14,7 @@ use crate::{
     decision::{Blocker, CommitRoom, Explanation, Visited, Why},
     model::{Stop, Team},
     names::{FlavorName, GangUid},
-    placement::{Effort, Unfit, Verdict, View, explain, may_fit_since, plan},
+    placement::{Effort, Fits, Unfit, Verdict, View, explain, fits, may_fit_since, plan},
     quota::{QuotaTree, TreeFault},
 };
 
@@ -274,8 +274,8 @@ impl State {
         gave_up: bool,
     ) -> Why {
         let wanted = request(waiting, flavor.and_then(|name| self.flavors.get(name)));
-        let on_empty = || plan(&self.cluster, &View::Empty, &wanted, &mut Effort::default());
-        if !gave_up && matches!(on_empty(), Verdict::NoPlace(_)) {
+        let on_empty = || fits(&self.cluster, &View::Empty, &wanted, &mut Effort::default());
+        if !gave_up && on_empty() == Fits::No {
             return impossible(waiting, explain(&self.cluster, &View::Empty, &wanted));
         }
         let unfit = explain(&self.cluster, &View::Now, &wanted);

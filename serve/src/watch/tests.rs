@@ -1,8 +1,9 @@
 use futures::stream;
 use k8s_openapi::api::core::v1::Pod;
-use kube::{ResourceExt, core::error_boundary::InvalidObject};
+use kube::ResourceExt;
 use serde_json::json;
 
+use super::decoded::{Missing, Partial};
 use super::*;
 use crate::{metrics::Metrics, readiness::Readiness};
 
@@ -13,28 +14,35 @@ fn metadata(name: &str) -> ObjectMeta {
     .unwrap()
 }
 
-fn pod(name: &str) -> DeserializeGuard<Pod> {
-    DeserializeGuard(Ok(Pod {
+fn pod(name: &str) -> Decoded<Pod> {
+    Decoded::Whole(Pod {
         metadata: metadata(name),
         ..Pod::default()
-    }))
+    })
 }
 
-fn broken(name: &str) -> DeserializeGuard<Pod> {
-    DeserializeGuard(Err(InvalidObject {
-        error: "spec: expected a map".to_owned(),
+fn broken(name: &str) -> Decoded<Pod> {
+    Decoded::Partial(Box::new(Partial {
         metadata: metadata(name),
+        object: Some(Pod {
+            metadata: metadata(name),
+            ..Pod::default()
+        }),
+        missing: vec![Missing {
+            path: "spec".to_owned(),
+            error: "expected a map".to_owned(),
+        }],
     }))
 }
 
-fn told(seen: Seen<Pod>) -> String {
+fn told(seen: WatchEvent<Pod>) -> String {
     match seen {
-        Seen::Applied(pod) => {
+        WatchEvent::Applied(pod) => {
             assert_eq!(pod.metadata.managed_fields, None);
             format!("applied {}", pod.name_any())
         }
-        Seen::Gone(metadata) => format!("gone {}", metadata.name.unwrap_or_default()),
-        Seen::Listed(pods) => {
+        WatchEvent::Deleted(metadata) => format!("gone {}", metadata.name.unwrap_or_default()),
+        WatchEvent::Listed(pods) => {
             let names: Vec<String> = pods.iter().map(ResourceExt::name_any).collect();
             format!("listed {}", names.join(" "))
         }
@@ -61,11 +69,7 @@ async fn lists_come_whole_and_what_cannot_be_decoded_costs_only_itself() {
         Ok(Event::Delete(broken("b"))),
         Ok(Event::Delete(pod("c"))),
     ]);
-    let sight = Sight::new(
-        Undecodable::IsLeftOut,
-        &WatchMetrics::register(&metrics),
-        synced.clone(),
-    );
+    let sight = whole(&WatchMetrics::register(&metrics), synced.clone());
     pump(events, sight, sender, told).await;
     let mut all = Vec::new();
     while let Some(message) = receiver.recv().await {
@@ -89,7 +93,7 @@ async fn a_watch_whose_receiver_is_gone_ends() {
     let (sender, receiver) = mpsc::channel(1);
     drop(receiver);
     let synced = Readiness::default().condition("watch Pod");
-    let sight = Sight::new(Undecodable::IsLeftOut, &metrics, synced);
+    let sight = whole(&metrics, synced);
     pump(stream::pending(), sight, sender, told).await;
 }
 
@@ -102,11 +106,7 @@ async fn a_failing_watch_shows_its_age() {
         tokio::time::sleep(std::time::Duration::from_secs(20)).await;
         Err(watcher::Error::NoResourceVersion)
     });
-    let sight = Sight::new(
-        Undecodable::IsLeftOut,
-        &WatchMetrics::register(&metrics),
-        synced.clone(),
-    );
+    let sight = whole(&WatchMetrics::register(&metrics), synced.clone());
     pump(failures, sight, sender, told).await;
     let text = metrics.encode().unwrap();
     assert!(
@@ -116,10 +116,14 @@ async fn a_failing_watch_shows_its_age() {
     assert!(!synced.holds());
 }
 
+fn whole(metrics: &WatchMetrics, synced: Condition) -> WatchDecoder<Pod> {
+    WatchDecoder::new(WatchHealth::new::<Pod>(metrics, synced))
+}
+
 /// What a consumer is told of these events.
 fn tell(
-    sight: &mut Sight<Pod>,
-    events: impl IntoIterator<Item = Event<DeserializeGuard<Pod>>>,
+    sight: &mut WatchDecoder<Pod>,
+    events: impl IntoIterator<Item = Event<Decoded<Pod>>>,
 ) -> Vec<String> {
     let seen = events.into_iter().flat_map(|event| {
         let seen = sight.take(event);
@@ -129,64 +133,104 @@ fn tell(
     seen.map(told).collect()
 }
 
-fn list<const N: usize>(
-    objects: [DeserializeGuard<Pod>; N],
-) -> impl Iterator<Item = Event<DeserializeGuard<Pod>>> {
+fn list<const N: usize>(objects: [Decoded<Pod>; N]) -> impl Iterator<Item = Event<Decoded<Pod>>> {
     let begin = std::iter::once(Event::Init);
     let objects = objects.into_iter().map(Event::InitApply);
     begin.chain(objects).chain([Event::InitDone])
 }
 
-fn remade(name: &str) -> DeserializeGuard<Pod> {
-    let mut guarded = pod(name);
-    if let Ok(pod) = &mut guarded.0 {
-        pod.metadata.uid = Some("another".to_owned());
-    }
-    guarded
+fn remade(name: &str) -> Decoded<Pod> {
+    let mut remade = pod(name);
+    remade.meta_mut().uid = Some("another".to_owned());
+    remade
 }
 
 #[test]
-fn what_cannot_be_decoded_any_more_counts_as_last_seen_also_after_a_gap() {
-    let metrics = Metrics::new("test", "0");
+fn what_is_left_out_counts_as_last_seen_also_after_a_gap() {
+    let metrics = WatchMetrics::register(&Metrics::new("test", "0"));
     let synced = Readiness::default().condition("watch Pod");
-    for policy in [Undecodable::IsLeftOut, Undecodable::HoldsTheListBack] {
-        let metrics = WatchMetrics::register(&metrics);
-        let mut sight = Sight::new(policy, &metrics, synced.clone());
-        let first = tell(&mut sight, list([pod("a"), pod("b"), pod("c"), pod("d")]));
-        assert_eq!(first, ["listed a b c d"]);
-        let again = list([pod("a"), broken("b"), remade("d"), pod("e")]);
-        assert_eq!(
-            tell(&mut sight, again),
-            ["applied a", "gone d", "applied d", "applied e", "gone c"],
-            "nothing of b, {policy:?}"
-        );
-        assert_eq!(
-            tell(&mut sight, [Event::Apply(broken("e"))]),
-            Vec::<String>::new()
-        );
-        assert_eq!(tell(&mut sight, list([pod("a"), pod("b")])), ["listed a b"]);
+    let mut sight = whole(&metrics, synced);
+    let first = tell(&mut sight, list([pod("a"), pod("b"), pod("c"), pod("d")]));
+    assert_eq!(first, ["listed a b c d"]);
+    let again = list([pod("a"), broken("b"), remade("d"), pod("e")]);
+    assert_eq!(
+        tell(&mut sight, again),
+        ["applied a", "gone d", "applied d", "applied e", "gone c"],
+        "nothing of b"
+    );
+    let nothing: Vec<String> = Vec::new();
+    assert_eq!(tell(&mut sight, [Event::Apply(broken("e"))]), nothing);
+    assert_eq!(tell(&mut sight, list([pod("a"), pod("b")])), ["listed a b"]);
+}
+
+fn stands_in(object: Decoded<Pod>) -> Taken<String> {
+    match object {
+        Decoded::Whole(pod) => Taken::Whole(pod.name_any()),
+        Decoded::Partial(partial) => match partial.metadata.name.as_deref() {
+            Some("left-out") => Taken::LeftOut,
+            name => Taken::StandIn(format!("for {}", name.unwrap_or_default())),
+        },
     }
 }
 
+fn streamed(
+    decoder: &mut impl Decode<Pod, Told = StreamEvent<String>>,
+    events: impl IntoIterator<Item = Event<Decoded<Pod>>>,
+) -> Vec<String> {
+    let told = events.into_iter().flat_map(|event| {
+        let told = decoder.take(event);
+        decoder.handed_over();
+        told
+    });
+    let told = told.map(|told| match told {
+        StreamEvent::Seen(name) => name,
+        StreamEvent::Deleted(metadata) => format!("gone {}", metadata.name.unwrap_or_default()),
+        StreamEvent::ListEnded(names) => {
+            let names: Vec<String> = names.into_iter().map(|(_, name)| name).collect();
+            format!("there are {}", names.join(" "))
+        }
+    });
+    told.collect()
+}
+
 #[test]
-fn a_first_list_that_must_be_whole_is_told_once_all_of_it_can_be_decoded() {
-    let metrics = Metrics::new("test", "0");
+fn a_streamed_list_is_told_as_it_comes_and_concluded_at_its_end() {
+    let registry = Metrics::new("test", "0");
+    let metrics = WatchMetrics::register(&registry);
     let synced = Readiness::default().condition("watch Pod");
-    let mends: [(Event<DeserializeGuard<Pod>>, &str); 2] = [
-        (Event::Apply(pod("b")), "listed a b"),
-        (Event::Delete(broken("b")), "listed a"),
+    let counted = |count: usize| {
+        let text = registry.encode().unwrap();
+        let line = format!("muster_watch_undecodable_objects{{kind=\"Pod\"}} {count}");
+        assert!(text.contains(&line), "{line} is missing in\n{text}");
+    };
+    let health = WatchHealth::new::<Pod>(&metrics, synced.clone());
+    let mut decoder = StreamDecoder::new(stands_in, health);
+    let broken_off = [
+        Event::Init,
+        Event::InitApply(pod("a")),
+        Event::InitApply(pod("z")),
     ];
-    for (mend, whole) in mends {
-        synced.set(true);
-        let mut sight = Sight::new(
-            Undecodable::HoldsTheListBack,
-            &WatchMetrics::register(&metrics),
-            synced.clone(),
-        );
-        assert!(tell(&mut sight, list([pod("a"), broken("b"), pod("c")])).is_empty());
-        assert!(!synced.holds(), "the kind is not synced any more");
-        assert!(tell(&mut sight, [Event::Delete(pod("c"))]).is_empty());
-        assert_eq!(tell(&mut sight, [mend]), [whole]);
-        assert!(synced.holds());
-    }
+    assert_eq!(streamed(&mut decoder, broken_off), ["a", "z"]);
+    assert!(!synced.holds(), "half a list is none");
+    let whole = list([pod("a"), broken("b"), broken("left-out")]);
+    assert_eq!(
+        streamed(&mut decoder, whole),
+        ["a", "for b", "there are a b left-out"],
+        "z is gone, and what is left out is not"
+    );
+    assert!(
+        synced.holds(),
+        "what cannot be decoded does not hold the kind back"
+    );
+    counted(2);
+    assert_eq!(streamed(&mut decoder, [Event::Apply(pod("b"))]), ["b"]);
+    counted(1);
+    let gone = Event::Delete(broken("left-out"));
+    assert_eq!(streamed(&mut decoder, [gone]), ["gone left-out"]);
+    counted(0);
+    assert_eq!(
+        streamed(&mut decoder, list([broken("c")])),
+        ["for c", "there are c"]
+    );
+    counted(1);
 }

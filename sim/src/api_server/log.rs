@@ -19,8 +19,8 @@ impl Event {
     /// As a client is told.
     pub fn change(&self) -> Change {
         match &self.object {
-            Some(object) => Change::Is(object.clone()),
-            None => Change::Gone(self.key.clone()),
+            Some(object) => Change::Applied(object.clone()),
+            None => Change::Deleted(self.key.clone()),
         }
     }
 }

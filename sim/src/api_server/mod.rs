@@ -22,7 +22,7 @@ use muster_cluster::object::{Kind, Object, ObjectKey};
 use log::Log;
 pub use log::{Event, Place};
 pub use stored::Stored;
-use stored::metadata_mut;
+pub(crate) use stored::metadata_mut;
 
 /// Grace of a deleted pod that runs.
 const GRACE_SECONDS: i64 = 30;
@@ -133,6 +133,12 @@ impl ApiServer {
         metadata.generation = Some(1);
         metadata.creation_timestamp = Some(Time(now));
         Ok(self.store(key, object))
+    }
+
+    /// Stores an object as it was stored before, in another API server say: its UID, generation and times are its own.
+    pub fn restore(&mut self, object: Object) {
+        let key = object.key();
+        self.store(key, object);
     }
 
     /// Changes an object in place, as one write. Both spec and status may be changed: which of them a client may

@@ -58,7 +58,7 @@ macro_rules! stored {
         })*
 
         /// The metadata of an object of any kind.
-        pub(super) fn metadata_mut(object: &mut Object) -> &mut ObjectMeta {
+        pub(crate) fn metadata_mut(object: &mut Object) -> &mut ObjectMeta {
             match object {
                 $(Object::$kind(inner) => &mut Arc::make_mut(inner).metadata,)*
             }

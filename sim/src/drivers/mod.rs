@@ -23,8 +23,8 @@ use upkeep::{has_orphans, taint};
 const WAIT_MILLISECONDS: u64 = 35_000;
 
 /// A rule of the driver's machine that can be broken on purpose.
-#[cfg(feature = "mutations")]
-pub type Mutation = muster_dra_driver::prepare::Mutation;
+#[cfg(feature = "injected-bugs")]
+pub type InjectedBug = muster_dra_driver::prepare::InjectedBug;
 
 /// The instances of one node.
 #[derive(Debug, Default)]
@@ -38,8 +38,8 @@ pub struct Drivers {
     /// Recorded claims whose objects were gone at the last look, and when the next one is due.
     gone: BTreeSet<ClaimRef>,
     look_at: u64,
-    #[cfg(feature = "mutations")]
-    mutation: Option<Mutation>,
+    #[cfg(feature = "injected-bugs")]
+    bug: Option<InjectedBug>,
 }
 
 /// A step of a node's drivers.
@@ -89,9 +89,9 @@ pub struct Answered {
 
 impl Drivers {
     /// Breaks a rule in every instance that starts from now on.
-    #[cfg(feature = "mutations")]
-    pub fn plant(&mut self, mutation: Option<Mutation>) {
-        self.mutation = mutation;
+    #[cfg(feature = "injected-bugs")]
+    pub fn plant(&mut self, bug: Option<InjectedBug>) {
+        self.bug = bug;
     }
 
     /// Starts one more instance.
@@ -104,8 +104,8 @@ impl Drivers {
             boot_id: node.boot_id.clone(),
             enforce_unless_told: true,
             wait_milliseconds: WAIT_MILLISECONDS,
-            #[cfg(feature = "mutations")]
-            mutation: self.mutation,
+            #[cfg(feature = "injected-bugs")]
+            bug: self.bug,
         };
         let mut instance = Instance {
             id,

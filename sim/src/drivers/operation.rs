@@ -143,7 +143,9 @@ impl Operation {
                     format!("disk: {} is {:?}", record.claim.uid, record.state)
                 }
                 Some(Write::RemoveRecord(uid)) => format!("disk: record of {uid} goes"),
-                Some(Write::PutCdi(record)) => format!("disk: CDI file of {}", record.claim.uid),
+                Some(Write::PutCdi(record)) => {
+                    format!("disk: CDI file of {}", record.claim.uid)
+                }
                 Some(Write::RemoveCdi(uid)) => format!("disk: CDI file of {uid} goes"),
                 Some(Write::PutNode { acknowledged, .. }) => match acknowledged {
                     Some(heard) => format!(

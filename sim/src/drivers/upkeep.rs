@@ -9,7 +9,7 @@ use muster_dra_driver::prepare::{ClaimRef, Input};
 use super::Drivers;
 use crate::{
     api_server::{ApiServer, Precondition},
-    furniture,
+    fixtures,
     gpu_node::GpuNode,
 };
 
@@ -21,7 +21,7 @@ impl Drivers {
     pub(super) fn unpublished(&self, api: &ApiServer, node: &str) -> Option<BTreeSet<String>> {
         let newest = self.instances.last()?;
         let wanted = newest.tainted.as_ref()?;
-        let slice = api.get::<ResourceSlice>("", &furniture::slice_name(node))?;
+        let slice = api.get::<ResourceSlice>("", &fixtures::slice_name(node))?;
         let devices = slice.spec.devices.iter().flatten();
         let is: BTreeSet<String> = devices
             .filter(|device| device.taints.is_some())
@@ -65,7 +65,7 @@ pub(super) fn has_orphans(api: &ApiServer, node: &GpuNode) -> bool {
 
 /// Publishes these devices with the taint, and no others.
 pub(super) fn taint(api: &mut ApiServer, node: &str, devices: &BTreeSet<String>) {
-    let name = furniture::slice_name(node);
+    let name = fixtures::slice_name(node);
     let taint = DeviceTaint {
         key: keys::TAINT_HELD.to_owned(),
         effect: "NoSchedule".to_owned(),

@@ -17,7 +17,7 @@ use muster_cluster::object::Kind;
 
 use crate::{
     api_server::{ApiServer, Precondition, has_ended, key},
-    furniture,
+    fixtures,
     scenario::{GangShape, OwnerKind, Scenario},
 };
 use submission::{State, Submission};
@@ -217,7 +217,7 @@ impl Owners {
         };
         gang.state = State::Submitted;
         if gang.shape.owner == OwnerKind::Job {
-            let _ = api.create(furniture::job(&gang.shape));
+            let _ = api.create(fixtures::job(&gang.shape));
         }
     }
 
@@ -233,12 +233,7 @@ impl Owners {
             OwnerKind::Job => format!("{name}-{index}-{:03}", self.made),
             OwnerKind::User => format!("{name}-{index}"),
         };
-        let _ = api.create(furniture::pod(
-            &gang.shape,
-            &pod_name,
-            index,
-            uid.as_deref(),
-        ));
+        let _ = api.create(fixtures::pod(&gang.shape, &pod_name, index, uid.as_deref()));
     }
 }
 

@@ -10,7 +10,7 @@ use k8s_openapi::api::{
 use super::{Step, is_gated};
 use crate::{
     api_server::{ApiServer, has_ended},
-    furniture,
+    fixtures,
     scenario::{GangShape, OwnerKind},
 };
 
@@ -115,7 +115,7 @@ impl Submission {
     fn indices(&self, api: &ApiServer, holds: impl Fn(&Pod) -> bool) -> BTreeSet<usize> {
         self.pods(api)
             .filter(|pod| holds(pod))
-            .filter_map(furniture::index_of)
+            .filter_map(fixtures::index_of)
             .collect()
     }
 

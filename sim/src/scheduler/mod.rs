@@ -54,7 +54,9 @@ impl std::fmt::Display for Step {
                     "scheduler: allocates {devices:?} of {node} to {pod}"
                 )
             }
-            Write::Reserve { claim } => write!(formatter, "scheduler: reserves {claim} for {pod}"),
+            Write::Reserve { claim } => {
+                write!(formatter, "scheduler: reserves {claim} for {pod}")
+            }
             Write::Bind { node } => write!(formatter, "scheduler: binds {pod} to {node}"),
             Write::Unschedulable => write!(formatter, "scheduler: {pod} fits nowhere"),
         }

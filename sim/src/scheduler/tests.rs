@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::{
     api_server::node_of,
-    claim_controller, furniture,
+    claim_controller, fixtures,
     scenario::{GangShape, NodeShape, OwnerKind},
 };
 
@@ -27,11 +27,11 @@ fn schedule(gpus_of_pods: &[usize], pin: Option<&str>) -> ApiServer {
             leaf: "leaf-0".into(),
             gpus: 2,
         };
-        api.create(furniture::node(&shape)).unwrap();
-        api.create(furniture::resource_slice(&shape)).unwrap();
+        api.create(fixtures::node(&shape)).unwrap();
+        api.create(fixtures::resource_slice(&shape)).unwrap();
     }
     for (number, gpus) in gpus_of_pods.iter().enumerate() {
-        let mut pod = furniture::pod(&gang(*gpus), &format!("p-{number}"), number, None);
+        let mut pod = fixtures::pod(&gang(*gpus), &format!("p-{number}"), number, None);
         let spec = pod.spec.as_mut().unwrap();
         spec.scheduling_gates = None;
         spec.node_selector =

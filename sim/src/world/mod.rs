@@ -16,7 +16,7 @@ use crate::{
     controllers::{self, Controllers},
     drivers::Drivers,
     faults::Faults,
-    furniture,
+    fixtures,
     gpu_node::GpuNode,
     invariants::{Invariants, Violation},
     kubelet::Kubelet,
@@ -91,16 +91,16 @@ impl World {
     }
 
     /// Breaks a rule of the controllers on purpose.
-    #[cfg(feature = "mutations")]
-    pub fn plant_in_controllers(&mut self, mutation: controllers::Mutation) {
-        self.controllers.plant(Some(mutation));
+    #[cfg(feature = "injected-bugs")]
+    pub fn plant_in_controllers(&mut self, bug: controllers::InjectedBug) {
+        self.controllers.plant(Some(bug));
     }
 
     /// Breaks a rule of the drivers on purpose.
-    #[cfg(feature = "mutations")]
-    pub fn plant_in_drivers(&mut self, mutation: crate::drivers::Mutation) {
+    #[cfg(feature = "injected-bugs")]
+    pub fn plant_in_drivers(&mut self, bug: crate::drivers::InjectedBug) {
         for drivers in self.drivers.values_mut() {
-            drivers.plant(Some(mutation));
+            drivers.plant(Some(bug));
         }
     }
 
@@ -213,19 +213,19 @@ fn wall(now: u64) -> Timestamp {
 /// What an administrator sets up, and what nodes and drivers say of themselves.
 fn furnish(api: &mut ApiServer, scenario: &Scenario) {
     let mut done = vec![
-        api.create(furniture::device_class()),
-        api.create(furniture::flavor()),
-        api.create(furniture::topology()),
-        api.create(furniture::cohort()),
-        api.create(furniture::priority_tier()),
+        api.create(fixtures::device_class()),
+        api.create(fixtures::flavor()),
+        api.create(fixtures::topology()),
+        api.create(fixtures::cohort()),
+        api.create(fixtures::priority_tier()),
     ];
     for team in &scenario.teams {
-        done.push(api.create(furniture::team(team)));
-        done.push(api.create(furniture::namespace(&team.name)));
+        done.push(api.create(fixtures::team(team)));
+        done.push(api.create(fixtures::namespace(&team.name)));
     }
     for node in &scenario.nodes {
-        done.push(api.create(furniture::node(node)));
-        done.push(api.create(furniture::resource_slice(node)));
+        done.push(api.create(fixtures::node(node)));
+        done.push(api.create(fixtures::resource_slice(node)));
     }
     debug_assert!(done.iter().all(Result::is_ok), "every name is used once");
 }

@@ -1,6 +1,7 @@
 //! Steps by what they do, for scripts that have to tell them apart.
 
-use muster_cluster::{object::Kind, protocol::Write};
+use muster_cluster::object::Kind;
+use muster_protocol::ApiRequest;
 
 use super::{World, turns::Step};
 use crate::{controllers, drivers};
@@ -58,13 +59,13 @@ impl World {
         use controllers::Step as Controller;
         let request = self.controllers.request(step);
         match (steps, step) {
-            (Steps::PodPatches, _) => matches!(request, Some(Write::PatchPod { .. })),
+            (Steps::PodPatches, _) => matches!(request, Some(ApiRequest::PatchPod { .. })),
             (Steps::Permits, _) => request.is_some_and(permits),
             (Steps::Late, Controller::Arrive(_))
             | (Steps::Recovery, Controller::Notice(_) | Controller::Thaw(..)) => true,
             (Steps::Lists(replica, kind), Controller::Perform(number, _)) => {
                 *number == replica
-                    && matches!(request, Some(Write::ReadAll { kind: listed }) if *listed == kind)
+                    && matches!(request, Some(ApiRequest::ReadAll { kind: listed }) if *listed == kind)
             }
             (Steps::Watches(replica, kind), step) => *step == Controller::Watch(replica, kind),
             _ => false,
@@ -72,8 +73,9 @@ impl World {
     }
 }
 
-fn permits(write: &Write) -> bool {
-    let (Write::ReplaceNodeDevices { spec, .. } | Write::CreateNodeDevices { spec, .. }) = write
+fn permits(write: &ApiRequest) -> bool {
+    let (ApiRequest::ReplaceNodeDevices { spec, .. } | ApiRequest::CreateNodeDevices { spec, .. }) =
+        write
     else {
         return false;
     };

@@ -31,6 +31,7 @@ func (r *Runtime) StartContainer(ctx context.Context, request *runtimeapi.StartC
 	r.mutex.Unlock()
 
 	delayed := r.delayStart(ctx, pod)
+	revision := r.clock.now()
 
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
@@ -42,7 +43,7 @@ func (r *Runtime) StartContainer(ctx context.Context, request *runtimeapi.StartC
 	if s := r.sandboxes[c.SandboxID]; r.containers[id] != c || c.stopped || s == nil || !s.ready {
 		return nil, status.Errorf(codes.FailedPrecondition, "container %q was stopped before it started", id)
 	}
-	if err := r.launch(c); err != nil {
+	if err := r.launch(c, revision); err != nil {
 		// 128 and StartError are what containerd reports for a program that cannot be executed.
 		c.State, c.ExitCode, c.Reason, c.Message = runtimeapi.ContainerState_CONTAINER_EXITED, 128, "StartError", err.Error()
 		c.StartedAt, c.FinishedAt = time.Now().UnixNano(), time.Now().UnixNano()
@@ -54,7 +55,7 @@ func (r *Runtime) StartContainer(ctx context.Context, request *runtimeapi.StartC
 }
 
 // launch needs the mutex. If it fails, nothing runs and nothing is recorded.
-func (r *Runtime) launch(c *container) error {
+func (r *Runtime) launch(c *container, revision int64) error {
 	arguments, err := commandLine(c.config)
 	if err != nil {
 		return err
@@ -91,7 +92,7 @@ func (r *Runtime) launch(c *container) error {
 	c.PID = c.process.group
 	err = r.watchdog.watch(c.PID)
 	if err == nil {
-		line := r.recordLine(c, "started")
+		line := r.recordLine(c, "started", revision)
 		line.startedPart = &startedPart{c.Injected.Environment, c.Injected.DeviceNodes, c.Injected.Mounts, c.Injected.Hooks}
 		err = r.record.write(line)
 	}
@@ -113,21 +114,22 @@ func (r *Runtime) follow(c *container, p *process, outputs *outputs) {
 	code := p.wait()
 	outputs.finish()
 	c.log.close()
+	revision := r.clock.now()
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	r.watchdog.forget(p.group)
-	warn("the end of a container", r.exited(c, code, ""))
+	warn("the end of a container", r.exited(c, code, "", revision))
 }
 
-// exited needs the mutex. Every process of the container is dead.
-func (r *Runtime) exited(c *container, code int32, message string) error {
+// exited needs the mutex. Every process of the container is dead, and was so at this revision.
+func (r *Runtime) exited(c *container, code int32, message string, revision int64) error {
 	c.process = nil
 	c.State, c.ExitCode, c.Message, c.FinishedAt = runtimeapi.ContainerState_CONTAINER_EXITED, code, message, time.Now().UnixNano()
 	c.Reason = "Completed"
 	if code != 0 {
 		c.Reason = "Error"
 	}
-	line := r.recordLine(c, "exited")
+	line := r.recordLine(c, "exited", revision)
 	line.exitedPart = &exitedPart{code}
 	err := r.record.write(line)
 	if err == nil {
@@ -145,10 +147,10 @@ func (r *Runtime) pod(c *container) *runtimeapi.PodSandboxMetadata {
 	return nil
 }
 
-func (r *Runtime) recordLine(c *container, event string) recordLine {
+func (r *Runtime) recordLine(c *container, event string, revision int64) recordLine {
 	pod := r.pod(c)
 	return recordLine{
-		Event: event, Node: r.node,
+		Event: event, Node: r.node, Revision: revision,
 		PodNamespace: pod.GetNamespace(), PodName: pod.GetName(), PodUID: pod.GetUid(),
 		ContainerName: c.config.GetMetadata().GetName(), ContainerID: c.ID, PID: c.PID, CDIDevices: c.Injected.Devices,
 	}

@@ -13,8 +13,11 @@ import (
 // A "started" line is written before StartContainer answers the kubelet. An "exited" line is written
 // only once every process of the container is dead. A container that never got a process has no line.
 type recordLine struct {
-	Event         string   `json:"event"` // "started" or "exited"
-	Time          string   `json:"time"`  // RFC 3339 with nanoseconds, UTC
+	Event string `json:"event"` // "started" or "exited"
+	Time  string `json:"time"`  // RFC 3339 with nanoseconds, UTC
+	// Revision of etcd right before the process was started, or right after its last process was dead.
+	// Absent if there is no etcd to ask, or it did not answer.
+	Revision      int64    `json:"revision,omitempty"`
 	Node          string   `json:"node,omitempty"`
 	PodNamespace  string   `json:"podNamespace"`
 	PodName       string   `json:"podName"`

@@ -15,12 +15,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Options say where everything is. All but Node are needed.
+// Options say where everything is. All but EtcdURL and Node are needed.
 type Options struct {
 	CDIDirectory   string // the only directory that CDI specs are read from
 	StateDirectory string // see state.go
 	AddressPrefix  string // 127.x.y
 	Record         string // the file of record.go
+	EtcdURL        string // where the record's revisions come from, if given
 	Node           string // named in the record, if given
 }
 
@@ -36,6 +37,7 @@ type Runtime struct {
 	node           string
 	lock           *os.File
 	record         *record
+	clock          *revisionClock
 	spawner        *spawner
 	watchdog       *watchdog
 
@@ -64,6 +66,7 @@ func New(options Options) (*Runtime, error) {
 		stateDirectory: state,
 		faultsPath:     filepath.Join(state, "faults.json"),
 		node:           options.Node,
+		clock:          newRevisionClock(options.EtcdURL),
 		sandboxes:      map[string]*sandbox{},
 		containers:     map[string]*container{},
 		imageService:   newImageService(state),

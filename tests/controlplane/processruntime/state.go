@@ -111,7 +111,7 @@ func (r *Runtime) load() error {
 		r.containers[c.ID] = c
 		if c.State == runtimeapi.ContainerState_CONTAINER_RUNNING {
 			waitForGroup(c.PID)
-			return r.exited(c, 137, "the runtime was restarted, and its containers died with it")
+			return r.exited(c, 137, "the runtime was restarted, and its containers died with it", r.clock.now())
 		}
 		if c.State == runtimeapi.ContainerState_CONTAINER_EXITED {
 			close(c.done)

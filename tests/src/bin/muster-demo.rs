@@ -4,16 +4,18 @@
     reason = "a demonstration speaks on standard output"
 )]
 
-use std::{path::PathBuf, process::ExitCode, sync::Arc};
+use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use muster_tests::{
     cluster::{Cluster, ClusterOptions},
     demo,
     install::MusterOptions,
     kube_binaries::KubeBinaries,
-    preflight, suite,
+    preflight,
+    progress::ProgressCallback,
+    suite,
 };
 
 /// Shows the main job on a real control plane on this machine.
@@ -46,7 +48,8 @@ async fn run(arguments: Arguments) -> Result<()> {
     let cluster = Cluster::start(ClusterOptions {
         nodes: demo::nodes(["leaf-a", "leaf-b", "leaf-a", "leaf-b"]),
         muster: Some(MusterOptions::default()),
-        progress: Some(Arc::new(|text| println!("    ...    {text}"))),
+        progress: ProgressCallback::to(|step| println!("{step}")),
+        ..ClusterOptions::default()
     })
     .await?;
     let report = demo::play(&cluster, |line| println!("{line}")).await;
@@ -62,7 +65,13 @@ async fn run(arguments: Arguments) -> Result<()> {
         keep(&cluster).await?;
     }
     cluster.stop().await;
-    report.map(|_| ())
+    let report = report?;
+    ensure!(
+        report.observer.all_well,
+        "the observer saw that something was wrong:\n{}",
+        report.observer
+    );
+    Ok(())
 }
 
 /// Waits for Ctrl-C.

@@ -19,8 +19,10 @@ pub const LEAF_LABEL: &str = "fabric.example.com/leaf";
 const SPINE_LABEL: &str = "fabric.example.com/spine";
 /// Template of claims for a whole node's GPUs.
 const CLAIM_TEMPLATE: &str = "eight-gpus";
-/// The flavor of all GPUs.
+/// The flavor of all GPUs of the fabric.
 const FLAVOR: &str = "h100";
+/// The only spine.
+const SPINE: &str = "spine-0";
 
 /// Four nodes of eight GPUs; the leaves in the given order, so that luck in names does not place a gang well.
 pub fn nodes(leaves: [&str; 4]) -> Vec<NodeOptions> {
@@ -30,7 +32,7 @@ pub fn nodes(leaves: [&str; 4]) -> Vec<NodeOptions> {
         .map(|(number, leaf)| NodeOptions {
             name: format!("node-{number}"),
             labels: BTreeMap::from([
-                (SPINE_LABEL.to_owned(), "spine-0".to_owned()),
+                (SPINE_LABEL.to_owned(), SPINE.to_owned()),
                 (LEAF_LABEL.to_owned(), leaf.to_owned()),
             ]),
             board: Some(Board::H100Nvswitch8),
@@ -55,7 +57,8 @@ impl<'a> Roles<'a> {
             &[("spine", SPINE_LABEL), ("leaf", LEAF_LABEL)],
         )
         .await?;
-        builders::flavor(&client, FLAVOR, Some("fabric")).await?;
+        let nodes = [(SPINE_LABEL, SPINE)];
+        builders::flavor_on(&client, FLAVOR, Some("fabric"), &nodes).await?;
         builders::cohort(&client, "lab", vec![builders::gpu_quota(FLAVOR, 8, None)]).await?;
         for (team, gpus) in [("research", 16), ("product", 8)] {
             builders::team(

@@ -13,10 +13,10 @@ mod timeline;
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 pub use cast::{LEAF_LABEL, nodes};
-pub use report::{DemoReport, GangReport};
+pub use report::{DemoReport, GangReport, ObserverReport};
 
 use crate::cluster::Cluster;
 use cast::Roles;
@@ -71,7 +71,10 @@ pub async fn play(cluster: &Cluster, say: impl Fn(&str)) -> Result<DemoReport> {
     .await?;
 
     let version = cluster.client().apiserver_version().await?.git_version;
-    Ok(play.observation.report(version, play.began.elapsed()))
+    let took = play.began.elapsed();
+    let observer = cluster.observer().context("the observer watches")?;
+    let verdict = observer.verdict_so_far().await?;
+    Ok(play.observation.report(version, took, verdict))
 }
 
 struct Play<Say> {

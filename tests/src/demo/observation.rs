@@ -19,7 +19,7 @@ use super::{
     cast::LEAF_LABEL,
     report::{DemoReport, GangReport},
 };
-use crate::kubernetes::list;
+use crate::{kubernetes::list, observer::Verdict};
 
 /// What was seen of one gang, over all looks: nodes and GPUs stay known after its pods have ended.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -100,7 +100,12 @@ impl Observation {
     }
 
     /// The report of everything that was seen.
-    pub(super) fn report(&self, kubernetes: String, took: Duration) -> DemoReport {
+    pub(super) fn report(
+        &self,
+        kubernetes: String,
+        took: Duration,
+        verdict: Verdict,
+    ) -> DemoReport {
         let gangs = self.gangs.iter().map(|(name, seen)| GangReport {
             name: name.clone(),
             team: seen.team.clone(),
@@ -114,6 +119,7 @@ impl Observation {
             gangs: gangs.collect(),
             kubernetes,
             seconds: tenths(took),
+            observer: verdict.into(),
         }
     }
 }

@@ -1,8 +1,10 @@
 //! What was observed, as a table for people and as JSON for programs.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use serde::Serialize;
+
+use crate::observer::{Expected, Verdict};
 
 /// What the demonstration observed.
 #[derive(Clone, Debug, Serialize)]
@@ -13,6 +15,66 @@ pub struct DemoReport {
     pub kubernetes: String,
     /// Duration of the story, builds and start of the cluster not included.
     pub seconds: f64,
+    /// What the observer of the invariants says.
+    pub observer: ObserverReport,
+}
+
+/// The verdict of the observer, which watches etcd and the container runtimes all the time.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ObserverReport {
+    /// Whether every invariant was checked and none was violated.
+    pub all_well: bool,
+    /// What was wrong, each with its invariant; what could not be seen, too.
+    pub wrong: Vec<String>,
+    /// Gangs that it saw admitted.
+    pub gangs: u64,
+    /// Pods with claims that it saw.
+    pub pods: u64,
+    /// Containers that it saw getting GPUs.
+    pub containers: u64,
+    /// Single checks, by invariant.
+    pub checks: BTreeMap<String, u64>,
+}
+
+impl From<Verdict> for ObserverReport {
+    fn from(verdict: Verdict) -> Self {
+        let wrong = verdict.wrong(Expected::Gangs);
+        let seen = verdict.seen;
+        let checks = seen.checks.iter();
+        Self {
+            all_well: wrong.is_empty(),
+            wrong,
+            gangs: seen.gangs,
+            pods: seen.pods,
+            containers: seen.containers,
+            checks: checks
+                .map(|(invariant, count)| (invariant.to_string(), *count))
+                .collect(),
+        }
+    }
+}
+
+impl fmt::Display for ObserverReport {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let checks = self.checks.iter();
+        let checks: Vec<String> = checks
+            .map(|(invariant, count)| format!("{invariant} {count}"))
+            .collect();
+        writeln!(
+            formatter,
+            "invariants {}; checks: {}",
+            if self.all_well {
+                "held"
+            } else {
+                "DID NOT HOLD"
+            },
+            checks.join(", ")
+        )?;
+        self.wrong
+            .iter()
+            .try_for_each(|wrong| writeln!(formatter, "  {wrong}"))
+    }
 }
 
 /// What was observed of a gang.
@@ -60,6 +122,6 @@ impl fmt::Display for DemoReport {
                 writeln!(formatter, "{:<72}  {gpu}", "")?;
             }
         }
-        Ok(())
+        write!(formatter, "\n{}", self.observer)
     }
 }

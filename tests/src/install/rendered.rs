@@ -15,11 +15,12 @@ use crate::{control_plane::ControlPlane, node::Node, process::Launch, programs::
 /// What a field reference of the downward API stands for.
 type Fields<'a> = BTreeMap<&'static str, String>;
 
-/// A replica of the Deployment of this component.
+/// A replica of the Deployment of this component; replicas are numbered from 0.
 pub(super) async fn deployment(
     control_plane: &ControlPlane,
     programs: &Programs,
     component: &str,
+    replica: usize,
     address: Ipv4Addr,
 ) -> Result<Launch> {
     let name = format!("{RELEASE}-{component}");
@@ -31,8 +32,10 @@ pub(super) async fn deployment(
     let spec = deployment.spec.template.spec;
     let (container, account) = parts(&name, spec)?;
     let kubeconfig = identity::kubeconfig(control_plane, &name, &account, None).await?;
-    let fields = fields(&format!("{name}-0"), None, address);
-    let launch = process(&name, &container, programs, &fields, address)?;
+    let pod = format!("{name}-{replica}");
+    let fields = fields(&pod, None, address);
+    let process_name = if replica == 0 { &name } else { &pod };
+    let launch = process(process_name, &container, programs, &fields, address)?;
     Ok(launch.arg(format!("--kubeconfig={}", kubeconfig.display())))
 }
 

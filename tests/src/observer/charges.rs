@@ -20,53 +20,84 @@ pub(super) struct ChargedClaim {
     pub(super) named_by: BTreeSet<String>,
 }
 
+/// What one object says that one gang is charged.
+#[derive(Debug)]
+pub(super) struct Statement<'a> {
+    /// Where it is said: `Ledger`, `Gang ns/name`, `permit on NODE`.
+    pub(super) place: String,
+    /// Namespace of the gang.
+    pub(super) namespace: &'a str,
+    pub(super) gang_uid: &'a str,
+    /// The Team that is said to be charged.
+    pub(super) team: &'a str,
+    charge: &'a Charge,
+    /// Each pod with its claims.
+    pods: Vec<(&'a str, &'a [String])>,
+}
+
+/// Everything that is said about charges at one revision.
+pub(super) fn statements(world: &World) -> Vec<Statement<'_>> {
+    let mut statements = Vec::new();
+    for intent in world.ledger.iter().flat_map(|ledger| &ledger.spec.intents) {
+        let pods = intent.pods.iter();
+        statements.push(Statement {
+            place: "Ledger".to_owned(),
+            namespace: &intent.namespace,
+            gang_uid: &intent.gang_uid,
+            team: &intent.team,
+            charge: &intent.charge,
+            pods: pods.map(|pod| (&*pod.uid, &*pod.claims)).collect(),
+        });
+    }
+    for (uid, gang) in &world.gangs {
+        let status = gang.status.as_ref();
+        let Some(admission) = status.and_then(|status| status.admission.as_ref()) else {
+            continue;
+        };
+        let namespace = gang.metadata.namespace.as_deref().unwrap_or_default();
+        let pods = admission.pods.iter();
+        statements.push(Statement {
+            place: format!("Gang {namespace}/{}", gang.name_any()),
+            namespace,
+            gang_uid: uid,
+            team: &admission.team,
+            charge: &admission.charge,
+            pods: pods.map(|pod| (&*pod.uid, &*pod.claims)).collect(),
+        });
+    }
+    for (node, devices) in &world.node_devices {
+        for permit in &devices.spec.permits {
+            statements.push(Statement {
+                place: format!("permit on {node}"),
+                namespace: permit.gang.split('/').next().unwrap_or_default(),
+                gang_uid: &permit.gang_uid,
+                team: &permit.team,
+                charge: &permit.charge,
+                pods: vec![(&permit.pod_uid, &permit.claim_uids)],
+            });
+        }
+    }
+    statements
+}
+
 /// All charges at one revision.
 #[derive(Debug, Default)]
 pub(super) struct Charges {
     /// By claim UID.
     pub(super) claims: BTreeMap<String, ChargedClaim>,
     /// cpu, memory and the like: by gang UID, then by what names it; the largest statement counts.
-    pub(super) resources: BTreeMap<(String, String, String), BTreeMap<String, i64>>,
+    resources: BTreeMap<(String, String, String), BTreeMap<String, i64>>,
 }
 
 impl Charges {
-    /// Works them out.
-    pub(super) fn of(world: &World) -> Self {
+    /// Adds up what is stated. `team_of` tells the Team that a gang belongs to, whatever is stated of it.
+    pub(super) fn of<'a>(
+        statements: &'a [Statement<'a>],
+        team_of: impl Fn(&Statement<'a>) -> &'a str,
+    ) -> Self {
         let mut charges = Self::default();
-        for intent in world.ledger.iter().flat_map(|ledger| &ledger.spec.intents) {
-            charges.add("Ledger", &intent.team, &intent.gang_uid, &intent.charge);
-            for pod in &intent.pods {
-                charges.hold(&pod.claims, &pod.uid);
-            }
-        }
-        for (uid, gang) in &world.gangs {
-            let Some(admission) = gang
-                .status
-                .as_ref()
-                .and_then(|status| status.admission.as_ref())
-            else {
-                continue;
-            };
-            let place = format!(
-                "Gang {}/{}",
-                gang.namespace().unwrap_or_default(),
-                gang.name_any()
-            );
-            charges.add(&place, &admission.team, uid, &admission.charge);
-            for pod in &admission.pods {
-                charges.hold(&pod.claims, &pod.uid);
-            }
-        }
-        for (node, devices) in &world.node_devices {
-            for permit in &devices.spec.permits {
-                charges.add(
-                    &format!("permit on {node}"),
-                    &permit.team,
-                    &permit.gang_uid,
-                    &permit.charge,
-                );
-                charges.hold(&permit.claim_uids, &permit.pod_uid);
-            }
+        for statement in statements {
+            charges.add(statement, team_of(statement));
         }
         charges
     }
@@ -90,38 +121,41 @@ impl Charges {
         }
     }
 
-    fn add(&mut self, place: &str, team: &str, gang: &str, charge: &Charge) {
-        for group in &charge.claims {
+    fn add(&mut self, statement: &Statement<'_>, team: &str) {
+        for group in &statement.charge.claims {
             for uid in &group.uids {
                 let claim = self.claims.entry(uid.clone()).or_default();
                 team.clone_into(&mut claim.team);
                 claim.flavor.clone_from(&group.flavor);
                 claim.gpus_milli = claim.gpus_milli.max(group.gpus_milli);
                 claim.vram_bytes = claim.vram_bytes.max(group.vram_bytes);
-                claim.named_by.insert(place.to_owned());
+                claim.named_by.insert(statement.place.clone());
             }
         }
-        for resource in &charge.resources {
+        for resource in &statement.charge.resources {
             let key = (
-                gang.to_owned(),
+                statement.gang_uid.to_owned(),
                 resource.flavor.clone(),
                 resource.resource.clone(),
             );
-            let amount = self
-                .resources
-                .entry(key)
-                .or_default()
-                .entry(team.to_owned())
-                .or_default();
+            let teams = self.resources.entry(key).or_default();
+            let amount = teams.entry(team.to_owned()).or_default();
             *amount = (*amount).max(resource.amount);
         }
-    }
-
-    fn hold(&mut self, claims: &[String], pod: &str) {
-        for claim in claims {
-            if let Some(claim) = self.claims.get_mut(claim) {
-                claim.pods.insert(pod.to_owned());
+        for (pod, claims) in &statement.pods {
+            for claim in *claims {
+                if let Some(claim) = self.claims.get_mut(claim) {
+                    claim.pods.insert((*pod).to_owned());
+                }
             }
         }
+    }
+}
+
+impl ChargedClaim {
+    /// Where it is named, in one line.
+    pub(super) fn places(&self) -> String {
+        let places: Vec<&str> = self.named_by.iter().map(String::as_str).collect();
+        places.join(", ")
     }
 }

@@ -1,143 +1,229 @@
 //! The judge: takes what happened, in order, and says what was wrong. Pure; the time is an argument.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use kube::ResourceExt;
-use muster_api::{Gang, GangPhase, keys};
 
 use super::{
-    COVERAGE_BOUND, Counts, RELEASE_BOUND, Verdict,
-    charges::{ChargedClaim, Charges},
-    limits,
-    order::Order,
+    COVERAGE_BOUND, RELEASE_BOUND, Verdict,
+    charges::Charges,
+    containers::Containers,
+    disk::Remains,
+    epochs,
+    etcd::Revision,
+    findings::{
+        Findings,
+        Invariant::{S2, S6},
+    },
+    gang_lives::GangLives,
+    history::{ChargeHistory, PermitHistory},
+    leaks::{self, Holders},
+    overdue::Overdue,
+    quota::Quota,
     record::{Container, Event, Line},
+    ungates,
     world::{self, Change, Object, World},
 };
 
-/// Something that must end within a bound, and since when it has been so.
-type Since = BTreeMap<String, u64>;
-
 /// Watches the world and remembers what was wrong with it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Judge {
-    order: Order<Change>,
     world: World,
+    /// The revision of the world.
+    revision: Revision,
     now_millis: u64,
+    /// How often records and disks were read and everything was judged.
+    ticks: u64,
+    /// Whether bounds of time stand still.
     suspended: bool,
-    counts: Counts,
-    violations: BTreeSet<String>,
-    /// What each quota node used, to tell a rise from a limit that was lowered (S1).
-    used: BTreeMap<String, i128>,
-    /// Claims that ever had a permit, by node.
-    permitted: BTreeMap<String, BTreeSet<String>>,
-    admitted: BTreeSet<String>,
+    findings: Findings,
+    /// The charges of the world.
+    charges: Charges,
+    quota: Quota,
+    permit_history: PermitHistory,
+    charge_history: ChargeHistory,
+    containers: Containers,
+    gang_lives: GangLives,
+    holders: Holders,
+    remains: Remains,
+    uncovered: Overdue,
+    leaking: Overdue,
     seen_pods: BTreeSet<String>,
-    uncovered: Since,
-    unpermitted: Since,
-    leaking: Since,
-    lost_gangs: BTreeMap<String, LostGang>,
+    /// The revision at the verdict before: nobody asks for what was earlier.
+    judged_before: Revision,
 }
 
-/// A gang whose object vanished before it ended.
-#[derive(Debug)]
-struct LostGang {
-    gang: Gang,
-    since: u64,
+impl Default for Judge {
+    fn default() -> Self {
+        Self {
+            world: World::default(),
+            revision: 0,
+            now_millis: 0,
+            ticks: 0,
+            suspended: false,
+            findings: Findings::default(),
+            charges: Charges::default(),
+            quota: Quota::default(),
+            permit_history: PermitHistory::default(),
+            charge_history: ChargeHistory::default(),
+            containers: Containers::default(),
+            gang_lives: GangLives::new(RELEASE_BOUND),
+            holders: Holders::default(),
+            remains: Remains::default(),
+            uncovered: Overdue::after(COVERAGE_BOUND),
+            leaking: Overdue::after(RELEASE_BOUND),
+            seen_pods: BTreeSet::new(),
+            judged_before: 0,
+        }
+    }
 }
 
 impl Judge {
-    /// An object changed; it is judged once nothing earlier can come any more.
-    pub(super) fn observe(&mut self, revision: u64, now_millis: u64, change: Change) {
-        self.order.push(revision, now_millis, change);
-    }
-
-    /// A line of a node's record.
-    pub(super) fn record(&mut self, node: &str, line: &Line) {
-        match line.event {
-            Event::Started => {
-                if let Some(container) = Container::of(node, line) {
-                    self.counts.containers += 1;
-                    self.check_exclusive(&container);
-                    self.world
-                        .containers
-                        .insert(line.container_id.clone(), container);
-                }
-            }
-            Event::Exited => {
-                self.world.containers.remove(&line.container_id);
-            }
+    /// What was written at a revision, in the order of revisions.
+    pub(super) fn commit(&mut self, revision: Revision, changes: Vec<Change>) {
+        if self.revision != 0 && revision != self.revision + 1 {
+            let before = self.revision;
+            self.blind(&format!("revision {revision} came after {before}"));
+        }
+        self.revision = revision;
+        for change in changes {
+            self.change(change);
         }
     }
 
-    /// A watch was interrupted so that events may be missing: nothing that follows proves anything.
-    pub(super) fn gap(&mut self, what: &str) {
-        self.violations
-            .insert(format!("the observer was blind for a while: {what}"));
+    /// A line of a node's record, in the order of the record.
+    pub(super) fn record(&mut self, node: &str, line: &Line) {
+        // Where etcd did not answer the runtime, nothing was committed after what the watch has brought.
+        let revision = line.revision.unwrap_or(self.revision);
+        let id = &line.container_id;
+        match line.event {
+            Event::Started => match Container::of(node, line) {
+                Ok(Some(container)) => {
+                    let findings = &mut self.findings;
+                    self.containers.start(id, container, revision, findings);
+                }
+                Ok(None) => {}
+                Err(error) => self.blind(&format!("{error:#}")),
+            },
+            Event::Exited => self.containers.exit(id, revision),
+        }
     }
 
-    /// Judges what is ripe, and what should have ended by now.
+    /// What is on the disks of the nodes now.
+    pub(super) fn disks(&mut self, remains: Remains) {
+        self.remains = remains;
+    }
+
+    /// Something was missed, so that nothing that follows proves anything.
+    pub(super) fn blind(&mut self, why: &str) {
+        self.findings.blind(why);
+    }
+
+    /// Judges what should have ended by now.
     pub(super) fn tick(&mut self, now_millis: u64) {
         let passed = now_millis.saturating_sub(self.now_millis);
         self.now_millis = now_millis;
-        for change in self.order.take_ripe(now_millis) {
-            self.judge_change(change);
-        }
+        self.ticks += 1;
         if self.suspended {
-            self.shift_bounds(passed);
+            self.uncovered.shift(passed);
+            self.leaking.shift(passed);
+            self.gang_lives.shift(passed);
         }
-        let charges = Charges::of(&self.world);
-        self.check_coverage(&charges);
-        self.check_permits();
-        self.check_leaks(&charges);
-        self.check_lost_gangs();
+        self.containers.judge(
+            self.revision,
+            now_millis,
+            &self.permit_history,
+            &self.charge_history,
+            &mut self.findings,
+        );
+        self.check_coverage();
+        self.check_leaks();
+        let findings = &mut self.findings;
+        self.gang_lives.judge(&self.world, now_millis, findings);
     }
 
-    pub(super) fn verdict(&self) -> Verdict {
-        Verdict {
-            violations: self.violations.iter().cloned().collect(),
-            seen: self.counts,
-        }
+    /// Everything that was found since the last verdict.
+    pub(super) fn take_verdict(&mut self) -> Verdict {
+        let starts = self.containers.first_start();
+        let needed = starts.map_or(self.judged_before, |first| first.min(self.judged_before));
+        self.permit_history.forget_before(needed);
+        self.charge_history.forget_before(needed);
+        self.holders
+            .forget(&self.world, &self.charges, &self.remains);
+        self.judged_before = self.revision;
+        let (violations, seen) = self.findings.take();
+        Verdict { violations, seen }
     }
 
-    pub(super) fn begin(&mut self) {
-        self.violations.clear();
-        self.counts = Counts::default();
+    /// The same, without an end to it: the next verdict says it again.
+    pub(super) fn verdict_so_far(&self) -> Verdict {
+        let (violations, seen) = self.findings.so_far();
+        Verdict { violations, seen }
     }
 
     pub(super) fn suspend_bounds(&mut self, suspended: bool) {
         self.suspended = suspended;
     }
 
-    /// What is still charged, permitted or in use, and whether events still wait.
+    /// The revision up to which everything was judged.
+    pub(super) fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// How often [`Self::tick`] was called.
+    pub(super) fn ticks(&self) -> u64 {
+        self.ticks
+    }
+
+    /// What is still charged, allocated, prepared, tainted or in use, whether it has a cause or not.
     pub(super) fn left_over(&self) -> Vec<String> {
-        let charges = Charges::of(&self.world);
-        let still_held = charges
-            .claims
-            .iter()
-            .map(|(uid, claim)| format!("claim {uid} ({})", named_by(claim)));
-        let running = self
-            .world
-            .containers
-            .values()
-            .map(|container| format!("a container of {}", container.pod));
-        let waiting = (!self.order.is_empty()).then(|| "events that are not judged yet".to_owned());
-        still_held.chain(running).chain(waiting).collect()
+        let left = self.everything_left().into_iter().map(|(what, _)| what);
+        let open = self.containers.open();
+        left.chain(open.map(|container| format!("a container of {}", container.pod)))
+            .collect()
     }
 
-    fn violation(&mut self, text: String) {
-        self.violations.insert(text);
+    fn everything_left(&self) -> Vec<(String, bool)> {
+        leaks::everything(
+            &self.world,
+            &self.charges,
+            &self.holders,
+            &self.containers,
+            &self.remains,
+        )
     }
 
-    fn judge_change(&mut self, change: Change) {
+    fn change(&mut self, change: Change) {
         self.before(&change);
-        let quota_moved = matches!(
+        let name = match &change.object {
+            Object::NodeDevices(node) => Some(node.name_any()),
+            _ => None,
+        };
+        let may_have_risen = matches!(
             change.object,
             Object::Ledger(_) | Object::Gang(_) | Object::NodeDevices(_)
         );
-        let quota_changed = matches!(change.object, Object::Team(_) | Object::Cohort(_));
+        let may_be_over = matches!(change.object, Object::Team(_) | Object::Cohort(_));
+        let is_claim = matches!(change.object, Object::Claim(_));
         self.world.apply(change);
-        if quota_moved || quota_changed {
-            self.check_limits(quota_moved);
+        if let Some(node) = name {
+            let object = self.world.node_devices.get(&node);
+            self.permit_history.write(self.revision, &node, object);
+        }
+        let findings = &mut self.findings;
+        if may_have_risen {
+            self.charges = self.quota.charges(&self.world, findings);
+            self.charge_history
+                .write(self.revision, self.charges.claims.keys());
+        }
+        if may_have_risen || may_be_over {
+            let (world, charges) = (&self.world, &self.charges);
+            self.quota
+                .check_limits(world, charges, may_have_risen, findings);
+        }
+        if may_have_risen || is_claim {
+            let (world, charges) = (&self.world, &self.charges);
+            self.quota.check_claims(world, charges, findings);
         }
     }
 
@@ -145,395 +231,77 @@ impl Judge {
     fn before(&mut self, change: &Change) {
         match &change.object {
             Object::Pod(pod) if !change.gone => {
-                if pod
-                    .spec
-                    .as_ref()
-                    .is_some_and(|spec| spec.resource_claims.is_some())
-                    && self.seen_pods.insert(world::uid(&**pod))
-                {
-                    self.counts.pods += 1;
+                let spec = pod.spec.as_ref();
+                let has_claims = spec.is_some_and(|spec| spec.resource_claims.is_some());
+                if has_claims && self.seen_pods.insert(world::uid(&**pod)) {
+                    self.findings.counts.pods += 1;
                 }
-                self.check_ungate(pod);
+                ungates::check(&self.world, pod, &mut self.findings);
             }
-            Object::Gang(gang) => self.check_gang(gang, change.gone),
-            Object::NodeDevices(node) if !change.gone => {
-                let permitted = self.permitted.entry(node.name_any()).or_default();
-                permitted.extend(
-                    node.spec
-                        .permits
-                        .iter()
-                        .flat_map(|permit| permit.claim_uids.iter().cloned()),
-                );
+            Object::Pod(pod) => {
+                self.seen_pods.remove(&world::uid(&**pod));
+            }
+            Object::Claim(claim) => self.holders.note(claim),
+            Object::Gang(gang) => {
+                let findings = &mut self.findings;
+                self.gang_lives.write(gang, change.gone, findings);
             }
             _ => {}
         }
-    }
-
-    // --- S1
-
-    /// No quota node over its limit. A limit that was lowered below the use is no violation while the use only falls.
-    fn check_limits(&mut self, judge_rise: bool) {
-        let charges = Charges::of(&self.world);
-        for node in limits::uses(&self.world, &charges) {
-            self.counts.checks += 1;
-            let before = self.used.insert(node.of.clone(), node.used).unwrap_or(0);
-            if let Some(most) = node.over.filter(|_| judge_rise && node.used > before) {
-                self.violation(format!(
-                    "S1: {} rose to {}, more than {most}",
-                    node.of, node.used
-                ));
-            }
-        }
-        for (uid, charged) in &charges.claims {
-            let Some(claim) = self.world.claims.get(uid) else {
-                continue;
-            };
-            self.counts.checks += 1;
-            let asked = world::requested_devices(claim).map(|devices| devices * 1000);
-            if asked.is_some_and(|asked| asked != charged.gpus_milli) {
-                let text = format!(
-                    "S1: claim {} asks for {} thousandths of a GPU and is charged {}",
-                    claim.name_any(),
-                    asked.unwrap_or_default(),
-                    charged.gpus_milli
-                );
-                self.violations.insert(text);
-            }
+        if !change.gone {
+            epochs::check(&self.world, &change.object, &mut self.findings);
         }
     }
 
-    // --- S2
-
-    /// No GPU pod without a charge: bound with devices of ours, or running with them.
-    fn check_coverage(&mut self, charges: &Charges) {
+    /// S2: no GPU pod without a charge, bound with devices of ours or running with them. A pod that was found running
+    /// when Muster came is charged within a bound; containers that start later are judged exactly, by their records.
+    fn check_coverage(&mut self) {
+        let is_charged = |claim: &str| self.charges.claims.contains_key(claim);
         let mut uncovered = BTreeSet::new();
+        let mut checks = 0;
         for pod in self.world.pods.values() {
             if world::node_of(pod).is_none() || world::is_terminal(pod) {
                 continue;
             }
             for claim in world::claims_of(&self.world, pod) {
-                self.counts.checks += 1;
-                let devices = self
-                    .world
-                    .claims
-                    .get(&claim)
-                    .map_or(0, world::allocated_devices);
-                if devices > 0 && !charges.claims.contains_key(&claim) {
+                let devices = self.world.claims.get(&claim);
+                if devices.map_or(0, world::allocated_devices) == 0 {
+                    continue;
+                }
+                checks += 1;
+                if !is_charged(&claim) {
                     uncovered.insert(format!(
-                        "S2: pod {} is bound with claim {claim} and not charged",
+                        "pod {} is bound with claim {claim} and not charged",
                         pod.name_any()
                     ));
                 }
             }
         }
-        for container in self.world.containers.values() {
-            self.counts.checks += 1;
-            for claim in container
-                .claims
-                .iter()
-                .filter(|claim| !charges.claims.contains_key(*claim))
-            {
-                uncovered.insert(format!(
-                    "S2: a container of {} runs with claim {claim} and is not charged",
-                    container.pod
-                ));
-            }
-        }
-        let bound = u64::try_from(COVERAGE_BOUND.as_millis()).unwrap_or(u64::MAX);
-        let late = overdue(&mut self.uncovered, uncovered, self.now_millis, bound);
-        self.violations.extend(late);
-    }
-
-    // --- S3
-
-    /// No device in the hands of two claims, by what the runtime injected.
-    fn check_exclusive(&mut self, new: &Container) {
-        self.counts.checks += 1;
-        let mut found = Vec::new();
-        for other in self
-            .world
-            .containers
-            .values()
-            .filter(|other| other.node == new.node)
-        {
-            for (device, claim) in &new.devices {
-                if other
-                    .devices
-                    .get(device)
-                    .is_some_and(|holder| holder != claim)
-                {
-                    found.push(format!(
-                        "S3: {device} of {} is used by {} and by {}",
-                        new.node, other.pod, new.pod
-                    ));
-                }
-            }
-            let is_other_claim = other.claims.is_disjoint(&new.claims);
-            if let Some(gpu) = other
-                .gpus
-                .intersection(&new.gpus)
-                .next()
-                .filter(|_| is_other_claim)
-            {
-                found.push(format!(
-                    "S3: {gpu} is used by {} and by {}",
-                    other.pod, new.pod
-                ));
-            }
-        }
-        self.violations.extend(found);
-    }
-
-    /// No container with devices for which there never was a permit on its node. The record and the watch are
-    /// two clocks, hence a bound.
-    fn check_permits(&mut self) {
-        let mut unpermitted = BTreeSet::new();
-        for container in self.world.containers.values() {
-            let enforced = self
-                .world
-                .node_devices
-                .get(&container.node)
-                .is_some_and(|node| node.spec.enforce);
-            let permitted = self.permitted.get(&container.node);
-            for claim in container.claims.iter().filter(|_| enforced) {
-                self.counts.checks += 1;
-                if permitted.is_none_or(|permitted| !permitted.contains(claim)) {
-                    unpermitted.insert(format!(
-                        "S3: a container of {} got claim {claim} without a permit",
+        for container in self.containers.running() {
+            for claim in container.claims().into_keys() {
+                checks += 1;
+                if !is_charged(claim) {
+                    uncovered.insert(format!(
+                        "a container of {} runs with claim {claim} and is not charged",
                         container.pod
                     ));
                 }
             }
         }
-        let bound = u64::try_from(COVERAGE_BOUND.as_millis()).unwrap_or(u64::MAX);
-        let late = overdue(&mut self.unpermitted, unpermitted, self.now_millis, bound);
-        self.violations.extend(late);
-    }
-
-    // --- S4
-
-    /// The first ungate of an attempt happens after its plan is stored and all its pods exist; no attempt mixes
-    /// two plans. A gate that somebody else takes is not an ungate of Muster's: S2 and S3 judge what comes of it.
-    fn check_ungate(&mut self, pod: &k8s_openapi::api::core::v1::Pod) {
-        let was_gated = self
-            .world
-            .pods
-            .get(&world::uid(pod))
-            .is_some_and(world::is_gated);
-        let annotation = |key: &str| pod.annotations().get(key).cloned();
-        let (Some(name), Some(attempt)) = (annotation(keys::GANG_NAME), annotation(keys::ATTEMPT))
-        else {
-            return;
-        };
-        if !was_gated
-            || world::is_gated(pod)
-            || annotation(keys::PLACEMENT).as_deref() == Some(keys::PLACEMENT_ANY)
-        {
-            return;
-        }
-        self.counts.checks += 1;
-        let who = format!("pod {} of gang {name}", pod.name_any());
-        let gang = self
-            .world
-            .gangs
-            .values()
-            .find(|gang| gang.namespace() == pod.namespace() && gang.name_any() == name);
-        let Some(status) = gang.and_then(|gang| gang.status.as_ref()) else {
-            return self.violation(format!("S4: {who} was ungated and the gang has no status"));
-        };
-        let Some(admission) = &status.admission else {
-            return self.violation(format!(
-                "S4: {who} was ungated before the gang's admission was stored"
-            ));
-        };
-        let uid = world::uid(pod);
-        let missing = admission
-            .pods
-            .iter()
-            .filter(|member| !self.world.pods.contains_key(&member.uid))
-            .count();
-        let rank = admission.pods.iter().position(|member| member.uid == uid);
-        let planned = rank.and_then(|rank| status.placement.as_ref()?.node_of(rank));
-        let pinned = pins(pod);
-        let mut wrong = Vec::new();
-        if attempt != status.attempt.to_string() {
-            wrong.push(format!(
-                "S4: {who} was ungated for attempt {attempt} while the gang is at {}",
-                status.attempt
-            ));
-        }
-        if missing > 0 {
-            wrong.push(format!(
-                "S4: {who} was ungated while {missing} of its gang's pods did not exist"
-            ));
-        }
-        match planned {
-            Some(node) if !pinned.iter().all(|pin| *pin == node.node) || pinned.is_empty() => {
-                wrong.push(format!(
-                    "S4: {who} is planned on {} and pinned to {pinned:?}",
-                    node.node
-                ));
-            }
-            None => wrong.push(format!(
-                "S4: {who} was ungated and is not part of the stored plan"
-            )),
-            Some(_) => {}
-        }
-        self.violations.extend(wrong);
-    }
-
-    // --- S5
-
-    /// Counts admissions, and notes a gang that vanished before it ended.
-    fn check_gang(&mut self, gang: &Gang, gone: bool) {
-        let uid = world::uid(gang);
-        let status = gang.status.as_ref();
-        if status.is_some_and(|status| status.admission.is_some())
-            && self.admitted.insert(uid.clone())
-        {
-            self.counts.gangs += 1;
-        }
-        let phase = status.map(|status| status.phase).unwrap_or_default();
-        if phase == GangPhase::Failed {
-            self.counts.checks += 1;
-            if status.is_some_and(|status| {
-                status
-                    .conditions
-                    .iter()
-                    .all(|condition| condition.message.is_empty())
-            }) {
-                self.violation(format!(
-                    "S5: gang {} is Failed without a stated reason",
-                    gang.name_any()
-                ));
-            }
-        }
-        let key = format!(
-            "{}/{}",
-            gang.namespace().unwrap_or_default(),
-            gang.name_any()
-        );
-        if !gone {
-            self.lost_gangs.remove(&key);
-        } else if !matches!(phase, GangPhase::Finished | GangPhase::Failed) {
-            self.lost_gangs.insert(
-                key,
-                LostGang {
-                    gang: gang.clone(),
-                    since: self.now_millis,
-                },
-            );
+        self.findings.checked(S2, checks);
+        for late in self.uncovered.note(uncovered, self.now_millis) {
+            self.findings.violation(S2, &late);
         }
     }
 
-    /// A gang that was deleted while its pods live is made again.
-    fn check_lost_gangs(&mut self) {
-        let bound = u64::try_from(RELEASE_BOUND.as_millis()).unwrap_or(u64::MAX);
-        let world = &self.world;
-        self.lost_gangs.retain(|_, lost| {
-            world
-                .pods_of(&lost.gang)
-                .any(|pod| pod.metadata.deletion_timestamp.is_none() && !world::is_terminal(pod))
-        });
-        self.counts.checks += self.lost_gangs.len() as u64;
-        let late: Vec<String> = self
-            .lost_gangs
-            .iter()
-            .filter(|(_, lost)| self.now_millis > lost.since + bound)
-            .map(|(key, _)| format!("S5: gang {key} vanished while its pods live"))
-            .collect();
-        self.violations.extend(late);
-    }
-
-    // --- S6
-
-    /// Nothing stays charged once it is proved released: its pods are gone or ended, and no container of them runs.
-    fn check_leaks(&mut self, charges: &Charges) {
-        let mut leaking = BTreeSet::new();
-        for (uid, claim) in &charges.claims {
-            self.counts.checks += 1;
-            let is_released = claim.pods.iter().all(|pod| {
-                self.world.pods.get(pod).is_none_or(world::is_terminal) && !self.world.runs(pod)
-            });
-            let is_held = self.world.node_devices.values().any(|node| {
-                node.status
-                    .as_ref()
-                    .is_some_and(|status| status.held.iter().any(|held| held.claim_uid == *uid))
-            });
-            if is_released && !is_held && !claim.pods.is_empty() {
-                leaking.insert(format!(
-                    "S6: claim {uid} is still charged ({})",
-                    named_by(claim)
-                ));
-            }
-        }
-        let bound = u64::try_from(RELEASE_BOUND.as_millis()).unwrap_or(u64::MAX);
-        let late = overdue(&mut self.leaking, leaking, self.now_millis, bound);
-        self.violations.extend(late);
-    }
-
-    fn shift_bounds(&mut self, by_millis: u64) {
-        let all = [
-            &mut self.uncovered,
-            &mut self.unpermitted,
-            &mut self.leaking,
-        ];
-        for since in all.into_iter().flat_map(BTreeMap::values_mut) {
-            *since += by_millis;
-        }
-        for lost in self.lost_gangs.values_mut() {
-            lost.since += by_millis;
+    /// S6: what has lost its cause goes within a bound.
+    fn check_leaks(&mut self) {
+        let all = self.everything_left();
+        self.findings.checked(S6, all.len());
+        let causeless = all.into_iter().filter(|(_, is_caused)| !is_caused);
+        let causeless = causeless.map(|(what, _)| what).collect();
+        for late in self.leaking.note(causeless, self.now_millis) {
+            self.findings.violation(S6, &late);
         }
     }
-}
-
-/// Keeps since when each thing has been so, forgets what no longer is, and returns what is overdue.
-fn overdue(
-    since: &mut Since,
-    now: BTreeSet<String>,
-    now_millis: u64,
-    bound_millis: u64,
-) -> Vec<String> {
-    since.retain(|what, _| now.contains(what));
-    for what in now {
-        since.entry(what).or_insert(now_millis);
-    }
-    since
-        .iter()
-        .filter(|(_, since)| now_millis > **since + bound_millis)
-        .map(|(what, _)| what.clone())
-        .collect()
-}
-
-fn named_by(claim: &ChargedClaim) -> String {
-    claim
-        .named_by
-        .iter()
-        .cloned()
-        .collect::<Vec<_>>()
-        .join(", ")
-}
-
-/// The nodes that the pod's required terms pin it to, one per term; a term without a pin stands as `anywhere`.
-fn pins(pod: &k8s_openapi::api::core::v1::Pod) -> Vec<String> {
-    let affinity = pod
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.affinity.as_ref()?.node_affinity.as_ref());
-    let required = affinity.and_then(|affinity| {
-        affinity
-            .required_during_scheduling_ignored_during_execution
-            .as_ref()
-    });
-    required
-        .iter()
-        .flat_map(|required| &required.node_selector_terms)
-        .map(|term| {
-            let fields = term.match_fields.iter().flatten();
-            fields
-                .filter(|field| field.key == "metadata.name")
-                .find_map(|field| field.values.as_ref()?.first().cloned())
-                .unwrap_or_else(|| "anywhere".to_owned())
-        })
-        .collect()
 }

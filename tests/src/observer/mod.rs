@@ -1,24 +1,37 @@
-//! The observer: watches the API server and the nodes from the outside and checks S1 to S6 all the time.
+//! The observer: watches the cluster from the outside and checks S1 to S6 and S16 all the time.
 //!
-//! It knows nothing of Muster but `muster-api`: no engine, no protocol. What a gang costs it works out
-//! from pods, claims and Team specs; which GPU was in whose hands it takes from the process runtime's
-//! record, never from the driver. A scenario passes only if the observer saw nothing wrong.
+//! It knows nothing of Muster but `muster-api`: no engine, no protocol. What a gang costs, whom it is charged to and
+//! which Flavor it takes it works out from pods, claims, slices, Namespaces and Team specs; which GPU was in whose hands
+//! it takes from the process runtime's record, never from the driver. A scenario passes only if the observer saw
+//! nothing wrong, and saw enough to say so.
 //!
-//! **Events are judged in the order in which they happened.** Watches of different kinds overtake one
-//! another, so events wait a moment in [`order`] and are then taken by resourceVersion, which is etcd's
-//! revision and therefore one order over all kinds. Each judged state is one that really was.
+//! **Everything has one order.** One watch of etcd ([`etcd`]) brings every write of every kind in the order in which it
+//! was committed, over outages of the API server and of etcd itself, and a missing revision fails the scenario. Each
+//! line of a record carries the revision at which its container started or ended, and is judged by the state of that
+//! revision ([`history`]), however late it is read.
 //!
 //! The judge ([`judge::Judge`]) is pure: a test stages a violation of each invariant and sees it reported.
 
 mod charges;
+mod containers;
+mod decode;
+mod disk;
+mod epochs;
+mod etcd;
 mod feed;
+mod findings;
+mod gang_lives;
+mod history;
 mod judge;
+mod leaks;
 mod limits;
-mod order;
+mod overdue;
 mod quantity;
+mod quota;
 mod record;
 #[cfg(test)]
 mod staged_violations;
+mod ungates;
 mod world;
 
 use std::{
@@ -28,24 +41,36 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use kube::Client;
 use tokio::task::JoinSet;
+
+pub use findings::{Counts, Invariant};
 
 use crate::node::Node;
 
 /// Longest time from the proof of release until nothing is charged any more (S6).
 pub const RELEASE_BOUND: Duration = Duration::from_secs(30);
-/// Longest time that a GPU pod may stand without a charge (S2).
+/// Longest time that a GPU pod may be there without a charge when Muster finds it running (S2).
 pub const COVERAGE_BOUND: Duration = Duration::from_secs(5);
+/// Longest time until everything is given back after a scenario, beyond [`RELEASE_BOUND`].
+const SETTLE_SLACK: Duration = Duration::from_secs(15);
 
 /// A running observer. Dropping it stops it.
-#[derive(Debug)]
 pub struct Observer {
-    shared: Arc<Mutex<judge::Judge>>,
+    judge: Arc<Mutex<judge::Judge>>,
+    etcd: Arc<etcd::Etcd>,
     _tasks: JoinSet<()>,
 }
 
-/// What the observer has seen so far.
+// Not derived: a client shows nothing of itself.
+impl fmt::Debug for Observer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = formatter.debug_struct("Observer");
+        shown.field("revision", &self.judge().revision());
+        shown.finish_non_exhaustive()
+    }
+}
+
+/// What the observer has seen since its last verdict.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// What was wrong, each with its invariant.
@@ -54,90 +79,152 @@ pub struct Verdict {
     pub seen: Counts,
 }
 
-/// How much was seen: an observer that saw nothing proves nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Gangs that were admitted.
-    pub gangs: u64,
-    /// Pods with claims.
-    pub pods: u64,
-    /// Containers that got GPUs.
-    pub containers: u64,
-    /// Single checks that were made.
-    pub checks: u64,
+/// What must have happened before the observer: of what does not happen, nothing can be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// Gangs were admitted, ran and ended.
+    Gangs,
+    /// Containers got GPUs, with no controller to admit them.
+    Containers,
+    /// No pod got a GPU.
+    Nothing,
 }
 
-impl fmt::Display for Counts {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            formatter,
-            "observed {} gangs, {} pods, {} containers with GPUs; {} checks",
-            self.gangs, self.pods, self.containers, self.checks
-        )
+impl Expected {
+    /// The invariants that must have been checked.
+    fn invariants(self) -> &'static [Invariant] {
+        use Invariant::{S1, S2, S3, S4, S5, S6, S16};
+        match self {
+            Self::Gangs => &[S1, S2, S3, S4, S5, S6, S16],
+            Self::Containers => &[S3, S6],
+            Self::Nothing => &[],
+        }
     }
 }
 
 impl Verdict {
     /// Everything that forbids a scenario to pass, blindness included.
-    pub fn wrong(&self, has_gangs: bool) -> Vec<String> {
+    pub fn wrong(&self, expected: Expected) -> Vec<String> {
         let mut wrong = self.violations.clone();
-        if has_gangs && (self.seen.gangs == 0 || self.seen.pods == 0 || self.seen.checks == 0) {
-            wrong.push(format!("the observer was blind: {}", self.seen));
+        let seen = &self.seen;
+        let unseen = expected
+            .invariants()
+            .iter()
+            .filter(|invariant| !seen.checks.contains_key(invariant));
+        wrong.extend(unseen.map(|invariant| {
+            format!("the observer was blind: it never checked {invariant}; {seen}")
+        }));
+        let is_empty = match expected {
+            Expected::Gangs => seen.gangs == 0 || seen.pods == 0 || seen.containers == 0,
+            Expected::Containers => seen.pods == 0 || seen.containers == 0,
+            Expected::Nothing => false,
+        };
+        if is_empty {
+            wrong.push(format!("the observer was blind: {seen}"));
         }
         wrong
     }
 }
 
 impl Observer {
-    /// Starts to watch. Returns once every kind has been listed.
-    pub async fn start(client: &Client, nodes: &[Node]) -> Result<Self> {
-        let shared = Arc::new(Mutex::new(judge::Judge::default()));
+    /// Starts to watch the etcd at this URL, and these nodes.
+    pub fn start(etcd_url: &str, nodes: &[Node]) -> Result<Self> {
+        let judge = Arc::new(Mutex::new(judge::Judge::default()));
+        let etcd = Arc::new(etcd::Etcd::at(etcd_url)?);
         let records = nodes
             .iter()
-            .map(|node| (node.name().to_owned(), node.record()))
-            .collect();
-        let tasks = feed::start(client, records, Arc::clone(&shared)).await?;
+            .map(|node| record::RecordFile::new(node.name().to_owned(), node.record()));
+        let disks = nodes.iter().map(|node| disk::Disk {
+            node: node.name().to_owned(),
+            cdi_directory: node.cdi_directory(),
+            claim_records: node.driver_records(),
+        });
+        let tasks = feed::start(
+            Arc::clone(&etcd),
+            records.collect(),
+            disks.collect(),
+            Arc::clone(&judge),
+        );
         Ok(Self {
-            shared,
+            judge,
+            etcd,
             _tasks: tasks,
         })
     }
 
-    /// What was seen since the last call of [`Self::begin`], or since the start.
-    pub fn verdict(&self) -> Verdict {
-        self.judge().verdict()
+    /// What was seen since the last verdict, or since the start. What happens between two scenarios belongs to the
+    /// verdict of the second.
+    pub fn take_verdict(&self) -> Verdict {
+        self.judge().take_verdict()
     }
 
-    /// Forgets counts and violations, not the world: the next verdict is about what follows.
-    pub fn begin(&self) {
-        self.judge().begin();
-    }
-
-    /// While Muster is stopped on purpose nothing can be released or charged; the bounds of time stand still.
+    /// While Muster is stopped on purpose nothing can be released or charged; the bounds of time stand still. What is
+    /// judged by revisions (S1, S3, S4, S16, and S2 of a container that was permitted) is judged all the same.
     pub fn suspend_bounds(&self, suspended: bool) {
         self.judge().suspend_bounds(suspended);
     }
 
-    /// Waits until nothing is charged, permitted or in use: the end of a scenario that cleared what it made.
+    /// Waits until everything that was written before this call is judged, and returns what was seen since the last
+    /// verdict. The next verdict says it again.
+    pub async fn verdict_so_far(&self) -> Result<Verdict> {
+        self.wait_until("everything is judged", |_| Vec::new())
+            .await?;
+        Ok(self.judge().verdict_so_far())
+    }
+
+    /// Waits until nothing is charged, allocated, prepared, tainted or in use: the end of a scenario that cleared what
+    /// it made.
     pub async fn settled(&self) -> Result<()> {
-        let deadline = Instant::now() + RELEASE_BOUND + Duration::from_secs(15);
+        let what = "nothing is left of what was deleted (S6)";
+        self.wait_until(what, judge::Judge::left_over).await
+    }
+
+    /// Waits until what was written before this call is judged and nothing is left of what is asked for.
+    async fn wait_until(
+        &self,
+        what: &str,
+        left_over: impl Fn(&judge::Judge) -> Vec<String>,
+    ) -> Result<()> {
+        let deadline = Instant::now() + RELEASE_BOUND + SETTLE_SLACK;
+        let mut written = self.etcd.revision().await;
+        // The tick that is under way may have read the records before this call; the one after it has not.
+        let ticks = self.judge().ticks() + 2;
         loop {
-            let left = self.judge().left_over();
+            let left = match &written {
+                Ok(written) => {
+                    let judge = self.judge();
+                    let mut left = left_over(&judge);
+                    if judge.ticks() < ticks {
+                        left.push("the records and disks that are not read yet".to_owned());
+                    }
+                    if judge.revision() < *written {
+                        left.push(format!(
+                            "revisions from {} to {written}",
+                            judge.revision() + 1
+                        ));
+                    }
+                    left
+                }
+                Err(error) => vec![format!("{error:#}")],
+            };
             if left.is_empty() {
                 return Ok(());
             }
             if Instant::now() > deadline {
                 bail!(
-                    "S6: still there after everything was deleted: {}",
+                    "the observer waited until {what}; there is {}",
                     left.join("; ")
                 );
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
+            if written.is_err() {
+                written = self.etcd.revision().await;
+            }
         }
     }
 
     fn judge(&self) -> MutexGuard<'_, judge::Judge> {
         // A panic while judging is reported by the task that panicked; the numbers are still good.
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        self.judge.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,14 +1,25 @@
 //! The process runtime's record: which container got which GPUs, from when to when.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io::{Read, Seek, SeekFrom},
+    path::PathBuf,
+};
 
+use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
+
+use super::etcd::Revision;
 
 /// One line of the record.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Line {
     pub(super) event: Event,
+    /// Absent where etcd did not answer the runtime.
+    #[serde(default)]
+    pub(super) revision: Option<Revision>,
     pub(super) pod_namespace: String,
     pub(super) pod_name: String,
     pub(super) pod_uid: String,
@@ -26,52 +37,143 @@ pub(super) enum Event {
     Exited,
 }
 
-/// A container that runs with devices.
+/// A container that was started with devices.
 #[derive(Clone, Debug)]
 pub(super) struct Container {
     pub(super) node: String,
+    /// `namespace/name`.
     pub(super) pod: String,
     pub(super) pod_uid: String,
-    /// Claims by which it got devices.
-    pub(super) claims: BTreeSet<String>,
     /// Devices, each with the claim by which it came.
     pub(super) devices: BTreeMap<String, String>,
     /// GPUs by UUID, as the container was told.
     pub(super) gpus: BTreeSet<String>,
 }
 
+/// What every CDI device of Muster begins with.
+const CDI_PREFIX: &str = "gpu.muster.dev/claim=";
 /// Length of a UID, by which a CDI device name `CLAIM-DEVICE` is taken apart.
 const UID_LENGTH: usize = 36;
 
 impl Container {
-    /// The container of a `started` line; `None` if it got no device of ours.
-    pub(super) fn of(node: &str, line: &Line) -> Option<Self> {
+    /// The container of a `started` line; `None` if it got no device of Muster's.
+    pub(super) fn of(node: &str, line: &Line) -> Result<Option<Self>> {
         let mut devices = BTreeMap::new();
         for id in line.cdi_devices.iter().flatten() {
-            let Some(name) = id.strip_prefix("gpu.muster.dev/claim=") else {
+            let Some(name) = id.strip_prefix(CDI_PREFIX) else {
                 continue;
             };
-            let (claim, device) = name.split_at_checked(UID_LENGTH)?;
+            let parts = name.split_at_checked(UID_LENGTH);
+            let (claim, device) = parts.with_context(|| format!("{id} names no claim"))?;
             devices.insert(device.trim_start_matches('-').to_owned(), claim.to_owned());
         }
         if devices.is_empty() {
-            return None;
+            return Ok(None);
         }
-        let gpus = line
-            .env
-            .iter()
-            .flatten()
-            .filter(|(name, _)| *name == "MUSTER_VISIBLE_GPUS");
-        Some(Self {
+        let told = line.env.iter().flatten();
+        let gpus = told.filter(|(name, _)| *name == "MUSTER_VISIBLE_GPUS");
+        Ok(Some(Self {
             node: node.to_owned(),
             pod: format!("{}/{}", line.pod_namespace, line.pod_name),
             pod_uid: line.pod_uid.clone(),
-            claims: devices.values().cloned().collect(),
             gpus: gpus
                 .flat_map(|(_, value)| value.split(','))
                 .map(str::to_owned)
                 .collect(),
             devices,
-        })
+        }))
+    }
+
+    /// Claims by which it got devices, each with the number of devices.
+    pub(super) fn claims(&self) -> BTreeMap<&str, usize> {
+        let mut claims = BTreeMap::new();
+        for claim in self.devices.values() {
+            *claims.entry(claim.as_str()).or_insert(0) += 1;
+        }
+        claims
+    }
+}
+
+/// A node's record, read as it grows.
+#[derive(Debug)]
+pub(super) struct RecordFile {
+    pub(super) node: String,
+    path: PathBuf,
+    read: u64,
+}
+
+impl RecordFile {
+    /// The record of this node, from its first line.
+    pub(super) fn new(node: String, path: PathBuf) -> Self {
+        Self {
+            node,
+            path,
+            read: 0,
+        }
+    }
+
+    /// Whole lines since the last call; the runtime writes each by one write. Whatever cannot be read is an error:
+    /// an observer that skips a line does not know who holds which GPU.
+    pub(super) fn new_lines(&mut self) -> Result<Vec<Line>> {
+        let name = self.path.display();
+        let mut file = File::open(&self.path).with_context(|| format!("cannot open {name}"))?;
+        let length = file.metadata()?.len();
+        ensure!(
+            length >= self.read,
+            "{name} has {length} bytes, and {} were read before",
+            self.read
+        );
+        let mut text = String::new();
+        file.seek(SeekFrom::Start(self.read))?;
+        file.read_to_string(&mut text)
+            .with_context(|| format!("cannot read {name}"))?;
+        let whole = text.rfind('\n').map_or(0, |end| end + 1);
+        let lines = text[..whole].lines().map(|line| {
+            serde_json::from_str(line).with_context(|| format!("{name}: no line of it: {line}"))
+        });
+        let lines: Result<Vec<Line>> = lines.collect();
+        self.read += whole as u64;
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, io::Write};
+
+    use super::*;
+
+    const LINE: &str = r#"{"event":"exited","revision":7,"podNamespace":"ml","podName":"p","podUid":"u","containerId":"c"}"#;
+
+    fn record(content: &str) -> (tempfile::TempDir, RecordFile) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("record.jsonl");
+        fs::write(&path, content).unwrap();
+        (directory, RecordFile::new("node-0".to_owned(), path))
+    }
+
+    #[test]
+    fn half_a_line_is_read_once_it_is_whole() {
+        let (_directory, mut record) = record(&format!("{LINE}\n{}", &LINE[..20]));
+        assert_eq!(record.new_lines().unwrap().len(), 1);
+        assert_eq!(record.new_lines().unwrap().len(), 0);
+        let mut file = File::options().append(true).open(&record.path).unwrap();
+        writeln!(file, "{}", &LINE[20..]).unwrap();
+        assert_eq!(record.new_lines().unwrap()[0].revision, Some(7));
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_is_an_error() {
+        let (_directory, mut missing) = record("");
+        fs::remove_file(&missing.path).unwrap();
+        assert!(missing.new_lines().is_err());
+
+        let (_directory, mut garbled) = record("{\"event\":\"vanished\"}\n");
+        assert!(garbled.new_lines().is_err());
+
+        let (_directory, mut shrunk) = record(&format!("{LINE}\n"));
+        shrunk.new_lines().unwrap();
+        fs::write(&shrunk.path, "").unwrap();
+        assert!(shrunk.new_lines().is_err());
     }
 }

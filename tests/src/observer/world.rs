@@ -1,23 +1,28 @@
-//! The world as the observer knows it: objects at one revision, and containers that run.
+//! The world as the observer knows it: all objects at one revision.
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::{core::v1::Pod, resource::v1::ResourceClaim};
+use k8s_openapi::api::{
+    core::v1::{Namespace, Node, Pod},
+    resource::v1::{DeviceRequestAllocationResult, ResourceClaim, ResourceSlice},
+};
 use kube::ResourceExt;
-use muster_api::{Cohort, Gang, Ledger, NodeDevices, Team, keys};
-
-use super::record::Container;
+use muster_api::{Cohort, Flavor, Gang, Ledger, NodeDevices, Team, keys};
 
 /// An object of a watched kind.
 #[derive(Clone, Debug)]
 pub(super) enum Object {
     Pod(Box<Pod>),
     Claim(Box<ResourceClaim>),
+    Slice(Box<ResourceSlice>),
+    Namespace(Box<Namespace>),
+    Node(Box<Node>),
     Gang(Box<Gang>),
     NodeDevices(Box<NodeDevices>),
     Ledger(Box<Ledger>),
     Team(Box<Team>),
     Cohort(Box<Cohort>),
+    Flavor(Box<Flavor>),
 }
 
 /// An object that appeared, changed or went.
@@ -32,13 +37,15 @@ pub(super) struct Change {
 pub(super) struct World {
     pub(super) pods: BTreeMap<String, Pod>,
     pub(super) claims: BTreeMap<String, ResourceClaim>,
+    pub(super) slices: BTreeMap<String, ResourceSlice>,
+    pub(super) namespaces: BTreeMap<String, Namespace>,
+    pub(super) nodes: BTreeMap<String, Node>,
     pub(super) gangs: BTreeMap<String, Gang>,
     pub(super) node_devices: BTreeMap<String, NodeDevices>,
     pub(super) ledger: Option<Ledger>,
     pub(super) teams: BTreeMap<String, Team>,
     pub(super) cohorts: BTreeMap<String, Cohort>,
-    /// Containers that run with devices, by id.
-    pub(super) containers: BTreeMap<String, Container>,
+    pub(super) flavors: BTreeMap<String, Flavor>,
 }
 
 impl World {
@@ -55,11 +62,15 @@ impl World {
         match change.object {
             Object::Pod(pod) => put(&mut self.pods, uid(&*pod), *pod, gone),
             Object::Claim(claim) => put(&mut self.claims, uid(&*claim), *claim, gone),
+            Object::Slice(slice) => put(&mut self.slices, slice.name_any(), *slice, gone),
+            Object::Namespace(found) => put(&mut self.namespaces, found.name_any(), *found, gone),
+            Object::Node(node) => put(&mut self.nodes, node.name_any(), *node, gone),
             Object::Gang(gang) => put(&mut self.gangs, uid(&*gang), *gang, gone),
             Object::NodeDevices(node) => put(&mut self.node_devices, node.name_any(), *node, gone),
             Object::Ledger(ledger) => self.ledger = (!gone).then_some(*ledger),
             Object::Team(team) => put(&mut self.teams, team.name_any(), *team, gone),
             Object::Cohort(cohort) => put(&mut self.cohorts, cohort.name_any(), *cohort, gone),
+            Object::Flavor(flavor) => put(&mut self.flavors, flavor.name_any(), *flavor, gone),
         }
     }
 
@@ -74,11 +85,15 @@ impl World {
         })
     }
 
-    /// Whether a container of the pod runs with devices.
-    pub(super) fn runs(&self, pod_uid: &str) -> bool {
-        self.containers
-            .values()
-            .any(|container| container.pod_uid == pod_uid)
+    /// Whether the pod exists and has not ended.
+    pub(super) fn is_alive(&self, pod_uid: &str) -> bool {
+        self.pods.get(pod_uid).is_some_and(|pod| !is_terminal(pod))
+    }
+
+    /// The Team that a namespace's label names.
+    pub(super) fn team_of(&self, namespace: &str) -> Option<&str> {
+        let labels = self.namespaces.get(namespace)?.metadata.labels.as_ref()?;
+        labels.get(keys::TEAM).map(String::as_str)
     }
 }
 
@@ -133,23 +148,28 @@ pub(super) fn claims_of(world: &World, pod: &Pod) -> Vec<String> {
         .collect()
 }
 
+/// What the claim was allocated, of every driver.
+pub(super) fn allocation(
+    claim: &ResourceClaim,
+) -> impl Iterator<Item = &DeviceRequestAllocationResult> {
+    let status = claim.status.iter();
+    let devices = status.filter_map(|status| status.allocation.as_ref()?.devices.as_ref());
+    devices.flat_map(|devices| devices.results.iter().flatten())
+}
+
 /// Devices of Muster's driver that the claim was allocated.
 pub(super) fn allocated_devices(claim: &ResourceClaim) -> usize {
-    claim
-        .status
-        .iter()
-        .filter_map(|status| {
-            status
-                .allocation
-                .as_ref()?
-                .devices
-                .as_ref()?
-                .results
-                .as_ref()
-        })
-        .flatten()
-        .filter(|result| result.driver == keys::DRIVER)
-        .count()
+    let ours = allocation(claim).filter(|result| result.driver == keys::DRIVER);
+    ours.count()
+}
+
+/// UIDs of the pods that the claim is reserved for.
+pub(super) fn reserved_for(claim: &ResourceClaim) -> impl Iterator<Item = &str> {
+    let status = claim.status.iter();
+    let consumers = status.flat_map(|status| status.reserved_for.iter().flatten());
+    consumers
+        .filter(|consumer| consumer.resource == "pods")
+        .map(|consumer| consumer.uid.as_str())
 }
 
 /// Devices that the claim asks for, if it asks in a way that can be counted.

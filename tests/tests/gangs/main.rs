@@ -11,10 +11,11 @@ mod story;
 use std::{collections::BTreeMap, process::ExitCode};
 
 use muster_tests::{
-    cluster::ClusterOptions, gpu_board::Board, install::MusterOptions, node::NodeOptions, suite,
+    cluster::ClusterOptions, demo, gpu_board::Board, install::MusterOptions, node::NodeOptions,
+    suite,
 };
 
-use crate::stage::{FABRIC_NODES, LEAF, POOL};
+use crate::stage::{LEAF, POOL};
 
 fn main() -> ExitCode {
     let node = |name: &str, pool: &str, leaf: &str| NodeOptions {
@@ -26,7 +27,11 @@ fn main() -> ExitCode {
         board: Some(Board::H100Nvswitch8),
         ..NodeOptions::default()
     };
-    let mut nodes: Vec<NodeOptions> = FABRIC_NODES.map(|name| node(name, "fabric", "a")).into();
+    // The nodes of the fabric carry the labels of the demo's story, too.
+    let mut nodes = demo::nodes(story::DEMO_LEAVES);
+    for cast in &mut nodes {
+        cast.labels.extend(node(&cast.name, "fabric", "a").labels);
+    }
     nodes.push(node("solo", "solo", "solo"));
     let options = ClusterOptions {
         nodes,

@@ -12,7 +12,7 @@ use muster_api::{Reason, keys};
 use muster_tests::{
     builders::{self, gpu_quota},
     cluster::Cluster,
-    gangs, kubernetes, scenarios,
+    demo, gangs, kubernetes, scenarios,
     suite::Scenario,
     workloads::Workload,
 };
@@ -23,7 +23,41 @@ use crate::stage::{
 };
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
-    scenarios![a_gang_takes_the_only_whole_leaf_while_others_borrow_and_wait]
+    scenarios![
+        the_demo_shows_what_it_promises,
+        a_gang_takes_the_only_whole_leaf_while_others_borrow_and_wait,
+    ]
+}
+
+/// The leaves of the demo's four nodes: no two neighbours share one, so that no order of names places a gang well.
+pub(crate) const DEMO_LEAVES: [&str; 4] = ["leaf-a", "leaf-b", "leaf-a", "leaf-b"];
+
+/// `cargo xtask demo` plays this story on these nodes and prints this report.
+async fn the_demo_shows_what_it_promises(cluster: &mut Cluster) -> Result<()> {
+    let told = std::cell::RefCell::new(Vec::new());
+    let report = demo::play(cluster, |line| told.borrow_mut().push(line.to_owned())).await?;
+    let told = told.into_inner().join("\n");
+    for (name, nodes, gpus) in [
+        ("research/train", 2, 16),
+        ("product/sweep", 2, 16),
+        ("research/next", 1, 8),
+    ] {
+        let gang = report.gangs.iter().find(|gang| gang.name == name);
+        let gang = gang.with_context(|| format!("{name} is in the report"))?;
+        ensure!(
+            gang.nodes.len() == nodes && gang.gpus.len() == gpus && gang.wait_seconds.is_some(),
+            "{gang:?}"
+        );
+        ensure!(gang.leaves.len() == 1, "it crosses leaves: {gang:?}");
+        ensure!(told.contains(name), "{name} is not told of in:\n{told}");
+    }
+    let waits = told
+        .lines()
+        .any(|line| line.contains("research/next") && line.contains("WaitingForQuota"));
+    ensure!(waits, "nobody is told why research/next waits:\n{told}");
+    let observer = &report.observer;
+    ensure!(observer.all_well && observer.gangs >= 3, "{observer}");
+    Ok(())
 }
 
 /// The story of the demo, with the leaves dealt out anew by three seeds, so that neither the order of names

@@ -1,5 +1,5 @@
 //! The driver on a real kubelet, without a controller: the chart is installed in mode Observe, in which the
-//! driver prepares what kube-scheduler allocates. What it does without a permit is in `wall`.
+//! driver prepares what kube-scheduler allocates. What it does without a permit is in `admission_policies`.
 //!
 //! That no GPU is ever in two hands is judged by the observer (S3), from the process runtime's record.
 
@@ -47,6 +47,6 @@ fn main() -> ExitCode {
     suite::run(
         "nodes_and_driver",
         options,
-        scenarios.map(Scenario::without_gangs).collect(),
+        scenarios.map(Scenario::without_controller).collect(),
     )
 }

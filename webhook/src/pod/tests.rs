@@ -12,8 +12,8 @@ fn rules() -> PodRules {
     }
 }
 
-fn facts() -> Facts {
-    let mut facts = Facts {
+fn facts() -> Cache {
+    let mut facts = Cache {
         tiers: ["critical", "standard"].map(str::to_owned).into(),
         levels_of_topology: [(
             "fabric".to_owned(),
@@ -21,7 +21,7 @@ fn facts() -> Facts {
         )]
         .into(),
         team_of_namespace: [("ml".to_owned(), "red".to_owned())].into(),
-        ..Facts::default()
+        ..Cache::default()
     };
     let tiers = TeamTiers {
         allowed: vec!["standard".into()],

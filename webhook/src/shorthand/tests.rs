@@ -3,7 +3,7 @@ use muster_cluster::managed::ManagedPods;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{facts::Facts, gpus::testing::slice, pod::PodRules};
+use crate::{cache::Cache, gpus::testing::slice, pod::PodRules};
 
 fn rules() -> PodRules {
     PodRules {
@@ -14,8 +14,8 @@ fn rules() -> PodRules {
 }
 
 /// A cluster of four nodes with eight GPUs each, and one with two small ones.
-fn facts() -> Facts {
-    let mut facts = Facts::default();
+fn facts() -> Cache {
+    let mut facts = Cache::default();
     for node in ["n1", "n2", "n3", "n4"] {
         facts
             .gpus
@@ -229,7 +229,7 @@ fn while_no_gpu_is_known_any_amount_of_memory_queues() {
         &two_containers(),
     ));
     assert_eq!(
-        rules().check(&pod, "ml", &Facts::default()),
+        rules().check(&pod, "ml", &Cache::default()),
         Findings::default()
     );
 }

@@ -1,4 +1,4 @@
-//! Suites side by side: those of the real control plane mostly wait, and each has addresses and files of its own.
+//! Suites side by side: each has addresses and files of its own, and those of the real control plane mostly wait.
 //!
 //! The output of a suite is kept in a file while it runs and printed whole when it ends, so that two never mix;
 //! meanwhile one line says how far each is. After a failure no further suite is started; what runs ends.
@@ -18,9 +18,6 @@ use anyhow::{Context, Result, bail};
 
 use super::report::Report;
 
-/// How many run at a time. On two cores two clusters leave about half of the time idle; three would make the
-/// kubelets of all of them late.
-const LANES: usize = 2;
 /// How often the line that says how far each suite is changes on a terminal.
 const LOOK: Duration = Duration::from_secs(1);
 /// How often it is repeated where the output goes to a file.
@@ -49,11 +46,19 @@ struct Line {
     running: BTreeMap<String, Instant>,
 }
 
-/// Runs all of them, in this order as lanes become free. Their output lies in `directory`.
-pub(super) fn run(suites: Vec<Suite>, directory: &Path, report: &mut Report) -> Result<()> {
+/// Runs all of them, in this order as lanes become free: at most so many at a time. Their output lies in `directory`.
+pub(super) fn run(
+    suites: Vec<Suite>,
+    lanes: usize,
+    directory: &Path,
+    report: &mut Report,
+) -> Result<()> {
+    if suites.is_empty() {
+        return Ok(());
+    }
     fs::create_dir_all(directory)?;
     let names: Vec<&str> = suites.iter().map(|suite| suite.name.as_str()).collect();
-    println!("==> {} ({LANES} side by side)", names.join(", "));
+    println!("==> {} ({lanes} side by side)", names.join(", "));
     let line = Mutex::new(Line {
         waiting: suites.into(),
         running: BTreeMap::new(),
@@ -61,7 +66,7 @@ pub(super) fn run(suites: Vec<Suite>, directory: &Path, report: &mut Report) -> 
     let mut failed = Vec::new();
     thread::scope(|scope| {
         let (sender, news) = mpsc::channel();
-        for _ in 0..LANES {
+        for _ in 0..lanes {
             let (sender, line) = (sender.clone(), &line);
             scope.spawn(move || lane(line, directory, &sender));
         }
@@ -130,7 +135,8 @@ fn run_into(command: &mut Command, log: &Path) -> io::Result<ExitStatus> {
 }
 
 fn log(directory: &Path, suite: &str) -> PathBuf {
-    directory.join(format!("{suite}.log"))
+    // A suite of a package is named PACKAGE/SUITE.
+    directory.join(format!("{}.log", suite.replace('/', "-")))
 }
 
 fn print_whole(ended: &Ended, directory: &Path) -> Result<()> {
@@ -234,7 +240,7 @@ mod tests {
             shell("one", &meet("a", "b")),
             shell("other", &meet("b", "a")),
         ];
-        run(suites, &directory, &mut Report::new()).unwrap();
+        run(suites, 2, &directory, &mut Report::new()).unwrap();
         fs::remove_dir_all(directory).unwrap();
     }
 
@@ -247,7 +253,7 @@ mod tests {
             shell("runs", &format!("sleep 0.5; touch {}", ended.display())),
             shell("waits", &format!("touch {}", started.display())),
         ];
-        let error = run(suites, &directory, &mut Report::new()).unwrap_err();
+        let error = run(suites, 2, &directory, &mut Report::new()).unwrap_err();
         assert_eq!(error.to_string(), "failed: fails");
         assert!(ended.exists());
         assert!(!started.exists());

@@ -441,7 +441,7 @@ fn only_what_differs_is_told_again() {
 fn a_list_replaces_what_was_held() {
     let mut index = index_with([]);
     index.engine_updates(Timestamp(0));
-    index.observe(Change::All(
+    index.observe(Change::Listed(
         Kind::Node,
         vec![crate::testing::object(node("b", "s1", "l1"))],
     ));

@@ -160,7 +160,7 @@ fn what_is_told_again_after_the_object_is_gone_does_not_bring_it_back() {
 #[test]
 fn what_a_list_lacks_may_come_back() {
     let mut index = index_with([pod("solo", 5)]);
-    index.observe(Change::All(Kind::Pod, Vec::new()));
+    index.observe(Change::Listed(Kind::Pod, Vec::new()));
     index.refresh(Timestamp(0));
     assert_eq!(index.formed_gangs().count(), 0);
     index.observe(is(pod("solo", 5)));

@@ -5,7 +5,7 @@ use muster_engine::Timestamp;
 use serde_json::{Value, json};
 
 use crate::{
-    formed::Wait,
+    formed::PendingReason,
     index::Index,
     object::Kind,
     testing::{claim, gone, index_with, is, node, node_devices, only_gang, pod, slice, with},
@@ -15,7 +15,7 @@ fn solo(claim: Value) -> Index {
     index_with([pod("solo", 5), claim])
 }
 
-fn wait(index: &Index) -> Option<Wait> {
+fn wait(index: &Index) -> Option<PendingReason> {
     only_gang(index).wait.clone()
 }
 

@@ -7,7 +7,7 @@ use muster_engine::Timestamp;
 use serde_json::{Value, json};
 
 use crate::{
-    formed::Wait,
+    formed::PendingReason,
     index::{Index, NamespacedName},
     shorthand::Shorthand,
     testing::{claim, index_with, is, only_gang, pod, with},
@@ -50,7 +50,7 @@ fn made_claim() -> Value {
     with(claim("solo", 2), "/spec", json!(shorthand().claim_spec()))
 }
 
-fn wait(index: &Index) -> Option<Wait> {
+fn wait(index: &Index) -> Option<PendingReason> {
     only_gang(index).wait.clone()
 }
 

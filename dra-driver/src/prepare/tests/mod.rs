@@ -25,8 +25,8 @@ fn config(instance: &str) -> Config {
         boot_id: "boot-1".to_owned(),
         enforce_unless_told: false,
         wait_milliseconds: 35 * SECOND,
-        #[cfg(feature = "mutations")]
-        mutation: None,
+        #[cfg(feature = "injected-bugs")]
+        bug: None,
     }
 }
 

@@ -5,17 +5,31 @@ use crate::{
     model::{Claim, Constraint, HostPort, HostPortProtocol},
     names::{NodeFilterId, PodSelectorId, SelectorId},
     placement::{
-        DeviceCharge, Effort, Verdict, View, cache::MOST_INDEXES, fixtures::*, plan,
-        search::MOST_SHAPES,
+        DeviceCharge, Effort, MOST_SLOTS_APART, Verdict, View,
+        cache::MOST_INDEXES,
+        fixtures::*,
+        index::MOST_REMEMBERED,
+        pack::EXHAUSTIVE_UNITS,
+        plan, plan_since,
+        search::{MOST_PACKINGS, MOST_SHAPES, MOST_TIES},
     },
 };
 
 #[test]
 fn a_decision_takes_the_steps_that_it_needs_and_gives_up_with_one_less() {
-    // Every node has the GPUs, none the memory: each is looked at.
-    let cluster = cluster((0..50).map(|at| node_at(&format!("n{at}"), "s/l", 8)));
+    // Every node has the GPUs, half of them the memory and the others the cores: each is looked at.
+    let cluster = cluster((0..50).map(|at| {
+        let mut node = node_at(&format!("n{at}"), "s/l", 8);
+        if at % 2 == 0 {
+            node.allocatable.cpu_milli = 1_000;
+        } else {
+            node.allocatable.memory_bytes = 1 << 30;
+        }
+        node
+    }));
     let mut gang = equal_pods(1, 1);
-    gang.pods[0].resources.memory_bytes = i64::MAX;
+    gang.pods[0].resources.cpu_milli = 2_000;
+    gang.pods[0].resources.memory_bytes = 2 << 30;
     let verdict = |steps| {
         asking(&gang, |request| {
             let mut effort = Effort::of(steps);
@@ -254,4 +268,129 @@ fn a_request_that_no_device_matches_has_no_place() {
         said(&cluster, &gang, &judged(&cluster, &View::Empty, &gang)),
         Said::NoPlace
     );
+}
+
+/// A gang that fits on a node by its sums but not by the rules of coallocation, on nodes of which no two are alike.
+fn misfits(nodes: usize) -> (crate::placement::Cluster, crate::model::Gang) {
+    let cluster = cluster((0..nodes).map(|at| {
+        let mut node = node_at(&format!("n{at:03}"), "s/l", 4);
+        for (index, device) in node.devices.iter_mut().enumerate() {
+            let pair = format!("{}", index / 2);
+            device.attributes.insert("pair".into(), pair);
+        }
+        node.allocatable.memory_bytes += i64::try_from(at).unwrap();
+        node
+    }));
+    let mut gang = gang(vec![pod("pair", 2), pod("one", 1), pod("other", 1)]);
+    gang.pods[0].claims[0].constraints = vec![Constraint {
+        requests: Vec::new(),
+        attribute: "pair".into(),
+    }];
+    (cluster, requiring("node", gang))
+}
+
+#[test]
+fn so_many_areas_are_packed_in_vain_and_no_more() {
+    let (cluster, gang) = misfits(MOST_PACKINGS);
+    assert_eq!(now(&cluster, &gang), Said::NoPlace);
+    let (cluster, gang) = misfits(MOST_PACKINGS + 1);
+    assert_eq!(now(&cluster, &gang), Said::GaveUp);
+}
+
+/// Greedily both large pods go to one node, and then the small ones do not fit; one of each on both nodes is the
+/// only way. Pods without devices bring the gang to the size that is asked for.
+fn only_one_way(units: usize) -> Said {
+    let mut nodes = [node_at("a", "s/l", 4), node_at("b", "s/l", 3)];
+    for node in &mut nodes {
+        node.allocatable.cpu_milli = 4_000;
+    }
+    let pods = (0..units).map(|at| {
+        let (devices, cores) = match at {
+            0 | 1 => (2, 1),
+            2 | 3 => (1, 3),
+            _ => (0, 0),
+        };
+        let mut pod = pod(&format!("p{at}"), devices);
+        pod.resources.cpu_milli = cores * 1000;
+        pod
+    });
+    now(&cluster(nodes), &gang(pods.collect()))
+}
+
+#[test]
+fn gangs_of_64_units_are_searched_exhaustively_and_larger_ones_are_not() {
+    assert!(matches!(only_one_way(4), Said::Placed(..)));
+    assert!(matches!(only_one_way(EXHAUSTIVE_UNITS), Said::Placed(..)));
+    assert_eq!(only_one_way(EXHAUSTIVE_UNITS + 1), Said::GaveUp);
+}
+
+#[test]
+fn of_equally_tight_nodes_the_first_64_are_compared_by_their_surroundings() {
+    let placed = |equals: usize| {
+        let many = (0..equals).map(|at| node_at(&format!("n{at:03}"), "s/l1", 8));
+        // Alone in its leaf, and last in order.
+        let alone = node_at("tight", "s/l2", 8);
+        match now(&cluster(many.chain([alone])), &equal_pods(1, 1)) {
+            Said::Placed(nodes, _) => nodes.concat(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(placed(MOST_TIES - 1), "tight");
+    assert_eq!(placed(MOST_TIES), "n000");
+}
+
+#[test]
+fn a_refused_gang_finds_the_same_place_by_few_changes_and_by_many() {
+    for freed in [MOST_SLOTS_APART, MOST_SLOTS_APART + 1] {
+        let nodes = (0..200).map(|at| node_at(&format!("n{at:03}"), &format!("s/l{}", at % 7), 8));
+        let mut cluster = cluster(nodes);
+        let all = [0, 1, 2, 3, 4, 5, 6, 7];
+        let holds: Vec<_> = (0..200)
+            .map(|at| hold(&format!("h{at:03}"), &format!("n{at:03}"), &all))
+            .collect();
+        for hold in &holds {
+            add(&mut cluster, hold.clone());
+        }
+        let gang = equal_pods(3, 8);
+        let Verdict::NoPlace(refusal) = judged(&cluster, &View::Now, &gang) else {
+            panic!("all is taken");
+        };
+        for hold in holds.iter().step_by(3).take(freed) {
+            cluster.remove_hold(hold);
+        }
+        let again = asking(&gang, |request| {
+            plan_since(&cluster, request, refusal, &mut Effort::default())
+        });
+        assert_eq!(again, judged(&cluster, &View::Now, &gang));
+        assert!(matches!(again, Verdict::Placed(_)));
+    }
+}
+
+#[test]
+fn no_more_answers_are_remembered_than_there_is_room_for() {
+    let nodes = 5_000;
+    let cluster = cluster((0..nodes).map(|at| {
+        let mut node = node_at(&format!("n{at:04}"), "s/l", 14);
+        for (bit, device) in node.devices.iter_mut().enumerate() {
+            device
+                .attributes
+                .insert("pair".into(), format!("{}", bit / 2));
+            // Every node has other devices free.
+            if (at + 1) >> bit & 1 == 0 {
+                device.allocated_to = Some("somebody".into());
+            }
+        }
+        node
+    }));
+    let mut gang = equal_pods(4, 2);
+    for pod in &mut gang.pods {
+        pod.claims[0].constraints = vec![Constraint {
+            requests: Vec::new(),
+            attribute: "pair".into(),
+        }];
+    }
+    let first = now(&cluster, &gang);
+    assert!(matches!(first, Said::Placed(..)));
+    assert!((1..=MOST_REMEMBERED).contains(&cluster.most_remembered()));
+    assert_eq!(now(&cluster, &gang), first);
 }

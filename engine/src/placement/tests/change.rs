@@ -11,7 +11,8 @@ use crate::{
     model::{Constraint, Gang, Hold, Node, NodeBlock},
     names::{NodeFilterId, PodUid},
     placement::{
-        Cluster, Effort, Refusal, Verdict, View, fixtures::*, may_fit_since, plan, plan_since,
+        Cluster, Effort, Fits, Refusal, Verdict, View, fits, fixtures::*, may_fit_since, plan,
+        plan_since,
     },
 };
 
@@ -298,7 +299,17 @@ proptest! {
             if let Event::Ask { gang } = event {
                 let gang = &gangs[*gang];
                 let fresh = facts.at_once();
-                prop_assert_eq!(now(&cluster, gang), now(&fresh, gang));
+                let asked = now(&cluster, gang);
+                prop_assert_eq!(&asked, &now(&fresh, gang));
+                let whether = asking(gang, |request| {
+                    fits(&cluster, &View::Now, request, &mut Effort::default())
+                });
+                let expected = match asked {
+                    Said::Placed(..) => Fits::Yes,
+                    Said::NoPlace => Fits::No,
+                    Said::GaveUp => Fits::GaveUp,
+                };
+                prop_assert_eq!(whether, expected);
                 prop_assert_eq!(said_in(&cluster, &View::Empty, gang), said_in(&fresh, &View::Empty, gang));
             }
         }

@@ -4,7 +4,12 @@ use proptest::prelude::*;
 
 use crate::{
     model::{Gang, Node},
-    placement::{View, explain, fixtures::*},
+    names::NodeFilterId,
+    placement::{
+        View,
+        explain::{EXHAUSTIVE, explain},
+        fixtures::*,
+    },
 };
 
 /// Devices and cores of a pod; devices and cores of a node.
@@ -70,6 +75,49 @@ fn pods_that_share_a_claim_are_counted_together() {
     }
     pods[2].claims = vec![claim("own", 5)];
     assert_eq!(told(&[(8, 64)], &gang(pods)), 2);
+}
+
+/// Two pairs of pods that share no nodes: of one pair all fit only if the large pods go first, of the other only if
+/// the small ones do. Pods without devices bring the gang to the size that is asked for; the last one never fits.
+fn told_of(units: usize) -> usize {
+    let sized = |names: [&str; 2], sizes: [usize; 2], filter: u32| {
+        let nodes = names.into_iter().zip(sizes).map(move |(name, size)| {
+            let mut node = node_at(name, "s/l", size);
+            node.filters = [NodeFilterId(filter)].into();
+            node
+        });
+        nodes.collect::<Vec<_>>()
+    };
+    let mut nodes = sized(["a", "b"], [5, 5], 1);
+    nodes.extend(sized(["c", "d"], [4, 3], 2));
+    nodes.extend(sized(["e", "f"], [0, 0], 3));
+    let asked = [
+        (2, 1),
+        (2, 1),
+        (3, 1),
+        (3, 1),
+        (3, 2),
+        (2, 2),
+        (2, 2),
+        (9, 3),
+    ];
+    let pods = (0..units).map(|at| {
+        let (devices, filter) = asked.get(at).copied().unwrap_or((0, 3));
+        let mut pod = pod(&format!("p{at:02}"), devices);
+        pod.filter = NodeFilterId(filter);
+        pod
+    });
+    let cluster = cluster(nodes);
+    let gang = gang(pods.collect());
+    asking(&gang, |request| explain(&cluster, &View::Now, request)).fit
+}
+
+#[test]
+fn the_count_is_exact_up_to_16_units_and_never_too_high() {
+    assert_eq!(told_of(8), 7);
+    assert_eq!(told_of(EXHAUSTIVE), EXHAUSTIVE - 1);
+    let told = told_of(EXHAUSTIVE + 1);
+    assert!((EXHAUSTIVE - 2..EXHAUSTIVE).contains(&told), "{told}");
 }
 
 proptest! {

@@ -1,0 +1,59 @@
+use kube::{Client, client::Body};
+use muster_cluster::{index, managed::ManagedPods};
+use muster_protocol::Config;
+use muster_serve::{Readiness, metrics::Metrics};
+
+use tokio::time::Instant;
+
+use super::*;
+
+/// A leader whose API server never answers, and the handle of its lease.
+fn leader() -> (Leader, watch::Sender<Leadership>) {
+    let silent = tower::service_fn(|_: http::Request<Body>| {
+        std::future::pending::<Result<http::Response<Body>, std::io::Error>>()
+    });
+    let client = Client::new(silent, "default");
+    let config = Config::new(index::Config {
+        managed: ManagedPods::new(["nvidia.com/gpu"]).unwrap(),
+        excluded_namespaces: [].into(),
+        excepted_device_classes: [].into(),
+        default_team: None,
+    });
+    let metrics = Metrics::new("test", "0");
+    let (lease, leadership) = watch::channel(Leadership::Leader);
+    let leader = Leader {
+        feed: Feed::open(&Readiness::default(), &metrics, client.clone()),
+        machine: Machine::new(config, "replica-0".to_owned()),
+        performer: Performer::new(client, "replica-0".to_owned()),
+        metrics: ControllerMetrics::register(&metrics),
+        leadership,
+        extender_ready: watch::channel(true).1,
+        waiting_for_templates: claim_templates::Waiting::default(),
+        refused_templates: watch::channel(claim_templates::Refused::new()).1,
+        stop: CancellationToken::new(),
+    };
+    (leader, lease)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_lease_is_lost_ends_at_once_whatever_is_under_way() {
+    let (leader, lease) = leader();
+    let leading = tokio::spawn(leader.lead());
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(!leading.is_finished());
+    let lost_at = Instant::now();
+    lease.send_replace(Leadership::Follower);
+    let end = leading.await.unwrap();
+    assert!(matches!(end, Err(End::LeaseLost)), "{end:?}");
+    assert_eq!(lost_at.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_is_told_to_stop_ends_well() {
+    let (leader, _lease) = leader();
+    let stop = leader.stop.clone();
+    let leading = tokio::spawn(leader.lead());
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    stop.cancel();
+    assert!(leading.await.unwrap().is_ok());
+}

@@ -1,0 +1,215 @@
+//! What a leader has to do, and what of it is under way.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use muster_api::NodeDevices;
+use muster_cluster::object::{Change, Kind};
+use muster_protocol::{
+    ApiRequest, Effect, EffectId, ExitReason, Machine, Now, Outcome,
+    lanes::{Lane, Lanes, Place},
+};
+use tokio::{
+    task::{JoinError, JoinSet},
+    time::Instant,
+};
+
+#[cfg(feature = "failpoints")]
+use crate::failpoint;
+use crate::{
+    claim_templates,
+    feed::Feed,
+    leader::takeover_clock::TakeoverClock,
+    metrics::{Census, ControllerMetrics},
+    outcome,
+    perform::{self, Performer},
+};
+
+/// Changes that are taken in before the machine is polled: a flood must not keep it from writing.
+const CHANGES_PER_POLL: usize = 2_000;
+
+/// An effect that was carried out, and what came of it.
+pub(super) struct Performed {
+    place: Place,
+    effect: Effect,
+    outcome: Outcome,
+}
+
+/// The machine, and everything that it is fed from and that carries out what it asks for.
+pub(super) struct Work {
+    machine: Machine,
+    performer: Performer,
+    metrics: ControllerMetrics,
+    census: Census,
+    waiting_for_templates: claim_templates::Waiting,
+    started_at: Instant,
+    takeover: TakeoverClock,
+    /// Lists that the machine asked for and that are not complete yet.
+    lists: BTreeMap<Kind, EffectId>,
+    /// What waits, and since when.
+    owed: Lanes<(Effect, Instant)>,
+    under_way: JoinSet<Performed>,
+}
+
+impl Work {
+    pub(super) fn new(
+        machine: Machine,
+        performer: Performer,
+        metrics: ControllerMetrics,
+        waiting_for_templates: claim_templates::Waiting,
+    ) -> Self {
+        Self {
+            machine,
+            performer,
+            census: Census::new(metrics.clone()),
+            takeover: TakeoverClock::start(metrics.clone()),
+            metrics,
+            waiting_for_templates,
+            started_at: Instant::now(),
+            lists: BTreeMap::new(),
+            owed: Lanes::default(),
+            under_way: JoinSet::new(),
+        }
+    }
+
+    /// The next effect that was carried out; `None`: none is under way. Cancel-safe.
+    pub(super) async fn next_performed(&mut self) -> Option<Result<Performed, JoinError>> {
+        self.under_way.join_next().await
+    }
+
+    pub(super) fn take_in_what_is_ready(&mut self, feed: &mut Feed) -> Result<(), JoinError> {
+        while let Some(performed) = self.under_way.try_join_next() {
+            self.settle(performed?);
+        }
+        for _ in 0..CHANGES_PER_POLL {
+            let Some(change) = feed.ready() else { break };
+            self.observe(change, feed);
+        }
+        Ok(())
+    }
+
+    pub(super) fn observe(&mut self, change: Change, feed: &mut Feed) {
+        // First, since what is observed may be what stands in.
+        if let Some(undecodable) = feed.undecodable_news() {
+            self.metrics.set_stand_ins(undecodable.len());
+            self.machine.note_undecodable(undecodable);
+        }
+        let list = match &change {
+            Change::Listed(kind, _) | Change::ListedKeys(kind, _) => self.lists.remove(kind),
+            Change::Applied(_) | Change::Deleted(_) => None,
+        };
+        self.census.observe(&change);
+        self.waiting_for_templates.observe(&change);
+        self.machine.observe(change);
+        if let Some(id) = list {
+            self.machine.settle(id, Outcome::Done(None));
+            self.takeover.list_is_read(self.lists.len());
+        }
+    }
+
+    pub(super) fn note_refused_templates(&mut self, refused: claim_templates::Refused) {
+        self.machine.note_refused_templates(refused);
+    }
+
+    pub(super) fn settle(&mut self, performed: Performed) {
+        let Performed {
+            place,
+            effect,
+            outcome,
+        } = performed;
+        self.owed.finished(&place);
+        self.metrics.settled(&effect.write, &outcome);
+        // Never observed: what is seen comes from the watches alone, in their order. Told out of turn, an object that
+        // was made anew under a name would be taken for gone with its predecessor.
+        self.machine.settle(effect.id, outcome);
+    }
+
+    pub(super) fn poll(&mut self, extender_ready: bool, feed: &mut Feed) {
+        self.machine.withhold_ungating(!extender_ready);
+        self.metrics.set_withheld(!extender_ready);
+        let begun = Instant::now();
+        let effects = self.machine.poll(self.now());
+        self.metrics.decided(begun.elapsed());
+        let epoch = self.machine.leading_epoch();
+        self.metrics.set_epoch(epoch);
+        self.takeover.polled(epoch.is_some());
+        for effect in effects {
+            if let ApiRequest::ReadAll { kind } = effect.write {
+                self.lists.insert(kind, effect.id);
+                self.takeover.list_is_asked_for();
+                feed.reopen(kind);
+                continue;
+            }
+            let place = Place::of(&effect.write, self.machine.index());
+            if let Some((given_up, _)) = self.owed.push(&place, (effect, begun)) {
+                self.metrics.given_up(place.lane);
+                let why = format!("too many writes wait in lane {}", place.lane.name());
+                self.machine.settle(given_up.id, Outcome::Refused(why));
+            }
+        }
+    }
+
+    /// Why this leadership is over, if it is.
+    pub(super) fn must_exit(&self) -> Option<ExitReason> {
+        self.machine.must_exit().cloned()
+    }
+
+    pub(super) fn start(&mut self) {
+        while let Some((place, (effect, since))) = self.owed.pop() {
+            self.metrics.sent(place.lane, since.elapsed());
+            self.spawn(place, effect);
+        }
+        for lane in Lane::ALL {
+            self.metrics.set_waiting(lane, self.owed.waiting(lane));
+        }
+    }
+
+    fn spawn(&mut self, place: Place, effect: Effect) {
+        let performer = self.performer.clone();
+        let replaced = self.replaced(&effect.write);
+        self.under_way.spawn(async move {
+            #[cfg(feature = "failpoints")]
+            failpoint::before(&effect.write);
+            let outcome = performer.perform(&effect.write, replaced.as_deref()).await;
+            tracing::debug!(
+                effect = perform::name(&effect.write),
+                object = ?effect.write.target(),
+                outcome = outcome::label(&outcome),
+            );
+            if let Outcome::Refused(answer) = &outcome {
+                tracing::warn!(
+                    effect = perform::name(&effect.write),
+                    object = ?effect.write.target(),
+                    answer,
+                    "refused"
+                );
+            }
+            #[cfg(feature = "failpoints")]
+            if matches!(outcome, Outcome::Done(_)) {
+                failpoint::after(&effect.write);
+            }
+            Performed {
+                place,
+                effect,
+                outcome,
+            }
+        });
+    }
+
+    /// The NodeDevices that a write replaces, as it is seen now.
+    fn replaced(&self, write: &ApiRequest) -> Option<Arc<NodeDevices>> {
+        match write {
+            ApiRequest::ReplaceNodeDevices { node, .. } => {
+                self.machine.index().node_devices(node).cloned()
+            }
+            _ => None,
+        }
+    }
+
+    fn now(&self) -> Now {
+        Now {
+            monotonic_seconds: self.started_at.elapsed().as_secs(),
+            wall: Timestamp::now(),
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! What the extender has seen: the members of gangs, the gangs, the nodes.
+//!
+//! **Everything here may be late**, each kind by its own amount, and kube-scheduler's own view is usually
+//! ahead. So nothing follows from what is missing here but one thing: a Node that a synced picture does
+//! not show is gone. A pod is stopped on positive evidence only; the guarantee is carried by gate, pins
+//! and permits, this is the last look before a bind.
+//!
+//! Written by one watch task per kind, read by requests; a whole list replaces its kind at once, so a
+//! reader sees the old list or the new one. Applying anything twice changes nothing (S10).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::{
+    api::core::v1::{Node, Pod, Toleration},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use muster_api::{Gang, GangPlacement, keys};
+
+use crate::{pin::pinned_node, place::NodeView};
+
+/// `(namespace, name)` of a Gang.
+pub type GangName = (String, String);
+
+/// A pod that Muster manages, as far as it decides about its gang's places.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MemberView {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Name of its Gang, once the controller has written it.
+    pub gang: Option<String>,
+    /// Its attempt, once the controller has written it.
+    pub attempt: Option<i64>,
+    /// Its rank, once the controller has written it.
+    pub rank: Option<usize>,
+    /// The node it is pinned to.
+    pub pinned: Option<String>,
+    /// Whether it needs its place no more: bound, ended, or being deleted.
+    pub settled: bool,
+    /// What it tolerates.
+    pub tolerations: Vec<Toleration>,
+}
+
+impl MemberView {
+    /// The view of a pod; `None` for one that carries neither our gate nor our annotations.
+    fn of(pod: &Pod) -> Option<Self> {
+        let spec = pod.spec.as_ref()?;
+        let annotation = |key: &str| pod.metadata.annotations.as_ref()?.get(key).cloned();
+        let gang = annotation(keys::GANG_NAME);
+        let gated = spec
+            .scheduling_gates
+            .iter()
+            .flatten()
+            .any(|gate| gate.name == keys::ADMISSION_GATE);
+        if !gated && gang.is_none() {
+            return None;
+        }
+        let ended = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.as_deref())
+            .is_some_and(|phase| matches!(phase, "Succeeded" | "Failed"));
+        Some(Self {
+            namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+            name: pod.metadata.name.clone().unwrap_or_default(),
+            gang,
+            attempt: annotation(keys::ATTEMPT).and_then(|text| text.parse().ok()),
+            rank: annotation(keys::RANK).and_then(|text| text.parse().ok()),
+            pinned: pinned_node(spec.affinity.as_ref()).map(str::to_owned),
+            settled: ended
+                || spec
+                    .node_name
+                    .as_deref()
+                    .is_some_and(|node| !node.is_empty())
+                || pod.metadata.deletion_timestamp.is_some(),
+            tolerations: spec.tolerations.clone().unwrap_or_default(),
+        })
+    }
+}
+
+/// A Gang, as far as the extender needs it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GangView {
+    /// Its current attempt.
+    pub attempt: i64,
+    /// Where its ranks are to run, while it holds anything.
+    pub placement: Option<GangPlacement>,
+    /// UIDs of its pods, rank by rank, while it is admitted.
+    pub pods: Vec<String>,
+}
+
+impl From<&Gang> for GangView {
+    fn from(gang: &Gang) -> Self {
+        let status = gang.status.clone().unwrap_or_default();
+        Self {
+            attempt: status.attempt,
+            placement: status.placement,
+            pods: status
+                .admission
+                .map(|admission| admission.pods.into_iter().map(|pod| pod.uid).collect())
+                .unwrap_or_default(),
+        }
+    }
+}
+
+/// The whole picture.
+#[derive(Clone, Debug, Default)]
+pub struct Cache {
+    members: BTreeMap<String, MemberView>,
+    members_of: BTreeMap<GangName, BTreeSet<String>>,
+    gangs: BTreeMap<GangName, GangView>,
+    nodes: BTreeMap<String, NodeView>,
+}
+
+impl Cache {
+    /// A pod is as given.
+    pub fn pod_is(&mut self, pod: &Pod) {
+        let Some(uid) = pod.metadata.uid.clone() else {
+            return;
+        };
+        self.forget_member(&uid);
+        let Some(member) = MemberView::of(pod) else {
+            return;
+        };
+        if let Some(gang) = &member.gang {
+            self.members_of
+                .entry((member.namespace.clone(), gang.clone()))
+                .or_default()
+                .insert(uid.clone());
+        }
+        self.members.insert(uid, member);
+    }
+
+    /// A pod is gone.
+    pub fn pod_gone(&mut self, pod: &ObjectMeta) {
+        if let Some(uid) = &pod.uid {
+            self.forget_member(uid);
+        }
+    }
+
+    /// These are all pods.
+    pub fn pods_are(&mut self, pods: &[Pod]) {
+        self.members.clear();
+        self.members_of.clear();
+        for pod in pods {
+            self.pod_is(pod);
+        }
+    }
+
+    /// A Gang is as given.
+    pub fn gang_is(&mut self, gang: &Gang) {
+        self.gangs
+            .insert(gang_name(&gang.metadata), GangView::from(gang));
+    }
+
+    /// A Gang is gone.
+    pub fn gang_gone(&mut self, gang: &ObjectMeta) {
+        self.gangs.remove(&gang_name(gang));
+    }
+
+    /// These are all Gangs.
+    pub fn gangs_are(&mut self, gangs: &[Gang]) {
+        self.gangs = gangs
+            .iter()
+            .map(|gang| (gang_name(&gang.metadata), GangView::from(gang)))
+            .collect();
+    }
+
+    /// A Node is as given.
+    pub fn node_is(&mut self, node: &Node) {
+        self.nodes
+            .insert(node_name(&node.metadata), NodeView::from(node));
+    }
+
+    /// A Node is gone.
+    pub fn node_gone(&mut self, node: &ObjectMeta) {
+        self.nodes.remove(&node_name(node));
+    }
+
+    /// These are all Nodes.
+    pub fn nodes_are(&mut self, nodes: &[Node]) {
+        self.nodes = nodes
+            .iter()
+            .map(|node| (node_name(&node.metadata), NodeView::from(node)))
+            .collect();
+    }
+
+    /// The member with this pod UID.
+    pub fn member(&self, uid: &str) -> Option<&MemberView> {
+        self.members.get(uid)
+    }
+
+    /// The members that carry the name of this gang.
+    pub fn members_of(&self, gang: &GangName) -> impl Iterator<Item = &MemberView> {
+        self.members_of
+            .get(gang)
+            .into_iter()
+            .flatten()
+            .filter_map(|uid| self.members.get(uid))
+    }
+
+    /// The Gang of this name.
+    pub fn gang(&self, gang: &GangName) -> Option<&GangView> {
+        self.gangs.get(gang)
+    }
+
+    /// The node of this name.
+    pub fn node(&self, name: &str) -> Option<&NodeView> {
+        self.nodes.get(name)
+    }
+
+    fn forget_member(&mut self, uid: &str) {
+        let Some(MemberView {
+            namespace,
+            gang: Some(gang),
+            ..
+        }) = self.members.remove(uid)
+        else {
+            return;
+        };
+        let gang = (namespace, gang);
+        if let Some(uids) = self.members_of.get_mut(&gang) {
+            uids.remove(uid);
+            if uids.is_empty() {
+                self.members_of.remove(&gang);
+            }
+        }
+    }
+}
+
+fn gang_name(gang: &ObjectMeta) -> GangName {
+    (
+        gang.namespace.clone().unwrap_or_default(),
+        gang.name.clone().unwrap_or_default(),
+    )
+}
+
+fn node_name(node: &ObjectMeta) -> String {
+    node.name.clone().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(value: Value) -> Pod {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn member(uid: &str, gang: &str) -> Pod {
+        pod(
+            json!({"metadata": {"namespace": "ml", "name": uid, "uid": uid,
+            "annotations": {"muster.dev/gang-name": gang, "muster.dev/attempt": "1", "muster.dev/rank": "0"}},
+            "spec": {"containers": []}}),
+        )
+    }
+
+    fn uids(picture: &Cache, gang: &str) -> Vec<String> {
+        picture
+            .members_of(&("ml".into(), gang.into()))
+            .map(|member| member.name.clone())
+            .collect()
+    }
+
+    #[test]
+    fn a_pod_that_is_told_twice_late_or_under_another_gang_stands_once() {
+        let mut picture = Cache::default();
+        picture.pod_is(&member("a", "g"));
+        picture.pod_is(&member("a", "g"));
+        picture.pod_is(&member("b", "g"));
+        assert_eq!(uids(&picture, "g"), ["a", "b"]);
+        picture.pod_is(&member("a", "h"));
+        assert_eq!(uids(&picture, "g"), ["b"]);
+        picture.pod_gone(&member("b", "g").metadata);
+        picture.pod_gone(&member("b", "g").metadata);
+        assert!(picture.members_of.len() == 1 && uids(&picture, "h") == ["a"]);
+        picture.pods_are(&[member("c", "g")]);
+        assert!(picture.member("a").is_none(), "a whole list replaces all");
+        assert_eq!(uids(&picture, "g"), ["c"]);
+    }
+
+    #[test]
+    fn a_pod_that_muster_does_not_manage_is_not_kept() {
+        let mut picture = Cache::default();
+        picture.pod_is(&pod(
+            json!({"metadata": {"uid": "x"}, "spec": {"containers": []}}),
+        ));
+        assert!(picture.member("x").is_none());
+        picture.pod_is(&pod(json!({"metadata": {"uid": "x"},
+            "spec": {"containers": [], "schedulingGates": [{"name": "muster.dev/admission"}]}})));
+        assert!(picture.member("x").is_some());
+    }
+
+    #[test]
+    fn a_member_needs_its_place_until_it_is_bound_ended_or_deleted() {
+        for (pod_value, settled) in [
+            (json!({"spec": {"containers": []}}), false),
+            (json!({"spec": {"containers": [], "nodeName": "n"}}), true),
+            (
+                json!({"spec": {"containers": []}, "status": {"phase": "Failed"}}),
+                true,
+            ),
+            (
+                json!({"spec": {"containers": []}, "status": {"phase": "Pending"}}),
+                false,
+            ),
+        ] {
+            let mut value = pod_value.clone();
+            value["metadata"] = json!({"uid": "u", "annotations": {"muster.dev/gang-name": "g"}});
+            assert_eq!(
+                MemberView::of(&pod(value)).unwrap().settled,
+                settled,
+                "{pod_value}"
+            );
+        }
+    }
+}

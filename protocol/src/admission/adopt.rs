@@ -1,0 +1,234 @@
+//! Devices that are held without an admission: charged as they are, never taken away here.
+//!
+//! Two ways lead here. A gang may run since before Muster was installed (or on another driver's devices): its
+//! Gang is admitted as it stands, and permits follow. And a driver may list claims that no permit names, after
+//! a `NodeDevices` object was lost: those come back as withdrawn permits, so that they are charged until
+//! their release is proved. A pod that only *waits* at the driver is a bypass: it gets no permit.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use muster_api::{Charge, ClaimsCharge, Gang, Held, NodeDevices, NodeDevicesSpec, Permit};
+use muster_engine as engine;
+
+use crate::{
+    ApiRequest, Mode,
+    admission::admit,
+    admission::plan::{Plan, PlannedNode},
+    feed::holds::allocated,
+    objects::{bound_node, is_gated, phase, stamp, uid},
+    outward::release::has_acknowledged,
+    poll_context::{PollContext, attempt},
+};
+use muster_cluster::{
+    formed::{FormedGang, GangKey},
+    index::NamespacedName,
+};
+
+/// The write that admits a gang as it runs, if it does.
+pub(crate) fn admission(
+    context: PollContext<'_>,
+    key: &GangKey,
+    gang: &Gang,
+) -> Option<ApiRequest> {
+    let formed = context.formed(key)?;
+    if !is_adoptable(context, formed) {
+        return None;
+    }
+    let team = formed.team.as_ref()?.to_string();
+    let mut groups: BTreeMap<(String, i64, i64), Vec<String>> = BTreeMap::new();
+    let mut pods = Vec::new();
+    for member in &formed.pods {
+        let pod = context.index.pod_by_uid(&member.identity.uid)?;
+        let name = bound_node(pod)?.to_owned();
+        let node_uid = context.index.node(&name)?.metadata.uid.clone()?;
+        // Without the claims that are not charged.
+        let request = context.index.request_of_pod(&uid(pod).into())?;
+        let mut claims: Vec<String> = request.claims.iter().map(|it| it.uid.to_string()).collect();
+        claims.sort();
+        claims.dedup();
+        for claim in &claims {
+            let devices = allocated(context, claim)?;
+            let cost = cost(context, &name, &devices);
+            let uids = groups.entry(cost).or_default();
+            if !uids.contains(claim) {
+                uids.push(claim.clone());
+            }
+        }
+        let node = PlannedNode {
+            name,
+            uid: node_uid,
+        };
+        pods.push((uid(pod).to_owned(), claims, node));
+    }
+    let generation = context
+        .index
+        .team(&team)
+        .and_then(|team| team.metadata.generation)
+        .unwrap_or_default();
+    let gang_uid = gang.metadata.uid.as_deref()?;
+    let team = (team, generation);
+    let attempt = attempt(gang);
+    let plan = Plan::adopted(key, gang_uid, attempt, team, charge(groups), pods);
+    admit::carry(context, &plan)
+}
+
+/// Whether every member is bound and holds what it asks for: it runs, or it is being started by a driver that
+/// does not enforce permits yet. One that was made under our webhook and does not run only waits there: it is
+/// a bypass, also where the node's object was lost and nothing says any more that its driver enforces.
+fn is_adoptable(context: PollContext<'_>, formed: &FormedGang) -> bool {
+    let unadmitted = |uid: &str| formed.unadmitted.iter().any(|pod| pod.uid == uid);
+    !formed.pods.is_empty()
+        && formed.pods.iter().all(|member| {
+            let Some(pod) = context.index.pod_by_uid(&member.identity.uid) else {
+                return false;
+            };
+            let enforced = bound_node(pod)
+                .and_then(|node| context.index.node_devices(node))
+                .is_some_and(|devices| devices.spec.enforce);
+            unadmitted(&member.identity.uid)
+                && !is_gated(pod)
+                && (phase(pod) == "Running" || (!enforced && !is_marked(pod)))
+        })
+}
+
+/// Whether the pod carries the marker, which only our webhook puts there.
+fn is_marked(pod: &Pod) -> bool {
+    pod.spec
+        .iter()
+        .flat_map(|spec| &spec.containers)
+        .filter_map(|container| container.resources.as_ref()?.limits.as_ref())
+        .any(|limits| limits.contains_key(muster_api::keys::MARKER_RESOURCE))
+}
+
+/// Whether the node's driver may be told to enforce: not before every pod that is bound there has been
+/// adopted, since its permit has to stand in the same write.
+pub(crate) fn may_enforce(context: PollContext<'_>, node: &str) -> bool {
+    if context.config.mode == Mode::Observe {
+        return false;
+    }
+    let enforced = context
+        .index
+        .node_devices(node)
+        .is_some_and(|devices| devices.spec.enforce);
+    enforced
+        || !context.index.pods_on_node(node).iter().any(|pod| {
+            context
+                .index
+                .gang_of_pod(&NamespacedName::of(&pod.metadata))
+                .and_then(|key| context.formed(key))
+                .is_some_and(|formed| {
+                    formed.unadmitted.iter().any(|other| other.uid == uid(pod))
+                        && is_adoptable(context, formed)
+                        && formed.team.is_some()
+                })
+        })
+}
+
+/// What the driver lists as held and no permit names, after it has answered for this very object.
+pub(crate) fn permit_held(
+    context: PollContext<'_>,
+    node: &str,
+    devices: &NodeDevices,
+    spec: &mut NodeDevicesSpec,
+) {
+    if !has_acknowledged(context, devices) {
+        return;
+    }
+    for held in devices.status.iter().flat_map(|status| &status.held) {
+        let named = spec
+            .permits
+            .iter()
+            .any(|permit| permit.claim_uids.contains(&held.claim_uid));
+        if !named {
+            spec.permits.push(returned(context, node, held));
+        }
+    }
+}
+
+/// The permit that a claim comes back as. It is charged only as far as the API server itself says that the claim has
+/// devices of that node: else whoever has one node's token could charge any Team. The devices are blocked in any case.
+fn returned(context: PollContext<'_>, node: &str, held: &Held) -> Permit {
+    let pool = format!("{}/{node}/", muster_api::keys::DRIVER);
+    let devices = allocated(context, &held.claim_uid).filter(|devices| {
+        let own = |device: &engine::DeviceName| device.as_str().starts_with(&pool);
+        devices.iter().any(own)
+    });
+    let claim = context.index.claim_by_uid(&held.claim_uid);
+    let namespace = claim
+        .filter(|_| devices.is_some())
+        .and_then(|claim| claim.metadata.namespace.clone());
+    let team = namespace.and_then(|namespace| context.index.team_of_namespace(&namespace));
+    let charge = devices.map_or_else(Charge::default, |devices| {
+        let cost = cost(context, node, &devices);
+        charge(std::iter::once((cost, vec![held.claim_uid.clone()])).collect())
+    });
+    let pod_uid = held.pod_uid.clone().unwrap_or_default();
+    let pod = context.index.pod_by_uid(&pod_uid);
+    let gang = pod.and_then(|pod| {
+        let name = NamespacedName::of(&pod.metadata);
+        context.index.gang_of_pod(&name)
+    });
+    Permit {
+        pod_uid: if pod_uid.is_empty() {
+            format!("of-claim-{}", held.claim_uid)
+        } else {
+            pod_uid
+        },
+        claim_uids: vec![held.claim_uid.clone()],
+        gang: gang.map_or_else(|| format!("{}/", held.namespace), ToString::to_string),
+        gang_uid: gang
+            .and_then(|key| context.index.gang(key))
+            .and_then(|gang| gang.metadata.uid.clone())
+            .unwrap_or_default(),
+        attempt: pod.map_or(0, |pod| stamp(pod)),
+        team: team.map_or_else(String::new, |team| team.to_string()),
+        charge,
+        withdrawn: true,
+    }
+}
+
+/// Flavor, thousandths of a GPU and bytes of memory of devices, as far as the node's slices show them. Devices
+/// that are not published any more count as whole GPUs of no Flavor.
+fn cost(
+    context: PollContext<'_>,
+    node: &str,
+    devices: &[engine::DeviceName],
+) -> (String, i64, i64) {
+    let known = context.index.engine_node(node);
+    let mut flavor = String::new();
+    let mut gpus = 0_i64;
+    let mut vram = 0_i64;
+    for name in devices {
+        let device = known.and_then(|node| node.devices.iter().find(|it| it.name == *name));
+        match device {
+            Some(device) => {
+                if let Some(first) = device.flavors.first() {
+                    flavor = first.to_string();
+                }
+                gpus = gpus.saturating_add(device.gpus.0);
+                vram = vram.saturating_add(device.vram.0);
+            }
+            None => gpus = gpus.saturating_add(engine::Amount::ONE_GPU.0),
+        }
+    }
+    (flavor, gpus, vram)
+}
+
+fn charge(groups: BTreeMap<(String, i64, i64), Vec<String>>) -> Charge {
+    let claims = groups
+        .into_iter()
+        .map(|((flavor, gpus_milli, vram_bytes), mut uids)| {
+            uids.sort();
+            ClaimsCharge {
+                flavor,
+                gpus_milli,
+                vram_bytes,
+                uids,
+            }
+        });
+    Charge {
+        claims: claims.collect(),
+        resources: Vec::new(),
+    }
+}

@@ -1,0 +1,166 @@
+//! What a gang is charged, and each of its pods.
+//!
+//! A gang's charge is the set of its claims, each once, by UID; what is charged besides claims is a sum
+//! over its pods. A permit carries the part of its pod, so that it can be charged after Gang and pod are
+//! gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_api::{Charge, ClaimsCharge, ResourceCharge};
+use muster_engine as engine;
+
+/// Groups what the engine charges a gang's pods.
+pub(crate) fn of_admission(pods: &[engine::AdmittedPod]) -> Charge {
+    let mut claims: BTreeMap<(String, i64, i64), BTreeSet<String>> = BTreeMap::new();
+    let mut resources: BTreeMap<(String, String), i64> = BTreeMap::new();
+    for pod in pods {
+        for claim in &pod.claims {
+            claims
+                .entry((claim.flavor.to_string(), claim.gpus.0, claim.vram.0))
+                .or_default()
+                .insert(claim.uid.to_string());
+        }
+        for (flavor, resource, amount) in &pod.charged {
+            let sum = resources
+                .entry((flavor.to_string(), resource.to_string()))
+                .or_default();
+            *sum = sum.saturating_add(amount.0);
+        }
+    }
+    Charge {
+        claims: claims
+            .into_iter()
+            .map(|((flavor, gpus_milli, vram_bytes), uids)| ClaimsCharge {
+                flavor,
+                gpus_milli,
+                vram_bytes,
+                uids: uids.into_iter().collect(),
+            })
+            .collect(),
+        resources: resources
+            .into_iter()
+            .map(|((flavor, resource), amount)| ResourceCharge {
+                flavor,
+                resource,
+                amount,
+            })
+            .collect(),
+    }
+}
+
+/// The part of one rank: its claims, and an even share of what is charged besides. Shares of all ranks
+/// add up to the whole exactly.
+pub(crate) fn of_rank(whole: &Charge, claims: &[String], rank: usize, ranks: usize) -> Charge {
+    Charge {
+        claims: whole
+            .claims
+            .iter()
+            .filter_map(|group| {
+                let uids: Vec<String> = group
+                    .uids
+                    .iter()
+                    .filter(|uid| claims.contains(uid))
+                    .cloned()
+                    .collect();
+                (!uids.is_empty()).then(|| ClaimsCharge {
+                    uids,
+                    ..group.clone()
+                })
+            })
+            .collect(),
+        resources: resources_of_rank(whole, rank, ranks),
+    }
+}
+
+/// The even share of one rank in what is charged besides claims.
+pub(crate) fn resources_of_rank(whole: &Charge, rank: usize, ranks: usize) -> Vec<ResourceCharge> {
+    let parts = whole.resources.iter().map(|part| ResourceCharge {
+        amount: share(part.amount, rank, ranks),
+        ..part.clone()
+    });
+    parts.collect()
+}
+
+fn share(amount: i64, rank: usize, ranks: usize) -> i64 {
+    let ranks = i64::try_from(ranks.max(1)).unwrap_or(i64::MAX);
+    let rank = i64::try_from(rank).unwrap_or(i64::MAX);
+    amount / ranks + i64::from(rank < amount % ranks)
+}
+
+/// What is charged, as the engine's holds tell it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Charged {
+    /// Its claims.
+    pub(crate) claims: Vec<engine::HeldClaim>,
+    /// What is charged besides.
+    pub(crate) resources: Vec<(engine::FlavorName, engine::Resource, engine::Amount)>,
+}
+
+/// Reads a charge.
+pub(crate) fn read(charge: &Charge) -> Charged {
+    let claims = charge.claims.iter().flat_map(|group| {
+        group.uids.iter().map(|uid| engine::HeldClaim {
+            uid: uid.as_str().into(),
+            flavor: group.flavor.as_str().into(),
+            gpus: engine::Amount(group.gpus_milli),
+            vram: engine::Amount(group.vram_bytes),
+            request: None,
+            devices: None,
+        })
+    });
+    Charged {
+        claims: claims.collect(),
+        resources: read_resources(&charge.resources),
+    }
+}
+
+/// Reads what is charged besides claims.
+pub(crate) fn read_resources(
+    parts: &[ResourceCharge],
+) -> Vec<(engine::FlavorName, engine::Resource, engine::Amount)> {
+    let parts = parts.iter().map(|part| {
+        let flavor = part.flavor.as_str().into();
+        let amount = engine::Amount(part.amount);
+        (flavor, resource(&part.resource), amount)
+    });
+    parts.collect()
+}
+
+fn resource(name: &str) -> engine::Resource {
+    match name {
+        "gpus" => engine::Resource::Gpus,
+        "vram" => engine::Resource::Vram,
+        "cpu" => engine::Resource::Cpu,
+        "memory" => engine::Resource::Memory,
+        other => engine::Resource::Extended(other.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shares_of_all_ranks_add_up_to_the_whole() {
+        for (amount, ranks) in [(10, 3), (0, 4), (7, 7), (2, 5), (i64::MAX, 3)] {
+            let sum: i64 = (0..ranks).map(|rank| share(amount, rank, ranks)).sum();
+            assert_eq!(sum, amount, "{amount} over {ranks}");
+        }
+    }
+
+    #[test]
+    fn a_rank_is_charged_its_own_claims_only() {
+        let whole = Charge {
+            claims: vec![ClaimsCharge {
+                flavor: "h100".into(),
+                gpus_milli: 8_000,
+                vram_bytes: 1,
+                uids: vec!["a".into(), "b".into()],
+            }],
+            resources: Vec::new(),
+        };
+        let part = of_rank(&whole, &["b".into()], 1, 2);
+        assert_eq!(part.claims[0].uids, ["b"]);
+        assert_eq!(part.claims[0].gpus_milli, 8_000, "the amount is per claim");
+    }
+}

@@ -1,0 +1,160 @@
+//! What is to become of an Admit intent.
+//!
+//! Worked out by whoever leads: an intent is carried out by the leader that committed it, completed by its successor
+//! if the Gang carries it and its pods still match, and taken back otherwise.
+
+use k8s_openapi::api::core::v1::Pod;
+use muster_api::{IntentKind, Reason};
+
+use crate::{
+    admission::place,
+    admission::plan::Plan,
+    objects::{gang_object, is_gated, pod_object, stamp},
+    poll_context::{PollContext, attempt, has_ended},
+    tables::plans::Committed,
+};
+use muster_cluster::formed::PendingReason;
+
+/// What is to become of an intent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IntentState {
+    /// The answer of a write is owed first: what is seen may be from before it.
+    Undecided,
+    /// The Gang is to carry it.
+    Carry,
+    /// The Gang carries it: permits and pods are to follow, or did.
+    Complete,
+    /// The attempt was started in part and can never be completed: it is left as it is, charged, and what is still
+    /// gated of it is not started any more.
+    Abandon,
+    /// It is to be taken back.
+    Void,
+}
+
+/// What is to become of an intent.
+pub(crate) fn intent_state(context: PollContext<'_>, intent: &Committed) -> IntentState {
+    let plan = &intent.plan;
+    if context.busy(&gang_object(&plan.key)) {
+        return IntentState::Undecided;
+    }
+    if intent.kind == IntentKind::Evict {
+        // Written by a later version: all that is left to do here is to take its permits back.
+        return IntentState::Void;
+    }
+    let gang = context.gang_of(plan);
+    let carries = gang.is_some_and(|gang| PollContext::carries(gang, plan));
+    if context.views.is_being_voided(plan) {
+        return IntentState::Void;
+    }
+    if carries {
+        return state_of_carried(context, plan);
+    }
+    let own = intent.leader_epoch == context.epoch;
+    let to_carry = own
+        && plan.is_untouched(context)
+        && !has_begun(context, plan)
+        && obstacle(context, plan).is_none()
+        && gang.is_some_and(|gang| attempt(gang) == plan.attempt && !has_ended(gang));
+    if to_carry {
+        IntentState::Carry
+    } else {
+        IntentState::Void
+    }
+}
+
+/// Once a pod was ungated the attempt is not taken back: that takes an eviction. What it lacks is a
+/// condition of the Gang, and its charge is kept. A stamp of a later attempt says that it is being taken back only
+/// as long as no pod was ungated: a write of an older leader may stamp a pod late.
+fn state_of_carried(context: PollContext<'_>, plan: &Plan) -> IntentState {
+    if !plan.is_untouched(context) {
+        return if is_abandoned(context, plan).is_some() {
+            IntentState::Abandon
+        } else {
+            IntentState::Complete
+        };
+    }
+    if has_begun(context, plan) {
+        return IntentState::Void;
+    }
+    if plan.is_over(context) || obstacle(context, plan).is_none() {
+        return IntentState::Complete;
+    }
+    // An ungate that is under way may be applied yet.
+    if plan
+        .ranks
+        .iter()
+        .any(|rank| pod_is_busy(context, &rank.pod))
+    {
+        return IntentState::Undecided;
+    }
+    IntentState::Void
+}
+
+/// Whether the attempt is being voided: a gated pod is stamped with a later one. From then on there is no
+/// way back, whoever leads.
+fn has_begun(context: PollContext<'_>, plan: &Plan) -> bool {
+    plan.ranks.iter().any(|rank| {
+        context
+            .index
+            .pod_by_uid(&rank.pod)
+            .is_some_and(|pod| is_gated(pod) && stamp(pod) > plan.attempt)
+    })
+}
+
+/// Why the plan cannot be carried out as it is.
+pub(crate) fn obstacle(context: PollContext<'_>, plan: &Plan) -> Option<PendingReason> {
+    plan.mismatch(context)
+        .or_else(|| refused(context, plan))
+        .or_else(|| place::lost(context, plan).map(|lost| lost.reason))
+}
+
+/// Why the gated pods of an attempt that was started in part are not started any more, if so: the obstacle does not
+/// heal, or it lasts.
+pub(crate) fn is_abandoned(context: PollContext<'_>, plan: &Plan) -> Option<PendingReason> {
+    let waits = plan.ranks.iter().any(|rank| {
+        let pod = context.index.pod_by_uid(&rank.pod);
+        pod.is_some_and(|pod| is_gated(pod))
+    });
+    if !waits {
+        return None;
+    }
+    let for_good = plan.mismatch(context).or_else(|| refused(context, plan));
+    for_good.or_else(|| {
+        let lost = place::lost(context, plan)?;
+        let lasts = lost.for_good
+            || context
+                .clocks
+                .stalled_since(&plan.gang_uid)
+                .is_some_and(|since| context.has_come(since + context.config.not_ready_seconds));
+        lasts.then_some(lost.reason)
+    })
+}
+
+/// The first rank whose pod the API server refused to have changed too often.
+fn refused(context: PollContext<'_>, plan: &Plan) -> Option<PendingReason> {
+    plan.ranks.iter().find_map(|rank| {
+        let pod = context.index.pod_by_uid(&rank.pod)?;
+        release_refused(context, pod)
+    })
+}
+
+/// That the API server does not let the gate of a pod be taken, if so.
+pub(crate) fn release_refused(context: PollContext<'_>, pod: &Pod) -> Option<PendingReason> {
+    let (answer, until) = context.flights.refused(&pod_object(pod))?;
+    if !is_gated(pod) || context.has_come(until) {
+        return None;
+    }
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    Some(PendingReason {
+        reason: Reason::NotPermitted,
+        details: format!("the API server refuses to release pod {name}: {answer}"),
+    })
+}
+
+/// Whether a patch of the pod is under way.
+pub(crate) fn pod_is_busy(context: PollContext<'_>, uid: &str) -> bool {
+    context
+        .index
+        .pod_by_uid(uid)
+        .is_some_and(|pod| context.busy(&pod_object(pod)))
+}

@@ -1,0 +1,162 @@
+//! The plan of one attempt, whichever object records it, and whether its pods match.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::api::core::v1::Pod;
+use muster_api::{Charge, Reason};
+
+use crate::{
+    objects::{bound_node, is_deleting, is_gated, is_over, is_terminal, phase, stamp},
+    poll_context::PollContext,
+};
+use muster_cluster::formed::{GangKey, PendingReason};
+
+/// The plan of one attempt. Intents, admissions and placements are made from it and read into it, in
+/// [`super::record`] alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// The Gang.
+    pub(crate) key: GangKey,
+    /// Its UID.
+    pub(crate) gang_uid: String,
+    /// The attempt.
+    pub(crate) attempt: i64,
+    /// Sequence of the Ledger write that committed it; 0 for an adopted gang.
+    pub(crate) sequence: i64,
+    /// The Team that is charged.
+    pub(crate) team: String,
+    /// Generation of the Team whose limits the decision was judged by.
+    pub(crate) team_generation: i64,
+    /// What is charged.
+    pub(crate) charge: Charge,
+    /// Its pods, each in its place: the place is what the placement counts by. The number that a pod is told as its
+    /// rank is its completion index, which may be another.
+    pub(crate) ranks: Vec<Rank>,
+    /// Places by node.
+    pub(crate) places: BTreeMap<String, Vec<usize>>,
+    /// The narrowest level whose one domain holds the plan; absent if none does.
+    pub(crate) level: Option<String>,
+    /// Path of label values of that domain, outermost first.
+    pub(crate) domain: Vec<String>,
+    /// Whether it was found running and charged as it was: its pods carry no stamp.
+    pub(crate) adopted: bool,
+}
+
+/// One pod of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rank {
+    /// UID of the pod.
+    pub(crate) pod: String,
+    /// UIDs of its claims, ascending.
+    pub(crate) claims: Vec<String>,
+    /// Where it is planned.
+    pub(crate) node: Arc<PlannedNode>,
+}
+
+/// A node as it was when the plan was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PlannedNode {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its UID.
+    pub(crate) uid: String,
+}
+
+impl Plan {
+    /// Names of its nodes, each once, ascending.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = &String> {
+        self.places.keys()
+    }
+
+    /// Whether every pod ended or is gone: whatever a leader concludes from that stays true, since a
+    /// pod's UID never comes back.
+    pub(crate) fn is_over(&self, context: PollContext<'_>) -> bool {
+        self.ranks
+            .iter()
+            .all(|rank| is_over(context.index, &rank.pod))
+    }
+
+    /// Whether nothing of it runs or can be started any more: every pod is over, or gated and stamped with a later
+    /// attempt.
+    pub(crate) fn is_left(&self, context: PollContext<'_>) -> bool {
+        self.ranks.iter().all(|rank| {
+            let pod = context.index.pod_by_uid(&rank.pod);
+            pod.is_none_or(|pod| is_terminal(pod) || (is_gated(pod) && stamp(pod) > self.attempt))
+        })
+    }
+
+    /// Whether every pod is there and succeeded.
+    pub(crate) fn has_succeeded(&self, context: PollContext<'_>) -> bool {
+        self.ranks.iter().all(|rank| {
+            let pod = context.index.pod_by_uid(&rank.pod);
+            pod.is_some_and(|pod| phase(pod) == "Succeeded")
+        })
+    }
+
+    /// Whether no pod of it was ungated yet.
+    pub(crate) fn is_untouched(&self, context: PollContext<'_>) -> bool {
+        self.ranks.iter().all(|rank| {
+            let pod = context.index.pod_by_uid(&rank.pod);
+            pod.is_none_or(|pod| is_gated(pod))
+        })
+    }
+
+    /// The first rank whose pod no longer is what was planned, and how. None of this heals.
+    pub(crate) fn mismatch(&self, context: PollContext<'_>) -> Option<PendingReason> {
+        self.ranks.iter().enumerate().find_map(|(place, rank)| {
+            let details = self.mismatch_of(context, rank)?;
+            Some(PendingReason {
+                reason: Reason::MembersChanged,
+                details: format!("rank {place}: {details}"),
+            })
+        })
+    }
+
+    fn mismatch_of(&self, context: PollContext<'_>, rank: &Rank) -> Option<String> {
+        let Some(pod) = context.index.pod_by_uid(&rank.pod) else {
+            return Some(format!("pod with UID {} is gone", rank.pod));
+        };
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        if is_terminal(pod) {
+            return None;
+        }
+        if is_deleting(pod) {
+            return Some(format!("pod {name} is being deleted"));
+        }
+        if !has_claims(context, pod, &rank.claims) {
+            return Some(format!(
+                "pod {name} names other claims than those it was admitted with"
+            ));
+        }
+        if self.adopted {
+            return None;
+        }
+        let stamp = stamp(pod);
+        if is_gated(pod) {
+            return (stamp > self.attempt)
+                .then(|| format!("pod {name} belongs to attempt {stamp} already"));
+        }
+        if stamp != self.attempt {
+            return Some(format!("pod {name} was not released by this attempt"));
+        }
+        match bound_node(pod) {
+            Some(node) if node != rank.node.name => Some(format!(
+                "pod {name} is bound to node {node} instead of {}",
+                rank.node.name
+            )),
+            _ => None,
+        }
+    }
+}
+
+/// Whether the pod still names every claim that it was admitted with. It may name others that are not charged
+/// (network cards, say); it cannot get new ones, since `resourceClaims` are fixed, but a claim may be deleted
+/// and another made under its name.
+fn has_claims(context: PollContext<'_>, pod: &Pod, expected: &[String]) -> bool {
+    let Some(claims) = context.index.claim_uids_of_pod(pod) else {
+        return false;
+    };
+    expected
+        .iter()
+        .all(|uid| claims.iter().any(|claim| claim.as_str() == uid))
+}

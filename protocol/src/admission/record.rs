@@ -1,0 +1,244 @@
+//! How a plan is recorded: as an intent of the Ledger, and as the admission and placement that a Gang carries.
+//!
+//! The only place that knows both the fields and the plan, in either direction.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use muster_api::{
+    Admission, Gang, GangPlacement, Intent, IntentKind, IntentPod, NodeRanks, gang::AdmittedPod,
+};
+use muster_engine as engine;
+
+use crate::{
+    admission::charge,
+    admission::plan::{Plan, PlannedNode, Rank},
+    poll_context::PollContext,
+};
+use muster_cluster::formed::GangKey;
+
+/// The plan of an engine's admission, committed by a write of that sequence. `None`: an object that it names is gone.
+pub(crate) fn of_admission(
+    context: PollContext<'_>,
+    admission: &engine::Admission,
+    sequence: i64,
+) -> Option<Plan> {
+    let gang = context.index.gang_by_uid(admission.gang.as_str())?;
+    let mut pods = Vec::with_capacity(admission.pods.len());
+    let mut runs = Vec::new();
+    for pod in &admission.pods {
+        let node = context.index.node(pod.node.as_str())?;
+        run(&mut runs, pod.node.as_str(), node.metadata.uid.as_deref()?);
+        let mut claims: Vec<String> = pod.claims.iter().map(|it| it.uid.to_string()).collect();
+        claims.sort();
+        claims.dedup();
+        pods.push((pod.uid.to_string(), claims));
+    }
+    let (ranks, places) = lay_out(pods, &runs);
+    Some(Plan {
+        key: GangKey {
+            namespace: gang.metadata.namespace.clone()?,
+            name: gang.metadata.name.clone()?,
+        },
+        gang_uid: admission.gang.to_string(),
+        attempt: admission.attempt,
+        sequence,
+        team: admission.team.to_string(),
+        team_generation: admission.team_generation,
+        charge: charge::of_admission(&admission.pods),
+        ranks,
+        places,
+        level: admission.level.as_ref().map(ToString::to_string),
+        domain: admission.domain.clone(),
+        adopted: false,
+    })
+}
+
+/// The plan that an intent commits.
+pub(crate) fn of_intent(intent: &Intent) -> Plan {
+    let pods = intent.pods.iter();
+    let (ranks, places) = lay_out(
+        pods.map(|pod| (pod.uid.clone(), pod.claims.clone()))
+            .collect(),
+        &intent.plan,
+    );
+    Plan {
+        key: GangKey {
+            namespace: intent.namespace.clone(),
+            name: intent.name.clone(),
+        },
+        gang_uid: intent.gang_uid.clone(),
+        attempt: intent.attempt,
+        sequence: intent.sequence,
+        team: intent.team.clone(),
+        team_generation: intent.team_generation,
+        charge: intent.charge.clone(),
+        ranks,
+        places,
+        level: intent.level.clone(),
+        domain: intent.domain.clone(),
+        adopted: false,
+    }
+}
+
+/// The plan that a Gang carries, if it is admitted.
+pub(crate) fn of_gang(key: &GangKey, gang: &Gang) -> Option<Plan> {
+    let status = gang.status.as_ref()?;
+    let admission = status.admission.as_ref()?;
+    let placement = status.placement.as_ref()?;
+    let pods = admission.pods.iter();
+    let (ranks, places) = lay_out(
+        pods.map(|pod| (pod.uid.clone(), pod.claims.clone()))
+            .collect(),
+        &placement.nodes,
+    );
+    Some(Plan {
+        key: key.clone(),
+        gang_uid: gang.metadata.uid.clone()?,
+        attempt: status.attempt,
+        sequence: admission.ledger_sequence,
+        team: admission.team.clone(),
+        team_generation: admission.team_generation,
+        charge: admission.charge.clone(),
+        ranks,
+        places,
+        level: placement.level.clone(),
+        domain: placement.domain.clone(),
+        adopted: admission.adopted,
+    })
+}
+
+impl Plan {
+    /// A plan for pods that run already, each with its claims and its node's name and UID.
+    pub(crate) fn adopted(
+        key: &GangKey,
+        gang_uid: &str,
+        attempt: i64,
+        (team, team_generation): (String, i64),
+        charge: muster_api::Charge,
+        pods: Vec<(String, Vec<String>, PlannedNode)>,
+    ) -> Self {
+        let mut runs = Vec::new();
+        for (_, _, node) in &pods {
+            run(&mut runs, &node.name, &node.uid);
+        }
+        let pods = pods.into_iter().map(|(pod, claims, _)| (pod, claims));
+        let (ranks, places) = lay_out(pods.collect(), &runs);
+        Self {
+            key: key.clone(),
+            gang_uid: gang_uid.to_owned(),
+            attempt,
+            sequence: 0,
+            team,
+            team_generation,
+            charge,
+            ranks,
+            places,
+            level: None,
+            domain: Vec::new(),
+            adopted: true,
+        }
+    }
+
+    /// The intent that commits it, by the leader of that epoch.
+    pub(crate) fn to_intent(&self, context: PollContext<'_>) -> Intent {
+        let pods = self.ranks.iter().map(|rank| IntentPod {
+            name: context
+                .index
+                .pod_by_uid(&rank.pod)
+                .and_then(|pod| pod.metadata.name.clone())
+                .unwrap_or_default(),
+            uid: rank.pod.clone(),
+            claims: rank.claims.clone(),
+        });
+        Intent {
+            sequence: self.sequence,
+            leader_epoch: context.epoch,
+            kind: IntentKind::Admit,
+            namespace: self.key.namespace.clone(),
+            name: self.key.name.clone(),
+            gang_uid: self.gang_uid.clone(),
+            attempt: self.attempt,
+            cause: None,
+            team: self.team.clone(),
+            team_generation: self.team_generation,
+            charge: self.charge.clone(),
+            pods: pods.collect(),
+            plan: self.runs(),
+            level: self.level.clone(),
+            domain: self.domain.clone(),
+        }
+    }
+
+    /// What the Gang carries of it.
+    pub(crate) fn to_admission(&self) -> (Admission, GangPlacement) {
+        let pods = self.ranks.iter().map(|rank| AdmittedPod {
+            uid: rank.pod.clone(),
+            claims: rank.claims.clone(),
+        });
+        let admission = Admission {
+            team: self.team.clone(),
+            team_generation: self.team_generation,
+            ledger_sequence: self.sequence,
+            charge: self.charge.clone(),
+            pods: pods.collect(),
+            adopted: self.adopted,
+        };
+        let placement = GangPlacement {
+            nodes: self.runs(),
+            level: self.level.clone(),
+            domain: self.domain.clone(),
+        };
+        (admission, placement)
+    }
+
+    /// Its nodes, run-length in the order of its places.
+    fn runs(&self) -> Vec<NodeRanks> {
+        let mut runs = Vec::new();
+        for rank in &self.ranks {
+            run(&mut runs, &rank.node.name, &rank.node.uid);
+        }
+        runs
+    }
+}
+
+/// Adds one place to the runs of consecutive places on one node.
+fn run(runs: &mut Vec<NodeRanks>, node: &str, node_uid: &str) {
+    match runs.last_mut() {
+        Some(run) if run.node == node => run.ranks += 1,
+        _ => runs.push(NodeRanks {
+            node: node.to_owned(),
+            node_uid: node_uid.to_owned(),
+            ranks: 1,
+        }),
+    }
+}
+
+/// Pods in their places, and the places by node. A record with more pods than places, or the reverse, has as many
+/// ranks as the shorter: nobody but the controller writes it.
+fn lay_out(
+    pods: Vec<(String, Vec<String>)>,
+    runs: &[NodeRanks],
+) -> (Vec<Rank>, BTreeMap<String, Vec<usize>>) {
+    let nodes = runs.iter().flat_map(|run| {
+        let node = Arc::new(PlannedNode {
+            name: run.node.clone(),
+            uid: run.node_uid.clone(),
+        });
+        std::iter::repeat_n(node, usize::try_from(run.ranks).unwrap_or(0))
+    });
+    let ranks: Vec<Rank> = pods
+        .into_iter()
+        .zip(nodes)
+        .map(|((pod, claims), node)| Rank { pod, claims, node })
+        .collect();
+    let mut places: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (place, rank) in ranks.iter().enumerate() {
+        match places.get_mut(&rank.node.name) {
+            Some(known) => known.push(place),
+            None => {
+                places.insert(rank.node.name.clone(), vec![place]);
+            }
+        }
+    }
+    (ranks, places)
+}

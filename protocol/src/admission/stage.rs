@@ -1,0 +1,247 @@
+//! Where each gang's attempt is: worked out once for a gang that changed, and what every writer goes by.
+
+use std::collections::BTreeMap;
+
+use muster_api::Reason;
+
+use crate::{
+    admission::intent_state::{IntentState, intent_state, is_abandoned},
+    admission::plan::Plan,
+    admission::void,
+    feed::waiting,
+    links::Links,
+    objects::{is_gated, is_over},
+    outward::{gang_status, ungate},
+    poll_context::{PollContext, attempt, has_ended},
+};
+use muster_cluster::formed::{GangKey, PendingReason};
+
+/// Why an attempt ends before its pods do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Cause {
+    /// It is taken back before any of its pods was ungated.
+    Void,
+    /// It was started in part and can never be completed.
+    Abandoned(Reason),
+}
+
+/// How far an attempt has come. Stages are passed in this order, and none is passed back within a leadership.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stage {
+    /// It holds nothing.
+    Waiting,
+    /// The Ledger commits it.
+    Committed,
+    /// The Gang carries it; no pod was ungated.
+    Carried,
+    /// Some pods are ungated.
+    Starting,
+    /// Every pod was ungated, or is over.
+    Started,
+    /// It ends; what it holds is charged until it is proved released.
+    Ending(Cause),
+    /// The Gang ended, or every pod of the attempt is over.
+    Over,
+}
+
+/// Where one gang is. At most one attempt of it is before [`Stage::Ending`]: this one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct View {
+    /// UID of the Gang; empty while there is none.
+    pub(crate) gang_uid: String,
+    /// The attempt.
+    pub(crate) attempt: i64,
+    /// Its stage.
+    pub(crate) stage: Stage,
+    /// What is to become of the intent about the gang, which may be of an earlier attempt.
+    pub(crate) intent: Option<IntentState>,
+    /// Whether that intent owes nothing any more.
+    pub(crate) is_settled: bool,
+    /// Permits of that Gang up to that attempt are to be withdrawn.
+    pub(crate) voided: Option<(String, i64)>,
+    /// Nodes whose object must carry this leader's epoch for the intent to be settled.
+    pub(crate) fenced: Vec<String>,
+    /// Whether the plan that the Gang carries is to have its permits.
+    pub(crate) is_permitted: bool,
+    /// Whether the pods of the plan that the Gang carries may be ungated, and not all are.
+    pub(crate) may_ungate: bool,
+    /// Why it waits, or why it does not run as planned.
+    pub(crate) reason: Option<PendingReason>,
+}
+
+/// The views of all gangs that were looked at, and what nodes need of them.
+#[derive(Debug, Default)]
+pub(crate) struct Views {
+    by_gang: BTreeMap<GangKey, View>,
+    voided: BTreeMap<String, i64>,
+    fenced: Links<String, GangKey>,
+    settled: BTreeMap<GangKey, ()>,
+}
+
+impl Views {
+    /// The view of a gang.
+    pub(crate) fn of(&self, key: &GangKey) -> Option<&View> {
+        self.by_gang.get(key)
+    }
+
+    /// The gangs after that one, in order.
+    pub(crate) fn after(&self, key: Option<&GangKey>) -> impl Iterator<Item = &GangKey> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let start = key.map_or(Unbounded, Excluded);
+        self.by_gang.range((start, Unbounded)).map(|(key, _)| key)
+    }
+
+    /// Whether this leader has begun to take the attempt back.
+    pub(crate) fn is_being_voided(&self, plan: &Plan) -> bool {
+        self.of(&plan.key).is_some_and(|view| {
+            view.gang_uid == plan.gang_uid
+                && view.attempt == plan.attempt
+                && view.stage == Stage::Ending(Cause::Void)
+        })
+    }
+
+    /// Up to which attempt permits of the Gang are to be withdrawn.
+    pub(crate) fn voided(&self, gang_uid: &str) -> Option<i64> {
+        self.voided.get(gang_uid).copied()
+    }
+
+    /// Whether the node's object must carry this leader's epoch.
+    pub(crate) fn is_fenced(&self, node: &str) -> bool {
+        self.fenced.has(node)
+    }
+
+    /// Whether the intent about the gang owes nothing any more.
+    pub(crate) fn is_settled(&self, key: &GangKey) -> bool {
+        self.settled.contains_key(key)
+    }
+
+    /// Whether any intent owes nothing any more.
+    pub(crate) fn is_any_settled(&self) -> bool {
+        !self.settled.is_empty()
+    }
+
+    /// Keeps a view, or forgets one; returns the one before.
+    pub(crate) fn set(&mut self, key: &GangKey, view: Option<View>) -> Option<View> {
+        let before = match &view {
+            Some(view) => {
+                if let Some((gang, attempt)) = &view.voided {
+                    self.voided.insert(gang.clone(), *attempt);
+                }
+                for node in &view.fenced {
+                    self.fenced.link(node.clone(), key.clone());
+                }
+                self.by_gang.insert(key.clone(), view.clone())
+            }
+            None => self.by_gang.remove(key),
+        };
+        match view.as_ref().is_some_and(|view| view.is_settled) {
+            true => self.settled.insert(key.clone(), ()),
+            false => self.settled.remove(key),
+        };
+        let before = before?;
+        let (voided, fenced) = view.map_or((None, Vec::new()), |view| (view.voided, view.fenced));
+        if let Some((gang, _)) = &before.voided
+            && voided.is_none_or(|(now, _)| now != *gang)
+        {
+            self.voided.remove(gang);
+        }
+        for node in before.fenced.iter().filter(|node| !fenced.contains(node)) {
+            self.fenced.unlink(node.as_str(), key);
+        }
+        Some(before)
+    }
+}
+
+/// Where a gang is. `None`: there is neither a Gang nor an intent about one.
+pub(crate) fn view(context: PollContext<'_>, key: &GangKey) -> Option<View> {
+    let gang = context.index.gang(key);
+    let intent = context.intent_of(key);
+    let carried = context.plans.carried(key);
+    if gang.is_none() && intent.is_none() {
+        return None;
+    }
+    let state = intent.map(|intent| intent_state(context, intent));
+    let gang_uid = gang.and_then(|gang| gang.metadata.uid.clone());
+    let mut view = View {
+        gang_uid: gang_uid.unwrap_or_default(),
+        attempt: gang.map_or(0, |gang| attempt(gang)),
+        stage: Stage::Waiting,
+        intent: state,
+        is_settled: false,
+        voided: None,
+        fenced: Vec::new(),
+        is_permitted: false,
+        may_ungate: false,
+        reason: None,
+    };
+    let own_intent = intent.filter(|intent| {
+        intent.plan.gang_uid == view.gang_uid && intent.plan.attempt == view.attempt
+    });
+    let is_void = own_intent.is_some() && state == Some(IntentState::Void);
+    view.stage = match carried {
+        _ if gang.is_none() || is_void => Stage::Ending(Cause::Void),
+        _ if gang.is_some_and(|gang| has_ended(gang)) => Stage::Over,
+        Some(plan) if intent.is_none() && plan.is_left(context) => Stage::Over,
+        Some(plan) => stage_of_carried(context, plan),
+        None if own_intent.is_some() => Stage::Committed,
+        None => Stage::Waiting,
+    };
+    // While an answer is owed, what is seen may be from before it.
+    if state == Some(IntentState::Undecided)
+        && let Some(before) = context.views.of(key)
+        && (&before.gang_uid, before.attempt) == (&view.gang_uid, view.attempt)
+    {
+        view.stage = view.stage.max(before.stage);
+    }
+    if let Some(intent) = intent {
+        void::judge(context, intent, &mut view);
+    }
+    if let Some(plan) = carried {
+        view.is_permitted = match state {
+            None => true,
+            // While the start is not complete all of it must match; afterwards each pod stands for itself.
+            Some(IntentState::Complete) => plan.mismatch(context).is_none(),
+            Some(_) => false,
+        };
+        let complete = state.is_none_or(|state| state == IntentState::Complete);
+        view.reason = gang.and_then(|gang| gang_status::degraded(context, gang, plan));
+        view.may_ungate = complete && view.stage < Stage::Started && ungate::is_owed(context, plan);
+    }
+    if carried.is_none()
+        && let Some(gang) = gang.filter(|gang| !has_ended(gang))
+    {
+        view.reason = waiting::why(context, key, gang);
+    }
+    Some(view)
+}
+
+fn stage_of_carried(context: PollContext<'_>, plan: &Plan) -> Stage {
+    if plan.is_over(context) {
+        return Stage::Over;
+    }
+    if plan.is_untouched(context) {
+        return Stage::Carried;
+    }
+    let gated = |uid: &str| {
+        let pod = context.index.pod_by_uid(uid);
+        pod.is_some_and(|pod| is_gated(pod) && !is_over(context.index, uid))
+    };
+    if !plan.ranks.iter().any(|rank| gated(&rank.pod)) {
+        return Stage::Started;
+    }
+    match is_abandoned(context, plan) {
+        Some(wait) => Stage::Ending(Cause::Abandoned(wait.reason)),
+        None => Stage::Starting,
+    }
+}
+
+/// Whether a view may follow another one of the same attempt.
+pub(crate) fn may_follow(before: &View, after: &View) -> bool {
+    let same = (&before.gang_uid, before.attempt) == (&after.gang_uid, after.attempt);
+    // How it ends may become clearer, and an attempt that is taken back is over when its pods are.
+    let rank = |stage: Stage| match stage {
+        Stage::Ending(_) => Stage::Ending(Cause::Void),
+        other => other,
+    };
+    !same || rank(before.stage) <= rank(after.stage)
+}

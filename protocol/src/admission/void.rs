@@ -1,0 +1,172 @@
+//! Taking back an attempt of which no pod was ungated, and leaving one that was started in part.
+//!
+//! In this order: each pod that is still gated is stamped with the next attempt, so that a late ungate of an
+//! older leader conflicts; then the Gang is raised above the attempt; then every `NodeDevices` of the plan is
+//! written, also where no permit is found (at least the epoch: a write without change moves no
+//! resourceVersion), so that a late permit conflicts; only then the intent leaves the Ledger, and with it
+//! what it charged. Each step is seen in the objects, so a crash between two of them loses nothing.
+//!
+//! An attempt that was started in part and can never be completed is only stamped: then no pod of it can be ungated any
+//! more, by nobody, and its intent leaves the Ledger. Its Gang carries it, and is charged for it, until its pods are
+//! over.
+
+use crate::{
+    ApiRequest,
+    admission::intent_state::{IntentState, pod_is_busy, release_refused},
+    admission::plan::{Plan, Rank},
+    admission::stage::View,
+    injected_bug::InjectedBug,
+    objects::{is_deleting, is_gated, is_over, node_devices_object, stamp},
+    outward::gang_status,
+    outward::patch,
+    outward::permits::is_permitted,
+    poll_context::{PollContext, attempt, has_ended},
+    tables::plans::Committed,
+};
+
+/// Stamps, or the raise of the Gang.
+pub(crate) fn writes(context: PollContext<'_>, intent: &Committed, view: &View) -> Vec<ApiRequest> {
+    let stamps = match view.intent {
+        Some(IntentState::Void | IntentState::Abandon) => stamps(context, intent),
+        _ => return Vec::new(),
+    };
+    if !stamps.is_empty() || view.intent == Some(IntentState::Abandon) {
+        return stamps;
+    }
+    raise(context, &intent.plan).into_iter().collect()
+}
+
+/// Works out what the intent owes: whether it may leave the Ledger, and what is owed to `NodeDevices` before. That is
+/// asked for only once the pods are stamped and the Gang is raised.
+pub(crate) fn judge(context: PollContext<'_>, intent: &Committed, view: &mut View) {
+    let plan = &intent.plan;
+    let Some(state) = view.intent else { return };
+    let unfenced = context.bugs.has(InjectedBug::VoidWithoutNodeDevices);
+    match state {
+        IntentState::Undecided | IntentState::Carry => {}
+        IntentState::Void => {
+            if !is_raised(context, intent) {
+                return;
+            }
+            if !unfenced {
+                view.voided = Some((plan.gang_uid.clone(), plan.attempt));
+                view.fenced = plan.nodes().cloned().collect();
+            }
+            view.is_settled = plan.nodes().all(|node| is_taken_back(context, plan, node));
+        }
+        IntentState::Complete | IntentState::Abandon => {
+            if !unfenced {
+                let ended = plan.ranks.iter();
+                let ended = ended.filter(|rank| ended_unpermitted(context, plan, rank));
+                view.fenced = ended.map(|rank| rank.node.name.clone()).collect();
+            }
+            view.is_settled = context.bugs.has(InjectedBug::IntentDropsEarly)
+                || plan
+                    .ranks
+                    .iter()
+                    .all(|rank| is_complete(context, intent, rank, state));
+        }
+    }
+}
+
+/// A rank is complete when its pod is ungated and its permit seen. One that ended before its permit was
+/// seen, or after it was released, is complete once no older leader can write that permit any more; a gated one of an
+/// attempt that is left, once no older leader can ungate it.
+fn is_complete(
+    context: PollContext<'_>,
+    intent: &Committed,
+    rank: &Rank,
+    state: IntentState,
+) -> bool {
+    let plan = &intent.plan;
+    if pod_is_busy(context, &rank.pod) {
+        return false;
+    }
+    let permitted = || is_permitted(context, &rank.node.name, &rank.pod, plan.attempt, false);
+    if is_over(context.index, &rank.pod) {
+        return permitted() || carries_own_epoch(context, &rank.node.name);
+    }
+    let Some(pod) = context.index.pod_by_uid(&rank.pod) else {
+        return true;
+    };
+    if is_gated(pod) {
+        return state == IntentState::Abandon && !owes_stamp(context, intent, pod);
+    }
+    rank.claims.is_empty() || permitted()
+}
+
+fn ended_unpermitted(context: PollContext<'_>, plan: &Plan, rank: &Rank) -> bool {
+    is_over(context.index, &rank.pod)
+        && !is_permitted(context, &rank.node.name, &rank.pod, plan.attempt, false)
+}
+
+fn stamps(context: PollContext<'_>, intent: &Committed) -> Vec<ApiRequest> {
+    if context.bugs.has(InjectedBug::NoStampGated) {
+        return Vec::new();
+    }
+    let pods = intent.plan.ranks.iter();
+    pods.filter_map(|rank| {
+        let pod = context.index.pod_by_uid(&rank.pod)?;
+        owes_stamp(context, intent, pod).then(|| patch::stamp(pod, intent.plan.attempt + 1))
+    })
+    .collect()
+}
+
+/// Whether the pod is still to be stamped. Where the API server refuses to have it changed, a leader does without for
+/// what it committed itself: no older one knows of that attempt, and its own writes of the pod were all answered.
+fn owes_stamp(
+    context: PollContext<'_>,
+    intent: &Committed,
+    pod: &k8s_openapi::api::core::v1::Pod,
+) -> bool {
+    let in_vain = intent.leader_epoch == context.epoch && release_refused(context, pod).is_some();
+    is_gated(pod) && !is_deleting(pod) && stamp(pod) <= intent.plan.attempt && !in_vain
+}
+
+fn raise(context: PollContext<'_>, plan: &Plan) -> Option<ApiRequest> {
+    let gang = context.gang_of(plan)?;
+    let owed = attempt(gang) == plan.attempt
+        && !has_ended(gang)
+        && !context.bugs.has(InjectedBug::VoidWithoutGang);
+    owed.then(|| gang_status::next_attempt(context, &plan.key, gang))?
+}
+
+/// Whether stamps and Gang say that the attempt is over.
+fn is_raised(context: PollContext<'_>, intent: &Committed) -> bool {
+    let plan = &intent.plan;
+    stamps(context, intent).is_empty()
+        && raise(context, plan).is_none()
+        && !plan
+            .ranks
+            .iter()
+            .any(|rank| pod_is_busy(context, &rank.pod))
+}
+
+fn is_taken_back(context: PollContext<'_>, plan: &Plan, node: &str) -> bool {
+    if context.bugs.has(InjectedBug::VoidWithoutNodeDevices) {
+        return true;
+    }
+    let live = context.index.node_devices(node).is_some_and(|devices| {
+        devices.spec.permits.iter().any(|permit| {
+            permit.gang_uid == plan.gang_uid && permit.attempt <= plan.attempt && !permit.withdrawn
+        })
+    });
+    !live && carries_own_epoch(context, node)
+}
+
+/// Whether this leader wrote the node's object, so that no older one can any more; or there is neither
+/// object nor Node.
+fn carries_own_epoch(context: PollContext<'_>, node: &str) -> bool {
+    if context.bugs.has(InjectedBug::VoidWithoutNodeDevices) {
+        return true;
+    }
+    if context.busy(&node_devices_object(node)) {
+        return false;
+    }
+    match context.index.node_devices(node) {
+        Some(devices) => {
+            devices.spec.leader_epoch >= context.epoch || context.bugs.has(InjectedBug::NoFence)
+        }
+        None => context.index.node(node).is_none(),
+    }
+}

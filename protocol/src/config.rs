@@ -1,0 +1,68 @@
+//! What the machine is told about its surroundings.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
+use muster_cluster::index;
+
+/// Whether Muster decides, or only shows what it would decide.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Nothing is gated, so nothing is ungated; gangs and their reasons are computed and shown.
+    Observe,
+    /// Pods start when they are admitted, and drivers prepare only what has a permit.
+    #[default]
+    Enforce,
+}
+
+/// Limits and choices of the protocol. [`Config::new`] is what the chart ships.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// What the installation says about pods and namespaces.
+    pub index: index::Config,
+    /// Observe or Enforce.
+    pub mode: Mode,
+    /// Most pods that may be ungated and not yet bound. Keeps one gang from flooding kube-scheduler and lets a larger one
+    /// at the head go alone. Not counted are pods that kube-scheduler calls Unschedulable, those of other schedulers, and
+    /// those that were counted for `window_seconds`.
+    pub ungated_unbound_limit: usize,
+    /// How long a pod that was ungated counts as one that kube-scheduler is busy with, in seconds.
+    pub window_seconds: u64,
+    /// The schedulers that the limit protects. No other one's pods are counted.
+    pub scheduler_names: BTreeSet<String>,
+    /// Most bytes of the Ledger's content as JSON: one compare-and-swap, far below what etcd takes.
+    pub ledger_bytes: usize,
+    /// How long an ended Gang is kept, in seconds.
+    pub keep_ended_seconds: i64,
+    /// How long a node may be NotReady before ranks that are planned on it have lost their place.
+    pub not_ready_seconds: u64,
+    /// Pause before an effect that was not answered, refused or in conflict is tried again.
+    pub retry_seconds: u64,
+}
+
+impl Config {
+    /// The values that the chart ships, for an installation.
+    pub fn new(index: index::Config) -> Self {
+        Self {
+            index,
+            mode: Mode::Enforce,
+            ungated_unbound_limit: 256,
+            window_seconds: 30,
+            scheduler_names: std::iter::once("default-scheduler".to_owned()).collect(),
+            ledger_bytes: 256 * 1024,
+            keep_ended_seconds: 3_600,
+            not_ready_seconds: 30,
+            retry_seconds: 1,
+        }
+    }
+}
+
+/// The time, on two clocks: deadlines count on the first, objects carry the second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// Seconds on a clock that never jumps, since a moment that only the caller knows.
+    pub monotonic_seconds: u64,
+    /// The time of day, for fields of objects.
+    pub wall: Timestamp,
+}

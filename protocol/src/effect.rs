@@ -1,0 +1,201 @@
+//! What the machine asks to be done, and what came of it.
+//!
+//! Every write names the object, carries a precondition where two could race, and is safe to repeat:
+//! an answer that never came ([`Outcome::Unknown`]) is settled by reading the object again.
+
+use muster_api::keys;
+use muster_api::{Gang, GangStatus, LedgerSpec, NodeDevicesSpec, QueueStatus, Reason};
+use serde_json::Value;
+
+use muster_cluster::object::{Kind, Object, ObjectKey};
+
+/// Number of an effect, unique within one leadership.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EffectId(pub u64);
+
+/// Something to be done.
+#[derive(Clone, Debug)]
+pub struct Effect {
+    /// Its number, by which its outcome is reported.
+    pub id: EffectId,
+    /// What it writes. At most one write per object is under way at a time.
+    pub write: ApiRequest,
+}
+
+/// A write to the API server, or a read that must not come from a cache.
+///
+/// `resource_version` is a precondition everywhere: the write fails with [`Outcome::Conflict`] if the
+/// object is no longer what the machine saw.
+#[derive(Clone, Debug)]
+pub enum ApiRequest {
+    /// Reads one object uncached and writes nothing: the outcome is [`Outcome::Done`] with the object,
+    /// or [`Outcome::NotFound`].
+    ReadObject {
+        /// Which object.
+        key: ObjectKey,
+    },
+    /// Lists a kind uncached and watches it from there; writes nothing. The list is begun after this
+    /// effect was returned and handed over as [`muster_cluster::object::Change::Listed`] **before**
+    /// [`Outcome::Done`] (without an object) is reported. What was observed of that kind before counts
+    /// for nothing, and a watch that was open before is closed.
+    ReadAll {
+        /// Which kind.
+        kind: Kind,
+    },
+    /// Creates the Ledger. `AlreadyExists` counts as a conflict.
+    CreateLedger {
+        /// Its first content.
+        spec: LedgerSpec,
+    },
+    /// Replaces the content of the Ledger: the commit of every admission and eviction.
+    ReplaceLedger {
+        /// The content that is replaced.
+        resource_version: String,
+        /// The new content.
+        spec: LedgerSpec,
+    },
+    /// Creates a Gang. `AlreadyExists` counts as a conflict.
+    CreateGang {
+        /// The object; its status is written by a write of its own.
+        gang: Box<Gang>,
+    },
+    /// Replaces the status of a Gang.
+    ReplaceGangStatus {
+        /// Which Gang.
+        key: ObjectKey,
+        /// Its UID: a Gang made anew under the same name is not meant.
+        uid: String,
+        /// The object that is replaced.
+        resource_version: String,
+        /// The new status.
+        status: Box<GangStatus>,
+        /// Whether it changes nothing but what people read: neither the attempt, nor what the Gang holds, nor whether it
+        /// ended.
+        tells: bool,
+    },
+    /// Deletes a Gang that ended an hour ago.
+    DeleteGang {
+        /// Which Gang.
+        key: ObjectKey,
+        /// Its UID.
+        uid: String,
+        /// The object that is deleted: one that was taken up again meanwhile is not meant.
+        resource_version: String,
+    },
+    /// Creates the `NodeDevices` of a node, with its finalizer if it has permits.
+    /// `AlreadyExists` counts as a conflict.
+    CreateNodeDevices {
+        /// The node.
+        node: String,
+        /// Its first content.
+        spec: NodeDevicesSpec,
+    },
+    /// Replaces the spec of a `NodeDevices`, and sets or takes its finalizer with the permits.
+    ReplaceNodeDevices {
+        /// The node.
+        node: String,
+        /// Its UID.
+        uid: String,
+        /// The object that is replaced.
+        resource_version: String,
+        /// The new content.
+        spec: NodeDevicesSpec,
+        /// Whether the finalizer stands afterwards.
+        finalizer: bool,
+    },
+    /// A JSON patch of a pod: rank, attempt, pin and gate in one, or a stamp.
+    PatchPod {
+        /// Which pod.
+        key: ObjectKey,
+        /// JSON Patch operations; they test `/metadata/uid` and `/metadata/resourceVersion` first.
+        patch: Value,
+    },
+    /// Creates a Queue, or replaces its status.
+    PublishQueue {
+        /// Namespace of the Queue.
+        namespace: String,
+        /// The Team, and the name of the Queue.
+        team: String,
+        /// The new status.
+        status: Box<QueueStatus>,
+    },
+    /// Removes a Queue whose namespace no longer belongs to the Team.
+    DeleteQueue {
+        /// Which Queue.
+        key: ObjectKey,
+    },
+    /// Publishes an Event. Losing one harms nobody; its outcome is not awaited for anything else.
+    PublishEvent(EventNote),
+}
+
+impl ApiRequest {
+    /// The object that is written; `None` for an Event and for reads.
+    pub fn target(&self) -> Option<ObjectKey> {
+        let cluster = |kind, name: &str| ObjectKey {
+            kind,
+            namespace: String::new(),
+            name: name.to_owned(),
+        };
+        Some(match self {
+            Self::ReadObject { .. } | Self::ReadAll { .. } | Self::PublishEvent(_) => return None,
+            Self::CreateLedger { .. } | Self::ReplaceLedger { .. } => {
+                cluster(Kind::Ledger, keys::LEDGER_NAME)
+            }
+            Self::CreateGang { gang } => ObjectKey {
+                kind: Kind::Gang,
+                namespace: gang.metadata.namespace.clone().unwrap_or_default(),
+                name: gang.metadata.name.clone().unwrap_or_default(),
+            },
+            Self::ReplaceGangStatus { key, .. }
+            | Self::DeleteGang { key, .. }
+            | Self::PatchPod { key, .. }
+            | Self::DeleteQueue { key } => key.clone(),
+            Self::CreateNodeDevices { node, .. } | Self::ReplaceNodeDevices { node, .. } => {
+                cluster(Kind::NodeDevices, node)
+            }
+            Self::PublishQueue {
+                namespace, team, ..
+            } => ObjectKey {
+                kind: Kind::Queue,
+                namespace: namespace.clone(),
+                name: team.clone(),
+            },
+        })
+    }
+}
+
+/// An Event to be published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventNote {
+    /// The object that it is about: a Gang, its owner, or a pod.
+    pub api_version: String,
+    /// Kind of that object.
+    pub kind: String,
+    /// Namespace of that object.
+    pub namespace: String,
+    /// Name of that object.
+    pub name: String,
+    /// UID of that object.
+    pub uid: String,
+    /// Whether it is a warning.
+    pub warning: bool,
+    /// The stable reason.
+    pub reason: Reason,
+    /// With numbers, for people; at most 1,024 bytes.
+    pub note: String,
+}
+
+/// What came of an effect.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// Done; the object as it stands now, if it has one.
+    Done(Option<Object>),
+    /// The precondition did not hold (409, or a failed test of a patch), or the object exists already.
+    Conflict,
+    /// The object does not exist (any more).
+    NotFound,
+    /// Refused for good, with the answer (400, 403, 422).
+    Refused(String),
+    /// No answer, or one that says nothing about whether it was done: to be settled by reading again.
+    Unknown,
+}

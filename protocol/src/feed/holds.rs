@@ -1,0 +1,256 @@
+//! What every pod holds, as the engine is told it: the union of intents, admissions and permits.
+//!
+//! A hold stands as long as any of them names it, so that no order in which they come and go lets a charge
+//! drop out in between. Two of them may name the same claim: the engine charges a claim once, by UID.
+//!
+//! Kept by difference: each source says what it contributes whenever something of it changed, and only the pods that it
+//! names, or named, are worked out again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_api::Permit;
+use muster_engine as engine;
+
+use crate::{
+    admission::charge, admission::plan::Plan, injected_bug::InjectedBug, links::Links,
+    objects::is_over, poll_context::PollContext,
+};
+use muster_cluster::formed::GangKey;
+
+/// What says that a pod holds something. In this order: what the first of them says of a pod counts, the others add
+/// claims.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Source {
+    /// The admission that a Gang carries.
+    Gang(GangKey),
+    /// The intent about a Gang.
+    Intent(GangKey),
+    /// The permits of a node.
+    Node(String),
+}
+
+type Part = BTreeMap<engine::PodUid, engine::Hold>;
+
+/// Holds, by what says so.
+#[derive(Debug, Default)]
+pub(crate) struct Holds {
+    by_source: BTreeMap<Source, Part>,
+    of_pod: Links<engine::PodUid, Source>,
+    of_claim: Links<String, Source>,
+    changed: BTreeSet<engine::PodUid>,
+    told: BTreeMap<engine::PodUid, engine::Hold>,
+}
+
+impl Holds {
+    /// Takes in what a source says now.
+    pub(crate) fn set(&mut self, source: &Source, part: Part) {
+        if self
+            .by_source
+            .get(source)
+            .is_none_or(|before| *before == part)
+            && (!part.is_empty()) == self.by_source.contains_key(source)
+        {
+            return;
+        }
+        let before = self.by_source.remove(source).unwrap_or_default();
+        for (pod, hold) in &before {
+            self.of_pod.unlink(pod, source);
+            for claim in &hold.claims {
+                self.of_claim.unlink(claim.uid.as_str(), source);
+            }
+            if part.get(pod) != Some(hold) {
+                self.changed.insert(pod.clone());
+            }
+        }
+        for (pod, hold) in &part {
+            self.of_pod.link(pod.clone(), source.clone());
+            for claim in &hold.claims {
+                self.of_claim.link(claim.uid.to_string(), source.clone());
+            }
+            if before.get(pod) != Some(hold) {
+                self.changed.insert(pod.clone());
+            }
+        }
+        if !part.is_empty() {
+            self.by_source.insert(source.clone(), part);
+        }
+    }
+
+    /// What says that a claim is held.
+    pub(crate) fn sources_of_claim(&self, claim: &str) -> impl Iterator<Item = &Source> {
+        self.of_claim.of(claim)
+    }
+
+    /// What the engine is to be told: pods, each with what it holds now.
+    pub(crate) fn take_changes(&mut self) -> Vec<(engine::PodUid, Option<engine::Hold>)> {
+        let mut changes = Vec::new();
+        for pod in std::mem::take(&mut self.changed) {
+            let hold = self.of(&pod);
+            if self.told.get(&pod) == hold.as_ref() {
+                continue;
+            }
+            match &hold {
+                Some(hold) => self.told.insert(pod.clone(), hold.clone()),
+                None => self.told.remove(&pod),
+            };
+            changes.push((pod, hold));
+        }
+        changes
+    }
+
+    /// The union of what all sources say of a pod. One that was planned again keeps what a permit of its earlier attempt
+    /// names.
+    fn of(&self, pod: &engine::PodUid) -> Option<engine::Hold> {
+        let parts = self.of_pod.of(pod);
+        let mut parts = parts.filter_map(|source| self.by_source.get(source)?.get(pod));
+        let mut hold = parts.next()?.clone();
+        for part in parts {
+            add_claims(&mut hold, &part.claims);
+        }
+        Some(hold)
+    }
+}
+
+fn add_claims(hold: &mut engine::Hold, claims: &[engine::HeldClaim]) {
+    for claim in claims {
+        if !hold.claims.iter().any(|known| known.uid == claim.uid) {
+            hold.claims.push(claim.clone());
+        }
+    }
+}
+
+/// What a plan says.
+pub(crate) fn of_plan(context: PollContext<'_>, plan: &Plan) -> Part {
+    let charged = charge::read(&plan.charge);
+    let claims: BTreeMap<&str, &engine::HeldClaim> = charged
+        .claims
+        .iter()
+        .map(|claim| (claim.uid.as_str(), claim))
+        .collect();
+    let holds = plan.ranks.iter().enumerate().map(|(place, rank)| {
+        let own = rank
+            .claims
+            .iter()
+            .filter_map(|uid| claims.get(uid.as_str()))
+            .map(|claim| known(context, &rank.node.name, (*claim).clone()))
+            .collect();
+        let part = charge::resources_of_rank(&plan.charge, place, plan.ranks.len());
+        let pod: engine::PodUid = rank.pod.as_str().into();
+        let hold = engine::Hold {
+            pod: pod.clone(),
+            gang: plan.gang_uid.as_str().into(),
+            gang_name: plan.key.to_string(),
+            team: plan.team.as_str().into(),
+            node: rank.node.name.as_str().into(),
+            charged_to_node: false,
+            resources: resources(context, &rank.pod),
+            charged: charge::read_resources(&part),
+            claims: own,
+            releasing: false,
+        };
+        (pod, hold)
+    });
+    holds.collect()
+}
+
+/// What the permits of a node say.
+pub(crate) fn of_node(context: PollContext<'_>, node: &str) -> Part {
+    let mut part = Part::new();
+    let Some(devices) = context.index.node_devices(node) else {
+        return part;
+    };
+    for permit in &devices.spec.permits {
+        if permit.withdrawn && context.bugs.has(InjectedBug::ChargeLiteral) {
+            continue;
+        }
+        let hold = of_permit(context, node, permit, devices.spec.lost);
+        match part.get_mut(&hold.pod) {
+            Some(stands) => add_claims(stands, &hold.claims),
+            None => {
+                part.insert(hold.pod.clone(), hold);
+            }
+        }
+    }
+    part
+}
+
+fn of_permit(context: PollContext<'_>, node: &str, permit: &Permit, lost: bool) -> engine::Hold {
+    let charged = charge::read(&permit.charge);
+    let mut claims = charged.claims;
+    // What is charged to nobody is held all the same.
+    for uid in &permit.claim_uids {
+        if !claims.iter().any(|claim| claim.uid.as_str() == uid) {
+            claims.push(engine::HeldClaim {
+                uid: uid.as_str().into(),
+                flavor: "".into(),
+                gpus: engine::Amount::ZERO,
+                vram: engine::Amount::ZERO,
+                request: None,
+                devices: None,
+            });
+        }
+    }
+    engine::Hold {
+        pod: permit.pod_uid.as_str().into(),
+        gang: permit.gang_uid.as_str().into(),
+        gang_name: permit.gang.clone(),
+        team: permit.team.as_str().into(),
+        node: node.into(),
+        charged_to_node: lost,
+        resources: resources(context, &permit.pod_uid),
+        charged: charged.resources,
+        claims: claims
+            .into_iter()
+            .map(|claim| known(context, node, claim))
+            .collect(),
+        releasing: permit.withdrawn,
+    }
+}
+
+/// What is known of a held claim: what it asks for while it exists, and its devices, by its allocation or, once
+/// the API forgot it, by what the driver lists.
+fn known(context: PollContext<'_>, node: &str, mut claim: engine::HeldClaim) -> engine::HeldClaim {
+    claim.request = context.index.request_of_claim(&claim.uid);
+    claim.devices = allocated(context, claim.uid.as_str())
+        .or_else(|| listed(context, node, claim.uid.as_str()));
+    claim
+}
+
+/// The devices of a claim's allocation.
+pub(crate) fn allocated(context: PollContext<'_>, claim: &str) -> Option<Vec<engine::DeviceName>> {
+    let claim = context.index.claim_by_uid(claim)?;
+    let allocation = claim.status.as_ref()?.allocation.as_ref()?;
+    let results = allocation.devices.as_ref()?.results.as_ref()?;
+    let names = results
+        .iter()
+        .map(|result| format!("{}/{}/{}", result.driver, result.pool, result.device).into());
+    Some(names.collect())
+}
+
+fn listed(context: PollContext<'_>, node: &str, claim: &str) -> Option<Vec<engine::DeviceName>> {
+    let devices = context.index.node_devices(node)?;
+    let status = devices.status.as_ref()?;
+    let held = status.held.iter().find(|held| held.claim_uid == claim)?;
+    let names = held.devices.iter().map(|name| device_name(node, name));
+    Some(names.collect())
+}
+
+/// The engine's name of a device of our driver: its one pool per node is named after the node.
+pub(crate) fn device_name(node: &str, device: &str) -> engine::DeviceName {
+    format!("{}/{node}/{device}", muster_api::keys::DRIVER).into()
+}
+
+/// A pod that ended takes nothing of the node but its devices. One that lives takes its cpu and memory whether or not
+/// its claims are understood (any more).
+fn resources(context: PollContext<'_>, pod: &str) -> engine::PodResources {
+    if is_over(context.index, pod) {
+        return engine::PodResources::default();
+    }
+    let pod = pod.into();
+    context
+        .index
+        .request_of_pod(&pod)
+        .map(|request| request.resources.clone())
+        .or_else(|| context.index.resources_of_pod(&pod))
+        .unwrap_or_default()
+}

@@ -1,0 +1,219 @@
+//! What the engine is told of gangs, which wait and what each pod holds, and what it says of them.
+
+pub(crate) mod holds;
+pub(crate) mod waiting;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_engine as engine;
+
+use holds::Holds;
+use muster_cluster::{
+    explain::explain,
+    formed::{GangKey, PendingReason},
+    index::Index,
+};
+
+/// Why gangs wait as the engine, or the commit, says, by UID of the Gang.
+pub(crate) type Explanations = BTreeMap<String, PendingReason>;
+
+/// Gangs that are explained in one poll.
+const EXPLAINED_AT_ONCE: usize = 32;
+
+/// The engine, and what it was told: only differences are.
+#[derive(Debug)]
+pub(crate) struct Feed {
+    pub(crate) engine: engine::State,
+    pub(crate) holds: Holds,
+    pub(crate) explanations: Explanations,
+    /// The Gang that waits under a name, as it was told.
+    waiting: BTreeMap<GangKey, engine::Gang>,
+    /// What is to be told of gangs: `None`, that it does not wait any more.
+    changed: BTreeMap<GangKey, Option<engine::Gang>>,
+    /// Attempts that no commit can carry, by UID of the Gang.
+    too_large: BTreeMap<engine::GangUid, i64>,
+    /// Admissions of the commit that is under way.
+    committing: Vec<engine::GangUid>,
+    /// Whether the engine was told anything since it decided last, or had more to decide than there was room for.
+    has_news: bool,
+    /// Gangs that may wait for another reason than was noted.
+    unexplained: BTreeSet<engine::GangUid>,
+    /// An admission waits for room in the Ledger: nothing is decided before it has another content.
+    is_ledger_full: bool,
+}
+
+impl Feed {
+    /// Of an engine that knows nothing.
+    pub(crate) fn new() -> Self {
+        Self {
+            engine: engine::State::new(),
+            holds: Holds::default(),
+            explanations: Explanations::new(),
+            waiting: BTreeMap::new(),
+            changed: BTreeMap::new(),
+            too_large: BTreeMap::new(),
+            committing: Vec::new(),
+            has_news: true,
+            unexplained: BTreeSet::new(),
+            is_ledger_full: false,
+        }
+    }
+
+    /// Tells the engine what was observed.
+    pub(crate) fn apply(&mut self, update: engine::Update) {
+        self.engine.apply(update);
+        self.has_news = true;
+    }
+
+    /// Notes whether a gang may be admitted.
+    pub(crate) fn set_candidate(&mut self, key: &GangKey, candidate: Option<engine::Gang>) {
+        let candidate =
+            candidate.filter(|gang| self.too_large.get(&gang.uid) != Some(&gang.attempt));
+        if self.waiting.get(key) == candidate.as_ref() {
+            self.changed.remove(key);
+        } else {
+            self.changed.insert(key.clone(), candidate);
+        }
+    }
+
+    /// A Gang is gone.
+    pub(crate) fn forget(&mut self, gang_uid: &str) {
+        self.explanations.remove(gang_uid);
+        self.unexplained.remove(&gang_uid.into());
+        self.too_large.remove(&gang_uid.into());
+    }
+
+    /// The Ledger has another content.
+    pub(crate) fn ledger_changed(&mut self) {
+        self.is_ledger_full = false;
+    }
+
+    /// Tells what changed of holds; returns the pods.
+    pub(crate) fn tell_holds(&mut self, index: &mut Index) -> Vec<engine::PodUid> {
+        let mut pods = Vec::new();
+        for (pod, hold) in self.holds.take_changes() {
+            index.set_hold(&pod, hold.is_some());
+            self.apply(match hold {
+                Some(hold) => engine::Update::Hold(hold),
+                None => engine::Update::HoldGone(pod.clone()),
+            });
+            pods.push(pod);
+        }
+        pods
+    }
+
+    /// Tells which gangs wait now and did not, or the reverse. Returns those whose reason is void by that.
+    pub(crate) fn tell_waiting(&mut self) -> BTreeSet<GangKey> {
+        let mut void = BTreeSet::new();
+        for (key, gang) in std::mem::take(&mut self.changed) {
+            let before = self.waiting.remove(&key);
+            if let Some(before) = before
+                && gang.as_ref().is_none_or(|gang| gang.uid != before.uid)
+            {
+                if !self.too_large.contains_key(&before.uid)
+                    && self.explanations.remove(before.uid.as_str()).is_some()
+                {
+                    void.insert(key.clone());
+                }
+                self.apply(engine::Update::NotWaiting(before.uid));
+            }
+            if let Some(gang) = gang {
+                self.apply(engine::Update::Waiting(gang.clone()));
+                self.waiting.insert(key, gang);
+            }
+        }
+        void
+    }
+
+    /// Lets the engine decide, if there is anything new. Returns what is to be admitted, in order.
+    pub(crate) fn decide(
+        &mut self,
+        now: engine::Timestamp,
+        budget: &engine::Budget,
+    ) -> Vec<engine::Admission> {
+        if self.is_ledger_full || !std::mem::take(&mut self.has_news) {
+            return Vec::new();
+        }
+        let decisions = self.engine.decide(now, budget);
+        self.has_news = decisions.exhausted;
+        self.unexplained.extend(decisions.reasons_changed.gangs);
+        for team in &decisions.reasons_changed.teams {
+            let waiting = self.engine.queue(team).map(|gang| gang.uid.clone());
+            self.unexplained.extend(waiting);
+        }
+        let too_large = decisions.too_large.into_iter().map(|gang| gang.gang);
+        self.unexplained.extend(too_large);
+        decisions.admissions
+    }
+
+    /// Asks the engine why gangs wait, of those whose reason may be another one: a bounded number at a time, because each
+    /// costs up to two looks for a placement. Returns the Gangs with another reason, by UID.
+    pub(crate) fn explain(&mut self, index: &Index) -> Vec<engine::GangUid> {
+        let mut explained = Vec::new();
+        for _ in 0..EXPLAINED_AT_ONCE {
+            let Some(gang) = self.unexplained.pop_first() else {
+                break;
+            };
+            if let Some(explanation) = self.engine.explain(&gang)
+                && self.note_explanation(index, &explanation)
+            {
+                explained.push(gang);
+            }
+        }
+        explained
+    }
+
+    /// Whether gangs are left to be explained.
+    pub(crate) fn has_unexplained(&self) -> bool {
+        !self.unexplained.is_empty()
+    }
+
+    /// Keeps an explanation; whether it is another one than before.
+    fn note_explanation(&mut self, index: &Index, explanation: &engine::Explanation) -> bool {
+        let uid = explanation.gang.as_str();
+        let implied = index
+            .gang_by_uid(uid)
+            .and_then(|gang| index.formed_gang(&crate::objects::key_of(gang)?))
+            .is_some_and(|formed| formed.implied);
+        let wait = explain(&explanation.why, implied);
+        if self.explanations.get(uid) == Some(&wait) {
+            return false;
+        }
+        self.explanations.insert(uid.to_owned(), wait);
+        true
+    }
+
+    /// Takes back an admission that could not be committed.
+    pub(crate) fn undo(&mut self, gang: &engine::GangUid) {
+        self.engine.undo(gang);
+        self.has_news = true;
+    }
+
+    /// An attempt is so large that no commit can carry it. It does not wait in the engine any more.
+    pub(crate) fn note_too_large(
+        &mut self,
+        gang: &engine::GangUid,
+        key: &GangKey,
+        wait: PendingReason,
+    ) {
+        let attempt = self.waiting.get(key).map_or(0, |gang| gang.attempt);
+        self.explanations.insert(gang.to_string(), wait);
+        self.too_large.insert(gang.clone(), attempt);
+        self.changed.insert(key.clone(), None);
+    }
+
+    /// A commit of these gangs was sent.
+    pub(crate) fn begin_commit(&mut self, gangs: Vec<engine::GangUid>) {
+        self.committing = gangs;
+    }
+
+    /// The room of the Ledger ended before the admissions did.
+    pub(crate) fn note_ledger_full(&mut self) {
+        self.is_ledger_full = true;
+    }
+
+    /// The gangs of the last commit, once.
+    pub(crate) fn take_commit(&mut self) -> Vec<engine::GangUid> {
+        std::mem::take(&mut self.committing)
+    }
+}

@@ -1,0 +1,153 @@
+//! Why a Gang is not admitted, and which Gangs the engine may admit.
+
+use muster_api::{Gang, Reason};
+use muster_engine as engine;
+
+use crate::{
+    admission::intent_state::release_refused,
+    objects::{gang_object, has_foreign_gate, is_gated, is_terminal, stamp},
+    poll_context::{PollContext, attempt, has_ended},
+};
+use muster_cluster::formed::{FormedGang, GangKey, PendingReason};
+
+/// Why the Gang is not admitted. `None`: it was not looked at yet.
+pub(crate) fn why(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Option<PendingReason> {
+    let Some(formed) = context.formed(key) else {
+        let details = format!("0 of {} pods exist", gang.spec.size);
+        let reason = Reason::MissingPods;
+        return Some(PendingReason { reason, details });
+    };
+    if let Some(wait) = by_objects(context, formed, gang) {
+        return Some(wait);
+    }
+    if let Some(wait) = unreleased(context, formed) {
+        return Some(wait);
+    }
+    let uid = gang.metadata.uid.as_deref().unwrap_or_default();
+    context.explanations.get(uid).cloned()
+}
+
+/// Why the engine is not asked, as far as the objects alone show it.
+fn by_objects(context: PollContext<'_>, formed: &FormedGang, gang: &Gang) -> Option<PendingReason> {
+    if let Some(wait) = &formed.wait {
+        return Some(wait.clone());
+    }
+    if gang.spec.suspend {
+        return Some(PendingReason {
+            reason: Reason::Suspended,
+            details: "spec.suspend is true".to_owned(),
+        });
+    }
+    if formed.team.is_none() {
+        return Some(PendingReason {
+            reason: Reason::NoTeam,
+            details: format!(
+                "namespace {} names no Team that exists (label muster.dev/team)",
+                formed.key.namespace
+            ),
+        });
+    }
+    leftover(context, formed, attempt(gang)).or_else(|| refused(context, formed))
+}
+
+/// Pods that are free already, without an admission: of an earlier attempt, or around the gate. Nothing is
+/// admitted beside them, since they may hold what it would be given.
+fn leftover(context: PollContext<'_>, formed: &FormedGang, attempt: i64) -> Option<PendingReason> {
+    let pods = context.index.pods_of_gang(&formed.key);
+    let free = pods
+        .iter()
+        .find(|pod| !is_gated(pod) && !is_terminal(pod))?;
+    let name = free.metadata.name.as_deref().unwrap_or_default();
+    let stamp = stamp(free);
+    Some(if stamp == 0 {
+        PendingReason {
+            reason: Reason::Bypass,
+            details: format!("pod {name} passed the gate without an admission"),
+        }
+    } else {
+        PendingReason {
+            reason: Reason::WaitingForRelease,
+            details: format!("pod {name} of attempt {stamp} is still there (this is {attempt})"),
+        }
+    })
+}
+
+/// A pod that was not let go the last time: it would not be this time.
+fn refused(context: PollContext<'_>, formed: &FormedGang) -> Option<PendingReason> {
+    let pods = formed.pods.iter();
+    let mut pods = pods.filter_map(|member| context.index.pod_by_uid(&member.identity.uid));
+    pods.find_map(|pod| release_refused(context, pod))
+}
+
+/// Pods that an earlier attempt was to give devices to, and whose permit is not proved released. The engine does
+/// not look at the gang before, so it has no explanation, or an old one.
+fn unreleased(context: PollContext<'_>, formed: &FormedGang) -> Option<PendingReason> {
+    let mut held = formed
+        .pods
+        .iter()
+        .map(|member| member.identity.uid.as_str())
+        .filter(|uid| context.index.has_hold(uid));
+    let first = held.next()?;
+    let count = 1 + held.count();
+    let place = context
+        .permits
+        .of_pod(first)
+        .next()
+        .map_or_else(String::new, |node| {
+            format!("; node {node} has not answered yet")
+        });
+    let pods = formed.pods.len();
+    Some(PendingReason {
+        reason: Reason::WaitingForRelease,
+        details: format!(
+            "the devices that an earlier attempt was to give {count} of {pods} pods are not proved released{place}"
+        ),
+    })
+}
+
+/// The Gang as the engine is asked about it, if it may be.
+pub(crate) fn candidate(
+    context: PollContext<'_>,
+    key: &GangKey,
+    gang: &Gang,
+) -> Option<engine::Gang> {
+    let status = gang.status.as_ref()?;
+    let formed = context.formed(key)?;
+    let settled = !context.flights.changes(&gang_object(key))
+        && context.intent_of(key).is_none()
+        && status.admission.is_none()
+        && !has_ended(gang)
+        && gang.metadata.deletion_timestamp.is_none()
+        && attempt(gang) >= 1
+        && attempt(gang) >= crate::outward::gangs::owed_attempt(context, key, gang);
+    if !settled || by_objects(context, formed, gang).is_some() || formed.excepted {
+        return None;
+    }
+    let pods: Option<Vec<engine::Pod>> = formed
+        .pods
+        .iter()
+        .map(|member| {
+            let pod = context.index.pod_by_uid(&member.identity.uid)?;
+            let free_of_others = is_gated(pod) && !has_foreign_gate(pod);
+            let busy = context.busy(&crate::objects::pod_object(pod));
+            (free_of_others && !busy && stamp(pod) <= status.attempt)
+                .then(|| member.request.clone())
+                .flatten()
+        })
+        .collect();
+    let topology = formed.spec.topology.as_ref();
+    let level = |name: Option<&String>| name.map(|name| name.as_str().into());
+    Some(engine::Gang {
+        uid: gang.metadata.uid.as_deref()?.into(),
+        name: key.to_string(),
+        attempt: status.attempt,
+        team: formed.team.clone()?,
+        priority: formed.priority,
+        queued_at: engine::Timestamp(formed.last_pod_created_at),
+        topology: engine::TopologyRequest {
+            required: level(topology.and_then(|request| request.required.as_ref())),
+            preferred: level(topology.and_then(|request| request.preferred.as_ref())),
+        },
+        pods: pods.filter(|pods| !pods.is_empty())?,
+    })
+}

@@ -1,0 +1,97 @@
+//! Faults that can be planted into the protocol, one by one, to show that the simulator would see them.
+//!
+//! Each is named after a mutation, or a rule that can be left out, of the checked model of the protocol.
+//! Without the cargo feature `bugs` none can be planted and [`InjectedBugs::has`] is `false` at compile
+//! time; a program that ships never has the feature.
+
+/// A fault of the controller's side of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum InjectedBug {
+    /// A permit is released because its pod vanished, whatever the driver holds.
+    ReleaseOnVanished,
+    /// A permit is released once withdrawn, though the driver did not acknowledge that generation.
+    ReleaseWithdrawnUnacknowledged,
+    /// The driver's answer counts whichever object it is about.
+    NoUidInStatus,
+    /// Gated pods are not stamped before an attempt is voided.
+    NoStampGated,
+    /// An attempt is voided without writing the `NodeDevices` of its plan.
+    VoidWithoutNodeDevices,
+    /// An attempt is voided without raising the Gang.
+    VoidWithoutGang,
+    /// A leader takes over without raising the epoch.
+    EpochNotRaised,
+    /// What is withdrawn is no longer charged.
+    ChargeLiteral,
+    /// Pods are ungated before the Gang carries the plan.
+    UngateBeforePlan,
+    /// An intent leaves the Ledger as soon as the Gang carries it.
+    IntentDropsEarly,
+    /// `NodeDevices` have no finalizer while they have permits.
+    NoFinalizer,
+    /// Epochs are neither written nor heeded.
+    NoFence,
+    /// A Gang below its pods' attempts is not raised.
+    NoRaise,
+    /// A Ledger that stands for a lost one is committed to at once.
+    LostLedgerUnfenced,
+    /// What only a lost Ledger said about gangs that are being started is not made again.
+    LostIntentsForgotten,
+    /// A Gang that was declared ended too early stays so.
+    NoRevival,
+}
+
+impl InjectedBug {
+    /// All of them.
+    pub const ALL: [Self; 16] = [
+        Self::ReleaseOnVanished,
+        Self::ReleaseWithdrawnUnacknowledged,
+        Self::NoUidInStatus,
+        Self::NoStampGated,
+        Self::VoidWithoutNodeDevices,
+        Self::VoidWithoutGang,
+        Self::EpochNotRaised,
+        Self::ChargeLiteral,
+        Self::UngateBeforePlan,
+        Self::IntentDropsEarly,
+        Self::NoFinalizer,
+        Self::NoFence,
+        Self::NoRaise,
+        Self::LostLedgerUnfenced,
+        Self::LostIntentsForgotten,
+        Self::NoRevival,
+    ];
+}
+
+/// The faults that are planted: at most one, and none without the feature.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct InjectedBugs {
+    #[cfg(feature = "injected-bugs")]
+    planted: Option<InjectedBug>,
+}
+
+impl InjectedBugs {
+    /// Plants a fault.
+    #[cfg(feature = "injected-bugs")]
+    pub(crate) fn plant(mutation: InjectedBug) -> Self {
+        Self {
+            planted: Some(mutation),
+        }
+    }
+
+    /// Whether the fault is planted.
+    #[cfg(feature = "injected-bugs")]
+    pub(crate) fn has(self, mutation: InjectedBug) -> bool {
+        self.planted == Some(mutation)
+    }
+
+    /// Whether the fault is planted: never.
+    #[cfg(not(feature = "injected-bugs"))]
+    #[expect(
+        clippy::unused_self,
+        reason = "the same call with and without the feature"
+    )]
+    pub(crate) fn has(self, _: InjectedBug) -> bool {
+        false
+    }
+}

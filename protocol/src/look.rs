@@ -1,0 +1,615 @@
+//! What a poll looks at: what observations, answers and the time touched, gang by gang and node by node.
+
+use std::{cell::Cell, collections::BTreeSet, sync::Arc};
+
+use k8s_openapi::api::core::v1::Pod;
+use muster_engine as engine;
+
+use crate::{
+    ApiRequest, Effect, Machine, Now,
+    admission::admit,
+    admission::intent_state::IntentState,
+    admission::place,
+    admission::plan::Plan,
+    admission::stage::{self, View},
+    admission::void,
+    clocks::Progress,
+    feed::holds::{self, Source},
+    feed::waiting,
+    injected_bug::InjectedBug,
+    leadership::ledger_recovery,
+    objects::{bound_node, gang_key_of, is_deleting, is_gated, is_terminal, key_of, phase},
+    outward::{gangs, nudge, permits, ungate},
+    resync::{GANGS_PER_SLICE, NODES_PER_SLICE},
+    tables::agenda::Subject,
+};
+use muster_cluster::{
+    formed::GangKey,
+    index::NamespacedName,
+    object::{Change, Kind, Object, ObjectKey},
+};
+
+/// What was observed and is not looked up yet.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    nodes: BTreeSet<String>,
+    /// Nodes that came, went or were made again.
+    other_nodes: BTreeSet<String>,
+    node_devices: BTreeSet<String>,
+    namespaces: BTreeSet<String>,
+    teams: BTreeSet<String>,
+    queues: BTreeSet<NamespacedName>,
+    pub(crate) withheld_changed: bool,
+    /// Whether everything was looked at once.
+    is_complete: bool,
+}
+
+/// Most rounds of looking in one poll: a look at a gang touches nodes, and nodes touch nothing.
+const ROUNDS: usize = 4;
+
+impl Machine {
+    /// Notes what a change touches, while the index still shows what was before it.
+    pub(crate) fn note_change(&mut self, change: &Change) {
+        match change {
+            Change::Listed(_, _) | Change::ListedKeys(_, _) => {
+                self.flights.saw_all();
+                self.agenda.everything();
+            }
+            Change::Applied(object) => {
+                let key = object.key();
+                self.flights.saw(&key, false);
+                self.note_object(&key, Some(object));
+            }
+            Change::Deleted(key) => {
+                self.flights.saw(key, true);
+                self.note_object(key, None);
+            }
+        }
+    }
+
+    fn note_object(&mut self, key: &ObjectKey, object: Option<&Object>) {
+        let name = NamespacedName::new(key.namespace.clone(), key.name.clone());
+        match (key.kind, object) {
+            (Kind::Pod, Some(Object::Pod(pod))) => self.note_pod(&name, Some(pod)),
+            (Kind::Pod, _) => self.note_pod(&name, None),
+            (Kind::Node, after) => {
+                let after = match after {
+                    Some(Object::Node(node)) => Some(node),
+                    _ => None,
+                };
+                self.note_node(&key.name, after.map(AsRef::as_ref));
+            }
+            (Kind::NodeDevices, _) => {
+                self.news.node_devices.insert(key.name.clone());
+            }
+            (Kind::Gang, _) => self.agenda.gang(&name.into()),
+            (Kind::Queue, _) => {
+                self.news.queues.insert(name);
+            }
+            (Kind::Namespace, _) => {
+                self.news.namespaces.insert(key.name.clone());
+            }
+            (Kind::Team, _) => {
+                self.news.teams.insert(key.name.clone());
+            }
+            (Kind::ResourceClaim, after) => {
+                let before = self.index.claim(&name).cloned();
+                let after = match after {
+                    Some(Object::ResourceClaim(claim)) => Some(Arc::clone(claim)),
+                    _ => None,
+                };
+                for claim in before.into_iter().chain(after) {
+                    self.note_claim(claim.metadata.uid.as_deref().unwrap_or_default());
+                }
+            }
+            (Kind::Flavor, after) => {
+                let before = self.index.flavor(&key.name).map(|flavor| &flavor.spec);
+                let after = match after {
+                    Some(Object::Flavor(flavor)) => Some(&flavor.spec),
+                    _ => None,
+                };
+                // Its status is ours, and written whenever a device comes or goes.
+                if before != after {
+                    self.agenda.everything();
+                }
+            }
+            (Kind::DeviceClass, _) => self.agenda.everything(),
+            // The index says which gangs these concern.
+            (
+                Kind::Cohort
+                | Kind::Job
+                | Kind::Ledger
+                | Kind::PriorityTier
+                | Kind::ResourceSlice
+                | Kind::Topology,
+                _,
+            ) => {}
+        }
+    }
+
+    fn note_pod(&mut self, name: &NamespacedName, after: Option<&Arc<Pod>>) {
+        let before = self.index.pod(name).cloned();
+        let facts = |pod: &Pod| {
+            let node = bound_node(pod).map(str::to_owned);
+            let uid = pod.metadata.uid.clone();
+            (
+                uid,
+                node,
+                phase(pod).to_owned(),
+                is_gated(pod),
+                is_deleting(pod),
+            )
+        };
+        let same = before.as_deref().map(facts) == after.map(|pod| facts(pod));
+        for pod in before.iter().chain(after) {
+            self.agenda.pod(crate::objects::uid(pod));
+            if let (Some(node), false) = (bound_node(pod), same) {
+                self.agenda.node(node);
+            }
+        }
+    }
+
+    fn note_node(&mut self, name: &str, after: Option<&k8s_openapi::api::core::v1::Node>) {
+        let before = self.index.node(name);
+        let other = match (before, after) {
+            (Some(before), Some(after)) if before.metadata.uid == after.metadata.uid => {
+                // Kubelets write the status every few minutes.
+                if !place::differs(before, after) {
+                    return;
+                }
+                false
+            }
+            _ => true,
+        };
+        self.news.nodes.insert(name.to_owned());
+        if other {
+            self.news.other_nodes.insert(name.to_owned());
+        }
+    }
+
+    fn note_claim(&mut self, uid: &str) {
+        for source in self.feed.holds.sources_of_claim(uid) {
+            match source {
+                Source::Gang(key) | Source::Intent(key) => self.agenda.gang(key),
+                Source::Node(node) => self.agenda.node(node),
+            }
+        }
+    }
+
+    /// A write of an object was answered, or is over.
+    pub(crate) fn note_key(&mut self, key: &ObjectKey) {
+        let name = NamespacedName::new(key.namespace.clone(), key.name.clone());
+        match key.kind {
+            Kind::Gang => self.agenda.gang(&name.into()),
+            Kind::Pod => {
+                if let Some(pod) = self.index.pod(&name) {
+                    self.agenda.pod(crate::objects::uid(pod));
+                }
+            }
+            Kind::NodeDevices => {
+                self.news.node_devices.insert(key.name.clone());
+            }
+            Kind::Queue => {
+                self.news.queues.insert(name);
+            }
+            _ => {}
+        }
+    }
+
+    pub(crate) fn key_of_gang(&self, gang: &engine::GangUid) -> Option<GangKey> {
+        key_of(self.index.gang_by_uid(gang.as_str())?)
+    }
+
+    /// Why a gang waits may be another now.
+    pub(crate) fn note_gang_by_uid(&mut self, gang: &engine::GangUid) {
+        if let Some(key) = self.key_of_gang(gang) {
+            self.agenda.gang(&key);
+        }
+    }
+
+    /// Hands the engine what the index derived.
+    pub(crate) fn take_engine_updates(&mut self, now: Now) {
+        let seconds = i64::try_from(now.monotonic_seconds).unwrap_or(i64::MAX);
+        for update in self.index.engine_updates(engine::Timestamp(seconds)) {
+            if let engine::Update::Team(engine::Team { name, .. }) = &update {
+                self.queues.note_team(name.as_str());
+            }
+            self.feed.apply(update);
+        }
+    }
+
+    /// Collects what is to be looked at. Whether it is everything, for the first time.
+    pub(crate) fn gather(&mut self, epoch: i64, now: Now, effects: &mut Vec<Effect>) -> bool {
+        let seconds = now.monotonic_seconds;
+        self.take_engine_updates(now);
+        let stamp = engine::Timestamp(i64::try_from(seconds).unwrap_or(i64::MAX));
+        for key in self.index.refresh(stamp) {
+            self.agenda.gang(&key);
+        }
+        let everything = self.agenda.take_everything();
+        if everything {
+            self.note_everything();
+        }
+        self.agenda.come_due(seconds);
+        self.window.come_due(seconds);
+        self.slice(seconds);
+        self.clocks.stand_still(self.ungating_withheld, seconds);
+        if std::mem::take(&mut self.news.withheld_changed) {
+            self.window.stir();
+            let starting: Vec<GangKey> =
+                self.plans.all_carried().map(|it| it.key.clone()).collect();
+            for key in starting {
+                self.agenda.gang(&key);
+            }
+        }
+        self.read_ledger();
+        self.look_up_news(epoch, now);
+        let (again, over) = self.flights.advance(&self.index, now);
+        effects.extend(again);
+        for key in over {
+            self.note_key(&key);
+        }
+        self.look_up_news(epoch, now);
+        self.resolve_pods(epoch, now);
+        self.exit = self.exit.take().or_else(|| self.seen_above(epoch));
+        everything && !std::mem::replace(&mut self.news.is_complete, true)
+    }
+
+    fn read_ledger(&mut self) {
+        let ledger = self.index.ledger();
+        let version = ledger.and_then(|ledger| ledger.metadata.resource_version.as_deref());
+        let changed = self
+            .plans
+            .read_ledger(version, ledger.map(|ledger| &ledger.spec));
+        if !changed.is_empty() {
+            self.feed.ledger_changed();
+        }
+        for key in changed {
+            self.agenda.gang(&key);
+        }
+    }
+
+    fn note_everything(&mut self) {
+        let gangs = self.index.gangs().map(|(key, _)| key.clone());
+        let formed = self.index.formed_gangs().map(|formed| formed.key.clone());
+        let known = self.views.after(None).cloned();
+        let committed = self.plans.all_committed().map(|(key, _)| key.clone());
+        let keys: BTreeSet<GangKey> = gangs.chain(formed).chain(known).chain(committed).collect();
+        for key in &keys {
+            self.agenda.gang(key);
+        }
+        let nodes = self.index.nodes().map(|(name, _)| name.clone());
+        let devices = self.index.all_node_devices().map(|(name, _)| name.clone());
+        let names: BTreeSet<String> = nodes.chain(devices).collect();
+        self.news.nodes.extend(names.iter().cloned());
+        self.news.node_devices.extend(names);
+        for pod in self.index.pods() {
+            self.agenda.pod(crate::objects::uid(pod));
+        }
+        let namespaces = self.index.namespaces().map(|(name, _)| name.clone());
+        self.news.namespaces.extend(namespaces);
+        self.news
+            .teams
+            .extend(self.index.teams().map(|(name, _)| name.clone()));
+        self.news
+            .queues
+            .extend(self.index.queues().map(|(key, _)| key.clone()));
+    }
+
+    /// One slice of the slow look at everything.
+    fn slice(&mut self, second: u64) {
+        if !self.resync.is_due(second) {
+            return;
+        }
+        if self.resync.begin() {
+            let nodes = self.index.nodes().map(|(name, _)| name.clone());
+            self.resync.nodes = nodes.collect();
+        }
+        let gangs = self.views.after(self.resync.gang.as_ref());
+        let gangs: Vec<GangKey> = gangs.take(GANGS_PER_SLICE).cloned().collect();
+        for key in &gangs {
+            self.agenda.gang(key);
+        }
+        for _ in 0..NODES_PER_SLICE {
+            let Some(node) = self.resync.nodes.pop() else {
+                break;
+            };
+            self.agenda.node(&node);
+        }
+        let done = gangs.len() < GANGS_PER_SLICE;
+        if let Some(last) = gangs.into_iter().next_back() {
+            self.resync.gang = Some(last);
+        }
+        if done && self.resync.nodes.is_empty() {
+            self.resync.end(second);
+        }
+    }
+
+    /// Looks up what observations concern, now that the index shows them.
+    fn look_up_news(&mut self, epoch: i64, now: Now) {
+        let wake = Cell::new(None);
+        for name in std::mem::take(&mut self.news.nodes) {
+            let ready = self.index.node(&name).map(|node| place::is_ready(node));
+            self.clocks.note_node(&name, ready, now.monotonic_seconds);
+            self.agenda.node(&name);
+            for key in self.plans.on_node(&name) {
+                self.agenda.gang(key);
+            }
+        }
+        for name in std::mem::take(&mut self.news.other_nodes) {
+            for pod in self.index.pods_on_node(&name) {
+                self.agenda.pod(crate::objects::uid(pod));
+            }
+        }
+        for name in std::mem::take(&mut self.news.node_devices) {
+            let devices = self.index.node_devices(&name).map(AsRef::as_ref);
+            for pod in self.permits.read(&name, devices) {
+                self.agenda.pod(&pod);
+            }
+            self.agenda.node(&name);
+            for key in self.plans.on_node(&name) {
+                self.agenda.gang(key);
+            }
+        }
+        let mut queues = std::mem::take(&mut self.queues);
+        for team in std::mem::take(&mut self.news.teams) {
+            let named = self.index.namespaces_of_team(&team);
+            let named = named.into_iter().map(str::to_owned);
+            let known = queues.namespaces_of(&team);
+            self.news.namespaces.extend(named.chain(known));
+            queues.note_team(&team);
+        }
+        for namespace in std::mem::take(&mut self.news.namespaces) {
+            queues.note_namespace(self.context(epoch, now, &wake), &namespace);
+        }
+        for queue in std::mem::take(&mut self.news.queues) {
+            queues.note_queue(&queue);
+        }
+        self.queues = queues;
+    }
+
+    /// Finds out which gangs and nodes the pods that changed belong to.
+    pub(crate) fn resolve_pods(&mut self, epoch: i64, now: Now) {
+        for uid in self.agenda.take_pods() {
+            for key in self.plans.of_pod(&uid) {
+                self.agenda.gang(key);
+            }
+            for node in self.permits.of_pod(&uid) {
+                self.agenda.node(node);
+            }
+            if let Some(pod) = self.index.pod_by_uid(&uid)
+                && let Some(key) = gang_key_of(&self.index, pod)
+            {
+                self.agenda.gang(key);
+            }
+            self.count_pod(&uid, epoch, now);
+        }
+    }
+
+    /// Counts a pod, or not, among those that kube-scheduler is busy with.
+    pub(crate) fn count_pod(&mut self, uid: &str, epoch: i64, now: Now) {
+        let wake = Cell::new(None);
+        let context = self.context(epoch, now, &wake);
+        let pod = self.index.pod_by_uid(uid);
+        let team = pod
+            .filter(|pod| ungate::is_under_way(context, pod))
+            .map(|_| {
+                let key = self.plans.of_pod(uid).next();
+                let plan = key.and_then(|key| self.plans.carried(key));
+                plan.map_or_else(String::new, |plan| plan.team.clone())
+            });
+        let until = now.monotonic_seconds + self.config.window_seconds;
+        self.window.note_pod(uid, team.as_deref(), until);
+    }
+
+    /// Looks at what is on the agenda, and sends what is owed.
+    pub(crate) fn look(&mut self, epoch: i64, now: Now, effects: &mut Vec<Effect>) {
+        for _ in 0..ROUNDS {
+            for key in self.agenda.take_gangs() {
+                self.look_at_gang(&key, epoch, now, effects);
+            }
+            let nodes = self.agenda.take_nodes();
+            if nodes.is_empty() {
+                break;
+            }
+            for node in nodes {
+                self.look_at_node(&node, epoch, now, effects);
+            }
+        }
+    }
+
+    fn look_at_gang(&mut self, key: &GangKey, epoch: i64, now: Now, effects: &mut Vec<Effect>) {
+        self.visited += 1;
+        let gang = self.index.gang(key).cloned();
+        let before = self.plans.read_gang(key, gang.as_deref());
+        self.touch_nodes_of(before.as_deref());
+        let plan = self.plans.carried(key).cloned();
+        let uid = gang.as_ref().and_then(|gang| gang.metadata.uid.clone());
+        let uid = uid.unwrap_or_default();
+        let wake = Cell::new(None);
+        let nudged = self.note_start(&uid, plan.as_deref(), epoch, now, &wake);
+
+        let view = stage::view(self.context(epoch, now, &wake), key);
+        let reason = view.as_ref().and_then(|view| view.reason.as_ref());
+        let second = now.monotonic_seconds;
+        self.clocks
+            .note_reason(&uid, reason.map(|wait| wait.reason), second);
+        let viewed = view.clone();
+        let before = self.views.set(key, view);
+        self.note_view(key, before.as_ref(), viewed.as_ref());
+
+        let mut writes = self.owed_to_gang(key, viewed.as_ref(), epoch, now, &wake);
+        writes.extend(nudge::writes(&self.index, &nudged));
+        self.send(writes, epoch, now, effects);
+
+        self.feed_gang(key, plan.as_deref(), epoch, now, &wake);
+        self.queues.note_gang(key, gang.as_deref());
+        let mut events = std::mem::take(&mut self.events);
+        let notes = events.owed(self.context(epoch, now, &wake), key);
+        self.events = events;
+        self.send(notes, epoch, now, effects);
+        self.agenda.set_due(Subject::Gang(key.clone()), wake.get());
+    }
+
+    /// Notes how far a start has come. Returns the pods whose kubelets are to be nudged.
+    fn note_start(
+        &mut self,
+        gang_uid: &str,
+        plan: Option<&Plan>,
+        epoch: i64,
+        now: Now,
+        wake: &Cell<Option<u64>>,
+    ) -> Vec<String> {
+        let second = now.monotonic_seconds;
+        let progress = plan.map(|plan| progress(&self.index, plan));
+        let starting = progress
+            .zip(plan)
+            .filter(|(progress, plan)| progress.running < plan.ranks.len());
+        self.clocks
+            .note_start(gang_uid, starting.map(|(progress, _)| progress), second);
+        let context = self.context(epoch, now, wake);
+        let waiting = starting.map_or_else(Vec::new, |(_, plan)| {
+            nudge::waiting(context, plan).collect()
+        });
+        let (nudged, next) = self.clocks.note_sandboxes(gang_uid, waiting, second);
+        if let Some(next) = next {
+            self.context(epoch, now, wake).has_come(next);
+        }
+        nudged
+    }
+
+    /// Touches what goes by a gang's view.
+    fn note_view(&mut self, key: &GangKey, before: Option<&View>, after: Option<&View>) {
+        if let (Some(before), Some(after)) = (before, after) {
+            debug_assert!(
+                stage::may_follow(before, after),
+                "{key}: {before:?}, then {after:?}"
+            );
+        }
+        if let Some(before) = before
+            && after.is_none_or(|after| after.gang_uid != before.gang_uid)
+        {
+            self.feed.forget(&before.gang_uid);
+            self.clocks.forget(&before.gang_uid);
+        }
+        let for_nodes = |view: &View| {
+            let voided = (view.voided.clone(), view.fenced.clone(), view.is_permitted);
+            (view.gang_uid.clone(), view.attempt, view.stage, voided)
+        };
+        let reason = |view: Option<&View>| view.and_then(|view| view.reason.clone());
+        if reason(before) != reason(after)
+            && let Some(team) = self.index.team_of_namespace(&key.namespace)
+        {
+            self.queues.note_team(team.as_str());
+        }
+        if before.map(for_nodes) != after.map(for_nodes) {
+            let plan = self.plans.carried(key).cloned();
+            let intent = self.plans.committed(key).map(|it| Arc::clone(&it.plan));
+            self.touch_nodes_of(plan.as_deref());
+            self.touch_nodes_of(intent.as_deref());
+            for view in before.into_iter().chain(after) {
+                for node in &view.fenced {
+                    self.agenda.node(node);
+                }
+            }
+            for node in self.permits.of_gang(&key.to_string()) {
+                self.agenda.node(node);
+            }
+        }
+        // Their nodes' drivers may enforce only once they are adopted.
+        let formed = self.index.formed_gang(key);
+        for pod in formed.iter().flat_map(|formed| &formed.unadmitted) {
+            let pod = self.index.pod_by_uid(&pod.uid);
+            if let Some(node) = pod.and_then(|pod| bound_node(pod)) {
+                self.agenda.node(node);
+            }
+        }
+        let team = after
+            .filter(|view| view.may_ungate)
+            .and_then(|_| self.plans.carried(key))
+            .map(|plan| (plan.team.clone(), plan.sequence))
+            .or_else(|| {
+                let intent = self.plans.committed(key)?;
+                let early = self.bugs.has(InjectedBug::UngateBeforePlan);
+                early.then(|| (intent.plan.team.clone(), intent.plan.sequence))
+            });
+        let team = team.as_ref();
+        let team = team.map(|(team, sequence)| (team.as_str(), *sequence));
+        self.window.note_gang(key, team);
+    }
+
+    fn touch_nodes_of(&mut self, plan: Option<&Plan>) {
+        for node in plan.iter().flat_map(|plan| plan.nodes()) {
+            self.agenda.node(node);
+        }
+    }
+
+    /// What a gang, its intent and its pods are owed.
+    fn owed_to_gang(
+        &self,
+        key: &GangKey,
+        view: Option<&View>,
+        epoch: i64,
+        now: Now,
+        wake: &Cell<Option<u64>>,
+    ) -> Vec<ApiRequest> {
+        let context = self.context(epoch, now, wake);
+        let mut writes = Vec::new();
+        if let Some(gang) = self.index.gang(key) {
+            writes.extend(ledger_recovery::write(context, key, gang));
+        }
+        if let (Some(intent), Some(view)) = (self.plans.committed(key), view) {
+            writes.extend(void::writes(context, intent, view));
+            if view.intent == Some(IntentState::Carry) {
+                writes.extend(admit::carry(context, &intent.plan));
+            }
+        }
+        writes.extend(gangs::write(context, key));
+        writes.extend(ungate::unmanaged(context, key));
+        writes
+    }
+
+    /// Tells the engine's feed what a gang holds, and whether it waits.
+    fn feed_gang(
+        &mut self,
+        key: &GangKey,
+        plan: Option<&Plan>,
+        epoch: i64,
+        now: Now,
+        wake: &Cell<Option<u64>>,
+    ) {
+        let context = self.context(epoch, now, wake);
+        let gang = self.index.gang(key);
+        let candidate = gang.and_then(|gang| waiting::candidate(context, key, gang));
+        let of_gang = plan.map(|plan| holds::of_plan(context, plan));
+        let intent = self.plans.committed(key);
+        let of_intent = intent.map(|intent| holds::of_plan(context, &intent.plan));
+        self.feed.set_candidate(key, candidate);
+        let holds = &mut self.feed.holds;
+        holds.set(&Source::Gang(key.clone()), of_gang.unwrap_or_default());
+        holds.set(&Source::Intent(key.clone()), of_intent.unwrap_or_default());
+    }
+
+    fn look_at_node(&mut self, name: &str, epoch: i64, now: Now, effects: &mut Vec<Effect>) {
+        self.visited += 1;
+        let wake = Cell::new(None);
+        let context = self.context(epoch, now, &wake);
+        let write = permits::write(context, name);
+        let part = holds::of_node(context, name);
+        self.feed.holds.set(&Source::Node(name.to_owned()), part);
+        self.send(write.into_iter().collect(), epoch, now, effects);
+        self.agenda
+            .set_due(Subject::Node(name.to_owned()), wake.get());
+    }
+}
+
+fn progress(index: &muster_cluster::index::Index, plan: &Plan) -> Progress {
+    let mut progress = Progress::default();
+    let pods = plan.ranks.iter();
+    for pod in pods.filter_map(|rank| index.pod_by_uid(&rank.pod)) {
+        progress.ungated += usize::from(!is_gated(pod));
+        progress.bound += usize::from(bound_node(pod).is_some());
+        progress.running += usize::from(phase(pod) == "Running" || is_terminal(pod));
+    }
+    progress
+}

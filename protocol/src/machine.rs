@@ -1,0 +1,440 @@
+//! The public face of the protocol, and the order of one poll.
+
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use muster_engine as engine;
+
+use crate::{
+    ApiRequest, Config, Effect, EffectId, ExitReason, Mode, Now, Outcome,
+    admission::admit,
+    admission::stage::Views,
+    clocks::Clocks,
+    feed::Feed,
+    in_flight::{Answer, InFlightWrites},
+    injected_bug::{InjectedBug, InjectedBugs},
+    leadership::ledger_recovery,
+    leadership::takeover::Takeover,
+    look::News,
+    objects::ledger_object,
+    outward::events::EventTracker,
+    outward::queue_status::Queues,
+    outward::ungate,
+    outward::window::Window,
+    poll_context::PollContext,
+    resync::Resync,
+    tables::agenda::Agenda,
+    tables::permits::PermitTable,
+    tables::plans::Plans,
+};
+use muster_cluster::{
+    index::{Index, NamespacedName},
+    object::{Change, ObjectKey},
+};
+
+/// The protocol of one leadership, from takeover until it sees a higher epoch or is dropped.
+///
+/// How it is driven: make one when the lease is acquired, then for ever
+///
+/// 1. [`Machine::poll`], and perform the effects it returns, concurrently and in any order;
+/// 2. hand over what is observed ([`Machine::observe`]) and what came of each effect ([`Machine::settle`]);
+/// 3. poll again soon after either, and when [`Machine::next_due`] says so;
+/// 4. stop, performing nothing more, as soon as [`Machine::must_exit`] says so or the lease is lost.
+///
+/// At first it knows nothing and asks, by effects, for the Ledger, then for every kind
+/// ([`ApiRequest::ReadAll`]): observations before that are welcome and count for nothing.
+///
+/// A poll costs what changed since the last one: the gangs and nodes that an observation, an answer or the time touches.
+#[derive(Debug)]
+pub struct Machine {
+    pub(crate) config: Config,
+    pub(crate) identity: String,
+    pub(crate) index: Index,
+    pub(crate) flights: InFlightWrites,
+    pub(crate) takeover: Takeover,
+    pub(crate) clocks: Clocks,
+    pub(crate) plans: Plans,
+    pub(crate) permits: PermitTable,
+    pub(crate) views: Views,
+    pub(crate) window: Window,
+    pub(crate) feed: Feed,
+    pub(crate) events: EventTracker,
+    pub(crate) queues: Queues,
+    pub(crate) agenda: Agenda,
+    pub(crate) news: News,
+    pub(crate) resync: Resync,
+    /// The Ledger is to be read again after a conflict, not before that time; the read that is under way.
+    pub(crate) check_ledger: Option<u64>,
+    pub(crate) checking: Option<EffectId>,
+    pub(crate) exit: Option<ExitReason>,
+    pub(crate) ungating_withheld: bool,
+    /// Whether nothing that an older leader still sends is taken any more.
+    is_fenced: bool,
+    pub(crate) visited: u64,
+    pub(crate) bugs: InjectedBugs,
+    pub(crate) now: Option<Now>,
+}
+
+impl Machine {
+    /// A machine that knows nothing yet. `identity` is the replica's name, for events and logs.
+    pub fn new(config: Config, identity: String) -> Self {
+        Self {
+            index: Index::new(config.index.clone()),
+            flights: InFlightWrites::new(config.retry_seconds),
+            config,
+            identity,
+            takeover: Takeover::begin(),
+            clocks: Clocks::default(),
+            plans: Plans::default(),
+            permits: PermitTable::default(),
+            views: Views::default(),
+            window: Window::default(),
+            feed: Feed::new(),
+            events: EventTracker::default(),
+            queues: Queues::default(),
+            agenda: Agenda::default(),
+            news: News::default(),
+            resync: Resync::default(),
+            check_ledger: None,
+            checking: None,
+            exit: None,
+            ungating_withheld: false,
+            is_fenced: false,
+            visited: 0,
+            bugs: InjectedBugs::default(),
+            now: None,
+        }
+    }
+
+    /// A machine with a planted fault, to show that the simulator sees it.
+    #[cfg(feature = "injected-bugs")]
+    pub fn with_injected_bug(config: Config, identity: String, bug: crate::InjectedBug) -> Self {
+        Self {
+            bugs: InjectedBugs::plant(bug),
+            ..Self::new(config, identity)
+        }
+    }
+
+    /// The replica's name.
+    pub fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    /// What is known of the cluster.
+    pub fn index(&self) -> &Index {
+        &self.index
+    }
+
+    /// Something was observed.
+    pub fn observe(&mut self, change: Change) {
+        self.note_change(&change);
+        self.index.observe(change);
+    }
+
+    /// What is owed next. Each effect is returned once; its outcome is to be told by [`Machine::settle`].
+    pub fn poll(&mut self, now: Now) -> Vec<Effect> {
+        self.now = Some(now);
+        if self.exit.is_some() {
+            return Vec::new();
+        }
+        if self.takeover.is_read() && self.index.is_synced() {
+            let (seen, _) = self.highest_epoch();
+            self.takeover.conclude(seen, self.bugs);
+            self.agenda.everything();
+        }
+        let mut effects = self.takeover.poll(&mut self.flights, self.bugs, now);
+        self.exit = self.superseded();
+        let Some(epoch) = self.takeover.leading_epoch() else {
+            return effects;
+        };
+        if self.exit.is_some() || !self.index.is_synced() {
+            return effects;
+        }
+        let is_first = self.gather(epoch, now, &mut effects);
+        if self.exit.is_some() {
+            return Vec::new();
+        }
+        effects.extend(self.check_ledger(now));
+        self.look(epoch, now, &mut effects);
+        self.decide(epoch, now, &mut effects);
+        self.look(epoch, now, &mut effects);
+        self.ungate(epoch, now, &mut effects);
+        if is_first {
+            self.events.begin();
+        }
+        self.publish_queues(epoch, now, &mut effects);
+        effects
+    }
+
+    /// The same with a look at everything, as if all of it had just changed. After [`Machine::poll`] this returns
+    /// nothing: the proof that a poll overlooks nothing.
+    pub fn full_poll(&mut self, now: Now) -> Vec<Effect> {
+        self.agenda.everything();
+        self.poll(now)
+    }
+
+    /// The second of the monotonic clock at which there is something to do by time alone, or now if something is left
+    /// over; `None`: only an observation or an answer makes work.
+    pub fn next_due(&self) -> Option<u64> {
+        let now = self.now.map_or(0, |now| now.monotonic_seconds);
+        if self.takeover.leading_epoch().is_none() || self.check_ledger.is_some() {
+            return Some(now + 1);
+        }
+        if !self.agenda.is_idle() || self.flights.has_moved() || self.feed.has_unexplained() {
+            return Some(now);
+        }
+        let due = [
+            self.agenda.next_due(),
+            self.flights.next_due(),
+            self.window.next_due(),
+            self.queues.next_due(),
+            Some(self.resync.next_due(now)),
+        ];
+        due.into_iter().flatten().min()
+    }
+
+    /// How many gangs and nodes were looked at so far: what a change costs, in a measure that no machine's speed enters.
+    pub fn visited(&self) -> u64 {
+        self.visited
+    }
+
+    /// What came of an effect. The written object comes by [`Machine::observe`] too, through its watch;
+    /// nothing more is written to it until then.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "an outcome is told once and is of no use afterwards"
+    )]
+    pub fn settle(&mut self, effect: EffectId, outcome: Outcome) {
+        let Some(now) = self.now else { return };
+        if self.checking == Some(effect) {
+            self.checking = None;
+            self.take_ledger_check(&outcome, now);
+            return;
+        }
+        let retry = self.config.retry_seconds;
+        if self.takeover.settle(effect, &outcome, retry, now) {
+            return;
+        }
+        if let Some(target) = self.flights.target(effect).cloned() {
+            self.note_key(&target);
+        }
+        if self.flights.settle(effect, &outcome, now) == Answer::Conflict {
+            self.check_ledger = Some(now.monotonic_seconds);
+        }
+    }
+
+    /// While withheld, no pod is ungated (no replica of a configured extender is ready, say).
+    pub fn withhold_ungating(&mut self, withheld: bool) {
+        if self.ungating_withheld != withheld {
+            self.ungating_withheld = withheld;
+            self.news.withheld_changed = true;
+        }
+    }
+
+    /// For which pods the claim template of their shorthand cannot be made, with the API server's answer: all of
+    /// them, each time. Their gangs say so.
+    pub fn note_refused_templates(&mut self, refused: BTreeMap<NamespacedName, String>) {
+        self.index.set_refused_templates(refused);
+    }
+
+    /// Objects of which only a part could be read: all of them, each time. They count as being written for ever: nothing
+    /// is written to them, and nothing that depends on them is taken back.
+    pub fn note_undecodable(&mut self, objects: BTreeSet<ObjectKey>) {
+        for key in self.flights.set_untouchable(objects) {
+            self.note_key(&key);
+        }
+    }
+
+    /// The epoch of this leadership, once it is raised and everything was read: from then on it decides.
+    pub fn leading_epoch(&self) -> Option<i64> {
+        self.takeover.leading_epoch()
+    }
+
+    /// Set once a higher epoch than its own was seen anywhere, or its Ledger is no more. The caller exits; polls
+    /// return nothing.
+    pub fn must_exit(&self) -> Option<&ExitReason> {
+        self.exit.as_ref()
+    }
+
+    /// What is looked at, and where whoever asks about time says when to be asked again.
+    pub(crate) fn context<'a>(
+        &'a self,
+        epoch: i64,
+        now: Now,
+        wake: &'a Cell<Option<u64>>,
+    ) -> PollContext<'a> {
+        PollContext {
+            config: &self.config,
+            index: &self.index,
+            flights: &self.flights,
+            plans: &self.plans,
+            permits: &self.permits,
+            views: &self.views,
+            explanations: &self.feed.explanations,
+            clocks: &self.clocks,
+            bugs: self.bugs,
+            epoch,
+            now,
+            wake,
+        }
+    }
+
+    /// Point 1: what is settled leaves the Ledger, what was decided enters it. Nothing is decided while the
+    /// last commit is not seen: it would be decided on what was before it. Nor while it is not known who leads, or a late
+    /// write of an older leader may still change what is seen.
+    fn decide(&mut self, epoch: i64, now: Now, effects: &mut Vec<Effect>) {
+        if self.check_ledger.is_some()
+            || self.checking.is_some()
+            || self.flights.busy(&ledger_object())
+            || !self.is_fenced(epoch, now)
+        {
+            return;
+        }
+        self.undo_uncommitted();
+        let pods = self.feed.tell_holds(&mut self.index);
+        for pod in &pods {
+            self.agenda.pod(pod.as_str());
+        }
+        let wake = Cell::new(None);
+        if !pods.is_empty() {
+            let mut queues = std::mem::take(&mut self.queues);
+            queues.note_use(self.context(epoch, now, &wake));
+            self.queues = queues;
+            self.resolve_pods(epoch, now);
+            self.look(epoch, now, effects);
+        }
+        for key in self.feed.tell_waiting() {
+            self.agenda.gang(&key);
+        }
+        self.take_engine_updates(now);
+        let wall = engine::Timestamp(now.wall.as_second());
+        let budget = admit::budget(self.context(epoch, now, &wake));
+        let admissions = self.feed.decide(wall, &budget);
+        for gang in self.feed.explain(&self.index) {
+            self.note_gang_by_uid(&gang);
+        }
+        let context = self.context(epoch, now, &wake);
+        let again = if self.is_recovering() {
+            ledger_recovery::intents(context)
+        } else {
+            Vec::new()
+        };
+        let commit = admit::commit(context, &admissions, again);
+        if commit.is_full {
+            self.feed.note_ledger_full();
+        }
+        for gang in &commit.left_out {
+            self.feed.undo(gang);
+        }
+        for (gang, wait) in commit.too_large {
+            self.note_gang_by_uid(&gang);
+            if let Some(key) = self.key_of_gang(&gang) {
+                self.feed.note_too_large(&gang, &key, wait);
+            }
+        }
+        self.feed.begin_commit(commit.committed);
+        self.send(commit.write.into_iter().collect(), epoch, now, effects);
+    }
+
+    /// Whether nothing that an older leader still sends is taken any more: once it is so, it stays so.
+    fn is_fenced(&mut self, epoch: i64, now: Now) -> bool {
+        let wake = Cell::new(None);
+        self.is_fenced =
+            self.is_fenced || ledger_recovery::is_fenced(self.context(epoch, now, &wake));
+        self.is_fenced
+    }
+
+    /// Whether nothing was committed to this Ledger yet.
+    fn is_recovering(&self) -> bool {
+        self.index
+            .ledger()
+            .is_some_and(|ledger| ledger.spec.sequence == 0)
+    }
+
+    /// What the last commit was to carry and the Ledger does not show was not committed: the engine takes it
+    /// back. Judged by what is seen, so it holds for a conflict, a refusal and a lost answer alike.
+    fn undo_uncommitted(&mut self) {
+        let commit = self.feed.take_commit();
+        if commit.is_empty() {
+            return;
+        }
+        let intents = self.plans.all_committed();
+        let committed: BTreeSet<&str> = intents
+            .map(|(_, intent)| intent.plan.gang_uid.as_str())
+            .collect();
+        let missing: Vec<&engine::GangUid> = commit
+            .iter()
+            .filter(|gang| !committed.contains(gang.as_str()))
+            .collect();
+        for gang in missing {
+            self.feed.undo(gang);
+        }
+    }
+
+    /// Pods, as far as the window has room, in the order of the Ledger.
+    fn ungate(&mut self, epoch: i64, now: Now, effects: &mut Vec<Effect>) {
+        if self.config.mode == Mode::Observe || self.ungating_withheld {
+            return;
+        }
+        let limit = self.config.ungated_unbound_limit;
+        if !self.window.take_stirred() {
+            return;
+        }
+        for (_, key, team) in self.window.waiting() {
+            let room = self.window.room(&team, limit);
+            let early = self.bugs.has(InjectedBug::UngateBeforePlan);
+            let committed = || Some(&self.plans.committed(&key)?.plan);
+            let plan = self
+                .plans
+                .carried(&key)
+                .or_else(|| committed().filter(|_| early));
+            let Some(plan) = plan.cloned().filter(|_| room > 0) else {
+                continue;
+            };
+            let wake = Cell::new(None);
+            let owed = ungate::ungates(self.context(epoch, now, &wake), &plan);
+            let owed: Vec<(String, ApiRequest)> = owed
+                .take(room)
+                .map(|(pod, write)| (pod.to_owned(), write))
+                .collect();
+            for (pod, write) in owed {
+                self.send(vec![write], epoch, now, effects);
+                self.count_pod(&pod, epoch, now);
+            }
+        }
+        // What was sent stirred it; there is nothing more to send before something else changes.
+        self.window.take_stirred();
+    }
+
+    fn publish_queues(&mut self, epoch: i64, now: Now, effects: &mut Vec<Effect>) {
+        let wake = Cell::new(None);
+        let mut queues = std::mem::take(&mut self.queues);
+        let writes = queues.writes(self.context(epoch, now, &wake), &self.feed.engine);
+        self.queues = queues;
+        self.send(writes, epoch, now, effects);
+    }
+
+    /// Sends writes, each unless one of its object is under way.
+    pub(crate) fn send(
+        &mut self,
+        writes: Vec<ApiRequest>,
+        epoch: i64,
+        now: Now,
+        effects: &mut Vec<Effect>,
+    ) {
+        debug_assert_eq!(self.takeover.leading_epoch(), Some(epoch));
+        for write in writes {
+            let told = match &write {
+                ApiRequest::ReplaceGangStatus { uid, .. } => Some(uid.clone()),
+                _ => None,
+            };
+            let effect = self.flights.send(&self.index, write);
+            if let (Some(uid), true) = (told, effect.is_some()) {
+                self.clocks.note_told(&uid, now.monotonic_seconds);
+            }
+            effects.extend(effect);
+        }
+    }
+}

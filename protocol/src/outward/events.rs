@@ -1,0 +1,207 @@
+//! One Event per change of reason, on the Gang, its owner and up to eight of its pods.
+//!
+//! What was told is remembered in memory only: a new leader takes what it finds as told, so a change that
+//! happened during the takeover may be silent. It stands in the Gang's conditions all the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_api::{Gang, GangPhase, GangStatus, Reason, conditions as condition_types};
+
+use crate::{
+    ApiRequest, effect::EventNote, outward::conditions::truncate, poll_context::PollContext,
+};
+use muster_cluster::formed::GangKey;
+
+/// Most pods of a gang that are told.
+const PODS_TOLD: usize = 8;
+/// Longest note; the API takes 1,024 bytes.
+const NOTE_BYTES: usize = 1_024;
+
+/// What was told already.
+#[derive(Debug, Default)]
+pub(crate) struct EventTracker {
+    /// UID of the Gang and the reason, by Gang.
+    reasons: BTreeMap<GangKey, (String, Reason)>,
+    /// UIDs of pods that are too many, by gang.
+    excess: BTreeMap<GangKey, BTreeSet<String>>,
+    /// Whether everything was looked at once: what is found then was told by whoever led before.
+    begun: bool,
+}
+
+impl EventTracker {
+    /// Everything was looked at once.
+    pub(crate) fn begin(&mut self) {
+        self.begun = true;
+    }
+
+    /// Events that are owed about a gang.
+    pub(crate) fn owed(&mut self, context: PollContext<'_>, key: &GangKey) -> Vec<ApiRequest> {
+        let mut notes = Vec::new();
+        let gang = context.index.gang(key);
+        let status = gang.and_then(|gang| gang.status.as_ref());
+        match (gang, status.and_then(news)) {
+            (Some(gang), Some((reason, note))) => {
+                let uid = gang.metadata.uid.clone().unwrap_or_default();
+                let told = self.reasons.insert(key.clone(), (uid.clone(), reason));
+                if self.begun && told != Some((uid, reason)) {
+                    notes.extend(to_all(context, key, gang, reason, &note));
+                }
+            }
+            _ => {
+                self.reasons.remove(key);
+            }
+        }
+        self.owed_to_excess(context, key, &mut notes);
+        notes.into_iter().map(ApiRequest::PublishEvent).collect()
+    }
+
+    fn owed_to_excess(
+        &mut self,
+        context: PollContext<'_>,
+        key: &GangKey,
+        notes: &mut Vec<EventNote>,
+    ) {
+        let before = self.excess.remove(key).unwrap_or_default();
+        let Some(formed) = context.formed(key).filter(|it| !it.excess.is_empty()) else {
+            return;
+        };
+        let mut now = BTreeSet::new();
+        for pod in &formed.excess {
+            if self.begun && !before.contains(&pod.uid) {
+                let text = format!(
+                    "gang {key} has its {} pods; this one waits",
+                    formed.spec.size
+                );
+                let reason = Reason::ExcessPod;
+                notes.push(note_of_pod(
+                    &key.namespace,
+                    &pod.name,
+                    &pod.uid,
+                    reason,
+                    &text,
+                ));
+            }
+            now.insert(pod.uid.clone());
+        }
+        self.excess.insert(key.clone(), now);
+    }
+}
+
+/// The reason that a status stands for, and its text.
+fn news(status: &GangStatus) -> Option<(Reason, String)> {
+    let condition = |type_: &str, value: &str| {
+        status
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == type_ && condition.status == value)
+    };
+    if status.phase == GangPhase::Finished {
+        return Some((Reason::Completed, "the gang finished".to_owned()));
+    }
+    if status.phase == GangPhase::Failed {
+        let message = condition(condition_types::FINISHED, "False")
+            .map_or_else(String::new, |condition| condition.message.clone());
+        return Some((Reason::PodFailed, message));
+    }
+    if let Some(degraded) = condition(condition_types::DEGRADED, "True") {
+        let reason = [
+            Reason::StartTimeout,
+            Reason::PlaceLost,
+            Reason::MembersChanged,
+            Reason::NotPermitted,
+        ]
+        .into_iter()
+        .find(|reason| reason.as_str() == degraded.reason)?;
+        return Some((reason, degraded.message.clone()));
+    }
+    if let Some(admission) = &status.admission {
+        let reason = match (status.phase, admission.adopted) {
+            (_, true) => Reason::Adopted,
+            (GangPhase::Running, _) => Reason::Running,
+            _ => Reason::Admitted,
+        };
+        let message = condition(condition_types::ADMITTED, "True")
+            .map_or_else(String::new, |condition| condition.message.clone());
+        return Some((reason, message));
+    }
+    let queue = status.queue.as_ref()?;
+    Some((queue.reason, queue.details.clone()))
+}
+
+fn is_warning(reason: Reason) -> bool {
+    matches!(
+        reason,
+        Reason::PodFailed
+            | Reason::StartTimeout
+            | Reason::PlaceLost
+            | Reason::MembersChanged
+            | Reason::NotPermitted
+            | Reason::Bypass
+            | Reason::ExceedsMaxQuota
+            | Reason::PlacementImpossible
+            | Reason::RequestNotUnderstood
+            | Reason::GangTooLarge
+    )
+}
+
+fn to_all(
+    context: PollContext<'_>,
+    key: &GangKey,
+    gang: &Gang,
+    reason: Reason,
+    text: &str,
+) -> Vec<EventNote> {
+    let mut notes = vec![note(
+        (
+            &format!("{}/{}", muster_api::GROUP, muster_api::VERSION),
+            "Gang",
+        ),
+        &key.namespace,
+        &key.name,
+        gang.metadata.uid.as_deref().unwrap_or_default(),
+        reason,
+        text,
+    )];
+    for owner in gang.metadata.owner_references.iter().flatten().take(1) {
+        notes.push(note(
+            (&owner.api_version, &owner.kind),
+            &key.namespace,
+            &owner.name,
+            &owner.uid,
+            reason,
+            text,
+        ));
+    }
+    for pod in context.index.pods_of_gang(key).into_iter().take(PODS_TOLD) {
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        notes.push(note_of_pod(&key.namespace, name, uid, reason, text));
+    }
+    notes
+}
+
+fn note_of_pod(namespace: &str, name: &str, uid: &str, reason: Reason, text: &str) -> EventNote {
+    note(("v1", "Pod"), namespace, name, uid, reason, text)
+}
+
+fn note(
+    (api_version, kind): (&str, &str),
+    namespace: &str,
+    name: &str,
+    uid: &str,
+    reason: Reason,
+    text: &str,
+) -> EventNote {
+    let mut note = text.to_owned();
+    truncate(&mut note, NOTE_BYTES);
+    EventNote {
+        api_version: api_version.to_owned(),
+        kind: kind.to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        uid: uid.to_owned(),
+        warning: is_warning(reason),
+        reason,
+        note,
+    }
+}

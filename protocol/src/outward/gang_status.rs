@@ -1,0 +1,387 @@
+//! What `Gang.status` has to say. Written by the leader only, conditional on UID and resourceVersion, and only
+//! when something changed.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use muster_api::{
+    Gang, GangPhase, GangStatus, QueuePosition, Reason, conditions as condition_types,
+};
+
+use crate::{
+    ApiRequest,
+    admission::intent_state::obstacle,
+    admission::plan::{Plan, Rank},
+    injected_bug::InjectedBug,
+    objects::{bound_node, gang_object, is_gated, is_terminal, phase, stamp},
+    outward::conditions::{self, ConditionUpdate},
+    poll_context::{PollContext, attempt},
+};
+use muster_cluster::formed::{Ended, GangKey, PendingReason};
+
+/// The status of a Gang that stays in the attempt it is in, if it has to be written.
+///
+/// A change of phase, condition or reason is written, once a reason has lasted [`TOLD_AFTER_SECONDS`]: what ends before
+/// (pods whose claims are just being made) is nobody's news. Where only numbers inside a reason differ, it is written at
+/// most once in [`NUMBERS_EVERY_SECONDS`].
+pub(crate) fn update(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Option<ApiRequest> {
+    let mut status = gang.status.clone().unwrap_or_default();
+    let uid = gang.metadata.uid.as_deref().unwrap_or_default();
+    let reason = context.views.of(key).and_then(|view| view.reason.as_ref());
+    let lasts = reason.is_none() || lasts(context, uid);
+    match context.plans.carried(key) {
+        Some(plan) => {
+            tell_running(context, gang, plan, &mut status);
+            if lasts {
+                tell_degraded(context, gang, reason, &mut status);
+            }
+        }
+        None => {
+            if let Some(team) = context.formed(key).and_then(|formed| formed.team.as_ref()) {
+                status.team = Some(team.to_string());
+            }
+            if let (Some(wait), true) = (reason, lasts) {
+                tell_waiting(context, gang, wait, &mut status);
+            }
+        }
+    }
+    status.observed_generation = gang.metadata.generation.unwrap_or_default();
+    let before = gang.status.as_ref()?;
+    let news = without_numbers(before) != without_numbers(&status);
+    let due = news
+        || context
+            .clocks
+            .told_at(uid)
+            .is_none_or(|at| context.has_come(at + NUMBERS_EVERY_SECONDS));
+    (*before != status && due).then(|| replacement(context, key, gang, status))?
+}
+
+/// How long a reason lasts before it is told, in seconds.
+const TOLD_AFTER_SECONDS: u64 = 2;
+/// How often a status is written at most where only numbers in it change, in seconds.
+const NUMBERS_EVERY_SECONDS: u64 = 30;
+
+fn lasts(context: PollContext<'_>, gang_uid: &str) -> bool {
+    context
+        .clocks
+        .reason_since(gang_uid)
+        .is_some_and(|since| context.has_come(since + TOLD_AFTER_SECONDS))
+}
+
+/// A status without the texts that carry numbers.
+fn without_numbers(status: &GangStatus) -> GangStatus {
+    let mut status = status.clone();
+    for condition in &mut status.conditions {
+        condition.message.clear();
+    }
+    if let Some(queue) = &mut status.queue {
+        queue.details.clear();
+    }
+    status
+}
+
+/// The Gang in the attempt after its present one, holding nothing.
+pub(crate) fn next_attempt(
+    context: PollContext<'_>,
+    key: &GangKey,
+    gang: &Gang,
+) -> Option<ApiRequest> {
+    raised_to(context, key, gang, attempt(gang) + 1)
+}
+
+/// The Gang in a given attempt, holding nothing.
+pub(crate) fn raised_to(
+    context: PollContext<'_>,
+    key: &GangKey,
+    gang: &Gang,
+    attempt: i64,
+) -> Option<ApiRequest> {
+    let mut status = gang.status.clone().unwrap_or_default();
+    let was_admitted = status.admission.take().is_some();
+    status.attempt = attempt;
+    status.placement = None;
+    status.finished_at = None;
+    // Why it waits now is told once it is known, and lasts.
+    status.queue = None;
+    let formed = context.formed(key);
+    if let Some(team) = formed.and_then(|formed| formed.team.as_ref()) {
+        status.team = Some(team.to_string());
+    }
+    let missing = formed.is_none_or(|formed| {
+        let wait = formed.wait.as_ref();
+        wait.is_some_and(|wait| is_assembling(wait.reason))
+    });
+    status.phase = if missing {
+        GangPhase::Assembling
+    } else {
+        GangPhase::Pending
+    };
+    if was_admitted {
+        let says = ConditionUpdate {
+            type_: condition_types::ADMITTED,
+            holds: false,
+            reason: Reason::NotAdmitted.as_str(),
+            message: format!("attempt {} begins", attempt),
+        };
+        tell(context, gang, &mut status, says);
+    }
+    clear_what_an_admission_says(context, gang, &mut status);
+    write(context, key, gang, status)
+}
+
+fn is_assembling(reason: Reason) -> bool {
+    matches!(reason, Reason::MissingPods | Reason::SizeMismatch)
+}
+
+/// The Gang as ended, holding nothing.
+pub(crate) fn ended(
+    context: PollContext<'_>,
+    key: &GangKey,
+    gang: &Gang,
+    ended: &Ended,
+) -> Option<ApiRequest> {
+    let (phase, reason, message) = match ended {
+        Ended::Finished => (
+            GangPhase::Finished,
+            Reason::Completed,
+            "all pods ended well".to_owned(),
+        ),
+        Ended::Failed(details) => (GangPhase::Failed, Reason::PodFailed, details.clone()),
+    };
+    let mut status = gang.status.clone().unwrap_or_default();
+    status.phase = phase;
+    status.admission = None;
+    status.placement = None;
+    status.queue = None;
+    if status.finished_at.is_none() {
+        status.finished_at = Some(Time(context.now.wall));
+    }
+    let mut says = |type_, holds, message: &str| {
+        let says = ConditionUpdate {
+            type_,
+            holds,
+            reason: reason.as_str(),
+            message: message.to_owned(),
+        };
+        tell(context, gang, &mut status, says);
+    };
+    says(condition_types::ADMITTED, false, "the gang ended");
+    says(condition_types::RUNNING, false, "the gang ended");
+    says(
+        condition_types::FINISHED,
+        phase == GangPhase::Finished,
+        &message,
+    );
+    write(context, key, gang, status)
+}
+
+/// The write, if the status differs from what stands there.
+pub(crate) fn write(
+    context: PollContext<'_>,
+    key: &GangKey,
+    gang: &Gang,
+    mut status: GangStatus,
+) -> Option<ApiRequest> {
+    status.observed_generation = gang.metadata.generation.unwrap_or_default();
+    if gang.status.as_ref() == Some(&status) {
+        return None;
+    }
+    replacement(context, key, gang, status)
+}
+
+/// The status as it stands, under this leader's epoch: whatever an older leader still sends conflicts.
+pub(crate) fn under_own_epoch(
+    context: PollContext<'_>,
+    key: &GangKey,
+    gang: &Gang,
+) -> Option<ApiRequest> {
+    replacement(context, key, gang, gang.status.clone()?)
+}
+
+fn replacement(
+    context: PollContext<'_>,
+    key: &GangKey,
+    gang: &Gang,
+    mut status: GangStatus,
+) -> Option<ApiRequest> {
+    if !context.bugs.has(InjectedBug::NoFence) {
+        status.leader_epoch = context.epoch;
+    }
+    let decides = |status: &GangStatus| {
+        let holds = status.admission.is_some();
+        (status.attempt, holds, status.finished_at.is_some())
+    };
+    let tells = gang
+        .status
+        .as_ref()
+        .is_some_and(|before| decides(before) == decides(&status));
+    Some(ApiRequest::ReplaceGangStatus {
+        key: gang_object(key),
+        uid: gang.metadata.uid.clone()?,
+        resource_version: gang.metadata.resource_version.clone()?,
+        status: Box::new(status),
+        tells,
+    })
+}
+
+fn tell(context: PollContext<'_>, gang: &Gang, status: &mut GangStatus, says: ConditionUpdate<'_>) {
+    let generation = gang.metadata.generation.unwrap_or_default();
+    conditions::set(&mut status.conditions, says, generation, context.now.wall);
+}
+
+fn tell_waiting(
+    context: PollContext<'_>,
+    gang: &Gang,
+    wait: &PendingReason,
+    status: &mut GangStatus,
+) {
+    status.phase = if is_assembling(wait.reason) {
+        GangPhase::Assembling
+    } else {
+        GangPhase::Pending
+    };
+    let says = ConditionUpdate {
+        type_: condition_types::ADMITTED,
+        holds: false,
+        reason: wait.reason.as_str(),
+        message: wait.details.clone(),
+    };
+    tell(context, gang, status, says);
+    // Its place in the queue stands in the Queue: it changes with every gang before it.
+    status.queue = Some(QueuePosition {
+        position: None,
+        reason: wait.reason,
+        details: wait.details.clone(),
+    });
+    clear_what_an_admission_says(context, gang, status);
+}
+
+fn clear_what_an_admission_says(context: PollContext<'_>, gang: &Gang, status: &mut GangStatus) {
+    for type_ in [
+        condition_types::RUNNING,
+        condition_types::DEGRADED,
+        condition_types::FINISHED,
+    ] {
+        let says = ConditionUpdate {
+            type_,
+            holds: false,
+            reason: Reason::NotAdmitted.as_str(),
+            message: "the gang is not admitted".to_owned(),
+        };
+        let generation = gang.metadata.generation.unwrap_or_default();
+        conditions::clear(&mut status.conditions, says, generation, context.now.wall);
+    }
+}
+
+/// Phase and conditions of a gang in the write that admits it.
+pub(crate) fn tell_admitted(
+    context: PollContext<'_>,
+    gang: &Gang,
+    plan: &Plan,
+    status: &mut GangStatus,
+) {
+    status.queue = None;
+    status.team = Some(plan.team.clone());
+    let (reason, message) = if plan.adopted {
+        let message = "found holding devices and charged as it is".to_owned();
+        (Reason::Adopted, message)
+    } else {
+        let nodes = plan.nodes().count();
+        let message = format!("{} ranks on {nodes} nodes", plan.ranks.len());
+        (Reason::Admitted, message)
+    };
+    let says = ConditionUpdate {
+        type_: condition_types::ADMITTED,
+        holds: true,
+        reason: reason.as_str(),
+        message,
+    };
+    tell(context, gang, status, says);
+    tell_running(context, gang, plan, status);
+    tell_degraded(context, gang, None, status);
+}
+
+/// Whether all its pods run: how many do is no news.
+fn tell_running(context: PollContext<'_>, gang: &Gang, plan: &Plan, status: &mut GangStatus) {
+    let runs = |rank: &Rank| {
+        let pod = context.index.pod_by_uid(&rank.pod);
+        pod.is_some_and(|pod| phase(pod) == "Running" || is_terminal(pod))
+    };
+    let pods = plan.ranks.len();
+    let all = plan.ranks.iter().all(runs);
+    status.phase = if all {
+        GangPhase::Running
+    } else {
+        GangPhase::Admitted
+    };
+    let message = if all {
+        format!("{pods} of {pods} pods run or ended")
+    } else {
+        format!("not all of {pods} pods run")
+    };
+    let says = ConditionUpdate {
+        type_: condition_types::RUNNING,
+        holds: all,
+        reason: if all { "Running" } else { "Admitted" },
+        message,
+    };
+    tell(context, gang, status, says);
+}
+
+fn tell_degraded(
+    context: PollContext<'_>,
+    gang: &Gang,
+    wait: Option<&PendingReason>,
+    status: &mut GangStatus,
+) {
+    if let Some(wait) = wait {
+        let says = ConditionUpdate {
+            type_: condition_types::DEGRADED,
+            holds: true,
+            reason: wait.reason.as_str(),
+            message: wait.details.clone(),
+        };
+        tell(context, gang, status, says);
+        return;
+    }
+    let says = ConditionUpdate {
+        type_: condition_types::DEGRADED,
+        holds: false,
+        reason: Reason::Admitted.as_str(),
+        message: "as planned".to_owned(),
+    };
+    let generation = gang.metadata.generation.unwrap_or_default();
+    conditions::clear(&mut status.conditions, says, generation, context.now.wall);
+}
+
+/// Why an admitted gang cannot start as planned: what an eviction would be owed for. Its charge is kept.
+pub(crate) fn degraded(
+    context: PollContext<'_>,
+    gang: &Gang,
+    plan: &Plan,
+) -> Option<PendingReason> {
+    if let Some(wait) = obstacle(context, plan) {
+        return Some(wait);
+    }
+    let stalled = context.clocks.stalled_since(&plan.gang_uid)?;
+    let limit = gang.spec.start_timeout_seconds;
+    if !context.has_come(stalled.saturating_add(u64::try_from(limit).unwrap_or(u64::MAX))) {
+        return None;
+    }
+    let (late, pod) = plan.ranks.iter().enumerate().find_map(|(place, rank)| {
+        let pod = context.index.pod_by_uid(&rank.pod)?;
+        (phase(pod) != "Running" && !is_terminal(pod)).then_some((place, pod))
+    })?;
+    let stage = if is_gated(pod) {
+        "not released yet"
+    } else if bound_node(pod).is_none() {
+        "not bound yet"
+    } else {
+        "bound, but does not run"
+    };
+    Some(PendingReason {
+        reason: Reason::StartTimeout,
+        details: format!(
+            "rank {late} (attempt {}) is {stage}; no rank made progress for {limit} s",
+            stamp(pod)
+        ),
+    })
+}

@@ -1,0 +1,175 @@
+//! Gang objects: made from pods, kept in the right attempt, ended, and removed an hour later.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use muster_api::Gang;
+
+use crate::{
+    ApiRequest,
+    admission::adopt,
+    admission::intent_state::IntentState,
+    admission::plan::Plan,
+    injected_bug::InjectedBug,
+    objects::{gang_object, is_gated, stamp},
+    outward::gang_status,
+    poll_context::{PollContext, attempt, has_ended},
+};
+use muster_cluster::formed::{Ended, FormedGang, GangKey};
+
+/// What is owed to a Gang, but for what an intent asks for.
+pub(crate) fn write(context: PollContext<'_>, key: &GangKey) -> Option<ApiRequest> {
+    let Some(gang) = context.index.gang(key) else {
+        return creation(context, context.formed(key)?);
+    };
+    if context.busy(&gang_object(key)) || gang.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    owed(context, key, gang)
+}
+
+/// The attempt that a Gang that holds nothing must have at least: that of its gated pods' stamps, and above
+/// those of its ungated ones. A Gang that was never written starts above everything that was seen of its
+/// name, permits included: a predecessor's permits must not pass for its own.
+pub(crate) fn owed_attempt(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> i64 {
+    if context.bugs.has(InjectedBug::NoRaise) && attempt(gang) > 0 {
+        return attempt(gang);
+    }
+    let pods = context.index.pods_of_gang(key);
+    if attempt(gang) == 0 {
+        let stamps = pods.iter().map(|pod| stamp(pod)).max().unwrap_or(0);
+        let permits = context.permits.highest_attempt(&key.to_string());
+        return stamps.max(permits) + 1;
+    }
+    pods.iter()
+        .map(|pod| match (stamp(pod), is_gated(pod)) {
+            (stamp, true) => stamp,
+            (0, false) => 0,
+            (stamp, false) => stamp + 1,
+        })
+        .max()
+        .unwrap_or(0)
+}
+
+/// Not while an intent about a predecessor of that name is in the Ledger: it is voided first.
+fn creation(context: PollContext<'_>, formed: &FormedGang) -> Option<ApiRequest> {
+    let key = &formed.key;
+    let owed = context.index.gang(key).is_none()
+        && context.intent_of(key).is_none()
+        && !formed.pods.is_empty()
+        && formed.ended.is_none()
+        && !formed.excepted;
+    if !owed {
+        return None;
+    }
+    let mut gang = Gang::new(&key.name, formed.spec.clone());
+    gang.metadata = ObjectMeta {
+        name: Some(key.name.clone()),
+        namespace: Some(key.namespace.clone()),
+        labels: (!formed.labels.is_empty()).then(|| formed.labels.clone()),
+        owner_references: formed.owner.clone().map(|owner| vec![owner]),
+        ..ObjectMeta::default()
+    };
+    Some(ApiRequest::CreateGang {
+        gang: Box::new(gang),
+    })
+}
+
+fn owed(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Option<ApiRequest> {
+    if has_ended(gang) {
+        return revival(context, key, gang).or_else(|| removal(context, key, gang));
+    }
+    if let Some(intent) = context.intent_of(key) {
+        // Everything else waits for the intent; a Gang that carries it is told how it fares.
+        let carried = context
+            .gang_of(&intent.plan)
+            .is_some_and(|gang| PollContext::carries(gang, &intent.plan));
+        let state = context.views.of(key).and_then(|view| view.intent);
+        let fares = matches!(state, Some(IntentState::Complete | IntentState::Abandon));
+        return (carried && fares).then(|| gang_status::update(context, key, gang))?;
+    }
+    if let Some(plan) = context.plans.carried(key) {
+        return owed_to_admitted(context, key, gang, plan);
+    }
+    let owed = owed_attempt(context, key, gang);
+    if attempt(gang) < owed {
+        return gang_status::raised_to(context, key, gang, owed);
+    }
+    if let Some(end) = end_of_waiting(context, key, gang) {
+        return gang_status::ended(context, key, gang, &end);
+    }
+    adopt::admission(context, key, gang).or_else(|| gang_status::update(context, key, gang))
+}
+
+/// All its pods ended or are gone, or can never be started: that stays true, so it needs no intent, and whoever
+/// concludes it is right. What they held is charged by their permits until it is proved released.
+fn owed_to_admitted(
+    context: PollContext<'_>,
+    key: &GangKey,
+    gang: &Gang,
+    plan: &Plan,
+) -> Option<ApiRequest> {
+    if !plan.is_left(context) {
+        return gang_status::update(context, key, gang);
+    }
+    match end_of_waiting(context, key, gang) {
+        Some(end) => gang_status::ended(context, key, gang, &end),
+        // Its Job says so in a moment; another attempt in between would only puzzle whoever looks. Unless the Job has
+        // made more pods (it was scaled up, say): those wait for the next attempt.
+        None if plan.has_succeeded(context) && !has_excess(context, key) => {
+            gang_status::update(context, key, gang)
+        }
+        None => gang_status::next_attempt(context, key, gang),
+    }
+}
+
+fn has_excess(context: PollContext<'_>, key: &GangKey) -> bool {
+    context
+        .formed(key)
+        .is_some_and(|formed| !formed.excess.is_empty())
+}
+
+/// How a Gang that holds nothing ended, if it did.
+fn end_of_waiting(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Option<Ended> {
+    match context.formed(key) {
+        Some(formed) => formed.ended.clone().filter(|_| formed.pods.is_empty()),
+        // Nobody makes its pods anew.
+        None if gang
+            .metadata
+            .owner_references
+            .iter()
+            .flatten()
+            .next()
+            .is_none() =>
+        {
+            Some(Ended::Failed("all its pods were deleted".to_owned()))
+        }
+        None => None,
+    }
+}
+
+/// A Gang that was declared ended too early: a leader that saw the Gang, and its pods or its Job not yet (they come
+/// by watches of their own), took them for gone. Absence is no proof; whoever sees members takes it up again.
+fn revival(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Option<ApiRequest> {
+    let formed = context.formed(key)?;
+    let lives =
+        !formed.pods.is_empty() && formed.ended.is_none() && context.intent_of(key).is_none();
+    if context.bugs.has(InjectedBug::NoRevival) {
+        return None;
+    }
+    let next = owed_attempt(context, key, gang).max(attempt(gang) + 1);
+    lives.then(|| gang_status::raised_to(context, key, gang, next))?
+}
+
+/// An ended Gang goes an hour later, unless it changes until then.
+fn removal(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Option<ApiRequest> {
+    let finished_at = gang.status.as_ref()?.finished_at.as_ref()?;
+    let age = context.now.wall.as_second() - finished_at.0.as_second();
+    let left = u64::try_from(context.config.keep_ended_seconds - age).unwrap_or(0);
+    if !context.has_come(context.now.monotonic_seconds + left) {
+        return None;
+    }
+    Some(ApiRequest::DeleteGang {
+        key: gang_object(key),
+        uid: gang.metadata.uid.clone()?,
+        resource_version: gang.metadata.resource_version.clone()?,
+    })
+}

@@ -1,0 +1,13 @@
+//! What is committed is carried out: Gangs, permits, pods; and what is reported of it.
+
+pub(crate) mod conditions;
+pub(crate) mod events;
+pub(crate) mod gang_status;
+pub(crate) mod gangs;
+pub(crate) mod nudge;
+pub(crate) mod patch;
+pub(crate) mod permits;
+pub(crate) mod queue_status;
+pub(crate) mod release;
+pub(crate) mod ungate;
+pub(crate) mod window;

@@ -1,0 +1,226 @@
+//! JSON patches of pods.
+//!
+//! Each tests UID and resourceVersion first: a pod that changed since it was looked at, or one that was made
+//! anew under the same name, is not meant. A [`nudge`] tests the UID only: kubelets write often.
+
+use k8s_openapi::api::core::v1::Pod;
+use muster_api::keys;
+use serde_json::{Value, json};
+
+use crate::{ApiRequest, objects::pod_object};
+
+/// What an ungated pod is told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Release<'a> {
+    /// Name of the Gang.
+    pub(crate) gang: &'a str,
+    /// Rank of the pod, as it is told.
+    pub(crate) rank: u32,
+    /// The attempt.
+    pub(crate) attempt: i64,
+    /// The one node that it may run on.
+    pub(crate) node: &'a str,
+}
+
+/// Stamps a gated pod with an attempt, so that a late ungate for an earlier one conflicts.
+pub(crate) fn stamp(pod: &Pod, attempt: i64) -> ApiRequest {
+    let mut patch = guards(pod);
+    annotate(&mut patch, pod, &[(keys::ATTEMPT, attempt.to_string())]);
+    written(pod, patch)
+}
+
+/// Rank, attempt, pin and gate in one: there is no moment at which the pod is free and not pinned.
+pub(crate) fn ungate(pod: &Pod, release: Release<'_>) -> ApiRequest {
+    let mut patch = guards(pod);
+    let annotations = [
+        (keys::ATTEMPT, release.attempt.to_string()),
+        (keys::GANG_NAME, release.gang.to_owned()),
+        (keys::PLACEMENT, keys::PLACEMENT_PINNED.to_owned()),
+        (keys::RANK, release.rank.to_string()),
+    ];
+    annotate(&mut patch, pod, &annotations);
+    patch.push(json!({
+        "op": "add",
+        "path": "/spec/affinity",
+        "value": pinned_affinity(pod, release.node),
+    }));
+    take_gate(&mut patch, pod);
+    written(pod, patch)
+}
+
+/// Makes the kubelet look at the pod again. Whatever else changed meanwhile, it is safe: the annotation says nothing, and
+/// nobody decides by it.
+pub(crate) fn nudge(pod: &Pod) -> ApiRequest {
+    let before = pod
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(|annotations| annotations.get(keys::NUDGES)?.parse().ok());
+    let nudges = before.unwrap_or(0_u32).saturating_add(1);
+    let mut patch = vec![is_that_pod(pod)];
+    annotate(&mut patch, pod, &[(keys::NUDGES, nudges.to_string())]);
+    written(pod, patch)
+}
+
+/// Takes the gate of a pod that Muster has no say about.
+pub(crate) fn ungate_anywhere(pod: &Pod) -> ApiRequest {
+    let mut patch = guards(pod);
+    let placement = [(keys::PLACEMENT, keys::PLACEMENT_ANY.to_owned())];
+    annotate(&mut patch, pod, &placement);
+    take_gate(&mut patch, pod);
+    written(pod, patch)
+}
+
+fn written(pod: &Pod, patch: Vec<Value>) -> ApiRequest {
+    ApiRequest::PatchPod {
+        key: pod_object(pod),
+        patch: Value::Array(patch),
+    }
+}
+
+fn guards(pod: &Pod) -> Vec<Value> {
+    vec![
+        is_that_pod(pod),
+        json!({"op": "test", "path": "/metadata/resourceVersion", "value": pod.metadata.resource_version}),
+    ]
+}
+
+fn is_that_pod(pod: &Pod) -> Value {
+    json!({"op": "test", "path": "/metadata/uid", "value": pod.metadata.uid})
+}
+
+fn annotate(patch: &mut Vec<Value>, pod: &Pod, annotations: &[(&str, String)]) {
+    if pod.metadata.annotations.is_none() {
+        patch.push(json!({"op": "add", "path": "/metadata/annotations", "value": {}}));
+    }
+    for (key, value) in annotations {
+        let pointer = format!("/metadata/annotations/{}", key.replace('/', "~1"));
+        patch.push(json!({"op": "add", "path": pointer, "value": value}));
+    }
+}
+
+fn take_gate(patch: &mut Vec<Value>, pod: &Pod) {
+    let gates = pod
+        .spec
+        .iter()
+        .filter_map(|spec| spec.scheduling_gates.as_ref())
+        .flatten();
+    if let Some(place) = gates
+        .map(|gate| gate.name.as_str())
+        .position(|gate| gate == keys::ADMISSION_GATE)
+    {
+        let pointer = format!("/spec/schedulingGates/{place}");
+        patch.push(json!({"op": "remove", "path": pointer}));
+    }
+}
+
+/// The pod's affinity with the node as `matchFields metadata.name` in **every** term that says anything, or as
+/// the only term. Terms are alternatives, so one without the pin would let the pod go elsewhere; an empty
+/// term matches nothing and stays so. Of a gated pod the API server allows exactly this: requirements may be
+/// added to terms, terms may not be added to others.
+fn pinned_affinity(pod: &Pod, node: &str) -> Value {
+    let pin = json!({"key": "metadata.name", "operator": "In", "values": [node]});
+    let spec = pod.spec.as_ref();
+    let mut affinity = spec
+        .and_then(|spec| spec.affinity.as_ref())
+        .and_then(|affinity| serde_json::to_value(affinity).ok())
+        .unwrap_or_else(|| json!({}));
+    let terms = &mut affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
+    match terms.as_array_mut() {
+        Some(terms) if !terms.is_empty() => {
+            let said = |term: &Value, field: &str| {
+                term[field].as_array().is_some_and(|list| !list.is_empty())
+            };
+            for term in terms
+                .iter_mut()
+                .filter(|term| said(term, "matchExpressions") || said(term, "matchFields"))
+            {
+                match term["matchFields"].as_array_mut() {
+                    Some(fields) => fields.push(pin.clone()),
+                    None => term["matchFields"] = json!([pin.clone()]),
+                }
+            }
+        }
+        _ => *terms = json!([{"matchFields": [pin]}]),
+    }
+    affinity
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(affinity: &Value) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {"name": "p", "namespace": "ml", "uid": "u", "resourceVersion": "7"},
+            "spec": {
+                "containers": [],
+                "affinity": affinity,
+                "schedulingGates": [{"name": "other"}, {"name": keys::ADMISSION_GATE}],
+            },
+        }))
+        .unwrap()
+    }
+
+    fn terms(affinity: &Value) -> Value {
+        pinned_affinity(&pod(affinity), "n1")["nodeAffinity"]
+            ["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+            .clone()
+    }
+
+    #[test]
+    fn the_pin_stands_in_every_term_that_says_anything_or_is_the_only_one() {
+        let pin = json!({"key": "metadata.name", "operator": "In", "values": ["n1"]});
+        let zone = json!({"key": "zone", "operator": "In", "values": ["a"]});
+        let field = json!({"key": "metadata.name", "operator": "NotIn", "values": ["n9"]});
+        let required = |terms: Value| json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}});
+        assert_eq!(terms(&Value::Null), json!([{"matchFields": [pin]}]));
+        assert_eq!(
+            terms(&json!({"podAntiAffinity": {}})),
+            json!([{"matchFields": [pin]}])
+        );
+        assert_eq!(
+            terms(&required(
+                json!([{"matchExpressions": [zone]}, {"matchFields": [field]}, {}])
+            )),
+            json!([{"matchExpressions": [zone], "matchFields": [pin]}, {"matchFields": [field, pin]}, {}])
+        );
+    }
+
+    #[test]
+    fn what_else_the_pod_says_about_affinity_is_kept() {
+        let kept = pinned_affinity(
+            &pod(
+                &json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "rack"}]}}),
+            ),
+            "n1",
+        );
+        assert_eq!(
+            kept["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0]["topologyKey"],
+            "rack"
+        );
+    }
+
+    #[test]
+    fn an_ungate_tests_the_pod_it_means_and_takes_our_gate_only() {
+        let release = Release {
+            gang: "g",
+            rank: 3,
+            attempt: 2,
+            node: "n1",
+        };
+        let ApiRequest::PatchPod { patch, .. } = ungate(&pod(&Value::Null), release) else {
+            panic!("a patch");
+        };
+        let operations = patch.as_array().unwrap();
+        assert_eq!(operations[0]["path"], "/metadata/uid");
+        assert_eq!(operations[1]["value"], "7");
+        assert_eq!(
+            operations.last().unwrap(),
+            &json!({"op": "remove", "path": "/spec/schedulingGates/1"})
+        );
+        assert!(operations.iter().any(|operation| operation["path"]
+            == "/metadata/annotations/muster.dev~1rank"
+            && operation["value"] == "3"));
+    }
+}

@@ -1,0 +1,201 @@
+//! Permits: what `NodeDevices.spec` has to say, worked out for a node when something that concerns it changed.
+//!
+//! Written by the leader only, one object per node, conditional on its resourceVersion. A permit stands
+//! from before the first ungate of its attempt until its release is proved ([`super::release`]), and while
+//! it stands its claims are charged. It is written only for what an admission carries already, so that
+//! adding it never charges anything new.
+
+use std::collections::BTreeSet;
+
+use muster_api::{NodeDevices, NodeDevicesSpec, Permit, keys};
+
+use crate::{
+    ApiRequest,
+    admission::adopt,
+    admission::charge,
+    admission::plan::Plan,
+    injected_bug::InjectedBug,
+    leadership::ledger_recovery,
+    objects::{bound_node, is_over, is_terminal, node_devices_object},
+    outward::release,
+    poll_context::{PollContext, attempt, has_ended},
+};
+use muster_cluster::{formed::GangKey, index::NamespacedName};
+
+/// What has to be written to the `NodeDevices` of a node.
+pub(crate) fn write(context: PollContext<'_>, node: &str) -> Option<ApiRequest> {
+    if context.busy(&node_devices_object(node)) {
+        return None;
+    }
+    match context.index.node_devices(node) {
+        Some(devices) => replacement(context, node, devices),
+        None => creation(
+            context,
+            node,
+            context.index.node(node)?.metadata.uid.as_ref()?,
+        ),
+    }
+}
+
+/// Whether the pod has a permit of that attempt on the node; a withdrawn one counts unless `live`.
+pub(crate) fn is_permitted(
+    context: PollContext<'_>,
+    node: &str,
+    pod: &str,
+    attempt: i64,
+    live: bool,
+) -> bool {
+    context.index.node_devices(node).is_some_and(|devices| {
+        devices.spec.permits.iter().any(|permit| {
+            permit.pod_uid == pod && permit.attempt == attempt && !(live && permit.withdrawn)
+        })
+    })
+}
+
+/// The object is made for the Node as it is now. What its gangs carry is permitted from the start, so that
+/// a driver that sees it first never sees less than what stands.
+fn creation(context: PollContext<'_>, node: &str, node_uid: &str) -> Option<ApiRequest> {
+    let mut spec = NodeDevicesSpec {
+        node_uid: node_uid.to_owned(),
+        leader_epoch: context.epoch,
+        enforce: adopt::may_enforce(context, node),
+        lost: false,
+        permits: Vec::new(),
+    };
+    add_admitted(context, node, &mut spec);
+    Some(ApiRequest::CreateNodeDevices {
+        node: node.to_owned(),
+        spec,
+    })
+}
+
+fn replacement(context: PollContext<'_>, node: &str, devices: &NodeDevices) -> Option<ApiRequest> {
+    let before = &devices.spec;
+    let mut spec = before.clone();
+    // Released is what was withdrawn in the generation that the driver acknowledged, never what this very
+    // write withdraws.
+    spec.permits
+        .retain(|permit| !release::is_proved(context, devices, permit));
+    withdraw(context, &mut spec);
+    if let Some(uid) = context
+        .index
+        .node(node)
+        .and_then(|node| node.metadata.uid.as_ref())
+    {
+        // A Node of that name came back. Permits stay, whichever of the two they were written for: each goes by the
+        // driver's answer, as ever. Nothing is planned here before it has answered for this write.
+        spec.node_uid.clone_from(uid);
+    }
+    add_admitted(context, node, &mut spec);
+    adopt::permit_held(context, node, devices, &mut spec);
+    spec.enforce = adopt::may_enforce(context, node);
+
+    let finalizer = !spec.permits.is_empty() && !context.bugs.has(InjectedBug::NoFinalizer);
+    let has_finalizer = devices
+        .metadata
+        .finalizers
+        .iter()
+        .flatten()
+        .any(|name| name == keys::PERMITS_FINALIZER);
+    let fenced = context.views.is_fenced(node) || ledger_recovery::is_fence_owed(context);
+    let owed_epoch = fenced && before.leader_epoch < context.epoch;
+    if spec == *before && finalizer == has_finalizer && !owed_epoch {
+        return None;
+    }
+    if !context.bugs.has(InjectedBug::NoFence) {
+        spec.leader_epoch = context.epoch;
+    }
+    Some(ApiRequest::ReplaceNodeDevices {
+        node: node.to_owned(),
+        uid: devices.metadata.uid.clone()?,
+        resource_version: devices.metadata.resource_version.clone()?,
+        spec,
+        finalizer,
+    })
+}
+
+/// Withdraws what has no claim to devices any more: the pod ended or is gone, or its attempt is over.
+fn withdraw(context: PollContext<'_>, spec: &mut NodeDevicesSpec) {
+    for permit in spec.permits.iter_mut().filter(|permit| !permit.withdrawn) {
+        permit.withdrawn = is_over(context.index, &permit.pod_uid)
+            || is_superseded(context, permit)
+            || context
+                .views
+                .voided(&permit.gang_uid)
+                .is_some_and(|attempt| permit.attempt <= attempt);
+    }
+}
+
+fn is_superseded(context: PollContext<'_>, permit: &Permit) -> bool {
+    let Some((namespace, name)) = permit.gang.split_once('/') else {
+        return false;
+    };
+    let key = GangKey {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    };
+    match context.index.gang(&key) {
+        Some(gang) => attempt(gang) > permit.attempt || has_ended(gang),
+        None => context.intent_of(&key).is_none() && belongs_to_another(context, permit, &key),
+    }
+}
+
+/// Whether the permit's pod is another Gang's by now. A pod keeps the name of its gang once it was let go; before that the
+/// name may change with the pods, and a Gang that was deleted comes back under another. Neither that one nor
+/// anything else would ever carry the attempt that this permit is of, and while it stands its pod is not planned.
+fn belongs_to_another(context: PollContext<'_>, permit: &Permit, key: &GangKey) -> bool {
+    context
+        .index
+        .pod_by_uid(&permit.pod_uid)
+        .is_some_and(|pod| {
+            let name = NamespacedName {
+                namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+                name: pod.metadata.name.clone().unwrap_or_default(),
+            };
+            context
+                .index
+                .gang_of_pod(&name)
+                .is_some_and(|gang| gang != key)
+        })
+}
+
+/// Adds the permits of what the gangs planned here carry.
+fn add_admitted(context: PollContext<'_>, node: &str, spec: &mut NodeDevicesSpec) {
+    let standing: BTreeSet<(String, i64)> = spec
+        .permits
+        .iter()
+        .map(|permit| (permit.pod_uid.clone(), permit.attempt))
+        .collect();
+    for key in context.plans.on_node(node) {
+        let permitted = context.views.of(key).is_some_and(|view| view.is_permitted);
+        let Some(plan) = context.plans.carried(key).filter(|_| permitted) else {
+            continue;
+        };
+        for place in plan.places.get(node).into_iter().flatten() {
+            let rank = &plan.ranks[*place];
+            let Some(pod) = context.index.pod_by_uid(&rank.pod) else {
+                continue;
+            };
+            // A pod that is bound here is on this node, as whatever it was registered when it was planned.
+            let here = rank.node.uid == spec.node_uid || bound_node(pod) == Some(node);
+            let stands = standing.contains(&(rank.pod.clone(), plan.attempt));
+            if here && !rank.claims.is_empty() && !is_terminal(pod) && !stands {
+                spec.permits.push(permit(plan, *place));
+            }
+        }
+    }
+}
+
+fn permit(plan: &Plan, place: usize) -> Permit {
+    let rank = &plan.ranks[place];
+    Permit {
+        pod_uid: rank.pod.clone(),
+        claim_uids: rank.claims.clone(),
+        gang: plan.key.to_string(),
+        gang_uid: plan.gang_uid.clone(),
+        attempt: plan.attempt,
+        team: plan.team.clone(),
+        charge: charge::of_rank(&plan.charge, &rank.claims, place, plan.ranks.len()),
+        withdrawn: false,
+    }
+}

@@ -1,0 +1,266 @@
+//! Queues: each Team as the members of its namespaces see it. Nothing is ever decided by what stands there.
+//!
+//! Written when something changed, at most once a second; what changed by others' use (what a Team could borrow, say) is
+//! looked at Team by Team, some each second, after anything was admitted or released.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use muster_api::{Gang, PendingGang, Quantity, QueueLimit, QueueStatus};
+use muster_engine as engine;
+
+use crate::{
+    ApiRequest,
+    links::Links,
+    poll_context::{PollContext, has_ended},
+};
+use muster_cluster::{
+    formed::GangKey,
+    index::NamespacedName,
+    object::{Kind, ObjectKey},
+};
+
+/// Most waiting gangs that a Queue lists.
+const PENDING_LISTED: usize = 100;
+/// How many Teams are looked at in one second because others changed.
+const TEAMS_PER_SECOND: usize = 32;
+
+/// What Queues say, and which may have to be written.
+#[derive(Debug, Default)]
+pub(crate) struct Queues {
+    /// The Team that a gang counts for, and whether it is admitted, by Gang.
+    counted: BTreeMap<GangKey, (String, bool)>,
+    /// Admitted and waiting gangs, by Team.
+    counts: BTreeMap<String, (i64, i64)>,
+    namespaces: Links<String, String>,
+    team_of: BTreeMap<String, String>,
+    changed: BTreeSet<String>,
+    /// Teams whose numbers may have changed by what others do.
+    affected: BTreeSet<String>,
+    /// Queues that may have lost their Team.
+    orphans: BTreeSet<NamespacedName>,
+    /// In which second of the monotonic clock they were looked at last.
+    looked_at: Option<u64>,
+}
+
+impl Queues {
+    /// Notes what a gang counts as.
+    pub(crate) fn note_gang(&mut self, key: &GangKey, gang: Option<&Gang>) {
+        let counts_as = gang.and_then(|gang| {
+            let status = gang.status.as_ref()?;
+            let admitted = status.admission.is_some();
+            (admitted || !has_ended(gang)).then(|| Some((status.team.clone()?, admitted)))?
+        });
+        let before = match &counts_as {
+            Some(it) => self.counted.insert(key.clone(), it.clone()),
+            None => self.counted.remove(key),
+        };
+        if before == counts_as {
+            return;
+        }
+        for (counted, by) in [(before, -1), (counts_as, 1)] {
+            let Some((team, admitted)) = counted else {
+                continue;
+            };
+            let (running, waiting) = self.counts.entry(team.clone()).or_default();
+            *(if admitted { running } else { waiting }) += by;
+            self.changed.insert(team);
+        }
+    }
+
+    /// A Team, or why one of its gangs waits, may be another now.
+    pub(crate) fn note_team(&mut self, team: &str) {
+        self.changed.insert(team.to_owned());
+    }
+
+    /// What some Team uses changed: what others could get may be another, too.
+    pub(crate) fn note_use(&mut self, context: PollContext<'_>) {
+        if self.affected.is_empty() {
+            let teams = context.index.teams().map(|(team, _)| team.clone());
+            self.affected = teams.collect();
+        }
+    }
+
+    /// Notes the Team of a namespace.
+    pub(crate) fn note_namespace(&mut self, context: PollContext<'_>, namespace: &str) {
+        let team = context.index.team_of_namespace(namespace);
+        let team = team.map(|team| team.to_string());
+        let before = match &team {
+            Some(team) => self.team_of.insert(namespace.to_owned(), team.clone()),
+            None => self.team_of.remove(namespace),
+        };
+        if before == team {
+            return;
+        }
+        if let Some(before) = before {
+            self.namespaces
+                .unlink(before.as_str(), &namespace.to_owned());
+            self.orphans.insert(NamespacedName::new(namespace, before));
+        }
+        if let Some(team) = team {
+            self.namespaces.link(team.clone(), namespace.to_owned());
+            self.changed.insert(team);
+        }
+    }
+
+    /// The namespaces that are known to belong to a Team.
+    pub(crate) fn namespaces_of(&self, team: &str) -> impl Iterator<Item = String> {
+        self.namespaces.of(team).cloned()
+    }
+
+    /// A Queue was seen as it is, or is gone.
+    pub(crate) fn note_queue(&mut self, queue: &NamespacedName) {
+        self.changed.insert(queue.name.clone());
+        self.orphans.insert(queue.clone());
+    }
+
+    /// The second in which there is something to look at.
+    pub(crate) fn next_due(&self) -> Option<u64> {
+        let idle = self.changed.is_empty() && self.affected.is_empty() && self.orphans.is_empty();
+        (!idle).then(|| self.looked_at.map_or(0, |at| at + 1))
+    }
+
+    /// Queues that are to be written or removed. Looked at once a second: a Queue shows sums over many gangs, which change
+    /// with each of their steps.
+    pub(crate) fn writes(
+        &mut self,
+        context: PollContext<'_>,
+        engine: &engine::State,
+    ) -> Vec<ApiRequest> {
+        let second = context.now.monotonic_seconds;
+        if self.looked_at == Some(second) || self.next_due().is_none() {
+            return Vec::new();
+        }
+        self.looked_at = Some(second);
+        let mut teams = std::mem::take(&mut self.changed);
+        for _ in 0..TEAMS_PER_SECOND {
+            teams.extend(self.affected.pop_first());
+        }
+        let mut writes = Vec::new();
+        for team in teams {
+            writes.extend(self.of_team(context, engine, &team));
+        }
+        for queue in std::mem::take(&mut self.orphans) {
+            writes.extend(removal(context, &queue));
+        }
+        writes
+    }
+
+    fn of_team(
+        &self,
+        context: PollContext<'_>,
+        engine: &engine::State,
+        team: &str,
+    ) -> Vec<ApiRequest> {
+        if !self.namespaces.has(team) || context.index.team(team).is_none() {
+            return Vec::new();
+        }
+        let name = team.into();
+        let limits: Vec<QueueLimit> = engine.usage(&name).iter().map(limit).collect();
+        let (admitted_gangs, pending_gangs) = self.counts.get(team).copied().unwrap_or_default();
+        let mut waiting = pending(context, engine.queue(&name));
+        let statuses = self.namespaces.of(team).filter_map(|namespace| {
+            let status = QueueStatus {
+                limits: limits.clone(),
+                admitted_gangs,
+                pending_gangs,
+                pending: waiting.remove(namespace.as_str()).unwrap_or_default(),
+            };
+            publication(context, namespace, team, status)
+        });
+        statuses.collect()
+    }
+}
+
+fn publication(
+    context: PollContext<'_>,
+    namespace: &str,
+    team: &str,
+    status: QueueStatus,
+) -> Option<ApiRequest> {
+    let key = NamespacedName::new(namespace, team);
+    let stands = context.index.queue(&key);
+    let stands = stands.and_then(|queue| queue.status.as_ref());
+    (stands != Some(&status)).then(|| ApiRequest::PublishQueue {
+        namespace: namespace.to_owned(),
+        team: team.to_owned(),
+        status: Box::new(status),
+    })
+}
+
+/// A Queue whose namespace belongs to another Team, or to none, goes.
+fn removal(context: PollContext<'_>, key: &NamespacedName) -> Option<ApiRequest> {
+    let queue = context.index.queue(key)?;
+    let team = context.index.team_of_namespace(&key.namespace);
+    let owed = queue.metadata.deletion_timestamp.is_none()
+        && team.is_none_or(|team| team.as_str() != key.name);
+    owed.then(|| ApiRequest::DeleteQueue {
+        key: ObjectKey {
+            kind: Kind::Queue,
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+        },
+    })
+}
+
+/// The first waiting gangs of each namespace, in the order of the Team's queue, each with its place in that.
+fn pending<'a>(
+    context: PollContext<'a>,
+    waiting: impl Iterator<Item = &'a engine::Gang>,
+) -> BTreeMap<&'a str, Vec<PendingGang>> {
+    let mut listed: BTreeMap<&str, Vec<PendingGang>> = BTreeMap::new();
+    for (place, gang) in (1_i64..).zip(waiting) {
+        let Some(object) = context.index.gang_by_uid(gang.uid.as_str()) else {
+            continue;
+        };
+        let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
+        let of_namespace = listed.entry(namespace).or_default();
+        let Some(wait) = context.explanations.get(gang.uid.as_str()) else {
+            continue;
+        };
+        if of_namespace.len() < PENDING_LISTED {
+            of_namespace.push(PendingGang {
+                name: object.metadata.name.clone().unwrap_or_default(),
+                position: place,
+                reason: wait.reason,
+                details: wait.details.clone(),
+            });
+        }
+    }
+    listed
+}
+
+fn limit(usage: &engine::Usage) -> QueueLimit {
+    let quantity = |amount: engine::Amount| text(&usage.of.resource, amount.0);
+    QueueLimit {
+        flavor: usage.of.flavor.to_string(),
+        resource: usage.of.resource.to_string(),
+        nominal: quantity(usage.nominal),
+        used: quantity(usage.used),
+        borrowed: quantity(usage.borrowed),
+        available: quantity(usage.available),
+    }
+}
+
+/// GPUs and cores are counted in thousandths, everything else in whole units.
+fn text(resource: &engine::Resource, amount: i64) -> Quantity {
+    Quantity(match resource {
+        engine::Resource::Gpus | engine::Resource::Cpu if amount % 1_000 != 0 => {
+            format!("{amount}m")
+        }
+        engine::Resource::Gpus | engine::Resource::Cpu => (amount / 1_000).to_string(),
+        _ => amount.to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousandths_are_written_as_whole_gpus_where_they_are() {
+        for (amount, expected) in [(16_000, "16"), (500, "500m"), (0, "0"), (1_250, "1250m")] {
+            assert_eq!(text(&engine::Resource::Gpus, amount).0, expected);
+        }
+        assert_eq!(text(&engine::Resource::Vram, 80).0, "80");
+    }
+}

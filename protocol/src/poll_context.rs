@@ -1,0 +1,95 @@
+//! What one poll looks at: the observations, what is under way, and the time.
+
+use std::cell::Cell;
+
+use muster_api::Gang;
+
+use crate::{
+    Config, Now,
+    admission::plan::Plan,
+    admission::stage::Views,
+    clocks::Clocks,
+    feed::Explanations,
+    in_flight::InFlightWrites,
+    injected_bug::InjectedBugs,
+    tables::permits::PermitTable,
+    tables::plans::{Committed, Plans},
+};
+use muster_cluster::{
+    formed::{FormedGang, GangKey},
+    index::Index,
+    object::ObjectKey,
+};
+
+/// Read-only: what is owed is worked out of this alone, so a poll is a function of what is observed.
+#[derive(Clone, Copy)]
+pub(crate) struct PollContext<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) index: &'a Index,
+    pub(crate) flights: &'a InFlightWrites,
+    pub(crate) plans: &'a Plans,
+    pub(crate) permits: &'a PermitTable,
+    pub(crate) views: &'a Views,
+    pub(crate) explanations: &'a Explanations,
+    pub(crate) clocks: &'a Clocks,
+    pub(crate) bugs: InjectedBugs,
+    /// The epoch of this leadership.
+    pub(crate) epoch: i64,
+    pub(crate) now: Now,
+    /// The earliest second at which the answer to a question about time changes. Whoever compares with the clock says so
+    /// by [`PollContext::has_come`], so that nothing has to be asked in between.
+    pub(crate) wake: &'a Cell<Option<u64>>,
+}
+
+impl<'a> PollContext<'a> {
+    /// Whether a write of the object is under way, or nothing may be written to it.
+    pub(crate) fn busy(self, key: &ObjectKey) -> bool {
+        self.flights.busy(key)
+    }
+
+    /// The intent about a Gang, by its name.
+    pub(crate) fn intent_of(self, key: &GangKey) -> Option<&'a Committed> {
+        self.plans.committed(key)
+    }
+
+    /// The Gang that a plan is of, unless it was deleted or made again.
+    pub(crate) fn gang_of(self, plan: &Plan) -> Option<&'a Gang> {
+        let gang = self.index.gang(&plan.key)?;
+        (gang.metadata.uid.as_deref() == Some(&plan.gang_uid)).then_some(gang)
+    }
+
+    /// The gang as its pods declare it.
+    pub(crate) fn formed(self, key: &GangKey) -> Option<&'a FormedGang> {
+        self.index.formed_gang(key)
+    }
+
+    /// Whether the Gang carries the attempt of a plan.
+    pub(crate) fn carries(gang: &Gang, plan: &Plan) -> bool {
+        gang.status
+            .as_ref()
+            .is_some_and(|status| status.admission.is_some() && status.attempt == plan.attempt)
+    }
+
+    /// Whether that second of the monotonic clock has come. What is being looked at is looked at again then.
+    pub(crate) fn has_come(self, second: u64) -> bool {
+        if second <= self.now.monotonic_seconds {
+            return true;
+        }
+        let earliest = self.wake.get().map_or(second, |other| other.min(second));
+        self.wake.set(Some(earliest));
+        false
+    }
+}
+
+/// Whether the Gang ended for good.
+pub(crate) fn has_ended(gang: &Gang) -> bool {
+    use muster_api::GangPhase::{Failed, Finished};
+    gang.status
+        .as_ref()
+        .is_some_and(|status| matches!(status.phase, Finished | Failed))
+}
+
+/// The attempt of a Gang; 0 while its status was never written.
+pub(crate) fn attempt(gang: &Gang) -> i64 {
+    gang.status.as_ref().map_or(0, |status| status.attempt)
+}

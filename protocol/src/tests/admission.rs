@@ -1,0 +1,344 @@
+use muster_api::{GangPhase, Reason, conditions};
+
+use super::*;
+use crate::{Mode, objects::is_gated};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+/// The outward order of an admission, by what is written.
+fn order(written: &[ApiRequest]) -> Vec<&'static str> {
+    let mut order: Vec<&str> = written
+        .iter()
+        .filter_map(|write| match write {
+            ApiRequest::ReplaceLedger { spec, .. } if spec.intents.is_empty() => Some("drop"),
+            ApiRequest::ReplaceLedger { .. } => Some("commit"),
+            ApiRequest::ReplaceGangStatus { status, .. } if status.admission.is_some() => {
+                Some("gang")
+            }
+            ApiRequest::ReplaceNodeDevices { .. } => Some("permits"),
+            ApiRequest::PatchPod { .. } => Some("pod"),
+            _ => None,
+        })
+        .collect();
+    order.dedup();
+    order
+}
+
+#[test]
+fn an_admission_goes_from_the_ledger_outwards_and_leaves_it_last() {
+    let mut bench = Bench::new();
+    bench.run();
+    bench.written.clear();
+    bench.gang("train", 2);
+    bench.run();
+    assert_eq!(
+        order(&bench.written),
+        ["commit", "gang", "permits", "pod", "drop"]
+    );
+    let status = bench.gang_status();
+    assert_eq!((status.phase, status.attempt), (GangPhase::Admitted, 1));
+    let admission = status.admission.unwrap();
+    assert_eq!(
+        admission.charge.claims[0].uids,
+        ["claim-of-train-0", "claim-of-train-1"]
+    );
+    for (rank, name) in ["train-0", "train-1"].into_iter().enumerate() {
+        let pod = bench.server.pod(name).unwrap();
+        let annotations = pod.metadata.annotations.unwrap();
+        assert_eq!(annotations[keys::RANK], rank.to_string());
+        assert_eq!(annotations[keys::PLACEMENT], keys::PLACEMENT_PINNED);
+        let spec = pod.spec.unwrap();
+        assert!(spec.scheduling_gates.unwrap().is_empty());
+        assert!(spec.affinity.unwrap().node_affinity.is_some());
+    }
+}
+
+#[test]
+fn a_gang_with_a_missing_pod_waits_and_says_so() {
+    let mut bench = Bench::new();
+    bench.run();
+    bench.written.clear();
+    bench.pod("train", 0, 2, keys::DEVICE_CLASS_GPU);
+    bench.run();
+    let status = bench.gang_status();
+    assert_eq!(status.phase, GangPhase::Assembling);
+    assert_eq!(status.queue.unwrap().reason, Reason::MissingPods);
+    assert!(
+        order(&bench.written).is_empty(),
+        "nothing is committed or freed"
+    );
+}
+
+#[test]
+fn a_gang_over_quota_waits_with_its_place_in_the_queue() {
+    let mut bench = Bench::new();
+    bench.gang("large", 4);
+    bench.run();
+    bench.gang("small", 1);
+    bench.run();
+    let waiting: Vec<_> = bench
+        .server
+        .list(Kind::Gang)
+        .into_iter()
+        .filter_map(|object| match object {
+            Object::Gang(gang) => gang.status.clone()?.queue,
+            _ => None,
+        })
+        .collect();
+    assert_eq!(waiting.len(), 1);
+    assert_eq!(
+        (waiting[0].reason, waiting[0].position),
+        (Reason::WaitingForQuota, None),
+        "a place that changes with every gang before it stands in the Queue only"
+    );
+    let Some(Object::Queue(queue)) = bench.server.list(Kind::Queue).pop() else {
+        panic!("a Queue")
+    };
+    let pending = &queue.status.as_ref().unwrap().pending;
+    assert_eq!((pending.len(), pending[0].position), (1, 1));
+}
+
+#[test]
+fn nothing_is_ungated_while_that_is_withheld_or_the_window_is_full() {
+    let mut bench = Bench::with(Config {
+        ungated_unbound_limit: 2,
+        ..config()
+    });
+    bench.machine.withhold_ungating(true);
+    bench.gang("train", 4);
+    bench.run();
+    let gated = |bench: &Bench| {
+        (0..4)
+            .filter(|rank| {
+                let pod = bench.server.pod(&format!("train-{rank}")).unwrap();
+                !pod.spec.unwrap().scheduling_gates.unwrap().is_empty()
+            })
+            .count()
+    };
+    assert_eq!(gated(&bench), 4);
+    bench.machine.withhold_ungating(false);
+    bench.run();
+    assert_eq!(
+        gated(&bench),
+        2,
+        "two wait for the scheduler, that is the limit"
+    );
+    bench.change_pod("train-0", |pod| {
+        pod.spec.as_mut().unwrap().node_name = Some("n0".into());
+    });
+    bench.run();
+    assert_eq!(gated(&bench), 1, "one was bound, one follows");
+}
+
+#[test]
+fn a_gang_that_no_commit_can_carry_says_so_and_holds_nobody_up() {
+    let mut bench = Bench::with(Config {
+        ledger_bytes: 640,
+        ..config()
+    });
+    bench.gang("large", 4);
+    bench.run();
+    assert_eq!(
+        bench.gang_status().queue.unwrap().reason,
+        Reason::GangTooLarge
+    );
+    bench.gang("small", 1);
+    bench.run();
+    let gate = bench
+        .server
+        .pod("small-0")
+        .unwrap()
+        .spec
+        .unwrap()
+        .scheduling_gates;
+    assert!(gate.unwrap().is_empty());
+}
+
+#[test]
+fn a_pod_whose_claim_is_no_longer_understood_still_takes_its_cpu() {
+    let cores = |pod: &mut Pod| {
+        let spec = pod.spec.as_mut().unwrap();
+        spec.containers[0].resources.as_mut().unwrap().requests =
+            Some(std::iter::once(("cpu".to_owned(), Quantity("60".to_owned()))).collect());
+    };
+    let mut bench = Bench::new();
+    bench.gang("large", 2);
+    bench.change_pod("large-0", cores);
+    bench.change_pod("large-1", cores);
+    bench.run();
+    assert_eq!(bench.gang_status().phase, GangPhase::Admitted);
+    for claim in ["large-0", "large-1"] {
+        bench.server.remove(&ObjectKey {
+            kind: Kind::ResourceClaim,
+            ..pod_key(claim)
+        });
+    }
+    bench.gang("next", 1);
+    bench.change_pod("next-0", cores);
+    bench.run();
+    assert!(
+        is_gated(&bench.server.pod("next-0").unwrap()),
+        "no node has 60 cores left"
+    );
+}
+
+#[test]
+fn pods_on_excepted_devices_are_freed_at_once_and_never_charged() {
+    let mut bench = Bench::new();
+    bench.pod("launcher", 0, 1, "nic.example.com");
+    bench.change_pod("launcher-0", |pod| pod.metadata.labels = None);
+    bench.run();
+    let pod = bench.server.pod("launcher-0").unwrap();
+    assert_eq!(
+        pod.metadata.annotations.unwrap()[keys::PLACEMENT],
+        keys::PLACEMENT_ANY
+    );
+    assert!(bench.server.list(Kind::Gang).is_empty());
+}
+
+#[test]
+fn a_declared_gang_on_excepted_devices_starts_together_without_permits() {
+    let mut bench = Bench::new();
+    bench.pod("fetch", 0, 2, "nic.example.com");
+    bench.pod("fetch", 1, 2, "nic.example.com");
+    bench.run();
+    let status = bench.gang_status();
+    assert_eq!((status.phase, status.attempt), (GangPhase::Admitted, 1));
+    assert!(bench.server.ledger().unwrap().spec.intents.is_empty());
+    assert!(!bench.has_permits("n0"));
+}
+
+#[test]
+fn in_observe_everything_is_freed_and_drivers_enforce_nothing() {
+    let mut bench = Bench::with(Config {
+        mode: Mode::Observe,
+        ..config()
+    });
+    bench.gang("train", 1);
+    bench.run();
+    let pod = bench.server.pod("train-0").unwrap();
+    assert_eq!(
+        pod.metadata.annotations.unwrap()[keys::PLACEMENT],
+        keys::PLACEMENT_ANY
+    );
+    assert!(!bench.server.node_devices("n0").unwrap().spec.enforce);
+}
+
+#[test]
+fn a_gang_whose_ranks_all_run_is_running() {
+    let mut bench = Bench::new();
+    bench.gang("train", 2);
+    bench.run();
+    for name in ["train-0", "train-1"] {
+        bench.change_pod(name, |pod| {
+            pod.status.as_mut().unwrap().phase = Some("Running".into());
+        });
+        bench.run();
+    }
+    let status = bench.gang_status();
+    assert_eq!(status.phase, GangPhase::Running);
+    let running = status
+        .conditions
+        .iter()
+        .find(|it| it.type_ == conditions::RUNNING)
+        .unwrap();
+    assert_eq!(
+        (running.status.as_str(), running.message.as_str()),
+        ("True", "2 of 2 pods run or ended")
+    );
+}
+
+#[test]
+fn a_rank_that_is_lost_after_the_start_degrades_the_gang_and_keeps_its_charge() {
+    let mut bench = Bench::new();
+    bench.gang("train", 2);
+    bench.run();
+    bench.server.remove(&pod_key("train-1"));
+    bench.run();
+    let status = bench.gang_status();
+    let degraded = status
+        .conditions
+        .iter()
+        .find(|it| it.type_ == conditions::DEGRADED)
+        .unwrap();
+    assert_eq!(
+        (degraded.status.as_str(), degraded.reason.as_str()),
+        ("True", "MembersChanged")
+    );
+    assert!(
+        degraded.message.starts_with("rank 1: "),
+        "{}",
+        degraded.message
+    );
+    assert!(status.admission.is_some());
+}
+
+#[test]
+fn each_namespace_of_a_team_has_a_queue_with_limits_and_use() {
+    let mut bench = Bench::new();
+    bench.gang("train", 3);
+    bench.run();
+    bench.seconds += 1;
+    bench.run();
+    let Some(Object::Queue(queue)) = bench.server.list(Kind::Queue).pop() else {
+        panic!("a Queue")
+    };
+    assert_eq!(queue.metadata.name.as_deref(), Some("vision"));
+    let status = queue.status.clone().unwrap();
+    let limit = &status.limits[0];
+    assert_eq!(
+        (
+            limit.nominal.0.as_str(),
+            limit.used.0.as_str(),
+            limit.available.0.as_str()
+        ),
+        ("4", "3", "1")
+    );
+    assert_eq!(status.admitted_gangs, 1);
+}
+
+#[test]
+fn a_queue_is_written_at_most_once_a_second_and_shows_the_last_state_in_the_end() {
+    let mut bench = Bench::new();
+    bench.run_at_once();
+    bench.seconds += 1;
+    bench.written.clear();
+    // Every step of each gang changes what the Queue sums up.
+    for gang in ["a", "b", "c", "d"] {
+        bench.gang(gang, 1);
+        bench.run_at_once();
+    }
+    let queues = |bench: &Bench| -> Vec<i64> {
+        let written = bench.written.iter().filter_map(|write| match write {
+            ApiRequest::PublishQueue { status, .. } => Some(status.admitted_gangs),
+            _ => None,
+        });
+        written.collect()
+    };
+    assert!(queues(&bench).len() <= 1, "{:?}", queues(&bench));
+    bench.seconds += 1;
+    bench.run_at_once();
+    assert_eq!(queues(&bench).last(), Some(&4));
+    assert!(queues(&bench).len() <= 2, "{:?}", queues(&bench));
+}
+
+#[test]
+fn a_change_of_reason_is_told_once_to_the_gang_and_its_pods() {
+    let mut bench = Bench::new();
+    bench.run();
+    bench.written.clear();
+    bench.pod("train", 0, 2, keys::DEVICE_CLASS_GPU);
+    bench.run();
+    bench.run();
+    let told: Vec<(&str, Reason)> = bench
+        .written
+        .iter()
+        .filter_map(|write| match write {
+            ApiRequest::PublishEvent(note) => Some((note.kind.as_str(), note.reason)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [("Gang", Reason::MissingPods), ("Pod", Reason::MissingPods)]
+    );
+}

@@ -1,0 +1,230 @@
+use muster_api::GangPhase;
+
+use super::*;
+
+/// A gang of one on `n0` or `n1` that runs there.
+fn running() -> (Bench, String) {
+    let mut bench = Bench::new();
+    bench.gang("train", 1);
+    bench.run();
+    let node = ["n0", "n1"]
+        .into_iter()
+        .find(|node| {
+            !bench
+                .server
+                .node_devices(node)
+                .unwrap()
+                .spec
+                .permits
+                .is_empty()
+        })
+        .unwrap();
+    bench.change_pod("train-0", |pod| {
+        pod.spec.as_mut().unwrap().node_name = Some(node.to_owned());
+        pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
+    });
+    bench.run();
+    (bench, node.to_owned())
+}
+
+#[test]
+fn a_permit_goes_when_its_withdrawal_is_acknowledged_and_nothing_is_held() {
+    let (mut bench, node) = running();
+    bench.server.remove(&pod_key("train-0"));
+    bench.run_in_silence();
+    let devices = bench.server.node_devices(&node).unwrap();
+    assert!(
+        devices.spec.permits[0].withdrawn,
+        "withdrawn, and kept without an answer"
+    );
+    assert_eq!(devices.metadata.finalizers.as_ref().unwrap().len(), 1);
+
+    let claim = "claim-of-train-0";
+    bench.answer(devices, &[claim]);
+    bench.run_in_silence();
+    let devices = bench.server.node_devices(&node).unwrap();
+    assert_eq!(
+        devices.spec.permits.len(),
+        1,
+        "the driver still holds the claim"
+    );
+
+    bench.answer(devices, &[]);
+    bench.run_in_silence();
+    let devices = bench.server.node_devices(&node).unwrap();
+    assert!(devices.spec.permits.is_empty());
+    assert!(devices.metadata.finalizers.is_none());
+}
+
+#[test]
+fn an_answer_for_another_object_or_an_earlier_generation_proves_nothing() {
+    for (uid, behind) in [("another", 0), ("", 0), ("n0-uid", 1)] {
+        let (mut bench, node) = running();
+        bench.server.remove(&pod_key("train-0"));
+        bench.run_in_silence();
+        let mut devices = bench.server.node_devices(&node).unwrap();
+        let uid = if uid == "n0-uid" {
+            devices.metadata.uid.clone().unwrap()
+        } else {
+            uid.to_owned()
+        };
+        devices.status = Some(NodeDevicesStatus {
+            uid,
+            observed_generation: devices.metadata.generation.unwrap() - behind,
+            ..NodeDevicesStatus::default()
+        });
+        bench.server.put(Object::NodeDevices(Arc::new(devices)));
+        bench.run_in_silence();
+        assert_eq!(
+            bench.server.node_devices(&node).unwrap().spec.permits.len(),
+            1
+        );
+    }
+}
+
+#[test]
+fn a_gang_whose_pods_succeeded_is_finished_and_goes_an_hour_later() {
+    let (mut bench, _) = running();
+    bench.change_pod("train-0", |pod| {
+        pod.status.as_mut().unwrap().phase = Some("Succeeded".into());
+    });
+    bench.run_at_once();
+    let status = bench.gang_status();
+    assert_eq!(status.phase, GangPhase::Finished);
+    assert!(status.admission.is_none());
+    bench.seconds += 3_599;
+    bench.run_at_once();
+    assert_eq!(bench.server.list(Kind::Gang).len(), 1);
+    bench.seconds += 1;
+    bench.run_at_once();
+    assert!(bench.server.list(Kind::Gang).is_empty());
+}
+
+/// A claim that has a device of a node.
+fn allocated(name: &str, node: &str) -> Object {
+    let Object::ResourceClaim(claim) = claim(name, keys::DEVICE_CLASS_GPU) else {
+        unreachable!()
+    };
+    let mut claim = Arc::unwrap_or_clone(claim);
+    claim.status = serde_json::from_value(json!({"allocation": {"devices": {"results": [
+        {"request": "gpu", "driver": keys::DRIVER, "pool": node, "device": "gpu-0"},
+    ]}}}))
+    .unwrap();
+    Object::ResourceClaim(Arc::new(claim))
+}
+
+#[test]
+fn what_a_driver_holds_without_a_permit_comes_back_as_a_withdrawn_one() {
+    let mut bench = Bench::new();
+    bench.server.put(allocated("lost", "n0"));
+    bench.run();
+    bench.acknowledge(&["claim-of-lost"]);
+    bench.run_in_silence();
+    let devices = bench.server.node_devices("n0").unwrap();
+    let [permit] = devices.spec.permits.as_slice() else {
+        panic!("one permit")
+    };
+    assert!(permit.withdrawn);
+    assert_eq!(permit.claim_uids, ["claim-of-lost"]);
+    assert_eq!(
+        (permit.team.as_str(), permit.charge.claims[0].gpus_milli),
+        ("vision", 1_000)
+    );
+    bench.acknowledge(&[]);
+    bench.run_in_silence();
+    assert!(!bench.has_permits("n0"));
+}
+
+#[test]
+fn a_node_charges_nobody_for_a_claim_that_has_no_device_of_it() {
+    for (name, node) in [("invented", None), ("elsewhere", Some("n1"))] {
+        let mut bench = Bench::new();
+        if let Some(node) = node {
+            bench.server.put(allocated(name, node));
+        }
+        bench.run();
+        bench.acknowledge(&[&format!("claim-of-{name}")]);
+        bench.run_in_silence();
+        let devices = bench.server.node_devices("n0").unwrap();
+        let permit = &devices.spec.permits[0];
+        assert!(permit.withdrawn);
+        assert_eq!(permit.team, "", "{name}");
+        assert!(permit.charge.claims.is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn a_pod_that_runs_without_an_admission_is_adopted_with_what_it_holds() {
+    let mut bench = Bench::new();
+    bench.gang("old", 1);
+    bench.change_pod("old-0", |pod| {
+        let spec = pod.spec.as_mut().unwrap();
+        spec.scheduling_gates = None;
+        spec.node_name = Some("n1".to_owned());
+        pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
+    });
+    bench.server.put(allocated("old-0", "n1"));
+    bench.run();
+    let admission = bench.gang_status().admission.unwrap();
+    assert!(admission.adopted);
+    assert_eq!(admission.charge.claims[0].flavor, "gpu");
+    let devices = bench.server.node_devices("n1").unwrap();
+    assert!(devices.spec.enforce);
+    assert!(!devices.spec.permits[0].withdrawn);
+}
+
+/// The Job `fit` with so many completions, of which the first have succeeded.
+fn job(completions: usize, succeeded: usize) -> Object {
+    Object::Job(parse(json!({
+        "metadata": {"name": "fit", "namespace": "ml", "uid": "fit-uid"},
+        "spec": {
+            "completionMode": "Indexed", "completions": completions, "parallelism": completions,
+            "template": {"spec": {"containers": []}},
+        },
+        "status": {
+            "succeeded": succeeded,
+            "completedIndexes": if succeeded > 0 { format!("0-{}", succeeded - 1) } else { String::new() },
+        },
+    })))
+}
+
+fn pod_of_job(bench: &mut Bench, index: usize) {
+    bench.pod("fit", index, 2, keys::DEVICE_CLASS_GPU);
+    bench.change_pod(&format!("fit-{index}"), |pod| {
+        let metadata = serde_json::from_value(json!({
+            "name": format!("fit-{index}"), "namespace": "ml", "uid": pod.metadata.uid,
+            "creationTimestamp": pod.metadata.creation_timestamp,
+            "annotations": {"batch.kubernetes.io/job-completion-index": index.to_string()},
+            "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "fit", "uid": "fit-uid", "controller": true}],
+        }));
+        pod.metadata = metadata.unwrap();
+    });
+}
+
+#[test]
+fn what_a_job_that_was_scaled_up_made_more_starts_after_the_ranks_that_succeeded() {
+    let mut bench = Bench::new();
+    bench.server.put(job(2, 0));
+    pod_of_job(&mut bench, 0);
+    pod_of_job(&mut bench, 1);
+    bench.run();
+    assert_eq!(bench.gang_status().phase, GangPhase::Admitted);
+    bench.server.put(job(3, 0));
+    pod_of_job(&mut bench, 2);
+    bench.run();
+    let is_gated = |bench: &Bench| {
+        let pod = bench.server.pod("fit-2").unwrap();
+        crate::objects::is_gated(&pod)
+    };
+    assert!(is_gated(&bench), "the attempt has its ranks");
+
+    for name in ["fit-0", "fit-1"] {
+        bench.change_pod(name, |pod| {
+            pod.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
+        });
+    }
+    bench.server.put(job(3, 2));
+    bench.run();
+    assert!(!is_gated(&bench));
+    assert_eq!(bench.gang_status().attempt, 2);
+}

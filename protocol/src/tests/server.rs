@@ -1,0 +1,263 @@
+//! The API server, as far as the protocol can tell the difference: versions, UIDs, generations, finalizers.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use k8s_openapi::api::core::v1::Pod;
+use muster_api::{Gang, Ledger, NodeDevices, Queue, QueueSpec, keys};
+use serde_json::Value;
+
+use crate::{ApiRequest, Outcome};
+use muster_cluster::object::{Change, Kind, Object, ObjectKey};
+
+/// The store. Changes since the last [`Server::news`] are remembered for the watch.
+#[derive(Debug, Default)]
+pub(crate) struct Server {
+    version: u64,
+    objects: BTreeMap<ObjectKey, Object>,
+    news: Vec<Change>,
+}
+
+impl Server {
+    /// Puts an object there, with a new version; its UID is its name unless it has one.
+    pub(crate) fn put(&mut self, mut object: Object) -> Object {
+        self.version += 1;
+        let version = self.version.to_string();
+        edit(&mut object, |metadata| {
+            metadata.resource_version = Some(version.clone());
+            let name = metadata.name.clone().unwrap_or_default();
+            metadata.uid.get_or_insert_with(|| format!("{name}-uid"));
+            metadata.generation.get_or_insert(1);
+        });
+        self.objects.insert(object.key(), object.clone());
+        self.news.push(Change::Applied(object.clone()));
+        object
+    }
+
+    /// Takes an object away.
+    pub(crate) fn remove(&mut self, key: &ObjectKey) {
+        if self.objects.remove(key).is_some() {
+            self.news.push(Change::Deleted(key.clone()));
+        }
+    }
+
+    /// What the watch has not shown yet.
+    pub(crate) fn news(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.news)
+    }
+
+    /// All objects of a kind.
+    pub(crate) fn list(&self, kind: Kind) -> Vec<Object> {
+        let of_kind = self.objects.iter().filter(|(key, _)| key.kind == kind);
+        of_kind.map(|(_, object)| object.clone()).collect()
+    }
+
+    /// The Gang of that name.
+    pub(crate) fn gang(&self, name: &str) -> Option<Gang> {
+        self.list(Kind::Gang)
+            .into_iter()
+            .find_map(|object| match object {
+                Object::Gang(gang) if gang.metadata.name.as_deref() == Some(name) => {
+                    Some(Gang::clone(&gang))
+                }
+                _ => None,
+            })
+    }
+
+    /// The Ledger.
+    pub(crate) fn ledger(&self) -> Option<Ledger> {
+        match self.list(Kind::Ledger).pop()? {
+            Object::Ledger(ledger) => Some(Ledger::clone(&ledger)),
+            _ => None,
+        }
+    }
+
+    /// The `NodeDevices` of a node.
+    pub(crate) fn node_devices(&self, node: &str) -> Option<NodeDevices> {
+        match self
+            .objects
+            .get(&crate::objects::node_devices_object(node))?
+        {
+            Object::NodeDevices(devices) => Some(NodeDevices::clone(devices)),
+            _ => None,
+        }
+    }
+
+    /// A pod of the one namespace.
+    pub(crate) fn pod(&self, name: &str) -> Option<Pod> {
+        match self.objects.get(&super::pod_key(name))? {
+            Object::Pod(pod) => Some(Pod::clone(pod)),
+            _ => None,
+        }
+    }
+
+    /// Performs an effect as the controller would. A list is handed over by the caller.
+    pub(crate) fn perform(&mut self, write: &ApiRequest) -> Outcome {
+        match write {
+            ApiRequest::ReadAll { .. } | ApiRequest::PublishEvent(_) => Outcome::Done(None),
+            ApiRequest::ReadObject { key } => match self.objects.get(key) {
+                Some(object) => Outcome::Done(Some(object.clone())),
+                None => Outcome::NotFound,
+            },
+            ApiRequest::CreateLedger { spec } => self.create(Object::Ledger(Arc::new(
+                Ledger::new(keys::LEDGER_NAME, spec.clone()),
+            ))),
+            ApiRequest::ReplaceLedger {
+                resource_version,
+                spec,
+            } => {
+                let Some(mut ledger) = self.ledger() else {
+                    return Outcome::NotFound;
+                };
+                ledger.spec = spec.clone();
+                self.replace(Object::Ledger(Arc::new(ledger)), resource_version)
+            }
+            ApiRequest::CreateGang { gang } => {
+                self.create(Object::Gang(Arc::new(Gang::clone(gang))))
+            }
+            ApiRequest::ReplaceGangStatus {
+                key,
+                resource_version,
+                status,
+                ..
+            } => {
+                let Some(mut gang) = self.gang(&key.name) else {
+                    return Outcome::NotFound;
+                };
+                gang.status = Some((**status).clone());
+                self.replace(Object::Gang(Arc::new(gang)), resource_version)
+            }
+            ApiRequest::CreateNodeDevices { node, spec } => {
+                let mut devices = NodeDevices::new(node, spec.clone());
+                devices.metadata.finalizers = finalizers(!spec.permits.is_empty());
+                self.create(Object::NodeDevices(Arc::new(devices)))
+            }
+            ApiRequest::ReplaceNodeDevices {
+                node,
+                resource_version,
+                spec,
+                finalizer,
+                ..
+            } => {
+                let Some(mut devices) = self.node_devices(node) else {
+                    return Outcome::NotFound;
+                };
+                if devices.spec != *spec {
+                    devices.metadata.generation = devices.metadata.generation.map(|it| it + 1);
+                }
+                devices.spec = spec.clone();
+                devices.metadata.finalizers = finalizers(*finalizer);
+                self.replace(Object::NodeDevices(Arc::new(devices)), resource_version)
+            }
+            ApiRequest::PatchPod { key, patch } => self.patch(key, patch),
+            ApiRequest::PublishQueue {
+                namespace,
+                team,
+                status,
+            } => {
+                let mut queue = Queue::new(team, QueueSpec { team: team.clone() });
+                queue.metadata.namespace = Some(namespace.clone());
+                queue.status = Some((**status).clone());
+                Outcome::Done(Some(self.put(Object::Queue(Arc::new(queue)))))
+            }
+            ApiRequest::DeleteGang {
+                key,
+                uid,
+                resource_version,
+            } => {
+                let Some(object) = self.objects.get(key) else {
+                    return Outcome::NotFound;
+                };
+                let metadata = object.metadata();
+                if metadata.resource_version.as_ref() != Some(resource_version)
+                    || metadata.uid.as_ref() != Some(uid)
+                {
+                    return Outcome::Conflict;
+                }
+                self.remove(key);
+                Outcome::Done(None)
+            }
+            ApiRequest::DeleteQueue { key } => {
+                self.remove(key);
+                Outcome::Done(None)
+            }
+        }
+    }
+
+    fn create(&mut self, object: Object) -> Outcome {
+        if self.objects.contains_key(&object.key()) {
+            return Outcome::Conflict;
+        }
+        Outcome::Done(Some(self.put(object)))
+    }
+
+    fn replace(&mut self, object: Object, resource_version: &str) -> Outcome {
+        let stands = self.objects.get(&object.key());
+        let version = stands.and_then(|it| it.metadata().resource_version.as_deref());
+        if version != Some(resource_version) {
+            return Outcome::Conflict;
+        }
+        Outcome::Done(Some(self.put(object)))
+    }
+
+    fn patch(&mut self, key: &ObjectKey, patch: &Value) -> Outcome {
+        let Some(pod) = self.pod(&key.name) else {
+            return Outcome::NotFound;
+        };
+        let mut document = serde_json::to_value(&pod).unwrap();
+        for operation in patch.as_array().unwrap() {
+            let pointer = operation["path"].as_str().unwrap();
+            if operation["op"] == "test" {
+                if document.pointer(pointer) != Some(&operation["value"]) {
+                    return Outcome::Conflict;
+                }
+                continue;
+            }
+            let (parent, field) = pointer.rsplit_once('/').unwrap();
+            let parent = document.pointer_mut(parent).unwrap();
+            match (operation["op"].as_str().unwrap(), parent) {
+                ("add", Value::Object(fields)) => {
+                    fields.insert(field.replace("~1", "/"), operation["value"].clone());
+                }
+                ("remove", Value::Array(list)) => {
+                    list.remove(field.parse().unwrap());
+                }
+                (other, _) => panic!("{other} at {pointer}"),
+            }
+        }
+        let pod: Pod = serde_json::from_value(document).unwrap();
+        Outcome::Done(Some(self.put(Object::Pod(Arc::new(pod)))))
+    }
+}
+
+fn finalizers(any: bool) -> Option<Vec<String>> {
+    any.then(|| vec![keys::PERMITS_FINALIZER.to_owned()])
+}
+
+fn edit(
+    object: &mut Object,
+    change: impl FnOnce(&mut k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta),
+) {
+    macro_rules! metadata {
+        ($($kind:ident),*) => {
+            match object { $(Object::$kind(object) => &mut Arc::make_mut(object).metadata,)* }
+        };
+    }
+    change(metadata!(
+        Cohort,
+        DeviceClass,
+        Flavor,
+        Gang,
+        Job,
+        Ledger,
+        Namespace,
+        Node,
+        NodeDevices,
+        Pod,
+        PriorityTier,
+        Queue,
+        ResourceClaim,
+        ResourceSlice,
+        Team,
+        Topology
+    ));
+}

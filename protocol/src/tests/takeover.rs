@@ -1,0 +1,161 @@
+use muster_api::{LedgerSpec, NodeDevicesSpec};
+
+use super::*;
+use crate::ExitReason;
+
+/// Performs the first `count` effects.
+fn perform_first(bench: &mut Bench, count: usize) {
+    for _ in 0..count {
+        let effects = bench.poll();
+        for effect in effects {
+            bench.perform(&effect);
+        }
+    }
+}
+
+#[test]
+fn a_leader_raises_the_epoch_before_it_reads_anything() {
+    let mut bench = Bench::new();
+    perform_first(&mut bench, 6);
+    let names: Vec<&str> = bench.written.iter().take(5).map(kind_of).collect();
+    // The Ledger does not exist, so its first read brings nothing and is not listed here.
+    assert_eq!(
+        names,
+        ["create Ledger", "read", "replace Ledger", "list", "list"]
+    );
+    assert!(bench.machine.leading_epoch().is_some());
+    assert_eq!(
+        bench
+            .written
+            .iter()
+            .filter(|it| kind_of(it) == "list")
+            .count(),
+        16
+    );
+}
+
+#[test]
+fn each_leader_raises_the_epoch_by_one_and_keeps_what_is_committed() {
+    let mut bench = Bench::new();
+    bench.run();
+    let first = bench.machine.leading_epoch().unwrap();
+    bench.take_over();
+    bench.run();
+    assert_eq!(bench.machine.leading_epoch(), Some(first + 1));
+    assert_eq!(bench.server.ledger().unwrap().spec.leader_epoch, first + 1);
+}
+
+#[test]
+fn a_raise_that_conflicts_or_is_not_answered_begins_with_the_ledger_again() {
+    for outcome in [Outcome::Conflict, Outcome::Unknown] {
+        let mut bench = Bench::new();
+        bench.server.perform(&ApiRequest::CreateLedger {
+            spec: LedgerSpec {
+                leader_epoch: 6,
+                ..LedgerSpec::default()
+            },
+        });
+        let read = bench.poll().remove(0);
+        bench.perform(&read);
+        let raise = bench.poll().remove(0);
+        assert!(
+            matches!(&raise.write, ApiRequest::ReplaceLedger { spec, .. } if spec.leader_epoch == 7)
+        );
+        bench.machine.settle(raise.id, outcome);
+        assert!(bench.poll().is_empty(), "not in a tight loop");
+        bench.seconds += 1;
+        assert!(matches!(
+            bench.poll()[0].write,
+            ApiRequest::ReadObject { .. }
+        ));
+        assert_eq!(bench.machine.leading_epoch(), None);
+    }
+}
+
+#[test]
+fn a_leader_that_sees_a_higher_epoch_anywhere_stops() {
+    let mut bench = Bench::new();
+    bench.run();
+    let own = bench.machine.leading_epoch().unwrap();
+    let mut devices = bench.server.node_devices("n0").unwrap();
+    devices.spec = NodeDevicesSpec {
+        leader_epoch: own + 1,
+        ..devices.spec
+    };
+    bench.server.put(Object::NodeDevices(Arc::new(devices)));
+    bench.gang("train", 2);
+    assert!(bench.poll().is_empty());
+    let expected = ExitReason::HigherEpoch {
+        object: "NodeDevices n0".to_owned(),
+        epoch: own + 1,
+        own,
+    };
+    assert_eq!(bench.machine.must_exit(), Some(&expected));
+}
+
+#[test]
+fn after_a_conflict_nothing_is_committed_before_the_ledger_was_read_again() {
+    let mut bench = Bench::new();
+    bench.run();
+    let own = bench.machine.leading_epoch().unwrap();
+    bench.gang("train", 1);
+    let create = bench.poll().remove(0);
+    assert!(matches!(create.write, ApiRequest::CreateGang { .. }));
+    bench.machine.settle(create.id, Outcome::Conflict);
+    let effects = bench.poll();
+    assert_eq!(effects.len(), 1);
+    assert!(matches!(effects[0].write, ApiRequest::ReadObject { .. }));
+    let mut ledger = bench.server.ledger().unwrap();
+    ledger.spec.leader_epoch = own + 8;
+    bench.server.put(Object::Ledger(Arc::new(ledger)));
+    bench.perform(&effects[0]);
+    let expected = ExitReason::HigherEpoch {
+        object: "Ledger cluster".to_owned(),
+        epoch: own + 8,
+        own,
+    };
+    assert_eq!(bench.machine.must_exit(), Some(&expected));
+}
+
+#[test]
+fn a_ledger_that_cannot_be_read_after_a_conflict_is_asked_for_again_but_not_in_a_tight_loop() {
+    let mut bench = Bench::new();
+    bench.run();
+    bench.gang("train", 1);
+    let create = bench.poll().remove(0);
+    bench.machine.settle(create.id, Outcome::Conflict);
+    let read = bench.poll().remove(0);
+    bench.machine.settle(read.id, Outcome::Unknown);
+    assert!(bench.poll().is_empty());
+    bench.seconds += 1;
+    let effects = bench.poll();
+    let is_read = |effect: &&Effect| matches!(effect.write, ApiRequest::ReadObject { .. });
+    assert_eq!(effects.iter().filter(is_read).count(), 1, "{effects:?}");
+}
+
+#[test]
+fn a_write_that_is_not_answered_is_repeated_word_by_word() {
+    let mut bench = Bench::new();
+    bench.run();
+    bench.gang("train", 1);
+    let first = bench.poll().remove(0);
+    bench.machine.settle(first.id, Outcome::Unknown);
+    bench.seconds += 1;
+    let again = bench.poll();
+    let again = again
+        .iter()
+        .find(|it| matches!(it.write, ApiRequest::CreateGang { .. }))
+        .unwrap();
+    assert_ne!(again.id, first.id);
+    assert_eq!(format!("{:?}", again.write), format!("{:?}", first.write));
+}
+
+fn kind_of(write: &ApiRequest) -> &'static str {
+    match write {
+        ApiRequest::ReadObject { .. } => "read",
+        ApiRequest::ReadAll { .. } => "list",
+        ApiRequest::CreateLedger { .. } => "create Ledger",
+        ApiRequest::ReplaceLedger { .. } => "replace Ledger",
+        _ => "other",
+    }
+}

@@ -1,0 +1,374 @@
+//! An object of the API server as far as it can be decoded.
+//!
+//! What the API server stores need not be what this version can read: another version of Muster wrote it, or Kubernetes
+//! accepts more than our types do (a Job whose pod template says `creationTimestamp: 9999-12-31T23:59:59Z`, which is
+//! later than `jiff` can count). Such an object must cost neither the list that it stands in nor more of itself than
+//! need be:
+//!
+//! * a timestamp out of range becomes the last one that can be told, which means the same: far off;
+//! * of everything else the smallest part that cannot be decoded is left out, and named ([`Missing`]);
+//! * where that does not help (a required field), only the metadata is known.
+//!
+//! Decoding goes through one buffered value, which the object is read from without copying the buffer; an object that
+//! is as it should be is read once.
+
+use std::borrow::Cow;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Resource, core::PartialObjectMeta};
+use serde::{Deserialize, Deserializer, de::DeserializeOwned};
+use serde_json::Value;
+use serde_path_to_error::{Path, Segment};
+
+/// Parts that are mended or left out of one object; one that needs more is known by its metadata only.
+const MENDS: usize = 64;
+
+/// An object as far as it can be decoded.
+#[derive(Clone, Debug)]
+pub enum Decoded<K> {
+    /// All of it.
+    Whole(K),
+    /// A part of it.
+    Partial(Box<Partial<K>>),
+}
+
+/// An object of which something could not be decoded.
+#[derive(Clone, Debug)]
+pub struct Partial<K> {
+    /// Its metadata.
+    pub metadata: ObjectMeta,
+    /// The object without what is missing; `None` where a required field is.
+    pub object: Option<K>,
+    /// What could not be decoded: at least one part.
+    pub missing: Vec<Missing>,
+}
+
+/// A part that could not be decoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// Where it stands, from the root of the object: `spec.permits[2].attempt`; empty: the object itself.
+    pub path: String,
+    /// Why, in the decoder's words.
+    pub error: String,
+}
+
+impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for Decoded<K> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let stored = Value::deserialize(deserializer)?;
+        match K::deserialize(&stored) {
+            Ok(object) => Ok(Self::Whole(object)),
+            Err(_) => as_far_as_possible(stored).map_err(serde::de::Error::custom),
+        }
+    }
+}
+
+impl<K: Resource> Decoded<K> {
+    /// They are large, and nobody reads them.
+    pub(super) fn drop_managed_fields(&mut self) {
+        self.meta_mut().managed_fields = None;
+        if let Self::Partial(partial) = self
+            && let Some(object) = &mut partial.object
+        {
+            object.meta_mut().managed_fields = None;
+        }
+    }
+}
+
+impl<K: Resource> Resource for Decoded<K> {
+    type DynamicType = K::DynamicType;
+    type Scope = K::Scope;
+
+    fn kind(of: &Self::DynamicType) -> Cow<'_, str> {
+        K::kind(of)
+    }
+
+    fn group(of: &Self::DynamicType) -> Cow<'_, str> {
+        K::group(of)
+    }
+
+    fn version(of: &Self::DynamicType) -> Cow<'_, str> {
+        K::version(of)
+    }
+
+    fn plural(of: &Self::DynamicType) -> Cow<'_, str> {
+        K::plural(of)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        match self {
+            Self::Whole(object) => object.meta(),
+            Self::Partial(partial) => &partial.metadata,
+        }
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        match self {
+            Self::Whole(object) => object.meta_mut(),
+            Self::Partial(partial) => &mut partial.metadata,
+        }
+    }
+}
+
+/// Fails only where not even the metadata can be decoded.
+fn as_far_as_possible<K: Resource + DeserializeOwned>(
+    mut stored: Value,
+) -> Result<Decoded<K>, serde_json::Error> {
+    let mut missing = Vec::new();
+    let mut object = None;
+    for _ in 0..=MENDS {
+        match serde_path_to_error::deserialize::<_, K>(&stored) {
+            Ok(decoded) if missing.is_empty() => return Ok(Decoded::Whole(decoded)),
+            Ok(decoded) => {
+                object = Some(decoded);
+                break;
+            }
+            Err(error) => {
+                let path = error.path().clone();
+                let error = error.into_inner().to_string();
+                match mend(&mut stored, &path) {
+                    Mended::Clamped => {}
+                    Mended::LeftOut(path) => missing.push(Missing { path, error }),
+                    Mended::No => {
+                        let path = path.to_string();
+                        missing.push(Missing { path, error });
+                        break;
+                    }
+                }
+            }
+        }
+    }
+    let PartialObjectMeta { metadata, .. } = PartialObjectMeta::<K>::deserialize(&stored)?;
+    Ok(Decoded::Partial(Box::new(Partial {
+        metadata,
+        object,
+        missing,
+    })))
+}
+
+/// What could be done about a part that cannot be decoded.
+enum Mended {
+    /// It is a timestamp, now within range.
+    Clamped,
+    /// It was taken out; this is where it stood.
+    LeftOut(String),
+    /// Nothing: it is the object itself, or what tells which object it is.
+    No,
+}
+
+fn mend(stored: &mut Value, path: &Path) -> Mended {
+    // Within an enum, and where the decoder lost its way, the place above is what is known.
+    let steps: Vec<&Segment> = path
+        .iter()
+        .take_while(|step| matches!(step, Segment::Map { .. } | Segment::Seq { .. }))
+        .collect();
+    let Some((last, above)) = steps.split_last() else {
+        return Mended::No;
+    };
+    let mut parent = stored;
+    for step in above {
+        let Some(below) = step_into(parent, step) else {
+            return Mended::No;
+        };
+        parent = below;
+    }
+    let Some(value) = step_into(parent, last) else {
+        return Mended::No;
+    };
+    if clamp(value) {
+        return Mended::Clamped;
+    }
+    let shown = shown(&steps);
+    if is_identity(&shown) {
+        return Mended::No;
+    }
+    match (last, parent) {
+        (Segment::Map { key }, Value::Object(fields)) => {
+            fields.remove(key);
+        }
+        (Segment::Seq { index }, Value::Array(items)) => {
+            items.remove(*index);
+        }
+        _ => return Mended::No,
+    }
+    Mended::LeftOut(shown)
+}
+
+fn step_into<'a>(value: &'a mut Value, step: &Segment) -> Option<&'a mut Value> {
+    match (step, value) {
+        (Segment::Map { key }, Value::Object(fields)) => fields.get_mut(key),
+        (Segment::Seq { index }, Value::Array(items)) => items.get_mut(*index),
+        _ => None,
+    }
+}
+
+fn shown(steps: &[&Segment]) -> String {
+    let mut shown = String::new();
+    for step in steps {
+        if matches!(step, Segment::Map { .. }) && !shown.is_empty() {
+            shown.push('.');
+        }
+        shown.push_str(&step.to_string());
+    }
+    shown
+}
+
+/// What tells which object it is, and which version of it.
+fn is_identity(path: &str) -> bool {
+    [
+        "metadata",
+        "metadata.name",
+        "metadata.namespace",
+        "metadata.uid",
+        "metadata.resourceVersion",
+    ]
+    .contains(&path)
+}
+
+/// Makes the last timestamp that can be told of one that is beyond.
+fn clamp(value: &mut Value) -> bool {
+    let Value::String(text) = value else {
+        return false;
+    };
+    if !is_beyond_range(text) {
+        return false;
+    }
+    *text = Timestamp::MAX.to_string();
+    true
+}
+
+/// Whether it is written like a timestamp (RFC 3339, of any year from 9999 on) that cannot be told.
+fn is_beyond_range(text: &str) -> bool {
+    let shape: String = text
+        .chars()
+        .map(|character| {
+            if character.is_ascii_digit() {
+                '0'
+            } else {
+                character
+            }
+        })
+        .collect();
+    let Some((year, rest)) = shape.split_once('-') else {
+        return false;
+    };
+    let is_written_so = year.len() >= 4
+        && year.chars().all(|digit| digit == '0')
+        && rest.starts_with("00-00T00:00:00");
+    let is_late = text.len() > "9999-".len() && (year.len() > 4 || text.starts_with("9999-"));
+    is_written_so && is_late && text.parse::<Timestamp>().is_err()
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
+    use kube::core::ObjectList;
+    use serde_json::json;
+
+    use super::*;
+
+    fn decoded<K: Resource + DeserializeOwned>(stored: Value) -> Decoded<K> {
+        serde_json::from_value(stored).unwrap()
+    }
+
+    #[test]
+    fn a_timestamp_beyond_range_is_the_last_one_that_can_be_told() {
+        let late = [
+            "9999-12-31T23:59:59Z",
+            "9999-12-31T23:59:59.999999Z",
+            "12026-01-01T00:00:00Z",
+        ];
+        for text in late {
+            let stored = json!({
+                "metadata": {"name": "a", "creationTimestamp": text},
+                "spec": {"completions": 4, "template": {"metadata": {"creationTimestamp": text}}},
+            });
+            let Decoded::Whole(job) = decoded::<Job>(stored) else {
+                panic!("{text} costs a part of the object");
+            };
+            let template = job.spec.unwrap().template.metadata.unwrap();
+            assert_eq!(template.creation_timestamp.unwrap().0, Timestamp::MAX);
+            assert_eq!(job.metadata.creation_timestamp.unwrap().0, Timestamp::MAX);
+        }
+        for text in [
+            "2026-01-01T00:00:00Z",
+            "9999-12-01T00:00:00Z",
+            "9999-13",
+            "tomorrow",
+            "",
+        ] {
+            assert!(!is_beyond_range(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_smallest_part_that_cannot_be_decoded_is_left_out_and_named() {
+        let stored = json!({
+            "metadata": {"name": "a", "namespace": "lab", "uid": "u", "generation": "many"},
+            "spec": {"nodeName": "n1", "containers": [
+                {"name": "first", "ports": [{"containerPort": 80}, {"containerPort": "http"}]},
+                {"name": "second", "env": 7},
+            ]},
+            "status": {"phase": "Running", "startTime": "tomorrow"},
+        });
+        let Decoded::Partial(partial) = decoded::<Pod>(stored) else {
+            panic!("it cannot be whole");
+        };
+        let mut paths: Vec<&str> = partial
+            .missing
+            .iter()
+            .map(|part| part.path.as_str())
+            .collect();
+        paths.sort_unstable();
+        assert_eq!(
+            paths,
+            [
+                "metadata.generation",
+                "spec.containers[0].ports[1].containerPort",
+                "spec.containers[1].env",
+                "status.startTime",
+            ]
+        );
+        let pod = partial.object.unwrap();
+        assert_eq!(partial.metadata.uid.as_deref(), Some("u"));
+        let spec = pod.spec.unwrap();
+        assert_eq!(spec.node_name.as_deref(), Some("n1"));
+        assert_eq!(spec.containers.len(), 2);
+        assert_eq!(pod.status.unwrap().phase.as_deref(), Some("Running"));
+    }
+
+    #[test]
+    fn an_object_with_more_broken_parts_than_are_mended_is_known_by_its_metadata() {
+        let broken = |count: usize| {
+            let ports: Vec<Value> = (0..count).map(|_| json!({"hostPort": "x"})).collect();
+            json!({"metadata": {"name": "a"}, "spec": {"containers": [{"name": "c", "ports": ports}]}})
+        };
+        for (count, is_known) in [(MENDS, true), (MENDS + 1, false)] {
+            let Decoded::Partial(partial) = decoded::<Pod>(broken(count)) else {
+                panic!("it cannot be whole");
+            };
+            assert_eq!(partial.object.is_some(), is_known, "{count} broken parts");
+            assert_eq!(partial.metadata.name.as_deref(), Some("a"));
+        }
+    }
+
+    #[test]
+    fn what_tells_which_object_it_is_is_never_left_out() {
+        let stored = json!({"metadata": {"name": {"is": "broken"}}});
+        let failed = serde_json::from_value::<Decoded<Pod>>(stored);
+        assert!(failed.is_err(), "{failed:?}");
+    }
+
+    #[test]
+    fn an_object_that_is_no_object_at_all_is_known_by_its_metadata() {
+        let list = json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": [
+            {"metadata": {"name": "a"}, "spec": {"containers": "none"}},
+            {"metadata": {"name": "b"}},
+        ]});
+        let list: ObjectList<Decoded<Pod>> = serde_json::from_value(list).unwrap();
+        let names: Vec<_> = list.items.iter().map(|it| it.meta().name.clone()).collect();
+        assert_eq!(names, [Some("a".to_owned()), Some("b".to_owned())]);
+        assert!(matches!(list.items[0], Decoded::Partial(_)));
+        assert!(matches!(list.items[1], Decoded::Whole(_)));
+    }
+}

@@ -1,0 +1,561 @@
+//! `muster-sim decide`: small clusters, the examples that users copy, and what a file may get wrong.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use muster_sim::{
+    decide::{Answer, Decision, Source, decide},
+    random::Random,
+};
+use serde_json::{Value, json};
+
+/// Text of a Node with GPUs and its slice.
+fn node(name: &str, leaf: &str, gpus: usize) -> String {
+    let devices: String = (0..gpus)
+        .map(|number| {
+            format!(
+                "  - name: gpu-{number}\n    attributes:\n      productName: {{string: NVIDIA H100 80GB HBM3}}\n      \
+                 nvlinkGroup: {{string: {name}}}\n    capacity: {{memory: {{value: 80Gi}}}}\n"
+            )
+        })
+        .collect();
+    format!(
+        "apiVersion: v1\nkind: Node\nmetadata:\n  name: {name}\n  labels:\n    topology.example.com/spine: s0\n    \
+         topology.example.com/leaf: {leaf}\n---\napiVersion: resource.k8s.io/v1\nkind: ResourceSlice\n\
+         metadata: {{name: {name}}}\nspec:\n  driver: gpu.muster.dev\n  nodeName: {name}\n  pool: {{name: {name}}}\n  \
+         devices:\n{devices}---\n"
+    )
+}
+
+fn nodes(count: usize) -> String {
+    (0..count)
+        .map(|number| {
+            node(
+                &format!("node-{number}"),
+                &format!("leaf-{}", number / 2),
+                8,
+            )
+        })
+        .collect()
+}
+
+/// A Flavor of everything, and a Team with so many GPUs and the namespace `ml`.
+fn team(gpus: usize) -> String {
+    format!(
+        "apiVersion: muster.dev/v1alpha1\nkind: Flavor\nmetadata: {{name: h100}}\nspec: {{}}\n---\n\
+         apiVersion: muster.dev/v1alpha1\nkind: Team\nmetadata: {{name: research}}\nspec:\n  quota:\n  - flavor: h100\n    \
+         resources: [{{name: gpus, nominal: {gpus}}}]\n---\n\
+         apiVersion: v1\nkind: Namespace\nmetadata: {{name: ml, labels: {{muster.dev/team: research}}}}\n---\n"
+    )
+}
+
+/// An Indexed Job whose pods ask for so many GPUs each, in the shorthand.
+fn job(name: &str, pods: usize, gpus: usize) -> String {
+    format!(
+        "apiVersion: batch/v1\nkind: Job\nmetadata: {{name: {name}, namespace: ml}}\nspec:\n  completionMode: Indexed\n  \
+         completions: {pods}\n  parallelism: {pods}\n  template:\n    metadata:\n      annotations: {{muster.dev/gpus: \"{gpus}\"}}\n    \
+         spec:\n      containers: [{{name: main, image: i}}]\n---\n"
+    )
+}
+
+fn pod(name: &str, gpus: usize) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  namespace: ml\n  annotations: {{muster.dev/gpus: \"{gpus}\"}}\n\
+         spec:\n  containers: [{{name: main, image: i}}]\n---\n"
+    )
+}
+
+fn source(text: impl Into<String>) -> Source {
+    Source {
+        name: "cluster.yaml".to_owned(),
+        text: text.into(),
+    }
+}
+
+fn answer(text: impl Into<String>) -> Answer {
+    decide(&[source(text)]).unwrap()
+}
+
+/// Name up to the suffix, whether it is admitted, and where or why not.
+fn short(decision: &Decision) -> String {
+    let (name, _) = decision.name.rsplit_once('-').unwrap();
+    if decision.admitted {
+        format!("{name} on {}", decision.nodes.join(" "))
+    } else {
+        format!("{name}: {}", decision.reason.unwrap())
+    }
+}
+
+fn shorts(text: impl Into<String>) -> Vec<String> {
+    answer(text).decisions.iter().map(short).collect()
+}
+
+/// A Gang that was admitted with one pod of four GPUs on a node; neither the pod nor its claim is given.
+fn running(name: &str, node: &str) -> String {
+    format!(
+        "apiVersion: muster.dev/v1alpha1\nkind: Gang\nmetadata: {{name: {name}, namespace: ml}}\nspec: {{size: 1}}\nstatus:\n  \
+         phase: Running\n  attempt: 1\n  team: research\n  admission:\n    team: research\n    teamGeneration: 1\n    \
+         ledgerSequence: 3\n    charge:\n      claims:\n      - {{flavor: h100, gpusMilli: 4000, vramBytes: 0, uids: [claim-of-{name}]}}\n    \
+         pods: [{{uid: pod-of-{name}, claims: [claim-of-{name}]}}]\n  placement:\n    \
+         nodes: [{{node: {node}, nodeUid: node//{node}, ranks: 1}}]\n---\n"
+    )
+}
+
+#[test]
+fn small_clusters_are_decided_as_their_controller_would() {
+    let cases: &[(&str, String, &[&str])] = &[
+        (
+            "a gang that fits is admitted, rank by rank",
+            nodes(2) + &team(16) + &job("train", 2, 8),
+            &["job-train on node-0 node-1"],
+        ),
+        (
+            "a gang beyond what its Team may ever have is told so",
+            nodes(4) + &team(8) + &job("train", 2, 8),
+            &["job-train: ExceedsMaxQuota"],
+        ),
+        (
+            "quota that is in use is waited for, in the order of creation and name",
+            nodes(4) + &team(16) + &job("a", 2, 8) + &job("b", 1, 8),
+            &["job-a on node-0 node-1", "pod-b-0: WaitingForQuota"],
+        ),
+        (
+            "a place that no empty cluster has is impossible",
+            nodes(1) + &team(64) + &job("train", 2, 8),
+            &["job-train: PlacementImpossible"],
+        ),
+        (
+            "a place that others have is waited for",
+            nodes(1) + &team(64) + &job("a", 1, 8) + &job("b", 1, 8),
+            &["pod-a-0 on node-0", "pod-b-0: WaitingForPlacement"],
+        ),
+        (
+            "pods of a namespace without a Team wait for one",
+            nodes(1) + &pod("p", 1),
+            &["pod-p: NoTeam"],
+        ),
+        (
+            "a suspended Job has no pods, and so no gang",
+            nodes(1)
+                + &team(8)
+                + &job("train", 2, 1).replace("  parallelism", "  suspend: true\n  parallelism"),
+            &[],
+        ),
+        (
+            "a claim whose template is missing keeps its gang waiting",
+            nodes(1)
+                + &team(8)
+                + "apiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: ml}\nspec:\n  \
+                   resourceClaims: [{name: g, resourceClaimTemplateName: nowhere}]\n  containers: [{name: main, image: i}]\n",
+            &["pod-p: MissingPods"],
+        ),
+        (
+            "a cordoned node is not planned",
+            nodes(1).replace(
+                "---\napiVersion: resource",
+                "spec: {unschedulable: true}\n---\napiVersion: resource",
+            ) + &team(8)
+                + &pod("p", 1),
+            &["pod-p: WaitingForPlacement"],
+        ),
+        (
+            "a gang that runs holds its quota, without its pods and claims being given",
+            nodes(2) + &team(8) + &running("first-bcdfg", "node-0") + &pod("p", 8),
+            &["first on node-0", "pod-p: WaitingForQuota"],
+        ),
+        (
+            "a gang that runs holds its devices",
+            nodes(1) + &team(64) + &running("first-bcdfg", "node-0") + &pod("p", 8) + &pod("q", 4),
+            &[
+                "first on node-0",
+                "pod-p: WaitingForPlacement",
+                "pod-q on node-0",
+            ],
+        ),
+    ];
+    for (name, text, expected) in cases {
+        assert_eq!(shorts(text.clone()), *expected, "{name}");
+    }
+}
+
+#[test]
+fn a_decision_says_team_domain_charge_and_the_numbers_of_its_reason() {
+    let topology = "apiVersion: muster.dev/v1alpha1\nkind: Topology\nmetadata: {name: fabric}\nspec:\n  fabric:\n  \
+                    - {name: leaf, nodeLabel: topology.example.com/leaf}\n---\n";
+    let text = nodes(4)
+        + topology
+        + &team(16).replace("spec: {}", "spec: {topology: fabric}")
+        + &job("train", 2, 8)
+        + &pod("p", 2);
+    let decided = serde_json::to_value(answer(text).decisions).unwrap();
+    assert_eq!(
+        decided[0],
+        json!({
+            "namespace": "ml", "name": decided[0]["name"], "team": "research", "admitted": true,
+            "nodes": ["node-0", "node-1"], "domain": ["leaf-0"],
+            "charge": [{"flavor": "h100", "resource": "gpus", "amount": "16"}],
+            "reason": null, "details": null,
+        })
+    );
+    let waiting = &decided[1];
+    assert_eq!(waiting["reason"], "WaitingForQuota");
+    let details = waiting["details"].as_str().unwrap();
+    assert!(details.contains("2 GPUs of h100"), "{details}");
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The examples, by file, in the order of their names.
+fn examples() -> Vec<Source> {
+    let mut files: Vec<PathBuf> = fs::read_dir(repository().join("manifests/examples"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.sort();
+    files
+        .iter()
+        .map(|file| Source::open(file).unwrap())
+        .collect()
+}
+
+#[test]
+fn every_example_is_admitted_on_a_cluster_that_has_its_gpus() {
+    let cluster = source(nodes(4));
+    let administrator = examples()
+        .into_iter()
+        .find(|source| source.name.ends_with("cluster.yaml"))
+        .unwrap();
+    let mut admitted = 0;
+    for example in examples() {
+        if example.name == administrator.name {
+            continue;
+        }
+        let sources = [cluster.clone(), administrator.clone(), example.clone()];
+        let answer = decide(&sources).unwrap();
+        assert_eq!(answer.warnings, Vec::<String>::new(), "{}", example.name);
+        for decision in &answer.decisions {
+            assert!(decision.admitted, "{}: {decision:?}", example.name);
+            assert_eq!(decision.team.as_deref(), Some("vision"));
+            admitted += 1;
+        }
+    }
+    assert_eq!(admitted, 5, "gangs of all examples");
+}
+
+#[test]
+fn what_the_readme_shows_is_admitted() {
+    let readme = fs::read_to_string(repository().join("README.md")).unwrap();
+    let blocks: Vec<&str> = readme
+        .split("```yaml\n")
+        .skip(1)
+        .map(|rest| rest.split("```").next().unwrap())
+        .collect();
+    let [administrator, annotations, job] = blocks.as_slice() else {
+        panic!("{} blocks", blocks.len());
+    };
+    let around = "apiVersion: v1\nkind: Namespace\nmetadata: {name: default, labels: {muster.dev/team: research}}\n---\n\
+                  apiVersion: resource.k8s.io/v1\nkind: ResourceClaimTemplate\nmetadata: {name: eight-gpus}\nspec:\n  spec:\n    \
+                  devices:\n      requests:\n      - {name: gpus, exactly: {deviceClassName: gpu.muster.dev, count: 8}}\n---\n";
+    let pod = format!(
+        "apiVersion: v1\nkind: Pod\n{annotations}  name: short\nspec:\n  containers: [{{name: main, image: i}}]\n---\n"
+    );
+    let common = nodes(2) + around + administrator + "---\n";
+    assert_eq!(shorts(common.clone() + job), ["job-train on node-0 node-1"]);
+    assert_eq!(shorts(common + &pod), ["pod-short on node-0"]);
+}
+
+#[test]
+fn the_order_of_files_and_documents_changes_nothing() {
+    let mut documents: Vec<Source> =
+        (nodes(4) + &team(24) + &job("b", 2, 8) + &job("a", 1, 8) + &pod("p", 8) + &pod("o", 3))
+            .split("---\n")
+            .filter(|document| !document.is_empty())
+            .map(source)
+            .collect();
+    let first = decide(&documents).unwrap();
+    assert_eq!(first.decisions.len(), 4);
+    for seed in 0..20 {
+        Random::new(seed).shuffle(&mut documents);
+        assert_eq!(decide(&documents).unwrap(), first, "seed {seed}");
+    }
+}
+
+#[test]
+fn lists_and_json_say_the_same_as_documents() {
+    let text = nodes(2) + &team(16) + &job("train", 2, 8);
+    let items: Vec<Value> = text
+        .split("---\n")
+        .filter(|document| !document.is_empty())
+        .map(|document| serde_saphyr::from_str(document).unwrap())
+        .collect();
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
+    let of_nodes: Vec<Value> = items[..1]
+        .iter()
+        .cloned()
+        .map(|mut item| {
+            item.as_object_mut().unwrap().remove("kind");
+            item
+        })
+        .collect();
+    let nodes = json!({"apiVersion": "v1", "kind": "NodeList", "items": of_nodes});
+    let rest = json!({"apiVersion": "v1", "kind": "List", "items": items[1..]});
+    let expected = answer(text);
+    for text in [
+        list.to_string(),
+        serde_json::to_string_pretty(&list).unwrap(),
+        format!("{nodes}\n{rest}"),
+        serde_saphyr::to_string(&list).unwrap(),
+    ] {
+        assert_eq!(answer(text), expected);
+    }
+}
+
+#[test]
+fn errors_name_file_document_and_field() {
+    let node = "apiVersion: v1\nkind: Node\nmetadata: {name: n}\n";
+    for (text, parts) in [
+        (
+            format!("{node}---\napiVersion: batch/v1\nkind: Job\nmetadata: {{name: j}}\nspec: {{completions: many}}\n"),
+            ["cluster.yaml, document 2 (Job j)", "spec.completions"],
+        ),
+        (
+            "apiVersion: v1\nkind: Pod\nmetadata: {labels: {a: b}}\n".to_owned(),
+            ["cluster.yaml, document 1", "metadata.name"],
+        ),
+        (
+            "kind: Pod\nmetadata: {name: p}\n".to_owned(),
+            ["cluster.yaml, document 1", "apiVersion"],
+        ),
+        (
+            format!("{node}---\n{node}"),
+            ["cluster.yaml, document 2: Node n", "cluster.yaml, document 1"],
+        ),
+        ("a: [1\nb: {".to_owned(), ["cluster.yaml", "line"]),
+        (
+            format!("apiVersion: v1\nkind: List\nitems:\n- {{apiVersion: v1, kind: Node, metadata: {{name: 7}}}}\n# {node}"),
+            ["document 1, item 1", "metadata.name"],
+        ),
+        (
+            "apiVersion: v1\nkind: List\nitems: 3\n".to_owned(),
+            ["document 1", "items"],
+        ),
+        (
+            "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec: {parallelism: 2147483647, template: {}}\n".to_owned(),
+            ["Job default/j", "spec.parallelism"],
+        ),
+    ] {
+        let error = decide(&[source(text.replace("# apiVersion: v1\nkind: Node\nmetadata: {name: n}\n", ""))])
+            .unwrap_err()
+            .to_string();
+        for part in parts {
+            assert!(error.contains(part), "{part:?} is not in {error:?}");
+        }
+    }
+}
+
+#[test]
+fn kinds_that_are_not_read_are_named_once() {
+    let map =
+        |name: &str| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\n---\n");
+    let answer =
+        answer(map("a") + &map("b") + "apiVersion: resource.k8s.io/v1beta1\nkind: ResourceSlice\n");
+    assert_eq!(
+        answer.warnings,
+        [
+            "1 document of kind resource.k8s.io/v1beta1 ResourceSlice left aside, the first in cluster.yaml, document 3",
+            "2 documents of kind v1 ConfigMap left aside, the first in cluster.yaml, document 1",
+        ]
+    );
+}
+
+/// Something unexpected, two times in three of the type that was there.
+fn odd_for(random: &mut Random, before: &Value, mut odd: Vec<Value>) -> Value {
+    if !random.one_in(3) {
+        odd.retain(|value| {
+            value.is_string() == before.is_string()
+                && value.is_number() == before.is_number()
+                && value.is_object() == before.is_object()
+                && value.is_array() == before.is_array()
+        });
+    }
+    random.pick(odd).unwrap_or_default()
+}
+
+/// Puts something unexpected in one place of a document.
+fn spoil(random: &mut Random, value: &mut Value) {
+    let odd = [
+        Value::Null,
+        json!(-1),
+        json!(i64::MAX),
+        json!(1e300),
+        json!(""),
+        json!("9".repeat(40)),
+        json!("\u{0}'\"{{ - é\n"),
+        json!([]),
+        json!({}),
+        json!([null]),
+        json!(true),
+    ];
+    let place = match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            let position = random.index(fields.len());
+            if random.one_in(8) {
+                let key = fields.keys().nth(position).cloned().unwrap();
+                fields.remove(&key);
+                return;
+            }
+            fields.values_mut().nth(position)
+        }
+        Value::Array(items) if !items.is_empty() => {
+            let position = random.index(items.len());
+            items.get_mut(position)
+        }
+        _ => None,
+    };
+    match place {
+        Some(inner) if !random.one_in(3) => spoil(random, inner),
+        Some(inner) => *inner = odd_for(random, inner, odd.to_vec()),
+        None => *value = odd_for(random, value, odd.to_vec()),
+    }
+}
+
+#[test]
+fn no_input_panics() {
+    let text = nodes(2)
+        + &team(16)
+        + &job("train", 2, 8)
+        + &pod("p", 1)
+        + &running("first-bcdfg", "node-0")
+        + &examples()
+            .iter()
+            .filter(|example| !example.name.ends_with("cluster.yaml"))
+            .map(|example| format!("{}\n---\n", example.text))
+            .collect::<String>();
+    let documents: Vec<Value> = text
+        .split("---\n")
+        .filter_map(|document| serde_saphyr::from_str(document).ok())
+        .filter(Value::is_object)
+        .collect();
+    let (mut decided, mut refused) = (0, 0);
+    for seed in 0..400 {
+        let mut random = Random::new(seed);
+        let mut documents = documents.clone();
+        for _ in 0..=random.below(3) {
+            let position = random.index(documents.len());
+            spoil(&mut random, &mut documents[position]);
+        }
+        let text: String = documents
+            .iter()
+            .map(|document| format!("{document}\n"))
+            .collect();
+        match decide(&[source(text)]) {
+            Ok(_) => decided += 1,
+            Err(_) => refused += 1,
+        }
+    }
+    println!("{decided} decided, {refused} refused");
+    assert!(
+        decided > 50 && refused > 50,
+        "{decided} decided, {refused} refused"
+    );
+}
+
+#[test]
+fn the_tiers_that_are_made_up_are_those_of_the_chart() {
+    let values = fs::read_to_string(repository().join("deploy/helm/muster/values.yaml")).unwrap();
+    let values: Value = serde_saphyr::from_str(&values).unwrap();
+    let made_up: serde_json::Map<String, Value> = muster_sim::decide::shipped_tiers()
+        .into_iter()
+        .map(|tier| {
+            let mut spec = serde_json::to_value(&tier.spec).unwrap();
+            if spec["default"] == false {
+                spec.as_object_mut().unwrap().remove("default");
+            }
+            (tier.metadata.name.unwrap(), spec)
+        })
+        .collect();
+    assert_eq!(Value::Object(made_up), values["priorityTiers"]);
+}
+
+#[test]
+fn ten_thousand_nodes_are_decided_in_seconds() {
+    let device = |number: usize| {
+        json!({
+            "name": format!("gpu-{number}"),
+            "attributes": {"productName": {"string": "NVIDIA H100 80GB HBM3"}},
+            "capacity": {"memory": {"value": "80Gi"}},
+        })
+    };
+    let items: Vec<Value> = (0..10_000)
+        .flat_map(|number| {
+            let name = format!("node-{number:05}");
+            let labels = json!({"topology.example.com/leaf": format!("leaf-{}", number / 32)});
+            [
+                json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}),
+                json!({
+                    "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name},
+                    "spec": {
+                        "driver": "gpu.muster.dev", "nodeName": name, "pool": {"name": name},
+                        "devices": (0..8).map(device).collect::<Vec<_>>(),
+                    },
+                }),
+            ]
+        })
+        .collect();
+    let cluster = source(json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string());
+    let users = source(team(80_000) + &job("large", 64, 8) + &pod("small", 1));
+    let begun = Instant::now();
+    let answer = decide(&[cluster, users]).unwrap();
+    let elapsed = begun.elapsed();
+    println!("10,000 nodes: {elapsed:?}");
+    assert!(
+        answer.decisions.iter().all(|decision| decision.admitted),
+        "{:?}",
+        answer.decisions
+    );
+    assert_eq!(answer.decisions[0].nodes.len(), 64);
+    assert!(elapsed < Duration::from_secs(60), "{elapsed:?}");
+}
+
+#[test]
+fn the_program_prints_json_and_says_what_is_wrong() {
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let file = directory.join("cluster.yaml");
+    let text =
+        nodes(1) + &team(8) + &pod("p", 1) + "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n";
+    fs::write(&file, text).unwrap();
+    let run = |arguments: &[&Path]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_muster-sim"))
+            .arg("decide")
+            .args(arguments)
+            .output()
+            .unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (
+            output.status.success(),
+            text(output.stdout),
+            text(output.stderr),
+        )
+    };
+    let (succeeded, printed, warnings) = run(&[&file]);
+    assert!(succeeded, "{warnings}");
+    let decisions: Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!(decisions[0]["nodes"], json!(["node-0"]));
+    assert!(
+        warnings.starts_with("warning: 1 document of kind v1 Secret"),
+        "{warnings}"
+    );
+    let (succeeded, printed, error) = run(&[&directory.join("absent.yaml")]);
+    assert!(!succeeded && printed.is_empty());
+    assert!(error.contains("absent.yaml"), "{error}");
+    let (succeeded, _, usage) = run(&[]);
+    assert!(!succeeded && usage.contains("FILES"), "{usage}");
+}

@@ -1,0 +1,146 @@
+//! Rules whose moment chance finds. So that few seeds suffice, each comes with the faults that it guards against, as in
+//! the model of DESIGN section 6.
+
+use muster_sim::{
+    controllers, drivers,
+    faults::{Fault, Faults},
+    run::{Options, Planted, Report, run},
+};
+
+/// Seeds that are tried before a bug counts as unseen.
+const MOST_SEEDS: u64 = 300;
+
+/// A broken rule, and the faults it guards against.
+#[derive(Clone, Copy)]
+struct Case {
+    planted: Planted,
+    faults: &'static [(Fault, u64)],
+    /// Whether it may show in the end only (S6, L-6), with no step wrong by itself.
+    shows_in_the_end: bool,
+}
+
+const fn controller(bug: controllers::InjectedBug, faults: &'static [(Fault, u64)]) -> Case {
+    Case {
+        planted: Planted::Controller(bug),
+        faults,
+        shows_in_the_end: false,
+    }
+}
+
+const fn driver(bug: drivers::InjectedBug, faults: &'static [(Fault, u64)]) -> Case {
+    Case {
+        planted: Planted::Driver(bug),
+        faults,
+        shows_in_the_end: false,
+    }
+}
+
+const fn in_the_end(case: Case) -> Case {
+    Case {
+        shows_in_the_end: true,
+        ..case
+    }
+}
+
+/// Leaders that follow each other quickly, and writes that arrive late.
+const SUCCESSION: &[(Fault, u64)] = &[
+    (Fault::LeaseLost, 6),
+    (Fault::ControllerCrash, 4),
+    (Fault::ControllerUnanswered, 12),
+    (Fault::Delete, 6),
+];
+/// Pods that vanish under their containers.
+const VANISHING: &[(Fault, u64)] = &[
+    (Fault::ForceDelete, 6),
+    (Fault::Delete, 3),
+    (Fault::WatchLag, 2),
+    (Fault::DriverUpdate, 4),
+    (Fault::DriverCrash, 2),
+];
+/// Two instances of a driver, of which one sleeps while the other acknowledges.
+const SLEEPING: &[(Fault, u64)] = &[
+    (Fault::ForceDelete, 8),
+    (Fault::DriverUpdate, 6),
+    (Fault::DriverPause, 12),
+    (Fault::KubeletPause, 12),
+    (Fault::DriverUnanswered, 4),
+];
+const SWAPPING: &[(Fault, u64)] = &[(Fault::SwapClaim, 8), (Fault::WatchLag, 4)];
+const LOSING_OBJECTS: &[(Fault, u64)] = &[
+    (Fault::DeleteNodeDevices, 6),
+    (Fault::ForceDelete, 6),
+    (Fault::DeleteGang, 3),
+    (Fault::DriverUpdate, 3),
+];
+fn cases() -> Vec<Case> {
+    use controllers::InjectedBug as C;
+    use drivers::InjectedBug as D;
+    vec![
+        controller(C::VoidWithoutGang, SUCCESSION),
+        controller(C::ChargeLiteral, VANISHING),
+        controller(C::UngateBeforePlan, &[]),
+        controller(C::NoFinalizer, LOSING_OBJECTS),
+        controller(C::NoFence, SUCCESSION),
+        in_the_end(controller(C::NoRaise, LOSING_OBJECTS)),
+        driver(D::PermitBeforeWaitOnly, SLEEPING),
+        driver(D::NoPermitCheck, SWAPPING),
+        driver(D::UnprepareWithProcess, VANISHING),
+        driver(D::ClaimUidUnchecked, SWAPPING),
+    ]
+}
+
+/// The rules that are broken here.
+pub(crate) fn planted() -> impl Iterator<Item = Planted> {
+    cases().into_iter().map(|case| case.planted)
+}
+
+fn play(seed: u64, case: &Case, planted: &[Planted]) -> Report {
+    let options = Options {
+        faults: Some(Faults::directed(case.faults)),
+        planted: planted.to_vec(),
+        ..Options::default()
+    };
+    run(seed, &options)
+}
+
+/// The first seed that shows the bug. A rule about every step must be seen to break at a step: that something is left
+/// over in the end would prove less.
+///
+/// # Panics
+///
+/// If a seed breaks something without the bug as well: that seed has found a bug that nobody planted.
+fn first_seen(case: &Case, most: u64) -> Option<(u64, String)> {
+    (1..=most).find_map(|seed| {
+        let violation = play(seed, case, &[case.planted]).violation?;
+        let intact = play(seed, case, &[]);
+        assert_eq!(
+            intact.violation, None,
+            "{:?}, seed {seed}, intact\n{}",
+            case.planted, intact.story
+        );
+        let in_the_end = matches!(violation.invariant, "S6" | "L-6");
+        (!in_the_end || case.shows_in_the_end).then(|| (seed, violation.to_string()))
+    })
+}
+
+#[test]
+fn every_broken_rule_of_the_list_is_seen() {
+    let most = std::env::var("MUSTER_RUNS")
+        .ok()
+        .and_then(|runs| runs.parse().ok())
+        .unwrap_or(MOST_SEEDS);
+    let mut unseen = Vec::new();
+    let only = std::env::var("MUSTER_ONLY").unwrap_or_default();
+    for case in cases() {
+        if !format!("{:?}", case.planted).contains(&only) {
+            continue;
+        }
+        if let Some((seed, violation)) = first_seen(&case, most) {
+            println!("{:?}: seed {seed}, {violation}", case.planted);
+        } else {
+            println!("{:?}: NOT SEEN in {most} seeds", case.planted);
+            unseen.push(case.planted);
+        }
+    }
+    assert!(unseen.is_empty(), "not seen: {unseen:?}");
+}

@@ -1,0 +1,120 @@
+//! S6: nothing stays charged, reserved, prepared or tainted without a cause.
+//!
+//! The cause is always the same: a pod that holds the claim is alive, or a container of it runs. It is looked for in
+//! the API server's objects and in the runtimes' records. What is looked at is everything that Muster, or Kubernetes
+//! on its behalf, leaves behind: charges, allocations, taints, and the driver's files on the nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube::ResourceExt;
+use muster_api::keys;
+
+use super::{
+    charges::Charges,
+    containers::Containers,
+    disk::Remains,
+    world::{self, World},
+};
+
+/// Which pods have held each claim that something is left of, by claim UID.
+#[derive(Debug, Default)]
+pub(super) struct Holders {
+    pods: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Holders {
+    /// A claim was written.
+    pub(super) fn note(&mut self, claim: &k8s_openapi::api::resource::v1::ResourceClaim) {
+        let holders = world::reserved_for(claim).map(str::to_owned);
+        let known = self.pods.entry(world::uid(claim)).or_default();
+        known.extend(holders);
+    }
+
+    /// Forgets claims that are gone and of which nothing is left.
+    pub(super) fn forget(&mut self, world: &World, charges: &Charges, remains: &Remains) {
+        self.pods.retain(|claim, _| {
+            world.claims.contains_key(claim)
+                || charges.claims.contains_key(claim)
+                || remains.names(claim)
+        });
+    }
+
+    fn has_cause(&self, claim: &str, world: &World, containers: &Containers) -> bool {
+        let holders = self.pods.get(claim).into_iter().flatten();
+        let mut holders = holders.map(String::as_str);
+        let is_held = holders.any(|pod| world.is_alive(pod));
+        let mut open = containers.running();
+        is_held || open.any(|container| container.devices.values().any(|of| of == claim))
+    }
+}
+
+/// Everything that is there, each with whether it has a cause.
+pub(super) fn everything(
+    world: &World,
+    charges: &Charges,
+    holders: &Holders,
+    containers: &Containers,
+    remains: &Remains,
+) -> Vec<(String, bool)> {
+    let has_cause = |claim: &str| holders.has_cause(claim, world, containers);
+    let mut all = Vec::new();
+    for (uid, charged) in &charges.claims {
+        let is_alive = |pod: &String| {
+            world.is_alive(pod)
+                || containers
+                    .running()
+                    .any(|container| container.pod_uid == *pod)
+        };
+        // A charge that names no pod belongs to an adopted claim, whose pods are not fixed.
+        let is_caused = charged.pods.is_empty()
+            || charged.pods.iter().any(is_alive)
+            || is_said_to_be_held(world, uid);
+        let what = format!("claim {uid} is still charged ({})", charged.places());
+        all.push((what, is_caused));
+    }
+    for (uid, claim) in &world.claims {
+        if world::allocated_devices(claim) > 0 {
+            let namespace = claim.namespace().unwrap_or_default();
+            let what = format!("claim {namespace}/{} is still allocated", claim.name_any());
+            all.push((what, has_cause(uid)));
+        }
+    }
+    for remain in remains.iter() {
+        all.push((remain.to_string(), has_cause(&remain.claim)));
+    }
+    for (node, device) in tainted(world) {
+        let is_caused = match world.node_devices.get(node).map(|node| &node.status) {
+            // Without the controller's object the driver answers to nobody; its files are judged above.
+            None => remains.iter().any(|remain| remain.node == node),
+            Some(status) => status.iter().any(|status| {
+                let mut held = status.held.iter().flat_map(|held| &held.devices);
+                held.any(|held| held == device)
+            }),
+        };
+        let what = format!("{device} of {node} is still tainted as held");
+        all.push((what, is_caused));
+    }
+    all
+}
+
+/// The driver of some node lists the claim as held: the proof of its release is not there yet.
+fn is_said_to_be_held(world: &World, claim: &str) -> bool {
+    let statuses = world.node_devices.values().flat_map(|node| &node.status);
+    let mut held = statuses.flat_map(|status| &status.held);
+    held.any(|held| held.claim_uid == claim)
+}
+
+/// Devices that carry the taint of devices that are held without a permit, each with its node.
+fn tainted(world: &World) -> impl Iterator<Item = (&str, &str)> {
+    let slices = world.slices.values();
+    let ours = slices.filter(|slice| slice.spec.driver == keys::DRIVER);
+    ours.flat_map(|slice| {
+        let node = slice.spec.node_name.as_deref().unwrap_or_default();
+        let devices = slice.spec.devices.iter().flatten();
+        let tainted = devices.filter(|device| {
+            let mut taints = device.taints.iter().flatten();
+            taints.any(|taint| taint.key == keys::TAINT_HELD)
+        });
+        tainted.map(move |device| (node, device.name.as_str()))
+    })
+}

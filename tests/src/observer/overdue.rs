@@ -1,0 +1,43 @@
+//! What must end within a bound of time, and since when it has been so.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+/// States that may not last longer than a bound.
+#[derive(Debug)]
+pub(super) struct Overdue {
+    bound_millis: u64,
+    since: BTreeMap<String, u64>,
+}
+
+impl Overdue {
+    /// Nothing of what is noted may last longer than this.
+    pub(super) fn after(bound: Duration) -> Self {
+        Self {
+            bound_millis: u64::try_from(bound.as_millis()).unwrap_or(u64::MAX),
+            since: BTreeMap::new(),
+        }
+    }
+
+    /// All that is so now; what was noted before and is not in it has ended. Returns what has lasted too long.
+    pub(super) fn note(&mut self, now: BTreeSet<String>, now_millis: u64) -> Vec<String> {
+        self.since.retain(|what, _| now.contains(what));
+        for what in now {
+            self.since.entry(what).or_insert(now_millis);
+        }
+        let late = self
+            .since
+            .iter()
+            .filter(|(_, since)| now_millis > **since + self.bound_millis);
+        late.map(|(what, _)| what.clone()).collect()
+    }
+
+    /// Time passed that does not count.
+    pub(super) fn shift(&mut self, by_millis: u64) {
+        for since in self.since.values_mut() {
+            *since += by_millis;
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! S1: no quota node over its limit; every charge for the Team, the Flavor and the amount that the cluster shows.
+//!
+//! Whom a gang is charged to follows from the label of its namespace, and which Flavor from the devices that its
+//! claims were allocated. What Muster says about either is compared, never believed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::ResourceExt;
+use muster_api::{FlavorSpec, keys};
+
+use super::{
+    charges::{Charges, Statement, statements},
+    findings::{Findings, Invariant::S1},
+    limits,
+    world::{self, World},
+};
+
+/// What S1 has to remember.
+#[derive(Debug, Default)]
+pub(super) struct Quota {
+    /// What each quota node used, to tell a rise from a limit that was lowered.
+    used: BTreeMap<String, i128>,
+    /// The Team that each charged gang belongs to, by the gang's UID: the one that its namespace had when the gang
+    /// was charged first. A namespace that joins another Team takes no running gang with it.
+    owners: BTreeMap<String, Option<String>>,
+    /// Claims whose Flavor was compared with their devices.
+    compared: BTreeSet<String>,
+}
+
+impl Quota {
+    /// The charges at this state of the world. Each gang that is charged for the first time gets its owner here.
+    pub(super) fn charges(&mut self, world: &World, findings: &mut Findings) -> Charges {
+        let statements = statements(world);
+        let charged: BTreeSet<&str> = statements.iter().map(|s| s.gang_uid).collect();
+        self.owners.retain(|gang, _| charged.contains(&**gang));
+        for statement in &statements {
+            let owner = self
+                .owners
+                .entry(statement.gang_uid.to_owned())
+                .or_insert_with(|| world.team_of(statement.namespace).map(str::to_owned));
+            let is_right = owner.as_deref() == Some(statement.team);
+            findings.check(
+                S1,
+                (!is_right).then(|| {
+                    format!(
+                        "{} charges a gang of namespace {} to Team {:?}; the namespace belongs to {owner:?}",
+                        statement.place, statement.namespace, statement.team
+                    )
+                }),
+            );
+        }
+        let owner = |statement: &Statement<'_>| self.owners.get(statement.gang_uid).cloned();
+        let owners: BTreeMap<&str, String> = statements
+            .iter()
+            .filter_map(|statement| Some((statement.gang_uid, owner(statement)??)))
+            .collect();
+        Charges::of(&statements, |statement| {
+            owners
+                .get(statement.gang_uid)
+                .map_or(statement.team, String::as_str)
+        })
+    }
+
+    /// No quota node over its limit. A limit that was lowered below the use is no violation while the use only falls.
+    pub(super) fn check_limits(
+        &mut self,
+        world: &World,
+        charges: &Charges,
+        may_have_risen: bool,
+        findings: &mut Findings,
+    ) {
+        for node in limits::uses(world, charges) {
+            let before = self.used.insert(node.of.clone(), node.used).unwrap_or(0);
+            let over = node
+                .over
+                .filter(|_| may_have_risen && node.used > before)
+                .map(|most| format!("{} rose to {}, more than {most}", node.of, node.used));
+            findings.check(S1, over);
+        }
+    }
+
+    /// Every charge is as large as the claim, and for a Flavor that has its devices.
+    pub(super) fn check_claims(
+        &mut self,
+        world: &World,
+        charges: &Charges,
+        findings: &mut Findings,
+    ) {
+        self.compared
+            .retain(|claim| charges.claims.contains_key(claim));
+        for (uid, charged) in &charges.claims {
+            let Some(claim) = world.claims.get(uid) else {
+                continue;
+            };
+            let asked = world::requested_devices(claim).map(|devices| devices * 1000);
+            let wrong = asked.filter(|asked| *asked != charged.gpus_milli);
+            findings.check(
+                S1,
+                wrong.map(|asked| {
+                    format!(
+                        "claim {} asks for {asked} thousandths of a GPU and is charged {}",
+                        claim.name_any(),
+                        charged.gpus_milli
+                    )
+                }),
+            );
+            if world::allocated_devices(claim) > 0 && self.compared.insert(uid.clone()) {
+                let flavor = world.flavors.get(&charged.flavor);
+                let wrong = match flavor {
+                    None => Some("which does not exist".to_owned()),
+                    Some(flavor) => mismatch(world, &flavor.spec, claim),
+                };
+                findings.check(
+                    S1,
+                    wrong.map(|why| {
+                        format!(
+                            "claim {} is charged to Flavor {:?}, {why}",
+                            claim.name_any(),
+                            charged.flavor
+                        )
+                    }),
+                );
+            }
+        }
+    }
+}
+
+/// Why the devices that the claim was allocated do not belong to the Flavor, if they do not. A CEL selector is not
+/// judged: node and driver are.
+fn mismatch(world: &World, flavor: &FlavorSpec, claim: &ResourceClaim) -> Option<String> {
+    let driver = flavor
+        .devices
+        .as_ref()
+        .map_or(keys::DRIVER, |of| &of.driver);
+    world::allocation(claim).find_map(|device| {
+        if device.driver != driver {
+            return Some(format!(
+                "which counts devices of {driver}, not of {}",
+                device.driver
+            ));
+        }
+        let slice = world.slices.values().find(|slice| {
+            slice.spec.driver == device.driver && slice.spec.pool.name == device.pool
+        });
+        let node = slice.and_then(|slice| slice.spec.node_name.as_deref())?;
+        let labels = world.nodes.get(node)?.labels();
+        let missing = flavor
+            .node_selector
+            .iter()
+            .find(|(key, value)| labels.get(*key) != Some(value));
+        missing.map(|(key, value)| format!("which asks for {key}={value}, which {node} lacks"))
+    })
+}

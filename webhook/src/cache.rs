@@ -1,0 +1,190 @@
+//! What the webhook knows of other objects, from its watches.
+//!
+//! **It may be late.** So nothing is refused because something is missing here that a user may have made a
+//! moment ago and that the engine judges again: an unknown Team, Flavor or Cohort is no error. The
+//! exceptions (a tier, a topology level, a GPU with that much memory that does not exist) are things that an
+//! administrator makes long before, and a second try succeeds.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::{
+    api::{core::v1::Namespace, resource::v1::ResourceSlice},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use muster_api::{Cohort, PriorityTier, Team, TeamSpec, Topology, keys};
+
+use crate::gpus::Gpus;
+
+/// The level that every Topology ends with.
+pub const NODE_LEVEL: &str = "node";
+
+/// Everything that checks look at besides the object itself.
+#[derive(Clone, Debug, Default)]
+pub struct Cache {
+    /// Team of each namespace that is labelled with one.
+    pub team_of_namespace: BTreeMap<String, String>,
+    /// Teams.
+    pub teams: BTreeMap<String, TeamSpec>,
+    /// Parent of each Cohort.
+    pub parent_of_cohort: BTreeMap<String, Option<String>>,
+    /// PriorityTiers.
+    pub tiers: BTreeSet<String>,
+    /// Levels of each Topology, outermost first.
+    pub levels_of_topology: BTreeMap<String, Vec<String>>,
+    /// GPUs of our driver.
+    pub gpus: Gpus,
+}
+
+impl Cache {
+    /// The Team of a namespace, if its label names one that exists.
+    pub fn team_of(&self, namespace: &str) -> Option<(&str, &TeamSpec)> {
+        let name = self.team_of_namespace.get(namespace)?;
+        Some((name, self.teams.get(name)?))
+    }
+
+    /// The names of all levels of all Topologies, innermost `node` included.
+    pub fn levels(&self) -> BTreeSet<&str> {
+        self.levels_of_topology
+            .values()
+            .flatten()
+            .map(String::as_str)
+            .chain([NODE_LEVEL])
+            .collect()
+    }
+}
+
+/// A kind that [`Cache`] remembers something of.
+pub trait Cached: Sized {
+    /// The object is as given.
+    fn is(&self, facts: &mut Cache);
+    /// The object is gone.
+    fn gone(facts: &mut Cache, name: &str);
+    /// Everything of this kind is forgotten, because a whole list follows.
+    fn none(facts: &mut Cache);
+}
+
+impl Cached for Namespace {
+    fn is(&self, facts: &mut Cache) {
+        let team = self
+            .metadata
+            .labels
+            .as_ref()
+            .and_then(|labels| labels.get(keys::TEAM));
+        match team {
+            Some(team) => facts
+                .team_of_namespace
+                .insert(name(&self.metadata), team.clone()),
+            None => facts.team_of_namespace.remove(&name(&self.metadata)),
+        };
+    }
+    fn gone(facts: &mut Cache, name: &str) {
+        facts.team_of_namespace.remove(name);
+    }
+    fn none(facts: &mut Cache) {
+        facts.team_of_namespace.clear();
+    }
+}
+
+impl Cached for Team {
+    fn is(&self, facts: &mut Cache) {
+        facts.teams.insert(name(&self.metadata), self.spec.clone());
+    }
+    fn gone(facts: &mut Cache, name: &str) {
+        facts.teams.remove(name);
+    }
+    fn none(facts: &mut Cache) {
+        facts.teams.clear();
+    }
+}
+
+impl Cached for Cohort {
+    fn is(&self, facts: &mut Cache) {
+        facts
+            .parent_of_cohort
+            .insert(name(&self.metadata), self.spec.parent.clone());
+    }
+    fn gone(facts: &mut Cache, name: &str) {
+        facts.parent_of_cohort.remove(name);
+    }
+    fn none(facts: &mut Cache) {
+        facts.parent_of_cohort.clear();
+    }
+}
+
+impl Cached for PriorityTier {
+    fn is(&self, facts: &mut Cache) {
+        facts.tiers.insert(name(&self.metadata));
+    }
+    fn gone(facts: &mut Cache, name: &str) {
+        facts.tiers.remove(name);
+    }
+    fn none(facts: &mut Cache) {
+        facts.tiers.clear();
+    }
+}
+
+impl Cached for Topology {
+    fn is(&self, facts: &mut Cache) {
+        let levels = self.spec.fabric.iter().map(|level| level.name.clone());
+        facts
+            .levels_of_topology
+            .insert(name(&self.metadata), levels.collect());
+    }
+    fn gone(facts: &mut Cache, name: &str) {
+        facts.levels_of_topology.remove(name);
+    }
+    fn none(facts: &mut Cache) {
+        facts.levels_of_topology.clear();
+    }
+}
+
+impl Cached for ResourceSlice {
+    fn is(&self, facts: &mut Cache) {
+        facts.gpus.put(self);
+    }
+    fn gone(facts: &mut Cache, name: &str) {
+        facts.gpus.remove(name);
+    }
+    fn none(facts: &mut Cache) {
+        facts.gpus = Gpus::default();
+    }
+}
+
+fn name(metadata: &ObjectMeta) -> String {
+    metadata.name.clone().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_namespace_that_leaves_its_team_is_forgotten() {
+        let mut facts = Cache::default();
+        let mut namespace: Namespace = serde_json::from_value(
+            json!({"metadata": {"name": "ml", "labels": {"muster.dev/team": "red"}}}),
+        )
+        .unwrap();
+        namespace.is(&mut facts);
+        assert!(facts.team_of("ml").is_none(), "the Team does not exist yet");
+        Team::new("red", TeamSpec::default()).is(&mut facts);
+        assert_eq!(facts.team_of("ml").unwrap().0, "red");
+        namespace.metadata.labels = None;
+        namespace.is(&mut facts);
+        assert!(facts.team_of("ml").is_none());
+    }
+
+    #[test]
+    fn the_node_is_a_level_without_any_topology() {
+        let mut facts = Cache::default();
+        assert_eq!(facts.levels(), [NODE_LEVEL].into());
+        let topology: Topology = serde_json::from_value(
+            json!({"apiVersion": "muster.dev/v1alpha1", "kind": "Topology",
+            "metadata": {"name": "t"}, "spec": {"fabric": [{"name": "leaf", "nodeLabel": "l"}]}}),
+        )
+        .unwrap();
+        topology.is(&mut facts);
+        assert_eq!(facts.levels(), ["leaf", NODE_LEVEL].into());
+    }
+}
