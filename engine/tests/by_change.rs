@@ -637,7 +637,8 @@ impl Naive {
         self.tree.available(&team.name, of).expect("no cycle")
     }
 
-    /// Whether it may fit one day: some Flavor lacks quota only for now, or a place only for now.
+    /// Whether it may fit one day: on some Flavor it asks for no more than the Team may ever have, and the empty cluster
+    /// has a place.
     fn holds_up(&self, team: &Team, gang: &Gang) -> bool {
         let mut empty = self.clone();
         for node in empty.nodes.values_mut() {
@@ -646,17 +647,11 @@ impl Naive {
         }
         team.quota.iter().any(|(flavor, _)| {
             let request = Self::request(team, gang, flavor);
-            let most = |of: &FlavorResource| {
+            let mut within = request.iter().map(|(of, amount)| {
                 let most = self.tree.potentially_available(&team.name, of);
-                most.expect("no cycle")
-            };
-            if request.iter().any(|(of, amount)| most(of) < *amount) {
-                return false;
-            }
-            request
-                .iter()
-                .any(|(of, amount)| self.available(team, of) < *amount)
-                || empty.has_place(gang, flavor)
+                *amount <= most.expect("no cycle")
+            });
+            within.all(|within| within) && empty.has_place(gang, flavor)
         })
     }
 

@@ -913,7 +913,7 @@ fn a_limit_without_measure_stops_nobody_else() {
     let mut state = state(nodes(2), teams);
     submit(&mut state, gangs("huge", "g:8"));
     submit(&mut state, gangs("beside", "h:4"));
-    assert_eq!(admitted(&decide(&mut state)), ["h", "g"]);
+    assert_eq!(admitted(&decide(&mut state)), ["g", "h"]);
 }
 
 #[test]
