@@ -443,9 +443,9 @@ impl World {
     }
 }
 
-fn nth<'a, T: Clone + 'a>(all: impl Iterator<Item = &'a T> + Clone, index: usize) -> Option<T> {
-    let count = all.clone().count();
-    all.cloned().nth(index.checked_rem(count)?)
+fn nth<'a, T: Clone + 'a>(all: impl Iterator<Item = &'a T>, index: usize) -> Option<T> {
+    let all: Vec<&T> = all.collect();
+    all.get(index.checked_rem(all.len())?).copied().cloned()
 }
 
 fn free_devices<'a>(node: &Node, holds: impl Iterator<Item = &'a Hold>) -> Vec<DeviceName> {
@@ -658,7 +658,11 @@ impl Naive {
     /// Gangs here are of equal pods: counting is enough.
     fn has_place(&self, gang: &Gang, flavor: &FlavorName) -> bool {
         let per_pod = gang.pods[0].claims[0].requests[0].count as usize;
-        let level = gang.topology.required.as_ref().map(|level| level.as_str());
+        let level = gang
+            .topology
+            .required
+            .as_ref()
+            .map(muster_engine::LevelName::as_str);
         let mut domains: BTreeMap<String, usize> = BTreeMap::new();
         for (name, node) in &self.nodes {
             if node.blocked || node.flavor != *flavor {

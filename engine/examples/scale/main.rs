@@ -167,7 +167,9 @@ fn events(size: Size) {
     }
     println!("{EVENTS} events, {admitted} gangs admitted");
     micros.print("us");
-    by_kind.into_iter().for_each(|sample| sample.print("us"));
+    for sample in by_kind {
+        sample.print("us");
+    }
     visited.print("objects");
     println!("most visited, by kind: {most:?}");
     let polls = (0..1000).map(|_| timed(|| decide(&mut state)).1.as_nanos());

@@ -163,8 +163,8 @@ impl State {
                 return;
             };
             for (turn, team) in queue.listed().take(CANDIDATES) {
-                if let Some((_, class)) = queue.first_of(*team) {
-                    candidates.insert((turn.clone(), *class));
+                for (place, class) in queue.of_team(*team).take(CANDIDATES) {
+                    candidates.insert(((turn.0, place.clone()), *class));
                 }
             }
         };

@@ -17,7 +17,7 @@ use super::{
     judge::Fitting,
     shapes::Refused,
     team::{Class, Reason, Refusing},
-    wait_queue::Turn,
+    wait_queue::{Turn, WaitQueue},
     waits::{Group, QuotaNeed, Wait},
 };
 use crate::{
@@ -178,13 +178,8 @@ impl State {
     fn first_listed(&mut self, visited: &mut Visited) -> Option<(Turn, TeamId)> {
         let mut first: Option<(Turn, TeamId)> = None;
         for wait in self.waits.open().collect::<Vec<_>>() {
-            loop {
-                let Some(queue) = self.waits.queue(wait) else {
-                    break;
-                };
-                let Some((turn, team)) = queue.next().cloned() else {
-                    break;
-                };
+            while let Some((turn, team)) = self.waits.queue(wait).and_then(WaitQueue::next).cloned()
+            {
                 if first.as_ref().is_some_and(|(least, _)| *least <= turn) {
                     break;
                 }
