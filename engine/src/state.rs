@@ -152,7 +152,7 @@ impl State {
                 }
             }
             Update::Topology(topology) => {
-                if self.limits.set_topology(topology.clone()) {
+                if self.limits.set_topology(&topology) {
                     self.cluster.set_topology(topology);
                     self.judge_all_again();
                 }

@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 
 use common::*;
 use muster_engine::{
-    Amount, ClaimUid, Decisions, FlavorName, Gang, GangUid, Queueing, QuotaLimit, Resource, State,
-    Stop, Team, TeamName, Update, Why,
+    Amount, Budget, ClaimUid, CommitRoom, Decisions, FlavorName, Gang, GangUid, Queueing,
+    QuotaLimit, Resource, State, Stop, Team, TeamName, Update, Why,
 };
 
 /// So many nodes with 8 GPUs, all in one leaf.
@@ -638,5 +638,454 @@ fn explanations_are_sentences_with_numbers() {
     ];
     for (gang, expected) in table {
         assert_eq!(why(&state, gang).to_string(), expected, "{gang}");
+    }
+}
+
+fn a100_node(name: &str, devices: usize) -> muster_engine::Node {
+    let mut node = node(name, "s/l", devices);
+    for device in &mut node.devices {
+        device.flavors = [FlavorName::from("a100")].into();
+    }
+    node
+}
+
+/// A Team with quota for GPUs of both Flavors.
+fn two_flavors(name: &str, cohort: Option<&str>, h100: QuotaLimit, a100: QuotaLimit) -> Team {
+    let mut both = team(name, cohort, h100);
+    let quota = BTreeMap::from([(Resource::Gpus, a100)]);
+    both.quota.push(("a100".into(), quota));
+    both
+}
+
+#[test]
+fn a_gang_is_woken_by_every_flavor_not_only_by_the_one_that_is_told() {
+    let mut closed = a100_node("n1", 8);
+    closed.filters.clear();
+    let teams = vec![two_flavors("a", None, limit(4), limit(8))];
+    let mut state = state(vec![node("n0", "s/l", 8), closed.clone()], teams);
+    state.apply(Update::Flavor(flavor("a100", None)));
+    submit(&mut state, gangs("a", "g:8"));
+    assert_eq!(admitted(&decide(&mut state)), Vec::<String>::new());
+    let told = why(&state, "g");
+    assert!(matches!(told, Why::ExceedsMaxQuota { .. }), "{told:?}");
+    closed.filters.insert(ANY_NODE);
+    state.apply(Update::Node(closed));
+    assert_eq!(admitted(&decide(&mut state)), ["g"]);
+}
+
+#[test]
+fn a_cordon_is_waited_for_and_a_strict_line_is_not_overtaken() {
+    for block in [
+        muster_engine::NodeBlock::Cordoned,
+        muster_engine::NodeBlock::NotReady,
+    ] {
+        let strict = Team {
+            queueing: Queueing::StrictFifo,
+            ..team("a", None, limit(16))
+        };
+        let mut state = state(nodes(2), vec![strict]);
+        let mut cordoned = node("n1", "s/l", 8);
+        cordoned.block = Some(block);
+        state.apply(Update::Node(cordoned));
+        submit(
+            &mut state,
+            [
+                at(0, gang("large", "a", 2, 8)),
+                at(1, gang("small", "a", 1, 8)),
+            ],
+        );
+        assert_eq!(admitted(&decide(&mut state)), Vec::<String>::new());
+        let told = why(&state, "large");
+        assert!(matches!(told, Why::Placement { fit: 1, .. }), "{told:?}");
+        let expected = Why::BehindHead {
+            head: "a/large".into(),
+        };
+        assert_eq!(why(&state, "small"), expected);
+        state.apply(Update::Node(node("n1", "s/l", 8)));
+        assert_eq!(admitted(&decide(&mut state)), ["large"]);
+    }
+}
+
+#[test]
+fn in_a_strict_line_what_becomes_possible_holds_up_those_behind_it() {
+    let strict = Team {
+        queueing: Queueing::StrictFifo,
+        ..team("a", None, limit(100))
+    };
+    let mut state = state(nodes(1), vec![strict]);
+    state.apply(Update::Hold(hold("p", "a", "n0", &[0])));
+    submit(
+        &mut state,
+        [
+            at(0, gang("large", "a", 2, 8)),
+            at(1, gang("first", "a", 1, 8)),
+            at(2, gang("second", "a", 1, 1)),
+        ],
+    );
+    assert_eq!(admitted(&decide(&mut state)), Vec::<String>::new());
+    assert!(matches!(
+        why(&state, "large"),
+        Why::PlacementImpossible { .. }
+    ));
+    // A second node that is still blocked: now the large one may fit one day.
+    let mut second = node("n1", "s/l", 8);
+    second.block = Some(muster_engine::NodeBlock::NotReady);
+    state.apply(Update::Node(second.clone()));
+    state.apply(Update::HoldGone(pod_uid("p")));
+    assert_eq!(admitted(&decide(&mut state)), Vec::<String>::new());
+    assert!(matches!(why(&state, "large"), Why::Placement { .. }));
+    // And never again.
+    state.apply(Update::NodeGone(node_name("n1")));
+    assert_eq!(admitted(&decide(&mut state)), ["first"]);
+}
+
+#[test]
+fn the_devices_that_the_quota_admits_are_taken_where_the_best_place_has_larger_ones() {
+    let kinds = |name: &str, gib: i64| {
+        let mut node = node(name, "s/l", 1);
+        node.devices[0].vram = Amount(gib * GIB);
+        node
+    };
+    for (names, expected) in [(["n0", "n1"], "n1"), (["n1", "n0"], "n0")] {
+        let mut limited = team("a", None, limit(1));
+        limited.quota[0].1.insert(
+            Resource::Vram,
+            QuotaLimit {
+                nominal: Amount(40 * GIB),
+                ..QuotaLimit::default()
+            },
+        );
+        let nodes = vec![kinds(names[0], 80), kinds(names[1], 40)];
+        let mut state = state(nodes, vec![limited]);
+        let placed = nodes_of(&mut state, gang("g", "a", 1, 1));
+        assert_eq!(placed, Some(vec![expected.to_owned()]));
+        let used = state.usage(&team_name("a"));
+        assert!(used.iter().any(|usage| usage.used == Amount(40 * GIB)));
+    }
+}
+
+#[test]
+fn one_release_is_promised_to_one_gang() {
+    let teams = vec![team("a", None, limit(8)), team("b", None, limit(8))];
+    let mut state = state(nodes(1), teams);
+    let mut ending = hold("p", "a", "n0", &[0, 1, 2, 3, 4, 5, 6, 7]);
+    state.apply(Update::Hold(ending.clone()));
+    submit(
+        &mut state,
+        [
+            at(1, gang("young", "a", 1, 8)),
+            at(0, gang("old", "b", 1, 8)),
+        ],
+    );
+    decide(&mut state);
+    ending.releasing = true;
+    state.apply(Update::Hold(ending));
+    let decisions = decide(&mut state);
+    assert_eq!(changed(&decisions).0, ["old", "young"]);
+    let blocker = muster_engine::Blocker {
+        gangs: vec!["a/p".into()],
+        more: 0,
+    };
+    for (gang, behind) in [("old", None), ("young", Some("b/old".to_owned()))] {
+        let expected = Why::Release {
+            pods: 1,
+            blocker: blocker.clone(),
+            behind,
+        };
+        assert_eq!(why(&state, gang), expected, "{gang}");
+    }
+    state.apply(Update::HoldGone(pod_uid("p")));
+    assert_eq!(admitted(&decide(&mut state)), ["old"]);
+}
+
+#[test]
+fn a_claim_that_is_allocated_already_is_charged_to_the_flavor_of_its_devices() {
+    let teams = vec![two_flavors("a", None, limit(8), limit(1))];
+    let mut state = state(vec![node("n0", "s/l", 8), a100_node("n1", 8)], teams);
+    state.apply(Update::Flavor(flavor("a100", None)));
+    let allocated = |name: &str, index: usize| {
+        let mut gang = gang(name, "a", 1, 1);
+        let devices = vec![device(index).name];
+        gang.pods[0].claims[0].allocated = Some((node_name("n1"), devices));
+        gang
+    };
+    submit(&mut state, [allocated("first", 0)]);
+    let decisions = decide(&mut state);
+    assert_eq!(admitted(&decisions), ["first"]);
+    let claim = &decisions.admissions[0].pods[0].claims[0];
+    assert_eq!(claim.flavor.as_str(), "a100");
+    let used: Vec<Amount> = state
+        .usage(&team_name("a"))
+        .iter()
+        .map(|usage| usage.used)
+        .collect();
+    assert_eq!(used, [gpus(0), gpus(1)]);
+    // The quota of that Flavor counts, not the h100's.
+    submit(&mut state, [allocated("second", 1)]);
+    assert_eq!(admitted(&decide(&mut state)), Vec::<String>::new());
+    let Why::Quota { of, .. } = why(&state, "second") else {
+        panic!("{:?}", why(&state, "second"));
+    };
+    assert_eq!(of.flavor.as_str(), "a100");
+    // A Team without quota for it has none.
+    let mut elsewhere = allocated("third", 2);
+    elsewhere.team = "b".into();
+    state.apply(Update::Team(team("b", None, limit(8))));
+    submit(&mut state, [elsewhere]);
+    assert_eq!(admitted(&decide(&mut state)), Vec::<String>::new());
+    assert!(matches!(
+        why(&state, "third"),
+        Why::NoQuotaForResource { .. }
+    ));
+}
+
+#[test]
+fn cores_are_charged_wherever_the_team_has_quota_for_them() {
+    let mut both = two_flavors("a", None, limit(8), limit(8));
+    let cores = QuotaLimit {
+        nominal: Amount(10_000),
+        ..QuotaLimit::default()
+    };
+    both.quota[0].1.insert(Resource::Cpu, cores);
+    let mut state = state(vec![a100_node("n0", 8)], vec![both]);
+    state.apply(Update::Flavor(flavor("a100", None)));
+    let with_cores = |name: &str, cores: i64| {
+        let mut gang = gang(name, "a", 1, 1);
+        gang.pods[0].resources.cpu_milli = cores * 1000;
+        gang
+    };
+    submit(&mut state, [with_cores("few", 8), with_cores("many", 20)]);
+    let decisions = decide(&mut state);
+    assert_eq!(admitted(&decisions), ["few"]);
+    let expected = (FlavorName::from(H100), Resource::Cpu, Amount(8000));
+    assert_eq!(decisions.admissions[0].pods[0].charged, [expected]);
+    let Why::ExceedsMaxQuota { of, asked, most } = why(&state, "many") else {
+        panic!("{:?}", why(&state, "many"));
+    };
+    assert_eq!(
+        (of.resource, asked, most),
+        (Resource::Cpu, Amount(20_000), Amount(10_000))
+    );
+}
+
+#[test]
+fn extended_resources_are_charged_where_the_quota_names_them() {
+    let efa = Resource::Extended("vpc.amazonaws.com/efa".into());
+    let mut limited = team("a", None, limit(8));
+    limited.quota[0].1.insert(
+        efa.clone(),
+        QuotaLimit {
+            nominal: Amount(3),
+            ..QuotaLimit::default()
+        },
+    );
+    let mut cards = node("n0", "s/l", 8);
+    let name = muster_engine::ResourceName::from("vpc.amazonaws.com/efa");
+    cards.allocatable.others.insert(name.clone(), 32);
+    let mut state = state(vec![cards], vec![limited]);
+    let with_cards = |gang: &str| {
+        let mut gang = self::gang(gang, "a", 1, 1);
+        gang.pods[0].resources.others.insert(name.clone(), 2);
+        gang
+    };
+    submit(&mut state, [with_cards("g"), with_cards("h")]);
+    let decisions = decide(&mut state);
+    assert_eq!(admitted(&decisions), ["g"]);
+    let charged = &decisions.admissions[0].pods[0].charged;
+    assert_eq!(*charged, [(FlavorName::from(H100), efa.clone(), Amount(2))]);
+    let Why::Quota { of, available, .. } = why(&state, "h") else {
+        panic!("{:?}", why(&state, "h"));
+    };
+    assert_eq!((of.resource, available), (efa, Amount(1)));
+}
+
+#[test]
+fn a_limit_without_measure_stops_nobody_else() {
+    let huge = QuotaLimit {
+        nominal: Amount(i64::MAX),
+        borrowing_limit: Some(Amount(i64::MAX)),
+        lending_limit: None,
+    };
+    let teams = vec![
+        team("huge", Some("all"), huge),
+        team("beside", Some("all"), limit(4)),
+    ];
+    let mut state = state(nodes(2), teams);
+    submit(&mut state, gangs("huge", "g:8"));
+    submit(&mut state, gangs("beside", "h:4"));
+    assert_eq!(admitted(&decide(&mut state)), ["g", "h"]);
+}
+
+#[test]
+fn who_would_borrow_on_the_flavor_that_has_a_place_goes_after_who_would_not() {
+    let teams = vec![
+        two_flavors("borrows", Some("all"), limit(8), limit(0)),
+        two_flavors("owns", Some("all"), limit(0), limit(8)),
+    ];
+    // Of the first Flavor there is quota, and no node.
+    let mut state = state(vec![a100_node("n1", 8)], teams);
+    state.apply(Update::Flavor(flavor("a100", None)));
+    submit(
+        &mut state,
+        [
+            at(0, gang("old", "borrows", 1, 8)),
+            at(9, gang("young", "owns", 1, 8)),
+        ],
+    );
+    assert_eq!(admitted(&decide(&mut state)), ["young"]);
+}
+
+fn room(gangs: usize, pods: usize) -> CommitRoom {
+    CommitRoom {
+        gangs,
+        pods,
+        claims: usize::MAX,
+        nodes: usize::MAX,
+    }
+}
+
+#[test]
+fn nothing_goes_before_a_gang_for_which_the_commit_has_no_room() {
+    let mut state = state(nodes(4), vec![team("a", None, limit(32))]);
+    submit(
+        &mut state,
+        [
+            at(0, gang("first", "a", 1, 1)),
+            at(1, gang("large", "a", 3, 8)),
+            at(2, gang("small", "a", 1, 1)),
+        ],
+    );
+    let budget = |left| Budget {
+        left: room(10, left),
+        empty: room(10, 3),
+    };
+    let decisions = state.decide(NOW, &budget(3));
+    assert_eq!(
+        (admitted(&decisions), decisions.exhausted),
+        (vec!["first".into()], true)
+    );
+    assert_eq!(why(&state, "small"), Why::NextCommit);
+    let decisions = state.decide(NOW, &budget(3));
+    assert_eq!(
+        (admitted(&decisions), decisions.exhausted),
+        (vec!["large".into()], true)
+    );
+    let decisions = state.decide(NOW, &budget(3));
+    assert_eq!(
+        (admitted(&decisions), decisions.exhausted),
+        (vec!["small".into()], false)
+    );
+}
+
+#[test]
+fn a_gang_that_no_commit_can_carry_is_said_so_once_and_holds_up_nobody() {
+    let strict = Team {
+        queueing: Queueing::StrictFifo,
+        ..team("a", None, limit(64))
+    };
+    let mut state = state(nodes(8), vec![strict]);
+    submit(
+        &mut state,
+        [
+            at(0, gang("large", "a", 4, 8)),
+            at(1, gang("small", "a", 3, 8)),
+        ],
+    );
+    let mut budget = Budget {
+        left: room(10, 3),
+        empty: room(10, 3),
+    };
+    let decisions = state.decide(NOW, &budget);
+    assert_eq!(admitted(&decisions), ["small"]);
+    let told: Vec<(&str, usize)> = decisions
+        .too_large
+        .iter()
+        .map(|told| (told.gang.as_str(), told.needs.pods))
+        .collect();
+    assert_eq!((told, decisions.visited.plans), (vec![("large", 4)], 1));
+    assert_eq!(
+        why(&state, "large").to_string(),
+        "one commit carries at most 10 gangs, 3 pods, the gang needs 4 pods, 4 claims, 0 nodes; split it"
+    );
+    assert_eq!(state.decide(NOW, &budget), Decisions::default());
+    // The bound of nodes counts once a place is found; with a larger commit it is tried again.
+    budget.left.pods = 4;
+    budget.empty = CommitRoom {
+        nodes: 3,
+        ..room(10, 4)
+    };
+    let decisions = state.decide(NOW, &budget);
+    let needs = decisions.too_large.first().map(|told| told.needs.nodes);
+    assert_eq!((admitted(&decisions), needs), (vec![], Some(4)));
+    budget.empty.nodes = 4;
+    assert_eq!(admitted(&state.decide(NOW, &budget)), ["large"]);
+}
+
+/// What is visited when one pod ends and when one gang comes, with so many Teams of ten gangs each, half of them waiting
+/// for a place and half for quota.
+fn visited_with(teams: usize) -> [usize; 3] {
+    let mut all = Vec::new();
+    for at in 0..teams {
+        let (cohort, limit) = if at % 2 == 0 {
+            ("plenty", limit(1000))
+        } else {
+            ("scarce", limit(0))
+        };
+        all.push(team(&format!("t{at:04}"), Some(cohort), limit));
+    }
+    let mut state = state(vec![node("n0", "s/l", 8), node("n1", "s/l", 8)], all);
+    state.apply(Update::Cohort(cohort("scarce", None, 8)));
+    state.apply(Update::Hold(hold(
+        "full",
+        "t0000",
+        "n0",
+        &[0, 1, 2, 3, 4, 5, 6, 7],
+    )));
+    state.apply(Update::Hold(hold(
+        "rest",
+        "t0001",
+        "n1",
+        &[1, 2, 3, 4, 5, 6, 7],
+    )));
+    state.apply(Update::Hold(hold("one", "t0001", "n1", &[0])));
+    for number in 0..teams * 10 {
+        // Each with a request of its own, so that no two are judged together.
+        let mut gang = gang(
+            &format!("g{number:05}"),
+            &format!("t{:04}", number % teams),
+            1,
+            1,
+        );
+        gang.pods[0].resources.memory_bytes = GIB + i64::try_from(number).expect("few");
+        submit(&mut state, [at(i64::try_from(number).expect("few"), gang)]);
+    }
+    assert_eq!(admitted(&decide(&mut state)), Vec::<String>::new());
+    // A pod ends: the first in order gets its place, by its own quota. Those who waited for quota learn, once, that they
+    // wait for a place, too.
+    state.apply(Update::HoldGone(pod_uid("one")));
+    assert_eq!(admitted(&decide(&mut state)), ["g00000"]);
+    // From then on a pod that ends costs what it lets in.
+    state.apply(Update::NotWaiting("g00000".into()));
+    state.undo(&GangUid::from("g00000"));
+    let ended = decide(&mut state);
+    assert_eq!(admitted(&ended), ["g00002"]);
+    submit(&mut state, [gang("late", "t0000", 1, 1)]);
+    let came = decide(&mut state);
+    let mut cordoned = node("n0", "s/l", 8);
+    cordoned.block = Some(muster_engine::NodeBlock::Cordoned);
+    state.apply(Update::Node(cordoned));
+    let node = decide(&mut state);
+    [ended, came, node].map(|decisions| decisions.visited.total())
+}
+
+#[test]
+fn what_an_event_visits_does_not_grow_with_what_waits() {
+    let few = visited_with(4);
+    let many = visited_with(200);
+    for (few, many) in few.into_iter().zip(many) {
+        assert!(
+            many <= 2 * few.max(4),
+            "{few} objects with 40 gangs, {many} with 2,000"
+        );
     }
 }

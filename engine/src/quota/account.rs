@@ -21,11 +21,10 @@ pub(super) struct Account {
 impl Account {
     /// Sets the limit, before anything is lent or charged. Of an owner that lists a Flavor twice the last entry counts.
     pub(super) fn set_limit(&mut self, limit: &QuotaLimit) {
-        let wide = |amount: Amount| i128::from(amount.0);
-        self.nominal = wide(limit.nominal);
+        self.nominal = i128::from(limit.nominal.0);
         self.subtree = self.nominal;
-        self.borrowing_limit = limit.borrowing_limit.map(wide);
-        self.lending_limit = limit.lending_limit.map(wide);
+        self.borrowing_limit = limit.borrowing_limit.map(|limit| i128::from(limit.0));
+        self.lending_limit = limit.lending_limit.map(|limit| i128::from(limit.0));
     }
 
     /// What never leaves the node.

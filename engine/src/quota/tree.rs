@@ -46,7 +46,8 @@ pub(crate) struct Released {
     pub(crate) ceiling: bool,
     /// The node covers more by itself: requests from below ask less of the nodes above it.
     pub(crate) local: bool,
-    /// The node had no headroom and has some: requests from below borrow from less far up.
+    /// The node had no headroom and has some: requests from below borrow from less far up. (What a root has is
+    /// had from as far up as there is.)
     pub(crate) headroom: bool,
 }
 
@@ -292,7 +293,7 @@ impl QuotaTree {
                     Released {
                         ceiling: bounded,
                         local: account.local_available() > before.local_available(),
-                        headroom: before.headroom() <= 0 && account.headroom() > 0,
+                        headroom: !is_root && before.headroom() <= 0 && account.headroom() > 0,
                     },
                 );
             }

@@ -388,7 +388,7 @@ impl State {
             };
             let judged = waiting.obstacle.is_none() && !waiting.too_large;
             front.last = Some(place);
-            front.holds_up = judged || waiting.obstacle.is_some_and(|obstacle| obstacle.holds_up());
+            front.holds_up = judged || waiting.obstacle.is_some_and(Obstacle::holds_up);
             self.changed_gangs.insert(id);
             if judged {
                 self.seat(id);

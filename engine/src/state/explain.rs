@@ -136,8 +136,8 @@ impl State {
         let reasons = (0..entry.assignments.len()).map(|at| {
             let candidate = candidate(at);
             match self.judge_again(&candidate, tree) {
-                Ok(_) => Why::NextCommit,
-                Err(refusing) => self.why_not(team, &candidate, refusing, tree),
+                Ok(()) => Why::NextCommit,
+                Err(refusing) => self.why_not(team, &candidate, &refusing, tree),
             }
         });
         reasons
@@ -167,9 +167,8 @@ impl State {
                 gave_up: true,
             });
         };
-        let refusing = match self.cost(candidate, plan, tree) {
-            Ok(_) => return Ok(()),
-            Err(refusing) => refusing,
+        let Err(refusing) = self.cost(candidate, plan, tree) else {
+            return Ok(());
         };
         let (Refusing::Quota { pair, asked, .. } | Refusing::ExceedsMax { pair, asked, .. }) =
             refusing
@@ -212,12 +211,12 @@ impl State {
         &self,
         team: &Team,
         candidate: &Candidate<'_>,
-        refusing: Refusing,
+        refusing: &Refusing,
         tree: &QuotaTree,
     ) -> Why {
         let waiting = candidate.waiting;
         let flavor = candidate.assignments.get(candidate.at).map(|it| &it.flavor);
-        match refusing {
+        match *refusing {
             Refusing::Overflow => Why::Overflow,
             Refusing::Unnamed => no_quota(team),
             Refusing::UnknownFlavor => {

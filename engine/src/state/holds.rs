@@ -92,6 +92,7 @@ impl State {
         {
             waiting.pods_that_hold = waiting.pods_that_hold.saturating_sub(1);
             if waiting.pods_that_hold == 0 {
+                self.look_for_obstacle(id);
                 self.line_up(id);
             }
         }
@@ -102,20 +103,33 @@ impl State {
         let claims = hold.claims.iter().map(|claim| &claim.uid);
         let naming: BTreeSet<GangId> = claims.flat_map(|uid| self.waiting.naming(uid)).collect();
         for id in naming {
-            let Some(waiting) = self.waiting.get(id) else {
-                continue;
-            };
-            let obstacle = self.obstacle(&waiting.gang.uid, &claims_named(&waiting.gang));
-            if waiting.obstacle == obstacle {
+            // Not of a gang that holds something: it is looked at when it does so no longer.
+            let waiting = self.waiting.get(id);
+            if waiting.is_none_or(|waiting| waiting.pods_that_hold > 0) {
                 continue;
             }
-            self.changed_gangs.insert(id);
-            self.unseat(id);
-            if let Some(waiting) = self.waiting.get_mut(id) {
-                waiting.obstacle = obstacle;
+            if self.look_for_obstacle(id) {
+                self.changed_gangs.insert(id);
+                self.seat(id);
             }
-            self.seat(id);
         }
+    }
+
+    /// Finds out whether a claim stands in the way of a gang; if that is news, the gang is not judged before it is seated
+    /// again.
+    fn look_for_obstacle(&mut self, id: GangId) -> bool {
+        let Some(waiting) = self.waiting.get(id) else {
+            return false;
+        };
+        let obstacle = self.obstacle(&waiting.gang.uid, &claims_named(&waiting.gang));
+        if waiting.obstacle == obstacle {
+            return false;
+        }
+        self.unseat(id);
+        if let Some(waiting) = self.waiting.get_mut(id) {
+            waiting.obstacle = obstacle;
+        }
+        true
     }
 
     /// A claim by name that stands in the way, whatever is free.

@@ -80,9 +80,10 @@ impl State {
             return Err(Vec::new());
         };
         let team = self.teams.get(waiting.team);
-        let (node, assignments) = team.map_or((None, Arc::from([])), |team| {
-            (team.node, Arc::clone(&team.assignments))
-        });
+        let Some((node, assignments)) = team.map(|team| (team.node, Arc::clone(&team.assignments)))
+        else {
+            return Err(Vec::new());
+        };
         let claims = self
             .shapes
             .get(shape)

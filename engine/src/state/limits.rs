@@ -27,33 +27,39 @@ pub(super) struct Limits {
 impl Limits {
     /// Takes in a Cohort; whether that changes anything.
     pub(super) fn set_cohort(&mut self, cohort: Cohort) -> bool {
-        let before = self.cohorts.insert(cohort.name.clone(), cohort.clone());
-        before.as_ref() != Some(&cohort)
+        let changes = self.cohorts.get(&cohort.name) != Some(&cohort);
+        self.cohorts.insert(cohort.name.clone(), cohort);
+        changes
     }
 
     /// Takes in a Topology; whether that changes anything.
-    pub(super) fn set_topology(&mut self, topology: Topology) -> bool {
-        let before = self
-            .topologies
+    pub(super) fn set_topology(&mut self, topology: &Topology) -> bool {
+        let changes = self.topologies.get(&topology.name) != Some(topology);
+        self.topologies
             .insert(topology.name.clone(), topology.clone());
-        before.as_ref() != Some(&topology)
+        changes
     }
 }
 
 impl State {
     pub(super) fn set_team(&mut self, team: Team) {
-        let before = self.limits.teams.insert(team.name.clone(), team.clone());
-        if before.as_ref() == Some(&team) {
+        let id = self.team_id(&team.name);
+        let queueing = team.queueing;
+        let name = team.name.clone();
+        let before = self.limits.teams.insert(name.clone(), team);
+        let Some(team) = self.limits.teams.get(&name) else {
+            return;
+        };
+        if before.as_ref() == Some(team) {
             return;
         }
-        let id = self.team_id(&team.name);
         let same = |same: fn(&Team, &Team) -> bool| {
-            before.as_ref().is_some_and(|before| same(before, &team))
+            before.as_ref().is_some_and(|before| same(before, team))
         };
         self.tree_is_stale |=
             !same(|one, other| one.quota == other.quota && one.cohort == other.cohort);
         if !same(|one, other| one.queueing == other.queueing) {
-            self.change_discipline(id, team.queueing);
+            self.change_discipline(id, queueing);
         }
         self.stale_teams.insert(id);
     }

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     State,
-    ids::ClassId,
-    judge::{Candidate, request},
+    ids::{ClassId, TeamId},
+    judge::{Candidate, Fitting, request},
     wait_queue::Turn,
     waits::Wait,
 };
@@ -17,6 +17,7 @@ use crate::{
     model::Hold,
     names::{FlavorName, GangUid, PodUid},
     placement::{Effort, Verdict, View, plan},
+    queue::Place,
     quota::{NodeId, PairId, QuotaTree, charges::largest},
 };
 
@@ -29,6 +30,18 @@ pub(super) struct Promises {
     /// As of which change.
     as_of: u64,
     promised: BTreeMap<GangUid, Why>,
+}
+
+/// A gang that fits once everything is released.
+struct Fits {
+    gang: GangUid,
+    name: String,
+    team: TeamId,
+    place: Place,
+    flavor: Option<FlavorName>,
+    borrow_level: usize,
+    /// How many gangs of its Team go before it.
+    round: usize,
 }
 
 /// The world in which everything that only waits for the proof of its release were gone.
@@ -80,32 +93,41 @@ impl State {
     fn promised(&self) -> BTreeMap<GangUid, Why> {
         let after = self.afterwards();
         let mut effort = Effort::default();
+        let mut tried = BTreeSet::new();
+        let mut fitting = Vec::new();
+        for (_, class) in self.candidates_for(&after) {
+            if tried.len() == CANDIDATES {
+                break;
+            }
+            if tried.insert(class) {
+                fitting.extend(self.fits_afterwards(class, &after, &mut effort));
+            }
+        }
+        // The order of admission: the first of every Team, then the second.
+        fitting.sort_by(|one, other| one.place.cmp(&other.place));
+        let mut of_team: BTreeMap<TeamId, usize> = BTreeMap::new();
+        for fits in &mut fitting {
+            let before = of_team.entry(fits.team).or_default();
+            fits.round = *before;
+            *before += 1;
+        }
+        let order = |fits: &Fits| (fits.round, fits.borrow_level, fits.place.clone());
+        fitting.sort_by_key(order);
         let mut first: BTreeMap<Option<FlavorName>, String> = BTreeMap::new();
         let mut promised = BTreeMap::new();
-        for (_, class) in self.candidates_for(&after).into_iter().take(CANDIDATES) {
-            let gang = self
-                .classes
-                .get(class)
-                .and_then(|class| class.line.values().next());
-            let Some(waiting) = gang.and_then(|gang| self.waiting.get(*gang)) else {
+        for fits in fitting {
+            let behind = first.get(&fits.flavor).cloned();
+            let (pods, blocker) = after.released_on(fits.flavor.as_ref());
+            if pods == 0 {
                 continue;
-            };
-            let Some(flavor) = self.fits_afterwards(class, &after, &mut effort) else {
-                continue;
-            };
-            let behind = first.get(&flavor).cloned();
-            if behind.is_none() {
-                first.insert(flavor.clone(), waiting.gang.name.clone());
             }
-            let (pods, blocker) = after.released_on(flavor.as_ref());
-            if pods > 0 {
-                let why = Why::Release {
-                    pods,
-                    blocker,
-                    behind,
-                };
-                promised.insert(waiting.gang.uid.clone(), why);
-            }
+            first.entry(fits.flavor).or_insert(fits.name);
+            let why = Why::Release {
+                pods,
+                blocker,
+                behind,
+            };
+            promised.insert(fits.gang, why);
         }
         promised
     }
@@ -141,8 +163,8 @@ impl State {
                 return;
             };
             for (turn, team) in queue.listed().take(CANDIDATES) {
-                if let Some((_, class)) = queue.first_of(*team) {
-                    candidates.insert((turn.clone(), *class));
+                for (place, class) in queue.of_team(*team).take(CANDIDATES) {
+                    candidates.insert(((turn.0, place.clone()), *class));
                 }
             }
         };
@@ -172,13 +194,13 @@ impl State {
         candidates
     }
 
-    /// On which Flavor a class would fit.
+    /// How the first gang of a class would fit.
     fn fits_afterwards(
         &self,
         class: ClassId,
         after: &Afterwards<'_>,
         effort: &mut Effort,
-    ) -> Option<Option<FlavorName>> {
+    ) -> Option<Fits> {
         let class = self.classes.get(class)?;
         let gang = *class.line.values().next()?;
         let waiting = self.waiting.get(gang)?;
@@ -192,8 +214,17 @@ impl State {
                 Verdict::NoPlace(_) | Verdict::GaveUp(_) => None,
             }
         };
+        let fits = |flavor: Option<&FlavorName>, borrow_level| Fits {
+            gang: waiting.gang.uid.clone(),
+            name: waiting.gang.name.clone(),
+            team: class.team,
+            place: waiting.place.clone(),
+            flavor: flavor.cloned(),
+            borrow_level,
+            round: 0,
+        };
         if entry.assignments.is_empty() && totals.claims == 0 {
-            return placed(None, effort).map(|_| None);
+            return placed(None, effort).map(|_| fits(None, 0));
         }
         for (at, assignment) in entry.assignments.iter().enumerate() {
             let candidate = Candidate {
@@ -205,25 +236,27 @@ impl State {
             };
             if self.may_be_charged(&candidate, &after.tree).is_ok()
                 && let Some(plan) = placed(Some(&assignment.flavor), effort)
-                && (self.cost(&candidate, plan, &after.tree).is_ok()
-                    || self.fits_lesser_afterwards(&candidate, after))
             {
-                return Some(Some(assignment.flavor.clone()));
+                let fitting = self.cost(&candidate, plan, &after.tree).ok();
+                let fitting = fitting.or_else(|| self.fits_lesser_afterwards(&candidate, after));
+                if let Some(fitting) = fitting {
+                    return Some(fits(Some(&assignment.flavor), fitting.borrow_level));
+                }
             }
         }
         None
     }
 
-    fn fits_lesser_afterwards(&self, candidate: &Candidate<'_>, after: &Afterwards<'_>) -> bool {
-        let assignment = candidate.assignments.get(candidate.at);
-        let pairs = assignment
-            .into_iter()
-            .flat_map(|it| it.gpus.into_iter().chain(it.vram));
-        let mut visited = Visited::default();
-        pairs.into_iter().any(|pair| {
+    fn fits_lesser_afterwards(
+        &self,
+        candidate: &Candidate<'_>,
+        after: &Afterwards<'_>,
+    ) -> Option<Fitting> {
+        let assignment = candidate.assignments.get(candidate.at)?;
+        let mut pairs = assignment.gpus.into_iter().chain(assignment.vram);
+        pairs.find_map(|pair| {
             let (tree, view) = (&after.tree, &after.view);
-            self.place_lesser(candidate, pair, tree, view, &mut visited)
-                .is_some()
+            self.place_lesser(candidate, pair, tree, view, &mut Visited::default())
         })
     }
 }

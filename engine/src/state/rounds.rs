@@ -15,9 +15,10 @@ use super::{
     State,
     ids::{ClassId, GangId, GroupId, TeamId},
     judge::Fitting,
+    shapes::Refused,
     team::{Class, Reason, Refusing},
-    wait_queue::Turn,
-    waits::Wait,
+    wait_queue::{Turn, WaitQueue},
+    waits::{Group, QuotaNeed, Wait},
 };
 use crate::{
     decision::{Budget, CommitRoom, Decisions, TooLarge, Visited},
@@ -177,13 +178,8 @@ impl State {
     fn first_listed(&mut self, visited: &mut Visited) -> Option<(Turn, TeamId)> {
         let mut first: Option<(Turn, TeamId)> = None;
         for wait in self.waits.open().collect::<Vec<_>>() {
-            loop {
-                let Some(queue) = self.waits.queue(wait) else {
-                    break;
-                };
-                let Some((turn, team)) = queue.next().cloned() else {
-                    break;
-                };
+            while let Some((turn, team)) = self.waits.queue(wait).and_then(WaitQueue::next).cloned()
+            {
                 if first.as_ref().is_some_and(|(least, _)| *least <= turn) {
                     break;
                 }
@@ -223,6 +219,10 @@ impl State {
                 let Some(group) = self.waits.group_of(id) else {
                     return false;
                 };
+                if !self.has_quota(group) {
+                    self.shut_group(id);
+                    return false;
+                }
                 if group.asked == version {
                     return true;
                 }
@@ -231,21 +231,36 @@ impl State {
                 if open {
                     self.waits.note_asked(id, version);
                 } else {
-                    self.close_group(id);
+                    self.close_group(id, version);
                 }
                 open
             }
         }
     }
 
+    /// Whether the quota that a group lacks is there.
+    fn has_quota(&self, group: &Group) -> bool {
+        group.quota().is_none_or(|quota| {
+            let ceiling = self.tree.ceiling(quota.node, quota.pair);
+            ceiling.is_none_or(|ceiling| ceiling >= quota.need)
+        })
+    }
+
     /// Finds out which groups what changed could help; whether anybody is awake.
     fn open_groups(&mut self, visited: &mut Visited) -> bool {
         let version = self.cluster.version();
-        if std::mem::replace(&mut self.groups_asked, version) != version {
+        let nodes_changed = std::mem::replace(&mut self.groups_asked, version) != version;
+        if nodes_changed || self.waits.has_quota_since() {
+            self.waits.note_quota_asked();
             let mut opening = Vec::new();
-            for (id, group) in self.waits.groups() {
+            for id in self.waits.lacking_place() {
+                let Some(group) = self.waits.group_of(id) else {
+                    continue;
+                };
                 visited.groups += 1;
-                if may_fit_since(&self.cluster, &group.request(), group.closed) {
+                if !self.has_quota(group) {
+                    self.waits.quota_is_gone(id);
+                } else if may_fit_since(&self.cluster, &group.request(), group.closed) {
                     opening.push(id);
                 }
             }
@@ -258,9 +273,16 @@ impl State {
         self.waits.is_anybody_awake()
     }
 
-    fn close_group(&mut self, id: GroupId) {
-        let as_of = self.cluster.version();
+    /// Nothing that changed until then helps any member of a group.
+    fn close_group(&mut self, id: GroupId, as_of: Version) {
         let passed = self.waits.close(id, Refusal { as_of });
+        self.step_back_in(id, passed);
+    }
+
+    /// A group lacks quota again.
+    fn shut_group(&mut self, id: GroupId) {
+        self.waits.quota_is_gone(id);
+        let passed = self.waits.shut_group(id);
         self.step_back_in(id, passed);
     }
 
@@ -270,8 +292,12 @@ impl State {
         for wait in self.waits.open().collect::<Vec<_>>() {
             match wait {
                 Wait::Place(id) => {
-                    let passed = self.waits.close(id, Refusal { as_of });
-                    self.step_back_in(id, passed);
+                    let group = self.waits.group_of(id);
+                    if group.is_some_and(|group| self.has_quota(group)) {
+                        self.close_group(id, as_of);
+                    } else {
+                        self.shut_group(id);
+                    }
                 }
                 Wait::Quota(..) => self.waits.shut(wait),
                 Wait::Ready | Wait::Change => {}
@@ -382,14 +408,27 @@ impl State {
         }
     }
 
-    fn may_help(&self, class: ClassId, wait: Wait) -> bool {
+    /// Whether what came free may help a member of a group. No member had a place as of when the group closed last, even if
+    /// it was refused itself long before.
+    fn may_help(&mut self, class: ClassId, wait: Wait) -> bool {
         let Wait::Place(id) = wait else { return true };
         let group = self.waits.group_of(id);
         let Some((group, class)) = group.zip(self.classes.get(class)) else {
             return true;
         };
-        let gang = class.line.values().next();
-        gang.is_none_or(|gang| self.may_have_a_place(class.shape, *gang, group.flavor()))
+        let (flavor, shape) = (group.flavor().cloned(), class.shape);
+        let Some(gang) = class.line.values().next().copied() else {
+            return true;
+        };
+        let closed = group.closed.as_of;
+        if let Some(shape) = self.shapes.get_mut(shape)
+            && let Some(refused) = shape.refused.get_mut(&flavor)
+            && !refused.gave_up
+        {
+            let as_of = &mut refused.refusal.as_of;
+            *as_of = closed.max(*as_of);
+        }
+        self.may_have_a_place(shape, gang, flavor.as_ref())
     }
 
     fn set_aside(&mut self, class: ClassId, wait: Wait) {
@@ -421,18 +460,36 @@ impl State {
             let flavor = assignments.as_ref().and_then(|all| all.get(at));
             let flavor = flavor.map(|assignment| assignment.flavor.clone());
             match refusing {
-                Refusing::Quota { pair, lack, .. } => self.wait_for_quota(id, *pair, *lack),
+                Refusing::Quota { pair, lack, .. } => {
+                    self.watch_for_quota(id, *pair, *lack);
+                    let quota = QuotaNeed {
+                        node: lack.node,
+                        pair: *pair,
+                        need: lack.need,
+                    };
+                    let shape = self.shapes.get(shape);
+                    let refused = shape.and_then(|shape| shape.refused.get(&flavor)).copied();
+                    match refused {
+                        Some(Refused { refusal, .. }) => {
+                            self.wait_for_place(id, flavor.as_ref(), Some(quota), refusal);
+                        }
+                        None => {
+                            self.wait_for(id, Wait::Quota(quota.node, quota.pair, quota.need));
+                        }
+                    }
+                }
                 Refusing::QuotaForDevices {
                     pair,
                     lack,
                     refusal,
                     ..
                 } => {
-                    self.wait_for_quota(id, *pair, *lack);
-                    self.wait_for_place(id, flavor.as_ref(), *refusal);
+                    self.watch_for_quota(id, *pair, *lack);
+                    self.wait_for(id, Wait::Quota(lack.node, *pair, lack.need));
+                    self.wait_for_place(id, flavor.as_ref(), None, *refusal);
                 }
                 Refusing::TooFewDevices(refusal) | Refusing::NoPlace { refusal, .. } => {
-                    self.wait_for_place(id, flavor.as_ref(), *refusal);
+                    self.wait_for_place(id, flavor.as_ref(), None, *refusal);
                 }
                 Refusing::ExceedsMax { .. }
                 | Refusing::Unnamed
@@ -470,7 +527,7 @@ impl State {
         }
     }
 
-    fn wait_for_quota(
+    fn watch_for_quota(
         &mut self,
         id: ClassId,
         pair: crate::quota::PairId,
@@ -489,13 +546,13 @@ impl State {
                 class.watches.push((keeping, pair));
             }
         }
-        self.wait_for(id, Wait::Quota(lack.node, pair, lack.need));
     }
 
     fn wait_for_place(
         &mut self,
         id: ClassId,
         flavor: Option<&crate::names::FlavorName>,
+        quota: Option<QuotaNeed>,
         refusal: Refusal,
     ) {
         let Some(class) = self.classes.get(id) else {
@@ -516,6 +573,7 @@ impl State {
             topology,
             (&shape.probe_signature, &shape.probe),
             &waiting.gang.topology,
+            quota,
             refusal,
         );
         self.wait_for(id, Wait::Place(group));

@@ -22,22 +22,14 @@ impl State {
         class: ClassId,
         refusals: &[Refusing],
     ) -> bool {
-        let quota = refusals.iter().any(|refusing| {
-            matches!(
-                refusing,
-                Refusing::Quota { .. } | Refusing::QuotaForDevices { .. }
-            )
-        });
-        if quota {
-            return true;
-        }
         let assignments = self.teams.get(team).map(|entry| entry.assignments.clone());
         for (at, refusing) in refusals.iter().enumerate() {
             let flavor = assignments.as_ref().and_then(|all| all.get(at));
             let flavor = flavor.map(|assignment| assignment.flavor.clone());
             let may_fit = match refusing {
-                Refusing::NoPlace { gave_up: true, .. } => true,
-                Refusing::NoPlace { .. } => {
+                Refusing::NoPlace { gave_up: true, .. } | Refusing::QuotaForDevices { .. } => true,
+                // What is used now must not matter: it may be another amount by the time that the next gang is judged.
+                Refusing::Quota { .. } | Refusing::NoPlace { .. } => {
                     self.strict_by_inventory.insert(team);
                     !self.is_impossible(shape, class, flavor)
                 }
@@ -45,7 +37,10 @@ impl State {
                     self.strict_by_inventory.insert(team);
                     false
                 }
-                _ => false,
+                Refusing::ExceedsMax { .. }
+                | Refusing::Unnamed
+                | Refusing::UnknownFlavor
+                | Refusing::Overflow => false,
             };
             if may_fit {
                 return true;

@@ -98,7 +98,13 @@ impl WaitQueue {
 
     /// The first class of a Team.
     pub(super) fn first_of(&self, team: TeamId) -> Option<&(Place, ClassId)> {
-        self.teams.get(&team)?.classes.first()
+        self.of_team(team).next()
+    }
+
+    /// The classes of a Team, in order.
+    pub(super) fn of_team(&self, team: TeamId) -> impl Iterator<Item = &(Place, ClassId)> {
+        let line = self.teams.get(&team);
+        line.into_iter().flat_map(|line| &line.classes)
     }
 
     /// The classes of all Teams, by Team.

@@ -4,6 +4,8 @@
 //!   of a node are *open* up to what it lets pass now.
 //! * A place: in a group of shapes that want much the same of one Flavor's nodes. A group is open once something came
 //!   free that could hold the least of its shapes.
+//! * Both: in a group that is open only while quota lets them pass, too. A class that was refused for one and then for the
+//!   other ends up here, so that it is not judged again and again as the one comes while the other goes.
 //! * Limits, Flavors, devices that are not there: whoever waits for these is looked at again when they change.
 //!
 //! A class whose Team has several Flavors waits for each of them with its own reason; the first to open wakes it.
@@ -35,10 +37,26 @@ pub(super) enum Wait {
     Change,
 }
 
+/// A node of the quota tree that has to let so much of a resource pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct QuotaNeed {
+    pub(super) node: NodeId,
+    pub(super) pair: PairId,
+    pub(super) need: i128,
+}
+
+/// What tells groups apart.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct GroupKey {
+    flavor: Option<FlavorName>,
+    probe: Signature,
+    quota: Option<QuotaNeed>,
+}
+
 /// Shapes that want much the same of the nodes of one Flavor.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
-    key: (Option<FlavorName>, Signature),
+    key: GroupKey,
     topology: Option<TopologyName>,
     probe: Demand,
     wish: TopologyRequest,
@@ -58,7 +76,7 @@ impl Group {
     pub(super) fn request(&self) -> Request<'_> {
         Request {
             demand: &self.probe,
-            flavor: self.key.0.as_ref(),
+            flavor: self.key.flavor.as_ref(),
             topology: self.topology.as_ref(),
             wish: &self.wish,
             most_per_device: None,
@@ -66,7 +84,12 @@ impl Group {
     }
 
     pub(super) fn flavor(&self) -> Option<&FlavorName> {
-        self.key.0.as_ref()
+        self.key.flavor.as_ref()
+    }
+
+    /// The quota that its members lack, too.
+    pub(super) fn quota(&self) -> Option<QuotaNeed> {
+        self.key.quota
     }
 
     /// The Teams that have a class here.
@@ -82,7 +105,15 @@ pub(super) struct Waits {
     pub(super) ready: WaitQueue,
     quota: BTreeMap<(NodeId, PairId), BTreeMap<i128, WaitQueue>>,
     groups: Slab<GroupId, Group>,
-    group_ids: BTreeMap<(Option<FlavorName>, Signature), GroupId>,
+    group_ids: BTreeMap<GroupKey, GroupId>,
+    /// Groups that lack a place only.
+    lacking_place: BTreeSet<GroupId>,
+    /// Groups that lack quota too, by what they lack.
+    lacking_both: BTreeMap<(NodeId, PairId), BTreeSet<(i128, GroupId)>>,
+    /// Of these, the ones that quota lets pass, as far as is known.
+    quota_is_there: BTreeSet<GroupId>,
+    /// Whether one came to these that was not asked about a place yet.
+    quota_came: bool,
     pub(super) change: BTreeSet<ClassId>,
     /// Nodes that keep quota for themselves, below those that classes wait for.
     watched: BTreeMap<(NodeId, PairId), BTreeSet<ClassId>>,
@@ -90,18 +121,26 @@ pub(super) struct Waits {
 }
 
 impl Waits {
-    /// The group of a shape on a Flavor; a new one counts as closed as of `refusal`.
+    /// The group of a shape on a Flavor, which has no place as of `refusal`.
     pub(super) fn group(
         &mut self,
         flavor: Option<&FlavorName>,
         topology: Option<&TopologyName>,
         probe: (&Signature, &Demand),
         wish: &TopologyRequest,
+        quota: Option<QuotaNeed>,
         refusal: Refusal,
     ) -> GroupId {
-        let key = (flavor.cloned(), probe.0.clone());
-        if let Some(id) = self.group_ids.get(&key) {
-            return *id;
+        let key = GroupKey {
+            flavor: flavor.cloned(),
+            probe: probe.0.clone(),
+            quota,
+        };
+        if let Some(id) = self.group_ids.get(&key).copied() {
+            if let Some(group) = self.groups.get_mut(id) {
+                group.closed.as_of = group.closed.as_of.min(refusal.as_of);
+            }
+            return id;
         }
         let id = self.groups.insert(Group {
             key: key.clone(),
@@ -119,7 +158,34 @@ impl Waits {
             passed: BTreeMap::new(),
         });
         self.group_ids.insert(key, id);
+        if let Some(QuotaNeed { node, pair, need }) = quota {
+            let of_node = self.lacking_both.entry((node, pair)).or_default();
+            of_node.insert((need, id));
+        } else {
+            self.lacking_place.insert(id);
+        }
         id
+    }
+
+    /// Groups that a place would help.
+    pub(super) fn lacking_place(&self) -> Vec<GroupId> {
+        let groups = self.lacking_place.iter().chain(&self.quota_is_there);
+        groups.copied().collect()
+    }
+
+    /// A group lacks quota again.
+    pub(super) fn quota_is_gone(&mut self, id: GroupId) {
+        self.quota_is_there.remove(&id);
+    }
+
+    /// Whether quota lets a group pass that was not asked about a place since.
+    pub(super) fn has_quota_since(&self) -> bool {
+        self.quota_came
+    }
+
+    /// From now on, quota that comes is news again.
+    pub(super) fn note_quota_asked(&mut self) {
+        self.quota_came = false;
     }
 
     pub(super) fn group_of(&self, id: GroupId) -> Option<&Group> {
@@ -181,6 +247,16 @@ impl Waits {
                 {
                     self.group_ids.remove(&group.key);
                     self.open.remove(&wait);
+                    self.lacking_place.remove(&id);
+                    self.quota_is_there.remove(&id);
+                    if let Some(QuotaNeed { node, pair, need }) = group.key.quota
+                        && let Some(of_node) = self.lacking_both.get_mut(&(node, pair))
+                    {
+                        of_node.remove(&(need, id));
+                        if of_node.is_empty() {
+                            self.lacking_both.remove(&(node, pair));
+                        }
+                    }
                 }
             }
             Wait::Ready | Wait::Change => {}
@@ -211,6 +287,13 @@ impl Waits {
         std::mem::take(&mut group.passed)
     }
 
+    /// A group lacks quota again before all its members were judged.
+    pub(super) fn shut_group(&mut self, id: GroupId) -> BTreeMap<ClassId, TeamId> {
+        self.open.remove(&Wait::Place(id));
+        let group = self.groups.get_mut(id);
+        group.map_or_else(BTreeMap::new, |group| std::mem::take(&mut group.passed))
+    }
+
     /// Opens a group; those that were set aside before have to be put back in line by the caller.
     pub(super) fn open_group(&mut self, id: GroupId) -> BTreeMap<ClassId, TeamId> {
         self.open.insert(Wait::Place(id));
@@ -220,6 +303,12 @@ impl Waits {
 
     /// A node of the quota tree lets so much pass: whoever needs no more may be judged.
     pub(super) fn open_quota(&mut self, node: NodeId, pair: PairId, ceiling: i128) {
+        if let Some(of_node) = self.lacking_both.get(&(node, pair)) {
+            let groups = of_node.iter().take_while(|(need, _)| *need <= ceiling);
+            for (_, id) in groups {
+                self.quota_came |= self.quota_is_there.insert(*id);
+            }
+        }
         if let Some(of_node) = self.quota.get(&(node, pair)) {
             for need in of_node.range(..=ceiling).map(|(need, _)| *need) {
                 self.open.insert(Wait::Quota(node, pair, need));
@@ -282,11 +371,19 @@ impl Waits {
 
     /// Every class that waits for quota: the numbers of nodes are about to change.
     pub(super) fn for_quota(&self) -> BTreeSet<ClassId> {
-        self.quota
+        let in_queues = self
+            .quota
             .values()
             .flat_map(BTreeMap::values)
             .flat_map(WaitQueue::classes)
-            .map(|(_, (_, class))| *class)
-            .collect()
+            .map(|(_, (_, class))| *class);
+        let groups = self.lacking_both.values().flatten();
+        let in_groups = groups
+            .filter_map(|(_, id)| self.groups.get(*id))
+            .flat_map(|group| {
+                let queued = group.queue.classes().map(|(_, (_, class))| *class);
+                queued.chain(group.passed.keys().copied())
+            });
+        in_queues.chain(in_groups).collect()
     }
 }
