@@ -182,7 +182,11 @@ impl Machine {
         if self.takeover.leading_epoch().is_none() || self.check_ledger.is_some() {
             return Some(now + 1);
         }
-        if self.index.has_more() || !self.agenda.is_idle() || self.flights.has_moved() || self.feed.has_unexplained() {
+        if self.index.has_more()
+            || !self.agenda.is_idle()
+            || self.flights.has_moved()
+            || self.feed.has_unexplained()
+        {
             return Some(now);
         }
         let by_index = self.index.next_due();

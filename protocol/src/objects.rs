@@ -11,8 +11,8 @@ use muster_cluster::{
 };
 
 pub(crate) use muster_cluster::pod::{
-    bound_to as bound_node, is_deleting, is_gated, is_terminal, is_unschedulable, phase, stamp, uid,
-    waits_for_sandbox,
+    bound_to as bound_node, is_deleting, is_gated, is_terminal, is_unschedulable, phase, stamp,
+    uid, waits_for_sandbox,
 };
 
 /// The key of a Gang.

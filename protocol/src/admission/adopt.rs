@@ -87,7 +87,8 @@ fn is_adoptable(context: PollContext<'_>, formed: &FormedGang) -> bool {
                 .is_some_and(|devices| devices.spec.enforce);
             unadmitted(&member.identity.uid)
                 && !is_gated(pod)
-                && (phase(pod) == "Running" || (!enforced && !context.index.is_marked(&member.identity.uid)))
+                && (phase(pod) == "Running"
+                    || (!enforced && !context.index.is_marked(&member.identity.uid)))
         })
 }
 

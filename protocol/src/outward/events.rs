@@ -7,11 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use muster_api::{Gang, GangPhase, GangStatus, Reason, conditions as condition_types};
 
-use crate::{
-    ApiRequest, effect::EventNote, poll_context::PollContext,
-};
-use muster_cluster::text::truncate;
+use crate::{ApiRequest, effect::EventNote, poll_context::PollContext};
 use muster_cluster::formed::GangKey;
+use muster_cluster::text::truncate;
 
 /// Most pods of a gang that are told.
 const PODS_TOLD: usize = 8;
