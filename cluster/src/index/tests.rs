@@ -1,7 +1,9 @@
 //! Stories about gangs, as the index tells them.
 
 mod ends;
+mod follow;
 mod gangs;
+mod judged;
 mod nodes;
 mod order;
 mod requests;

@@ -1,0 +1,218 @@
+//! One change costs what it touches.
+
+use muster_engine::{NodeBlock, Timestamp};
+use serde_json::{Value, json};
+
+use crate::{
+    formed::RankState,
+    index::{Changes, Index, Visits},
+    testing::{
+        admitted, claim, gang, index_with, is, key, member, namespace, node, only_gang, pod, slice,
+        team, tier, time, topology, with,
+    },
+};
+
+fn with_gangs(gangs: usize) -> Index {
+    index_with((0..gangs).flat_map(|number| {
+        let name = format!("g{number}");
+        [0, 1].into_iter().flat_map(move |rank| {
+            let pod = format!("{name}-{rank}");
+            [member(&pod, 5, &name, "2"), claim(&pod, 1)]
+        })
+    }))
+}
+
+fn cost(index: &mut Index, change: Value) -> Visits {
+    let before = index.visits();
+    index.observe(is(change));
+    index.refresh(Timestamp(0));
+    let after = index.visits();
+    Visits {
+        gangs: after.gangs - before.gangs,
+        pods: after.pods - before.pods,
+        nodes: after.nodes - before.nodes,
+    }
+}
+
+#[test]
+fn one_change_costs_the_same_with_100_and_with_5000_gangs() {
+    let changes = || {
+        [
+            with(
+                member("g7-0", 5, "g7", "2"),
+                "/metadata/annotations/muster.dev~1seen",
+                json!("yes"),
+            ),
+            with(member("g7-0", 5, "g7", "2"), "/spec/nodeName", json!("a")),
+            with(
+                claim("g9-1", 1),
+                "/spec/devices/requests/0/exactly/count",
+                json!(2),
+            ),
+            with(node("b", "s1", "l1"), "/spec/unschedulable", json!(true)),
+            namespace("elsewhere", Some("research")),
+            tier("unused", 7, false),
+            with(team("nobody"), "/spec/queueing", json!("StrictFifo")),
+        ]
+    };
+    let (mut few, mut many) = (with_gangs(100), with_gangs(5_000));
+    for change in changes() {
+        let (of_few, of_many) = (
+            cost(&mut few, change.clone()),
+            cost(&mut many, change.clone()),
+        );
+        assert_eq!(of_few, of_many, "{change}");
+        assert!(
+            of_many.gangs <= 2 && of_many.pods <= 4 && of_many.nodes <= 2,
+            "{of_many:?} {change}"
+        );
+    }
+}
+
+#[test]
+fn a_refresh_names_the_gangs_nodes_teams_and_queues_that_changed() {
+    let mut index = index_with([pod("solo", 5), claim("solo", 1)]);
+    let mut changes = |object: Value| -> Changes {
+        index.observe(is(object));
+        index.refresh(Timestamp(0))
+    };
+    let of = changes(with(pod("solo", 5), "/spec/nodeName", json!("a")));
+    assert_eq!(
+        (of.gangs.len(), of.nodes, of.teams.len()),
+        (1, ["a".to_owned()].into(), 0)
+    );
+    let of = changes(namespace("ml", Some("other")));
+    assert_eq!(of.teams, ["other".to_owned(), "research".to_owned()].into());
+    assert_eq!(of.gangs.len(), 1);
+    let of = changes(with(team("research"), "/metadata/generation", json!(2)));
+    assert_eq!(
+        (of.teams.len(), of.gangs.len()),
+        (1, 0),
+        "no namespace is of it any more"
+    );
+    assert!(changes(with(topology(), "/metadata/labels", json!({"x": "y"}))).is_empty());
+}
+
+#[test]
+fn a_slice_of_one_node_never_displaces_the_devices_of_another() {
+    let mut index = index_with([]);
+    let mut forged = slice("b", 2);
+    forged["metadata"] = json!({"name": "forged", "uid": "forged"});
+    forged["spec"]["nodeName"] = json!("a");
+    forged["spec"]["pool"]["generation"] = json!(1_000_000_000);
+    index.observe(is(forged));
+    index.refresh(Timestamp(0));
+    let b = index.engine_node("b").unwrap();
+    assert_eq!((b.devices.len(), b.block), (2, None));
+    let home = index.home_of(&crate::pools::PoolKey {
+        driver: "gpu.muster.dev".to_owned(),
+        name: "b".to_owned(),
+    });
+    assert_eq!(home.as_deref(), Some("b"), "the pool stays where it was");
+}
+
+#[test]
+fn a_cordon_with_its_taint_blocks_a_node_and_does_not_make_it_unsuitable() {
+    let mut index = index_with([pod("solo", 5), claim("solo", 1)]);
+    let before = index.engine_node("a").unwrap().filters.clone();
+    let cordoned = with(
+        node("a", "s1", "l1"),
+        "/spec",
+        json!({"unschedulable": true, "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]}),
+    );
+    index.observe(is(cordoned));
+    index.refresh(Timestamp(0));
+    let node = index.engine_node("a").unwrap();
+    assert_eq!(
+        (node.block, &node.filters),
+        (Some(NodeBlock::Cordoned), &before)
+    );
+    let filter = only_gang(&index).pods[0].request.as_ref().unwrap().filter;
+    assert!(node.filters.contains(&filter));
+}
+
+#[test]
+fn a_device_that_no_flavor_counts_is_no_gpu() {
+    let mut card = slice("c", 1);
+    card["spec"]["driver"] = json!("nic.example.com");
+    let index = index_with([node("c", "s1", "l1"), card]);
+    let gpus = |node: &str| index.engine_node(node).unwrap().devices[0].gpus.0;
+    assert_eq!((gpus("a"), gpus("c")), (1000, 0));
+}
+
+#[test]
+fn a_pod_that_keeps_pods_like_itself_off_its_node_repels_and_is_repelled() {
+    let own = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"muster.dev/gang": "g"}}},
+    ]}});
+    let apart = |name: &str| with(member(name, 5, "g", "2"), "/spec/affinity", own.clone());
+    let index = index_with([apart("w-0"), claim("w-0", 1), apart("w-1"), claim("w-1", 1)]);
+    let gang = only_gang(&index);
+    assert_eq!(gang.wait, None);
+    let resources: Vec<_> = gang
+        .pods
+        .iter()
+        .map(|pod| &pod.request.as_ref().unwrap().resources)
+        .collect();
+    assert_eq!(resources[0].repels.len(), 1);
+    assert_eq!(resources[0].repels, resources[1].matched_by);
+}
+
+#[test]
+fn every_place_of_an_admission_has_its_state_and_a_failed_rank_does_not_run() {
+    let phase = |name: &str, phase: &str| {
+        let free = with(
+            member(name, 5, "g", "4"),
+            "/spec/schedulingGates",
+            json!([]),
+        );
+        with(free, "/status/phase", json!(phase))
+    };
+    let index = index_with(
+        [
+            admitted(
+                gang("group-g-aaaaa", 4, "Running"),
+                &["w-0", "w-1", "w-2", "w-3"],
+            ),
+            phase("w-0", "Running"),
+            phase("w-1", "Succeeded"),
+            phase("w-3", "Failed"),
+        ]
+        .map(|object| with(object, "/metadata/labels", json!({"muster.dev/gang": "g"}))),
+    );
+    let states = &index
+        .formed_gang(&key("group-g-aaaaa"))
+        .unwrap()
+        .rank_states;
+    assert_eq!(
+        *states,
+        [
+            RankState::Running,
+            RankState::Succeeded,
+            RankState::Missing,
+            RankState::Failed
+        ]
+    );
+    assert!(!states.iter().all(|state| state.is_well()));
+}
+
+#[test]
+fn a_gang_keeps_its_age_when_a_pod_is_made_again() {
+    let of_gang = with(
+        gang("group-g-aaaaa", 1, "Pending"),
+        "/metadata/creationTimestamp",
+        json!(time(9)),
+    );
+    let labelled = with(of_gang, "/metadata/labels", json!({"muster.dev/gang": "g"}));
+    let mut index = index_with([labelled, member("w-0", 5, "g", "1")]);
+    let before = only_gang(&index).queued_since;
+    let again = with(
+        member("w-0", 500, "g", "1"),
+        "/metadata/uid",
+        json!("uid-again"),
+    );
+    index.observe(is(again));
+    index.refresh(Timestamp(0));
+    assert_eq!(only_gang(&index).queued_since, before);
+    assert!(only_gang(&index).last_pod_created_at > before);
+}
