@@ -228,3 +228,25 @@ fn what_a_job_that_was_scaled_up_made_more_starts_after_the_ranks_that_succeeded
     assert!(!is_gated(&bench));
     assert_eq!(bench.gang_status().attempt, 2);
 }
+
+#[test]
+fn a_permit_for_another_drivers_devices_goes_with_its_pod_though_no_driver_of_ours_answers() {
+    for (driver, stays) in [("gpu.example.com", false), (keys::DRIVER, true)] {
+        let mut bench = Bench::new();
+        bench.server.put(Object::Flavor(parse(json!({
+            "apiVersion": "muster.dev/v1alpha1", "kind": "Flavor", "metadata": {"name": "rented"},
+            "spec": {"devices": {"driver": driver}},
+        }))));
+        bench.run_in_silence();
+        let mut devices = bench.server.node_devices("n0").unwrap();
+        let charge = json!({"claims": [{"flavor": "rented", "gpusMilli": 1000, "vramBytes": 0, "uids": ["c"]}]});
+        let permit = json!({
+            "podUid": "gone", "claimUids": ["c"], "gang": "ml/old", "gangUid": "old", "attempt": 1, "team": "vision",
+            "charge": charge,
+        });
+        devices.spec.permits = vec![serde_json::from_value(permit).unwrap()];
+        bench.server.put(Object::NodeDevices(Arc::new(devices)));
+        bench.run_in_silence();
+        assert_eq!(bench.has_permits("n0"), stays, "{driver}");
+    }
+}
