@@ -92,4 +92,20 @@ impl InjectedBugs {
     pub(crate) fn has(self, _: InjectedBug) -> bool {
         false
     }
+
+    /// Whether any fault is planted.
+    #[cfg(feature = "injected-bugs")]
+    pub(crate) fn has_any(self) -> bool {
+        self.planted.is_some()
+    }
+
+    /// Whether any fault is planted: never.
+    #[cfg(not(feature = "injected-bugs"))]
+    #[expect(
+        clippy::unused_self,
+        reason = "the same call with and without the feature"
+    )]
+    pub(crate) fn has_any(self) -> bool {
+        false
+    }
 }

@@ -7,6 +7,7 @@ use muster_api::{Charge, Reason};
 
 use crate::{
     objects::{bound_node, is_deleting, is_gated, is_over, is_terminal, phase, stamp},
+    outward::permits::is_permitted,
     poll_context::PollContext,
 };
 use muster_cluster::formed::{GangKey, PendingReason};
@@ -77,11 +78,19 @@ impl Plan {
     }
 
     /// Whether nothing of it runs or can be started any more: every pod is over, or gated and stamped with a later
-    /// attempt.
+    /// attempt. A gated one must have its permit: so all permits of the attempt were written before it was given up, and
+    /// none is on its way.
     pub(crate) fn is_left(&self, context: PollContext<'_>) -> bool {
         self.ranks.iter().all(|rank| {
-            let pod = context.index.pod_by_uid(&rank.pod);
-            pod.is_none_or(|pod| is_terminal(pod) || (is_gated(pod) && stamp(pod) > self.attempt))
+            let Some(pod) = context.index.pod_by_uid(&rank.pod) else {
+                return true;
+            };
+            let node = &rank.node.name;
+            let given_up = is_gated(pod)
+                && stamp(pod) > self.attempt
+                && (rank.claims.is_empty()
+                    || is_permitted(context, node, &rank.pod, self.attempt, true));
+            is_terminal(pod) || given_up
         })
     }
 

@@ -255,7 +255,8 @@ pub(crate) fn may_follow(before: &View, after: &View) -> bool {
     let same = (&before.gang_uid, before.attempt) == (&after.gang_uid, after.attempt);
     // How it ends may become clearer, and an attempt that is taken back is over when its pods are.
     let rank = |stage: Stage| match stage {
-        Stage::Ending(_) => Stage::Ending(Cause::Void),
+        // An end is an end: a commit may show only after its Gang ended, and is taken back then.
+        Stage::Ending(_) | Stage::Over => Stage::Over,
         other => other,
     };
     !same || rank(before.stage) <= rank(after.stage)
