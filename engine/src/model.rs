@@ -40,7 +40,7 @@ pub enum Update {
     Node(Node),
     /// A node is gone.
     NodeGone(NodeName),
-    /// A complete gang that waits is as given. An admitted gang is told by its holds alone.
+    /// A complete gang that waits is as given. An admitted gang is known by its holds alone.
     Waiting(Gang),
     /// A gang no longer waits: admitted, incomplete, suspended, ended or deleted.
     NotWaiting(GangUid),
@@ -112,7 +112,7 @@ pub struct Cohort {
     pub quota: Quota,
 }
 
-/// A kind of capacity. Which devices belong to it is told with the devices.
+/// A kind of capacity. Each device says to which Flavors it belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flavor {
     /// Its name.
@@ -121,7 +121,7 @@ pub struct Flavor {
     pub topology: Option<TopologyName>,
 }
 
-/// A fabric tree over nodes. Where each node stands is told with the node.
+/// A fabric tree over nodes. Each node says where it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     /// Its name.
@@ -234,7 +234,7 @@ pub struct Device {
     pub attributes: BTreeMap<AttributeName, String>,
     /// Group of devices that are connected by NVLink: equal value, same group.
     pub nvlink_group: Option<String>,
-    /// Whether it may be allocated anew (no taint that forbids it).
+    /// Whether it may be allocated again (no taint forbids it).
     pub usable: bool,
     /// The claim that it is allocated to, as the API server knows it.
     pub allocated_to: Option<ClaimUid>,
@@ -279,7 +279,7 @@ pub struct Pod {
     pub resources: PodResources,
     /// What it says about nodes.
     pub filter: NodeFilterId,
-    /// Its claims in pod order. A claim that several pods of the gang share stands with each of them.
+    /// Its claims in pod order. A claim that several pods of the gang share is listed with each of them.
     pub claims: Vec<Claim>,
 }
 

@@ -124,7 +124,7 @@ pub(crate) struct Unfit {
 
 /// Places a gang, whole, or says that this cannot be done.
 ///
-/// It depends on nothing but the facts in the cluster: not on the order in which they were told, nor on what
+/// It depends on nothing but the facts in the cluster: not on the order in which they came, nor on what
 /// was asked before.
 pub(crate) fn plan(
     cluster: &Cluster,

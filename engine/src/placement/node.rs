@@ -27,7 +27,7 @@ pub(crate) struct Occupancy {
     pub(crate) room: Room,
     /// Claims that are held or planned here and not allocated yet. Their devices are out of `free`.
     pub(crate) pending: Vec<PendingAllocation>,
-    /// Whether somebody holds devices here that cannot be told: then nothing new can be promised.
+    /// Whether somebody holds devices here and it is not known which: then nothing new can be planned.
     pub(crate) undetermined: bool,
 }
 

@@ -107,7 +107,7 @@ impl Tree {
         }
     }
 
-    /// Puts a node where it says that it stands. `now` is the moment of this change.
+    /// Puts a node at the place that its labels give it. `now` is the moment of this change.
     pub(crate) fn set(&mut self, slot: usize, node: &Node, now: Version) {
         let topology = self.topology.as_ref();
         let path = topology
@@ -377,7 +377,7 @@ mod tests {
         (order.into_iter().map(name).collect(), domains)
     }
 
-    /// A tree told step by step, with nodes that move and go, looks like one told at once; labels are never out of order.
+    /// A tree that is built step by step, with nodes that move and go, equals one that is built at once.
     #[test]
     fn step_by_step_equals_at_once() {
         let mut random: u64 = 7;
