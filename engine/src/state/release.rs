@@ -1,7 +1,7 @@
 //! What others gave up and is not proved released yet: who is to have it.
 //!
 //! A gang is told that it waits for a release only if it fits once all proofs are there. What is released can be
-//! promised once: of those who would fit on a Flavor, the first in order is told so, the others that it goes first.
+//! promised once: of those who would fit, the first in order is told so, the others that it goes first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -113,15 +113,16 @@ impl State {
         }
         let order = |fits: &Fits| (fits.round, fits.borrow_level, fits.place.clone());
         fitting.sort_by_key(order);
-        let mut first: BTreeMap<Option<FlavorName>, String> = BTreeMap::new();
+        // One promise in all: a Team may fall back on the Flavor on which somebody else would be first.
+        let mut first: Option<String> = None;
         let mut promised = BTreeMap::new();
         for fits in fitting {
-            let behind = first.get(&fits.flavor).cloned();
+            let behind = first.clone();
             let (pods, blocker) = after.released_on(fits.flavor.as_ref());
             if pods == 0 {
                 continue;
             }
-            first.entry(fits.flavor).or_insert(fits.name);
+            first.get_or_insert(fits.name);
             let why = Why::Release {
                 pods,
                 blocker,
