@@ -3,6 +3,8 @@
 //! The controller is to hold 10,000 nodes and 50,000 gangs in 2 GiB. A pod as the API server sends it takes 5 KiB for the
 //! empty fields of its one container and itself alone.
 
+#![expect(clippy::unwrap_used, reason = "a test")]
+
 use std::{collections::BTreeSet, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Node, Pod};

@@ -24,7 +24,7 @@ pub(super) enum KeptPod {
     /// One that Muster admits.
     Ours(Box<OurPod>),
     /// Any other pod. It counts for what it takes of its node.
-    Other(OtherPod),
+    Other(Box<OtherPod>),
 }
 
 /// A pod that Muster admits.
@@ -70,12 +70,12 @@ impl KeptPod {
             resources
         });
         if !is_ours(&whole, config) {
-            return Self::Other(OtherPod {
+            return Self::Other(Box::new(OtherPod {
                 uid: pod::uid(&whole).to_owned(),
                 version: version_of(&whole.metadata),
                 usage: usage(&whole, &resources),
                 _terms: terms,
-            });
+            }));
         }
         let ours = OurPod {
             resources,

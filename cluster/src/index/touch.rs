@@ -252,12 +252,12 @@ impl Index {
             }
         }
         if changed.differs_in(|claim| (&claim.spec, &claim.metadata.uid)) {
-            for claim in changed.old.iter() {
+            if let Some(claim) = &changed.old {
                 for class in claims::classes(claim) {
                     self.claims_by_class.unlink(&class.to_owned(), key);
                 }
             }
-            for claim in changed.new.iter() {
+            if let Some(claim) = &changed.new {
                 for class in claims::classes(claim) {
                     self.claims_by_class.link(class.to_owned(), key.clone());
                 }

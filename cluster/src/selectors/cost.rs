@@ -38,11 +38,10 @@ fn cost(expression: &Expr, depth: u32) -> Option<u64> {
         Some(sum)
     };
     Some(match expression {
-        Expr::Unspecified | Expr::Ident(_) => 1,
         Expr::Literal(LiteralValue::String(text)) => {
             1 + u64::try_from(text.inner().len()).unwrap_or(u64::MAX) / 10
         }
-        Expr::Literal(_) => 1,
+        Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => 1,
         Expr::Call(call) => {
             let parts = call.target.iter().map(|target| &target.expr);
             all(&mut parts.chain(call.args.iter().map(|part| &part.expr)))?
