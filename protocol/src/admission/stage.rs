@@ -259,5 +259,8 @@ pub(crate) fn may_follow(before: &View, after: &View) -> bool {
         Stage::Ending(_) | Stage::Over => Stage::Over,
         other => other,
     };
-    !same || rank(before.stage) <= rank(after.stage)
+    // The only pods that were ungated may vanish: then nothing of the attempt has begun any more, and it is about to be
+    // taken back because its members changed.
+    let is_taken_back_next = after.stage == Stage::Carried && after.reason.is_some();
+    !same || is_taken_back_next || rank(before.stage) <= rank(after.stage)
 }

@@ -41,8 +41,8 @@ pub(crate) fn an_admission_outlives_its_intent() -> Script {
         })?;
         world.hold(Steps::Late);
         world.delete_ledger();
-        world.delete_pod(TEAM, "a-1", false);
         world.until("the leader has gone", |world| world.offers(Steps::Late))?;
+        world.delete_pod(TEAM, "a-1", false);
         world.let_go(Steps::Permits);
         let lost_at = world.now;
         world.until("the next leader has done what it can", |world| {
