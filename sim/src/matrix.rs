@@ -142,46 +142,44 @@ impl EffectKind {
         }
     }
 
-    /// Whether such a mishap can happen to it at all.
+    /// Whether such a mishap can happen to it at all. Whoever asks for something can crash at any time.
     pub fn meets(self, mishap: Mishap) -> bool {
-        use EffectKind as E;
-        use Mishap as M;
-        match (self, mishap) {
-            // Whoever asks can die at any time.
-            (_, M::CrashBefore | M::CrashAfter) => true,
+        let besides: &[Mishap] = match self {
             // An uncached read has no precondition, changes nothing, and is of no use to anybody when it comes late.
-            (
-                E::ReadObject | E::ReadAll | E::DriverReadClaim | E::DriverReadNodeDevices,
-                M::NotDone | M::Refused,
-            )
-            | (E::DriverLook, M::NotDone) => true,
-            (
-                E::ReadObject
-                | E::ReadAll
-                | E::DriverReadClaim
-                | E::DriverReadNodeDevices
-                | E::DriverLook,
-                _,
-            ) => false,
+            Self::ReadObject
+            | Self::ReadAll
+            | Self::DriverReadClaim
+            | Self::DriverReadNodeDevices => &[Mishap::NotDone, Mishap::Refused],
+            Self::DriverLook => &[Mishap::NotDone],
             // The disk answers always, and says no when it is full.
-            (E::DriverCommit, M::Refused) => true,
+            Self::DriverCommit => &[Mishap::Refused],
             // What happens inside a node, or is published again whenever it is found otherwise.
-            (
-                E::DriverLock
-                | E::DriverCommit
-                | E::DriverHear
-                | E::DriverGather
-                | E::DriverAnswer
-                | E::DriverTaint,
-                _,
-            ) => false,
-            // Made from nothing, not from an object; an Event is about others.
-            (E::CreateLedger | E::CreateGang | E::CreateNodeDevices, M::StaleRead)
-            | (E::PublishEvent, M::StaleRead | M::Conflict) => false,
-            // Queues are written from sums, and by their name alone.
-            (E::PublishQueue | E::DeleteQueue, M::StaleRead) => false,
-            _ => true,
-        }
+            Self::DriverLock
+            | Self::DriverHear
+            | Self::DriverGather
+            | Self::DriverAnswer
+            | Self::DriverTaint => &[],
+            Self::PublishEvent => &[
+                Mishap::NotDone,
+                Mishap::AnswerLost,
+                Mishap::DoneLate,
+                Mishap::Duplicated,
+                Mishap::Refused,
+            ],
+            // Not made from a view of their object: it does not exist yet, is known by its name alone, or has ended.
+            Self::CreateLedger
+            | Self::CreateGang
+            | Self::CreateNodeDevices
+            | Self::PublishQueue
+            | Self::DeleteQueue
+            | Self::DeleteGang => &MISHAPS[2..8],
+            Self::ReplaceLedger
+            | Self::ReplaceGangStatus
+            | Self::ReplaceNodeDevices
+            | Self::PatchPod
+            | Self::DriverWriteStatus => &MISHAPS,
+        };
+        matches!(mishap, Mishap::CrashBefore | Mishap::CrashAfter) || besides.contains(&mishap)
     }
 }
 

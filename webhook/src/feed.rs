@@ -30,7 +30,7 @@ fn apply<K: Cached>(facts: &mut Cache, seen: WatchEvent<K>) {
     match seen {
         WatchEvent::Applied(object) => object.is(facts),
         WatchEvent::Deleted(metadata) => {
-            K::gone(facts, metadata.name.as_deref().unwrap_or_default())
+            K::gone(facts, metadata.name.as_deref().unwrap_or_default());
         }
         WatchEvent::Listed(objects) => {
             K::none(facts);
