@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use muster_cluster::{
     index::Config as IndexConfig,
     managed::ManagedPods,
@@ -17,6 +17,7 @@ use muster_protocol::{ApiRequest, Config, Effect, Machine, Now, Outcome};
 use crate::{
     api_server::{ApiServer, Place},
     controller_writes::{apply, describe},
+    matrix::Mishap,
 };
 
 /// A rule of the controller's machine that can be broken on purpose.
@@ -43,6 +44,7 @@ pub struct Controllers {
     holder: Option<usize>,
     network: Vec<ApiRequest>,
     leaderships: u64,
+    keep_ended_seconds: i64,
     /// Effects that were carried out.
     pub effects: u64,
     #[cfg(feature = "injected-bugs")]
@@ -57,6 +59,12 @@ struct Replica {
     under_way: Vec<Effect>,
     stirred: bool,
     polled_at: u64,
+    /// What its monotonic clock showed when the run began.
+    clock_seconds: u64,
+    /// How far its time of day is off.
+    skew: SignedDuration,
+    /// What the last look at what changed overlooked.
+    overlooked: Option<String>,
 }
 
 /// A step of the controllers.
@@ -78,24 +86,15 @@ pub enum Step {
     Notice(usize),
 }
 
-/// What goes wrong with a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mishap {
-    /// It is not done, and not answered.
-    NotDone,
-    /// It is done, and the answer is lost.
-    AnswerLost,
-    /// It is done later, and the answer is lost.
-    DoneLate,
-    /// It is said to conflict.
-    Conflict,
-    /// The replica crashes before it is sent.
-    CrashBefore,
-    /// It is done, and the replica crashes before it is answered.
-    CrashAfter,
-}
-
 impl Controllers {
+    /// Replicas that keep ended Gangs so long; none leads yet.
+    pub fn new(keep_ended_seconds: i64) -> Self {
+        Self {
+            keep_ended_seconds,
+            ..Self::default()
+        }
+    }
+
     /// Breaks a rule in every leadership that begins from now on.
     #[cfg(feature = "injected-bugs")]
     pub fn plant(&mut self, bug: Option<InjectedBug>) {
@@ -139,6 +138,18 @@ impl Controllers {
         Some(&effect.write)
     }
 
+    /// Whether the sender of a request has not been told yet of a change of the object that it writes.
+    pub fn is_stale(&self, step: &Step, api: &ApiServer) -> bool {
+        let Step::Perform(number, _) = *step else {
+            return false;
+        };
+        let Some(target) = self.request(step).and_then(ApiRequest::target) else {
+            return false;
+        };
+        let place = self.replicas[number].watches.get(&target.kind);
+        place.is_some_and(|place| api.events_from(*place).any(|event| event.key == target))
+    }
+
     /// Whether nothing is under way and every watch is up to date; polls do not count.
     pub fn is_settled(&self, now: u64, api: &ApiServer) -> bool {
         self.steps(now, api)
@@ -164,10 +175,7 @@ impl Controllers {
             Step::Lead(number) => self.lead(number),
             Step::Poll(number) => self.replicas[number].poll(now, wall),
             Step::Watch(number, kind) => self.replicas[number].watch(kind, api),
-            Step::Thaw(number, kind) => {
-                self.replicas[number].frozen.remove(&kind);
-                Some(format!("watch of {kind:?} moves again"))
-            }
+            Step::Thaw(number, kind) => Some(self.replicas[number].thaw(kind, api)),
             Step::Perform(number, effect) => self.carry_out(number, effect, api, mishap),
             Step::Arrive(number) => self.arrive(number, api),
             Step::Notice(number) => {
@@ -211,6 +219,9 @@ impl Controllers {
         self.replicas[number] = Replica {
             machine: Some(machine),
             stirred: true,
+            // Clocks of two machines have nothing in common, and the second one's is set wrong.
+            clock_seconds: 1_000_000 * number as u64,
+            skew: SignedDuration::from_secs(240 * i64::try_from(number).unwrap_or_default()),
             ..Replica::default()
         };
         Some("begins to lead".to_owned())
@@ -218,12 +229,13 @@ impl Controllers {
 
     fn machine(&self, identity: String) -> Option<Machine> {
         let managed = ManagedPods::new(["nvidia.com/gpu"]).ok()?;
-        let config = Config::new(IndexConfig {
+        let mut config = Config::new(IndexConfig {
             managed,
             excluded_namespaces: BTreeSet::new(),
             excepted_device_classes: BTreeSet::new(),
             default_team: None,
         });
+        config.keep_ended_seconds = self.keep_ended_seconds;
         #[cfg(feature = "injected-bugs")]
         if let Some(bug) = self.bug {
             return Some(Machine::with_injected_bug(config, identity, bug));
@@ -244,7 +256,6 @@ impl Controllers {
         }
         let effect = replica.under_way.swap_remove(effect);
         let text = describe(&effect.write);
-        let is_list = matches!(effect.write, ApiRequest::ReadAll { .. });
         self.effects += 1;
         let outcome = match mishap {
             Some(Mishap::CrashBefore) => {
@@ -256,7 +267,8 @@ impl Controllers {
                 self.crash(number);
                 return Some(format!("crashes after {text}"));
             }
-            Some(Mishap::Conflict) if !is_list => Outcome::Conflict,
+            Some(Mishap::Conflict) => Outcome::Conflict,
+            Some(Mishap::Refused) => Outcome::Refused("admission webhook denied it".to_owned()),
             Some(Mishap::NotDone) => Outcome::Unknown,
             Some(Mishap::AnswerLost) => {
                 apply(api, &effect.write);
@@ -266,7 +278,11 @@ impl Controllers {
                 self.network.push(effect.write.clone());
                 Outcome::Unknown
             }
-            Some(Mishap::Conflict) | None => {
+            Some(Mishap::Duplicated) => {
+                self.network.push(effect.write.clone());
+                apply(api, &effect.write)
+            }
+            Some(Mishap::StaleRead) | None => {
                 if let ApiRequest::ReadAll { kind } = effect.write {
                     self.replicas[number].list(kind, api);
                 }
@@ -341,10 +357,19 @@ impl Controllers {
     }
 
     /// Everything that stood still moves again.
-    pub fn heal(&mut self) {
+    pub fn heal(&mut self, api: &ApiServer) {
         for replica in &mut self.replicas {
-            replica.frozen.clear();
+            for kind in replica.frozen.clone() {
+                replica.thaw(kind, api);
+            }
         }
+    }
+
+    /// What a look at what changed overlooked, if anything: a look at everything right after it found more to do.
+    pub fn overlooked(&self) -> Option<&str> {
+        self.replicas
+            .iter()
+            .find_map(|replica| replica.overlooked.as_deref())
     }
 
     fn leave_if_superseded(&mut self) -> Option<String> {
@@ -366,10 +391,22 @@ impl Replica {
         self.stirred = false;
         self.polled_at = now;
         let now = Now {
-            monotonic_seconds: now / 1_000,
-            wall,
+            monotonic_seconds: self.clock_seconds + now / 1_000,
+            wall: wall.saturating_add(self.skew).unwrap_or(wall),
         };
-        let effects = self.machine.as_mut()?.poll(now);
+        let machine = self.machine.as_mut()?;
+        let mut effects = machine.poll(now);
+        let late = full_look(machine, now);
+        let overlooked: Vec<String> = late
+            .iter()
+            .map(|effect| &effect.write)
+            .filter(|write| !tells_why(write))
+            .map(describe)
+            .collect();
+        if !overlooked.is_empty() {
+            self.overlooked = Some(overlooked.join(" | "));
+        }
+        effects.extend(late);
         if effects.is_empty() {
             return None;
         }
@@ -390,6 +427,18 @@ impl Replica {
         None
     }
 
+    /// A watch that broke off is connected again: it goes on where it was, or lists again where that is compacted.
+    fn thaw(&mut self, kind: Kind, api: &ApiServer) -> String {
+        self.frozen.remove(&kind);
+        let is_gone = |place: &Place| api.is_gone(*place);
+        if self.watches.get(&kind).is_some_and(is_gone) {
+            self.list(kind, api);
+            self.stirred = true;
+            return format!("watch of {kind:?} is answered 410 Gone, and lists again");
+        }
+        format!("watch of {kind:?} moves again")
+    }
+
     fn list(&mut self, kind: Kind, api: &ApiServer) {
         let objects = api.objects(kind).cloned().collect();
         self.watches.insert(kind, api.watch(kind));
@@ -397,4 +446,16 @@ impl Replica {
             machine.observe(Change::Listed(kind, objects));
         }
     }
+}
+
+/// The oracle of every poll: what a look at everything finds to do right after a look at what changed. Nothing, or the
+/// latter overlooked something.
+fn full_look(machine: &mut Machine, now: Now) -> Vec<Effect> {
+    machine.poll(now)
+}
+
+/// Whether it only says why a Gang waits. That may come one look later: the reason of a Gang that nobody had looked at
+/// before is found after the others were reported.
+fn tells_why(request: &ApiRequest) -> bool {
+    matches!(request, ApiRequest::ReplaceGangStatus { status, .. } if status.queue.is_some())
 }

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::{controllers, drivers, random::Random};
+use crate::{
+    matrix::{self, EffectKind, Mishap},
+    random::Random,
+};
 
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,10 +52,18 @@ pub enum Fault {
     SwapClaim,
     /// A rank fails.
     RankFails,
+    /// A Namespace leaves its Team for a while.
+    LeaveTeam,
+    /// An administrator cordons a node for a while.
+    Cordon,
+    /// The history of the API server is compacted.
+    Compaction,
+    /// The one effect that the seed aims at meets the one mishap that it aims at.
+    Aimed,
 }
 
 /// Every kind of fault.
-pub const FAULTS: [Fault; 21] = [
+pub const FAULTS: [Fault; 24] = [
     Fault::LeaseLost,
     Fault::ControllerCrash,
     Fault::ControllerUnanswered,
@@ -74,6 +85,9 @@ pub const FAULTS: [Fault; 21] = [
     Fault::Cancel,
     Fault::SwapClaim,
     Fault::RankFails,
+    Fault::LeaveTeam,
+    Fault::Cordon,
+    Fault::Compaction,
 ];
 
 /// How often each may still happen, and how often it did.
@@ -85,6 +99,8 @@ pub struct Faults {
     odds: u64,
     /// Nothing goes wrong before something was admitted: what happens earlier proves little.
     waits_for_admission: bool,
+    /// What is to meet what, besides.
+    aim: Option<(EffectKind, Mishap)>,
 }
 
 impl Faults {
@@ -93,17 +109,28 @@ impl Faults {
         Self::default()
     }
 
-    /// Any faults: some kinds up to three times, others not at all, so that each meets each.
-    pub fn draw(random: &mut Random) -> Self {
-        let budget = FAULTS
+    /// Any faults: some kinds up to three times, others not at all, so that each meets each; and one pair of effect and
+    /// mishap, of which consecutive seeds have different ones.
+    pub fn draw(random: &mut Random, seed: u64) -> Self {
+        let mut budget: BTreeMap<Fault, u64> = FAULTS
             .into_iter()
             .map(|fault| (fault, random.below(4).saturating_sub(random.below(2))))
             .collect();
+        budget.insert(Fault::Aimed, 3);
+        let pairs = matrix::pairs();
+        let aim = usize::try_from(seed).map_or(0, |seed| seed % pairs.len());
+        // What brings about effects that are rare by themselves.
+        match pairs.get(aim) {
+            Some((EffectKind::DeleteQueue, _)) => budget.insert(Fault::LeaveTeam, 8),
+            Some((EffectKind::DriverReadNodeDevices, _)) => budget.insert(Fault::DriverPause, 12),
+            _ => None,
+        };
         Self {
             budget,
             injected: BTreeMap::new(),
             odds: random.between(10, 60),
             waits_for_admission: false,
+            aim: pairs.get(aim).copied(),
         }
     }
 
@@ -114,7 +141,13 @@ impl Faults {
             injected: BTreeMap::new(),
             odds: 12,
             waits_for_admission: true,
+            aim: None,
         }
+    }
+
+    /// Whether the seed aims at this effect.
+    pub fn aims_at(&self, effect: EffectKind) -> bool {
+        self.aim.is_some_and(|(aim, _)| aim == effect)
     }
 
     /// Something was admitted.
@@ -160,31 +193,52 @@ impl Faults {
     }
 
     /// What goes wrong with a request of a controller.
-    pub fn controller_mishap(&mut self, random: &mut Random) -> Option<controllers::Mishap> {
-        use controllers::Mishap;
+    pub fn controller_mishap(&mut self, random: &mut Random, effect: EffectKind) -> Option<Mishap> {
+        if let Some(mishap) = self.aimed(random, effect) {
+            return Some(mishap);
+        }
         if self.takes_place(random, Fault::ControllerCrash) {
             return random.pick(vec![Mishap::CrashBefore, Mishap::CrashAfter]);
         }
         if self.takes_place(random, Fault::ControllerUnanswered) {
-            return random.pick(vec![Mishap::NotDone, Mishap::AnswerLost, Mishap::DoneLate]);
+            let mishaps = [Mishap::NotDone, Mishap::AnswerLost, Mishap::DoneLate];
+            return random.pick(possible(effect, &mishaps));
         }
-        self.takes_place(random, Fault::ControllerConflict)
-            .then_some(Mishap::Conflict)
+        let conflicts =
+            effect.meets(Mishap::Conflict) && self.takes_place(random, Fault::ControllerConflict);
+        conflicts.then_some(Mishap::Conflict)
     }
 
-    /// What goes wrong with a request of a driver to the API server.
-    pub fn driver_mishap(&mut self, random: &mut Random) -> Option<drivers::Mishap> {
-        use drivers::Mishap;
-        if self.takes_place(random, Fault::DriverUnanswered) {
-            return random.pick(vec![Mishap::NotDone, Mishap::AnswerLost, Mishap::DoneLate]);
+    /// What goes wrong with an operation of a driver.
+    pub fn driver_mishap(&mut self, random: &mut Random, effect: EffectKind) -> Option<Mishap> {
+        if let Some(mishap) = self.aimed(random, effect) {
+            return Some(mishap);
+        }
+        if effect == EffectKind::DriverCommit {
+            return self
+                .takes_place(random, Fault::DiskFull)
+                .then_some(Mishap::Refused);
+        }
+        let mishaps = [Mishap::NotDone, Mishap::AnswerLost, Mishap::DoneLate];
+        let possible = possible(effect, &mishaps);
+        if !possible.is_empty() && self.takes_place(random, Fault::DriverUnanswered) {
+            return random.pick(possible);
         }
         None
     }
 
-    /// Whether a write to a driver's disk fails.
-    pub fn disk_mishap(&mut self, random: &mut Random) -> Option<drivers::Mishap> {
-        self.takes_place(random, Fault::DiskFull)
-            .then_some(drivers::Mishap::DiskFull)
+    /// The mishap that the seed aims at, if this is the effect that it aims at. Every other time, so that not only the
+    /// first of them meets it.
+    fn aimed(&mut self, random: &mut Random, effect: EffectKind) -> Option<Mishap> {
+        let (_, mishap) = self
+            .aim
+            .filter(|(aim, mishap)| *aim == effect && *mishap != Mishap::StaleRead)?;
+        let left = self.budget.get(&Fault::Aimed).copied().unwrap_or_default();
+        if left == 0 || !random.one_in(2) {
+            return None;
+        }
+        self.spend(Fault::Aimed);
+        Some(mishap)
     }
 
     /// A fault of the surroundings, if one is due.
@@ -195,7 +249,8 @@ impl Faults {
         let here = self.left().into_iter().filter(|fault| {
             !matches!(
                 fault,
-                Fault::ControllerCrash
+                Fault::Aimed
+                    | Fault::ControllerCrash
                     | Fault::ControllerUnanswered
                     | Fault::ControllerConflict
                     | Fault::DriverUnanswered
@@ -204,4 +259,12 @@ impl Faults {
         });
         random.pick(here.collect())
     }
+}
+
+fn possible(effect: EffectKind, mishaps: &[Mishap]) -> Vec<Mishap> {
+    mishaps
+        .iter()
+        .copied()
+        .filter(|mishap| effect.meets(*mishap))
+        .collect()
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::{
     faults::{Fault, Faults},
     invariants::{Violation, end},
+    matrix::{EffectKind, Matrix},
     random::Random,
     scenario::Scenario,
     script::Script,
@@ -54,8 +55,12 @@ pub struct Report {
     pub admitted: usize,
     /// Gangs that finished.
     pub finished: usize,
-    /// Gangs that were submitted and given up by their users.
-    pub given_up: usize,
+    /// Gangs that were deleted by their users.
+    pub cancelled: usize,
+    /// Pods that got nowhere for ten minutes and were deleted by their users, by what kept them.
+    pub given_up: BTreeMap<String, u64>,
+    /// What met what.
+    pub matrix: Matrix,
     /// Faults by kind.
     pub faults: BTreeMap<Fault, u64>,
     /// What was wrong, if anything.
@@ -68,12 +73,16 @@ pub struct Report {
 pub fn run(seed: u64, options: &Options) -> Report {
     let mut random = Random::new(seed);
     let drawn = Scenario::draw(&mut random);
-    let drawn_faults = Faults::draw(&mut random);
-    let (scenario, faults) = match &options.script {
+    let drawn_faults = Faults::draw(&mut random, seed);
+    let (mut scenario, faults) = match &options.script {
         Some(script) => (script.scenario.clone(), Faults::none()),
         None => (drawn, options.faults.clone().unwrap_or(drawn_faults)),
     };
-    let troubled_steps = random.between(400, 2_500);
+    let mut troubled_steps = random.between(400, 2_500);
+    if faults.aims_at(EffectKind::DeleteGang) {
+        scenario.keep_ended_seconds = 2;
+        troubled_steps = 2_500;
+    }
     let mut world = World::new(&scenario, faults, random);
     if let Some(lines) = options.trace_lines {
         world.trace.keep(lines);
@@ -101,7 +110,9 @@ pub fn run(seed: u64, options: &Options) -> Report {
         effects: world.controllers.effects,
         admitted: world.invariants.attempts_admitted(),
         finished,
-        given_up: scenario.gangs.len() - wanted.len(),
+        cancelled: scenario.gangs.len() - wanted.len(),
+        given_up: world.owners.given_up().clone(),
+        matrix: world.matrix.clone(),
         faults: world.faults.injected().clone(),
         violation,
         story: format!("{}{}", describe(&scenario), world.trace.text()),

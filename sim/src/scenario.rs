@@ -11,6 +11,8 @@ pub struct Scenario {
     pub teams: Vec<TeamShape>,
     /// What is submitted.
     pub gangs: Vec<GangShape>,
+    /// How long a Gang that ended is kept, in seconds.
+    pub keep_ended_seconds: i64,
 }
 
 /// A node with GPUs.
@@ -71,6 +73,7 @@ impl Scenario {
         let gpus: usize = nodes.iter().map(|node| node.gpus).sum();
         let teams = teams(random, gpus);
         let count = random.between(2, 5);
+        let keep_ended_seconds = if random.one_in(3) { 60 } else { 3_600 };
         let gangs = (0..count)
             .map(|number| gang(random, number, &nodes, &teams))
             .collect();
@@ -78,6 +81,7 @@ impl Scenario {
             nodes,
             teams,
             gangs,
+            keep_ended_seconds,
         }
     }
 
@@ -136,6 +140,7 @@ fn gang(random: &mut Random, number: u64, nodes: &[NodeShape], teams: &[TeamShap
         nodes: nodes.to_vec(),
         teams: teams.to_vec(),
         gangs: Vec::new(),
+        keep_ended_seconds: 3_600,
     };
     let able: Vec<&TeamShape> = teams
         .iter()

@@ -2,27 +2,35 @@
 
 use std::collections::BTreeMap;
 
-use muster_sim::run::{Options, run};
+use muster_sim::{
+    matrix::Matrix,
+    run::{Options, run},
+    seeds,
+};
+
+/// Seeds of the ordinary run. Enough that every effect meets every mishap.
+const RUNS: u64 = 2_000;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
 #[test]
-fn no_seed_breaks_an_invariant_and_every_run_comes_to_rest() {
-    let runs = number("MUSTER_RUNS").unwrap_or(500);
+fn no_seed_breaks_an_invariant_every_run_comes_to_rest_and_every_effect_meets_every_mishap() {
+    let runs = number("MUSTER_RUNS").unwrap_or(RUNS);
     let first = number("MUSTER_SEED").unwrap_or(1);
     let options = Options {
         trace_lines: number("MUSTER_TRACE").and_then(|lines| usize::try_from(lines).ok()),
         ..Options::default()
     };
     let mut faults = BTreeMap::new();
+    let mut given_up = BTreeMap::new();
+    let mut matrix = Matrix::default();
     let mut broken = Vec::new();
-    let (mut steps, mut effects, mut admitted, mut finished, mut given_up) = (0, 0, 0, 0, 0);
-    for seed in first..first + runs {
-        let report = run(seed, &options);
+    let (mut steps, mut effects, mut admitted, mut finished, mut cancelled) = (0, 0, 0, 0, 0);
+    for report in seeds::all(first..first + runs, |seed| run(seed, &options)) {
         if let Some(violation) = &report.violation {
-            println!("seed {seed} breaks {violation}");
+            println!("seed {} breaks {violation}", report.seed);
             broken.push(report);
             continue;
         }
@@ -30,15 +38,21 @@ fn no_seed_breaks_an_invariant_and_every_run_comes_to_rest() {
         effects += report.effects;
         admitted += report.admitted;
         finished += report.finished;
-        given_up += report.given_up;
+        cancelled += report.cancelled;
+        matrix.add(&report.matrix);
         for (fault, times) in report.faults {
             *faults.entry(fault).or_insert(0) += times;
+        }
+        for (kept_by, pods) in report.given_up {
+            *given_up.entry(kept_by).or_insert(0) += pods;
         }
     }
     println!(
         "{runs} seeds from {first}: {steps} steps, {effects} effects, {admitted} attempts admitted, \
-         {finished} gangs finished, {given_up} given up by their users; faults: {faults:?}"
+         {finished} gangs finished, {cancelled} deleted by their users; faults: {faults:?}"
     );
+    println!("pods given up by their users after ten minutes: {given_up:#?}");
+    println!("{matrix}");
     if let Some(report) = broken.iter().min_by_key(|report| report.steps) {
         println!("{}", report.story);
         panic!(
@@ -49,4 +63,8 @@ fn no_seed_breaks_an_invariant_and_every_run_comes_to_rest() {
         );
     }
     assert!(admitted > 0 && finished > 0, "nothing happened");
+    if runs >= RUNS {
+        let missing = matrix.missing();
+        assert!(missing.is_empty(), "never met in {runs} seeds: {missing:?}");
+    }
 }

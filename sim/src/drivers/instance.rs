@@ -10,13 +10,13 @@ use muster_dra_driver::prepare::{
 };
 
 use super::{
-    Mishap,
     operation::{Operation, StatusWrite},
     upkeep::taint,
 };
 use crate::{
     api_server::{ApiServer, Event, Place, Stored},
     gpu_node::GpuNode,
+    matrix::Mishap,
 };
 
 /// One running instance.
@@ -45,7 +45,7 @@ pub(super) fn current(api: &ApiServer, node: &str) -> Option<Arc<NodeDevices>> {
 }
 
 fn read(api: &ApiServer, node: &str, mishap: Option<Mishap>) -> Read<Arc<NodeDevices>> {
-    if mishap.is_some() {
+    if matches!(mishap, Some(Mishap::NotDone | Mishap::Refused)) {
         return Read::Failed("no answer".to_owned());
     }
     current(api, node).map_or(Read::Absent, Read::Found)
@@ -125,7 +125,7 @@ impl Instance {
                 self.tell(now, Input::Locked(ticket, locked));
             }
             Operation::Commit { ticket, mut writes } => {
-                if mishap == Some(Mishap::DiskFull) && !writes.is_empty() {
+                if mishap == Some(Mishap::Refused) && !writes.is_empty() {
                     node.lock = None;
                     let failure = DiskFailure("no space left on device".to_owned());
                     self.operations.push(Operation::Hear(ticket, Err(failure)));
@@ -166,13 +166,22 @@ impl Instance {
     ) -> Left {
         let unknown = || StatusOutcome::Unknown("no answer".to_owned());
         let (outcome, left) = match mishap {
-            None | Some(Mishap::DiskFull) => (write.arrive(api, node), Left::Nothing),
             Some(Mishap::NotDone) => (unknown(), Left::Nothing),
             Some(Mishap::AnswerLost) => {
                 let _ = write.arrive(api, node);
                 (unknown(), Left::Nothing)
             }
             Some(Mishap::DoneLate) => (unknown(), Left::Late(write)),
+            Some(Mishap::Duplicated) => (write.arrive(api, node), Left::Late(write)),
+            Some(Mishap::Conflict) => (StatusOutcome::Conflict, Left::Nothing),
+            Some(Mishap::Refused) => {
+                let cause = "admission webhook denied it".to_owned();
+                (StatusOutcome::Unknown(cause), Left::Nothing)
+            }
+            // Crashes are their caller's to bring about.
+            Some(Mishap::CrashBefore | Mishap::CrashAfter | Mishap::StaleRead) | None => {
+                (write.arrive(api, node), Left::Nothing)
+            }
         };
         self.tell(now, Input::StatusWritten(outcome));
         left
@@ -180,7 +189,7 @@ impl Instance {
 }
 
 fn read_claim(api: &ApiServer, claim: &ClaimRef, mishap: Option<Mishap>) -> Read<Claim> {
-    if mishap.is_some() {
+    if matches!(mishap, Some(Mishap::NotDone | Mishap::Refused)) {
         return Read::Failed("no answer".to_owned());
     }
     let Some(object) = api.get::<ResourceClaim>(&claim.namespace, &claim.name) else {

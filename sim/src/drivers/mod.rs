@@ -12,7 +12,11 @@ use std::collections::BTreeSet;
 use muster_cluster::object::Kind;
 use muster_dra_driver::prepare::{Answer, CallId, ClaimRef, Config, Input, Machine, Milliseconds};
 
-use crate::{api_server::ApiServer, gpu_node::GpuNode};
+use crate::{
+    api_server::ApiServer,
+    gpu_node::GpuNode,
+    matrix::{EffectKind, Mishap},
+};
 pub use instance::Instance;
 use instance::{Left, current};
 use operation::Operation;
@@ -61,19 +65,6 @@ pub enum Step {
     Look,
     /// The newest instance sees that its slice is not what it published, and publishes it again.
     Publish,
-}
-
-/// What goes wrong with an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mishap {
-    /// The API server does not answer, and did nothing.
-    NotDone,
-    /// The API server did it, and the answer is lost.
-    AnswerLost,
-    /// The API server does it later, and the answer is lost.
-    DoneLate,
-    /// The disk refuses.
-    DiskFull,
 }
 
 /// The call of a kubelet, answered.
@@ -255,7 +246,6 @@ impl Drivers {
         None
     }
 
-    /// What the newest instance published as tainted, if the slice says otherwise.
     /// What an operation is, in a few words.
     pub fn describe(&self, step: &Step) -> String {
         let Step::Operate(id, number) = *step else {
@@ -271,23 +261,32 @@ impl Drivers {
         })
     }
 
-    /// Whether the step asks the API server for something.
-    pub fn touches_api(&self, step: &Step) -> bool {
-        self.operation(step).is_some_and(|operation| {
-            matches!(
-                operation,
-                Operation::WriteStatus(_)
-                    | Operation::ReadClaim(..)
-                    | Operation::ReadNodeDevices
-                    | Operation::Look { read: true, .. }
-            )
-        })
+    /// What the step asks for, if it carries out an operation.
+    pub fn effect(&self, step: &Step) -> Option<EffectKind> {
+        self.operation(step).map(Operation::effect)
     }
 
-    /// Whether the step writes to the disk.
-    pub fn touches_disk(&self, step: &Step) -> bool {
-        self.operation(step)
-            .is_some_and(|operation| matches!(operation, Operation::Commit { .. }))
+    /// Whether what the step asks for can fail as it stands.
+    pub fn can_fail(&self, step: &Step) -> bool {
+        self.operation(step).is_some_and(Operation::can_fail)
+    }
+
+    /// Whether the instance that the step is of has not been told yet of a change of its `NodeDevices`.
+    pub fn is_stale(&self, step: &Step, api: &ApiServer, node: &str) -> bool {
+        let Step::Operate(id, _) = *step else {
+            return false;
+        };
+        self.instances
+            .iter()
+            .any(|instance| instance.id == id && instance.next_change(api, node).is_some())
+    }
+
+    /// The instance that the step is of.
+    pub fn position(&self, step: &Step) -> Option<usize> {
+        let Step::Operate(id, _) = *step else {
+            return None;
+        };
+        self.instances.iter().position(|instance| instance.id == id)
     }
 
     /// What an instance does in this step, and which.

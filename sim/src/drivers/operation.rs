@@ -7,7 +7,10 @@ use muster_dra_driver::prepare::{
     Answer, CallId, ClaimRef, DiskFailure, Effect, Probe, StatusOutcome, Ticket, Write,
 };
 
-use crate::api_server::{ApiServer, Failure, Precondition, Stored};
+use crate::{
+    api_server::{ApiServer, Failure, Precondition, Stored},
+    matrix::EffectKind,
+};
 
 /// A status write on its way.
 #[derive(Clone, Debug)]
@@ -127,6 +130,31 @@ impl Operation {
             Self::ReadNodeDevices => Deed::Read,
             Self::WriteStatus(_) => Deed::WriteStatus,
             _ => Deed::Other,
+        }
+    }
+
+    pub(super) fn effect(&self) -> EffectKind {
+        match self {
+            Self::Lock { .. } => EffectKind::DriverLock,
+            Self::Look { .. } => EffectKind::DriverLook,
+            Self::Commit { .. } => EffectKind::DriverCommit,
+            Self::Hear(..) => EffectKind::DriverHear,
+            Self::ReadClaim(..) => EffectKind::DriverReadClaim,
+            Self::ReadNodeDevices => EffectKind::DriverReadNodeDevices,
+            Self::Gather => EffectKind::DriverGather,
+            Self::WriteStatus(_) => EffectKind::DriverWriteStatus,
+            Self::Answer(..) => EffectKind::DriverAnswer,
+            Self::Taint(_) => EffectKind::DriverTaint,
+        }
+    }
+
+    /// Whether it can fail at all as it stands: a look that reads nothing of the API server, or the last part of a
+    /// commit, cannot.
+    pub(super) fn can_fail(&self) -> bool {
+        match self {
+            Self::Look { read, .. } => *read,
+            Self::Commit { writes, .. } => !writes.is_empty(),
+            _ => true,
         }
     }
 

@@ -5,6 +5,7 @@
 //! pods ended before others began is cleaned up. What never gets
 //! anywhere for ten minutes its user deletes: eviction is not built yet, and a real user would not wait for ever.
 
+mod obstacle;
 mod submission;
 #[cfg(test)]
 mod tests;
@@ -30,8 +31,21 @@ const PATIENCE_MILLISECONDS: u64 = 600_000;
 pub struct Owners {
     gangs: BTreeMap<String, Submission>,
     /// Since when a pod has been let go or admitted and does not run, by its UID.
-    stuck: BTreeMap<String, u64>,
+    stuck: BTreeMap<String, Stuck>,
     made: u64,
+    healed: bool,
+    given_up: BTreeMap<String, u64>,
+    /// A pod that was given up although nothing goes wrong any more, and what kept it.
+    stranded: Option<String>,
+}
+
+/// A pod that gets nowhere.
+#[derive(Clone, Copy, Debug)]
+struct Stuck {
+    /// Since when.
+    since: u64,
+    /// Whether its node had, at any time since then, a pod of an attempt that is over.
+    beside_over: bool,
 }
 
 /// A step of an owner.
@@ -65,6 +79,9 @@ impl Owners {
             gangs: gangs.collect(),
             stuck: BTreeMap::new(),
             made: 0,
+            healed: false,
+            given_up: BTreeMap::new(),
+            stranded: None,
         }
     }
 
@@ -104,13 +121,46 @@ impl Owners {
                 .uid
                 .as_ref()
                 .and_then(|uid| self.stuck.get(uid));
-            if since.is_some_and(|since| since + PATIENCE_MILLISECONDS <= now) {
+            if since.is_some_and(|stuck| stuck.since + PATIENCE_MILLISECONDS <= now) {
                 let namespace = pod.metadata.namespace.clone().unwrap_or_default();
                 let name = pod.metadata.name.clone().unwrap_or_default();
                 steps.push(Step::GiveUp(namespace, name));
             }
         }
         steps
+    }
+
+    /// From now on nobody should have to give up.
+    pub fn heal(&mut self) {
+        self.healed = true;
+        self.stuck.clear();
+    }
+
+    /// How many pods were given up, by what kept them.
+    pub fn given_up(&self) -> &BTreeMap<String, u64> {
+        &self.given_up
+    }
+
+    /// A pod that was given up although nothing goes wrong any more.
+    pub fn stranded(&self) -> Option<&str> {
+        self.stranded.as_deref()
+    }
+
+    fn note_given_up(&mut self, namespace: &str, name: &str, api: &ApiServer) {
+        let Some(pod) = api.get::<Pod>(namespace, name) else {
+            return;
+        };
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let beside_over = self.stuck.get(uid).is_some_and(|stuck| stuck.beside_over);
+        let kept_by = obstacle::of(api, pod, beside_over);
+        if self.healed && !obstacle::is_expected(&kept_by) {
+            self.stranded = Some(format!("{name}: {kept_by}"));
+        }
+        let when = if self.healed { "healed" } else { "troubled" };
+        *self
+            .given_up
+            .entry(format!("{when}: {kept_by}"))
+            .or_default() += 1;
     }
 
     fn note_stuck(&mut self, now: u64, api: &ApiServer) {
@@ -123,8 +173,12 @@ impl Owners {
             .collect();
         for pod in api.list::<Pod>().filter(|pod| is_stuck(pod, &admitted)) {
             let uid = pod.metadata.uid.clone().unwrap_or_default();
-            let since = before.get(&uid).copied().unwrap_or(now);
-            self.stuck.insert(uid, since);
+            let mut stuck = before.get(&uid).copied().unwrap_or(Stuck {
+                since: now,
+                beside_over: false,
+            });
+            stuck.beside_over |= obstacle::is_beside_over(api, pod);
+            self.stuck.insert(uid, stuck);
         }
     }
 
@@ -138,7 +192,7 @@ impl Owners {
         let stuck = self
             .stuck
             .values()
-            .map(|since| since + PATIENCE_MILLISECONDS);
+            .map(|stuck| stuck.since + PATIENCE_MILLISECONDS);
         planned.chain(stuck).min()
     }
 
@@ -156,6 +210,7 @@ impl Owners {
                 }
             }
             Step::GiveUp(namespace, pod) => {
+                self.note_given_up(namespace, pod, api);
                 let _ = api.delete(&key(Kind::Pod, namespace, pod), Precondition::default());
             }
             Step::CleanUp(name) => self.cancel(name, api),

@@ -16,6 +16,7 @@ fn owners(owner: OwnerKind) -> (Owners, ApiServer) {
     let scenario = Scenario {
         nodes: Vec::new(),
         teams: Vec::new(),
+        keep_ended_seconds: 3_600,
         gangs: vec![GangShape {
             name: "g".into(),
             team: "blue".into(),

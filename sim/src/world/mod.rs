@@ -12,7 +12,8 @@ use jiff::{SignedDuration, Timestamp};
 use muster_api::Ledger;
 
 use crate::{
-    api_server::ApiServer,
+    api_server::{ApiServer, Informer},
+    claim_controller,
     controllers::{self, Controllers},
     drivers::Drivers,
     faults::Faults,
@@ -20,9 +21,11 @@ use crate::{
     gpu_node::GpuNode,
     invariants::{Invariants, Violation},
     kubelet::Kubelet,
+    matrix::Matrix,
     owners::Owners,
     random::Random,
     scenario::Scenario,
+    scheduler,
     trace::Trace,
     workload::Workload,
 };
@@ -53,12 +56,20 @@ pub struct World {
     pub invariants: Invariants,
     /// The last steps.
     pub trace: Trace,
+    /// What met what.
+    pub matrix: Matrix,
     random: Random,
     drivers: BTreeMap<String, Drivers>,
+    scheduler: Informer,
+    claim_controller: Informer,
     kubelets: BTreeMap<String, Kubelet>,
     workload: Workload,
     /// What a script holds back.
     held: Vec<Steps>,
+    /// Namespaces that have left their Team, and when they come back.
+    outsiders: BTreeMap<String, u64>,
+    /// Nodes that are cordoned, and when they come back.
+    cordoned: BTreeMap<String, u64>,
 }
 
 impl World {
@@ -72,7 +83,7 @@ impl World {
             now: 0,
             steps: 0,
             api,
-            controllers: Controllers::default(),
+            controllers: Controllers::new(scenario.keep_ended_seconds),
             nodes: scenario
                 .nodes
                 .iter()
@@ -82,7 +93,12 @@ impl World {
             owners: Owners::new(scenario),
             invariants: Invariants::new(scenario.clone()),
             trace: Trace::default(),
+            matrix: Matrix::default(),
+            outsiders: BTreeMap::new(),
+            cordoned: BTreeMap::new(),
             random,
+            scheduler: Informer::new(&scheduler::WATCHED),
+            claim_controller: Informer::new(&claim_controller::WATCHED),
             drivers: names().map(|name| (name, Drivers::default())).collect(),
             kubelets: names().map(|name| (name, Kubelet::default())).collect(),
             workload: Workload::default(),
@@ -107,6 +123,8 @@ impl World {
     /// Takes one step, and checks everything. False if nobody had anything to do but wait.
     pub fn step(&mut self) -> Result<bool, Violation> {
         self.steps += 1;
+        self.bring_back_outsiders();
+        self.uncordon();
         if let Some(fault) = self.faults.due(&mut self.random)
             && self.inject(fault)
         {
@@ -136,6 +154,18 @@ impl World {
                 self.faults.note_admission();
             }
         }
+        if let Some(what) = self.owners.stranded() {
+            return Err(Violation {
+                invariant: "L-6",
+                what: format!("after healing a user had to give up {what}"),
+            });
+        }
+        if let Some(what) = self.controllers.overlooked() {
+            return Err(Violation {
+                invariant: "full look",
+                what: format!("a poll overlooked: {what}"),
+            });
+        }
         self.invariants.check(&self.api, &self.nodes)?;
         Ok(!idle || revision != self.api.revision())
     }
@@ -144,7 +174,17 @@ impl World {
     pub fn heal(&mut self) {
         self.faults.heal();
         self.held.clear();
-        self.controllers.heal();
+        self.owners.heal();
+        self.outsiders
+            .values_mut()
+            .for_each(|until| *until = self.now);
+        self.cordoned
+            .values_mut()
+            .for_each(|until| *until = self.now);
+        self.bring_back_outsiders();
+        self.uncordon();
+
+        self.controllers.heal(&self.api);
         self.drivers.values_mut().for_each(Drivers::heal);
         for kubelet in self.kubelets.values_mut() {
             kubelet.paused_until = 0;

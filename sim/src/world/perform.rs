@@ -1,7 +1,16 @@
 //! Taking a step: whoever's it is, with what goes wrong in it.
 
-use super::{World, turns::Step, wall};
-use crate::{api_server::Precondition, claim_controller, controllers, drivers, kubelet, scheduler};
+use super::{
+    World,
+    turns::{Step, Who},
+    wall,
+};
+use crate::{
+    api_server::Precondition,
+    claim_controller, controllers, drivers, kubelet,
+    matrix::{EffectKind, Mishap},
+    scheduler,
+};
 
 impl World {
     pub(super) fn perform(&mut self, step: &Step) {
@@ -9,13 +18,27 @@ impl World {
             Step::Controllers(step) => self.perform_controllers(step),
             Step::Scheduler(step) => {
                 self.trace.note(self.now, step.to_string());
-                scheduler::perform(&mut self.api, step);
+                scheduler::perform(&mut self.api, &mut self.scheduler, step);
             }
             Step::Claims(step) => {
                 self.trace
                     .note(self.now, format!("claim controller: {step:?}"));
                 let random = self.random.below(1 << 20);
-                claim_controller::perform(&mut self.api, step, random);
+                claim_controller::perform(&mut self.api, &mut self.claim_controller, step, random);
+            }
+            Step::Inform(who, watch) => {
+                let changes = usize::try_from(self.random.between(1, 12)).unwrap_or(1);
+                let informer = match who {
+                    Who::Scheduler => Some(&mut self.scheduler),
+                    Who::ClaimController => Some(&mut self.claim_controller),
+                    Who::Kubelet(node) => self
+                        .kubelets
+                        .get_mut(node)
+                        .map(|kubelet| &mut kubelet.informer),
+                };
+                if let Some(informer) = informer {
+                    informer.advance(&self.api, *watch, changes);
+                }
             }
             Step::Garbage(key) => {
                 self.trace
@@ -40,10 +63,13 @@ impl World {
     }
 
     fn perform_controllers(&mut self, step: &controllers::Step) {
-        let mishap = match step {
-            controllers::Step::Perform(..) => self.faults.controller_mishap(&mut self.random),
-            _ => None,
-        };
+        let effect = self.controllers.request(step).map(EffectKind::of);
+        let mishap =
+            effect.and_then(|effect| self.faults.controller_mishap(&mut self.random, effect));
+        if let Some(effect) = effect {
+            let stale = self.controllers.is_stale(step, &self.api);
+            self.note_met(effect, mishap, stale);
+        }
         let wall = wall(self.now);
         let told = self
             .controllers
@@ -80,13 +106,20 @@ impl World {
         ) else {
             return;
         };
-        let mishap = if drivers.touches_disk(step) {
-            self.faults.disk_mishap(&mut self.random)
-        } else if drivers.touches_api(step) {
-            self.faults.driver_mishap(&mut self.random)
-        } else {
-            None
-        };
+        let effect = drivers.effect(step);
+        let mishap = effect
+            .and_then(|effect| self.faults.driver_mishap(&mut self.random, effect))
+            .filter(|mishap| {
+                matches!(mishap, Mishap::CrashBefore | Mishap::CrashAfter) || drivers.can_fail(step)
+            });
+        let position = drivers.position(step);
+        if let Some(effect) = effect {
+            let stale = drivers.is_stale(step, &self.api, name);
+            let met = mishap.into_iter().chain(stale.then_some(Mishap::StaleRead));
+            for mishap in met {
+                self.matrix.note(effect, mishap);
+            }
+        }
         let failed = mishap.map_or_else(String::new, |mishap| format!(" -> {mishap:?}"));
         let text = drivers.describe(step);
         self.trace.note(self.now, format!("{name}: {text}{failed}"));
@@ -95,9 +128,25 @@ impl World {
         {
             kubelet.disconnected(self.now, &mut self.random, old.id);
         }
-        let answered = drivers.perform(step, self.now, &mut self.api, node, mishap);
-        if let Some(answered) = answered {
-            kubelet.answered(self.now, &mut self.random, &answered);
+        if mishap != Some(Mishap::CrashBefore) {
+            let answered = drivers.perform(step, self.now, &mut self.api, node, mishap);
+            if let Some(answered) = answered {
+                kubelet.answered(self.now, &mut self.random, &answered);
+            }
+        }
+        if let (Some(Mishap::CrashBefore | Mishap::CrashAfter), Some(position)) = (mishap, position)
+            && let Some(instance) = drivers.instances.get(position)
+        {
+            let id = instance.id;
+            drivers.crash(position, node);
+            kubelet.disconnected(self.now, &mut self.random, id);
+        }
+    }
+
+    fn note_met(&mut self, effect: EffectKind, mishap: Option<Mishap>, stale: bool) {
+        let met = mishap.into_iter().chain(stale.then_some(Mishap::StaleRead));
+        for mishap in met {
+            self.matrix.note(effect, mishap);
         }
     }
 

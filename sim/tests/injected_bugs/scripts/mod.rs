@@ -43,6 +43,7 @@ fn script(gangs: &[Shape], play: fn(&mut World) -> Result<(), Violation>) -> Scr
             borrowing_gpus: None,
         }],
         gangs: gangs.collect(),
+        keep_ended_seconds: 3_600,
     };
     Script { scenario, play }
 }

@@ -1,0 +1,262 @@
+//! Every effect meets every mishap: what a request of a controller or an operation of a driver is, what may go wrong
+//! with it, and what did.
+//!
+//! Which pairs exist is written down once, in [`EffectKind::meets`]; a run aims at one pair of its seed's choice, so
+//! that over many seeds each is met, and a pair that is not has a name.
+
+use std::{collections::BTreeMap, fmt};
+
+use muster_protocol::ApiRequest;
+
+/// What a controller or a driver asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EffectKind {
+    /// A controller reads one object uncached.
+    ReadObject,
+    /// A controller lists a kind, and watches it from there.
+    ReadAll,
+    /// A controller creates the Ledger.
+    CreateLedger,
+    /// A controller commits.
+    ReplaceLedger,
+    /// A controller creates a Gang.
+    CreateGang,
+    /// A controller writes the status of a Gang.
+    ReplaceGangStatus,
+    /// A controller deletes a Gang that ended.
+    DeleteGang,
+    /// A controller creates a `NodeDevices`.
+    CreateNodeDevices,
+    /// A controller writes permits.
+    ReplaceNodeDevices,
+    /// A controller lets a pod go, stamps or nudges it.
+    PatchPod,
+    /// A controller writes a Queue.
+    PublishQueue,
+    /// A controller deletes a Queue.
+    DeleteQueue,
+    /// A controller publishes an Event.
+    PublishEvent,
+    /// A driver takes the lock.
+    DriverLock,
+    /// A driver reads its disk, and `NodeDevices` where it must.
+    DriverLook,
+    /// A driver writes to its disk, or gives the lock back.
+    DriverCommit,
+    /// A driver is told what came of its commit.
+    DriverHear,
+    /// A driver reads a claim.
+    DriverReadClaim,
+    /// A driver reads `NodeDevices` uncached.
+    DriverReadNodeDevices,
+    /// A driver gathers what may be prepared.
+    DriverGather,
+    /// A driver writes its status.
+    DriverWriteStatus,
+    /// A driver answers its kubelet.
+    DriverAnswer,
+    /// A driver publishes taints.
+    DriverTaint,
+}
+
+/// What goes wrong with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mishap {
+    /// Its sender crashes before it is sent.
+    CrashBefore,
+    /// It is done, and its sender crashes before it hears of it.
+    CrashAfter,
+    /// It is said to conflict.
+    Conflict,
+    /// It is not done, and not answered.
+    NotDone,
+    /// It is done, and the answer is lost.
+    AnswerLost,
+    /// It is done later, and the answer is lost.
+    DoneLate,
+    /// It is done and answered, and arrives once more later.
+    Duplicated,
+    /// It is refused: by a policy, a webhook, a missing right, or a full disk.
+    Refused,
+    /// Its sender goes by a view of its object that is older than the object.
+    StaleRead,
+}
+
+/// Every kind of effect.
+pub const EFFECTS: [EffectKind; 23] = [
+    EffectKind::ReadObject,
+    EffectKind::ReadAll,
+    EffectKind::CreateLedger,
+    EffectKind::ReplaceLedger,
+    EffectKind::CreateGang,
+    EffectKind::ReplaceGangStatus,
+    EffectKind::DeleteGang,
+    EffectKind::CreateNodeDevices,
+    EffectKind::ReplaceNodeDevices,
+    EffectKind::PatchPod,
+    EffectKind::PublishQueue,
+    EffectKind::DeleteQueue,
+    EffectKind::PublishEvent,
+    EffectKind::DriverLock,
+    EffectKind::DriverLook,
+    EffectKind::DriverCommit,
+    EffectKind::DriverHear,
+    EffectKind::DriverReadClaim,
+    EffectKind::DriverReadNodeDevices,
+    EffectKind::DriverGather,
+    EffectKind::DriverWriteStatus,
+    EffectKind::DriverAnswer,
+    EffectKind::DriverTaint,
+];
+
+/// Every mishap.
+pub const MISHAPS: [Mishap; 9] = [
+    Mishap::CrashBefore,
+    Mishap::CrashAfter,
+    Mishap::Conflict,
+    Mishap::NotDone,
+    Mishap::AnswerLost,
+    Mishap::DoneLate,
+    Mishap::Duplicated,
+    Mishap::Refused,
+    Mishap::StaleRead,
+];
+
+impl EffectKind {
+    /// What a request of a controller is.
+    pub fn of(request: &ApiRequest) -> Self {
+        match request {
+            ApiRequest::ReadObject { .. } => Self::ReadObject,
+            ApiRequest::ReadAll { .. } => Self::ReadAll,
+            ApiRequest::CreateLedger { .. } => Self::CreateLedger,
+            ApiRequest::ReplaceLedger { .. } => Self::ReplaceLedger,
+            ApiRequest::CreateGang { .. } => Self::CreateGang,
+            ApiRequest::ReplaceGangStatus { .. } => Self::ReplaceGangStatus,
+            ApiRequest::DeleteGang { .. } => Self::DeleteGang,
+            ApiRequest::CreateNodeDevices { .. } => Self::CreateNodeDevices,
+            ApiRequest::ReplaceNodeDevices { .. } => Self::ReplaceNodeDevices,
+            ApiRequest::PatchPod { .. } => Self::PatchPod,
+            ApiRequest::PublishQueue { .. } => Self::PublishQueue,
+            ApiRequest::DeleteQueue { .. } => Self::DeleteQueue,
+            ApiRequest::PublishEvent(_) => Self::PublishEvent,
+        }
+    }
+
+    /// Whether such a mishap can happen to it at all. Whoever asks for something can crash at any time.
+    pub fn meets(self, mishap: Mishap) -> bool {
+        let besides: &[Mishap] = match self {
+            // An uncached read has no precondition, changes nothing, and is of no use to anybody when it comes late.
+            Self::ReadObject
+            | Self::ReadAll
+            | Self::DriverReadClaim
+            | Self::DriverReadNodeDevices => &[Mishap::NotDone, Mishap::Refused],
+            Self::DriverLook => &[Mishap::NotDone],
+            // The disk answers always, and says no when it is full.
+            Self::DriverCommit => &[Mishap::Refused],
+            // What happens inside a node, or is published again whenever it is found otherwise.
+            Self::DriverLock
+            | Self::DriverHear
+            | Self::DriverGather
+            | Self::DriverAnswer
+            | Self::DriverTaint => &[],
+            Self::PublishEvent => &[
+                Mishap::NotDone,
+                Mishap::AnswerLost,
+                Mishap::DoneLate,
+                Mishap::Duplicated,
+                Mishap::Refused,
+            ],
+            // Not made from a view of their object: it does not exist yet, is known by its name alone, or has ended.
+            Self::CreateLedger
+            | Self::CreateGang
+            | Self::CreateNodeDevices
+            | Self::PublishQueue
+            | Self::DeleteQueue
+            | Self::DeleteGang => &MISHAPS[2..8],
+            Self::ReplaceLedger
+            | Self::ReplaceGangStatus
+            | Self::ReplaceNodeDevices
+            | Self::PatchPod
+            | Self::DriverWriteStatus => &MISHAPS,
+        };
+        matches!(mishap, Mishap::CrashBefore | Mishap::CrashAfter) || besides.contains(&mishap)
+    }
+}
+
+/// How often each effect met each mishap.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Matrix {
+    met: BTreeMap<(EffectKind, Mishap), u64>,
+}
+
+impl Matrix {
+    /// An effect met a mishap.
+    pub fn note(&mut self, effect: EffectKind, mishap: Mishap) {
+        *self.met.entry((effect, mishap)).or_default() += 1;
+    }
+
+    /// Adds what another run met.
+    pub fn add(&mut self, other: &Self) {
+        for (pair, times) in &other.met {
+            *self.met.entry(*pair).or_default() += times;
+        }
+    }
+
+    /// Pairs that exist and were not met, by name.
+    pub fn missing(&self) -> Vec<String> {
+        pairs()
+            .into_iter()
+            .filter(|pair| !self.met.contains_key(pair))
+            .map(|(effect, mishap)| format!("{effect:?} x {mishap:?}"))
+            .collect()
+    }
+}
+
+/// All pairs that exist.
+pub fn pairs() -> Vec<(EffectKind, Mishap)> {
+    EFFECTS
+        .into_iter()
+        .flat_map(|effect| MISHAPS.map(|mishap| (effect, mishap)))
+        .filter(|(effect, mishap)| effect.meets(*mishap))
+        .collect()
+}
+
+impl fmt::Display for Matrix {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:22}", "")?;
+        for mishap in MISHAPS {
+            write!(formatter, "{:>12}", format!("{mishap:?}"))?;
+        }
+        writeln!(formatter)?;
+        for effect in EFFECTS {
+            write!(formatter, "{:22}", format!("{effect:?}"))?;
+            for mishap in MISHAPS {
+                let times = self.met.get(&(effect, mishap)).copied().unwrap_or_default();
+                let cell = if effect.meets(mishap) {
+                    times.to_string()
+                } else {
+                    "-".to_owned()
+                };
+                write!(formatter, "{cell:>12}")?;
+            }
+            writeln!(formatter)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pair_that_was_not_met_has_a_name() {
+        let mut matrix = Matrix::default();
+        for (effect, mishap) in pairs() {
+            if (effect, mishap) != (EffectKind::PatchPod, Mishap::DoneLate) {
+                matrix.note(effect, mishap);
+            }
+        }
+        assert_eq!(matrix.missing(), ["PatchPod x DoneLate"]);
+    }
+}

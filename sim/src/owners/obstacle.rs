@@ -1,0 +1,85 @@
+//! What keeps a pod that gets nowhere, as far as the API server shows it.
+
+use k8s_openapi::api::core::v1::Pod;
+use muster_api::{Gang, GangStatus, conditions, keys};
+
+use super::is_gated;
+use crate::{
+    api_server::{ApiServer, has_ended, is_bound},
+    scheduler::pinned_node,
+};
+
+/// What keeps nobody's pod for ever once attempts can be evicted: until then its user has to delete it, also after
+/// everything has healed. In all of them a pod of the attempt was let go, which only an eviction can take back:
+///
+/// * another pod of the attempt is lost (`MembersChanged`);
+/// * a rank that is not bound yet has lost its place (`PlaceLost`);
+/// * the Gang was deleted and made again: its new attempt waits for what is left of the one before ([`OVER`]);
+/// * such a pod was given the devices that were planned for another ([`TAKEN`]).
+const EXPECTED: [&str; 4] = ["MembersChanged", "PlaceLost", OVER, TAKEN];
+
+/// A pod that was let go, of an attempt that is over.
+const OVER: &str = "of an attempt that is over";
+/// A pod that is not bound, and whose node has, or had while it waited, one of those.
+const TAKEN: &str = "beside an attempt that is over";
+
+/// What keeps the pod: why its Gang is degraded or waits, and how far the pod itself is. `beside_over`: whether
+/// [`is_beside_over`] ever held while it waited.
+pub(super) fn of(api: &ApiServer, pod: &Pod, beside_over: bool) -> String {
+    let stage = match (is_gated(pod), is_bound(pod)) {
+        (true, _) => "gated",
+        (false, false) => "not bound",
+        (false, true) => "bound, not running",
+    };
+    let Some(status) = admitted(api, pod) else {
+        let state = if is_over(api, pod) {
+            OVER
+        } else {
+            "never admitted"
+        };
+        return format!("{stage}, {state}");
+    };
+    if beside_over && !is_bound(pod) {
+        return format!("{stage}, {TAKEN}");
+    }
+    let degraded = status
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == conditions::DEGRADED && condition.status == "True");
+    match degraded {
+        Some(condition) => format!("{stage}, {}", condition.reason),
+        None => format!("{stage}, as planned"),
+    }
+}
+
+/// The status of the Gang that is admitted with the pod.
+fn admitted<'a>(api: &'a ApiServer, pod: &Pod) -> Option<&'a GangStatus> {
+    let uid = pod.metadata.uid.as_deref()?;
+    api.list::<Gang>()
+        .filter_map(|gang| gang.status.as_ref())
+        .find(|status| {
+            let admission = status.admission.as_ref();
+            admission.is_some_and(|admission| admission.pods.iter().any(|member| member.uid == uid))
+        })
+}
+
+/// Whether the pod was let go, and its attempt is over.
+fn is_over(api: &ApiServer, pod: &Pod) -> bool {
+    let annotations = pod.metadata.annotations.as_ref();
+    let is_stamped = annotations.is_some_and(|annotations| annotations.contains_key(keys::ATTEMPT));
+    is_stamped && !is_gated(pod) && !has_ended(pod) && admitted(api, pod).is_none()
+}
+
+/// Whether the pod is let go and not bound, and its node has a pod of an attempt that is over.
+pub(super) fn is_beside_over(api: &ApiServer, pod: &Pod) -> bool {
+    let Some(node) = pinned_node(pod).filter(|_| !is_gated(pod) && !is_bound(pod)) else {
+        return false;
+    };
+    api.list::<Pod>()
+        .any(|other| pinned_node(other) == Some(node) && is_over(api, other))
+}
+
+/// Whether it is one of the cases that wait for evictions.
+pub(super) fn is_expected(kept_by: &str) -> bool {
+    EXPECTED.iter().any(|reason| kept_by.ends_with(reason))
+}
