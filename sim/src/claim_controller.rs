@@ -1,6 +1,9 @@
 //! The claim controller of kube-controller-manager: makes claims from templates, and takes back what pods that
 //! ended had reserved.
 //!
+//! It decides by what its informers show, which lags; what it writes carries the versions that it saw. Before it takes a
+//! pod for gone that it does not know it asks the API server.
+//!
 //! A pod leaves `reservedFor` when its object is gone, its phase is terminal, or it is deleted and never had a
 //! node; **not** while it terminates on a node. The last one to leave clears the allocation in the same write,
 //! whatever still runs: for a pod that was deleted by force the devices are free in the API at once.
@@ -9,12 +12,15 @@ use k8s_openapi::api::{
     core::v1::{Pod, PodResourceClaimStatus, PodStatus},
     resource::v1::ResourceClaim,
 };
-use muster_cluster::object::Kind;
+use muster_cluster::object::{Kind, Object};
 
 use crate::{
-    api_server::{ApiServer, Precondition, has_ended, is_bound, key},
+    api_server::{ApiServer, Informer, Precondition, has_ended, is_bound, key},
     fixtures,
 };
+
+/// What it watches.
+pub const WATCHED: [Kind; 2] = [Kind::Pod, Kind::ResourceClaim];
 
 /// Keeps an allocated claim from going: only the scheduler sets it, and only this controller takes it.
 pub const DELETE_PROTECTION: &str = "resource.kubernetes.io/delete-protection";
@@ -135,26 +141,49 @@ fn is_done(api: &ApiServer, pod_uid: &str) -> bool {
     })
 }
 
-/// Does one write. `random` makes the name of a new claim.
-pub fn perform(api: &mut ApiServer, step: &Step, random: u64) {
-    let any = Precondition::default();
+/// Does one write, as it was decided by the informer's cache. `random` makes the name of a new claim.
+pub fn perform(api: &mut ApiServer, informer: &mut Informer, step: &Step, random: u64) {
     match step {
-        Step::Make { namespace, pod } => make(api, namespace, pod, random),
-        Step::Release { namespace, claim } => release(api, namespace, claim),
+        Step::Make { namespace, pod } => make(api, informer, namespace, pod, random),
+        Step::Release { namespace, claim } => release(api, informer, namespace, claim),
         Step::Finalize { namespace, claim } => {
-            let _ = api.update::<ResourceClaim>(namespace, claim, any, |claim| {
-                claim.metadata.finalizers = None;
-                claim.status = None;
-            });
+            let version = version(informer, namespace, claim);
+            let done =
+                api.update::<ResourceClaim>(namespace, claim, as_seen(version.as_ref()), |claim| {
+                    claim.metadata.finalizers = None;
+                    claim.status = None;
+                });
+            assume(informer, done.ok());
         }
         Step::Delete { namespace, claim } => {
-            let _ = api.delete(&key(Kind::ResourceClaim, namespace, claim), any);
+            let version = version(informer, namespace, claim);
+            let key = key(Kind::ResourceClaim, namespace, claim);
+            let _ = api.delete(&key, as_seen(version.as_ref()));
         }
     }
 }
 
-fn make(api: &mut ApiServer, namespace: &str, name: &str, random: u64) {
-    let Some(pod) = api.get::<Pod>(namespace, name) else {
+fn version(informer: &Informer, namespace: &str, claim: &str) -> Option<String> {
+    let claim = informer.cache().get::<ResourceClaim>(namespace, claim)?;
+    claim.metadata.resource_version.clone()
+}
+
+fn as_seen(resource_version: Option<&String>) -> Precondition<'_> {
+    Precondition {
+        uid: None,
+        resource_version: resource_version.map(String::as_str),
+    }
+}
+
+/// What was written last may have been the last that the object waited for: then it is gone, and a watch says so.
+fn assume(informer: &mut Informer, written: Option<Object>) {
+    if let Some(written) = written {
+        informer.assume(&written);
+    }
+}
+
+fn make(api: &mut ApiServer, informer: &mut Informer, namespace: &str, name: &str, random: u64) {
+    let Some(pod) = informer.cache().get::<Pod>(namespace, name).cloned() else {
         return;
     };
     let template = pod
@@ -165,23 +194,27 @@ fn make(api: &mut ApiServer, namespace: &str, name: &str, random: u64) {
         .and_then(|claim| claim.resource_claim_template_name.clone())
         .unwrap_or_default();
     let claim_name = format!("{name}-{}-{random:05x}", fixtures::CLAIM);
-    let Some(claim) = fixtures::claim_from_template(&template, pod, &claim_name) else {
+    let Some(claim) = fixtures::claim_from_template(&template, &pod, &claim_name) else {
         return;
     };
-    if api.create(claim).is_err() {
+    let Ok(claim) = api.create(claim) else {
         return;
-    }
-    let _ = api.update::<Pod>(namespace, name, Precondition::default(), |pod| {
+    };
+    informer.assume(&claim);
+    let uid = pod.metadata.uid.unwrap_or_default();
+    let done = api.update::<Pod>(namespace, name, Precondition::uid(&uid), |pod| {
         let status = pod.status.get_or_insert_with(PodStatus::default);
         status.resource_claim_statuses = Some(vec![PodResourceClaimStatus {
             name: fixtures::CLAIM.to_owned(),
             resource_claim_name: Some(claim_name),
         }]);
     });
+    assume(informer, done.ok());
 }
 
-fn release(api: &mut ApiServer, namespace: &str, name: &str) {
-    let Some(claim) = api.get::<ResourceClaim>(namespace, name) else {
+fn release(api: &mut ApiServer, informer: &mut Informer, namespace: &str, name: &str) {
+    let cache = informer.cache();
+    let Some(claim) = cache.get::<ResourceClaim>(namespace, name) else {
         return;
     };
     let mut left = claim
@@ -189,9 +222,12 @@ fn release(api: &mut ApiServer, namespace: &str, name: &str) {
         .as_ref()
         .and_then(|status| status.reserved_for.clone())
         .unwrap_or_default();
-    left.retain(|pod| !is_done(api, &pod.uid));
-    let any = Precondition::default();
-    let _ = api.update::<ResourceClaim>(namespace, name, any, |claim| {
+    left.retain(|pod| {
+        let unknown = cache.pod_by_uid(&pod.uid).is_none();
+        !is_done(if unknown { api } else { cache }, &pod.uid)
+    });
+    let version = claim.metadata.resource_version.clone();
+    let done = api.update::<ResourceClaim>(namespace, name, as_seen(version.as_ref()), |claim| {
         if left.is_empty() {
             claim.status = None;
             claim.metadata.finalizers = None;
@@ -199,4 +235,5 @@ fn release(api: &mut ApiServer, namespace: &str, name: &str) {
             status.reserved_for = Some(left);
         }
     });
+    assume(informer, done.ok());
 }

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use muster_cluster::{
     index::Config as IndexConfig,
     managed::ManagedPods,
@@ -59,6 +59,10 @@ struct Replica {
     under_way: Vec<Effect>,
     stirred: bool,
     polled_at: u64,
+    /// What its monotonic clock showed when the run began.
+    clock_seconds: u64,
+    /// How far its time of day is off.
+    skew: SignedDuration,
     /// What the last look at what changed overlooked.
     overlooked: Option<String>,
 }
@@ -171,10 +175,7 @@ impl Controllers {
             Step::Lead(number) => self.lead(number),
             Step::Poll(number) => self.replicas[number].poll(now, wall),
             Step::Watch(number, kind) => self.replicas[number].watch(kind, api),
-            Step::Thaw(number, kind) => {
-                self.replicas[number].frozen.remove(&kind);
-                Some(format!("watch of {kind:?} moves again"))
-            }
+            Step::Thaw(number, kind) => Some(self.replicas[number].thaw(kind, api)),
             Step::Perform(number, effect) => self.carry_out(number, effect, api, mishap),
             Step::Arrive(number) => self.arrive(number, api),
             Step::Notice(number) => {
@@ -218,6 +219,9 @@ impl Controllers {
         self.replicas[number] = Replica {
             machine: Some(machine),
             stirred: true,
+            // Clocks of two machines have nothing in common, and the second one's is set wrong.
+            clock_seconds: 1_000_000 * number as u64,
+            skew: SignedDuration::from_secs(240 * i64::try_from(number).unwrap_or_default()),
             ..Replica::default()
         };
         Some("begins to lead".to_owned())
@@ -353,9 +357,11 @@ impl Controllers {
     }
 
     /// Everything that stood still moves again.
-    pub fn heal(&mut self) {
+    pub fn heal(&mut self, api: &ApiServer) {
         for replica in &mut self.replicas {
-            replica.frozen.clear();
+            for kind in replica.frozen.clone() {
+                replica.thaw(kind, api);
+            }
         }
     }
 
@@ -385,8 +391,8 @@ impl Replica {
         self.stirred = false;
         self.polled_at = now;
         let now = Now {
-            monotonic_seconds: now / 1_000,
-            wall,
+            monotonic_seconds: self.clock_seconds + now / 1_000,
+            wall: wall.saturating_add(self.skew).unwrap_or(wall),
         };
         let machine = self.machine.as_mut()?;
         let mut effects = machine.poll(now);
@@ -419,6 +425,18 @@ impl Replica {
         self.stirred = true;
         self.machine.as_mut()?.observe(event.change());
         None
+    }
+
+    /// A watch that broke off is connected again: it goes on where it was, or lists again where that is compacted.
+    fn thaw(&mut self, kind: Kind, api: &ApiServer) -> String {
+        self.frozen.remove(&kind);
+        let is_gone = |place: &Place| api.is_gone(*place);
+        if self.watches.get(&kind).is_some_and(is_gone) {
+            self.list(kind, api);
+            self.stirred = true;
+            return format!("watch of {kind:?} is answered 410 Gone, and lists again");
+        }
+        format!("watch of {kind:?} moves again")
     }
 
     fn list(&mut self, kind: Kind, api: &ApiServer) {

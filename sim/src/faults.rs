@@ -54,12 +54,16 @@ pub enum Fault {
     RankFails,
     /// A Namespace leaves its Team for a while.
     LeaveTeam,
+    /// An administrator cordons a node for a while.
+    Cordon,
+    /// The history of the API server is compacted.
+    Compaction,
     /// The one effect that the seed aims at meets the one mishap that it aims at.
     Aimed,
 }
 
 /// Every kind of fault.
-pub const FAULTS: [Fault; 22] = [
+pub const FAULTS: [Fault; 24] = [
     Fault::LeaseLost,
     Fault::ControllerCrash,
     Fault::ControllerUnanswered,
@@ -82,6 +86,8 @@ pub const FAULTS: [Fault; 22] = [
     Fault::SwapClaim,
     Fault::RankFails,
     Fault::LeaveTeam,
+    Fault::Cordon,
+    Fault::Compaction,
 ];
 
 /// How often each may still happen, and how often it did.
@@ -113,6 +119,12 @@ impl Faults {
         budget.insert(Fault::Aimed, 3);
         let pairs = matrix::pairs();
         let aim = usize::try_from(seed).map_or(0, |seed| seed % pairs.len());
+        // What brings about effects that are rare by themselves.
+        match pairs.get(aim) {
+            Some((EffectKind::DeleteQueue, _)) => budget.insert(Fault::LeaveTeam, 8),
+            Some((EffectKind::DriverReadNodeDevices, _)) => budget.insert(Fault::DriverPause, 12),
+            _ => None,
+        };
         Self {
             budget,
             injected: BTreeMap::new(),
@@ -131,6 +143,11 @@ impl Faults {
             waits_for_admission: true,
             aim: None,
         }
+    }
+
+    /// Whether the seed aims at this effect.
+    pub fn aims_at(&self, effect: EffectKind) -> bool {
+        self.aim.is_some_and(|(aim, _)| aim == effect)
     }
 
     /// Something was admitted.

@@ -1,5 +1,6 @@
 //! A fake kubelet, as far as devices are concerned.
 //!
+//! * It knows pods from a watch, which lags; claims it reads from the API server when it needs them, as the real one does.
 //! * A pod is prepared claim by claim; a call that fails, or is not answered for 45 s, is repeated only 60 to
 //!   90 s later.
 //! * A pod that ends, or is deleted, has its containers stopped first, then its claims unprepared (repeated for
@@ -14,7 +15,7 @@ use muster_cluster::object::Kind;
 use muster_dra_driver::prepare::{Answer, CallId, ClaimRef};
 
 use crate::{
-    api_server::{ApiServer, Precondition, has_ended, key, node_of},
+    api_server::{ApiServer, Informer, Precondition, has_ended, key, node_of},
     claim_controller::claim_of,
     drivers::{Answered, Drivers},
     gpu_node::{Container, GpuNode},
@@ -30,9 +31,11 @@ const GRACE_MILLISECONDS: u64 = 30_000;
 const UNPREPARE_AGAIN_MILLISECONDS: u64 = 5_000;
 
 /// The kubelet of one node.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Kubelet {
     pods: BTreeMap<String, Sandbox>,
+    /// What its watch of pods told it.
+    pub informer: Informer,
     /// Until when it does nothing.
     pub paused_until: u64,
 }
@@ -100,14 +103,25 @@ pub enum Step {
     Forget(String),
 }
 
+impl Default for Kubelet {
+    fn default() -> Self {
+        Self {
+            pods: BTreeMap::new(),
+            informer: Informer::new(&[Kind::Pod]),
+            paused_until: 0,
+        }
+    }
+}
+
 impl Kubelet {
     /// All that may happen next.
-    pub fn steps(&self, now: u64, api: &ApiServer, node: &GpuNode, drivers: &Drivers) -> Vec<Step> {
+    pub fn steps(&self, now: u64, node: &GpuNode, drivers: &Drivers) -> Vec<Step> {
+        let known = self.informer.cache();
         if self.paused_until > now {
             return Vec::new();
         }
         let name = node.shape.name.as_str();
-        let mut steps: Vec<Step> = api
+        let mut steps: Vec<Step> = known
             .list::<Pod>()
             .filter(|pod| node_of(pod) == Some(name) && !has_ended(pod))
             .filter_map(|pod| pod.metadata.uid.clone())
@@ -116,7 +130,7 @@ impl Kubelet {
             .collect();
         let driven = !drivers.instances.is_empty();
         for (uid, sandbox) in &self.pods {
-            let object = api.pod_by_uid(uid);
+            let object = known.pod_by_uid(uid);
             sandbox.steps(uid, object, now, driven, &mut steps);
             let unlisted = node
                 .containers
@@ -160,7 +174,7 @@ impl Kubelet {
         drivers: &mut Drivers,
     ) {
         match step {
-            Step::Admit(uid) => self.admit(uid, now, api),
+            Step::Admit(uid) => self.admit(uid, now),
             Step::Prepare(uid) => self.prepare(uid, now, random, api, drivers),
             Step::TimeOut(uid) => {
                 let at = now + random.between(60_000, 90_000);
@@ -258,8 +272,8 @@ impl Kubelet {
         }
     }
 
-    fn admit(&mut self, uid: &str, now: u64, api: &ApiServer) {
-        let Some(pod) = api.pod_by_uid(uid) else {
+    fn admit(&mut self, uid: &str, now: u64) {
+        let Some(pod) = self.informer.cache().pod_by_uid(uid) else {
             return;
         };
         self.pods.insert(
@@ -287,6 +301,8 @@ impl Kubelet {
         drivers: &mut Drivers,
     ) {
         let again_at = now + random.between(60_000, 90_000);
+        let pod = self.informer.cache().pod_by_uid(uid);
+        let claim = pod.and_then(|pod| usable_claim(api, pod, uid));
         let Some(sandbox) = self.pods.get_mut(uid) else {
             return;
         };
@@ -295,7 +311,7 @@ impl Kubelet {
             .iter()
             .map(|instance| instance.id)
             .collect();
-        let (Some(claim), Some(id)) = (usable_claim(api, uid), random.pick(ids)) else {
+        let (Some(claim), Some(id)) = (claim, random.pick(ids)) else {
             sandbox.stage = Stage::Waiting { at: again_at };
             return;
         };
@@ -345,8 +361,8 @@ impl Kubelet {
 }
 
 /// The pod's claim if the kubelet would have it prepared: reserved for the pod, and allocated.
-fn usable_claim(api: &ApiServer, uid: &str) -> Option<ClaimRef> {
-    let claim = claim_of(api, api.pod_by_uid(uid)?)?;
+fn usable_claim(api: &ApiServer, pod: &Pod, uid: &str) -> Option<ClaimRef> {
+    let claim = claim_of(api, pod)?;
     let reserved = claim
         .status
         .as_ref()?

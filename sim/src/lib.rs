@@ -19,9 +19,15 @@
 //! With the feature `injected-bugs` (this crate's own tests only) a rule of either machine can be broken on purpose, to
 //! show that the checks would see it.
 //!
-//! Not simulated: nodes that are lost or reboot, slices that vanish with a kubelet, the extender, MIG, adoption of
-//! what runs unadmitted, limits that change, Observe. Eviction is not built yet: in its place users give up what
-//! gets nowhere for ten minutes.
+//! A seed also aims at one pair of effect and mishap ([`matrix`]): over the ordinary run every effect meets every mishap.
+//!
+//! [`decide`] uses the same API server for something else: it reads a cluster from files and prints what Muster would
+//! decide about it (`muster-sim decide FILE...`).
+//!
+//! Not simulated: nodes that are lost or reboot, slices that vanish with a kubelet, the extender, MIG, adoption of what
+//! runs unadmitted, limits that change, several claims per pod, claims that pods share, several Flavors and tiers,
+//! Observe. Eviction is not built yet: in its place users give up what gets nowhere for ten minutes. They are counted,
+//! and after everything has healed nobody may have to, but for the cases that [`owners`] names.
 
 pub mod api_server;
 pub mod claim_controller;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::{
     faults::{Fault, Faults},
     invariants::{Violation, end},
-    matrix::Matrix,
+    matrix::{EffectKind, Matrix},
     random::Random,
     scenario::Scenario,
     script::Script,
@@ -74,11 +74,15 @@ pub fn run(seed: u64, options: &Options) -> Report {
     let mut random = Random::new(seed);
     let drawn = Scenario::draw(&mut random);
     let drawn_faults = Faults::draw(&mut random, seed);
-    let (scenario, faults) = match &options.script {
+    let (mut scenario, faults) = match &options.script {
         Some(script) => (script.scenario.clone(), Faults::none()),
         None => (drawn, options.faults.clone().unwrap_or(drawn_faults)),
     };
-    let troubled_steps = random.between(400, 2_500);
+    let mut troubled_steps = random.between(400, 2_500);
+    if faults.aims_at(EffectKind::DeleteGang) {
+        scenario.keep_ended_seconds = 2;
+        troubled_steps = 2_500;
+    }
     let mut world = World::new(&scenario, faults, random);
     if let Some(lines) = options.trace_lines {
         world.trace.keep(lines);

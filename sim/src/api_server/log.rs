@@ -52,6 +52,8 @@ impl Place {
 #[derive(Debug, Default)]
 pub(super) struct Log {
     events: BTreeMap<Kind, Vec<Event>>,
+    /// How many events of each kind are compacted. They are kept here for those who check.
+    compacted: BTreeMap<Kind, usize>,
 }
 
 impl Log {
@@ -61,6 +63,16 @@ impl Log {
             key,
             object,
         });
+    }
+
+    pub(super) fn compact(&mut self) {
+        let ends = self.events.iter();
+        self.compacted = ends.map(|(kind, events)| (*kind, events.len())).collect();
+    }
+
+    pub(super) fn is_compacted(&self, place: Place) -> bool {
+        let compacted = self.compacted.get(&place.kind).copied();
+        place.next < compacted.unwrap_or_default()
     }
 
     pub(super) fn end(&self, kind: Kind) -> Place {

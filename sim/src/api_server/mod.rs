@@ -5,11 +5,14 @@
 //!   write of its own;
 //! * a precondition (UID, resourceVersion) that does not hold fails the write with a conflict;
 //! * a **finalizer** keeps a deleted object until it is taken; a bound pod stays until its kubelet lets go;
-//! * a **watch** is a place in the log of one kind: who reads it slowly, lags.
+//! * a **watch** is a place in the log of one kind: who reads it slowly, lags. One that breaks off goes on where it was,
+//!   unless the history was **compacted** meanwhile: then it is answered 410 Gone, and lists again. (A connected watch is
+//!   served from memory, and bookmarks keep it from falling behind by being quiet.)
 //!
 //! It is linearisable and never loses anything. What can go wrong between it and its clients (lost answers,
 //! late writes, lagging caches) is theirs to simulate.
 
+mod informer;
 mod log;
 mod stored;
 
@@ -20,6 +23,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use muster_cluster::object::{Kind, Object, ObjectKey};
 
+pub use informer::Informer;
 use log::Log;
 pub use log::{Event, Place};
 pub use stored::Stored;
@@ -252,6 +256,35 @@ impl ApiServer {
             self.log.append(self.revision, key, Some(object.clone()));
         }
         object
+    }
+
+    /// Keeps what another API server told, unless something newer is kept already.
+    fn mirror(&mut self, revision: u64, key: &ObjectKey, object: Option<&Object>) {
+        let known = self
+            .objects
+            .get(key)
+            .and_then(|known| known.metadata().resource_version.as_ref()?.parse().ok());
+        if known.is_some_and(|known: u64| known > revision) {
+            return;
+        }
+        match object {
+            Some(object) => {
+                self.objects.insert(key.clone(), object.clone());
+            }
+            None => {
+                self.objects.remove(key);
+            }
+        }
+    }
+
+    /// The history up to now is compacted: a watch that broke off before cannot go on from where it was.
+    pub fn compact(&mut self) {
+        self.log.compact();
+    }
+
+    /// Whether a watch that broke off here is answered 410 Gone, and has to list again.
+    pub fn is_gone(&self, place: Place) -> bool {
+        self.log.is_compacted(place)
     }
 
     /// A watch of a kind that begins now.

@@ -31,12 +31,21 @@ const PATIENCE_MILLISECONDS: u64 = 600_000;
 pub struct Owners {
     gangs: BTreeMap<String, Submission>,
     /// Since when a pod has been let go or admitted and does not run, by its UID.
-    stuck: BTreeMap<String, u64>,
+    stuck: BTreeMap<String, Stuck>,
     made: u64,
     healed: bool,
     given_up: BTreeMap<String, u64>,
     /// A pod that was given up although nothing goes wrong any more, and what kept it.
     stranded: Option<String>,
+}
+
+/// A pod that gets nowhere.
+#[derive(Clone, Copy, Debug)]
+struct Stuck {
+    /// Since when.
+    since: u64,
+    /// Whether its node had, at any time since then, a pod of an attempt that is over.
+    beside_over: bool,
 }
 
 /// A step of an owner.
@@ -112,7 +121,7 @@ impl Owners {
                 .uid
                 .as_ref()
                 .and_then(|uid| self.stuck.get(uid));
-            if since.is_some_and(|since| since + PATIENCE_MILLISECONDS <= now) {
+            if since.is_some_and(|stuck| stuck.since + PATIENCE_MILLISECONDS <= now) {
                 let namespace = pod.metadata.namespace.clone().unwrap_or_default();
                 let name = pod.metadata.name.clone().unwrap_or_default();
                 steps.push(Step::GiveUp(namespace, name));
@@ -141,7 +150,9 @@ impl Owners {
         let Some(pod) = api.get::<Pod>(namespace, name) else {
             return;
         };
-        let kept_by = obstacle::of(api, pod);
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let beside_over = self.stuck.get(uid).is_some_and(|stuck| stuck.beside_over);
+        let kept_by = obstacle::of(api, pod, beside_over);
         if self.healed && !obstacle::is_expected(&kept_by) {
             self.stranded = Some(format!("{name}: {kept_by}"));
         }
@@ -162,8 +173,12 @@ impl Owners {
             .collect();
         for pod in api.list::<Pod>().filter(|pod| is_stuck(pod, &admitted)) {
             let uid = pod.metadata.uid.clone().unwrap_or_default();
-            let since = before.get(&uid).copied().unwrap_or(now);
-            self.stuck.insert(uid, since);
+            let mut stuck = before.get(&uid).copied().unwrap_or(Stuck {
+                since: now,
+                beside_over: false,
+            });
+            stuck.beside_over |= obstacle::is_beside_over(api, pod);
+            self.stuck.insert(uid, stuck);
         }
     }
 
@@ -177,7 +192,7 @@ impl Owners {
         let stuck = self
             .stuck
             .values()
-            .map(|since| since + PATIENCE_MILLISECONDS);
+            .map(|stuck| stuck.since + PATIENCE_MILLISECONDS);
         planned.chain(stuck).min()
     }
 

@@ -1,41 +1,46 @@
 //! What keeps a pod that gets nowhere, as far as the API server shows it.
 
 use k8s_openapi::api::core::v1::Pod;
-use muster_api::{Gang, conditions, keys};
+use muster_api::{Gang, GangStatus, conditions, keys};
 
 use super::is_gated;
-use crate::api_server::{ApiServer, is_bound};
+use crate::{
+    api_server::{ApiServer, has_ended, is_bound},
+    scheduler::pinned_node,
+};
 
 /// What keeps nobody's pod for ever once attempts can be evicted: until then its user has to delete it, also after
-/// everything has healed. All of them are pods that were let go, which only an eviction can take back:
+/// everything has healed. In all of them a pod of the attempt was let go, which only an eviction can take back:
 ///
 /// * another pod of the attempt is lost (`MembersChanged`);
 /// * a rank that is not bound yet has lost its place (`PlaceLost`);
-/// * the Gang was deleted and made again, and waits for what is left of the attempt before (`WaitingForRelease`).
-const EXPECTED: [&str; 3] = ["MembersChanged", "PlaceLost", "WaitingForRelease"];
+/// * the Gang was deleted and made again: its new attempt waits for what is left of the one before ([`OVER`]);
+/// * such a pod was given the devices that were planned for another ([`TAKEN`]).
+const EXPECTED: [&str; 4] = ["MembersChanged", "PlaceLost", OVER, TAKEN];
 
-/// What keeps the pod: why its Gang is degraded or waits, and how far the pod itself is.
-pub(super) fn of(api: &ApiServer, pod: &Pod) -> String {
-    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+/// A pod that was let go, of an attempt that is over.
+const OVER: &str = "of an attempt that is over";
+/// A pod that is not bound, and whose node has, or had while it waited, one of those.
+const TAKEN: &str = "beside an attempt that is over";
+
+/// What keeps the pod: why its Gang is degraded or waits, and how far the pod itself is. `beside_over`: whether
+/// [`is_beside_over`] ever held while it waited.
+pub(super) fn of(api: &ApiServer, pod: &Pod, beside_over: bool) -> String {
     let stage = match (is_gated(pod), is_bound(pod)) {
         (true, _) => "gated",
         (false, false) => "not bound",
         (false, true) => "bound, not running",
     };
-    let annotations = pod.metadata.annotations.as_ref();
-    let name = annotations.and_then(|annotations| annotations.get(keys::GANG_NAME));
-    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    let gang = name.and_then(|name| api.get::<Gang>(namespace, name));
-    let Some(status) = gang.and_then(|gang| gang.status.as_ref()) else {
-        return format!("{stage}, of no Gang");
+    let Some(status) = admitted(api, pod) else {
+        let state = if is_over(api, pod) {
+            OVER
+        } else {
+            "never admitted"
+        };
+        return format!("{stage}, {state}");
     };
-    let is_admitted = status
-        .admission
-        .as_ref()
-        .is_some_and(|admission| admission.pods.iter().any(|member| member.uid == uid));
-    if !is_admitted {
-        let reason = status.queue.as_ref().map(|queue| queue.reason.as_str());
-        return format!("{stage}, not admitted: {}", reason.unwrap_or("no reason"));
+    if beside_over && !is_bound(pod) {
+        return format!("{stage}, {TAKEN}");
     }
     let degraded = status
         .conditions
@@ -47,7 +52,34 @@ pub(super) fn of(api: &ApiServer, pod: &Pod) -> String {
     }
 }
 
+/// The status of the Gang that is admitted with the pod.
+fn admitted<'a>(api: &'a ApiServer, pod: &Pod) -> Option<&'a GangStatus> {
+    let uid = pod.metadata.uid.as_deref()?;
+    api.list::<Gang>()
+        .filter_map(|gang| gang.status.as_ref())
+        .find(|status| {
+            let admission = status.admission.as_ref();
+            admission.is_some_and(|admission| admission.pods.iter().any(|member| member.uid == uid))
+        })
+}
+
+/// Whether the pod was let go, and its attempt is over.
+fn is_over(api: &ApiServer, pod: &Pod) -> bool {
+    let annotations = pod.metadata.annotations.as_ref();
+    let is_stamped = annotations.is_some_and(|annotations| annotations.contains_key(keys::ATTEMPT));
+    is_stamped && !is_gated(pod) && !has_ended(pod) && admitted(api, pod).is_none()
+}
+
+/// Whether the pod is let go and not bound, and its node has a pod of an attempt that is over.
+pub(super) fn is_beside_over(api: &ApiServer, pod: &Pod) -> bool {
+    let Some(node) = pinned_node(pod).filter(|_| !is_gated(pod) && !is_bound(pod)) else {
+        return false;
+    };
+    api.list::<Pod>()
+        .any(|other| pinned_node(other) == Some(node) && is_over(api, other))
+}
+
 /// Whether it is one of the cases that wait for evictions.
 pub(super) fn is_expected(kept_by: &str) -> bool {
-    !kept_by.starts_with("gated") && EXPECTED.iter().any(|reason| kept_by.ends_with(reason))
+    EXPECTED.iter().any(|reason| kept_by.ends_with(reason))
 }

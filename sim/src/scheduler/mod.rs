@@ -1,4 +1,5 @@
-//! A fake kube-scheduler: takes ungated pods, honours what they say about nodes, allocates devices first fit in
+//! A fake kube-scheduler. It decides by what its informer shows, which lags, and by what it wrote itself (its assume
+//! cache); what it writes carries the versions that it saw, and fails where they are old. It takes ungated pods, honours what they say about nodes, allocates devices first fit in
 //! slice order, reserves the claim, binds. Each write is a step of its own, so that anything can happen between.
 
 mod placing;
@@ -13,12 +14,21 @@ use k8s_openapi::api::{
     },
 };
 use muster_api::keys;
+use muster_cluster::object::{Kind, Object};
 
 use crate::{
-    api_server::{ApiServer, Precondition, has_ended, is_bound},
+    api_server::{ApiServer, Failure, Informer, Precondition, has_ended, is_bound},
     claim_controller::{DELETE_PROTECTION, claim_of},
 };
 use placing::{accepts, has_room, place};
+
+/// What it watches.
+pub const WATCHED: [Kind; 4] = [
+    Kind::Node,
+    Kind::Pod,
+    Kind::ResourceClaim,
+    Kind::ResourceSlice,
+];
 
 /// One write of the scheduler, about one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +73,7 @@ impl std::fmt::Display for Step {
     }
 }
 
-/// All that the scheduler has to do.
+/// All that the scheduler has to do, by what it knows.
 pub fn steps(api: &ApiServer) -> Vec<Step> {
     api.list::<Pod>()
         .filter(|pod| is_schedulable(pod))
@@ -187,62 +197,90 @@ pub fn pinned_node(pod: &Pod) -> Option<&str> {
     }
 }
 
-/// Does one write.
-pub fn perform(api: &mut ApiServer, step: &Step) {
+/// Does one write, as it was decided by the informer's cache.
+pub fn perform(api: &mut ApiServer, informer: &mut Informer, step: &Step) {
     let Step {
         namespace,
-        pod,
+        pod: pod_name,
         write,
     } = step;
-    let any = Precondition::default();
-    match write {
+    let cache = informer.cache();
+    let Some(pod) = cache.get::<Pod>(namespace, pod_name) else {
+        return;
+    };
+    let pod_uid = pod.metadata.uid.clone().unwrap_or_default();
+    let consumer = consumer(pod);
+    let version = |claim: &str| {
+        let claim = cache.get::<ResourceClaim>(namespace, claim)?;
+        claim.metadata.resource_version.clone()
+    };
+    let written = match write {
         Write::Allocate {
             claim,
             node,
             devices,
         } => {
-            let consumer = consumer(api, namespace, pod);
-            let _ = api.update::<ResourceClaim>(namespace, claim, any, |claim| {
+            let version = version(claim);
+            api.update::<ResourceClaim>(namespace, claim, as_seen(version.as_ref()), |claim| {
                 claim.metadata.finalizers = Some(vec![DELETE_PROTECTION.to_owned()]);
                 claim.status = Some(ResourceClaimStatus {
                     allocation: Some(allocation(node, devices)),
                     reserved_for: consumer.map(|consumer| vec![consumer]),
                     devices: None,
                 });
-            });
+            })
         }
         Write::Reserve { claim } => {
-            let consumer = consumer(api, namespace, pod);
-            let _ = api.update::<ResourceClaim>(namespace, claim, any, |claim| {
+            let version = version(claim);
+            api.update::<ResourceClaim>(namespace, claim, as_seen(version.as_ref()), |claim| {
                 if let Some(status) = &mut claim.status {
                     status.reserved_for.get_or_insert_default().extend(consumer);
                 }
-            });
+            })
         }
-        Write::Bind { node } => {
-            let _ = api.update::<Pod>(namespace, pod, any, |pod| {
-                if let Some(spec) = &mut pod.spec {
-                    spec.node_name = Some(node.clone());
-                }
-                say_scheduled(pod, true);
-            });
-        }
+        Write::Bind { node } => bind(api, namespace, pod_name, &pod_uid, node),
         Write::Unschedulable => {
-            let _ = api.update::<Pod>(namespace, pod, any, |pod| say_scheduled(pod, false));
+            let same = Precondition::uid(&pod_uid);
+            api.update::<Pod>(namespace, pod_name, same, |pod| say_scheduled(pod, false))
         }
+    };
+    if let Ok(written) = written {
+        informer.assume(&written);
     }
 }
 
-fn consumer(
-    api: &ApiServer,
+fn as_seen(resource_version: Option<&String>) -> Precondition<'_> {
+    Precondition {
+        uid: None,
+        resource_version: resource_version.map(String::as_str),
+    }
+}
+
+/// A Binding: refused for a pod that has a node, is going, or was gated meanwhile.
+fn bind(
+    api: &mut ApiServer,
     namespace: &str,
     name: &str,
-) -> Option<ResourceClaimConsumerReference> {
-    let pod = api.get::<Pod>(namespace, name)?;
+    uid: &str,
+    node: &str,
+) -> Result<Object, Failure> {
+    let is_free = api.get::<Pod>(namespace, name).is_some_and(is_schedulable);
+    if !is_free {
+        return Err(Failure::Conflict);
+    }
+    api.update::<Pod>(namespace, name, Precondition::uid(uid), |pod| {
+        if let Some(spec) = &mut pod.spec {
+            spec.node_name = Some(node.to_owned());
+        }
+        say_scheduled(pod, true);
+    })
+}
+
+fn consumer(pod: &Pod) -> Option<ResourceClaimConsumerReference> {
     Some(ResourceClaimConsumerReference {
         api_group: None,
         resource: "pods".to_owned(),
-        name: name.to_owned(),
+        name: pod.metadata.name.clone()?,
         uid: pod.metadata.uid.clone()?,
     })
 }

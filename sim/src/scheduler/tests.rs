@@ -21,6 +21,8 @@ fn gang(gpus_per_pod: usize) -> GangShape {
 /// Two nodes with two GPUs each, and ungated pods, one after the other.
 fn schedule(gpus_of_pods: &[usize], pin: Option<&str>) -> ApiServer {
     let mut api = ApiServer::default();
+    let mut claims = Informer::new(&claim_controller::WATCHED);
+    let mut scheduler = Informer::new(&WATCHED);
     for name in ["node-0", "node-1"] {
         let shape = NodeShape {
             name: name.into(),
@@ -37,14 +39,22 @@ fn schedule(gpus_of_pods: &[usize], pin: Option<&str>) -> ApiServer {
         spec.node_selector =
             pin.map(|node| [("kubernetes.io/hostname".to_owned(), node.to_owned())].into());
         api.create(pod).unwrap();
-        for step in claim_controller::steps(&api) {
-            claim_controller::perform(&mut api, &step, number as u64);
+        catch_up(&mut claims, &api);
+        for step in claim_controller::steps(claims.cache()) {
+            claim_controller::perform(&mut api, &mut claims, &step, number as u64);
         }
-        while let Some(step) = steps(&api).first() {
-            perform(&mut api, step);
+        catch_up(&mut scheduler, &api);
+        while let Some(step) = steps(scheduler.cache()).first() {
+            perform(&mut api, &mut scheduler, step);
         }
     }
     api
+}
+
+fn catch_up(informer: &mut Informer, api: &ApiServer) {
+    while let Some(watch) = informer.pending(api).first() {
+        informer.advance(api, *watch, 100);
+    }
 }
 
 fn places(api: &ApiServer) -> Vec<Option<&str>> {
@@ -74,4 +84,57 @@ fn a_pod_that_fits_nowhere_is_called_unschedulable_and_stays_unbound() {
 fn a_node_selector_is_honoured() {
     let api = schedule(&[1, 1, 1], Some("node-1"));
     assert_eq!(places(&api), [Some("node-1"), Some("node-1"), None]);
+}
+
+#[test]
+fn what_was_decided_by_an_older_view_is_not_written() {
+    type Change = fn(&mut Pod);
+
+    let any = Precondition::default();
+    let mut api = schedule(&[3], None);
+    let mut scheduler = Informer::new(&WATCHED);
+    catch_up(&mut scheduler, &api);
+    let cases: [(&str, Change); 2] = [
+        ("made again under its name", |pod| {
+            pod.metadata.uid = Some("another".into());
+        }),
+        ("bound meanwhile", |pod| {
+            pod.spec.as_mut().unwrap().node_name = Some("node-1".into());
+        }),
+    ];
+    for (name, change) in cases {
+        api.update::<Pod>("blue", "p-0", any, change).unwrap();
+        let before = api.revision();
+        let bind = Step {
+            namespace: "blue".into(),
+            pod: "p-0".into(),
+            write: Write::Bind {
+                node: "node-0".into(),
+            },
+        };
+        perform(&mut api, &mut scheduler, &bind);
+        assert_eq!(api.revision(), before, "{name}");
+    }
+}
+
+#[test]
+fn what_the_scheduler_assumes_it_does_not_give_away_again() {
+    let mut api = schedule(&[], None);
+    let mut claims = Informer::new(&claim_controller::WATCHED);
+    let mut scheduler = Informer::new(&WATCHED);
+    for number in 0..3 {
+        let mut pod = fixtures::pod(&gang(2), &format!("p-{number}"), number, None);
+        pod.spec.as_mut().unwrap().scheduling_gates = None;
+        api.create(pod).unwrap();
+    }
+    catch_up(&mut claims, &api);
+    for step in claim_controller::steps(claims.cache()) {
+        claim_controller::perform(&mut api, &mut claims, &step, 1);
+    }
+    catch_up(&mut scheduler, &api);
+    // Its watches tell it nothing from here on.
+    while let Some(step) = steps(scheduler.cache()).first() {
+        perform(&mut api, &mut scheduler, step);
+    }
+    assert_eq!(places(&api), [Some("node-0"), Some("node-1"), None]);
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::{
-    core::v1::{Namespace, Pod},
+    core::v1::{Namespace, Node, Pod, Taint},
     resource::v1::ResourceClaim,
 };
 use muster_api::{Gang, Ledger, NodeDevices, keys};
@@ -69,6 +69,11 @@ impl World {
             }
             Fault::RankFails => self.fail_rank(),
             Fault::LeaveTeam => self.leave_team(),
+            Fault::Cordon => self.cordon(),
+            Fault::Compaction => {
+                self.api.compact();
+                Some("the history is compacted".to_owned())
+            }
             Fault::Aimed
             | Fault::ControllerCrash
             | Fault::ControllerUnanswered
@@ -82,6 +87,46 @@ impl World {
                 .note(self.now, format!("FAULT {fault:?}: {told}"));
         }
         happened
+    }
+
+    fn cordon(&mut self) -> Option<String> {
+        let name = self.pick_node()?;
+        if self.cordoned.contains_key(&name) {
+            return None;
+        }
+        self.set_cordon(&name, true);
+        let until = self.now + self.random.between(1_000, 60_000);
+        self.cordoned.insert(name.clone(), until);
+        Some(format!("{name} is cordoned for a while"))
+    }
+
+    pub(super) fn uncordon(&mut self) {
+        let due: Vec<String> = self
+            .cordoned
+            .iter()
+            .filter(|(_, until)| **until <= self.now)
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in due {
+            self.cordoned.remove(&name);
+            self.set_cordon(&name, false);
+            self.trace.note(self.now, format!("{name} is uncordoned"));
+        }
+    }
+
+    /// As `kubectl cordon` and the node controller do: the field, and the taint that follows it.
+    fn set_cordon(&mut self, node: &str, cordoned: bool) {
+        let any = Precondition::default();
+        let taint = Taint {
+            key: "node.kubernetes.io/unschedulable".to_owned(),
+            effect: "NoSchedule".to_owned(),
+            ..Taint::default()
+        };
+        let _ = self.api.update::<Node>("", node, any, |node| {
+            let spec = node.spec.get_or_insert_default();
+            spec.unschedulable = cordoned.then_some(true);
+            spec.taints = cordoned.then(|| vec![taint]);
+        });
     }
 
     /// A Namespace loses its label: its waiting gangs have no Team, its Queue goes, and what runs stays charged.

@@ -12,7 +12,8 @@ use jiff::{SignedDuration, Timestamp};
 use muster_api::Ledger;
 
 use crate::{
-    api_server::ApiServer,
+    api_server::{ApiServer, Informer},
+    claim_controller,
     controllers::{self, Controllers},
     drivers::Drivers,
     faults::Faults,
@@ -24,6 +25,7 @@ use crate::{
     owners::Owners,
     random::Random,
     scenario::Scenario,
+    scheduler,
     trace::Trace,
     workload::Workload,
 };
@@ -58,12 +60,16 @@ pub struct World {
     pub matrix: Matrix,
     random: Random,
     drivers: BTreeMap<String, Drivers>,
+    scheduler: Informer,
+    claim_controller: Informer,
     kubelets: BTreeMap<String, Kubelet>,
     workload: Workload,
     /// What a script holds back.
     held: Vec<Steps>,
     /// Namespaces that have left their Team, and when they come back.
     outsiders: BTreeMap<String, u64>,
+    /// Nodes that are cordoned, and when they come back.
+    cordoned: BTreeMap<String, u64>,
 }
 
 impl World {
@@ -89,7 +95,10 @@ impl World {
             trace: Trace::default(),
             matrix: Matrix::default(),
             outsiders: BTreeMap::new(),
+            cordoned: BTreeMap::new(),
             random,
+            scheduler: Informer::new(&scheduler::WATCHED),
+            claim_controller: Informer::new(&claim_controller::WATCHED),
             drivers: names().map(|name| (name, Drivers::default())).collect(),
             kubelets: names().map(|name| (name, Kubelet::default())).collect(),
             workload: Workload::default(),
@@ -115,6 +124,7 @@ impl World {
     pub fn step(&mut self) -> Result<bool, Violation> {
         self.steps += 1;
         self.bring_back_outsiders();
+        self.uncordon();
         if let Some(fault) = self.faults.due(&mut self.random)
             && self.inject(fault)
         {
@@ -168,8 +178,13 @@ impl World {
         self.outsiders
             .values_mut()
             .for_each(|until| *until = self.now);
+        self.cordoned
+            .values_mut()
+            .for_each(|until| *until = self.now);
         self.bring_back_outsiders();
-        self.controllers.heal();
+        self.uncordon();
+
+        self.controllers.heal(&self.api);
         self.drivers.values_mut().for_each(Drivers::heal);
         for kubelet in self.kubelets.values_mut() {
             kubelet.paused_until = 0;

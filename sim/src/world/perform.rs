@@ -1,6 +1,10 @@
 //! Taking a step: whoever's it is, with what goes wrong in it.
 
-use super::{World, turns::Step, wall};
+use super::{
+    World,
+    turns::{Step, Who},
+    wall,
+};
 use crate::{
     api_server::Precondition,
     claim_controller, controllers, drivers, kubelet,
@@ -14,13 +18,27 @@ impl World {
             Step::Controllers(step) => self.perform_controllers(step),
             Step::Scheduler(step) => {
                 self.trace.note(self.now, step.to_string());
-                scheduler::perform(&mut self.api, step);
+                scheduler::perform(&mut self.api, &mut self.scheduler, step);
             }
             Step::Claims(step) => {
                 self.trace
                     .note(self.now, format!("claim controller: {step:?}"));
                 let random = self.random.below(1 << 20);
-                claim_controller::perform(&mut self.api, step, random);
+                claim_controller::perform(&mut self.api, &mut self.claim_controller, step, random);
+            }
+            Step::Inform(who, watch) => {
+                let changes = usize::try_from(self.random.between(1, 12)).unwrap_or(1);
+                let informer = match who {
+                    Who::Scheduler => Some(&mut self.scheduler),
+                    Who::ClaimController => Some(&mut self.claim_controller),
+                    Who::Kubelet(node) => self
+                        .kubelets
+                        .get_mut(node)
+                        .map(|kubelet| &mut kubelet.informer),
+                };
+                if let Some(informer) = informer {
+                    informer.advance(&self.api, *watch, changes);
+                }
             }
             Step::Garbage(key) => {
                 self.trace

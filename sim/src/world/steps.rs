@@ -51,7 +51,11 @@ impl World {
                 .is_some_and(|drivers| is_of_drivers(steps, drivers, step)),
             Step::Kubelet(..) => steps == Steps::Kubelets,
             Step::Owners(_) => steps == Steps::Owners,
-            Step::Scheduler(_) | Step::Claims(_) | Step::Garbage(_) | Step::Workload(_) => false,
+            Step::Scheduler(_)
+            | Step::Claims(_)
+            | Step::Inform(..)
+            | Step::Garbage(_)
+            | Step::Workload(_) => false,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Whose turn it is, and what all of them may do next.
 
 use super::World;
+use crate::matrix::EffectKind;
 use crate::{claim_controller, controllers, drivers, kubelet, owners, scheduler, workload};
 use muster_cluster::object::ObjectKey;
 
@@ -10,6 +11,8 @@ pub(super) enum Step {
     Controllers(controllers::Step),
     Scheduler(scheduler::Step),
     Claims(claim_controller::Step),
+    /// A watch of somebody's tells some of what it has to tell.
+    Inform(Who, usize),
     Garbage(ObjectKey),
     Owners(owners::Step),
     Workload(workload::Step),
@@ -17,13 +20,22 @@ pub(super) enum Step {
     Driver(String, drivers::Step),
 }
 
+/// Who knows the cluster from an informer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Who {
+    Scheduler,
+    ClaimController,
+    Kubelet(String),
+}
+
 /// Who may act, and how often relative to each other.
-pub(super) const ACTORS: [(Actor, u64); 8] = [
+pub(super) const ACTORS: [(Actor, u64); 9] = [
     (Actor::Controllers, 40),
     (Actor::Drivers, 24),
     (Actor::Kubelets, 12),
     (Actor::Scheduler, 6),
     (Actor::Claims, 6),
+    (Actor::Informers, 14),
     (Actor::Owners, 5),
     (Actor::Workload, 4),
     (Actor::Garbage, 3),
@@ -36,6 +48,7 @@ pub(super) enum Actor {
     Kubelets,
     Scheduler,
     Claims,
+    Informers,
     Owners,
     Workload,
     Garbage,
@@ -62,6 +75,11 @@ impl World {
                 if !self.random.one_in(4) {
                     steps.retain(|step| !is_late(step));
                 }
+                // Only a driver that knows too little looks past its watch.
+                if self.faults.aims_at(EffectKind::DriverReadNodeDevices) && !self.random.one_in(20)
+                {
+                    steps.retain(|step| !is_watch_of_driver(step));
+                }
             }
             if let Some(step) = self.random.pick(steps) {
                 return Some(step);
@@ -82,8 +100,29 @@ impl World {
         let now = self.now;
         match actor {
             Actor::Controllers => wrap(self.controllers.steps(now, &self.api), Step::Controllers),
-            Actor::Scheduler => wrap(scheduler::steps(&self.api), Step::Scheduler),
-            Actor::Claims => wrap(claim_controller::steps(&self.api), Step::Claims),
+            Actor::Scheduler => wrap(scheduler::steps(self.scheduler.cache()), Step::Scheduler),
+            Actor::Claims => {
+                let steps = claim_controller::steps(self.claim_controller.cache());
+                wrap(steps, Step::Claims)
+            }
+            Actor::Informers => {
+                let mut informers = vec![
+                    (Who::Scheduler, &self.scheduler),
+                    (Who::ClaimController, &self.claim_controller),
+                ];
+                for (name, kubelet) in &self.kubelets {
+                    if kubelet.paused_until <= now {
+                        informers.push((Who::Kubelet(name.clone()), &kubelet.informer));
+                    }
+                }
+                informers
+                    .into_iter()
+                    .flat_map(|(who, informer)| {
+                        let pending = informer.pending(&self.api).into_iter();
+                        pending.map(move |watch| Step::Inform(who.clone(), watch))
+                    })
+                    .collect()
+            }
             Actor::Garbage => wrap(self.api.garbage(), Step::Garbage),
             Actor::Owners => wrap(self.owners.steps(now, &self.api), Step::Owners),
             Actor::Workload => {
@@ -98,7 +137,7 @@ impl World {
                 .flat_map(|(name, node)| {
                     let kubelet = &self.kubelets[name];
                     kubelet
-                        .steps(now, &self.api, node, &self.drivers[name])
+                        .steps(now, node, &self.drivers[name])
                         .into_iter()
                         .map(|step| Step::Kubelet(name.clone(), step))
                 })
@@ -124,6 +163,10 @@ fn is_recovery(step: &Step) -> bool {
         Step::Controllers(controllers::Step::Notice(_) | controllers::Step::Thaw(..))
             | Step::Driver(_, drivers::Step::StopOld)
     )
+}
+
+fn is_watch_of_driver(step: &Step) -> bool {
+    matches!(step, Step::Driver(_, drivers::Step::Watch(_)))
 }
 
 /// Requests that nobody waits for any more.
