@@ -5,6 +5,7 @@
     reason = "a command line tool speaks on standard output"
 )]
 
+mod bench;
 mod build;
 mod demo;
 mod dependencies;
@@ -30,6 +31,8 @@ struct Arguments {
 enum Command {
     /// Runs everything that CI runs, or one suite of it.
     Test(test::Arguments),
+    /// Measures what no test does.
+    Bench(bench::Arguments),
     /// Shows the main job on a real control plane on this machine.
     Demo(demo::Arguments),
     /// Writes the files that are derived from the Rust types.
@@ -43,6 +46,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Test(arguments) => test::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Generate { check } => generate::run(&root(), check),
     };

@@ -1,4 +1,4 @@
-//! How fast gangs run on a real control plane with many nodes: `cargo xtask bench scale --real`.
+//! How fast gangs run on a real control plane with many nodes: `cargo xtask bench scale`.
 //!
 //! etcd, kube-apiserver, kube-controller-manager and kube-scheduler are real, and so are Muster's controller, webhook
 //! and extender, installed by the chart; the nodes are played ([`crate::fake_nodes`]). Gangs of two pods with eight GPUs
