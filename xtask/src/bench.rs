@@ -44,7 +44,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             }
         }
         Bench::Engine => {
-            command.args(["--release", "--package", "muster-engine", "--example", "scale"]);
+            command.args([
+                "--release",
+                "--package",
+                "muster-engine",
+                "--example",
+                "scale",
+            ]);
         }
     }
     let status = command.status().context("starting the measurement")?;
