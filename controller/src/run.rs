@@ -76,7 +76,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
             refused_templates,
             stop: shutdown.token().clone(),
         };
-        leader.lead().await
+        Box::pin(leader.lead()).await
     });
 
     let ended = program.finish().await;

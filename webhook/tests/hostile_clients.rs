@@ -3,7 +3,7 @@
 //! The webhook listens to everybody who reaches its port. Whatever the others do, from the address that kube-apiserver
 //! has or from another, an honest review is answered in time: kube-apiserver gives up after 3 s.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
 
