@@ -35,6 +35,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
+    #[expect(
+        clippy::await_holding_lock,
+        reason = "that the lock is held is what is tested"
+    )]
     async fn a_lock_that_is_never_let_go_costs_the_request_and_not_the_thread() {
         let lock = RwLock::new(7);
         let limit = Duration::from_millis(20);

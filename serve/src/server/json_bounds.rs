@@ -164,7 +164,6 @@ mod tests {
 
     #[test]
     fn what_is_counted_is_what_is_there() {
-        let value = json!({"a": [1, [2, {"b": []}], "x"], "c": {"d": null}, "e": [[[0]]]});
         fn size(value: &Value) -> (usize, usize) {
             let (own, inner): ((usize, usize), Vec<_>) = match value {
                 Value::Array(values) => ((values.len(), 0), values.iter().map(size).collect()),
@@ -174,6 +173,7 @@ mod tests {
             let add = |sum: (usize, usize), one: (usize, usize)| (sum.0 + one.0, sum.1 + one.1);
             inner.into_iter().fold(own, add)
         }
+        let value = json!({"a": [1, [2, {"b": []}], "x"], "c": {"d": null}, "e": [[[0]]]});
         let (elements, members) = size(&value);
         for text in [
             value.to_string(),
