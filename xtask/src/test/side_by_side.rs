@@ -248,9 +248,23 @@ mod tests {
     fn after_a_failure_what_runs_ends_and_no_further_suite_starts() {
         let directory = directory("failure");
         let [ended, started] = ["ended", "started"].map(|name| directory.join(name));
+        // One fails only once the other runs, however late its lane begins; the other ends only after that.
+        let [runs, failed] =
+            ["runs", "fails"].map(|name| directory.join(name).display().to_string());
+        let wait_for = |path: &str| format!("while ! test -e {path}; do sleep 0.01; done");
         let suites = vec![
-            shell("fails", "exit 3"),
-            shell("runs", &format!("sleep 0.5; touch {}", ended.display())),
+            shell(
+                "fails",
+                &format!("{}; touch {failed}; exit 3", wait_for(&runs)),
+            ),
+            shell(
+                "runs",
+                &format!(
+                    "touch {runs}; {}; sleep 0.5; touch {}",
+                    wait_for(&failed),
+                    ended.display()
+                ),
+            ),
             shell("waits", &format!("touch {}", started.display())),
         ];
         let error = run(suites, 2, &directory, &mut Report::new()).unwrap_err();
