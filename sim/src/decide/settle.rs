@@ -67,7 +67,9 @@ pub(super) fn settle(api: &mut ApiServer, begin: Timestamp) -> Result<(), Error>
         if let Some(reason) = run.machine.must_exit() {
             return Err(Error::Exit(reason.to_string()));
         }
-        if moved {
+        // A poll without a write is no rest yet: new rules, say, are told to a bounded number of nodes in each.
+        let is_due = run.machine.next_due().is_some_and(|due| due <= seconds);
+        if moved || is_due {
             quiet_since = seconds;
             continue;
         }
