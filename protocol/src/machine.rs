@@ -127,6 +127,11 @@ impl Machine {
         &self.index
     }
 
+    /// What the engine knows and decides by.
+    pub fn engine(&self) -> &engine::State {
+        &self.feed.engine
+    }
+
     /// Something was observed.
     pub fn observe(&mut self, change: Change) {
         self.note_change(&change);

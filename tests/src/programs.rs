@@ -102,6 +102,10 @@ async fn build(wanted: Wanted) -> Result<Vec<PathBuf>> {
         .args(targets(wanted))
         .stdin(Stdio::null())
         .stderr(Stdio::inherit());
+    // What is measured is built as what measures.
+    if !cfg!(debug_assertions) {
+        command.arg("--release");
+    }
     if wanted == Wanted::MusterWithFailpoints {
         command.args(["--features", "muster-controller/failpoints"]);
     }

@@ -3,41 +3,71 @@
 use std::{path::PathBuf, process::Command};
 
 use anyhow::{Context, Result, bail};
-use clap::Subcommand;
+use clap::{CommandFactory, Subcommand};
 
 use crate::{prerequisites, root};
 
 /// Arguments of `cargo xtask bench`.
 #[derive(clap::Args)]
+#[command(arg_required_else_help = true)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
-    bench: Bench,
+    bench: Option<Bench>,
+    /// Lists the measurements.
+    #[arg(long)]
+    list: bool,
 }
 
 #[derive(Subcommand)]
 enum Bench {
-    /// How fast gangs run on a real control plane, with nodes that one process plays.
+    /// What index, protocol and engine cost by the size of the cluster, in one process: events, plans, drain, takeover,
+    /// memory, writes.
     Scale {
-        /// Nodes, each with 8 GPUs.
-        #[arg(long, default_value_t = 500)]
-        nodes: u32,
+        /// Nodes, each with 8 GPUs. [default: 10000; with --real 500]
+        #[arg(long)]
+        nodes: Option<usize>,
+        /// Gangs that wait. [default: 50000]
+        #[arg(long, conflicts_with = "real")]
+        gangs: Option<usize>,
+        /// Measures how fast gangs run on a real control plane instead, with nodes that one process plays.
+        #[arg(long)]
+        real: bool,
         /// Writes what was measured as JSON.
         #[arg(long, value_name = "FILE")]
         report: Option<PathBuf>,
     },
-    /// How long the engine takes to decide at 10,000 nodes and 50,000 waiting gangs, and at a tenth of that.
+    /// What the engine alone costs, by kind of event, at 10,000 nodes and 50,000 waiting gangs and at less.
     Engine,
 }
 
 /// Builds what the measurement needs and runs it.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let Some(bench) = arguments.bench.as_ref().filter(|_| !arguments.list) else {
+        for (name, about) in names() {
+            println!("{name:<8} {about}");
+        }
+        return Ok(());
+    };
     let mut command = Command::new("cargo");
     command.current_dir(root()).arg("run");
-    match &arguments.bench {
-        Bench::Scale { nodes, report } => {
-            prerequisites::check()?;
-            command.args(["--quiet", "--bin", "muster-scale", "--"]);
-            command.args(["--nodes", &nodes.to_string()]);
+    match bench {
+        Bench::Scale {
+            nodes,
+            gangs,
+            real,
+            report,
+        } => {
+            if *real {
+                prerequisites::check()?;
+            }
+            let program = if *real { "muster-scale" } else { "muster-bench" };
+            // By its name and not by its package: see the programs of `tests`, which are built with the same features.
+            command.args(["--release", "--bin", program, "--"]);
+            for (name, number) in [("--nodes", nodes), ("--gangs", gangs)] {
+                if let Some(number) = number {
+                    command.args([name, &number.to_string()]);
+                }
+            }
             if let Some(report) = report {
                 // The measurement runs in the repository's root; the path is the caller's.
                 command.arg("--report").arg(std::path::absolute(report)?);
@@ -58,4 +88,36 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         bail!("the measurement failed ({status})");
     }
     Ok(())
+}
+
+/// Each measurement with what it measures.
+pub(crate) fn names() -> Vec<(String, String)> {
+    #[derive(clap::Parser)]
+    struct Benches {
+        #[command(subcommand)]
+        _bench: Bench,
+    }
+    let command = Benches::command();
+    let measurements = command.get_subcommands().map(|bench| {
+        let about = bench.get_about().map(ToString::to_string);
+        (bench.get_name().to_owned(), about.unwrap_or_default())
+    });
+    measurements.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_measurement_is_listed_with_what_it_measures() {
+        let names = names();
+        for wanted in ["scale", "engine"] {
+            let found = names.iter().find(|(name, _)| name == wanted);
+            assert!(
+                found.is_some_and(|(_, about)| about.len() > 20),
+                "{names:?}"
+            );
+        }
+    }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::metadata::{self, Dependency, Metadata};
 
 /// Rooms that a room may depend on. What is not listed is forbidden; `*` is every room.
-const DOORS: [(&str, &[&str]); 17] = [
+const DOORS: [(&str, &[&str]); 18] = [
     ("muster-api", &[]),
     ("muster-engine", &[]),
     ("muster-serve", &[]),
@@ -70,6 +70,7 @@ const DOORS: [(&str, &[&str]); 17] = [
             "muster-dra-driver",
         ],
     ),
+    ("muster-bench", &["*"]),
     ("muster-nvml-mock", &[]),
     ("muster-rank", &[]),
     ("muster-fake-nodes", &["*"]),

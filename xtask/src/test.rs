@@ -9,6 +9,7 @@ use std::{num::NonZero, process::Command, thread};
 use anyhow::{Result, bail};
 
 use crate::{
+    bench,
     build::{self, TestProgram},
     prerequisites, root,
 };
@@ -23,7 +24,7 @@ pub(crate) struct Arguments {
     /// One suite: a stage, a package's directory, or a file under `tests/tests` without its ending; `scenarios` for
     /// all of the latter.
     suite: Option<String>,
-    /// Names the suites and stops.
+    /// Names the suites and the measurements, and stops.
     #[arg(long)]
     list: bool,
     /// How often a suite that samples runs.
@@ -95,6 +96,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             println!("{}", program.suite());
         }
         println!("{SCENARIOS}");
+        for (name, _) in bench::names() {
+            println!("{name} (cargo xtask bench {name})");
+        }
         return Ok(());
     }
     let selected: Vec<&TestProgram> = programs

@@ -30,8 +30,7 @@ use crate::{
 pub const RUN_SECONDS: &str = "fake-nodes.muster.dev/run-seconds";
 /// When a refused Unprepare, or a claim that could not be read, is tried again.
 const RETRY_SOON: Duration = Duration::from_secs(5);
-/// How often a write to the API server is tried, and how long between.
-const WRITE_TRIES: u32 = 5;
+/// Pause before a write that was not answered is tried again.
 const WRITE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The kubelet of one node.
@@ -437,22 +436,39 @@ impl FakeKubelet {
     }
 }
 
-/// Tries a write several times. What is gone, or is another object by now, is done with.
+/// Tries a write until the API server has decided about it, as a kubelet does: a status that was never told would leave its
+/// gang starting for ever. What is gone, or is another object by now, is done with.
 async fn persist<F>(statistics: Arc<Statistics>, write: impl Fn() -> F + Send)
 where
     F: Future<Output = kube::Result<()>> + Send,
 {
-    for _ in 0..WRITE_TRIES {
+    loop {
         match write().await {
             Ok(()) => return,
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => return,
             Err(error) => {
+                let decided = is_decided(&error);
+                if decided && is_over(&error) {
+                    return;
+                }
                 Statistics::count(&statistics.failed_calls);
                 tracing::warn!(%error, "a write failed");
+                if decided {
+                    return;
+                }
             }
         }
         tokio::time::sleep(WRITE_PAUSE).await;
     }
+}
+
+/// Whether the same write would be answered in the same way again.
+fn is_decided(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code) && status.code != 429)
+}
+
+/// Whether the object is gone, or is another one by now.
+fn is_over(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if matches!(status.code, 404 | 409))
 }
 
 fn is_terminal(pod: &Pod) -> bool {

@@ -1,4 +1,4 @@
-//! `cargo xtask bench scale`: how fast gangs run on a real control plane with many nodes.
+//! `cargo xtask bench scale --real`: how fast gangs run on a real control plane with many nodes.
 #![allow(clippy::print_stdout, reason = "a benchmark speaks on standard output")]
 
 use std::{path::PathBuf, process::ExitCode};

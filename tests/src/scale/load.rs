@@ -24,7 +24,7 @@ use crate::{
 /// Teams that the gangs are spread over.
 const TEAMS: usize = 8;
 /// Pods of a gang, each with all GPUs of a node.
-const RANKS: u32 = 2;
+pub(super) const RANKS: usize = 2;
 /// Jobs that are created at the same time.
 const AT_ONCE: usize = 8;
 const FLAVOR: &str = "h100";
@@ -42,7 +42,7 @@ impl Load {
     /// Makes Flavor, Topology, Teams, namespaces and claim templates.
     pub(super) async fn prepare(cluster: &Cluster, nodes: FakeNodes) -> Result<Self> {
         let client = cluster.client();
-        let gangs = usize::try_from(nodes.count / RANKS * 9 / 10)?.max(1);
+        let gangs = (usize::try_from(nodes.count)? / RANKS * 9 / 10).max(1);
         builders::topology(
             &client,
             TOPOLOGY,
@@ -80,7 +80,7 @@ impl Load {
                 }))?;
                 let spec = builders::pod_spec(&container)?;
                 let spec = builders::with_claim_template(spec, TEMPLATE);
-                let job = builders::indexed_job(&name, RANKS, &[], &spec)?;
+                let job = builders::indexed_job(&name, u32::try_from(RANKS)?, &[], &spec)?;
                 let jobs: Api<Job> = Api::namespaced(self.client.clone(), &namespace);
                 jobs.create(&PostParams::default(), &job).await?;
                 Ok((format!("{namespace}/{name}"), Instant::now()))

@@ -1,4 +1,4 @@
-//! How fast gangs run on a real control plane with many nodes: `cargo xtask bench scale`.
+//! How fast gangs run on a real control plane with many nodes: `cargo xtask bench scale --real`.
 //!
 //! etcd, kube-apiserver, kube-controller-manager and kube-scheduler are real, and so are Muster's controller, webhook
 //! and extender, installed by the chart; the nodes are played ([`crate::fake_nodes`]). Gangs of two pods with eight GPUs
@@ -6,6 +6,7 @@
 //! for. What is reported was seen from outside: by a watch of Gangs, and in `/proc`.
 
 mod load;
+mod permitted;
 mod processes;
 mod watched;
 
@@ -120,8 +121,9 @@ pub async fn measure(
     let after = Processes::now()?;
     let last = seen.last_running().context("no gang runs")?;
     let first = seen.first_admitted().context("no gang was admitted")?;
+    permitted::check(&cluster.client(), gangs * load::RANKS).await?;
     let deleting = Instant::now();
-    say("all run; deleting them");
+    say("all run, each pod with a permit; deleting them");
     load.clear(LIMIT).await?;
     #[expect(
         clippy::cast_precision_loss,

@@ -1,0 +1,123 @@
+//! What was measured, as it is written.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::Serialize;
+
+/// The report. Times are the machine's own: what the world around it takes is not counted.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Report {
+    pub(crate) nodes: usize,
+    pub(crate) gangs: usize,
+    /// One event, from its observation to the last poll that it causes.
+    pub(crate) event_micros: Spread,
+    /// Objects that are looked at because of one event.
+    pub(crate) event_visited: Quantiles,
+    /// The mean poll without news.
+    pub(crate) idle_poll_micros: f64,
+    /// A plan of the engine for a gang of a shape that it knows, by shape; null where the cluster has no such place.
+    pub(crate) plan_micros: BTreeMap<String, Option<Quantiles>>,
+    /// A plan for one pod whose requests are new: the 99th percentile.
+    pub(crate) new_shape_micros: f64,
+    /// A 64x8 gang of a new shape that finds no place, and why: the 99th percentile.
+    pub(crate) infeasible_micros: f64,
+    pub(crate) drain_seconds: Drain,
+    /// From the lease to the first decision.
+    pub(crate) takeover_seconds: f64,
+    /// Heap of index, protocol and engine at rest, all gangs told why they wait.
+    #[serde(rename = "memoryMiB")]
+    pub(crate) memory_mib: f64,
+    /// Resident memory at its highest during the takeover.
+    #[serde(rename = "peakMemoryMiB")]
+    pub(crate) peak_memory_mib: f64,
+    /// Writes in the whole life of a gang, without Events and Queues, by shape.
+    pub(crate) writes_per_gang: BTreeMap<String, u64>,
+}
+
+/// Gangs of one pod from an idle cluster.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Drain {
+    /// Until all are planned.
+    pub(crate) engine: f64,
+    /// Until all run.
+    pub(crate) protocol: f64,
+}
+
+/// Quantiles by nearest rank.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Quantiles {
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+}
+
+/// Quantiles and the largest.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Spread {
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+    pub(crate) max: f64,
+}
+
+impl Spread {
+    /// Of a sample in any order; zero of none.
+    pub(crate) fn of(mut sample: Vec<f64>) -> Self {
+        sample.sort_by(f64::total_cmp);
+        let at = |percent: usize| {
+            let rank = (sample.len() * percent).div_ceil(100).max(1);
+            sample.get(rank - 1).copied().unwrap_or_default()
+        };
+        Self {
+            p50: at(50),
+            p99: at(99),
+            max: at(100),
+        }
+    }
+}
+
+impl From<Spread> for Quantiles {
+    fn from(Spread { p50, p99, .. }: Spread) -> Self {
+        Self { p50, p99 }
+    }
+}
+
+impl std::fmt::Display for Spread {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { p50, p99, max } = self;
+        write!(formatter, "p50 {p50:.0}, p99 {p99:.0}, max {max:.0}")
+    }
+}
+
+/// In microseconds, as a number of JSON.
+pub(crate) fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1_000_000.0
+}
+
+/// In MiB.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a number of bytes is far below 2^52"
+)]
+pub(crate) fn mebibytes(bytes: usize) -> f64 {
+    bytes as f64 / (1024.0 * 1024.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_by_nearest_rank() {
+        let sample = |count: u32| (1..=count).rev().map(f64::from).collect();
+        for (count, p50, p99) in [
+            (1, 1.0, 1.0),
+            (2, 1.0, 2.0),
+            (100, 50.0, 99.0),
+            (200, 100.0, 198.0),
+        ] {
+            let max = f64::from(count);
+            assert_eq!(Spread::of(sample(count)), Spread { p50, p99, max });
+        }
+        assert_eq!(Spread::of(Vec::new()).max, 0.0);
+    }
+}

@@ -1,0 +1,394 @@
+//! The world around the machine: an API server, drivers that acknowledge, and, when they are asked to, kube-scheduler,
+//! kubelets and the claim controller.
+//!
+//! Everything that the machine asks for is done at once and told by the watches. Only what the machine itself takes is
+//! counted ([`World::spent`]), and all of it: taking changes in, polling, taking answers in.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use jiff::Timestamp;
+use k8s_openapi::api::{core::v1::Pod, resource::v1::ResourceClaim};
+use muster_api::NodeDevices;
+use muster_cluster::{
+    index,
+    managed::ManagedPods,
+    object::{Change, Kind, Object},
+};
+use muster_protocol::{ApiRequest, Config, Effect, Machine, Now, Outcome};
+use muster_sim::{
+    api_server::{ApiServer, Place, Precondition, Stored, has_ended, is_bound},
+    controller_writes::apply,
+    owners::is_gated,
+    scheduler::{allocated_devices, pinned_node},
+};
+use serde_json::Value;
+
+use crate::{
+    cluster::{BEGIN_SECONDS, Cluster, GPUS_PER_NODE, allocated, device_name, node_name, object},
+    progress::Progress,
+};
+
+/// Polls without rest after which a bug is reported.
+const MOST_POLLS: usize = 1_000_000;
+
+/// The machine, and all that surrounds it.
+pub(crate) struct World {
+    api: ApiServer,
+    machine: Machine,
+    watches: BTreeMap<Kind, Place>,
+    seconds: u64,
+    /// What the machine took so far.
+    spent: Duration,
+    polls: u64,
+    /// Gangs that were committed to the Ledger so far.
+    admitted: u64,
+    last_sequence: i64,
+    /// Writes so far, by their kind; without Events and Queues.
+    pub(crate) writes: BTreeMap<&'static str, u64>,
+    /// Nodes whose driver has not acknowledged.
+    unacknowledged: BTreeSet<String>,
+    /// Pods that kube-scheduler has to bind: namespace and name.
+    unbound: BTreeSet<(String, String)>,
+    /// By node, which GPUs a claim has.
+    taken: BTreeMap<String, [bool; GPUS_PER_NODE]>,
+}
+
+/// What the chart ships.
+pub(crate) fn config() -> Result<Config> {
+    Ok(Config::new(index::Config {
+        managed: ManagedPods::new(["nvidia.com/gpu"])?,
+        excluded_namespaces: BTreeSet::new(),
+        excepted_device_classes: BTreeSet::new(),
+        default_team: None,
+    }))
+}
+
+impl World {
+    /// A cluster and a machine that knows nothing of it yet.
+    pub(crate) fn new(cluster: &Cluster) -> Result<Self> {
+        let mut api = ApiServer::default();
+        for collection in cluster.collections() {
+            for number in 0..collection.count {
+                let value = (collection.make)(cluster, number);
+                let object = object(collection.kind, value)
+                    .with_context(|| format!("{:?} {number}", collection.kind))?;
+                api.restore(object);
+            }
+        }
+        let mut taken: BTreeMap<String, [bool; GPUS_PER_NODE]> = BTreeMap::new();
+        for pod in &cluster.running {
+            let gpus = taken.entry(node_name(pod.node)).or_default();
+            gpus[pod.first_gpu..pod.first_gpu + pod.gpus].fill(true);
+        }
+        Ok(Self {
+            api,
+            machine: Machine::new(config()?, "replica-0".to_owned()),
+            watches: BTreeMap::new(),
+            seconds: 1_000,
+            spent: Duration::ZERO,
+            polls: 0,
+            admitted: 0,
+            last_sequence: 0,
+            writes: BTreeMap::new(),
+            unacknowledged: BTreeSet::new(),
+            unbound: BTreeSet::new(),
+            taken,
+        })
+    }
+
+    pub(crate) fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    pub(crate) fn api(&self) -> &ApiServer {
+        &self.api
+    }
+
+    /// What the machine took so far.
+    pub(crate) fn spent(&self) -> Duration {
+        self.spent
+    }
+
+    /// How often it was polled so far.
+    pub(crate) fn polls(&self) -> u64 {
+        self.polls
+    }
+
+    /// Gangs that were committed to the Ledger so far.
+    pub(crate) fn admitted(&self) -> u64 {
+        self.admitted
+    }
+
+    /// Objects that were looked at so far: gangs and nodes by the protocol; gangs, pods and nodes by the index; nodes and
+    /// domains by the engine's placement.
+    pub(crate) fn visited(&self) -> u64 {
+        let index = self.machine.index().visits();
+        let engine = self.machine.engine().visited();
+        self.machine.visited() + index.gangs + index.pods + index.nodes + engine
+    }
+
+    /// Gives the world away and leaves the machine with what nobody shares with it.
+    pub(crate) fn into_machine(self) -> Machine {
+        self.machine
+    }
+
+    /// Puts an object there, new or changed, and lets its watch tell.
+    pub(crate) fn put(&mut self, kind: Kind, value: Value) -> Result<()> {
+        self.api.restore(object(kind, value)?);
+        Ok(())
+    }
+
+    /// Changes an object as one write.
+    pub(crate) fn change<T: Stored>(
+        &mut self,
+        (namespace, name): (&str, &str),
+        change: impl FnOnce(&mut T),
+    ) -> Result<()> {
+        let any = Precondition::default();
+        let changed = self.api.update(namespace, name, any, change);
+        match changed {
+            Ok(_) => Ok(()),
+            Err(failure) => bail!("{:?} {namespace}/{name}: {failure:?}", T::KIND),
+        }
+    }
+
+    /// A pod ended well, and the claim controller takes its claim's devices back.
+    pub(crate) fn end_pod(&mut self, namespace: &str, name: &str) -> Result<()> {
+        self.change::<Pod>((namespace, name), |pod| {
+            pod.status.get_or_insert_default().phase = Some("Succeeded".to_owned());
+        })?;
+        let claim = self.api.get::<ResourceClaim>(namespace, name);
+        let claim = claim.context("a pod without a claim")?;
+        for (node, device) in allocated_devices(claim) {
+            let gpus = self.taken.entry(node.to_owned()).or_default();
+            for (gpu, taken) in gpus.iter_mut().enumerate() {
+                *taken &= device_name(gpu) != device;
+            }
+        }
+        self.change::<ResourceClaim>((namespace, name), |claim| claim.status = None)
+    }
+
+    /// One second passes.
+    pub(crate) fn wait_a_second(&mut self) {
+        self.seconds += 1;
+        self.api.set_time(self.now().wall);
+    }
+
+    /// A long time passes.
+    pub(crate) fn wait(&mut self, seconds: u64) {
+        self.seconds += seconds;
+        self.api.set_time(self.now().wall);
+    }
+
+    /// Lets the machine do what is owed at this second, to the end. Returns the number of polls that asked for something.
+    pub(crate) fn settle_second(&mut self) -> Result<usize> {
+        for poll in 0..MOST_POLLS {
+            self.acknowledge()?;
+            self.tell();
+            let effects = self.poll()?;
+            let due = self.machine.next_due();
+            let is_idle = effects.is_empty() && due.is_none_or(|due| due > self.seconds);
+            self.answer(effects);
+            if is_idle && self.unacknowledged.is_empty() {
+                return Ok(poll);
+            }
+        }
+        bail!("the machine does not come to rest within a second: {MOST_POLLS} polls")
+    }
+
+    /// Lets seconds pass until nothing is owed for so many of them.
+    pub(crate) fn settle(&mut self, quiet_seconds: usize, progress: &mut Progress) -> Result<()> {
+        let mut quiet = 0;
+        while quiet < quiet_seconds {
+            quiet = if self.settle_second()? == 0 {
+                quiet + 1
+            } else {
+                0
+            };
+            self.wait_a_second();
+            progress.tick(|| {
+                let writes: u64 = self.writes.values().sum();
+                format!(
+                    "{} polls, {writes} writes, {} admitted",
+                    self.polls, self.admitted
+                )
+            });
+        }
+        Ok(())
+    }
+
+    /// One poll in which nothing is new; what it took.
+    pub(crate) fn idle_poll(&mut self) -> Result<Duration> {
+        let before = self.spent;
+        let effects = self.poll()?;
+        ensure!(effects.is_empty(), "an idle poll asks for {effects:?}");
+        Ok(self.spent - before)
+    }
+
+    fn now(&self) -> Now {
+        let wall = BEGIN_SECONDS + i64::try_from(self.seconds).unwrap_or(0);
+        Now {
+            monotonic_seconds: self.seconds,
+            wall: Timestamp::from_second(wall).unwrap_or_default(),
+        }
+    }
+
+    fn poll(&mut self) -> Result<Vec<Effect>> {
+        let now = self.now();
+        let effects = self.timed(|machine| machine.poll(now));
+        self.polls += 1;
+        if let Some(reason) = self.machine.must_exit() {
+            bail!("the machine gave up: {reason}");
+        }
+        Ok(effects)
+    }
+
+    fn answer(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            self.count(&effect.write);
+            let outcome = match &effect.write {
+                ApiRequest::ReadAll { kind } => {
+                    let objects = self.api.objects(*kind).cloned().collect();
+                    self.watches.insert(*kind, self.api.watch(*kind));
+                    self.timed(|machine| machine.observe(Change::Listed(*kind, objects)));
+                    Outcome::Done(None)
+                }
+                write => apply(&mut self.api, write),
+            };
+            self.timed(|machine| machine.settle(effect.id, outcome));
+        }
+        self.tell();
+    }
+
+    /// The watches tell all that changed.
+    fn tell(&mut self) {
+        let mut changes = Vec::new();
+        for place in self.watches.values_mut() {
+            while let Some(event) = self.api.next_event(*place) {
+                *place = place.after();
+                changes.push(event.change());
+            }
+        }
+        for change in &changes {
+            if let Change::Applied(object) = change {
+                self.notice(object);
+            }
+        }
+        self.timed(|machine| {
+            for change in changes {
+                machine.observe(change);
+            }
+        });
+    }
+
+    /// What drivers and kube-scheduler see of a change.
+    fn notice(&mut self, object: &Object) {
+        match object {
+            Object::NodeDevices(devices) => {
+                let acknowledged = devices.status.as_ref().is_some_and(|status| {
+                    Some(status.observed_generation) == devices.metadata.generation
+                });
+                if let (Some(name), false) = (&devices.metadata.name, acknowledged) {
+                    self.unacknowledged.insert(name.clone());
+                }
+            }
+            Object::Pod(pod) if !is_gated(pod) && !is_bound(pod) && !has_ended(pod) => {
+                let metadata = &pod.metadata;
+                let name = (metadata.namespace.clone(), metadata.name.clone());
+                if let (Some(namespace), Some(name)) = name {
+                    self.unbound.insert((namespace, name));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Drivers acknowledge what they were told; what they were not given is not held.
+    fn acknowledge(&mut self) -> Result<()> {
+        for node in std::mem::take(&mut self.unacknowledged) {
+            self.change::<NodeDevices>(("", &node), |devices| {
+                let status = devices.status.get_or_insert_default();
+                status.uid = devices.metadata.uid.clone().unwrap_or_default();
+                status.observed_generation = devices.metadata.generation.unwrap_or_default();
+            })?;
+        }
+        Ok(())
+    }
+
+    /// kube-scheduler allocates and binds all pods that were let go, each to the node that it is pinned to, and the kubelets
+    /// run them. Returns how many there were.
+    pub(crate) fn start_pods(&mut self) -> Result<usize> {
+        let pods = std::mem::take(&mut self.unbound);
+        for (namespace, name) in &pods {
+            let pod = self
+                .api
+                .get::<Pod>(namespace, name)
+                .context("a pod is gone")?;
+            let node = pinned_node(pod)
+                .context("a pod that was let go is pinned")?
+                .to_owned();
+            let claim = self.api.get::<ResourceClaim>(namespace, name);
+            let wanted = claim.and_then(|claim| {
+                let devices = claim.spec.as_ref()?.devices.as_ref()?;
+                let requests = devices.requests.as_ref()?;
+                requests.first()?.exactly.as_ref()?.count
+            });
+            let wanted = usize::try_from(wanted.context("a claim without a count")?)?;
+            let taken = self.taken.entry(node.clone()).or_default();
+            let free = (0..GPUS_PER_NODE).filter(|gpu| !taken[*gpu]);
+            let gpus: Vec<usize> = free.take(wanted).collect();
+            ensure!(
+                gpus.len() == wanted,
+                "{node} has no {wanted} free GPUs for {name}"
+            );
+            for gpu in &gpus {
+                taken[*gpu] = true;
+            }
+            let status = serde_json::from_value(allocated(name, &node, &gpus))?;
+            self.change::<ResourceClaim>((namespace, name), |claim| claim.status = Some(status))?;
+            self.change::<Pod>((namespace, name), |pod| {
+                pod.spec.get_or_insert_default().node_name = Some(node);
+            })?;
+            self.change::<Pod>((namespace, name), |pod| {
+                pod.status.get_or_insert_default().phase = Some("Running".to_owned());
+            })?;
+        }
+        Ok(pods.len())
+    }
+
+    fn timed<T>(&mut self, work: impl FnOnce(&mut Machine) -> T) -> T {
+        let begun = Instant::now();
+        let done = work(&mut self.machine);
+        self.spent += begun.elapsed();
+        done
+    }
+
+    fn count(&mut self, write: &ApiRequest) {
+        let kind = match write {
+            ApiRequest::ReadAll { .. }
+            | ApiRequest::ReadObject { .. }
+            | ApiRequest::PublishEvent(_)
+            | ApiRequest::PublishQueue { .. }
+            | ApiRequest::DeleteQueue { .. } => return,
+            ApiRequest::CreateLedger { .. } => "create Ledger",
+            ApiRequest::ReplaceLedger { spec, .. } => {
+                let new = spec.intents.iter();
+                let new = new.filter(|intent| intent.sequence > self.last_sequence);
+                self.admitted += u64::try_from(new.count()).unwrap_or(0);
+                self.last_sequence = self.last_sequence.max(spec.sequence);
+                "replace Ledger"
+            }
+            ApiRequest::CreateGang { .. } => "create Gang",
+            ApiRequest::ReplaceGangStatus { .. } => "replace Gang status",
+            ApiRequest::DeleteGang { .. } => "delete Gang",
+            ApiRequest::CreateNodeDevices { .. } => "create NodeDevices",
+            ApiRequest::ReplaceNodeDevices { .. } => "replace NodeDevices",
+            ApiRequest::PatchPod { .. } => "patch Pod",
+        };
+        *self.writes.entry(kind).or_default() += 1;
+    }
+}
