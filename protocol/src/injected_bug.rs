@@ -39,11 +39,15 @@ pub enum InjectedBug {
     LostIntentsForgotten,
     /// A Gang that was declared ended too early stays so.
     NoRevival,
+    /// What a driver says of its node has nothing looked at.
+    NodeDevicesWakeNobody,
+    /// What is to be looked at by time alone is forgotten.
+    NoTimers,
 }
 
 impl InjectedBug {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::ReleaseOnVanished,
         Self::ReleaseWithdrawnUnacknowledged,
         Self::NoUidInStatus,
@@ -60,6 +64,8 @@ impl InjectedBug {
         Self::LostLedgerUnfenced,
         Self::LostIntentsForgotten,
         Self::NoRevival,
+        Self::NodeDevicesWakeNobody,
+        Self::NoTimers,
     ];
 }
 

@@ -80,7 +80,9 @@ impl Machine {
                 self.note_node(&key.name, after.map(AsRef::as_ref));
             }
             (Kind::NodeDevices, _) => {
-                self.news.node_devices.insert(key.name.clone());
+                if !self.bugs.has(InjectedBug::NodeDevicesWakeNobody) {
+                    self.news.node_devices.insert(key.name.clone());
+                }
             }
             (Kind::Gang, _) => self.agenda.gang(&name.into()),
             (Kind::Queue, _) => {
@@ -448,7 +450,9 @@ impl Machine {
         let notes = events.owed(self.context(epoch, now, &wake), key);
         self.events = events;
         self.send(notes, epoch, now, effects);
-        self.agenda.set_due(Subject::Gang(key.clone()), wake.get());
+        let due = wake.get();
+        let due = due.filter(|_| !self.bugs.has(InjectedBug::NoTimers));
+        self.agenda.set_due(Subject::Gang(key.clone()), due);
     }
 
     /// Notes how far a start has come. Returns the pods whose kubelets are to be nudged.

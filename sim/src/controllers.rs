@@ -27,6 +27,9 @@ pub type InjectedBug = muster_protocol::InjectedBug;
 /// Number of replicas.
 pub const REPLICAS: usize = 2;
 
+/// Polls at one moment after which a machine that still asks for another is reported.
+const MOST_POLLS: usize = 64;
+
 /// Kinds that a replica's watch may stand still on.
 pub const LAGGING_KINDS: [Kind; 6] = [
     Kind::Ledger,
@@ -63,7 +66,7 @@ struct Replica {
     clock_seconds: u64,
     /// How far its time of day is off.
     skew: SignedDuration,
-    /// What the last look at what changed overlooked.
+    /// What a look at everything found to do right after a poll.
     overlooked: Option<String>,
 }
 
@@ -365,7 +368,7 @@ impl Controllers {
         }
     }
 
-    /// What a look at what changed overlooked, if anything: a look at everything right after it found more to do.
+    /// What a poll overlooked, if anything: a look at everything right after it found more to do.
     pub fn overlooked(&self) -> Option<&str> {
         self.replicas
             .iter()
@@ -387,23 +390,41 @@ impl Controllers {
 }
 
 impl Replica {
+    /// Polls as its executor does: when it was told something, and when the machine asked to be polled; again at once as
+    /// long as it says that something is left over. Then the oracle looks at everything, and must find nothing more: what
+    /// it finds has no wakeup of its own, and would be done by chance only.
     fn poll(&mut self, now: u64, wall: Timestamp) -> Option<String> {
-        self.stirred = false;
+        let was_told = std::mem::take(&mut self.stirred);
         self.polled_at = now;
         let now = Now {
             monotonic_seconds: self.clock_seconds + now / 1_000,
             wall: wall.saturating_add(self.skew).unwrap_or(wall),
         };
         let machine = self.machine.as_mut()?;
-        let mut effects = machine.poll(now);
-        let late = full_look(machine, now);
-        let overlooked: Vec<String> = late
-            .iter()
-            .map(|effect| &effect.write)
-            .filter(|write| !tells_why(write))
-            .map(describe)
-            .collect();
-        if !overlooked.is_empty() {
+        let is_due = |machine: &Machine| {
+            let due = machine.next_due();
+            due.is_some_and(|due| due <= now.monotonic_seconds)
+        };
+        let mut effects = Vec::new();
+        let mut polls = 0;
+        while (was_told && polls == 0) || is_due(machine) {
+            effects.extend(machine.poll(now));
+            polls += 1;
+            if polls == MOST_POLLS {
+                self.overlooked = Some(format!("always something after {MOST_POLLS} polls"));
+                break;
+            }
+        }
+        let mut late = machine.full_poll(now);
+        while late.is_empty() && is_due(machine) && polls < MOST_POLLS {
+            late = machine.poll(now);
+            polls += 1;
+        }
+        if !late.is_empty() {
+            let overlooked: Vec<String> = late
+                .iter()
+                .map(|effect| describe(&effect.write))
+                .collect();
             self.overlooked = Some(overlooked.join(" | "));
         }
         effects.extend(late);
@@ -446,16 +467,4 @@ impl Replica {
             machine.observe(Change::Listed(kind, objects));
         }
     }
-}
-
-/// The oracle of every poll: what a look at everything finds to do right after a look at what changed. Nothing, or the
-/// latter overlooked something.
-fn full_look(machine: &mut Machine, now: Now) -> Vec<Effect> {
-    machine.poll(now)
-}
-
-/// Whether it only says why a Gang waits. That may come one look later: the reason of a Gang that nobody had looked at
-/// before is found after the others were reported.
-fn tells_why(request: &ApiRequest) -> bool {
-    matches!(request, ApiRequest::ReplaceGangStatus { status, .. } if status.queue.is_some())
 }

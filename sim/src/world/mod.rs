@@ -162,7 +162,7 @@ impl World {
         }
         if let Some(what) = self.controllers.overlooked() {
             return Err(Violation {
-                invariant: "full look",
+                invariant: "wakeup",
                 what: format!("a poll overlooked: {what}"),
             });
         }

@@ -12,6 +12,8 @@ use crate::{controllers, drivers};
 pub enum Steps {
     /// A controller's patch of a pod is carried out.
     PodPatches,
+    /// A controller's write of a Gang that carries an admission is carried out.
+    Admissions,
     /// A controller's write of a permit that is not withdrawn is carried out.
     Permits,
     /// A request that nobody waits for any more arrives, of a controller or of a driver.
@@ -64,6 +66,7 @@ impl World {
         let request = self.controllers.request(step);
         match (steps, step) {
             (Steps::PodPatches, _) => matches!(request, Some(ApiRequest::PatchPod { .. })),
+            (Steps::Admissions, _) => request.is_some_and(admits),
             (Steps::Permits, _) => request.is_some_and(permits),
             (Steps::Late, Controller::Arrive(_))
             | (Steps::Recovery, Controller::Notice(_) | Controller::Thaw(..)) => true,
@@ -75,6 +78,10 @@ impl World {
             _ => false,
         }
     }
+}
+
+fn admits(write: &ApiRequest) -> bool {
+    matches!(write, ApiRequest::ReplaceGangStatus { status, .. } if status.admission.is_some())
 }
 
 fn permits(write: &ApiRequest) -> bool {

@@ -66,6 +66,10 @@ fn cases() -> Vec<Case> {
         case!(controllers(Controllers::LostLedgerUnfenced) => losses::a_permit_outlives_the_ledger_that_it_was_for),
         Case {
             shows_in_the_end: true,
+            ..case!(controllers(Controllers::NoRaise) => losses::a_stamp_outlives_the_ledger_that_it_was_for)
+        },
+        Case {
+            shows_in_the_end: true,
             ..case!(controllers(Controllers::LostIntentsForgotten) => losses::an_admission_outlives_its_intent)
         },
     ]
@@ -100,7 +104,7 @@ fn every_rule_is_seen_when_it_is_broken_and_only_then() {
             }
             let broken = play(seed, &case.script, &case.planted);
             let named: &[&str] = if case.shows_in_the_end {
-                &["S6"]
+                &["S6", "L-6"]
             } else {
                 &["S1", "S2", "S3", "S4", "S16"]
             };

@@ -59,6 +59,35 @@ pub(crate) fn an_admission_outlives_its_intent() -> Script {
     })
 }
 
+/// A leader dies with the admission of a Gang on the network, and a pod of the gang is deleted: the next leader begins to
+/// take the attempt back, and stamps the pod that is left. Before it raises the Gang it dies too, and the Ledger, the only
+/// object that said why, is deleted. The stamp says that no pod of the gang may be let go in the attempt that the Gang
+/// is in.
+pub(crate) fn a_stamp_outlives_the_ledger_that_it_was_for() -> Script {
+    script(&[("a", 2, 1)], |world| {
+        world.hold(Steps::Admissions);
+        world.submit("a");
+        world.until("the leader would admit a", |world| {
+            world.offers(Steps::Admissions)
+        })?;
+        world.hold(Steps::Late);
+        world.crash_leader();
+        world.delete_pod(TEAM, "a-1", false);
+        world.until(
+            "the next leader begins to take the attempt back",
+            is_stamped,
+        )?;
+        world.crash_leader();
+        world.delete_ledger();
+        world.let_go(Steps::Admissions);
+        let lost_at = world.now;
+        world.until("the leader after it has done what it can", |world| {
+            world.now >= lost_at + 60_000
+        })?;
+        world.have(Steps::Late)
+    })
+}
+
 /// An attempt is taken back, and before its permits are all that tells of it is lost: the Ledger, the Gang, and the
 /// pod that the Gang's name came from. The Gang is made again under another name.
 pub(crate) fn a_permit_outlives_the_name_of_its_gang() -> Script {
