@@ -12,7 +12,10 @@ use muster_cluster::{
     explain::{Circumstances, explain},
     formed::{GangKey, PendingReason},
     index::Index,
+    text::truncate,
 };
+
+use crate::admission::stage::DETAILS_BYTES;
 
 /// Why gangs wait as the engine, or the commit, says, by UID of the Gang.
 pub(crate) type Explanations = BTreeMap<String, PendingReason>;
@@ -181,7 +184,8 @@ impl Feed {
             unmodelled: &formed.unmodelled,
             faults: &faults,
         });
-        let wait = explain(&explanation.why, circumstances);
+        let mut wait = explain(&explanation.why, circumstances);
+        truncate(&mut wait.details, DETAILS_BYTES);
         if self.explanations.get(uid) == Some(&wait) {
             return false;
         }
