@@ -313,8 +313,12 @@ impl Machine {
         }
         self.take_engine_updates(now);
         let wall = engine::Timestamp(now.wall.as_second());
-        let budget = admit::budget(self.context(epoch, now, &wake));
-        let admissions = self.feed.decide(wall, &budget);
+        let admissions = if self.feed.is_due() {
+            let budget = admit::budget(self.context(epoch, now, &wake));
+            self.feed.decide(wall, &budget)
+        } else {
+            Vec::new()
+        };
         for gang in self.feed.explain(&self.index) {
             self.note_gang_by_uid(&gang);
         }

@@ -128,15 +128,17 @@ impl Feed {
         void
     }
 
-    /// Lets the engine decide, if there is anything new. Returns what is to be admitted, in order.
+    /// Whether the engine has anything new to decide, and there is room for it.
+    pub(crate) fn is_due(&self) -> bool {
+        self.has_news && !self.is_ledger_full
+    }
+
+    /// Lets the engine decide what is new. Returns what is to be admitted, in order.
     pub(crate) fn decide(
         &mut self,
         now: engine::Timestamp,
         budget: &engine::Budget,
     ) -> Vec<engine::Admission> {
-        if self.is_ledger_full || !std::mem::take(&mut self.has_news) {
-            return Vec::new();
-        }
         let decisions = self.engine.decide(now, budget);
         self.has_news = decisions.exhausted;
         self.unexplained.extend(decisions.reasons_changed.gangs);
