@@ -55,6 +55,10 @@ pub struct GangSpec {
     /// Pods that the gang has when it is complete, 1 to 4,096.
     #[schemars(range(min = 1, max = 4096))]
     pub size: i32,
+    /// Value of the label `muster.dev/gang` by which its pods were declared; absent for the gang of a Job and for a single
+    /// pod. By it the Gang is found again once the pods that gave it its name are gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
     /// Pods that ask for the same thing, in rank order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pod_sets: Vec<PodSet>,

@@ -1,7 +1,7 @@
 //! Every label, annotation, scheduling gate, finalizer, resource and field manager of Muster.
 //!
-//! Whether a key may change once the pod exists is part of its meaning; the wall (validating
-//! admission policies in `manifests/`) enforces it.
+//! Whether a key may change once the pod exists is part of its meaning; the admission policies (ValidatingAdmissionPolicies
+//! in the chart) enforce it.
 
 /// Namespace label: the Team that the namespace belongs to. Guarded by the RBAC verb
 /// [`ASSIGN_VERB`] on `teams`.

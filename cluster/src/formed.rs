@@ -29,8 +29,8 @@ pub struct FormedGang {
     pub key: GangKey,
     /// The owner that the Gang object refers to, if its pods have one (`blockOwnerDeletion: false`).
     pub owner: Option<OwnerReference>,
-    /// The labels that its Gang object is made with. By them the gang of a pod label is found again
-    /// once the pods that gave it its name are gone.
+    /// The labels that its Gang object is made with, for people to select by. Nothing is decided by them: whoever may edit
+    /// the Gang's metadata may change them.
     pub labels: BTreeMap<String, String>,
     /// The spec that its Gang object is made with. Where the Gang exists, its `tier` and `suspend`
     /// are the Gang's, since users may change them there.
@@ -44,18 +44,12 @@ pub struct FormedGang {
     /// Since when it queues, in seconds since the Unix epoch: the creation of its Gang object, which a pod that is made
     /// again does not change; before that, the creation of its last pod.
     pub queued_since: i64,
-    /// The state of each place of its admission, in the order of the admission; empty while it is not admitted. It runs
-    /// only if each is [`RankState::Running`] or [`RankState::Succeeded`].
-    pub rank_states: Vec<RankState>,
     /// Its members: pods that are neither terminal nor being deleted, in rank order, at most `spec.size`.
     pub pods: Vec<FormedPod>,
     /// Pods that are not members: surplus, or outside the admitted set. They stay gated.
     pub excess: Vec<PodIdentity>,
     /// Why it cannot be offered to the engine yet. `None`: complete and understood.
     pub wait: Option<PendingReason>,
-    /// Whether `wait` only says that rules which are new are being compared with the nodes. That lasts for a second or two, and
-    /// need not be reported before it lasts longer.
-    pub is_settling: bool,
     /// Whether it has ended, as its Job or all its pods say.
     pub ended: Option<Ended>,
     /// Whether its claims name only DeviceClasses that the chart excepts: ungated at once,
@@ -86,32 +80,6 @@ pub struct FormedPod {
     pub place: u32,
     /// What the engine needs to know; `None` while a claim does not exist yet or is not understood.
     pub request: Option<engine::Pod>,
-}
-
-/// What became of a rank of an admitted gang.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum RankState {
-    /// Its pod does not exist, and did not succeed before.
-    Missing,
-    /// Its pod carries the admission gate.
-    Gated,
-    /// Its pod does not run yet.
-    Pending,
-    /// Its pod runs.
-    Running,
-    /// Its pod is being deleted.
-    Terminating,
-    /// Its pod succeeded.
-    Succeeded,
-    /// Its pod failed.
-    Failed,
-}
-
-impl RankState {
-    /// Whether the rank does its part: it runs, or has done so to the end.
-    pub fn is_well(self) -> bool {
-        matches!(self, Self::Running | Self::Succeeded)
-    }
 }
 
 /// Which pod.

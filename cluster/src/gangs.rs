@@ -3,7 +3,7 @@
 //!
 //! All of it is a function of what is observed now: nothing is remembered between two looks, so a
 //! new leader forms the same gangs (S10). What has to outlive the pods is in the Gang object: its
-//! name, its labels, its admission.
+//! name, its group, its admission.
 
 mod declaration;
 mod ending;

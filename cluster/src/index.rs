@@ -140,7 +140,8 @@ pub struct Index {
     /// Claims by the devices that they are allocated.
     allocations: Links<String, engine::ClaimUid>,
     gangs_by_uid: BTreeMap<String, GangKey>,
-    gangs_by_label: Links<(String, String), GangKey>,
+    /// Gangs by namespace and the label that their pods were declared by.
+    gangs_by_group: Links<(String, String), GangKey>,
     /// Gangs by the UIDs of their owners.
     gangs_by_owner: Links<String, GangKey>,
     /// Gangs by the tier that they use.
@@ -231,7 +232,7 @@ impl Index {
             claims_by_uid: BTreeMap::new(),
             allocations: Links::default(),
             gangs_by_uid: BTreeMap::new(),
-            gangs_by_label: Links::default(),
+            gangs_by_group: Links::default(),
             gangs_by_owner: Links::default(),
             tier_uses: TierUses::default(),
             gangs_with_level: BTreeSet::new(),

@@ -21,6 +21,7 @@ pub mod managed_cases;
 pub mod node_filter;
 pub mod nodes;
 pub mod object;
+pub mod place;
 pub mod pod;
 pub mod pod_resources;
 pub mod pod_rules;
@@ -29,6 +30,7 @@ pub mod pools;
 pub mod unsupported_field;
 
 pub mod quantity;
+pub mod rank_state;
 pub mod selectors;
 mod shares;
 pub mod shorthand;

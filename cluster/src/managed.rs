@@ -1,6 +1,6 @@
 //! The one definition of which pods may hold devices, and which are managed.
 //!
-//! The webhook's `matchConditions`, the wall's policy (a) and the Rust predicate must agree about
+//! The webhook's `matchConditions`, admission policy (a) and the Rust predicate must agree about
 //! every pod: a pod that one of them overlooks runs on GPUs without a charge, or waits for a gate
 //! that nobody takes. So all three are made from one value of [`ManagedPods`], and
 //! [`crate::managed_cases::managed_cases`] is the table that each of them is tested with.
@@ -102,7 +102,7 @@ impl ManagedPods {
         )
     }
 
-    /// The CEL validation of the wall's policy (a), over `object` (a Pod that is being created): a
+    /// The CEL validation of admission policy (a), over `object` (a Pod that is being created): a
     /// managed pod carries our gate and names no node.
     pub fn created_gated_expression(&self) -> String {
         format!(

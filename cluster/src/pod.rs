@@ -37,10 +37,15 @@ pub fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
     pod.metadata.labels.as_ref()?.get(key).map(String::as_str)
 }
 
-/// The attempt that the pod is stamped with; 0 if it never was.
+/// Highest attempt that a stamp may say. No gang gets there, and whoever forges one (in Observe the policy against it
+/// only warns) leaves room for the attempts after it.
+const MAX_ATTEMPT: i64 = 1 << 48;
+
+/// The attempt that the pod is stamped with; 0 if it never was, or if what is written there is none.
 pub fn stamp(pod: &Pod) -> i64 {
     annotation(pod, keys::ATTEMPT)
         .and_then(|text| text.parse().ok())
+        .filter(|attempt| (0..=MAX_ATTEMPT).contains(attempt))
         .unwrap_or(0)
 }
 

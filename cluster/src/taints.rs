@@ -1,6 +1,6 @@
 //! Taints and tolerations.
 
-use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
+use k8s_openapi::api::core::v1::{Node, Taint, Toleration};
 use muster_engine::NodeBlock;
 
 /// Kubernetes' own taints for what passes by itself or with the administrator: they say that nothing new is to be
@@ -97,14 +97,10 @@ pub fn displaces(taint: &Taint) -> bool {
     is_repelling(taint) && !JUDGED_APART.contains(&taint.key.as_str())
 }
 
-/// The first taint by which a planned pod loses its place on the node.
-pub fn repels<'a>(node: &'a Node, pod: &Pod) -> Option<&'a Taint> {
-    let tolerations = pod
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.tolerations.as_deref());
-    let mut taints = repelling(node).filter(|taint| displaces(taint));
-    taints.find(|taint| !tolerate(tolerations.unwrap_or_default(), taint))
+/// The first of a node's taints by which a planned pod with these tolerations loses its place.
+pub fn displacing<'a>(taints: &'a [Taint], tolerations: &[Toleration]) -> Option<&'a Taint> {
+    let mut taints = taints.iter().filter(|taint| displaces(taint));
+    taints.find(|taint| !tolerate(tolerations, taint))
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@
 
 use std::ops::RangeInclusive;
 
+use muster_api::keys::MAX_GANG_SIZE;
+
 /// The number, if the text is plain digits without leading zero and within `range`.
 pub fn parse(text: &str, range: &RangeInclusive<u32>) -> Option<u32> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit());
@@ -13,6 +15,11 @@ pub fn parse(text: &str, range: &RangeInclusive<u32>) -> Option<u32> {
         return None;
     }
     text.parse().ok().filter(|number| range.contains(number))
+}
+
+/// The size of a gang as the annotation `muster.dev/gang-size` gives it: 1 to 4,096.
+pub fn gang_size(text: &str) -> Option<u32> {
+    parse(text, &(1..=MAX_GANG_SIZE))
 }
 
 #[cfg(test)]

@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_refusal_keeps_the_answer() {
-        let outcome = of_failure(&answered(403, "denied by the wall"));
-        assert!(matches!(outcome, Outcome::Refused(answer) if answer == "denied by the wall"));
+        let outcome = of_failure(&answered(403, "denied by a policy"));
+        assert!(matches!(outcome, Outcome::Refused(answer) if answer == "denied by a policy"));
     }
 }

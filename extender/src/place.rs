@@ -3,14 +3,16 @@
 //! Everything is judged by what the API server shows (the Ready condition carries the time of its last
 //! change), never by when this process saw it: so every replica says the same, also just after a start.
 
-use std::fmt;
-
 use k8s_openapi::{
     api::core::v1::{NodeCondition, Taint, Toleration},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
     jiff::Timestamp,
 };
-use muster_cluster::taints;
+pub use muster_cluster::place::Lost;
+use muster_cluster::{
+    place::{self, NodeFacts},
+    taints,
+};
 
 /// How long a node may be not Ready before a planned rank has lost its place, in seconds.
 pub const NOT_READY_GRACE_SECONDS: i64 = 30;
@@ -59,30 +61,6 @@ fn not_ready_since(metadata: &ObjectMeta, conditions: &[NodeCondition]) -> Optio
     Some(since.map_or(Timestamp::MIN, |time| time.0))
 }
 
-/// Why a rank has lost its place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lost {
-    /// Its node does not exist any more, or another one has its name.
-    Gone,
-    /// Its node is cordoned.
-    Cordoned,
-    /// Its node has a taint that the pod does not tolerate.
-    Tainted,
-    /// Its node has not been Ready for [`NOT_READY_GRACE_SECONDS`].
-    NotReady,
-}
-
-impl fmt::Display for Lost {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Gone => "gone",
-            Self::Cordoned => "cordoned",
-            Self::Tainted => "tainted",
-            Self::NotReady => "not ready",
-        })
-    }
-}
-
 /// Whether a pod with these tolerations has lost its place on `node`, and why. `planned_uid` is the
 /// node's UID when the plan was made, where the plan is known.
 pub fn lost(
@@ -91,27 +69,17 @@ pub fn lost(
     tolerations: &[Toleration],
     now: Timestamp,
 ) -> Option<Lost> {
-    let Some(node) = node else {
-        return Some(Lost::Gone);
-    };
-    if planned_uid.is_some_and(|uid| uid != node.uid) {
-        return Some(Lost::Gone);
-    }
-    if node.cordoned {
-        return Some(Lost::Cordoned);
-    }
-    if !node
-        .taints
-        .iter()
-        .all(|taint| taints::tolerate(tolerations, taint))
-    {
-        return Some(Lost::Tainted);
-    }
-    node.not_ready_since
-        .is_some_and(|since| {
+    let facts = node.map(|node| NodeFacts {
+        uid: &node.uid,
+        cordoned: node.cordoned,
+        taints: &node.taints,
+    });
+    place::lost(facts, planned_uid, tolerations, || {
+        let since = node.and_then(|node| node.not_ready_since);
+        since.is_some_and(|since| {
             now.as_second().saturating_sub(since.as_second()) >= NOT_READY_GRACE_SECONDS
         })
-        .then_some(Lost::NotReady)
+    })
 }
 
 #[cfg(test)]

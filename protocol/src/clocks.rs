@@ -54,6 +54,11 @@ impl Clocks {
         }
     }
 
+    /// Nodes of which a time is kept.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = &String> {
+        self.not_ready.keys().chain(self.ends.keys())
+    }
+
     /// Notes whether pods of a node ended whose permits stand as if they lived.
     pub(crate) fn note_ends(&mut self, node: &str, owed: bool, now: u64) {
         if owed {

@@ -280,16 +280,22 @@ impl Machine {
         for key in &keys {
             self.agenda.gang(key);
         }
+        // What vanished while a watch was interrupted is known only here.
         let nodes = self.index.nodes().map(|(name, _)| name.clone());
         let devices = self.index.all_node_devices().map(|(name, _)| name.clone());
-        let names: BTreeSet<String> = nodes.chain(devices).collect();
+        let known = self.permits.nodes().chain(self.clocks.nodes()).cloned();
+        let names: BTreeSet<String> = nodes.chain(devices).chain(known).collect();
         self.news.nodes.extend(names.iter().cloned());
         self.news.node_devices.extend(names);
         for pod in self.index.pods() {
             self.agenda.pod(crate::objects::uid(pod));
         }
+        for pod in self.window.pods() {
+            self.agenda.pod(pod);
+        }
         let namespaces = self.index.namespaces().map(|(name, _)| name.clone());
-        self.news.namespaces.extend(namespaces);
+        let known = self.queues.namespaces().cloned();
+        self.news.namespaces.extend(namespaces.chain(known));
         self.news
             .teams
             .extend(self.index.teams().map(|(name, _)| name.clone()));

@@ -15,6 +15,7 @@ use crate::{
     feed::Feed,
     in_flight::{Answer, InFlightWrites},
     injected_bug::{InjectedBug, InjectedBugs},
+    leadership::fence::LedgerCheck,
     leadership::ledger_recovery,
     leadership::takeover::Takeover,
     look::News,
@@ -65,9 +66,7 @@ pub struct Machine {
     pub(crate) agenda: Agenda,
     pub(crate) news: News,
     pub(crate) resync: Resync,
-    /// The Ledger is to be read again after a conflict, not before that time; the read that is under way.
-    pub(crate) check_ledger: Option<u64>,
-    pub(crate) checking: Option<EffectId>,
+    pub(crate) ledger_check: LedgerCheck,
     pub(crate) exit: Option<ExitReason>,
     pub(crate) ungating_withheld: bool,
     /// Whether nothing that an older leader still sends is taken any more.
@@ -97,8 +96,7 @@ impl Machine {
             agenda: Agenda::default(),
             news: News::default(),
             resync: Resync::default(),
-            check_ledger: None,
-            checking: None,
+            ledger_check: LedgerCheck::default(),
             exit: None,
             ungating_withheld: false,
             is_fenced: false,
@@ -184,7 +182,7 @@ impl Machine {
     /// over; `None`: only an observation or an answer makes work.
     pub fn next_due(&self) -> Option<u64> {
         let now = self.now.map_or(0, |now| now.monotonic_seconds);
-        if self.takeover.leading_epoch().is_none() || self.check_ledger.is_some() {
+        if self.takeover.leading_epoch().is_none() {
             return Some(now + 1);
         }
         if self.index.has_more()
@@ -201,6 +199,7 @@ impl Machine {
             self.flights.next_due(),
             self.window.next_due(),
             self.queues.next_due(),
+            self.ledger_check.next_due(),
             Some(self.resync.next_due(now)),
         ];
         due.into_iter().flatten().min()
@@ -219,8 +218,7 @@ impl Machine {
     )]
     pub fn settle(&mut self, effect: EffectId, outcome: Outcome) {
         let Some(now) = self.now else { return };
-        if self.checking == Some(effect) {
-            self.checking = None;
+        if self.ledger_check.end(effect) {
             self.take_ledger_check(&outcome, now);
             return;
         }
@@ -232,7 +230,7 @@ impl Machine {
             self.note_key(&target);
         }
         if self.flights.settle(effect, &outcome, now) == Answer::Conflict {
-            self.check_ledger = Some(now.monotonic_seconds);
+            self.ledger_check.ask(now.monotonic_seconds);
         }
     }
 
@@ -296,8 +294,7 @@ impl Machine {
     /// last commit is not seen: it would be decided on what was before it. Nor while it is not known who leads, or a late
     /// write of an older leader may still change what is seen.
     fn decide(&mut self, epoch: i64, now: Now, effects: &mut Vec<Effect>) {
-        if self.check_ledger.is_some()
-            || self.checking.is_some()
+        if self.ledger_check.is_owed(now.monotonic_seconds)
             || self.flights.busy(&ledger_object())
             || !self.is_fenced(epoch, now)
         {
@@ -321,8 +318,12 @@ impl Machine {
         }
         self.take_engine_updates(now);
         let wall = engine::Timestamp(now.wall.as_second());
-        let budget = admit::budget(self.context(epoch, now, &wake));
-        let admissions = self.feed.decide(wall, &budget);
+        let admissions = if self.feed.is_due() {
+            let budget = admit::budget(self.context(epoch, now, &wake));
+            self.feed.decide(wall, &budget)
+        } else {
+            Vec::new()
+        };
         for gang in self.feed.explain(&self.index) {
             self.note_gang_by_uid(&gang);
         }
@@ -390,7 +391,8 @@ impl Machine {
             return;
         }
         let limit = self.config.ungated_unbound_limit;
-        if !self.window.take_stirred() {
+        // A full window stays stirred until a pod makes room.
+        if self.window.is_full(limit) || !self.window.take_stirred() {
             return;
         }
         for (_, key, team) in self.window.waiting() {

@@ -63,10 +63,7 @@ impl<'a> Declared<'a> {
 
     /// The declared size of the gang, if there is one that is valid.
     pub fn gang_size(&self) -> Option<u32> {
-        whole_number::parse(
-            self.annotation(keys::GANG_SIZE)?,
-            &(1..=keys::MAX_GANG_SIZE),
-        )
+        whole_number::gang_size(self.annotation(keys::GANG_SIZE)?)
     }
 
     /// The shorthand for a claim, or all that is wrong with it.

@@ -10,7 +10,7 @@ use super::{
     group::{implied_size, is_indexed, job_annotation},
     label, name, phase,
 };
-use crate::{formed::PendingReason, unsupported_field::UnsupportedField};
+use crate::{formed::PendingReason, unsupported_field::UnsupportedField, whole_number};
 
 /// A pod with the Job that controls it, if it is known.
 pub(super) struct Declaring<'a> {
@@ -63,8 +63,11 @@ pub(super) fn size(
 
 fn in_range(text: &str) -> Result<u32, PendingReason> {
     let field = format!("metadata.annotations[{}]", keys::GANG_SIZE);
-    match text.trim().parse::<u64>() {
-        Ok(size) if size > u64::from(keys::MAX_GANG_SIZE) => Err(PendingReason {
+    if let Some(size) = whole_number::gang_size(text) {
+        return Ok(size);
+    }
+    match whole_number::parse(text, &(1..=u32::MAX)) {
+        Some(size) => Err(PendingReason {
             reason: Reason::GangTooLarge,
             details: format!(
                 "{size} pods; a gang has at most {} (a Job whose pods may start one by one says {}: \"1\")",
@@ -72,8 +75,7 @@ fn in_range(text: &str) -> Result<u32, PendingReason> {
                 keys::GANG_SIZE
             ),
         }),
-        Ok(size) if size > 0 => Ok(u32::try_from(size).unwrap_or(keys::MAX_GANG_SIZE)),
-        _ => {
+        None => {
             let text: String = text.chars().take(64).collect();
             Err(UnsupportedField::new(
                 field,

@@ -19,10 +19,7 @@ use super::{
     group::JobFinder,
     is_active, is_job, name, naming, phase, ranks, uid, waiting,
 };
-use crate::{
-    formed::{FormedGang, FormedPod, GangKey, PendingReason, PodIdentity, RankState},
-    pod::{is_deleting, is_gated},
-};
+use crate::formed::{FormedGang, FormedPod, GangKey, PendingReason, PodIdentity};
 
 /// The Team of a namespace.
 #[derive(Clone, Debug)]
@@ -150,12 +147,10 @@ impl<'f, 'a> Forming<'f, 'a> {
             },
             priority: tier.as_ref().map_or(0, |tier| tier.value),
             queued_since: self.queued_since(&members),
-            rank_states: self.rank_states(),
             last_pod_created_at: members.iter().map(|pod| created_at(pod)).max().unwrap_or(0),
             pods: self.formed_pods(&members),
             excess: excess.into_iter().map(|pod| identity(pod)).collect(),
             wait,
-            is_settling,
             ended: self.ended(job),
             excepted,
             implied: size.implied,
@@ -265,20 +260,6 @@ impl<'f, 'a> Forming<'f, 'a> {
         created.or(last).unwrap_or(0)
     }
 
-    /// What became of each place of the admission.
-    fn rank_states(&self) -> Vec<RankState> {
-        let Some(places) = &self.places else {
-            return Vec::new();
-        };
-        let mut states = vec![RankState::Missing; places.len()];
-        for pod in self.pods {
-            if let Some(state) = self.place(pod).and_then(|place| states.get_mut(place)) {
-                *state = rank_state(pod);
-            }
-        }
-        states
-    }
-
     fn formed_pods(&self, members: &[&Arc<Pod>]) -> Vec<FormedPod> {
         let succeeded = self.pods.iter().filter(|pod| phase(pod) == "Succeeded");
         let with_rank: Vec<&Arc<Pod>> = members.iter().copied().chain(succeeded).collect();
@@ -316,11 +297,17 @@ impl<'f, 'a> Forming<'f, 'a> {
     }
 
     fn labels(&self) -> BTreeMap<String, String> {
+        let label = self.declared_label().into_iter();
+        label
+            .map(|label| (keys::GANG.to_owned(), label.clone()))
+            .collect()
+    }
+
+    /// The label by which its pods are one gang.
+    pub(super) fn declared_label(&self) -> Option<&'a String> {
         match self.group {
-            Some(Group::Label { label, .. }) => {
-                BTreeMap::from([(keys::GANG.to_owned(), label.clone())])
-            }
-            Some(Group::Job { .. } | Group::Single { .. }) | None => BTreeMap::new(),
+            Some(Group::Label { label, .. }) => Some(label),
+            Some(Group::Job { .. } | Group::Single { .. }) | None => None,
         }
     }
 
@@ -352,17 +339,6 @@ impl<'f, 'a> Forming<'f, 'a> {
             .flat_map(|request| request.unmodelled.iter().cloned())
             .collect();
         fields.into_iter().collect()
-    }
-}
-
-fn rank_state(pod: &Pod) -> RankState {
-    match phase(pod) {
-        "Succeeded" => RankState::Succeeded,
-        "Failed" => RankState::Failed,
-        _ if is_deleting(pod) => RankState::Terminating,
-        "Running" => RankState::Running,
-        _ if is_gated(pod) => RankState::Gated,
-        _ => RankState::Pending,
     }
 }
 

@@ -4,7 +4,7 @@ use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use muster_api::keys;
 
 use super::{annotation, controlling_job, label, name, uid};
-use crate::formed::GangKey;
+use crate::{formed::GangKey, whole_number};
 
 /// Pods that were declared to belong together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,7 +89,7 @@ fn group(pod: &Pod, namespace: String, jobs: &JobFinder<'_>) -> Option<Group> {
 /// Whether the pods of a Job are one gang: it says so, or it is Indexed and runs all its ranks at once.
 fn is_gang(job: &Job, pod: &Pod) -> bool {
     match annotation(pod, keys::GANG_SIZE).or_else(|| job_annotation(job, keys::GANG_SIZE)) {
-        Some(size) => size.trim() != "1",
+        Some(size) => whole_number::gang_size(size) != Some(1),
         None => implied_size(job).is_some(),
     }
 }

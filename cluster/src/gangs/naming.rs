@@ -14,7 +14,7 @@ const SINGLE: &str = "pod-";
 
 /// What is known about Gangs of one label.
 pub(crate) struct Incarnations<'a> {
-    /// Gang objects that carry the label, and those that the pods name, in the order of their keys.
+    /// Gang objects of that group, and those that the pods name, in the order of their keys.
     pub(crate) gangs: Vec<(&'a GangKey, &'a Gang)>,
     /// Finds any Gang object.
     pub(crate) find: &'a dyn GangFinder,
@@ -138,7 +138,7 @@ pub(crate) fn group_of_gang(key: &GangKey, gang: Option<&Gang>) -> Option<Group>
             uid: String::new(),
         });
     }
-    let label = gang?.metadata.labels.as_ref()?.get(keys::GANG)?.clone();
+    let label = gang?.spec.group.clone()?;
     Some(Group::Label { namespace, label })
 }
 

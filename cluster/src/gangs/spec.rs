@@ -25,6 +25,7 @@ impl Forming<'_, '_> {
     ) -> GangSpec {
         let base = self.gang.map_or_else(
             || GangSpec {
+                group: self.declared_label().cloned(),
                 start_timeout_seconds: START_TIMEOUT_SECONDS,
                 tier: tier.as_ref().ok().and_then(|tier| tier.declared.clone()),
                 ..GangSpec::default()

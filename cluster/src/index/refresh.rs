@@ -62,12 +62,12 @@ impl Index {
         }
         let gangs = match group {
             Group::Label { namespace, label } => {
-                let labelled = self.gangs_by_label.of(&(namespace.clone(), label.clone()));
+                let of_group = self.gangs_by_group.of(&(namespace.clone(), label.clone()));
                 let named = self
                     .membership
                     .in_group(group)
                     .filter_map(|pod| self.named_gang(pod));
-                let keys: BTreeSet<GangKey> = labelled.cloned().chain(named).collect();
+                let keys: BTreeSet<GangKey> = of_group.cloned().chain(named).collect();
                 keys.into_iter().collect()
             }
             Group::Job { .. } | Group::Single { .. } => Vec::new(),

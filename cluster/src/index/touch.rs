@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::{batch::v1::Job, core::v1::Namespace, resource::v1::ResourceClaim};
-use muster_api::{Flavor, Gang, Ledger, Queue, Team, Topology, keys};
+use muster_api::{Flavor, Gang, Ledger, Queue, Team, Topology};
 use muster_engine::NodeFilterId;
 
 use super::{
@@ -140,8 +140,8 @@ impl Index {
     pub(super) fn gang_changed(&mut self, key: &GangKey, changed: &Changed<Gang>) {
         self.touched.gangs.insert(key.clone());
         for gang in changed.both() {
-            if let Some(label) = gang_label(gang) {
-                self.gangs_by_label
+            if let Some(label) = gang.spec.group.as_deref() {
+                self.gangs_by_group
                     .unlink(&(key.namespace.clone(), label.to_owned()), key);
                 self.touched.groups.insert(Group::Label {
                     namespace: key.namespace.clone(),
@@ -155,8 +155,8 @@ impl Index {
                 .remove(gang.metadata.uid.as_deref().unwrap_or_default());
         }
         if let Some(gang) = &changed.new {
-            if let Some(label) = gang_label(gang) {
-                self.gangs_by_label
+            if let Some(label) = gang.spec.group.as_deref() {
+                self.gangs_by_group
                     .link((key.namespace.clone(), label.to_owned()), key.clone());
             }
             for owner in gang.metadata.owner_references.iter().flatten() {
@@ -346,12 +346,4 @@ fn allocation(claim: &ResourceClaim) -> impl Iterator<Item = (&str, &str, &str)>
                 result.device.as_str(),
             )
         })
-}
-
-fn gang_label(gang: &Gang) -> Option<&str> {
-    gang.metadata
-        .labels
-        .as_ref()?
-        .get(keys::GANG)
-        .map(String::as_str)
 }

@@ -5,17 +5,20 @@
 //! a `NodeDevices` object was lost: those come back as withdrawn permits, so that they are charged until
 //! their release is proved. A pod that only *waits* at the driver is a bypass: it gets no permit.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
-use muster_api::{Charge, ClaimsCharge, Gang, Held, NodeDevices, NodeDevicesSpec, Permit};
+use k8s_openapi::api::core::v1::Pod;
+use muster_api::{Charge, Gang, Held, NodeDevices, NodeDevicesSpec, Permit};
 use muster_engine as engine;
 
 use crate::{
     ApiRequest, Mode,
     admission::admit,
+    admission::charge::{ClaimCost, ClaimsByCost},
     admission::plan::{Plan, PlannedNode},
     feed::holds::allocated,
     objects::{bound_node, is_gated, phase, stamp, uid},
+    outward::permits::is_permitted,
     outward::release::has_acknowledged,
     poll_context::{PollContext, attempt},
 };
@@ -35,7 +38,7 @@ pub(crate) fn admission(
         return None;
     }
     let team = formed.team.as_ref()?.to_string();
-    let mut groups: BTreeMap<(String, i64, i64), Vec<String>> = BTreeMap::new();
+    let mut charged = ClaimsByCost::default();
     let mut pods = Vec::new();
     for member in &formed.pods {
         let pod = context.index.pod_by_uid(&member.identity.uid)?;
@@ -48,11 +51,7 @@ pub(crate) fn admission(
         claims.dedup();
         for claim in &claims {
             let devices = allocated(context, claim)?;
-            let cost = cost(context, &name, &devices);
-            let uids = groups.entry(cost).or_default();
-            if !uids.contains(claim) {
-                uids.push(claim.clone());
-            }
+            charged.add(cost(context, &name, &devices), claim);
         }
         let node = PlannedNode {
             name,
@@ -68,12 +67,12 @@ pub(crate) fn admission(
     let gang_uid = gang.metadata.uid.as_deref()?;
     let team = (team, generation);
     let attempt = attempt(gang);
-    let plan = Plan::adopted(key, gang_uid, attempt, team, charge(groups), pods);
+    let plan = Plan::adopted(key, gang_uid, attempt, team, charge(charged), pods);
     admit::carry(context, &plan)
 }
 
-/// Whether every member is bound and holds what it asks for: it runs, or it is being started by a driver that
-/// does not enforce permits yet. One that was made under our webhook and does not run only waits there: it is
+/// Whether every member is bound and holds what it asks for: it runs, it was let go to that node by a Gang that is no more,
+/// or it is being started by a driver that does not enforce permits yet. One that was made under our webhook and does not run only waits there: it is
 /// a bypass, also where the node's object was lost and nothing says any more that its driver enforces.
 fn is_adoptable(context: PollContext<'_>, formed: &FormedGang) -> bool {
     let unadmitted = |uid: &str| formed.unadmitted.iter().any(|pod| pod.uid == uid);
@@ -88,8 +87,17 @@ fn is_adoptable(context: PollContext<'_>, formed: &FormedGang) -> bool {
             unadmitted(&member.identity.uid)
                 && !is_gated(pod)
                 && (phase(pod) == "Running"
+                    || is_let_go(context, pod)
                     || (!enforced && !context.index.is_marked(&member.identity.uid)))
         })
+}
+
+/// Whether a controller let the pod go to the node that it is bound to: its Gang was deleted since, and the permit of its
+/// attempt is still there, so that what it holds was charged all the time.
+fn is_let_go(context: PollContext<'_>, pod: &Pod) -> bool {
+    let attempt = stamp(pod);
+    let permitted = |node| is_permitted(context, node, uid(pod), attempt, false);
+    attempt > 0 && bound_node(pod).is_some_and(permitted)
 }
 
 /// Whether the node's driver may be told to enforce: not before every pod that is bound there has been
@@ -126,19 +134,20 @@ pub(crate) fn permit_held(
     if !has_acknowledged(context, devices) {
         return;
     }
+    let permits = spec.permits.iter();
+    let mut named: BTreeSet<String> = permits
+        .flat_map(|permit| permit.claim_uids.iter().cloned())
+        .collect();
     for held in devices.status.iter().flat_map(|status| &status.held) {
-        let named = spec
-            .permits
-            .iter()
-            .any(|permit| permit.claim_uids.contains(&held.claim_uid));
-        if !named {
+        if named.insert(held.claim_uid.clone()) {
             spec.permits.push(returned(context, node, held));
         }
     }
 }
 
 /// The permit that a claim comes back as. It is charged only as far as the API server itself says that the claim has
-/// devices of that node: else whoever has one node's token could charge any Team. The devices are blocked in any case.
+/// devices of that node, and it names a pod only if that one is bound there: else whoever has one node's token
+/// could charge any Team, and hold up any pod as one that was given devices already. The devices are blocked in any case.
 fn returned(context: PollContext<'_>, node: &str, held: &Held) -> Permit {
     let pool = format!("{}/{node}/", muster_api::keys::DRIVER);
     let devices = allocated(context, &held.claim_uid).filter(|devices| {
@@ -151,21 +160,24 @@ fn returned(context: PollContext<'_>, node: &str, held: &Held) -> Permit {
         .and_then(|claim| claim.metadata.namespace.clone());
     let team = namespace.and_then(|namespace| context.index.team_of_namespace(&namespace));
     let charge = devices.map_or_else(Charge::default, |devices| {
-        let cost = cost(context, node, &devices);
-        charge(std::iter::once((cost, vec![held.claim_uid.clone()])).collect())
+        let mut charged = ClaimsByCost::default();
+        charged.add(cost(context, node, &devices), &held.claim_uid);
+        charge(charged)
     });
-    let pod_uid = held.pod_uid.clone().unwrap_or_default();
-    let pod = context.index.pod_by_uid(&pod_uid);
+    let pod = held
+        .pod_uid
+        .as_deref()
+        .and_then(|uid| context.index.pod_by_uid(uid))
+        .filter(|pod| bound_node(pod) == Some(node));
     let gang = pod.and_then(|pod| {
         let name = NamespacedName::of(&pod.metadata);
         context.index.gang_of_pod(&name)
     });
     Permit {
-        pod_uid: if pod_uid.is_empty() {
-            format!("of-claim-{}", held.claim_uid)
-        } else {
-            pod_uid
-        },
+        pod_uid: pod.map_or_else(
+            || format!("of-claim-{}", held.claim_uid),
+            |pod| uid(pod).to_owned(),
+        ),
         claim_uids: vec![held.claim_uid.clone()],
         gang: gang.map_or_else(|| format!("{}/", held.namespace), ToString::to_string),
         gang_uid: gang
@@ -179,17 +191,16 @@ fn returned(context: PollContext<'_>, node: &str, held: &Held) -> Permit {
     }
 }
 
-/// Flavor, thousandths of a GPU and bytes of memory of devices, as far as the node's slices show them. Devices
-/// that are not published any more count as whole GPUs of no Flavor.
-fn cost(
-    context: PollContext<'_>,
-    node: &str,
-    devices: &[engine::DeviceName],
-) -> (String, i64, i64) {
+/// What devices cost, as far as the node's slices show them. Devices that are not published any more count as whole GPUs
+/// of no Flavor.
+fn cost(context: PollContext<'_>, node: &str, devices: &[engine::DeviceName]) -> ClaimCost {
     let known = context.index.engine_node(node);
+    let mut cost = ClaimCost::default();
+    let mut add = |gpus: engine::Amount, vram: engine::Amount| {
+        cost.gpus_milli = cost.gpus_milli.saturating_add(gpus.0);
+        cost.vram_bytes = cost.vram_bytes.saturating_add(vram.0);
+    };
     let mut flavor = String::new();
-    let mut gpus = 0_i64;
-    let mut vram = 0_i64;
     for name in devices {
         let device = known.and_then(|node| node.devices.iter().find(|it| it.name == *name));
         match device {
@@ -197,29 +208,17 @@ fn cost(
                 if let Some(first) = device.flavors.first() {
                     flavor = first.to_string();
                 }
-                gpus = gpus.saturating_add(device.gpus.0);
-                vram = vram.saturating_add(device.vram.0);
+                add(device.gpus, device.vram);
             }
-            None => gpus = gpus.saturating_add(engine::Amount::ONE_GPU.0),
+            None => add(engine::Amount::ONE_GPU, engine::Amount::ZERO),
         }
     }
-    (flavor, gpus, vram)
+    ClaimCost { flavor, ..cost }
 }
 
-fn charge(groups: BTreeMap<(String, i64, i64), Vec<String>>) -> Charge {
-    let claims = groups
-        .into_iter()
-        .map(|((flavor, gpus_milli, vram_bytes), mut uids)| {
-            uids.sort();
-            ClaimsCharge {
-                flavor,
-                gpus_milli,
-                vram_bytes,
-                uids,
-            }
-        });
+fn charge(claims: ClaimsByCost) -> Charge {
     Charge {
-        claims: claims.collect(),
+        claims: claims.into_charges(),
         resources: Vec::new(),
     }
 }

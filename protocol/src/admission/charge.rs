@@ -9,16 +9,52 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_api::{Charge, ClaimsCharge, ResourceCharge};
 use muster_engine as engine;
 
+/// What a claim costs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ClaimCost {
+    /// The Flavor that is charged; empty where none is known.
+    pub(crate) flavor: String,
+    /// Thousandths of a GPU.
+    pub(crate) gpus_milli: i64,
+    /// Bytes of device memory.
+    pub(crate) vram_bytes: i64,
+}
+
+/// Claims by what they cost: those that cost the same stand together in a charge.
+#[derive(Debug, Default)]
+pub(crate) struct ClaimsByCost(BTreeMap<ClaimCost, BTreeSet<String>>);
+
+impl ClaimsByCost {
+    /// Adds a claim, by its UID. Twice is once.
+    pub(crate) fn add(&mut self, cost: ClaimCost, claim: &str) {
+        self.0.entry(cost).or_default().insert(claim.to_owned());
+    }
+
+    /// As a charge has it, in order.
+    pub(crate) fn into_charges(self) -> Vec<ClaimsCharge> {
+        let groups = self.0.into_iter();
+        let charges = groups.map(|(cost, uids)| ClaimsCharge {
+            flavor: cost.flavor,
+            gpus_milli: cost.gpus_milli,
+            vram_bytes: cost.vram_bytes,
+            uids: uids.into_iter().collect(),
+        });
+        charges.collect()
+    }
+}
+
 /// Groups what the engine charges a gang's pods.
 pub(crate) fn of_admission(pods: &[engine::AdmittedPod]) -> Charge {
-    let mut claims: BTreeMap<(String, i64, i64), BTreeSet<String>> = BTreeMap::new();
+    let mut claims = ClaimsByCost::default();
     let mut resources: BTreeMap<(String, String), i64> = BTreeMap::new();
     for pod in pods {
         for claim in &pod.claims {
-            claims
-                .entry((claim.flavor.to_string(), claim.gpus.0, claim.vram.0))
-                .or_default()
-                .insert(claim.uid.to_string());
+            let cost = ClaimCost {
+                flavor: claim.flavor.to_string(),
+                gpus_milli: claim.gpus.0,
+                vram_bytes: claim.vram.0,
+            };
+            claims.add(cost, claim.uid.as_str());
         }
         for (flavor, resource, amount) in &pod.charged {
             let sum = resources
@@ -28,15 +64,7 @@ pub(crate) fn of_admission(pods: &[engine::AdmittedPod]) -> Charge {
         }
     }
     Charge {
-        claims: claims
-            .into_iter()
-            .map(|((flavor, gpus_milli, vram_bytes), uids)| ClaimsCharge {
-                flavor,
-                gpus_milli,
-                vram_bytes,
-                uids: uids.into_iter().collect(),
-            })
-            .collect(),
+        claims: claims.into_charges(),
         resources: resources
             .into_iter()
             .map(|((flavor, resource), amount)| ResourceCharge {

@@ -8,11 +8,15 @@ use crate::{
     objects::{bound_node, is_terminal},
     poll_context::PollContext,
 };
-use muster_cluster::{formed::PendingReason, taints};
+use muster_cluster::{
+    formed::PendingReason,
+    place::{self, Lost, NodeFacts},
+    taints,
+};
 
 /// A rank that has lost its place.
 #[derive(Clone, Debug)]
-pub(crate) struct Lost {
+pub(crate) struct LostRank {
     /// Which, and how.
     pub(crate) reason: PendingReason,
     /// Whether the node that was planned is no more, so that it cannot come back.
@@ -21,60 +25,56 @@ pub(crate) struct Lost {
 
 /// The first rank that has lost its place, and how. A bound rank keeps its place whatever becomes of the
 /// node: what runs is not moved for that.
-pub(crate) fn lost(context: PollContext<'_>, plan: &Plan) -> Option<Lost> {
+pub(crate) fn lost(context: PollContext<'_>, plan: &Plan) -> Option<LostRank> {
     plan.ranks.iter().enumerate().find_map(|(place, rank)| {
-        let (cause, for_good) = lost_by(context, rank)?;
+        let (lost, cause) = lost_by(context, rank)?;
         let details = format!("rank {place}: node {} {cause}", rank.node.name);
         let reason = Reason::PlaceLost;
-        Some(Lost {
+        Some(LostRank {
             reason: PendingReason { reason, details },
-            for_good,
+            for_good: lost.is_for_good(),
         })
     })
 }
 
-fn lost_by(context: PollContext<'_>, rank: &Rank) -> Option<(String, bool)> {
+fn lost_by(context: PollContext<'_>, rank: &Rank) -> Option<(Lost, String)> {
     let pod = context.index.pod_by_uid(&rank.pod)?;
     if bound_node(pod).is_some() || is_terminal(pod) {
         return None;
     }
-    let Some(node) = context.index.node(&rank.node.name) else {
-        return Some(("is gone".to_owned(), true));
-    };
-    if node.metadata.uid.as_deref() != Some(rank.node.uid.as_str()) {
-        return Some(("was made again since it was planned".to_owned(), true));
-    }
-    if is_cordoned(node) {
-        return Some(("is cordoned".to_owned(), false));
-    }
+    let node = context.index.node(&rank.node.name);
+    let facts = node.map(|node| NodeFacts::from(node.as_ref()));
+    let tolerations = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.tolerations.as_deref());
+    let tolerations = tolerations.unwrap_or_default();
     let limit = context.config.not_ready_seconds;
-    if let Some(since) = context.clocks.not_ready_since(&rank.node.name)
-        && context.has_come(since + limit)
-    {
-        return Some((format!("has not been Ready for {limit} s"), false));
-    }
-    let taint = taints::repels(node, pod)?;
-    let (key, effect) = (&taint.key, &taint.effect);
-    let cause = format!("carries taint {key}:{effect}, which the pod does not tolerate");
-    Some((cause, false))
-}
-
-/// Whether an administrator keeps new pods off the node.
-fn is_cordoned(node: &Node) -> bool {
-    let spec = node.spec.as_ref();
-    spec.is_some_and(|spec| spec.unschedulable == Some(true))
+    let is_not_ready = || {
+        let since = context.clocks.not_ready_since(&rank.node.name);
+        since.is_some_and(|since| context.has_come(since + limit))
+    };
+    let lost = place::lost(facts, Some(&rank.node.uid), tolerations, is_not_ready)?;
+    let cause = match lost {
+        Lost::Gone if node.is_some() => "was made again since it was planned".to_owned(),
+        Lost::Gone => "is gone".to_owned(),
+        Lost::Cordoned => "is cordoned".to_owned(),
+        Lost::NotReady => format!("has not been Ready for {limit} s"),
+        Lost::Tainted => {
+            let taint = taints::displacing(facts?.taints, tolerations)?;
+            let (key, effect) = (&taint.key, &taint.effect);
+            format!("carries taint {key}:{effect}, which the pod does not tolerate")
+        }
+    };
+    Some((lost, cause))
 }
 
 /// Whether anything that ranks lose their place by differs between two states of a node.
 pub(crate) fn differs(before: &Node, after: &Node) -> bool {
     let facts = |node: &Node| {
-        let taints = node.spec.as_ref().and_then(|spec| spec.taints.clone());
-        (
-            node.metadata.uid.clone(),
-            is_cordoned(node),
-            is_ready(node),
-            taints,
-        )
+        let facts = NodeFacts::from(node);
+        let taints = facts.taints.to_vec();
+        (facts.uid.to_owned(), facts.cordoned, is_ready(node), taints)
     };
     facts(before) != facts(after)
 }

@@ -6,11 +6,14 @@ use k8s_openapi::api::core::v1::Pod;
 use muster_api::{Charge, Reason};
 
 use crate::{
-    objects::{bound_node, is_deleting, is_gated, is_over, is_terminal, phase, stamp},
+    objects::{bound_node, is_deleting, is_gated, is_over, is_terminal, stamp},
     outward::permits::is_permitted,
     poll_context::PollContext,
 };
-use muster_cluster::formed::{GangKey, PendingReason};
+use muster_cluster::{
+    formed::{GangKey, PendingReason},
+    rank_state::RankState,
+};
 
 /// The plan of one attempt. Intents, admissions and placements are made from it and read into it, in
 /// [`super::record`] alone.
@@ -94,12 +97,21 @@ impl Plan {
         })
     }
 
+    /// What became of each of its ranks, in the order of their places.
+    pub(crate) fn states(
+        &self,
+        context: PollContext<'_>,
+    ) -> impl Iterator<Item = (&Rank, RankState)> {
+        self.ranks.iter().map(move |rank| {
+            let pod = context.index.pod_by_uid(&rank.pod);
+            (rank, RankState::of(pod.map(AsRef::as_ref)))
+        })
+    }
+
     /// Whether every pod is there and succeeded.
     pub(crate) fn has_succeeded(&self, context: PollContext<'_>) -> bool {
-        self.ranks.iter().all(|rank| {
-            let pod = context.index.pod_by_uid(&rank.pod);
-            pod.is_some_and(|pod| phase(pod) == "Succeeded")
-        })
+        self.states(context)
+            .all(|(_, state)| state == RankState::Succeeded)
     }
 
     /// Whether no pod of it was ungated yet.

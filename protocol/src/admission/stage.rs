@@ -14,7 +14,10 @@ use crate::{
     outward::{gang_status, ungate},
     poll_context::{PollContext, attempt, has_ended},
 };
-use muster_cluster::formed::{GangKey, PendingReason};
+use muster_cluster::{
+    formed::{GangKey, PendingReason},
+    text::truncate,
+};
 
 /// Why an attempt ends before its pods do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -164,6 +167,10 @@ impl Views {
     }
 }
 
+/// Longest text of a reason, in bytes. It may quote what users wrote into annotations, which may have 256 KiB, and a Queue
+/// lists a hundred of them.
+pub(crate) const DETAILS_BYTES: usize = 1_024;
+
 /// Where a gang is. `None`: there is neither a Gang nor an intent about one.
 pub(crate) fn view(context: PollContext<'_>, key: &GangKey) -> Option<View> {
     let gang = context.index.gang(key);
@@ -223,6 +230,9 @@ pub(crate) fn view(context: PollContext<'_>, key: &GangKey) -> Option<View> {
         && let Some(gang) = gang.filter(|gang| !has_ended(gang))
     {
         view.reason = waiting::why(context, key, gang);
+    }
+    if let Some(wait) = &mut view.reason {
+        truncate(&mut wait.details, DETAILS_BYTES);
     }
     Some(view)
 }

@@ -13,7 +13,7 @@ use muster_engine as engine;
 
 use crate::{
     admission::charge, admission::plan::Plan, injected_bug::InjectedBug, links::Links,
-    objects::is_over, poll_context::PollContext,
+    objects::is_over, outward::release::HELD_AT_MOST, poll_context::PollContext,
 };
 use muster_cluster::formed::GangKey;
 
@@ -176,17 +176,20 @@ pub(crate) fn of_node(context: PollContext<'_>, node: &str) -> Part {
 
 fn of_permit(context: PollContext<'_>, node: &str, permit: &Permit, lost: bool) -> engine::Hold {
     let charged = charge::read(&permit.charge);
-    let mut claims = charged.claims;
-    // What is charged to nobody is held all the same.
+    let claims = charged.claims.into_iter();
+    let mut claims: Vec<engine::HeldClaim> =
+        claims.map(|claim| known(context, node, claim)).collect();
+    // What is charged to nobody is held all the same, under a name of the node's own: nobody but its driver says so, and
+    // the claim of that UID may wait, or be held, elsewhere.
     for uid in &permit.claim_uids {
         if !claims.iter().any(|claim| claim.uid.as_str() == uid) {
             claims.push(engine::HeldClaim {
-                uid: uid.as_str().into(),
+                uid: format!("{node}/{uid}").into(),
                 flavor: "".into(),
                 gpus: engine::Amount::ZERO,
                 vram: engine::Amount::ZERO,
                 request: None,
-                devices: None,
+                devices: listed(context, node, uid),
             });
         }
     }
@@ -199,10 +202,7 @@ fn of_permit(context: PollContext<'_>, node: &str, permit: &Permit, lost: bool) 
         charged_to_node: lost,
         resources: resources(context, &permit.pod_uid),
         charged: charged.resources,
-        claims: claims
-            .into_iter()
-            .map(|claim| known(context, node, claim))
-            .collect(),
+        claims,
         releasing: permit.withdrawn,
     }
 }
@@ -230,7 +230,8 @@ pub(crate) fn allocated(context: PollContext<'_>, claim: &str) -> Option<Vec<eng
 fn listed(context: PollContext<'_>, node: &str, claim: &str) -> Option<Vec<engine::DeviceName>> {
     let devices = context.index.node_devices(node)?;
     let status = devices.status.as_ref()?;
-    let held = status.held.iter().find(|held| held.claim_uid == claim)?;
+    let mut held = status.held.iter().take(HELD_AT_MOST);
+    let held = held.find(|held| held.claim_uid == claim)?;
     let names = held.devices.iter().map(|name| device_name(node, name));
     Some(names.collect())
 }

@@ -12,7 +12,10 @@ use muster_cluster::{
     explain::{Circumstances, explain},
     formed::{GangKey, PendingReason},
     index::Index,
+    text::truncate,
 };
+
+use crate::admission::stage::DETAILS_BYTES;
 
 /// Why gangs wait as the engine, or the commit, says, by UID of the Gang.
 pub(crate) type Explanations = BTreeMap<String, PendingReason>;
@@ -125,15 +128,17 @@ impl Feed {
         void
     }
 
-    /// Lets the engine decide, if there is anything new. Returns what is to be admitted, in order.
+    /// Whether the engine has anything new to decide, and there is room for it.
+    pub(crate) fn is_due(&self) -> bool {
+        self.has_news && !self.is_ledger_full
+    }
+
+    /// Lets the engine decide what is new. Returns what is to be admitted, in order.
     pub(crate) fn decide(
         &mut self,
         now: engine::Timestamp,
         budget: &engine::Budget,
     ) -> Vec<engine::Admission> {
-        if self.is_ledger_full || !std::mem::take(&mut self.has_news) {
-            return Vec::new();
-        }
         let decisions = self.engine.decide(now, budget);
         self.has_news = decisions.exhausted;
         self.unexplained.extend(decisions.reasons_changed.gangs);
@@ -181,7 +186,8 @@ impl Feed {
             unmodelled: &formed.unmodelled,
             faults: &faults,
         });
-        let wait = explain(&explanation.why, circumstances);
+        let mut wait = explain(&explanation.why, circumstances);
+        truncate(&mut wait.details, DETAILS_BYTES);
         if self.explanations.get(uid) == Some(&wait) {
             return false;
         }

@@ -5,7 +5,7 @@ use muster_engine as engine;
 
 use crate::{
     admission::intent_state::release_refused,
-    objects::{gang_object, has_foreign_gate, is_gated, is_terminal, stamp},
+    objects::{gang_object, has_foreign_gate, is_deleting, is_gated, is_terminal, stamp},
     poll_context::{PollContext, attempt, has_ended},
 };
 use muster_cluster::formed::{FormedGang, GangKey, PendingReason};
@@ -59,6 +59,11 @@ fn leftover(context: PollContext<'_>, formed: &FormedGang, attempt: i64) -> Opti
         .find(|pod| !is_gated(pod) && !is_terminal(pod))?;
     let name = free.metadata.name.as_deref().unwrap_or_default();
     let stamp = stamp(free);
+    let way_out = if is_deleting(free) {
+        ""
+    } else {
+        "; delete it, or its owner, to have the gang started again"
+    };
     Some(if stamp == 0 {
         PendingReason {
             reason: Reason::Bypass,
@@ -67,7 +72,9 @@ fn leftover(context: PollContext<'_>, formed: &FormedGang, attempt: i64) -> Opti
     } else {
         PendingReason {
             reason: Reason::WaitingForRelease,
-            details: format!("pod {name} of attempt {stamp} is still there (this is {attempt})"),
+            details: format!(
+                "pod {name} of attempt {stamp} is still there (this is {attempt}){way_out}"
+            ),
         }
     })
 }

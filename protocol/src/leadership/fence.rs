@@ -2,7 +2,9 @@
 
 use muster_api::Ledger;
 
-use crate::{ApiRequest, Effect, InjectedBug, Machine, Now, Outcome, objects::ledger_object};
+use crate::{
+    ApiRequest, Effect, EffectId, InjectedBug, Machine, Now, Outcome, objects::ledger_object,
+};
 use muster_cluster::object::Object;
 
 /// Why the controller must stop at once: it does not lead any more.
@@ -28,6 +30,67 @@ pub enum ExitReason {
         /// The epoch of this machine.
         own: i64,
     },
+}
+
+/// The read of the Ledger that a conflict asks for.
+///
+/// One that succeeded counts for a second: whoever writes to an object all the time (a node's driver to the status of its
+/// `NodeDevices`, say) must not keep the leader from committing. That costs nothing in safety, since the commit itself is
+/// conditional on the Ledger that was seen.
+#[derive(Debug, Default)]
+pub(crate) struct LedgerCheck {
+    /// The second before which it is not sent, if it is asked for.
+    asked_for: Option<u64>,
+    under_way: Option<EffectId>,
+    counts_until: u64,
+}
+
+impl LedgerCheck {
+    /// It is asked for, not to be sent before that second.
+    pub(crate) fn ask(&mut self, second: u64) {
+        self.asked_for.get_or_insert(second.max(self.counts_until));
+    }
+
+    /// Whether it is to be sent.
+    fn is_due(&self, second: u64) -> bool {
+        self.under_way.is_none() && self.asked_for.is_some_and(|at| at <= second)
+    }
+
+    fn begin(&mut self, effect: EffectId) {
+        self.asked_for = None;
+        self.under_way = Some(effect);
+    }
+
+    /// Whether that was its answer.
+    pub(crate) fn end(&mut self, effect: EffectId) -> bool {
+        let is_answer = self.under_way == Some(effect);
+        if is_answer {
+            self.under_way = None;
+        }
+        is_answer
+    }
+
+    /// It said nothing: it is sent again, not before that second.
+    fn failed(&mut self, second: u64) {
+        self.asked_for = self.asked_for.max(Some(second));
+    }
+
+    fn succeeded(&mut self, until: u64) {
+        self.counts_until = until;
+        if let Some(at) = &mut self.asked_for {
+            *at = until.max(*at);
+        }
+    }
+
+    /// Whether nothing is to be committed before it.
+    pub(crate) fn is_owed(&self, second: u64) -> bool {
+        self.under_way.is_some() || (self.asked_for.is_some() && self.counts_until <= second)
+    }
+
+    /// The second in which it is to be sent.
+    pub(crate) fn next_due(&self) -> Option<u64> {
+        self.asked_for.filter(|_| self.under_way.is_none())
+    }
 }
 
 impl Machine {
@@ -97,12 +160,11 @@ impl Machine {
 
     /// After a conflict nothing is committed before the Ledger was read again, uncached.
     pub(crate) fn check_ledger(&mut self, now: Now) -> Option<Effect> {
-        if self.checking.is_some() || self.check_ledger? > now.monotonic_seconds {
+        if !self.ledger_check.is_due(now.monotonic_seconds) {
             return None;
         }
-        self.check_ledger = None;
         let id = self.flights.number();
-        self.checking = Some(id);
+        self.ledger_check.begin(id);
         let key = ledger_object();
         let write = ApiRequest::ReadObject { key };
         Some(Effect { id, write })
@@ -113,10 +175,13 @@ impl Machine {
             Outcome::Done(Some(Object::Ledger(ledger))) => Some(ledger.as_ref()),
             Outcome::NotFound => None,
             _ => {
-                self.check_ledger = Some(now.monotonic_seconds + self.config.retry_seconds);
+                let second = now.monotonic_seconds + self.config.retry_seconds;
+                self.ledger_check.failed(second);
                 return;
             }
         };
+        self.ledger_check
+            .succeeded(now.monotonic_seconds + self.config.retry_seconds);
         if !self.bugs.has(InjectedBug::NoFence) {
             self.exit = self.judge_ledger(seen);
         }

@@ -108,6 +108,7 @@ fn news(status: &GangStatus) -> Option<(Reason, String)> {
             Reason::PlaceLost,
             Reason::MembersChanged,
             Reason::NotPermitted,
+            Reason::PodFailed,
         ]
         .into_iter()
         .find(|reason| reason.as_str() == degraded.reason)?;

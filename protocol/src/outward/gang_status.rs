@@ -10,13 +10,16 @@ use muster_api::{
 use crate::{
     ApiRequest,
     admission::intent_state::obstacle,
-    admission::plan::{Plan, Rank},
+    admission::plan::Plan,
     injected_bug::InjectedBug,
-    objects::{bound_node, gang_object, is_gated, is_terminal, phase, stamp},
+    objects::{bound_node, gang_object, is_gated, stamp},
     outward::conditions::{self, ConditionUpdate},
     poll_context::{PollContext, attempt},
 };
-use muster_cluster::formed::{Ended, GangKey, PendingReason};
+use muster_cluster::{
+    formed::{Ended, GangKey, PendingReason},
+    rank_state::RankState,
+};
 
 /// The status of a Gang that stays in the attempt it is in, if it has to be written.
 ///
@@ -305,19 +308,15 @@ pub(crate) fn tell_admitted(
 
 /// Whether all its pods run: how many do is no news.
 fn tell_running(context: PollContext<'_>, gang: &Gang, plan: &Plan, status: &mut GangStatus) {
-    let runs = |rank: &Rank| {
-        let pod = context.index.pod_by_uid(&rank.pod);
-        pod.is_some_and(|pod| phase(pod) == "Running" || is_terminal(pod))
-    };
     let pods = plan.ranks.len();
-    let all = plan.ranks.iter().all(runs);
+    let all = plan.states(context).all(|(_, state)| state.is_well());
     status.phase = if all {
         GangPhase::Running
     } else {
         GangPhase::Admitted
     };
     let message = if all {
-        format!("{pods} of {pods} pods run or ended")
+        format!("{pods} of {pods} pods run or succeeded")
     } else {
         format!("not all of {pods} pods run")
     };
@@ -362,7 +361,7 @@ pub(crate) fn degraded(
     gang: &Gang,
     plan: &Plan,
 ) -> Option<PendingReason> {
-    if let Some(wait) = obstacle(context, plan) {
+    if let Some(wait) = obstacle(context, plan).or_else(|| failed(context, plan)) {
         return Some(wait);
     }
     let stalled = context.clocks.stalled_since(&plan.gang_uid)?;
@@ -370,10 +369,10 @@ pub(crate) fn degraded(
     if !context.has_come(stalled.saturating_add(u64::try_from(limit).unwrap_or(u64::MAX))) {
         return None;
     }
-    let (late, pod) = plan.ranks.iter().enumerate().find_map(|(place, rank)| {
-        let pod = context.index.pod_by_uid(&rank.pod)?;
-        (phase(pod) != "Running" && !is_terminal(pod)).then_some((place, pod))
-    })?;
+    let mut late = plan.states(context).enumerate();
+    let (late, rank) =
+        late.find_map(|(place, (rank, state))| (!state.is_well()).then_some((place, rank)))?;
+    let pod = context.index.pod_by_uid(&rank.pod)?;
     let stage = if is_gated(pod) {
         "not released yet"
     } else if bound_node(pod).is_none() {
@@ -386,6 +385,25 @@ pub(crate) fn degraded(
         details: format!(
             "rank {late} (attempt {}) is {stage}; no rank made progress for {limit} s",
             stamp(pod)
+        ),
+    })
+}
+
+/// The first rank that failed while others of its attempt go on: they wait for it, and whatever replaces its pod waits for
+/// them.
+fn failed(context: PollContext<'_>, plan: &Plan) -> Option<PendingReason> {
+    if plan.is_over(context) {
+        return None;
+    }
+    let mut states = plan.states(context).enumerate();
+    let (place, (rank, _)) = states.find(|(_, (_, state))| *state == RankState::Failed)?;
+    let pod = context.index.pod_by_uid(&rank.pod)?;
+    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    Some(PendingReason {
+        reason: Reason::PodFailed,
+        details: format!(
+            "rank {place}: pod {name} failed, and its attempt cannot go on without it; delete the pods of the attempt, or \
+             their owner, to have the gang started again"
         ),
     })
 }

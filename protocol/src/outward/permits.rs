@@ -17,7 +17,7 @@ use crate::{
     injected_bug::InjectedBug,
     leadership::ledger_recovery,
     objects::{bound_node, is_over, is_terminal, node_devices_object},
-    outward::release,
+    outward::release::DriverAnswer,
     poll_context::{PollContext, attempt, has_ended},
 };
 use muster_cluster::{formed::GangKey, index::NamespacedName};
@@ -73,8 +73,9 @@ fn replacement(context: PollContext<'_>, node: &str, devices: &NodeDevices) -> O
     let mut spec = before.clone();
     // Released is what was withdrawn in the generation that the driver acknowledged, never what this very
     // write withdraws.
+    let answer = DriverAnswer::of(context, devices);
     spec.permits
-        .retain(|permit| !release::is_proved(context, devices, permit));
+        .retain(|permit| !answer.proves_released(context, permit));
     withdraw(context, &mut spec);
     if let Some(uid) = context
         .index

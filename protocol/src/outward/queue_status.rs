@@ -28,10 +28,10 @@ const TEAMS_PER_SECOND: usize = 32;
 /// What Queues say, and which may have to be written.
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
-    /// The Team that a gang counts for, and whether it is admitted, by Gang.
-    counted: BTreeMap<GangKey, (String, bool)>,
-    /// Admitted and waiting gangs, by Team.
-    counts: BTreeMap<String, (i64, i64)>,
+    /// What each gang counts as.
+    counted: BTreeMap<GangKey, Counted>,
+    /// Gangs by Team; a Team without any takes no memory.
+    counts: BTreeMap<String, GangCounts>,
     namespaces: Links<String, String>,
     team_of: BTreeMap<String, String>,
     changed: BTreeSet<String>,
@@ -43,13 +43,38 @@ pub(crate) struct Queues {
     looked_at: Option<u64>,
 }
 
+/// What a gang counts as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Counted {
+    team: String,
+    is_admitted: bool,
+}
+
+/// Gangs of a Team.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct GangCounts {
+    admitted: i64,
+    pending: i64,
+}
+
+impl GangCounts {
+    fn add(&mut self, is_admitted: bool, by: i64) {
+        *(if is_admitted {
+            &mut self.admitted
+        } else {
+            &mut self.pending
+        }) += by;
+    }
+}
+
 impl Queues {
     /// Notes what a gang counts as.
     pub(crate) fn note_gang(&mut self, key: &GangKey, gang: Option<&Gang>) {
         let counts_as = gang.and_then(|gang| {
             let status = gang.status.as_ref()?;
-            let admitted = status.admission.is_some();
-            (admitted || !has_ended(gang)).then(|| Some((status.team.clone()?, admitted)))?
+            let is_admitted = status.admission.is_some();
+            let team = status.team.clone()?;
+            (is_admitted || !has_ended(gang)).then_some(Counted { team, is_admitted })
         });
         let before = match &counts_as {
             Some(it) => self.counted.insert(key.clone(), it.clone()),
@@ -59,11 +84,14 @@ impl Queues {
             return;
         }
         for (counted, by) in [(before, -1), (counts_as, 1)] {
-            let Some((team, admitted)) = counted else {
+            let Some(Counted { team, is_admitted }) = counted else {
                 continue;
             };
-            let (running, waiting) = self.counts.entry(team.clone()).or_default();
-            *(if admitted { running } else { waiting }) += by;
+            let counts = self.counts.entry(team.clone()).or_default();
+            counts.add(is_admitted, by);
+            if *counts == GangCounts::default() {
+                self.counts.remove(&team);
+            }
             self.changed.insert(team);
         }
     }
@@ -101,6 +129,11 @@ impl Queues {
             self.namespaces.link(team.clone(), namespace.to_owned());
             self.changed.insert(team);
         }
+    }
+
+    /// The namespaces that belong to any Team, as far as is known.
+    pub(crate) fn namespaces(&self) -> impl Iterator<Item = &String> {
+        self.team_of.keys()
     }
 
     /// The namespaces that are known to belong to a Team.
@@ -157,13 +190,13 @@ impl Queues {
         }
         let name = team.into();
         let limits: Vec<QueueLimit> = engine.usage(&name).iter().map(limit).collect();
-        let (admitted_gangs, pending_gangs) = self.counts.get(team).copied().unwrap_or_default();
+        let counts = self.counts.get(team).copied().unwrap_or_default();
         let mut waiting = pending(context, engine.queue(&name));
         let statuses = self.namespaces.of(team).filter_map(|namespace| {
             let status = QueueStatus {
                 limits: limits.clone(),
-                admitted_gangs,
-                pending_gangs,
+                admitted_gangs: counts.admitted,
+                pending_gangs: counts.pending,
                 pending: waiting.remove(namespace.as_str()).unwrap_or_default(),
             };
             publication(context, namespace, team, status)

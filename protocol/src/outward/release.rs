@@ -5,33 +5,87 @@
 //! generation on disk, and no instance of it prepares by an older one: so from then on nothing can be
 //! prepared by the permit, and what was is listed.
 //!
+//! A pod that was let go on this node and lives keeps its permit all the same, withdrawn as it is: no driver prepares
+//! anything for it, but kube-scheduler may give it devices at any time, or has. Planned for another gang, they would be
+//! missing there.
+//!
 //! Not a proof: that the pod is gone (its container may live on after a force delete), that the claim is
 //! gone or deallocated, that time has passed.
 
+use std::collections::BTreeSet;
+
 use muster_api::{NodeDevices, Permit, keys};
 
-use crate::{injected_bug::InjectedBug, objects::is_over, poll_context::PollContext};
+use crate::{
+    injected_bug::InjectedBug,
+    objects::{bound_node, is_gated, is_over, is_terminal},
+    poll_context::PollContext,
+};
 
-/// Whether the devices of a withdrawn permit are proved released.
-pub(crate) fn is_proved(context: PollContext<'_>, devices: &NodeDevices, permit: &Permit) -> bool {
-    if !permit.withdrawn {
-        return false;
+/// Most claims that a driver may list as held. A node of 16 GPUs has at most 112 slices; whoever lists more than this is
+/// no driver of ours, and has acknowledged nothing: its node keeps what it has, and costs nobody else more than a glance.
+pub(crate) const HELD_AT_MOST: usize = 1_024;
+
+/// What the driver of a node has answered, and to what.
+#[derive(Debug)]
+pub(crate) struct DriverAnswer<'a> {
+    node: &'a str,
+    /// Whether it is about the object as it is now: what is listed is all that is held without a live permit.
+    acknowledges: bool,
+    /// UIDs of the claims that it lists as held.
+    held: BTreeSet<&'a str>,
+    /// UIDs of the pods that have a live permit on the node.
+    permitted: BTreeSet<&'a str>,
+}
+
+impl<'a> DriverAnswer<'a> {
+    /// What the driver has answered to the object as it is seen.
+    pub(crate) fn of(context: PollContext<'_>, devices: &'a NodeDevices) -> Self {
+        let held = devices.status.iter().flat_map(|status| &status.held);
+        let permits = devices.spec.permits.iter();
+        Self {
+            node: devices.metadata.name.as_deref().unwrap_or_default(),
+            acknowledges: has_acknowledged(context, devices),
+            held: held.map(|held| held.claim_uid.as_str()).collect(),
+            permitted: permits
+                .filter(|permit| !permit.withdrawn)
+                .map(|permit| permit.pod_uid.as_str())
+                .collect(),
+        }
     }
-    let over = is_over(context.index, &permit.pod_uid);
-    if context.bugs.has(InjectedBug::ReleaseOnVanished) && over {
-        return true;
+
+    /// Whether the devices of a withdrawn permit are proved released.
+    pub(crate) fn proves_released(&self, context: PollContext<'_>, permit: &Permit) -> bool {
+        if !permit.withdrawn {
+            return false;
+        }
+        let over = is_over(context.index, &permit.pod_uid);
+        if context.bugs.has(InjectedBug::ReleaseOnVanished) && over {
+            return true;
+        }
+        let mut claims = permit.claim_uids.iter();
+        let listed = claims.any(|claim| self.held.contains(claim.as_str()));
+        if context
+            .bugs
+            .has(InjectedBug::ReleaseWithdrawnUnacknowledged)
+        {
+            return !listed;
+        }
+        if is_foreign(context, permit) {
+            return over;
+        }
+        self.acknowledges && !listed && !self.is_let_go(context, &permit.pod_uid)
     }
-    let listed = holds_any(devices, &permit.claim_uids);
-    if context
-        .bugs
-        .has(InjectedBug::ReleaseWithdrawnUnacknowledged)
-    {
-        return !listed;
+
+    /// Whether kube-scheduler may bind the pod to this node, or has, and no live permit covers it.
+    fn is_let_go(&self, context: PollContext<'_>, pod_uid: &str) -> bool {
+        context.index.pod_by_uid(pod_uid).is_some_and(|pod| {
+            !is_gated(pod)
+                && !is_terminal(pod)
+                && bound_node(pod).is_none_or(|node| node == self.node)
+                && !self.permitted.contains(pod_uid)
+        })
     }
-    if is_foreign(context, permit) {
-        return over;
-    }
-    has_acknowledged(context, devices) && !listed
 }
 
 /// Whether the driver has answered for the object as it is now: what it lists is all that it holds
@@ -40,21 +94,15 @@ pub(crate) fn has_acknowledged(context: PollContext<'_>, devices: &NodeDevices) 
     let Some(status) = &devices.status else {
         return false;
     };
+    if status.held.len() > HELD_AT_MOST {
+        return false;
+    }
     let same = Some(&status.uid) == devices.metadata.uid.as_ref()
         || context.bugs.has(InjectedBug::NoUidInStatus);
     same && devices
         .metadata
         .generation
         .is_some_and(|generation| status.observed_generation >= generation)
-}
-
-fn holds_any(devices: &NodeDevices, claims: &[String]) -> bool {
-    devices.status.as_ref().is_some_and(|status| {
-        status
-            .held
-            .iter()
-            .any(|held| claims.contains(&held.claim_uid))
-    })
 }
 
 /// Whether all that the permit covers is another driver's, which proves nothing: such devices are

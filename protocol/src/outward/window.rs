@@ -99,6 +99,16 @@ impl Window {
         std::mem::take(&mut self.is_stirred) && !self.waiting.is_empty()
     }
 
+    /// The pods that count, or did for as long as a pod may.
+    pub(crate) fn pods(&self) -> impl Iterator<Item = &String> {
+        self.counted.keys().chain(&self.expired)
+    }
+
+    /// Whether no Team may have another pod under way.
+    pub(crate) fn is_full(&self, limit: usize) -> bool {
+        self.counted.len() >= limit
+    }
+
     /// How many more pods a Team may have under way.
     pub(crate) fn room(&self, team: &str, limit: usize) -> usize {
         let room = limit.saturating_sub(self.counted.len());

@@ -60,6 +60,11 @@ impl PermitTable {
         pods
     }
 
+    /// Nodes with any permit.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = &String> {
+        self.by_node.keys()
+    }
+
     /// Nodes with a permit for the pod.
     pub(crate) fn of_pod(&self, uid: &str) -> impl Iterator<Item = &String> {
         self.of_pod.of(uid)

@@ -243,7 +243,7 @@ fn a_gang_whose_ranks_all_run_is_running() {
         .unwrap();
     assert_eq!(
         (running.status.as_str(), running.message.as_str()),
-        ("True", "2 of 2 pods run or ended")
+        ("True", "2 of 2 pods run or succeeded")
     );
 }
 

@@ -2,9 +2,12 @@
 //! crash, conflict, are lost or come late, in every order, is the simulator's part (`muster-sim`).
 
 mod admission;
+mod deleted_gangs;
 mod golden;
+mod hostile;
 mod ledger_recovery;
 mod nudge;
+mod ranks;
 mod release;
 mod rules;
 mod server;
@@ -36,6 +39,8 @@ struct Bench {
     seconds: u64,
     /// Every write that was performed, in order.
     written: Vec<ApiRequest>,
+    /// What the driver of node `n0` lists besides, whatever it is asked.
+    invented: Vec<muster_api::Held>,
     /// Whether each poll is followed by a look at everything, which must find nothing.
     checks_polls: bool,
 }
@@ -64,6 +69,7 @@ impl Bench {
             machine: Machine::new(config, "replica".to_owned()),
             seconds: 1_000,
             written: Vec::new(),
+            invented: Vec::new(),
             checks_polls: true,
         }
     }
@@ -170,7 +176,12 @@ impl Bench {
             if let Object::NodeDevices(devices) = devices {
                 let is_first = devices.metadata.name.as_deref() == Some("n0");
                 let held = if is_first { held } else { &[] };
-                self.answer(NodeDevices::clone(&devices), held);
+                let invented = if is_first {
+                    self.invented.clone()
+                } else {
+                    Vec::new()
+                };
+                self.answer_with(NodeDevices::clone(&devices), held, invented);
             }
         }
     }
@@ -181,7 +192,16 @@ impl Bench {
         !devices.spec.permits.is_empty()
     }
 
-    fn answer(&mut self, mut devices: NodeDevices, held: &[&str]) {
+    fn answer(&mut self, devices: NodeDevices, held: &[&str]) {
+        self.answer_with(devices, held, Vec::new());
+    }
+
+    fn answer_with(
+        &mut self,
+        mut devices: NodeDevices,
+        held: &[&str],
+        invented: Vec<muster_api::Held>,
+    ) {
         let status = NodeDevicesStatus {
             uid: devices.metadata.uid.clone().unwrap(),
             observed_generation: devices.metadata.generation.unwrap(),
@@ -195,6 +215,7 @@ impl Bench {
                     pod_uid: None,
                     devices: vec!["gpu-0".to_owned()],
                 })
+                .chain(invented)
                 .collect(),
         };
         if devices.status.as_ref() != Some(&status) {

@@ -1,6 +1,9 @@
 use muster_api::GangPhase;
 
-use super::*;
+use super::{
+    ranks::{job, pod_of_job},
+    *,
+};
 
 /// A gang of one on `n0` or `n1` that runs there.
 fn running() -> (Bench, String) {
@@ -173,34 +176,6 @@ fn a_pod_that_runs_without_an_admission_is_adopted_with_what_it_holds() {
     assert!(!devices.spec.permits[0].withdrawn);
 }
 
-/// The Job `fit` with so many completions, of which the first have succeeded.
-fn job(completions: usize, succeeded: usize) -> Object {
-    Object::Job(parse(json!({
-        "metadata": {"name": "fit", "namespace": "ml", "uid": "fit-uid"},
-        "spec": {
-            "completionMode": "Indexed", "completions": completions, "parallelism": completions,
-            "template": {"spec": {"containers": []}},
-        },
-        "status": {
-            "succeeded": succeeded,
-            "completedIndexes": if succeeded > 0 { format!("0-{}", succeeded - 1) } else { String::new() },
-        },
-    })))
-}
-
-fn pod_of_job(bench: &mut Bench, index: usize) {
-    bench.pod("fit", index, 2, keys::DEVICE_CLASS_GPU);
-    bench.change_pod(&format!("fit-{index}"), |pod| {
-        let metadata = serde_json::from_value(json!({
-            "name": format!("fit-{index}"), "namespace": "ml", "uid": pod.metadata.uid,
-            "creationTimestamp": pod.metadata.creation_timestamp,
-            "annotations": {"batch.kubernetes.io/job-completion-index": index.to_string()},
-            "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "fit", "uid": "fit-uid", "controller": true}],
-        }));
-        pod.metadata = metadata.unwrap();
-    });
-}
-
 #[test]
 fn what_a_job_that_was_scaled_up_made_more_starts_after_the_ranks_that_succeeded() {
     let mut bench = Bench::new();
@@ -249,4 +224,47 @@ fn a_permit_for_another_drivers_devices_goes_with_its_pod_though_no_driver_of_ou
         bench.run_in_silence();
         assert_eq!(bench.has_permits("n0"), stays, "{driver}");
     }
+}
+
+#[test]
+fn a_gang_on_devices_of_another_driver_is_released_when_its_pods_are_terminal() {
+    let (class, driver) = ("rented.example.com", "gpu.example.com");
+    let mut bench = Bench::new();
+    bench.server.put(Object::DeviceClass(parse(json!({
+        "metadata": {"name": class},
+        "spec": {"selectors": [{"cel": {"expression": format!("device.driver == '{driver}'")}}]},
+    }))));
+    bench.server.put(Object::Flavor(parse(json!({
+        "apiVersion": "muster.dev/v1alpha1", "kind": "Flavor", "metadata": {"name": "rented"},
+        "spec": {"devices": {"driver": driver}},
+    }))));
+    bench.server.put(Object::Team(parse(json!({
+        "apiVersion": "muster.dev/v1alpha1", "kind": "Team", "metadata": {"name": "vision"},
+        "spec": {"quota": [{"flavor": "rented", "resources": [{"name": "gpus", "nominal": 1}]}]},
+    }))));
+    let [node, slice] = node_with_gpus("r0", 1);
+    let Object::ResourceSlice(slice) = slice else {
+        panic!("a slice")
+    };
+    let mut slice = Arc::unwrap_or_clone(slice);
+    slice.spec.driver = driver.to_owned();
+    bench.server.put(node);
+    bench.server.put(Object::ResourceSlice(Arc::new(slice)));
+    bench.pod("train", 0, 1, class);
+    bench.run_in_silence();
+    let admission = bench.gang_status().admission.unwrap();
+    assert_eq!(admission.charge.claims[0].flavor, "rented");
+    assert!(bench.has_permits("r0"));
+    bench.change_pod("train-0", |pod| {
+        pod.spec.as_mut().unwrap().node_name = Some("r0".to_owned());
+        pod.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
+    });
+    bench.run_in_silence();
+    assert!(!bench.has_permits("r0"), "no driver of ours ever answered");
+    let devices = bench.server.node_devices("r0").unwrap();
+    assert_eq!(devices.metadata.finalizers, None);
+    // The Team has its one GPU again.
+    bench.pod("next", 0, 1, class);
+    bench.run_in_silence();
+    assert!(bench.has_permits("r0"));
 }

@@ -203,16 +203,43 @@ fn an_ended_gang_that_was_taken_up_again_is_not_deleted_by_a_late_delete() {
     let mut bench = Bench::new();
     bench.gang("train", 1);
     bench.run();
-    let gang = match bench.server.list(Kind::Gang).pop().unwrap() {
-        Object::Gang(gang) => gang,
-        other => panic!("a Gang, not {other:?}"),
+    bench.server.remove(&pod_key("train-0"));
+    bench.run();
+    assert_eq!(bench.gang_status().phase, GangPhase::Failed);
+    bench.seconds += 3_600;
+    let late = bench.poll().pop().unwrap();
+    assert!(matches!(late.write, ApiRequest::DeleteGang { .. }));
+    // Another leader sees a pod of it, and takes it up again.
+    bench.gang("train", 1);
+    bench.take_over();
+    bench.run();
+    assert_eq!(bench.gang_status().phase, GangPhase::Admitted);
+    let outcome = bench.server.perform(&late.write);
+    assert!(matches!(outcome, Outcome::Conflict), "{outcome:?}");
+    assert_eq!(bench.gang_status().phase, GangPhase::Admitted);
+}
+
+#[test]
+fn a_gang_of_which_a_rank_failed_while_another_runs_is_degraded_and_does_not_run() {
+    let mut bench = Bench::new();
+    bench.gang("train", 2);
+    bench.run();
+    for (name, phase) in [("train-0", "Running"), ("train-1", "Failed")] {
+        bench.change_pod(name, |pod| {
+            pod.status.as_mut().unwrap().phase = Some(phase.to_owned());
+        });
+    }
+    bench.run();
+    let status = bench.gang_status();
+    assert_eq!(status.phase, GangPhase::Admitted);
+    let condition = |type_: &str| {
+        let mut conditions = status.conditions.iter();
+        let found = conditions.find(|it| it.type_ == type_).unwrap();
+        (found.status.as_str(), found.reason.as_str())
     };
-    let late = ApiRequest::DeleteGang {
-        key: Object::Gang(Arc::clone(&gang)).key(),
-        uid: gang.metadata.uid.clone().unwrap(),
-        resource_version: "1".to_owned(),
-    };
-    assert!(matches!(bench.server.perform(&late), Outcome::Conflict));
+    assert_eq!(condition("Running").0, "False");
+    assert_eq!(condition("Degraded"), ("True", "PodFailed"));
+    assert!(status.admission.is_some(), "what runs stays charged");
 }
 
 /// A machine that ungates nothing, with room for many pods.

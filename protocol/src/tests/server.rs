@@ -15,17 +15,23 @@ pub(crate) struct Server {
     version: u64,
     objects: BTreeMap<ObjectKey, Object>,
     news: Vec<Change>,
+    /// How often an object of that key was taken away.
+    removed: BTreeMap<ObjectKey, usize>,
 }
 
 impl Server {
-    /// Puts an object there, with a new version; its UID is its name unless it has one.
+    /// Puts an object there, with a new version; its UID is made of its name unless it has one. No UID is given twice.
     pub(crate) fn put(&mut self, mut object: Object) -> Object {
         self.version += 1;
         let version = self.version.to_string();
+        let again = self.removed.get(&object.key()).copied();
         edit(&mut object, |metadata| {
             metadata.resource_version = Some(version.clone());
             let name = metadata.name.clone().unwrap_or_default();
-            metadata.uid.get_or_insert_with(|| format!("{name}-uid"));
+            metadata.uid.get_or_insert_with(|| match again {
+                None => format!("{name}-uid"),
+                Some(again) => format!("{name}-uid-{again}"),
+            });
             metadata.generation.get_or_insert(1);
         });
         self.objects.insert(object.key(), object.clone());
@@ -36,6 +42,7 @@ impl Server {
     /// Takes an object away.
     pub(crate) fn remove(&mut self, key: &ObjectKey) {
         if self.objects.remove(key).is_some() {
+            *self.removed.entry(key.clone()).or_default() += 1;
             self.news.push(Change::Deleted(key.clone()));
         }
     }

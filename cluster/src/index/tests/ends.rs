@@ -201,11 +201,7 @@ fn members_of_an_admitted_gang_that_ended_are_not_missing() {
         member("w-1", 5, "train", "2"),
     ]);
     let name = only_gang(&index).key.name.clone();
-    let gang = with(
-        gang(&name, 2, "Running"),
-        "/metadata/labels",
-        json!({"muster.dev/gang": "train"}),
-    );
+    let gang = with(gang(&name, 2, "Running"), "/spec/group", json!("train"));
     let gang = admitted(gang, &["w-0", "w-1"]);
     let index = index_with([
         gang.clone(),

@@ -4,7 +4,6 @@ use muster_engine::{NodeBlock, Timestamp};
 use serde_json::{Value, json};
 
 use crate::{
-    formed::RankState,
     index::{Changes, Index, Visits},
     testing::{
         admitted, claim, gang, index_with, is, key, member, namespace, node, only_gang, pod, slice,
@@ -159,51 +158,13 @@ fn a_pod_that_keeps_pods_like_itself_off_its_node_repels_and_is_repelled() {
 }
 
 #[test]
-fn every_place_of_an_admission_has_its_state_and_a_failed_rank_does_not_run() {
-    let phase = |name: &str, phase: &str| {
-        let free = with(
-            member(name, 5, "g", "4"),
-            "/spec/schedulingGates",
-            json!([]),
-        );
-        with(free, "/status/phase", json!(phase))
-    };
-    let index = index_with(
-        [
-            admitted(
-                gang("group-g-aaaaa", 4, "Running"),
-                &["w-0", "w-1", "w-2", "w-3"],
-            ),
-            phase("w-0", "Running"),
-            phase("w-1", "Succeeded"),
-            phase("w-3", "Failed"),
-        ]
-        .map(|object| with(object, "/metadata/labels", json!({"muster.dev/gang": "g"}))),
-    );
-    let states = &index
-        .formed_gang(&key("group-g-aaaaa"))
-        .unwrap()
-        .rank_states;
-    assert_eq!(
-        *states,
-        [
-            RankState::Running,
-            RankState::Succeeded,
-            RankState::Missing,
-            RankState::Failed
-        ]
-    );
-    assert!(!states.iter().all(|state| state.is_well()));
-}
-
-#[test]
 fn a_gang_keeps_its_age_when_a_pod_is_made_again() {
     let of_gang = with(
         gang("group-g-aaaaa", 1, "Pending"),
         "/metadata/creationTimestamp",
         json!(time(9)),
     );
-    let labelled = with(of_gang, "/metadata/labels", json!({"muster.dev/gang": "g"}));
+    let labelled = with(of_gang, "/spec/group", json!("g"));
     let mut index = index_with([labelled, member("w-0", 5, "g", "1")]);
     let before = only_gang(&index).queued_since;
     let again = with(

@@ -73,6 +73,7 @@ fn pods_with_one_gang_label_are_one_gang_in_the_natural_order_of_their_names() {
         gang.labels.get(keys::GANG).map(String::as_str),
         Some("train")
     );
+    assert_eq!(gang.spec.group.as_deref(), Some("train"));
     assert_eq!(gang.spec.pod_sets.len(), 1);
     assert_eq!(gang.spec.pod_sets[0].count, 3);
 }
@@ -237,11 +238,7 @@ fn the_members_of_an_admitted_gang_are_fixed_by_the_admission() {
     ]);
     let name = only_gang(&first).key.name.clone();
     let gang = admitted(
-        with(
-            gang(&name, 2, "Admitted"),
-            "/metadata/labels",
-            json!({"muster.dev/gang": "train"}),
-        ),
+        with(gang(&name, 2, "Admitted"), "/spec/group", json!("train")),
         &["w-2", "w-1"],
     );
     let older = member("w-0", 1, "train", "2");
@@ -273,12 +270,12 @@ fn the_gang_name_that_a_pod_carries_is_its_identity() {
 
 #[test]
 fn a_label_means_its_gang_until_that_has_ended() {
-    let label = json!({"muster.dev/gang": "train"});
+    let group = json!("train");
     let of = |phase: &str| {
         with(
             gang("group-train-aaaaa", 1, phase),
-            "/metadata/labels",
-            label.clone(),
+            "/spec/group",
+            group.clone(),
         )
     };
     for (phase, same) in [
@@ -296,13 +293,36 @@ fn a_label_means_its_gang_until_that_has_ended() {
 }
 
 #[test]
+fn a_gang_is_found_by_its_group_whatever_labels_somebody_gives_it() {
+    let relabelled = with(
+        with(
+            gang("group-train-aaaaa", 1, "Pending"),
+            "/spec/group",
+            json!("train"),
+        ),
+        "/metadata/labels",
+        json!({"muster.dev/gang": "other"}),
+    );
+    let index = index_with([
+        relabelled,
+        member("w-0", 5, "train", "1"),
+        member("o-0", 6, "other", "1"),
+    ]);
+    let named = |pod: &str| {
+        let gang = index.gang_of_pod(&NamespacedName::new("ml", pod));
+        gang.unwrap().name == "group-train-aaaaa"
+    };
+    assert_eq!((named("w-0"), named("o-0")), (true, false));
+}
+
+#[test]
 fn a_label_whose_admitted_pods_are_all_gone_means_a_new_gang() {
-    let label = json!({"muster.dev/gang": "train"});
+    let group = json!("train");
     let old = admitted(
         with(
             gang("group-train-aaaaa", 1, "Running"),
-            "/metadata/labels",
-            label,
+            "/spec/group",
+            group,
         ),
         &["old"],
     );
@@ -322,8 +342,8 @@ fn a_gang_keeps_its_name_when_the_pod_that_gave_it_goes() {
     let name = only_gang(&index).key.name.clone();
     index.observe(is(with(
         gang(&name, 2, "Assembling"),
-        "/metadata/labels",
-        json!({"muster.dev/gang": "train"}),
+        "/spec/group",
+        json!("train"),
     )));
     index.observe(gone(Kind::Pod, "ml", "w-0"));
     index.refresh(Timestamp(0));

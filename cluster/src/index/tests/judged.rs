@@ -60,7 +60,6 @@ fn a_new_selector_is_judged_apart_and_holds_up_only_the_gang_that_uses_it() {
         "each is handed out once"
     );
     let waiting = gang(&index, "new");
-    assert!(waiting.is_settling);
     assert_eq!(
         waiting.wait.as_ref().map(|wait| wait.reason),
         Some(Reason::WaitingForPlacement)

@@ -283,11 +283,7 @@ fn a_gang_that_a_user_suspends_says_so_before_all_else() {
     let index = index_with(pair());
     let name = only_gang(&index).key.name.clone();
     let suspended = with(gang(&name, 2, "Pending"), "/spec/suspend", json!(true));
-    let suspended = with(
-        suspended,
-        "/metadata/labels",
-        json!({"muster.dev/gang": "train"}),
-    );
+    let suspended = with(suspended, "/spec/group", json!("train"));
     let index = index_with(plus(
         pair()[..2].to_vec(),
         [suspended, namespace("ml", None)],
