@@ -107,6 +107,11 @@ pub struct RunArgs {
     )]
     pub extender_ready_urls: Vec<String>,
 
+    /// Scheduler that the webhook writes into managed pods which name none. With the cluster's default one it is the
+    /// scheduler that is not given more than a window of released pods at a time.
+    #[arg(long, env = "MUSTER_SCHEDULER_NAME", value_name = "NAME")]
+    pub scheduler_name: Option<String>,
+
     /// How the lease is held.
     #[command(flatten)]
     pub lease: LeaseArgs,
@@ -255,13 +260,16 @@ pub enum ModeArg {
 impl RunArgs {
     /// What the protocol is told.
     pub fn protocol_config(&self) -> Result<muster_protocol::Config, InvalidResourcePattern> {
-        Ok(muster_protocol::Config {
+        let mut config = muster_protocol::Config {
             mode: match self.mode {
                 ModeArg::Observe => Mode::Observe,
                 ModeArg::Enforce => Mode::Enforce,
             },
             ..muster_protocol::Config::new(self.index_config()?)
-        })
+        };
+        let own_scheduler = self.scheduler_name.iter().filter(|name| !name.is_empty());
+        config.scheduler_names.extend(own_scheduler.cloned());
+        Ok(config)
     }
 
     fn index_config(&self) -> Result<index::Config, InvalidResourcePattern> {
@@ -342,6 +350,18 @@ mod tests {
         assert_eq!(config.excluded_namespaces.len(), 2);
         assert_eq!(config.default_team, None);
         assert!(config.managed.stands_for_devices("nvidia.com/mig-1g.10gb"));
+    }
+
+    #[test]
+    fn the_window_is_for_the_default_scheduler_and_for_the_one_that_the_webhook_writes() {
+        for (flag, expected) in [
+            ("--scheduler-name=", vec!["default-scheduler"]),
+            ("--scheduler-name=gang", vec!["default-scheduler", "gang"]),
+        ] {
+            let cli = Cli::try_parse_from(["muster-controller", flag]).unwrap();
+            let config = cli.run.protocol_config().unwrap();
+            assert!(config.scheduler_names.iter().eq(expected), "{flag}");
+        }
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! One task owns the machine and feeds it one input at a time. Whatever takes time (disk, lock, NVML, API server)
 //! runs in tasks of its own and comes back as an input, so that an Unprepare is never behind a slow call of
-//! another kind. What this loop loses in a crash is calls, which the kubelet repeats.
+//! another kind. What this loop loses in a crash is calls, which the kubelet repeats. A task that panics would owe its
+//! input for ever, so it is the end of the driver, and of the program.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +11,10 @@ use std::{
 };
 
 use muster_serve::Condition;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    task::{JoinError, JoinSet},
+};
 
 use crate::{
     kubernetes::Kubernetes,
@@ -90,6 +94,8 @@ pub struct Driver {
     /// Holds once the node's state on disk is known to be good, and the status says so.
     acknowledged: Condition,
     metrics: DriverMetrics,
+    /// Effects that take time.
+    effects: JoinSet<()>,
 }
 
 impl std::fmt::Debug for Message {
@@ -125,6 +131,7 @@ impl Driver {
             held,
             acknowledged,
             metrics,
+            effects: JoinSet::new(),
         }
     }
 
@@ -133,7 +140,7 @@ impl Driver {
         self.handle.clone()
     }
 
-    /// Runs until it is dropped.
+    /// Runs until it is dropped. Panics if an effect does.
     pub async fn run(mut self) {
         self.feed(Input::Tick);
         loop {
@@ -153,6 +160,7 @@ impl Driver {
                     None => return,
                 },
                 () = sleep => self.feed(Input::Tick),
+                Some(ended) = self.effects.join_next() => go_on_after(ended),
             }
         }
     }
@@ -205,33 +213,33 @@ impl Driver {
                 probe,
                 read_node_devices,
             } => {
-                tokio::spawn(async move {
+                self.effects.spawn(async move {
                     let (locked, guard) = lock(world, probe, read_node_devices).await;
                     let _ = handle.messages.send(Message::Locked(ticket, locked, guard));
                 });
             }
             Effect::Commit { ticket, writes } => {
                 let guard = self.guard.take();
-                tokio::task::spawn_blocking(move || {
+                self.effects.spawn_blocking(move || {
                     let result = commit(&world.store, guard, &writes);
                     handle.tell(Input::Committed(ticket, result));
                 });
             }
             Effect::ReadClaim(call, claim) => {
-                tokio::spawn(async move {
+                self.effects.spawn(async move {
                     let read = world.kubernetes.claim(&claim).await;
                     handle.tell(Input::ClaimRead(call, read));
                 });
             }
             Effect::ReadNodeDevices => {
-                tokio::spawn(async move {
+                self.effects.spawn(async move {
                     let read = world.kubernetes.node_devices().await;
                     handle.tell(Input::NodeDevicesRead(read));
                 });
             }
             Effect::Gather => {
                 let inventory = self.inventory.clone();
-                tokio::spawn(async move {
+                self.effects.spawn(async move {
                     let found = gather(world, inventory).await;
                     if let Err(cause) = &found {
                         tracing::warn!(cause, "the records cannot be rebuilt yet");
@@ -244,7 +252,7 @@ impl Driver {
                 resource_version,
                 status,
             } => {
-                tokio::spawn(async move {
+                self.effects.spawn(async move {
                     let outcome = world
                         .kubernetes
                         .write_status(uid, resource_version, &status)
@@ -280,6 +288,13 @@ impl Driver {
         }
         // The kubelet may have given up.
         let _ = sender.send(answer);
+    }
+}
+
+/// Goes on with the panic of an effect, if that is how it ended. (Nobody cancels one.)
+fn go_on_after(ended: Result<(), JoinError>) {
+    if let Err(panic) = ended.or_else(|broken| broken.try_into_panic().map_or(Ok(()), Err)) {
+        std::panic::resume_unwind(panic);
     }
 }
 
@@ -405,4 +420,53 @@ fn recorded(claim: &crate::prepare::Claim, inventory: &Inventory) -> Option<Reco
         pods: claim.pods.clone(),
         devices,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use muster_device::{Backend, BackendConfig, cdi};
+    use muster_serve::{Readiness, metrics::Metrics};
+
+    use super::*;
+
+    fn driver(directory: &std::path::Path) -> Driver {
+        let unreachable = "http://127.0.0.1:1".parse().unwrap();
+        let client = kube::Client::try_from(kube::Config::new(unreachable)).unwrap();
+        let backend = Backend::start(BackendConfig {
+            library: directory.join("none"),
+            sysfs: directory.to_owned(),
+        });
+        let cdi = cdi::Directory::new(directory, "gpu.muster.dev", directory);
+        let world = World {
+            store: Store::open(directory, cdi).unwrap(),
+            prober: Prober::new(Arc::new(backend.unwrap()), directory.to_owned()),
+            kubernetes: Kubernetes::new(client, "node".to_owned()),
+        };
+        let (held, _) = watch::channel(BTreeSet::new());
+        let config = Config::new("test".to_owned(), "node".to_owned(), "boot".to_owned());
+        let acknowledged = Readiness::default().condition("checkpoint good");
+        let metrics = DriverMetrics::register(&Metrics::new("test", "0"));
+        Driver::new(config, world, held, acknowledged, metrics)
+    }
+
+    /// Its input never comes: the machine would wait for it without end, and the program look healthy.
+    #[tokio::test]
+    async fn an_effect_that_panics_is_the_end_of_the_driver() {
+        muster_serve::tls::install_provider();
+        let directory = tempfile::tempdir().unwrap();
+        let effects: [fn(&mut JoinSet<()>); 2] = [
+            |effects| _ = effects.spawn(async { panic!("broken") }),
+            |effects| _ = effects.spawn_blocking(|| panic!("broken")),
+        ];
+        for effect in effects {
+            let mut driver = driver(directory.path());
+            effect(&mut driver.effects);
+            let running = tokio::spawn(driver.run());
+            let ended = tokio::time::timeout(Duration::from_secs(10), running).await;
+            let ended = ended.expect("the driver goes on without the effect");
+            assert!(ended.unwrap_err().is_panic());
+        }
+    }
 }

@@ -15,7 +15,7 @@ use muster_api::{Gang, GangPlacement, NodeRanks};
 
 use crate::{
     place::NodeView,
-    slim::{SlimNode, SlimPod},
+    slim::{SlimGang, SlimNode, SlimPod},
 };
 
 /// `(namespace, name)` of a Gang.
@@ -122,9 +122,9 @@ impl Cache {
     }
 
     /// A Gang is as given.
-    pub fn gang_is(&mut self, gang: &Gang) {
+    pub fn gang_is(&mut self, gang: &SlimGang) {
         self.gangs
-            .insert(gang_name(&gang.metadata), GangView::from(gang));
+            .insert(gang_name(&gang.metadata), gang.view.clone());
     }
 
     /// A Gang is gone.
@@ -133,10 +133,10 @@ impl Cache {
     }
 
     /// These are all Gangs.
-    pub fn gangs_are(&mut self, gangs: &[Gang]) {
+    pub fn gangs_are(&mut self, gangs: &[SlimGang]) {
         self.gangs = gangs
             .iter()
-            .map(|gang| (gang_name(&gang.metadata), GangView::from(gang)))
+            .map(|gang| (gang_name(&gang.metadata), gang.view.clone()))
             .collect();
     }
 

@@ -3,12 +3,11 @@
 use std::sync::{Arc, RwLock};
 
 use kube::Client;
-use muster_api::Gang;
 use muster_serve::{Program, mirror::Mirror, watch::WatchEvent};
 
 use crate::{
     cache::Cache,
-    slim::{SlimNode, SlimPod},
+    slim::{SlimGang, SlimNode, SlimPod},
 };
 
 /// The picture behind its lock.
@@ -32,7 +31,7 @@ fn apply_pod(picture: &mut Cache, seen: WatchEvent<SlimPod>) {
     }
 }
 
-fn apply_gang(picture: &mut Cache, seen: WatchEvent<Gang>) {
+fn apply_gang(picture: &mut Cache, seen: WatchEvent<SlimGang>) {
     match seen {
         WatchEvent::Applied(gang) => picture.gang_is(&gang),
         WatchEvent::Deleted(gang) => picture.gang_gone(&gang),

@@ -340,7 +340,7 @@ mod tests {
         }
 
         fn gang(mut self, gang: &Gang) -> Self {
-            self.picture.gang_is(gang);
+            self.picture.gang_is(&gang.clone().into());
             self
         }
 

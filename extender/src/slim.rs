@@ -1,17 +1,24 @@
-//! Pods and nodes as they are received: what the filter reads of them, and nothing else.
+//! Pods, Gangs and nodes as they are received: what the filter reads of them, and nothing else.
 //!
 //! A watch keeps a whole list until it is complete. Of a hundred thousand pods, or of nodes with their lists of images,
 //! that is gigabytes; what is needed of them is kilobytes. So they are cut down as they are decoded, one by one.
+
+use std::borrow::Cow;
 
 use k8s_openapi::{
     ClusterResourceScope, Metadata, NamespaceResourceScope,
     api::core::v1::{Affinity, Node, NodeCondition, Pod, PodSchedulingGate, Taint, Toleration},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use muster_api::keys;
+use kube::Resource;
+use muster_api::{Gang, keys};
 use serde::Deserialize;
 
-use crate::{cache::MemberView, pin::pinned_node, place::NodeView};
+use crate::{
+    cache::{GangView, MemberView},
+    pin::pinned_node,
+    place::NodeView,
+};
 
 /// A pod.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -21,6 +28,16 @@ pub struct SlimPod {
     pub metadata: ObjectMeta,
     /// What decides about its gang's places; none where the pod carries neither our gate nor our annotations.
     pub member: Option<MemberView>,
+}
+
+/// A Gang.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(from = "Gang")]
+pub struct SlimGang {
+    /// Name, namespace, UID and resourceVersion.
+    pub metadata: ObjectMeta,
+    /// Its plan.
+    pub view: GangView,
 }
 
 /// A node.
@@ -84,6 +101,15 @@ impl From<ReceivedPod> for SlimPod {
         Self {
             metadata: identity(pod.metadata),
             member,
+        }
+    }
+}
+
+impl From<Gang> for SlimGang {
+    fn from(gang: Gang) -> Self {
+        Self {
+            view: GangView::from(&gang),
+            metadata: identity(gang.metadata),
         }
     }
 }
@@ -162,6 +188,36 @@ macro_rules! received_as {
     };
 }
 
+/// It is decoded from Gangs.
+impl Resource for SlimGang {
+    type DynamicType = ();
+    type Scope = <Gang as Resource>::Scope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        Gang::kind(&())
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        Gang::group(&())
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        Gang::version(&())
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        Gang::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
 received_as!(SlimPod, Pod, NamespaceResourceScope);
 received_as!(SlimNode, Node, ClusterResourceScope);
 
@@ -201,8 +257,26 @@ mod tests {
     }
 
     #[test]
-    fn a_slim_pod_is_watched_where_pods_are() {
-        use kube::Resource as _;
+    fn what_is_kept_of_a_gang_does_not_grow_with_what_it_tells() {
+        let condition = json!({"type": "QuotaReserved", "status": "False", "reason": "NoQuota",
+            "message": "x".repeat(10_000), "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let large = json!({"apiVersion": "muster.dev/v1alpha1", "kind": "Gang",
+            "metadata": {"name": "g", "namespace": "ml", "uid": "u", "resourceVersion": "7",
+                "annotations": {"note": "x".repeat(100_000)}},
+            "spec": {"size": 1, "tier": "standard"},
+            "status": {"attempt": 3, "conditions": [condition]}});
+        let gang: SlimGang = serde_json::from_value(large).unwrap();
+        assert!(weight(&gang) < 2_000, "{}", weight(&gang));
+        assert_eq!(gang.metadata.resource_version.as_deref(), Some("7"));
+        assert_eq!(gang.view.attempt, 3);
+    }
+
+    #[test]
+    fn what_is_slim_is_watched_where_the_whole_is() {
+        assert_eq!(
+            SlimGang::url_path(&(), Some("ml")),
+            Gang::url_path(&(), Some("ml"))
+        );
         assert_eq!(
             SlimPod::url_path(&(), Some("ml")),
             Pod::url_path(&(), Some("ml"))

@@ -54,6 +54,9 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 /// With the connections of the largest server and of the probes they stay below 1,024 descriptors, which is all that
 /// many container runtimes grant: who has none left cannot accept a probe either.
 const HANDSHAKES: usize = 448;
+/// How long an HTTPS server goes on accepting when it is told to stop: a pod that ends leaves its Service at once, but
+/// every node's proxy, and so kube-apiserver and kube-scheduler, learn of it some seconds later.
+const SERVE_ON: Duration = Duration::from_secs(5);
 /// Longest time that requests in flight are given at the shutdown.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 /// HTTP/2: streams of one connection at a time. kube-apiserver multiplexes all its calls over one.
@@ -81,7 +84,8 @@ pub struct Limits {
     pub body_bytes: usize,
     /// Longest time for a body to come; then its request is answered 408.
     pub body_limit: Duration,
-    /// Bytes of bodies (and a constant for each request) that are being received, wait, or are worked on.
+    /// Bytes of bodies (and a constant for each request) that are being received, wait, or are worked on, and of answers
+    /// until they are sent. A larger answer than half of it is none.
     pub buffered_bytes: usize,
     /// Longest time for a request, reading its body included; then it is answered 408.
     pub request_limit: Duration,
@@ -94,7 +98,8 @@ impl Limits {
     pub const SMALL: Self = Self {
         body_bytes: 4 * 1024,
         body_limit: Duration::from_secs(1),
-        buffered_bytes: 2 * 1024 * 1024,
+        // The metrics of a large cluster are a megabyte or two.
+        buffered_bytes: 16 * 1024 * 1024,
         request_limit: Duration::from_secs(5),
         connections: 64,
     };
@@ -145,9 +150,10 @@ pub struct HttpsServer {
 }
 
 impl HttpsServer {
-    /// Binds the address and serves until the shutdown, then finishes what is in flight. Returns the address
-    /// that was bound (of interest with port 0). Must be called within a tokio runtime.
+    /// Binds the address and serves until some seconds after the shutdown, then finishes what is in flight. Returns the
+    /// address that was bound (of interest with port 0). Must be called within a tokio runtime.
     pub async fn spawn(self, shutdown: &Shutdown) -> Result<SocketAddr, ServerError> {
+        shutdown.serve_on_for(SERVE_ON);
         let config = tls::server_config(self.certificate, &self.clients)?;
         let acceptor = RustlsAcceptor::new(RustlsConfig::from_config(Arc::new(config)))
             .handshake_timeout(HANDSHAKE_LIMIT);
@@ -197,10 +203,10 @@ fn limited(router: Router, limits: Limits) -> Router {
                 StatusCode::REQUEST_TIMEOUT,
                 limits.request_limit,
             ))
-            .layer(CatchPanicLayer::new())
             // What comes to the routes is whole and bounded already.
             .layer(DefaultBodyLimit::disable())
-            .layer(middleware::from_fn_with_state(intake, intake::take_in)),
+            .layer(middleware::from_fn_with_state(intake, intake::take_in))
+            .layer(CatchPanicLayer::new()),
     )
 }
 
@@ -230,9 +236,9 @@ fn spawn_server<A>(
         .keep_alive_timeout(HTTP2_PING_LIMIT);
     let handle = Handle::new();
     let server = server.handle(handle.clone());
-    let stop = shutdown.token().clone();
+    let stops = shutdown.clone();
     shutdown.spawn(async move {
-        stop.cancelled().await;
+        stops.servers_stop().await;
         handle.graceful_shutdown(Some(DRAIN_LIMIT));
     });
     shutdown.spawn_essential(name, server.serve(router.into_make_service()));

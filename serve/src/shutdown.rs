@@ -1,7 +1,8 @@
 //! The end of a program: one token that says "stop", one tracker that knows who has not stopped yet.
 //!
-//! Order: the token is cancelled (a signal, or an essential task that ended), servers stop accepting and
-//! finish what is in flight, loops end; [`Shutdown::finish`] waits for all of them, bounded.
+//! Order: the token is cancelled (a signal, or an essential task that ended) and the program is not ready any more;
+//! loops end; servers stop accepting, at once or after the time that their clients take to learn of it, and finish what
+//! is in flight; [`Shutdown::finish`] waits for all of them, bounded.
 
 use std::{
     future::Future,
@@ -21,6 +22,7 @@ pub struct Shutdown {
     token: CancellationToken,
     tracker: TaskTracker,
     failure: Arc<OnceLock<String>>,
+    serves_on: Arc<OnceLock<Duration>>,
 }
 
 /// How a program ended that did not end well.
@@ -84,6 +86,20 @@ impl Shutdown {
         // The first failure is the cause; later ones are what followed from it.
         let _ = self.failure.set(why);
         self.token.cancel();
+    }
+
+    /// Has servers go on for a while when the program is told to stop: whoever sends requests learns of it later. After a
+    /// failure they stop at once. The first call counts.
+    pub fn serve_on_for(&self, time: Duration) {
+        let _ = self.serves_on.set(time);
+    }
+
+    /// Waits until servers are to stop accepting.
+    pub async fn servers_stop(&self) {
+        self.requested().await;
+        if let (Some(time), None) = (self.serves_on.get(), self.failure.get()) {
+            tokio::time::sleep(*time).await;
+        }
     }
 
     /// Runs a task that stops by itself once the token is cancelled, and that is waited for at the end.
@@ -186,6 +202,22 @@ mod tests {
             panic!("a panic is not noticed");
         };
         assert!(why.starts_with("keeper broke off"), "{why}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn servers_go_on_after_a_requested_end_and_stop_at_once_after_a_failure() {
+        let ends: [(fn(&Shutdown), Duration); 2] = [
+            (Shutdown::request, LIMIT),
+            (|shutdown| shutdown.fail("broken".into()), Duration::ZERO),
+        ];
+        for (end, serves_on) in ends {
+            let shutdown = Shutdown::default();
+            shutdown.serve_on_for(LIMIT);
+            let begun = tokio::time::Instant::now();
+            end(&shutdown);
+            shutdown.servers_stop().await;
+            assert_eq!(begun.elapsed(), serves_on);
+        }
     }
 
     #[tokio::test(start_paused = true)]

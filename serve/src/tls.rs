@@ -138,13 +138,21 @@ pub fn root_store(bundle_pem: &str, what: &'static str) -> Result<RootCertStore,
     Ok(roots)
 }
 
-fn certified(pair: &CertificateAndKey) -> Result<CertifiedKey, TlsError> {
+/// The chain, leaf first, and the key, decoded.
+pub(crate) fn decoded(
+    pair: &CertificateAndKey,
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), TlsError> {
     let chain = certificates(&pair.certificate_pem, "the certificate")?;
     let key =
         PrivateKeyDer::from_pem_slice(pair.key_pem.as_bytes()).map_err(|source| TlsError::Pem {
             what: "the private key",
             source,
         })?;
+    Ok((chain, key))
+}
+
+fn certified(pair: &CertificateAndKey) -> Result<CertifiedKey, TlsError> {
+    let (chain, key) = decoded(pair)?;
     let provider = provider()?;
     // Also checks that key and certificate belong together.
     Ok(CertifiedKey::from_der(chain, key, &provider)?)

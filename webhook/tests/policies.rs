@@ -27,27 +27,27 @@ const CONTROLLER: &str = "system:serviceaccount:muster-system:muster-controller"
 const DRIVER: &str = "system:serviceaccount:muster-system:muster-driver";
 const COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
 const KUBE_CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
+const KUBELET: &str = "system:node:a";
 const USER: &str = "somebody";
 
 static ENFORCE: LazyLock<Vec<Value>> = LazyLock::new(|| rendered("Enforce"));
 static OBSERVE: LazyLock<Vec<Value>> = LazyLock::new(|| rendered("Observe"));
 
-/// The objects of the chart.
+/// The objects of the chart in this mode.
 fn rendered(mode: &str) -> Vec<Value> {
+    rendered_with(&[&format!("mode={mode}")])
+}
+
+/// The objects of the chart with these values.
+fn rendered_with(values: &[&str]) -> Vec<Value> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let build = Command::new(root.join("tests/helm/build.sh")).output();
     let build = build.expect("tests/helm/build.sh runs");
     let helm = PathBuf::from(String::from_utf8(build.stdout).unwrap().trim()).join("helm");
     let home = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let chart = Command::new(helm)
-        .args([
-            "template",
-            "muster",
-            "--namespace",
-            "muster-system",
-            "--set",
-        ])
-        .arg(format!("mode={mode}"))
+        .args(["template", "muster", "--namespace", "muster-system"])
+        .args(values.iter().flat_map(|value| ["--set", value]))
         .arg(root.join("deploy/helm/muster"))
         .env("HOME", home)
         .output()
@@ -337,6 +337,65 @@ fn a_pod_of_an_admitted_gang_is_not_resized_upwards() {
 }
 
 #[test]
+fn nor_is_what_the_pod_as_a_whole_asks_for() {
+    let pod = json!({"metadata": {"name": "p", "annotations": {"muster.dev/gang-name": "g"}},
+        "spec": {"resources": {"requests": {"cpu": "2"}}, "containers": [{"name": "c"}]}});
+    for (requests, allowed) in [
+        (json!({"cpu": "2"}), true),
+        (json!({"cpu": "1"}), true),
+        (json!({"cpu": "3"}), false),
+        (json!({"memory": "1Gi"}), false),
+    ] {
+        let mut new = pod.clone();
+        new["spec"]["resources"]["requests"] = requests.clone();
+        let request = Request::update(USER, "pods/resize", &pod, &new);
+        assert_eq!(
+            passes("muster-pod-resized", &request),
+            allowed,
+            "{requests}"
+        );
+    }
+}
+
+#[test]
+fn a_claim_that_has_an_allocation_keeps_its_protection() {
+    const PROTECTION: &str = "resource.kubernetes.io/delete-protection";
+    let allocated = json!({"metadata": {"name": "c", "finalizers": ["x/y", PROTECTION]},
+        "status": {"allocation": {"devices": {}}}});
+    let free = json!({"metadata": {"name": "c", "finalizers": [PROTECTION]}});
+    let never = json!({"metadata": {"name": "c"}, "status": {"allocation": {}}});
+    let with = |finalizers: Value| json!({"metadata": {"finalizers": finalizers}});
+    for (what, old, change, allowed) in [
+        (
+            "its label",
+            &allocated,
+            json!({"metadata": {"labels": {"a": "b"}}}),
+            true,
+        ),
+        (
+            "another finalizer",
+            &allocated,
+            with(json!([PROTECTION])),
+            true,
+        ),
+        ("all finalizers", &allocated, with(Value::Null), false),
+        ("the protection", &allocated, with(json!(["x/y"])), false),
+        (
+            "the protection of a free one",
+            &free,
+            with(Value::Null),
+            true,
+        ),
+        ("what was never there", &never, with(json!(["x/y"])), true),
+    ] {
+        for by in [USER, CONTROLLER, COLLECTOR] {
+            let request = Request::update(by, "resourceclaims", old, &merged(old, &change));
+            assert_eq!(passes("muster-claim", &request), allowed, "{what} by {by}");
+        }
+    }
+}
+
+#[test]
 fn a_driver_writes_the_slices_and_permits_of_its_own_node_only() {
     let slice = |node: &str, pool: &str, driver: &str| {
         json!({"metadata": {"name": "s"}, "spec": {"nodeName": node, "driver": driver,
@@ -379,6 +438,10 @@ fn a_driver_writes_the_slices_and_permits_of_its_own_node_only() {
             assert_eq!(passes(DRIVER, Some("a")), allowed, "{operation} {what}");
             assert!(!passes(DRIVER, None), "a token that names no node");
             assert!(passes(USER, None), "of others RBAC decides");
+            let versions = [&old, &new].into_iter().filter(|slice| !slice.is_null());
+            let ours = versions.map(|slice| slice["spec"]["driver"] == "gpu.muster.dev");
+            let by_kubelet = operation == "DELETE" || !ours.into_iter().any(|ours| ours);
+            assert_eq!(passes(KUBELET, None), by_kubelet, "{operation} {what}");
         }
     }
     let node_devices = json!({"metadata": {"name": "a"}, "spec": {}, "status": {}});
@@ -387,6 +450,7 @@ fn a_driver_writes_the_slices_and_permits_of_its_own_node_only() {
         (DRIVER, Some("b"), false),
         (DRIVER, None, false),
         (CONTROLLER, None, true),
+        (KUBELET, None, false),
         (USER, None, false),
     ] {
         let mut request = Request::update(by, "nodedevices/status", &node_devices, &node_devices);
@@ -492,6 +556,7 @@ fn of_musters_objects_users_change_suspend_and_tier_and_collectors_the_metadata(
 fn in_observe_only_what_is_about_workloads_is_audited_and_in_enforce_nothing() {
     let workloads = [
         "muster-binding",
+        "muster-claim",
         "muster-pod-created",
         "muster-pod-decided",
         "muster-pod-declared",
@@ -522,20 +587,81 @@ fn in_observe_only_what_is_about_workloads_is_audited_and_in_enforce_nothing() {
     }
 }
 
+/// What a stolen token would be good for.
 #[test]
-fn the_controller_cannot_delete_what_is_charged_and_permitted() {
-    let role = object(&ENFORCE, "ClusterRole", "muster-controller");
-    for rule in role["rules"].as_array().unwrap() {
-        let names = |field: &str, name: &str| {
-            let list = rule[field].as_array().unwrap();
-            list.iter().any(|item| item == name)
-        };
-        for resource in ["ledgers", "nodedevices"] {
-            assert!(
-                !(names("resources", resource) && names("verbs", "delete")),
-                "{rule}"
-            );
+fn controller_and_driver_have_no_verb_that_they_do_not_use() {
+    let objects = ["gangs", "ledgers", "nodedevices", "queues"];
+    for (role, resources, verbs) in [
+        (
+            "controller",
+            &objects[..],
+            &["patch", "deletecollection", "*"][..],
+        ),
+        ("controller", &["ledgers", "nodedevices"], &["delete"]),
+        ("controller", &["gangs", "queues"], &["update"]),
+        (
+            "controller",
+            &["pods", "events"],
+            &["create", "update", "delete"],
+        ),
+        // With the status of claims, it could give any pod any device.
+        (
+            "driver",
+            &[
+                "resourceclaims",
+                "resourceclaims/status",
+                "resourceclaims/driver",
+            ],
+            &[
+                "update",
+                "patch",
+                "associated-node:patch",
+                "create",
+                "delete",
+            ],
+        ),
+        (
+            "driver",
+            &["nodedevices"],
+            &["create", "update", "patch", "delete"],
+        ),
+        (
+            "driver",
+            &["pods", "nodes", "secrets", "*"],
+            &["list", "update", "patch"],
+        ),
+    ] {
+        let role = object(&ENFORCE, "ClusterRole", &format!("muster-{role}"));
+        for rule in role["rules"].as_array().unwrap() {
+            let of_core_events = rule["apiGroups"] == json!(["events.k8s.io"]);
+            let names = |field: &str, wanted: &[&str]| {
+                let list = rule[field].as_array().unwrap();
+                list.iter()
+                    .any(|item| wanted.contains(&item.as_str().unwrap()))
+            };
+            let may = names("resources", resources) && names("verbs", verbs);
+            assert!(!may || of_core_events, "{rule}");
         }
+    }
+}
+
+/// Whoever releases pods to a scheduler must know which one gets them.
+#[test]
+fn webhook_and_controller_are_told_the_same_scheduler() {
+    let objects = rendered_with(&["mode=Enforce", "schedulerName=gang-scheduler"]);
+    for program in ["controller", "webhook"] {
+        let name = format!("muster-{program}");
+        let flag = "--scheduler-name=gang-scheduler";
+        assert!(
+            object(&objects, "Deployment", &name)
+                .to_string()
+                .contains(flag)
+        );
+        assert!(
+            !object(&ENFORCE, "Deployment", &name)
+                .to_string()
+                .contains("--scheduler-name")
+        );
     }
 }
 

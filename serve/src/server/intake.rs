@@ -2,19 +2,29 @@
 //!
 //! The body comes first. A turn that is given to a client that has not sent its request yet is a turn that the client
 //! keeps for as long as it likes. So a body is read within a time and a budget of bytes that peers share
-//! ([`super::shares`]: the heaviest body that nobody works on gives way), and only a whole one waits for a turn.
+//! ([`super::shares`]: of those that nobody works on, the one that has cost most gives way), and only a whole one waits for a turn.
 //! Large bodies have turns of their own, on threads where they hold up nobody else.
+//!
+//! An answer counts until it is sent: an HTTP/2 client that grants no window fetches none of them, as many as it likes.
+//! When such an answer has to give way, its connection ends.
 
-use std::{panic, sync::Arc, time::Duration};
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use axum::{
-    body::{Body, Bytes},
+    Error,
+    body::{Body, Bytes, HttpBody},
     extract::{Request, State},
     http::{StatusCode, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
 use futures::StreamExt;
+use hyper::body::{Frame, SizeHint};
 use tokio::{
     runtime::Handle,
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -35,8 +45,8 @@ const TURNS: usize = 8;
 const LARGE_TURNS: usize = 2;
 /// Largest small body. Decoding it takes a millisecond or two, as long as a thread of the runtime may be kept.
 const SMALL_BODY_BYTES: usize = 256 * 1024;
-/// What a request costs besides its body: headers, and the state of its stream. So requests without any body are
-/// bounded too.
+/// What a request costs besides its body: headers, the state of its stream, and a small answer. So requests without any
+/// body are bounded too.
 const REQUEST_BYTES: usize = 16 * 1024;
 /// First allocation for a body.
 const FIRST_BYTES: usize = 4 * 1024;
@@ -55,7 +65,7 @@ pub(crate) struct Intake {
 enum Refusal {
     TooLarge { most: usize },
     TooSlow { limit: Duration },
-    Broken(axum::Error),
+    Broken(Error),
     NoRoom,
     NoTurn,
 }
@@ -70,29 +80,23 @@ impl Intake {
         }
     }
 
-    /// The whole body, and the share of the budget that it has.
-    async fn read(
-        &self,
-        connection: &Connection,
-        request: &mut Request,
-    ) -> Result<(Bytes, Share), Refusal> {
+    /// The whole body.
+    async fn read(&self, share: &Share, request: &mut Request) -> Result<Bytes, Refusal> {
         let most = self.limits.body_bytes;
         let declared = request.headers().get(header::CONTENT_LENGTH);
         let declared = declared.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
         if declared.is_some_and(|bytes| bytes > most as u64) {
             return Err(Refusal::TooLarge { most });
         }
-        let share = self.bytes.join(connection.peer);
-        share.grow(REQUEST_BYTES)?;
         let body = std::mem::take(request.body_mut());
         let limit = self.limits.body_limit;
         let body = tokio::select! {
-            read = tokio::time::timeout(limit, gather(body, &share, most)) => {
+            read = tokio::time::timeout(limit, gather(body, share, most)) => {
                 read.map_err(|_| Refusal::TooSlow { limit })??
             }
             () = share.gives_way() => return Err(Refusal::NoRoom),
         };
-        Ok((body.into(), share))
+        Ok(body.into())
     }
 
     /// A turn; whoever waits for one may still have to give way.
@@ -112,15 +116,19 @@ impl Intake {
         }
     }
 
-    async fn answer(&self, mut request: Request, next: Next) -> Result<Response, Refusal> {
-        let connection = request.extensions().get::<Connection>().cloned();
-        let connection = connection.ok_or(Refusal::NoRoom)?;
-        let (body, share) = self.read(&connection, &mut request).await?;
+    async fn answer(
+        &self,
+        connection: &Connection,
+        share: &Arc<Share>,
+        mut request: Request,
+        next: Next,
+    ) -> Result<Response, Refusal> {
+        let body = self.read(share, &mut request).await?;
         let is_large = body.len() > SMALL_BODY_BYTES;
-        let turn = self.turn(&share, is_large).await?;
+        let turn = self.turn(share, is_large).await?;
         let work = Work {
             _in_use: (share.in_use()?, connection.place.in_use()?),
-            _share: share,
+            _share: Arc::clone(share),
             _turn: turn,
         };
         *request.body_mut() = Body::from(body);
@@ -136,21 +144,15 @@ impl Intake {
             drop(work);
             response
         });
-        match answered.await {
-            Ok(response) => Ok(response),
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => panic::resume_unwind(panic),
-                // The runtime is ending.
-                Err(_) => Err(Refusal::NoTurn),
-            },
-        }
+        // No handler panics beyond its layer: the runtime is ending.
+        answered.await.map_err(|_| Refusal::NoTurn)
     }
 }
 
 /// What a request has while it is worked on.
 struct Work {
     _in_use: (InUse, InUse),
-    _share: Share,
+    _share: Arc<Share>,
     _turn: OwnedSemaphorePermit,
 }
 
@@ -160,10 +162,67 @@ pub(crate) async fn take_in(
     request: Request,
     next: Next,
 ) -> Response {
-    intake
-        .answer(request, next)
+    let Some(connection) = request.extensions().get::<Connection>().cloned() else {
+        return no_room();
+    };
+    connection.place.is_heard();
+    let share = Arc::new(intake.bytes.join(connection.peer));
+    if share.grow(REQUEST_BYTES).is_err() {
+        return no_room();
+    }
+    let response = intake
+        .answer(&connection, &share, request, next)
         .await
-        .unwrap_or_else(IntoResponse::into_response)
+        .unwrap_or_else(IntoResponse::into_response);
+    until_sent(response, share, &connection)
+}
+
+/// No body: nothing of it could wait for its client.
+fn no_room() -> Response {
+    StatusCode::SERVICE_UNAVAILABLE.into_response()
+}
+
+/// An answer that has its share until it is sent.
+fn until_sent(response: Response, share: Arc<Share>, connection: &Connection) -> Response {
+    let bytes = response.body().size_hint().lower();
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    share.shrink_to(REQUEST_BYTES.max(bytes));
+    if share.grow_to(bytes).is_err() {
+        return no_room();
+    }
+    share.take_along(connection.place.token().clone());
+    response.map(|body| {
+        Body::new(Unsent {
+            body,
+            _share: share,
+        })
+    })
+}
+
+/// The body of an answer, and its share.
+struct Unsent {
+    body: Body,
+    _share: Arc<Share>,
+}
+
+impl HttpBody for Unsent {
+    type Data = Bytes;
+    type Error = Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// Reads a body. What is allocated is charged first. Pieces are copied: a piece of one byte would keep the whole
@@ -199,6 +258,7 @@ impl From<NoRoom> for Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let (status, why) = match self {
+            Self::NoRoom => return no_room(),
             Self::TooLarge { most } => (
                 StatusCode::PAYLOAD_TOO_LARGE,
                 format!("a body may have {most} bytes"),
@@ -210,10 +270,6 @@ impl IntoResponse for Refusal {
             Self::Broken(error) => (
                 StatusCode::BAD_REQUEST,
                 format!("the body cannot be read: {error}"),
-            ),
-            Self::NoRoom => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "too many bytes are being received: send it again".to_owned(),
             ),
             Self::NoTurn => (
                 StatusCode::SERVICE_UNAVAILABLE,

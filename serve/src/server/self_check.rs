@@ -9,8 +9,8 @@
 //!   of the flood to the others. Only silence (the limit of a request, status 408, included: the question has no body
 //!   that could be late) and broken connections count against it.
 //! * The process is a peer of its own ([`super::shares::Peer::Itself`], known by the port that it connects from), and
-//!   the peer that holds most gives way. One connection and some bytes are never that, so nobody's connections push
-//!   the question out, not even those of a program that shares the loopback address.
+//!   what it holds never gives way: one connection and some bytes. So nobody's connections push the question out, not
+//!   even those of a program that shares the loopback address.
 //! * It fails after [`FAILURES`] silences in a row, and holds again with the first answer.
 
 use std::{
@@ -29,7 +29,7 @@ use rustls::{
     ClientConfig, DigitallySignedStruct, SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature},
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
+    pki_types::{CertificateDer, ServerName, UnixTime},
 };
 use tokio::{net::TcpSocket, time::MissedTickBehavior};
 use tokio_rustls::TlsConnector;
@@ -38,7 +38,7 @@ use super::acceptor::OwnSockets;
 use crate::{
     readiness::Condition,
     shutdown::Shutdown,
-    tls::{CertificateAndKey, TlsError},
+    tls::{self, CertificateAndKey, TlsError},
 };
 
 /// Path of the question. A router answers it as it answers its requests: with the same locks.
@@ -173,18 +173,7 @@ fn client_config(identity: Option<&CertificateAndKey>) -> Result<ClientConfig, T
     let Some(identity) = identity else {
         return Ok(builder.with_no_client_auth());
     };
-    let chain = CertificateDer::pem_slice_iter(identity.certificate_pem.as_bytes())
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|source| TlsError::Pem {
-            what: "the certificate of the self-check",
-            source,
-        })?;
-    let key = PrivateKeyDer::from_pem_slice(identity.key_pem.as_bytes()).map_err(|source| {
-        TlsError::Pem {
-            what: "the key of the self-check",
-            source,
-        }
-    })?;
+    let (chain, key) = tls::decoded(identity)?;
     Ok(builder.with_client_auth_cert(chain, key)?)
 }
 

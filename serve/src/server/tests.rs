@@ -1,6 +1,7 @@
 //! Our servers over real sockets.
 
 use std::{
+    collections::VecDeque,
     net::{Ipv4Addr, SocketAddr},
     sync::{
         Arc,
@@ -11,16 +12,18 @@ use std::{
 
 use axum::{
     Router,
+    body::Bytes,
     routing::{get, post},
 };
 use rustls::{
     ClientConfig,
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+    pki_types::{CertificateDer, ServerName, pem::PemObject},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpSocket, TcpStream},
     sync::Notify,
+    task::JoinHandle,
     time::Instant,
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
@@ -72,38 +75,114 @@ const LIMITS: Limits = Limits {
     connections: 8,
 };
 
-async fn serve(
-    authority: &Authority,
-    clients: Clients,
-    shutdown: &Shutdown,
-) -> (SocketAddr, Arc<ServingCertificate>) {
-    let readiness = Readiness::default();
-    let (stuck, router) = (Arc::default(), Router::new());
-    serve_with(
-        authority, clients, LIMITS, &readiness, stuck, router, shutdown,
-    )
-    .await
-}
-
 /// Whether the path that serves is stuck.
 type Stuck = Arc<AtomicBool>;
 
-async fn serve_with(
-    authority: &Authority,
-    clients: Clients,
-    limits: Limits,
-    readiness: &Readiness,
+/// A server, and what it takes to talk to it.
+struct Served {
+    authority: Authority,
+    address: SocketAddr,
+    certificate: Arc<ServingCertificate>,
+    readiness: Readiness,
     stuck: Stuck,
-    more: Router,
-    shutdown: &Shutdown,
-) -> (SocketAddr, Arc<ServingCertificate>) {
-    let certificate = ServingCertificate::new(&authority.server()).unwrap();
-    let router = Router::new()
+    shutdown: Shutdown,
+}
+
+impl Served {
+    /// The plain one: for anyone, with [`LIMITS`].
+    async fn start() -> Self {
+        Self::with(LIMITS).await
+    }
+
+    async fn with(limits: Limits) -> Self {
+        Self::for_clients(|_| Clients::Anyone, limits, Router::new()).await
+    }
+
+    async fn for_clients(
+        clients: impl FnOnce(&Authority) -> Clients,
+        limits: Limits,
+        more: Router,
+    ) -> Self {
+        let authority = Authority::new();
+        let (readiness, shutdown) = (Readiness::default(), Shutdown::default());
+        let stuck = Stuck::default();
+        let certificate = ServingCertificate::new(&authority.server()).unwrap();
+        let clients = clients(&authority);
+        let identity = matches!(clients, Clients::Verified { .. })
+            .then(|| authority.issue(&Subject::Client("self-check".to_owned())));
+        let server = HttpsServer {
+            name: "test server",
+            address: LOOPBACK,
+            router: routes(Arc::clone(&stuck)).merge(more),
+            certificate: Arc::clone(&certificate),
+            clients,
+            limits,
+            self_check: SelfCheck {
+                answers: readiness.condition(ANSWERS_CONDITION),
+                identity,
+            },
+        };
+        Self {
+            address: server.spawn(&shutdown).await.unwrap(),
+            authority,
+            certificate,
+            readiness,
+            stuck,
+            shutdown,
+        }
+    }
+
+    async fn connect(&self) -> TlsStream<TcpStream> {
+        self.try_connect(None).await.unwrap()
+    }
+
+    async fn try_connect(
+        &self,
+        client: Option<&CertificateAndKey>,
+    ) -> std::io::Result<TlsStream<TcpStream>> {
+        let stream = TcpStream::connect(self.address).await?;
+        self.handshake(stream, client, &[]).await
+    }
+
+    async fn handshake(
+        &self,
+        stream: TcpStream,
+        client: Option<&CertificateAndKey>,
+        protocols: &[&[u8]],
+    ) -> std::io::Result<TlsStream<TcpStream>> {
+        let roots = tls::root_store(&self.authority.set.bundle_pem(), "bundle").unwrap();
+        let builder = ClientConfig::builder().with_root_certificates(roots);
+        let mut config = match client {
+            None => builder.with_no_client_auth(),
+            Some(pair) => {
+                let (chain, key) = tls::decoded(pair).unwrap();
+                builder.with_client_auth_cert(chain, key).unwrap()
+            }
+        };
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+        let name = ServerName::try_from("127.0.0.1").unwrap();
+        TlsConnector::from(Arc::new(config))
+            .connect(name, stream)
+            .await
+    }
+
+    /// Asks honestly: the answer comes, and soon.
+    async fn answers(&self) {
+        let asked = Instant::now();
+        let answer = exchange(self.connect().await, &request("POST", "/length", 5_000)).await;
+        assert!(answer.ends_with("5000"), "{answer}");
+        let took = asked.elapsed();
+        assert!(took < Duration::from_secs(1), "the answer took {took:?}");
+    }
+}
+
+fn routes(stuck: Stuck) -> Router {
+    Router::new()
         .route("/", get(|| async { "here\n" }))
         .route("/panic", get(panicking))
         .route(
             "/length",
-            post(|body: axum::body::Bytes| async move { body.len().to_string() }),
+            post(|body: Bytes| async move { body.len().to_string() }),
         )
         .route(
             SELF_CHECK_PATH,
@@ -113,49 +192,16 @@ async fn serve_with(
                 }
             }),
         )
-        .merge(more);
-    let identity = matches!(clients, Clients::Verified { .. })
-        .then(|| authority.issue(&Subject::Client("self-check".to_owned())));
-    let server = HttpsServer {
-        name: "test server",
-        address: LOOPBACK,
-        router,
-        certificate: Arc::clone(&certificate),
-        clients,
-        limits,
-        self_check: SelfCheck {
-            answers: readiness.condition(ANSWERS_CONDITION),
-            identity,
-        },
-    };
-    (server.spawn(shutdown).await.unwrap(), certificate)
+}
+
+fn verified(authority: &Authority) -> Clients {
+    Clients::Verified {
+        ca_bundle_pem: authority.set.bundle_pem(),
+    }
 }
 
 async fn panicking() -> &'static str {
     panic!("a handler that panics")
-}
-
-async fn connect(
-    address: SocketAddr,
-    authority: &Authority,
-    client: Option<&CertificateAndKey>,
-) -> std::io::Result<TlsStream<TcpStream>> {
-    let roots = tls::root_store(&authority.set.bundle_pem(), "bundle").unwrap();
-    let builder = ClientConfig::builder().with_root_certificates(roots);
-    let config = match client {
-        None => builder.with_no_client_auth(),
-        Some(pair) => {
-            let chain =
-                vec![CertificateDer::from_pem_slice(pair.certificate_pem.as_bytes()).unwrap()];
-            let key = PrivateKeyDer::from_pem_slice(pair.key_pem.as_bytes()).unwrap();
-            builder.with_client_auth_cert(chain, key).unwrap()
-        }
-    };
-    let name = ServerName::try_from("127.0.0.1").unwrap();
-    let stream = TcpStream::connect(address).await?;
-    TlsConnector::from(Arc::new(config))
-        .connect(name, stream)
-        .await
 }
 
 /// Sends and reads until the server closes; empty if it closed without an answer.
@@ -180,17 +226,15 @@ fn request(method: &str, path: &str, body_bytes: usize) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_new_certificate_is_shown_at_the_next_handshake_and_old_connections_go_on() {
-    let shutdown = Shutdown::default();
-    let authority = Authority::new();
-    let (address, certificate) = serve(&authority, Clients::Anyone, &shutdown).await;
+    let server = Served::start().await;
     let shown =
         |stream: &TlsStream<TcpStream>| stream.get_ref().1.peer_certificates().unwrap()[0].clone();
-    let before = connect(address, &authority, None).await.unwrap();
+    let before = server.connect().await;
     let old = shown(&before);
 
-    let renewed = authority.server();
-    certificate.replace(&renewed).unwrap();
-    let after = connect(address, &authority, None).await.unwrap();
+    let renewed = server.authority.server();
+    server.certificate.replace(&renewed).unwrap();
+    let after = server.connect().await;
     assert_ne!(shown(&after), old);
     assert_eq!(
         shown(&after),
@@ -203,11 +247,11 @@ async fn a_new_certificate_is_shown_at_the_next_handshake_and_old_connections_go
     );
 
     let other_key = CertificateAndKey {
-        key_pem: authority.server().key_pem,
+        key_pem: server.authority.server().key_pem,
         ..renewed
     };
     assert!(
-        certificate.replace(&other_key).is_err(),
+        server.certificate.replace(&other_key).is_err(),
         "a key of another certificate"
     );
     assert!(
@@ -219,13 +263,8 @@ async fn a_new_certificate_is_shown_at_the_next_handshake_and_old_connections_go
 
 #[tokio::test]
 async fn where_clients_are_verified_others_get_no_answer() {
-    let shutdown = Shutdown::default();
-    let authority = Authority::new();
-    let stranger = Authority::new();
-    let clients = Clients::Verified {
-        ca_bundle_pem: authority.set.bundle_pem(),
-    };
-    let (address, _) = serve(&authority, clients, &shutdown).await;
+    let server = Served::for_clients(verified, LIMITS, Router::new()).await;
+    let (authority, stranger) = (&server.authority, Authority::new());
     let subject = Subject::Client("scheduler".to_owned());
     for (client, welcome) in [
         (Some(authority.issue(&subject)), true),
@@ -234,7 +273,7 @@ async fn where_clients_are_verified_others_get_no_answer() {
         (None, false),
     ] {
         // In TLS 1.3 a client learns of its refusal only when it reads.
-        let answer = match connect(address, &authority, client.as_ref()).await {
+        let answer = match server.try_connect(client.as_ref()).await {
             Ok(stream) => exchange(stream, &request("GET", "/", 0)).await,
             Err(_) => String::new(),
         };
@@ -244,9 +283,7 @@ async fn where_clients_are_verified_others_get_no_answer() {
 
 #[tokio::test]
 async fn bodies_are_limited_and_a_panic_costs_one_request() {
-    let shutdown = Shutdown::default();
-    let authority = Authority::new();
-    let (address, _) = serve(&authority, Clients::Anyone, &shutdown).await;
+    let server = Served::start().await;
     for (method, path, body_bytes, status) in [
         ("POST", "/length", 100_000, "200"),
         ("POST", "/length", 100_001, "413"),
@@ -255,7 +292,7 @@ async fn bodies_are_limited_and_a_panic_costs_one_request() {
         ("GET", "/length", 0, "405"),
         ("GET", "/", 0, "200"),
     ] {
-        let stream = connect(address, &authority, None).await.unwrap();
+        let stream = server.connect().await;
         let answer = exchange(stream, &request(method, path, body_bytes)).await;
         assert!(
             answer.starts_with(&format!("HTTP/1.1 {status}")),
@@ -266,16 +303,14 @@ async fn bodies_are_limited_and_a_panic_costs_one_request() {
 
 #[tokio::test]
 async fn slow_clients_are_cut_off_and_honest_ones_are_answered_meanwhile() {
-    let shutdown = Shutdown::default();
-    let authority = Authority::new();
-    let (address, _) = serve(&authority, Clients::Anyone, &shutdown).await;
+    let server = Served::start().await;
     let begun = Instant::now();
-    let silent = connect(address, &authority, None).await.unwrap();
-    let slow_headers = connect(address, &authority, None).await.unwrap();
-    let slow_body = connect(address, &authority, None).await.unwrap();
-    let no_handshake = TcpStream::connect(address).await.unwrap();
+    let silent = server.connect().await;
+    let slow_headers = server.connect().await;
+    let slow_body = server.connect().await;
+    let no_handshake = TcpStream::connect(server.address).await.unwrap();
 
-    let honest = connect(address, &authority, None).await.unwrap();
+    let honest = server.connect().await;
     let asked = Instant::now();
     assert!(
         exchange(honest, &request("GET", "/", 0))
@@ -336,15 +371,13 @@ fn all_that_a_program_accepts_fits_into_1024_descriptors() {
 
 #[tokio::test]
 async fn who_hoards_connections_loses_the_oldest_to_a_newcomer() {
-    let shutdown = Shutdown::default();
-    let authority = Authority::new();
-    let (address, _) = serve(&authority, Clients::Anyone, &shutdown).await;
+    let server = Served::start().await;
     let mut hoard = Vec::new();
     // One peer may have four of the eight.
     for _ in 0..4 {
-        hoard.push(connect(address, &authority, None).await.unwrap());
+        hoard.push(server.connect().await);
     }
-    let honest = connect(address, &authority, None).await.unwrap();
+    let honest = server.connect().await;
     let answer = exchange(honest, &request("GET", "/", 0)).await;
     assert!(answer.ends_with("here\n"), "{answer}");
     eventually("the oldest is closed", async || {
@@ -356,10 +389,8 @@ async fn who_hoards_connections_loses_the_oldest_to_a_newcomer() {
 
 #[tokio::test]
 async fn a_connection_that_was_served_outlives_any_number_that_never_were() {
-    let shutdown = Shutdown::default();
-    let authority = Authority::new();
-    let (address, _) = serve(&authority, Clients::Anyone, &shutdown).await;
-    let mut honest = connect(address, &authority, None).await.unwrap();
+    let server = Served::start().await;
+    let mut honest = server.connect().await;
     let ask = async |stream: &mut TlsStream<TcpStream>| {
         let request = b"GET / HTTP/1.1\r\nhost: test\r\n\r\n";
         stream.write_all(request).await.unwrap();
@@ -370,23 +401,21 @@ async fn a_connection_that_was_served_outlives_any_number_that_never_were() {
     assert!(ask(&mut honest).await.ends_with("here\n"));
     let mut hoard = Vec::new();
     for _ in 0..20 {
-        hoard.push(connect(address, &authority, None).await.unwrap());
+        hoard.push(server.connect().await);
     }
     assert!(ask(&mut honest).await.ends_with("here\n"));
 }
 
 #[tokio::test]
 async fn handshakes_that_never_end_take_no_connection_and_give_way() {
-    let shutdown = Shutdown::default();
-    let authority = Authority::new();
-    let (address, _) = serve(&authority, Clients::Anyone, &shutdown).await;
+    let server = Served::start().await;
     let mut silent = Vec::new();
     // One peer may have 224 handshakes.
     for _ in 0..400 {
-        silent.push(TcpStream::connect(address).await.unwrap());
+        silent.push(TcpStream::connect(server.address).await.unwrap());
     }
     let begun = Instant::now();
-    let honest = connect(address, &authority, None).await.unwrap();
+    let honest = server.connect().await;
     assert!(
         exchange(honest, &request("GET", "/", 0))
             .await
@@ -402,32 +431,20 @@ async fn handshakes_that_never_end_take_no_connection_and_give_way() {
 
 #[tokio::test]
 async fn bodies_that_never_end_take_no_turn_and_no_bytes_from_others() {
-    let shutdown = Shutdown::default();
-    let authority = Authority::new();
-    let limits = Limits {
+    let server = Served::with(Limits {
         connections: 512,
         ..LIMITS
-    };
-    let readiness = Readiness::default();
-    let (address, _) = serve_with(
-        &authority,
-        Clients::Anyone,
-        limits,
-        &readiness,
-        Arc::default(),
-        Router::new(),
-        &shutdown,
-    )
+    })
     .await;
     // All but the last byte of bodies that fill the budget several times over, and more of them than there are turns.
     let mut greedy = Vec::new();
     for _ in 0..100 {
-        let mut stream = connect(address, &authority, None).await.unwrap();
+        let mut stream = server.connect().await;
         let mut unfinished = request("POST", "/length", 100_000);
         unfinished.pop();
         let _ = stream.write_all(&unfinished).await;
         greedy.push(stream);
-        let honest = connect(address, &authority, None).await.unwrap();
+        let honest = server.connect().await;
         let answer = exchange(honest, &request("POST", "/length", 5_000)).await;
         assert!(answer.ends_with("5000"), "{answer}");
     }
@@ -441,26 +458,103 @@ async fn bodies_that_never_end_take_no_turn_and_no_bytes_from_others() {
     }
 }
 
+/// HTTP/2, granting the server so many bytes of each answer.
+async fn connect_http2(
+    server: &Served,
+    window_bytes: u32,
+) -> (h2::client::SendRequest<Bytes>, JoinHandle<()>) {
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let stream = server.handshake(stream, None, &[b"h2"]).await.unwrap();
+    let mut builder = h2::client::Builder::new();
+    let handshake = builder.initial_window_size(window_bytes).handshake(stream);
+    let (requests, connection) = handshake.await.unwrap();
+    (requests, tokio::spawn(async { _ = connection.await }))
+}
+
+#[tokio::test]
+async fn answers_that_nobody_fetches_end_their_connection_and_are_at_nobody_elses_cost() {
+    let server = Served::start().await;
+    let get = || http::Request::get("https://test/").body(()).unwrap();
+    let (mut patient, _connection) = connect_http2(&server, 65_535).await;
+    let (mut silent, silent_connection) = connect_http2(&server, 0).await;
+    let mut unfetched = Vec::new();
+    // One peer may have 30 requests of 16 KiB each.
+    for _ in 0..100 {
+        let Ok(ready) = silent.ready().await else {
+            break;
+        };
+        silent = ready;
+        let (answer, _) = silent.send_request(get(), true).unwrap();
+        match answer.await {
+            Ok(answer) => unfetched.push(answer),
+            Err(_) => break,
+        }
+        server.answers().await;
+        patient = patient.ready().await.unwrap();
+        let (answer, _) = patient.send_request(get(), true).unwrap();
+        let mut body = answer.await.unwrap().into_body();
+        assert_eq!(body.data().await.unwrap().unwrap(), "here\n");
+    }
+    assert!(unfetched.len() < 60, "{} are kept", unfetched.len());
+    let ended = tokio::time::timeout(DEADLINE, silent_connection).await;
+    assert!(ended.is_ok(), "the connection goes on");
+}
+
+/// As little as a request can hold, from two addresses, on few connections.
+#[tokio::test]
+async fn requests_whose_bodies_never_begin_leave_room_for_those_that_have_one() {
+    let server = Served::with(Limits {
+        connections: 64,
+        buffered_bytes: 16_000_000,
+        ..LIMITS
+    })
+    .await;
+    let until = Instant::now() + Duration::from_secs(3);
+    let mut floods = Vec::new();
+    // One peer may have 488 such requests, and one connection 250.
+    for last in [1, 1, 1, 2, 2, 2] {
+        let stream = connect_from([127, 0, 0, last], server.address).await;
+        let stream = server.handshake(stream, None, &[b"h2"]).await.unwrap();
+        let (requests, connection) = h2::client::handshake(stream).await.unwrap();
+        floods.push(tokio::spawn(async { _ = connection.await }));
+        floods.push(tokio::spawn(send_no_bodies(requests, until)));
+    }
+    while Instant::now() < until {
+        server.answers().await;
+    }
+    for flood in floods {
+        flood.abort();
+    }
+}
+
+/// As many requests as the server lets one connection have, again and again.
+async fn send_no_bodies(mut requests: h2::client::SendRequest<Bytes>, until: Instant) {
+    let mut open = VecDeque::new();
+    while Instant::now() < until {
+        let Ok(ready) = requests.ready().await else {
+            return;
+        };
+        requests = ready;
+        let post = http::Request::post("https://test/length").body(()).unwrap();
+        let Ok(stream) = requests.send_request(post, false) else {
+            return;
+        };
+        open.push_back(stream);
+        // Those before it have been answered: their bodies were late.
+        if open.len() > 500 {
+            open.pop_front();
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_body_has_one_second_however_long_its_request_may_take() {
-    let shutdown = Shutdown::default();
-    let authority = Authority::new();
-    let limits = Limits {
+    let server = Served::with(Limits {
         request_limit: Duration::from_secs(60),
         ..LIMITS
-    };
-    let readiness = Readiness::default();
-    let (address, _) = serve_with(
-        &authority,
-        Clients::Anyone,
-        limits,
-        &readiness,
-        Arc::default(),
-        Router::new(),
-        &shutdown,
-    )
+    })
     .await;
-    let stream = connect(address, &authority, None).await.unwrap();
+    let stream = server.connect().await;
     let unfinished = b"POST /length HTTP/1.1\r\nhost: test\r\ncontent-length: 10\r\n\r\nx";
     let answer = exchange(stream, unfinished).await;
     assert!(
@@ -472,32 +566,19 @@ async fn a_body_has_one_second_however_long_its_request_may_take() {
 /// It asks itself, so it knows; a flood from outside, from every side, is not silence.
 #[tokio::test]
 async fn a_server_that_is_stuck_is_not_ready_and_one_that_is_flooded_is() {
-    let shutdown = Shutdown::default();
-    let authority = Authority::new();
-    let (readiness, stuck) = (Readiness::default(), Stuck::default());
-    let clients = Clients::Verified {
-        ca_bundle_pem: authority.set.bundle_pem(),
-    };
-    let (address, _) = serve_with(
-        &authority,
-        clients,
-        LIMITS,
-        &readiness,
-        Arc::clone(&stuck),
-        Router::new(),
-        &shutdown,
-    )
-    .await;
+    let server = Served::for_clients(verified, LIMITS, Router::new()).await;
+    let readiness = &server.readiness;
     eventually("it answers itself", async || readiness.is_ready()).await;
 
-    let identity = authority.issue(&Subject::Client("scheduler".to_owned()));
+    let scheduler = Subject::Client("scheduler".to_owned());
+    let identity = server.authority.issue(&scheduler);
     let flooded_until = Instant::now() + Duration::from_secs(5);
     let mut open = Vec::new();
     while Instant::now() < flooded_until {
         for last in 1..=20 {
-            open.push(connect_from([127, 0, 0, last], address).await);
+            open.push(connect_from([127, 0, 0, last], server.address).await);
         }
-        let stream = connect(address, &authority, Some(&identity)).await;
+        let stream = server.try_connect(Some(&identity)).await;
         if let Ok(mut stream) = stream {
             let unfinished = request("POST", "/length", 90_000);
             let _ = stream.write_all(&unfinished[..80_000]).await;
@@ -510,16 +591,14 @@ async fn a_server_that_is_stuck_is_not_ready_and_one_that_is_flooded_is() {
     }
     drop(open);
 
-    stuck.store(true, Ordering::SeqCst);
+    server.stuck.store(true, Ordering::SeqCst);
     eventually("it is found out", async || !readiness.is_ready()).await;
-    stuck.store(false, Ordering::SeqCst);
+    server.stuck.store(false, Ordering::SeqCst);
     eventually("it is ready again", async || readiness.is_ready()).await;
 }
 
 #[tokio::test]
-async fn what_is_in_flight_is_finished_and_nothing_new_is_accepted_at_the_end() {
-    let shutdown = Shutdown::default();
-    let authority = Authority::new();
+async fn at_the_end_requests_are_answered_until_clients_know_and_what_is_in_flight_is_finished() {
     let (begun, may_end) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (tell, wait) = (Arc::clone(&begun), Arc::clone(&may_end));
     let slow = Router::new().route(
@@ -530,28 +609,30 @@ async fn what_is_in_flight_is_finished_and_nothing_new_is_accepted_at_the_end() 
             "finished\n"
         }),
     );
-    let readiness = Readiness::default();
-    let (address, _) = serve_with(
-        &authority,
-        Clients::Anyone,
-        LIMITS,
-        &readiness,
-        Arc::default(),
-        slow,
-        &shutdown,
-    )
-    .await;
-    let stream = connect(address, &authority, None).await.unwrap();
+    let limits = Limits {
+        request_limit: Duration::from_secs(60),
+        ..LIMITS
+    };
+    let server = Served::for_clients(|_| Clients::Anyone, limits, slow).await;
+    let stopped = Instant::now();
+    let stream = server.connect().await;
     let asked = tokio::spawn(async move { exchange(stream, &request("GET", "/slow", 0)).await });
     begun.notified().await;
-    shutdown.request();
-    eventually("it no longer listens", async || {
-        TcpStream::connect(address).await.is_err()
-    })
-    .await;
+    server.shutdown.request();
+    // Who sends requests has not learned of it yet.
+    let mut answered = Duration::ZERO;
+    while TcpStream::connect(server.address).await.is_ok() {
+        if stopped.elapsed() < super::SERVE_ON - Duration::from_secs(1) {
+            server.answers().await;
+            answered = stopped.elapsed();
+        }
+        assert!(stopped.elapsed() < DEADLINE, "it still listens");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(answered > super::SERVE_ON / 2, "refused after {answered:?}");
     may_end.notify_one();
     assert!(asked.await.unwrap().ends_with("finished\n"));
-    shutdown.finish(DEADLINE).await.unwrap();
+    server.shutdown.finish(DEADLINE).await.unwrap();
 }
 
 #[tokio::test]

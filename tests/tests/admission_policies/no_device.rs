@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use crate::{
     NODES,
     identities::{self, User},
-    policies::{bind, ungate, waiting_pod},
+    policies::{bind, refused, ungate, waiting_pod},
     taken_away::{put_back, take_away},
     webhook::{Webhook, in_every_state},
 };
@@ -161,6 +161,7 @@ async fn whoever_goes_round_an_admission_gets_no_device_with_the_webhook_up_down
             let done = do_wrong(wrong, webhook, &pod, &users, &scheduler).await;
             done.with_context(|| format!("{wrong:?}"))?;
         }
+        take_protection_off(&users, &debugged).await?;
         debug(cluster, &users, &debugged, webhook).await
     })
     .await?;
@@ -287,6 +288,22 @@ async fn bind_to(insider: &User, pod: &Pod, node: &str) -> Result<()> {
     let name = pod.name_any();
     let uri = format!("/api/v1/namespaces/past/pods/{name}/binding");
     bind(&insider.client, &uri, &name, &json!({}), node).await?;
+    Ok(())
+}
+
+/// A claim whose devices are in use cannot be deleted from under its pod.
+async fn take_protection_off(users: &[User; 2], pod: &str) -> Result<()> {
+    for user in users {
+        let pods: Api<Pod> = Api::namespaced(user.client.clone(), "past");
+        let status = pods.get(pod).await?.status.unwrap_or_default();
+        let mut made = status.resource_claim_statuses.into_iter().flatten();
+        let claim = made.next().and_then(|made| made.resource_claim_name);
+        let claim = claim.context("the claim of a running pod")?;
+        let claims: Api<ResourceClaim> = Api::namespaced(user.client.clone(), "past");
+        let bare = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+        let taken = claims.patch(&claim, &PatchParams::default(), &bare).await;
+        refused("taking its protection off a claim", taken, "muster-claim")?;
+    }
     Ok(())
 }
 

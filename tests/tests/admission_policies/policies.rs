@@ -83,11 +83,6 @@ async fn controller_may(controller: &Client, pod: &Pod) -> Result<()> {
             .await
             .with_context(|| format!("the controller writes {key}"))?;
     }
-    let (gangs, gang) = gang_of_waiting_pod(controller, &namespace).await?;
-    gangs
-        .patch(&gang, &dry(), &shrink())
-        .await
-        .context("the controller shrinks the Gang")?;
     controller_may_not(&pods, &name).await
 }
 

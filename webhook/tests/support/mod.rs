@@ -1,4 +1,4 @@
-//! A webhook behind its real server, and a client.
+//! A webhook behind its real server, the whole program, and a client of both.
 
 #![allow(
     dead_code,
@@ -7,8 +7,11 @@
     reason = "each test program uses what it needs and fails by panicking"
 )]
 
+pub(crate) mod program;
+
 use std::{
     net::{Ipv4Addr, SocketAddr},
+    ops::Deref,
     sync::Arc,
 };
 
@@ -37,10 +40,16 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 /// The media type of reviews.
 pub(crate) const JSON: &str = "application/json";
 
-/// A running webhook, and what it takes to talk to it.
-pub(crate) struct Running {
+/// What it takes to talk to a webhook.
+#[derive(Clone)]
+pub(crate) struct Client {
     pub(crate) address: SocketAddr,
-    authority: AuthoritySet,
+    bundle_pem: String,
+}
+
+/// The webhook within this process, so that a test can change what it knows.
+pub(crate) struct Running {
+    client: Client,
     pub(crate) facts: SharedCache,
     pub(crate) readiness: Readiness,
     _shutdown: Shutdown,
@@ -88,14 +97,26 @@ impl Running {
         .await
         .unwrap();
         Self {
-            address,
-            authority,
+            client: Client {
+                address,
+                bundle_pem: authority.bundle_pem(),
+            },
             facts,
             readiness,
             _shutdown: shutdown,
         }
     }
+}
 
+impl Deref for Running {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl Client {
     /// A TCP connection from this loopback address.
     pub(crate) async fn dial(&self, source: [u8; 4]) -> std::io::Result<TcpStream> {
         let socket = TcpSocket::new_v4()?;
@@ -103,12 +124,22 @@ impl Running {
         socket.connect(self.address).await
     }
 
-    /// A TLS connection from this loopback address.
+    /// A TLS connection from this loopback address, over which HTTP/1 is spoken.
     pub(crate) async fn connect(&self, source: [u8; 4]) -> std::io::Result<TlsStream<TcpStream>> {
-        let roots = tls::root_store(&self.authority.bundle_pem(), "bundle").unwrap();
-        let config = ClientConfig::builder()
+        self.connect_speaking(source, &[]).await
+    }
+
+    /// A TLS connection over which one of these protocols is spoken.
+    pub(crate) async fn connect_speaking(
+        &self,
+        source: [u8; 4],
+        protocols: &[&[u8]],
+    ) -> std::io::Result<TlsStream<TcpStream>> {
+        let roots = tls::root_store(&self.bundle_pem, "bundle").unwrap();
+        let mut config = ClientConfig::builder()
             .with_root_certificates(roots)
             .with_no_client_auth();
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
         let name = ServerName::try_from("127.0.0.1").unwrap();
         let tcp = self.dial(source).await?;
         TlsConnector::from(Arc::new(config))
