@@ -1,7 +1,5 @@
 //! How long it takes until an idle cluster runs 18,000 gangs of one pod.
 
-use std::time::Instant;
-
 use anyhow::{Result, ensure};
 use muster_engine::Update;
 
@@ -10,6 +8,7 @@ use crate::{
     plans::{decide, gang_like, template},
     progress::Progress,
     report::Drain,
+    stopwatch::Stopwatch,
     world::World,
 };
 
@@ -55,7 +54,7 @@ fn engine(world: &World, waiting: &[WaitingGang]) -> Result<f64> {
         gang_like(&template, &name, gang.team, gang.shape, gang.memory_bytes)
     });
     let gangs: Vec<_> = gangs.collect::<Result<_>>()?;
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     for gang in gangs {
         engine.apply(Update::Waiting(gang));
     }

@@ -108,10 +108,12 @@ pub(crate) fn measure(
     let count = MOST_EVENTS.min(cluster.nodes * EVENTS_PER_NODE);
     let mut script = Script::new(cluster);
     let mut samples: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    let mut first: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let (mut all, mut visited) = (Vec::new(), Vec::new());
     let mut admitting = 0;
     for event in 0..count {
         let (kind, seconds) = script.perform(event, world)?;
+        world.trace.clear();
         let (spent, looked_at, admitted) = (world.spent(), world.visited(), world.admitted());
         world.settle_second()?;
         for _ in 0..seconds {
@@ -119,6 +121,9 @@ pub(crate) fn measure(
             world.settle_second()?;
         }
         let took = micros(world.spent() - spent);
+        if samples.entry(kind).or_default().is_empty() {
+            first.insert(kind, std::mem::take(&mut world.trace));
+        }
         samples.entry(kind).or_default().push(took);
         all.push(took);
         visited.push(number(world.visited() - looked_at));
@@ -136,7 +141,13 @@ pub(crate) fn measure(
     );
     progress.say(&format!("{admitting} of {count} events admitted a gang"));
     for (kind, sample) in samples {
-        progress.say(&format!("{kind}: {} us", Spread::of(sample)));
+        progress.say(&format!(
+            "{kind}: {} us; the first one:",
+            Spread::of(sample)
+        ));
+        for step in first.remove(kind).unwrap_or_default() {
+            progress.say(&format!("  {step}"));
+        }
     }
     Ok(Events {
         micros: Spread::of(all),

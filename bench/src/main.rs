@@ -12,13 +12,18 @@ mod events;
 mod plans;
 mod progress;
 mod report;
+mod stopwatch;
 mod takeover;
 mod world;
 mod writes;
 
-use std::{path::PathBuf, process::ExitCode, sync::Arc};
+use std::{
+    path::PathBuf,
+    process::{Command, ExitCode, Stdio},
+    sync::Arc,
+};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use peak_alloc::PeakAlloc;
 
@@ -26,6 +31,7 @@ use cluster::{Cluster, NODES_OF_MIXTURE};
 use events::Events;
 use progress::Progress;
 use report::{Report, mebibytes};
+use takeover::Takeover;
 
 /// Counts what is allocated, for the memory of the machine alone: resident memory would count the world around it, and what
 /// the allocator keeps.
@@ -49,6 +55,9 @@ struct Arguments {
     /// Writes what was measured as JSON.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Measures the takeover only, and prints what the measurement of everything needs of it.
+    #[arg(long, hide = true)]
+    takeover: bool,
 }
 
 fn nodes(text: &str) -> Result<usize, String> {
@@ -81,7 +90,13 @@ fn within(text: &str, least: usize, most: usize, why: &str) -> Result<usize, Str
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match run(Arguments::parse()).await {
+    let arguments = Arguments::parse();
+    let done = if arguments.takeover {
+        take_over(arguments).await
+    } else {
+        run(arguments)
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
@@ -90,16 +105,41 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(
+/// The takeover alone.
+async fn take_over(Arguments { nodes, gangs, .. }: Arguments) -> Result<()> {
+    let mut progress = Progress::of(&format!("takeover of {nodes} nodes and {gangs} gangs"));
+    let cluster = Arc::new(Cluster::busy(nodes, gangs));
+    let takeover = takeover::measure(cluster, &mut progress).await?;
+    println!("{}", serde_json::to_string(&takeover)?);
+    Ok(())
+}
+
+/// The takeover in a process of its own, whose highest memory is the takeover's.
+fn take_over_apart(nodes: usize, gangs: usize) -> Result<Takeover> {
+    let output = Command::new(std::env::current_exe()?)
+        .arg("--takeover")
+        .arg(format!("--nodes={nodes}"))
+        .arg(format!("--gangs={gangs}"))
+        .stderr(Stdio::inherit())
+        .output()?;
+    ensure!(
+        output.status.success(),
+        "the takeover failed ({})",
+        output.status
+    );
+    serde_json::from_slice(&output.stdout).context("what the takeover measured")
+}
+
+fn run(
     Arguments {
         nodes,
         gangs,
         report: path,
+        ..
     }: Arguments,
 ) -> Result<()> {
-    let cluster = Arc::new(Cluster::busy(nodes, gangs));
-    let mut progress = Progress::of(&format!("takeover of {nodes} nodes and {gangs} gangs"));
-    let takeover = takeover::measure(Arc::clone(&cluster), &mut progress).await?;
+    let cluster = Cluster::busy(nodes, gangs);
+    let takeover = take_over_apart(nodes, gangs)?;
 
     let (small_nodes, small_gangs) = SMALL;
     let is_larger = nodes >= small_nodes && gangs >= small_gangs && (nodes, gangs) != SMALL;

@@ -1,9 +1,6 @@
 //! What a plan costs, on a copy of the engine as the protocol has fed it: nine tenths full, with all gangs that wait.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use muster_engine::{Budget, Decisions, Gang, GangUid, State, TeamName, Timestamp, Update};
@@ -12,6 +9,7 @@ use crate::{
     cluster::{Shape, WaitingGang, team_name},
     progress::Progress,
     report::{Quantiles, Spread, micros},
+    stopwatch::Stopwatch,
 };
 
 const ROUNDS: usize = 200;
@@ -119,7 +117,7 @@ impl Bench {
     /// A gang comes, is planned, and goes again. `None`: it was not admitted.
     fn plan(&mut self, gang: Gang) -> Option<Duration> {
         let uid = gang.uid.clone();
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         self.engine.apply(Update::Waiting(gang));
         let decisions = decide(&mut self.engine);
         let took = begun.elapsed();
@@ -172,7 +170,7 @@ impl Bench {
             let name = format!("infeasible-{round}");
             let gang = gang_like(&self.template, &name, WITH_QUOTA, shape, memory)?;
             let uid = gang.uid.clone();
-            let begun = Instant::now();
+            let begun = Stopwatch::start();
             self.engine.apply(Update::Waiting(gang));
             let decisions = decide(&mut self.engine);
             let explanation = self.engine.explain(&uid);

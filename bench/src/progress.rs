@@ -1,4 +1,4 @@
-//! What a measurement that takes long says meanwhile.
+//! What a measurement that takes long says meanwhile, on standard error.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ pub(crate) struct Progress {
 impl Progress {
     /// Of a part of the measurement.
     pub(crate) fn of(what: &str) -> Self {
-        println!("{what}");
+        eprintln!("{what}");
         Self {
             begun: Instant::now(),
             told: Instant::now(),
@@ -30,6 +30,6 @@ impl Progress {
 
     /// Says something now.
     pub(crate) fn say(&self, text: &str) {
-        println!("  {:6.1} s  {text}", self.begun.elapsed().as_secs_f64());
+        eprintln!("  {:6.1} s  {text}", self.begun.elapsed().as_secs_f64());
     }
 }

@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde::Serialize;
 
-/// The report. Times are the machine's own: what the world around it takes is not counted.
+/// The report. Times are the machine's own, on the processor: what the world around it takes is not counted. The takeover's
+/// are those of a clock on the wall.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Report {

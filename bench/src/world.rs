@@ -6,7 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail, ensure};
@@ -30,6 +30,8 @@ use serde_json::Value;
 use crate::{
     cluster::{BEGIN_SECONDS, Cluster, GPUS_PER_NODE, allocated, device_name, node_name, object},
     progress::Progress,
+    report::micros,
+    stopwatch::Stopwatch,
 };
 
 /// Polls without rest after which a bug is reported.
@@ -47,7 +49,9 @@ pub(crate) struct World {
     /// Gangs that were committed to the Ledger so far.
     admitted: u64,
     last_sequence: i64,
-    /// Writes so far, by their kind; without Events and Queues.
+    /// What the polls of the event that is under way took, and what each asked for.
+    pub(crate) trace: Vec<String>,
+    /// What was asked for so far, by its kind.
     pub(crate) writes: BTreeMap<&'static str, u64>,
     /// Nodes whose driver has not acknowledged.
     unacknowledged: BTreeSet<String>,
@@ -93,6 +97,7 @@ impl World {
             polls: 0,
             admitted: 0,
             last_sequence: 0,
+            trace: Vec::new(),
             writes: BTreeMap::new(),
             unacknowledged: BTreeSet::new(),
             unbound: BTreeSet::new(),
@@ -188,11 +193,25 @@ impl World {
     pub(crate) fn settle_second(&mut self) -> Result<usize> {
         for poll in 0..MOST_POLLS {
             self.acknowledge()?;
+            let begun = self.spent;
             self.tell();
+            let told = self.spent;
             let effects = self.poll()?;
+            let polled = self.spent;
             let due = self.machine.next_due();
             let is_idle = effects.is_empty() && due.is_none_or(|due| due > self.seconds);
+            let mut kinds: BTreeMap<&str, usize> = BTreeMap::new();
+            for effect in &effects {
+                *kinds.entry(kind(&effect.write)).or_default() += 1;
+            }
             self.answer(effects);
+            self.trace.push(format!(
+                "second {}: taking in {:.0} us, polling {:.0} us, asking for {kinds:?}, answers {:.0} us",
+                self.seconds,
+                micros(told - begun),
+                micros(polled - told),
+                micros(self.spent - polled),
+            ));
             if is_idle && self.unacknowledged.is_empty() {
                 return Ok(poll);
             }
@@ -211,9 +230,9 @@ impl World {
             };
             self.wait_a_second();
             progress.tick(|| {
-                let writes: u64 = self.writes.values().sum();
+                let asked: u64 = self.writes.values().sum();
                 format!(
-                    "{} polls, {writes} writes, {} admitted",
+                    "{} polls, {asked} effects, {} admitted",
                     self.polls, self.admitted
                 )
             });
@@ -361,34 +380,38 @@ impl World {
     }
 
     fn timed<T>(&mut self, work: impl FnOnce(&mut Machine) -> T) -> T {
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         let done = work(&mut self.machine);
         self.spent += begun.elapsed();
         done
     }
 
     fn count(&mut self, write: &ApiRequest) {
-        let kind = match write {
-            ApiRequest::ReadAll { .. }
-            | ApiRequest::ReadObject { .. }
-            | ApiRequest::PublishEvent(_)
-            | ApiRequest::PublishQueue { .. }
-            | ApiRequest::DeleteQueue { .. } => return,
-            ApiRequest::CreateLedger { .. } => "create Ledger",
-            ApiRequest::ReplaceLedger { spec, .. } => {
-                let new = spec.intents.iter();
-                let new = new.filter(|intent| intent.sequence > self.last_sequence);
-                self.admitted += u64::try_from(new.count()).unwrap_or(0);
-                self.last_sequence = self.last_sequence.max(spec.sequence);
-                "replace Ledger"
-            }
-            ApiRequest::CreateGang { .. } => "create Gang",
-            ApiRequest::ReplaceGangStatus { .. } => "replace Gang status",
-            ApiRequest::DeleteGang { .. } => "delete Gang",
-            ApiRequest::CreateNodeDevices { .. } => "create NodeDevices",
-            ApiRequest::ReplaceNodeDevices { .. } => "replace NodeDevices",
-            ApiRequest::PatchPod { .. } => "patch Pod",
-        };
-        *self.writes.entry(kind).or_default() += 1;
+        if let ApiRequest::ReplaceLedger { spec, .. } = write {
+            let new = spec.intents.iter();
+            let new = new.filter(|intent| intent.sequence > self.last_sequence);
+            self.admitted += u64::try_from(new.count()).unwrap_or(0);
+            self.last_sequence = self.last_sequence.max(spec.sequence);
+        }
+        *self.writes.entry(kind(write)).or_default() += 1;
+    }
+}
+
+/// What is asked for, in words.
+fn kind(write: &ApiRequest) -> &'static str {
+    match write {
+        ApiRequest::ReadAll { .. } => "list",
+        ApiRequest::ReadObject { .. } => "read",
+        ApiRequest::PublishEvent(_) => "Event",
+        ApiRequest::PublishQueue { .. } => "Queue",
+        ApiRequest::DeleteQueue { .. } => "delete Queue",
+        ApiRequest::CreateLedger { .. } => "create Ledger",
+        ApiRequest::ReplaceLedger { .. } => "Ledger",
+        ApiRequest::CreateGang { .. } => "create Gang",
+        ApiRequest::ReplaceGangStatus { .. } => "Gang status",
+        ApiRequest::DeleteGang { .. } => "delete Gang",
+        ApiRequest::CreateNodeDevices { .. } => "create NodeDevices",
+        ApiRequest::ReplaceNodeDevices { .. } => "NodeDevices",
+        ApiRequest::PatchPod { .. } => "patch of a Pod",
     }
 }

@@ -12,9 +12,6 @@ use super::{
 
 /// When the first gang began to queue, in seconds since the Unix epoch.
 pub(crate) const BEGIN_SECONDS: i64 = 1_800_000_000;
-/// Environment variables of a container: a pod as a framework makes it has a few KiB, most of which nobody here reads.
-const VARIABLES: usize = 20;
-
 /// A gang with its pods and claims, as its owner and the claim controller have made them: no Gang object yet.
 pub(crate) fn arriving(gang: &WaitingGang) -> Vec<(Kind, Value)> {
     let claims = (0..gang.shape.pods).map(|rank| (Kind::ResourceClaim, waiting_claim(gang, rank)));
@@ -57,13 +54,10 @@ fn gang_name(pod: &RunningPod) -> String {
 }
 
 fn pod_spec(claim: &str, memory_bytes: i64) -> Value {
-    let environment: Vec<Value> = (0..VARIABLES)
-        .map(|variable| json!({"name": format!("VARIABLE_{variable}"), "value": "x".repeat(40)}))
-        .collect();
     json!({
         "schedulerName": "default-scheduler",
         "containers": [{
-            "name": "train", "image": "registry.example.com/train", "env": environment,
+            "name": "train", "image": "registry.example.com/train",
             "resources": {"requests": {"cpu": "8", "memory": memory_bytes.to_string()}, "claims": [{"name": "gpus"}]},
         }],
         "resourceClaims": [{"name": "gpus", "resourceClaimName": claim}],

@@ -589,4 +589,25 @@ mod tests {
             Some(&json!(false))
         );
     }
+
+    #[test]
+    fn a_write_is_repeated_until_the_api_server_has_decided_about_it() {
+        for (code, decided, over) in [
+            (403, true, false),
+            (404, true, true),
+            (409, true, true),
+            (422, true, false),
+            (429, false, false),
+            (500, false, false),
+            (503, false, false),
+        ] {
+            let status = kube::core::Status::failure("no", "Because").with_code(code);
+            let error = kube::Error::Api(Box::new(status));
+            assert_eq!(
+                (is_decided(&error), is_over(&error)),
+                (decided, over),
+                "{code}"
+            );
+        }
+    }
 }
