@@ -27,6 +27,8 @@ pub type InjectedBug = muster_protocol::InjectedBug;
 /// Number of replicas.
 pub const REPLICAS: usize = 2;
 
+/// Between two looks at everything while nothing is told and nothing is due.
+const LOOK_MILLISECONDS: u64 = 10_000;
 /// Polls at one moment after which a machine that still asks for another is reported.
 const MOST_POLLS: usize = 64;
 
@@ -117,7 +119,7 @@ impl Controllers {
             if self.holder != Some(number) {
                 steps.push(Step::Notice(number));
             }
-            if replica.stirred || replica.polled_at + 1_000 <= now {
+            if replica.stirred || replica.is_to_poll(now) {
                 steps.push(Step::Poll(number));
             }
             for (kind, place) in &replica.watches {
@@ -359,6 +361,21 @@ impl Controllers {
         }
     }
 
+    /// The holder's watch of a kind tells its last change once more. False if it has told none.
+    pub fn repeat(&mut self, kind: Kind, api: &ApiServer) -> bool {
+        let Some(replica) = self.holder.and_then(|number| self.replicas.get_mut(number)) else {
+            return false;
+        };
+        let told = replica.watches.get(&kind).and_then(|place| place.before());
+        let told = told.and_then(|place| api.next_event(place));
+        let (Some(event), Some(machine)) = (told, &mut replica.machine) else {
+            return false;
+        };
+        machine.observe(event.change());
+        replica.stirred = true;
+        true
+    }
+
     /// Everything that stood still moves again.
     pub fn heal(&mut self, api: &ApiServer) {
         for replica in &mut self.replicas {
@@ -390,6 +407,22 @@ impl Controllers {
 }
 
 impl Replica {
+    /// The second that its own clock shows.
+    fn second(&self, now: u64) -> u64 {
+        self.clock_seconds + now / 1_000
+    }
+
+    /// Whether it is polled by time alone: the machine asked for it, or it is time for the oracle to see that it forgot
+    /// to.
+    fn is_to_poll(&self, now: u64) -> bool {
+        let is_due = |machine: &Machine| {
+            let due = machine.next_due();
+            due.is_some_and(|due| due <= self.second(now))
+        };
+        self.polled_at + LOOK_MILLISECONDS <= now
+            || (self.polled_at + 1_000 <= now && self.machine.as_ref().is_some_and(is_due))
+    }
+
     /// Polls as its executor does: when it was told something, and when the machine asked to be polled; again at once as
     /// long as it says that something is left over. Then the oracle looks at everything, and must find nothing more: what
     /// it finds has no wakeup of its own, and would be done by chance only.
@@ -397,34 +430,31 @@ impl Replica {
         let was_told = std::mem::take(&mut self.stirred);
         self.polled_at = now;
         let now = Now {
-            monotonic_seconds: self.clock_seconds + now / 1_000,
+            monotonic_seconds: self.second(now),
             wall: wall.saturating_add(self.skew).unwrap_or(wall),
         };
         let machine = self.machine.as_mut()?;
-        let is_due = |machine: &Machine| {
+        let asks = |machine: &Machine| {
             let due = machine.next_due();
             due.is_some_and(|due| due <= now.monotonic_seconds)
         };
         let mut effects = Vec::new();
         let mut polls = 0;
-        while (was_told && polls == 0) || is_due(machine) {
+        while (was_told && polls == 0) || (asks(machine) && polls < MOST_POLLS) {
             effects.extend(machine.poll(now));
             polls += 1;
-            if polls == MOST_POLLS {
-                self.overlooked = Some(format!("always something after {MOST_POLLS} polls"));
-                break;
-            }
         }
         let mut late = machine.full_poll(now);
-        while late.is_empty() && is_due(machine) && polls < MOST_POLLS {
+        while late.is_empty() && asks(machine) && polls < MOST_POLLS {
             late = machine.poll(now);
             polls += 1;
         }
+        if polls == MOST_POLLS {
+            self.overlooked = Some(format!("still asks to be polled after {MOST_POLLS} polls"));
+        }
         if !late.is_empty() {
-            let overlooked: Vec<String> = late
-                .iter()
-                .map(|effect| describe(&effect.write))
-                .collect();
+            let overlooked: Vec<String> =
+                late.iter().map(|effect| describe(&effect.write)).collect();
             self.overlooked = Some(overlooked.join(" | "));
         }
         effects.extend(late);

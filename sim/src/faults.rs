@@ -20,6 +20,8 @@ pub enum Fault {
     ControllerConflict,
     /// A watch of the leader stands still.
     WatchLag,
+    /// A watch of the leader tells its last change once more.
+    WatchRepeats,
     /// An instance of a driver crashes, also between two writes to the disk.
     DriverCrash,
     /// A second instance of a driver starts beside the first.
@@ -56,6 +58,14 @@ pub enum Fault {
     LeaveTeam,
     /// An administrator cordons a node for a while.
     Cordon,
+    /// An administrator lowers the limits of a Team for a while.
+    LowerQuota,
+    /// A node is not Ready for a while, and its kubelet does nothing.
+    NotReady,
+    /// A Node object is deleted, and made again under its name; what runs there lives on.
+    NodeMadeAgain,
+    /// A machine is lost with all that runs on it, and another one comes up under its name.
+    MachineLost,
     /// The history of the API server is compacted.
     Compaction,
     /// The one effect that the seed aims at meets the one mishap that it aims at.
@@ -63,12 +73,13 @@ pub enum Fault {
 }
 
 /// Every kind of fault.
-pub const FAULTS: [Fault; 24] = [
+pub const FAULTS: [Fault; 29] = [
     Fault::LeaseLost,
     Fault::ControllerCrash,
     Fault::ControllerUnanswered,
     Fault::ControllerConflict,
     Fault::WatchLag,
+    Fault::WatchRepeats,
     Fault::DriverCrash,
     Fault::DriverUpdate,
     Fault::DriverUnanswered,
@@ -87,6 +98,10 @@ pub const FAULTS: [Fault; 24] = [
     Fault::RankFails,
     Fault::LeaveTeam,
     Fault::Cordon,
+    Fault::LowerQuota,
+    Fault::NotReady,
+    Fault::NodeMadeAgain,
+    Fault::MachineLost,
     Fault::Compaction,
 ];
 

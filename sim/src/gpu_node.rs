@@ -99,6 +99,19 @@ impl GpuNode {
         self.disk = Disk::default();
     }
 
+    /// The machine is gone.
+    pub fn lose_everything(&mut self) {
+        self.lose_checkpoint();
+        self.cdi.clear();
+        self.containers.clear();
+        self.lock = None;
+    }
+
+    /// A machine comes up under this name, at that time.
+    pub fn boot(&mut self, now: u64) {
+        self.boot_id = format!("boot-{}-{now}", self.shape.name);
+    }
+
     /// What may have been prepared, as far as anything but the checkpoint tells.
     pub fn gather(&self) -> Vec<Record> {
         self.cdi

@@ -24,9 +24,9 @@
 //! [`decide`] uses the same API server for something else: it reads a cluster from files and prints what Muster would
 //! decide about it (`muster-sim decide FILE...`).
 //!
-//! Not simulated: nodes that are lost or reboot, slices that vanish with a kubelet, the extender, MIG, adoption of what
-//! runs unadmitted, limits that change, several claims per pod, claims that pods share, several Flavors and tiers,
-//! Observe. Eviction is not built yet: in its place users give up what gets nowhere for ten minutes. They are counted,
+//! Not simulated: nodes that are lost for good, slices that vanish with a kubelet, the extender, MIG, adoption of what
+//! runs unadmitted, several claims per pod, claims that pods share, several Flavors and tiers, lists from a cache that
+//! lags, Observe. Eviction is not built yet: in its place users give up what gets nowhere for ten minutes. They are counted,
 //! and after everything has healed nobody may have to, but for the cases that [`owners`] names.
 
 pub mod api_server;

@@ -170,6 +170,52 @@ fn small_clusters_are_decided_as_their_controller_would() {
             &["first on node-0", "pod-p: WaitingForQuota"],
         ),
         (
+            "a pod that runs holds what it asks for, in the shorthand too, without its claim being given",
+            nodes(1)
+                + &team(8)
+                + &pod("runs", 3).replace("spec:\n", "spec:\n  nodeName: node-0\n")
+                + &pod("p", 6)
+                + &pod("q", 5),
+            &[
+                "pod-p: WaitingForQuota",
+                "pod-q on node-0",
+                "pod-runs on node-0",
+            ],
+        ),
+        (
+            "a pod that runs holds the devices that its claim says",
+            nodes(1)
+                + &team(64)
+                + "apiVersion: v1\nkind: Pod\nmetadata: {name: runs, namespace: ml, uid: u}\nspec:\n  nodeName: node-0\n  \
+                   resourceClaims: [{name: g, resourceClaimName: own}]\n  containers: [{name: main, image: i}]\n---\n\
+                   apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: own, namespace: ml}\nspec:\n  devices:\n    \
+                   requests: [{name: gpus, exactly: {deviceClassName: gpu.muster.dev, count: 2}}]\nstatus:\n  allocation:\n    \
+                   devices: {results: [{request: gpus, driver: gpu.muster.dev, pool: node-0, device: gpu-3}, \
+                   {request: gpus, driver: gpu.muster.dev, pool: node-0, device: gpu-4}]}\n  \
+                   reservedFor: [{resource: pods, name: runs, uid: u}]\n---\n"
+                + &pod("p", 7)
+                + &pod("q", 6),
+            &[
+                "pod-p: WaitingForPlacement",
+                "pod-q on node-0",
+                "pod-runs on node-0",
+            ],
+        ),
+        (
+            "pods of one label are one gang, also when two Jobs make them",
+            nodes(2)
+                + &team(16)
+                + &["a", "b"]
+                    .map(|name| {
+                        job(name, 2, 4).replace(
+                            "annotations: {",
+                            "labels: {muster.dev/gang: all}\n      annotations: {muster.dev/gang-size: \"4\", ",
+                        )
+                    })
+                    .concat(),
+            &["group-all on node-0 node-0 node-1 node-1"],
+        ),
+        (
             "a gang that runs holds its devices",
             nodes(1) + &team(64) + &running("first-bcdfg", "node-0") + &pod("p", 8) + &pod("q", 4),
             &[
@@ -207,6 +253,96 @@ fn a_decision_says_team_domain_charge_and_the_numbers_of_its_reason() {
     assert_eq!(waiting["reason"], "WaitingForQuota");
     let details = waiting["details"].as_str().unwrap();
     assert!(details.contains("2 GPUs of h100"), "{details}");
+}
+
+/// The same cluster, as older clusters write what belongs to the resource API.
+fn in_beta(text: &str, version: &str) -> String {
+    let documents = text.split("---\n").filter(|document| !document.is_empty());
+    let older = documents.map(|document| {
+        let mut value: Value = serde_saphyr::from_str(document).unwrap();
+        if value["apiVersion"] == "resource.k8s.io/v1" {
+            value["apiVersion"] = json!(format!("resource.k8s.io/{version}"));
+        }
+        if version == "v1beta1" {
+            for device in value["spec"]["devices"]
+                .as_array_mut()
+                .into_iter()
+                .flatten()
+            {
+                let mut basic = device.take();
+                let name = basic.as_object_mut().unwrap().remove("name");
+                *device = json!({"name": name, "basic": basic});
+            }
+            let requests = value.pointer_mut("/spec/spec/devices/requests");
+            for request in requests.and_then(Value::as_array_mut).into_iter().flatten() {
+                let mut exactly = request["exactly"].take();
+                exactly["name"] = request["name"].take();
+                *request = exactly;
+            }
+        }
+        format!("{value}\n---\n")
+    });
+    older.collect()
+}
+
+#[test]
+fn older_versions_of_the_resource_api_say_the_same() {
+    let template = "apiVersion: resource.k8s.io/v1\nkind: ResourceClaimTemplate\nmetadata: {name: two, namespace: ml}\nspec:\n  \
+                    spec:\n    devices:\n      requests: [{name: gpus, exactly: {deviceClassName: gpu.muster.dev, count: 2}}]\n---\n\
+                    apiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: ml}\nspec:\n  containers: [{name: main, image: i}]\n  \
+                    resourceClaims: [{name: g, resourceClaimTemplateName: two}]\n---\n";
+    let text = nodes(2) + &team(16) + template + &job("train", 2, 6);
+    let expected = answer(text.clone());
+    assert_eq!(expected.decisions.len(), 2);
+    assert!(expected.decisions.iter().all(|decision| decision.admitted));
+    for version in ["v1beta1", "v1beta2"] {
+        assert_eq!(answer(in_beta(&text, version)), expected, "{version}");
+    }
+}
+
+#[test]
+fn line_ends_anchors_and_merge_keys_are_read_as_yaml_means_them() {
+    let text = nodes(1) + &team(8) + &pod("p", 1) + &pod("q", 2);
+    let expected = answer(text.clone());
+    assert_eq!(answer(text.replace('\n', "\r\n")), expected);
+    assert_eq!(answer(format!("\u{feff}{text}")), expected);
+    let merged = nodes(1)
+        + &team(8)
+        + "apiVersion: v1\nkind: List\nitems:\n- &one\n  apiVersion: v1\n  kind: Pod\n  metadata: &data\n    name: p\n    \
+           namespace: ml\n    annotations: {muster.dev/gpus: \"1\"}\n  spec: &spec\n    containers: [{name: main, image: i}]\n\
+           - <<: *one\n  metadata:\n    <<: *data\n    name: q\n    annotations: {muster.dev/gpus: \"2\"}\n  spec: *spec\n";
+    assert_eq!(answer(merged), expected);
+}
+
+#[test]
+fn pods_that_are_alike_but_for_the_names_that_they_have_yet_to_get_are_different_pods() {
+    let alike = pod("p", 1).replace("name: p\n", "generateName: p-\n");
+    let decisions = answer(nodes(1) + &team(8) + &alike.repeat(3)).decisions;
+    assert!(
+        decisions.iter().all(|decision| decision.admitted),
+        "{decisions:?}"
+    );
+    assert_eq!(decisions.len(), 3);
+}
+
+#[test]
+fn what_a_pod_that_runs_holds_is_said_to_be_unknown_where_its_node_has_no_such_devices() {
+    let on = |node: &str| format!("spec:\n  nodeName: {node}\n");
+    let text = nodes(1)
+        + &team(64)
+        + &pod("elsewhere", 1).replace("spec:\n", &on("node-9"))
+        + &pod("large", 9).replace("spec:\n", &on("node-0"));
+    let warnings = answer(text).warnings;
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    for (warning, pod) in warnings.iter().zip([
+        "ml/elsewhere runs on node node-9",
+        "ml/large runs on node node-0",
+    ]) {
+        assert!(
+            warning.contains(pod) && warning.contains("status.allocation"),
+            "{warning}"
+        );
+    }
 }
 
 fn repository() -> PathBuf {
@@ -331,6 +467,18 @@ fn errors_name_file_document_and_field() {
             ["cluster.yaml, document 1", "metadata.name"],
         ),
         (
+            "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n".to_owned(),
+            ["cluster.yaml, document 1 (Pod p)", "spec: is missing"],
+        ),
+        (
+            "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\nspec: {parallelism: 1}\n".to_owned(),
+            ["cluster.yaml, document 1 (Job j)", "spec.template: is missing"],
+        ),
+        (
+            "apiVersion: resource.k8s.io/v1beta1\nkind: ResourceSlice\nmetadata: {name: s}\nspec: {devices: 3}\n".to_owned(),
+            ["cluster.yaml, document 1 (ResourceSlice s)", "spec.devices"],
+        ),
+        (
             "kind: Pod\nmetadata: {name: p}\n".to_owned(),
             ["cluster.yaml, document 1", "apiVersion"],
         ),
@@ -365,12 +513,13 @@ fn errors_name_file_document_and_field() {
 fn kinds_that_are_not_read_are_named_once() {
     let map =
         |name: &str| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\n---\n");
-    let answer =
-        answer(map("a") + &map("b") + "apiVersion: resource.k8s.io/v1beta1\nkind: ResourceSlice\n");
+    let answer = answer(
+        map("a") + &map("b") + "apiVersion: resource.k8s.io/v1alpha3\nkind: ResourceSlice\n",
+    );
     assert_eq!(
         answer.warnings,
         [
-            "1 document of kind resource.k8s.io/v1beta1 ResourceSlice left aside, the first in cluster.yaml, document 3",
+            "1 document of kind resource.k8s.io/v1alpha3 ResourceSlice left aside, the first in cluster.yaml, document 3",
             "2 documents of kind v1 ConfigMap left aside, the first in cluster.yaml, document 1",
         ]
     );

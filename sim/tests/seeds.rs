@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use muster_sim::{
+    faults::FAULTS,
     matrix::Matrix,
     run::{Options, run},
     seeds,
@@ -64,6 +65,14 @@ fn no_seed_breaks_an_invariant_every_run_comes_to_rest_and_every_effect_meets_ev
     }
     assert!(admitted > 0 && finished > 0, "nothing happened");
     if runs >= RUNS {
+        let absent: Vec<_> = FAULTS
+            .iter()
+            .filter(|fault| !faults.contains_key(*fault))
+            .collect();
+        assert!(
+            absent.is_empty(),
+            "never injected in {runs} seeds: {absent:?}"
+        );
         let missing = matrix.missing();
         assert!(missing.is_empty(), "never met in {runs} seeds: {missing:?}");
     }

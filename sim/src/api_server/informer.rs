@@ -25,6 +25,20 @@ impl Informer {
         &self.cache
     }
 
+    /// It begins anew with what there is now, and watches from there.
+    pub fn list(&mut self, api: &ApiServer) {
+        self.cache = ApiServer::default();
+        for place in &mut self.places {
+            *place = api.watch(place.kind);
+            for object in api.objects(place.kind) {
+                let version = object.metadata().resource_version.as_deref();
+                let revision = version.and_then(|version| version.parse().ok());
+                self.cache
+                    .mirror(revision.unwrap_or_default(), &object.key(), Some(object));
+            }
+        }
+    }
+
     /// Whether it has been told everything.
     pub fn is_current(&self, api: &ApiServer) -> bool {
         self.places

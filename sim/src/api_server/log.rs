@@ -47,6 +47,12 @@ impl Place {
             ..self
         }
     }
+
+    /// One event back; `None` at the beginning.
+    pub fn before(self) -> Option<Self> {
+        let next = self.next.checked_sub(1)?;
+        Some(Self { next, ..self })
+    }
 }
 
 #[derive(Debug, Default)]

@@ -69,6 +69,8 @@ pub struct ApiServer {
     revision: u64,
     uids: u64,
     objects: BTreeMap<ObjectKey, Object>,
+    /// UIDs of all objects.
+    known_uids: BTreeSet<String>,
     log: Log,
 }
 
@@ -248,10 +250,13 @@ impl ApiServer {
         let is_deleted = metadata.deletion_timestamp.is_some()
             && metadata.deletion_grace_period_seconds.unwrap_or(0) == 0
             && metadata.finalizers.as_ref().is_none_or(Vec::is_empty);
+        let uid = metadata.uid.clone().unwrap_or_default();
         if is_deleted {
             self.objects.remove(&key);
+            self.known_uids.remove(&uid);
             self.log.append(self.revision, key, None);
         } else {
+            self.known_uids.insert(uid);
             self.objects.insert(key.clone(), object.clone());
             self.log.append(self.revision, key, Some(object.clone()));
         }
@@ -304,13 +309,11 @@ impl ApiServer {
 
     /// Objects whose owners are all gone: the garbage collector deletes them.
     pub fn garbage(&self) -> Vec<ObjectKey> {
-        let uids: BTreeSet<&str> = self
-            .objects
-            .values()
-            .filter_map(|object| object.metadata().uid.as_deref())
-            .collect();
         let orphaned = |owners: &Vec<OwnerReference>| {
-            !owners.is_empty() && !owners.iter().any(|owner| uids.contains(owner.uid.as_str()))
+            !owners.is_empty()
+                && !owners
+                    .iter()
+                    .any(|owner| self.known_uids.contains(owner.uid.as_str()))
         };
         self.objects
             .iter()

@@ -8,6 +8,7 @@
 //! **Invariant: the answer is a function of the objects**, not of the order in which files and documents give them, and
 //! not of the time of day.
 
+mod beta;
 mod complete;
 mod error;
 mod read;

@@ -22,11 +22,21 @@ use muster_cluster::{
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::Error;
+use super::{Error, beta};
 use crate::api_server::Stored;
 
 /// Namespace of a namespaced object that names none, as for kubectl.
 const DEFAULT_NAMESPACE: &str = "default";
+/// What the API server would not do without: kind, path, and what to do.
+const REQUIRED: [(&str, &str, &str); 3] = [
+    ("Pod", "/spec", "is missing; a pod says its containers"),
+    ("Job", "/spec", "is missing; a Job says its template"),
+    (
+        "Job",
+        "/spec/template",
+        "is missing; a Job says what pods it makes",
+    ),
+];
 /// Longest text of a value that a message repeats, in characters.
 const QUOTED_CHARACTERS: usize = 64;
 
@@ -184,9 +194,10 @@ fn values(source: &Source) -> Result<Vec<Value>, Error> {
 impl Objects {
     fn take(
         &mut self,
-        document: Document,
+        mut document: Document,
         skipped: &mut BTreeMap<String, (usize, String)>,
     ) -> Result<(), Error> {
+        beta::modernize(&mut document.value);
         let text = |field: &str| {
             let value = document.value.get(field).and_then(Value::as_str);
             value.map(str::to_owned).ok_or_else(|| Error::Field {
@@ -250,11 +261,10 @@ impl Objects {
         let described = |name: &str| format!("{place} ({kind} {})", quoted(name));
         let given_name = value["metadata"]["name"].as_str().unwrap_or_default();
         let document = described(given_name);
-        let suffix = if given_name.is_empty() {
-            stable_suffix::of(&value.to_string())
-        } else {
-            String::new()
-        };
+        let text = given_name.is_empty().then(|| value.to_string());
+        let lacking = REQUIRED
+            .iter()
+            .find(|(of, path, _)| *of == kind && value.pointer(path).is_none_or(Value::is_null));
         let mut object: T =
             serde_path_to_error::deserialize(value).map_err(|error| Error::Field {
                 document: document.clone(),
@@ -263,8 +273,18 @@ impl Objects {
             })?;
         let metadata = object.metadata_mut();
         if metadata.name.as_ref().is_none_or(String::is_empty) {
-            let generated = metadata.generate_name.as_ref();
-            metadata.name = generated.map(|prefix| format!("{prefix}{suffix}"));
+            let namespace = metadata
+                .namespace
+                .as_deref()
+                .filter(|name| !name.is_empty());
+            let namespace = if namespaced {
+                namespace.unwrap_or(DEFAULT_NAMESPACE)
+            } else {
+                ""
+            };
+            let prefix = metadata.generate_name.as_deref();
+            metadata.name = prefix
+                .map(|prefix| self.generate(kind, namespace, prefix, &text.unwrap_or_default()));
         }
         let Some(name) = metadata.name.clone() else {
             return Err(Error::Field {
@@ -273,6 +293,13 @@ impl Objects {
                 cause: "is missing".to_owned(),
             });
         };
+        if let Some((_, path, cause)) = lacking {
+            return Err(Error::Field {
+                document: document.clone(),
+                field: path.trim_start_matches('/').replace('/', "."),
+                cause: (*cause).to_owned(),
+            });
+        }
         if namespaced {
             let namespace = metadata.namespace.take().filter(|name| !name.is_empty());
             metadata.namespace = Some(namespace.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()));
@@ -294,6 +321,21 @@ impl Objects {
             });
         }
         Ok(object)
+    }
+
+    /// A name with this prefix that no object has yet: the same for the same text, and another one for each object of
+    /// equal text.
+    fn generate(&self, kind: &str, namespace: &str, prefix: &str, text: &str) -> String {
+        let mut name = format!("{prefix}{}", stable_suffix::of(text));
+        let mut copies = 1;
+        loop {
+            let key = (kind.to_owned(), namespace.to_owned(), name);
+            if !self.places.contains_key(&key) {
+                return key.2;
+            }
+            copies += 1;
+            name = format!("{prefix}{}", stable_suffix::of(&format!("{text}{copies}")));
+        }
     }
 }
 

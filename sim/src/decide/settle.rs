@@ -85,7 +85,12 @@ impl Run<'_> {
     /// One poll, and all that comes of it. False if nothing did.
     fn round(&mut self, now: Now) -> bool {
         let effects = self.machine.poll(now);
-        let moved = !effects.is_empty();
+        let asks = |machine: &Machine| {
+            let due = machine.next_due();
+            due.is_some_and(|due| due <= now.monotonic_seconds)
+        };
+        // What a poll leaves over, rules that are compared with some nodes at a time, say, is looked at again at once.
+        let moved = !effects.is_empty() || asks(&self.machine);
         for effect in effects {
             let outcome = match &effect.write {
                 ApiRequest::ReadAll { kind } => {

@@ -49,6 +49,12 @@ impl Charges {
         self.claims.contains_key(claim)
     }
 
+    /// Thousandths of a GPU that a Team is charged.
+    pub(super) fn used_milli(&self, team: &str) -> i64 {
+        let of_team = self.claims.values().filter(|(name, _)| name == team);
+        of_team.map(|(_, gpus)| gpus).sum()
+    }
+
     /// Whether nothing is charged.
     pub fn is_empty(&self) -> bool {
         self.claims.is_empty()
@@ -58,12 +64,7 @@ impl Charges {
     pub(super) fn check(&self, scenario: &Scenario) -> Result<(), Violation> {
         let milli = |gpus: usize| i64::try_from(gpus).unwrap_or(i64::MAX) * 1_000;
         for team in &scenario.teams {
-            let used: i64 = self
-                .claims
-                .values()
-                .filter(|(name, _)| *name == team.name)
-                .map(|(_, gpus)| gpus)
-                .sum();
+            let used = self.used_milli(&team.name);
             let most = milli(scenario.most_gpus(team));
             if used > most {
                 let what = format!("team {} is charged {used} of {most}", team.name);

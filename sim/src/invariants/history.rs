@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Pod;
-use muster_api::{Gang, GangPlacement, Ledger, NodeDevices, Permit, gang::AdmittedPod, keys};
+use muster_api::{Gang, GangPlacement, Ledger, NodeDevices, Permit, Team, gang::AdmittedPod, keys};
 use muster_cluster::object::{Kind, Object};
 
-use super::Violation;
+use super::{Charges, Violation};
 use crate::{
     api_server::{ApiServer, Place, Stored, has_ended},
     scheduler,
@@ -30,11 +30,22 @@ pub(super) struct History {
     pods: BTreeSet<String>,
     gated: BTreeSet<String>,
     live_permits: BTreeMap<String, Vec<Permit>>,
+    /// Most thousandths of a GPU that a Team may use, by its name and generation; absent where its Cohort alone limits it.
+    limits_milli: BTreeMap<(String, i64), i64>,
+    /// Attempts that an intent was seen of, by UID of their Gang.
+    committed: BTreeSet<(String, i64)>,
 }
 
 impl Default for History {
     fn default() -> Self {
-        let kinds = [Kind::Pod, Kind::Ledger, Kind::Gang, Kind::NodeDevices];
+        // Limits before what is judged by them.
+        let kinds = [
+            Kind::Team,
+            Kind::Pod,
+            Kind::Ledger,
+            Kind::Gang,
+            Kind::NodeDevices,
+        ];
         Self {
             places: kinds.into_iter().map(Place::start).collect(),
             epochs: BTreeMap::new(),
@@ -43,6 +54,8 @@ impl Default for History {
             pods: BTreeSet::new(),
             gated: BTreeSet::new(),
             live_permits: BTreeMap::new(),
+            limits_milli: BTreeMap::new(),
+            committed: BTreeSet::new(),
         }
     }
 }
@@ -67,7 +80,14 @@ impl History {
 
     fn check_object(&mut self, api: &ApiServer, object: &Object) -> Result<(), Violation> {
         match object {
-            Object::Ledger(ledger) => self.raise_epoch(&**ledger, ledger.spec.leader_epoch),
+            Object::Ledger(ledger) => {
+                self.raise_epoch(&**ledger, ledger.spec.leader_epoch)?;
+                self.check_intents(api, ledger)
+            }
+            Object::Team(team) => {
+                self.note_limit(team);
+                Ok(())
+            }
             Object::Gang(gang) => self.check_gang(gang),
             Object::NodeDevices(devices) => self.check_permits(api, devices),
             Object::Pod(pod) => self.check_pod(api, pod),
@@ -84,6 +104,46 @@ impl History {
             return Err(Violation::new("S16", what));
         }
         *before = epoch;
+        Ok(())
+    }
+
+    fn note_limit(&mut self, team: &Team) {
+        let mut most = 0;
+        for resource in team.spec.quota.iter().flat_map(|quota| &quota.resources) {
+            let gpus = |quantity: &muster_api::Quantity| quantity.0.parse::<i64>().unwrap_or(0);
+            let Some(borrowing) = &resource.borrowing_limit else {
+                return;
+            };
+            most += gpus(&resource.nominal) + gpus(borrowing);
+        }
+        let name = team.metadata.name.clone().unwrap_or_default();
+        let generation = team.metadata.generation.unwrap_or_default();
+        self.limits_milli.insert((name, generation), most * 1_000);
+    }
+
+    /// S1: an attempt that is committed fits, with all that its Team is charged, the limits that it was judged by. One
+    /// that runs is committed again after the Ledger was lost, whatever the limits are by then.
+    fn check_intents(&mut self, api: &ApiServer, ledger: &Ledger) -> Result<(), Violation> {
+        for intent in &ledger.spec.intents {
+            let attempt = (intent.gang_uid.clone(), intent.attempt);
+            if !self.committed.insert(attempt.clone()) || self.plans.contains_key(&attempt) {
+                continue;
+            }
+            let judged_by = (intent.team.clone(), intent.team_generation);
+            let used = Charges::of(api).used_milli(&intent.team);
+            if let Some(most) = self
+                .limits_milli
+                .get(&judged_by)
+                .filter(|most| used > **most)
+            {
+                let (team, generation) = judged_by;
+                let what = format!(
+                    "{} is committed by generation {generation} of team {team}, which is charged {used} of {most} then",
+                    intent.name
+                );
+                return Err(Violation::new("S1", what));
+            }
+        }
         Ok(())
     }
 

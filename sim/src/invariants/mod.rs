@@ -3,7 +3,8 @@
 //! Nothing here asks the code under test. Charges are worked out anew: the set of claims, each once, that an intent,
 //! a Gang's admission or a permit names.
 //!
-//! * **S1** no Team or Cohort is charged, or physically holds, more than its limits;
+//! * **S1** no Team or Cohort is charged, or physically holds, more than its limits, and nothing is committed beyond the
+//!   limits of the Team's generation that it was judged by;
 //! * **S2** what is physically held is charged;
 //! * **S3** no Unit is held for two claims, and nothing is recorded without a permit;
 //! * **S4** a pod is let go only to where the stored plan of its attempt says, after that plan is stored and all its

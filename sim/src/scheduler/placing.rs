@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::{
-    core::v1::{Node, NodeSelectorTerm, Pod},
+    core::v1::{Node, NodeSelectorTerm, Pod, Taint},
     resource::v1::{ResourceClaim, ResourceSlice},
 };
 
@@ -65,7 +65,11 @@ fn free_devices<'a>(
 pub(super) fn accepts(pod: &Pod, node: &Node) -> bool {
     let Some(spec) = &pod.spec else { return false };
     let node_spec = node.spec.as_ref();
-    if node_spec.is_some_and(|spec| spec.unschedulable == Some(true)) {
+    // No simulated pod tolerates anything.
+    let repels = |taint: &Taint| taint.effect != "PreferNoSchedule";
+    if node_spec.is_some_and(|spec| {
+        spec.unschedulable == Some(true) || spec.taints.iter().flatten().any(repels)
+    }) {
         return false;
     }
     let labels = node.metadata.labels.clone().unwrap_or_default();

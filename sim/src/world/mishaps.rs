@@ -2,11 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::{
-    core::v1::{Namespace, Node, Pod, Taint},
-    resource::v1::ResourceClaim,
-};
-use muster_api::{Gang, Ledger, NodeDevices, keys};
+use k8s_openapi::api::{core::v1::Pod, resource::v1::ResourceClaim};
+use muster_api::{Gang, Ledger, NodeDevices};
 
 use super::World;
 use crate::{
@@ -29,6 +26,11 @@ impl World {
                     self.controllers.freeze(kind);
                     format!("the leader's watch of {kind:?} stands still")
                 }),
+            Fault::WatchRepeats => {
+                let kind = self.random.pick(LAGGING_KINDS.to_vec());
+                kind.filter(|kind| self.controllers.repeat(*kind, &self.api))
+                    .map(|kind| format!("the leader's watch of {kind:?} repeats itself"))
+            }
             Fault::DriverCrash => self.crash_driver(),
             Fault::DriverUpdate => self.update_driver(),
             Fault::CheckpointLost => self.lose_checkpoint(),
@@ -68,8 +70,12 @@ impl World {
                 })
             }
             Fault::RankFails => self.fail_rank(),
-            Fault::LeaveTeam => self.leave_team(),
-            Fault::Cordon => self.cordon(),
+            Fault::LeaveTeam
+            | Fault::LowerQuota
+            | Fault::Cordon
+            | Fault::NotReady
+            | Fault::NodeMadeAgain
+            | Fault::MachineLost => self.begin(fault),
             Fault::Compaction => {
                 self.api.compact();
                 Some("the history is compacted".to_owned())
@@ -87,88 +93,6 @@ impl World {
                 .note(self.now, format!("FAULT {fault:?}: {told}"));
         }
         happened
-    }
-
-    fn cordon(&mut self) -> Option<String> {
-        let name = self.pick_node()?;
-        if self.cordoned.contains_key(&name) {
-            return None;
-        }
-        self.set_cordon(&name, true);
-        let until = self.now + self.random.between(1_000, 60_000);
-        self.cordoned.insert(name.clone(), until);
-        Some(format!("{name} is cordoned for a while"))
-    }
-
-    pub(super) fn uncordon(&mut self) {
-        let due: Vec<String> = self
-            .cordoned
-            .iter()
-            .filter(|(_, until)| **until <= self.now)
-            .map(|(name, _)| name.clone())
-            .collect();
-        for name in due {
-            self.cordoned.remove(&name);
-            self.set_cordon(&name, false);
-            self.trace.note(self.now, format!("{name} is uncordoned"));
-        }
-    }
-
-    /// As `kubectl cordon` and the node controller do: the field, and the taint that follows it.
-    fn set_cordon(&mut self, node: &str, cordoned: bool) {
-        let any = Precondition::default();
-        let taint = Taint {
-            key: "node.kubernetes.io/unschedulable".to_owned(),
-            effect: "NoSchedule".to_owned(),
-            ..Taint::default()
-        };
-        let _ = self.api.update::<Node>("", node, any, |node| {
-            let spec = node.spec.get_or_insert_default();
-            spec.unschedulable = cordoned.then_some(true);
-            spec.taints = cordoned.then(|| vec![taint]);
-        });
-    }
-
-    /// A Namespace loses its label: its waiting gangs have no Team, its Queue goes, and what runs stays charged.
-    fn leave_team(&mut self) -> Option<String> {
-        let namespaces: Vec<String> = self
-            .api
-            .list::<Namespace>()
-            .filter_map(|namespace| namespace.metadata.name.clone())
-            .filter(|name| !self.outsiders.contains_key(name))
-            .collect();
-        let name = self.random.pick(namespaces)?;
-        self.label(&name, false);
-        let until = self.now + self.random.between(1_000, 30_000);
-        self.outsiders.insert(name.clone(), until);
-        Some(format!("namespace {name} leaves its Team for a while"))
-    }
-
-    pub(super) fn bring_back_outsiders(&mut self) {
-        let due: Vec<String> = self
-            .outsiders
-            .iter()
-            .filter(|(_, until)| **until <= self.now)
-            .map(|(name, _)| name.clone())
-            .collect();
-        for name in due {
-            self.outsiders.remove(&name);
-            self.label(&name, true);
-            let told = format!("namespace {name} is back in its Team");
-            self.trace.note(self.now, told);
-        }
-    }
-
-    fn label(&mut self, namespace: &str, joins: bool) {
-        let any = Precondition::default();
-        let _ = self.api.update::<Namespace>("", namespace, any, |object| {
-            let labels = object.metadata.labels.get_or_insert_default();
-            if joins {
-                labels.insert(keys::TEAM.to_owned(), namespace.to_owned());
-            } else {
-                labels.remove(keys::TEAM);
-            }
-        });
     }
 
     /// Mostly while something is under way: at other times there is little to lose.

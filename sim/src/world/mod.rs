@@ -1,6 +1,7 @@
 //! The simulated cluster: everything that acts, one step at a time, in an order that the seed decides.
 
 mod mishaps;
+mod passing;
 mod perform;
 pub mod steering;
 mod steps;
@@ -16,7 +17,7 @@ use crate::{
     claim_controller,
     controllers::{self, Controllers},
     drivers::Drivers,
-    faults::Faults,
+    faults::{Fault, Faults},
     fixtures,
     gpu_node::GpuNode,
     invariants::{Invariants, Violation},
@@ -24,7 +25,7 @@ use crate::{
     matrix::Matrix,
     owners::Owners,
     random::Random,
-    scenario::Scenario,
+    scenario::{Scenario, TeamShape},
     scheduler,
     trace::Trace,
     workload::Workload,
@@ -66,10 +67,10 @@ pub struct World {
     workload: Workload,
     /// What a script holds back.
     held: Vec<Steps>,
-    /// Namespaces that have left their Team, and when they come back.
-    outsiders: BTreeMap<String, u64>,
-    /// Nodes that are cordoned, and when they come back.
-    cordoned: BTreeMap<String, u64>,
+    /// The Teams as their administrator wants them.
+    teams: Vec<TeamShape>,
+    /// Faults that last for a while, with what they happen to, and when they are over.
+    passing: BTreeMap<(Fault, String), u64>,
 }
 
 impl World {
@@ -94,8 +95,8 @@ impl World {
             invariants: Invariants::new(scenario.clone()),
             trace: Trace::default(),
             matrix: Matrix::default(),
-            outsiders: BTreeMap::new(),
-            cordoned: BTreeMap::new(),
+            teams: scenario.teams.clone(),
+            passing: BTreeMap::new(),
             random,
             scheduler: Informer::new(&scheduler::WATCHED),
             claim_controller: Informer::new(&claim_controller::WATCHED),
@@ -123,8 +124,7 @@ impl World {
     /// Takes one step, and checks everything. False if nobody had anything to do but wait.
     pub fn step(&mut self) -> Result<bool, Violation> {
         self.steps += 1;
-        self.bring_back_outsiders();
-        self.uncordon();
+        self.end_passing();
         if let Some(fault) = self.faults.due(&mut self.random)
             && self.inject(fault)
         {
@@ -175,15 +175,7 @@ impl World {
         self.faults.heal();
         self.held.clear();
         self.owners.heal();
-        self.outsiders
-            .values_mut()
-            .for_each(|until| *until = self.now);
-        self.cordoned
-            .values_mut()
-            .for_each(|until| *until = self.now);
-        self.bring_back_outsiders();
-        self.uncordon();
-
+        self.end_all_passing();
         self.controllers.heal(&self.api);
         self.drivers.values_mut().for_each(Drivers::heal);
         for kubelet in self.kubelets.values_mut() {
@@ -215,9 +207,8 @@ impl World {
     }
 
     fn drivers_wake_at(&self) -> Option<u64> {
-        self.nodes
-            .iter()
-            .filter_map(|(name, node)| self.drivers[name].wakes_at(&self.api, node))
+        self.drivers_that_run()
+            .filter_map(|(name, drivers)| drivers.wakes_at(&self.api, &self.nodes[name]))
             .min()
     }
 

@@ -68,6 +68,10 @@ impl World {
             })?;
             let (actor, _) = actors.swap_remove(position);
             let mut steps = self.steps_of(actor);
+            // What comes in a burst is mostly looked at together.
+            if !self.random.one_in(3) && !steps.iter().all(is_poll) {
+                steps.retain(|step| !is_poll(step));
+            }
             if !self.faults.left().is_empty() {
                 if !self.random.one_in(30) {
                     steps.retain(|step| !is_recovery(step));
@@ -111,7 +115,7 @@ impl World {
                     (Who::ClaimController, &self.claim_controller),
                 ];
                 for (name, kubelet) in &self.kubelets {
-                    if kubelet.paused_until <= now {
+                    if kubelet.paused_until <= now && !self.is_off(name) {
                         informers.push((Who::Kubelet(name.clone()), &kubelet.informer));
                     }
                 }
@@ -134,6 +138,7 @@ impl World {
             Actor::Kubelets => self
                 .nodes
                 .iter()
+                .filter(|(name, _)| !self.is_off(name))
                 .flat_map(|(name, node)| {
                     let kubelet = &self.kubelets[name];
                     kubelet
@@ -143,13 +148,15 @@ impl World {
                 })
                 .collect(),
             Actor::Drivers => self
-                .nodes
+                .drivers
                 .iter()
-                .flat_map(|(name, node)| {
-                    self.drivers[name]
-                        .steps(now, &self.api, node)
-                        .into_iter()
-                        .map(|step| Step::Driver(name.clone(), step))
+                .flat_map(|(name, drivers)| {
+                    let mut steps = drivers.steps(now, &self.api, &self.nodes[name]);
+                    if self.is_off(name) {
+                        // What it had sent may still arrive.
+                        steps.retain(|step| matches!(step, drivers::Step::Late(_)));
+                    }
+                    wrap_all(steps, name)
                 })
                 .collect(),
         }
@@ -165,6 +172,10 @@ fn is_recovery(step: &Step) -> bool {
     )
 }
 
+fn is_poll(step: &Step) -> bool {
+    matches!(step, Step::Controllers(controllers::Step::Poll(_)))
+}
+
 fn is_watch_of_driver(step: &Step) -> bool {
     matches!(step, Step::Driver(_, drivers::Step::Watch(_)))
 }
@@ -175,6 +186,13 @@ fn is_late(step: &Step) -> bool {
         step,
         Step::Controllers(controllers::Step::Arrive(_)) | Step::Driver(_, drivers::Step::Late(_))
     )
+}
+
+fn wrap_all(steps: Vec<drivers::Step>, node: &str) -> Vec<Step> {
+    let wrapped = steps.into_iter();
+    wrapped
+        .map(|step| Step::Driver(node.to_owned(), step))
+        .collect()
 }
 
 fn wrap<T>(steps: Vec<T>, make: fn(T) -> Step) -> Vec<Step> {

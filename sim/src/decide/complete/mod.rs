@@ -3,6 +3,7 @@
 //! Everything here is deterministic: a made-up UID is the object's own path, and what has no creation time was created
 //! at the latest time that any object names.
 
+mod allocations;
 mod defaults;
 mod identity;
 mod jobs;
@@ -48,6 +49,7 @@ pub(super) fn complete(
     running::add_members(&mut completed);
     jobs::add_pods(&mut completed)?;
     pods::complete(&mut completed);
+    allocations::add(&mut completed);
     nodes::add_node_devices(&mut completed);
     defaults::add_ledger(&mut completed);
     // What was made up has neither UID nor time yet.

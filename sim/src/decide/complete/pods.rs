@@ -53,7 +53,7 @@ pub(super) fn complete(completed: &mut Completed<'_>) {
         let ours = config.managed.is_managed(&pod)
             && !config.excluded_namespaces.contains(&namespace)
             && is_active(&pod);
-        if ours && bound_to(&pod).is_none() {
+        if ours {
             admit(&mut pod);
         }
         if is_active(&pod) {
@@ -64,10 +64,11 @@ pub(super) fn complete(completed: &mut Completed<'_>) {
     completed.warnings.extend(missing);
 }
 
-/// What the webhook does. A pod that was let go by a controller already stays so.
+/// What the webhook does, or did. A pod that is bound, or was let go by a controller, stays so.
 fn admit(pod: &mut Pod) {
     let annotations = pod.metadata.annotations.clone().unwrap_or_default();
     let shorthand = Shorthand::read(Some(&annotations)).ok().flatten();
+    let is_bound = bound_to(pod).is_some();
     let Some(spec) = &mut pod.spec else { return };
     if let Some(shorthand) = shorthand {
         let reference = shorthand.reference();
@@ -85,6 +86,9 @@ fn admit(pod: &mut Pod) {
                 give_claim(container);
             }
         }
+    }
+    if is_bound {
+        return;
     }
     let gates = spec.scheduling_gates.get_or_insert_default();
     let is_gated = gates.iter().any(|gate| gate.name == keys::ADMISSION_GATE);

@@ -11,7 +11,7 @@ use muster_sim::{
 };
 
 use super::{
-    GPUS, TEAM, attempt, gang, has_acknowledged, is_committed, script,
+    GPUS, TEAM, attempt, gang, has_acknowledged, permits_arrive_after_another_admission, script,
     the_leader_dies_as_it_lets_go,
 };
 
@@ -44,19 +44,10 @@ pub(crate) fn a_permit_is_written_late_for_a_pod_that_is_gone() -> Script {
 }
 
 fn write_permits_late(world: &mut World, deleted: &str) -> Result<(), Violation> {
-    world.hold(Steps::Permits);
-    world.submit("a");
-    world.until("the leader would permit a", |world| {
-        world.offers(Steps::Permits)
-    })?;
-    world.submit("b");
-    world.until("b waits", |world| gang(world, "b").is_some())?;
-    world.hold(Steps::Late);
-    world.hold(Steps::Owners);
-    world.crash_leader();
-    world.delete_pod(TEAM, deleted, false);
-    world.until("b is admitted", |world| is_committed(world, "b"))?;
-    world.have(Steps::Late)
+    permits_arrive_after_another_admission(world, |world| {
+        world.crash_leader();
+        world.delete_pod(TEAM, deleted, false);
+    })
 }
 
 /// A new leader reads the pods; then a pod is made, and its Gang by the old leader; then the new one reads the Gangs.

@@ -3,28 +3,19 @@
 use muster_sim::{invariants::Violation, script::Script, world::Steps};
 
 use super::{
-    GPUS, TEAM, attempt, first_pod, gang, is_committed, is_stamped, script,
-    the_leader_dies_as_it_lets_go,
+    GPUS, TEAM, attempt, first_pod, gang, is_stamped, permits_arrive_after_another_admission,
+    script, the_leader_dies_as_it_lets_go,
 };
 
 /// The Ledger is deleted while the permits of a gang are on the network, and then the gang's pods: nothing tells the
 /// next leader that they may still arrive, when it gives the quota to another gang.
 pub(crate) fn a_permit_outlives_the_ledger_that_it_was_for() -> Script {
     script(&[("a", 2, 1), ("b", 1, GPUS)], |world| {
-        world.hold(Steps::Permits);
-        world.submit("a");
-        world.until("the leader would permit a", |world| {
-            world.offers(Steps::Permits)
+        permits_arrive_after_another_admission(world, |world| {
+            world.delete_ledger();
+            world.delete_pod(TEAM, "a-0", false);
+            world.delete_pod(TEAM, "a-1", false);
         })?;
-        world.submit("b");
-        world.until("b waits", |world| gang(world, "b").is_some())?;
-        world.hold(Steps::Late);
-        world.hold(Steps::Owners);
-        world.delete_ledger();
-        world.delete_pod(TEAM, "a-0", false);
-        world.delete_pod(TEAM, "a-1", false);
-        world.until("b is admitted", |world| is_committed(world, "b"))?;
-        world.have(Steps::Late)?;
         world.let_go(Steps::Permits);
         Ok(())
     })

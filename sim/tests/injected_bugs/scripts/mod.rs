@@ -62,6 +62,26 @@ fn the_leader_dies_as_it_lets_go(world: &mut World, gang: &str) -> Result<(), Vi
     Ok(())
 }
 
+/// A gang `a` is about to be permitted, and `b` waits for its quota, when something is lost. The permits are still on the
+/// network, and arrive once `b` was given the quota.
+fn permits_arrive_after_another_admission(
+    world: &mut World,
+    lose: impl FnOnce(&mut World),
+) -> Result<(), Violation> {
+    world.hold(Steps::Permits);
+    world.submit("a");
+    world.until("the leader would permit a", |world| {
+        world.offers(Steps::Permits)
+    })?;
+    world.submit("b");
+    world.until("b waits", |world| gang(world, "b").is_some())?;
+    world.hold(Steps::Late);
+    world.hold(Steps::Owners);
+    lose(world);
+    world.until("b is admitted", |world| is_committed(world, "b"))?;
+    world.have(Steps::Late)
+}
+
 /// Waits for a day that never comes.
 pub(crate) fn nothing_happens() -> Script {
     script(&[("a", 1, 1)], |world| {

@@ -1,0 +1,259 @@
+//! Faults that last for a while and are undone then: what administrators do to nodes, Teams and Namespaces, and machines
+//! that go and come back.
+
+use k8s_openapi::api::core::v1::{Namespace, Node, NodeCondition, Pod, Taint};
+use muster_api::{Team, keys};
+use muster_cluster::object::{Kind, Object};
+
+use super::World;
+use crate::{
+    api_server::{Precondition, Stored, key, node_of},
+    drivers::Drivers,
+    faults::Fault,
+    fixtures,
+    kubelet::Kubelet,
+};
+
+/// After which time the pods of a node that is gone are deleted by force: the pod garbage collector of
+/// kube-controller-manager waits so long.
+const POD_GC_MILLISECONDS: u64 = 40_000;
+
+impl World {
+    /// Begins a fault that passes, if there is something that it can happen to and does not happen to yet.
+    pub(super) fn begin(&mut self, fault: Fault) -> Option<String> {
+        let names: Vec<String> = match fault {
+            Fault::LeaveTeam => self.api.list::<Namespace>().filter_map(name).collect(),
+            Fault::LowerQuota => self.api.list::<Team>().filter_map(name).collect(),
+            _ => self.nodes.keys().cloned().collect(),
+        };
+        let is_free = |name: &String| {
+            !self.passing.keys().any(|(other, of)| {
+                of == name && (*other == fault || (is_absence(*other) && is_absence(fault)))
+            })
+        };
+        let free = names.into_iter().filter(is_free).collect();
+        let name = self.random.pick(free)?;
+        let (least, most) = match fault {
+            Fault::LeaveTeam => (1_000, 30_000),
+            Fault::NodeMadeAgain => (1_000, POD_GC_MILLISECONDS - 1_000),
+            Fault::MachineLost => (POD_GC_MILLISECONDS + 1_000, 90_000),
+            // Longer than a place is kept for a node that is not Ready.
+            Fault::NotReady => (1_000, 100_000),
+            _ => (1_000, 60_000),
+        };
+        let until = self.now + self.random.between(least, most);
+        self.passing.insert((fault, name.clone()), until);
+        let told = match fault {
+            Fault::LeaveTeam => {
+                self.label(&name, false);
+                format!("namespace {name} leaves its Team")
+            }
+            Fault::LowerQuota => {
+                let nominal = self.lower_quota(&name);
+                format!("team {name} is guaranteed {nominal} GPUs only")
+            }
+            Fault::Cordon => {
+                self.cordon(&name, true);
+                format!("{name} is cordoned")
+            }
+            Fault::NotReady => {
+                self.set_ready(&name, false);
+                if let Some(kubelet) = self.kubelets.get_mut(&name) {
+                    kubelet.paused_until = until;
+                }
+                format!("{name} is not Ready, and its kubelet does nothing")
+            }
+            Fault::NodeMadeAgain => {
+                self.remove_node(&name);
+                format!("Node {name} is deleted, and what runs there lives on")
+            }
+            Fault::MachineLost => {
+                self.lose_machine(&name);
+                self.remove_node(&name);
+                format!("the machine {name} is lost, and Node {name} deleted")
+            }
+            _ => return None,
+        };
+        Some(format!("{told}, for a while"))
+    }
+
+    /// Undoes what has lasted long enough.
+    pub(super) fn end_passing(&mut self) {
+        while let Some((fault, name)) = self.first_over() {
+            self.passing.remove(&(fault, name.clone()));
+            match fault {
+                Fault::LeaveTeam => self.label(&name, true),
+                Fault::LowerQuota => self.restore_quota(&name),
+                Fault::Cordon => self.cordon(&name, false),
+                Fault::NotReady => self.set_ready(&name, true),
+                Fault::MachineLost => {
+                    self.collect_pods(&name);
+                    self.start_machine(&name);
+                    self.add_node(&name);
+                }
+                _ => self.add_node(&name),
+            }
+            self.trace
+                .note(self.now, format!("{fault:?} of {name} is over"));
+        }
+    }
+
+    /// Lets all of it end now.
+    pub(super) fn end_all_passing(&mut self) {
+        let now = self.now;
+        self.passing.values_mut().for_each(|until| *until = now);
+        self.end_passing();
+    }
+
+    fn first_over(&self) -> Option<(Fault, String)> {
+        let mut passing = self.passing.iter();
+        let (over, _) = passing.find(|(_, until)| **until <= self.now)?;
+        Some(over.clone())
+    }
+
+    /// A Namespace has, or loses, its label: without it waiting gangs have no Team, its Queue goes, and what runs stays
+    /// charged.
+    fn label(&mut self, namespace: &str, joins: bool) {
+        let any = Precondition::default();
+        let _ = self.api.update::<Namespace>("", namespace, any, |object| {
+            let labels = object.metadata.labels.get_or_insert_default();
+            if joins {
+                labels.insert(keys::TEAM.to_owned(), namespace.to_owned());
+            } else {
+                labels.remove(keys::TEAM);
+            }
+        });
+    }
+
+    /// The limits of a Team fall; what it uses beyond them it keeps, and gets nothing more.
+    fn lower_quota(&mut self, team: &str) -> usize {
+        let shape = self.teams.iter().find(|shape| shape.name == team);
+        let Some(mut lower) = shape.cloned() else {
+            return 0;
+        };
+        lower.nominal_gpus = self.random.index(lower.nominal_gpus + 1);
+        lower.borrowing_gpus = Some(self.random.index(2));
+        let spec = fixtures::team(&lower).spec;
+        let any = Precondition::default();
+        let _ = self
+            .api
+            .update::<Team>("", team, any, |team| team.spec = spec);
+        lower.nominal_gpus
+    }
+
+    fn restore_quota(&mut self, team: &str) {
+        let Some(shape) = self.teams.iter().find(|shape| shape.name == team) else {
+            return;
+        };
+        let spec = fixtures::team(shape).spec;
+        let any = Precondition::default();
+        let _ = self
+            .api
+            .update::<Team>("", team, any, |team| team.spec = spec);
+    }
+
+    /// As `kubectl cordon` and the node controller do: the field, and the taint that follows it.
+    fn cordon(&mut self, node: &str, cordoned: bool) {
+        let any = Precondition::default();
+        let _ = self.api.update::<Node>("", node, any, |node| {
+            node.spec.get_or_insert_default().unschedulable = cordoned.then_some(true);
+            set_taint(node, "node.kubernetes.io/unschedulable", cordoned);
+        });
+    }
+
+    /// As the node controller does when it hears nothing of a kubelet any more: the condition, and its taint. It evicts
+    /// nobody before five minutes.
+    fn set_ready(&mut self, node: &str, ready: bool) {
+        let status = if ready { "True" } else { "Unknown" };
+        let any = Precondition::default();
+        let _ = self.api.update::<Node>("", node, any, |node| {
+            node.status.get_or_insert_default().conditions = Some(vec![NodeCondition {
+                type_: "Ready".to_owned(),
+                status: status.to_owned(),
+                ..NodeCondition::default()
+            }]);
+            set_taint(node, "node.kubernetes.io/unreachable", !ready);
+        });
+    }
+
+    /// A Node is deleted, and what its driver published goes with it.
+    fn remove_node(&mut self, node: &str) {
+        let any = Precondition::default();
+        let slice = fixtures::slice_name(node);
+        let _ = self.api.delete(&key(Kind::Node, "", node), any);
+        let _ = self.api.delete(&key(Kind::ResourceSlice, "", &slice), any);
+    }
+
+    /// A kubelet registers its Node, and the driver publishes its devices.
+    fn add_node(&mut self, node: &str) {
+        if let Some(shape) = self.nodes.get(node).map(|node| node.shape.clone()) {
+            let _ = self.api.create(fixtures::node(&shape));
+            let _ = self.api.create(fixtures::resource_slice(&shape));
+        }
+    }
+
+    /// A machine is gone, with all that ran there, its disk, and the programs of the node. What its driver had sent may
+    /// still arrive.
+    fn lose_machine(&mut self, name: &str) {
+        if let (Some(node), Some(drivers)) = (self.nodes.get_mut(name), self.drivers.get_mut(name))
+        {
+            while !drivers.instances.is_empty() {
+                drivers.crash(0, node);
+            }
+            node.lose_everything();
+        }
+        self.kubelets.insert(name.to_owned(), Kubelet::default());
+    }
+
+    /// A machine comes up that has nothing but the name of the one that was lost.
+    fn start_machine(&mut self, name: &str) {
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.boot(self.now);
+        }
+        let mut kubelet = Kubelet::default();
+        kubelet.informer.list(&self.api);
+        self.kubelets.insert(name.to_owned(), kubelet);
+    }
+
+    /// The pods of a node that is gone are deleted by force.
+    fn collect_pods(&mut self, node: &str) {
+        let of_node = |pod: &&Pod| node_of(pod) == Some(node);
+        let pods: Vec<_> = self.api.list::<Pod>().filter(of_node).cloned().collect();
+        for pod in pods {
+            let key = Object::key(&pod.wrap());
+            let _ = self.api.delete_now(&key, Precondition::default());
+        }
+    }
+
+    /// Whether a node's machine is lost, so that no program of the node runs.
+    pub(super) fn is_off(&self, node: &str) -> bool {
+        self.passing
+            .contains_key(&(Fault::MachineLost, node.to_owned()))
+    }
+
+    /// The drivers of nodes whose machines are there.
+    pub(super) fn drivers_that_run(&self) -> impl Iterator<Item = (&String, &Drivers)> {
+        self.drivers.iter().filter(|(name, _)| !self.is_off(name))
+    }
+}
+
+fn is_absence(fault: Fault) -> bool {
+    matches!(fault, Fault::NodeMadeAgain | Fault::MachineLost)
+}
+
+fn name<T: Stored>(object: &T) -> Option<String> {
+    object.metadata().name.clone()
+}
+
+fn set_taint(node: &mut Node, key: &str, tainted: bool) {
+    let taints = node.spec.get_or_insert_default();
+    let taints = taints.taints.get_or_insert_default();
+    taints.retain(|taint| taint.key != key);
+    if tainted {
+        taints.push(Taint {
+            key: key.to_owned(),
+            effect: "NoSchedule".to_owned(),
+            ..Taint::default()
+        });
+    }
+}
