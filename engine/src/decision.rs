@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::{
-    amount::{Amount, FlavorResource, Resource},
+    amount::{Amount, FlavorResource, Resource, ResourceCharge},
     names::{
         ClaimUid, CohortName, FlavorName, GangUid, LevelName, NodeName, PodUid, TeamName,
         TopologyName,
@@ -160,7 +160,7 @@ pub struct AdmittedPod {
     /// Its claims, with what each is charged.
     pub claims: Vec<AdmittedClaim>,
     /// What it is charged besides claims.
-    pub charged: Vec<(FlavorName, Resource, Amount)>,
+    pub charged: Vec<ResourceCharge>,
 }
 
 /// What a claim is charged.

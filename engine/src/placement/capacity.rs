@@ -116,8 +116,8 @@ impl Rules {
         {
             return Err(Cause::Block(block));
         }
-        let passes = |pod: &super::demand::UnitPod| record.node.filters.contains(&pod.filter);
-        if !shape.pods.iter().all(passes) {
+        let mut filters = shape.filters().iter();
+        if !filters.all(|filter| record.node.filters.contains(filter)) {
             return Err(Cause::Filter);
         }
         let elsewhere = shape
