@@ -527,6 +527,18 @@ impl World {
     /// Once everything is released, who was promised it is admitted, and nobody before whom it goes first.
     fn assert_released(&self, gang: &Gang, behind: Option<&str>) {
         let mut after = self.clone();
+        // Devices that are being released count as usable: their driver taints them for as long as they are held.
+        for hold in self.holds.values().filter(|hold| hold.releasing) {
+            let given_back = hold
+                .claims
+                .iter()
+                .flat_map(|claim| claim.devices.iter().flatten());
+            let given_back: BTreeSet<&DeviceName> = given_back.collect();
+            let node = after.nodes.get_mut(&hold.node).expect("known");
+            for device in &mut node.devices {
+                device.usable |= given_back.contains(&device.name);
+            }
+        }
         after.holds.retain(|_, hold| !hold.releasing);
         let admitted = admitted(&decide(&mut after.fresh()));
         let at = |name: &str| {

@@ -788,7 +788,7 @@ fn one_release_is_promised_to_one_gang() {
     assert_eq!(changed(&decisions).0, ["old", "young"]);
     let blocker = muster_engine::Blocker {
         gangs: vec!["a/p".into()],
-        more: 0,
+        ..muster_engine::Blocker::default()
     };
     for (gang, behind) in [("old", None), ("young", Some("b/old".to_owned()))] {
         let expected = Why::Release {

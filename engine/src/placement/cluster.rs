@@ -308,6 +308,14 @@ impl Cluster {
         self.slots.get(slot)?.as_ref()
     }
 
+    /// What is held on the node in a slot.
+    pub(super) fn holds_in(&self, slot: usize) -> impl Iterator<Item = &Arc<Hold>> {
+        let holds = self
+            .record(slot)
+            .and_then(|record| self.holds.get(&record.node.name));
+        holds.into_iter().flat_map(BTreeMap::values)
+    }
+
     /// An index that is up to date. It is to be [put back](Self::keep) after use.
     pub(super) fn index(&self, key: IndexKey, tree: &Tree) -> CapacityIndex {
         let kept = self.indexes.borrow_mut().take(&key);

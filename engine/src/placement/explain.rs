@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    Request, Unfit, View,
+    Occupants, Request, Unfit, View,
     capacity::{Cause, Rules},
     cluster::Cluster,
     demand::Class,
@@ -27,6 +27,9 @@ const EXHAUSTIVE_TRIES: u64 = 20_000;
 /// Of a gang with more kinds of pods than that suffices for, the room is counted that was found until then.
 pub(super) const MOST_LOOKS: u64 = 50_000;
 
+/// Most nodes of which it is worked out who has what lacks there.
+pub(super) const MOST_OCCUPIED: usize = 256;
+
 /// Looks that it takes to put a unit on a node.
 const LOOKS_PER_UNIT: u64 = 8;
 
@@ -38,6 +41,8 @@ struct Fit<'a> {
     capacities: BTreeMap<usize, usize>,
     /// Why nodes hold none, and how many.
     excluded: BTreeMap<Cause, usize>,
+    /// Nodes that have the devices but lack something else, by what.
+    lacking: BTreeMap<Cause, Vec<usize>>,
 }
 
 impl Fit<'_> {
@@ -86,6 +91,7 @@ pub(crate) fn explain(cluster: &Cluster, view: &View, request: &Request<'_>) -> 
             fit: 0,
             nodes,
             excluded: vec![(what, nodes)],
+            occupants: None,
         };
     };
     let mut explanation = Explanation {
@@ -108,6 +114,7 @@ pub(crate) fn explain(cluster: &Cluster, view: &View, request: &Request<'_>) -> 
             .min(request.demand.pods.saturating_sub(1)),
         nodes,
         excluded: explanation.excluded(),
+        occupants: explanation.occupants(),
     }
 }
 
@@ -124,6 +131,7 @@ impl<'a> Explanation<'a> {
             resources: class.shape.resources(),
             capacities: BTreeMap::new(),
             excluded: BTreeMap::new(),
+            lacking: BTreeMap::new(),
         };
         let Some(resources) = &fit.resources else {
             fit.excluded.insert(Cause::Uncountable, nodes);
@@ -155,7 +163,10 @@ impl<'a> Explanation<'a> {
                     let capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
                     fit.capacities.insert(slot, capacity);
                 }
-                Err(cause) => *fit.excluded.entry(cause).or_default() += 1,
+                Err(cause) => {
+                    fit.lacking.entry(cause.clone()).or_default().push(slot);
+                    *fit.excluded.entry(cause).or_default() += 1;
+                }
             }
         }
         if !index.is_shared() && nodes > counted {
@@ -341,14 +352,52 @@ impl<'a> Explanation<'a> {
         self.exhaustively(slots, others, pods, occupancies, most, effort);
     }
 
-    /// Why nodes hold none of the class that is the first not to fit.
-    fn excluded(&self) -> Vec<(String, usize)> {
+    /// The class that is the first not to fit.
+    fn lacking(&self) -> Option<&Fit<'a>> {
         let lacks = |fit: &&Fit<'_>| {
             let units: usize = fit.capacities.values().sum();
             units < fit.class.units.len()
         };
-        let lacking = self.fits.iter().find(lacks).or_else(|| self.fits.first());
-        let counts = lacking.into_iter().flat_map(|fit| &fit.excluded);
+        self.fits.iter().find(lacks).or_else(|| self.fits.first())
+    }
+
+    /// Who has what lacks on most of the nodes that have the devices.
+    fn occupants(&self) -> Option<Occupants> {
+        let fit = self.lacking()?;
+        let asked = fit.resources.as_ref()?;
+        let most = |(_, nodes): &(&Cause, &Vec<usize>)| nodes.len();
+        let (cause, nodes) = fit.lacking.iter().rev().max_by_key(most)?;
+        let of_devices = [
+            Cause::DevicesInUse,
+            Cause::NotAllocatedYet,
+            Cause::HeldDevicesUnknown,
+        ];
+        let of_devices = of_devices
+            .iter()
+            .filter_map(|cause| fit.excluded.get(cause));
+        if of_devices
+            .max()
+            .is_some_and(|devices| *devices > nodes.len())
+        {
+            return None;
+        }
+        let mut gangs: BTreeMap<String, i128> = BTreeMap::new();
+        let looked_at = nodes.iter().take(MOST_OCCUPIED);
+        for hold in looked_at.flat_map(|slot| self.cluster.holds_in(*slot)) {
+            let has = cause.share_of(&hold.resources, asked);
+            if has > 0 {
+                *gangs.entry(hold.gang_name.clone()).or_default() += i128::from(has);
+            }
+        }
+        Some(Occupants {
+            gangs,
+            is_partial: nodes.len() > MOST_OCCUPIED,
+        })
+    }
+
+    /// Why nodes hold none of the class that is the first not to fit.
+    fn excluded(&self) -> Vec<(String, usize)> {
+        let counts = self.lacking().into_iter().flat_map(|fit| &fit.excluded);
         let mut excluded: Vec<(&Cause, &usize)> = counts.collect();
         excluded.sort_by_key(|(cause, count)| (Reverse(**count), *cause));
         excluded

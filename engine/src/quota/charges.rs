@@ -398,5 +398,6 @@ pub(crate) fn largest<'a>(shares: impl Iterator<Item = (i128, &'a str)>) -> Bloc
             .map(|(_, name)| (*name).to_owned())
             .collect(),
         more: shares.len().saturating_sub(BLOCKERS_NAMED),
+        is_partial: false,
     }
 }

@@ -17,6 +17,7 @@ use crate::{
     placement::{Effort, Fits, Unfit, Verdict, View, explain, fits, may_fit_since, plan},
     quota::{
         NodeId, QuotaTree, TreeFault,
+        charges::largest,
         request::{Assignment, assignments},
     },
 };
@@ -134,7 +135,7 @@ impl State {
             pods: self.charges.pods_holding(&gang.uid, claims),
             blocker: Blocker {
                 gangs: vec![gang.name.clone()],
-                more: 0,
+                ..Blocker::default()
             },
             behind: None,
         })
@@ -322,7 +323,16 @@ impl State {
             level: waiting.gang.topology.required.clone(),
             nodes: unfit.nodes,
             excluded: unfit.excluded,
-            blocker: gpus.map_or_else(Blocker::default, |of| self.charges.blocker(&of, None)),
+            blocker: match unfit.occupants {
+                Some(occupants) => {
+                    let gangs = occupants.gangs.iter();
+                    Blocker {
+                        is_partial: occupants.is_partial,
+                        ..largest(gangs.map(|(name, has)| (*has, name.as_str())))
+                    }
+                }
+                None => gpus.map_or_else(Blocker::default, |of| self.charges.blocker(&of, None)),
+            },
         }
     }
 }
