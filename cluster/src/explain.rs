@@ -86,6 +86,7 @@ mod tests {
         let blocker = Blocker {
             gangs: vec!["ml/a".to_owned()],
             more: 2,
+            is_partial: false,
         };
         for (why, reason, named) in [
             (Why::TeamStopped, Reason::TeamStopped, "stopped"),

@@ -44,6 +44,25 @@ pub struct FlavorResource {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Amount(pub i64);
 
+/// What is charged of one resource of one Flavor.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ResourceCharge {
+    /// The Flavor and resource.
+    pub of: FlavorResource,
+    /// How much of it.
+    pub amount: Amount,
+}
+
+impl ResourceCharge {
+    /// So much of a resource of a Flavor.
+    pub fn new(flavor: FlavorName, resource: Resource, amount: Amount) -> Self {
+        Self {
+            of: FlavorResource { flavor, resource },
+            amount,
+        }
+    }
+}
+
 /// A sum did not fit into 63 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an amount exceeds what can be counted")]

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::{
-    amount::{Amount, FlavorResource, Resource},
+    amount::{Amount, FlavorResource, Resource, ResourceCharge},
     names::{
         ClaimUid, CohortName, FlavorName, GangUid, LevelName, NodeName, PodUid, TeamName,
         TopologyName,
@@ -160,7 +160,7 @@ pub struct AdmittedPod {
     /// Its claims, with what each is charged.
     pub claims: Vec<AdmittedClaim>,
     /// What it is charged besides claims.
-    pub charged: Vec<(FlavorName, Resource, Amount)>,
+    pub charged: Vec<ResourceCharge>,
 }
 
 /// What a claim is charged.
@@ -192,8 +192,10 @@ pub struct Explanation {
 pub struct Blocker {
     /// `namespace/name` of gangs.
     pub gangs: Vec<String>,
-    /// How many more there are.
+    /// How many more are known.
     pub more: usize,
+    /// Whether not everything was looked at, so that there may be others.
+    pub is_partial: bool,
 }
 
 /// Why a gang waits. Its text names the numbers; the edge maps each variant to one stable reason.
@@ -303,9 +305,11 @@ impl fmt::Display for Blocker {
             return formatter.write_str("nobody");
         }
         formatter.write_str(&self.gangs.join(", "))?;
-        if self.more > 0 {
-            write!(formatter, " and {} more", self.more)?;
+        match (self.more, self.is_partial) {
+            (0, false) => Ok(()),
+            (0, true) => formatter.write_str(" and maybe others"),
+            (more, false) => write!(formatter, " and {more} more"),
+            (more, true) => write!(formatter, " and at least {more} more"),
         }
-        Ok(())
     }
 }

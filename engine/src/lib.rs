@@ -23,7 +23,7 @@ pub mod quota;
 pub mod state;
 mod text;
 
-pub use amount::{Amount, FlavorResource, Overflow, Resource};
+pub use amount::{Amount, FlavorResource, Overflow, Resource, ResourceCharge};
 pub use decision::{
     Admission, AdmittedClaim, AdmittedPod, Blocker, Budget, CommitRoom, Decisions, Explanation,
     ReasonsChanged, TooLarge, Visited, Why,

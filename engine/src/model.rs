@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    amount::{Amount, Resource},
+    amount::{Amount, Resource, ResourceCharge},
     names::{
         AttributeName, ClaimUid, CohortName, DeviceName, FlavorName, GangUid, LevelName,
         NodeFilterId, NodeName, PodSelectorId, PodUid, ResourceName, SelectorId, TeamName,
@@ -193,6 +193,14 @@ pub struct PodResources {
     pub matched_by: BTreeSet<PodSelectorId>,
 }
 
+impl PodResources {
+    /// Cores, memory and the other resources, but not the number of pods.
+    pub(crate) fn amounts_mut(&mut self) -> impl Iterator<Item = &mut i64> {
+        let own = [&mut self.cpu_milli, &mut self.memory_bytes];
+        own.into_iter().chain(self.others.values_mut())
+    }
+}
+
 /// A port of the host that a pod binds. As for kube-scheduler, two pods conflict if protocol and port are
 /// equal and the addresses are equal or one of them is every address.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -335,7 +343,7 @@ pub struct Hold {
     /// What the pod takes of the node besides devices.
     pub resources: PodResources,
     /// What is charged besides claims.
-    pub charged: Vec<(FlavorName, Resource, Amount)>,
+    pub charged: Vec<ResourceCharge>,
     /// Its claims.
     pub claims: Vec<HeldClaim>,
     /// Whether the hold only waits for the proof of release (withdrawn, or evicted).

@@ -32,7 +32,6 @@ use std::{
     sync::Arc,
 };
 
-use holds::claims_named;
 use ids::{ClassId, GangId, Slab, TeamId};
 use limits::Limits;
 use release::Promises;
@@ -92,6 +91,8 @@ pub struct State {
     /// Pods whose holds only wait for the proof of release.
     releasing: BTreeSet<PodUid>,
     releasing_changed: bool,
+    /// Gangs to which what is being released may have been promised.
+    promise_candidates: BTreeSet<GangId>,
     /// Who is to have what is being released, as of which change.
     promises: RefCell<Option<Promises>>,
     /// How often anything was told or decided.
@@ -194,7 +195,8 @@ impl State {
             self.judge_too_large_again();
         }
         self.admit_all(budget, &mut decisions);
-        if std::mem::take(&mut self.releasing_changed) {
+        // Nothing is promised while somebody was not judged: it is told then.
+        if !decisions.exhausted && std::mem::take(&mut self.releasing_changed) {
             self.note_promises();
         }
         decisions.reasons_changed = self.take_reasons_changed();
@@ -282,7 +284,7 @@ impl State {
             place: Place::of(&gang),
             class: None,
             pods_that_hold: pods.filter(|pod| self.holds.contains_key(&pod.uid)).count(),
-            obstacle: self.obstacle(&gang.uid, &claims_named(&gang)),
+            held_claims: self.held_claims(&gang),
             too_large: false,
             gang,
         };

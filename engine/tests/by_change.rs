@@ -19,21 +19,27 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use common::*;
 use muster_engine::{
-    Admission, Amount, Budget, CommitRoom, Decisions, DeviceName, FlavorName, FlavorResource, Gang,
-    GangUid, Hold, Node, NodeBlock, NodeName, PodUid, Queueing, QuotaLimit, Resource, State, Stop,
-    Team, TeamName, Update, Why, quota::QuotaTree,
+    Admission, Amount, Budget, ClaimUid, CommitRoom, Decisions, DeviceName, FlavorName,
+    FlavorResource, Gang, GangUid, Hold, Node, NodeBlock, NodeFilterId, NodeName, PodUid, Queueing,
+    QuotaLimit, Resource, State, Stop, Team, TeamName, Update, Why, quota::QuotaTree,
 };
 use proptest::prelude::*;
 
 const FLAVORS: [&str; 2] = [H100, "a100"];
 const GPUS_PER_NODE: usize = 4;
 const LEVELS: [Option<&str>; 3] = [None, Some("leaf"), Some("node")];
+/// What only nodes with the label pass.
+const LABELLED: NodeFilterId = NodeFilterId(1);
 
 /// One thing that happens.
 #[derive(Clone, Debug)]
 enum Step {
     /// A gang comes: team, pods, GPUs per pod, required level, tier.
     Submit(usize, usize, u32, usize, i32),
+    /// A gang comes whose pods all share one of three claims of their namespace: team, pods, GPUs, which claim.
+    Share(usize, usize, u32, usize),
+    /// A gang comes that only labelled nodes pass: team, pods, GPUs per pod.
+    Pick(usize, usize, u32),
     /// A gang is withdrawn.
     Withdraw(usize),
     /// The engine decides and what it admits is committed, or not.
@@ -44,6 +50,10 @@ enum Step {
     Release,
     /// A node is cordoned, or not any more.
     Cordon(usize),
+    /// A device of a node is tainted, or not any more.
+    Taint(usize, usize),
+    /// A node gets the label, or loses it.
+    Label(usize),
     /// A node goes, or comes back.
     Remove(usize),
     /// A Team's quota for its first Flavor is another one.
@@ -59,11 +69,17 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         12 => (0_usize..5, 1_usize..5, 0_usize..3, 0_usize..4, 0_i32..2).prop_map(
             |(team, pods, gpus, level, tier)| Step::Submit(team, pods, [1, 2, 4][gpus], level, tier)
         ),
+        3 => (0_usize..5, 1_usize..4, 1_u32..4, 0_usize..3)
+            .prop_map(|(team, pods, gpus, claim)| Step::Share(team, pods, gpus, claim)),
+        3 => (0_usize..5, 1_usize..4, 1_u32..4)
+            .prop_map(|(team, pods, gpus)| Step::Pick(team, pods, gpus)),
         2 => (0_usize..8).prop_map(Step::Withdraw),
         8 => proptest::bool::weighted(0.85).prop_map(Step::Decide),
         4 => (0_usize..6).prop_map(Step::End),
         4 => Just(Step::Release),
         2 => (0_usize..64).prop_map(Step::Cordon),
+        2 => (0_usize..64, 0..GPUS_PER_NODE).prop_map(|(node, device)| Step::Taint(node, device)),
+        2 => (0_usize..64).prop_map(Step::Label),
         1 => (0_usize..64).prop_map(Step::Remove),
         2 => (0_usize..5, 0_i64..10).prop_map(|(team, gpus)| Step::Limit(team, gpus)),
         1 => (0_usize..5).prop_map(Step::Stop),
@@ -223,9 +239,36 @@ impl World {
                 // Several of equal age: then the UID decides.
                 let age = i64::try_from(self.submitted / 3).expect("few");
                 let gang = with_priority(*tier, at(age, gang));
-                self.waiting.insert(gang.uid.clone(), gang.clone());
-                self.state.apply(Update::Waiting(gang));
+                self.submit(gang);
             }
+            Step::Share(team, pods, gpus, shared) => {
+                let name = format!("g{:03}", self.submitted);
+                let pods = (0..*pods).map(|rank| {
+                    let claim = claim(&format!("t{team}-shared-{shared}"), *gpus);
+                    pod(&format!("{name}-{rank}"), vec![claim])
+                });
+                let gang = gang_of(&name, &format!("t{team}"), pods.collect());
+                self.submitted += 1;
+                self.submit(at(i64::try_from(self.submitted / 3).expect("few"), gang));
+            }
+            Step::Pick(team, pods, gpus) => {
+                let name = format!("g{:03}", self.submitted);
+                self.submitted += 1;
+                let mut gang = gang(&name, &format!("t{team}"), *pods, *gpus);
+                for pod in &mut gang.pods {
+                    pod.filter = LABELLED;
+                }
+                self.submit(at(i64::try_from(self.submitted / 3).expect("few"), gang));
+            }
+            Step::Taint(index, device) => self.change_node(*index, |node| {
+                let device = &mut node.devices[*device];
+                device.usable = !device.usable;
+            }),
+            Step::Label(index) => self.change_node(*index, |node| {
+                if !node.filters.remove(&LABELLED) {
+                    node.filters.insert(LABELLED);
+                }
+            }),
             Step::Withdraw(index) => {
                 if let Some(uid) = nth(self.waiting.keys(), *index) {
                     self.waiting.remove(&uid);
@@ -235,16 +278,12 @@ impl World {
             Step::Decide(commit) => self.decide(*commit),
             Step::End(index) => self.end(*index),
             Step::Release => self.release(),
-            Step::Cordon(index) => {
-                if let Some(name) = nth(self.nodes.keys(), *index) {
-                    let node = self.nodes.get_mut(&name).expect("listed");
-                    node.block = match node.block {
-                        None => Some(NodeBlock::Cordoned),
-                        Some(_) => None,
-                    };
-                    self.state.apply(Update::Node(node.clone()));
-                }
-            }
+            Step::Cordon(index) => self.change_node(*index, |node| {
+                node.block = match node.block {
+                    None => Some(NodeBlock::Cordoned),
+                    Some(_) => None,
+                };
+            }),
             Step::Remove(index) => {
                 if let Some((name, node)) = self.removed.pop_first() {
                     self.nodes.insert(name, node.clone());
@@ -275,6 +314,19 @@ impl World {
                     Queueing::StrictFifo => Queueing::BestEffort,
                 };
             }),
+        }
+    }
+
+    fn submit(&mut self, gang: Gang) {
+        self.waiting.insert(gang.uid.clone(), gang.clone());
+        self.state.apply(Update::Waiting(gang));
+    }
+
+    fn change_node(&mut self, index: usize, change: impl FnOnce(&mut Node)) {
+        if let Some(name) = nth(self.nodes.keys(), index) {
+            let node = self.nodes.get_mut(&name).expect("listed");
+            change(node);
+            self.state.apply(Update::Node(node.clone()));
         }
     }
 
@@ -315,13 +367,19 @@ impl World {
 
     fn commit(&mut self, admission: &Admission) {
         let gang = self.waiting.remove(&admission.gang).expect("waits");
+        let mut granted: BTreeMap<ClaimUid, Vec<DeviceName>> = BTreeMap::new();
         for mut hold in holds_of(&gang, admission) {
             let node = &self.nodes[&hold.node];
             let mut free = free_devices(node, self.holds.values()).into_iter();
             for claim in &mut hold.claims {
+                if let Some(devices) = granted.get(&claim.uid) {
+                    claim.devices = Some(devices.clone());
+                    continue;
+                }
                 let count = usize::try_from(claim.gpus.0 / 1000).expect("few");
                 let devices: Vec<DeviceName> = free.by_ref().take(count).collect();
                 assert_eq!(devices.len(), count, "{} has no devices left", node.name);
+                granted.insert(claim.uid.clone(), devices.clone());
                 claim.devices = Some(devices);
             }
             self.state.apply(Update::Hold(hold.clone()));
@@ -364,6 +422,47 @@ impl World {
         }
     }
 
+    /// What is admitted from now on, if all that runs ends one gang after the other and nothing else happens.
+    fn future(mut self, mut state: State) -> Vec<Admission> {
+        let mut admissions = decide(&mut state).admissions;
+        std::mem::swap(&mut self.state, &mut state);
+        let mut fresh = admissions.clone();
+        loop {
+            for admission in fresh {
+                self.commit(&admission);
+            }
+            self.end(0);
+            if self.ended.is_empty() {
+                return admissions;
+            }
+            self.release();
+            fresh = decide(&mut self.state).admissions;
+            admissions.extend(fresh.iter().cloned());
+        }
+    }
+
+    /// However the state came to know what stands, it goes on in the same way.
+    fn assert_same_future(&self, seed: u64) {
+        let mut facts = self.facts();
+        let length = facts.len() as u64;
+        for at in 0..facts.len() {
+            let random = seed.rotate_left(u32::try_from(at % 64).expect("small"));
+            let with = usize::try_from(random % length).expect("below the length");
+            facts.swap(at, with);
+        }
+        let mut shuffled = State::new();
+        for fact in facts
+            .iter()
+            .cloned()
+            .chain(facts.iter().step_by(3).cloned())
+        {
+            shuffled.apply(fact);
+        }
+        let future = self.clone().future(self.state.clone());
+        assert_eq!(self.clone().future(self.fresh()), future, "told at once");
+        assert_eq!(self.clone().future(shuffled), future, "told in any order");
+    }
+
     /// A full look finds nobody to admit and the same reasons.
     fn assert_as_fresh(&self) {
         let mut fresh = self.fresh();
@@ -375,11 +474,7 @@ impl World {
 
     fn assert_true(&self) {
         let naive = Naive::of(self);
-        let mut empty = naive.clone();
-        for node in empty.nodes.values_mut() {
-            node.free = GPUS_PER_NODE;
-            node.blocked = false;
-        }
+        let empty = naive.emptied();
         for gang in self.waiting.values() {
             let told = self.state.explain(&gang.uid).expect("waits");
             let line = naive.line(&gang.team);
@@ -418,6 +513,12 @@ impl World {
                     assert!(before.iter().any(|other| other.name == head));
                 }
                 Why::Release { behind, .. } => self.assert_released(gang, behind.as_deref()),
+                Why::ClaimShared { claim, holder } => {
+                    let mut holds = self.holds.values();
+                    assert!(holds.any(|hold| hold.gang_name == holder
+                        && hold.claims.iter().any(|held| held.uid == claim)));
+                    assert!(gang.pods.iter().any(|pod| pod.claims[0].uid == claim));
+                }
                 other => panic!("{}: {other:?}", gang.uid),
             }
         }
@@ -426,6 +527,18 @@ impl World {
     /// Once everything is released, who was promised it is admitted, and nobody before whom it goes first.
     fn assert_released(&self, gang: &Gang, behind: Option<&str>) {
         let mut after = self.clone();
+        // Devices that are being released count as usable: their driver taints them for as long as they are held.
+        for hold in self.holds.values().filter(|hold| hold.releasing) {
+            let given_back = hold
+                .claims
+                .iter()
+                .flat_map(|claim| claim.devices.iter().flatten());
+            let given_back: BTreeSet<&DeviceName> = given_back.collect();
+            let node = after.nodes.get_mut(&hold.node).expect("known");
+            for device in &mut node.devices {
+                device.usable |= given_back.contains(&device.name);
+            }
+        }
         after.holds.retain(|_, hold| !hold.releasing);
         let admitted = admitted(&decide(&mut after.fresh()));
         let at = |name: &str| {
@@ -454,7 +567,8 @@ fn free_devices<'a>(node: &Node, holds: impl Iterator<Item = &'a Hold>) -> Vec<D
         .flat_map(|hold| &hold.claims)
         .flat_map(|claim| claim.devices.clone().unwrap_or_default())
         .collect();
-    let devices = node.devices.iter().map(|device| device.name.clone());
+    let usable = node.devices.iter().filter(|device| device.usable);
+    let devices = usable.map(|device| device.name.clone());
     devices.filter(|device| !taken.contains(device)).collect()
 }
 
@@ -494,6 +608,7 @@ struct NaiveNode {
     leaf: String,
     free: usize,
     blocked: bool,
+    labelled: bool,
 }
 
 /// Who is next, found by looking at everything.
@@ -504,6 +619,8 @@ struct Naive {
     teams: BTreeMap<TeamName, Team>,
     waiting: BTreeMap<GangUid, Gang>,
     turns: BTreeMap<TeamName, usize>,
+    /// Claims that some gang holds.
+    held: BTreeSet<ClaimUid>,
 }
 
 impl Naive {
@@ -515,9 +632,10 @@ impl Naive {
             teams: world.teams.clone(),
             waiting: world.waiting.clone(),
             turns: BTreeMap::new(),
+            held: BTreeSet::new(),
         };
         for hold in world.holds.values() {
-            naive.charge(&hold.team, hold);
+            naive.charge(hold);
         }
         for (name, node) in &world.nodes {
             let free = free_devices(node, world.holds.values()).len();
@@ -528,22 +646,40 @@ impl Naive {
                 leaf: path.join("/"),
                 free,
                 blocked: node.block.is_some(),
+                labelled: node.filters.contains(&LABELLED),
             };
             naive.nodes.insert(name.clone(), node);
         }
         naive
     }
 
-    fn charge(&mut self, team: &TeamName, hold: &Hold) {
+    /// The cluster as if nothing ran on it.
+    fn emptied(&self) -> Self {
+        let mut empty = self.clone();
+        for node in empty.nodes.values_mut() {
+            node.free = GPUS_PER_NODE;
+            node.blocked = false;
+        }
+        empty
+    }
+
+    /// Charges what a hold has that was not charged yet: so many GPUs.
+    fn charge(&mut self, hold: &Hold) -> usize {
+        let mut charged = 0;
         for claim in &hold.claims {
+            if !self.held.insert(claim.uid.clone()) {
+                continue;
+            }
+            charged += usize::try_from(claim.gpus.0 / 1000).expect("few");
             for (resource, amount) in [(Resource::Gpus, claim.gpus), (Resource::Vram, claim.vram)] {
                 let of = FlavorResource {
                     flavor: claim.flavor.clone(),
                     resource,
                 };
-                self.tree.charge(team, &of, amount);
+                self.tree.charge(&hold.team, &of, amount);
             }
         }
+        charged
     }
 
     fn line(&self, team: &TeamName) -> Vec<&Gang> {
@@ -559,11 +695,9 @@ impl Naive {
     fn admit(&mut self, admission: &Admission) {
         let gang = self.waiting.remove(&admission.gang).expect("waits");
         for hold in holds_of(&gang, admission) {
-            self.charge(&gang.team.clone(), &hold);
-            let taken: i64 = hold.claims.iter().map(|claim| claim.gpus.0 / 1000).sum();
+            let taken = self.charge(&hold);
             let node = self.nodes.get_mut(&hold.node).expect("known");
             assert!(!node.blocked, "{} is blocked", hold.node);
-            let taken = usize::try_from(taken).expect("few");
             node.free = node.free.checked_sub(taken).expect("free devices");
         }
         *self.turns.entry(gang.team).or_default() += 1;
@@ -597,11 +731,11 @@ impl Naive {
 
     /// What a gang is charged on a Flavor of its Team.
     fn request(team: &Team, gang: &Gang, flavor: &FlavorName) -> Vec<(FlavorResource, Amount)> {
-        let count: u32 = gang
-            .pods
-            .iter()
-            .map(|pod| pod.claims[0].requests[0].count)
-            .sum();
+        let claims = gang.pods.iter().map(|pod| &pod.claims[0]);
+        let each_once: BTreeMap<&ClaimUid, u32> = claims
+            .map(|claim| (&claim.uid, claim.requests[0].count))
+            .collect();
+        let count: u32 = each_once.values().sum();
         let named = team.quota.iter().find(|(name, _)| name == flavor);
         let named = named.expect("a Flavor of the Team").1.keys();
         named
@@ -620,6 +754,9 @@ impl Naive {
     }
 
     fn fits(&self, team: &Team, gang: &Gang) -> Option<usize> {
+        if self.is_obstructed(gang) {
+            return None;
+        }
         team.quota.iter().find_map(|(flavor, _)| {
             let mut highest = 0;
             for (of, amount) in Self::request(team, gang, flavor) {
@@ -633,6 +770,12 @@ impl Naive {
         })
     }
 
+    /// Whether a claim that it names is held.
+    fn is_obstructed(&self, gang: &Gang) -> bool {
+        let mut pods = gang.pods.iter();
+        pods.any(|pod| self.held.contains(&pod.claims[0].uid))
+    }
+
     fn available(&self, team: &Team, of: &FlavorResource) -> Amount {
         self.tree.available(&team.name, of).expect("no cycle")
     }
@@ -640,11 +783,10 @@ impl Naive {
     /// Whether it may fit one day: on some Flavor it asks for no more than the Team may ever have, and the empty cluster
     /// has a place.
     fn holds_up(&self, team: &Team, gang: &Gang) -> bool {
-        let mut empty = self.clone();
-        for node in empty.nodes.values_mut() {
-            node.free = GPUS_PER_NODE;
-            node.blocked = false;
+        if self.is_obstructed(gang) {
+            return false;
         }
+        let empty = self.emptied();
         team.quota.iter().any(|(flavor, _)| {
             let request = Self::request(team, gang, flavor);
             let mut within = request.iter().map(|(of, amount)| {
@@ -655,9 +797,11 @@ impl Naive {
         })
     }
 
-    /// Gangs here are of equal pods: counting is enough.
+    /// Gangs here are of equal pods, each with a claim of its own or all with the same: counting is enough.
     fn has_place(&self, gang: &Gang, flavor: &FlavorName) -> bool {
-        let per_pod = gang.pods[0].claims[0].requests[0].count as usize;
+        let per_unit = gang.pods[0].claims[0].requests[0].count as usize;
+        let claims: BTreeSet<&ClaimUid> = gang.pods.iter().map(|pod| &pod.claims[0].uid).collect();
+        let picky = gang.pods[0].filter == LABELLED;
         let level = gang
             .topology
             .required
@@ -665,7 +809,7 @@ impl Naive {
             .map(muster_engine::LevelName::as_str);
         let mut domains: BTreeMap<String, usize> = BTreeMap::new();
         for (name, node) in &self.nodes {
-            if node.blocked || node.flavor != *flavor {
+            if node.blocked || node.flavor != *flavor || (picky && !node.labelled) {
                 continue;
             }
             let domain = match level {
@@ -673,9 +817,9 @@ impl Naive {
                 Some("leaf") => node.leaf.clone(),
                 Some(_) => name.to_string(),
             };
-            *domains.entry(domain).or_default() += node.free / per_pod;
+            *domains.entry(domain).or_default() += node.free / per_unit;
         }
-        domains.values().any(|pods| *pods >= gang.pods.len())
+        domains.values().any(|units| *units >= claims.len())
     }
 }
 
@@ -686,11 +830,13 @@ proptest! {
     fn what_is_decided_by_change_is_what_is_decided_anew(
         steps in steps(),
         count in 2_usize..9,
+        seed in any::<u64>(),
     ) {
         let mut world = World::new(count);
         for step in &steps {
             world.take(step);
         }
+        world.assert_same_future(seed);
         world.take(&Step::Decide(true));
     }
 }

@@ -28,8 +28,8 @@ use std::{
 use common::{ANY_NODE, decide};
 use muster_engine::{
     Amount, Cohort, CohortName, Flavor, FlavorName, FlavorResource, Gang, GangUid, Hold, Node, Pod,
-    PodResources, Queueing, QuotaLimit, Resource, State, Stop, Team, TeamName, Timestamp,
-    TopologyRequest, Update, model::Quota, quota::QuotaTree,
+    PodResources, Queueing, QuotaLimit, Resource, ResourceCharge, State, Stop, Team, TeamName,
+    Timestamp, TopologyRequest, Update, model::Quota, quota::QuotaTree,
 };
 use serde_json::Value;
 
@@ -313,7 +313,7 @@ fn running(workload: &Value) -> Hold {
             let resource = resource(name);
             let flavor: FlavorName = assigned[0].as_str().expect("a flavor").into();
             let amount = quantity(&resource, assigned[1].as_str().expect("an amount"));
-            (flavor, resource, amount)
+            ResourceCharge::new(flavor, resource, amount)
         })
     });
     Hold {
@@ -382,7 +382,7 @@ fn cycle(fixture: &Value, case: &Value) -> BTreeMap<String, BTreeSet<String>> {
     let decisions = decide(&mut state);
     let admitted = decisions.admissions.iter().map(|admission| {
         let charged = admission.pods.iter().flat_map(|pod| &pod.charged);
-        let flavors = charged.map(|(flavor, ..)| flavor.to_string()).collect();
+        let flavors = charged.map(|charge| charge.of.flavor.to_string()).collect();
         (admission.gang.to_string(), flavors)
     });
     admitted.collect()

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use common::*;
 use muster_engine::{
     Amount, Budget, ClaimUid, CommitRoom, Decisions, FlavorName, Gang, GangUid, Queueing,
-    QuotaLimit, Resource, State, Stop, Team, TeamName, Update, Why,
+    QuotaLimit, Resource, ResourceCharge, State, Stop, Team, TeamName, Update, Why,
 };
 
 /// So many nodes with 8 GPUs, all in one leaf.
@@ -346,7 +346,11 @@ fn memory_of_devices_cores_and_memory_are_charged_where_the_quota_names_them() {
     assert_eq!(full.pods[0].claims[0].vram, Amount(160 * GIB));
     assert_eq!(
         full.pods[0].charged,
-        [(FlavorName::from(H100), Resource::Cpu, Amount(1000))]
+        [ResourceCharge::new(
+            H100.into(),
+            Resource::Cpu,
+            Amount(1000)
+        )]
     );
     let Why::Quota { of, .. } = why(&state, "f2") else {
         panic!()
@@ -784,7 +788,7 @@ fn one_release_is_promised_to_one_gang() {
     assert_eq!(changed(&decisions).0, ["old", "young"]);
     let blocker = muster_engine::Blocker {
         gangs: vec!["a/p".into()],
-        more: 0,
+        ..muster_engine::Blocker::default()
     };
     for (gang, behind) in [("old", None), ("young", Some("b/old".to_owned()))] {
         let expected = Why::Release {
@@ -857,7 +861,7 @@ fn cores_are_charged_wherever_the_team_has_quota_for_them() {
     submit(&mut state, [with_cores("few", 8), with_cores("many", 20)]);
     let decisions = decide(&mut state);
     assert_eq!(admitted(&decisions), ["few"]);
-    let expected = (FlavorName::from(H100), Resource::Cpu, Amount(8000));
+    let expected = ResourceCharge::new(H100.into(), Resource::Cpu, Amount(8000));
     assert_eq!(decisions.admissions[0].pods[0].charged, [expected]);
     let Why::ExceedsMaxQuota { of, asked, most } = why(&state, "many") else {
         panic!("{:?}", why(&state, "many"));
@@ -892,7 +896,10 @@ fn extended_resources_are_charged_where_the_quota_names_them() {
     let decisions = decide(&mut state);
     assert_eq!(admitted(&decisions), ["g"]);
     let charged = &decisions.admissions[0].pods[0].charged;
-    assert_eq!(*charged, [(FlavorName::from(H100), efa.clone(), Amount(2))]);
+    assert_eq!(
+        *charged,
+        [ResourceCharge::new(H100.into(), efa.clone(), Amount(2))]
+    );
     let Why::Quota { of, available, .. } = why(&state, "h") else {
         panic!("{:?}", why(&state, "h"));
     };

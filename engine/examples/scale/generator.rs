@@ -80,7 +80,8 @@ pub(crate) fn node(number: usize) -> Node {
         used: PodResources::default(),
         fabric: BTreeMap::from([("fabric".into(), path)]),
         accelerator: BTreeMap::new(),
-        filters: BTreeSet::from([NodeFilterId(0)]),
+        // Every node passes all filters; gangs that are not to be new name the first.
+        filters: (0..64).map(NodeFilterId).collect(),
         devices: devices.collect(),
     }
 }

@@ -10,7 +10,9 @@ mod generator;
 use std::time::{Duration, Instant};
 
 use generator::{FULL, Size, busy, flavor_of, gang, hold, idle, node, submit};
-use muster_engine::{Budget, Decisions, NodeBlock, PodUid, State, Timestamp, Update};
+use muster_engine::{
+    Budget, Decisions, Hold, NodeBlock, NodeFilterId, State, Timestamp, Update, Visited,
+};
 
 const EVENTS: usize = 2000;
 const DRAINED: usize = 18_000;
@@ -82,62 +84,93 @@ impl Sample {
     }
 }
 
-/// Three events in ten are pods that end and admit somebody else; the others are gangs that come and go, and nodes
-/// that are cordoned and uncordoned.
+/// How often the same events are measured: of each the shortest time counts, since other programs share the machine and
+/// the engine does the same each time.
+const RUNS: usize = 3;
+
+/// What happens, as it is reported.
+const KINDS: [&str; 5] = [
+    "  a pod of a full node ends",
+    "  a pod of a spare node ends",
+    "  a gang comes",
+    "  a node changes",
+    "  a pod begins to end",
+];
+
+/// What came of one event.
+struct Measured {
+    kind: usize,
+    took: Duration,
+    visited: Visited,
+    looks: u64,
+    admitted: usize,
+}
+
+/// Three events in ten are pods that end and admit somebody else; the others are gangs that come and go, nodes that are
+/// cordoned and uncordoned, and pods that only wait for the proof of their release.
 fn events(size: Size) {
-    let (mut state, built) = timed(|| busy(size));
-    let ((), told) = timed(|| submit(&mut state, size));
-    let (first, decided) = timed(|| decide(&mut state));
-    println!(
-        "cluster {built:?}, gangs {told:?}, first decision {decided:?} ({} admitted, {:?})",
-        first.admissions.len(),
-        first.visited
-    );
-    let mut micros = Sample("event", Vec::new());
-    let mut visited = Sample("visited", Vec::new());
-    let mut by_kind = [
-        Sample("  a pod of a full node ends", Vec::new()),
-        Sample("  a pod of a spare node ends", Vec::new()),
-        Sample("  a gang comes", Vec::new()),
-        Sample("  a node changes", Vec::new()),
-    ];
-    let mut ending = generator::running(size)
+    let mut best: Vec<Measured> = Vec::new();
+    for run in 0..RUNS {
+        let (mut state, built) = timed(|| busy(size));
+        let ((), told) = timed(|| submit(&mut state, size));
+        let (first, decided) = timed(|| decide(&mut state));
+        println!(
+            "cluster {built:?}, gangs {told:?}, first decision {decided:?} ({} admitted, {:?})",
+            first.admissions.len(),
+            first.visited
+        );
+        let measured = replay(&mut state, size);
+        if run == 0 {
+            best = measured;
+        } else {
+            for (best, again) in best.iter_mut().zip(measured) {
+                best.took = best.took.min(again.took);
+            }
+        }
+        if run + 1 == RUNS {
+            report(&best);
+            let polls = (0..1000).map(|_| timed(|| decide(&mut state)).1.as_nanos());
+            Sample("idle decision", polls.collect()).print("ns");
+            explain(&mut state, size);
+        }
+    }
+}
+
+fn replay(state: &mut State, size: Size) -> Vec<Measured> {
+    let mut measured = Vec::new();
+    let mut running: Vec<Hold> = generator::running(size)
         .into_iter()
         .filter(|hold| hold.claims.iter().all(|claim| claim.gpus.0 == 1000))
-        .map(|hold| {
-            (
-                hold.pod,
-                hold.claims.first().map(|claim| claim.flavor.clone()),
-            )
-        })
-        .collect::<Vec<_>>();
-    let mut admitted = 0;
-    let mut most = [muster_engine::Visited::default(); 4];
+        .collect();
+    let is_full = |hold: &Hold| {
+        let mut claims = hold.claims.iter();
+        claims.any(|claim| claim.flavor.as_str() == FULL)
+    };
     for event in 0..EVENTS {
         let (kind, update) = match event % 10 {
             0 | 3 | 6 => {
                 let full = event % 20 < 10;
-                let wanted = |entry: &(PodUid, Option<muster_engine::FlavorName>)| {
-                    entry
-                        .1
-                        .as_ref()
-                        .is_some_and(|flavor| (flavor.as_str() == FULL) == full)
-                };
-                let at = (event * 131) % ending.len().max(1);
-                let found = (at..ending.len())
-                    .chain(0..at)
-                    .find(|at| ending.get(*at).is_some_and(wanted));
+                let at = (event * 131) % running.len().max(1);
+                let mut all = (at..running.len()).chain(0..at);
+                let found =
+                    all.find(|at| running.get(*at).is_some_and(|hold| is_full(hold) == full));
                 let Some(at) = found else { continue };
-                let (pod, _) = ending.swap_remove(at);
-                (usize::from(!full), Update::HoldGone(pod))
+                let hold = running.swap_remove(at);
+                (usize::from(!full), Update::HoldGone(hold.pod))
             }
-            1 | 4 | 7 | 9 => {
+            1 | 4 | 7 => {
                 let number = size.gangs + event;
                 let team = number.wrapping_mul(31) % size.teams();
-                (
-                    2,
-                    Update::Waiting(gang(number, team, generator::kind(number))),
-                )
+                let gang = gang(number, team, generator::kind(number));
+                (2, Update::Waiting(gang))
+            }
+            9 => {
+                let at = (event * 173) % running.len().max(1);
+                let Some(hold) = running.get_mut(at) else {
+                    continue;
+                };
+                hold.releasing = !hold.releasing;
+                (4, Update::Hold(hold.clone()))
             }
             _ => {
                 let number = (event * 97) % size.nodes;
@@ -148,33 +181,50 @@ fn events(size: Size) {
                 (3, Update::Node(node))
             }
         };
+        let looks = state.visited();
         let (decisions, took) = timed(|| {
             state.apply(update);
-            decide(&mut state)
+            decide(state)
         });
-        admitted += decisions.admissions.len();
         for admission in &decisions.admissions {
             state.apply(Update::NotWaiting(admission.gang.clone()));
         }
-        micros.1.push(took.as_micros());
-        visited
-            .1
-            .push(u128::try_from(decisions.visited.total()).unwrap_or(0));
-        by_kind[kind].1.push(took.as_micros());
-        if decisions.visited.total() > most[kind].total() {
-            most[kind] = decisions.visited;
-        }
+        measured.push(Measured {
+            kind,
+            took,
+            visited: decisions.visited,
+            looks: state.visited() - looks,
+            admitted: decisions.admissions.len(),
+        });
     }
-    println!("{EVENTS} events, {admitted} gangs admitted");
-    micros.print("us");
-    for sample in by_kind {
-        sample.print("us");
+    measured
+}
+
+fn report(measured: &[Measured]) {
+    let admitted: usize = measured.iter().map(|event| event.admitted).sum();
+    println!("{} events, {admitted} gangs admitted", measured.len());
+    let micros = |kind: Option<usize>| {
+        let of_kind = measured
+            .iter()
+            .filter(|event| kind.is_none_or(|kind| event.kind == kind));
+        of_kind.map(|event| event.took.as_micros()).collect()
+    };
+    Sample("event", micros(None)).print("us");
+    for (kind, name) in KINDS.iter().enumerate() {
+        Sample(name, micros(Some(kind))).print("us");
     }
-    visited.print("objects");
-    println!("most visited, by kind: {most:?}");
-    let polls = (0..1000).map(|_| timed(|| decide(&mut state)).1.as_nanos());
-    Sample("idle decision", polls.collect()).print("ns");
-    explain(&mut state, size);
+    let visited = measured.iter().map(|event| event.visited.total() as u128);
+    Sample("visited", visited.collect()).print("objects");
+    let looks = measured.iter().map(|event| u128::from(event.looks));
+    Sample("looks of placement", looks.collect()).print("nodes and domains");
+    let most = measured.iter().max_by_key(|event| event.visited.total());
+    if let Some(most) = most {
+        println!(
+            "most visited: {:?} ({})",
+            most.visited,
+            KINDS[most.kind].trim()
+        );
+    }
 }
 
 fn explain(state: &mut State, size: Size) {
@@ -203,11 +253,17 @@ fn plans(size: Size) {
             state.apply(Update::Hold(hold(&pod, team, number, 0, taken)));
         }
         decide(&mut state);
-        for (what, step) in [("known shape", 0), ("new shape", 1)] {
+        for what in ["known shape", "other amounts", "new shape"] {
             let mut micros = Vec::new();
             for round in 0..50 {
-                let mut gang = gang(round * step, 0, kind);
+                let mut gang = gang(if what == "other amounts" { round } else { 0 }, 0, kind);
                 gang.uid = format!("plan-{what}-{round}").into();
+                if what == "new shape" {
+                    let filter = u32::try_from(round).unwrap_or(0) + 1;
+                    for pod in &mut gang.pods {
+                        pod.filter = NodeFilterId(filter);
+                    }
+                }
                 let uid = gang.uid.clone();
                 let (decisions, took) = timed(|| {
                     state.apply(Update::Waiting(gang));
@@ -221,15 +277,7 @@ fn plans(size: Size) {
                 state.undo(&uid);
                 decide(&mut state);
             }
-            Sample(
-                if step == 0 {
-                    "plan, known shape"
-                } else {
-                    "plan, new shape"
-                },
-                micros,
-            )
-            .print(&format!("us ({name})"));
+            Sample(what, micros).print(&format!("us to plan {name}"));
         }
     }
 }

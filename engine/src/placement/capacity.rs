@@ -9,7 +9,7 @@ use super::{
     demand::{ClaimShape, UnitShape},
     kind::NodeKind,
     node::{NodeRecord, Occupancy},
-    room::NO_LIMIT,
+    room::{NO_LIMIT, exclude_each_other},
 };
 use crate::{
     model::{NodeBlock, PodResources},
@@ -36,6 +36,20 @@ pub(crate) enum Cause {
     HostPort,
     AntiAffinity,
     Uncountable,
+}
+
+impl Cause {
+    /// How much a pod on a node has of what lacks there; 1 of one that stands in the way by being there.
+    pub(crate) fn share_of(&self, held: &PodResources, asked: &PodResources) -> i64 {
+        match self {
+            Self::Cpu => held.cpu_milli,
+            Self::Memory => held.memory_bytes,
+            Self::Pods => held.pods,
+            Self::Resource(name) => held.others.get(name).copied().unwrap_or(0),
+            Self::HostPort | Self::AntiAffinity => i64::from(exclude_each_other(held, asked)),
+            _ => 0,
+        }
+    }
 }
 
 impl fmt::Display for Cause {
@@ -116,8 +130,8 @@ impl Rules {
         {
             return Err(Cause::Block(block));
         }
-        let passes = |pod: &super::demand::UnitPod| record.node.filters.contains(&pod.filter);
-        if !shape.pods.iter().all(passes) {
+        let mut filters = shape.filters().iter();
+        if !filters.all(|filter| record.node.filters.contains(filter)) {
             return Err(Cause::Filter);
         }
         let elsewhere = shape

@@ -268,6 +268,11 @@ impl Cluster {
         self.changed.since(version)
     }
 
+    /// Whether anything changed in a slot after a moment.
+    pub(crate) fn slot_changed_since(&self, slot: usize, version: Version) -> bool {
+        self.changed.last(slot) > Some(version)
+    }
+
     /// The slots in which something may have come free after a moment, each once: a gang that was refused then
     /// can have a place now only if it uses one of them, as long as no Topology changed.
     pub(crate) fn grown_since(&self, version: Version) -> impl Iterator<Item = usize> + '_ {
@@ -303,6 +308,14 @@ impl Cluster {
         self.slots.get(slot)?.as_ref()
     }
 
+    /// What is held on the node in a slot.
+    pub(super) fn holds_in(&self, slot: usize) -> impl Iterator<Item = &Arc<Hold>> {
+        let holds = self
+            .record(slot)
+            .and_then(|record| self.holds.get(&record.node.name));
+        holds.into_iter().flat_map(BTreeMap::values)
+    }
+
     /// An index that is up to date. It is to be [put back](Self::keep) after use.
     pub(super) fn index(&self, key: IndexKey, tree: &Tree) -> CapacityIndex {
         let kept = self.indexes.borrow_mut().take(&key);
@@ -317,7 +330,9 @@ impl Cluster {
 
     /// Keeps an index for the next question.
     pub(super) fn keep(&self, index: CapacityIndex) {
-        self.indexes.borrow_mut().put(index);
+        if index.is_shared() {
+            self.indexes.borrow_mut().put(index);
+        }
     }
 
     /// Counts looks at nodes and domains.

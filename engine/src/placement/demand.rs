@@ -1,7 +1,7 @@
 //! What a gang asks for, in the form in which it is fitted: units that share claims stay together, equal
 //! units form a class, names and UIDs are gone. Gangs with equal demand fit or fail alike.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::room::exclude_each_other;
 use crate::{
@@ -75,9 +75,28 @@ pub(crate) struct UnitShape {
     pub(crate) pods: Vec<UnitPod>,
     /// Every claim of its pods once.
     pub(crate) claims: Vec<UnitClaim>,
+    /// What its pods say about nodes, each once.
+    filters: Vec<NodeFilterId>,
+    /// Whether its pods do not exclude each other on a node.
+    coherent: bool,
 }
 
 impl UnitShape {
+    pub(crate) fn new(pods: Vec<UnitPod>, claims: Vec<UnitClaim>) -> Self {
+        let filters: BTreeSet<NodeFilterId> = pods.iter().map(|pod| pod.filter).collect();
+        Self {
+            coherent: is_coherent(&pods),
+            filters: filters.into_iter().collect(),
+            pods,
+            claims,
+        }
+    }
+
+    /// What its pods say about nodes, each once.
+    pub(crate) fn filters(&self) -> &[NodeFilterId] {
+        &self.filters
+    }
+
     /// Whether it needs devices that are not allocated yet.
     pub(crate) fn needs_devices(&self) -> bool {
         self.claims
@@ -97,10 +116,7 @@ impl UnitShape {
 
     /// Whether its pods, which must run on one node, do not exclude each other there.
     pub(crate) fn is_coherent(&self) -> bool {
-        self.pods.iter().enumerate().all(|(at, one)| {
-            let mut others = self.pods[at + 1..].iter();
-            !others.any(|other| exclude_each_other(&one.resources, &other.resources))
-        })
+        self.coherent
     }
 
     /// Whether it asks for nothing but any devices that match one selector, if for devices at all.
@@ -182,6 +198,35 @@ pub(crate) struct Demand {
 }
 
 impl Demand {
+    /// The amounts that its pods ask for, one after the other, in the order of its [signature](Self::signature).
+    pub(crate) fn amounts(&self) -> Vec<i64> {
+        let pods = self.classes.iter().flat_map(|class| &class.shape.pods);
+        let mut amounts = Vec::new();
+        for pod in pods {
+            let resources = &pod.resources;
+            amounts.extend([resources.cpu_milli, resources.memory_bytes]);
+            amounts.extend(resources.others.values());
+        }
+        amounts
+    }
+
+    /// Lowers amounts, given as [`Self::amounts`] gives them, where these are less.
+    pub(crate) fn lower_to(&mut self, amounts: &[i64]) {
+        let pods = self
+            .classes
+            .iter_mut()
+            .flat_map(|class| &mut class.shape.pods);
+        let own = pods.flat_map(|pod| pod.resources.amounts_mut());
+        for (own, amount) in own.zip(amounts) {
+            *own = (*own).min(*amount);
+        }
+    }
+
+    /// How many units it has.
+    pub(crate) fn units(&self) -> usize {
+        self.classes.iter().map(|class| class.units.len()).sum()
+    }
+
     pub(crate) fn new(gang: &Gang) -> Self {
         let mut by_shape: BTreeMap<UnitShape, Vec<Vec<usize>>> = BTreeMap::new();
         for unit in units(gang) {
@@ -275,7 +320,24 @@ fn shape(gang: &Gang, unit: &[usize]) -> UnitShape {
             claims: of_pod,
         });
     }
-    UnitShape { pods, claims }
+    UnitShape::new(pods, claims)
+}
+
+/// Whether no two of these pods exclude each other on a node.
+fn is_coherent(pods: &[UnitPod]) -> bool {
+    let picky = |pod: &&UnitPod| {
+        let PodResources {
+            host_ports, repels, ..
+        } = &pod.resources;
+        !host_ports.is_empty() || !repels.is_empty()
+    };
+    pods.iter()
+        .enumerate()
+        .filter(|(_, pod)| picky(pod))
+        .all(|(at, one)| {
+            let mut others = pods.iter().enumerate().filter(|(other, _)| *other != at);
+            !others.any(|(_, other)| exclude_each_other(&one.resources, &other.resources))
+        })
 }
 
 /// The claims of a unit's pods, each once, in the order of [`UnitShape::claims`].

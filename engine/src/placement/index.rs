@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    capacity::Rules,
+    capacity::{Cause, Rules},
     cluster::Cluster,
     demand::UnitShape,
     device_set::DeviceSet,
@@ -47,6 +47,8 @@ struct Entry {
     gpus: u64,
     label: Label,
     domain: DomainId,
+    /// Of a node that holds no unit: why, as a place in [`CapacityIndex::excluded`].
+    cause: usize,
 }
 
 /// Sums of a domain.
@@ -89,7 +91,9 @@ pub(crate) struct CapacityIndex {
     domains: Vec<BTreeSet<Rank>>,
     /// Nodes that hold a unit, by place.
     places: BTreeMap<Label, usize>,
-    remembered: BTreeMap<(KindId, DeviceSet), u64>,
+    /// Why nodes hold no unit, and how many of them.
+    excluded: Vec<(Cause, usize)>,
+    remembered: BTreeMap<(KindId, DeviceSet), Result<u64, Cause>>,
     /// For each domain the most that is left on any of its nodes that hold a unit, once somebody asked.
     largest: RefCell<Vec<Option<Largest>>>,
 }
@@ -113,6 +117,7 @@ impl CapacityIndex {
             nodes: BTreeSet::new(),
             domains: Vec::new(),
             places: BTreeMap::new(),
+            excluded: Vec::new(),
             remembered: BTreeMap::new(),
             largest: RefCell::default(),
         };
@@ -128,6 +133,7 @@ impl CapacityIndex {
         self.ranks = vec![None; tree.domains()];
         *self.largest.get_mut() = vec![None; tree.domains()];
         self.domains = vec![BTreeSet::new(); tree.levels.len() + 1];
+        self.excluded.clear();
         let mut nodes = Vec::new();
         let mut places = Vec::new();
         let only = self.only_node().map(|name| cluster.slot_of(name));
@@ -146,6 +152,8 @@ impl CapacityIndex {
             if entry.units > 0 {
                 nodes.push(self.rank_of(entry.units, entry.gpus, entry.label, slot));
                 places.push((entry.label, slot));
+            } else if let Some((_, nodes)) = self.excluded.get_mut(entry.cause) {
+                *nodes += 1;
             }
         }
         self.nodes = nodes.into_iter().collect();
@@ -252,39 +260,50 @@ impl CapacityIndex {
         } else {
             &record.empty.free
         };
+        let (units, cause) = match self.units(record, occupancy) {
+            Ok(units) => (units, 0),
+            Err(cause) => (0, self.place_of(cause)),
+        };
         Some(Entry {
-            units: self.units(record, occupancy),
+            units,
+            cause,
             gpus: record.kind.gpus_in(devices) as u64,
             label: place.label,
             domain: place.domain,
         })
     }
 
-    /// How many units fit on a node as far as devices go.
-    fn units(&mut self, record: &NodeRecord, occupancy: &Occupancy) -> u64 {
+    /// Where nodes are counted that are left out for a cause.
+    fn place_of(&mut self, cause: Cause) -> usize {
+        let known = self.excluded.iter().position(|(known, _)| *known == cause);
+        known.unwrap_or_else(|| {
+            self.excluded.push((cause, 0));
+            self.excluded.len() - 1
+        })
+    }
+
+    /// How many units fit on a node as far as devices go; at least one.
+    fn units(&mut self, record: &NodeRecord, occupancy: &Occupancy) -> Result<u64, Cause> {
         let key = &self.key;
         let (rules, shape) = (&key.rules, &key.shape);
         // Where counting suffices there is nothing to remember.
         let by_kind =
             self.by_allocation && occupancy.pending.is_empty() && self.only_node().is_none();
         if !by_kind {
-            return rules
-                .device_capacity(record, occupancy, shape)
-                .map_or(0, |units| units as u64);
+            let units = rules.device_capacity(record, occupancy, shape);
+            return units.map(|units| units as u64);
         }
-        if rules.may_run(record, occupancy, shape).is_err() || occupancy.free.is_empty() {
-            return 0;
-        }
+        rules.may_run(record, occupancy, shape)?;
         let of_kind = (record.kind.id, occupancy.free.clone());
         if let Some(units) = self.remembered.get(&of_kind) {
-            return *units;
+            return units.clone();
         }
         let units = rules.device_capacity(record, occupancy, shape);
-        let units = units.map_or(0, |units| units as u64);
+        let units = units.map(|units| units as u64);
         if self.remembered.len() >= MOST_REMEMBERED {
             self.remembered.clear();
         }
-        self.remembered.insert(of_kind, units);
+        self.remembered.insert(of_kind, units.clone());
         units
     }
 
@@ -312,6 +331,8 @@ impl CapacityIndex {
                 let rank = self.rank_of(before.units, before.gpus, before.label, slot);
                 self.nodes.remove(&rank);
                 self.places.remove(&before.label);
+            } else if let Some((_, nodes)) = self.excluded.get_mut(before.cause) {
+                *nodes -= 1;
             }
         }
         if let Some(entry) = entry {
@@ -324,6 +345,8 @@ impl CapacityIndex {
                 let rank = self.rank_of(entry.units, entry.gpus, entry.label, slot);
                 self.nodes.insert(rank);
                 self.places.insert(entry.label, slot);
+            } else if let Some((_, nodes)) = self.excluded.get_mut(entry.cause) {
+                *nodes += 1;
             }
         }
         before
@@ -424,6 +447,18 @@ impl CapacityIndex {
             label,
             id,
         }
+    }
+
+    /// Why nodes hold no unit as far as devices go, and how many of them. Of a unit that a claim ties to one node,
+    /// only that node is counted.
+    pub(crate) fn excluded(&self) -> impl Iterator<Item = (&Cause, usize)> {
+        let counted = self.excluded.iter().filter(|(_, nodes)| *nodes > 0);
+        counted.map(|(cause, nodes)| (cause, *nodes))
+    }
+
+    /// Whether it serves other gangs, too: one that is tied to a single node by a claim does not.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.only_node().is_none()
     }
 
     /// How many answers are remembered by kind and free devices.

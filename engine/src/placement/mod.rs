@@ -47,6 +47,8 @@ pub(crate) use explain::explain;
 pub(crate) use inventory::DeviceCharge;
 pub(crate) use version::Version;
 
+use std::collections::BTreeMap;
+
 use capacity::{Grants, Rules};
 use tree::NODE_LEVEL;
 
@@ -120,6 +122,17 @@ pub(crate) struct Unfit {
     pub(crate) nodes: usize,
     /// Why nodes were left out, most frequent first.
     pub(crate) excluded: Vec<(String, usize)>,
+    /// Who has what lacks, where it is not devices.
+    pub(crate) occupants: Option<Occupants>,
+}
+
+/// Gangs that have what lacks on nodes that have the devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Occupants {
+    /// By `namespace/name`: how much of it they have, or with how many pods they stand in the way.
+    pub(crate) gangs: BTreeMap<String, i128>,
+    /// Whether not all of these nodes were looked at.
+    pub(crate) is_partial: bool,
 }
 
 /// Places a gang, whole, or says that this cannot be done.
@@ -190,6 +203,17 @@ pub(crate) fn plan_since(
         search::Goal::Where
     };
     search::search(cluster, &View::Now, request, goal, effort)
+}
+
+/// Whether a gang that got [`Verdict::NoPlace`] at an earlier moment may have a place now, as far as this can be told
+/// without saying where. `false` is certain.
+pub(crate) fn fits_since(cluster: &Cluster, request: &Request<'_>, refused: Refusal) -> bool {
+    if !may_fit_since(cluster, request, refused) {
+        return false;
+    }
+    // One unit has a place wherever a node holds it.
+    request.demand.units() < 2
+        || fits(cluster, &View::Now, request, &mut Effort::default()) != Fits::No
 }
 
 /// Whether a gang that got [`Verdict::NoPlace`] as things were at an earlier moment may have a place now. It costs what came

@@ -20,6 +20,10 @@ use crate::names::NodeFilterId;
 /// Most units of a gang that is searched exhaustively.
 pub(super) const EXHAUSTIVE_UNITS: usize = 64;
 
+/// Most nodes that are looked at in one search to choose those for the classes of a gang, over all areas: about ten
+/// milliseconds. It suffices for ten kinds of pods on 10,000 nodes, and for 4,096 in one leaf of 24.
+pub(super) const MOST_LOOKS: u64 = 100_000;
+
 /// Steps of effort that it takes to put a unit on a node.
 const STEPS_PER_UNIT: u64 = 8;
 
@@ -32,7 +36,7 @@ pub(super) type Packed = Vec<PlacedUnit>;
 impl Search<'_> {
     /// Puts the whole gang into an area, or nothing of it.
     pub(super) fn pack(&self, progress: &mut Progress, area: Area) -> Option<Packed> {
-        if let Some(packed) = self.pack_greedily(area) {
+        if let Some(packed) = self.pack_greedily(progress, area) {
             return Some(packed);
         }
         let units: usize = self.classes.iter().map(|class| class.units).sum();
@@ -47,10 +51,14 @@ impl Search<'_> {
         self.pack_exhaustively(progress, area)
     }
 
-    fn pack_greedily(&self, area: Area) -> Option<Packed> {
+    fn pack_greedily(&self, progress: &mut Progress, area: Area) -> Option<Packed> {
         let mut trials = Trials::new();
         let mut packed = Packed::new();
         for (class, of) in self.classes.iter().enumerate() {
+            if !progress.packing.spend(self.looks(class, area)) {
+                progress.effort.overlook();
+                return None;
+            }
             let units = of.units as u64;
             let chosen = if of.shape.needs_devices() {
                 self.spread(class, area, &trials, units)?
@@ -66,6 +74,18 @@ impl Search<'_> {
             }
         }
         Some(packed)
+    }
+
+    /// How many nodes are looked at to choose those for a class.
+    fn looks(&self, class: usize, area: Area) -> u64 {
+        match area {
+            Area::Node(_) => 1,
+            Area::Domain(domain) => {
+                let index = self.index(class).into_iter();
+                let members = index.flat_map(|index| index.members(self.tree, domain));
+                members.count() as u64
+            }
+        }
     }
 
     /// Puts one unit on a node.

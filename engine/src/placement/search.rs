@@ -14,7 +14,7 @@ use super::{
     effort::Effort,
     index::{CapacityIndex, IndexKey, Rank, Replaced},
     node::{NodeRecord, Occupancy},
-    pack::Packed,
+    pack::{MOST_LOOKS, Packed},
     tree::{DomainId, ROOT, Tree, Width},
 };
 use crate::{
@@ -61,6 +61,8 @@ pub(super) struct SearchedClass<'a> {
 /// What changes while a search goes on.
 pub(super) struct Progress {
     pub(super) effort: Effort,
+    /// What is left for choosing nodes.
+    pub(super) packing: Effort,
     /// How many units of a class fit in a domain.
     sums: BTreeMap<(usize, DomainId), u64>,
     /// Whether there is no use in going on, once that was asked.
@@ -155,6 +157,7 @@ pub(super) fn search(
     search.lay_over();
     let mut progress = Progress {
         effort: effort.fresh(),
+        packing: Effort::of(MOST_LOOKS),
         sums: BTreeMap::new(),
         hopeless: None,
     };
@@ -196,17 +199,14 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Gives the indexes back. One that is tied to a single node by a claim serves no other gang.
+    /// Gives the indexes back.
     fn close(self) {
         let mut overlays = self.overlays.into_iter();
         for mut index in self.indexes {
             if let Some(replaced) = overlays.next() {
                 index.take_off(self.tree, replaced);
             }
-            let mut claims = index.key.shape.claims.iter();
-            if claims.all(|claim| claim.allocated.is_none()) {
-                self.cluster.keep(index);
-            }
+            self.cluster.keep(index);
         }
     }
 

@@ -35,6 +35,11 @@ impl ChangeLog {
         self.by_version.insert(version, slot);
     }
 
+    /// When a slot changed last.
+    pub(crate) fn last(&self, slot: usize) -> Option<Version> {
+        *self.last.get(slot)?
+    }
+
     /// The slots that changed after a version, each once, the one that changed first first.
     pub(crate) fn since(&self, version: Version) -> impl Iterator<Item = usize> + '_ {
         let after = std::ops::Bound::Excluded(version);

@@ -10,9 +10,9 @@ use std::{
 };
 
 use crate::{
-    amount::{Amount, FlavorResource, Resource},
+    amount::{Amount, FlavorResource, Resource, ResourceCharge},
     decision::Blocker,
-    model::Hold,
+    model::{Claim, Hold},
     names::{ClaimUid, FlavorName, GangUid, PodUid, TeamName},
 };
 
@@ -25,6 +25,56 @@ pub(crate) struct Delta {
     pub(crate) team: TeamName,
     pub(crate) of: FlavorResource,
     pub(crate) amount: i64,
+}
+
+/// A gang began or ceased to hold a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HolderChange {
+    pub(crate) claim: ClaimUid,
+    pub(crate) gang: GangUid,
+    /// Whether it holds the claim now.
+    pub(crate) holds: bool,
+    /// How many gangs hold the claim now.
+    pub(crate) holders: usize,
+}
+
+/// What a hold that came or went changes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ChargeChanges {
+    pub(crate) deltas: Vec<Delta>,
+    pub(crate) holders: Vec<HolderChange>,
+}
+
+/// Who holds a claim.
+#[derive(Clone, Debug, Default)]
+struct Holders {
+    by_pod: BTreeMap<PodUid, ClaimCharge>,
+    /// By gang, how many of its pods name it.
+    pods_of: BTreeMap<GangUid, usize>,
+}
+
+impl Holders {
+    /// The charge that counts.
+    fn charged(&self) -> Option<&ClaimCharge> {
+        let mut charges = self.by_pod.values();
+        charges.find(|charge| !charge.charged_to_node)
+    }
+
+    /// Counts a pod of a gang in or out; whether the gang began or ceased to hold the claim by that.
+    fn count(&mut self, gang: &GangUid, comes: bool) -> bool {
+        if comes {
+            let pods = self.pods_of.entry(gang.clone()).or_default();
+            *pods += 1;
+            return *pods == 1;
+        }
+        match self.pods_of.get_mut(gang) {
+            Some(pods) if *pods > 1 => {
+                *pods -= 1;
+                false
+            }
+            _ => self.pods_of.remove(gang).is_some(),
+        }
+    }
 }
 
 /// What one hold contributes for one claim.
@@ -80,7 +130,7 @@ impl Shares {
 /// All charges.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Charges {
-    claims: BTreeMap<ClaimUid, BTreeMap<PodUid, ClaimCharge>>,
+    claims: BTreeMap<ClaimUid, Holders>,
     /// Sums in 128 bits: no number of 64-bit charges that fits into memory overflows them.
     teams: BTreeMap<TeamName, BTreeMap<FlavorResource, i128>>,
     shares: BTreeMap<FlavorResource, BTreeMap<TeamName, Shares>>,
@@ -88,8 +138,8 @@ pub(crate) struct Charges {
 
 impl Charges {
     /// Counts a hold.
-    pub(crate) fn add(&mut self, hold: &Hold) -> Vec<Delta> {
-        let mut deltas = Vec::new();
+    pub(crate) fn add(&mut self, hold: &Hold) -> ChargeChanges {
+        let mut changes = ChargeChanges::default();
         for claim in &hold.claims {
             let charge = ClaimCharge {
                 gang: hold.gang.clone(),
@@ -100,39 +150,50 @@ impl Charges {
                 gpus: claim.gpus,
                 vram: claim.vram,
             };
-            self.change_claim(&claim.uid, &mut deltas, |holders| {
-                holders.insert(hold.pod.clone(), charge);
-            });
+            self.change_claim(&claim.uid, hold, &mut changes, Some(charge));
         }
-        self.change_rest(hold, 1, &mut deltas);
-        deltas
+        self.change_rest(hold, 1, &mut changes.deltas);
+        changes
     }
 
     /// Counts a hold no longer. It must be the value that was added.
-    pub(crate) fn remove(&mut self, hold: &Hold) -> Vec<Delta> {
-        let mut deltas = Vec::new();
+    pub(crate) fn remove(&mut self, hold: &Hold) -> ChargeChanges {
+        let mut changes = ChargeChanges::default();
         for claim in &hold.claims {
-            self.change_claim(&claim.uid, &mut deltas, |holders| {
-                holders.remove(&hold.pod);
-            });
+            self.change_claim(&claim.uid, hold, &mut changes, None);
         }
-        self.change_rest(hold, -1, &mut deltas);
-        deltas
+        self.change_rest(hold, -1, &mut changes.deltas);
+        changes
     }
 
     fn change_claim(
         &mut self,
         uid: &ClaimUid,
-        deltas: &mut Vec<Delta>,
-        change: impl FnOnce(&mut BTreeMap<PodUid, ClaimCharge>),
+        hold: &Hold,
+        changes: &mut ChargeChanges,
+        charge: Option<ClaimCharge>,
     ) {
         let holders = self.claims.entry(uid.clone()).or_default();
-        let old = charged(holders).cloned();
-        change(holders);
-        let new = charged(holders).cloned();
-        if holders.is_empty() {
+        let old = holders.charged().cloned();
+        let comes = charge.is_some();
+        let known = match charge {
+            Some(charge) => holders.by_pod.insert(hold.pod.clone(), charge),
+            None => holders.by_pod.remove(&hold.pod),
+        };
+        // A hold may name a claim twice.
+        if known.is_some() != comes && holders.count(&hold.gang, comes) {
+            changes.holders.push(HolderChange {
+                claim: uid.clone(),
+                gang: hold.gang.clone(),
+                holds: comes,
+                holders: holders.pods_of.len(),
+            });
+        }
+        let new = holders.charged().cloned();
+        if holders.by_pod.is_empty() {
             self.claims.remove(uid);
         }
+        let deltas = &mut changes.deltas;
         if old == new {
             return;
         }
@@ -160,12 +221,9 @@ impl Charges {
         if hold.charged_to_node {
             return;
         }
-        for (flavor, resource, amount) in &hold.charged {
-            let of = FlavorResource {
-                flavor: flavor.clone(),
-                resource: resource.clone(),
-            };
+        for ResourceCharge { of, amount } in &hold.charged {
             let signed = amount.0.saturating_mul(sign);
+            let of = of.clone();
             self.change_sum(&hold.gang, &hold.gang_name, &hold.team, of, signed, deltas);
         }
     }
@@ -183,8 +241,11 @@ impl Charges {
             return;
         }
         let sums = self.teams.entry(team.clone()).or_default();
-        *sums.entry(of.clone()).or_default() += i128::from(amount);
-        sums.retain(|_, sum| *sum != 0);
+        let sum = sums.entry(of.clone()).or_default();
+        *sum += i128::from(amount);
+        if *sum == 0 {
+            sums.remove(&of);
+        }
         if sums.is_empty() {
             self.teams.remove(team);
         }
@@ -204,13 +265,39 @@ impl Charges {
         });
     }
 
-    /// The gangs that hold a claim, each once.
-    pub(crate) fn holders(&self, uid: &ClaimUid) -> impl Iterator<Item = (&GangUid, &str)> {
-        self.claims
-            .get(uid)
-            .into_iter()
-            .flat_map(BTreeMap::values)
-            .map(|charge| (&charge.gang, charge.gang_name.as_str()))
+    /// How many gangs hold a claim.
+    pub(crate) fn holders(&self, uid: &ClaimUid) -> usize {
+        let holders = self.claims.get(uid);
+        holders.map_or(0, |holders| holders.pods_of.len())
+    }
+
+    /// Whether a gang holds a claim.
+    pub(crate) fn is_held_by(&self, uid: &ClaimUid, gang: &GangUid) -> bool {
+        let holders = self.claims.get(uid);
+        holders.is_some_and(|holders| holders.pods_of.contains_key(gang))
+    }
+
+    /// How many pods of a gang hold one of these claims.
+    pub(crate) fn pods_holding<'a>(
+        &self,
+        gang: &GangUid,
+        claims: impl Iterator<Item = &'a Claim>,
+    ) -> usize {
+        let uids: BTreeSet<&ClaimUid> = claims.map(|claim| &claim.uid).collect();
+        let held = uids.into_iter().filter_map(|uid| self.claims.get(uid));
+        let pods: BTreeSet<&PodUid> = held
+            .flat_map(|holders| &holders.by_pod)
+            .filter(|(_, charge)| charge.gang == *gang)
+            .map(|(pod, _)| pod)
+            .collect();
+        pods.len()
+    }
+
+    /// `namespace/name` of another gang that holds a claim: of the hold with the smallest pod UID.
+    pub(crate) fn other_holder(&self, uid: &ClaimUid, than: &GangUid) -> Option<&str> {
+        let mut charges = self.claims.get(uid)?.by_pod.values();
+        let other = charges.find(|charge| charge.gang != *than)?;
+        Some(other.gang_name.as_str())
     }
 
     /// What would change if these holds were gone already: what the proofs of their release will give back.
@@ -222,13 +309,10 @@ impl Charges {
             if hold.charged_to_node {
                 continue;
             }
-            for (flavor, resource, amount) in &hold.charged {
+            for ResourceCharge { of, amount } in &hold.charged {
                 deltas.push(Delta {
                     team: hold.team.clone(),
-                    of: FlavorResource {
-                        flavor: flavor.clone(),
-                        resource: resource.clone(),
-                    },
+                    of: of.clone(),
                     amount: amount.0.saturating_neg(),
                 });
             }
@@ -238,12 +322,13 @@ impl Charges {
                 continue;
             };
             let stays = holders
+                .by_pod
                 .iter()
                 .any(|(pod, charge)| !charge.charged_to_node && !gone.contains_key(pod));
             if stays {
                 continue;
             }
-            let Some(charge) = charged(holders) else {
+            let Some(charge) = holders.charged() else {
                 continue;
             };
             for (resource, amount) in charge.amounts() {
@@ -300,11 +385,6 @@ impl Charges {
     }
 }
 
-/// The charge that counts.
-fn charged(holders: &BTreeMap<PodUid, ClaimCharge>) -> Option<&ClaimCharge> {
-    holders.values().find(|charge| !charge.charged_to_node)
-}
-
 /// The largest by amount, then by name.
 pub(crate) fn largest<'a>(shares: impl Iterator<Item = (i128, &'a str)>) -> Blocker {
     let mut shares: Vec<(Reverse<i128>, &str)> = shares
@@ -318,5 +398,6 @@ pub(crate) fn largest<'a>(shares: impl Iterator<Item = (i128, &'a str)>) -> Bloc
             .map(|(_, name)| (*name).to_owned())
             .collect(),
         more: shares.len().saturating_sub(BLOCKERS_NAMED),
+        is_partial: false,
     }
 }

@@ -27,7 +27,7 @@ pub enum TreeFault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct NodeId(u32);
 
-/// A Flavor and resource that some limit or charge names. Valid for the life of the tree and what it is rebuilt to.
+/// A Flavor and resource that some limit or charge names. Valid until the tree is built anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PairId(u32);
 
@@ -74,8 +74,8 @@ struct QuotaNode {
     root: NodeId,
     /// 0 for a Team, else one more than the highest child.
     height: usize,
-    /// By [`PairId`]; what is beyond the end is zero.
-    accounts: Vec<Account>,
+    /// What is not listed is zero: of thousands of Flavors a node names a few.
+    accounts: BTreeMap<PairId, Account>,
     /// The Team, if it is one.
     team: Option<TeamName>,
 }
@@ -97,30 +97,8 @@ impl QuotaTree {
         cohorts: &BTreeMap<CohortName, Cohort>,
         usage: impl IntoIterator<Item = (&'a TeamName, &'a FlavorResource, i128)>,
     ) -> Self {
-        Self::rebuilt(Pairs::default(), teams, cohorts, usage)
-    }
-
-    /// The tree of these limits and charges, in which pairs keep their numbers.
-    pub(crate) fn rebuild<'a>(
-        &mut self,
-        teams: &BTreeMap<TeamName, Team>,
-        cohorts: &BTreeMap<CohortName, Cohort>,
-        usage: impl IntoIterator<Item = (&'a TeamName, &'a FlavorResource, i128)>,
-    ) {
-        *self = Self::rebuilt(std::mem::take(&mut self.pairs), teams, cohorts, usage);
-    }
-
-    fn rebuilt<'a>(
-        pairs: Pairs,
-        teams: &BTreeMap<TeamName, Team>,
-        cohorts: &BTreeMap<CohortName, Cohort>,
-        usage: impl IntoIterator<Item = (&'a TeamName, &'a FlavorResource, i128)>,
-    ) -> Self {
         let graph = Graph::new(teams, cohorts);
-        let mut tree = Self {
-            pairs,
-            ..Self::default()
-        };
+        let mut tree = Self::default();
         let mut places: BTreeMap<&CohortName, NodeId> = BTreeMap::new();
         for name in graph.parents_first() {
             let parent = graph.parents.get(name).and_then(Option::as_ref);
@@ -184,14 +162,13 @@ impl QuotaTree {
                 continue;
             };
             let height = self.nodes[child].height + 1;
-            let lent: Vec<i128> = self.nodes[child]
-                .accounts
-                .iter()
-                .map(Account::lent)
+            let accounts = self.nodes[child].accounts.iter();
+            let lent: Vec<(PairId, i128)> = accounts
+                .map(|(pair, account)| (*pair, account.lent()))
                 .collect();
             let parent = &mut self.nodes[index(parent.0)];
             parent.height = parent.height.max(height);
-            for (pair, lent) in (0..).map(PairId).zip(lent) {
+            for (pair, lent) in lent {
                 parent.account_mut(pair).subtree += lent;
             }
         }
@@ -202,8 +179,8 @@ impl QuotaTree {
     }
 
     fn account(&self, node: NodeId, pair: PairId) -> Account {
-        let accounts = &self.node(node).accounts;
-        accounts.get(index(pair.0)).copied().unwrap_or_default()
+        let account = self.node(node).accounts.get(&pair);
+        account.copied().unwrap_or_default()
     }
 
     /// A node and those above it, upwards.
@@ -465,10 +442,6 @@ impl QuotaTree {
 
 impl QuotaNode {
     fn account_mut(&mut self, pair: PairId) -> &mut Account {
-        let at = index(pair.0);
-        if self.accounts.len() <= at {
-            self.accounts.resize(at + 1, Account::default());
-        }
-        &mut self.accounts[at]
+        self.accounts.entry(pair).or_default()
     }
 }

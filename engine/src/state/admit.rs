@@ -9,7 +9,7 @@ use super::{
     waiting::WaitingGang,
 };
 use crate::{
-    amount::{Amount, FlavorResource, Resource},
+    amount::{Amount, ResourceCharge},
     decision::{Admission, AdmittedClaim, AdmittedPod},
     model::{HeldClaim, Hold, Pod},
     names::{ClaimUid, FlavorName, NodeName, PodUid},
@@ -105,17 +105,15 @@ impl State {
     }
 
     /// Cores, memory and extended resources, where the Team's quota names them.
-    fn charged_besides(
-        &self,
-        pod: &Pod,
-        assignment: Option<&Assignment>,
-    ) -> Vec<(FlavorName, Resource, Amount)> {
+    fn charged_besides(&self, pod: &Pod, assignment: Option<&Assignment>) -> Vec<ResourceCharge> {
         let besides = assignment.into_iter().flat_map(|it| &it.besides);
         besides
             .filter_map(|(resource, pair)| {
                 let amount = amount_of(&pod.resources, resource);
-                let FlavorResource { flavor, resource } = self.tree.named(*pair);
-                (amount > Amount::ZERO).then(|| (flavor.clone(), resource.clone(), amount))
+                (amount > Amount::ZERO).then(|| ResourceCharge {
+                    of: self.tree.named(*pair).clone(),
+                    amount,
+                })
             })
             .collect()
     }

@@ -62,12 +62,13 @@ impl State {
         if waiting.pods_that_hold > 0 || waiting.class.is_some() {
             return;
         }
-        let stands_aside = waiting.obstacle.is_some() || waiting.too_large;
+        let obstacle = waiting.obstacle();
+        let stands_aside = obstacle.is_some() || waiting.too_large;
         let Some(entry) = self.teams.get(team) else {
             return;
         };
         if stands_aside && entry.is_let_up(&place) {
-            if waiting.obstacle.is_some_and(Obstacle::holds_up) {
+            if obstacle.is_some_and(Obstacle::holds_up) {
                 self.pull_front_back(team, &place);
             } else {
                 self.pass_front(team, &place);
@@ -386,9 +387,10 @@ impl State {
             let Some(waiting) = self.waiting.get(id) else {
                 return;
             };
-            let judged = waiting.obstacle.is_none() && !waiting.too_large;
+            let obstacle = waiting.obstacle();
+            let judged = obstacle.is_none() && !waiting.too_large;
             front.last = Some(place);
-            front.holds_up = judged || waiting.obstacle.is_some_and(Obstacle::holds_up);
+            front.holds_up = judged || obstacle.is_some_and(Obstacle::holds_up);
             self.changed_gangs.insert(id);
             if judged {
                 self.seat(id);

@@ -6,7 +6,7 @@ use super::{
     State,
     judge::{Candidate, Fitting, request},
     team::{Discipline, Refusing, TeamEntry},
-    waiting::WaitingGang,
+    waiting::{Obstacle, WaitingGang},
     waits::Wait,
 };
 use crate::{
@@ -15,8 +15,20 @@ use crate::{
     model::{Stop, Team},
     names::{FlavorName, GangUid},
     placement::{Effort, Fits, Unfit, Verdict, View, explain, fits, may_fit_since, plan},
-    quota::{QuotaTree, TreeFault},
+    quota::{
+        NodeId, QuotaTree, TreeFault,
+        charges::largest,
+        request::{Assignment, assignments},
+    },
 };
+
+/// Where a Team stands in a quota tree.
+#[derive(Clone, Copy)]
+struct Standing<'a> {
+    tree: &'a QuotaTree,
+    node: Option<NodeId>,
+    assignments: &'a [Assignment],
+}
 
 impl State {
     /// Why a gang waits, as things are now: with its place in the queue and with numbers. `None` if it does not wait, or
@@ -32,20 +44,41 @@ impl State {
         if !entry.line.contains_key(&waiting.place) {
             return None;
         }
-        let rebuilt = self.tree_is_stale.then(|| self.built_tree());
-        let tree = rebuilt.as_ref().unwrap_or(&self.tree);
+        let why = if self.tree_is_stale {
+            let mut tree = self.built_tree();
+            let assignments = assignments(team, &mut tree);
+            let standing = Standing {
+                node: tree.node_of(&team.name),
+                assignments: &assignments,
+                tree: &tree,
+            };
+            self.why(team, entry, waiting, &standing)
+        } else {
+            let standing = Standing {
+                node: entry.node,
+                assignments: &entry.assignments,
+                tree: &self.tree,
+            };
+            self.why(team, entry, waiting, &standing)
+        };
         Some(Explanation {
             gang: gang.clone(),
             position: before + 1,
-            why: self.why(team, entry, waiting, tree),
+            why,
         })
     }
 
-    fn why(&self, team: &Team, entry: &TeamEntry, waiting: &WaitingGang, tree: &QuotaTree) -> Why {
+    fn why(
+        &self,
+        team: &Team,
+        entry: &TeamEntry,
+        waiting: &WaitingGang,
+        standing: &Standing<'_>,
+    ) -> Why {
         if team.stop == Stop::Hold {
             return Why::TeamStopped;
         }
-        if let Err(TreeFault::Cycle(cohort)) = tree.check(&team.name) {
+        if let Err(TreeFault::Cycle(cohort)) = standing.tree.check(&team.name) {
             return Why::CohortCycle { cohort };
         }
         if let Some(why) = self.why_too_large(waiting) {
@@ -64,7 +97,7 @@ impl State {
         if class.is_none_or(|class| class.waits.contains(&Wait::Ready)) {
             return Why::NextCommit;
         }
-        self.nearest_reason(team, entry, waiting, tree)
+        self.nearest_reason(team, waiting, standing)
     }
 
     fn why_too_large(&self, waiting: &WaitingGang) -> Option<Why> {
@@ -87,53 +120,51 @@ impl State {
     /// The claim by name that stands in the way, whatever is free.
     fn why_obstacle(&self, waiting: &WaitingGang) -> Option<Why> {
         let gang = &waiting.gang;
-        let mut own = 0;
-        for claim in gang.pods.iter().flat_map(|pod| &pod.claims) {
-            for (holder, name) in self.charges.holders(&claim.uid) {
-                if *holder != gang.uid {
-                    return Some(Why::ClaimShared {
-                        claim: claim.uid.clone(),
-                        holder: name.to_owned(),
-                    });
-                }
-                own += 1;
-            }
+        let obstacle = waiting.obstacle()?;
+        let mut claims = gang.pods.iter().flat_map(|pod| &pod.claims);
+        if obstacle == Obstacle::Shared {
+            return claims.find_map(|claim| {
+                let holder = self.charges.other_holder(&claim.uid, &gang.uid)?;
+                Some(Why::ClaimShared {
+                    claim: claim.uid.clone(),
+                    holder: holder.to_owned(),
+                })
+            });
         }
-        (own > 0).then(|| Why::Release {
-            pods: own,
+        Some(Why::Release {
+            pods: self.charges.pods_holding(&gang.uid, claims),
             blocker: Blocker {
                 gangs: vec![gang.name.clone()],
-                more: 0,
+                ..Blocker::default()
             },
             behind: None,
         })
     }
 
     /// What the Flavor that comes closest lacks.
-    fn nearest_reason(
-        &self,
-        team: &Team,
-        entry: &TeamEntry,
-        waiting: &WaitingGang,
-        tree: &QuotaTree,
-    ) -> Why {
+    fn nearest_reason(&self, team: &Team, waiting: &WaitingGang, standing: &Standing<'_>) -> Why {
+        let Standing {
+            tree,
+            node,
+            assignments,
+        } = *standing;
         let Some(totals) = self.shapes.get(waiting.shape).map(|shape| &shape.totals) else {
             return Why::NextCommit;
         };
         let candidate = |at| Candidate {
             waiting,
             totals,
-            node: entry.node,
-            assignments: &entry.assignments,
+            node,
+            assignments,
             at,
         };
-        if entry.assignments.is_empty() && totals.claims == 0 {
+        if assignments.is_empty() && totals.claims == 0 {
             return match self.has_place(waiting, None) {
                 Ok(()) => Why::NextCommit,
                 Err(gave_up) => self.why_no_place(waiting, None, gave_up),
             };
         }
-        let reasons = (0..entry.assignments.len()).map(|at| {
+        let reasons = (0..assignments.len()).map(|at| {
             let candidate = candidate(at);
             match self.judge_again(&candidate, tree) {
                 Ok(()) => Why::NextCommit,
@@ -200,10 +231,10 @@ impl State {
         {
             return Err(known.gave_up);
         }
-        match plan(&self.cluster, &View::Now, &request, &mut Effort::default()) {
-            Verdict::Placed(_) => Ok(()),
-            Verdict::NoPlace(_) => Err(false),
-            Verdict::GaveUp(_) => Err(true),
+        match fits(&self.cluster, &View::Now, &request, &mut Effort::default()) {
+            Fits::Yes => Ok(()),
+            Fits::No => Err(false),
+            Fits::GaveUp => Err(true),
         }
     }
 
@@ -292,7 +323,16 @@ impl State {
             level: waiting.gang.topology.required.clone(),
             nodes: unfit.nodes,
             excluded: unfit.excluded,
-            blocker: gpus.map_or_else(Blocker::default, |of| self.charges.blocker(&of, None)),
+            blocker: match unfit.occupants {
+                Some(occupants) => {
+                    let gangs = occupants.gangs.iter();
+                    Blocker {
+                        is_partial: occupants.is_partial,
+                        ..largest(gangs.map(|(name, has)| (*has, name.as_str())))
+                    }
+                }
+                None => gpus.map_or_else(Blocker::default, |of| self.charges.blocker(&of, None)),
+            },
         }
     }
 }

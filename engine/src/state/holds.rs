@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use super::{State, ids::GangId, waiting::Obstacle};
+use super::{State, ids::GangId, waiting::HeldClaims};
 use crate::{
-    model::Hold,
-    names::{ClaimUid, GangUid, PodUid},
-    quota::charges::Delta,
+    model::{Gang, Hold},
+    names::{ClaimUid, PodUid},
+    quota::charges::{Delta, HolderChange},
 };
 
 impl State {
@@ -33,8 +33,8 @@ impl State {
         }
         self.remove_hold(&hold.pod);
         let hold = Arc::new(hold);
-        let deltas = self.charges.add(&hold);
-        self.change_tree(&deltas);
+        let changes = self.charges.add(&hold);
+        self.change_tree(&changes.deltas);
         self.cluster.add_hold(&hold);
         if hold.releasing && !hold.charged_to_node {
             self.releasing.insert(hold.pod.clone());
@@ -49,7 +49,7 @@ impl State {
                 self.drop_out(id);
             }
         }
-        self.look_at_claims(&hold);
+        self.note_holders(changes.holders);
     }
 
     /// What is known of a hold changed, its charge did not: nobody but its node is concerned.
@@ -80,70 +80,66 @@ impl State {
         let Some(hold) = self.holds.remove(pod) else {
             return;
         };
-        let deltas = self.charges.remove(&hold);
-        self.change_tree(&deltas);
+        let changes = self.charges.remove(&hold);
+        self.change_tree(&changes.deltas);
         self.cluster.remove_hold(&hold);
         if self.releasing.remove(pod) {
             self.releasing_changed = true;
         }
-        self.look_at_claims(&hold);
+        self.note_holders(changes.holders);
         if let Some(id) = self.waiting.of_pod(pod)
             && let Some(waiting) = self.waiting.get_mut(id)
         {
             waiting.pods_that_hold = waiting.pods_that_hold.saturating_sub(1);
             if waiting.pods_that_hold == 0 {
-                self.look_for_obstacle(id);
                 self.line_up(id);
             }
         }
     }
 
-    /// A hold came or went: who names its claims may have an obstacle now, or none any more.
-    fn look_at_claims(&mut self, hold: &Hold) {
-        let claims = hold.claims.iter().map(|claim| &claim.uid);
-        let naming: BTreeSet<GangId> = claims.flat_map(|uid| self.waiting.naming(uid)).collect();
-        for id in naming {
-            // Not of a gang that holds something: it is looked at when it does so no longer.
-            let waiting = self.waiting.get(id);
-            if waiting.is_none_or(|waiting| waiting.pods_that_hold > 0) {
-                continue;
-            }
-            if self.look_for_obstacle(id) {
-                self.changed_gangs.insert(id);
-                self.seat(id);
+    /// Gangs began or ceased to hold claims: who names these may have an obstacle now, or none any more.
+    fn note_holders(&mut self, changes: Vec<HolderChange>) {
+        for change in changes {
+            let naming: Vec<GangId> = self.waiting.naming(&change.claim).collect();
+            for id in naming {
+                self.note_holder(id, &change);
             }
         }
     }
 
-    /// Finds out whether a claim stands in the way of a gang; if that is news, the gang is not judged before it is seated
-    /// again.
-    fn look_for_obstacle(&mut self, id: GangId) -> bool {
-        let Some(waiting) = self.waiting.get(id) else {
-            return false;
+    fn note_holder(&mut self, id: GangId, change: &HolderChange) {
+        let Some(waiting) = self.waiting.get_mut(id) else {
+            return;
         };
-        let obstacle = self.obstacle(&waiting.gang.uid, &claims_named(&waiting.gang));
-        if waiting.obstacle == obstacle {
-            return false;
+        let before = waiting.obstacle();
+        let others =
+            change.holders - usize::from(self.charges.is_held_by(&change.claim, &waiting.gang.uid));
+        if waiting.gang.uid == change.gang {
+            count(&mut waiting.held_claims.by_itself, change.holds);
+        } else if others == usize::from(change.holds) {
+            // The first other gang came, or the last one went.
+            count(&mut waiting.held_claims.by_others, change.holds);
         }
-        self.unseat(id);
-        if let Some(waiting) = self.waiting.get_mut(id) {
-            waiting.obstacle = obstacle;
+        let (after, holds) = (waiting.obstacle(), waiting.pods_that_hold > 0);
+        // A gang that holds something is seated when it does so no longer.
+        if before != after && !holds {
+            self.unseat(id);
+            self.changed_gangs.insert(id);
+            self.seat(id);
         }
-        true
     }
 
-    /// A claim by name that stands in the way, whatever is free.
-    pub(super) fn obstacle(&self, gang: &GangUid, claims: &[&ClaimUid]) -> Option<Obstacle> {
-        let mut own = false;
+    /// How many of the claims that a gang names are held.
+    pub(super) fn held_claims(&self, gang: &Gang) -> HeldClaims {
+        let claims = gang.pods.iter().flat_map(|pod| &pod.claims);
+        let claims: BTreeSet<&ClaimUid> = claims.map(|claim| &claim.uid).collect();
+        let mut held = HeldClaims::default();
         for claim in claims {
-            for (holder, _) in self.charges.holders(claim) {
-                if holder != gang {
-                    return Some(Obstacle::Shared);
-                }
-                own = true;
-            }
+            let own = self.charges.is_held_by(claim, &gang.uid);
+            held.by_itself += usize::from(own);
+            held.by_others += usize::from(self.charges.holders(claim) > usize::from(own));
         }
-        own.then_some(Obstacle::OwnRelease)
+        held
     }
 
     pub(super) fn change_tree(&mut self, deltas: &[Delta]) {
@@ -212,8 +208,7 @@ fn is_charged_alike(one: &Hold, other: &Hold) -> bool {
         && claims(one) == claims(other)
 }
 
-/// The claims that the pods of a gang name.
-pub(super) fn claims_named(gang: &crate::model::Gang) -> Vec<&ClaimUid> {
-    let claims = gang.pods.iter().flat_map(|pod| &pod.claims);
-    claims.map(|claim| &claim.uid).collect()
+/// Counts one in or out.
+fn count(of: &mut usize, comes: bool) {
+    *of = if comes { *of + 1 } else { of.saturating_sub(1) };
 }

@@ -371,33 +371,25 @@ impl State {
     }
 }
 
-/// Whether the quota suffices; of several resources that lack, the first is told.
+/// Whether the quota suffices; of several resources that lack, the first by name is told: the numbers of pairs depend on
+/// what was named first.
 fn judge_quota(
     node: Option<NodeId>,
     request: &QuotaRequest,
     tree: &QuotaTree,
 ) -> Result<(), Refusing> {
     let node = node.ok_or(Refusing::Unnamed)?;
-    for (pair, asked) in request {
-        let most = tree.potential_at(node, *pair);
-        if *asked > most && tree.lack(node, *pair, *asked).is_some() {
-            return Err(Refusing::ExceedsMax {
-                pair: *pair,
-                asked: *asked,
-                most,
-            });
-        }
-    }
-    for (pair, asked) in request {
-        if let Some(lack) = tree.lack(node, *pair, *asked) {
-            return Err(Refusing::Quota {
-                pair: *pair,
-                asked: *asked,
-                lack,
-            });
-        }
-    }
-    Ok(())
+    let lacking = request.iter().filter_map(|(pair, asked)| {
+        let lack = tree.lack(node, *pair, *asked)?;
+        let (pair, asked, most) = (*pair, *asked, tree.potential_at(node, *pair));
+        Some(if asked > most {
+            (0, pair, Refusing::ExceedsMax { pair, asked, most })
+        } else {
+            (1, pair, Refusing::Quota { pair, asked, lack })
+        })
+    });
+    let first = lacking.min_by_key(|(order, pair, _)| (*order, tree.named(*pair)));
+    first.map_or(Ok(()), |(.., refusing)| Err(refusing))
 }
 
 /// The request to place a gang on a Flavor.

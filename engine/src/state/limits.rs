@@ -151,11 +151,7 @@ impl State {
         for class in waiting {
             self.wake(class);
         }
-        self.tree.rebuild(
-            &self.limits.teams,
-            &self.limits.cohorts,
-            self.charges.sums(),
-        );
+        self.tree = self.built_tree();
         self.charge_version += 1;
         let ids: Vec<TeamId> = self.team_ids.values().copied().collect();
         for id in ids {

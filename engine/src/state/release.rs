@@ -9,7 +9,6 @@ use super::{
     State,
     ids::{ClassId, TeamId},
     judge::{Candidate, Fitting, request},
-    wait_queue::Turn,
     waits::Wait,
 };
 use crate::{
@@ -21,7 +20,7 @@ use crate::{
     quota::{NodeId, PairId, QuotaTree, charges::largest},
 };
 
-/// How many classes are tried, in order. Those behind are told what they lack now, which is true too.
+/// How many classes are tried, in order. Nothing is promised to those behind: they are told what they lack now.
 const CANDIDATES: usize = 16;
 
 /// Who would fit after the releases on the way.
@@ -44,6 +43,13 @@ struct Fits {
     round: usize,
 }
 
+/// Most pods with releases on the way of which is worked out who is to have them. With more, everybody is told what
+/// lacks now.
+const MOST_RELEASED: usize = 1024;
+
+/// A search ended before it had looked at everything.
+struct GaveUp;
+
 /// The world in which everything that only waits for the proof of its release were gone.
 struct Afterwards<'a> {
     gone: BTreeMap<PodUid, &'a Hold>,
@@ -54,9 +60,14 @@ struct Afterwards<'a> {
 }
 
 impl State {
+    fn promises_something(&self) -> bool {
+        (1..=MOST_RELEASED).contains(&self.releasing.len())
+    }
+
     /// That a gang waits for a release, if it does.
     pub(super) fn promise(&self, gang: &GangUid) -> Option<Why> {
-        if self.releasing.is_empty() {
+        // By limits that nobody was judged by yet nothing is promised.
+        if !self.promises_something() || self.tree_is_stale {
             return None;
         }
         let mut cached = self.promises.borrow_mut();
@@ -70,37 +81,40 @@ impl State {
         why
     }
 
-    /// What is being released changed: some gangs are told another reason.
+    /// What is being released changed: those to whom it was promised, and those to whom it may be now, may be told
+    /// another reason. Who of them fits is worked out when somebody asks.
     pub(super) fn note_promises(&mut self) {
-        let before = self.promises.take();
-        let now = Promises {
-            as_of: self.changes,
-            promised: if self.releasing.is_empty() {
-                BTreeMap::new()
-            } else {
-                self.promised()
-            },
-        };
-        let concerned = before
-            .iter()
-            .flat_map(|promises| promises.promised.keys())
-            .chain(now.promised.keys())
-            .filter_map(|uid| self.waiting.id(uid));
+        let mut concerned = std::mem::take(&mut self.promise_candidates);
+        if self.promises_something() {
+            let candidates = self.candidates_for(&self.afterwards());
+            let first = candidates.into_iter().filter_map(|class| {
+                let line = &self.classes.get(class)?.line;
+                line.values().next().copied()
+            });
+            self.promise_candidates = first.collect();
+            concerned.extend(&self.promise_candidates);
+        }
         self.changed_gangs.extend(concerned);
-        *self.promises.borrow_mut() = Some(now);
     }
 
     fn promised(&self) -> BTreeMap<GangUid, Why> {
+        // Who was not judged yet may go first.
+        if !self.waits.ready.is_empty() || !self.served.is_empty() {
+            return BTreeMap::new();
+        }
         let after = self.afterwards();
-        let mut effort = Effort::default();
-        let mut tried = BTreeSet::new();
+        // Who waits for a claim by name that is released is in no queue, and may go first.
+        let claims = after.gone.values().flat_map(|hold| &hold.claims);
+        let mut released = claims.map(|claim| &claim.uid);
+        if released.any(|claim| self.waiting.naming(claim).next().is_some()) {
+            return BTreeMap::new();
+        }
         let mut fitting = Vec::new();
-        for (_, class) in self.candidates_for(&after) {
-            if tried.len() == CANDIDATES {
-                break;
-            }
-            if tried.insert(class) {
-                fitting.extend(self.fits_afterwards(class, &after, &mut effort));
+        for class in self.candidates_for(&after) {
+            match self.fits_afterwards(class, &after) {
+                Ok(fits) => fitting.extend(fits),
+                // It may go before all those who come after it.
+                Err(GaveUp) => break,
             }
         }
         // The order of admission: the first of every Team, then the second.
@@ -156,8 +170,8 @@ impl State {
         }
     }
 
-    /// Classes that what is released may help, in the order of their turns.
-    fn candidates_for(&self, after: &Afterwards<'_>) -> BTreeSet<(Turn, ClassId)> {
+    /// The first classes that what is released may help, in the order of their turns.
+    fn candidates_for(&self, after: &Afterwards<'_>) -> Vec<ClassId> {
         let mut candidates = BTreeSet::new();
         let mut add = |wait: Wait| {
             let Some(queue) = self.waits.queue(wait) else {
@@ -192,27 +206,35 @@ impl State {
                 }
             }
         }
-        candidates
+        let mut tried = BTreeSet::new();
+        let in_order = candidates.into_iter().map(|(_, class)| class);
+        let each_once = in_order.filter(|class| tried.insert(*class));
+        each_once.take(CANDIDATES).collect()
     }
 
-    /// How the first gang of a class would fit.
+    /// How the first gang of a class would fit, if it would.
     fn fits_afterwards(
         &self,
         class: ClassId,
         after: &Afterwards<'_>,
-        effort: &mut Effort,
-    ) -> Option<Fits> {
-        let class = self.classes.get(class)?;
-        let gang = *class.line.values().next()?;
-        let waiting = self.waiting.get(gang)?;
-        let entry = self.teams.get(class.team)?;
-        let totals = &self.shapes.get(class.shape)?.totals;
-        let placed = |flavor: Option<&FlavorName>, effort: &mut Effort| {
+    ) -> Result<Option<Fits>, GaveUp> {
+        let class = self.classes.get(class);
+        let gang = class.and_then(|class| class.line.values().next());
+        let Some((class, waiting)) = class.zip(gang.and_then(|gang| self.waiting.get(*gang)))
+        else {
+            return Ok(None);
+        };
+        let (entry, shape) = (self.teams.get(class.team), self.shapes.get(class.shape));
+        let Some((entry, totals)) = entry.zip(shape.map(|shape| &shape.totals)) else {
+            return Ok(None);
+        };
+        let placed = |flavor: Option<&FlavorName>| {
             let flavor = flavor.and_then(|name| self.flavors.get(name));
             let request = request(waiting, flavor);
-            match plan(&self.cluster, &after.view, &request, effort) {
-                Verdict::Placed(plan) => Some(plan),
-                Verdict::NoPlace(_) | Verdict::GaveUp(_) => None,
+            match plan(&self.cluster, &after.view, &request, &mut Effort::default()) {
+                Verdict::Placed(plan) => Ok(Some(plan)),
+                Verdict::NoPlace(_) => Ok(None),
+                Verdict::GaveUp(_) => Err(GaveUp),
             }
         };
         let fits = |flavor: Option<&FlavorName>, borrow_level| Fits {
@@ -225,7 +247,7 @@ impl State {
             round: 0,
         };
         if entry.assignments.is_empty() && totals.claims == 0 {
-            return placed(None, effort).map(|_| fits(None, 0));
+            return Ok(placed(None)?.map(|_| fits(None, 0)));
         }
         for (at, assignment) in entry.assignments.iter().enumerate() {
             let candidate = Candidate {
@@ -236,16 +258,16 @@ impl State {
                 at,
             };
             if self.may_be_charged(&candidate, &after.tree).is_ok()
-                && let Some(plan) = placed(Some(&assignment.flavor), effort)
+                && let Some(plan) = placed(Some(&assignment.flavor))?
             {
                 let fitting = self.cost(&candidate, plan, &after.tree).ok();
                 let fitting = fitting.or_else(|| self.fits_lesser_afterwards(&candidate, after));
                 if let Some(fitting) = fitting {
-                    return Some(fits(Some(&assignment.flavor), fitting.borrow_level));
+                    return Ok(Some(fits(Some(&assignment.flavor), fitting.borrow_level)));
                 }
             }
         }
-        None
+        Ok(None)
     }
 
     fn fits_lesser_afterwards(
@@ -267,7 +289,7 @@ impl Afterwards<'_> {
     fn released_on(&self, flavor: Option<&FlavorName>) -> (usize, Blocker) {
         let uses = |hold: &&&Hold| {
             let claims = hold.claims.iter().map(|claim| &claim.flavor);
-            let besides = hold.charged.iter().map(|(flavor, ..)| flavor);
+            let besides = hold.charged.iter().map(|charge| &charge.of.flavor);
             flavor.is_none_or(|flavor| claims.chain(besides).any(|of| of == flavor))
         };
         let mut pods = 0;

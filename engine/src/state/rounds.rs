@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     decision::{Budget, CommitRoom, Decisions, TooLarge, Visited},
-    placement::{Refusal, Version, may_fit_since},
+    placement::{Refusal, Version, fits_since},
     queue::Place,
 };
 
@@ -45,20 +45,27 @@ struct Moment {
 #[derive(Default)]
 struct Contenders {
     order: BTreeSet<(Turn, TeamId)>,
-    heads: BTreeMap<TeamId, Head>,
+    heads: BTreeMap<TeamId, (Turn, Head)>,
 }
 
 impl Contenders {
     fn enter(&mut self, turn: Turn, team: TeamId, head: Option<Head>) {
-        self.order.insert((turn, team));
+        self.order.insert((turn.clone(), team));
         if let Some(head) = head {
-            self.heads.insert(team, head);
+            self.heads.insert(team, (turn, head));
         }
     }
 
     fn next(&mut self) -> Option<(TeamId, Option<Head>)> {
         let (_, team) = self.order.pop_first()?;
-        Some((team, self.heads.remove(&team)))
+        Some((team, self.heads.remove(&team).map(|(_, head)| head)))
+    }
+
+    /// Takes a Team with a known head out.
+    fn leave(&mut self, team: TeamId) {
+        if let Some((turn, _)) = self.heads.remove(&team) {
+            self.order.remove(&(turn, team));
+        }
     }
 }
 
@@ -141,25 +148,44 @@ impl State {
         }
     }
 
-    /// After an admission, a Team with several Flavors may have to take the next one, and borrow less there: its turn may come
-    /// earlier than it did.
+    /// After an admission, a Team whose head would borrow and has lost its place or its quota may come earlier than it
+    /// did: with a gang behind that head, or on another Flavor, for which it borrows less.
     fn lower_heads(&self, contenders: &mut Contenders) {
-        let several: Vec<TeamId> = contenders
-            .heads
-            .keys()
-            .copied()
-            .filter(|team| {
-                let team = self.teams.get(*team);
-                team.is_some_and(|team| team.assignments.len() > 1)
+        let borrowing = contenders.heads.iter();
+        let lost: Vec<(TeamId, Turn)> = borrowing
+            .filter(|(_, (turn, _))| turn.0 > 0)
+            .filter_map(|(team, (turn, head))| {
+                let least = self.least_turn(*team)?;
+                let may_come_earlier = least < *turn && !self.still_fits(*team, head);
+                may_come_earlier.then_some((*team, least))
             })
             .collect();
-        for team in several {
-            contenders.heads.remove(&team);
-            contenders.order.retain(|(_, other)| *other != team);
-            if let Some(turn) = self.least_turn(team) {
-                contenders.enter(turn, team, None);
-            }
+        for (team, least) in lost {
+            contenders.leave(team);
+            contenders.enter(least, team, None);
         }
+    }
+
+    /// Whether nothing was taken from under a head since it was judged.
+    fn still_fits(&self, team: TeamId, head: &Head) -> bool {
+        let plan = &head.fitting.plan;
+        let since = head.moment.nodes;
+        if plan
+            .units
+            .iter()
+            .any(|unit| self.cluster.slot_changed_since(unit.slot, since))
+        {
+            return false;
+        }
+        let Some(at) = head.fitting.assignment else {
+            return true;
+        };
+        let Some((entry, waiting)) = self.teams.get(team).zip(self.waiting.get(head.gang)) else {
+            return false;
+        };
+        let assignments = &entry.assignments;
+        let candidate = self.candidate(waiting.shape, head.gang, entry.node, assignments, at);
+        candidate.is_some_and(|candidate| self.cost(&candidate, plan.clone(), &self.tree).is_ok())
     }
 
     /// A lower bound of a Team's turn.
@@ -227,7 +253,7 @@ impl State {
                     return true;
                 }
                 visited.groups += 1;
-                let open = may_fit_since(&self.cluster, &group.request(), group.closed);
+                let open = fits_since(&self.cluster, &group.request(), group.closed);
                 if open {
                     self.waits.note_asked(id, version);
                 } else {
@@ -260,7 +286,7 @@ impl State {
                 visited.groups += 1;
                 if !self.has_quota(group) {
                     self.waits.quota_is_gone(id);
-                } else if may_fit_since(&self.cluster, &group.request(), group.closed) {
+                } else if fits_since(&self.cluster, &group.request(), group.closed) {
                     opening.push(id);
                 }
             }
@@ -421,6 +447,10 @@ impl State {
             return true;
         };
         let closed = group.closed.as_of;
+        let amounts = self.shapes.get(shape).map(|shape| &shape.amounts);
+        if amounts.is_some_and(|amounts| group.is_hopeless(amounts)) {
+            return false;
+        }
         if let Some(shape) = self.shapes.get_mut(shape)
             && let Some(refused) = shape.refused.get_mut(&flavor)
             && !refused.gave_up
@@ -489,7 +519,13 @@ impl State {
                     self.wait_for_place(id, flavor.as_ref(), None, *refusal);
                 }
                 Refusing::TooFewDevices(refusal) | Refusing::NoPlace { refusal, .. } => {
-                    self.wait_for_place(id, flavor.as_ref(), None, *refusal);
+                    let group = self.wait_for_place(id, flavor.as_ref(), None, *refusal);
+                    let is_certain = matches!(refusing, Refusing::NoPlace { gave_up: false, .. });
+                    if let Some((group, shape)) = group.zip(self.shapes.get(shape))
+                        && is_certain
+                    {
+                        self.waits.note_failed(group, &shape.amounts);
+                    }
                 }
                 Refusing::ExceedsMax { .. }
                 | Refusing::Unnamed
@@ -554,28 +590,25 @@ impl State {
         flavor: Option<&crate::names::FlavorName>,
         quota: Option<QuotaNeed>,
         refusal: Refusal,
-    ) {
-        let Some(class) = self.classes.get(id) else {
-            return;
-        };
+    ) -> Option<GroupId> {
+        let class = self.classes.get(id)?;
         let shape = self.shapes.get(class.shape);
         let gang = class
             .line
             .values()
             .next()
             .and_then(|gang| self.waiting.get(*gang));
-        let Some((shape, waiting)) = shape.zip(gang) else {
-            return;
-        };
+        let (shape, waiting) = shape.zip(gang)?;
         let topology = flavor.and_then(|name| self.flavors.get(name)?.topology.as_ref());
         let group = self.waits.group(
             flavor,
             topology,
-            (&shape.probe_signature, &shape.probe),
+            (&shape.rounded, &waiting.demand),
             &waiting.gang.topology,
             quota,
             refusal,
         );
         self.wait_for(id, Wait::Place(group));
+        Some(group)
     }
 }

@@ -32,9 +32,10 @@ pub(super) struct OnEmpty {
 pub(super) struct Shape {
     signature: Signature,
     pub(super) totals: Totals,
-    /// The demand with cores and memory rounded down to powers of two: what does not hold this does not hold the shape.
-    pub(super) probe: Demand,
-    pub(super) probe_signature: Signature,
+    /// The signature of the demand with amounts rounded down to powers of two: what shapes of one group have in common.
+    pub(super) rounded: Signature,
+    /// What its pods ask for, as [`Demand::amounts`] gives it.
+    pub(super) amounts: Vec<i64>,
     /// By Flavor, `None` for gangs that need no quota.
     pub(super) refused: BTreeMap<Option<FlavorName>, Refused>,
     pub(super) on_empty: BTreeMap<Option<FlavorName>, OnEmpty>,
@@ -58,11 +59,10 @@ impl Shapes {
             }
             return *id;
         }
-        let probe = rounded_down(demand);
         let id = self.shapes.insert(Shape {
             totals: Totals::of(demand),
-            probe_signature: probe.signature(wish),
-            probe,
+            rounded: rounded_down(demand).signature(wish),
+            amounts: demand.amounts(),
             signature: signature.clone(),
             refused: BTreeMap::new(),
             on_empty: BTreeMap::new(),
@@ -110,13 +110,8 @@ fn rounded_down(demand: &Demand) -> Demand {
         .classes
         .iter_mut()
         .flat_map(|class| &mut class.shape.pods);
-    for pod in pods {
-        for amount in [
-            &mut pod.resources.cpu_milli,
-            &mut pod.resources.memory_bytes,
-        ] {
-            *amount = power_of_two_at_most(*amount);
-        }
+    for amount in pods.flat_map(|pod| pod.resources.amounts_mut()) {
+        *amount = power_of_two_at_most(*amount);
     }
     probe
 }

@@ -22,10 +22,36 @@ pub(super) struct WaitingGang {
     pub(super) class: Option<ClassId>,
     /// How many of its pods hold something: with any, it is admitted, whoever says that it waits.
     pub(super) pods_that_hold: usize,
-    /// A claim by name stands in its way, whatever is free.
-    pub(super) obstacle: Option<Obstacle>,
+    /// How many of the claims that it names are held, whatever is free.
+    pub(super) held_claims: HeldClaims,
     /// No commit can carry it.
     pub(super) too_large: bool,
+}
+
+/// How many of the claims that a gang names are held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct HeldClaims {
+    /// By other gangs.
+    pub(super) by_others: usize,
+    /// By an earlier attempt of the gang itself.
+    pub(super) by_itself: usize,
+}
+
+impl HeldClaims {
+    /// What stands in the way of the gang.
+    pub(super) fn obstacle(self) -> Option<Obstacle> {
+        if self.by_others > 0 {
+            return Some(Obstacle::Shared);
+        }
+        (self.by_itself > 0).then_some(Obstacle::OwnRelease)
+    }
+}
+
+impl WaitingGang {
+    /// A claim by name that stands in its way, whatever is free.
+    pub(super) fn obstacle(&self) -> Option<Obstacle> {
+        self.held_claims.obstacle()
+    }
 }
 
 /// A claim that is held and keeps a gang that names it from being judged.

@@ -24,6 +24,9 @@ use crate::{
     quota::{NodeId, PairId},
 };
 
+/// Most members of a group by which others are known to have no place.
+pub(super) const MOST_FAILED: usize = 16;
+
 /// What a class waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Wait {
@@ -49,7 +52,7 @@ pub(super) struct QuotaNeed {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct GroupKey {
     flavor: Option<FlavorName>,
-    probe: Signature,
+    rounded: Signature,
     quota: Option<QuotaNeed>,
 }
 
@@ -58,8 +61,11 @@ struct GroupKey {
 pub(super) struct Group {
     key: GroupKey,
     topology: Option<TopologyName>,
-    probe: Demand,
+    /// Of each amount the least that any shape asked for that waited here: what does not hold this holds no member.
+    least: Demand,
     wish: TopologyRequest,
+    /// Amounts of members that had no place since the group opened: who asks for as much has none either.
+    failed: Vec<Vec<i64>>,
     /// Whether every member asks for devices that are not allocated yet.
     pub(super) needs_devices: bool,
     /// As of when it was last found that something may help some member.
@@ -75,7 +81,7 @@ impl Group {
     /// What is asked of placement for the least demanding member.
     pub(super) fn request(&self) -> Request<'_> {
         Request {
-            demand: &self.probe,
+            demand: &self.least,
             flavor: self.key.flavor.as_ref(),
             topology: self.topology.as_ref(),
             wish: &self.wish,
@@ -85,6 +91,17 @@ impl Group {
 
     pub(super) fn flavor(&self) -> Option<&FlavorName> {
         self.key.flavor.as_ref()
+    }
+
+    /// Whether a member that asks for so much is known to have no place since the group opened.
+    pub(super) fn is_hopeless(&self, amounts: &[i64]) -> bool {
+        let mut failed = self.failed.iter();
+        failed.any(|failed| {
+            failed
+                .iter()
+                .zip(amounts)
+                .all(|(failed, own)| failed <= own)
+        })
     }
 
     /// The quota that its members lack, too.
@@ -126,29 +143,30 @@ impl Waits {
         &mut self,
         flavor: Option<&FlavorName>,
         topology: Option<&TopologyName>,
-        probe: (&Signature, &Demand),
+        (rounded, demand): (&Signature, &Demand),
         wish: &TopologyRequest,
         quota: Option<QuotaNeed>,
         refusal: Refusal,
     ) -> GroupId {
         let key = GroupKey {
             flavor: flavor.cloned(),
-            probe: probe.0.clone(),
+            rounded: rounded.clone(),
             quota,
         };
         if let Some(id) = self.group_ids.get(&key).copied() {
             if let Some(group) = self.groups.get_mut(id) {
                 group.closed.as_of = group.closed.as_of.min(refusal.as_of);
+                group.least.lower_to(&demand.amounts());
             }
             return id;
         }
         let id = self.groups.insert(Group {
             key: key.clone(),
             topology: topology.cloned(),
-            probe: probe.1.clone(),
+            least: demand.clone(),
             wish: wish.clone(),
-            needs_devices: probe
-                .1
+            failed: Vec::new(),
+            needs_devices: demand
                 .classes
                 .iter()
                 .any(|class| class.shape.needs_devices()),
@@ -190,6 +208,17 @@ impl Waits {
 
     pub(super) fn group_of(&self, id: GroupId) -> Option<&Group> {
         self.groups.get(id)
+    }
+
+    /// Notes that a member of an open group has no place.
+    pub(super) fn note_failed(&mut self, id: GroupId, amounts: &[i64]) {
+        if let Some(group) = self.groups.get_mut(id)
+            && self.open.contains(&Wait::Place(id))
+            && group.failed.len() < MOST_FAILED
+            && !group.is_hopeless(amounts)
+        {
+            group.failed.push(amounts.to_vec());
+        }
     }
 
     /// Notes that something may help some member of an open group.
@@ -297,8 +326,11 @@ impl Waits {
     /// Opens a group; those that were set aside before have to be put back in line by the caller.
     pub(super) fn open_group(&mut self, id: GroupId) -> BTreeMap<ClassId, TeamId> {
         self.open.insert(Wait::Place(id));
-        let group = self.groups.get_mut(id);
-        group.map_or_else(BTreeMap::new, |group| std::mem::take(&mut group.passed))
+        let Some(group) = self.groups.get_mut(id) else {
+            return BTreeMap::new();
+        };
+        group.failed.clear();
+        std::mem::take(&mut group.passed)
     }
 
     /// A node of the quota tree lets so much pass: whoever needs no more may be judged.

@@ -56,11 +56,10 @@ pub(crate) fn of_admission(pods: &[engine::AdmittedPod]) -> Charge {
             };
             claims.add(cost, claim.uid.as_str());
         }
-        for (flavor, resource, amount) in &pod.charged {
-            let sum = resources
-                .entry((flavor.to_string(), resource.to_string()))
-                .or_default();
-            *sum = sum.saturating_add(amount.0);
+        for charge in &pod.charged {
+            let of = (charge.of.flavor.to_string(), charge.of.resource.to_string());
+            let sum = resources.entry(of).or_default();
+            *sum = sum.saturating_add(charge.amount.0);
         }
     }
     Charge {
@@ -121,7 +120,7 @@ pub(crate) struct Charged {
     /// Its claims.
     pub(crate) claims: Vec<engine::HeldClaim>,
     /// What is charged besides.
-    pub(crate) resources: Vec<(engine::FlavorName, engine::Resource, engine::Amount)>,
+    pub(crate) resources: Vec<engine::ResourceCharge>,
 }
 
 /// Reads a charge.
@@ -143,13 +142,11 @@ pub(crate) fn read(charge: &Charge) -> Charged {
 }
 
 /// Reads what is charged besides claims.
-pub(crate) fn read_resources(
-    parts: &[ResourceCharge],
-) -> Vec<(engine::FlavorName, engine::Resource, engine::Amount)> {
+pub(crate) fn read_resources(parts: &[ResourceCharge]) -> Vec<engine::ResourceCharge> {
     let parts = parts.iter().map(|part| {
         let flavor = part.flavor.as_str().into();
         let amount = engine::Amount(part.amount);
-        (flavor, resource(&part.resource), amount)
+        engine::ResourceCharge::new(flavor, resource(&part.resource), amount)
     });
     parts.collect()
 }
