@@ -5,13 +5,14 @@
 
 use std::{
     collections::BTreeMap,
+    ops::Bound,
     sync::{Arc, Weak},
 };
 
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, ResourceSlice};
 use muster_engine::{Amount, AttributeName};
 
-use crate::{pools::PoolKey, quantity};
+use crate::{pools::PoolKey, quantity, selectors::Subject};
 
 /// Names of attributes, without their domain, that are different for every device. An expression that reads one of them is
 /// judged for each device.
@@ -37,6 +38,10 @@ pub(crate) fn is_own(name: &str) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceKindId(pub u32);
 
+/// Number of a [`PublishedDevice`]; never used twice. A device that is published again with other content has another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceId(pub u64);
+
 /// What devices have in common.
 #[derive(Debug)]
 pub struct DeviceKind {
@@ -47,7 +52,7 @@ pub struct DeviceKind {
     /// Attributes, capacity and whether several claims may share a device; nothing else is set.
     pub device: Device,
     /// Attributes that a constraint may name, by qualified name.
-    pub attributes: BTreeMap<AttributeName, String>,
+    pub attributes: Arc<BTreeMap<AttributeName, String>>,
     /// Bytes of memory.
     pub memory: Amount,
     /// Group of devices of a node that are connected by NVLink.
@@ -59,12 +64,16 @@ pub struct DeviceKind {
 /// A device of a node.
 #[derive(Clone, Debug)]
 pub struct PublishedDevice {
+    /// Its number.
+    pub id: DeviceId,
     /// Its name, unique on the node: `driver/pool/device`.
     pub name: Arc<str>,
     /// What it has in common with others.
     pub kind: Arc<DeviceKind>,
     /// The attributes that it alone has.
     pub own: Arc<BTreeMap<String, DeviceAttribute>>,
+    /// Those of them that a constraint may name, by qualified name.
+    pub own_attributes: Arc<BTreeMap<AttributeName, String>>,
 }
 
 /// A ResourceSlice as the index keeps it.
@@ -94,17 +103,25 @@ pub struct SliceView {
 #[derive(Debug, Default)]
 pub struct DeviceKinds {
     by_text: BTreeMap<String, Weak<DeviceKind>>,
+    by_id: BTreeMap<DeviceKindId, Weak<DeviceKind>>,
+    /// Devices of all slices that are held.
+    devices: BTreeMap<DeviceId, PublishedDevice>,
     last: u32,
+    last_device: u64,
     sweep_above: usize,
     found: Vec<Arc<DeviceKind>>,
 }
 
 impl PublishedDevice {
-    /// The attributes that a constraint may name, by qualified name.
-    pub fn attributes(&self) -> BTreeMap<AttributeName, String> {
-        let mut attributes = self.kind.attributes.clone();
-        attributes.extend(qualified(&self.kind.driver, self.own.as_ref()));
-        attributes
+    /// A device of the kind, without a name.
+    pub(crate) fn any_of(kind: &Arc<DeviceKind>) -> Self {
+        Self {
+            id: DeviceId(0),
+            name: "".into(),
+            kind: Arc::clone(kind),
+            own: Arc::default(),
+            own_attributes: Arc::default(),
+        }
     }
 
     /// All that selectors may read of the device.
@@ -122,10 +139,15 @@ impl PublishedDevice {
 }
 
 impl DeviceKinds {
-    /// What is kept of a slice.
-    pub fn slice(&mut self, slice: Arc<ResourceSlice>) -> SliceView {
+    /// What is kept of a slice. Devices that are as in `old`, the same slice as it was, keep their numbers.
+    pub fn slice(&mut self, slice: Arc<ResourceSlice>, old: Option<&SliceView>) -> SliceView {
         let ResourceSlice { metadata, spec } = Arc::unwrap_or_clone(slice);
         let devices = spec.devices.unwrap_or_default();
+        let old: BTreeMap<&str, &PublishedDevice> = old
+            .iter()
+            .flat_map(|old| &old.devices)
+            .map(|device| (device.name.as_ref(), device))
+            .collect();
         let binds = |device: &Device| has_any(device.binding_conditions.as_ref());
         SliceView {
             name: metadata.name.unwrap_or_default(),
@@ -139,7 +161,7 @@ impl DeviceKinds {
             binds_conditionally: devices.iter().any(binds),
             devices: devices
                 .into_iter()
-                .map(|device| self.device(&spec.driver, &spec.pool.name, device))
+                .map(|device| self.device(&spec.driver, &spec.pool.name, device, &old))
                 .collect(),
             pool: PoolKey {
                 driver: spec.driver,
@@ -148,7 +170,13 @@ impl DeviceKinds {
         }
     }
 
-    fn device(&mut self, driver: &str, pool: &str, device: Device) -> PublishedDevice {
+    fn device(
+        &mut self,
+        driver: &str,
+        pool: &str,
+        device: Device,
+        old: &BTreeMap<&str, &PublishedDevice>,
+    ) -> PublishedDevice {
         let name = crate::pools::device_name(driver, pool, &device.name);
         let usable = is_whole(&device) && !is_tainted(&device);
         let attributes = device.attributes.unwrap_or_default();
@@ -159,9 +187,17 @@ impl DeviceKinds {
             allow_multiple_allocations: device.allow_multiple_allocations,
             ..Device::default()
         };
+        let kind = self.intern(driver, common, usable);
+        let old = old.get(name.as_str());
+        if let Some(old) = old.filter(|old| Arc::ptr_eq(&old.kind, &kind) && *old.own == own) {
+            return (*old).clone();
+        }
+        self.last_device += 1;
         PublishedDevice {
+            id: DeviceId(self.last_device),
             name: name.into(),
-            kind: self.intern(driver, common, usable),
+            kind,
+            own_attributes: Arc::new(qualified(driver, &own).collect()),
             own: Arc::new(own),
         }
     }
@@ -174,6 +210,7 @@ impl DeviceKinds {
         }
         if self.by_text.len() > self.sweep_above {
             self.by_text.retain(|_, kind| kind.strong_count() > 0);
+            self.by_id.retain(|_, kind| kind.strong_count() > 0);
             self.sweep_above = self.by_text.len() * 2 + 64;
         }
         self.last += 1;
@@ -183,20 +220,70 @@ impl DeviceKinds {
         let kind = Arc::new(DeviceKind {
             id: DeviceKindId(self.last),
             driver: driver.to_owned(),
-            attributes: qualified(driver, attributes).collect(),
+            attributes: Arc::new(qualified(driver, attributes).collect()),
             memory: memory(driver, &device),
             nvlink_group,
             usable,
             device,
         });
         self.by_text.insert(text, Arc::downgrade(&kind));
+        self.by_id.insert(kind.id, Arc::downgrade(&kind));
         self.found.push(Arc::clone(&kind));
         kind
     }
 
-    /// The kinds that exist.
-    pub fn iter(&self) -> impl Iterator<Item = Arc<DeviceKind>> {
-        self.by_text.values().filter_map(Weak::upgrade)
+    /// A slice took the place of another, or came, or went. Returns whether it has devices that were not there before.
+    pub fn replace(&mut self, old: Option<&SliceView>, new: Option<&SliceView>) -> bool {
+        for device in old.into_iter().flat_map(|old| &old.devices) {
+            self.devices.remove(&device.id);
+        }
+        let last = old.and_then(|old| old.devices.iter().map(|device| device.id).max());
+        let mut appeared = false;
+        for device in new.into_iter().flat_map(|new| &new.devices) {
+            appeared |= Some(device.id) > last;
+            self.devices.insert(device.id, device.clone());
+        }
+        appeared
+    }
+
+    /// Kinds with a higher number, in their order.
+    pub fn kinds_after(&self, last: DeviceKindId) -> impl Iterator<Item = Arc<DeviceKind>> {
+        let later = self.by_id.range((Bound::Excluded(last), Bound::Unbounded));
+        later.filter_map(|(_, kind)| kind.upgrade())
+    }
+
+    /// Published devices with a higher number, in their order.
+    pub fn devices_after(&self, last: DeviceId) -> impl Iterator<Item = &PublishedDevice> {
+        let later = self
+            .devices
+            .range((Bound::Excluded(last), Bound::Unbounded));
+        later.map(|(_, device)| device)
+    }
+
+    /// Whether the kind or the device exists.
+    pub fn exists(&self, subject: Subject) -> bool {
+        match subject {
+            Subject::Kind(kind) => {
+                let kind = self.by_id.get(&kind);
+                kind.is_some_and(|kind| kind.strong_count() > 0)
+            }
+            Subject::Device(device) => self.devices.contains_key(&device),
+        }
+    }
+
+    /// How many kinds are known; a few may be gone.
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    /// How many devices are published.
+    pub fn published(&self) -> usize {
+        self.devices.len()
     }
 
     /// Takes the kinds that were found since the last call.

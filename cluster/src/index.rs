@@ -9,6 +9,8 @@
 //! Ready node whose slices vanished count as last seen for [`SLICES_GRACE_SECONDS`].
 
 mod changes;
+mod docket;
+mod judging;
 mod look_up;
 mod membership;
 mod nodes;
@@ -39,6 +41,7 @@ use muster_engine as engine;
 
 pub use self::changes::Changes;
 use self::{
+    docket::Docket,
     membership::Membership,
     nodes::NodeViews,
     observe::Objects,
@@ -53,13 +56,14 @@ use crate::{
     devices::DeviceKinds,
     formed::{FormedGang, GangKey},
     gangs::{GangFinder, NamespaceTeam},
+    judgement::Rule,
     managed::ManagedPods,
     node_filter::NodeFilters,
     object::{Change, Kind, ObjectKey},
     pod,
     pod_terms::PodTerms,
     pools::Pools,
-    selectors::{Judgement, JudgementRequest, Selectors, Subject},
+    selectors::{Selectors, Subject},
     shares::Shares,
 };
 
@@ -170,8 +174,12 @@ pub struct Index {
     selectors: Selectors,
     filters: NodeFilters,
     rollout: Rollout,
-    /// Nodes that wait for what a selector says.
-    nodes_waiting: Links<(engine::SelectorId, Subject), String>,
+    /// Nodes that wait for what selectors say of a kind or a device.
+    nodes_waiting: Links<Subject, String>,
+    docket: Docket,
+    /// Rules that were given up, and when they are tried again.
+    try_again: BTreeMap<Rule, engine::Timestamp>,
+    derived_at: engine::Timestamp,
     judges_inline: bool,
     filter_shares: Shares<engine::NodeFilterId, NamespacedName>,
     selector_shares: Shares<engine::SelectorId, NamespacedName>,
@@ -250,6 +258,9 @@ impl Index {
             filters: NodeFilters::default(),
             rollout: Rollout::default(),
             nodes_waiting: Links::default(),
+            docket: Docket::default(),
+            try_again: BTreeMap::new(),
+            derived_at: engine::Timestamp(0),
             judges_inline: true,
             filter_shares: Shares::default(),
             selector_shares: Shares::default(),
@@ -303,33 +314,10 @@ impl Index {
         mem::take(&mut self.changes)
     }
 
-    /// Takes what device selectors are to be judged for. Each request is handed out once, may be judged on any thread, and
-    /// is to be answered by [`Index::give_judgements`]. Until then the gangs that use the selector wait, and nobody else.
-    pub fn take_judgements(&mut self) -> Vec<JudgementRequest> {
-        self.selectors.take_requests()
-    }
-
-    /// Takes judgements in, in any order. One that nobody waits for any more changes nothing.
-    pub fn give_judgements(&mut self, judgements: impl IntoIterator<Item = Judgement>) {
-        for judgement in judgements {
-            self.take_judgement(judgement);
-        }
-    }
-
-    /// From now on judgements are asked for by [`Index::take_judgements`]. Until this is called the index judges by itself
-    /// within [`Index::refresh`], which is right for simulators and tests, where nobody else waits.
-    pub fn judge_apart(&mut self) {
-        self.judges_inline = false;
-    }
-
-    fn judge_inline(&mut self) {
-        let requests = self.take_judgements();
-        self.give_judgements(requests.iter().map(JudgementRequest::judge));
-    }
-
     /// When [`Index::refresh`] has something to derive by time alone; `None`: not before the next change.
     pub fn next_due(&self) -> Option<engine::Timestamp> {
-        self.views.next_due()
+        let try_again = self.try_again.values().min().copied();
+        self.views.next_due().into_iter().chain(try_again).min()
     }
 
     /// Whether [`Index::refresh`] has something left to derive, without a change or the time.

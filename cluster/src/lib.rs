@@ -7,6 +7,7 @@
 //!   is told with its field ([`unsupported_field`]), never guessed. What users may say instead of a claim is
 //!   the [`shorthand`].
 //! * The **definition of *managed*** ([`managed`]), from which webhook and wall are generated too.
+//! * The **judging** of rules that anybody may bring ([`judgement`]), apart from the index.
 //! * The **index** ([`index`]): the watch-fed picture of the cluster, kept by [`object::Change`]s.
 
 pub mod claims;
@@ -15,6 +16,7 @@ pub mod explain;
 pub mod formed;
 pub mod gangs;
 pub mod index;
+pub mod judgement;
 pub mod limits;
 pub mod managed;
 pub mod managed_cases;

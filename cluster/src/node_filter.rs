@@ -3,18 +3,31 @@
 //! The engine knows these as [`NodeFilterId`]s: equal rules have the same id, and each node is told
 //! with the ids that it passes.
 
-use std::{collections::BTreeMap, ops::Bound};
+use std::{
+    collections::BTreeMap,
+    hash::{DefaultHasher, Hash, Hasher},
+    ops::Bound,
+    sync::Arc,
+};
 
 use k8s_openapi::api::core::v1::{
     Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Toleration,
 };
 use muster_engine::NodeFilterId;
 
-use crate::{taints, unsupported_field::UnsupportedField};
+use crate::{
+    judgement::{Judgement, JudgementRequest, Outcome, Progress, Rule, SUBJECTS_PER_REQUEST, Work},
+    taints,
+    unsupported_field::UnsupportedField,
+};
 
 /// The filter that every node passes. Pods that are placed already have it: their pin would make a
 /// filter of its own for each of them, and nobody plans them anew.
 pub const ANY_NODE: NodeFilterId = NodeFilterId(0);
+
+/// Most labels, expressions, values and tolerations of the rules of one pod: each node whose labels change is compared with
+/// all rules at once.
+const MAX_PARTS: usize = 4_096;
 
 /// What a pod says about nodes.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -44,11 +57,33 @@ impl NodeRules {
         for (position, term) in terms.iter().flatten().enumerate() {
             check_term(term, position)?;
         }
-        Ok(Self {
+        let rules = Self {
             selector: spec.node_selector.clone().unwrap_or_default(),
             terms,
             tolerations: scheduling_tolerations(spec.tolerations.as_deref().unwrap_or_default())?,
-        })
+        };
+        let parts = rules.parts();
+        if parts > MAX_PARTS {
+            return Err(UnsupportedField::new(
+                "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution",
+                format!(
+                    "has with selector and tolerations {parts} labels, expressions, values and tolerations, and at most {MAX_PARTS} are compared; label the nodes that are meant, and name that label"
+                ),
+            ));
+        }
+        Ok(rules)
+    }
+
+    fn parts(&self) -> usize {
+        let terms = self.terms.iter().flatten();
+        let requirements = terms.flat_map(|term| {
+            let expressions = term.match_expressions.iter().flatten();
+            expressions.chain(term.match_fields.iter().flatten())
+        });
+        let named: usize = requirements
+            .map(|requirement| 1 + requirement.values.as_ref().map_or(0, Vec::len))
+            .sum();
+        named + self.selector.len() + self.tolerations.len()
     }
 
     /// Whether the node passes: labels, name and taints. Kubernetes' own taints, a cordon and readiness are no part of it:
@@ -70,16 +105,43 @@ impl NodeRules {
     }
 }
 
+/// A hash of all that rules may read of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeBasis(u64);
+
+impl NodeBasis {
+    /// Of its labels and taints. (Its name is what it is found by.)
+    pub fn of(node: &Node) -> Self {
+        let mut hasher = DefaultHasher::new();
+        node.metadata.labels.hash(&mut hasher);
+        for taint in taints::repelling(node) {
+            (&taint.key, &taint.value, &taint.effect).hash(&mut hasher);
+        }
+        Self(hasher.finish())
+    }
+}
+
 /// The interned rules. Ids are never used twice.
 #[derive(Debug, Default)]
 pub struct NodeFilters {
     by_text: BTreeMap<String, NodeFilterId>,
-    rules: BTreeMap<NodeFilterId, NodeRules>,
+    filters: BTreeMap<NodeFilterId, Filter>,
     last: u32,
 }
 
+#[derive(Debug)]
+struct Filter {
+    rules: Arc<NodeRules>,
+    /// The last node that was judged, and the last one that is being judged.
+    judged_up_to: Option<String>,
+    asked_up_to: Option<String>,
+    progress: Progress,
+    is_judged: bool,
+    given_up: Option<Arc<str>>,
+}
+
 impl NodeFilters {
-    /// The id of the rules, and whether it is new: then every node must be told anew.
+    /// The id of the rules, and whether it is new: then they are to be judged for every node ([`NodeFilters::request`]).
     pub fn intern(&mut self, rules: NodeRules) -> (NodeFilterId, bool) {
         let text = text_of(&rules);
         if let Some(id) = self.by_text.get(&text) {
@@ -88,13 +150,16 @@ impl NodeFilters {
         self.last += 1;
         let id = NodeFilterId(self.last);
         self.by_text.insert(text, id);
-        self.rules.insert(id, rules);
+        let filter = Filter {
+            rules: Arc::new(rules),
+            judged_up_to: None,
+            asked_up_to: None,
+            progress: Progress::default(),
+            is_judged: false,
+            given_up: None,
+        };
+        self.filters.insert(id, filter);
         (id, true)
-    }
-
-    /// Whether the node passes a filter.
-    pub fn passes(&self, id: NodeFilterId, node: &Node) -> bool {
-        id == ANY_NODE || self.rules.get(&id).is_some_and(|rules| rules.pass(node))
     }
 
     /// The id of the rules, if they are interned.
@@ -102,50 +167,132 @@ impl NodeFilters {
         self.by_text.get(&text_of(rules)).copied()
     }
 
-    /// The filters that the node passes.
-    pub fn passed_by<'a>(&'a self, node: &'a Node) -> impl Iterator<Item = NodeFilterId> + 'a {
-        self.passed_by_after(node, ANY_NODE)
+    /// The next nodes for which the rules are to be judged; `None`: all were.
+    pub(crate) fn request(
+        &mut self,
+        id: NodeFilterId,
+        nodes: &BTreeMap<String, Arc<Node>>,
+    ) -> Option<JudgementRequest> {
+        let filter = self.filters.get_mut(&id)?;
+        if filter.is_judged {
+            return None;
+        }
+        let after = filter.judged_up_to.as_ref();
+        let later = (
+            after.map_or(Bound::Unbounded, Bound::Excluded),
+            Bound::Unbounded,
+        );
+        let later = nodes.range::<String, _>(later).take(SUBJECTS_PER_REQUEST);
+        let (names, asked): (Vec<_>, Vec<_>) =
+            later.map(|(name, node)| (name, Arc::clone(node))).unzip();
+        if let Some(last) = names.last() {
+            filter.asked_up_to = Some((*last).clone());
+        }
+        filter.progress.total = nodes.len().max(filter.progress.judged);
+        Some(JudgementRequest {
+            rule: Rule::Filter(id),
+            work: Work::Nodes {
+                rules: Arc::clone(&filter.rules),
+                nodes: asked,
+            },
+            progress: filter.progress,
+        })
     }
 
-    /// [`ANY_NODE`], and of the filters that were interned after one, those that the node passes.
-    pub fn passed_by_after<'a>(
+    /// Takes a judgement in. Returns the nodes that pass, as they were, and whether it was the last one. An answer that
+    /// nobody waits for any more changes nothing.
+    pub(crate) fn give(&mut self, judgement: Judgement) -> (Vec<(String, NodeBasis)>, bool) {
+        let Rule::Filter(id) = judgement.rule else {
+            return (Vec::new(), false);
+        };
+        let Some(filter) = self.filters.get_mut(&id).filter(|filter| !filter.is_judged) else {
+            return (Vec::new(), false);
+        };
+        match judgement.outcome {
+            Outcome::Nodes {
+                passed,
+                judged,
+                up_to,
+            } => {
+                if up_to.is_some() && up_to <= filter.judged_up_to {
+                    return (Vec::new(), false);
+                }
+                filter.progress.judged += judged;
+                filter.progress.spent += judgement.spent;
+                // Nothing was left to be judged, so all is.
+                filter.is_judged = up_to.is_none();
+                if up_to.is_some() {
+                    filter.judged_up_to.clone_from(&up_to);
+                    filter.asked_up_to = up_to;
+                }
+                (passed, filter.is_judged)
+            }
+            Outcome::GivenUp(cause) => {
+                filter.given_up = Some(cause);
+                filter.is_judged = true;
+                (Vec::new(), true)
+            }
+            Outcome::Compiled(_) | Outcome::Devices { .. } => (Vec::new(), false),
+        }
+    }
+
+    /// Rules that were given up are judged again from the beginning.
+    pub fn try_again(&mut self, id: NodeFilterId) {
+        if let Some(filter) = self.filters.get_mut(&id)
+            && filter.given_up.take().is_some()
+        {
+            filter.is_judged = false;
+            filter.judged_up_to = None;
+            filter.asked_up_to = None;
+            filter.progress = Progress::default();
+        }
+    }
+
+    /// Why the rules were given up, if they were.
+    pub fn given_up(&self, id: NodeFilterId) -> Option<&Arc<str>> {
+        self.filters.get(&id)?.given_up.as_ref()
+    }
+
+    /// Whether the rules were judged for every node, or given up.
+    pub fn is_judged(&self, id: NodeFilterId) -> bool {
+        self.filters.get(&id).is_none_or(|filter| filter.is_judged)
+    }
+
+    /// [`ANY_NODE`], and the rules that the node passes of those that were judged up to it already. The others are judged
+    /// for it when its turn comes.
+    pub fn passed_by<'a>(
         &'a self,
+        name: &'a str,
         node: &'a Node,
-        after: NodeFilterId,
     ) -> impl Iterator<Item = NodeFilterId> + 'a {
-        let later = (Bound::Excluded(after), Bound::Unbounded);
-        std::iter::once(ANY_NODE).chain(
-            self.rules
-                .range(later)
-                .filter(|(_, rules)| rules.pass(node))
-                .map(|(id, _)| *id),
-        )
+        let asked = self.filters.iter().filter(move |(_, filter)| {
+            let is_asked = filter.is_judged || filter.asked_up_to.as_deref() >= Some(name);
+            is_asked && filter.given_up.is_none()
+        });
+        let passed = asked.filter(move |(_, filter)| filter.rules.pass(node));
+        std::iter::once(ANY_NODE).chain(passed.map(|(id, _)| *id))
     }
 
-    /// Whether somebody uses the filter.
+    /// Whether somebody uses the filter, and it was not given up.
     pub fn knows(&self, id: NodeFilterId) -> bool {
-        id == ANY_NODE || self.rules.contains_key(&id)
-    }
-
-    /// The filter that was interned last.
-    pub fn last(&self) -> NodeFilterId {
-        NodeFilterId(self.last)
+        let filter = self.filters.get(&id);
+        id == ANY_NODE || filter.is_some_and(|filter| filter.given_up.is_none())
     }
 
     /// How many rules are interned.
     pub fn len(&self) -> usize {
-        self.rules.len()
+        self.filters.len()
     }
 
     /// Whether none is.
     pub fn is_empty(&self) -> bool {
-        self.rules.is_empty()
+        self.filters.is_empty()
     }
 
     /// Forgets rules that nobody uses any more.
     pub fn forget(&mut self, id: NodeFilterId) {
-        if let Some(rules) = self.rules.remove(&id) {
-            self.by_text.remove(&text_of(&rules));
+        if let Some(filter) = self.filters.remove(&id) {
+            self.by_text.remove(&text_of(&filter.rules));
         }
     }
 }
@@ -385,6 +532,25 @@ mod tests {
     }
 
     #[test]
+    fn rules_of_more_parts_than_are_compared_are_refused_with_the_numbers() {
+        let rules = |values: usize| {
+            let values: Vec<String> = (0..values).map(|n| format!("n{n}")).collect();
+            let term = json!({"matchExpressions": [
+                {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": values}]});
+            let mut spec = affinity(&json!([term]));
+            spec["containers"] = json!([]);
+            let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
+            NodeRules::of_pod(&pod)
+        };
+        assert!(rules(MAX_PARTS - 1).is_ok());
+        let error = rules(MAX_PARTS).unwrap_err();
+        assert!(
+            error.why.contains("4097") && error.why.contains("at most 4096"),
+            "{error}"
+        );
+    }
+
+    #[test]
     fn taints_keep_pods_away_unless_they_are_tolerated() {
         let taint = |effect: &str| json!([{"key": "gpu", "value": "yes", "effect": effect}]);
         for (tolerations, effect, passed) in [
@@ -449,7 +615,8 @@ mod tests {
         assert_eq!(filters.intern(rules(json!([b, a, b]))), (first, false));
         assert_ne!(filters.intern(rules(json!([a]))).0, first);
         assert_ne!(first, ANY_NODE);
-        assert_eq!(filters.passed_by(&node(&json!([]))).next(), Some(ANY_NODE));
+        let node = node(&json!([]));
+        assert_eq!(filters.passed_by("a", &node).next(), Some(ANY_NODE));
         filters.forget(first);
         assert_ne!(
             filters.intern(rules(json!([a, b]))).0,

@@ -15,7 +15,7 @@ pub use crate::devices::{attribute, memory};
 use crate::{
     devices::PublishedDevice,
     pod_resources,
-    selectors::{Selectors, Subject, Verdict},
+    selectors::{DeviceVerdicts, Selectors, Subject},
     taints,
 };
 
@@ -52,7 +52,7 @@ pub struct NodeParts<'a> {
     /// Which claim each device is allocated to, by device name on the node.
     pub allocated: &'a BTreeMap<String, ClaimUid>,
     /// The rules about nodes that it passes.
-    pub filters: &'a BTreeSet<NodeFilterId>,
+    pub filters: &'a Arc<BTreeSet<NodeFilterId>>,
 }
 
 /// What the selectors said of a node's devices.
@@ -75,7 +75,7 @@ pub struct Made {
     /// What the selectors say of its devices.
     pub judged: Judged,
     /// What the selectors have not said yet; such a device matches nothing by them.
-    pub unknown: BTreeSet<(SelectorId, Subject)>,
+    pub unknown: BTreeSet<Subject>,
 }
 
 /// Makes the engine's node.
@@ -110,7 +110,9 @@ pub fn node(parts: &NodeParts<'_>, selectors: &mut Selectors) -> Made {
         .collect();
     let failed = |id: &SelectorId| matches!(judged.get(id), Some(Judgement::Fails(_)));
     for device in &mut devices {
-        device.selectors.retain(|id| !failed(id));
+        if device.selectors.iter().any(failed) {
+            Arc::make_mut(&mut device.selectors).retain(|id| !failed(id));
+        }
     }
     let uid = parts.node.metadata.uid.clone().unwrap_or_default();
     let (allocatable, is_readable) = allocatable(parts.node);
@@ -122,7 +124,7 @@ pub fn node(parts: &NodeParts<'_>, selectors: &mut Selectors) -> Made {
         used: parts.used.clone(),
         fabric: fabric(labels, parts.topologies),
         accelerator: accelerator(labels, parts.topologies),
-        filters: parts.filters.clone(),
+        filters: Arc::clone(parts.filters),
         devices,
     };
     Made {
@@ -228,33 +230,30 @@ fn judge(
     device: &PublishedDevice,
     selectors: &mut Selectors,
     judged: &mut Judged,
-    unknown: &mut BTreeSet<(SelectorId, Subject)>,
-) -> BTreeSet<SelectorId> {
-    let mut matched = BTreeSet::new();
-    let verdicts = selectors.verdicts(device);
-    unknown.extend(verdicts.unknown);
-    for (id, verdict) in verdicts.known {
-        match verdict {
-            Verdict::Matches => {
-                matched.insert(id);
-                judged.entry(id).or_insert(Judgement::Matches);
-            }
-            Verdict::Differs => {}
-            Verdict::Fails(cause) => {
-                // The first device that fails gives the cause, as for kube-scheduler.
-                if !matches!(judged.get(&id), Some(Judgement::Fails(_))) {
-                    judged.insert(id, Judgement::Fails(cause));
-                }
-            }
+    unknown: &mut BTreeSet<Subject>,
+) -> Arc<BTreeSet<SelectorId>> {
+    let DeviceVerdicts {
+        matching,
+        fails,
+        unknown: of_device,
+    } = selectors.verdicts(device);
+    unknown.extend(of_device);
+    for id in matching.iter() {
+        judged.entry(*id).or_insert(Judgement::Matches);
+    }
+    for (id, cause) in fails {
+        // The first device that fails gives the cause, as for kube-scheduler.
+        if !matches!(judged.get(&id), Some(Judgement::Fails(_))) {
+            judged.insert(id, Judgement::Fails(cause));
         }
     }
-    matched
+    matching
 }
 
 fn device_of(
     published: &PublishedDevice,
     flavors: BTreeSet<FlavorName>,
-    selectors: BTreeSet<SelectorId>,
+    selectors: Arc<BTreeSet<SelectorId>>,
     allocated: &BTreeMap<String, ClaimUid>,
 ) -> engine::Device {
     engine::Device {
@@ -270,7 +269,8 @@ fn device_of(
         vram: published.kind.memory,
         selectors,
         nvlink_group: published.kind.nvlink_group.clone(),
-        attributes: published.attributes(),
+        attributes: Arc::clone(&published.kind.attributes),
+        own_attributes: Arc::clone(&published.own_attributes),
         usable: published.kind.usable,
     }
 }

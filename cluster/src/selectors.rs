@@ -7,10 +7,9 @@
 //! matches nowhere is not understood.
 //!
 //! Expressions come from anybody, so they cost their author and nobody else. One that is too long, could take too long,
-//! does not parse or makes the evaluator panic is refused. Evaluation is taken out of the index: what is to be judged is
-//! handed out as [`JudgementRequest`]s, which need nothing else and may run on any thread, and comes back as
-//! [`Judgement`]s. Each selector is judged once for each kind of device, or for each device if it reads what every
-//! device has of its own.
+//! does not parse or makes the evaluator panic is refused. Compiling and evaluating is taken out of the index
+//! ([`crate::judgement`]). Each selector is judged once for each kind of device, or for each device if it reads what every
+//! device has of its own. Kinds and devices are numbered as they appear, so how far a selector has come is one number.
 
 mod cost;
 mod device_value;
@@ -19,18 +18,21 @@ mod reach;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    mem,
     sync::Arc,
+    time::Duration,
 };
 
 use muster_engine::SelectorId;
 
-pub use self::expressions::{Expressions, Judgement, JudgementRequest, Subject, Verdict};
-use crate::devices::{DeviceKind, PublishedDevice};
+pub use self::expressions::{Expressions, Subject, Verdict};
+use crate::{
+    devices::{DeviceId, DeviceKindId, DeviceKinds, PublishedDevice},
+    judgement::{Judgement, JudgementRequest, Outcome, Progress, Rule, SUBJECTS_PER_REQUEST, Work},
+};
 
-/// Most verdicts that are remembered, of all selectors together: twelve selectors that are judged for each of 80,000
-/// devices, or thousands that are judged by kind.
-pub const MAX_VERDICTS: usize = 1_000_000;
+/// Most verdicts that are remembered, of all selectors together: fifty selectors that match 80,000 devices one by one, or
+/// hundreds of thousands that match by kind. What merely differs is not remembered.
+pub const MAX_VERDICTS: usize = 4_000_000;
 
 /// The interned selectors. Ids are never used twice.
 #[derive(Clone, Debug, Default)]
@@ -38,25 +40,55 @@ pub struct Selectors {
     by_text: BTreeMap<Vec<String>, SelectorId>,
     interned: BTreeMap<SelectorId, Selector>,
     last: u32,
-    requests: Vec<JudgementRequest>,
+    by_kind: BTreeMap<DeviceKindId, OfKind>,
+    /// Selectors that are judged for each device.
+    own: BTreeSet<SelectorId>,
+    /// Selectors that nodes know already, and that are to be judged for kinds or devices that came later.
+    lagging: BTreeSet<SelectorId>,
     verdicts: usize,
+    sweep_above: usize,
 }
 
 #[derive(Clone, Debug)]
 struct Selector {
-    expressions: Arc<Expressions>,
+    texts: Vec<String>,
+    state: State,
     verdicts: BTreeMap<Subject, Verdict>,
-    /// What is being judged.
-    outstanding: BTreeSet<Subject>,
+    /// The number of the last kind or device that was judged.
+    up_to: u64,
+    progress: Progress,
+    /// Whether it was judged for all that there were, once.
+    is_judged: bool,
+    /// Whether all nodes were told what it says.
+    is_told: bool,
 }
 
-/// What the selectors say of a device; those that do not match are left out.
-#[derive(Debug, Default)]
-pub struct Verdicts {
-    /// What is known.
-    pub known: Vec<(SelectorId, Verdict)>,
-    /// What is being judged.
-    pub unknown: Vec<(SelectorId, Subject)>,
+#[derive(Clone, Debug)]
+enum State {
+    New,
+    Compiled(Arc<Expressions>),
+    Invalid(InvalidExpression),
+    GivenUp(Arc<str>),
+}
+
+/// What is said of a kind of device.
+#[derive(Clone, Debug, Default)]
+struct OfKind {
+    matching: BTreeSet<SelectorId>,
+    fails: BTreeMap<SelectorId, Arc<str>>,
+    /// `matching` as it is handed out, until it changes.
+    shared: Option<Arc<BTreeSet<SelectorId>>>,
+}
+
+/// What the selectors say of a device.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceVerdicts {
+    /// Those that match it.
+    pub matching: Arc<BTreeSet<SelectorId>>,
+    /// Those that fail on it, with the cause.
+    pub fails: BTreeMap<SelectorId, Arc<str>>,
+    /// What else is to be judged before all is known that could be.
+    pub unknown: BTreeSet<Subject>,
 }
 
 /// Why expressions are no selector: the position of the one that is at fault, and the cause.
@@ -68,23 +100,39 @@ pub struct InvalidExpression {
     pub cause: String,
 }
 
+/// What a judgement changed.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Given {
+    /// Whether whoever uses the selector is to be told that it is none, or was given up.
+    pub is_refused: bool,
+    /// What a selector that nodes know already says of something new: it matches, or fails.
+    pub news: Vec<Subject>,
+}
+
 impl Selectors {
-    /// The id of the expressions, all of which must be true, and whether it is new. A new selector is to be judged for the
-    /// kinds that exist ([`Selectors::judge_kind`]).
+    /// The id of the expressions, all of which must be true, and whether it is new. A new selector is to be judged
+    /// ([`Selectors::request`]). An error: it was judged, and is none.
     pub fn intern(&mut self, texts: Vec<String>) -> Result<(SelectorId, bool), InvalidExpression> {
         if let Some(id) = self.by_text.get(&texts) {
-            return Ok((*id, false));
+            return match self.interned.get(id).map(|selector| &selector.state) {
+                Some(State::Invalid(error)) => Err(error.clone()),
+                _ => Ok((*id, false)),
+            };
         }
-        let expressions = Expressions::compile(&texts)?;
+        expressions::check_length(&texts)?;
         self.last += 1;
         let id = SelectorId(self.last);
-        self.by_text.insert(texts, id);
+        self.by_text.insert(texts.clone(), id);
         self.interned.insert(
             id,
             Selector {
-                expressions: Arc::new(expressions),
+                texts,
+                state: State::New,
                 verdicts: BTreeMap::new(),
-                outstanding: BTreeSet::new(),
+                up_to: 0,
+                progress: Progress::default(),
+                is_judged: false,
+                is_told: false,
             },
         );
         Ok((id, true))
@@ -95,122 +143,320 @@ impl Selectors {
         self.by_text.get(texts).copied()
     }
 
-    /// Asks for what the selector says of a kind, unless that is known, asked for, or differs from device to device.
-    pub fn judge_kind(&mut self, id: SelectorId, kind: &Arc<DeviceKind>) {
-        let reads_own = |selector: &Selector| selector.expressions.reads_own();
-        if self.interned.get(&id).is_some_and(reads_own) {
-            return;
-        }
-        let device = PublishedDevice {
-            name: "".into(),
-            kind: Arc::clone(kind),
-            own: Arc::default(),
+    /// What is to be judged next about the selector; `None`: nothing.
+    pub fn request(&self, id: SelectorId, kinds: &DeviceKinds) -> Option<JudgementRequest> {
+        let selector = self.interned.get(&id)?;
+        let (work, total) = match &selector.state {
+            State::New => (Work::Compile(selector.texts.clone()), 0),
+            State::Compiled(expressions) => {
+                let (devices, total) = if expressions.reads_own() {
+                    let devices = kinds.devices_after(DeviceId(selector.up_to));
+                    let devices = devices.take(SUBJECTS_PER_REQUEST);
+                    let devices =
+                        devices.map(|device| (Subject::Device(device.id), device.clone()));
+                    (devices.collect::<Vec<_>>(), kinds.published())
+                } else {
+                    let kinds_after = kinds.kinds_after(kind_id(selector.up_to));
+                    let devices = kinds_after
+                        .take(SUBJECTS_PER_REQUEST)
+                        .map(|kind| (Subject::Kind(kind.id), PublishedDevice::any_of(&kind)));
+                    (devices.collect(), kinds.len())
+                };
+                if devices.is_empty() {
+                    return None;
+                }
+                let expressions = Arc::clone(expressions);
+                let work = Work::Devices {
+                    expressions,
+                    devices,
+                };
+                (work, total)
+            }
+            State::Invalid(_) | State::GivenUp(_) => return None,
         };
-        self.ask(id, &device);
+        Some(JudgementRequest {
+            rule: Rule::Selector(id),
+            work,
+            progress: Progress {
+                total: total.max(selector.progress.judged),
+                ..selector.progress
+            },
+        })
     }
 
-    /// Asks for what every selector says of a new kind.
-    pub fn judge_all(&mut self, kind: &Arc<DeviceKind>) {
-        for id in self.ids() {
-            self.judge_kind(id, kind);
-        }
-    }
-
-    fn ask(&mut self, id: SelectorId, device: &PublishedDevice) {
+    /// Takes a judgement in. An answer about what is judged already, or about a selector that nobody uses any more, changes
+    /// nothing.
+    pub fn give(&mut self, judgement: Judgement, kinds: &DeviceKinds) -> Given {
+        let Rule::Selector(id) = judgement.rule else {
+            return Given::default();
+        };
         let Some(selector) = self.interned.get_mut(&id) else {
-            return;
+            return Given::default();
         };
-        let subject = selector.expressions.subject(device);
-        if selector.verdicts.contains_key(&subject) || !selector.outstanding.insert(subject) {
-            return;
+        match (&selector.state, judgement.outcome) {
+            (State::New, Outcome::Compiled(Ok(expressions))) => {
+                if expressions.reads_own() {
+                    self.own.insert(id);
+                }
+                selector.state = State::Compiled(expressions);
+                self.note_end(id, kinds);
+                Given::default()
+            }
+            (State::New, Outcome::Compiled(Err(error))) => {
+                selector.state = State::Invalid(error);
+                selector.is_judged = true;
+                Given {
+                    is_refused: true,
+                    news: Vec::new(),
+                }
+            }
+            (
+                State::Compiled(_),
+                Outcome::Devices {
+                    verdicts,
+                    judged,
+                    up_to: Some(up_to),
+                },
+            ) if up_to.number() > selector.up_to => {
+                if self.verdicts.saturating_add(verdicts.len()) > MAX_VERDICTS {
+                    self.give_up(
+                        id,
+                        format!("{MAX_VERDICTS} answers of selectors are remembered, and no more")
+                            .into(),
+                    );
+                    return Given {
+                        is_refused: true,
+                        news: Vec::new(),
+                    };
+                }
+                selector.up_to = up_to.number();
+                selector.progress.judged += judged;
+                selector.progress.spent += judgement.spent;
+                let news = if selector.is_told {
+                    verdicts.iter().map(|(subject, _)| *subject).collect()
+                } else {
+                    Vec::new()
+                };
+                for (subject, verdict) in verdicts {
+                    self.remember(id, subject, verdict);
+                }
+                self.note_end(id, kinds);
+                Given {
+                    is_refused: false,
+                    news,
+                }
+            }
+            (State::New | State::Compiled(_), Outcome::GivenUp(cause)) => {
+                self.give_up(id, cause);
+                Given {
+                    is_refused: true,
+                    news: Vec::new(),
+                }
+            }
+            _ => Given::default(),
         }
-        self.requests.push(JudgementRequest {
-            selector: id,
-            subject,
-            expressions: Arc::clone(&selector.expressions),
-            device: device.clone(),
-        });
     }
 
-    /// What the selectors say of a device; what is not known yet is asked for, and does not match until then.
-    pub fn verdicts(&mut self, device: &PublishedDevice) -> Verdicts {
-        let mut verdicts = Verdicts::default();
-        for (id, selector) in &self.interned {
-            let subject = selector.expressions.subject(device);
-            match selector.verdicts.get(&subject) {
-                Some(Verdict::Differs) => {}
-                Some(verdict) => verdicts.known.push((*id, verdict.clone())),
-                None => verdicts.unknown.push((*id, subject)),
+    /// Notes that there is nothing left to be judged about a selector, if that is so.
+    fn note_end(&mut self, id: SelectorId, kinds: &DeviceKinds) {
+        if self.is_pending(id, kinds) {
+            return;
+        }
+        self.lagging.remove(&id);
+        if let Some(selector) = self.interned.get_mut(&id) {
+            selector.progress.spent = Duration::ZERO;
+            selector.is_judged = true;
+        }
+    }
+
+    fn remember(&mut self, id: SelectorId, subject: Subject, verdict: Verdict) {
+        if let Subject::Kind(kind) = subject {
+            let of_kind = self.by_kind.entry(kind).or_default();
+            match &verdict {
+                Verdict::Matches => {
+                    of_kind.matching.insert(id);
+                    of_kind.shared = None;
+                }
+                Verdict::Fails(cause) => {
+                    of_kind.fails.insert(id, Arc::clone(cause));
+                }
+                Verdict::Differs => {}
             }
         }
-        for (id, _) in &verdicts.unknown {
-            self.ask(*id, device);
+        if let Some(selector) = self.interned.get_mut(&id) {
+            selector.verdicts.insert(subject, verdict);
+            self.verdicts += 1;
+        }
+    }
+
+    /// From now on the selector matches nothing, and whoever uses it is told why.
+    pub fn give_up(&mut self, id: SelectorId, cause: Arc<str>) {
+        self.forget_verdicts(id);
+        if let Some(selector) = self.interned.get_mut(&id) {
+            selector.state = State::GivenUp(cause);
+            selector.is_judged = true;
+        }
+    }
+
+    /// A selector that was given up is judged again from the beginning.
+    pub fn try_again(&mut self, id: SelectorId) {
+        if let Some(selector) = self.interned.get_mut(&id)
+            && matches!(selector.state, State::GivenUp(_))
+        {
+            selector.state = State::New;
+            selector.up_to = 0;
+            selector.progress = Progress::default();
+            selector.is_judged = false;
+            selector.is_told = false;
+        }
+    }
+
+    /// Why the selector was given up, if it was.
+    pub fn given_up(&self, id: SelectorId) -> Option<&Arc<str>> {
+        match &self.interned.get(&id)?.state {
+            State::GivenUp(cause) => Some(cause),
+            _ => None,
+        }
+    }
+
+    /// Whether something is to be judged about the selector.
+    pub fn is_pending(&self, id: SelectorId, kinds: &DeviceKinds) -> bool {
+        let Some(selector) = self.interned.get(&id) else {
+            return false;
+        };
+        match &selector.state {
+            State::New => true,
+            State::Compiled(expressions) if expressions.reads_own() => kinds
+                .devices_after(DeviceId(selector.up_to))
+                .next()
+                .is_some(),
+            State::Compiled(_) => kinds.kinds_after(kind_id(selector.up_to)).next().is_some(),
+            State::Invalid(_) | State::GivenUp(_) => false,
+        }
+    }
+
+    /// Kinds or devices appeared: returns the selectors that are to be judged for them. Forgets what was said of those
+    /// that are gone.
+    pub fn note_appeared(&mut self, new_kinds: bool, kinds: &DeviceKinds) -> Vec<SelectorId> {
+        if self.verdicts > self.sweep_above {
+            self.sweep(kinds);
+        }
+        let ids: Vec<SelectorId> = if new_kinds {
+            self.interned.keys().copied().collect()
+        } else {
+            self.own.iter().copied().collect()
+        };
+        let pending = ids.into_iter().filter(|id| self.is_pending(*id, kinds));
+        let pending: Vec<SelectorId> = pending.collect();
+        for id in &pending {
+            if self
+                .interned
+                .get(id)
+                .is_some_and(|selector| selector.is_told)
+            {
+                self.lagging.insert(*id);
+            }
+        }
+        pending
+    }
+
+    fn sweep(&mut self, kinds: &DeviceKinds) {
+        for selector in self.interned.values_mut() {
+            selector
+                .verdicts
+                .retain(|subject, _| kinds.exists(*subject));
+        }
+        self.by_kind
+            .retain(|kind, _| kinds.exists(Subject::Kind(*kind)));
+        let verdicts = self
+            .interned
+            .values()
+            .map(|selector| selector.verdicts.len());
+        self.verdicts = verdicts.sum();
+        self.sweep_above = self.verdicts * 2 + 1_024;
+    }
+
+    /// What the selectors say of a device.
+    pub fn verdicts(&mut self, device: &PublishedDevice) -> DeviceVerdicts {
+        let mut verdicts = DeviceVerdicts::default();
+        if let Some(of_kind) = self.by_kind.get_mut(&device.kind.id) {
+            let shared = of_kind
+                .shared
+                .get_or_insert_with(|| Arc::new(of_kind.matching.clone()));
+            verdicts.matching = Arc::clone(shared);
+            verdicts.fails.clone_from(&of_kind.fails);
+        }
+        for id in &self.own {
+            let selector = self.interned.get(id);
+            match selector.and_then(|selector| selector.verdicts.get(&Subject::Device(device.id))) {
+                Some(Verdict::Matches) => {
+                    Arc::make_mut(&mut verdicts.matching).insert(*id);
+                }
+                Some(Verdict::Fails(cause)) => {
+                    verdicts.fails.insert(*id, Arc::clone(cause));
+                }
+                Some(Verdict::Differs) | None => {}
+            }
+        }
+        for id in &self.lagging {
+            let Some(selector) = self.interned.get(id) else {
+                continue;
+            };
+            let subject = if self.own.contains(id) {
+                Subject::Device(device.id)
+            } else {
+                Subject::Kind(device.kind.id)
+            };
+            if subject.number() > selector.up_to {
+                verdicts.unknown.insert(subject);
+            }
         }
         verdicts
     }
 
-    /// Whether something is to be judged.
-    pub fn has_requests(&self) -> bool {
-        !self.requests.is_empty()
+    /// Whether a selector that nodes know already is still to be judged for something new.
+    pub fn is_lagging(&self) -> bool {
+        !self.lagging.is_empty()
     }
 
-    /// Takes what is to be judged. Each is handed out once, and is to be answered by [`Selectors::give`].
-    pub fn take_requests(&mut self) -> Vec<JudgementRequest> {
-        mem::take(&mut self.requests)
-    }
-
-    /// Takes a judgement in. An answer that nobody waits for changes nothing. Returns whether it was waited for.
-    pub fn give(&mut self, judgement: Judgement) -> bool {
-        let Some(selector) = self.interned.get_mut(&judgement.selector) else {
-            return false;
-        };
-        if !selector.outstanding.remove(&judgement.subject) {
-            return false;
-        }
-        if self.verdicts >= MAX_VERDICTS {
-            // Devices that came and went under new names for months: what is still needed is asked for again.
-            for selector in self.interned.values_mut() {
-                selector
-                    .verdicts
-                    .retain(|subject, _| matches!(subject, Subject::Kind(_)));
-            }
-            self.verdicts = self
-                .interned
-                .values()
-                .map(|selector| selector.verdicts.len())
-                .sum();
-        }
-        if let Some(selector) = self.interned.get_mut(&judgement.selector) {
-            selector
-                .verdicts
-                .insert(judgement.subject, judgement.verdict);
-            self.verdicts += 1;
-        }
-        true
-    }
-
-    /// Whether everything that was asked for about the selector is judged.
+    /// Whether the selector was judged for all that there was when it was new, or was refused or given up.
     pub fn is_judged(&self, id: SelectorId) -> bool {
         self.interned
             .get(&id)
-            .is_none_or(|selector| selector.outstanding.is_empty())
+            .is_none_or(|selector| selector.is_judged)
     }
 
-    /// Whether the selector matches or fails on the device, as far as is known; also true if it is to be judged for each
-    /// device.
+    /// All nodes were told what the selector says.
+    pub fn set_told(&mut self, id: SelectorId, kinds: &DeviceKinds) {
+        let pending = self.is_pending(id, kinds);
+        if let Some(selector) = self.interned.get_mut(&id) {
+            selector.is_told = true;
+            if pending {
+                self.lagging.insert(id);
+            }
+        }
+    }
+
+    /// Whether the selector matches or fails on the device, as far as is known.
     pub fn concerns(&self, id: SelectorId, device: &PublishedDevice) -> bool {
         self.interned.get(&id).is_some_and(|selector| {
-            selector.expressions.reads_own()
-                || selector
-                    .verdicts
-                    .get(&selector.expressions.subject(device))
-                    .is_some_and(|verdict| *verdict != Verdict::Differs)
+            let subject = if self.own.contains(&id) {
+                Subject::Device(device.id)
+            } else {
+                Subject::Kind(device.kind.id)
+            };
+            selector.verdicts.contains_key(&subject)
         })
     }
 
-    /// All interned ids, ascending.
-    pub fn ids(&self) -> Vec<SelectorId> {
-        self.interned.keys().copied().collect()
+    /// Whether the selector is judged for each device.
+    pub fn reads_own(&self, id: SelectorId) -> bool {
+        self.own.contains(&id)
+    }
+
+    /// How many selectors are judged for each device.
+    pub fn reading_own(&self) -> usize {
+        self.own.len()
     }
 
     /// How many selectors are interned.
@@ -225,9 +471,33 @@ impl Selectors {
 
     /// Forgets a selector that nobody uses any more.
     pub fn forget(&mut self, id: SelectorId) {
+        self.forget_verdicts(id);
         if let Some(selector) = self.interned.remove(&id) {
-            self.by_text.remove(selector.expressions.texts());
-            self.verdicts -= selector.verdicts.len();
+            self.by_text.remove(&selector.texts);
         }
     }
+
+    fn forget_verdicts(&mut self, id: SelectorId) {
+        self.own.remove(&id);
+        self.lagging.remove(&id);
+        let Some(selector) = self.interned.get_mut(&id) else {
+            return;
+        };
+        let verdicts = std::mem::take(&mut selector.verdicts);
+        self.verdicts -= verdicts.len();
+        for subject in verdicts.into_keys() {
+            if let Subject::Kind(kind) = subject
+                && let Some(of_kind) = self.by_kind.get_mut(&kind)
+            {
+                of_kind.fails.remove(&id);
+                if of_kind.matching.remove(&id) {
+                    of_kind.shared = None;
+                }
+            }
+        }
+    }
+}
+
+fn kind_id(number: u64) -> DeviceKindId {
+    DeviceKindId(u32::try_from(number).unwrap_or(u32::MAX))
 }

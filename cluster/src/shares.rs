@@ -10,6 +10,7 @@ pub(crate) const RULES_PER_NAMESPACE: usize = 128;
 #[derive(Debug)]
 pub(crate) struct Shares<R, U> {
     used: BTreeMap<String, BTreeMap<R, usize>>,
+    users: BTreeMap<R, BTreeSet<String>>,
     waiting: BTreeMap<String, BTreeSet<U>>,
     freed: BTreeSet<String>,
 }
@@ -18,6 +19,7 @@ impl<R, U> Default for Shares<R, U> {
     fn default() -> Self {
         Self {
             used: BTreeMap::new(),
+            users: BTreeMap::new(),
             waiting: BTreeMap::new(),
             freed: BTreeSet::new(),
         }
@@ -45,8 +47,23 @@ impl<R: Ord + Copy, U: Ord> Shares<R, U> {
             .is_some_and(|rules| rules.contains_key(&rule))
     }
 
+    /// The namespaces that use the rule.
+    pub(crate) fn users_of(&self, rule: R) -> impl Iterator<Item = &String> {
+        self.users.get(&rule).into_iter().flatten()
+    }
+
+    /// The rules that the namespace uses.
+    pub(crate) fn rules_of(&self, namespace: &str) -> impl Iterator<Item = R> {
+        let used = self.used.get(namespace).into_iter();
+        used.flat_map(BTreeMap::keys).copied()
+    }
+
     /// One more use.
     pub(crate) fn take(&mut self, namespace: &str, rule: R) {
+        self.users
+            .entry(rule)
+            .or_default()
+            .insert(namespace.to_owned());
         let rules = self.used.entry(namespace.to_owned()).or_default();
         *rules.entry(rule).or_default() += 1;
     }
@@ -62,6 +79,12 @@ impl<R: Ord + Copy, U: Ord> Shares<R, U> {
                 return;
             }
             rules.remove(&rule);
+            if let Some(users) = self.users.get_mut(&rule) {
+                users.remove(namespace);
+                if users.is_empty() {
+                    self.users.remove(&rule);
+                }
+            }
             self.freed.insert(namespace.to_owned());
         }
         if rules.is_empty() {

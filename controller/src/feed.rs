@@ -47,8 +47,8 @@ pub struct Feed {
     watches: BTreeMap<Kind, Watch>,
     tasks: JoinSet<()>,
     undecodable: BTreeSet<ObjectKey>,
-    /// Whether these changed since they were last asked for.
-    undecodable_changed: bool,
+    /// Which of these are new, or are so no more, since this was last asked for.
+    undecodable_news: BTreeMap<ObjectKey, bool>,
     sender: mpsc::Sender<Stamped>,
     receiver: mpsc::Receiver<Stamped>,
 }
@@ -105,7 +105,7 @@ impl Feed {
             watches: BTreeMap::from(watches),
             tasks: JoinSet::new(),
             undecodable: BTreeSet::new(),
-            undecodable_changed: false,
+            undecodable_news: BTreeMap::new(),
             sender,
             receiver,
         };
@@ -118,24 +118,14 @@ impl Feed {
     /// Closes the watch of a kind and opens another: the next changes of that kind are its whole list, which
     /// is begun after this call and ends with [`Change::ListedKeys`].
     pub fn reopen(&mut self, kind: Kind) {
-        match kind {
-            Kind::Cohort => self.watch(kind, Object::Cohort),
-            Kind::DeviceClass => self.watch(kind, Object::DeviceClass),
-            Kind::Flavor => self.watch(kind, Object::Flavor),
-            Kind::Gang => self.watch(kind, Object::Gang),
-            Kind::Job => self.watch(kind, Object::Job),
-            Kind::Ledger => self.watch(kind, Object::Ledger),
-            Kind::Namespace => self.watch(kind, Object::Namespace),
-            Kind::Node => self.watch(kind, Object::Node),
-            Kind::NodeDevices => self.watch(kind, Object::NodeDevices),
-            Kind::Pod => self.watch(kind, Object::Pod),
-            Kind::PriorityTier => self.watch(kind, Object::PriorityTier),
-            Kind::Queue => self.watch(kind, Object::Queue),
-            Kind::ResourceClaim => self.watch(kind, Object::ResourceClaim),
-            Kind::ResourceSlice => self.watch(kind, Object::ResourceSlice),
-            Kind::Team => self.watch(kind, Object::Team),
-            Kind::Topology => self.watch(kind, Object::Topology),
+        macro_rules! watch {
+            ($($kind:ident: $scope:ident $collection:ident $status:ident;)*) => {
+                match kind {
+                    $(Kind::$kind => self.watch(kind, Object::$kind),)*
+                }
+            };
         }
+        muster_cluster::for_each_kind!(watch);
     }
 
     /// The next change. Cancel-safe.
@@ -169,10 +159,26 @@ impl Feed {
         None
     }
 
-    /// The objects for which something else stands in, as far as the changes that were handed out tell: all of them,
-    /// if they are others than when this was last asked.
-    pub fn undecodable_news(&mut self) -> Option<BTreeSet<ObjectKey>> {
-        std::mem::take(&mut self.undecodable_changed).then(|| self.undecodable.clone())
+    /// For which objects something else stands in now (true), or does so no more, since this was last asked, as far as
+    /// the changes that were handed out tell. Differences only: whoever makes many such objects pays for each once.
+    pub fn undecodable_news(&mut self) -> BTreeMap<ObjectKey, bool> {
+        std::mem::take(&mut self.undecodable_news)
+    }
+
+    /// For how many objects something else stands in.
+    pub fn undecodable(&self) -> usize {
+        self.undecodable.len()
+    }
+
+    fn set_undecodable(&mut self, key: ObjectKey, is_so: bool) {
+        let changed = if is_so {
+            self.undecodable.insert(key.clone())
+        } else {
+            self.undecodable.remove(&key)
+        };
+        if changed {
+            self.undecodable_news.insert(key, is_so);
+        }
     }
 
     fn current(&mut self, stamped: Stamped) -> Option<Change> {
@@ -195,7 +201,7 @@ impl Feed {
                     namespace: metadata.namespace.unwrap_or_default(),
                     name: metadata.name.unwrap_or_default(),
                 };
-                self.undecodable_changed |= self.undecodable.remove(&key);
+                self.set_undecodable(key.clone(), false);
                 Change::Deleted(key)
             }
             StreamEvent::ListEnded(names) => {
@@ -207,10 +213,11 @@ impl Feed {
                         name,
                     })
                     .collect();
-                let before = self.undecodable.len();
-                self.undecodable
-                    .retain(|key| key.kind != kind || keys.contains(key));
-                self.undecodable_changed |= self.undecodable.len() != before;
+                let gone = self.undecodable.iter();
+                let gone = gone.filter(|key| key.kind == kind && !keys.contains(key));
+                for key in gone.cloned().collect::<Vec<_>>() {
+                    self.set_undecodable(key, false);
+                }
                 Change::ListedKeys(kind, keys)
             }
         }
@@ -218,11 +225,9 @@ impl Feed {
 
     fn note(&mut self, received: Received) -> Object {
         // Almost always there is none, and then no key needs to be made.
-        self.undecodable_changed |= if received.stands_in {
-            self.undecodable.insert(received.object.key())
-        } else {
-            !self.undecodable.is_empty() && self.undecodable.remove(&received.object.key())
-        };
+        if received.stands_in || !self.undecodable.is_empty() {
+            self.set_undecodable(received.object.key(), received.stands_in);
+        }
         received.object
     }
 

@@ -1,7 +1,8 @@
 //! The one task that owns the machine, from the moment its replica leads until it does not.
 //!
 //! It takes in everything that is ready (changes, outcomes), polls the machine once, and starts what is owed, by lanes
-//! ([`muster_protocol::lanes`]). Nothing on this task waits for anybody: writes, watches and probes are tasks of their own.
+//! ([`muster_protocol::lanes`]). Nothing on this task waits for anybody: writes, watches and probes are tasks of their own, and
+//! rules that anybody may bring are judged on a thread of their own ([`crate::judge`]).
 //!
 //! When the lease is lost or a higher epoch is seen, nothing more is started and what is under way is dropped;
 //! what of it still arrives fails its precondition, or is what the protocol expects of a superseded leader.
@@ -20,6 +21,7 @@ use self::work::Work;
 use crate::{
     claim_templates,
     feed::{Feed, WatchBroken},
+    judge::{self, Judge},
     metrics::ControllerMetrics,
     perform::Performer,
 };
@@ -79,6 +81,7 @@ impl Leader {
             stop,
         } = self;
         metrics.set_leading(true);
+        let mut judge = Judge::new(judge::evaluate);
         let mut work = Work::new(machine, performer, metrics, waiting_for_templates);
         loop {
             let next_poll = work.next_poll();
@@ -93,6 +96,7 @@ impl Leader {
                     let refused = refused_templates.borrow_and_update().clone();
                     work.note_refused_templates(refused);
                 }
+                judgement = judge.next() => work.give_judgement(judgement),
                 change = feed.next() => work.observe(change?, &mut feed),
                 Ok(()) = extender_ready.changed() => {}
                 () = tokio::time::sleep_until(next_poll) => {}
@@ -107,6 +111,7 @@ impl Leader {
                 return Err(End::LeaseLost);
             }
             work.start();
+            judge.begin(work.take_judgements(judge.room()));
         }
     }
 }

@@ -15,6 +15,7 @@ pub mod ca_bundle;
 pub mod claim_templates;
 pub mod extender_probe;
 pub mod feed;
+pub mod judge;
 pub mod leader;
 pub mod metrics;
 pub mod outcome;

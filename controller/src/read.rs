@@ -15,27 +15,17 @@ use serde::de::DeserializeOwned;
 
 /// The object as it is stored now; `None` if it does not exist.
 pub(crate) async fn object(client: &Client, key: &ObjectKey) -> Result<Option<Object>, CallError> {
-    match key.kind {
-        Kind::Cohort => global(client, key, Object::Cohort).await,
-        Kind::DeviceClass => global(client, key, Object::DeviceClass).await,
-        Kind::Flavor => global(client, key, Object::Flavor).await,
-        Kind::Gang => namespaced(client, key, Object::Gang).await,
-        Kind::Job => namespaced(client, key, Object::Job).await,
-        Kind::Ledger => global(client, key, Object::Ledger).await,
-        Kind::Namespace => global(client, key, Object::Namespace).await,
-        Kind::Node => global(client, key, Object::Node).await,
-        Kind::NodeDevices => global(client, key, Object::NodeDevices).await,
-        Kind::Pod => namespaced(client, key, Object::Pod).await,
-        Kind::PriorityTier => global(client, key, Object::PriorityTier).await,
-        Kind::Queue => namespaced(client, key, Object::Queue).await,
-        Kind::ResourceClaim => namespaced(client, key, Object::ResourceClaim).await,
-        Kind::ResourceSlice => global(client, key, Object::ResourceSlice).await,
-        Kind::Team => global(client, key, Object::Team).await,
-        Kind::Topology => global(client, key, Object::Topology).await,
+    macro_rules! read {
+        ($($kind:ident: $scope:ident $collection:ident $status:ident;)*) => {
+            match key.kind {
+                $(Kind::$kind => $scope(client, key, Object::$kind).await,)*
+            }
+        };
     }
+    muster_cluster::for_each_kind!(read)
 }
 
-async fn global<K>(
+async fn cluster<K>(
     client: &Client,
     key: &ObjectKey,
     wrap: fn(Arc<K>) -> Object,

@@ -6,6 +6,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
+    sync::Arc,
 };
 
 use crate::{
@@ -148,8 +149,8 @@ pub struct Node {
     pub fabric: BTreeMap<TopologyName, Vec<String>>,
     /// For each Topology with an accelerator domain, the node's domain.
     pub accelerator: BTreeMap<TopologyName, String>,
-    /// The filters that this node passes.
-    pub filters: BTreeSet<NodeFilterId>,
+    /// The filters that this node passes. Thousands of nodes share one set.
+    pub filters: Arc<BTreeSet<NodeFilterId>>,
     /// Its devices in the order in which kube-scheduler's allocator tries them.
     pub devices: Vec<Device>,
 }
@@ -236,16 +237,26 @@ pub struct Device {
     pub gpus: Amount,
     /// Bytes of memory.
     pub vram: Amount,
-    /// The selectors that it matches.
-    pub selectors: BTreeSet<SelectorId>,
-    /// Attributes that a constraint may name.
-    pub attributes: BTreeMap<AttributeName, String>,
+    /// The selectors that it matches. All devices of a kind share one set.
+    pub selectors: Arc<BTreeSet<SelectorId>>,
+    /// Attributes that a constraint may name, as far as all devices of a kind share them.
+    pub attributes: Arc<BTreeMap<AttributeName, String>>,
+    /// Those of this very device (its UUID, say).
+    pub own_attributes: Arc<BTreeMap<AttributeName, String>>,
     /// Group of devices that are connected by NVLink: equal value, same group.
     pub nvlink_group: Option<String>,
     /// Whether it may be allocated again (no taint forbids it).
     pub usable: bool,
     /// The claim that it is allocated to, as the API server knows it.
     pub allocated_to: Option<ClaimUid>,
+}
+
+impl Device {
+    /// What an attribute says, if the device has it.
+    pub fn attribute(&self, name: &AttributeName) -> Option<&String> {
+        let own = self.own_attributes.get(name);
+        own.or_else(|| self.attributes.get(name))
+    }
 }
 
 /// A complete gang that waits for admission.

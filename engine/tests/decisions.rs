@@ -664,7 +664,7 @@ fn two_flavors(name: &str, cohort: Option<&str>, h100: QuotaLimit, a100: QuotaLi
 #[test]
 fn a_gang_is_woken_by_every_flavor_not_only_by_the_one_that_is_told() {
     let mut closed = a100_node("n1", 8);
-    closed.filters.clear();
+    std::sync::Arc::make_mut(&mut closed.filters).clear();
     let teams = vec![two_flavors("a", None, limit(4), limit(8))];
     let mut state = state(vec![node("n0", "s/l", 8), closed.clone()], teams);
     state.apply(Update::Flavor(flavor("a100", None)));
@@ -672,7 +672,7 @@ fn a_gang_is_woken_by_every_flavor_not_only_by_the_one_that_is_told() {
     assert_eq!(admitted(&decide(&mut state)), Vec::<String>::new());
     let told = why(&state, "g");
     assert!(matches!(told, Why::ExceedsMaxQuota { .. }), "{told:?}");
-    closed.filters.insert(ANY_NODE);
+    std::sync::Arc::make_mut(&mut closed.filters).insert(ANY_NODE);
     state.apply(Update::Node(closed));
     assert_eq!(admitted(&decide(&mut state)), ["g"]);
 }

@@ -444,7 +444,7 @@ fn select(uid: &str, selector: u32, count: u32) -> Claim {
 fn two_kinds() -> State {
     let mut nodes = cluster(&[("s1/l1", "a:4")]);
     for index in [2, 3] {
-        nodes[0].devices[index].selectors.insert(SelectorId(1));
+        std::sync::Arc::make_mut(&mut nodes[0].devices[index].selectors).insert(SelectorId(1));
     }
     open_state(nodes)
 }
@@ -553,7 +553,7 @@ fn devices_that_the_api_server_calls_allocated_are_taken() {
 fn an_allocator_that_backtracks_finds_what_first_fit_misses() {
     // The request for any GPU comes first and would take the only special one.
     let mut nodes = cluster(&[("s1/l1", "a:2")]);
-    nodes[0].devices[0].selectors.insert(SelectorId(1));
+    std::sync::Arc::make_mut(&mut nodes[0].devices[0].selectors).insert(SelectorId(1));
     let mut both = claim("both", 1);
     both.requests.push(DeviceRequest {
         name: "special".into(),

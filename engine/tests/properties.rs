@@ -85,7 +85,7 @@ fn nodes() -> Vec<Node> {
     ];
     let mut nodes: Vec<Node> = paths.map(|(name, path)| node(name, path, 4)).into();
     for index in [1, 2] {
-        nodes[2].devices[index].selectors.insert(SPECIAL);
+        std::sync::Arc::make_mut(&mut nodes[2].devices[index].selectors).insert(SPECIAL);
     }
     nodes
 }

@@ -131,13 +131,13 @@ impl InFlightWrites {
         last.then_some((refusals.answer.as_str(), refusals.until))
     }
 
-    /// Objects that nothing may be written to: all of them, each time. Returns those that are so now, or were.
-    pub(crate) fn set_untouchable(&mut self, keys: BTreeSet<ObjectKey>) -> Vec<ObjectKey> {
-        let before = std::mem::replace(&mut self.untouchable, keys);
-        before
-            .symmetric_difference(&self.untouchable)
-            .cloned()
-            .collect()
+    /// Whether nothing may be written to the object.
+    pub(crate) fn set_untouchable(&mut self, key: &ObjectKey, untouchable: bool) {
+        if untouchable {
+            self.untouchable.insert(key.clone());
+        } else {
+            self.untouchable.remove(key);
+        }
     }
 
     /// An object was seen, or is gone.

@@ -32,6 +32,7 @@ use crate::{
 };
 use muster_cluster::{
     index::{Index, NamespacedName},
+    judgement::{Judgement, JudgementRequest},
     object::{Change, ObjectKey},
 };
 
@@ -248,10 +249,30 @@ impl Machine {
         self.index.set_refused_templates(refused);
     }
 
-    /// Objects of which only a part could be read: all of them, each time. They count as being written for ever: nothing
-    /// is written to them, and nothing that depends on them is taken back.
-    pub fn note_undecodable(&mut self, objects: BTreeSet<ObjectKey>) {
-        for key in self.flights.set_untouchable(objects) {
+    /// From now on rules that anybody may bring (device selectors, rules about nodes) are handed out by
+    /// [`Machine::take_judgements`], and cost a poll nothing. Without this a poll judges them itself.
+    pub fn judge_apart(&mut self) {
+        self.index.judge_apart();
+    }
+
+    /// What is to be judged next, at most `room` requests: on any thread, each to be answered by
+    /// [`Machine::give_judgements`]. Only the gangs that use the rule wait for it.
+    pub fn take_judgements(&mut self, room: usize) -> Vec<JudgementRequest> {
+        self.index.take_judgements(room)
+    }
+
+    /// What came of judgements; to be polled afterwards. Late, twice or never does no harm to anybody but the gangs that
+    /// use the rule.
+    pub fn give_judgements(&mut self, judgements: impl IntoIterator<Item = Judgement>) {
+        self.index.give_judgements(judgements);
+    }
+
+    /// Objects of which only a part could be read (true), or that can be read again: those of which it was not said
+    /// before. They count as being written for ever: nothing is written to them, and nothing that depends on them is
+    /// taken back.
+    pub fn note_undecodable(&mut self, objects: BTreeMap<ObjectKey, bool>) {
+        for (key, is_undecodable) in objects {
+            self.flights.set_untouchable(&key, is_undecodable);
             self.note_key(&key);
         }
     }

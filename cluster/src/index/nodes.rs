@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    hash::{DefaultHasher, Hash, Hasher},
     mem,
     sync::Arc,
 };
@@ -15,11 +14,10 @@ use muster_engine::{self as engine, NodeFilterId, PodResources, SelectorId, Time
 use super::{Index, SLICES_GRACE_SECONDS};
 use crate::{
     devices::PublishedDevice,
-    node_filter::{ANY_NODE, NodeFilters},
+    node_filter::{NodeBasis, NodeFilters},
     nodes::{self, FlavorRule, Judged, Judgement, Made, NodeParts},
     pod_resources,
     pools::{OnNode, PoolKey},
-    taints,
 };
 
 /// What is known about nodes beside their objects.
@@ -42,21 +40,9 @@ pub(super) struct NodeViews {
 /// The rules about nodes that a node passes.
 #[derive(Debug)]
 struct Passed {
-    /// A hash of the labels and taints that they were judged by.
-    basis: Option<u64>,
-    ids: BTreeSet<NodeFilterId>,
-    /// The last rule that was judged.
-    up_to: NodeFilterId,
-}
-
-impl Default for Passed {
-    fn default() -> Self {
-        Self {
-            basis: None,
-            ids: BTreeSet::new(),
-            up_to: ANY_NODE,
-        }
-    }
+    /// The labels and taints that they were judged by.
+    basis: NodeBasis,
+    ids: Arc<BTreeSet<NodeFilterId>>,
 }
 
 /// Devices of a node as last seen whole.
@@ -148,27 +134,46 @@ impl NodeViews {
         self.seen.get(node).map_or(&[], |seen| &seen.devices)
     }
 
-    /// The rules about nodes that the node passes. A rule is judged once, and again if labels or taints change.
-    fn passed(&mut self, name: &str, node: &Node, filters: &NodeFilters) -> BTreeSet<NodeFilterId> {
-        let mut hasher = DefaultHasher::new();
-        node.metadata.labels.hash(&mut hasher);
-        for taint in taints::repelling(node) {
-            (&taint.key, &taint.value, &taint.effect).hash(&mut hasher);
+    /// The rules about nodes that the node passes. They are judged again if labels or taints change; new ones are judged
+    /// apart ([`NodeViews::note_passed`]).
+    fn passed(
+        &mut self,
+        name: &str,
+        node: &Node,
+        filters: &NodeFilters,
+    ) -> Arc<BTreeSet<NodeFilterId>> {
+        let basis = NodeBasis::of(node);
+        if let Some(passed) = self.passed.get_mut(name)
+            && passed.basis == basis
+        {
+            if !passed.ids.iter().all(|id| filters.knows(*id)) {
+                Arc::make_mut(&mut passed.ids).retain(|id| filters.knows(*id));
+            }
+            return Arc::clone(&passed.ids);
         }
-        let basis = hasher.finish();
-        let passed = self.passed.entry(name.to_owned()).or_default();
-        if passed.basis != Some(basis) {
-            *passed = Passed {
-                basis: Some(basis),
-                ..Passed::default()
-            };
+        let ids: Arc<BTreeSet<_>> = Arc::new(filters.passed_by(name, node).collect());
+        let passed = Passed {
+            basis,
+            ids: Arc::clone(&ids),
+        };
+        self.passed.insert(name.to_owned(), passed);
+        ids
+    }
+
+    /// The node passes the rules, as it was when they were judged. If it is not so any more, they were judged for it when
+    /// that was seen, or will be.
+    pub(super) fn note_passed(&mut self, node: &str, basis: NodeBasis, filter: NodeFilterId) {
+        if let Some(passed) = self.passed.get_mut(node)
+            && passed.basis == basis
+        {
+            Arc::make_mut(&mut passed.ids).insert(filter);
         }
-        passed.ids.retain(|id| filters.knows(*id));
-        passed
-            .ids
-            .extend(filters.passed_by_after(node, passed.up_to));
-        passed.up_to = filters.last();
-        passed.ids.clone()
+    }
+
+    /// Whether the node passes the rules.
+    pub(super) fn passes(&self, node: &str, filter: NodeFilterId) -> bool {
+        let passed = self.passed.get(node);
+        passed.is_some_and(|passed| passed.ids.contains(&filter))
     }
 
     fn see(&mut self, node: &str, pools: BTreeSet<PoolKey>, devices: Vec<PublishedDevice>) {
@@ -287,8 +292,8 @@ impl Index {
             judged,
             unknown,
         } = nodes::node(&parts, &mut self.selectors);
-        for about in unknown {
-            self.nodes_waiting.link(about, name.to_owned());
+        for subject in unknown {
+            self.nodes_waiting.link(subject, name.to_owned());
         }
         let changed = self.views.judge(name, judged);
         if self.views.told.get(name) != Some(&node) {
@@ -344,18 +349,13 @@ impl Index {
     fn read_flavor(&mut self, name: &str, flavor: &Flavor) -> Option<FlavorRule> {
         let devices = flavor.spec.devices.as_ref();
         let expression = devices.and_then(|devices| devices.selector.clone());
-        let selector = match expression.map(|text| self.selectors.intern(vec![text])) {
+        let selector = match expression.map(|text| self.flavor_selector(text)) {
             None => None,
-            Some(Ok((id, is_new))) => {
-                if is_new {
-                    self.add_selector(id);
-                }
-                Some(id)
-            }
-            Some(Err(error)) => {
+            Some(Ok(id)) => Some(id),
+            Some(Err(cause)) => {
                 self.faults.insert(
                     format!("Flavor/{name}"),
-                    format!("spec.devices.selector: {}", error.cause),
+                    format!("spec.devices.selector: {cause}"),
                 );
                 return None;
             }
@@ -368,5 +368,23 @@ impl Index {
                 .to_owned(),
             selector,
         })
+    }
+
+    /// The selector of a Flavor. Administrators write these, and what is charged goes by them: they are judged at once.
+    fn flavor_selector(&mut self, expression: String) -> Result<SelectorId, String> {
+        let texts = vec![expression];
+        let interned = self.selectors.intern(texts.clone());
+        let (id, is_new) = interned.map_err(|error| error.cause)?;
+        if is_new {
+            self.rollout.add_selector(id);
+        }
+        self.judge_at_once(id);
+        match self.selectors.intern(texts) {
+            Ok(_) => Ok(id),
+            Err(error) => {
+                self.retire_selector(id);
+                Err(error.cause)
+            }
+        }
     }
 }

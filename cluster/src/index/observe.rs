@@ -106,7 +106,9 @@ impl Observed for types::ResourceSlice {
     type Kept = SliceView;
 
     fn keep(index: &mut Index, object: Arc<Self>) -> Arc<SliceView> {
-        Arc::new(index.device_kinds.slice(object))
+        let name = object.metadata.name.as_deref().unwrap_or_default();
+        let old = index.objects.resource_slices.get(name).cloned();
+        Arc::new(index.device_kinds.slice(object, old.as_deref()))
     }
 
     fn changed(index: &mut Index, _: &String, changed: &Changed<SliceView>) {

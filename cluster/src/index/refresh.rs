@@ -17,6 +17,7 @@ use crate::{
 
 impl Index {
     pub(super) fn derive(&mut self, now: Timestamp) {
+        self.try_again(now);
         let mut looks = NODES_PER_REFRESH;
         loop {
             if mem::take(&mut self.touched.flavors) {
@@ -31,7 +32,7 @@ impl Index {
                 self.forget_requests_with(&changed);
             }
             self.form_gangs();
-            if self.judges_inline && self.selectors.has_requests() {
+            if self.judges_inline && self.docket.has_next() {
                 self.judge_inline();
             } else if looks == 0 || !self.has_rollout() {
                 break;

@@ -18,17 +18,23 @@ use crate::{
     claims::{self, ClaimReader, ClaimRequest},
     formed::PendingReason,
     gangs::PodRequest,
+    judgement::Rule,
     node_filter::{ANY_NODE, NodeRules},
     pod,
     shares::RULES_PER_NAMESPACE,
     unsupported_field::UnsupportedField,
 };
 
+/// The fields by which a pod says something about nodes.
+const RULE_FIELDS: &str = "spec.nodeSelector, spec.affinity.nodeAffinity and spec.tolerations";
+
 /// What pods and claims ask for.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     /// Of pods, by UID.
     pub(super) of_pods: BTreeMap<String, Result<PodRequest, PendingReason>>,
+    /// The rules about nodes of pods, by UID; none for pods that say nothing.
+    filters: BTreeMap<String, NodeFilterId>,
     /// Of claims, without what they are allocated.
     pub(super) of_claims: BTreeMap<NamespacedName, Result<ClaimRequest, UnsupportedField>>,
 }
@@ -48,25 +54,26 @@ impl Index {
             return;
         }
         let request = self.read_pod(key, pod);
-        if let Ok(request) = &request
-            && request.pod.filter != ANY_NODE
-        {
-            let filter = request.pod.filter;
-            self.filter_shares.take(&key.namespace, filter);
-            self.pods_by_filter.link(filter, pod::uid(pod).to_owned());
-        }
         self.requests
             .of_pods
             .insert(pod::uid(pod).to_owned(), request);
     }
 
+    /// The pod says these rules about nodes.
+    fn use_filter(&mut self, key: &NamespacedName, uid: &str, filter: NodeFilterId) {
+        if filter == ANY_NODE {
+            return;
+        }
+        self.filter_shares.take(&key.namespace, filter);
+        self.use_rule(key, Rule::Filter(filter));
+        self.pods_by_filter.link(filter, uid.to_owned());
+        self.requests.filters.insert(uid.to_owned(), filter);
+    }
+
     /// The pod is to be understood again.
     pub(super) fn forget_request(&mut self, namespace: &str, uid: &str) {
-        let Some(Ok(request)) = self.requests.of_pods.remove(uid) else {
-            return;
-        };
-        let filter = request.pod.filter;
-        if filter != ANY_NODE {
+        self.requests.of_pods.remove(uid);
+        if let Some(filter) = self.requests.filters.remove(uid) {
             self.pods_by_filter.unlink(&filter, &uid.to_owned());
             self.filter_shares.give(namespace, filter);
             self.touched.filters.insert(filter);
@@ -78,6 +85,8 @@ impl Index {
         for filter in mem::take(&mut self.touched.filters) {
             if self.pods_by_filter.of(&filter).next().is_none() {
                 self.filters.forget(filter);
+                self.docket.remove(Rule::Filter(filter));
+                self.try_again.remove(&Rule::Filter(filter));
             }
         }
     }
@@ -94,7 +103,7 @@ impl Index {
             && !self.filter_shares.has_room(namespace, key.clone())
         {
             return Err(UnsupportedField::new(
-                "spec.nodeSelector, spec.affinity.nodeAffinity and spec.tolerations",
+                RULE_FIELDS,
                 format!(
                     "pods that wait in namespace {namespace} have {RULES_PER_NAMESPACE} different rules about nodes; this one is read when one of them is no longer used"
                 ),
@@ -155,6 +164,10 @@ impl Index {
                 .map_err(|error| error.wait(&object))?,
             None => ANY_NODE,
         };
+        self.use_filter(key, pod::uid(pod), filter);
+        if let Some(cause) = self.filters.given_up(filter) {
+            return Err(UnsupportedField::new(RULE_FIELDS, cause.as_ref()).wait(&object));
+        }
         Ok(PodRequest {
             excepted: has_excepted && claims.is_empty(),
             unmodelled,
@@ -308,12 +321,13 @@ impl Index {
                 };
                 let request = reader.read(&claim);
                 for selector in reader.new_selectors {
-                    self.add_selector(selector);
+                    self.rollout.add_selector(selector);
                 }
                 request
             });
             for selector in request.iter().flat_map(selectors) {
                 self.selector_shares.take(&key.namespace, selector);
+                self.use_rule(&key, Rule::Selector(selector));
                 self.claims_by_selector.link(selector, key.clone());
             }
             let old = match request {
@@ -339,7 +353,7 @@ impl Index {
 
     /// Forgets a selector that no claim and no Flavor uses any more. Ids are never used twice, so a device that still
     /// carries it matches nothing by it.
-    fn retire_selector(&mut self, selector: SelectorId) {
+    pub(super) fn retire_selector(&mut self, selector: SelectorId) {
         let by_flavor = self
             .views
             .flavors
@@ -347,6 +361,8 @@ impl Index {
             .any(|flavor| flavor.selector == Some(selector));
         if !by_flavor && self.claims_by_selector.of(&selector).next().is_none() {
             self.selectors.forget(selector);
+            self.docket.remove(Rule::Selector(selector));
+            self.try_again.remove(&Rule::Selector(selector));
         }
     }
 
@@ -366,6 +382,12 @@ impl Index {
             None => return Err(UnsupportedField::new("spec", "was not read yet")),
         };
         for (index, request) in requests.iter().enumerate() {
+            if let Some(cause) = self.selectors.given_up(request.selector) {
+                return Err(UnsupportedField::new(
+                    format!("spec.devices.requests[{index}].exactly.selectors"),
+                    format!("is not evaluated: {cause}"),
+                ));
+            }
             if let Some(cause) = self.views.fails_everywhere(request.selector) {
                 return Err(UnsupportedField::new(
                     format!("spec.devices.requests[{index}].exactly.selectors"),

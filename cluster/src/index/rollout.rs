@@ -1,18 +1,19 @@
 //! Telling nodes about new rules, a bounded number of nodes at a time.
 //!
 //! A rule about nodes or a selector of devices that nobody used before may concern every node. It waits, with the gangs that
-//! use it and with nobody else, until all nodes have been looked at: at most [`NODES_PER_REFRESH`] per refresh. Rules that
-//! come meanwhile wait for the next round together, so any number of new rules costs at most one walk at a time.
+//! use it and with nobody else, until it is judged ([`super::judging`]) and all nodes have been looked at: at most
+//! [`NODES_PER_REFRESH`] per refresh. Rules that come meanwhile wait for the next round together, so any number of new rules
+//! costs at most one walk at a time.
 
 use std::{collections::BTreeSet, mem, ops::Bound};
 
 use muster_engine::{NodeFilterId, SelectorId};
 
 use super::Index;
-use crate::{gangs::PodRequest, selectors::Judgement};
+use crate::gangs::PodRequest;
 
-/// Most nodes that one refresh looks at for the sake of new rules: a few milliseconds.
-pub(super) const NODES_PER_REFRESH: usize = 256;
+/// Most nodes that one refresh looks at for the sake of new rules: a millisecond or two.
+pub(super) const NODES_PER_REFRESH: usize = 64;
 
 /// Rules that not all nodes have been told about.
 #[derive(Debug, Default)]
@@ -43,6 +44,10 @@ impl Rollout {
         self.next.filters.insert(filter);
     }
 
+    pub(super) fn add_selector(&mut self, selector: SelectorId) {
+        self.next.selectors.insert(selector);
+    }
+
     fn has_filter(&self, filter: NodeFilterId) -> bool {
         self.round.filters.contains(&filter) || self.next.filters.contains(&filter)
     }
@@ -68,45 +73,30 @@ impl Index {
     /// Whether there are nodes to go on with.
     pub(super) fn has_rollout(&self) -> bool {
         let next = &self.rollout.next;
+        let mut filters = next.filters.iter();
+        let mut selectors = next.selectors.iter();
         !self.rollout.round.is_empty()
-            || !next.filters.is_empty()
-            || next
-                .selectors
-                .iter()
-                .any(|id| self.selectors.is_judged(*id))
-    }
-
-    /// A new selector is judged for every kind of device, and then told to the nodes.
-    pub(super) fn add_selector(&mut self, selector: SelectorId) {
-        for kind in self.device_kinds.iter().collect::<Vec<_>>() {
-            self.selectors.judge_kind(selector, &kind);
-        }
-        self.rollout.next.selectors.insert(selector);
-    }
-
-    /// Takes in what a selector says of a device or kind: nodes that wait for it are made again.
-    pub(super) fn take_judgement(&mut self, judgement: Judgement) {
-        let about = judgement.about();
-        if self.selectors.give(judgement) {
-            let nodes = self.nodes_waiting.take(&about);
-            self.touched.nodes.extend(nodes);
-        }
+            || filters.any(|id| self.filters.is_judged(*id))
+            || selectors.any(|id| self.selectors.is_judged(*id))
     }
 
     /// Goes on with the round: looks at as many nodes as are left, and returns those that a new rule concerns. In the order
     /// of their names, so that none is skipped.
     pub(super) fn advance_rollout(&mut self, looks: &mut usize) -> Vec<String> {
         if self.rollout.round.is_empty() {
-            let selectors = mem::take(&mut self.rollout.next.selectors);
-            // A selector that is still being judged waits for the next round.
-            let (judged, waiting) = selectors
+            // What is still being judged waits for the next round.
+            let next = mem::take(&mut self.rollout.next);
+            let (selectors, waiting) = next
+                .selectors
                 .into_iter()
                 .partition(|id| self.selectors.is_judged(*id));
             self.rollout.next.selectors = waiting;
-            self.rollout.round = Rules {
-                filters: mem::take(&mut self.rollout.next.filters),
-                selectors: judged,
-            };
+            let (filters, waiting) = next
+                .filters
+                .into_iter()
+                .partition(|id| self.filters.is_judged(*id));
+            self.rollout.next.filters = waiting;
+            self.rollout.round = Rules { filters, selectors };
             self.rollout.after = None;
         }
         if self.rollout.round.is_empty() {
@@ -130,29 +120,22 @@ impl Index {
         concerned
     }
 
-    /// Ends the round if all nodes have been looked at. Once the nodes of the last step are made, everything that a
-    /// selector is still to be judged for has been asked for.
+    /// Ends the round if all nodes have been looked at, and made again where a rule concerns them.
     pub(super) fn finish_rollout(&mut self) {
         if !mem::take(&mut self.rollout.is_last) {
             return;
         }
-        let mut done = mem::take(&mut self.rollout.round);
-        // A selector that is judged for each device turned up more to be judged: one more round.
-        let (judged, waiting): (BTreeSet<_>, BTreeSet<_>) = mem::take(&mut done.selectors)
-            .into_iter()
-            .partition(|id| self.selectors.is_judged(*id));
-        done.selectors = judged;
-        self.rollout.next.selectors.extend(waiting);
+        let done = mem::take(&mut self.rollout.round);
+        for id in &done.selectors {
+            self.selectors.set_told(*id, &self.device_kinds);
+        }
         self.touch_users_of(&done);
     }
 
     fn is_concerned(&self, node: &str) -> bool {
         let round = &self.rollout.round;
-        let Some(object) = self.objects.nodes.get(node) else {
-            return false;
-        };
         let mut filters = round.filters.iter();
-        filters.any(|id| self.filters.passes(*id, object))
+        filters.any(|id| self.views.passes(node, *id))
             || self.views.devices(node).iter().any(|device| {
                 let mut selectors = round.selectors.iter();
                 selectors.any(|id| self.selectors.concerns(*id, device))

@@ -168,17 +168,16 @@ impl<K: Ord, V: Ord> Links<K, V> {
         }
     }
 
-    /// Takes all that is linked to one.
-    pub(super) fn take(&mut self, from: &K) -> BTreeSet<V> {
-        self.0.remove(from).unwrap_or_default()
-    }
-
     pub(super) fn of<'a, Q>(&'a self, from: &Q) -> impl Iterator<Item = &'a V> + use<'a, Q, K, V>
     where
         K: Borrow<Q>,
         Q: Ord + ?Sized,
     {
         self.0.get(from).into_iter().flatten()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
     }
 
     pub(super) fn starting_at(&self, from: K) -> impl Iterator<Item = (&K, &BTreeSet<V>)> {

@@ -284,8 +284,11 @@ impl Index {
     }
 
     pub(super) fn slice_changed(&mut self, changed: &Changed<SliceView>) {
-        for kind in self.device_kinds.take_found() {
-            self.selectors.judge_all(&kind);
+        let (old, new) = (changed.old.as_deref(), changed.new.as_deref());
+        let appeared = self.device_kinds.replace(old, new);
+        let new_kinds = !self.device_kinds.take_found().is_empty();
+        if appeared || new_kinds {
+            self.ask_about_new_devices(new_kinds);
         }
         let pools: BTreeSet<PoolKey> = changed.both().map(|slice| slice.pool.clone()).collect();
         let before: Vec<_> = pools.iter().map(|pool| self.home_of(pool)).collect();

@@ -30,7 +30,7 @@ impl Default for DeviceValues {
 type Domains = BTreeMap<String, HashMap<Key, Value>>;
 
 impl DeviceValues {
-    /// The device with `driver`, `attributes`, `capacity` and `allowMultipleAllocations`. A name
+    /// As much as the expression reads of the device with `driver`, `attributes`, `capacity` and `allowMultipleAllocations`. A name
     /// without domain stands in the driver's. Domains that the expression names and the device lacks
     /// are empty, as in Kubernetes. An attribute that is a list, or a value that cannot be read, is
     /// left out: to look at it is an error.
@@ -42,13 +42,15 @@ impl DeviceValues {
         environment: &Context<'static>,
     ) -> Value {
         let mut attributes = Domains::new();
-        for (name, attribute) in device.attributes.iter().flatten() {
+        let attributes_read = device.attributes.iter().flatten();
+        for (name, attribute) in attributes_read.filter(|(name, _)| reach.reads(driver, name)) {
             if let Some(value) = self.attribute(attribute, environment) {
                 insert(&mut attributes, driver, name, value);
             }
         }
         let mut capacity = Domains::new();
-        for (name, amount) in device.capacity.iter().flatten() {
+        let capacity_read = device.capacity.iter().flatten();
+        for (name, amount) in capacity_read.filter(|(name, _)| reach.reads(driver, name)) {
             if let Some(value) = run(self.quantity.as_ref(), &amount.value.0, environment) {
                 insert(&mut capacity, driver, name, value);
             }

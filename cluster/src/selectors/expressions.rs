@@ -1,7 +1,6 @@
 //! Compiled expressions, and their evaluation on any thread.
 
 use std::{
-    hash::{DefaultHasher, Hash, Hasher},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
 };
@@ -10,11 +9,10 @@ use kube_cel::{
     KubeCelExt,
     cel::{Context, Program, Value},
 };
-use muster_engine::SelectorId;
 
 use super::{InvalidExpression, cost, device_value::DeviceValues, reach::Reach};
 use crate::{
-    devices::{DeviceKindId, PublishedDevice},
+    devices::{DeviceId, DeviceKindId, PublishedDevice},
     text::one_line,
 };
 
@@ -39,14 +37,13 @@ pub enum Verdict {
 pub enum Subject {
     /// Every device of a kind.
     Kind(DeviceKindId),
-    /// Devices that are alike in all that the selector reads, by a hash of it.
-    Device(u128),
+    /// One device.
+    Device(DeviceId),
 }
 
 /// The expressions of a selector, compiled.
 #[derive(Debug)]
 pub struct Expressions {
-    texts: Vec<String>,
     steps: Vec<Step>,
 }
 
@@ -61,64 +58,36 @@ impl std::fmt::Debug for Step {
     }
 }
 
-/// Something to be judged. It needs nothing else: [`JudgementRequest::judge`] may run on any thread.
-#[derive(Clone, Debug)]
-pub struct JudgementRequest {
-    pub(super) selector: SelectorId,
-    pub(super) subject: Subject,
-    pub(super) expressions: Arc<Expressions>,
-    pub(super) device: PublishedDevice,
-}
-
-/// What came of a [`JudgementRequest`].
-#[derive(Clone, Debug)]
-pub struct Judgement {
-    pub(super) selector: SelectorId,
-    pub(super) subject: Subject,
-    pub(super) verdict: Verdict,
-}
-
-impl Judgement {
-    /// What it is about.
-    pub(crate) fn about(&self) -> (SelectorId, Subject) {
-        (self.selector, self.subject)
-    }
-}
-
-impl JudgementRequest {
-    /// Evaluates. Pure, and bounded by the cost that was estimated when the expressions were compiled.
-    pub fn judge(&self) -> Judgement {
-        Judgement {
-            selector: self.selector,
-            subject: self.subject,
-            verdict: self.expressions.evaluate(&self.device),
+impl Subject {
+    /// Its number. Kinds and devices are numbered as they appear, from one.
+    pub(crate) fn number(self) -> u64 {
+        match self {
+            Self::Kind(DeviceKindId(number)) => u64::from(number),
+            Self::Device(DeviceId(number)) => number,
         }
     }
+}
 
-    /// The judgement if evaluation was given up, with the cause. The selector then matches no device of a node with such
-    /// a device.
-    pub fn give_up(&self, cause: &str) -> Judgement {
-        Judgement {
-            selector: self.selector,
-            subject: self.subject,
-            verdict: Verdict::Fails(one_line(cause, CAUSE_BYTES).into()),
-        }
-    }
+/// An error if one of the texts is too long to be read at all.
+pub(super) fn check_length(texts: &[String]) -> Result<(), InvalidExpression> {
+    let mut texts = texts.iter().enumerate();
+    let Some((position, text)) = texts.find(|(_, text)| text.len() > MAX_EXPRESSION_BYTES) else {
+        return Ok(());
+    };
+    let bytes = text.len();
+    let cause = format!("has {bytes} bytes; an expression has at most {MAX_EXPRESSION_BYTES}");
+    Err(InvalidExpression { position, cause })
 }
 
 impl Expressions {
-    pub(super) fn compile(texts: &[String]) -> Result<Self, InvalidExpression> {
+    /// Parses the expressions, and refuses what could take too long.
+    pub(crate) fn compile(texts: &[String]) -> Result<Self, InvalidExpression> {
         let steps = texts.iter().enumerate().map(|(position, text)| {
             Step::compile(text).map_err(|cause| InvalidExpression { position, cause })
         });
         Ok(Self {
             steps: steps.collect::<Result<_, _>>()?,
-            texts: texts.to_vec(),
         })
-    }
-
-    pub(super) fn texts(&self) -> &[String] {
-        &self.texts
     }
 
     /// Whether an expression reads what every device has of its own.
@@ -126,11 +95,8 @@ impl Expressions {
         self.steps.iter().any(|step| step.reach.reads_own())
     }
 
-    /// What a verdict about the device holds for.
-    pub(super) fn subject(&self, device: &PublishedDevice) -> Subject {
-        if !self.reads_own() {
-            return Subject::Kind(device.kind.id);
-        }
+    /// All that the expressions read of the device: equal text, equal verdict.
+    pub(crate) fn signature(&self, device: &PublishedDevice) -> String {
         let mut text = device.kind.driver.clone();
         let whole = device.whole();
         for step in &self.steps {
@@ -138,15 +104,11 @@ impl Expressions {
             step.reach
                 .write_signature(&device.kind.driver, &whole, &mut text);
         }
-        let hash = |salt: u8| {
-            let mut hasher = DefaultHasher::new();
-            (salt, &text).hash(&mut hasher);
-            u128::from(hasher.finish())
-        };
-        Subject::Device(hash(0) << 64 | hash(1))
+        text
     }
 
-    fn evaluate(&self, device: &PublishedDevice) -> Verdict {
+    /// What they say of the device. Bounded by the cost that was estimated when they were compiled.
+    pub(crate) fn evaluate(&self, device: &PublishedDevice) -> Verdict {
         thread_local! {
             static ENVIRONMENT: (Context<'static>, DeviceValues) =
                 (Context::default().with_all(), DeviceValues::default());
@@ -177,12 +139,6 @@ impl Expressions {
 
 impl Step {
     fn compile(text: &str) -> Result<Self, String> {
-        if text.len() > MAX_EXPRESSION_BYTES {
-            return Err(format!(
-                "has {} bytes; an expression has at most {MAX_EXPRESSION_BYTES}",
-                text.len()
-            ));
-        }
         let program = catch_unwind(|| Program::compile(text))
             .map_err(|_| "cannot be parsed".to_owned())?
             .map_err(|error| one_line(&error.to_string(), CAUSE_BYTES))?;

@@ -58,6 +58,13 @@ impl Reach {
         self.whole || fields.any(|(_, _, name)| is_own(name))
     }
 
+    /// Whether it may read the attribute or capacity of that name, with its domain or in the driver's.
+    pub(super) fn reads(&self, driver: &str, name: &str) -> bool {
+        let (domain, name) = name.split_once('/').unwrap_or((driver, name));
+        let mut fields = self.fields.iter();
+        self.whole || fields.any(|(_, of, field)| of == domain && field == name)
+    }
+
     /// Writes all that is looked at. Equal text, equal verdict.
     pub(super) fn write_signature(&self, driver: &str, device: &Device, text: &mut String) {
         if self.whole {

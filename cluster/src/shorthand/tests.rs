@@ -9,7 +9,7 @@ use crate::{
     claims::{ClaimReader, ClaimRequest},
     devices::DeviceKinds,
     index::NamespacedName,
-    selectors::{Selectors, Verdict},
+    selectors::Selectors,
     shares::Shares,
 };
 
@@ -243,23 +243,17 @@ fn the_claim_is_understood_and_takes_only_devices_with_the_memory() {
         constraints[0].attribute.as_str(),
         "gpu.muster.dev/nvlinkGroup"
     );
-    for (memory, verdict) in [
-        ("40Gi", Some(Verdict::Matches)),
-        ("85899345920", Some(Verdict::Matches)),
-        ("40959Mi", None),
-    ] {
-        let slice = DeviceKinds::default().slice(std::sync::Arc::new(slice(memory)));
+    for (memory, matches) in [("40Gi", true), ("85899345920", true), ("40959Mi", false)] {
+        let mut kinds = DeviceKinds::default();
+        let slice = kinds.slice(std::sync::Arc::new(slice(memory)), None);
         let mut selectors = selectors.clone();
-        assert_eq!(selectors.verdicts(&slice.devices[0]).unknown.len(), 1);
-        for request in selectors.take_requests() {
-            assert!(selectors.give(request.judge()));
+        let id = requests[0].selector;
+        while let Some(request) = selectors.request(id, &kinds) {
+            selectors.give(request.judge(&|| std::time::Duration::ZERO), &kinds);
         }
-        let known = selectors.verdicts(&slice.devices[0]).known;
-        assert_eq!(
-            known.into_iter().map(|(_, verdict)| verdict).next(),
-            verdict,
-            "{memory}"
-        );
+        let verdicts = selectors.verdicts(&slice.devices[0]);
+        assert_eq!(verdicts.matching.contains(&id), matches, "{memory}");
+        assert!(verdicts.fails.is_empty(), "{memory}");
     }
 }
 

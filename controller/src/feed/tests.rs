@@ -37,3 +37,38 @@ async fn a_watch_that_panics_is_noticed() {
     let ended = feed.next().await;
     assert!(ended.is_err(), "{ended:?}");
 }
+
+/// Whoever makes many objects that cannot be decoded is told of once for each, not of all of them each time.
+#[tokio::test]
+async fn of_objects_that_cannot_be_decoded_only_differences_are_told() {
+    let silent = tower::service_fn(|_: http::Request<Body>| {
+        std::future::pending::<Result<http::Response<Body>, std::io::Error>>()
+    });
+    let client = Client::new(silent, "default");
+    let mut feed = Feed::open(&Readiness::default(), &Metrics::new("test", "0"), client);
+    let job = |number: usize| {
+        let mut job = k8s_openapi::api::batch::v1::Job::default();
+        job.metadata.name = Some(format!("job-{number}"));
+        job.metadata.namespace = Some("ml".to_owned());
+        job
+    };
+    let received = |number: usize, stands_in: bool| Received {
+        object: Object::Job(Arc::new(job(number))),
+        stands_in,
+    };
+    let mut told = 0;
+    for number in 0..1_000 {
+        feed.noted(Kind::Job, StreamEvent::Seen(received(number, true)));
+        told += feed.undecodable_news().len();
+    }
+    assert_eq!((told, feed.undecodable()), (1_000, 1_000));
+    feed.noted(Kind::Job, StreamEvent::Seen(received(7, true)));
+    assert!(feed.undecodable_news().is_empty(), "nothing new");
+    feed.noted(Kind::Job, StreamEvent::Seen(received(7, false)));
+    let news = feed.undecodable_news();
+    assert_eq!(news.into_values().collect::<Vec<_>>(), [false]);
+    let names = [("ml".to_owned(), "job-3".to_owned())];
+    feed.noted(Kind::Job, StreamEvent::ListEnded(names.into()));
+    assert_eq!(feed.undecodable_news().len(), 998);
+    assert_eq!(feed.undecodable(), 1);
+}

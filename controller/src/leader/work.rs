@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use muster_api::NodeDevices;
-use muster_cluster::object::{Change, Kind};
+use muster_cluster::{
+    judgement::{Judgement, JudgementRequest},
+    object::{Change, Kind},
+};
 use muster_protocol::{
     ApiRequest, Effect, EffectId, ExitReason, Machine, Now, Outcome,
     lanes::{Lane, Lanes, Place},
@@ -57,11 +60,12 @@ pub(super) struct Work {
 
 impl Work {
     pub(super) fn new(
-        machine: Machine,
+        mut machine: Machine,
         performer: Performer,
         metrics: ControllerMetrics,
         waiting_for_templates: claim_templates::Waiting,
     ) -> Self {
+        machine.judge_apart();
         Self {
             machine,
             performer,
@@ -94,8 +98,9 @@ impl Work {
 
     pub(super) fn observe(&mut self, change: Change, feed: &mut Feed) {
         // First, since what is observed may be what stands in.
-        if let Some(undecodable) = feed.undecodable_news() {
-            self.metrics.set_stand_ins(undecodable.len());
+        let undecodable = feed.undecodable_news();
+        if !undecodable.is_empty() {
+            self.metrics.set_stand_ins(feed.undecodable());
             self.machine.note_undecodable(undecodable);
         }
         let list = match &change {
@@ -126,6 +131,14 @@ impl Work {
         // Never observed: what is seen comes from the watches alone, in their order. Told out of turn, an object that
         // was made anew under a name would be taken for gone with its predecessor.
         self.machine.settle(effect.id, outcome);
+    }
+
+    pub(super) fn take_judgements(&mut self, room: usize) -> Vec<JudgementRequest> {
+        self.machine.take_judgements(room)
+    }
+
+    pub(super) fn give_judgement(&mut self, judgement: Judgement) {
+        self.machine.give_judgements([judgement]);
     }
 
     pub(super) fn poll(&mut self, extender_ready: bool, feed: &mut Feed) {

@@ -4,7 +4,10 @@
 //! `spare`: half of their GPUs are free, and all quota is used. A fiftieth of the gangs belongs to each Team; Teams hang
 //! below Cohorts three deep, ten children each, those of one Flavor in one tree.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use muster_engine::{
     Amount, Claim, Cohort, CohortName, Device, DeviceName, DeviceRequest, Flavor, FlavorName, Gang,
@@ -61,8 +64,9 @@ pub(crate) fn node(number: usize) -> Node {
         flavors: BTreeSet::from([FlavorName::from(flavor)]),
         gpus: Amount::ONE_GPU,
         vram: Amount(80 * GIB),
-        selectors: BTreeSet::from([selector(flavor)]),
-        attributes: BTreeMap::new(),
+        selectors: BTreeSet::from([selector(flavor)]).into(),
+        attributes: Arc::default(),
+        own_attributes: Arc::default(),
         nvlink_group: Some("switch".to_owned()),
         usable: true,
         allocated_to: None,
@@ -81,7 +85,7 @@ pub(crate) fn node(number: usize) -> Node {
         fabric: BTreeMap::from([("fabric".into(), path)]),
         accelerator: BTreeMap::new(),
         // Every node passes all filters; gangs that are not to be new name the first.
-        filters: (0..64).map(NodeFilterId).collect(),
+        filters: (0..64).map(NodeFilterId).collect::<BTreeSet<_>>().into(),
         devices: devices.collect(),
     }
 }

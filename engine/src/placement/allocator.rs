@@ -130,7 +130,10 @@ impl Search<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeSet, sync::Arc};
+    use std::{
+        collections::{BTreeMap, BTreeSet},
+        sync::Arc,
+    };
 
     use super::*;
     use crate::{
@@ -142,11 +145,13 @@ mod tests {
     fn kind(devices: &[(&[u32], Option<&str>)]) -> Arc<NodeKind> {
         let mut node = fixtures::node("n", devices.len());
         for (device, (selectors, group)) in node.devices.iter_mut().zip(devices) {
-            device.selectors = selectors.iter().copied().map(SelectorId).collect();
-            device.attributes = group
+            let selectors: BTreeSet<_> = selectors.iter().copied().map(SelectorId).collect();
+            device.selectors = selectors.into();
+            let attributes: BTreeMap<_, _> = group
                 .iter()
                 .map(|group| ("group".into(), (*group).to_owned()))
                 .collect();
+            device.attributes = attributes.into();
             device.flavors = BTreeSet::new();
         }
         Kinds::default().enter(&node)

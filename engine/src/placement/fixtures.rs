@@ -40,8 +40,9 @@ pub(super) fn device(at: usize) -> Device {
         flavors: BTreeSet::from([h100()]),
         gpus: Amount::ONE_GPU,
         vram: Amount::ZERO,
-        selectors: BTreeSet::from([SelectorId(0)]),
-        attributes: BTreeMap::new(),
+        selectors: BTreeSet::from([SelectorId(0)]).into(),
+        attributes: Arc::default(),
+        own_attributes: Arc::default(),
         nvlink_group: None,
         usable: true,
         allocated_to: None,
@@ -63,7 +64,7 @@ pub(super) fn node(name: &str, devices: usize) -> Node {
         used: PodResources::default(),
         fabric: BTreeMap::new(),
         accelerator: BTreeMap::new(),
-        filters: BTreeSet::from([NodeFilterId(0)]),
+        filters: BTreeSet::from([NodeFilterId(0)]).into(),
         devices: (0..devices).map(device).collect(),
     }
 }

@@ -79,7 +79,7 @@ impl Inventory {
             let flavors = device.flavors.iter().cloned().map(Some);
             for flavor in flavors.chain(no_flavor.then_some(None)) {
                 let selectors = self.counts.entry(flavor.clone()).or_default();
-                for selector in &device.selectors {
+                for selector in device.selectors.iter() {
                     let kinds = selectors.entry(*selector).or_default();
                     self.kinds_version += u64::from(change(kinds, charge));
                     if kinds.is_empty() {

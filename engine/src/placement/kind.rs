@@ -35,7 +35,7 @@ struct DeviceFacts {
     flavors: BTreeSet<FlavorName>,
     gpus: Amount,
     vram: Amount,
-    selectors: BTreeSet<SelectorId>,
+    selectors: Arc<BTreeSet<SelectorId>>,
 }
 
 /// What makes two nodes the same kind.
@@ -76,12 +76,12 @@ impl KindFacts {
         let devices = &node.devices;
         let names: BTreeSet<&AttributeName> = devices
             .iter()
-            .flat_map(|device| device.attributes.keys())
+            .flat_map(|device| device.attributes.keys().chain(device.own_attributes.keys()))
             .collect();
         let values = names
             .into_iter()
             .map(|name| {
-                let of = |device: &'_ Device| device.attributes.get(name).cloned();
+                let of = |device: &'_ Device| device.attribute(name).cloned();
                 let values: Vec<Option<String>> = devices.iter().map(of).collect();
                 (name.clone(), numbered(values.iter().map(Option::as_deref)))
             })
@@ -119,7 +119,7 @@ impl NodeKind {
         let count = devices.len();
         let mut matching: BTreeMap<SelectorId, Vec<usize>> = BTreeMap::new();
         for (at, device) in devices.iter().enumerate() {
-            for selector in &device.selectors {
+            for selector in device.selectors.iter() {
                 matching.entry(*selector).or_default().push(at);
             }
         }
@@ -259,10 +259,10 @@ mod tests {
         let mut one = fixtures::node("a", 4);
         let mut other = fixtures::node("b", 4);
         for (at, device) in one.devices.iter_mut().enumerate() {
-            device.attributes.insert("uuid".into(), format!("a-{at}"));
+            Arc::make_mut(&mut device.attributes).insert("uuid".into(), format!("a-{at}"));
         }
         for (at, device) in other.devices.iter_mut().enumerate() {
-            device.attributes.insert("uuid".into(), format!("b-{at}"));
+            Arc::make_mut(&mut device.attributes).insert("uuid".into(), format!("b-{at}"));
             device.usable = false;
         }
         let (one, other) = (kinds.enter(&one), kinds.enter(&other));
@@ -279,7 +279,7 @@ mod tests {
         for (node, size) in nodes.iter_mut().zip([2, 4]) {
             for (at, device) in node.devices.iter_mut().enumerate() {
                 let value = format!("root-{}", at / size);
-                device.attributes.insert("pcieRoot".into(), value);
+                Arc::make_mut(&mut device.attributes).insert("pcieRoot".into(), value);
             }
         }
         let [one, other] = nodes.map(|node| kinds.enter(&node));

@@ -77,8 +77,9 @@ pub(crate) fn device(index: usize) -> Device {
         flavors: BTreeSet::from([FlavorName::from(H100)]),
         gpus: Amount::ONE_GPU,
         vram: Amount(80 * GIB),
-        selectors: BTreeSet::from([ANY_GPU]),
-        attributes: BTreeMap::from([("pair".into(), format!("pair-{}", index / 2))]),
+        selectors: BTreeSet::from([ANY_GPU]).into(),
+        attributes: BTreeMap::from([("pair".into(), format!("pair-{}", index / 2))]).into(),
+        own_attributes: std::sync::Arc::default(),
         nvlink_group: None,
         usable: true,
         allocated_to: None,
@@ -109,7 +110,7 @@ pub(crate) fn node(name: &str, path: &str, devices: usize) -> Node {
             BTreeMap::from([(TopologyName::from(FABRIC), path)])
         },
         accelerator: BTreeMap::new(),
-        filters: BTreeSet::from([ANY_NODE]),
+        filters: BTreeSet::from([ANY_NODE]).into(),
         devices: (0..devices).map(device).collect(),
     }
 }

@@ -1,16 +1,18 @@
 //! New rules cost the gang that brings them, and nobody else.
 
+use std::{cell::Cell, time::Duration};
+
 use muster_api::Reason;
 use muster_engine::{Node, Timestamp, Update};
 use serde_json::{Value, json};
 
 use crate::{
     formed::FormedGang,
-    index::{Index, NamespacedName},
+    index::{Index, NamespacedName, judging::OWN_SELECTORS_PER_USER, rollout::NODES_PER_REFRESH},
+    judgement::JudgementRequest,
     object::Kind,
-    selectors::JudgementRequest,
     shares::RULES_PER_NAMESPACE,
-    testing::{claim, gone, index_with, is, node, pod, settle, slice, with},
+    testing::{claim, gone, index_with, is, node, node_devices, pod, settle, slice, with},
 };
 
 fn gang<'a>(index: &'a Index, pod: &str) -> &'a FormedGang {
@@ -41,6 +43,24 @@ fn a_request_may_be_judged_on_any_thread() {
     is_sent::<JudgementRequest>();
 }
 
+/// Judges what is asked for, without a limit of time, until nothing is. Returns how many requests that took.
+fn judge_all(index: &mut Index) -> usize {
+    let mut requests = 0;
+    loop {
+        settle(index);
+        let Some(request) = index.take_judgements(1).pop() else {
+            return requests;
+        };
+        requests += 1;
+        index.give_judgements([request.judge(&|| Duration::ZERO)]);
+    }
+}
+
+fn wait(index: &mut Index, pod: &str) -> Option<String> {
+    settle(index);
+    gang(index, pod).wait.clone().map(|wait| wait.details)
+}
+
 #[test]
 fn a_new_selector_is_judged_apart_and_holds_up_only_the_gang_that_uses_it() {
     let mut index = index_with([pod("old", 5), claim("old", 1)]);
@@ -52,11 +72,10 @@ fn a_new_selector_is_judged_apart_and_holds_up_only_the_gang_that_uses_it() {
     index.observe(is(pod("new", 6)));
     index.observe(is(selecting("new", expression)));
     settle(&mut index);
-    let requests = index.take_judgements();
-    // Two GPUs of each of two nodes, all of one kind.
-    assert_eq!(requests.len(), 1, "once for each kind of device");
+    let requests = index.take_judgements(8);
+    assert_eq!(requests.len(), 1);
     assert!(
-        index.take_judgements().is_empty(),
+        index.take_judgements(8).is_empty(),
         "each is handed out once"
     );
     let waiting = gang(&index, "new");
@@ -70,8 +89,15 @@ fn a_new_selector_is_judged_apart_and_holds_up_only_the_gang_that_uses_it() {
         "no node is touched meanwhile"
     );
 
-    let judgements: Vec<_> = requests.iter().map(JudgementRequest::judge).collect();
-    index.give_judgements(judgements.clone());
+    // It is compiled first, and that is a request of its own.
+    let compiled = requests[0].judge(&|| Duration::ZERO);
+    index.give_judgements([compiled.clone()]);
+    let requests = index.take_judgements(8);
+    // Two GPUs of each of two nodes, all of one kind.
+    assert_eq!(requests.len(), 1);
+    assert_eq!(requests[0].subjects(), 1, "once for each kind of device");
+    let judged = requests[0].judge(&|| Duration::ZERO);
+    index.give_judgements([judged.clone()]);
     settle(&mut index);
     assert_eq!(gang(&index, "new").wait, None);
     let selector =
@@ -85,7 +111,7 @@ fn a_new_selector_is_judged_apart_and_holds_up_only_the_gang_that_uses_it() {
             .all(|device| device.selectors.contains(&selector))
     );
 
-    index.give_judgements(judgements);
+    index.give_judgements([compiled, judged]);
     assert!(
         index.refresh(Timestamp(0)).is_empty(),
         "an answer that comes twice changes nothing"
@@ -93,25 +119,204 @@ fn a_new_selector_is_judged_apart_and_holds_up_only_the_gang_that_uses_it() {
 }
 
 #[test]
-fn a_judgement_that_was_given_up_matches_nothing_and_says_so() {
+fn an_answer_about_a_claim_that_is_gone_changes_nothing() {
     let mut index = index_with([]);
     index.judge_apart();
-    index.observe(is(pod("slow", 6)));
-    index.observe(is(selecting("slow", "device.driver.startsWith('gpu')")));
+    index.observe(is(pod("late", 6)));
+    index.observe(is(selecting("late", "device.driver.startsWith('gpu')")));
     settle(&mut index);
-    let requests = index.take_judgements();
+    let requests = index.take_judgements(8);
+    assert_eq!(requests.len(), 2, "its selector, and its rules about nodes");
+    index.observe(gone(Kind::Pod, "ml", "late"));
+    index.observe(gone(Kind::ResourceClaim, "ml", "late-gpus"));
+    settle(&mut index);
+    index.engine_updates(Timestamp(0));
+    index.refresh(Timestamp(0));
     index.give_judgements(
         requests
             .iter()
-            .map(|request| request.give_up("it takes longer than 1 s")),
+            .map(|request| request.judge(&|| Duration::ZERO)),
     );
+    assert!(index.refresh(Timestamp(0)).is_empty());
+    assert!(index.take_judgements(8).is_empty(), "and nothing is left");
+    assert_eq!(index.selectors.len(), 0);
+}
+
+#[test]
+fn a_selector_of_one_namespace_waits_for_no_more_than_one_request_of_each_other() {
+    let mut objects = Vec::new();
+    for number in 0..RULES_PER_NAMESPACE {
+        let name = format!("p{number:03}");
+        let mut claim = selecting(&name, &format!("device.driver != 'd{number}'"));
+        claim["metadata"]["namespace"] = json!("flood");
+        objects.push(claim);
+    }
+    let mut modest = selecting("modest", "device.driver == 'gpu.muster.dev' && true");
+    modest["metadata"]["namespace"] = json!("ml");
+    let mut index = index_with([]);
+    index.judge_apart();
+    objects
+        .into_iter()
+        .for_each(|claim| index.observe(is(claim)));
     settle(&mut index);
-    let wait = gang(&index, "slow").wait.clone().unwrap();
-    assert_eq!(wait.reason, Reason::RequestNotUnderstood);
+    index.take_judgements(1);
+    index.observe(is(pod("modest", 5)));
+    index.observe(is(modest));
+    settle(&mut index);
+    // Compiling, judging, and nodes have nothing to be judged for: two requests of its own, two of the flood's.
+    let mut taken = 0;
+    while wait(&mut index, "modest").is_some() {
+        let requests = index.take_judgements(1);
+        taken += requests.len();
+        index.give_judgements(
+            requests
+                .iter()
+                .map(|request| request.judge(&|| Duration::ZERO)),
+        );
+        assert!(taken <= 8, "it waits behind the others");
+    }
+}
+
+#[test]
+fn a_selector_that_takes_longer_than_a_second_is_given_up_with_the_numbers_and_tried_again_later() {
+    let mut index = index_with((0..40).map(|number| slice(&format!("n{number}"), 8)));
+    index.judge_apart();
+    let expression = "device.attributes['gpu.muster.dev'].uuid != 'x'";
+    index.observe(is(pod("slow", 6)));
+    index.observe(is(selecting("slow", expression)));
+    settle(&mut index);
+    // Each device takes 10 ms: a request is judged for a slice of 20 ms, and then others have their turn.
+    let mut requests = 0;
+    while !gang(&index, "slow")
+        .wait
+        .as_ref()
+        .is_some_and(|wait| wait.reason == Reason::RequestNotUnderstood)
+    {
+        let request = index
+            .take_judgements(1)
+            .pop()
+            .expect("it is judged further");
+        let calls = Cell::new(0_u64);
+        let elapsed = || {
+            calls.set(calls.get() + 1);
+            Duration::from_millis(10 * calls.get())
+        };
+        index.give_judgements([request.judge(&elapsed)]);
+        settle(&mut index);
+        requests += 1;
+        assert!(requests < 200, "it ends");
+    }
+    assert!(requests > 30, "in slices: {requests}");
+    let told = wait(&mut index, "slow").unwrap();
     assert!(
-        wait.details.ends_with("it takes longer than 1 s"),
-        "{}",
-        wait.details
+        told.contains("of 324 devices took 1.0 s, and with all it may take 1 s"),
+        "{told}"
+    );
+    assert!(
+        told.contains("attributes that many devices have in common"),
+        "{told}"
+    );
+    assert!(index.take_judgements(8).is_empty());
+
+    assert_eq!(index.next_due(), Some(Timestamp(600)));
+    index.refresh(Timestamp(600));
+    // Compiled, and judged; and its pod's rules about nodes, which nobody used meanwhile, for all nodes and for no more.
+    assert_eq!(judge_all(&mut index), 4);
+    assert_eq!(wait(&mut index, "slow"), None);
+}
+
+#[test]
+fn rules_about_nodes_are_judged_apart_and_for_nodes_that_change_meanwhile_too() {
+    let mut index = index_with([]);
+    index.judge_apart();
+    index.observe(is(with(
+        pod("solo", 5),
+        "/spec/nodeSelector",
+        json!({"example.com/leaf": "l1"}),
+    )));
+    index.observe(is(claim("solo", 1)));
+    settle(&mut index);
+    index.engine_updates(Timestamp(0));
+    let requests = index.take_judgements(8);
+    let judged: Vec<_> = requests
+        .iter()
+        .map(|request| request.judge(&|| Duration::ZERO))
+        .collect();
+    // `a` passed and does not any more; `c` was not there.
+    let moved = with(
+        node("a", "s1", "l2"),
+        "/metadata/resourceVersion",
+        json!("9"),
+    );
+    index.observe(is(moved));
+    index.observe(is(node("c", "s1", "l1")));
+    index.give_judgements(judged);
+    judge_all(&mut index);
+    assert_eq!(wait(&mut index, "solo"), None);
+    let filter = gang(&index, "solo").pods[0]
+        .request
+        .as_ref()
+        .unwrap()
+        .filter;
+    let passing: Vec<&str> = ["a", "b", "c"]
+        .into_iter()
+        .filter(|name| {
+            let node = index.engine_node(name);
+            node.is_some_and(|node| node.filters.contains(&filter))
+        })
+        .collect();
+    assert_eq!(passing, ["b", "c"]);
+}
+
+#[test]
+fn a_device_that_appears_later_is_judged_for_the_selectors_that_are_known_and_nobody_waits() {
+    let expression = "device.attributes['gpu.muster.dev'].productName.startsWith('NVIDIA')";
+    let mut index = index_with([pod("solo", 5), selecting("solo", expression)]);
+    index.judge_apart();
+    index.engine_updates(Timestamp(0));
+    let other = with(
+        slice("c", 1),
+        "/spec/devices/0/attributes/numaNode",
+        json!({"int": 7}),
+    );
+    for object in [node("c", "s1", "l1"), node_devices("c"), other] {
+        index.observe(is(object));
+    }
+    settle(&mut index);
+    assert_eq!(gang(&index, "solo").wait, None, "its selector is known");
+    let selector = gang(&index, "solo").pods[0]
+        .request
+        .as_ref()
+        .unwrap()
+        .claims[0]
+        .requests[0]
+        .selector;
+    let matches = |index: &Index| {
+        let node = index.engine_node("c").unwrap();
+        node.devices[0].selectors.contains(&selector)
+    };
+    assert!(!matches(&index), "it is not judged yet");
+    judge_all(&mut index);
+    assert!(matches(&index));
+}
+
+#[test]
+fn selectors_that_are_judged_for_each_device_are_few_in_each_namespace() {
+    let expression =
+        |number: usize| format!("device.attributes['gpu.muster.dev'].uuid == 'GPU-a-{number}'");
+    let mut index = index_with([]);
+    for number in 0..=OWN_SELECTORS_PER_USER {
+        let name = format!("p{number}");
+        index.observe(is(pod(&name, 5)));
+        index.observe(is(selecting(&name, &expression(number))));
+        settle(&mut index);
+    }
+    let last = format!("p{OWN_SELECTORS_PER_USER}");
+    assert_eq!(wait(&mut index, "p0"), None);
+    let told = wait(&mut index, &last).unwrap();
+    assert!(
+        told.contains("namespace ml uses 4 such selectors already"),
+        "{told}"
     );
 }
 
@@ -139,7 +344,7 @@ fn a_selector_that_reads_the_uuid_is_judged_for_each_device() {
 fn devices_that_differ_in_their_uuid_only_are_one_kind() {
     let index = index_with((0..50).map(|number| slice(&format!("n{number}"), 8)));
     // numaNode tells the first four of a node from the others.
-    assert_eq!(index.device_kinds.iter().count(), 2);
+    assert_eq!(index.device_kinds.len(), 2);
 }
 
 #[test]
@@ -174,7 +379,10 @@ fn a_new_rule_is_told_to_a_bounded_number_of_nodes_per_refresh() {
         let more = index.refresh(Timestamp(0)).more;
         // Besides, the two nodes with devices wait for what the new selector says of these.
         let visited = index.visits().nodes - before;
-        assert!(visited <= 256 + 2, "{visited}");
+        assert!(
+            visited <= u64::try_from(NODES_PER_REFRESH).unwrap() + 2,
+            "{visited}"
+        );
         told.push(told_nodes(&mut index).len());
         if !more && !index.has_more() {
             break;

@@ -58,11 +58,14 @@ fn a_node_is_told_with_its_devices_and_where_it_stands() {
     );
     assert_eq!(device.nvlink_group.as_deref(), Some("0"));
     assert!(device.flavors.contains(&"h100".into()));
-    let attributes: Vec<_> = device
+    let own = device.own_attributes.iter();
+    let mut attributes: Vec<_> = device
         .attributes
         .iter()
+        .chain(own)
         .map(|(name, value)| format!("{name}={value}"))
         .collect();
+    attributes.sort();
     assert_eq!(
         attributes,
         [

@@ -64,7 +64,7 @@ fn a_spent_effort_leaves_nothing_for_the_next_question() {
 #[test]
 fn sixteen_kinds_of_pods_are_searched_for_and_seventeen_are_not() {
     let mut node = node_at("a", "s/l", 40);
-    node.filters.extend((0..40).map(NodeFilterId));
+    std::sync::Arc::make_mut(&mut node.filters).extend((0..40).map(NodeFilterId));
     let cluster = cluster([node]);
     let kinds = |count: usize| {
         let mut gang = equal_pods(count, 1);
@@ -94,7 +94,7 @@ fn gangs_that_differ_in_memory_alone_share_what_is_known() {
 fn no_more_is_kept_than_there_is_room_for_and_what_is_dropped_is_not_missed() {
     let mut node = node_at("a", "s/l", 8);
     let shapes = u32::try_from(MOST_INDEXES).unwrap() + 10;
-    node.filters.extend((0..shapes).map(NodeFilterId));
+    std::sync::Arc::make_mut(&mut node.filters).extend((0..shapes).map(NodeFilterId));
     let cluster = cluster([node, node_at("b", "s/l", 4)]);
     let ask = |filter| {
         let mut gang = equal_pods(1, 3);
@@ -157,8 +157,7 @@ fn narrow_domains_do_not_use_up_the_steps_of_wide_ones() {
             4,
         );
         for (index, device) in node.devices.iter_mut().enumerate() {
-            device
-                .attributes
+            std::sync::Arc::make_mut(&mut device.attributes)
                 .insert("pair".into(), format!("{}", index / 2));
         }
         node.allocatable.memory_bytes += at;
@@ -276,7 +275,7 @@ fn misfits(nodes: usize) -> (crate::placement::Cluster, crate::model::Gang) {
         let mut node = node_at(&format!("n{at:03}"), "s/l", 4);
         for (index, device) in node.devices.iter_mut().enumerate() {
             let pair = format!("{}", index / 2);
-            device.attributes.insert("pair".into(), pair);
+            std::sync::Arc::make_mut(&mut device.attributes).insert("pair".into(), pair);
         }
         node.allocatable.memory_bytes += i64::try_from(at).unwrap();
         node
@@ -372,8 +371,7 @@ fn no_more_answers_are_remembered_than_there_is_room_for() {
     let cluster = cluster((0..nodes).map(|at| {
         let mut node = node_at(&format!("n{at:04}"), "s/l", 14);
         for (bit, device) in node.devices.iter_mut().enumerate() {
-            device
-                .attributes
+            std::sync::Arc::make_mut(&mut device.attributes)
                 .insert("pair".into(), format!("{}", bit / 2));
             // Every node has other devices free.
             if (at + 1) >> bit & 1 == 0 {

@@ -171,12 +171,11 @@ impl Facts {
                 let mut node = node_at(&format!("n{at}"), &path, *devices);
                 node.allocatable.cpu_milli = cores * 1000;
                 for (index, device) in node.devices.iter_mut().enumerate() {
-                    device
-                        .attributes
+                    Arc::make_mut(&mut device.attributes)
                         .insert("pair".into(), format!("{}-{}", at, index / 2));
                     device.nvlink_group = Some(format!("{}", index / 2));
                     if index % 2 == 0 {
-                        device.selectors.insert(crate::names::SelectorId(1));
+                        Arc::make_mut(&mut device.selectors).insert(crate::names::SelectorId(1));
                     }
                 }
                 if *leaf == 4 {
@@ -207,7 +206,9 @@ impl Facts {
             }
             Event::Labelled { at, passes } => {
                 self.change(cluster, *at, |node| {
-                    node.filters = passes.then_some(NodeFilterId(0)).into_iter().collect();
+                    let filters: BTreeSet<_> =
+                        passes.then_some(NodeFilterId(0)).into_iter().collect();
+                    node.filters = filters.into();
                 });
             }
             Event::Gone { at } => {

@@ -83,7 +83,7 @@ fn told_of(units: usize) -> usize {
     let sized = |names: [&str; 2], sizes: [usize; 2], filter: u32| {
         let nodes = names.into_iter().zip(sizes).map(move |(name, size)| {
             let mut node = node_at(name, "s/l", size);
-            node.filters = [NodeFilterId(filter)].into();
+            node.filters = std::collections::BTreeSet::from([NodeFilterId(filter)]).into();
             node
         });
         nodes.collect::<Vec<_>>()
