@@ -39,11 +39,15 @@ pub enum InjectedBug {
     LostIntentsForgotten,
     /// A Gang that was declared ended too early stays so.
     NoRevival,
+    /// The nodes of an intent whose proposal is gone are not written before it leaves the Ledger.
+    ProposedNodesForgotten,
+    /// Gangs are admitted while nobody knows what an intent in the Ledger charges.
+    LostProposalIgnored,
 }
 
 impl InjectedBug {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::ReleaseOnVanished,
         Self::ReleaseWithdrawnUnacknowledged,
         Self::NoUidInStatus,
@@ -60,6 +64,8 @@ impl InjectedBug {
         Self::LostLedgerUnfenced,
         Self::LostIntentsForgotten,
         Self::NoRevival,
+        Self::ProposedNodesForgotten,
+        Self::LostProposalIgnored,
     ];
 }
 

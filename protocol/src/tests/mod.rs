@@ -5,6 +5,7 @@ mod admission;
 mod golden;
 mod ledger_recovery;
 mod nudge;
+mod proposals;
 mod release;
 mod rules;
 mod server;
