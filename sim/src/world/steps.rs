@@ -14,6 +14,8 @@ pub enum Steps {
     PodPatches,
     /// A controller's write of a permit that is not withdrawn is carried out.
     Permits,
+    /// A controller's write of a `NodeDevices` without a live permit is carried out: it withdraws, or fences.
+    Fences,
     /// A request that nobody waits for any more arrives, of a controller or of a driver.
     Late,
     /// A controller is given the list of a kind.
@@ -65,6 +67,7 @@ impl World {
         match (steps, step) {
             (Steps::PodPatches, _) => matches!(request, Some(ApiRequest::PatchPod { .. })),
             (Steps::Permits, _) => request.is_some_and(permits),
+            (Steps::Fences, _) => request.is_some_and(|it| is_of_node_devices(it) && !permits(it)),
             (Steps::Late, Controller::Arrive(_))
             | (Steps::Recovery, Controller::Notice(_) | Controller::Thaw(..)) => true,
             (Steps::Lists(replica, kind), Controller::Perform(number, _)) => {
@@ -75,6 +78,13 @@ impl World {
             _ => false,
         }
     }
+}
+
+fn is_of_node_devices(write: &ApiRequest) -> bool {
+    matches!(
+        write,
+        ApiRequest::ReplaceNodeDevices { .. } | ApiRequest::CreateNodeDevices { .. }
+    )
 }
 
 fn permits(write: &ApiRequest) -> bool {
