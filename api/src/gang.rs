@@ -78,6 +78,10 @@ pub struct GangSpec {
     /// Whether a user holds the gang back.
     #[serde(default)]
     pub suspend: bool,
+    /// Number of its first attempt: above whatever pods and permits of its name carried when it was made.
+    #[serde(default)]
+    #[schemars(range(min = 0))]
+    pub first_attempt: i64,
 }
 
 /// Images are large: ten minutes until the first container runs is no failure yet.
@@ -163,6 +167,9 @@ pub struct GangStatus {
     /// Where its pods are to run; absent while it holds nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<GangPlacement>,
+    /// An admission that is too large for the Ledger, which commits it by its digest. By itself it has no effect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proposal: Option<Proposal>,
     /// Why it waits; absent while it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<QueuePosition>,
@@ -179,6 +186,21 @@ pub struct GangStatus {
     /// When the gang ended; it is removed an hour later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
+}
+
+/// What a gang is to hold and where, written before the Ledger names it. It counts only while an intent of the Ledger names
+/// this Gang, this attempt and this digest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Proposal {
+    /// The attempt that is to be admitted.
+    pub attempt: i64,
+    /// SHA-256, in hexadecimal, of what is proposed, the Gang's UID and the attempt included.
+    pub digest: String,
+    /// What the gang is to hold; its `ledgerSequence` is 0.
+    pub admission: Admission,
+    /// Where its pods are to run.
+    pub placement: GangPlacement,
 }
 
 /// What an admitted gang holds. Members, ranks and charge are fixed by it.

@@ -62,6 +62,14 @@ pub struct Intent {
     pub team: String,
     /// Generation of the Team whose limits the decision was judged by.
     pub team_generation: i64,
+    /// Digest of the proposal that the Gang carries, if that says what is committed. Then `charge`, `pods`, `plan`, `level`
+    /// and `domain` are empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// With a digest: the nodes of the plan, ascending. They are named here too, so that the attempt can be taken back
+    /// though its Gang is gone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nodes: Vec<String>,
     /// What is charged until the intent leaves the Ledger.
     pub charge: Charge,
     /// The gang's pods, rank by rank.

@@ -35,7 +35,7 @@ pub use charge::{Charge, ClaimsCharge, ResourceCharge};
 pub use cohort::{Cohort, CohortSpec};
 pub use flavor::{DeviceSource, Flavor, FlavorSpec};
 pub use gang::{
-    Admission, Gang, GangPhase, GangPlacement, GangSpec, GangStatus, NodeRanks, PodSet,
+    Admission, Gang, GangPhase, GangPlacement, GangSpec, GangStatus, NodeRanks, PodSet, Proposal,
     QueuePosition, RestartPolicy, TopologyRequest,
 };
 pub use ledger::{Intent, IntentKind, IntentPod, Ledger, LedgerSpec};

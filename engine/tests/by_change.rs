@@ -15,7 +15,10 @@
 
 mod common;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use common::*;
 use muster_engine::{
@@ -265,8 +268,9 @@ impl World {
                 device.usable = !device.usable;
             }),
             Step::Label(index) => self.change_node(*index, |node| {
-                if !node.filters.remove(&LABELLED) {
-                    node.filters.insert(LABELLED);
+                let filters = Arc::make_mut(&mut node.filters);
+                if !filters.remove(&LABELLED) {
+                    filters.insert(LABELLED);
                 }
             }),
             Step::Withdraw(index) => {

@@ -33,6 +33,12 @@ pub struct Config {
     pub scheduler_names: BTreeSet<String>,
     /// Most bytes of the Ledger's content as JSON: one compare-and-swap, far below what etcd takes.
     pub ledger_bytes: usize,
+    /// Bytes of an intent, as JSON, up to which it stands whole in the Ledger. A larger one is proposed to its Gang first and
+    /// named by its digest.
+    pub whole_intent_bytes: usize,
+    /// Most bytes of a proposal, as JSON: what a Gang carries has to stay far below the 1.5 MiB that etcd takes, together
+    /// with all else that the object says.
+    pub proposal_bytes: usize,
     /// How long an ended Gang is kept, in seconds.
     pub keep_ended_seconds: i64,
     /// How long a node may be NotReady before ranks that are planned on it have lost their place.
@@ -51,6 +57,8 @@ impl Config {
             window_seconds: 30,
             scheduler_names: std::iter::once("default-scheduler".to_owned()).collect(),
             ledger_bytes: 256 * 1024,
+            whole_intent_bytes: 32 * 1024,
+            proposal_bytes: 1_152 * 1024,
             keep_ended_seconds: 3_600,
             not_ready_seconds: 30,
             retry_seconds: 1,

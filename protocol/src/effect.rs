@@ -69,8 +69,8 @@ pub enum ApiRequest {
         resource_version: String,
         /// The new status.
         status: Box<GangStatus>,
-        /// Whether it changes nothing but what people read: neither the attempt, nor what the Gang holds, nor whether it
-        /// ended.
+        /// Whether it changes nothing but what people read: neither the attempt, nor what the Gang holds or is proposed,
+        /// nor whether it ended.
         tells: bool,
     },
     /// Deletes a Gang that ended an hour ago.

@@ -111,8 +111,8 @@ impl InFlightWrites {
             .is_some_and(|flight| !matches!(flight.stage, Stage::Pause { .. }))
     }
 
-    /// Whether a write is under way that changes more of a Gang than what people read: its attempt, what it holds, whether
-    /// it ended. Of a Gang that holds nothing.
+    /// Whether a write is under way that changes more of a Gang than what people read: its attempt, what it holds or is
+    /// proposed, whether it ended. Of a Gang that holds nothing.
     pub(crate) fn changes(&self, gang: &ObjectKey) -> bool {
         self.untouchable.contains(gang)
             || self

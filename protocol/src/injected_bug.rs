@@ -43,11 +43,15 @@ pub enum InjectedBug {
     NodeDevicesWakeNobody,
     /// What is to be looked at by time alone is forgotten.
     NoTimers,
+    /// The nodes of an intent whose proposal is gone are not written before it leaves the Ledger.
+    ProposedNodesForgotten,
+    /// Gangs are admitted while nobody knows what an intent in the Ledger charges.
+    LostProposalIgnored,
 }
 
 impl InjectedBug {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::ReleaseOnVanished,
         Self::ReleaseWithdrawnUnacknowledged,
         Self::NoUidInStatus,
@@ -66,6 +70,8 @@ impl InjectedBug {
         Self::NoRevival,
         Self::NodeDevicesWakeNobody,
         Self::NoTimers,
+        Self::ProposedNodesForgotten,
+        Self::LostProposalIgnored,
     ];
 }
 

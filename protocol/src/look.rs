@@ -260,9 +260,12 @@ impl Machine {
     fn read_ledger(&mut self) {
         let ledger = self.index.ledger();
         let version = ledger.and_then(|ledger| ledger.metadata.resource_version.as_deref());
-        let changed = self
-            .plans
-            .read_ledger(version, ledger.map(|ledger| &ledger.spec));
+        let changed = self.plans.read_ledger(
+            version,
+            ledger.map(|ledger| &ledger.spec),
+            |key| self.index.gang(key).map(AsRef::as_ref),
+            self.bugs,
+        );
         if !changed.is_empty() {
             self.feed.ledger_changed();
         }
@@ -429,7 +432,7 @@ impl Machine {
     fn look_at_gang(&mut self, key: &GangKey, epoch: i64, now: Now, effects: &mut Vec<Effect>) {
         self.visited += 1;
         let gang = self.index.gang(key).cloned();
-        let before = self.plans.read_gang(key, gang.as_deref());
+        let before = self.plans.read_gang(key, gang.as_deref(), self.bugs);
         self.touch_nodes_of(before.as_deref());
         let plan = self.plans.carried(key).cloned();
         let uid = gang.as_ref().and_then(|gang| gang.metadata.uid.clone());

@@ -9,7 +9,7 @@ use muster_engine as engine;
 
 use crate::{
     ApiRequest, Config, Effect, EffectId, ExitReason, Mode, Now, Outcome,
-    admission::admit,
+    admission::admit::{self, Wanted},
     admission::stage::Views,
     clocks::Clocks,
     feed::Feed,
@@ -313,7 +313,9 @@ impl Machine {
 
     /// Point 1: what is settled leaves the Ledger, what was decided enters it. Nothing is decided while the
     /// last commit is not seen: it would be decided on what was before it. Nor while it is not known who leads, or a late
-    /// write of an older leader may still change what is seen.
+    /// write of an older leader may still change what is seen. And while nobody knows what an intent in the Ledger
+    /// charges, because its Gang was deleted before its admission reached it, nothing is admitted: that lasts until the
+    /// intent is taken back, for which nobody but the API server has to answer.
     fn decide(&mut self, epoch: i64, now: Now, effects: &mut Vec<Effect>) {
         if self.ledger_check.is_owed(now.monotonic_seconds)
             || self.flights.busy(&ledger_object())
@@ -339,12 +341,16 @@ impl Machine {
         }
         self.take_engine_updates(now);
         let wall = engine::Timestamp(now.wall.as_second());
-        let admissions = if self.feed.is_due() {
-            let budget = admit::budget(self.context(epoch, now, &wake));
-            self.feed.decide(wall, &budget)
-        } else {
-            Vec::new()
-        };
+        let mut wanted = self.feed.take_proposing();
+        let is_charge_unknown =
+            self.plans.is_any_lost() && !self.bugs.has(InjectedBug::LostProposalIgnored);
+        if is_charge_unknown {
+            self.feed.note_proposing(std::mem::take(&mut wanted));
+        } else if self.feed.is_due() {
+            let budget = admit::budget(self.context(epoch, now, &wake), &wanted);
+            let decided = self.feed.decide(wall, &budget);
+            wanted.extend(decided.into_iter().map(Wanted::new));
+        }
         for gang in self.feed.explain(&self.index) {
             self.note_gang_by_uid(&gang);
         }
@@ -354,7 +360,7 @@ impl Machine {
         } else {
             Vec::new()
         };
-        let commit = admit::commit(context, &admissions, again);
+        let commit = admit::commit(context, wanted, again);
         if commit.is_full {
             self.feed.note_ledger_full();
         }
@@ -368,7 +374,11 @@ impl Machine {
             }
         }
         self.feed.begin_commit(commit.committed);
+        if !is_charge_unknown {
+            self.feed.note_proposing(commit.proposing);
+        }
         self.send(commit.write.into_iter().collect(), epoch, now, effects);
+        self.send(commit.proposals, epoch, now, effects);
     }
 
     /// Whether nothing that an older leader still sends is taken any more: once it is so, it stays so.

@@ -89,7 +89,9 @@ pub(crate) fn has_ended(gang: &Gang) -> bool {
         .is_some_and(|status| matches!(status.phase, Finished | Failed))
 }
 
-/// The attempt of a Gang; 0 while its status was never written.
+/// The attempt of a Gang: its first one while its status was never written.
 pub(crate) fn attempt(gang: &Gang) -> i64 {
-    gang.status.as_ref().map_or(0, |status| status.attempt)
+    gang.status
+        .as_ref()
+        .map_or(gang.spec.first_attempt, |status| status.attempt)
 }

@@ -200,6 +200,7 @@ pub fn describe(write: &ApiRequest) -> String {
             status.phase,
             status.attempt,
             match (&status.placement, &status.queue) {
+                (None, _) if status.proposal.is_some() => "proposed".to_owned(),
                 (Some(placement), _) => placement
                     .nodes
                     .iter()

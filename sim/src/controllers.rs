@@ -18,6 +18,7 @@ use crate::{
     api_server::{ApiServer, Place},
     controller_writes::{apply, describe},
     matrix::Mishap,
+    scenario::Scenario,
 };
 
 /// A rule of the controller's machine that can be broken on purpose.
@@ -50,6 +51,7 @@ pub struct Controllers {
     network: Vec<ApiRequest>,
     leaderships: u64,
     keep_ended_seconds: i64,
+    whole_intent_bytes: usize,
     /// Effects that were carried out.
     pub effects: u64,
     #[cfg(feature = "injected-bugs")]
@@ -93,9 +95,10 @@ pub enum Step {
 
 impl Controllers {
     /// Replicas that keep ended Gangs so long; none leads yet.
-    pub fn new(keep_ended_seconds: i64) -> Self {
+    pub fn new(scenario: &Scenario) -> Self {
         Self {
-            keep_ended_seconds,
+            keep_ended_seconds: scenario.keep_ended_seconds,
+            whole_intent_bytes: scenario.whole_intent_bytes,
             ..Self::default()
         }
     }
@@ -241,6 +244,7 @@ impl Controllers {
             default_team: None,
         });
         config.keep_ended_seconds = self.keep_ended_seconds;
+        config.whole_intent_bytes = self.whole_intent_bytes;
         #[cfg(feature = "injected-bugs")]
         if let Some(bug) = self.bug {
             return Some(Machine::with_injected_bug(config, identity, bug));

@@ -6,6 +6,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
+use muster_api::GangStatus;
 use muster_protocol::ApiRequest;
 
 /// What a controller or a driver asks for.
@@ -23,6 +24,8 @@ pub enum EffectKind {
     CreateGang,
     /// A controller writes the status of a Gang.
     ReplaceGangStatus,
+    /// A controller writes to a Gang what the Ledger is to name.
+    ProposeToGang,
     /// A controller deletes a Gang that ended.
     DeleteGang,
     /// A controller creates a `NodeDevices`.
@@ -83,13 +86,14 @@ pub enum Mishap {
 }
 
 /// Every kind of effect.
-pub const EFFECTS: [EffectKind; 23] = [
+pub const EFFECTS: [EffectKind; 24] = [
     EffectKind::ReadObject,
     EffectKind::ReadAll,
     EffectKind::CreateLedger,
     EffectKind::ReplaceLedger,
     EffectKind::CreateGang,
     EffectKind::ReplaceGangStatus,
+    EffectKind::ProposeToGang,
     EffectKind::DeleteGang,
     EffectKind::CreateNodeDevices,
     EffectKind::ReplaceNodeDevices,
@@ -131,6 +135,9 @@ impl EffectKind {
             ApiRequest::CreateLedger { .. } => Self::CreateLedger,
             ApiRequest::ReplaceLedger { .. } => Self::ReplaceLedger,
             ApiRequest::CreateGang { .. } => Self::CreateGang,
+            ApiRequest::ReplaceGangStatus { status, tells, .. } if !tells && proposes(status) => {
+                Self::ProposeToGang
+            }
             ApiRequest::ReplaceGangStatus { .. } => Self::ReplaceGangStatus,
             ApiRequest::DeleteGang { .. } => Self::DeleteGang,
             ApiRequest::CreateNodeDevices { .. } => Self::CreateNodeDevices,
@@ -175,12 +182,19 @@ impl EffectKind {
             | Self::DeleteGang => &MISHAPS[2..8],
             Self::ReplaceLedger
             | Self::ReplaceGangStatus
+            | Self::ProposeToGang
             | Self::ReplaceNodeDevices
             | Self::PatchPod
             | Self::DriverWriteStatus => &MISHAPS,
         };
         matches!(mishap, Mishap::CrashBefore | Mishap::CrashAfter) || besides.contains(&mishap)
     }
+}
+
+/// Whether the Gang carries a proposal for the attempt that it is in.
+fn proposes(status: &GangStatus) -> bool {
+    let proposal = status.proposal.as_ref();
+    proposal.is_some_and(|proposal| proposal.attempt == status.attempt)
 }
 
 /// How often each effect met each mishap.

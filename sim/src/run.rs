@@ -83,6 +83,9 @@ pub fn run(seed: u64, options: &Options) -> Report {
         scenario.keep_ended_seconds = 2;
         troubled_steps = 2_500;
     }
+    if faults.aims_at(EffectKind::ProposeToGang) {
+        scenario.whole_intent_bytes = 0;
+    }
     let mut world = World::new(&scenario, faults, random);
     if let Some(lines) = options.trace_lines {
         world.trace.keep(lines);

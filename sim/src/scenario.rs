@@ -13,7 +13,14 @@ pub struct Scenario {
     pub gangs: Vec<GangShape>,
     /// How long a Gang that ended is kept, in seconds.
     pub keep_ended_seconds: i64,
+    /// Bytes of an intent up to which it stands whole in the Ledger; larger ones are proposed first.
+    pub whole_intent_bytes: usize,
 }
+
+/// What the chart ships: far above what these gangs need.
+pub const WHOLE_INTENT_BYTES: usize = 32 * 1024;
+/// About what a gang of two pods needs.
+const MIDDLING_INTENT_BYTES: usize = 700;
 
 /// A node with GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,11 +84,13 @@ impl Scenario {
         let gangs = (0..count)
             .map(|number| gang(random, number, &nodes, &teams))
             .collect();
+        let whole_intent_bytes = [0, MIDDLING_INTENT_BYTES, WHOLE_INTENT_BYTES][random.index(3)];
         Self {
             nodes,
             teams,
             gangs,
             keep_ended_seconds,
+            whole_intent_bytes,
         }
     }
 
@@ -141,6 +150,7 @@ fn gang(random: &mut Random, number: u64, nodes: &[NodeShape], teams: &[TeamShap
         teams: teams.to_vec(),
         gangs: Vec::new(),
         keep_ended_seconds: 3_600,
+        whole_intent_bytes: WHOLE_INTENT_BYTES,
     };
     let able: Vec<&TeamShape> = teams
         .iter()

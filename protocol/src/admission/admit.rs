@@ -1,22 +1,46 @@
 //! Admission: one compare-and-swap of the Ledger commits a batch, then each Gang carries its part.
+//!
+//! An intent that is too large to stand whole in the Ledger is first proposed to its Gang. That write has no effect by
+//! itself: nobody charges, permits or starts anything by it. The Ledger then names it by digest, together with its nodes.
+//!
+//! **Only a proposal that is seen is named.** Whoever writes a Gang's status does so conditional on its resourceVersion. So
+//! once this leader sees its proposal, whatever an older leader still sends to that Gang conflicts, and a newer one has
+//! raised the Ledger, so that the commit conflicts. Between the commit and the write that carries it nobody but this
+//! leader writes the Gang: what the Ledger names stays what it was.
+//!
+//! **Twice, late, never.** The same plan proposed twice is the same digest. A proposal of an older attempt, or one whose
+//! leader died before it committed, has another digest, or is named by no intent: it is written over, or committed if
+//! the engine decides the very same again. One that conflicts is written again if its gang still waits for it; else the
+//! admission is undone. One that is never answered keeps its gang's place and quota, and its room in the Ledger, until it is.
 
-use muster_api::{Intent, LedgerSpec, Reason};
+use std::collections::BTreeSet;
+
+use muster_api::{Gang, GangPhase, Intent, LedgerSpec, Proposal, Reason};
 use muster_engine as engine;
 
 use crate::{
-    ApiRequest, admission::plan::Plan, admission::record, leadership::ledger_recovery,
-    objects::gang_key, outward::gang_status, poll_context::PollContext,
+    ApiRequest,
+    admission::plan::Plan,
+    admission::record::{self, bytes},
+    feed::waiting,
+    leadership::ledger_recovery,
+    objects::{gang_key, gang_object, key_of},
+    outward::gang_status,
+    poll_context::PollContext,
 };
 use muster_cluster::formed::PendingReason;
 
 /// Bytes of the shortest intent, without its pods, claims and nodes.
 const LEAST_INTENT_BYTES: usize = 128;
-/// Bytes of a pod in an intent: its UID, which has 36 characters in a real cluster, is one of them.
-const LEAST_POD_BYTES: usize = 8;
-/// Bytes of a claim in an intent: claims are named by a digest.
-const LEAST_CLAIM_BYTES: usize = 1;
-/// Bytes of a run of ranks on a node in an intent.
-const LEAST_NODE_BYTES: usize = 32;
+/// Bytes of a node in the shortest intent that names it: its name, in quotes, and a comma.
+const LEAST_NODE_BYTES: usize = 4;
+/// Bytes of a pod in a proposal: its UID, which has 36 characters in a real cluster, is one of them.
+const LEAST_POD_BYTES: usize = 12;
+/// Bytes of a claim in a proposal: likewise.
+const LEAST_CLAIM_BYTES: usize = 4;
+
+/// Bytes of a proposal besides pods, claims and nodes: more than any takes.
+const FIXED_BYTES: usize = 1024;
 
 /// The commit: what is settled leaves the Ledger, what was decided enters it.
 #[derive(Debug, Default)]
@@ -29,22 +53,43 @@ pub(crate) struct Commit {
     pub(crate) too_large: Vec<(engine::GangUid, PendingReason)>,
     /// Gangs whose admission is in it.
     pub(crate) committed: Vec<engine::GangUid>,
+    /// Admissions that are in it as soon as their Gangs carry what the Ledger is to name.
+    pub(crate) proposing: Vec<Wanted>,
+    /// The writes that propose these.
+    pub(crate) proposals: Vec<ApiRequest>,
     /// Whether an admission waits for room: until the Ledger shrinks nothing is decided.
     pub(crate) is_full: bool,
 }
 
+/// An admission that is to be committed.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    /// What was decided.
+    pub(crate) admission: engine::Admission,
+    /// Bytes of the Ledger that are kept free for it: 0 until it was proposed.
+    pub(crate) reserved_bytes: usize,
+}
+
+impl Wanted {
+    /// What the engine decided just now.
+    pub(crate) fn new(admission: engine::Admission) -> Self {
+        Self {
+            admission,
+            reserved_bytes: 0,
+        }
+    }
+}
+
 /// Builds the commit of what was decided, in that order. The batch is bounded: what does not fit into it waits for room,
-/// and nothing behind it is committed before it, so that a large gang is not overtaken for ever by small ones.
-pub(crate) fn commit(
-    context: PollContext<'_>,
-    admissions: &[engine::Admission],
-    again: Vec<Intent>,
-) -> Commit {
+/// and nothing behind it is committed before it, so that a large gang is not overtaken for ever by small ones. One that
+/// waits for its proposal lets others go first, and keeps its room.
+pub(crate) fn commit(context: PollContext<'_>, wanted: Vec<Wanted>, again: Vec<Intent>) -> Commit {
     let mut commit = Commit::default();
     let Some(ledger) = context.index.ledger() else {
+        commit.left_out = wanted.into_iter().map(|it| it.admission.gang).collect();
         return commit;
     };
-    if admissions.is_empty() && again.is_empty() && !context.views.is_any_settled() {
+    if wanted.is_empty() && again.is_empty() && !context.views.is_any_settled() {
         return commit;
     }
     let before = &ledger.spec;
@@ -73,28 +118,36 @@ pub(crate) fn commit(
         ..after.clone()
     });
     let mut size = bytes(&after);
-    for admission in admissions {
-        let plan = (!commit.is_full)
-            .then(|| record::of_admission(context, admission, sequence))
-            .flatten();
-        let Some(plan) = plan else {
-            commit.left_out.push(admission.gang.clone());
+    for wanted in wanted {
+        let gang = wanted.admission.gang.clone();
+        if commit.is_full {
+            commit.left_out.push(gang);
             continue;
-        };
-        let intent = plan.to_intent(context);
-        let own = bytes(&intent) + 1;
-        if empty + own > limit {
-            let wait = too_large(&plan, own, limit);
-            commit.too_large.push((admission.gang.clone(), wait));
-            commit.left_out.push(admission.gang.clone());
-        } else if size + own > limit {
-            commit.is_full = true;
-            commit.left_out.push(admission.gang.clone());
-        } else {
-            size += own;
-            after.sequence = sequence;
-            after.intents.push(intent);
-            commit.committed.push(admission.gang.clone());
+        }
+        match judge(context, &wanted, sequence, limit - empty.min(limit)) {
+            Judgement::Void => commit.left_out.push(gang),
+            Judgement::TooLarge(wait) => {
+                commit.too_large.push((gang.clone(), wait));
+                commit.left_out.push(gang);
+            }
+            Judgement::Propose { own, .. } | Judgement::Enter { own, .. } if size + own > limit => {
+                commit.is_full = true;
+                commit.left_out.push(gang);
+            }
+            Judgement::Propose { own, write } => {
+                size += own;
+                commit.proposals.extend(write.map(|write| *write));
+                commit.proposing.push(Wanted {
+                    reserved_bytes: own,
+                    ..wanted
+                });
+            }
+            Judgement::Enter { own, intent } => {
+                size += own;
+                after.sequence = sequence;
+                after.intents.push(*intent);
+                commit.committed.push(gang);
+            }
         }
     }
     if after.intents != before.intents {
@@ -110,49 +163,155 @@ pub(crate) fn commit(
     commit
 }
 
+/// What is to become of an admission. `own`: the bytes that it takes of the Ledger.
+enum Judgement {
+    /// What it names is no more, or does not wait for it any more.
+    Void,
+    /// No commit can ever carry it.
+    TooLarge(PendingReason),
+    /// Its Gang does not carry what the Ledger is to name; the write, unless one of the Gang is under way.
+    Propose {
+        own: usize,
+        write: Option<Box<ApiRequest>>,
+    },
+    /// It may be committed.
+    Enter { own: usize, intent: Box<Intent> },
+}
+
+fn judge(context: PollContext<'_>, wanted: &Wanted, sequence: i64, room: usize) -> Judgement {
+    let admission = &wanted.admission;
+    let Some(gang) = context.index.gang_by_uid(admission.gang.as_str()) else {
+        return Judgement::Void;
+    };
+    let is_busy = key_of(gang).is_none_or(|key| context.busy(&gang_object(&key)));
+    if is_busy && wanted.reserved_bytes > 0 {
+        return Judgement::Propose {
+            own: wanted.reserved_bytes,
+            write: None,
+        };
+    }
+    let Some(plan) = record::of_admission(context, admission, sequence) else {
+        return Judgement::Void;
+    };
+    let intent = plan.to_intent(context);
+    let own = bytes(&intent) + 1;
+    if own > room {
+        return Judgement::TooLarge(too_large_for_ledger(&plan, &intent, own, room));
+    }
+    let intent = Box::new(intent);
+    if intent.digest.is_none() {
+        return Judgement::Enter { own, intent };
+    }
+    let proposal = plan.to_proposal();
+    let proposed = bytes(&proposal);
+    if proposed > context.config.proposal_bytes {
+        let most = context.config.proposal_bytes;
+        return Judgement::TooLarge(too_large_for_gang(&plan, proposed, most));
+    }
+    if is_busy {
+        return Judgement::Propose { own, write: None };
+    }
+    if !still_waits(context, gang, admission) {
+        return Judgement::Void;
+    }
+    let seen = gang.status.as_ref().and_then(|it| it.proposal.as_ref());
+    if seen == Some(&proposal) {
+        return Judgement::Enter { own, intent };
+    }
+    let write = propose(context, &plan, gang, proposal).map(Box::new);
+    Judgement::Propose { own, write }
+}
+
+/// Whether the gang may still be admitted as it was decided: time passes while it is being proposed.
+fn still_waits(context: PollContext<'_>, gang: &Gang, admission: &engine::Admission) -> bool {
+    let candidate = key_of(gang).and_then(|key| waiting::candidate(context, &key, gang));
+    candidate.is_some_and(|candidate| {
+        let pods = candidate.pods.iter().map(|pod| &pod.uid);
+        let decided = admission.pods.iter().map(|pod| &pod.uid);
+        candidate.attempt == admission.attempt
+            && pods.collect::<BTreeSet<_>>() == decided.collect::<BTreeSet<_>>()
+    })
+}
+
+/// The write by which the Gang carries what the Ledger is to name.
+fn propose(
+    context: PollContext<'_>,
+    plan: &Plan,
+    gang: &Gang,
+    proposal: Proposal,
+) -> Option<ApiRequest> {
+    let mut status = gang_status::status_of(gang);
+    status.proposal = Some(proposal);
+    status.phase = GangPhase::Pending;
+    status.team = Some(plan.team.clone());
+    gang_status::write(context, &plan.key, gang, status)
+}
+
 /// The room of the next commit, in what the engine counts. It knows no bytes: each number alone is what would fill the
 /// room at the least that one such thing takes, so what the engine admits may still not fit. Then [`commit`] keeps the
-/// order and leaves out what is too much.
-pub(crate) fn budget(context: PollContext<'_>) -> engine::Budget {
+/// order and leaves out what is too much. Pods and claims take no room of the Ledger where they are proposed, but of
+/// their Gang.
+pub(crate) fn budget(context: PollContext<'_>, proposing: &[Wanted]) -> engine::Budget {
     let limit = context.config.ledger_bytes;
-    let used = context.index.ledger().map_or(0, |ledger| {
+    let standing: usize = context.index.ledger().map_or(0, |ledger| {
         let standing = ledger.spec.intents.iter();
         let standing = standing.filter(|intent| !context.views.is_settled(&gang_key(intent)));
         standing.map(|intent| bytes(intent) + 1).sum()
     });
-    let room = |bytes: usize| engine::decision::CommitRoom {
+    let reserved: usize = proposing.iter().map(|it| it.reserved_bytes).sum();
+    let of_gang = context.config.proposal_bytes;
+    let room = |bytes: usize, gangs: usize| engine::decision::CommitRoom {
         gangs: bytes / LEAST_INTENT_BYTES,
-        pods: bytes / LEAST_POD_BYTES,
-        claims: bytes / LEAST_CLAIM_BYTES,
+        pods: gangs.saturating_mul(of_gang / LEAST_POD_BYTES),
+        claims: gangs.saturating_mul(of_gang / LEAST_CLAIM_BYTES),
         nodes: bytes / LEAST_NODE_BYTES,
     };
+    let left = limit.saturating_sub(standing + reserved);
     engine::Budget {
-        left: room(limit.saturating_sub(used)),
-        empty: room(limit),
+        left: room(left, left / LEAST_INTENT_BYTES),
+        empty: room(limit, 1),
     }
 }
 
-fn too_large(plan: &Plan, own: usize, limit: usize) -> PendingReason {
+fn too_large_for_ledger(plan: &Plan, intent: &Intent, own: usize, room: usize) -> PendingReason {
+    let (pods, nodes) = (plan.ranks.len(), plan.nodes().count());
+    let fit = if intent.digest.is_some() {
+        let names = bytes(&intent.nodes);
+        let left = room.saturating_sub(own - names);
+        format!("about {} nodes with such names fit", nodes * left / names)
+    } else {
+        format!("about {} such pods fit", pods * room / own)
+    };
     PendingReason {
         reason: Reason::GangTooLarge,
         details: format!(
-            "the commit of {} pods takes {own} bytes, more than the {limit} that one may have; split the gang",
-            plan.ranks.len()
+            "the commit of {pods} pods on {nodes} nodes takes {own} bytes, one may have {room}: {fit}; ask for more GPUs in \
+             each pod, or split the gang"
         ),
     }
 }
 
-fn bytes<T: serde::Serialize>(value: &T) -> usize {
-    serde_json::to_vec(value).map_or(usize::MAX / 4, |text| text.len())
+fn too_large_for_gang(plan: &Plan, proposed: usize, most: usize) -> PendingReason {
+    let pods = plan.ranks.len();
+    let claims: usize = plan.ranks.iter().map(|rank| rank.claims.len()).sum();
+    let fit = pods * most.saturating_sub(FIXED_BYTES) / proposed;
+    PendingReason {
+        reason: Reason::GangTooLarge,
+        details: format!(
+            "the plan of {pods} pods with {claims} claims takes {proposed} bytes, a Gang may carry {most}: about {fit} \
+             such pods fit; ask for several GPUs in one claim or split the gang",
+        ),
+    }
 }
 
 /// The write by which the Gang carries what the Ledger commits.
 pub(crate) fn carry(context: PollContext<'_>, plan: &Plan) -> Option<ApiRequest> {
     let gang = context.gang_of(plan)?;
-    let mut status = gang.status.clone().unwrap_or_default();
+    let mut status = gang_status::status_of(gang);
     let (admission, placement) = plan.to_admission();
     status.admission = Some(admission);
     status.placement = Some(placement);
+    status.proposal = None;
     gang_status::tell_admitted(context, gang, plan, &mut status);
     gang_status::write(context, &plan.key, gang, status)
 }

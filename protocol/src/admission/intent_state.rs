@@ -41,6 +41,10 @@ pub(crate) fn intent_state(context: PollContext<'_>, intent: &Committed) -> Inte
         // Written by a later version: all that is left to do here is to take its permits back.
         return IntentState::Void;
     }
+    if intent.lost.is_some() {
+        // Nobody can carry out what nobody knows. Whoever committed it and still leads has it in memory.
+        return IntentState::Void;
+    }
     let gang = context.gang_of(plan);
     let carries = gang.is_some_and(|gang| PollContext::carries(gang, plan));
     if context.views.is_being_voided(plan) {

@@ -1,17 +1,21 @@
-//! How a plan is recorded: as an intent of the Ledger, and as the admission and placement that a Gang carries.
+//! How a plan is recorded: as an intent of the Ledger, as the admission and placement that a Gang carries, and as the
+//! proposal that a Gang carries where the intent only names it.
 //!
 //! The only place that knows both the fields and the plan, in either direction.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use muster_api::{
-    Admission, Gang, GangPlacement, Intent, IntentKind, IntentPod, NodeRanks, gang::AdmittedPod,
+    Admission, Charge, Gang, GangPlacement, Intent, IntentKind, IntentPod, NodeRanks, Proposal,
+    gang::AdmittedPod,
 };
 use muster_engine as engine;
 
 use crate::{
     admission::charge,
     admission::plan::{Plan, PlannedNode, Rank},
+    injected_bug::{InjectedBug, InjectedBugs},
+    objects::gang_key,
     poll_context::PollContext,
 };
 use muster_cluster::formed::GangKey;
@@ -53,8 +57,41 @@ pub(crate) fn of_admission(
     })
 }
 
-/// The plan that an intent commits.
-pub(crate) fn of_intent(intent: &Intent) -> Plan {
+/// The plan that an intent commits. `None`: it names a proposal by its digest, and its Gang carries no such one.
+///
+/// Once the Gang carries an admission of the attempt, that is what was committed: nobody writes one but by carrying out
+/// the intent.
+pub(crate) fn of_intent(intent: &Intent, gang: Option<&Gang>) -> Option<Plan> {
+    let Some(digest) = &intent.digest else {
+        return Some(of_whole_intent(intent));
+    };
+    let key = gang_key(intent);
+    let gang = gang.filter(|gang| gang.metadata.uid.as_deref() == Some(&intent.gang_uid))?;
+    let carried = of_gang(&key, gang).filter(|plan| plan.attempt == intent.attempt);
+    let proposal = || gang.status.as_ref()?.proposal.as_ref();
+    let plan = carried.or_else(|| {
+        let plan = of_proposal(&key, &intent.gang_uid, proposal()?);
+        let is_meant = plan.attempt == intent.attempt && plan.digest() == *digest;
+        is_meant.then_some(plan)
+    })?;
+    Some(Plan {
+        attempt: intent.attempt,
+        sequence: intent.sequence,
+        ..plan
+    })
+}
+
+/// What is known of an intent whose proposal is gone: which Gang, which attempt, which nodes.
+pub(crate) fn of_lost_intent(intent: &Intent, bugs: InjectedBugs) -> Plan {
+    let nodes = intent.nodes.iter();
+    let nodes = nodes.filter(|_| !bugs.has(InjectedBug::ProposedNodesForgotten));
+    Plan {
+        places: nodes.map(|node| (node.clone(), Vec::new())).collect(),
+        ..of_whole_intent(intent)
+    }
+}
+
+fn of_whole_intent(intent: &Intent) -> Plan {
     let pods = intent.pods.iter();
     let (ranks, places) = lay_out(
         pods.map(|pod| (pod.uid.clone(), pod.claims.clone()))
@@ -83,18 +120,33 @@ pub(crate) fn of_intent(intent: &Intent) -> Plan {
 /// The plan that a Gang carries, if it is admitted.
 pub(crate) fn of_gang(key: &GangKey, gang: &Gang) -> Option<Plan> {
     let status = gang.status.as_ref()?;
-    let admission = status.admission.as_ref()?;
-    let placement = status.placement.as_ref()?;
+    let carried = (status.admission.as_ref()?, status.placement.as_ref()?);
+    let uid = gang.metadata.uid.as_deref()?;
+    Some(of_carried(key, uid, status.attempt, carried))
+}
+
+/// The plan that is proposed to a Gang.
+fn of_proposal(key: &GangKey, gang_uid: &str, proposal: &Proposal) -> Plan {
+    let carried = (&proposal.admission, &proposal.placement);
+    of_carried(key, gang_uid, proposal.attempt, carried)
+}
+
+fn of_carried(
+    key: &GangKey,
+    gang_uid: &str,
+    attempt: i64,
+    (admission, placement): (&Admission, &GangPlacement),
+) -> Plan {
     let pods = admission.pods.iter();
     let (ranks, places) = lay_out(
         pods.map(|pod| (pod.uid.clone(), pod.claims.clone()))
             .collect(),
         &placement.nodes,
     );
-    Some(Plan {
+    Plan {
         key: key.clone(),
-        gang_uid: gang.metadata.uid.clone()?,
-        attempt: status.attempt,
+        gang_uid: gang_uid.to_owned(),
+        attempt,
         sequence: admission.ledger_sequence,
         team: admission.team.clone(),
         team_generation: admission.team_generation,
@@ -104,7 +156,7 @@ pub(crate) fn of_gang(key: &GangKey, gang: &Gang) -> Option<Plan> {
         level: placement.level.clone(),
         domain: placement.domain.clone(),
         adopted: admission.adopted,
-    })
+    }
 }
 
 impl Plan {
@@ -139,8 +191,55 @@ impl Plan {
         }
     }
 
-    /// The intent that commits it, by the leader of that epoch.
+    /// The intent that commits it, by the leader of that epoch: whole, or, where that is too large, by the digest of its
+    /// proposal.
     pub(crate) fn to_intent(&self, context: PollContext<'_>) -> Intent {
+        let whole = self.to_whole_intent(context);
+        if bytes(&whole) <= context.config.whole_intent_bytes {
+            return whole;
+        }
+        Intent {
+            digest: Some(self.digest()),
+            nodes: self.nodes().cloned().collect(),
+            charge: Charge::default(),
+            pods: Vec::new(),
+            plan: Vec::new(),
+            level: None,
+            domain: Vec::new(),
+            ..whole
+        }
+    }
+
+    /// What its Gang carries before the Ledger names it.
+    pub(crate) fn to_proposal(&self) -> Proposal {
+        let (admission, placement) = self.to_admission();
+        Proposal {
+            attempt: self.attempt,
+            digest: self.digest(),
+            admission: Admission {
+                ledger_sequence: 0,
+                ..admission
+            },
+            placement,
+        }
+    }
+
+    /// SHA-256, in hexadecimal, of all that is committed: the same plan of the same attempt gives the same digest,
+    /// whichever write commits it.
+    pub(crate) fn digest(&self) -> String {
+        let (admission, placement) = self.to_admission();
+        let admission = Admission {
+            ledger_sequence: 0,
+            ..admission
+        };
+        let content = (&self.gang_uid, self.attempt, admission, placement);
+        let text = serde_json::to_vec(&content).unwrap_or_default();
+        let digest = ring::digest::digest(&ring::digest::SHA256, &text);
+        let digits = digest.as_ref().iter();
+        digits.map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn to_whole_intent(&self, context: PollContext<'_>) -> Intent {
         let pods = self.ranks.iter().map(|rank| IntentPod {
             name: context
                 .index
@@ -159,6 +258,8 @@ impl Plan {
             gang_uid: self.gang_uid.clone(),
             attempt: self.attempt,
             cause: None,
+            digest: None,
+            nodes: Vec::new(),
             team: self.team.clone(),
             team_generation: self.team_generation,
             charge: self.charge.clone(),
@@ -199,6 +300,11 @@ impl Plan {
         }
         runs
     }
+}
+
+/// Bytes of a value as it is stored.
+pub(crate) fn bytes<T: serde::Serialize>(value: &T) -> usize {
+    serde_json::to_vec(value).map_or(usize::MAX / 4, |text| text.len())
 }
 
 /// Adds one place to the runs of consecutive places on one node.

@@ -6,9 +6,17 @@
 //! resourceVersion), so that a late permit conflicts; only then the intent leaves the Ledger, and with it
 //! what it charged. Each step is seen in the objects, so a crash between two of them loses nothing.
 //!
+//! Of an intent whose proposal is gone with its Gang, the nodes are still known, and the pods are the gang's and those that
+//! permits on these nodes name: no pod with claims is ungated before its permit is seen. What it charges is not known, so
+//! nothing is admitted before it has left the Ledger.
+//!
 //! An attempt that was started in part and can never be completed is only stamped: then no pod of it can be ungated any
 //! more, by nobody, and its intent leaves the Ledger. Its Gang carries it, and is charged for it, until its pods are
 //! over.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
 
 use crate::{
     ApiRequest,
@@ -16,7 +24,7 @@ use crate::{
     admission::plan::{Plan, Rank},
     admission::stage::View,
     injected_bug::InjectedBug,
-    objects::{is_deleting, is_gated, is_over, node_devices_object, stamp},
+    objects::{is_deleting, is_gated, is_over, node_devices_object, pod_object, stamp, uid},
     outward::gang_status,
     outward::patch,
     outward::permits::is_permitted,
@@ -33,7 +41,7 @@ pub(crate) fn writes(context: PollContext<'_>, intent: &Committed, view: &View) 
     if !stamps.is_empty() || view.intent == Some(IntentState::Abandon) {
         return stamps;
     }
-    raise(context, &intent.plan).into_iter().collect()
+    raise(context, intent).into_iter().collect()
 }
 
 /// Works out what the intent owes: whether it may leave the Ledger, and what is owed to `NodeDevices` before. That is
@@ -104,42 +112,62 @@ fn stamps(context: PollContext<'_>, intent: &Committed) -> Vec<ApiRequest> {
     if context.bugs.has(InjectedBug::NoStampGated) {
         return Vec::new();
     }
-    let pods = intent.plan.ranks.iter();
-    pods.filter_map(|rank| {
-        let pod = context.index.pod_by_uid(&rank.pod)?;
-        owes_stamp(context, intent, pod).then(|| patch::stamp(pod, intent.plan.attempt + 1))
-    })
-    .collect()
+    let pods = members(context, intent).into_iter();
+    let pods = pods.filter(|pod| owes_stamp(context, intent, pod));
+    pods.map(|pod| patch::stamp(pod, intent.plan.attempt + 1))
+        .collect()
+}
+
+/// The pods that the intent may be about.
+fn members<'a>(context: PollContext<'a>, intent: &Committed) -> Vec<&'a Pod> {
+    let plan = &intent.plan;
+    let by_uid = |uid: &str| context.index.pod_by_uid(uid).map(AsRef::as_ref);
+    if intent.lost.is_none() {
+        let ranks = plan.ranks.iter();
+        return ranks.filter_map(|rank| by_uid(&rank.pod)).collect();
+    }
+    let nodes = plan.nodes();
+    let devices = nodes.filter_map(|node| context.index.node_devices(node));
+    let permits = devices.flat_map(|devices| &devices.spec.permits);
+    let permitted = permits
+        .filter(|permit| permit.gang_uid == plan.gang_uid && permit.attempt == plan.attempt)
+        .filter_map(|permit| by_uid(&permit.pod_uid));
+    let own = context.index.pods_of_gang(&plan.key).into_iter();
+    let pods = own.map(AsRef::as_ref).chain(permitted);
+    let pods: BTreeMap<&str, &Pod> = pods.map(|pod| (uid(pod), pod)).collect();
+    pods.into_values().collect()
 }
 
 /// Whether the pod is still to be stamped. Where the API server refuses to have it changed, a leader does without for
 /// what it committed itself: no older one knows of that attempt, and its own writes of the pod were all answered.
-fn owes_stamp(
-    context: PollContext<'_>,
-    intent: &Committed,
-    pod: &k8s_openapi::api::core::v1::Pod,
-) -> bool {
+fn owes_stamp(context: PollContext<'_>, intent: &Committed, pod: &Pod) -> bool {
     let in_vain = intent.leader_epoch == context.epoch && release_refused(context, pod).is_some();
     is_gated(pod) && !is_deleting(pod) && stamp(pod) <= intent.plan.attempt && !in_vain
 }
 
-fn raise(context: PollContext<'_>, plan: &Plan) -> Option<ApiRequest> {
+/// What was proposed stays on the Gang: as long as the intent names it, a successor has to know what it charges.
+fn raise(context: PollContext<'_>, intent: &Committed) -> Option<ApiRequest> {
+    let plan = &intent.plan;
     let gang = context.gang_of(plan)?;
     let owed = attempt(gang) == plan.attempt
         && !has_ended(gang)
         && !context.bugs.has(InjectedBug::VoidWithoutGang);
-    owed.then(|| gang_status::next_attempt(context, &plan.key, gang))?
+    let mut raise = owed.then(|| gang_status::next_attempt(context, &plan.key, gang))?;
+    if let (Some(ApiRequest::ReplaceGangStatus { status, .. }), true) =
+        (&mut raise, intent.is_proposed && intent.lost.is_none())
+    {
+        status.proposal = Some(plan.to_proposal());
+    }
+    raise
 }
 
 /// Whether stamps and Gang say that the attempt is over.
 fn is_raised(context: PollContext<'_>, intent: &Committed) -> bool {
-    let plan = &intent.plan;
     stamps(context, intent).is_empty()
-        && raise(context, plan).is_none()
-        && !plan
-            .ranks
-            .iter()
-            .any(|rank| pod_is_busy(context, &rank.pod))
+        && raise(context, intent).is_none()
+        && !members(context, intent)
+            .into_iter()
+            .any(|pod| context.busy(&pod_object(pod)))
 }
 
 fn is_taken_back(context: PollContext<'_>, plan: &Plan, node: &str) -> bool {

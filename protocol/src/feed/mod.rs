@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use muster_engine as engine;
 
+use crate::admission::admit::Wanted;
 use holds::Holds;
 use muster_cluster::{
     explain::{Circumstances, explain},
@@ -37,6 +38,8 @@ pub(crate) struct Feed {
     too_large: BTreeMap<engine::GangUid, i64>,
     /// Admissions of the commit that is under way.
     committing: Vec<engine::GangUid>,
+    /// Admissions that are committed as soon as their Gangs carry them as a proposal.
+    proposing: Vec<Wanted>,
     /// Whether the engine was told anything since it decided last, or had more to decide than there was room for.
     has_news: bool,
     /// Gangs that may wait for another reason than was noted.
@@ -56,6 +59,7 @@ impl Feed {
             changed: BTreeMap::new(),
             too_large: BTreeMap::new(),
             committing: Vec::new(),
+            proposing: Vec::new(),
             has_news: true,
             unexplained: BTreeSet::new(),
             is_ledger_full: false,
@@ -217,6 +221,16 @@ impl Feed {
     /// A commit of these gangs was sent.
     pub(crate) fn begin_commit(&mut self, gangs: Vec<engine::GangUid>) {
         self.committing = gangs;
+    }
+
+    /// The admissions that wait for their proposals, once.
+    pub(crate) fn take_proposing(&mut self) -> Vec<Wanted> {
+        std::mem::take(&mut self.proposing)
+    }
+
+    /// These admissions wait for their proposals.
+    pub(crate) fn note_proposing(&mut self, proposing: Vec<Wanted>) {
+        self.proposing = proposing;
     }
 
     /// The room of the Ledger ended before the admissions did.

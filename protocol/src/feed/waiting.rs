@@ -118,15 +118,16 @@ pub(crate) fn candidate(
     key: &GangKey,
     gang: &Gang,
 ) -> Option<engine::Gang> {
-    let status = gang.status.as_ref()?;
+    let status = gang.status.as_ref();
+    let attempt = attempt(gang);
     let formed = context.formed(key)?;
     let settled = !context.flights.changes(&gang_object(key))
         && context.intent_of(key).is_none()
-        && status.admission.is_none()
+        && status.is_none_or(|status| status.admission.is_none())
         && !has_ended(gang)
         && gang.metadata.deletion_timestamp.is_none()
-        && attempt(gang) >= 1
-        && attempt(gang) >= crate::outward::gangs::owed_attempt(context, key, gang);
+        && attempt >= 1
+        && attempt >= crate::outward::gangs::owed_attempt(context, key, gang);
     if !settled || by_objects(context, formed, gang).is_some() || formed.excepted {
         return None;
     }
@@ -137,7 +138,7 @@ pub(crate) fn candidate(
             let pod = context.index.pod_by_uid(&member.identity.uid)?;
             let free_of_others = is_gated(pod) && !has_foreign_gate(pod);
             let busy = context.busy(&crate::objects::pod_object(pod));
-            (free_of_others && !busy && stamp(pod) <= status.attempt)
+            (free_of_others && !busy && stamp(pod) <= attempt)
                 .then(|| member.request.clone())
                 .flatten()
         })
@@ -147,13 +148,12 @@ pub(crate) fn candidate(
     Some(engine::Gang {
         uid: gang.metadata.uid.as_deref()?.into(),
         name: key.to_string(),
-        attempt: status.attempt,
+        attempt,
         team: formed.team.clone()?,
         priority: formed.priority,
         queued_at: engine::Timestamp(
             status
-                .queued_at
-                .as_ref()
+                .and_then(|status| status.queued_at.as_ref())
                 .map_or(formed.queued_since, |at| at.0.as_second()),
         ),
         topology: engine::TopologyRequest {

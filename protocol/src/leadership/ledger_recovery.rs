@@ -16,7 +16,7 @@
 //! leader sends afterwards is conditional on versions that are gone. What it got through before is seen, since a write
 //! of ours conflicts with it and is repeated on what the watch shows then.
 //!
-//! Gangs that ended cannot carry anything any more, and one without a status was never asked about. Intents name Gangs
+//! Gangs that ended cannot carry anything any more. Intents name Gangs
 //! by UID, so that Gangs made later are not concerned. Pods need no stamp: they are ungated only by what their Gang
 //! carries, and that stands.
 
@@ -70,7 +70,7 @@ fn is_older(context: PollContext<'_>, gang: &Gang) -> bool {
         && gang
             .status
             .as_ref()
-            .is_some_and(|status| status.leader_epoch < context.epoch)
+            .is_none_or(|status| status.leader_epoch < context.epoch)
 }
 
 /// The intents that are made again, in the order in which they were committed.

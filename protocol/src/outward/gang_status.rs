@@ -27,7 +27,7 @@ use muster_cluster::{
 /// (pods whose claims are just being made) is nobody's news. Where only numbers inside a reason differ, it is written at
 /// most once in [`NUMBERS_EVERY_SECONDS`].
 pub(crate) fn update(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Option<ApiRequest> {
-    let mut status = gang.status.clone().unwrap_or_default();
+    let mut status = status_of(gang);
     let uid = gang.metadata.uid.as_deref().unwrap_or_default();
     let reason = context.views.of(key).and_then(|view| view.reason.as_ref());
     let lasts = reason.is_none() || lasts(context, uid);
@@ -45,7 +45,11 @@ pub(crate) fn update(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Op
         }
     }
     status.observed_generation = gang.metadata.generation.unwrap_or_default();
-    let before = gang.status.as_ref()?;
+    let Some(before) = gang.status.as_ref() else {
+        // The first one is written when there is something to say.
+        let says = reason.is_some() && lasts;
+        return says.then(|| replacement(context, key, gang, status))?;
+    };
     let news = without_numbers(before) != without_numbers(&status);
     let due = news
         || context
@@ -95,7 +99,7 @@ pub(crate) fn raised_to(
     gang: &Gang,
     attempt: i64,
 ) -> Option<ApiRequest> {
-    let mut status = gang.status.clone().unwrap_or_default();
+    let mut status = status_of(gang);
     let was_admitted = status.admission.take().is_some();
     status.attempt = attempt;
     status.placement = None;
@@ -147,10 +151,11 @@ pub(crate) fn ended(
         ),
         Ended::Failed(details) => (GangPhase::Failed, Reason::PodFailed, details.clone()),
     };
-    let mut status = gang.status.clone().unwrap_or_default();
+    let mut status = status_of(gang);
     status.phase = phase;
     status.admission = None;
     status.placement = None;
+    status.proposal = None;
     status.queue = None;
     if status.finished_at.is_none() {
         status.finished_at = Some(Time(context.now.wall));
@@ -194,7 +199,15 @@ pub(crate) fn under_own_epoch(
     key: &GangKey,
     gang: &Gang,
 ) -> Option<ApiRequest> {
-    replacement(context, key, gang, gang.status.clone()?)
+    replacement(context, key, gang, status_of(gang))
+}
+
+/// The status as it stands; of a Gang that was never written, its first attempt.
+pub(crate) fn status_of(gang: &Gang) -> GangStatus {
+    gang.status.clone().unwrap_or_else(|| GangStatus {
+        attempt: attempt(gang),
+        ..GangStatus::default()
+    })
 }
 
 fn replacement(
@@ -213,13 +226,11 @@ fn replacement(
         status.queued_at = complete.map(Time);
     }
     let decides = |status: &GangStatus| {
-        let holds = status.admission.is_some();
+        let proposed = status.proposal.as_ref().map(|it| it.digest.clone());
+        let holds = (status.admission.is_some(), proposed);
         (status.attempt, holds, status.finished_at.is_some())
     };
-    let tells = gang
-        .status
-        .as_ref()
-        .is_some_and(|before| decides(before) == decides(&status));
+    let tells = decides(&status_of(gang)) == decides(&status);
     Some(ApiRequest::ReplaceGangStatus {
         key: gang_object(key),
         uid: gang.metadata.uid.clone()?,

@@ -27,18 +27,15 @@ pub(crate) fn write(context: PollContext<'_>, key: &GangKey) -> Option<ApiReques
 }
 
 /// The attempt that a Gang that holds nothing must have at least: that of its gated pods' stamps, and above
-/// those of its ungated ones. A Gang that was never written starts above everything that was seen of its
-/// name, permits included: a predecessor's permits must not pass for its own.
+/// those of its ungated ones.
 pub(crate) fn owed_attempt(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> i64 {
     if context.bugs.has(InjectedBug::NoRaise) && attempt(gang) > 0 {
         return attempt(gang);
     }
-    let pods = context.index.pods_of_gang(key);
-    if attempt(gang) == 0 {
-        let stamps = pods.iter().map(|pod| stamp(pod)).max().unwrap_or(0);
-        let permits = context.permits.highest_attempt(&key.to_string());
-        return stamps.max(permits) + 1;
+    if gang.status.is_none() {
+        return first_attempt(context, key);
     }
+    let pods = context.index.pods_of_gang(key);
     pods.iter()
         .map(|pod| match (stamp(pod), is_gated(pod)) {
             (stamp, true) => stamp,
@@ -47,6 +44,15 @@ pub(crate) fn owed_attempt(context: PollContext<'_>, key: &GangKey, gang: &Gang)
         })
         .max()
         .unwrap_or(0)
+}
+
+/// A Gang that was never written starts above everything that was seen of its name, permits included: a predecessor's
+/// permits must not pass for its own.
+fn first_attempt(context: PollContext<'_>, key: &GangKey) -> i64 {
+    let pods = context.index.pods_of_gang(key);
+    let stamps = pods.iter().map(|pod| stamp(pod)).max().unwrap_or(0);
+    let permits = context.permits.highest_attempt(&key.to_string());
+    stamps.max(permits) + 1
 }
 
 /// Not while an intent about a predecessor of that name is in the Ledger: it is voided first.
@@ -61,6 +67,7 @@ fn creation(context: PollContext<'_>, formed: &FormedGang) -> Option<ApiRequest>
         return None;
     }
     let mut gang = Gang::new(&key.name, formed.spec.clone());
+    gang.spec.first_attempt = first_attempt(context, key);
     gang.metadata = ObjectMeta {
         name: Some(key.name.clone()),
         namespace: Some(key.namespace.clone()),

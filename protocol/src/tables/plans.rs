@@ -5,10 +5,11 @@ use std::{
     sync::Arc,
 };
 
-use muster_api::{Gang, IntentKind, LedgerSpec};
+use muster_api::{Gang, Intent, IntentKind, LedgerSpec};
 
 use crate::{
     admission::{plan::Plan, record},
+    injected_bug::InjectedBugs,
     links::Links,
 };
 use muster_cluster::formed::GangKey;
@@ -20,8 +21,27 @@ pub(crate) struct Committed {
     pub(crate) leader_epoch: i64,
     /// What it is about.
     pub(crate) kind: IntentKind,
-    /// What it commits.
+    /// What it commits. Of one whose proposal is gone, only its nodes are known.
     pub(crate) plan: Arc<Plan>,
+    /// Whether it names a proposal instead of saying what it commits.
+    pub(crate) is_proposed: bool,
+    /// The intent, while nobody knows what it commits: its Gang does not carry the proposal that it names.
+    pub(crate) lost: Option<Arc<Intent>>,
+}
+
+impl Committed {
+    fn read(intent: &Intent, gang: Option<&Gang>, bugs: InjectedBugs) -> Self {
+        let found = record::of_intent(intent, gang);
+        let lost = found.is_none().then(|| Arc::new(intent.clone()));
+        let plan = found.unwrap_or_else(|| record::of_lost_intent(intent, bugs));
+        Self {
+            leader_epoch: intent.leader_epoch,
+            kind: intent.kind,
+            plan: Arc::new(plan),
+            is_proposed: intent.digest.is_some(),
+            lost,
+        }
+    }
 }
 
 /// The plans that are known.
@@ -33,6 +53,8 @@ pub(crate) struct Plans {
     by_pod: Links<String, GangKey>,
     by_node: Links<String, GangKey>,
     ledger_version: Option<String>,
+    /// Gangs with an intent of which nobody knows what it commits.
+    lost: BTreeSet<GangKey>,
 }
 
 impl Plans {
@@ -67,11 +89,18 @@ impl Plans {
         self.by_node.of(node)
     }
 
+    /// Whether nobody knows what some intent commits, and so what it charges.
+    pub(crate) fn is_any_lost(&self) -> bool {
+        !self.lost.is_empty()
+    }
+
     /// Reads the Ledger, if it is another than the one read last; returns the Gangs whose intent is another now.
-    pub(crate) fn read_ledger(
+    pub(crate) fn read_ledger<'a>(
         &mut self,
         version: Option<&str>,
         spec: Option<&LedgerSpec>,
+        gang: impl Fn(&GangKey) -> Option<&'a Gang>,
+        bugs: InjectedBugs,
     ) -> BTreeSet<GangKey> {
         if self.ledger_version.as_deref() == version && version.is_some() {
             return BTreeSet::new();
@@ -87,12 +116,11 @@ impl Plans {
                     && known.leader_epoch == intent.leader_epoch
                     && known.kind == intent.kind
             });
-            // What an intent says never changes: it comes and goes whole.
-            let committed = known.cloned().unwrap_or_else(|| Committed {
-                leader_epoch: intent.leader_epoch,
-                kind: intent.kind,
-                plan: Arc::new(record::of_intent(intent)),
-            });
+            // What an intent says never changes: it comes and goes whole. So what it commits is known for good once its
+            // proposal was seen.
+            let committed = known
+                .cloned()
+                .unwrap_or_else(|| Committed::read(intent, gang(&key), bugs));
             // The first counts, should two name the same Gang.
             intents.entry(key).or_insert(committed);
         }
@@ -108,8 +136,12 @@ impl Plans {
             if self.committed.get(&key) == after.as_ref() {
                 continue;
             }
+            self.lost.remove(&key);
             let before = match after {
                 Some(after) => {
+                    if after.lost.is_some() {
+                        self.lost.insert(key.clone());
+                    }
                     self.link(&after.plan.clone());
                     self.committed.insert(key.clone(), after)
                 }
@@ -124,7 +156,13 @@ impl Plans {
     }
 
     /// Reads what a Gang carries now; returns what it carried before, if that is another plan.
-    pub(crate) fn read_gang(&mut self, key: &GangKey, gang: Option<&Gang>) -> Option<Arc<Plan>> {
+    pub(crate) fn read_gang(
+        &mut self,
+        key: &GangKey,
+        gang: Option<&Gang>,
+        bugs: InjectedBugs,
+    ) -> Option<Arc<Plan>> {
+        self.look_for_proposal(key, gang, bugs);
         let version = gang.and_then(|gang| gang.metadata.resource_version.clone());
         if version.is_some()
             && self
@@ -150,6 +188,22 @@ impl Plans {
             self.unlink(&before);
         }
         changed.then_some(before)
+    }
+
+    /// Whether the Gang carries by now what an intent about it commits: watches of several kinds come in any order.
+    fn look_for_proposal(&mut self, key: &GangKey, gang: Option<&Gang>, bugs: InjectedBugs) {
+        if !self.lost.contains(key) {
+            return;
+        }
+        let Some(intent) = self.committed(key).and_then(|it| it.lost.clone()) else {
+            return;
+        };
+        let found = Committed::read(&intent, gang, bugs);
+        if found.lost.is_none() {
+            self.lost.remove(key);
+            self.link(&found.plan.clone());
+            self.committed.insert(key.clone(), found);
+        }
     }
 
     fn link(&mut self, plan: &Plan) {

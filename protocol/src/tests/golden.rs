@@ -32,6 +32,19 @@ fn the_ledger_is_stored_as_it_was() {
 }
 
 #[test]
+fn what_is_proposed_and_the_ledger_that_names_it_are_stored_as_they_were() {
+    let mut bench = Bench::with(Config {
+        whole_intent_bytes: 0,
+        ..config()
+    });
+    bench.gang("train", 3);
+    let carries = |write: &ApiRequest| matches!(write, ApiRequest::ReplaceGangStatus { status, .. } if status.admission.is_some());
+    assert!(bench.run_until(carries));
+    compare("ledger-proposed.json", &bench.server.ledger().unwrap().spec);
+    compare("gang-status-proposed.json", &bench.gang_status());
+}
+
+#[test]
 fn the_status_of_an_admitted_gang_is_stored_as_it_was() {
     let mut bench = Bench::new();
     bench.gang("train", 3);

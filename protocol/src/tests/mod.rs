@@ -7,6 +7,7 @@ mod golden;
 mod hostile;
 mod ledger_recovery;
 mod nudge;
+mod proposals;
 mod ranks;
 mod release;
 mod rules;

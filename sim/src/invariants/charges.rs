@@ -19,6 +19,15 @@ impl Charges {
         let mut charges = Self::default();
         for intent in api.list::<Ledger>().flat_map(|ledger| &ledger.spec.intents) {
             charges.add(&intent.team, &intent.charge);
+            // One that is named by its digest says itself what it charges on its Gang; once the Gang carries it, as below.
+            let gang = api.get::<Gang>(&intent.namespace, &intent.name);
+            let proposal = gang
+                .filter(|gang| gang.metadata.uid.as_ref() == Some(&intent.gang_uid))
+                .and_then(|gang| gang.status.as_ref()?.proposal.as_ref())
+                .filter(|proposal| Some(&proposal.digest) == intent.digest.as_ref());
+            if let Some(proposal) = proposal {
+                charges.add(&intent.team, &proposal.admission.charge);
+            }
         }
         let admissions = api
             .list::<Gang>()

@@ -17,6 +17,7 @@ fn owners(owner: OwnerKind) -> (Owners, ApiServer) {
         nodes: Vec::new(),
         teams: Vec::new(),
         keep_ended_seconds: 3_600,
+        whole_intent_bytes: crate::scenario::WHOLE_INTENT_BYTES,
         gangs: vec![GangShape {
             name: "g".into(),
             team: "blue".into(),

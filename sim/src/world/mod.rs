@@ -84,7 +84,7 @@ impl World {
             now: 0,
             steps: 0,
             api,
-            controllers: Controllers::new(scenario.keep_ended_seconds),
+            controllers: Controllers::new(scenario),
             nodes: scenario
                 .nodes
                 .iter()

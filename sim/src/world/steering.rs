@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Pod;
-use muster_api::{Ledger, NodeDevices, keys};
+use muster_api::{Gang, Ledger, NodeDevices, keys};
 use muster_cluster::object::{Kind, Object};
 
 use super::{Step, Steps, World, turns::ACTORS};
@@ -96,6 +96,23 @@ impl World {
         } else {
             self.api.delete(&pod, any)
         };
+    }
+
+    /// A user deletes the Gang of a label, and nothing else.
+    pub fn delete_gang(&mut self, label: &str) {
+        self.note(&format!("the Gang of {label} is deleted"));
+        let is_meant = |gang: &&Gang| {
+            let labels = gang.metadata.labels.as_ref();
+            labels
+                .and_then(|labels| labels.get(keys::GANG))
+                .is_some_and(|it| it == label)
+        };
+        let gang = self.api.list::<Gang>().find(is_meant);
+        let found = gang.map(|gang| (gang.metadata.namespace.clone(), gang.metadata.name.clone()));
+        if let Some((Some(namespace), Some(name))) = found {
+            let object = key(Gang::KIND, &namespace, &name);
+            let _ = self.api.delete(&object, Precondition::default());
+        }
     }
 
     /// A user deletes all Gangs, and nothing else.

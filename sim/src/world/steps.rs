@@ -16,6 +16,8 @@ pub enum Steps {
     Admissions,
     /// A controller's write of a permit that is not withdrawn is carried out.
     Permits,
+    /// A controller's write of a `NodeDevices` without a live permit is carried out: it withdraws, or fences.
+    Fences,
     /// A request that nobody waits for any more arrives, of a controller or of a driver.
     Late,
     /// A controller is given the list of a kind.
@@ -68,6 +70,7 @@ impl World {
             (Steps::PodPatches, _) => matches!(request, Some(ApiRequest::PatchPod { .. })),
             (Steps::Admissions, _) => request.is_some_and(admits),
             (Steps::Permits, _) => request.is_some_and(permits),
+            (Steps::Fences, _) => request.is_some_and(|it| is_of_node_devices(it) && !permits(it)),
             (Steps::Late, Controller::Arrive(_))
             | (Steps::Recovery, Controller::Notice(_) | Controller::Thaw(..)) => true,
             (Steps::Lists(replica, kind), Controller::Perform(number, _)) => {
@@ -82,6 +85,13 @@ impl World {
 
 fn admits(write: &ApiRequest) -> bool {
     matches!(write, ApiRequest::ReplaceGangStatus { status, .. } if status.admission.is_some())
+}
+
+fn is_of_node_devices(write: &ApiRequest) -> bool {
+    matches!(
+        write,
+        ApiRequest::ReplaceNodeDevices { .. } | ApiRequest::CreateNodeDevices { .. }
+    )
 }
 
 fn permits(write: &ApiRequest) -> bool {

@@ -72,6 +72,14 @@ fn cases() -> Vec<Case> {
             shows_in_the_end: true,
             ..case!(controllers(Controllers::LostIntentsForgotten) => losses::an_admission_outlives_its_intent)
         },
+        case!(
+            controllers(Controllers::ProposedNodesForgotten)
+            => proposals::a_permit_is_written_late_for_a_gang_that_is_gone
+        ),
+        case!(
+            controllers(Controllers::LostProposalIgnored)
+            => proposals::a_permit_is_written_before_anybody_could_refuse_it
+        ),
     ]
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kube::ResourceExt;
-use muster_api::Charge;
+use muster_api::{Charge, Intent, Proposal};
 
 use super::world::World;
 
@@ -40,14 +40,20 @@ pub(super) fn statements(world: &World) -> Vec<Statement<'_>> {
     let mut statements = Vec::new();
     for intent in world.ledger.iter().flat_map(|ledger| &ledger.spec.intents) {
         let pods = intent.pods.iter();
-        statements.push(Statement {
+        let mut statement = Statement {
             place: "Ledger".to_owned(),
             namespace: &intent.namespace,
             gang_uid: &intent.gang_uid,
             team: &intent.team,
             charge: &intent.charge,
             pods: pods.map(|pod| (&*pod.uid, &*pod.claims)).collect(),
-        });
+        };
+        if let Some(proposal) = proposal(world, intent) {
+            let pods = proposal.admission.pods.iter();
+            statement.charge = &proposal.admission.charge;
+            statement.pods = pods.map(|pod| (&*pod.uid, &*pod.claims)).collect();
+        }
+        statements.push(statement);
     }
     for (uid, gang) in &world.gangs {
         let status = gang.status.as_ref();
@@ -78,6 +84,13 @@ pub(super) fn statements(world: &World) -> Vec<Statement<'_>> {
         }
     }
     statements
+}
+
+/// What an intent names by its digest: it stands on its Gang, until that carries it as its admission.
+fn proposal<'a>(world: &'a World, intent: &Intent) -> Option<&'a Proposal> {
+    let gang = world.gangs.get(&intent.gang_uid)?;
+    let proposal = gang.status.as_ref()?.proposal.as_ref()?;
+    (Some(&proposal.digest) == intent.digest.as_ref()).then_some(proposal)
 }
 
 /// All charges at one revision.

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use crate::{
     index::{Changes, Index, Visits},
     testing::{
-        admitted, claim, gang, index_with, is, key, member, namespace, node, only_gang, pod, slice,
-        team, tier, time, topology, with,
+        claim, gang, index_with, is, member, namespace, node, only_gang, pod, slice, team, tier,
+        time, topology, with,
     },
 };
 

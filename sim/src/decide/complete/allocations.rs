@@ -4,6 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 
 use k8s_openapi::api::{
@@ -17,7 +18,7 @@ use k8s_openapi::api::{
 use muster_cluster::{
     devices::{DeviceKinds, PublishedDevice},
     pod::{bound_to, is_active},
-    selectors::{Selectors, Verdict},
+    selectors::Selectors,
 };
 
 use super::Completed;
@@ -116,7 +117,8 @@ impl Nodes {
             }
             let names = slice.spec.devices.iter().flatten();
             let names: Vec<String> = names.map(|device| device.name.clone()).collect();
-            let view = self.kinds.slice(Arc::new(slice));
+            let view = self.kinds.slice(Arc::new(slice), None);
+            self.kinds.replace(None, Some(&view));
             let devices = names.into_iter().zip(view.devices).map(|(name, device)| {
                 let id = (view.pool.driver.clone(), view.pool.name.clone(), name);
                 (id, device)
@@ -176,21 +178,18 @@ impl Nodes {
         let selectors = of_class.into_iter().chain(request.selectors.as_ref());
         let texts = selectors.flatten().filter_map(expression).collect();
         let (id, _) = self.selectors.intern(texts).ok()?;
+        // Without a clock: the answer is a function of the objects.
+        while let Some(request) = self.selectors.request(id, &self.kinds) {
+            let judgement = request.judge(&|| Duration::ZERO);
+            self.selectors.give(judgement, &self.kinds);
+        }
         let mut found = Vec::new();
         for (device, published) in self.devices.get(node)? {
             let is_free = !self.taken.contains(device) && chosen.iter().all(|(_, it)| it != device);
             if found.len() == count || !is_free {
                 continue;
             }
-            let mut verdicts = self.selectors.verdicts(published);
-            if !verdicts.unknown.is_empty() {
-                for request in self.selectors.take_requests() {
-                    self.selectors.give(request.judge());
-                }
-                verdicts = self.selectors.verdicts(published);
-            }
-            let mut known = verdicts.known.iter();
-            if known.any(|(known, verdict)| *known == id && *verdict == Verdict::Matches) {
+            if self.selectors.verdicts(published).matching.contains(&id) {
                 found.push(device.clone());
             }
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use muster_api::GangPhase;
+use muster_api::{Gang, GangPhase};
 use muster_cluster::object::Kind;
 use muster_sim::{
     invariants::Violation,
@@ -70,7 +70,7 @@ pub(crate) fn a_gang_is_taken_for_ended() -> Script {
         world.hold(Steps::Watches(new, Kind::Pod));
         world.submit("a");
         world.until("the old leader has made the Gang", |world| {
-            gang(world, "a").is_some()
+            world.api.list::<Gang>().next().is_some()
         })?;
         world.let_go(Steps::Lists(new, Kind::Gang));
         world.until("the new leader takes it for ended", |world| {

@@ -4,13 +4,16 @@
 pub(crate) mod instances;
 pub(crate) mod leaders;
 pub(crate) mod losses;
+pub(crate) mod proposals;
 
 use k8s_openapi::api::core::v1::Pod;
 use muster_api::{Gang, GangStatus, Ledger, NodeDevices, keys};
 use muster_sim::{
     gpu_node::GpuNode,
     invariants::Violation,
-    scenario::{BY_SCRIPT, GangShape, NodeShape, OwnerKind, Scenario, TeamShape},
+    scenario::{
+        BY_SCRIPT, GangShape, NodeShape, OwnerKind, Scenario, TeamShape, WHOLE_INTENT_BYTES,
+    },
     script::Script,
     world::{Steps, World},
 };
@@ -44,8 +47,16 @@ fn script(gangs: &[Shape], play: fn(&mut World) -> Result<(), Violation>) -> Scr
         }],
         gangs: gangs.collect(),
         keep_ended_seconds: 3_600,
+        whole_intent_bytes: WHOLE_INTENT_BYTES,
     };
     Script { scenario, play }
+}
+
+/// The same with every admission proposed to its Gang first.
+fn proposing(gangs: &[Shape], play: fn(&mut World) -> Result<(), Violation>) -> Script {
+    let mut script = script(gangs, play);
+    script.scenario.whole_intent_bytes = 0;
+    script
 }
 
 /// A gang is submitted, and its leader dies with the patches that let the pods go on the network: they arrive when
@@ -178,8 +189,7 @@ fn is_committed(world: &World, label: &str) -> bool {
         .api
         .list::<Ledger>()
         .flat_map(|ledger| &ledger.spec.intents)
-        .flat_map(|intent| &intent.pods)
-        .filter_map(|pod| world.api.get::<Pod>(TEAM, &pod.name))
-        .filter_map(|pod| pod.metadata.labels.as_ref()?.get(keys::GANG))
+        .filter_map(|intent| world.api.get::<Gang>(TEAM, &intent.name))
+        .filter_map(|gang| gang.metadata.labels.as_ref()?.get(keys::GANG))
         .any(|value| value == label)
 }
