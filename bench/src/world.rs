@@ -234,8 +234,8 @@ impl World {
             self.answer(effects);
             self.steps.push(Step {
                 second: self.seconds,
-                micros: micros(self.spent - begun),
-                polling: micros(polled - told),
+                micros: micros(self.spent.saturating_sub(begun)),
+                polling: micros(polled.saturating_sub(told)),
                 asked: format!("{kinds:?}"),
             });
             if is_idle && self.unacknowledged.is_empty() {
@@ -271,7 +271,7 @@ impl World {
         let before = self.spent;
         let effects = self.poll()?;
         ensure!(effects.is_empty(), "an idle poll asks for {effects:?}");
-        Ok(self.spent - before)
+        Ok(self.spent.saturating_sub(before))
     }
 
     fn now(&self) -> Now {

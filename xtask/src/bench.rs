@@ -60,7 +60,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             if *real {
                 prerequisites::check()?;
             }
-            let program = if *real { "muster-scale" } else { "muster-bench" };
+            let program = if *real {
+                "muster-scale"
+            } else {
+                "muster-bench"
+            };
             // By its name and not by its package: see the programs of `tests`, which are built with the same features.
             command.args(["--release", "--bin", program, "--"]);
             for (name, number) in [("--nodes", nodes), ("--gangs", gangs)] {
