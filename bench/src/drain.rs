@@ -82,7 +82,7 @@ fn protocol(world: &mut World, waiting: &[WaitingGang], progress: &mut Progress)
         let started = world.start_pods()?;
         running += started;
         progress.tick(|| {
-            let spent = (world.spent() - begun).as_secs_f64();
+            let spent = world.spent().saturating_sub(begun).as_secs_f64();
             format!(
                 "{running} of {} run, {spent:.1} s of the machine",
                 waiting.len()
@@ -101,5 +101,5 @@ fn protocol(world: &mut World, waiting: &[WaitingGang], progress: &mut Progress)
         world.wait_a_second();
     }
     world.settle_second()?;
-    Ok((world.spent() - begun).as_secs_f64())
+    Ok(world.spent().saturating_sub(begun).as_secs_f64())
 }

@@ -1,5 +1,10 @@
 //! What an event costs: three in ten are pods that end and let another gang in, four are gangs that come, three are nodes
 //! that are cordoned and uncordoned.
+//!
+//! An event goes by steps: something is observed, the machine is polled and asks for writes, and the world does them, which
+//! is the next thing observed. Between the end of a pod and the decision lie a second's wait and the driver's answer, so what
+//! counts as the time of an event is its **longest step**; what it looks at is counted over all of them. The sum of the times
+//! is told beside it.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,7 +19,7 @@ use crate::{
     },
     progress::Progress,
     report::{Spread, micros},
-    world::World,
+    world::{Step, World},
 };
 
 const MOST_EVENTS: usize = 1_000;
@@ -107,25 +112,20 @@ pub(crate) fn measure(
     let idle_poll_micros = idle_poll_micros(world)?;
     let count = MOST_EVENTS.min(cluster.nodes * EVENTS_PER_NODE);
     let mut script = Script::new(cluster);
-    let mut samples: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    let mut first: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let mut kinds: BTreeMap<&str, OfKind> = BTreeMap::new();
     let (mut all, mut visited) = (Vec::new(), Vec::new());
     let mut admitting = 0;
     for event in 0..count {
         let (kind, seconds) = script.perform(event, world)?;
-        world.trace.clear();
-        let (spent, looked_at, admitted) = (world.spent(), world.visited(), world.admitted());
+        world.steps.clear();
+        let (looked_at, admitted) = (world.visited(), world.admitted());
         world.settle_second()?;
         for _ in 0..seconds {
             world.wait_a_second();
             world.settle_second()?;
         }
-        let took = micros(world.spent() - spent);
-        if samples.entry(kind).or_default().is_empty() {
-            first.insert(kind, std::mem::take(&mut world.trace));
-        }
-        samples.entry(kind).or_default().push(took);
-        all.push(took);
+        let longest = kinds.entry(kind).or_default().add(&world.steps);
+        all.push(longest);
         visited.push(number(world.visited() - looked_at));
         admitting += usize::from(world.admitted() > admitted);
         // What was admitted starts, apart from what is measured.
@@ -140,12 +140,17 @@ pub(crate) fn measure(
         "{admitting} of {count} events admitted a gang, not three in ten"
     );
     progress.say(&format!("{admitting} of {count} events admitted a gang"));
-    for (kind, sample) in samples {
+    for (kind, of_kind) in kinds {
+        let OfKind {
+            longest,
+            whole,
+            slowest,
+        } = of_kind;
+        let (longest, whole) = (Spread::of(longest), Spread::of(whole));
         progress.say(&format!(
-            "{kind}: {} us; the first one:",
-            Spread::of(sample)
+            "{kind}: {longest} us; all steps together {whole} us; the slowest:"
         ));
-        for step in first.remove(kind).unwrap_or_default() {
+        for step in slowest {
             progress.say(&format!("  {step}"));
         }
     }
@@ -154,6 +159,31 @@ pub(crate) fn measure(
         visited: Spread::of(visited),
         idle_poll_micros,
     })
+}
+
+/// What was measured of one kind of event, in microseconds.
+#[derive(Default)]
+struct OfKind {
+    /// The longest step of each.
+    longest: Vec<f64>,
+    /// All steps of each.
+    whole: Vec<f64>,
+    /// The steps of the one that took longest.
+    slowest: Vec<Step>,
+}
+
+impl OfKind {
+    /// Adds an event, and returns what its longest step took.
+    fn add(&mut self, steps: &[Step]) -> f64 {
+        let whole: f64 = steps.iter().map(|step| step.micros).sum();
+        if self.whole.iter().all(|other| *other < whole) {
+            self.slowest = steps.to_vec();
+        }
+        self.whole.push(whole);
+        let longest = steps.iter().map(|step| step.micros).fold(0.0, f64::max);
+        self.longest.push(longest);
+        longest
+    }
 }
 
 /// A count as a number of JSON.

@@ -11,9 +11,9 @@ use serde::Serialize;
 pub(crate) struct Report {
     pub(crate) nodes: usize,
     pub(crate) gangs: usize,
-    /// One event, from its observation to the last poll that it causes.
+    /// One event, from an observation to the writes that it leads to: the longest such step of each event.
     pub(crate) event_micros: Spread,
-    /// Objects that are looked at because of one event.
+    /// Objects that are looked at in all steps of one event.
     pub(crate) event_visited: Quantiles,
     /// The mean poll without news.
     pub(crate) idle_poll_micros: f64,

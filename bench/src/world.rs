@@ -49,8 +49,8 @@ pub(crate) struct World {
     /// Gangs that were committed to the Ledger so far.
     admitted: u64,
     last_sequence: i64,
-    /// What the polls of the event that is under way took, and what each asked for.
-    pub(crate) trace: Vec<String>,
+    /// The steps since somebody began to look.
+    pub(crate) steps: Vec<Step>,
     /// What was asked for so far, by its kind.
     pub(crate) writes: BTreeMap<&'static str, u64>,
     /// Nodes whose driver has not acknowledged.
@@ -59,6 +59,33 @@ pub(crate) struct World {
     unbound: BTreeSet<(String, String)>,
     /// By node, which GPUs a claim has.
     taken: BTreeMap<String, [bool; GPUS_PER_NODE]>,
+}
+
+/// What is observed is taken in, polled for, and what that asks for is answered.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    second: u64,
+    /// All of it, in microseconds.
+    pub(crate) micros: f64,
+    /// The poll alone.
+    polling: f64,
+    /// What it asked for.
+    asked: String,
+}
+
+impl std::fmt::Display for Step {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            second,
+            micros,
+            polling,
+            asked,
+        } = self;
+        write!(
+            formatter,
+            "second {second}: {micros:.0} us, {polling:.0} us of it the poll, which asks for {asked}"
+        )
+    }
 }
 
 /// What the chart ships.
@@ -97,7 +124,7 @@ impl World {
             polls: 0,
             admitted: 0,
             last_sequence: 0,
-            trace: Vec::new(),
+            steps: Vec::new(),
             writes: BTreeMap::new(),
             unacknowledged: BTreeSet::new(),
             unbound: BTreeSet::new(),
@@ -205,13 +232,12 @@ impl World {
                 *kinds.entry(kind(&effect.write)).or_default() += 1;
             }
             self.answer(effects);
-            self.trace.push(format!(
-                "second {}: taking in {:.0} us, polling {:.0} us, asking for {kinds:?}, answers {:.0} us",
-                self.seconds,
-                micros(told - begun),
-                micros(polled - told),
-                micros(self.spent - polled),
-            ));
+            self.steps.push(Step {
+                second: self.seconds,
+                micros: micros(self.spent.saturating_sub(begun)),
+                polling: micros(polled.saturating_sub(told)),
+                asked: format!("{kinds:?}"),
+            });
             if is_idle && self.unacknowledged.is_empty() {
                 return Ok(poll);
             }
@@ -245,7 +271,7 @@ impl World {
         let before = self.spent;
         let effects = self.poll()?;
         ensure!(effects.is_empty(), "an idle poll asks for {effects:?}");
-        Ok(self.spent - before)
+        Ok(self.spent.saturating_sub(before))
     }
 
     fn now(&self) -> Now {

@@ -240,3 +240,78 @@ fn running(nodes: usize, teams: usize) -> Vec<RunningPod> {
     }
     running
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn nine_tenths_of_all_gpus_are_held_each_by_one_gang() {
+        let cluster = Cluster::busy(400, 1_000);
+        assert!((cluster.full_percent() - 90.0).abs() < 1e-9);
+        let mut holders: BTreeMap<(usize, usize), usize> = BTreeMap::new();
+        for pod in &cluster.running {
+            for gpu in pod.first_gpu..pod.first_gpu + pod.gpus {
+                assert!(gpu < GPUS_PER_NODE);
+                assert_eq!(holders.insert((pod.node, gpu), pod.number), None);
+            }
+        }
+    }
+
+    #[test]
+    fn of_a_thousand_gangs_800_150_40_8_and_2_have_the_five_shapes() {
+        let mut counts: BTreeMap<(usize, usize), usize> = BTreeMap::new();
+        for number in 0..1_000 {
+            let shape = Shape::of_number(number);
+            *counts.entry((shape.pods, shape.gpus)).or_default() += 1;
+        }
+        let expected = [
+            ((1, 1), 800),
+            ((1, 8), 150),
+            ((8, 8), 40),
+            ((64, 8), 8),
+            ((512, 1), 2),
+        ];
+        assert_eq!(counts, BTreeMap::from(expected));
+    }
+
+    #[test]
+    fn half_of_the_gangs_lack_a_place_and_no_two_ask_for_the_same_memory() {
+        let cluster = Cluster::busy(400, 1_000);
+        assert_eq!(cluster.teams, 20);
+        let of_place = cluster
+            .waiting
+            .iter()
+            .filter(|gang| lack_of_team(gang.team) == Lack::Place);
+        assert_eq!(of_place.count(), 500);
+        let memory = cluster.waiting.iter().map(|gang| (gang.memory_bytes, ()));
+        assert_eq!(memory.collect::<BTreeMap<_, _>>().len(), 1_000);
+    }
+
+    #[test]
+    fn teams_that_lack_quota_have_together_exactly_what_they_use() {
+        let cluster = Cluster::busy(400, 2_000);
+        let lacking = |team: &usize| lack_of_team(*team) == Lack::Quota;
+        let nominal: usize = (0..cluster.teams)
+            .filter(lacking)
+            .map(|team| cluster.nominal[team])
+            .sum();
+        let running = cluster.running.iter().filter(|pod| lacking(&pod.team));
+        assert_eq!(nominal, running.map(|pod| pod.gpus).sum::<usize>());
+    }
+
+    #[test]
+    fn every_object_can_be_read_and_none_is_made_twice() {
+        let cluster = Cluster::busy(NODES_OF_MIXTURE, 200);
+        let mut keys = std::collections::BTreeSet::new();
+        for collection in cluster.collections() {
+            for number in 0..collection.count {
+                let value = (collection.make)(&cluster, number);
+                let object = object(collection.kind, value).unwrap();
+                assert!(keys.insert(object.key()), "{:?}", object.key());
+            }
+        }
+    }
+}
