@@ -341,7 +341,11 @@ impl Machine {
         }
         self.take_engine_updates(now);
         let wall = engine::Timestamp(now.wall.as_second());
-        let mut wanted = self.feed.take_proposing();
+        let proposing = self.feed.take_proposing();
+        let (mut wanted, stale) = admit::still_wanted(self.context(epoch, now, &wake), proposing);
+        for gang in &stale {
+            self.feed.undo(gang);
+        }
         let is_charge_unknown =
             self.plans.is_any_lost() && !self.bugs.has(InjectedBug::LostProposalIgnored);
         if is_charge_unknown {

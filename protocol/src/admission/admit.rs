@@ -183,7 +183,7 @@ fn judge(context: PollContext<'_>, wanted: &Wanted, sequence: i64, room: usize) 
     let Some(gang) = context.index.gang_by_uid(admission.gang.as_str()) else {
         return Judgement::Void;
     };
-    let is_busy = key_of(gang).is_none_or(|key| context.busy(&gang_object(&key)));
+    let is_busy = is_busy(context, gang);
     if is_busy && wanted.reserved_bytes > 0 {
         return Judgement::Propose {
             own: wanted.reserved_bytes,
@@ -211,9 +211,6 @@ fn judge(context: PollContext<'_>, wanted: &Wanted, sequence: i64, room: usize) 
     if is_busy {
         return Judgement::Propose { own, write: None };
     }
-    if !still_waits(context, gang, admission) {
-        return Judgement::Void;
-    }
     let seen = gang.status.as_ref().and_then(|it| it.proposal.as_ref());
     if seen == Some(&proposal) {
         return Judgement::Enter { own, intent };
@@ -222,15 +219,43 @@ fn judge(context: PollContext<'_>, wanted: &Wanted, sequence: i64, room: usize) 
     Judgement::Propose { own, write }
 }
 
-/// Whether the gang may still be admitted as it was decided: time passes while it is being proposed.
+/// Whether a write of the Gang is under way.
+fn is_busy(context: PollContext<'_>, gang: &Gang) -> bool {
+    key_of(gang).is_none_or(|key| context.busy(&gang_object(&key)))
+}
+
+/// Whether the gang may still be admitted as it was decided, with the same pods and claims: time passes while it is being
+/// proposed.
 fn still_waits(context: PollContext<'_>, gang: &Gang, admission: &engine::Admission) -> bool {
     let candidate = key_of(gang).and_then(|key| waiting::candidate(context, &key, gang));
     candidate.is_some_and(|candidate| {
         let pods = candidate.pods.iter().map(|pod| &pod.uid);
         let decided = admission.pods.iter().map(|pod| &pod.uid);
+        let claims = candidate.pods.iter().flat_map(|pod| &pod.claims);
+        let decided_claims = admission.pods.iter().flat_map(|pod| &pod.claims);
         candidate.attempt == admission.attempt
             && pods.collect::<BTreeSet<_>>() == decided.collect::<BTreeSet<_>>()
+            && claims.map(|claim| &claim.uid).collect::<BTreeSet<_>>()
+                == decided_claims
+                    .map(|claim| &claim.uid)
+                    .collect::<BTreeSet<_>>()
     })
+}
+
+/// Parts the admissions that are being proposed into those that their gangs still wait for, and the gangs of the others.
+/// To be asked before the engine decides, so that what is undone is decided anew in the same poll.
+pub(crate) fn still_wanted(
+    context: PollContext<'_>,
+    proposing: Vec<Wanted>,
+) -> (Vec<Wanted>, Vec<engine::GangUid>) {
+    let (wanted, stale): (Vec<_>, Vec<_>) = proposing.into_iter().partition(|wanted| {
+        let gang = context.index.gang_by_uid(wanted.admission.gang.as_str());
+        gang.is_some_and(|gang| {
+            is_busy(context, gang) || still_waits(context, gang, &wanted.admission)
+        })
+    });
+    let stale = stale.into_iter().map(|wanted| wanted.admission.gang);
+    (wanted, stale.collect())
 }
 
 /// The write by which the Gang carries what the Ledger is to name.

@@ -149,7 +149,8 @@ impl Bench {
             for effect in &effects {
                 self.perform(effect);
             }
-            if !effects.is_empty() {
+            let is_due = |due| due <= self.seconds;
+            if !effects.is_empty() || self.machine.next_due().is_some_and(is_due) {
                 quiet = 0;
             } else if quiet == quiet_seconds {
                 return false;
