@@ -53,7 +53,7 @@ pub(crate) struct Quantiles {
 }
 
 /// Quantiles and the largest.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Spread {
     pub(crate) p50: f64,
     pub(crate) p99: f64,
@@ -119,6 +119,6 @@ mod tests {
             let max = f64::from(count);
             assert_eq!(Spread::of(sample(count)), Spread { p50, p99, max });
         }
-        assert_eq!(Spread::of(Vec::new()).max, 0.0);
+        assert_eq!(Spread::of(Vec::new()), Spread::default());
     }
 }

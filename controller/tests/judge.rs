@@ -1,6 +1,10 @@
 //! Rules are judged on a thread of their own, which may end or hang: that costs the rule that it was busy with.
 
 #![expect(clippy::unwrap_used, reason = "a test")]
+#![expect(
+    clippy::default_trait_access,
+    reason = "the type is of a room whose door this one does not use"
+)]
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},

@@ -206,7 +206,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn servers_go_on_after_a_requested_end_and_stop_at_once_after_a_failure() {
-        let ends: [(fn(&Shutdown), Duration); 2] = [
+        type End = fn(&Shutdown);
+        let ends: [(End, Duration); 2] = [
             (Shutdown::request, LIMIT),
             (|shutdown| shutdown.fail("broken".into()), Duration::ZERO),
         ];

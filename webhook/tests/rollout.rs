@@ -1,7 +1,5 @@
 //! What a rollout does to a replica: it is told to stop while requests still come.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod support;
 
 use std::time::{Duration, Instant};

@@ -66,27 +66,22 @@ fn in_range(text: &str) -> Result<u32, PendingReason> {
     if let Some(size) = whole_number::gang_size(text) {
         return Ok(size);
     }
-    match whole_number::parse(text, &(1..=u32::MAX)) {
-        Some(size) => Err(PendingReason {
+    if let Some(size) = whole_number::parse(text, &(1..=u32::MAX)) {
+        return Err(PendingReason {
             reason: Reason::GangTooLarge,
             details: format!(
                 "{size} pods; a gang has at most {} (a Job whose pods may start one by one says {}: \"1\")",
                 keys::MAX_GANG_SIZE,
                 keys::GANG_SIZE
             ),
-        }),
-        None => {
-            let text: String = text.chars().take(64).collect();
-            Err(UnsupportedField::new(
-                field,
-                format!(
-                    "is {text:?}; write a whole number from 1 to {}",
-                    keys::MAX_GANG_SIZE
-                ),
-            )
-            .wait("pods"))
-        }
+        });
     }
+    let text: String = text.chars().take(64).collect();
+    let cause = format!(
+        "is {text:?}; write a whole number from 1 to {}",
+        keys::MAX_GANG_SIZE
+    );
+    Err(UnsupportedField::new(field, cause).wait("pods"))
 }
 
 /// Ranks of an Indexed Job that succeeded: those that the Job has counted, and those whose pods

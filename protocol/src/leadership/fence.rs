@@ -48,7 +48,8 @@ pub(crate) struct LedgerCheck {
 impl LedgerCheck {
     /// It is asked for, not to be sent before that second.
     pub(crate) fn ask(&mut self, second: u64) {
-        self.asked_for.get_or_insert(second.max(self.counts_until));
+        let earliest = second.max(self.counts_until);
+        self.asked_for.get_or_insert(earliest);
     }
 
     /// Whether it is to be sent.

@@ -622,7 +622,7 @@ async fn at_the_end_requests_are_answered_until_clients_know_and_what_is_in_flig
     // Who sends requests has not learned of it yet.
     let mut answered = Duration::ZERO;
     while TcpStream::connect(server.address).await.is_ok() {
-        if stopped.elapsed() < super::SERVE_ON - Duration::from_secs(1) {
+        if stopped.elapsed() + Duration::from_secs(1) < super::SERVE_ON {
             server.answers().await;
             answered = stopped.elapsed();
         }

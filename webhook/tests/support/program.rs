@@ -66,16 +66,17 @@ impl Program {
         let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
         let started = tokio::time::timeout(START_LIMIT, async {
             let (mut admin, mut served) = (None, None);
-            while let Some(line) = log.next_line().await.unwrap() {
+            loop {
+                let line = log.next_line().await.unwrap();
+                let line = line.expect("the program goes on");
                 let entry: Value = serde_json::from_str(&line).unwrap();
                 let address = |name: &str| entry[name].as_str()?.parse::<SocketAddr>().ok();
-                admin = admin.or(address("admin"));
-                served = served.or(address("address"));
+                admin = admin.or_else(|| address("admin"));
+                served = served.or_else(|| address("address"));
                 if let (Some(admin), Some(served)) = (admin, served) {
                     return (admin, served);
                 }
             }
-            panic!("the program ended");
         });
         let (admin, address) = started.await.expect("the program serves");
         // A pipe that nobody reads would stop it.

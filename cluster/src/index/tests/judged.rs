@@ -155,9 +155,9 @@ fn a_selector_of_one_namespace_waits_for_no_more_than_one_request_of_each_other(
     modest["metadata"]["namespace"] = json!("ml");
     let mut index = index_with([]);
     index.judge_apart();
-    objects
-        .into_iter()
-        .for_each(|claim| index.observe(is(claim)));
+    for claim in objects {
+        index.observe(is(claim));
+    }
     settle(&mut index);
     index.take_judgements(1);
     index.observe(is(pod("modest", 5)));
@@ -187,10 +187,10 @@ fn a_selector_that_takes_longer_than_a_second_is_given_up_with_the_numbers_and_t
     settle(&mut index);
     // Each device takes 10 ms: a request is judged for a slice of 20 ms, and then others have their turn.
     let mut requests = 0;
-    while !gang(&index, "slow")
+    while gang(&index, "slow")
         .wait
         .as_ref()
-        .is_some_and(|wait| wait.reason == Reason::RequestNotUnderstood)
+        .is_none_or(|wait| wait.reason != Reason::RequestNotUnderstood)
     {
         let request = index
             .take_judgements(1)
