@@ -242,7 +242,8 @@ fn still_waits(context: PollContext<'_>, gang: &Gang, admission: &engine::Admiss
     })
 }
 
-/// Parts the admissions that are being proposed into those that their gangs still wait for, and the gangs of the others.
+/// Parts the admissions that are being proposed into those that their gangs still wait for, on nodes that still exist, and
+/// the gangs of the others.
 /// To be asked before the engine decides, so that what is undone is decided anew in the same poll.
 pub(crate) fn still_wanted(
     context: PollContext<'_>,
@@ -250,9 +251,12 @@ pub(crate) fn still_wanted(
 ) -> (Vec<Wanted>, Vec<engine::GangUid>) {
     let (wanted, stale): (Vec<_>, Vec<_>) = proposing.into_iter().partition(|wanted| {
         let gang = context.index.gang_by_uid(wanted.admission.gang.as_str());
-        gang.is_some_and(|gang| {
-            is_busy(context, gang) || still_waits(context, gang, &wanted.admission)
-        })
+        let mut pods = wanted.admission.pods.iter();
+        let is_on_nodes = pods.all(|pod| context.index.node(pod.node.as_str()).is_some());
+        is_on_nodes
+            && gang.is_some_and(|gang| {
+                is_busy(context, gang) || still_waits(context, gang, &wanted.admission)
+            })
     });
     let stale = stale.into_iter().map(|wanted| wanted.admission.gang);
     (wanted, stale.collect())
