@@ -1,6 +1,7 @@
 //! What the engine is told of gangs, which wait and what each pod holds, and what it says of them.
 
 pub(crate) mod holds;
+mod unexplained;
 pub(crate) mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,6 +10,7 @@ use muster_engine as engine;
 
 use crate::admission::admit::Wanted;
 use holds::Holds;
+use unexplained::Unexplained;
 use muster_cluster::{
     explain::{Circumstances, explain},
     formed::{GangKey, PendingReason},
@@ -21,8 +23,10 @@ use crate::admission::stage::DETAILS_BYTES;
 /// Why gangs wait as the engine, or the commit, says, by UID of the Gang.
 pub(crate) type Explanations = BTreeMap<String, PendingReason>;
 
-/// Gangs that are explained in one poll.
+/// Most gangs that are explained in one poll.
 const EXPLAINED_AT_ONCE: usize = 32;
+/// Looks at nodes and domains after which a poll explains no further gang: about a millisecond.
+const EXPLAINING_LOOKS: u64 = 2_000;
 
 /// The engine, and what it was told: only differences are.
 #[derive(Debug)]
@@ -43,7 +47,7 @@ pub(crate) struct Feed {
     /// Whether the engine was told anything since it decided last, or had more to decide than there was room for.
     has_news: bool,
     /// Gangs that may wait for another reason than was noted.
-    unexplained: BTreeSet<engine::GangUid>,
+    unexplained: Unexplained,
     /// An admission waits for room in the Ledger: nothing is decided before it has another content.
     is_ledger_full: bool,
 }
@@ -61,7 +65,7 @@ impl Feed {
             committing: Vec::new(),
             proposing: Vec::new(),
             has_news: true,
-            unexplained: BTreeSet::new(),
+            unexplained: Unexplained::default(),
             is_ledger_full: false,
         }
     }
@@ -155,12 +159,17 @@ impl Feed {
         decisions.admissions
     }
 
-    /// Asks the engine why gangs wait, of those whose reason may be another one: a bounded number at a time, because each
-    /// costs up to two looks for a placement. Returns the Gangs with another reason, by UID.
+    /// Asks the engine why gangs wait, of those whose reason may be another one. That stops after a bounded number of
+    /// gangs, and of looks, because each costs up to two searches for a placement; at least one gang is explained. Returns
+    /// the Gangs with another reason, by UID.
     pub(crate) fn explain(&mut self, index: &Index) -> Vec<engine::GangUid> {
         let mut explained = Vec::new();
+        let before = self.engine.visited();
         for _ in 0..EXPLAINED_AT_ONCE {
-            let Some(gang) = self.unexplained.pop_first() else {
+            if self.engine.visited().wrapping_sub(before) > EXPLAINING_LOOKS {
+                break;
+            }
+            let Some(gang) = self.unexplained.take() else {
                 break;
             };
             if let Some(explanation) = self.engine.explain(&gang)
