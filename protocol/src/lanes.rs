@@ -20,7 +20,10 @@ use std::collections::{BTreeMap, VecDeque};
 use muster_api::{NodeDevicesSpec, Permit};
 use muster_cluster::index::Index;
 
-use crate::ApiRequest;
+use crate::{
+    ApiRequest,
+    outward::permits::{Identity, identity},
+};
 
 /// Writes that are under way at the same time.
 pub const AT_ONCE: usize = 32;
@@ -136,15 +139,15 @@ fn party_of_namespace(namespace: &str, index: &Index) -> String {
 
 /// The Team of the first permit that the write brings or changes: one object carries the permits of many.
 fn party_of_permits(node: &str, spec: &NodeDevicesSpec, index: &Index) -> String {
-    let seen: BTreeMap<(&str, i64), &Permit> = index
+    let seen: BTreeMap<Identity<'_>, &Permit> = index
         .node_devices(node)
         .into_iter()
         .flat_map(|seen| &seen.spec.permits)
-        .map(|permit| ((permit.pod_uid.as_str(), permit.attempt), permit))
+        .map(|permit| (identity(permit), permit))
         .collect();
     let changed = spec.permits.iter().find(|permit| {
-        let identity = (permit.pod_uid.as_str(), permit.attempt);
-        seen.get(&identity).is_none_or(|seen| *seen != *permit)
+        let seen = seen.get(&identity(permit));
+        seen.is_none_or(|seen| *seen != *permit)
     });
     changed
         .map(|permit| permit.team.clone())

@@ -387,6 +387,9 @@ impl Machine {
             }
             for node in self.permits.of_pod(&uid) {
                 self.agenda.node(node);
+                for key in self.plans.lost_on_node(node) {
+                    self.agenda.gang(key);
+                }
             }
             if let Some(pod) = self.index.pod_by_uid(&uid)
                 && let Some(key) = gang_key_of(&self.index, pod)

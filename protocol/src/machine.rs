@@ -1,9 +1,6 @@
 //! The public face of the protocol, and the order of one poll.
 
-use std::{
-    cell::Cell,
-    collections::{BTreeMap, BTreeSet},
-};
+use std::{cell::Cell, collections::BTreeMap};
 
 use muster_engine as engine;
 
@@ -377,7 +374,7 @@ impl Machine {
                 self.feed.note_too_large(&gang, &key, wait);
             }
         }
-        self.feed.begin_commit(commit.committed);
+        self.feed.note_committed(commit.committed);
         if !is_charge_unknown {
             self.feed.note_proposing(commit.proposing);
         }
@@ -401,23 +398,26 @@ impl Machine {
     }
 
     /// What the last commit was to carry and the Ledger does not show was not committed: the engine takes it
-    /// back. Judged by what is seen, so it holds for a conflict, a refusal and a lost answer alike.
+    /// back. Judged by what is seen, so it holds for a conflict, a refusal and a lost answer alike. Of an intent whose
+    /// proposal is gone with its Gang no holds are known, and it is taken back when it leaves the Ledger.
     fn undo_uncommitted(&mut self) {
         let commit = self.feed.take_commit();
         if commit.is_empty() {
             return;
         }
         let intents = self.plans.all_committed();
-        let committed: BTreeSet<&str> = intents
-            .map(|(_, intent)| intent.plan.gang_uid.as_str())
+        let committed: BTreeMap<&str, bool> = intents
+            .map(|(_, intent)| (intent.plan.gang_uid.as_str(), intent.lost.is_some()))
             .collect();
-        let missing: Vec<&engine::GangUid> = commit
-            .iter()
-            .filter(|gang| !committed.contains(gang.as_str()))
-            .collect();
-        for gang in missing {
-            self.feed.undo(gang);
+        let mut lost = Vec::new();
+        for gang in commit {
+            match committed.get(gang.as_str()) {
+                Some(false) => {}
+                Some(true) => lost.push(gang),
+                None => self.feed.undo(&gang),
+            }
         }
+        self.feed.note_committed(lost);
     }
 
     /// Pods, as far as the window has room, in the order of the Ledger.

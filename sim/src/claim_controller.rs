@@ -148,17 +148,21 @@ pub fn perform(api: &mut ApiServer, informer: &mut Informer, step: &Step, random
         Step::Release { namespace, claim } => release(api, informer, namespace, claim),
         Step::Finalize { namespace, claim } => {
             let version = version(informer, namespace, claim);
-            let done =
-                api.update::<ResourceClaim>(namespace, claim, as_seen(version.as_ref()), |claim| {
+            let done = api.update::<ResourceClaim>(
+                namespace,
+                claim,
+                Precondition::as_seen(version.as_ref()),
+                |claim| {
                     claim.metadata.finalizers = None;
                     claim.status = None;
-                });
+                },
+            );
             assume(informer, done.ok());
         }
         Step::Delete { namespace, claim } => {
             let version = version(informer, namespace, claim);
             let key = key(Kind::ResourceClaim, namespace, claim);
-            let _ = api.delete(&key, as_seen(version.as_ref()));
+            let _ = api.delete(&key, Precondition::as_seen(version.as_ref()));
         }
     }
 }
@@ -166,13 +170,6 @@ pub fn perform(api: &mut ApiServer, informer: &mut Informer, step: &Step, random
 fn version(informer: &Informer, namespace: &str, claim: &str) -> Option<String> {
     let claim = informer.cache().get::<ResourceClaim>(namespace, claim)?;
     claim.metadata.resource_version.clone()
-}
-
-fn as_seen(resource_version: Option<&String>) -> Precondition<'_> {
-    Precondition {
-        uid: None,
-        resource_version: resource_version.map(String::as_str),
-    }
 }
 
 /// What was written last may have been the last that the object waited for: then it is gone, and a watch says so.
@@ -227,13 +224,18 @@ fn release(api: &mut ApiServer, informer: &mut Informer, namespace: &str, name: 
         !is_done(if unknown { api } else { cache }, &pod.uid)
     });
     let version = claim.metadata.resource_version.clone();
-    let done = api.update::<ResourceClaim>(namespace, name, as_seen(version.as_ref()), |claim| {
-        if left.is_empty() {
-            claim.status = None;
-            claim.metadata.finalizers = None;
-        } else if let Some(status) = &mut claim.status {
-            status.reserved_for = Some(left);
-        }
-    });
+    let done = api.update::<ResourceClaim>(
+        namespace,
+        name,
+        Precondition::as_seen(version.as_ref()),
+        |claim| {
+            if left.is_empty() {
+                claim.status = None;
+                claim.metadata.finalizers = None;
+            } else if let Some(status) = &mut claim.status {
+                status.reserved_for = Some(left);
+            }
+        },
+    );
     assume(informer, done.ok());
 }

@@ -179,7 +179,14 @@ impl EffectKind {
             | Self::CreateNodeDevices
             | Self::PublishQueue
             | Self::DeleteQueue
-            | Self::DeleteGang => &MISHAPS[2..8],
+            | Self::DeleteGang => &[
+                Mishap::Conflict,
+                Mishap::NotDone,
+                Mishap::AnswerLost,
+                Mishap::DoneLate,
+                Mishap::Duplicated,
+                Mishap::Refused,
+            ],
             Self::ReplaceLedger
             | Self::ReplaceGangStatus
             | Self::ProposeToGang

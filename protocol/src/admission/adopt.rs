@@ -18,7 +18,6 @@ use crate::{
     admission::plan::{Plan, PlannedNode},
     feed::holds::allocated,
     objects::{bound_node, is_gated, phase, stamp, uid},
-    outward::permits::is_permitted,
     outward::release::has_acknowledged,
     poll_context::{PollContext, attempt},
 };
@@ -44,15 +43,7 @@ pub(crate) fn admission(
         let pod = context.index.pod_by_uid(&member.identity.uid)?;
         let name = bound_node(pod)?.to_owned();
         let node_uid = context.index.node(&name)?.metadata.uid.clone()?;
-        // Without the claims that are not charged.
-        let request = context.index.request_of_pod(&uid(pod).into())?;
-        let mut claims: Vec<String> = request.claims.iter().map(|it| it.uid.to_string()).collect();
-        claims.sort();
-        claims.dedup();
-        for claim in &claims {
-            let devices = allocated(context, claim)?;
-            charged.add(cost(context, &name, &devices), claim);
-        }
+        let claims = claims_of(context, pod, &mut charged)?;
         let node = PlannedNode {
             name,
             uid: node_uid,
@@ -72,8 +63,9 @@ pub(crate) fn admission(
 }
 
 /// Whether every member is bound and holds what it asks for: it runs, it was let go to that node by a Gang that is no more,
-/// or it is being started by a driver that does not enforce permits yet. One that was made under our webhook and does not run only waits there: it is
-/// a bypass, also where the node's object was lost and nothing says any more that its driver enforces.
+/// or it is being started by a driver that does not enforce permits yet. One that was made under our webhook and does not
+/// run only waits there: it is a bypass, also where the node's object was lost and nothing says any more that its driver
+/// enforces.
 fn is_adoptable(context: PollContext<'_>, formed: &FormedGang) -> bool {
     let unadmitted = |uid: &str| formed.unadmitted.iter().any(|pod| pod.uid == uid);
     !formed.pods.is_empty()
@@ -87,17 +79,54 @@ fn is_adoptable(context: PollContext<'_>, formed: &FormedGang) -> bool {
             unadmitted(&member.identity.uid)
                 && !is_gated(pod)
                 && (phase(pod) == "Running"
-                    || is_let_go(context, pod)
+                    || permits_of(context, pod).next().is_some()
                     || (!enforced && !context.index.is_marked(&member.identity.uid)))
         })
 }
 
-/// Whether a controller let the pod go to the node that it is bound to: its Gang was deleted since, and the permit of its
-/// attempt is still there, so that what it holds was charged all the time.
-fn is_let_go(context: PollContext<'_>, pod: &Pod) -> bool {
-    let attempt = stamp(pod);
-    let permitted = |node| is_permitted(context, node, uid(pod), attempt, false);
-    attempt > 0 && bound_node(pod).is_some_and(permitted)
+/// The permits of the pod on the node that it is bound to. With one, a controller let the pod go to that node, its Gang was
+/// deleted since, and what it holds was charged all the time.
+fn permits_of<'a>(context: PollContext<'a>, pod: &'a Pod) -> impl Iterator<Item = &'a Permit> {
+    let devices = bound_node(pod).and_then(|node| context.index.node_devices(node));
+    let permits = devices
+        .into_iter()
+        .flat_map(|devices| &devices.spec.permits);
+    permits.filter(|permit| permit.pod_uid == uid(pod))
+}
+
+/// What the pod is charged for, and its claims. That is what it was let go with, if a permit says so: one that was deleted
+/// and made again since is charged to nobody, and gets nothing. Else what it was allocated; `None`: not everything is yet.
+fn claims_of(
+    context: PollContext<'_>,
+    pod: &Pod,
+    charged: &mut ClaimsByCost,
+) -> Option<Vec<String>> {
+    let mut permits: Vec<&Permit> = permits_of(context, pod).collect();
+    let mut claims: Vec<String> = if permits.is_empty() {
+        let node = bound_node(pod)?;
+        // Without the claims that are not charged.
+        let request = context.index.request_of_pod(&uid(pod).into())?;
+        let claims: Vec<String> = request.claims.iter().map(|it| it.uid.to_string()).collect();
+        for claim in &claims {
+            let devices = allocated(context, claim)?;
+            charged.add(cost(context, node, &devices), claim);
+        }
+        claims
+    } else {
+        // The latest one that names a claim says what that claim costs.
+        permits.sort_by_key(|permit| std::cmp::Reverse(permit.attempt));
+        let mut known = BTreeSet::new();
+        for group in permits.iter().flat_map(|permit| &permit.charge.claims) {
+            for claim in group.uids.iter().filter(|uid| known.insert(*uid)) {
+                charged.add(ClaimCost::of(group), claim);
+            }
+        }
+        let claims = permits.iter().flat_map(|permit| &permit.claim_uids);
+        claims.cloned().collect()
+    };
+    claims.sort();
+    claims.dedup();
+    Some(claims)
 }
 
 /// Whether the node's driver may be told to enforce: not before every pod that is bound there has been

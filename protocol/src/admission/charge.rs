@@ -20,6 +20,17 @@ pub(crate) struct ClaimCost {
     pub(crate) vram_bytes: i64,
 }
 
+impl ClaimCost {
+    /// What each claim of a group costs.
+    pub(crate) fn of(group: &ClaimsCharge) -> Self {
+        Self {
+            flavor: group.flavor.clone(),
+            gpus_milli: group.gpus_milli,
+            vram_bytes: group.vram_bytes,
+        }
+    }
+}
+
 /// Claims by what they cost: those that cost the same stand together in a charge.
 #[derive(Debug, Default)]
 pub(crate) struct ClaimsByCost(BTreeMap<ClaimCost, BTreeSet<String>>);

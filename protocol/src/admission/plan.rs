@@ -88,11 +88,9 @@ impl Plan {
             let Some(pod) = context.index.pod_by_uid(&rank.pod) else {
                 return true;
             };
-            let node = &rank.node.name;
             let given_up = is_gated(pod)
                 && stamp(pod) > self.attempt
-                && (rank.claims.is_empty()
-                    || is_permitted(context, node, &rank.pod, self.attempt, true));
+                && (rank.claims.is_empty() || is_permitted(context, self, rank, true));
             is_terminal(pod) || given_up
         })
     }

@@ -90,7 +90,7 @@ fn is_complete(
     if pod_is_busy(context, &rank.pod) {
         return false;
     }
-    let permitted = || is_permitted(context, &rank.node.name, &rank.pod, plan.attempt, false);
+    let permitted = || is_permitted(context, plan, rank, false);
     if is_over(context.index, &rank.pod) {
         return permitted() || carries_own_epoch(context, &rank.node.name);
     }
@@ -104,8 +104,7 @@ fn is_complete(
 }
 
 fn ended_unpermitted(context: PollContext<'_>, plan: &Plan, rank: &Rank) -> bool {
-    is_over(context.index, &rank.pod)
-        && !is_permitted(context, &rank.node.name, &rank.pod, plan.attempt, false)
+    is_over(context.index, &rank.pod) && !is_permitted(context, plan, rank, false)
 }
 
 fn stamps(context: PollContext<'_>, intent: &Committed) -> Vec<ApiRequest> {

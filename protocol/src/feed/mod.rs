@@ -10,13 +10,13 @@ use muster_engine as engine;
 
 use crate::admission::admit::Wanted;
 use holds::Holds;
-use unexplained::Unexplained;
 use muster_cluster::{
     explain::{Circumstances, explain},
     formed::{GangKey, PendingReason},
     index::Index,
     text::truncate,
 };
+use unexplained::Unexplained;
 
 use crate::admission::stage::DETAILS_BYTES;
 
@@ -227,9 +227,9 @@ impl Feed {
         self.changed.insert(key.clone(), None);
     }
 
-    /// A commit of these gangs was sent.
-    pub(crate) fn begin_commit(&mut self, gangs: Vec<engine::GangUid>) {
-        self.committing = gangs;
+    /// A commit of these gangs was sent, or stands in the Ledger without what it charges.
+    pub(crate) fn note_committed(&mut self, gangs: Vec<engine::GangUid>) {
+        self.committing.extend(gangs);
     }
 
     /// The admissions that wait for their proposals, once.
@@ -247,7 +247,7 @@ impl Feed {
         self.is_ledger_full = true;
     }
 
-    /// The gangs of the last commit, once.
+    /// The gangs of which a commit is not seen with all that it charges, once.
     pub(crate) fn take_commit(&mut self) -> Vec<engine::GangUid> {
         std::mem::take(&mut self.committing)
     }

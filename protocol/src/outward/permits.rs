@@ -13,7 +13,7 @@ use crate::{
     ApiRequest,
     admission::adopt,
     admission::charge,
-    admission::plan::Plan,
+    admission::plan::{Plan, Rank},
     injected_bug::InjectedBug,
     leadership::ledger_recovery,
     objects::{bound_node, is_over, is_terminal, node_devices_object},
@@ -36,18 +36,22 @@ pub(crate) fn write(context: PollContext<'_>, node: &str) -> Option<ApiRequest> 
     Some(creation(context, node, node_uid))
 }
 
-/// Whether the pod has a permit of that attempt on the node; a withdrawn one counts unless `live`.
-pub(crate) fn is_permitted(
-    context: PollContext<'_>,
-    node: &str,
-    pod: &str,
-    attempt: i64,
-    live: bool,
-) -> bool {
-    context.index.node_devices(node).is_some_and(|devices| {
-        devices.spec.permits.iter().any(|permit| {
-            permit.pod_uid == pod && permit.attempt == attempt && !(live && permit.withdrawn)
-        })
+/// Which permit it is: that of a pod in one attempt of one Gang, by their UIDs. A Gang that was deleted and made again has
+/// attempts of its own, whose pods may be the same: its predecessor's permits are not its.
+pub(crate) type Identity<'a> = (&'a str, &'a str, i64);
+
+/// The identity of a permit.
+pub(crate) fn identity(permit: &Permit) -> Identity<'_> {
+    (&permit.pod_uid, &permit.gang_uid, permit.attempt)
+}
+
+/// Whether a rank of the plan has its permit; a withdrawn one counts unless `live`.
+pub(crate) fn is_permitted(context: PollContext<'_>, plan: &Plan, rank: &Rank, live: bool) -> bool {
+    let own = (&*rank.pod, &*plan.gang_uid, plan.attempt);
+    let devices = context.index.node_devices(&rank.node.name);
+    devices.is_some_and(|devices| {
+        let mut permits = devices.spec.permits.iter();
+        permits.any(|permit| identity(permit) == own && !(live && permit.withdrawn))
     })
 }
 
@@ -136,9 +140,8 @@ fn withdraw(context: PollContext<'_>, spec: &mut NodeDevicesSpec) {
 fn only_ends(context: PollContext<'_>, before: &NodeDevicesSpec, after: &NodeDevicesSpec) -> bool {
     let mut undone = after.clone();
     for permit in &mut undone.permits {
-        let stood = before.permits.iter().any(|it| {
-            it.pod_uid == permit.pod_uid && it.attempt == permit.attempt && !it.withdrawn
-        });
+        let mut stood = before.permits.iter();
+        let stood = stood.any(|it| identity(it) == identity(permit) && !it.withdrawn);
         if stood && is_over(context.index, &permit.pod_uid) {
             permit.withdrawn = false;
         }
@@ -162,7 +165,10 @@ fn is_superseded(context: PollContext<'_>, permit: &Permit) -> bool {
         name: name.to_owned(),
     };
     match context.index.gang(&key) {
-        Some(gang) => attempt(gang) > permit.attempt || has_ended(gang),
+        Some(gang) => {
+            let is_other = gang.metadata.uid.as_ref() != Some(&permit.gang_uid);
+            is_other || attempt(gang) > permit.attempt || has_ended(gang)
+        }
         None => context.intent_of(&key).is_none() && belongs_to_another(context, permit, &key),
     }
 }
@@ -188,11 +194,8 @@ fn belongs_to_another(context: PollContext<'_>, permit: &Permit, key: &GangKey) 
 
 /// Adds the permits of what the gangs planned here carry.
 fn add_admitted(context: PollContext<'_>, node: &str, spec: &mut NodeDevicesSpec) {
-    let standing: BTreeSet<(String, i64)> = spec
-        .permits
-        .iter()
-        .map(|permit| (permit.pod_uid.clone(), permit.attempt))
-        .collect();
+    let mut added = Vec::new();
+    let standing: BTreeSet<Identity<'_>> = spec.permits.iter().map(identity).collect();
     for key in context.plans.on_node(node) {
         let permitted = context.views.of(key).is_some_and(|view| view.is_permitted);
         let Some(plan) = context.plans.carried(key).filter(|_| permitted) else {
@@ -205,12 +208,13 @@ fn add_admitted(context: PollContext<'_>, node: &str, spec: &mut NodeDevicesSpec
             };
             // A pod that is bound here is on this node, as whatever it was registered when it was planned.
             let here = rank.node.uid == spec.node_uid || bound_node(pod) == Some(node);
-            let stands = standing.contains(&(rank.pod.clone(), plan.attempt));
+            let stands = standing.contains(&(&*rank.pod, &*plan.gang_uid, plan.attempt));
             if here && !rank.claims.is_empty() && !is_terminal(pod) && !stands {
-                spec.permits.push(permit(plan, *place));
+                added.push(permit(plan, *place));
             }
         }
     }
+    spec.permits.extend(added);
 }
 
 fn permit(plan: &Plan, place: usize) -> Permit {

@@ -48,7 +48,7 @@ pub(crate) fn is_owed(context: PollContext<'_>, plan: &Plan) -> bool {
         && plan.ranks.iter().all(|rank| {
             rank.claims.is_empty()
                 || is_over(context.index, &rank.pod)
-                || is_permitted(context, &rank.node.name, &rank.pod, plan.attempt, true)
+                || is_permitted(context, plan, rank, true)
         })
 }
 

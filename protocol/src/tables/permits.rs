@@ -19,6 +19,7 @@ pub(crate) struct PermitTable {
 struct Named {
     pod: String,
     gang: String,
+    gang_uid: String,
     attempt: i64,
 }
 
@@ -27,6 +28,7 @@ impl Named {
         Self {
             pod: permit.pod_uid.clone(),
             gang: permit.gang.clone(),
+            gang_uid: permit.gang_uid.clone(),
             attempt: permit.attempt,
         }
     }

@@ -94,6 +94,12 @@ impl Plans {
         !self.lost.is_empty()
     }
 
+    /// Gangs with such an intent that names the node. Its pods are those that permits there name.
+    pub(crate) fn lost_on_node(&self, node: &str) -> impl Iterator<Item = &GangKey> {
+        let lost = |key: &&GangKey| self.lost.contains(*key);
+        self.on_node(node).filter(lost)
+    }
+
     /// Reads the Ledger, if it is another than the one read last; returns the Gangs whose intent is another now.
     pub(crate) fn read_ledger<'a>(
         &mut self,

@@ -1,8 +1,10 @@
 //! A Gang that is deleted while its pods live.
 
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use muster_api::GangPhase;
 
 use super::*;
+use crate::objects::ledger_object;
 
 fn delete_gang(bench: &mut Bench) {
     let gang = bench.server.list(Kind::Gang).pop().unwrap();
@@ -103,4 +105,94 @@ fn a_pod_that_is_left_of_a_deleted_gang_is_named_with_the_way_out() {
         details.contains("train-0") && details.contains("delete it"),
         "{details}"
     );
+}
+
+#[test]
+fn a_claim_that_was_made_again_is_not_adopted_with_its_gang_since_nothing_was_charged_for_it() {
+    let mut bench = Bench::new();
+    bench.gang("train", 2);
+    bench.run();
+    let placement = bench.gang_status().placement.unwrap();
+    for place in 0..2 {
+        let node = placement.node_of(place).unwrap().node.clone();
+        bind(
+            &mut bench,
+            &format!("train-{place}"),
+            &node,
+            &format!("gpu-{place}"),
+            "Pending",
+        );
+    }
+    let swapped = bench.server.list(Kind::ResourceClaim).into_iter();
+    let mut swapped = swapped.filter_map(|object| match object {
+        Object::ResourceClaim(claim) => Some(Arc::unwrap_or_clone(claim)),
+        _ => None,
+    });
+    let is_first = |claim: &ResourceClaim| claim.metadata.name.as_deref() == Some("train-0");
+    let mut claim = swapped.find(is_first).unwrap();
+    claim.metadata.uid = Some("made-again".to_owned());
+    bench.server.put(Object::ResourceClaim(Arc::new(claim)));
+    bench.run();
+    delete_gang(&mut bench);
+    bench.run();
+    let status = bench.gang_status();
+    let admission = status.admission.unwrap();
+    assert!(admission.adopted);
+    let charged = admission.charge.claims.iter().flat_map(|it| &it.uids);
+    let charged: Vec<_> = charged.collect();
+    assert_eq!(charged, ["claim-of-train-0", "claim-of-train-1"]);
+    let degraded = status
+        .conditions
+        .iter()
+        .find(|it| it.type_ == muster_api::conditions::DEGRADED)
+        .unwrap();
+    assert_eq!(degraded.reason, "MembersChanged", "{}", degraded.message);
+}
+
+#[test]
+fn a_permit_that_comes_late_for_a_gang_that_was_deleted_is_not_that_of_the_one_made_again() {
+    let mut bench = Bench::new();
+    bench.gang("train", 2);
+    let permits = |write: &ApiRequest| matches!(write, ApiRequest::ReplaceNodeDevices { spec, .. } if !spec.permits.is_empty());
+    assert!(bench.run_until(permits));
+    // Its Ledger was lost, so that the first that is written is the permits, by what the Gang carries.
+    bench.server.remove(&ledger_object());
+    bench.take_over();
+    let mut late = Vec::new();
+    while late.is_empty() {
+        for effect in bench.poll() {
+            if permits(&effect.write) {
+                late.push(effect);
+            } else {
+                bench.perform(&effect);
+            }
+        }
+    }
+    delete_gang(&mut bench);
+    // No driver answers in between: that would make the late write conflict.
+    for _ in 0..4 {
+        for effect in bench.poll() {
+            bench.perform(&effect);
+        }
+    }
+    let uid = |bench: &Bench| match bench.server.list(Kind::Gang).pop() {
+        Some(Object::Gang(gang)) => gang.metadata.uid.clone(),
+        _ => None,
+    };
+    let made_again = uid(&bench);
+    assert!(made_again.is_some());
+    for effect in &late {
+        bench.perform(effect);
+    }
+    bench.run();
+    let status = bench.gang_status();
+    assert_eq!(status.phase, GangPhase::Admitted, "{:?}", status.queue);
+    assert_eq!(uid(&bench), made_again);
+    let nodes = ["n0", "n1"].map(|node| bench.server.node_devices(node).unwrap());
+    let permits: Vec<_> = nodes.iter().flat_map(|it| &it.spec.permits).collect();
+    assert_eq!(permits.len(), 2, "{permits:?}");
+    for permit in permits {
+        assert_eq!(Some(&permit.gang_uid), made_again.as_ref());
+        assert!(!permit.withdrawn);
+    }
 }

@@ -259,6 +259,38 @@ fn nothing_is_admitted_while_nobody_knows_what_an_intent_charges() {
 }
 
 #[test]
+fn what_was_decided_for_a_gang_that_is_gone_is_given_back_with_its_intent() {
+    let mut bench = proposing();
+    bench.gang("train", 4);
+    bench.run_through(commits);
+    bench.delete_gang_of("train");
+    for rank in 0..4 {
+        bench.server.remove(&pod_key(&format!("train-{rank}")));
+    }
+    bench.run();
+    assert!(bench.intents().is_empty());
+    bench.gang("other", 4);
+    bench.run();
+    assert!(!is_gated(&bench.server.pod("other-0").unwrap()));
+}
+
+#[test]
+fn the_end_of_a_pod_that_only_a_permit_names_wakes_the_intent_that_waits_for_it() {
+    let mut bench = proposing();
+    bench.gang("train", 1);
+    assert!(bench.run_until(is_ungate), "permitted");
+    bench.delete_gang_of("train");
+    // It leaves its gang, which nothing forbids while it is gated.
+    bench.change_pod("train-0", |pod| pod.metadata.labels = None);
+    bench.take_over_proposing();
+    let stamps = |write: &ApiRequest| matches!(write, ApiRequest::PatchPod { .. });
+    assert!(bench.run_until(stamps), "its pod is to be stamped");
+    bench.server.remove(&pod_key("train-0"));
+    bench.run();
+    assert!(bench.intents().is_empty());
+}
+
+#[test]
 fn a_proposal_with_another_digest_or_of_another_attempt_is_not_what_was_committed() {
     let other_content = |status: &mut GangStatus| {
         let proposal = status.proposal.as_mut().unwrap();

@@ -60,6 +60,14 @@ impl<'a> Precondition<'a> {
             resource_version: None,
         }
     }
+
+    /// The object as it was when it had this resourceVersion.
+    pub fn as_seen(resource_version: Option<&'a String>) -> Self {
+        Self {
+            uid: None,
+            resource_version: resource_version.map(String::as_str),
+        }
+    }
 }
 
 /// The fake API server.

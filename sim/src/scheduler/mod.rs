@@ -1,6 +1,7 @@
 //! A fake kube-scheduler. It decides by what its informer shows, which lags, and by what it wrote itself (its assume
-//! cache); what it writes carries the versions that it saw, and fails where they are old. It takes ungated pods, honours what they say about nodes, allocates devices first fit in
-//! slice order, reserves the claim, binds. Each write is a step of its own, so that anything can happen between.
+//! cache); what it writes carries the versions that it saw, and fails where they are old. It takes ungated pods, honours
+//! what they say about nodes, allocates devices first fit in slice order, reserves the claim, binds. Each write is a step
+//! of its own, so that anything can happen between.
 
 mod placing;
 #[cfg(test)]
@@ -221,22 +222,32 @@ pub fn perform(api: &mut ApiServer, informer: &mut Informer, step: &Step) {
             devices,
         } => {
             let version = version(claim);
-            api.update::<ResourceClaim>(namespace, claim, as_seen(version.as_ref()), |claim| {
-                claim.metadata.finalizers = Some(vec![DELETE_PROTECTION.to_owned()]);
-                claim.status = Some(ResourceClaimStatus {
-                    allocation: Some(allocation(node, devices)),
-                    reserved_for: consumer.map(|consumer| vec![consumer]),
-                    devices: None,
-                });
-            })
+            api.update::<ResourceClaim>(
+                namespace,
+                claim,
+                Precondition::as_seen(version.as_ref()),
+                |claim| {
+                    claim.metadata.finalizers = Some(vec![DELETE_PROTECTION.to_owned()]);
+                    claim.status = Some(ResourceClaimStatus {
+                        allocation: Some(allocation(node, devices)),
+                        reserved_for: consumer.map(|consumer| vec![consumer]),
+                        devices: None,
+                    });
+                },
+            )
         }
         Write::Reserve { claim } => {
             let version = version(claim);
-            api.update::<ResourceClaim>(namespace, claim, as_seen(version.as_ref()), |claim| {
-                if let Some(status) = &mut claim.status {
-                    status.reserved_for.get_or_insert_default().extend(consumer);
-                }
-            })
+            api.update::<ResourceClaim>(
+                namespace,
+                claim,
+                Precondition::as_seen(version.as_ref()),
+                |claim| {
+                    if let Some(status) = &mut claim.status {
+                        status.reserved_for.get_or_insert_default().extend(consumer);
+                    }
+                },
+            )
         }
         Write::Bind { node } => bind(api, namespace, pod_name, &pod_uid, node),
         Write::Unschedulable => {
@@ -246,13 +257,6 @@ pub fn perform(api: &mut ApiServer, informer: &mut Informer, step: &Step) {
     };
     if let Ok(written) = written {
         informer.assume(&written);
-    }
-}
-
-fn as_seen(resource_version: Option<&String>) -> Precondition<'_> {
-    Precondition {
-        uid: None,
-        resource_version: resource_version.map(String::as_str),
     }
 }
 

@@ -132,7 +132,13 @@ impl World {
             return 0;
         };
         lower.nominal_gpus = self.random.index(lower.nominal_gpus + 1);
-        lower.borrowing_gpus = Some(self.random.index(2));
+        // Lower in both: elsewhere it is taken for granted that no limit is ever above that of the scenario.
+        let borrowing = self.random.index(2);
+        lower.borrowing_gpus = Some(
+            lower
+                .borrowing_gpus
+                .map_or(borrowing, |most| most.min(borrowing)),
+        );
         let spec = fixtures::team(&lower).spec;
         let any = Precondition::default();
         let _ = self
