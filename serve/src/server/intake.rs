@@ -124,6 +124,9 @@ impl Intake {
         next: Next,
     ) -> Result<Response, Refusal> {
         let body = self.read(share, &mut request).await?;
+        // A client may send many requests at once, and nothing of a small one ever waits: without this its connection would
+        // keep a thread for as long as all of them take.
+        tokio::task::yield_now().await;
         let is_large = body.len() > SMALL_BODY_BYTES;
         let turn = self.turn(share, is_large).await?;
         let work = Work {

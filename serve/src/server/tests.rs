@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     net::{Ipv4Addr, SocketAddr},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -427,6 +427,30 @@ async fn handshakes_that_never_end_take_no_connection_and_give_way() {
         is_closed(&mut silent[0]).await
     })
     .await;
+}
+
+/// On one thread, so that what is worked on first is no question of luck.
+#[tokio::test]
+async fn many_requests_that_were_sent_at_once_take_turns_with_those_of_others() {
+    let order: Arc<Mutex<Vec<&str>>> = Arc::default();
+    let note = |who| {
+        let order = Arc::clone(&order);
+        get(move || async move { order.lock().unwrap().push(who) })
+    };
+    let more = Router::new()
+        .route("/greedy", note("greedy"))
+        .route("/honest", note("honest"));
+    let server = Served::for_clients(|_| Clients::Anyone, LIMITS, more).await;
+    let mut greedy = server.connect().await;
+    let mut honest = server.connect().await;
+    let many = b"GET /greedy HTTP/1.1\r\nhost: test\r\n\r\n".repeat(200);
+    greedy.write_all(&many).await.unwrap();
+    let one = b"GET /honest HTTP/1.1\r\nhost: test\r\n\r\n";
+    honest.write_all(one).await.unwrap();
+    assert!(honest.read(&mut [0; 512]).await.unwrap() > 0);
+    let order = order.lock().unwrap();
+    let before = order.iter().position(|who| *who == "honest").unwrap();
+    assert!(before < 8, "{before} requests of one client come first");
 }
 
 #[tokio::test]

@@ -117,9 +117,11 @@ impl Deref for Running {
 }
 
 impl Client {
-    /// A TCP connection from this loopback address.
+    /// A TCP connection from this loopback address. It has little room for answers: those that nobody reads are soon the
+    /// server's to keep.
     pub(crate) async fn dial(&self, source: [u8; 4]) -> std::io::Result<TcpStream> {
         let socket = TcpSocket::new_v4()?;
+        socket.set_recv_buffer_size(16 * 1024)?;
         socket.bind((Ipv4Addr::from(source), 0).into())?;
         socket.connect(self.address).await
     }
