@@ -4,11 +4,15 @@
 //! still for any of the kinds. What it sent and was never answered stays on the **network**, and may arrive at any
 //! time, also after its sender is dead.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use jiff::{SignedDuration, Timestamp};
 use muster_cluster::{
     index::Config as IndexConfig,
+    judgement::JudgementRequest,
     managed::ManagedPods,
     object::{Change, Kind},
 };
@@ -30,6 +34,8 @@ pub const REPLICAS: usize = 2;
 
 /// Between two looks at everything while nothing is told and nothing is due.
 const LOOK_MILLISECONDS: u64 = 10_000;
+/// Rules that a replica has judged apart at a time.
+const JUDGED_AT_ONCE: usize = 2;
 /// Polls at one moment after which a machine that still asks for another is reported.
 const MOST_POLLS: usize = 64;
 
@@ -64,6 +70,8 @@ struct Replica {
     watches: BTreeMap<Kind, Place>,
     frozen: BTreeSet<Kind>,
     under_way: Vec<Effect>,
+    /// Rules that are being judged apart.
+    judging: Vec<JudgementRequest>,
     stirred: bool,
     polled_at: u64,
     /// What its monotonic clock showed when the run began.
@@ -89,6 +97,8 @@ pub enum Step {
     Perform(usize, usize),
     /// A request that nobody waits for any more arrives.
     Arrive(usize),
+    /// A rule that a replica had judged apart is judged.
+    Judge(usize, usize),
     /// A replica notices that it lost the lease.
     Notice(usize),
 }
@@ -133,6 +143,7 @@ impl Controllers {
                 }
             }
             steps.extend((0..replica.under_way.len()).map(|effect| Step::Perform(number, effect)));
+            steps.extend((0..replica.judging.len()).map(|request| Step::Judge(number, request)));
         }
         steps
     }
@@ -186,6 +197,7 @@ impl Controllers {
             Step::Thaw(number, kind) => Some(self.replicas[number].thaw(kind, api)),
             Step::Perform(number, effect) => self.carry_out(number, effect, api, mishap),
             Step::Arrive(number) => self.arrive(number, api),
+            Step::Judge(number, request) => self.replicas[number].judge(request),
             Step::Notice(number) => {
                 self.crash(number);
                 Some("notices that it lost the lease, and stops".to_owned())
@@ -198,6 +210,7 @@ impl Controllers {
             | Step::Watch(number, _)
             | Step::Thaw(number, _)
             | Step::Perform(number, _)
+            | Step::Judge(number, _)
             | Step::Notice(number) => self.name(number),
         };
         let left = self.leave_if_superseded();
@@ -223,7 +236,8 @@ impl Controllers {
         self.leaderships += 1;
         self.holder = Some(number);
         let identity = format!("controller-{number}-{}", self.leaderships);
-        let machine = self.machine(identity)?;
+        let mut machine = self.machine(identity)?;
+        machine.judge_apart();
         self.replicas[number] = Replica {
             machine: Some(machine),
             stirred: true,
@@ -462,6 +476,8 @@ impl Replica {
             self.overlooked = Some(overlooked.join(" | "));
         }
         effects.extend(late);
+        let room = JUDGED_AT_ONCE.saturating_sub(self.judging.len());
+        self.judging.extend(machine.take_judgements(room));
         if effects.is_empty() {
             return None;
         }
@@ -471,6 +487,17 @@ impl Replica {
             .collect();
         self.under_way.extend(effects);
         Some(format!("wants {}", told.join(" | ")))
+    }
+
+    /// What came of judging a rule. It takes no time here, so that none is given up.
+    fn judge(&mut self, request: usize) -> Option<String> {
+        if request >= self.judging.len() {
+            return None;
+        }
+        let judgement = self.judging.swap_remove(request).judge(&|| Duration::ZERO);
+        self.stirred = true;
+        self.machine.as_mut()?.give_judgements([judgement]);
+        None
     }
 
     fn watch(&mut self, kind: Kind, api: &ApiServer) -> Option<String> {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use kube::ResourceExt;
 
 use super::{
-    COVERAGE_BOUND, RELEASE_BOUND, Verdict,
+    COVERAGE_BOUND, RELEASE_BOUND, Verdict, attempts,
     charges::Charges,
     containers::Containers,
     disk::Remains,
@@ -245,6 +245,9 @@ impl Judge {
             Object::Gang(gang) => {
                 let findings = &mut self.findings;
                 self.gang_lives.write(gang, change.gone, findings);
+                if !change.gone {
+                    attempts::check(&self.world, gang, findings);
+                }
             }
             _ => {}
         }

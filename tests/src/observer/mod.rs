@@ -12,6 +12,7 @@
 //!
 //! The judge ([`judge::Judge`]) is pure: a test stages a violation of each invariant and sees it reported.
 
+mod attempts;
 mod charges;
 mod containers;
 mod decode;

@@ -544,6 +544,44 @@ fn an_ungate_for_another_attempt_or_another_node_is_seen_as_s4() {
 }
 
 #[test]
+fn an_ungate_while_a_pod_is_missing_or_of_a_pod_outside_the_plan_is_seen_as_s4() {
+    let other = json!({"uid": "another-pod", "claims": []});
+    let own = json!({"uid": POD, "claims": [CLAIM]});
+    for pods in [json!([own, other]), json!([other])] {
+        let mut admission = admission(1);
+        admission["pods"] = pods;
+        let status = json!({
+            "phase": "Admitted", "attempt": 1, "admission": admission,
+            "placement": {"nodes": [{"node": "node-0", "nodeUid": "n0", "ranks": 2}]}
+        });
+        a_gang_that_waits(1, 1)
+            .shows(gang(&status))
+            .shows(permits(LIVE))
+            .shows(ungated_pod(1, "node-0", false, "Pending"))
+            .is_seen_as("S4");
+    }
+}
+
+#[test]
+fn another_plan_within_an_attempt_is_seen_as_s4() {
+    let elsewhere = json!({
+        "phase": "Admitted", "attempt": 1, "admission": admission(1),
+        "placement": {"nodes": [{"node": "node-1", "nodeUid": "n1", "ranks": 1}]}
+    });
+    a_gang_that_is_admitted()
+        .shows(gang(&elsewhere))
+        .is_seen_as("S4");
+}
+
+#[test]
+fn an_attempt_that_follows_a_later_one_is_seen_as_s16() {
+    a_gang_that_waits(1, 1)
+        .shows(gang(&json!({"phase": "Pending", "attempt": 2})))
+        .shows(gang(&json!({"phase": "Pending", "attempt": 1})))
+        .is_seen_as("S16");
+}
+
+#[test]
 fn a_gang_that_vanishes_while_its_pods_live_is_seen_as_s5() {
     let mut stage = a_gang_that_runs();
     stage
@@ -619,6 +657,24 @@ fn a_write_of_an_older_epoch_is_seen_as_s16() {
         .shows(permits(newer))
         .shows(permits(LIVE))
         .is_seen_as("S16");
+}
+
+#[test]
+fn a_ledger_or_a_gang_of_an_older_epoch_is_seen_as_s16() {
+    let ledger = |epoch: i64| {
+        Object::Ledger(Box::new(object(&json!({
+            "metadata": {"name": "cluster", "uid": "l1"},
+            "spec": {"leaderEpoch": epoch, "sequence": 1, "intents": []}
+        }))))
+    };
+    let pending =
+        |epoch: i64| gang(&json!({"phase": "Pending", "attempt": 1, "leaderEpoch": epoch}));
+    for [newer, older] in [[2, 1].map(ledger), [2, 1].map(pending)] {
+        a_gang_that_waits(1, 1)
+            .shows(newer)
+            .shows(older)
+            .is_seen_as("S16");
+    }
 }
 
 #[test]

@@ -26,6 +26,10 @@ pub(crate) fn a_permit_is_written_before_anybody_could_refuse_it() -> Script {
         world.until("the next leader would take the attempt back", |world| {
             world.offers(Steps::Fences)
         })?;
+        let begun_at = world.now;
+        world.until("the next leader has done what it can", |world| {
+            world.now >= begun_at + 20_000
+        })?;
         world.have(Steps::Late)?;
         world.let_go(Steps::Fences);
         Ok(())
