@@ -248,19 +248,25 @@ mod tests {
     fn after_a_failure_what_runs_ends_and_no_further_suite_starts() {
         let directory = directory("failure");
         let [ended, started] = ["ended", "started"].map(|name| directory.join(name));
-        // One fails only once the other runs, however late its lane begins; the other ends only after that.
+        // One fails only once the other runs, however late its lane begins; the other ends only when that one's process is
+        // waited for.
         let [runs, failed] =
             ["runs", "fails"].map(|name| directory.join(name).display().to_string());
+        let is_waited_for =
+            format!("while kill -0 $(cat {failed}) 2>/dev/null; do sleep 0.01; done");
         let wait_for = |path: &str| format!("while ! test -e {path}; do sleep 0.01; done");
         let suites = vec![
             shell(
                 "fails",
-                &format!("{}; touch {failed}; exit 3", wait_for(&runs)),
+                &format!(
+                    "{}; echo $$ > {failed}.new; mv {failed}.new {failed}; exit 3",
+                    wait_for(&runs)
+                ),
             ),
             shell(
                 "runs",
                 &format!(
-                    "touch {runs}; {}; sleep 0.5; touch {}",
+                    "touch {runs}; {}; {is_waited_for}; touch {}",
                     wait_for(&failed),
                     ended.display()
                 ),
