@@ -1,19 +1,18 @@
 //! Why a gang has no place, in numbers for people: no part of a decision.
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BTreeSet},
-};
+use std::{cmp::Reverse, collections::BTreeMap};
 
 use super::{
     Occupants, Request, Unfit, View,
+    by_room::{Asked, Held},
     capacity::{Cause, Rules},
     cluster::Cluster,
     demand::Class,
     effort::Effort,
-    index::IndexKey,
+    index::{CapacityIndex, IndexKey},
     node::Occupancy,
-    tree::{ROOT, Tree, Width},
+    search::Area,
+    tree::{Label, NODE_LEVEL, ROOT, Tree, Width},
 };
 use crate::{model::PodResources, names::LevelName};
 
@@ -23,37 +22,36 @@ pub(super) const EXHAUSTIVE: usize = 16;
 /// How many times that search may try a unit on a node, about ten milliseconds.
 const EXHAUSTIVE_TRIES: u64 = 20_000;
 
-/// How many nodes that hold a unit are looked at for one explanation, over all classes of a gang: about five milliseconds.
+/// How many looks are taken for one explanation, over all classes of a gang: about five milliseconds.
 /// Of a gang with more kinds of pods than that suffices for, the room is counted that was found until then.
 pub(super) const MOST_LOOKS: u64 = 50_000;
 
 /// Most nodes of which it is worked out who has what lacks there.
-pub(super) const MOST_OCCUPIED: usize = 256;
+pub(super) const MOST_OCCUPIED: usize = 64;
+
+/// Most nodes that hold a unit that are brought in order; of more, most nodes with devices do, and they are in order.
+const MOST_SORTED: usize = 256;
 
 /// Looks that it takes to put a unit on a node.
 const LOOKS_PER_UNIT: u64 = 8;
 
-/// A class with what it is allowed on which node.
+/// A class with what the nodes hold of it.
 struct Fit<'a> {
     class: &'a Class,
     resources: Option<PodResources>,
-    /// By slot, at least one.
-    capacities: BTreeMap<usize, usize>,
+    /// Its index, as a place in [`Explanation::indexes`].
+    index: Option<usize>,
+    held: Held,
     /// Why nodes hold none, and how many.
     excluded: BTreeMap<Cause, usize>,
-    /// Nodes that have the devices but lack something else, by what.
-    lacking: BTreeMap<Cause, Vec<usize>>,
 }
 
 impl Fit<'_> {
     /// How many pods so many units have, and no more than there are.
-    fn pods(&self, units: usize) -> usize {
+    fn pods(&self, units: u64) -> usize {
+        let units = usize::try_from(units).unwrap_or(usize::MAX);
         let units = units.min(self.class.units.len());
         units * self.class.units.first().map_or(0, Vec::len)
-    }
-
-    fn capacity(&self, slot: usize) -> usize {
-        self.capacities.get(&slot).copied().unwrap_or(0)
     }
 }
 
@@ -61,25 +59,21 @@ struct Explanation<'a> {
     cluster: &'a Cluster,
     view: &'a View,
     tree: &'a Tree,
+    required: Option<&'a LevelName>,
     rules: Rules,
+    indexes: Vec<CapacityIndex>,
     fits: Vec<Fit<'a>>,
 }
 
-/// A part of the cluster that may hold the gang.
-#[derive(Default)]
-struct Part {
-    slots: BTreeSet<usize>,
-    /// How many pods fit if classes did not compete.
-    bound: usize,
-}
-
-/// Why a gang that has no placement has none, as things are or, in [`View::Empty`], as if nothing ran. It looks at
-/// nodes on which devices of the right kind are free; how many others there are, and why, the index knows.
+/// Why a gang that has no placement has none, as things are or, in [`View::Empty`], as if nothing ran.
+///
+/// Nodes are counted by what is left on them, not one by one. Only where classes compete, or a level is required, nodes
+/// are looked at on which devices of the right kind are free.
 pub(crate) fn explain(cluster: &Cluster, view: &View, request: &Request<'_>) -> Unfit {
     let Some(tree) = cluster.tree(request.topology) else {
         return Unfit::default();
     };
-    let nodes = tree.slots().count();
+    let nodes = tree.nodes();
     let required = request.wish.required.as_ref();
     let Some(widths) = tree.widths(required) else {
         let level = required.map_or("", LevelName::as_str);
@@ -98,16 +92,18 @@ pub(crate) fn explain(cluster: &Cluster, view: &View, request: &Request<'_>) -> 
         cluster,
         view,
         tree,
+        required,
         rules: Rules::of(request, view),
+        indexes: Vec::new(),
         fits: Vec::new(),
     };
     let mut effort = Effort::of(MOST_LOOKS);
-    let classes = request.demand.classes.iter();
-    explanation.fits = classes
-        .map(|class| explanation.fit(class, required, nodes, &mut effort))
-        .collect();
+    for class in &request.demand.classes {
+        let fit = explanation.fit(class, nodes, &mut effort);
+        explanation.fits.push(fit);
+    }
     let widest = widths.last().copied().unwrap_or(Width::Depth(0));
-    Unfit {
+    let unfit = Unfit {
         // The gang as a whole does not fit, whatever a search that is not exhaustive finds.
         fit: explanation
             .most_pods(widest, &mut effort)
@@ -115,23 +111,60 @@ pub(crate) fn explain(cluster: &Cluster, view: &View, request: &Request<'_>) -> 
         nodes,
         excluded: explanation.excluded(),
         occupants: explanation.occupants(),
+    };
+    for index in explanation.indexes {
+        cluster.keep(index);
     }
+    unfit
+}
+
+/// Whether a gang of equal pods that may be anywhere, or is to be on one node, has a place: by how many units the nodes
+/// hold. `None` of other gangs, and of views of which nothing is kept.
+pub(crate) fn equal_pods_fit(
+    cluster: &Cluster,
+    view: &View,
+    request: &Request<'_>,
+) -> Option<bool> {
+    let [class] = request.demand.classes.as_slice() else {
+        return None;
+    };
+    if matches!(view, View::Without(_)) || !class.shape.is_coherent() {
+        return None;
+    }
+    let tree = cluster.tree(request.topology)?;
+    let required = request.wish.required.as_ref();
+    let width = tree.widths(required)?.last().copied()?;
+    if !matches!(width, Width::Node | Width::Depth(0)) {
+        return None;
+    }
+    let mut explanation = Explanation {
+        cluster,
+        view,
+        tree,
+        required,
+        rules: Rules::of(request, view),
+        indexes: Vec::new(),
+        fits: Vec::new(),
+    };
+    let fit = explanation.fit(class, tree.nodes(), &mut Effort::of(MOST_LOOKS));
+    for index in explanation.indexes {
+        cluster.keep(index);
+    }
+    let held = match width {
+        Width::Node => fit.held.most,
+        Width::Depth(_) => fit.held.units,
+    };
+    Some(held >= class.units.len() as u64)
 }
 
 impl<'a> Explanation<'a> {
-    fn fit(
-        &self,
-        class: &'a Class,
-        required: Option<&LevelName>,
-        nodes: usize,
-        effort: &mut Effort,
-    ) -> Fit<'a> {
+    fn fit(&mut self, class: &'a Class, nodes: usize, effort: &mut Effort) -> Fit<'a> {
         let mut fit = Fit {
             class,
             resources: class.shape.resources(),
-            capacities: BTreeMap::new(),
+            index: None,
+            held: Held::default(),
             excluded: BTreeMap::new(),
-            lacking: BTreeMap::new(),
         };
         let Some(resources) = &fit.resources else {
             fit.excluded.insert(Cause::Uncountable, nodes);
@@ -140,112 +173,183 @@ impl<'a> Explanation<'a> {
         if effort.is_spent() {
             return fit;
         }
+        let before = self.cluster.visited();
+        let at = self.index_of(class);
+        fit.index = Some(at);
+        let index = &self.indexes[at];
+        let mut counted = 0;
+        for (cause, nodes) in index.excluded() {
+            counted += nodes;
+            fit.excluded.insert(cause.clone(), nodes);
+        }
+        if let Some(by_room) = index.by_room() {
+            fit.held = by_room.held(self.asked(resources));
+        }
+        self.cluster.note_visits(fit.held.looks);
+        counted += fit.held.nodes;
+        for (cause, nodes) in &fit.held.lacking {
+            counted += nodes;
+            *fit.excluded.entry(cause.clone()).or_default() += nodes;
+        }
+        if !index.is_shared() && nodes > counted {
+            fit.excluded.insert(Cause::ClaimElsewhere, nodes - counted);
+        }
+        effort.spend(self.cluster.visited().wrapping_sub(before));
+        fit
+    }
+
+    /// The index of a class. Classes with one device request share it.
+    fn index_of(&mut self, class: &Class) -> usize {
         let key = IndexKey {
             rules: self.rules.clone(),
             topology: self.tree.topology.clone(),
             as_they_are: !matches!(self.view, View::Empty),
             shape: class.shape.without_resources(),
         };
-        let index = self.cluster.index(key, self.tree);
-        let mut counted = 0;
-        for (cause, nodes) in index.excluded() {
-            counted += nodes;
-            fit.excluded.insert(cause.clone(), nodes);
+        let mut known = self.indexes.iter();
+        if let Some(at) = known.position(|index| index.key == key) {
+            return at;
         }
-        for (_, slot) in index.members(self.tree, ROOT) {
-            counted += 1;
-            if !effort.spend(1) {
-                break;
-            }
-            let capacity = self.capacity(slot, resources, required);
-            match capacity.map(|most| most.min(index.units_on(slot))) {
-                Ok(capacity) => {
-                    let capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
-                    fit.capacities.insert(slot, capacity);
-                }
-                Err(cause) => {
-                    fit.lacking.entry(cause.clone()).or_default().push(slot);
-                    *fit.excluded.entry(cause).or_default() += 1;
-                }
-            }
-        }
-        if !index.is_shared() && nodes > counted {
-            fit.excluded.insert(Cause::ClaimElsewhere, nodes - counted);
-        }
-        self.cluster.keep(index);
-        fit
+        let mut index = self.cluster.index(key, self.tree);
+        index.list_by_room(self.cluster);
+        self.indexes.push(index);
+        self.indexes.len() - 1
     }
 
-    /// How many units a node holds as far as its place and everything but devices go.
-    fn capacity(
-        &self,
-        slot: usize,
-        resources: &PodResources,
-        required: Option<&LevelName>,
-    ) -> Result<u64, Cause> {
+    fn asked<'b>(&self, resources: &'b PodResources) -> Asked<'b> {
+        let level = self.required.map(LevelName::as_str);
+        Asked {
+            resources,
+            inside_only: level.is_some_and(|level| level != NODE_LEVEL),
+        }
+    }
+
+    fn index<'b>(&'b self, fit: &Fit<'_>) -> Option<&'b CapacityIndex> {
+        self.indexes.get(fit.index?)
+    }
+
+    /// How many units of a class a node holds.
+    fn capacity(&self, fit: &Fit<'_>, slot: usize) -> u64 {
         let place = self.tree.place(slot);
-        if !place.is_some_and(|place| place.is_eligible(required)) {
-            return Err(Cause::OutsideTopology);
+        let eligible = place.is_some_and(|place| place.is_eligible(self.required));
+        let units = self.index(fit).map_or(0, |index| index.units_on(slot));
+        if !eligible || units == 0 {
+            return 0;
         }
         self.cluster.note_visits(1);
-        let record = self.cluster.record(slot).ok_or(Cause::OutsideTopology)?;
-        let occupancy = self.view.occupancy(slot, record);
-        Ok(occupancy.room.times(resources)? as u64)
+        let node = self.cluster.record(slot).zip(fit.resources.as_ref());
+        let times = node.map_or(0, |(record, resources)| {
+            let room = &self.view.occupancy(slot, record).room;
+            room.times(resources).unwrap_or(0)
+        });
+        units.min(times as u64)
+    }
+
+    /// The nodes of an area that may hold units of a class, by place.
+    fn slots<'b>(&'b self, fit: &'b Fit<'_>, area: Area) -> Box<dyn Iterator<Item = usize> + 'b> {
+        if fit.held.nodes == 0 {
+            return Box::new(std::iter::empty());
+        }
+        let index = self.index(fit);
+        let domain = match area {
+            Area::Node(slot) => return Box::new(std::iter::once(slot)),
+            Area::Domain(domain) => domain,
+        };
+        let by_room = index.and_then(CapacityIndex::by_room);
+        if let Some((by_room, resources)) = by_room.zip(fit.resources.as_ref())
+            && fit.held.nodes <= MOST_SORTED
+        {
+            let parts = by_room.parts(self.asked(resources));
+            let holding = parts.filter(|part| part.capacity.is_ok());
+            let mut slots: Vec<(Label, usize)> = holding.flat_map(|part| part.slots()).collect();
+            slots.sort_unstable();
+            let stretch = self.tree.stretch(domain);
+            let inside = slots.into_iter().filter(move |(label, _)| {
+                stretch.is_some_and(|(first, last)| (first..=last).contains(label))
+            });
+            return Box::new(inside.map(|(_, slot)| slot));
+        }
+        let members = index.into_iter();
+        let members = members.flat_map(move |index| index.members(self.tree, domain));
+        Box::new(members.map(|(_, slot)| slot))
+    }
+
+    /// How many units of a class the nodes of an area hold, as far as the effort allows.
+    fn units_in(&self, fit: &Fit<'_>, area: Area, effort: &mut Effort) -> u64 {
+        if let (Area::Domain(domain), Some(resources)) = (area, &fit.resources) {
+            let room = |slot: usize| {
+                self.cluster.note_visits(1);
+                let record = self.cluster.record(slot)?;
+                Some(&self.view.occupancy(slot, record).room)
+            };
+            let index = self.index(fit);
+            if !index.is_some_and(|index| index.may_hold(self.tree, domain, resources, &room)) {
+                return 0;
+            }
+        }
+        let slots = self.slots(fit, area);
+        let looked_at = slots.take_while(|_| effort.spend(1));
+        looked_at.map(|slot| self.capacity(fit, slot)).sum()
     }
 
     /// How many pods fit in one area of a width at best: exact for equal pods and for small gangs, else as many as
     /// a greedy search finds room for.
     fn most_pods(&self, width: Width, effort: &mut Effort) -> usize {
-        let area_of = |slot: usize| match width {
-            Width::Node => Some(slot),
-            Width::Depth(0) => Some(ROOT),
-            Width::Depth(depth) => self.tree.domain_at(slot, depth),
-        };
-        let mut areas: BTreeMap<usize, Part> = BTreeMap::new();
-        for fit in &self.fits {
-            let mut units: BTreeMap<usize, usize> = BTreeMap::new();
-            for (slot, capacity) in &fit.capacities {
-                let Some(area) = area_of(*slot) else { continue };
-                areas.entry(area).or_default().slots.insert(*slot);
-                let units = units.entry(area).or_default();
-                *units = units.saturating_add(*capacity);
+        let everywhere = |fit: &Fit<'_>| fit.pods(fit.held.units);
+        match (width, self.fits.as_slice()) {
+            (Width::Depth(0), fits) => {
+                let bound = fits.iter().map(everywhere).sum();
+                self.most_pods_on(Area::Domain(ROOT), bound, effort)
             }
-            for (area, units) in units {
-                areas.entry(area).or_default().bound += fit.pods(units);
+            (Width::Node, [fit]) => fit.pods(fit.held.most),
+            _ => self.most_pods_in_areas(width, effort),
+        }
+    }
+
+    fn most_pods_in_areas(&self, width: Width, effort: &mut Effort) -> usize {
+        // How many pods fit if classes did not compete.
+        let mut bounds: BTreeMap<Label, (Area, usize)> = BTreeMap::new();
+        for fit in self.fits.iter().filter(|fit| fit.held.nodes > 0) {
+            let listed = self.index(fit).into_iter();
+            for rank in listed.flat_map(|index| index.tightest(width, 1)) {
+                if !effort.spend(1) {
+                    break;
+                }
+                let area = match width {
+                    Width::Node => Area::Node(rank.id),
+                    Width::Depth(_) => Area::Domain(rank.id),
+                };
+                let pods = fit.pods(self.units_in(fit, area, effort));
+                if pods > 0 {
+                    bounds.entry(rank.label).or_insert((area, 0)).1 += pods;
+                }
             }
         }
-        let label = |slot: usize| self.tree.place(slot).map(|place| place.label);
-        let mut areas: Vec<(usize, Vec<usize>)> = areas
-            .into_values()
-            .map(|area| {
-                let mut slots: Vec<usize> = area.slots.into_iter().collect();
-                slots.sort_by_cached_key(|slot| label(*slot));
-                (area.bound, slots)
-            })
-            .collect();
-        areas.sort_by_cached_key(|(bound, slots)| {
-            (Reverse(*bound), slots.first().map(|slot| label(*slot)))
-        });
+        let mut bounds: Vec<(Area, usize)> = bounds.into_values().collect();
+        bounds.sort_by_key(|(_, bound)| Reverse(*bound));
         let mut most = 0;
-        for (bound, slots) in areas {
+        for (area, bound) in bounds {
             if bound <= most {
                 break;
             }
-            most = most.max(self.most_pods_on(&slots, bound, effort));
+            most = most.max(self.most_pods_on(area, bound, effort));
         }
         most
     }
 
-    fn most_pods_on(&self, slots: &[usize], bound: usize, effort: &mut Effort) -> usize {
+    fn most_pods_on(&self, area: Area, bound: usize, effort: &mut Effort) -> usize {
         if self.fits.len() < 2 {
             return bound;
         }
         let largest_first: Vec<usize> = (0..self.fits.len()).collect();
         let smallest_first: Vec<usize> = largest_first.iter().rev().copied().collect();
-        let mut most = self.greedily(slots, &largest_first, effort);
-        most = most.max(self.greedily(slots, &smallest_first, effort));
+        let mut most = self.greedily(area, &largest_first, effort);
+        most = most.max(self.greedily(area, &smallest_first, effort));
         let units: usize = self.fits.iter().map(|fit| fit.class.units.len()).sum();
-        if most < bound && units <= EXHAUSTIVE && slots.len() <= EXHAUSTIVE {
+        if most < bound
+            && units <= EXHAUSTIVE
+            && let Some(slots) = self.few_slots(area, effort)
+        {
             let units: Vec<usize> = smallest_first
                 .into_iter()
                 .flat_map(|fit| vec![fit; self.fits[fit].class.units.len()])
@@ -258,13 +362,34 @@ impl<'a> Explanation<'a> {
                 })
                 .collect();
             let mut tries = Effort::of(EXHAUSTIVE_TRIES);
-            self.exhaustively(slots, &units, 0, &mut occupancies, &mut most, &mut tries);
+            self.exhaustively(&slots, &units, 0, &mut occupancies, &mut most, &mut tries);
         }
         most
     }
 
+    /// The nodes of an area that hold a unit of some class, by place, if they are few enough to try everything.
+    fn few_slots(&self, area: Area, effort: &mut Effort) -> Option<Vec<usize>> {
+        let mut few: BTreeMap<Label, usize> = BTreeMap::new();
+        for fit in &self.fits {
+            for slot in self.slots(fit, area) {
+                if !effort.spend(1) {
+                    return None;
+                }
+                if self.capacity(fit, slot) > 0
+                    && let Some(place) = self.tree.place(slot)
+                {
+                    few.insert(place.label, slot);
+                }
+                if few.len() > EXHAUSTIVE {
+                    return None;
+                }
+            }
+        }
+        Some(few.into_values().collect())
+    }
+
     /// Puts units where the first node takes them, class by class.
-    fn greedily(&self, slots: &[usize], order: &[usize], effort: &mut Effort) -> usize {
+    fn greedily(&self, area: Area, order: &[usize], effort: &mut Effort) -> usize {
         let mut occupancies: BTreeMap<usize, Occupancy> = BTreeMap::new();
         let mut pods = 0;
         for fit in order.iter().map(|fit| &self.fits[*fit]) {
@@ -272,17 +397,20 @@ impl<'a> Explanation<'a> {
             let Some(mut unit) = units.next() else {
                 continue;
             };
-            'nodes: for slot in slots {
-                let Some(record) = self.cluster.record(*slot) else {
+            'nodes: for slot in self.slots(fit, area) {
+                let Some(record) = self.cluster.record(slot) else {
                     continue;
                 };
-                for _ in 0..fit.capacity(*slot) {
+                if !effort.spend(1) {
+                    return pods;
+                }
+                for _ in 0..self.capacity(fit, slot) {
                     if !effort.spend(LOOKS_PER_UNIT) {
                         return pods;
                     }
                     let occupancy = occupancies
-                        .entry(*slot)
-                        .or_insert_with(|| self.view.occupancy(*slot, record).clone());
+                        .entry(slot)
+                        .or_insert_with(|| self.view.occupancy(slot, record).clone());
                     let mut trial = occupancy.clone();
                     let resources = fit.resources.as_ref();
                     let placed = resources.and_then(|resources| {
@@ -330,7 +458,7 @@ impl<'a> Explanation<'a> {
             let Some(record) = self.cluster.record(*slot) else {
                 continue;
             };
-            if fit.capacity(*slot) == 0 || !effort.spend(1) {
+            if self.capacity(fit, *slot) == 0 || !effort.spend(1) {
                 continue;
             }
             let mut trial = occupancies[at].clone();
@@ -354,10 +482,7 @@ impl<'a> Explanation<'a> {
 
     /// The class that is the first not to fit.
     fn lacking(&self) -> Option<&Fit<'a>> {
-        let lacks = |fit: &&Fit<'_>| {
-            let units: usize = fit.capacities.values().sum();
-            units < fit.class.units.len()
-        };
+        let lacks = |fit: &&Fit<'_>| fit.held.units < fit.class.units.len() as u64;
         self.fits.iter().find(lacks).or_else(|| self.fits.first())
     }
 
@@ -365,8 +490,8 @@ impl<'a> Explanation<'a> {
     fn occupants(&self) -> Option<Occupants> {
         let fit = self.lacking()?;
         let asked = fit.resources.as_ref()?;
-        let most = |(_, nodes): &(&Cause, &Vec<usize>)| nodes.len();
-        let (cause, nodes) = fit.lacking.iter().rev().max_by_key(most)?;
+        let causes = fit.held.lacking.iter().rev();
+        let (cause, nodes) = causes.max_by_key(|(_, nodes)| **nodes)?;
         let of_devices = [
             Cause::DevicesInUse,
             Cause::NotAllocatedYet,
@@ -375,23 +500,27 @@ impl<'a> Explanation<'a> {
         let of_devices = of_devices
             .iter()
             .filter_map(|cause| fit.excluded.get(cause));
-        if of_devices
-            .max()
-            .is_some_and(|devices| *devices > nodes.len())
-        {
+        if of_devices.max().is_some_and(|devices| devices > nodes) {
             return None;
         }
-        let mut gangs: BTreeMap<String, i128> = BTreeMap::new();
-        let looked_at = nodes.iter().take(MOST_OCCUPIED);
-        for hold in looked_at.flat_map(|slot| self.cluster.holds_in(*slot)) {
-            let has = cause.share_of(&hold.resources, asked);
-            if has > 0 {
-                *gangs.entry(hold.gang_name.clone()).or_default() += i128::from(has);
+        let parts = self.index(fit)?.by_room()?.parts(self.asked(asked));
+        let lacking = parts.filter(|part| part.capacity.as_ref().err() == Some(cause));
+        let slots = lacking.flat_map(|part| part.slots());
+        let mut gangs: BTreeMap<&str, i128> = BTreeMap::new();
+        for (_, slot) in slots.take(MOST_OCCUPIED) {
+            self.cluster.note_visits(1);
+            for hold in self.cluster.holds_in(slot) {
+                self.cluster.note_visits(1);
+                let has = cause.share_of(&hold.resources, asked);
+                if has > 0 {
+                    *gangs.entry(&hold.gang_name).or_default() += i128::from(has);
+                }
             }
         }
+        let gangs = gangs.into_iter().map(|(name, has)| (name.to_owned(), has));
         Some(Occupants {
-            gangs,
-            is_partial: nodes.len() > MOST_OCCUPIED,
+            gangs: gangs.collect(),
+            is_partial: *nodes > MOST_OCCUPIED,
         })
     }
 

@@ -11,6 +11,7 @@ use std::{
 };
 
 use super::{
+    by_room::{ByRoom, Member},
     capacity::{Cause, Rules},
     cluster::Cluster,
     demand::UnitShape,
@@ -96,6 +97,8 @@ pub(crate) struct CapacityIndex {
     remembered: BTreeMap<(KindId, DeviceSet), Result<u64, Cause>>,
     /// For each domain the most that is left on any of its nodes that hold a unit, once somebody asked.
     largest: RefCell<Vec<Option<Largest>>>,
+    /// The nodes that hold a unit by what else is left on them, once somebody asked.
+    by_room: Option<ByRoom>,
 }
 
 /// What an [overlay](CapacityIndex::lay_over) replaced.
@@ -120,6 +123,7 @@ impl CapacityIndex {
             excluded: Vec::new(),
             remembered: BTreeMap::new(),
             largest: RefCell::default(),
+            by_room: None,
         };
         index.build(cluster, tree);
         index
@@ -134,6 +138,7 @@ impl CapacityIndex {
         *self.largest.get_mut() = vec![None; tree.domains()];
         self.domains = vec![BTreeSet::new(); tree.levels.len() + 1];
         self.excluded.clear();
+        self.by_room = None;
         let mut nodes = Vec::new();
         let mut places = Vec::new();
         let only = self.only_node().map(|name| cluster.slot_of(name));
@@ -186,7 +191,7 @@ impl CapacityIndex {
         self.largest.get_mut().resize(tree.domains(), None);
         let mut stale = BTreeSet::new();
         let mut news = Vec::new();
-        for slot in changed {
+        for slot in changed.iter().copied() {
             let entry = self.entry(cluster, tree, slot);
             self.forget_largest(tree, slot);
             if entry != self.entries[slot] {
@@ -201,6 +206,47 @@ impl CapacityIndex {
         for domain in stale {
             self.list(tree, domain);
         }
+        if let Some(mut by_room) = self.by_room.take() {
+            for slot in changed {
+                by_room.set(slot, self.member(cluster, slot));
+            }
+            self.by_room = Some(by_room);
+        }
+    }
+
+    /// Lists the nodes that hold a unit by what else is left on them, from now on.
+    pub(super) fn list_by_room(&mut self, cluster: &Cluster) {
+        if self.by_room.is_some() {
+            return;
+        }
+        cluster.note_visits(self.places.len() as u64);
+        let mut by_room = ByRoom::default();
+        for slot in self.places.values() {
+            by_room.set(*slot, self.member(cluster, *slot));
+        }
+        self.by_room = Some(by_room);
+    }
+
+    /// The nodes that hold a unit by what else is left on them, if they are [listed](Self::list_by_room) so. An overlay
+    /// does not count.
+    pub(super) fn by_room(&self) -> Option<&ByRoom> {
+        self.by_room.as_ref()
+    }
+
+    fn member<'a>(&self, cluster: &'a Cluster, slot: usize) -> Option<Member<'a>> {
+        let entry = self.entries.get(slot)?.as_ref()?;
+        let record = cluster.record(slot)?;
+        let occupancy = if self.key.as_they_are {
+            &record.now
+        } else {
+            &record.empty
+        };
+        (entry.units > 0).then_some(Member {
+            units: entry.units,
+            label: entry.label,
+            outside: entry.domain == ROOT,
+            room: &occupancy.room,
+        })
     }
 
     /// Puts other occupancies in the place of those that nodes have. [`CapacityIndex::take_off`] undoes it.

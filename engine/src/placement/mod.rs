@@ -10,13 +10,14 @@
 //! * [`cluster`]: all nodes, kept up to date one by one; [`node`]: one of them; [`kind`]: what nodes have in common;
 //!   [`room`]: what is left besides devices; [`inventory`]: how many devices there are; [`version`]: what changed when.
 //! * [`tree`]: nodes and domains in the order of a Topology; [`index`]: how often a device request fits in each of
-//!   them; [`cache`]: the indexes that are kept.
+//!   them; [`by_room`]: and what else is left there; [`cache`]: the indexes that are kept.
 //! * [`demand`]: a gang without its names. [`capacity`]: how many of its units one node holds.
 //! * [`allocator`]: kube-scheduler's allocator, simulated; [`coallocation`]: when several pods may wait for it.
 //! * [`search`]: which domain; [`spread`]: which nodes in it; [`pack`]: gangs of unequal pods; [`effort`]: how long.
 //! * [`explain`](mod@explain): why there is no place, for people.
 
 mod allocator;
+mod by_room;
 mod cache;
 mod capacity;
 mod cluster;
@@ -43,7 +44,7 @@ mod version;
 pub(crate) use cluster::{Cluster, NodeChange, View};
 pub(crate) use demand::{Demand, Signature, claims_of};
 pub(crate) use effort::Effort;
-pub(crate) use explain::explain;
+pub(crate) use explain::{equal_pods_fit, explain};
 pub(crate) use inventory::DeviceCharge;
 pub(crate) use version::Version;
 
@@ -155,6 +156,9 @@ pub(crate) fn fits(
     request: &Request<'_>,
     effort: &mut Effort,
 ) -> Fits {
+    if let Some(fit) = equal_pods_fit(cluster, view, request) {
+        return if fit { Fits::Yes } else { Fits::No };
+    }
     let goal = match request.demand.classes.as_slice() {
         [_] => search::Goal::Whether,
         _ => search::Goal::Where,

@@ -24,6 +24,18 @@ pub(crate) struct Room {
     matched_by: BTreeSet<PodSelectorId>,
 }
 
+/// Binary digits after the first by which amounts of cpu, memory and resources are told apart: those of a
+/// [cell](Room::cell) differ by less than a sixteenth. (Pods are not told apart within a power of two.)
+const CELL_STEPS: u32 = 4;
+
+/// The least and the most of the amounts that agree with this one in the first digit and in so many after it.
+fn cell_of(amount: i64, steps: u32) -> (i64, i64) {
+    let amount = amount.max(0);
+    let digits = amount.checked_ilog2().unwrap_or(0).saturating_sub(steps);
+    let least = amount >> digits << digits;
+    (least, least + ((1 << digits) - 1))
+}
+
 fn conflict(one: &HostPort, other: &HostPort) -> bool {
     one.port == other.port
         && one.protocol == other.protocol
@@ -101,6 +113,24 @@ impl Room {
             most = 1;
         }
         Ok(most)
+    }
+
+    /// The least and the most of all rooms that are much the same as this one. Of what is overdrawn nothing is left.
+    pub(crate) fn cell(&self) -> (Self, Self) {
+        let (mut least, mut most) = (self.clone(), self.clone());
+        let around = |amount: i64, (least, most): (&mut i64, &mut i64), steps: u32| {
+            (*least, *most) = cell_of(amount, steps);
+        };
+        let ends = (&mut least.cpu_milli, &mut most.cpu_milli);
+        around(self.cpu_milli, ends, CELL_STEPS);
+        let ends = (&mut least.memory_bytes, &mut most.memory_bytes);
+        around(self.memory_bytes, ends, CELL_STEPS);
+        around(self.pods, (&mut least.pods, &mut most.pods), 0);
+        let others = least.others.values_mut().zip(most.others.values_mut());
+        for (amount, ends) in self.others.values().zip(others) {
+            around(*amount, ends, CELL_STEPS);
+        }
+        (least, most)
     }
 
     /// Whether nothing that fits here would not fit into the other.
@@ -217,6 +247,22 @@ mod tests {
         for (asked, expected) in table {
             assert_eq!(node.times(&asked), expected, "{asked:?}");
         }
+    }
+
+    #[test]
+    fn a_cell_holds_the_amount_and_its_neighbours() {
+        let table = [
+            (-7, (0, 0)),
+            (0, (0, 0)),
+            (31, (31, 31)),
+            (32, (32, 33)),
+            (190_000, (188_416, 196_607)),
+            (i64::MAX, (31 << 58, i64::MAX)),
+        ];
+        for (amount, expected) in table {
+            assert_eq!(cell_of(amount, CELL_STEPS), expected, "{amount}");
+        }
+        assert_eq!(cell_of(250, 0), (128, 255));
     }
 
     #[test]

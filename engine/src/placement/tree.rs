@@ -223,6 +223,11 @@ impl Tree {
         self.places.get(slot)?.as_ref()
     }
 
+    /// How many nodes there are.
+    pub(crate) fn nodes(&self) -> usize {
+        self.order.len()
+    }
+
     /// Every slot with a node, in order.
     pub(crate) fn slots(&self) -> impl Iterator<Item = usize> + '_ {
         self.order.values().copied()

@@ -14,7 +14,9 @@ use crate::{
     decision::{Blocker, CommitRoom, Explanation, Visited, Why},
     model::{Stop, Team},
     names::{FlavorName, GangUid},
-    placement::{Effort, Fits, Unfit, Verdict, View, explain, fits, may_fit_since, plan},
+    placement::{
+        Effort, Fits, Unfit, Verdict, View, equal_pods_fit, explain, fits, may_fit_since, plan,
+    },
     quota::{
         NodeId, QuotaTree, TreeFault,
         charges::largest,
@@ -226,6 +228,10 @@ impl State {
         let shape = self.shapes.get(waiting.shape);
         let known = shape.and_then(|shape| shape.refused.get(&key));
         let request = request(waiting, flavor.and_then(|name| self.flavors.get(name)));
+        // What came free since it was refused is more than one count, if that was long ago.
+        if let Some(fit) = equal_pods_fit(&self.cluster, &View::Now, &request) {
+            return fit.then_some(()).ok_or(false);
+        }
         if let Some(known) = known
             && !may_fit_since(&self.cluster, &request, known.refusal)
         {

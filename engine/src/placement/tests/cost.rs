@@ -189,3 +189,37 @@ fn what_lacks_on_all_nodes_with_devices_is_found_out_once() {
     let second = ask(&gang);
     assert!(second < 20, "{second}");
 }
+
+/// Every node has free GPUs and memory of its own left; of a gang that asks for more than most have, it is told why.
+fn looks_to_explain(nodes: usize) -> u64 {
+    let mut cluster = nine_tenths_full(nodes);
+    for at in 0..nodes {
+        let mut hold = hold(&format!("h{at}"), &name(at), &[at % 8]);
+        let own = i64::try_from(at * 7919 % nodes * 4096).unwrap();
+        hold.resources.memory_bytes = (900 << 30) - own;
+        add(&mut cluster, hold);
+    }
+    let mut most = 0;
+    for round in 0..20 {
+        let mut gang = equal_pods(4, 4);
+        for pod in &mut gang.pods {
+            pod.resources.memory_bytes = (200 << 30) + round * 4096;
+        }
+        let told = measured(&cluster, 1, || {
+            let unfit = asking(&gang, |request| explain(&cluster, &View::Now, request));
+            assert_eq!((unfit.fit, unfit.nodes), (0, nodes));
+            assert_eq!(unfit.excluded, [("too little memory".to_owned(), nodes)]);
+        });
+        report("4 x 4 without memory, explained", nodes, told);
+        if round > 0 {
+            most = most.max(told.0);
+        }
+    }
+    most
+}
+
+#[test]
+fn an_explanation_does_not_cost_the_nodes() {
+    let (small, large) = (looks_to_explain(1_000), looks_to_explain(10_000));
+    assert!(large <= 2 * small, "{small} looks, then {large}");
+}
