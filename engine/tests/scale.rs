@@ -151,3 +151,29 @@ fn the_end_of_one_hold_costs_the_same_on_ten_times_the_nodes() {
     println!("{small} looks at 1,000 nodes, {large} at 10,000");
     assert!(large <= 2 * small.max(64), "{small} looks, then {large}");
 }
+
+/// The pod has ended; what it holds comes back with the proof, and nothing has come free.
+#[test]
+fn that_a_pod_waits_for_its_release_is_no_news_for_placement() {
+    let mut state = open_state(cluster_of(100));
+    let held = |at: usize, releasing: bool| {
+        let all = [0, 1, 2, 3, 4, 5, 6, 7];
+        let mut held = hold(&format!("h{at}"), "research", &format!("n{at:05}"), &all);
+        held.releasing = releasing;
+        held
+    };
+    for at in 0..100 {
+        state.apply(Update::Hold(held(at, false)));
+    }
+    submit(
+        &mut state,
+        (0..20).map(|at| gang(&format!("g{at}"), "research", 1 + at, 8)),
+    );
+    assert!(admitted(&decide(&mut state)).is_empty());
+    let before = state.visited();
+    state.apply(Update::Hold(held(50, true)));
+    let decisions = decide(&mut state);
+    assert!(admitted(&decisions).is_empty());
+    assert_eq!(decisions.visited.groups, 0, "nobody is asked again");
+    assert_eq!(state.visited(), before);
+}

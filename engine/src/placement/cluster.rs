@@ -189,6 +189,14 @@ impl Cluster {
         self.hold_changed(&hold.node);
     }
 
+    /// What is known of a pod's hold is another thing; of its node only what that changes.
+    pub(crate) fn replace_hold(&mut self, known: &Hold, hold: &Arc<Hold>) {
+        if known.node != hold.node {
+            self.remove_hold(known);
+        }
+        self.add_hold(hold);
+    }
+
     /// A pod holds nothing any more.
     pub(crate) fn remove_hold(&mut self, hold: &Hold) {
         if let Some(holds) = self.holds.get_mut(&hold.node) {

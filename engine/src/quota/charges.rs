@@ -387,17 +387,20 @@ impl Charges {
 
 /// The largest by amount, then by name.
 pub(crate) fn largest<'a>(shares: impl Iterator<Item = (i128, &'a str)>) -> Blocker {
-    let mut shares: Vec<(Reverse<i128>, &str)> = shares
-        .map(|(amount, name)| (Reverse(amount), name))
-        .collect();
-    shares.sort_unstable();
+    let mut named: Vec<(Reverse<i128>, &str)> = Vec::with_capacity(BLOCKERS_NAMED + 1);
+    let mut count = 0_usize;
+    for (amount, name) in shares {
+        count += 1;
+        let share = (Reverse(amount), name);
+        let at = named.partition_point(|known| *known <= share);
+        if at < BLOCKERS_NAMED {
+            named.insert(at, share);
+            named.truncate(BLOCKERS_NAMED);
+        }
+    }
     Blocker {
-        gangs: shares
-            .iter()
-            .take(BLOCKERS_NAMED)
-            .map(|(_, name)| (*name).to_owned())
-            .collect(),
-        more: shares.len().saturating_sub(BLOCKERS_NAMED),
+        more: count - named.len(),
+        gangs: named.into_iter().map(|(_, name)| name.to_owned()).collect(),
         is_partial: false,
     }
 }

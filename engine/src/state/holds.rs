@@ -55,8 +55,7 @@ impl State {
     /// What is known of a hold changed, its charge did not: nobody but its node is concerned.
     fn replace_hold(&mut self, known: &Hold, hold: Hold) {
         let hold = Arc::new(hold);
-        self.cluster.remove_hold(known);
-        self.cluster.add_hold(&hold);
+        self.cluster.replace_hold(known, &hold);
         let releasing = hold.releasing && !hold.charged_to_node;
         let changed = if releasing {
             self.releasing.insert(hold.pod.clone())

@@ -3,19 +3,23 @@
 //! A gang is told that it waits for a release only if it fits once all proofs are there. What is released can be
 //! promised once: of those who would fit, the first in order is told so, the others that it goes first.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cell::OnceCell,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use super::{
     State,
     ids::{ClassId, TeamId},
     judge::{Candidate, Fitting, request},
+    wait_queue::WaitQueue,
     waits::Wait,
 };
 use crate::{
     decision::{Blocker, Visited, Why},
     model::Hold,
     names::{FlavorName, GangUid, PodUid},
-    placement::{Effort, Verdict, View, plan},
+    placement::{Cluster, Effort, Verdict, View, plan},
     queue::Place,
     quota::{NodeId, PairId, QuotaTree, charges::largest},
 };
@@ -54,9 +58,62 @@ struct GaveUp;
 struct Afterwards<'a> {
     gone: BTreeMap<PodUid, &'a Hold>,
     tree: QuotaTree,
-    view: View,
+    /// What is free then, once somebody asked.
+    view: OnceCell<View>,
     /// Where quota came free.
     freed: BTreeSet<(NodeId, PairId)>,
+}
+
+/// The first [`CANDIDATES`] classes by turn, each at its earliest.
+#[derive(Default)]
+struct Candidates<'a> {
+    in_order: BTreeSet<((usize, &'a Place), ClassId)>,
+    turns: BTreeMap<ClassId, (usize, &'a Place)>,
+}
+
+impl<'a> Candidates<'a> {
+    /// Adds a class; whether one that comes later could still be among the first.
+    fn add(&mut self, turn: (usize, &'a Place), class: ClassId) -> bool {
+        if self.in_order.len() >= CANDIDATES
+            && let Some(last) = self.in_order.last()
+            && *last < (turn, class)
+        {
+            return last.0 >= turn;
+        }
+        if let Some(known) = self.turns.get_mut(&class) {
+            if *known <= turn {
+                return true;
+            }
+            self.in_order.remove(&(*known, class));
+            *known = turn;
+        } else {
+            self.turns.insert(class, turn);
+        }
+        self.in_order.insert((turn, class));
+        if self.in_order.len() > CANDIDATES
+            && let Some((_, class)) = self.in_order.pop_last()
+        {
+            self.turns.remove(&class);
+        }
+        true
+    }
+
+    /// Adds who is listed in a queue, as long as they may be among the first.
+    fn add_queue(&mut self, queue: Option<&'a WaitQueue>) {
+        let Some(queue) = queue else { return };
+        for (turn, team) in queue.listed() {
+            let mut classes = queue.of_team(*team);
+            let first = classes.next();
+            if !first.is_some_and(|(place, class)| self.add((turn.0, place), *class)) {
+                break;
+            }
+            for (place, class) in classes {
+                if !self.add((turn.0, place), *class) {
+                    break;
+                }
+            }
+        }
+    }
 }
 
 impl State {
@@ -163,37 +220,28 @@ impl State {
             }
         }
         Afterwards {
-            view: self.cluster.without(&gone),
+            view: OnceCell::new(),
             gone,
             tree,
             freed,
         }
     }
 
-    /// The first classes that what is released may help, in the order of their turns.
+    /// The first classes that what is released may help, in the order of their turns. Of each queue it looks at those who
+    /// may be among them.
     fn candidates_for(&self, after: &Afterwards<'_>) -> Vec<ClassId> {
-        let mut candidates = BTreeSet::new();
-        let mut add = |wait: Wait| {
-            let Some(queue) = self.waits.queue(wait) else {
-                return;
-            };
-            for (turn, team) in queue.listed().take(CANDIDATES) {
-                for (place, class) in queue.of_team(*team).take(CANDIDATES) {
-                    candidates.insert(((turn.0, place.clone()), *class));
-                }
-            }
-        };
+        let mut candidates = Candidates::default();
         for (node, pair) in &after.freed {
             let ceiling = after.tree.ceiling(*node, *pair);
             for wait in self
                 .waits
                 .for_quota_at(*node, *pair, ceiling.unwrap_or(i128::MAX))
             {
-                add(wait);
+                candidates.add_queue(self.waits.queue(wait));
             }
         }
         for (group, _) in self.waits.groups() {
-            add(Wait::Place(group));
+            candidates.add_queue(self.waits.queue(Wait::Place(group)));
         }
         for (node, pair) in &after.freed {
             for id in self.waits.watching(*node, *pair) {
@@ -202,14 +250,12 @@ impl State {
                     class.and_then(|class| Some((class, class.line.keys().next()?)))
                 {
                     let level = self.borrow_level(class.team, Wait::Ready);
-                    candidates.insert(((level, place.clone()), id));
+                    candidates.add((level, place), id);
                 }
             }
         }
-        let mut tried = BTreeSet::new();
-        let in_order = candidates.into_iter().map(|(_, class)| class);
-        let each_once = in_order.filter(|class| tried.insert(*class));
-        each_once.take(CANDIDATES).collect()
+        let in_order = candidates.in_order.into_iter();
+        in_order.map(|(_, class)| class).collect()
     }
 
     /// How the first gang of a class would fit, if it would.
@@ -231,7 +277,12 @@ impl State {
         let placed = |flavor: Option<&FlavorName>| {
             let flavor = flavor.and_then(|name| self.flavors.get(name));
             let request = request(waiting, flavor);
-            match plan(&self.cluster, &after.view, &request, &mut Effort::default()) {
+            match plan(
+                &self.cluster,
+                after.view(&self.cluster),
+                &request,
+                &mut Effort::default(),
+            ) {
                 Verdict::Placed(plan) => Ok(Some(plan)),
                 Verdict::NoPlace(_) => Ok(None),
                 Verdict::GaveUp(_) => Err(GaveUp),
@@ -278,13 +329,17 @@ impl State {
         let assignment = candidate.assignments.get(candidate.at)?;
         let mut pairs = assignment.gpus.into_iter().chain(assignment.vram);
         pairs.find_map(|pair| {
-            let (tree, view) = (&after.tree, &after.view);
+            let (tree, view) = (&after.tree, after.view(&self.cluster));
             self.place_lesser(candidate, pair, tree, view, &mut Visited::default())
         })
     }
 }
 
 impl Afterwards<'_> {
+    fn view(&self, cluster: &Cluster) -> &View {
+        self.view.get_or_init(|| cluster.without(&self.gone))
+    }
+
     /// How many pods are to release something of a Flavor, and of which gangs.
     fn released_on(&self, flavor: Option<&FlavorName>) -> (usize, Blocker) {
         let uses = |hold: &&&Hold| {
