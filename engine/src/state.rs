@@ -255,8 +255,8 @@ impl State {
             .collect()
     }
 
-    /// How many looks placement has taken at nodes and domains since the state was made: what decisions cost, in a
-    /// measure that is the same on every machine.
+    /// How many looks were taken at nodes and domains since the state was made, and for explanations at what costs as
+    /// much: what decisions and explanations cost, in a measure that is the same on every machine.
     pub fn visited(&self) -> u64 {
         self.cluster.visited()
     }

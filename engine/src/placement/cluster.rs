@@ -343,8 +343,8 @@ impl Cluster {
         }
     }
 
-    /// Counts looks at nodes and domains.
-    pub(super) fn note_visits(&self, visits: u64) {
+    /// Counts looks at nodes and domains, or at what costs as much.
+    pub(crate) fn note_visits(&self, visits: u64) {
         self.visited.set(self.visited.get().wrapping_add(visits));
     }
 

@@ -226,42 +226,73 @@ pub(crate) fn may_fit_since(cluster: &Cluster, request: &Request<'_>, refused: R
     if cluster.topologies_changed_since(refused.as_of) {
         return true;
     }
-    let rules = Rules::of(request, &View::Now);
-    let required = request.wish.required.as_ref();
-    let on_one_node = required.is_some_and(|level| level.as_str() == NODE_LEVEL);
+    let Some(probe) = Probe::of(request, &View::Now) else {
+        return false;
+    };
+    let worth_a_look = |slot: usize| probe.is_worth_a_look(cluster, slot, &View::Now);
     let classes = &request.demand.classes;
-    // Of those it needs all on one node, or at least one of them.
-    let holds = |slot: usize, class: &demand::Class, resources: &crate::model::PodResources| {
-        cluster.note_visits(1);
-        let record = cluster.record(slot);
-        let capacity = record.and_then(|record| {
-            rules
-                .capacity(record, &record.now, &class.shape, resources)
-                .ok()
-        });
-        let needed = if on_one_node { class.units.len() } else { 1 };
-        capacity.is_some_and(|capacity| capacity >= needed)
-    };
-    let mut with_resources = Vec::new();
-    for class in classes {
-        let Some(resources) = class.shape.resources() else {
-            return false;
-        };
-        with_resources.push((class, resources));
-    }
-    let worth_a_look = |slot: usize| {
-        let mut held = with_resources
-            .iter()
-            .map(|(class, resources)| holds(slot, class, resources));
-        if on_one_node {
-            held.all(|held| held)
-        } else {
-            held.any(|held| held)
-        }
-    };
     if classes.iter().all(|class| class.shape.is_monotone()) {
         cluster.grown_since(refused.as_of).any(worth_a_look)
     } else {
         cluster.changed_since(refused.as_of).any(worth_a_look)
+    }
+}
+
+/// Whether a gang that has no place now may have one once some holds are gone ([`View::Without`]): it would have to use one
+/// of their nodes. `false` is certain, `true` is worth a look.
+pub(crate) fn may_fit_without(cluster: &Cluster, view: &View, request: &Request<'_>) -> bool {
+    let View::Without(changed) = view else {
+        return true;
+    };
+    let Some(probe) = Probe::of(request, view) else {
+        return false;
+    };
+    let mut changed = changed.keys();
+    changed.any(|slot| probe.is_worth_a_look(cluster, *slot, view))
+}
+
+/// What a node has to hold to be of use to a gang.
+struct Probe<'a> {
+    rules: Rules,
+    /// Of all classes a node must hold all, or of at least one class a unit.
+    on_one_node: bool,
+    classes: Vec<(&'a demand::Class, crate::model::PodResources)>,
+}
+
+impl<'a> Probe<'a> {
+    /// `None` if a pod asks for more than can be counted.
+    fn of(request: &Request<'a>, view: &View) -> Option<Self> {
+        let required = request.wish.required.as_ref();
+        let classes = request.demand.classes.iter();
+        let with_resources = classes.map(|class| Some((class, class.shape.resources()?)));
+        Some(Self {
+            rules: Rules::of(request, view),
+            on_one_node: required.is_some_and(|level| level.as_str() == NODE_LEVEL),
+            classes: with_resources.collect::<Option<_>>()?,
+        })
+    }
+
+    fn is_worth_a_look(&self, cluster: &Cluster, slot: usize, view: &View) -> bool {
+        let mut held = self.classes.iter().map(|(class, resources)| {
+            cluster.note_visits(1);
+            let capacity = cluster.record(slot).and_then(|record| {
+                let occupancy = view.occupancy(slot, record);
+                let capacity = self
+                    .rules
+                    .capacity(record, occupancy, &class.shape, resources);
+                capacity.ok()
+            });
+            let needed = if self.on_one_node {
+                class.units.len()
+            } else {
+                1
+            };
+            capacity.is_some_and(|capacity| capacity >= needed)
+        });
+        if self.on_one_node {
+            held.all(|held| held)
+        } else {
+            held.any(|held| held)
+        }
     }
 }

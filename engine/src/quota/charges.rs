@@ -103,6 +103,38 @@ struct Shares {
     in_order: BTreeSet<(Reverse<i128>, String, GangUid)>,
 }
 
+/// What the gangs of all Teams hold of one resource.
+#[derive(Clone, Debug, Default)]
+struct TeamShares {
+    by_team: BTreeMap<TeamName, Shares>,
+    /// Teams by their largest gang.
+    in_order: BTreeSet<(Largest, TeamName)>,
+    gangs: usize,
+}
+
+/// The largest gang of a Team: how much it holds, and its name.
+type Largest = (Reverse<i128>, String);
+
+impl TeamShares {
+    fn change(&mut self, team: &TeamName, gang: &GangUid, name: &str, amount: i128) {
+        let shares = self.by_team.entry(team.clone()).or_default();
+        let (largest, gangs) = (shares.largest(), shares.in_order.len());
+        shares.change(gang, name, amount);
+        self.gangs = self.gangs - gangs + shares.in_order.len();
+        let after = shares.largest();
+        if after.is_none() {
+            self.by_team.remove(team);
+        }
+        if largest != after {
+            if let Some(largest) = largest {
+                self.in_order.remove(&(largest, team.clone()));
+            }
+            self.in_order
+                .extend(after.map(|after| (after, team.clone())));
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Share {
     name: String,
@@ -110,6 +142,11 @@ struct Share {
 }
 
 impl Shares {
+    fn largest(&self) -> Option<Largest> {
+        let (amount, name, _) = self.in_order.first()?;
+        Some((*amount, name.clone()))
+    }
+
     fn change(&mut self, gang: &GangUid, name: &str, amount: i128) {
         let share = self.by_gang.entry(gang.clone()).or_insert_with(|| Share {
             name: name.to_owned(),
@@ -133,7 +170,7 @@ pub(crate) struct Charges {
     claims: BTreeMap<ClaimUid, Holders>,
     /// Sums in 128 bits: no number of 64-bit charges that fits into memory overflows them.
     teams: BTreeMap<TeamName, BTreeMap<FlavorResource, i128>>,
-    shares: BTreeMap<FlavorResource, BTreeMap<TeamName, Shares>>,
+    shares: BTreeMap<FlavorResource, TeamShares>,
 }
 
 impl Charges {
@@ -250,12 +287,8 @@ impl Charges {
             self.teams.remove(team);
         }
         let teams = self.shares.entry(of.clone()).or_default();
-        let shares = teams.entry(team.clone()).or_default();
-        shares.change(gang, gang_name, i128::from(amount));
-        if shares.by_gang.is_empty() {
-            teams.remove(team);
-        }
-        if teams.is_empty() {
+        teams.change(team, gang, gang_name, i128::from(amount));
+        if teams.by_team.is_empty() {
             self.shares.remove(&of);
         }
         deltas.push(Delta {
@@ -363,16 +396,24 @@ impl Charges {
         })
     }
 
-    /// The gangs that hold most of a resource, of these Teams or of all. It looks at each Team once.
+    /// The gangs that hold most of a resource, of these Teams or of all. It looks at each of these Teams once; of all,
+    /// only at those to which the gangs belong.
     pub(crate) fn blocker(&self, of: &FlavorResource, among: Option<&[&TeamName]>) -> Blocker {
         let Some(teams) = self.shares.get(of) else {
             return Blocker::default();
         };
+        let by_team = |team: &TeamName| teams.by_team.get(team);
         let counted: Vec<&Shares> = match among {
-            Some(among) => among.iter().filter_map(|team| teams.get(*team)).collect(),
-            None => teams.values().collect(),
+            Some(among) => among.iter().filter_map(|team| by_team(team)).collect(),
+            None => {
+                let first = teams.in_order.iter().take(BLOCKERS_NAMED);
+                first.filter_map(|(_, team)| by_team(team)).collect()
+            }
         };
-        let count: usize = counted.iter().map(|shares| shares.in_order.len()).sum();
+        let count = match among {
+            Some(_) => counted.iter().map(|shares| shares.in_order.len()).sum(),
+            None => teams.gangs,
+        };
         let first = counted
             .iter()
             .flat_map(|shares| shares.in_order.iter().take(BLOCKERS_NAMED))
@@ -402,5 +443,57 @@ pub(crate) fn largest<'a>(shares: impl Iterator<Item = (i128, &'a str)>) -> Bloc
         more: count - named.len(),
         gangs: named.into_iter().map(|(_, name)| name.to_owned()).collect(),
         is_partial: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gangs of several Teams come, grow, shrink and go; whoever holds most is named, of all Teams as of each of them.
+    #[test]
+    fn who_holds_most_of_all_is_found_without_asking_every_team() {
+        let of = FlavorResource {
+            flavor: "h100".into(),
+            resource: Resource::Gpus,
+        };
+        let hold = |number: i64| Hold {
+            pod: format!("p{number}").into(),
+            gang: format!("g{}", number % 17).into(),
+            gang_name: format!("team/g{}", number % 17),
+            team: format!("t{}", number % 17 % 7).into(),
+            node: "n".into(),
+            charged_to_node: false,
+            resources: crate::model::PodResources::default(),
+            charged: vec![ResourceCharge {
+                of: of.clone(),
+                amount: Amount(1 + number * 7 % 5),
+            }],
+            claims: Vec::new(),
+            releasing: false,
+        };
+        let teams: Vec<TeamName> = (0..7).map(|team| format!("t{team}").into()).collect();
+        let all: Vec<&TeamName> = teams.iter().collect();
+        let mut charges = Charges::default();
+        let check = |charges: &Charges| {
+            let told = charges.blocker(&of, None);
+            assert_eq!(told, charges.blocker(&of, Some(&all)));
+            told
+        };
+        for number in 0..60 {
+            charges.add(&hold(number));
+            check(&charges);
+            if number % 3 == 2 {
+                charges.remove(&hold(number / 3));
+                check(&charges);
+            }
+        }
+        assert_eq!(check(&charges).more, 17 - BLOCKERS_NAMED);
+        for number in 20..60 {
+            charges.remove(&hold(number));
+            check(&charges);
+        }
+        assert_eq!(check(&charges), Blocker::default());
+        assert!(charges.shares.is_empty());
     }
 }

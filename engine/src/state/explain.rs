@@ -24,6 +24,9 @@ use crate::{
     },
 };
 
+/// How many gangs in line are counted in the time of a look at a node.
+const GANGS_PER_LOOK: usize = 8;
+
 /// Where a Team stands in a quota tree.
 #[derive(Clone, Copy)]
 struct Standing<'a> {
@@ -43,6 +46,7 @@ impl State {
         let entry = self.teams.get(waiting.team)?;
         let team = self.limits.teams.get(&entry.name)?;
         let before = entry.line.range(..&waiting.place).count();
+        self.cluster.note_visits((before / GANGS_PER_LOOK) as u64);
         if !entry.line.contains_key(&waiting.place) {
             return None;
         }
@@ -292,6 +296,7 @@ impl State {
 
     fn why_quota(&self, team: &Team, of: FlavorResource, asked: Amount, tree: &QuotaTree) -> Why {
         let around = tree.teams_around(&team.name);
+        self.cluster.note_visits(around.len() as u64);
         Why::Quota {
             asked,
             available: tree.available(&team.name, &of).unwrap_or_default(),

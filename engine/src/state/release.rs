@@ -19,7 +19,7 @@ use crate::{
     decision::{Blocker, Visited, Why},
     model::Hold,
     names::{FlavorName, GangUid, PodUid},
-    placement::{Cluster, Effort, Verdict, View, plan},
+    placement::{Cluster, Effort, Verdict, View, equal_pods_fit, may_fit_without, plan},
     queue::Place,
     quota::{NodeId, PairId, QuotaTree, charges::largest},
 };
@@ -160,6 +160,8 @@ impl State {
             return BTreeMap::new();
         }
         let after = self.afterwards();
+        self.cluster
+            .note_visits((after.gone.len() + self.team_ids.len()) as u64);
         // Who waits for a claim by name that is released is in no queue, and may go first.
         let claims = after.gone.values().flat_map(|hold| &hold.claims);
         let mut released = claims.map(|claim| &claim.uid);
@@ -277,12 +279,13 @@ impl State {
         let placed = |flavor: Option<&FlavorName>| {
             let flavor = flavor.and_then(|name| self.flavors.get(name));
             let request = request(waiting, flavor);
-            match plan(
-                &self.cluster,
-                after.view(&self.cluster),
-                &request,
-                &mut Effort::default(),
-            ) {
+            let view = after.view(&self.cluster);
+            if equal_pods_fit(&self.cluster, &View::Now, &request) == Some(false)
+                && !may_fit_without(&self.cluster, view, &request)
+            {
+                return Ok(None);
+            }
+            match plan(&self.cluster, view, &request, &mut Effort::default()) {
                 Verdict::Placed(plan) => Ok(Some(plan)),
                 Verdict::NoPlace(_) => Ok(None),
                 Verdict::GaveUp(_) => Err(GaveUp),

@@ -11,8 +11,8 @@ use crate::{
     model::{Constraint, Gang, Hold, Node, NodeBlock},
     names::{NodeFilterId, PodUid},
     placement::{
-        Cluster, Effort, Fits, Refusal, Verdict, View, fits, fixtures::*, may_fit_since, plan,
-        plan_since,
+        Cluster, Effort, Fits, Refusal, Verdict, View, fits, fixtures::*, may_fit_since,
+        may_fit_without, plan, plan_since,
     },
 };
 
@@ -416,5 +416,31 @@ proptest! {
             prop_assert_eq!(&ask(), &warm.0);
             prop_assert_eq!(warm.0, warm.1);
         }
+    }
+}
+
+#[test]
+fn only_the_nodes_of_what_is_released_can_help_who_has_no_place() {
+    let mut cluster = cluster(["a", "b"].map(|name| node_at(name, "s/l", 8)));
+    let all = [0, 1, 2, 3, 4, 5, 6, 7];
+    let held = hold("held", "a", &all);
+    add(&mut cluster, held.clone());
+    add(&mut cluster, hold("other", "b", &all));
+    let view = cluster.without(&BTreeMap::from([(held.pod.clone(), &held)]));
+    let mut large = equal_pods(1, 1);
+    large.pods[0].resources.memory_bytes = i64::MAX;
+    let table = [
+        (equal_pods(1, 8), true),
+        // One pod has a place there; that the other has none is for the search to find out.
+        (equal_pods(2, 8), true),
+        (requiring("node", equal_pods(2, 8)), false),
+        (requiring("node", equal_pods(2, 4)), true),
+        (large, false),
+    ];
+    for (gang, may_fit) in table {
+        let told = asking(&gang, |request| may_fit_without(&cluster, &view, request));
+        assert_eq!(told, may_fit, "{gang:?}");
+        let fits = matches!(judged(&cluster, &view, &gang), Verdict::Placed(_));
+        assert!(may_fit || !fits);
     }
 }
