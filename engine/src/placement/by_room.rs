@@ -173,7 +173,7 @@ impl ByRoom {
     pub(super) fn parts<'a>(&'a self, asked: Asked<'a>) -> impl Iterator<Item = Part<'a>> {
         self.cells.iter().flat_map(move |(key, cell)| {
             let least = key.capacity(&key.least, asked);
-            let whole = (least == key.capacity(&cell.most, asked)).then(|| Part {
+            let whole = (least == key.capacity(&cell.most, asked)).then_some(Part {
                 capacity: least,
                 cell,
                 room: None,

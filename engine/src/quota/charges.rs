@@ -403,16 +403,14 @@ impl Charges {
             return Blocker::default();
         };
         let by_team = |team: &TeamName| teams.by_team.get(team);
-        let counted: Vec<&Shares> = match among {
-            Some(among) => among.iter().filter_map(|team| by_team(team)).collect(),
-            None => {
-                let first = teams.in_order.iter().take(BLOCKERS_NAMED);
-                first.filter_map(|(_, team)| by_team(team)).collect()
-            }
-        };
-        let count = match among {
-            Some(_) => counted.iter().map(|shares| shares.in_order.len()).sum(),
-            None => teams.gangs,
+        let (counted, count): (Vec<&Shares>, usize) = if let Some(among) = among {
+            let counted: Vec<&Shares> = among.iter().filter_map(|team| by_team(team)).collect();
+            let count = counted.iter().map(|shares| shares.in_order.len()).sum();
+            (counted, count)
+        } else {
+            let first = teams.in_order.iter().take(BLOCKERS_NAMED);
+            let counted = first.filter_map(|(_, team)| by_team(team)).collect();
+            (counted, teams.gangs)
         };
         let first = counted
             .iter()
