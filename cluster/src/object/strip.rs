@@ -64,8 +64,17 @@ strip! {
     Topology;
 }
 
+/// A list without the room that it was received with: a decoder does not know how many will come, and makes room for four.
+fn without_room<T>(list: Option<Vec<T>>) -> Option<Vec<T>> {
+    list.map(|mut list| {
+        list.shrink_to_fit();
+        list
+    })
+}
+
 fn metadata_of(metadata: ObjectMeta, keeps: impl Fn(&str) -> bool) -> ObjectMeta {
     ObjectMeta {
+        owner_references: without_room(metadata.owner_references),
         managed_fields: None,
         generate_name: None,
         self_link: None,
@@ -96,12 +105,12 @@ fn pod(pod: Pod) -> Pod {
 fn pod_spec(spec: PodSpec, is_bound: bool) -> PodSpec {
     PodSpec {
         node_name: spec.node_name,
-        scheduling_gates: spec.scheduling_gates,
+        scheduling_gates: without_room(spec.scheduling_gates),
         scheduler_name: spec.scheduler_name,
-        resource_claims: spec.resource_claims,
+        resource_claims: without_room(spec.resource_claims),
         affinity: spec.affinity.filter(|_| !is_bound),
         node_selector: spec.node_selector.filter(|_| !is_bound),
-        tolerations: spec.tolerations,
+        tolerations: without_room(spec.tolerations),
         ..PodSpec::default()
     }
 }
@@ -115,17 +124,14 @@ fn pod_status(status: PodStatus, is_failed: bool) -> PodStatus {
         phase: status.phase,
         reason: status.reason,
         message: status.message.map(message),
-        conditions: status.conditions.map(|conditions| {
+        conditions: without_room(status.conditions.map(|mut conditions| {
+            conditions.retain(|condition| POD_CONDITIONS.contains(&condition.type_.as_str()));
+            for condition in &mut conditions {
+                condition.message = condition.message.take().map(message);
+            }
             conditions
-                .into_iter()
-                .filter(|condition| POD_CONDITIONS.contains(&condition.type_.as_str()))
-                .map(|mut condition| {
-                    condition.message = condition.message.map(message);
-                    condition
-                })
-                .collect()
-        }),
-        resource_claim_statuses: status.resource_claim_statuses,
+        })),
+        resource_claim_statuses: without_room(status.resource_claim_statuses),
         container_statuses: status
             .container_statuses
             .filter(|_| is_failed)
@@ -161,14 +167,14 @@ fn node(node: Node) -> Node {
         }),
         status: node.status.map(|status| NodeStatus {
             allocatable: status.allocatable,
-            conditions: status.conditions.map(|mut conditions| {
+            conditions: without_room(status.conditions.map(|mut conditions| {
                 conditions.retain(|condition| condition.type_ == "Ready");
                 for condition in &mut conditions {
                     condition.last_heartbeat_time = None;
                     condition.message = None;
                 }
                 conditions
-            }),
+            })),
             ..NodeStatus::default()
         }),
     }
@@ -199,12 +205,83 @@ fn namespace(namespace: Namespace) -> Namespace {
     }
 }
 
-fn claim(claim: ResourceClaim) -> ResourceClaim {
+fn claim(mut claim: ResourceClaim) -> ResourceClaim {
+    let spec = claim.spec.as_mut();
+    if let Some(devices) = spec.and_then(|spec| spec.devices.as_mut()) {
+        devices.requests = without_room(devices.requests.take());
+        devices.constraints = without_room(devices.constraints.take());
+        devices.config = without_room(devices.config.take());
+    }
+    if let Some(status) = &mut claim.status {
+        status.devices = without_room(status.devices.take());
+        status.reserved_for = without_room(status.reserved_for.take());
+        let allocation = status.allocation.as_mut();
+        if let Some(devices) = allocation.and_then(|allocation| allocation.devices.as_mut()) {
+            devices.results = without_room(devices.results.take());
+            devices.config = without_room(devices.config.take());
+        }
+    }
     ResourceClaim {
         metadata: ObjectMeta {
             labels: None,
             ..metadata_of(claim.metadata, |_| false)
         },
         ..claim
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A decoder makes room for four; what is kept of 170,000 claims and pods has room for what is there.
+    #[test]
+    fn lists_are_kept_without_the_room_that_they_were_received_with() {
+        let received: ResourceClaim = serde_json::from_value(json!({
+            "metadata": {"name": "c", "namespace": "ml", "ownerReferences": [
+                {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"},
+            ]},
+            "spec": {"devices": {"requests": [{"name": "gpus", "exactly": {"deviceClassName": "gpu"}}]}},
+            "status": {
+                "allocation": {"devices": {"results": [
+                    {"request": "gpus", "driver": "d", "pool": "n", "device": "gpu-0"},
+                ]}},
+                "reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}],
+            },
+        }))
+        .unwrap();
+        let kept = Strip::strip(Arc::new(received.clone()));
+        assert_eq!(*kept, received, "nothing that is read is lost");
+        let devices = kept.spec.as_ref().unwrap().devices.as_ref().unwrap();
+        let status = kept.status.as_ref().unwrap();
+        let allocated = status.allocation.as_ref().unwrap().devices.as_ref();
+        let rooms = [
+            kept.metadata.owner_references.as_ref().map(Vec::capacity),
+            devices.requests.as_ref().map(Vec::capacity),
+            status.reserved_for.as_ref().map(Vec::capacity),
+            allocated.unwrap().results.as_ref().map(Vec::capacity),
+        ];
+        assert_eq!(rooms, [Some(1); 4]);
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "p"},
+            "spec": {"containers": [], "schedulingGates": [{"name": "a"}], "tolerations": [{}],
+                "resourceClaims": [{"name": "gpus", "resourceClaimName": "c"}]},
+            "status": {"conditions": [
+                {"type": "PodScheduled", "status": "False", "message": "gated"},
+                {"type": "Initialized", "status": "True"},
+            ]},
+        }))
+        .unwrap();
+        let pod = Strip::strip(Arc::new(pod));
+        let (spec, status) = (pod.spec.as_ref().unwrap(), pod.status.as_ref().unwrap());
+        let rooms = [
+            spec.scheduling_gates.as_ref().map(Vec::capacity),
+            spec.tolerations.as_ref().map(Vec::capacity),
+            spec.resource_claims.as_ref().map(Vec::capacity),
+            status.conditions.as_ref().map(Vec::capacity),
+        ];
+        assert_eq!(rooms, [Some(1); 4]);
     }
 }
