@@ -70,8 +70,8 @@ pub struct PublishedDevice {
     pub name: Arc<str>,
     /// What it has in common with others.
     pub kind: Arc<DeviceKind>,
-    /// The attributes that it alone has.
-    pub own: Arc<BTreeMap<String, DeviceAttribute>>,
+    /// The attributes that it alone has, in the order of their names. (Nearly always one: a map has room for eleven.)
+    pub own: Arc<[(String, DeviceAttribute)]>,
     /// Those of them that a constraint may name, by qualified name.
     pub own_attributes: Arc<BTreeMap<AttributeName, String>>,
 }
@@ -128,10 +128,7 @@ impl PublishedDevice {
     pub(crate) fn whole(&self) -> Device {
         let mut device = self.kind.device.clone();
         if !self.own.is_empty() {
-            let own = self
-                .own
-                .iter()
-                .map(|(name, value)| (name.clone(), value.clone()));
+            let own = self.own.iter().cloned();
             device.attributes.get_or_insert_default().extend(own);
         }
         device
@@ -180,7 +177,9 @@ impl DeviceKinds {
         let name = crate::pools::device_name(driver, pool, &device.name);
         let usable = is_whole(&device) && !is_tainted(&device);
         let attributes = device.attributes.unwrap_or_default();
-        let (own, common) = attributes.into_iter().partition(|(name, _)| is_own(name));
+        let (own, common): (BTreeMap<_, _>, _) =
+            attributes.into_iter().partition(|(name, _)| is_own(name));
+        let own: Arc<[_]> = own.into_iter().collect();
         let common = Device {
             attributes: Some(common),
             capacity: device.capacity,
@@ -189,7 +188,7 @@ impl DeviceKinds {
         };
         let kind = self.intern(driver, common, usable);
         let old = old.get(name.as_str());
-        if let Some(old) = old.filter(|old| Arc::ptr_eq(&old.kind, &kind) && *old.own == own) {
+        if let Some(old) = old.filter(|old| Arc::ptr_eq(&old.kind, &kind) && old.own == own) {
             return (*old).clone();
         }
         self.last_device += 1;
@@ -197,8 +196,10 @@ impl DeviceKinds {
             id: DeviceId(self.last_device),
             name: name.into(),
             kind,
-            own_attributes: Arc::new(qualified(driver, &own).collect()),
-            own: Arc::new(own),
+            own_attributes: Arc::new(
+                qualified(driver, own.iter().map(|(name, value)| (name, value))).collect(),
+            ),
+            own,
         }
     }
 
