@@ -1,6 +1,6 @@
 //! Gangs as they are formed from pods: the hand-over from the edge to the protocol.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use muster_api::{GangSpec, Reason};
@@ -79,7 +79,7 @@ pub struct FormedPod {
     /// the first ranks of an Indexed Job succeeded it differs from `rank`.
     pub place: u32,
     /// What the engine needs to know; `None` while a claim does not exist yet or is not understood.
-    pub request: Option<engine::Pod>,
+    pub request: Option<Arc<engine::Pod>>,
 }
 
 /// Which pod.

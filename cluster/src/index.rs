@@ -27,13 +27,13 @@ mod tiers;
 mod touch;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     mem,
     sync::Arc,
 };
 
 use k8s_openapi::{
-    api::{batch::v1::Job, core::v1::Namespace},
+    api::{batch::v1::Job, core::v1::Namespace, resource::v1::ResourceClaim},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use muster_api::{Gang, keys};
@@ -137,13 +137,13 @@ pub struct Index {
     objects: Objects,
     synced: BTreeSet<Kind>,
 
-    // Found again by something else than their key.
+    // Found again by something else than their key. UIDs have no order that means anything: tables by UID are never walked.
     links: PodLinks,
     membership: Membership,
-    claims_by_uid: BTreeMap<String, NamespacedName>,
+    claims_by_uid: HashMap<String, Arc<ResourceClaim>>,
     /// Claims by the devices that they are allocated.
     allocations: Links<String, engine::ClaimUid>,
-    gangs_by_uid: BTreeMap<String, GangKey>,
+    gangs_by_uid: HashMap<String, Arc<Gang>>,
     /// Gangs by namespace and the label that their pods were declared by.
     gangs_by_group: Links<(String, String), GangKey>,
     /// Gangs by the UIDs of their owners.
@@ -166,7 +166,7 @@ pub struct Index {
     pools: Pools,
     pod_terms: PodTerms,
     /// Pods that the engine knows a hold of, by UID.
-    held: BTreeSet<String>,
+    held: HashSet<String>,
     /// Pods whose claim template the API server refuses, with its answer.
     refused_templates: BTreeMap<NamespacedName, String>,
 
@@ -184,7 +184,8 @@ pub struct Index {
     filter_shares: Shares<engine::NodeFilterId, NamespacedName>,
     selector_shares: Shares<engine::SelectorId, NamespacedName>,
     requests: Requests,
-    formed: BTreeMap<GangKey, FormedGang>,
+    /// Boxed: nodes of the map are half empty.
+    formed: BTreeMap<GangKey, Box<FormedGang>>,
     views: NodeViews,
     faults: BTreeMap<String, String>,
     /// Names of the levels of all Topologies.
@@ -237,9 +238,9 @@ impl Index {
             synced: BTreeSet::new(),
             links: PodLinks::default(),
             membership: Membership::default(),
-            claims_by_uid: BTreeMap::new(),
+            claims_by_uid: HashMap::new(),
             allocations: Links::default(),
-            gangs_by_uid: BTreeMap::new(),
+            gangs_by_uid: HashMap::new(),
             gangs_by_group: Links::default(),
             gangs_by_owner: Links::default(),
             tier_uses: TierUses::default(),
@@ -252,7 +253,7 @@ impl Index {
             device_kinds: DeviceKinds::default(),
             pools: Pools::default(),
             pod_terms: PodTerms::default(),
-            held: BTreeSet::new(),
+            held: HashSet::new(),
             refused_templates: BTreeMap::new(),
             selectors: Selectors::default(),
             filters: NodeFilters::default(),
@@ -363,6 +364,11 @@ impl Index {
     /// The pod, if it is one that Muster admits.
     fn our_pod(&self, key: &NamespacedName) -> Option<&OurPod> {
         self.objects.pods.get(key)?.ours()
+    }
+
+    /// The pod of that UID, if it is one that Muster admits.
+    fn our_pod_by_uid(&self, uid: &str) -> Option<&OurPod> {
+        self.links.by_uid.get(uid)?.ours()
     }
 
     /// The name of the Team that a namespace names, existing or not.

@@ -1,7 +1,7 @@
 //! One gang, formed whole from what is observed now.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     ops::Deref,
     sync::Arc,
 };
@@ -36,12 +36,15 @@ pub(crate) enum NamespaceTeam {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PodRequest {
     /// For the engine; excepted claims left out.
-    pub(crate) pod: engine::Pod,
+    pub(crate) pod: Arc<engine::Pod>,
     /// Whether it has claims, all of them excepted.
     pub(crate) excepted: bool,
     /// Fields that say something about nodes and that the planner does not look at.
     pub(crate) unmodelled: Vec<String>,
 }
+
+/// What pods ask for, by their UIDs; never walked.
+pub(crate) type PodRequests = HashMap<String, Result<PodRequest, PendingReason>>;
 
 /// All that a gang is formed from.
 pub(crate) struct GangInputs<'a> {
@@ -62,7 +65,7 @@ pub(crate) struct GangInputs<'a> {
     /// Names of the levels of all Topologies.
     pub(crate) levels: &'a BTreeSet<String>,
     /// What each of its pods asks for, by UID.
-    pub(crate) requests: &'a BTreeMap<String, Result<PodRequest, PendingReason>>,
+    pub(crate) requests: &'a PodRequests,
     /// Whether every node knows the rules of a request.
     pub(crate) is_settled: &'a dyn Fn(&PodRequest) -> bool,
 }
@@ -275,7 +278,7 @@ impl<'f, 'a> Forming<'f, 'a> {
                     identity: identity(pod),
                     rank: ranks.get(uid(pod)).copied().unwrap_or(place),
                     place,
-                    request: request.map(|request| request.pod.clone()),
+                    request: request.map(|request| Arc::clone(&request.pod)),
                 }
             })
             .collect()

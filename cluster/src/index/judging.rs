@@ -216,7 +216,8 @@ impl Index {
     fn forget_requests_with_filter(&mut self, id: NodeFilterId) {
         let pods: Vec<String> = self.pods_by_filter.of(&id).cloned().collect();
         for uid in pods {
-            if let Some(key) = self.links.names.get(&uid).cloned() {
+            let pod = self.our_pod_by_uid(&uid);
+            if let Some(key) = pod.map(|pod| NamespacedName::of(&pod.object.metadata)) {
                 self.forget_request(&key.namespace, &uid);
                 let gang = self.membership.gang_of(&key).cloned();
                 self.touched.gangs.extend(gang);

@@ -20,12 +20,12 @@ impl Index {
     /// The gang of that key as its pods declare it, as of the last refresh. `None`: no pod of it
     /// exists, and no Gang with an admission.
     pub fn formed_gang(&self, key: &GangKey) -> Option<&FormedGang> {
-        self.formed.get(key)
+        self.formed.get(key).map(AsRef::as_ref)
     }
 
     /// All formed gangs as of the last refresh, in the order of their keys.
     pub fn formed_gangs(&self) -> impl Iterator<Item = &FormedGang> {
-        self.formed.values()
+        self.formed.values().map(AsRef::as_ref)
     }
 
     /// All pods of the gang that exist: members and excess, terminal and deleting ones included.
@@ -48,13 +48,13 @@ impl Index {
             .get(uid.as_str())?
             .as_ref()
             .ok()
-            .map(|request| &request.pod)
+            .map(|request| request.pod.as_ref())
     }
 
     /// What a pod takes of a node besides devices, whether or not its claims are understood. `None`:
     /// the pod does not exist, or its own requests cannot be read.
     pub fn resources_of_pod(&self, uid: &engine::PodUid) -> Option<engine::PodResources> {
-        let pod = self.our_pod(self.links.names.get(uid.as_str())?)?;
+        let pod = self.our_pod_by_uid(uid.as_str())?;
         pod.resources.clone().ok()
     }
 
@@ -65,7 +65,7 @@ impl Index {
 
     /// A pod that Muster admits, by its UID.
     pub fn pod_by_uid(&self, uid: &str) -> Option<&Arc<Pod>> {
-        self.pod(self.links.names.get(uid)?)
+        self.our_pod_by_uid(uid).map(|pod| &pod.object)
     }
 
     /// All pods that Muster admits. A walk over everything: for tests and oracles.
@@ -76,7 +76,7 @@ impl Index {
 
     /// Whether the pod carries the marker, which only the webhook puts there.
     pub fn is_marked(&self, uid: &str) -> bool {
-        let pod = self.links.names.get(uid).and_then(|key| self.our_pod(key));
+        let pod = self.our_pod_by_uid(uid);
         pod.is_some_and(|pod| pod.is_marked)
     }
 
@@ -93,9 +93,7 @@ impl Index {
 
     /// A ResourceClaim, by its UID.
     pub fn claim_by_uid(&self, uid: &str) -> Option<&Arc<ResourceClaim>> {
-        self.objects
-            .resource_claims
-            .get(self.claims_by_uid.get(uid)?)
+        self.claims_by_uid.get(uid)
     }
 
     /// UIDs of the claims of a pod as it names them now, in pod order; `None` while one of them does
@@ -132,7 +130,7 @@ impl Index {
 
     /// A Gang object, by its UID.
     pub fn gang_by_uid(&self, uid: &str) -> Option<&Arc<Gang>> {
-        self.objects.gangs.get(self.gangs_by_uid.get(uid)?)
+        self.gangs_by_uid.get(uid)
     }
 
     /// All Gang objects, in the order of their keys.

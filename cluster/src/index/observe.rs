@@ -169,12 +169,13 @@ macro_rules! stores {
                 }
             }
 
-            /// Keys of all objects of a kind that are held.
-            fn keys(&self, kind: Kind) -> Vec<ObjectKey> {
+            /// Keys of the objects of a kind that are held and not among those that were listed.
+            fn unlisted(&self, kind: Kind, listed: &BTreeSet<ObjectKey>) -> Vec<ObjectKey> {
                 match kind {
                     $(Kind::$kind => {
                         let keys = self.objects.$collection.items().keys();
-                        keys.map(|key| key.object(kind)).collect()
+                        let keys = keys.map(|key| key.object(kind));
+                        keys.filter(|key| !listed.contains(key)).collect()
                     })*
                 }
             }
@@ -193,21 +194,16 @@ impl Index {
                 for object in objects {
                     self.put(object);
                 }
-                for key in self.keys(kind) {
-                    if !listed.contains(&key) {
-                        self.take_out(&key, false);
-                    }
-                }
-                self.synced.insert(kind);
+                self.end_list(kind, &listed);
             }
-            Change::ListedKeys(kind, listed) => {
-                for key in self.keys(kind) {
-                    if !listed.contains(&key) {
-                        self.take_out(&key, false);
-                    }
-                }
-                self.synced.insert(kind);
-            }
+            Change::ListedKeys(kind, listed) => self.end_list(kind, &listed),
         }
+    }
+
+    fn end_list(&mut self, kind: Kind, listed: &BTreeSet<ObjectKey>) {
+        for key in self.unlisted(kind, listed) {
+            self.take_out(&key, false);
+        }
+        self.synced.insert(kind);
     }
 }

@@ -1,7 +1,7 @@
 //! Pods as the index keeps them, and by what they are looked up.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -150,8 +150,8 @@ fn usage(pod: &Pod, resources: &Result<PodResources, QuantityError>) -> Option<(
 /// Where pods are found by node, claim and Job.
 #[derive(Debug, Default)]
 pub(super) struct PodLinks {
-    /// Names of our pods by UID.
-    pub(super) names: BTreeMap<String, NamespacedName>,
+    /// Our pods by UID.
+    pub(super) by_uid: HashMap<String, Arc<KeptPod>>,
     /// Every pod that is bound to a node.
     pub(super) of_node: Links<String, NamespacedName>,
     /// Our pods by the claims that they name, existing or not.
@@ -165,14 +165,14 @@ impl PodLinks {
         &mut self,
         key: &NamespacedName,
         old: Option<&KeptPod>,
-        new: Option<&KeptPod>,
+        new: Option<&Arc<KeptPod>>,
     ) {
         if let Some(old) = old {
             if let Some((node, _)) = old.usage() {
                 self.of_node.unlink(&node, key);
             }
             if let Some(old) = old.ours() {
-                self.names.remove(pod::uid(&old.object));
+                self.by_uid.remove(pod::uid(&old.object));
                 for claim in named_claims(&old.object) {
                     self.of_claim.unlink(&claim, key);
                 }
@@ -185,9 +185,10 @@ impl PodLinks {
             if let Some((node, _)) = new.usage() {
                 self.of_node.link(node, key.clone());
             }
-            if let Some(new) = new.ours() {
-                self.names
-                    .insert(pod::uid(&new.object).to_owned(), key.clone());
+            let kept = new;
+            if let Some(new) = kept.ours() {
+                self.by_uid
+                    .insert(pod::uid(&new.object).to_owned(), Arc::clone(kept));
                 for claim in named_claims(&new.object) {
                     self.of_claim.link(claim, key.clone());
                 }

@@ -140,7 +140,7 @@ impl Index {
             self.gangs_with_level.remove(key);
         }
         match formed {
-            Some(formed) => self.formed.insert(key.clone(), formed),
+            Some(formed) => self.formed.insert(key.clone(), Box::new(formed)),
             None => self.formed.remove(key),
         };
     }

@@ -1,7 +1,7 @@
 //! What pods and claims ask for, kept until something that it depends on changes.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     mem,
     sync::Arc,
 };
@@ -17,7 +17,7 @@ use super::{Index, NamespacedName};
 use crate::{
     claims::{self, ClaimReader, ClaimRequest},
     formed::PendingReason,
-    gangs::PodRequest,
+    gangs::{PodRequest, PodRequests},
     judgement::Rule,
     node_filter::{ANY_NODE, NodeRules},
     pod,
@@ -32,9 +32,9 @@ const RULE_FIELDS: &str = "spec.nodeSelector, spec.affinity.nodeAffinity and spe
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     /// Of pods, by UID.
-    pub(super) of_pods: BTreeMap<String, Result<PodRequest, PendingReason>>,
+    pub(super) of_pods: PodRequests,
     /// The rules about nodes of pods, by UID; none for pods that say nothing.
-    filters: BTreeMap<String, NodeFilterId>,
+    filters: HashMap<String, NodeFilterId>,
     /// Of claims, without what they are allocated.
     pub(super) of_claims: BTreeMap<NamespacedName, Result<ClaimRequest, UnsupportedField>>,
 }
@@ -171,12 +171,12 @@ impl Index {
         Ok(PodRequest {
             excepted: has_excepted && claims.is_empty(),
             unmodelled,
-            pod: engine::Pod {
+            pod: Arc::new(engine::Pod {
                 uid: pod::uid(pod).into(),
                 resources,
                 filter,
                 claims,
-            },
+            }),
         })
     }
 

@@ -9,7 +9,7 @@ use std::{collections::BTreeSet, mem, ops::Bound};
 
 use muster_engine::{NodeFilterId, SelectorId};
 
-use super::Index;
+use super::{Index, NamespacedName};
 use crate::gangs::PodRequest;
 
 /// Most nodes that one refresh looks at for the sake of new rules: a millisecond or two.
@@ -150,8 +150,9 @@ impl Index {
             .cloned()
             .collect();
         for uid in pods {
-            if let Some(key) = self.links.names.get(&uid) {
-                let gang = self.membership.gang_of(key).cloned();
+            if let Some(pod) = self.our_pod_by_uid(&uid) {
+                let key = NamespacedName::of(&pod.object.metadata);
+                let gang = self.membership.gang_of(&key).cloned();
                 self.touched.gangs.extend(gang);
             }
         }

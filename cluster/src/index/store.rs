@@ -2,7 +2,8 @@
 
 use std::{
     borrow::Borrow,
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque, btree_map::Entry},
+    mem,
     sync::Arc,
 };
 
@@ -146,7 +147,56 @@ impl<K: Ord + Clone, V: Versioned> Store<K, V> {
 
 /// Many-to-many links, both sides ordered.
 #[derive(Debug)]
-pub(super) struct Links<K, V>(BTreeMap<K, BTreeSet<V>>);
+pub(super) struct Links<K, V>(BTreeMap<K, Linked<V>>);
+
+/// What something is linked to, in order. Nearly always that is one thing, and a set of one would have room for eleven.
+#[derive(Debug)]
+pub(super) enum Linked<V> {
+    One(V),
+    /// Two or more.
+    Many(BTreeSet<V>),
+}
+
+impl<V: Ord> Linked<V> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &V> {
+        let (one, many) = match self {
+            Self::One(one) => (Some(one), None),
+            Self::Many(many) => (None, Some(many)),
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    }
+
+    fn insert(&mut self, value: V) {
+        match self {
+            Self::Many(many) => {
+                many.insert(value);
+            }
+            Self::One(one) if *one == value => {}
+            Self::One(_) => {
+                let many = Self::Many(BTreeSet::from([value]));
+                if let (Self::One(one), Self::Many(many)) = (mem::replace(self, many), self) {
+                    many.insert(one);
+                }
+            }
+        }
+    }
+
+    /// Returns whether nothing is left: then this is to be dropped.
+    fn remove(&mut self, value: &V) -> bool {
+        match self {
+            Self::One(one) => one == value,
+            Self::Many(many) => {
+                many.remove(value);
+                if many.len() == 1
+                    && let Some(last) = many.pop_first()
+                {
+                    *self = Self::One(last);
+                }
+                false
+            }
+        }
+    }
+}
 
 impl<K, V> Default for Links<K, V> {
     fn default() -> Self {
@@ -156,15 +206,19 @@ impl<K, V> Default for Links<K, V> {
 
 impl<K: Ord, V: Ord> Links<K, V> {
     pub(super) fn link(&mut self, from: K, to: V) {
-        self.0.entry(from).or_default().insert(to);
+        match self.0.entry(from) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(Linked::One(to));
+            }
+            Entry::Occupied(mut linked) => linked.get_mut().insert(to),
+        }
     }
 
     pub(super) fn unlink(&mut self, from: &K, to: &V) {
-        if let Some(linked) = self.0.get_mut(from) {
-            linked.remove(to);
-            if linked.is_empty() {
-                self.0.remove(from);
-            }
+        if let Some(linked) = self.0.get_mut(from)
+            && linked.remove(to)
+        {
+            self.0.remove(from);
         }
     }
 
@@ -173,14 +227,71 @@ impl<K: Ord, V: Ord> Links<K, V> {
         K: Borrow<Q>,
         Q: Ord + ?Sized,
     {
-        self.0.get(from).into_iter().flatten()
+        self.0.get(from).into_iter().flat_map(Linked::iter)
     }
 
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
 
-    pub(super) fn starting_at(&self, from: K) -> impl Iterator<Item = (&K, &BTreeSet<V>)> {
+    pub(super) fn starting_at(&self, from: K) -> impl Iterator<Item = (&K, &Linked<V>)> {
         self.0.range(from..)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(links: &Links<u8, u8>, from: u8) -> Vec<u8> {
+        links.of(&from).copied().collect()
+    }
+
+    #[test]
+    fn links_are_as_sets_whether_they_hold_none_one_or_many() {
+        let mut links = Links::default();
+        let mut sets: BTreeMap<u8, BTreeSet<u8>> = BTreeMap::new();
+        // Each step links or unlinks one of four values: every way from none to four and back occurs.
+        let mut state = 7_u32;
+        for _ in 0..10_000 {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let [_, _, third, fourth] = state.to_le_bytes();
+            let (from, to) = (third % 3, fourth % 4);
+            if fourth < 128 {
+                links.link(from, to);
+                sets.entry(from).or_default().insert(to);
+            } else {
+                links.unlink(&from, &to);
+                sets.entry(from).or_default().remove(&to);
+            }
+            for from in 0..3 {
+                let expected = sets.get(&from).into_iter().flatten().copied();
+                assert_eq!(of(&links, from), expected.collect::<Vec<_>>());
+            }
+            let linked = sets.iter().filter(|(_, set)| !set.is_empty());
+            let keys = links.starting_at(0).map(|(key, _)| *key);
+            assert!(
+                keys.eq(linked.map(|(key, _)| *key)),
+                "what links to nothing is gone"
+            );
+        }
+    }
+
+    #[test]
+    fn one_link_takes_no_set_of_its_own() {
+        let mut links = Links::default();
+        let is_one = |links: &Links<u8, u8>| matches!(links.0[&1], Linked::One(_));
+        links.link(1, 1);
+        links.link(1, 1);
+        assert!(is_one(&links));
+        links.link(1, 2);
+        assert!(!is_one(&links));
+        links.unlink(&1, &1);
+        assert!(is_one(&links));
+        assert_eq!(of(&links, 1), [2]);
+        links.unlink(&1, &9);
+        assert_eq!(of(&links, 1), [2]);
+        links.unlink(&1, &2);
+        assert!(links.0.is_empty());
     }
 }

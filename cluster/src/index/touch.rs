@@ -1,6 +1,6 @@
 //! What a change may touch: noted, not derived.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use k8s_openapi::api::{batch::v1::Job, core::v1::Namespace, resource::v1::ResourceClaim};
 use muster_api::{Flavor, Gang, Ledger, Queue, Team, Topology};
@@ -162,8 +162,10 @@ impl Index {
             for owner in gang.metadata.owner_references.iter().flatten() {
                 self.gangs_by_owner.link(owner.uid.clone(), key.clone());
             }
-            self.gangs_by_uid
-                .insert(gang.metadata.uid.clone().unwrap_or_default(), key.clone());
+            self.gangs_by_uid.insert(
+                gang.metadata.uid.clone().unwrap_or_default(),
+                Arc::clone(gang),
+            );
         }
         // A Gang that ends, or goes, may make a group mean another one.
         self.touched.groups.extend(self.membership.groups_of(key));
@@ -190,7 +192,7 @@ impl Index {
 
     pub(super) fn pod_changed(&mut self, key: &NamespacedName, changed: &Changed<KeptPod>) {
         self.links
-            .replace(key, changed.old.as_deref(), changed.new.as_deref());
+            .replace(key, changed.old.as_deref(), changed.new.as_ref());
         let usage = |pod: Option<&KeptPod>| pod.and_then(KeptPod::usage);
         let (before, after) = (usage(changed.old.as_deref()), usage(changed.new.as_deref()));
         if before != after {
@@ -240,7 +242,7 @@ impl Index {
                 self.allocations
                     .link(device_name(driver, pool, device), uid.as_str().into());
             }
-            self.claims_by_uid.insert(uid, key.clone());
+            self.claims_by_uid.insert(uid, Arc::clone(new));
         }
         for claim in changed.both() {
             for (driver, pool, _) in allocation(claim) {
@@ -310,9 +312,9 @@ impl Index {
             .allocations
             .starting_at(prefix.clone())
             .take_while(|(device, _)| device.starts_with(&prefix))
-            .flat_map(|(_, claims)| claims)
+            .flat_map(|(_, claims)| claims.iter())
             .filter_map(|uid| self.claims_by_uid.get(uid.as_str()))
-            .cloned()
+            .map(|claim| NamespacedName::of(&claim.metadata))
             .collect();
         for claim in claims {
             self.touch_users(&claim);

@@ -139,7 +139,7 @@ pub(crate) fn candidate(
             let free_of_others = is_gated(pod) && !has_foreign_gate(pod);
             let busy = context.busy(&crate::objects::pod_object(pod));
             (free_of_others && !busy && stamp(pod) <= attempt)
-                .then(|| member.request.clone())
+                .then(|| member.request.as_deref().cloned())
                 .flatten()
         })
         .collect();
