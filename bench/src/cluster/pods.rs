@@ -104,7 +104,8 @@ fn waiting_gang(gang: &WaitingGang) -> Value {
     metadata["labels"] = json!({keys::GANG: label(gang)});
     json!({"apiVersion": "muster.dev/v1alpha1", "kind": "Gang", "metadata": metadata,
         "spec": {"size": gang.shape.pods, "startTimeoutSeconds": 600},
-        "status": {"phase": "Pending", "attempt": 1, "leaderEpoch": 1, "team": team_name(gang.team)}})
+        "status": {"phase": "Pending", "attempt": 1, "leaderEpoch": 1, "observedGeneration": 1,
+            "team": team_name(gang.team)}})
 }
 
 fn running_pod(pod: &RunningPod) -> Value {
@@ -140,13 +141,23 @@ pub(super) fn permit(pod: &RunningPod) -> Value {
     })
 }
 
+/// A condition that holds, as the leader before wrote it: a status that says all of them is not written again.
+fn condition(type_: &str, reason: &str, message: &str) -> Value {
+    json!({"type": type_, "status": "True", "reason": reason, "message": message, "observedGeneration": 1,
+        "lastTransitionTime": "2026-11-22T00:00:00Z"})
+}
+
 fn running_gang(pod: &RunningPod) -> Value {
     let (uid, node) = (format!("uid-{}", running_name(pod)), node_name(pod.node));
     json!({"apiVersion": "muster.dev/v1alpha1", "kind": "Gang",
     "metadata": within(pod.team, &gang_name(pod), 0),
     "spec": {"size": 1, "startTimeoutSeconds": 600},
     "status": {
-        "phase": "Running", "attempt": 1, "leaderEpoch": 1, "team": team_name(pod.team),
+        "phase": "Running", "attempt": 1, "leaderEpoch": 1, "observedGeneration": 1, "team": team_name(pod.team),
+        "conditions": [
+            condition("Admitted", "Admitted", "1 ranks on 1 nodes"),
+            condition("Running", "Running", "1 of 1 pods run or succeeded"),
+        ],
         "admission": {
             "team": team_name(pod.team), "teamGeneration": 1, "ledgerSequence": 1, "charge": charge(pod),
             "pods": [{"uid": uid, "claims": [uid]}],
