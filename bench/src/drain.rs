@@ -76,6 +76,7 @@ fn protocol(world: &mut World, waiting: &[WaitingGang], progress: &mut Progress)
         }
     }
     let (begun, mut running) = (world.spent(), 0);
+    let looks_before = world.machine().visited();
     let mut idle_seconds = 0;
     while running < waiting.len() {
         world.settle_second()?;
@@ -101,5 +102,10 @@ fn protocol(world: &mut World, waiting: &[WaitingGang], progress: &mut Progress)
         world.wait_a_second();
     }
     world.settle_second()?;
+    let looks = world.machine().visited() - looks_before;
+    progress.say(&format!(
+        "{looks} looks of the protocol at gangs and nodes, for {} gangs",
+        waiting.len()
+    ));
     Ok(world.spent().saturating_sub(begun).as_secs_f64())
 }

@@ -131,6 +131,11 @@ impl InFlightWrites {
         last.then_some((refusals.answer.as_str(), refusals.until))
     }
 
+    /// Whether the API server refused to have the object changed, be it once.
+    pub(crate) fn was_refused(&self, key: &ObjectKey) -> bool {
+        self.refused.contains_key(key)
+    }
+
     /// Whether nothing may be written to the object.
     pub(crate) fn set_untouchable(&mut self, key: &ObjectKey, untouchable: bool) {
         if untouchable {

@@ -3,6 +3,7 @@
 use std::{cell::Cell, collections::BTreeSet, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
+use muster_api::NodeDevices;
 use muster_engine as engine;
 
 use crate::{
@@ -11,17 +12,18 @@ use crate::{
     admission::intent_state::IntentState,
     admission::place,
     admission::plan::Plan,
-    admission::stage::{self, View},
+    admission::stage::{self, Stage, View},
     admission::void,
     clocks::Progress,
-    feed::holds::{self, Source},
+    feed::holds::{self, Said, Source},
     feed::waiting,
     injected_bug::InjectedBug,
     leadership::ledger_recovery,
     objects::{bound_node, gang_key_of, is_deleting, is_gated, is_terminal, key_of, phase},
-    outward::{gangs, nudge, permits, ungate},
+    outward::{gangs, nudge, permits, release, ungate},
     resync::{GANGS_PER_SLICE, NODES_PER_SLICE},
     tables::agenda::Subject,
+    tables::permits::Named,
 };
 use muster_cluster::{
     formed::GangKey,
@@ -79,9 +81,14 @@ impl Machine {
                 };
                 self.note_node(&key.name, after.map(AsRef::as_ref));
             }
-            (Kind::NodeDevices, _) => {
+            (Kind::NodeDevices, after) => {
+                let after = match after {
+                    Some(Object::NodeDevices(devices)) => Some(devices.as_ref()),
+                    _ => None,
+                };
                 if !self.bugs.has(InjectedBug::NodeDevicesWakeNobody) {
                     self.news.node_devices.insert(key.name.clone());
+                    self.note_held(&key.name, after);
                 }
             }
             (Kind::Gang, _) => self.agenda.gang(&name.into()),
@@ -170,15 +177,37 @@ impl Machine {
     }
 
     fn note_claim(&mut self, uid: &str) {
+        let mut stale = Vec::new();
         for source in self.feed.holds.sources_of_claim(uid) {
             match source {
-                Source::Gang(key) | Source::Intent(key) => self.agenda.gang(key),
+                Source::Gang(key) | Source::Intent(key) => {
+                    self.agenda.gang(key);
+                    stale.push(key.clone());
+                }
                 Source::Node(node) => self.agenda.node(node),
             }
         }
+        for key in &stale {
+            self.feed.holds.note_stale(key);
+        }
     }
 
-    /// A write of an object was answered, or is over.
+    /// What a driver lists as held says which devices a claim has that the API server forgot.
+    fn note_held(&mut self, node: &str, after: Option<&NodeDevices>) {
+        let before = self.index.node_devices(node).map(AsRef::as_ref);
+        let (before, after) = (release::listed(before), release::listed(after));
+        let mut changed: Vec<String> = Vec::new();
+        for (claim, devices) in before.iter().chain(&after) {
+            if before.get(claim) != Some(devices) || after.get(claim) != Some(devices) {
+                changed.push((*claim).to_owned());
+            }
+        }
+        for claim in changed {
+            self.note_claim(&claim);
+        }
+    }
+
+    /// A write of an object did not succeed, or is over.
     pub(crate) fn note_key(&mut self, key: &ObjectKey) {
         let name = NamespacedName::new(key.namespace.clone(), key.name.clone());
         match key.kind {
@@ -227,6 +256,7 @@ impl Machine {
         let stamp = engine::Timestamp(i64::try_from(seconds).unwrap_or(i64::MAX));
         for key in self.index.refresh(stamp).gangs {
             self.agenda.gang(&key);
+            self.feed.holds.note_stale(&key);
         }
         let everything = self.agenda.take_everything();
         if everything {
@@ -282,6 +312,7 @@ impl Machine {
         let keys: BTreeSet<GangKey> = gangs.chain(formed).chain(known).chain(committed).collect();
         for key in &keys {
             self.agenda.gang(key);
+            self.feed.holds.note_stale(key);
         }
         // What vanished while a watch was interrupted is known only here.
         let nodes = self.index.nodes().map(|(name, _)| name.clone());
@@ -320,6 +351,7 @@ impl Machine {
         let gangs: Vec<GangKey> = gangs.take(GANGS_PER_SLICE).cloned().collect();
         for key in &gangs {
             self.agenda.gang(key);
+            self.feed.holds.note_stale(key);
         }
         for _ in 0..NODES_PER_SLICE {
             let Some(node) = self.resync.nodes.pop() else {
@@ -354,11 +386,12 @@ impl Machine {
         }
         for name in std::mem::take(&mut self.news.node_devices) {
             let devices = self.index.node_devices(&name).map(AsRef::as_ref);
-            for pod in self.permits.read(&name, devices) {
-                self.agenda.pod(&pod);
+            for named in self.permits.read(&name, devices) {
+                self.note_permit(&named);
             }
             self.agenda.node(&name);
-            for key in self.plans.on_node(&name) {
+            let fenced = self.views.fenced_on(&name);
+            for key in fenced.chain(self.plans.lost_on_node(&name)) {
                 self.agenda.gang(key);
             }
         }
@@ -379,11 +412,49 @@ impl Machine {
         self.queues = queues;
     }
 
+    /// A permit came, went or changed: its gang is concerned, and whichever gang its pod is planned for or belongs to by
+    /// now.
+    fn note_permit(&mut self, permit: &Named) {
+        for key in self.plans.of_pod(&permit.pod) {
+            self.agenda.gang(key);
+        }
+        let own = permit
+            .gang
+            .split_once('/')
+            .map(|(namespace, name)| GangKey {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            });
+        if let Some(key) = own.filter(|key| self.views.of(key).is_some()) {
+            self.agenda.gang(&key);
+        }
+        if let Some(pod) = self.index.pod_by_uid(&permit.pod)
+            && let Some(key) = gang_key_of(&self.index, pod)
+        {
+            self.agenda.gang(key);
+        }
+    }
+
+    /// The gang of a pod is to be looked at if it waits.
+    pub(crate) fn note_waiting_gang_of(&mut self, pod: &str) {
+        if let Some(pod) = self.index.pod_by_uid(pod)
+            && let Some(key) = gang_key_of(&self.index, pod)
+            && self.plans.carried(key).is_none()
+            && self
+                .views
+                .of(key)
+                .is_none_or(|view| view.stage != Stage::Committed)
+        {
+            self.agenda.gang(key);
+        }
+    }
+
     /// Finds out which gangs and nodes the pods that changed belong to.
     pub(crate) fn resolve_pods(&mut self, epoch: i64, now: Now) {
         for uid in self.agenda.take_pods() {
             for key in self.plans.of_pod(&uid) {
                 self.agenda.gang(key);
+                self.feed.holds.note_stale(key);
             }
             for node in self.permits.of_pod(&uid) {
                 self.agenda.node(node);
@@ -448,15 +519,17 @@ impl Machine {
         let second = now.monotonic_seconds;
         self.clocks
             .note_reason(&uid, reason.map(|wait| wait.reason), second);
-        let viewed = view.clone();
-        let before = self.views.set(key, view);
-        self.note_view(key, before.as_ref(), viewed.as_ref());
+        if self.views.of(key) != view.as_ref() {
+            let before = self.views.set(key, view.clone());
+            self.note_view(key, before.as_ref(), view.as_ref());
+        }
+        self.note_pods_of(key);
 
-        let mut writes = self.owed_to_gang(key, viewed.as_ref(), epoch, now, &wake);
+        let mut writes = self.owed_to_gang(key, epoch, now, &wake);
         writes.extend(nudge::writes(&self.index, &nudged));
         self.send(writes, epoch, now, effects);
 
-        self.feed_gang(key, plan.as_deref(), epoch, now, &wake);
+        self.feed_gang(key, plan.as_ref(), epoch, now, &wake);
         self.queues.note_gang(key, gang.as_deref());
         let mut events = std::mem::take(&mut self.events);
         let notes = events.owed(self.context(epoch, now, &wake), key);
@@ -494,7 +567,7 @@ impl Machine {
         nudged
     }
 
-    /// Touches what goes by a gang's view.
+    /// Touches what goes by a gang's view, which is another now.
     fn note_view(&mut self, key: &GangKey, before: Option<&View>, after: Option<&View>) {
         if let (Some(before), Some(after)) = (before, after) {
             debug_assert!(
@@ -508,12 +581,8 @@ impl Machine {
             self.feed.forget(&before.gang_uid);
             self.clocks.forget(&before.gang_uid);
         }
-        let for_nodes = |view: &View| {
-            let voided = (view.voided.clone(), view.fenced.clone(), view.is_permitted);
-            (view.gang_uid.clone(), view.attempt, view.stage, voided)
-        };
-        let reason = |view: Option<&View>| view.and_then(|view| view.reason.clone());
-        if reason(before) != reason(after)
+        let reason_before = before.and_then(|view| view.reason.as_ref());
+        if reason_before != after.and_then(|view| view.reason.as_ref())
             && let Some(team) = self.index.team_of_namespace(&key.namespace)
         {
             self.queues.note_team(team.as_str());
@@ -532,6 +601,10 @@ impl Machine {
                 self.agenda.node(node);
             }
         }
+    }
+
+    /// Touches what goes by the pods of a gang.
+    fn note_pods_of(&mut self, key: &GangKey) {
         // Their nodes' drivers may enforce only once they are adopted.
         let formed = self.index.formed_gang(key);
         for pod in formed.iter().flat_map(|formed| &formed.unadmitted) {
@@ -540,18 +613,13 @@ impl Machine {
                 self.agenda.node(node);
             }
         }
-        let team = after
-            .filter(|view| view.may_ungate)
-            .and_then(|_| self.plans.carried(key))
-            .map(|plan| (plan.team.clone(), plan.sequence))
-            .or_else(|| {
-                let intent = self.plans.committed(key)?;
-                let early = self.bugs.has(InjectedBug::UngateBeforePlan);
-                early.then(|| (intent.plan.team.clone(), intent.plan.sequence))
-            });
-        let team = team.as_ref();
-        let team = team.map(|(team, sequence)| (team.as_str(), *sequence));
-        self.window.note_gang(key, team);
+        let may_ungate = self.views.of(key).is_some_and(|view| view.may_ungate);
+        let early = || self.bugs.has(InjectedBug::UngateBeforePlan);
+        let committed = || Some(&self.plans.committed(key)?.plan);
+        let carried = self.plans.carried(key).filter(|_| may_ungate);
+        let plan = carried.or_else(|| committed().filter(|_| early()));
+        let waits = plan.map(|plan| (plan.team.as_str(), plan.sequence));
+        self.window.note_gang(key, waits);
     }
 
     fn touch_nodes_of(&mut self, plan: Option<&Plan>) {
@@ -564,7 +632,6 @@ impl Machine {
     fn owed_to_gang(
         &self,
         key: &GangKey,
-        view: Option<&View>,
         epoch: i64,
         now: Now,
         wake: &Cell<Option<u64>>,
@@ -574,7 +641,7 @@ impl Machine {
         if let Some(gang) = self.index.gang(key) {
             writes.extend(ledger_recovery::write(context, key, gang));
         }
-        if let (Some(intent), Some(view)) = (self.plans.committed(key), view) {
+        if let (Some(intent), Some(view)) = (self.plans.committed(key), self.views.of(key)) {
             writes.extend(void::writes(context, intent, view));
             if view.intent == Some(IntentState::Carry) {
                 writes.extend(admit::carry(context, &intent.plan));
@@ -589,21 +656,34 @@ impl Machine {
     fn feed_gang(
         &mut self,
         key: &GangKey,
-        plan: Option<&Plan>,
+        plan: Option<&Arc<Plan>>,
         epoch: i64,
         now: Now,
         wake: &Cell<Option<u64>>,
     ) {
+        let is_stale = self.feed.holds.take_stale(key);
         let context = self.context(epoch, now, wake);
         let gang = self.index.gang(key);
         let candidate = gang.and_then(|gang| waiting::candidate(context, key, gang));
-        let of_gang = plan.map(|plan| holds::of_plan(context, plan));
-        let intent = self.plans.committed(key);
-        let of_intent = intent.map(|intent| holds::of_plan(context, &intent.plan));
+        let intent = self.plans.committed(key).map(|intent| &intent.plan);
+        let sources = (Source::Gang(key.clone()), Source::Intent(key.clone()));
+        let says = |source: &Source, plan: &Arc<Plan>| {
+            let known = self.feed.holds.made_of(source, plan);
+            let known = known.filter(|_| !is_stale);
+            known.unwrap_or_else(|| Said {
+                plan: Some(Arc::clone(plan)),
+                part: Arc::new(holds::of_plan(context, plan)),
+            })
+        };
+        let of_gang = plan.map(|plan| says(&sources.0, plan));
+        let of_intent = intent.map(|intent| match &of_gang {
+            // What is committed is carried.
+            Some(said) if plan.is_some_and(|plan| Arc::ptr_eq(plan, intent)) => said.clone(),
+            _ => says(&sources.1, intent),
+        });
         self.feed.set_candidate(key, candidate);
-        let holds = &mut self.feed.holds;
-        holds.set(&Source::Gang(key.clone()), of_gang.unwrap_or_default());
-        holds.set(&Source::Intent(key.clone()), of_intent.unwrap_or_default());
+        self.feed.holds.set(&sources.0, of_gang);
+        self.feed.holds.set(&sources.1, of_intent);
     }
 
     fn look_at_node(&mut self, name: &str, epoch: i64, now: Now, effects: &mut Vec<Effect>) {
@@ -614,11 +694,23 @@ impl Machine {
         let context = self.context(epoch, now, &wake);
         let write = permits::write(context, name);
         let part = holds::of_node(context, name);
-        self.feed.holds.set(&Source::Node(name.to_owned()), part);
+        let said = Said {
+            plan: None,
+            part: Arc::new(part),
+        };
+        let source = Source::Node(name.to_owned());
+        self.feed.holds.set(&source, Some(said));
         self.send(write.into_iter().collect(), epoch, now, effects);
         self.agenda
             .set_due(Subject::Node(name.to_owned()), wake.get());
     }
+}
+
+/// What the permits of nodes go by.
+fn for_nodes(view: &View) -> impl PartialEq + '_ {
+    let is_over = view.stage == Stage::Over;
+    let stands = (&view.gang_uid, view.attempt, is_over);
+    (stands, &view.voided, &view.fenced, view.is_permitted)
 }
 
 fn progress(index: &muster_cluster::index::Index, plan: &Plan) -> Progress {

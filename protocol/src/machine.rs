@@ -224,7 +224,11 @@ impl Machine {
         if self.takeover.settle(effect, &outcome, retry, now) {
             return;
         }
-        if let Some(target) = self.flights.target(effect).cloned() {
+        // What is done changes nothing before it is seen: until then the object counts as being written.
+        let is_done = matches!(outcome, Outcome::Done(_));
+        if let Some(target) = self.flights.target(effect).cloned()
+            && (!is_done || self.flights.was_refused(&target))
+        {
             self.note_key(&target);
         }
         if self.flights.settle(effect, &outcome, now) == Answer::Conflict {
@@ -321,20 +325,23 @@ impl Machine {
             return;
         }
         self.undo_uncommitted();
-        let pods = self.feed.tell_holds(&mut self.index);
-        for pod in &pods {
-            self.agenda.pod(pod.as_str());
-        }
+        let told = self.feed.tell_holds(&mut self.index);
         let wake = Cell::new(None);
-        if !pods.is_empty() {
-            let mut queues = std::mem::take(&mut self.queues);
-            queues.note_use(self.context(epoch, now, &wake));
-            self.queues = queues;
-            self.resolve_pods(epoch, now);
-            self.look(epoch, now, effects);
+        if told.any {
+            self.queues.note_use();
         }
-        for key in self.feed.tell_waiting() {
-            self.agenda.gang(&key);
+        // A gang waits for what its pods were to get by an earlier attempt.
+        for pod in &told.came_or_went {
+            self.note_waiting_gang_of(pod.as_str());
+        }
+        self.look(epoch, now, effects);
+        for (key, team) in self.feed.tell_waiting() {
+            // Those behind it in the queue have another place.
+            self.queues.note_team(team.as_str());
+            let view = self.views.of(&key);
+            if view.is_some_and(|view| view.reason.is_some()) {
+                self.agenda.gang(&key);
+            }
         }
         self.take_engine_updates(now);
         let wall = engine::Timestamp(now.wall.as_second());

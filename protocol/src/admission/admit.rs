@@ -32,6 +32,8 @@ use muster_cluster::formed::PendingReason;
 
 /// Bytes of the shortest intent, without its pods, claims and nodes.
 const LEAST_INTENT_BYTES: usize = 128;
+/// Bytes of an intent of a gang of one pod, as names and UIDs are in a real cluster: most gangs take no less.
+const USUAL_INTENT_BYTES: usize = 512;
 /// Bytes of a node in the shortest intent that names it: its name, in quotes, and a comma.
 const LEAST_NODE_BYTES: usize = 4;
 /// Bytes of a pod in a proposal: its UID, which has 36 characters in a real cluster, is one of them.
@@ -278,15 +280,23 @@ fn propose(
 
 /// The room of the next commit, in what the engine counts. It knows no bytes: each number alone is what would fill the
 /// room at the least that one such thing takes, so what the engine admits may still not fit. Then [`commit`] keeps the
-/// order and leaves out what is too much. Pods and claims take no room of the Ledger where they are proposed, but of
+/// order and leaves out what is too much. What is left out was decided in vain; so of the gangs that fit, where one will
+/// do in the next commit what another does not in this one, no more are asked for than would fit if they were like those
+/// that stand in the Ledger. Pods and claims take no room of the Ledger where they are proposed, but of
 /// their Gang.
 pub(crate) fn budget(context: PollContext<'_>, proposing: &[Wanted]) -> engine::Budget {
     let limit = context.config.ledger_bytes;
-    let standing: usize = context.index.ledger().map_or(0, |ledger| {
-        let standing = ledger.spec.intents.iter();
-        let standing = standing.filter(|intent| !context.views.is_settled(&gang_key(intent)));
-        standing.map(|intent| bytes(intent) + 1).sum()
-    });
+    let (mut standing, mut intents) = (0, 0);
+    for (key, intent) in context.plans.all_committed() {
+        if !context.views.is_settled(key) {
+            standing += intent.bytes;
+            intents += 1;
+        }
+    }
+    let usual = standing
+        .checked_div(intents)
+        .unwrap_or(LEAST_INTENT_BYTES)
+        .clamp(LEAST_INTENT_BYTES, USUAL_INTENT_BYTES);
     let reserved: usize = proposing.iter().map(|it| it.reserved_bytes).sum();
     let of_gang = context.config.proposal_bytes;
     let room = |bytes: usize, gangs: usize| engine::decision::CommitRoom {
@@ -297,7 +307,11 @@ pub(crate) fn budget(context: PollContext<'_>, proposing: &[Wanted]) -> engine::
     };
     let left = limit.saturating_sub(standing + reserved);
     engine::Budget {
-        left: room(left, left / LEAST_INTENT_BYTES),
+        left: engine::decision::CommitRoom {
+            // A little more than fits, so that the room is filled.
+            gangs: 1 + left / usual + left / usual / 8,
+            ..room(left, left / LEAST_INTENT_BYTES)
+        },
         empty: room(limit, 1),
     }
 }

@@ -124,6 +124,11 @@ impl Views {
         self.fenced.has(node)
     }
 
+    /// Gangs whose intent is settled only once the node's object carries this leader's epoch.
+    pub(crate) fn fenced_on(&self, node: &str) -> impl Iterator<Item = &GangKey> {
+        self.fenced.of(node)
+    }
+
     /// Whether the intent about the gang owes nothing any more.
     pub(crate) fn is_settled(&self, key: &GangKey) -> bool {
         self.settled.contains(key)
@@ -226,7 +231,9 @@ pub(crate) fn view(context: PollContext<'_>, key: &GangKey) -> Option<View> {
         view.reason = gang.and_then(|gang| gang_status::degraded(context, gang, plan));
         view.may_ungate = complete && view.stage < Stage::Started && ungate::is_owed(context, plan);
     }
+    // What is committed waits for nothing but to be carried.
     if carried.is_none()
+        && own_intent.is_none()
         && let Some(gang) = gang.filter(|gang| !has_ended(gang))
     {
         view.reason = waiting::why(context, key, gang);

@@ -6,7 +6,10 @@
 //! Kept by difference: each source says what it contributes whenever something of it changed, and only the pods that it
 //! names, or named, are worked out again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use muster_api::Permit;
 use muster_engine as engine;
@@ -31,10 +34,20 @@ pub(crate) enum Source {
 
 type Part = BTreeMap<engine::PodUid, engine::Hold>;
 
+/// What a source says.
+#[derive(Clone, Debug)]
+pub(crate) struct Said {
+    /// The plan that says so; none for permits.
+    pub(crate) plan: Option<Arc<Plan>>,
+    pub(crate) part: Arc<Part>,
+}
+
 /// Holds, by what says so.
 #[derive(Debug, Default)]
 pub(crate) struct Holds {
-    by_source: BTreeMap<Source, Part>,
+    by_source: BTreeMap<Source, Said>,
+    /// Gangs whose plans may say something else now, though they are the same: their pods or claims changed.
+    stale: BTreeSet<GangKey>,
     of_pod: Links<engine::PodUid, Source>,
     of_claim: Links<String, Source>,
     changed: BTreeSet<engine::PodUid>,
@@ -43,17 +56,22 @@ pub(crate) struct Holds {
 
 impl Holds {
     /// Takes in what a source says now.
-    pub(crate) fn set(&mut self, source: &Source, part: Part) {
-        if self
-            .by_source
-            .get(source)
-            .is_none_or(|before| *before == part)
-            && part.is_empty() != self.by_source.contains_key(source)
-        {
-            return;
+    pub(crate) fn set(&mut self, source: &Source, said: Option<Said>) {
+        let said = said.filter(|said| !said.part.is_empty());
+        let known = self.by_source.get_mut(source);
+        match (known, &said) {
+            (None, None) => return,
+            (Some(known), Some(said)) if known.part == said.part => {
+                *known = said.clone();
+                return;
+            }
+            _ => {}
         }
-        let before = self.by_source.remove(source).unwrap_or_default();
-        for (pod, hold) in &before {
+        let before = self.by_source.remove(source).map(|said| said.part);
+        let before = before.unwrap_or_default();
+        let part = said.as_ref().map(|said| Arc::clone(&said.part));
+        let part = part.unwrap_or_default();
+        for (pod, hold) in &*before {
             self.of_pod.unlink(pod, source);
             for claim in &hold.claims {
                 self.of_claim.unlink(claim.uid.as_str(), source);
@@ -62,7 +80,7 @@ impl Holds {
                 self.changed.insert(pod.clone());
             }
         }
-        for (pod, hold) in &part {
+        for (pod, hold) in &*part {
             self.of_pod.link(pod.clone(), source.clone());
             for claim in &hold.claims {
                 self.of_claim.link(claim.uid.to_string(), source.clone());
@@ -71,9 +89,26 @@ impl Holds {
                 self.changed.insert(pod.clone());
             }
         }
-        if !part.is_empty() {
-            self.by_source.insert(source.clone(), part);
+        if let Some(said) = said {
+            self.by_source.insert(source.clone(), said);
         }
+    }
+
+    /// What a plan says may be another now: of its pods or claims something changed.
+    pub(crate) fn note_stale(&mut self, gang: &GangKey) {
+        self.stale.insert(gang.clone());
+    }
+
+    /// Whether what the plans of a gang say is to be worked out anew; asked once.
+    pub(crate) fn take_stale(&mut self, gang: &GangKey) -> bool {
+        self.stale.remove(gang)
+    }
+
+    /// What a source says, if it says so because of that very plan.
+    pub(crate) fn made_of(&self, source: &Source, plan: &Arc<Plan>) -> Option<Said> {
+        let said = self.by_source.get(source)?;
+        let made_of = said.plan.as_ref()?;
+        Arc::ptr_eq(made_of, plan).then(|| said.clone())
     }
 
     /// What says that a claim is held.
@@ -102,7 +137,7 @@ impl Holds {
     /// names.
     fn of(&self, pod: &engine::PodUid) -> Option<engine::Hold> {
         let parts = self.of_pod.of(pod);
-        let mut parts = parts.filter_map(|source| self.by_source.get(source)?.get(pod));
+        let mut parts = parts.filter_map(|source| self.by_source.get(source)?.part.get(pod));
         let mut hold = parts.next()?.clone();
         for part in parts {
             add_claims(&mut hold, &part.claims);

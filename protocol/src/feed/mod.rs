@@ -4,7 +4,7 @@ pub(crate) mod holds;
 mod unexplained;
 pub(crate) mod waiting;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use muster_engine as engine;
 
@@ -51,6 +51,15 @@ pub(crate) struct Feed {
     unexplained: Unexplained,
     /// An admission waits for room in the Ledger: nothing is decided before it has another content.
     is_ledger_full: bool,
+}
+
+/// What was told of holds.
+#[derive(Debug, Default)]
+pub(crate) struct ToldHolds {
+    /// Whether anything was.
+    pub(crate) any: bool,
+    /// Pods that hold something and did not, or the reverse.
+    pub(crate) came_or_went: Vec<engine::PodUid>,
 }
 
 impl Feed {
@@ -100,33 +109,36 @@ impl Feed {
         self.is_ledger_full = false;
     }
 
-    /// Tells what changed of holds; returns the pods.
-    pub(crate) fn tell_holds(&mut self, index: &mut Index) -> Vec<engine::PodUid> {
-        let mut pods = Vec::new();
+    /// Tells what changed of holds.
+    pub(crate) fn tell_holds(&mut self, index: &mut Index) -> ToldHolds {
+        let mut told = ToldHolds::default();
         for (pod, hold) in self.holds.take_changes() {
-            index.set_hold(&pod, hold.is_some());
+            told.any = true;
+            if index.has_hold(pod.as_str()) != hold.is_some() {
+                index.set_hold(&pod, hold.is_some());
+                told.came_or_went.push(pod.clone());
+            }
             self.apply(match hold {
                 Some(hold) => engine::Update::Hold(hold),
-                None => engine::Update::HoldGone(pod.clone()),
+                None => engine::Update::HoldGone(pod),
             });
-            pods.push(pod);
         }
-        pods
+        told
     }
 
-    /// Tells which gangs wait now and did not, or the reverse. Returns those whose reason is void by that.
-    pub(crate) fn tell_waiting(&mut self) -> BTreeSet<GangKey> {
-        let mut void = BTreeSet::new();
+    /// Tells which gangs wait now and did not, or the reverse. Returns those that wait no more, each with its Team: what
+    /// was said of why they wait is void.
+    pub(crate) fn tell_waiting(&mut self) -> Vec<(GangKey, engine::TeamName)> {
+        let mut gone = Vec::new();
         for (key, gang) in std::mem::take(&mut self.changed) {
             let before = self.waiting.remove(&key);
             if let Some(before) = before
                 && gang.as_ref().is_none_or(|gang| gang.uid != before.uid)
             {
-                if !self.too_large.contains_key(&before.uid)
-                    && self.explanations.remove(before.uid.as_str()).is_some()
-                {
-                    void.insert(key.clone());
+                if !self.too_large.contains_key(&before.uid) {
+                    self.explanations.remove(before.uid.as_str());
                 }
+                gone.push((key.clone(), before.team));
                 self.apply(engine::Update::NotWaiting(before.uid));
             }
             if let Some(gang) = gang {
@@ -134,7 +146,7 @@ impl Feed {
                 self.waiting.insert(key, gang);
             }
         }
-        void
+        gone
     }
 
     /// Whether the engine has anything new to decide, and there is room for it.

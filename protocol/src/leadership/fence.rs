@@ -115,15 +115,14 @@ impl Machine {
             return None;
         }
         let gangs = self.agenda.gangs().filter_map(|key| {
-            let status = self.index.gang(key)?.status.as_ref()?;
-            Some((status.leader_epoch, format!("Gang {key}")))
+            let epoch = self.index.gang(key)?.status.as_ref()?.leader_epoch;
+            (epoch > own).then(|| (epoch, format!("Gang {key}")))
         });
         let nodes = self.agenda.nodes().filter_map(|name| {
-            let devices = self.index.node_devices(name)?;
-            Some((devices.spec.leader_epoch, format!("NodeDevices {name}")))
+            let epoch = self.index.node_devices(name)?.spec.leader_epoch;
+            (epoch > own).then(|| (epoch, format!("NodeDevices {name}")))
         });
-        let mut seen = gangs.chain(nodes).filter(|(epoch, _)| *epoch > own);
-        let (epoch, object) = seen.next()?;
+        let (epoch, object) = gangs.chain(nodes).next()?;
         Some(ExitReason::HigherEpoch { object, epoch, own })
     }
 

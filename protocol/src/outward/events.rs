@@ -40,10 +40,13 @@ impl EventTracker {
         let status = gang.and_then(|gang| gang.status.as_ref());
         match (gang, status.and_then(news)) {
             (Some(gang), Some((reason, note))) => {
-                let uid = gang.metadata.uid.clone().unwrap_or_default();
-                let told = self.reasons.insert(key.clone(), (uid.clone(), reason));
-                if self.begun && told != Some((uid, reason)) {
-                    notes.extend(to_all(context, key, gang, reason, &note));
+                let uid = gang.metadata.uid.as_deref().unwrap_or_default();
+                let told = self.reasons.get(key);
+                if told.is_none_or(|told| (told.0.as_str(), told.1) != (uid, reason)) {
+                    self.reasons.insert(key.clone(), (uid.to_owned(), reason));
+                    if self.begun {
+                        notes.extend(to_all(context, key, gang, reason, note));
+                    }
                 }
             }
             _ => {
@@ -87,7 +90,7 @@ impl EventTracker {
 }
 
 /// The reason that a status stands for, and its text.
-fn news(status: &GangStatus) -> Option<(Reason, String)> {
+fn news(status: &GangStatus) -> Option<(Reason, &str)> {
     let condition = |type_: &str, value: &str| {
         status
             .conditions
@@ -95,11 +98,11 @@ fn news(status: &GangStatus) -> Option<(Reason, String)> {
             .find(|condition| condition.type_ == type_ && condition.status == value)
     };
     if status.phase == GangPhase::Finished {
-        return Some((Reason::Completed, "the gang finished".to_owned()));
+        return Some((Reason::Completed, "the gang finished"));
     }
     if status.phase == GangPhase::Failed {
         let message = condition(condition_types::FINISHED, "False")
-            .map_or_else(String::new, |condition| condition.message.clone());
+            .map_or("", |condition| &condition.message);
         return Some((Reason::PodFailed, message));
     }
     if let Some(degraded) = condition(condition_types::DEGRADED, "True") {
@@ -112,7 +115,7 @@ fn news(status: &GangStatus) -> Option<(Reason, String)> {
         ]
         .into_iter()
         .find(|reason| reason.as_str() == degraded.reason)?;
-        return Some((reason, degraded.message.clone()));
+        return Some((reason, &degraded.message));
     }
     if let Some(admission) = &status.admission {
         let reason = match (status.phase, admission.adopted) {
@@ -120,12 +123,12 @@ fn news(status: &GangStatus) -> Option<(Reason, String)> {
             (GangPhase::Running, _) => Reason::Running,
             _ => Reason::Admitted,
         };
-        let message = condition(condition_types::ADMITTED, "True")
-            .map_or_else(String::new, |condition| condition.message.clone());
+        let message =
+            condition(condition_types::ADMITTED, "True").map_or("", |condition| &condition.message);
         return Some((reason, message));
     }
     let queue = status.queue.as_ref()?;
-    Some((queue.reason, queue.details.clone()))
+    Some((queue.reason, &queue.details))
 }
 
 fn is_warning(reason: Reason) -> bool {

@@ -2,7 +2,7 @@
 //! when something changed.
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use muster_api::{
     Gang, GangPhase, GangStatus, QueuePosition, Reason, conditions as condition_types,
 };
@@ -27,7 +27,7 @@ use muster_cluster::{
 /// (pods whose claims are just being made) is nobody's news. Where only numbers inside a reason differ, it is written at
 /// most once in [`NUMBERS_EVERY_SECONDS`].
 pub(crate) fn update(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Option<ApiRequest> {
-    let mut status = status_of(gang);
+    let mut status = told_by(gang);
     let uid = gang.metadata.uid.as_deref().unwrap_or_default();
     let reason = context.views.of(key).and_then(|view| view.reason.as_ref());
     let lasts = reason.is_none() || lasts(context, uid);
@@ -50,13 +50,21 @@ pub(crate) fn update(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Op
         let says = reason.is_some() && lasts;
         return says.then(|| replacement(context, key, gang, status))?;
     };
-    let news = without_numbers(before) != without_numbers(&status);
-    let due = news
-        || context
+    let is_owed = match Difference::between(before, &status) {
+        Difference::None => false,
+        Difference::Numbers => context
             .clocks
             .told_at(uid)
-            .is_none_or(|at| context.has_come(at + NUMBERS_EVERY_SECONDS));
-    (*before != status && due).then(|| replacement(context, key, gang, status))?
+            .is_none_or(|at| context.has_come(at + NUMBERS_EVERY_SECONDS)),
+        Difference::News => true,
+    };
+    if !is_owed {
+        return None;
+    }
+    status.admission.clone_from(&before.admission);
+    status.placement.clone_from(&before.placement);
+    status.proposal.clone_from(&before.proposal);
+    replacement(context, key, gang, status)
 }
 
 /// How long a reason lasts before it is told, in seconds.
@@ -71,16 +79,80 @@ fn lasts(context: PollContext<'_>, gang_uid: &str) -> bool {
         .is_some_and(|since| context.has_come(since + TOLD_AFTER_SECONDS))
 }
 
-/// A status without the texts that carry numbers.
-fn without_numbers(status: &GangStatus) -> GangStatus {
-    let mut status = status.clone();
-    for condition in &mut status.conditions {
-        condition.message.clear();
+/// The status as it stands without what the Gang holds and is proposed: that is large, and nothing that is told changes it.
+fn told_by(gang: &Gang) -> GangStatus {
+    let Some(status) = &gang.status else {
+        return status_of(gang);
+    };
+    GangStatus {
+        leader_epoch: status.leader_epoch,
+        phase: status.phase,
+        attempt: status.attempt,
+        team: status.team.clone(),
+        admission: None,
+        placement: None,
+        proposal: None,
+        queue: status.queue.clone(),
+        conditions: status.conditions.clone(),
+        observed_generation: status.observed_generation,
+        queued_at: status.queued_at.clone(),
+        finished_at: status.finished_at.clone(),
     }
-    if let Some(queue) = &mut status.queue {
-        queue.details.clear();
+}
+
+/// How two statuses of a Gang differ that holds the same in both.
+enum Difference {
+    None,
+    /// In nothing but texts, which carry numbers.
+    Numbers,
+    News,
+}
+
+impl Difference {
+    fn between(before: &GangStatus, after: &GangStatus) -> Self {
+        fn facts(status: &GangStatus) -> impl PartialEq + '_ {
+            let GangStatus {
+                leader_epoch,
+                phase,
+                attempt,
+                team,
+                admission: _,
+                placement: _,
+                proposal: _,
+                queue,
+                conditions,
+                observed_generation,
+                queued_at,
+                finished_at,
+            } = status;
+            let queue = queue.as_ref().map(|queue| (queue.position, queue.reason));
+            let life = (phase, attempt, team, queue, queued_at, finished_at);
+            (leader_epoch, observed_generation, life, conditions.len())
+        }
+        fn state(condition: &Condition) -> impl PartialEq + '_ {
+            let Condition {
+                type_,
+                status,
+                reason,
+                message: _,
+                observed_generation,
+                last_transition_time,
+            } = condition;
+            let since = (observed_generation, last_transition_time);
+            (type_, status, reason, since)
+        }
+        let pairs = || before.conditions.iter().zip(&after.conditions);
+        let same_states = || pairs().all(|(before, after)| state(before) == state(after));
+        if facts(before) != facts(after) || !same_states() {
+            return Self::News;
+        }
+        let same_texts = pairs().all(|(before, after)| before.message == after.message);
+        if same_texts && before.queue == after.queue {
+            Self::None
+        } else {
+            Self::Numbers
+        }
     }
-    status
 }
 
 /// The Gang in the attempt after its present one, holding nothing.

@@ -37,6 +37,10 @@ pub(crate) struct Queues {
     changed: BTreeSet<String>,
     /// Teams whose numbers may have changed by what others do.
     affected: BTreeSet<String>,
+    /// Whether others did anything since those were noted.
+    is_use_changed: bool,
+    /// What each Team had and used when its Queues were looked at last.
+    shown: BTreeMap<String, Vec<engine::Usage>>,
     /// Queues that may have lost their Team.
     orphans: BTreeSet<NamespacedName>,
     /// In which second of the monotonic clock they were looked at last.
@@ -73,16 +77,21 @@ impl Queues {
         let counts_as = gang.and_then(|gang| {
             let status = gang.status.as_ref()?;
             let is_admitted = status.admission.is_some();
-            let team = status.team.clone()?;
-            (is_admitted || !has_ended(gang)).then_some(Counted { team, is_admitted })
+            let team = status.team.as_deref()?;
+            (is_admitted || !has_ended(gang)).then_some((team, is_admitted))
+        });
+        let known = self.counted.get(key);
+        if known.map(|it| (it.team.as_str(), it.is_admitted)) == counts_as {
+            return;
+        }
+        let counts_as = counts_as.map(|(team, is_admitted)| Counted {
+            team: team.to_owned(),
+            is_admitted,
         });
         let before = match &counts_as {
             Some(it) => self.counted.insert(key.clone(), it.clone()),
             None => self.counted.remove(key),
         };
-        if before == counts_as {
-            return;
-        }
         for (counted, by) in [(before, -1), (counts_as, 1)] {
             let Some(Counted { team, is_admitted }) = counted else {
                 continue;
@@ -102,11 +111,8 @@ impl Queues {
     }
 
     /// What some Team uses changed: what others could get may be another, too.
-    pub(crate) fn note_use(&mut self, context: PollContext<'_>) {
-        if self.affected.is_empty() {
-            let teams = context.index.teams().map(|(team, _)| team.clone());
-            self.affected = teams.collect();
-        }
+    pub(crate) fn note_use(&mut self) {
+        self.is_use_changed = true;
     }
 
     /// Notes the Team of a namespace.
@@ -150,6 +156,7 @@ impl Queues {
     /// The second in which there is something to look at.
     pub(crate) fn next_due(&self) -> Option<u64> {
         let idle = self.changed.is_empty() && self.affected.is_empty() && self.orphans.is_empty();
+        let idle = idle && !self.is_use_changed;
         (!idle).then(|| self.looked_at.map_or(0, |at| at + 1))
     }
 
@@ -166,8 +173,19 @@ impl Queues {
         }
         self.looked_at = Some(second);
         let mut teams = std::mem::take(&mut self.changed);
+        if self.affected.is_empty() && std::mem::take(&mut self.is_use_changed) {
+            let all = context.index.teams().map(|(team, _)| team.clone());
+            self.affected = all.collect();
+        }
         for _ in 0..TEAMS_PER_SECOND {
-            teams.extend(self.affected.pop_first());
+            let Some(team) = self.affected.pop_first() else {
+                break;
+            };
+            // Others change what it has, and nothing else that its Queues show.
+            let usage = engine.usage(&team.as_str().into());
+            if self.shown.get(&team) != Some(&usage) {
+                teams.insert(team);
+            }
         }
         let mut writes = Vec::new();
         for team in teams {
@@ -180,16 +198,19 @@ impl Queues {
     }
 
     fn of_team(
-        &self,
+        &mut self,
         context: PollContext<'_>,
         engine: &engine::State,
         team: &str,
     ) -> Vec<ApiRequest> {
         if !self.namespaces.has(team) || context.index.team(team).is_none() {
+            self.shown.remove(team);
             return Vec::new();
         }
         let name = team.into();
-        let limits: Vec<QueueLimit> = engine.usage(&name).iter().map(limit).collect();
+        let usage = engine.usage(&name);
+        let limits: Vec<QueueLimit> = usage.iter().map(limit).collect();
+        self.shown.insert(team.to_owned(), usage);
         let counts = self.counts.get(team).copied().unwrap_or_default();
         let mut waiting = pending(context, engine.queue(&name));
         let statuses = self.namespaces.of(team).filter_map(|namespace| {

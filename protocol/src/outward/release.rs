@@ -12,7 +12,7 @@
 //! Not a proof: that the pod is gone (its container may live on after a force delete), that the claim is
 //! gone or deallocated, that time has passed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_api::{NodeDevices, Permit, keys};
 
@@ -25,6 +25,18 @@ use crate::{
 /// Most claims that a driver may list as held. A node of 16 GPUs has at most 112 slices; whoever lists more than this is
 /// no driver of ours, and has acknowledged nothing: its node keeps what it has, and costs nobody else more than a glance.
 pub(crate) const HELD_AT_MOST: usize = 1_024;
+
+/// The devices of each claim that the driver of a node lists as held.
+pub(crate) fn listed(devices: Option<&NodeDevices>) -> BTreeMap<&str, &[String]> {
+    let status = devices.and_then(|devices| devices.status.as_ref());
+    let held = status.map_or(&[][..], |status| &status.held);
+    let counts = &held[..held.len().min(HELD_AT_MOST)];
+    // Of two entries for a claim the first counts.
+    let entries = counts.iter().rev();
+    entries
+        .map(|held| (held.claim_uid.as_str(), held.devices.as_slice()))
+        .collect()
+}
 
 /// What the driver of a node has answered, and to what.
 #[derive(Debug)]

@@ -14,13 +14,16 @@ pub(crate) struct PermitTable {
     of_gang: Links<String, (String, i64)>,
 }
 
-/// What one permit names.
+/// What a permit says that gangs go by.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Named {
-    pod: String,
-    gang: String,
+pub(crate) struct Named {
+    /// UID of its pod.
+    pub(crate) pod: String,
+    /// Its gang, as `namespace/name`.
+    pub(crate) gang: String,
     gang_uid: String,
     attempt: i64,
+    withdrawn: bool,
 }
 
 impl Named {
@@ -30,36 +33,52 @@ impl Named {
             gang: permit.gang.clone(),
             gang_uid: permit.gang_uid.clone(),
             attempt: permit.attempt,
+            withdrawn: permit.withdrawn,
         }
+    }
+
+    fn is_of(&self, permit: &Permit) -> bool {
+        self.pod == permit.pod_uid
+            && self.gang == permit.gang
+            && self.gang_uid == permit.gang_uid
+            && self.attempt == permit.attempt
+            && self.withdrawn == permit.withdrawn
     }
 }
 
 impl PermitTable {
-    /// Reads the permits of a node as they are now. Returns the UIDs of the pods that a permit came, went or changed for.
-    pub(crate) fn read(&mut self, node: &str, devices: Option<&NodeDevices>) -> Vec<String> {
-        let permits = devices.iter().flat_map(|devices| &devices.spec.permits);
-        let after: Vec<Named> = permits.map(Named::of).collect();
-        if self.by_node.get(node).map_or(&[][..], Vec::as_slice) == after {
+    /// Reads the permits of a node as they are now. Returns what those name that came, went or changed.
+    pub(crate) fn read(&mut self, node: &str, devices: Option<&NodeDevices>) -> Vec<Named> {
+        let permits = devices.map_or(&[][..], |devices| &devices.spec.permits);
+        let known = self.by_node.get(node).map_or(&[][..], Vec::as_slice);
+        let is_same = |(known, permit): (&Named, &Permit)| known.is_of(permit);
+        if known.len() == permits.len() && known.iter().zip(permits).all(is_same) {
             return Vec::new();
         }
+        let after: Vec<Named> = permits.iter().map(Named::of).collect();
         let before = self.by_node.remove(node).unwrap_or_default();
-        for named in &before {
+        let gone = before.iter().filter(|named| !after.contains(named));
+        let came = after.iter().filter(|named| !before.contains(named));
+        let changed: Vec<Named> = gone.chain(came).cloned().collect();
+        for named in &changed {
             self.of_pod.unlink(named.pod.as_str(), &node.to_owned());
             let place = (node.to_owned(), named.attempt);
             self.of_gang.unlink(named.gang.as_str(), &place);
         }
-        for named in &after {
+        // A pod or a gang may have another permit here that did not change.
+        let concerned = |named: &&Named| {
+            let mut changed = changed.iter();
+            changed.any(|it| it.pod == named.pod || it.gang == named.gang)
+        };
+        for named in after.iter().filter(concerned) {
             self.of_pod.link(named.pod.clone(), node.to_owned());
             let place = (node.to_owned(), named.attempt);
             self.of_gang.link(named.gang.clone(), place);
         }
-        let changed = before.iter().filter(|named| !after.contains(named));
-        let changed = changed.chain(after.iter().filter(|named| !before.contains(named)));
-        let pods = changed.map(|named| named.pod.clone()).collect();
         if !after.is_empty() {
             self.by_node.insert(node.to_owned(), after);
         }
-        pods
+        changed
     }
 
     /// Nodes with any permit.

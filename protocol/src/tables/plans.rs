@@ -25,6 +25,8 @@ pub(crate) struct Committed {
     pub(crate) plan: Arc<Plan>,
     /// Whether it names a proposal instead of saying what it commits.
     pub(crate) is_proposed: bool,
+    /// Bytes that it takes of the Ledger.
+    pub(crate) bytes: usize,
     /// The intent, while nobody knows what it commits: its Gang does not carry the proposal that it names.
     pub(crate) lost: Option<Arc<Intent>>,
 }
@@ -39,6 +41,7 @@ impl Committed {
             kind: intent.kind,
             plan: Arc::new(plan),
             is_proposed: intent.digest.is_some(),
+            bytes: record::bytes(intent) + 1,
             lost,
         }
     }
@@ -181,7 +184,10 @@ impl Plans {
         let after = gang.and_then(|gang| record::of_gang(key, gang));
         let before = match after {
             Some(after) => {
-                let same = self.carried(key).filter(|known| ***known == after).cloned();
+                // What is carried is what was committed: both are one.
+                let committed = self.committed.get(key).map(|intent| &intent.plan);
+                let mut known = self.carried(key).into_iter().chain(committed);
+                let same = known.find(|known| ***known == after).cloned();
                 let plan = same.unwrap_or_else(|| Arc::new(after));
                 self.link(&plan);
                 self.carried.insert(key.clone(), (version, plan))

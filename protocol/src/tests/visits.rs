@@ -77,6 +77,50 @@ fn one_event_visits_no_more_among_2000_gangs_and_nodes_than_among_100() {
     assert!((1..=8).contains(&most), "{small:?}");
 }
 
+/// How many looks at gangs and nodes it takes until a gang of one pod runs, and until what it held is free again, the other
+/// gangs on its node being so many.
+fn looks_of_a_life(neighbours: usize) -> (u64, u64) {
+    let mut bench = Bench::new();
+    bench.checks_polls = false;
+    bench.server.put(team("vision", neighbours + 1));
+    for object in node_with_gpus("n0", neighbours + 1) {
+        bench.server.put(object);
+    }
+    for number in 0..neighbours {
+        bench.gang(&format!("neighbour-{number}"), 1);
+    }
+    bench.run();
+    let begun = bench.machine.visited();
+    bench.gang("train", 1);
+    bench.run();
+    let mut change = |change: &dyn Fn(&mut Pod)| {
+        bench.change_pod("train-0", change);
+        bench.run();
+        bench.machine.visited() - begun
+    };
+    change(&|pod| pod.spec.as_mut().unwrap().node_name = Some("n0".to_owned()));
+    let phase = |phase: &'static str| {
+        move |pod: &mut Pod| pod.status.as_mut().unwrap().phase = Some(phase.to_owned())
+    };
+    let started = change(&phase("Running"));
+    let ended = change(&phase("Succeeded"));
+    let permits = bench.server.node_devices("n0").unwrap().spec.permits;
+    let names_it = |permit: &muster_api::Permit| permit.gang.contains("train");
+    assert!(!permits.iter().any(names_it), "{permits:?}");
+    (started, ended)
+}
+
+#[test]
+fn the_life_of_a_gang_of_one_pod_takes_a_bounded_number_of_looks_whoever_else_is_on_its_node() {
+    for neighbours in [0, 7, 40] {
+        let (started, ended) = looks_of_a_life(neighbours);
+        assert!(
+            started <= 15 && ended <= 25,
+            "{started} looks until it runs, {ended} until it is gone, beside {neighbours} others"
+        );
+    }
+}
+
 #[test]
 fn the_slow_look_at_everything_comes_every_ten_minutes_in_slices() {
     let mut bench = cluster(300);
