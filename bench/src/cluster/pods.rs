@@ -103,7 +103,7 @@ fn waiting_gang(gang: &WaitingGang) -> Value {
     let mut metadata = within(gang.team, &format!("group-{}", label(gang)), gang.number);
     metadata["labels"] = json!({keys::GANG: label(gang)});
     json!({"apiVersion": "muster.dev/v1alpha1", "kind": "Gang", "metadata": metadata,
-        "spec": {"size": gang.shape.pods, "startTimeoutSeconds": 600},
+        "spec": {"group": label(gang), "size": gang.shape.pods, "startTimeoutSeconds": 600},
         "status": {"phase": "Pending", "attempt": 1, "leaderEpoch": 1, "observedGeneration": 1,
             "team": team_name(gang.team)}})
 }
