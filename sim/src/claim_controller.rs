@@ -9,7 +9,7 @@
 //! whatever still runs: for a pod that was deleted by force the devices are free in the API at once.
 
 use k8s_openapi::api::{
-    core::v1::{Pod, PodResourceClaimStatus, PodStatus},
+    core::v1::{Pod, PodResourceClaim, PodResourceClaimStatus, PodStatus},
     resource::v1::ResourceClaim,
 };
 use muster_cluster::object::{Kind, Object};
@@ -28,7 +28,7 @@ pub const DELETE_PROTECTION: &str = "resource.kubernetes.io/delete-protection";
 /// One write of the controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Makes the claim of a pod.
+    /// Makes a claim of a pod.
     Make {
         /// Namespace of the pod.
         namespace: String,
@@ -58,27 +58,41 @@ pub enum Step {
     },
 }
 
-/// Name of the pod's claim in the API; `None` while there is none.
-pub fn claim_name(pod: &Pod) -> Option<&str> {
+/// Name in the API of a claim that the pod names; `None` while there is none.
+fn claim_name<'a>(pod: &'a Pod, named: &str) -> Option<&'a str> {
     pod.status
         .as_ref()?
         .resource_claim_statuses
         .as_ref()?
         .iter()
-        .find(|status| status.name == fixtures::CLAIM)?
+        .find(|status| status.name == named)?
         .resource_claim_name
         .as_deref()
 }
 
-/// The pod's claim.
-pub fn claim_of<'a>(api: &'a ApiServer, pod: &Pod) -> Option<&'a ResourceClaim> {
+/// A claim that the pod names.
+fn claim_of<'a>(api: &'a ApiServer, pod: &Pod, named: &str) -> Option<&'a ResourceClaim> {
     let namespace = pod.metadata.namespace.as_deref()?;
-    let claim = api.get::<ResourceClaim>(namespace, claim_name(pod)?)?;
+    let claim = api.get::<ResourceClaim>(namespace, claim_name(pod, named)?)?;
     let owners = claim.metadata.owner_references.as_ref()?;
     owners
         .iter()
         .any(|owner| Some(&owner.uid) == pod.metadata.uid.as_ref())
         .then_some(claim)
+}
+
+fn named_claims(pod: &Pod) -> impl Iterator<Item = &PodResourceClaim> {
+    let spec = pod.spec.as_ref();
+    spec.and_then(|spec| spec.resource_claims.as_ref())
+        .into_iter()
+        .flatten()
+}
+
+/// The pod's claims, in the order in which it names them; `None` while one of them is not made.
+pub fn claims_of<'a>(api: &'a ApiServer, pod: &Pod) -> Option<Vec<&'a ResourceClaim>> {
+    named_claims(pod)
+        .map(|claim| claim_of(api, pod, &claim.name))
+        .collect()
 }
 
 /// All that the controller has to do.
@@ -88,7 +102,7 @@ pub fn steps(api: &ApiServer) -> Vec<Step> {
         .filter(|pod| {
             pod.metadata.deletion_timestamp.is_none()
                 && !has_ended(pod)
-                && claim_of(api, pod).is_none()
+                && claims_of(api, pod).is_none()
         })
         .map(|pod| Step::Make {
             namespace: pod.metadata.namespace.clone().unwrap_or_default(),
@@ -183,28 +197,30 @@ fn make(api: &mut ApiServer, informer: &mut Informer, namespace: &str, name: &st
     let Some(pod) = informer.cache().get::<Pod>(namespace, name).cloned() else {
         return;
     };
-    let template = pod
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.resource_claims.as_ref())
-        .and_then(|claims| claims.first())
-        .and_then(|claim| claim.resource_claim_template_name.clone())
-        .unwrap_or_default();
-    let claim_name = format!("{name}-{}-{random:05x}", fixtures::CLAIM);
-    let Some(claim) = fixtures::claim_from_template(&template, &pod, &claim_name) else {
+    let mut named = named_claims(&pod);
+    let Some(missing) = named.find(|claim| claim_of(informer.cache(), &pod, &claim.name).is_none())
+    else {
+        return;
+    };
+    let (named, template) = (missing.name.clone(), &missing.resource_claim_template_name);
+    let claim_name = format!("{name}-{named}-{random:05x}");
+    let template = template.as_deref().unwrap_or_default();
+    let Some(claim) = fixtures::claim_from_template(template, &pod, &claim_name) else {
         return;
     };
     let Ok(claim) = api.create(claim) else {
         return;
     };
     informer.assume(&claim);
-    let uid = pod.metadata.uid.unwrap_or_default();
+    let uid = pod.metadata.uid.clone().unwrap_or_default();
     let done = api.update::<Pod>(namespace, name, Precondition::uid(&uid), |pod| {
         let status = pod.status.get_or_insert_with(PodStatus::default);
-        status.resource_claim_statuses = Some(vec![PodResourceClaimStatus {
-            name: fixtures::CLAIM.to_owned(),
+        let statuses = status.resource_claim_statuses.get_or_insert_default();
+        statuses.retain(|status| status.name != named);
+        statuses.push(PodResourceClaimStatus {
+            name: named,
             resource_claim_name: Some(claim_name),
-        }]);
+        });
     });
     assume(informer, done.ok());
 }

@@ -30,8 +30,8 @@ use crate::scenario::{GangShape, NodeShape, OwnerKind, TeamShape};
 pub const FLAVOR: &str = "gpu";
 /// The one Cohort.
 pub const COHORT: &str = "all";
-/// Name of the claim in every pod.
-pub const CLAIM: &str = "gpus";
+/// Names of the claims in a pod, as many as it has.
+pub const CLAIMS: [&str; 2] = ["gpus", "more-gpus"];
 /// Memory of every GPU, in bytes.
 pub const GPU_BYTES: i64 = 80 << 30;
 
@@ -302,6 +302,14 @@ pub fn index_of(pod: &Pod) -> Option<usize> {
 }
 
 fn pod_spec(shape: &GangShape) -> PodSpec {
+    let claims = CLAIMS.into_iter().take(shape.claims_per_pod);
+    let claim = |name: &str| PodResourceClaim {
+        name: name.to_owned(),
+        resource_claim_template_name: Some(template_name(
+            shape.gpus_per_pod / shape.claims_per_pod,
+        )),
+        ..PodResourceClaim::default()
+    };
     let marker = (keys::MARKER_RESOURCE, "0");
     PodSpec {
         containers: vec![Container {
@@ -313,11 +321,7 @@ fn pod_spec(shape: &GangShape) -> PodSpec {
             }),
             ..Container::default()
         }],
-        resource_claims: Some(vec![PodResourceClaim {
-            name: CLAIM.to_owned(),
-            resource_claim_template_name: Some(template_name(shape.gpus_per_pod)),
-            ..PodResourceClaim::default()
-        }]),
+        resource_claims: Some(claims.map(claim).collect()),
         restart_policy: Some("Never".to_owned()),
         ..PodSpec::default()
     }

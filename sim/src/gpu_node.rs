@@ -31,10 +31,8 @@ pub struct GpuNode {
 /// A living container.
 #[derive(Clone, Debug)]
 pub struct Container {
-    /// UIDs of its claims.
-    pub claims: Vec<String>,
-    /// The hardware that it was given.
-    pub units: Vec<Unit>,
+    /// The hardware that it was given, each with the UID of its claim.
+    pub units: Vec<(String, Unit)>,
     /// When it began, in milliseconds.
     pub started_at: u64,
     /// Whether NVML lists its process: not before it has opened the device.
@@ -144,7 +142,7 @@ impl GpuNode {
             container.listed
                 && units
                     .iter()
-                    .any(|unit| container.units.iter().any(|used| used.overlaps(unit)))
+                    .any(|unit| container.units.iter().any(|(_, used)| used.overlaps(unit)))
         };
         self.containers
             .iter()
@@ -159,10 +157,9 @@ impl GpuNode {
             .records
             .iter()
             .flat_map(|(uid, record)| record.units().map(move |unit| (uid.as_str(), unit)));
-        let used = self.containers.values().flat_map(|container| {
-            let claim = container.claims.first().map_or("", String::as_str);
-            container.units.iter().map(move |unit| (claim, unit))
-        });
+        let containers = self.containers.values();
+        let used = containers.flat_map(|container| &container.units);
+        let used = used.map(|(claim, unit)| (claim.as_str(), unit));
         recorded.chain(used)
     }
 }

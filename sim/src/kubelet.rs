@@ -10,13 +10,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::{
+    core::v1::{Pod, PodStatus},
+    resource::v1::ResourceClaim,
+};
 use muster_cluster::object::Kind;
 use muster_dra_driver::prepare::{Answer, CallId, ClaimRef};
 
 use crate::{
     api_server::{ApiServer, Informer, Precondition, has_ended, key, node_of},
-    claim_controller::claim_of,
+    claim_controller::claims_of,
     drivers::{Answered, Drivers},
     gpu_node::{Container, GpuNode},
     random::Random,
@@ -302,7 +305,7 @@ impl Kubelet {
     ) {
         let again_at = now + random.between(60_000, 90_000);
         let pod = self.informer.cache().pod_by_uid(uid);
-        let claim = pod.and_then(|pod| usable_claim(api, pod, uid));
+        let claims = pod.and_then(|pod| usable_claims(api, pod, uid));
         let Some(sandbox) = self.pods.get_mut(uid) else {
             return;
         };
@@ -311,16 +314,22 @@ impl Kubelet {
             .iter()
             .map(|instance| instance.id)
             .collect();
-        let (Some(claim), Some(id)) = (claim, random.pick(ids)) else {
+        let (Some(claims), Some(id)) = (claims, random.pick(ids)) else {
             sandbox.stage = Stage::Waiting { at: again_at };
             return;
         };
-        sandbox.claims = vec![claim.clone()];
-        sandbox.owed.insert(claim.uid.clone());
-        let claim_uid = claim.uid.clone();
-        if let Some(call) = drivers.call(id, now, claim, true) {
+        sandbox.claims.clone_from(&claims);
+        let mut calls = BTreeMap::new();
+        for claim in claims {
+            let claim_uid = claim.uid.clone();
+            sandbox.owed.insert(claim_uid.clone());
+            if let Some(call) = drivers.call(id, now, claim, true) {
+                calls.insert((id, call), claim_uid);
+            }
+        }
+        if !calls.is_empty() {
             sandbox.stage = Stage::Preparing {
-                calls: BTreeMap::from([((id, call), claim_uid)]),
+                calls,
                 failed: false,
                 since: now,
             };
@@ -346,12 +355,9 @@ impl Kubelet {
             .map(|instance| instance.id)
             .collect();
         let Some(id) = random.pick(ids) else { return };
-        let owed = sandbox
-            .claims
-            .iter()
-            .find(|claim| sandbox.owed.contains(&claim.uid))
-            .cloned();
-        if let Some(claim) = owed {
+        let claims = sandbox.claims.iter();
+        let owed = claims.filter(|claim| sandbox.owed.contains(&claim.uid));
+        for claim in owed.cloned().collect::<Vec<_>>() {
             let claim_uid = claim.uid.clone();
             if let Some(call) = drivers.call(id, now, claim, false) {
                 sandbox.unpreparing.insert((id, call), claim_uid);
@@ -360,9 +366,13 @@ impl Kubelet {
     }
 }
 
-/// The pod's claim if the kubelet would have it prepared: reserved for the pod, and allocated.
-fn usable_claim(api: &ApiServer, pod: &Pod, uid: &str) -> Option<ClaimRef> {
-    let claim = claim_of(api, pod)?;
+/// The pod's claims if the kubelet would have them prepared: all are reserved for the pod, and allocated.
+fn usable_claims(api: &ApiServer, pod: &Pod, uid: &str) -> Option<Vec<ClaimRef>> {
+    let claims = claims_of(api, pod)?.into_iter();
+    claims.map(|claim| usable_claim(claim, uid)).collect()
+}
+
+fn usable_claim(claim: &ResourceClaim, uid: &str) -> Option<ClaimRef> {
     let reserved = claim
         .status
         .as_ref()?
@@ -450,16 +460,14 @@ impl Sandbox {
 
     /// The container gets what the CDI files say.
     fn container(&self, now: u64, node: &GpuNode) -> Container {
-        let units = self
-            .claims
-            .iter()
-            .filter_map(|claim| node.cdi.get(&claim.uid))
-            .flat_map(|record| record.devices.iter())
-            .map(|device| device.unit.clone())
-            .collect();
+        let uids = self.claims.iter().map(|claim| &claim.uid);
+        let units = uids.flat_map(|uid| {
+            let devices = node.cdi.get(uid).into_iter();
+            let devices = devices.flat_map(|record| &record.devices);
+            devices.map(|device| (uid.clone(), device.unit.clone()))
+        });
         Container {
-            claims: self.claims.iter().map(|claim| claim.uid.clone()).collect(),
-            units,
+            units: units.collect(),
             started_at: now,
             listed: false,
         }

@@ -69,6 +69,8 @@ pub struct GangShape {
     pub pods: usize,
     /// GPUs of each pod.
     pub gpus_per_pod: usize,
+    /// Claims that they are spread over, evenly.
+    pub claims_per_pod: usize,
     /// When it is submitted, in milliseconds of the run.
     pub submitted_at: u64,
 }
@@ -161,6 +163,7 @@ fn gang(random: &mut Random, number: u64, nodes: &[NodeShape], teams: &[TeamShap
     let gpus_per_pod = 1 + random.index(most.min(2));
     let fits: usize = nodes.iter().map(|node| node.gpus / gpus_per_pod).sum();
     let pods = 1 + random.index(4.min(fits).min(most / gpus_per_pod).max(1));
+    let claims_per_pod = 1 + random.index(gpus_per_pod);
     let owner = if random.one_in(3) {
         OwnerKind::User
     } else {
@@ -172,6 +175,7 @@ fn gang(random: &mut Random, number: u64, nodes: &[NodeShape], teams: &[TeamShap
         owner,
         pods,
         gpus_per_pod,
+        claims_per_pod,
         submitted_at: random.below(20_000),
     }
 }

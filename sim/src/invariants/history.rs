@@ -129,7 +129,12 @@ impl History {
             if !self.committed.insert(attempt.clone()) || self.plans.contains_key(&attempt) {
                 continue;
             }
-            let judged_by = (intent.team.clone(), intent.team_generation);
+            // Of what is committed together some may have been decided, and proposed, by an older generation; the latest
+            // was decided with all of it in view.
+            let of_team = ledger.spec.intents.iter();
+            let of_team = of_team.filter(|other| other.team == intent.team);
+            let generation = of_team.map(|other| other.team_generation).max();
+            let judged_by = (intent.team.clone(), generation.unwrap_or_default());
             let used = Charges::of(api).used_milli(&intent.team);
             if let Some(most) = self
                 .limits_milli

@@ -24,6 +24,7 @@ fn owners(owner: OwnerKind) -> (Owners, ApiServer) {
             owner,
             pods: 2,
             gpus_per_pod: 1,
+            claims_per_pod: 1,
             submitted_at: 5,
         }],
     };

@@ -19,7 +19,7 @@ use muster_cluster::object::{Kind, Object};
 
 use crate::{
     api_server::{ApiServer, Failure, Informer, Precondition, has_ended, is_bound},
-    claim_controller::{DELETE_PROTECTION, claim_of},
+    claim_controller::{DELETE_PROTECTION, claims_of},
 };
 use placing::{accepts, has_room, place};
 
@@ -98,13 +98,15 @@ fn is_schedulable(pod: &Pod) -> bool {
 }
 
 fn next_write(api: &ApiServer, pod: &Pod) -> Option<Write> {
-    let claim = claim_of(api, pod)?;
-    if claim.metadata.deletion_timestamp.is_some() {
+    let claims = claims_of(api, pod)?;
+    let is_going = |claim: &&ResourceClaim| claim.metadata.deletion_timestamp.is_some();
+    if claims.iter().any(is_going) {
         return None;
     }
-    let name = claim.metadata.name.clone()?;
-    let Some(node) = allocated_node(claim) else {
-        return match place(api, pod, claim) {
+    let waiting = claims.iter().find(|claim| allocated_node(claim).is_none());
+    if let Some(claim) = waiting {
+        let name = claim.metadata.name.clone()?;
+        return match place(api, pod, &claims) {
             Some((node, devices)) => Some(Write::Allocate {
                 claim: name,
                 node,
@@ -112,12 +114,18 @@ fn next_write(api: &ApiServer, pod: &Pod) -> Option<Write> {
             }),
             None => (!is_marked_unschedulable(pod)).then_some(Write::Unschedulable),
         };
-    };
-    if !is_reserved_for(claim, pod) {
-        return Some(Write::Reserve { claim: name });
     }
+    let unreserved = claims.iter().find(|claim| !is_reserved_for(claim, pod));
+    if let Some(claim) = unreserved {
+        let claim = claim.metadata.name.clone()?;
+        return Some(Write::Reserve { claim });
+    }
+    let mut nodes = claims.iter().filter_map(|claim| allocated_node(claim));
+    let node = nodes.next()?;
+    let is_one = nodes.all(|other| other == node);
     let fits = api
         .get::<Node>("", node)
+        .filter(|_| is_one)
         .is_some_and(|node| accepts(pod, node) && has_room(api, pod, node));
     if fits {
         return Some(Write::Bind {

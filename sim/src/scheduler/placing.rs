@@ -7,26 +7,38 @@ use k8s_openapi::api::{
     resource::v1::{ResourceClaim, ResourceSlice},
 };
 
-use super::allocated_devices;
+use super::{allocated_devices, allocated_node};
 use crate::api_server::{ApiServer, has_ended, node_of};
 
-/// The first node, and on it the first devices, that the pod fits on.
+/// The first node that the pod fits on with all its claims, and the first devices on it for the first claim that has none.
 pub(super) fn place(
     api: &ApiServer,
     pod: &Pod,
-    claim: &ResourceClaim,
+    claims: &[&ResourceClaim],
 ) -> Option<(String, Vec<String>)> {
-    let wanted = devices_wanted(claim)?;
+    let waiting = claims
+        .iter()
+        .filter(|claim| allocated_node(claim).is_none());
+    let wanted: Option<Vec<usize>> = waiting.map(|claim| devices_wanted(claim)).collect();
+    let wanted = wanted?;
+    let first = *wanted.first()?;
+    let all: usize = wanted.iter().sum();
+    let mut chosen = claims.iter().filter_map(|claim| allocated_node(claim));
+    let chosen = chosen.next();
     let taken: BTreeSet<(&str, &str)> = api
         .list::<ResourceClaim>()
         .flat_map(allocated_devices)
         .collect();
     api.list::<Node>()
+        .filter(|node| chosen.is_none_or(|name| node.metadata.name.as_deref() == Some(name)))
         .filter(|node| accepts(pod, node) && has_room(api, pod, node))
         .find_map(|node| {
             let name = node.metadata.name.as_deref()?;
-            let free: Vec<String> = free_devices(api, name, &taken).take(wanted).collect();
-            (free.len() == wanted).then(|| (name.to_owned(), free))
+            let mut free: Vec<String> = free_devices(api, name, &taken).take(all).collect();
+            (free.len() == all).then(|| {
+                free.truncate(first);
+                (name.to_owned(), free)
+            })
         })
 }
 

@@ -14,6 +14,7 @@ fn gang(gpus_per_pod: usize) -> GangShape {
         owner: OwnerKind::User,
         pods: 1,
         gpus_per_pod,
+        claims_per_pod: 1,
         submitted_at: 0,
     }
 }

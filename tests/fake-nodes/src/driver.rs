@@ -109,13 +109,16 @@ impl FakeDriver {
 
     /// A pod's containers live from now on.
     pub fn start_containers(&mut self, pod: &str, claims: &[ClaimRef]) {
-        let records: BTreeMap<_, _> = claims
+        // By UID, so that a claim that is named twice counts once.
+        let records: BTreeMap<&str, _> = claims
             .iter()
-            .filter_map(|claim| Some((&claim.uid, self.hardware.disk.records.get(&claim.uid)?)))
+            .filter_map(|claim| Some((&*claim.uid, self.hardware.disk.records.get(&claim.uid)?)))
             .collect();
-        let units = records.values().flat_map(|record| record.units().cloned());
+        let units = records.iter().flat_map(|(uid, record)| {
+            let units = record.units().cloned();
+            units.map(|unit| ((*uid).to_owned(), unit))
+        });
         let container = Container {
-            claims: claims.iter().map(|claim| claim.uid.clone()).collect(),
             units: units.collect(),
             started_at: 0,
             listed: true,

@@ -32,6 +32,7 @@ fn script(gangs: &[Shape], play: fn(&mut World) -> Result<(), Violation>) -> Scr
         owner: OwnerKind::User,
         pods: *pods,
         gpus_per_pod: *gpus_per_pod,
+        claims_per_pod: 1,
         submitted_at: BY_SCRIPT,
     });
     let scenario = Scenario {
