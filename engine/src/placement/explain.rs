@@ -88,15 +88,7 @@ pub(crate) fn explain(cluster: &Cluster, view: &View, request: &Request<'_>) -> 
             occupants: None,
         };
     };
-    let mut explanation = Explanation {
-        cluster,
-        view,
-        tree,
-        required,
-        rules: Rules::of(request, view),
-        indexes: Vec::new(),
-        fits: Vec::new(),
-    };
+    let mut explanation = Explanation::of(cluster, view, tree, request);
     let mut effort = Effort::of(MOST_LOOKS);
     for class in &request.demand.classes {
         let fit = explanation.fit(class, nodes, &mut effort);
@@ -112,9 +104,7 @@ pub(crate) fn explain(cluster: &Cluster, view: &View, request: &Request<'_>) -> 
         excluded: explanation.excluded(),
         occupants: explanation.occupants(),
     };
-    for index in explanation.indexes {
-        cluster.keep(index);
-    }
+    explanation.end();
     unfit
 }
 
@@ -137,19 +127,9 @@ pub(crate) fn equal_pods_fit(
     if !matches!(width, Width::Node | Width::Depth(0)) {
         return None;
     }
-    let mut explanation = Explanation {
-        cluster,
-        view,
-        tree,
-        required,
-        rules: Rules::of(request, view),
-        indexes: Vec::new(),
-        fits: Vec::new(),
-    };
+    let mut explanation = Explanation::of(cluster, view, tree, request);
     let fit = explanation.fit(class, tree.nodes(), &mut Effort::of(MOST_LOOKS));
-    for index in explanation.indexes {
-        cluster.keep(index);
-    }
+    explanation.end();
     let held = match width {
         Width::Node => fit.held.most,
         Width::Depth(_) => fit.held.units,
@@ -158,6 +138,26 @@ pub(crate) fn equal_pods_fit(
 }
 
 impl<'a> Explanation<'a> {
+    /// Of a request in a tree; nothing is worked out yet.
+    fn of(cluster: &'a Cluster, view: &'a View, tree: &'a Tree, request: &Request<'a>) -> Self {
+        Self {
+            cluster,
+            view,
+            tree,
+            required: request.wish.required.as_ref(),
+            rules: Rules::of(request, view),
+            indexes: Vec::new(),
+            fits: Vec::new(),
+        }
+    }
+
+    /// Keeps what was worked out, for whoever asks next.
+    fn end(self) {
+        for index in self.indexes {
+            self.cluster.keep(index);
+        }
+    }
+
     fn fit(&mut self, class: &'a Class, nodes: usize, effort: &mut Effort) -> Fit<'a> {
         let mut fit = Fit {
             class,
