@@ -28,6 +28,16 @@ fn bind(bench: &mut Bench, name: &str, node: &str, device: &str, phase: &str) {
     bench.server.put(Object::ResourceClaim(Arc::new(claim)));
 }
 
+/// The pods of the gang `train` are bound to the nodes that they are planned on, each in its phase.
+fn bind_as_planned(bench: &mut Bench, phases: &[&str]) {
+    let placement = bench.gang_status().placement.unwrap();
+    for (place, phase) in phases.iter().enumerate() {
+        let node = placement.node_of(place).unwrap().node.clone();
+        let (pod, device) = (format!("train-{place}"), format!("gpu-{place}"));
+        bind(bench, &pod, &node, &device, phase);
+    }
+}
+
 #[test]
 fn devices_that_kube_scheduler_may_still_give_to_a_pod_are_planned_for_nobody_else() {
     let mut bench = Bench::new();
@@ -58,17 +68,7 @@ fn pods_that_are_bound_are_adopted_whether_or_not_all_of_them_run_yet() {
     let mut bench = Bench::new();
     bench.gang("train", 2);
     bench.run();
-    let placement = bench.gang_status().placement.unwrap();
-    for (place, phase) in [(0, "Running"), (1, "Pending")] {
-        let node = placement.node_of(place).unwrap().node.clone();
-        bind(
-            &mut bench,
-            &format!("train-{place}"),
-            &node,
-            &format!("gpu-{place}"),
-            phase,
-        );
-    }
+    bind_as_planned(&mut bench, &["Running", "Pending"]);
     bench.run();
     delete_gang(&mut bench);
     bench.run();
@@ -112,17 +112,7 @@ fn a_claim_that_was_made_again_is_not_adopted_with_its_gang_since_nothing_was_ch
     let mut bench = Bench::new();
     bench.gang("train", 2);
     bench.run();
-    let placement = bench.gang_status().placement.unwrap();
-    for place in 0..2 {
-        let node = placement.node_of(place).unwrap().node.clone();
-        bind(
-            &mut bench,
-            &format!("train-{place}"),
-            &node,
-            &format!("gpu-{place}"),
-            "Pending",
-        );
-    }
+    bind_as_planned(&mut bench, &["Pending", "Pending"]);
     let swapped = bench.server.list(Kind::ResourceClaim).into_iter();
     let mut swapped = swapped.filter_map(|object| match object {
         Object::ResourceClaim(claim) => Some(Arc::unwrap_or_clone(claim)),
