@@ -15,6 +15,17 @@ pub struct GangKey {
     pub name: String,
 }
 
+impl GangKey {
+    /// Reads `namespace/name`, as it is displayed; `None` of anything else.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (namespace, name) = text.split_once('/')?;
+        Some(Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        })
+    }
+}
+
 impl std::fmt::Display for GangKey {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "{}/{}", self.namespace, self.name)

@@ -48,7 +48,6 @@ use self::{
     pods::{OurPod, PodLinks},
     requests::Requests,
     rollout::Rollout,
-    store::Links,
     tiers::TierUses,
     touch::Dirty,
 };
@@ -57,6 +56,7 @@ use crate::{
     formed::{FormedGang, GangKey},
     gangs::{GangFinder, NamespaceTeam},
     judgement::Rule,
+    links::Links,
     managed::ManagedPods,
     node_filter::NodeFilters,
     object::{Change, Kind, ObjectKey},

@@ -18,6 +18,7 @@ pub mod gangs;
 pub mod index;
 pub mod judgement;
 pub mod limits;
+pub mod links;
 pub mod managed;
 pub mod managed_cases;
 pub mod node_filter;

@@ -50,7 +50,6 @@ mod in_flight;
 mod injected_bug;
 pub mod lanes;
 mod leadership;
-mod links;
 mod look;
 mod machine;
 mod objects;

@@ -19,7 +19,7 @@ use crate::{
     feed::waiting,
     injected_bug::InjectedBug,
     leadership::ledger_recovery,
-    objects::{bound_node, gang_key_of, is_deleting, is_gated, is_terminal, key_of, phase},
+    objects::{bound_node, gang_key_of_uid, is_deleting, is_gated, is_terminal, key_of, phase},
     outward::{gangs, nudge, permits, release, ungate},
     resync::{GANGS_PER_SLICE, NODES_PER_SLICE},
     tables::agenda::Subject,
@@ -418,27 +418,18 @@ impl Machine {
         for key in self.plans.of_pod(&permit.pod) {
             self.agenda.gang(key);
         }
-        let own = permit
-            .gang
-            .split_once('/')
-            .map(|(namespace, name)| GangKey {
-                namespace: namespace.to_owned(),
-                name: name.to_owned(),
-            });
+        let own = GangKey::parse(&permit.gang);
         if let Some(key) = own.filter(|key| self.views.of(key).is_some()) {
             self.agenda.gang(&key);
         }
-        if let Some(pod) = self.index.pod_by_uid(&permit.pod)
-            && let Some(key) = gang_key_of(&self.index, pod)
-        {
+        if let Some(key) = gang_key_of_uid(&self.index, &permit.pod) {
             self.agenda.gang(key);
         }
     }
 
     /// The gang of a pod is to be looked at if it waits.
     pub(crate) fn note_waiting_gang_of(&mut self, pod: &str) {
-        if let Some(pod) = self.index.pod_by_uid(pod)
-            && let Some(key) = gang_key_of(&self.index, pod)
+        if let Some(key) = gang_key_of_uid(&self.index, pod)
             && self.plans.carried(key).is_none()
             && self
                 .views
@@ -462,9 +453,7 @@ impl Machine {
                     self.agenda.gang(key);
                 }
             }
-            if let Some(pod) = self.index.pod_by_uid(&uid)
-                && let Some(key) = gang_key_of(&self.index, pod)
-            {
+            if let Some(key) = gang_key_of_uid(&self.index, &uid) {
                 self.agenda.gang(key);
             }
             self.count_pod(&uid, epoch, now);

@@ -37,6 +37,11 @@ pub(crate) fn gang_key_of<'a>(index: &'a Index, pod: &Pod) -> Option<&'a GangKey
     index.gang_of_pod(&NamespacedName::of(&pod.metadata))
 }
 
+/// The Gang that the pod of that UID belongs to.
+pub(crate) fn gang_key_of_uid<'a>(index: &'a Index, pod_uid: &str) -> Option<&'a GangKey> {
+    gang_key_of(index, index.pod_by_uid(pod_uid)?)
+}
+
 /// The key of the Gang that an intent is about.
 pub(crate) fn gang_key(intent: &Intent) -> GangKey {
     GangKey {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{NamespacedName, store::Links};
+use super::NamespacedName;
+use crate::links::Links;
 use crate::{
     formed::GangKey,
     gangs::{Belonging, Group},

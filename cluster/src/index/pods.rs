@@ -11,11 +11,11 @@ use muster_engine::{PodResources, PodSelectorId};
 
 use super::{
     Config, NamespacedName,
-    store::{Links, Versioned, version_of},
+    store::{Versioned, version_of},
 };
 use crate::{
-    object::Strip, pod, pod_resources, pod_rules, pod_terms::PodTerms, quantity::QuantityError,
-    unsupported_field::UnsupportedField,
+    links::Links, object::Strip, pod, pod_resources, pod_rules, pod_terms::PodTerms,
+    quantity::QuantityError, unsupported_field::UnsupportedField,
 };
 
 /// A pod as the index keeps it.

@@ -4,13 +4,11 @@ use std::collections::BTreeMap;
 
 use muster_api::PriorityTier;
 
-use super::{
-    Index,
-    store::{Changed, Links},
-};
+use super::{Index, store::Changed};
 use crate::{
     formed::{FormedGang, GangKey},
     gangs::NamespaceTeam,
+    links::Links,
 };
 
 /// The tier that a gang uses.

@@ -9,13 +9,13 @@ use crate::{
     admission::plan::Plan,
     admission::void,
     feed::waiting,
-    links::Links,
     objects::{is_gated, is_over},
     outward::{gang_status, ungate},
     poll_context::{PollContext, attempt, has_ended},
 };
 use muster_cluster::{
     formed::{GangKey, PendingReason},
+    links::Links,
     text::truncate,
 };
 

@@ -15,10 +15,10 @@ use muster_api::Permit;
 use muster_engine as engine;
 
 use crate::{
-    admission::charge, admission::plan::Plan, injected_bug::InjectedBug, links::Links,
-    objects::is_over, outward::release::HELD_AT_MOST, poll_context::PollContext,
+    admission::charge, admission::plan::Plan, injected_bug::InjectedBug, objects::is_over,
+    outward::release, poll_context::PollContext,
 };
-use muster_cluster::formed::GangKey;
+use muster_cluster::{formed::GangKey, links::Links};
 
 /// What says that a pod holds something. In this order: what the first of them says of a pod counts, the others add
 /// claims.
@@ -263,10 +263,8 @@ pub(crate) fn allocated(context: PollContext<'_>, claim: &str) -> Option<Vec<eng
 }
 
 fn listed(context: PollContext<'_>, node: &str, claim: &str) -> Option<Vec<engine::DeviceName>> {
-    let devices = context.index.node_devices(node)?;
-    let status = devices.status.as_ref()?;
-    let mut held = status.held.iter().take(HELD_AT_MOST);
-    let held = held.find(|held| held.claim_uid == claim)?;
+    let devices = context.index.node_devices(node).map(AsRef::as_ref);
+    let held = release::held(devices).find(|held| held.claim_uid == claim)?;
     let names = held.devices.iter().map(|name| device_name(node, name));
     Some(names.collect())
 }

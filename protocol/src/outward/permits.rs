@@ -16,11 +16,11 @@ use crate::{
     admission::plan::{Plan, Rank},
     injected_bug::InjectedBug,
     leadership::ledger_recovery,
-    objects::{bound_node, is_over, is_terminal, node_devices_object},
+    objects::{bound_node, gang_key_of_uid, is_over, is_terminal, node_devices_object},
     outward::release::DriverAnswer,
     poll_context::{PollContext, attempt, has_ended},
 };
-use muster_cluster::{formed::GangKey, index::NamespacedName};
+use muster_cluster::formed::GangKey;
 
 /// What has to be written to the `NodeDevices` of a node.
 ///
@@ -157,12 +157,8 @@ pub(crate) fn owes_end(context: PollContext<'_>, node: &str) -> bool {
 }
 
 fn is_superseded(context: PollContext<'_>, permit: &Permit) -> bool {
-    let Some((namespace, name)) = permit.gang.split_once('/') else {
+    let Some(key) = GangKey::parse(&permit.gang) else {
         return false;
-    };
-    let key = GangKey {
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
     };
     match context.index.gang(&key) {
         Some(gang) => {
@@ -177,19 +173,7 @@ fn is_superseded(context: PollContext<'_>, permit: &Permit) -> bool {
 /// name may change with the pods, and a Gang that was deleted comes back under another. Neither that one nor
 /// anything else would ever carry the attempt that this permit is of, and while it stands its pod is not planned.
 fn belongs_to_another(context: PollContext<'_>, permit: &Permit, key: &GangKey) -> bool {
-    context
-        .index
-        .pod_by_uid(&permit.pod_uid)
-        .is_some_and(|pod| {
-            let name = NamespacedName {
-                namespace: pod.metadata.namespace.clone().unwrap_or_default(),
-                name: pod.metadata.name.clone().unwrap_or_default(),
-            };
-            context
-                .index
-                .gang_of_pod(&name)
-                .is_some_and(|gang| gang != key)
-        })
+    gang_key_of_uid(context.index, &permit.pod_uid).is_some_and(|gang| gang != key)
 }
 
 /// Adds the permits of what the gangs planned here carry.

@@ -10,12 +10,12 @@ use muster_engine as engine;
 
 use crate::{
     ApiRequest,
-    links::Links,
     poll_context::{PollContext, has_ended},
 };
 use muster_cluster::{
     formed::GangKey,
     index::NamespacedName,
+    links::Links,
     object::{Kind, ObjectKey},
     quantity,
 };

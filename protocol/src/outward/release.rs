@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_api::{NodeDevices, Permit, keys};
+use muster_api::{Held, NodeDevices, Permit, keys};
 
 use crate::{
     injected_bug::InjectedBug,
@@ -26,14 +26,17 @@ use crate::{
 /// no driver of ours, and has acknowledged nothing: its node keeps what it has, and costs nobody else more than a glance.
 pub(crate) const HELD_AT_MOST: usize = 1_024;
 
-/// The devices of each claim that the driver of a node lists as held.
-pub(crate) fn listed(devices: Option<&NodeDevices>) -> BTreeMap<&str, &[String]> {
+/// What the driver of a node lists as held, as far as it counts. Of two entries for a claim the first does.
+pub(crate) fn held(devices: Option<&NodeDevices>) -> impl DoubleEndedIterator<Item = &Held> {
     let status = devices.and_then(|devices| devices.status.as_ref());
     let held = status.map_or(&[][..], |status| &status.held);
-    let counts = &held[..held.len().min(HELD_AT_MOST)];
-    // Of two entries for a claim the first counts.
-    let entries = counts.iter().rev();
-    entries
+    held[..held.len().min(HELD_AT_MOST)].iter()
+}
+
+/// The devices of each claim that the driver of a node lists as held.
+pub(crate) fn listed(devices: Option<&NodeDevices>) -> BTreeMap<&str, &[String]> {
+    held(devices)
+        .rev()
         .map(|held| (held.claim_uid.as_str(), held.devices.as_slice()))
         .collect()
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use muster_api::{NodeDevices, Permit};
 
-use crate::links::Links;
+use muster_cluster::links::Links;
 
 /// Nodes by what their permits name.
 #[derive(Debug, Default)]

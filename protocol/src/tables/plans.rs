@@ -10,9 +10,8 @@ use muster_api::{Gang, Intent, IntentKind, LedgerSpec};
 use crate::{
     admission::{plan::Plan, record},
     injected_bug::InjectedBugs,
-    links::Links,
 };
-use muster_cluster::formed::GangKey;
+use muster_cluster::{formed::GangKey, links::Links};
 
 /// An intent of the Ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
