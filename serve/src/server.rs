@@ -22,10 +22,15 @@ mod tests;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::{Router, extract::DefaultBodyLimit, http::StatusCode, middleware};
+use axum::{
+    Router,
+    extract::DefaultBodyLimit,
+    http::StatusCode,
+    middleware::{self, AddExtension},
+};
 use axum_server::{
     Handle, Server,
-    accept::{Accept, DefaultAcceptor},
+    accept::Accept,
     tls_rustls::{RustlsAcceptor, RustlsConfig},
 };
 use hyper_util::rt::TokioTimer;
@@ -36,9 +41,10 @@ use tokio::{
 use tower::ServiceBuilder;
 use tower_http::{catch_panic::CatchPanicLayer, timeout::TimeoutLayer};
 
-use acceptor::{BoundedAcceptor, OwnSockets};
+use acceptor::{Arrival, Arrivals, Connection, HandshakeAcceptor, OwnSockets, PlainAcceptor};
 use intake::Intake;
 pub use self_check::{ANSWERS_CONDITION, SELF_CHECK_PATH, SelfCheck};
+use shares::Shares;
 
 use crate::{
     shutdown::Shutdown,
@@ -164,14 +170,12 @@ impl HttpsServer {
         let listener = TcpListener::bind(self.address).await.map_err(bind_failed)?;
         let bound = listener.local_addr().map_err(bind_failed)?;
         let own_sockets = OwnSockets::default();
-        let acceptor = bounded(acceptor, self.limits, own_sockets.clone());
+        let places = Shares::new(self.limits.connections);
+        let acceptor = HandshakeAcceptor::new(acceptor, places, HEADER_LIMIT);
         let server = Server::from_listener(listener).acceptor(acceptor);
-        spawn_server(
-            self.name,
-            server,
-            limited(self.router, self.limits),
-            shutdown,
-        );
+        let router = limited(self.router, self.limits);
+        let arrivals = Arrivals::new(router, Shares::new(HANDSHAKES), own_sockets.clone());
+        spawn_server(self.name, server, arrivals, shutdown);
         self_check::spawn(&self.self_check, bound, own_sockets, shutdown)?;
         Ok(bound)
     }
@@ -185,14 +189,10 @@ pub(crate) fn spawn_plain(
     limits: Limits,
     shutdown: &Shutdown,
 ) {
-    let acceptor = bounded(DefaultAcceptor::new(), limits, OwnSockets::default());
-    let server = Server::from_listener(listener).acceptor(acceptor);
-    spawn_server(name, server, limited(router, limits), shutdown);
-}
-
-fn bounded<A>(inner: A, limits: Limits, own_sockets: OwnSockets) -> BoundedAcceptor<A> {
-    let connections = limits.connections;
-    BoundedAcceptor::new(inner, HANDSHAKES, connections, own_sockets, HEADER_LIMIT)
+    let server = Server::from_listener(listener).acceptor(PlainAcceptor::new(HEADER_LIMIT));
+    let places = Shares::new(limits.connections);
+    let arrivals = Arrivals::new(limited(router, limits), places, OwnSockets::default());
+    spawn_server(name, server, arrivals, shutdown);
 }
 
 fn limited(router: Router, limits: Limits) -> Router {
@@ -212,11 +212,12 @@ fn limited(router: Router, limits: Limits) -> Router {
 
 fn spawn_server<A>(
     name: &'static str,
-    mut server: Server<SocketAddr, BoundedAcceptor<A>>,
-    router: Router,
+    mut server: Server<SocketAddr, A>,
+    arrivals: Arrivals<Router>,
     shutdown: &Shutdown,
 ) where
-    A: Accept<TcpStream, Router, Service = Router> + Clone + Send + Sync + 'static,
+    A: Accept<TcpStream, Arrival<Router>, Service = AddExtension<Router, Connection>>,
+    A: Clone + Send + Sync + 'static,
     A::Stream: AsyncRead + AsyncWrite + Unpin + Send,
     A::Future: Send,
 {
@@ -241,5 +242,5 @@ fn spawn_server<A>(
         stops.servers_stop().await;
         handle.graceful_shutdown(Some(DRAIN_LIMIT));
     });
-    shutdown.spawn_essential(name, server.serve(router.into_make_service()));
+    shutdown.spawn_essential(name, server.serve(arrivals));
 }
