@@ -136,6 +136,7 @@ mod tests {
                 Why::Placement {
                     pods: 7,
                     fit: 3,
+                    gave_up: false,
                     level: Some("leaf".into()),
                     nodes: 8,
                     excluded: vec![],
@@ -143,6 +144,19 @@ mod tests {
                 },
                 Reason::WaitingForPlacement,
                 "leaf",
+            ),
+            (
+                Why::Placement {
+                    pods: 17,
+                    fit: 16,
+                    gave_up: true,
+                    level: None,
+                    nodes: 8,
+                    excluded: vec![],
+                    blocker: blocker.clone(),
+                },
+                Reason::WaitingForPlacement,
+                "the search for a place met its bound",
             ),
             (
                 Why::PlacementImpossible {

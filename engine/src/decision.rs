@@ -248,8 +248,11 @@ pub enum Why {
     Placement {
         /// Pods of the gang.
         pods: usize,
-        /// How many of them fit at best, in one domain of the required level if there is one.
+        /// How many of them fit at best, in one domain of the required level if there is one; as far as that was
+        /// searched.
         fit: usize,
+        /// Whether the search met its bound: there may be a place that it did not find.
+        gave_up: bool,
         /// The required level.
         level: Option<LevelName>,
         /// Nodes looked at.

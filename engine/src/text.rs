@@ -136,16 +136,22 @@ impl fmt::Display for Why {
             Self::Placement {
                 pods,
                 fit,
+                gave_up,
                 level,
                 nodes,
                 excluded,
                 blocker,
             } => {
-                write!(
-                    formatter,
-                    "quota is there, but {}",
-                    Room(*pods, *fit, level.as_ref())
-                )?;
+                if *gave_up {
+                    write!(
+                        formatter,
+                        "quota is there, but the search for a place met its bound before it had tried every way; it found \
+                         places for {fit} of {pods} pods. A gang whose pods differ less is easier to place"
+                    )?;
+                } else {
+                    let room = Room(*pods, *fit, level.as_ref());
+                    write!(formatter, "quota is there, but {room}")?;
+                }
                 left_out(formatter, *nodes, excluded)?;
                 used_by(formatter, blocker)
             }

@@ -9,6 +9,8 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::*;
 use muster_engine::{
     Claim, DeviceRequest, Gang, HostPort, HostPortProtocol, LevelName, Node, NodeBlock,
@@ -663,4 +665,59 @@ fn pods_that_repel_each_other_by_hostname_go_to_different_nodes() {
     let placed = nodes_of(&mut open_state(nodes.clone()), apart.clone());
     assert_eq!(placed.expect("three nodes").join(" "), "a b c");
     assert_eq!(nodes_of(&mut open_state(nodes[..2].to_vec()), apart), None);
+}
+
+/// There is room for all of them, but a search looks for so many kinds of pods and no more.
+#[test]
+fn a_search_that_met_its_bound_says_so_and_never_that_it_is_impossible() {
+    for (kinds, is_admitted) in [(16, true), (17, false)] {
+        let mut nodes = cluster(&[("s1/l1", "a:24")]);
+        Arc::make_mut(&mut nodes[0].filters).extend((100..200).map(NodeFilterId));
+        let mut state = open_state(nodes);
+        let mut unequal = gang("g", "research", kinds, 1);
+        for (filter, pod) in (100..).zip(&mut unequal.pods) {
+            pod.filter = NodeFilterId(filter);
+        }
+        submit(&mut state, [unequal]);
+        assert_eq!(!admitted(&decide(&mut state)).is_empty(), is_admitted);
+        if is_admitted {
+            continue;
+        }
+        let told = why(&state, "g");
+        assert!(
+            matches!(
+                told,
+                Why::Placement {
+                    gave_up: true,
+                    pods: 17,
+                    ..
+                }
+            ),
+            "{told:?}"
+        );
+        let text = told.to_string();
+        assert!(text.contains("met its bound"), "{text}");
+        assert!(!text.contains("only"), "{text}");
+    }
+}
+
+#[test]
+fn where_every_way_was_tried_nobody_speaks_of_a_bound() {
+    let mut state = open_state(cluster(&[("s1/l1", "a:4 b:4")]));
+    submit(&mut state, [gang("first", "research", 1, 3)]);
+    decide(&mut state);
+    submit(&mut state, [gang("g", "research", 2, 4)]);
+    decide(&mut state);
+    let told = why(&state, "g");
+    assert!(
+        matches!(
+            told,
+            Why::Placement {
+                gave_up: false,
+                fit: 1,
+                ..
+            }
+        ),
+        "{told:?}"
+    );
 }

@@ -278,7 +278,7 @@ impl State {
                 let most = candidate.node.map(|node| tree.potential_at(node, pair));
                 if most.is_some_and(|most| asked > most) {
                     // Only a place with lesser devices can help.
-                    return self.why_no_place(waiting, flavor, true);
+                    return self.why_placement(waiting, flavor, false);
                 }
                 self.why_quota(team, tree.named(pair).clone(), asked, tree)
             }
@@ -319,6 +319,17 @@ impl State {
         if !gave_up && on_empty() == Fits::No {
             return impossible(waiting, explain(&self.cluster, &View::Empty, &wanted));
         }
+        self.why_placement(waiting, flavor, gave_up)
+    }
+
+    /// That there is no place now, with who has it.
+    fn why_placement(
+        &self,
+        waiting: &WaitingGang,
+        flavor: Option<&FlavorName>,
+        gave_up: bool,
+    ) -> Why {
+        let wanted = request(waiting, flavor.and_then(|name| self.flavors.get(name)));
         let unfit = explain(&self.cluster, &View::Now, &wanted);
         let draws = self
             .shapes
@@ -331,6 +342,7 @@ impl State {
         Why::Placement {
             pods: waiting.demand.pods,
             fit: unfit.fit,
+            gave_up,
             level: waiting.gang.topology.required.clone(),
             nodes: unfit.nodes,
             excluded: unfit.excluded,
