@@ -70,6 +70,16 @@ struct Explanation<'a> {
 /// Nodes are counted by what is left on them, not one by one. Only where classes compete, or a level is required, nodes
 /// are looked at on which devices of the right kind are free.
 pub(crate) fn explain(cluster: &Cluster, view: &View, request: &Request<'_>) -> Unfit {
+    explain_within(cluster, view, request, MOST_LOOKS)
+}
+
+/// The same with so many looks.
+pub(super) fn explain_within(
+    cluster: &Cluster,
+    view: &View,
+    request: &Request<'_>,
+    looks: u64,
+) -> Unfit {
     let Some(tree) = cluster.tree(request.topology) else {
         return Unfit::default();
     };
@@ -89,7 +99,7 @@ pub(crate) fn explain(cluster: &Cluster, view: &View, request: &Request<'_>) -> 
         };
     };
     let mut explanation = Explanation::of(cluster, view, tree, request);
-    let mut effort = Effort::of(MOST_LOOKS);
+    let mut effort = Effort::of(looks);
     for class in &request.demand.classes {
         let fit = explanation.fit(class, nodes, &mut effort);
         explanation.fits.push(fit);

@@ -7,9 +7,10 @@ use crate::{
     placement::{
         DeviceCharge, Effort, MOST_SLOTS_APART, Verdict, View,
         cache::MOST_INDEXES,
+        explain::{MOST_OCCUPIED, explain, explain_within},
         fixtures::*,
         index::MOST_REMEMBERED,
-        pack::EXHAUSTIVE_UNITS,
+        pack::{EXHAUSTIVE_UNITS, MOST_LOOKS},
         plan, plan_since,
         search::{MOST_PACKINGS, MOST_SHAPES, MOST_TIES},
     },
@@ -391,4 +392,75 @@ fn no_more_answers_are_remembered_than_there_is_room_for() {
     assert!(matches!(first, Said::Placed(..)));
     assert!((1..=MOST_REMEMBERED).contains(&cluster.most_remembered()));
     assert_eq!(now(&cluster, &gang), first);
+}
+
+/// Each of sixteen kinds of pods looks at every node. The gang is too large to be searched exhaustively.
+#[test]
+fn nodes_are_looked_at_so_often_to_choose_them_for_a_gang_and_no_more() {
+    let nodes = usize::try_from(MOST_LOOKS).unwrap() / MOST_SHAPES;
+    let kinds = |nodes: usize| {
+        let cluster = cluster((0..nodes).map(|at| {
+            let mut node = node_at(&format!("n{at}"), "s/l", 1);
+            std::sync::Arc::make_mut(&mut node.filters).extend((0..16).map(NodeFilterId));
+            node
+        }));
+        let mut gang = equal_pods(EXHAUSTIVE_UNITS + 1, 1);
+        for (filter, pod) in (0..16).cycle().zip(&mut gang.pods) {
+            pod.filter = NodeFilterId(filter);
+        }
+        asking(&gang, |request| {
+            // Steps enough: this bound is apart from theirs.
+            let verdict = plan(&cluster, &View::Now, request, &mut Effort::of(1 << 40));
+            said(&cluster, &gang, &verdict)
+        })
+    };
+    assert!(matches!(kinds(nodes), Said::Placed(..)));
+    assert_eq!(kinds(nodes + 1), Said::GaveUp);
+}
+
+/// Pods of two kinds that compete, one of them too many.
+#[test]
+fn an_explanation_counts_as_far_as_its_looks_go_and_never_more_than_there_is() {
+    let cluster = cluster((0..30).map(|at| {
+        let mut node = node_at(&format!("n{at:02}"), &format!("s/l{}", at % 3), 4);
+        node.allocatable.memory_bytes += i64::from(at);
+        node
+    }));
+    let pods = (0..61).map(|at| pod(&format!("p{at}"), if at % 2 == 0 { 3 } else { 1 }));
+    for gang in [
+        gang(pods.clone().collect()),
+        requiring("leaf", gang(pods.collect())),
+    ] {
+        let fit = |looks| {
+            asking(&gang, |request| {
+                explain_within(&cluster, &View::Now, request, looks).fit
+            })
+        };
+        let exact = asking(&gang, |request| explain(&cluster, &View::Now, request).fit);
+        let enough = (0..20_000).find(|looks| fit(*looks) == exact);
+        let enough = enough.expect("a bound that is met");
+        assert!(enough > 30, "{enough} looks at 30 nodes");
+        assert!((0..enough).all(|looks| fit(looks) < exact));
+        assert_eq!(fit(0), 0);
+    }
+}
+
+/// All GPUs are free, and all memory is taken, by as many gangs as there are nodes.
+#[test]
+fn of_so_many_nodes_it_is_told_who_has_what_lacks() {
+    let occupants = |nodes: usize| {
+        let mut cluster = cluster((0..nodes).map(|at| node_at(&format!("n{at:03}"), "s/l", 8)));
+        for at in 0..nodes {
+            let mut memory = hold(&format!("h{at:03}"), &format!("n{at:03}"), &[]);
+            memory.claims.clear();
+            memory.resources.memory_bytes = 512 << 30;
+            add(&mut cluster, memory);
+        }
+        let gang = equal_pods(1, 1);
+        let unfit = asking(&gang, |request| explain(&cluster, &View::Now, request));
+        let occupants = unfit.occupants.expect("memory is what lacks");
+        (occupants.gangs.len(), occupants.is_partial)
+    };
+    assert_eq!(occupants(MOST_OCCUPIED), (MOST_OCCUPIED, false));
+    assert_eq!(occupants(MOST_OCCUPIED + 1), (MOST_OCCUPIED, true));
 }
