@@ -768,6 +768,53 @@ fn the_devices_that_the_quota_admits_are_taken_where_the_best_place_has_larger_o
     }
 }
 
+/// The smallest devices are the only ones that the quota admits. So many kinds below the largest are tried.
+#[test]
+fn eight_lesser_kinds_of_devices_are_tried_and_a_ninth_is_not() {
+    for (lesser, is_admitted) in [(8, true), (9, false)] {
+        let kinds = (0..=lesser).map(|kind| {
+            let mut node = node(&format!("n{kind}"), "s/l", 1);
+            node.devices[0].vram = Amount((100 - kind) * GIB);
+            node
+        });
+        let mut limited = team("a", None, limit(1));
+        let smallest = QuotaLimit {
+            nominal: Amount((100 - lesser) * GIB),
+            ..QuotaLimit::default()
+        };
+        limited.quota[0].1.insert(Resource::Vram, smallest);
+        let mut state = state(kinds.collect(), vec![limited]);
+        let placed = nodes_of(&mut state, gang("g", "a", 1, 1));
+        let expected = is_admitted.then(|| vec![format!("n{lesser}")]);
+        assert_eq!(placed, expected, "{lesser} lesser kinds");
+        if !is_admitted {
+            let told = why(&state, "g");
+            assert!(!matches!(told, Why::PlacementImpossible { .. }), "{told:?}");
+        }
+    }
+}
+
+/// One gang has the GPUs, another the memory; the GPUs that are left suffice.
+#[test]
+fn it_is_told_who_has_what_lacks_and_not_who_has_something_else() {
+    let mut state = state(nodes(1), vec![team("a", None, limit(8))]);
+    state.apply(Update::Hold(hold("computes", "a", "n0", &[0, 1, 2, 3])));
+    let mut remembers = hold("remembers", "a", "n0", &[4]);
+    remembers.resources.memory_bytes = 500 * GIB;
+    state.apply(Update::Hold(remembers));
+    let mut large = gang("g", "a", 1, 1);
+    large.pods[0].resources.memory_bytes = 100 * GIB;
+    submit(&mut state, [large]);
+    decide(&mut state);
+    let Why::Placement { blocker, .. } = why(&state, "g") else {
+        panic!("memory lacks: {:?}", why(&state, "g"));
+    };
+    assert_eq!(
+        blocker.gangs.first().map(String::as_str),
+        Some("a/remembers")
+    );
+}
+
 #[test]
 fn one_release_is_promised_to_one_gang() {
     let teams = vec![team("a", None, limit(8)), team("b", None, limit(8))];
@@ -800,6 +847,24 @@ fn one_release_is_promised_to_one_gang() {
     }
     state.apply(Update::HoldGone(pod_uid("p")));
     assert_eq!(admitted(&decide(&mut state)), ["old"]);
+}
+
+/// With more of them it takes too long to say who is to have what; then it is told what lacks now.
+#[test]
+fn of_1024_releases_on_the_way_it_is_worked_out_who_is_to_have_them() {
+    for (releases, is_promised) in [(1_024, true), (1_025, false)] {
+        let mut state = state(nodes(129), vec![team("a", None, limit(2_000))]);
+        for at in 0..releases {
+            let (node, device) = (format!("n{}", at / 8), at % 8);
+            let mut ending = hold(&format!("p{at}"), "a", &node, &[device]);
+            ending.releasing = true;
+            state.apply(Update::Hold(ending));
+        }
+        submit(&mut state, [gang("g", "a", 129, 8)]);
+        decide(&mut state);
+        let told = why(&state, "g");
+        assert_eq!(matches!(told, Why::Release { .. }), is_promised, "{told:?}");
+    }
 }
 
 #[test]
