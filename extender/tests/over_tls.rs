@@ -304,31 +304,6 @@ async fn an_extender_whose_cache_is_stuck_answers_with_an_error_within_300_milli
     .await;
 }
 
-/// The handshakes of strangers, and bodies of somebody with a certificate that never end.
-#[tokio::test]
-async fn kube_scheduler_is_answered_while_others_hold_on_to_the_extender() {
-    let extender = Running::start_with(LIMITS).await;
-    let client = extender.scheduler();
-    let mut open = Vec::new();
-    for _ in 0..400 {
-        open.push(TcpStream::connect(extender.address).await.unwrap());
-    }
-    let head = "POST /scheduler/filter HTTP/1.1\r\nHost: extender\r\nContent-Length: 1000\r\n\r\n{";
-    let mut unfinished = Vec::new();
-    for _ in 0..40 {
-        let mut stream = extender.connect(Some(&client)).await.unwrap();
-        stream.write_all(head.as_bytes()).await.unwrap();
-        unfinished.push(stream);
-    }
-    let request = filter_request(&json!({}), &["n0"]);
-    for _ in 0..5 {
-        let asked = Instant::now();
-        assert_eq!(extender.post("filter", &request).await.0, 200);
-        // The limit of kube-scheduler, handshake included.
-        assert!(asked.elapsed() < Duration::from_secs(1));
-    }
-}
-
 async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let waited = tokio::time::timeout(Duration::from_secs(15), async {
         while !is_so().await {
