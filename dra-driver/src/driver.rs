@@ -10,7 +10,7 @@ use std::{
     time::Instant,
 };
 
-use muster_serve::Condition;
+use muster_serve::{Condition, Shutdown};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::{JoinError, JoinSet},
@@ -140,8 +140,13 @@ impl Driver {
         self.handle.clone()
     }
 
+    /// Runs it until the shutdown. Essential: without it no call of the kubelet is answered, and nothing else would show.
+    pub fn spawn(self, shutdown: &Shutdown) {
+        shutdown.spawn_until_stopped("driver", self.run());
+    }
+
     /// Runs until it is dropped. Panics if an effect does.
-    pub async fn run(mut self) {
+    async fn run(mut self) {
         self.feed(Input::Tick);
         loop {
             let wake = self.machine.wake_at().map(|at| {
@@ -427,9 +432,11 @@ mod tests {
     use std::{sync::Arc, time::Duration};
 
     use muster_device::{Backend, BackendConfig, cdi};
-    use muster_serve::{Readiness, metrics::Metrics};
+    use muster_serve::{Readiness, metrics::Metrics, shutdown::ShutdownError};
 
     use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(10);
 
     fn driver(directory: &std::path::Path) -> Driver {
         let unreachable = "http://127.0.0.1:1".parse().unwrap();
@@ -453,7 +460,7 @@ mod tests {
 
     /// Its input never comes: the machine would wait for it without end, and the program look healthy.
     #[tokio::test]
-    async fn an_effect_that_panics_is_the_end_of_the_driver() {
+    async fn an_effect_that_panics_is_the_end_of_the_program() {
         muster_serve::tls::install_provider();
         let directory = tempfile::tempdir().unwrap();
         let effects: [fn(&mut JoinSet<()>); 2] = [
@@ -463,10 +470,16 @@ mod tests {
         for effect in effects {
             let mut driver = driver(directory.path());
             effect(&mut driver.effects);
-            let running = tokio::spawn(driver.run());
-            let ended = tokio::time::timeout(Duration::from_secs(10), running).await;
-            let ended = ended.expect("the driver goes on without the effect");
-            assert!(ended.unwrap_err().is_panic());
+            let shutdown = Shutdown::default();
+            driver.spawn(&shutdown);
+            let ended = tokio::time::timeout(LIMIT, shutdown.requested()).await;
+            ended.expect("the program goes on without its driver");
+            match shutdown.finish(LIMIT).await {
+                Err(ShutdownError::TaskFailed(why)) => {
+                    assert!(why.starts_with("driver broke off"), "{why}");
+                }
+                other => panic!("{other:?}"),
+            }
         }
     }
 }

@@ -191,7 +191,7 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
         metrics.clone(),
     );
     let handle = driver.handle();
-    shutdown.spawn_until_stopped("driver", driver.run());
+    driver.spawn(shutdown);
 
     let sight = enumerate::spawn(
         enumerate::Enumerator {
