@@ -39,7 +39,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         program.watch_client().await?,
     );
     let writes = program.write_client().await?;
-    let extender_ready = extender_probe::spawn(&args.extender_ready_urls, &program.shutdown)
+    let extender = extender_probe::spawn(&args.extender_ready_urls, &program.shutdown)
         .context("--extender-ready-url")?;
 
     // The lease is given up only after the work has ended, so it does not heed the signal itself; and it has a
@@ -71,7 +71,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
             performer: Performer::new(writes, args.identity),
             metrics,
             leadership,
-            extender_ready,
+            extender,
             waiting_for_templates,
             refused_templates,
             stop: shutdown.token().clone(),

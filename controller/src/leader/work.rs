@@ -21,6 +21,7 @@ use tokio::{
 use crate::failpoint;
 use crate::{
     claim_templates,
+    extender_probe::ExtenderState,
     feed::Feed,
     leader::takeover_clock::TakeoverClock,
     metrics::{Census, ControllerMetrics},
@@ -141,9 +142,12 @@ impl Work {
         self.machine.give_judgements([judgement]);
     }
 
-    pub(super) fn poll(&mut self, extender_ready: bool, feed: &mut Feed) {
-        self.machine.withhold_ungating(!extender_ready);
-        self.metrics.set_withheld(!extender_ready);
+    pub(super) fn poll(&mut self, extender: ExtenderState, feed: &mut Feed) {
+        self.machine
+            .withhold_ungating(extender == ExtenderState::Unready);
+        self.machine
+            .ungate_carefully(extender == ExtenderState::Unreliable);
+        self.metrics.set_extender(extender);
         let begun = Instant::now();
         let effects = self.machine.poll(self.now());
         self.metrics.decided(begun.elapsed());
