@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Pod;
 use muster_api::keys;
 
-use crate::{quantity, unsupported_field::UnsupportedField, whole_number};
+use crate::{quantity, text::quoted, unsupported_field::UnsupportedField, whole_number};
 
 pub use claim::{CLAIM_NAME, template_waited_for};
 
@@ -24,9 +24,6 @@ pub const MAX_GPUS: u32 = 32;
 /// Least memory that may be asked for, in bytes. No GPU has less, so what is below lacks its suffix: `40` for
 /// `40Gi` would be met by every GPU there is.
 const MIN_MEMORY_BYTES: i64 = 1 << 20;
-/// Longest value that is repeated in a message, in characters.
-const QUOTED_CHARACTERS: usize = 64;
-
 /// Which GPUs a pod needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shorthand {
@@ -239,13 +236,6 @@ fn check_together(
 
 fn invalid(annotation: &'static str, why: String) -> InvalidShorthand {
     InvalidShorthand { annotation, why }
-}
-
-/// Escaped and bounded: it comes from anybody.
-fn quoted(text: &str) -> String {
-    let shown: String = text.chars().take(QUOTED_CHARACTERS).collect();
-    let rest = if shown.len() < text.len() { "…" } else { "" };
-    format!("{shown:?}{rest}")
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use muster_cluster::object::{Change, Kind, Object, ObjectKey};
 use muster_serve::{
     Condition, Readiness,
     metrics::Metrics,
-    watch::{self, Decoded, StreamEvent, Taken, WatchMetrics},
+    watch::{self, Decoded, ObjectName, StreamEvent, Taken, WatchMetrics},
 };
 use serde::de::DeserializeOwned;
 use tokio::{
@@ -207,7 +207,7 @@ impl Feed {
             StreamEvent::ListEnded(names) => {
                 let keys: BTreeSet<ObjectKey> = names
                     .into_iter()
-                    .map(|(namespace, name)| ObjectKey {
+                    .map(|ObjectName { namespace, name }| ObjectKey {
                         kind,
                         namespace,
                         name,

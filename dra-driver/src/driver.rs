@@ -40,7 +40,7 @@ pub struct World {
 
 /// A call of the kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CallKind {
     /// Prepare a claim.
     Prepare,
     /// Give it back.
@@ -55,7 +55,7 @@ pub struct Handle {
 
 /// What reaches the task.
 enum Message {
-    Call(Kind, ClaimRef, oneshot::Sender<Answer>),
+    Call(CallKind, ClaimRef, oneshot::Sender<Answer>),
     Input(Input),
     /// The lock is held; the guard stays with the task until the commit.
     Locked(Ticket, Locked, Option<Guard>),
@@ -63,7 +63,7 @@ enum Message {
 
 impl Handle {
     /// Has a claim prepared or given back, and waits for the answer. `None`: the driver is stopping.
-    pub async fn call(&self, kind: Kind, claim: ClaimRef) -> Option<Answer> {
+    pub async fn call(&self, kind: CallKind, claim: ClaimRef) -> Option<Answer> {
         let (answer, wait) = oneshot::channel();
         self.messages
             .send(Message::Call(kind, claim, answer))
@@ -86,7 +86,7 @@ pub struct Driver {
     handle: Handle,
     messages: mpsc::UnboundedReceiver<Message>,
     started: Instant,
-    calls: BTreeMap<CallId, (Kind, Instant, oneshot::Sender<Answer>)>,
+    calls: BTreeMap<CallId, (CallKind, Instant, oneshot::Sender<Answer>)>,
     next_call: u64,
     guard: Option<Guard>,
     inventory: Inventory,
@@ -182,8 +182,8 @@ impl Driver {
                 tracing::info!(?kind, call = call.0, %claim, "called");
                 self.calls.insert(call, (kind, Instant::now(), answer));
                 self.feed(match kind {
-                    Kind::Prepare => Input::Prepare(call, claim),
-                    Kind::Unprepare => Input::Unprepare(call, claim),
+                    CallKind::Prepare => Input::Prepare(call, claim),
+                    CallKind::Unprepare => Input::Unprepare(call, claim),
                 });
             }
             Message::Input(input) => {

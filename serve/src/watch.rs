@@ -52,8 +52,14 @@ pub enum WatchEvent<K> {
     Listed(Vec<K>),
 }
 
-/// Namespace (empty for cluster-scoped kinds) and name.
-pub type Name = (String, String);
+/// What an object of a kind is called.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ObjectName {
+    /// Namespace; empty for cluster-scoped kinds.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
 
 /// From the events of kube's watcher to what a consumer is told.
 trait Decode<K> {
@@ -185,9 +191,9 @@ async fn pump<K, D, M>(
     }
 }
 
-fn name(metadata: &ObjectMeta) -> Name {
-    (
-        metadata.namespace.clone().unwrap_or_default(),
-        metadata.name.clone().unwrap_or_default(),
-    )
+fn name(metadata: &ObjectMeta) -> ObjectName {
+    ObjectName {
+        namespace: metadata.namespace.clone().unwrap_or_default(),
+        name: metadata.name.clone().unwrap_or_default(),
+    }
 }

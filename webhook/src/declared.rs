@@ -4,12 +4,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use muster_api::{Reason, keys};
 use muster_cluster::{
     shorthand::{InvalidShorthand, Shorthand},
+    text::quoted,
     whole_number,
 };
 
 use crate::{
     cache::Cache,
-    finding::{Findings, listed, quoted},
+    finding::{Findings, listed},
 };
 
 /// Prefix of every key of Muster.

@@ -9,11 +9,12 @@ use muster_api::{Reason, keys};
 use muster_cluster::{
     quantity::written_bytes,
     shorthand::{CLAIM_NAME, Shorthand},
+    text::quoted,
 };
 
 use crate::{
     declared::Declared,
-    finding::{Findings, listed, quoted},
+    finding::{Findings, listed},
     gpus::Gpus,
 };
 

@@ -67,7 +67,10 @@ async fn of_objects_that_cannot_be_decoded_only_differences_are_told() {
     feed.noted(Kind::Job, StreamEvent::Seen(received(7, false)));
     let news = feed.undecodable_news();
     assert_eq!(news.into_values().collect::<Vec<_>>(), [false]);
-    let names = [("ml".to_owned(), "job-3".to_owned())];
+    let names = [ObjectName {
+        namespace: "ml".to_owned(),
+        name: "job-3".to_owned(),
+    }];
     feed.noted(Kind::Job, StreamEvent::ListEnded(names.into()));
     assert_eq!(feed.undecodable_news().len(), 998);
     assert_eq!(feed.undecodable(), 1);

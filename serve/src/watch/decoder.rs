@@ -10,16 +10,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, runtime::watcher::Event};
 
-use super::{Decode, Decoded, Name, WatchEvent, WatchHealth, name};
+use super::{Decode, Decoded, ObjectName, WatchEvent, WatchHealth, name};
 
 /// What one watch sees, and what its consumer was told of it.
 pub(super) struct WatchDecoder<K> {
     /// Whether a list was told.
     listed: bool,
     /// What the consumer believes to exist, with its UID.
-    told: BTreeMap<Name, Option<String>>,
+    told: BTreeMap<ObjectName, Option<String>>,
     /// What exists and cannot be decoded.
-    undecodable: BTreeSet<Name>,
+    undecodable: BTreeSet<ObjectName>,
     /// The list that is being received.
     incoming: Vec<K>,
     health: WatchHealth,
@@ -149,7 +149,8 @@ impl<K: Resource<DynamicType = ()>> Decode<K> for WatchDecoder<K> {
     }
 }
 
-fn gone<K>((namespace, name): Name, uid: Option<String>) -> WatchEvent<K> {
+fn gone<K>(object: ObjectName, uid: Option<String>) -> WatchEvent<K> {
+    let ObjectName { namespace, name } = object;
     WatchEvent::Deleted(Box::new(ObjectMeta {
         namespace: (!namespace.is_empty()).then_some(namespace),
         name: Some(name),

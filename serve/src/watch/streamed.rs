@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, runtime::watcher::Event};
 
-use super::{Decode, Decoded, Name, WatchHealth, name};
+use super::{Decode, Decoded, ObjectName, WatchHealth, name};
 
 /// What is seen of a kind.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,7 +21,7 @@ pub enum StreamEvent<T> {
     Deleted(Box<ObjectMeta>),
     /// A list is complete: what is not named (by namespace and name) is gone. First of all, and after every gap of the
     /// watch. Objects that are left out are named: they exist.
-    ListEnded(BTreeSet<Name>),
+    ListEnded(BTreeSet<ObjectName>),
 }
 
 /// What is made of an object that was received.
@@ -38,9 +38,9 @@ pub enum Taken<T> {
 pub(super) struct StreamDecoder<F> {
     take_over: F,
     /// The names of the list that is being received.
-    incoming: Option<BTreeSet<Name>>,
+    incoming: Option<BTreeSet<ObjectName>>,
     /// What exists and cannot be decoded.
-    undecodable: BTreeSet<Name>,
+    undecodable: BTreeSet<ObjectName>,
     listed: bool,
     health: WatchHealth,
 }

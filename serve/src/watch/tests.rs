@@ -186,7 +186,7 @@ fn streamed(
         StreamEvent::Seen(name) => name,
         StreamEvent::Deleted(metadata) => format!("gone {}", metadata.name.unwrap_or_default()),
         StreamEvent::ListEnded(names) => {
-            let names: Vec<String> = names.into_iter().map(|(_, name)| name).collect();
+            let names: Vec<String> = names.into_iter().map(|object| object.name).collect();
             format!("there are {}", names.join(" "))
         }
     });
