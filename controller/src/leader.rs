@@ -1,6 +1,6 @@
 //! The one task that owns the machine, from the moment its replica leads until it does not.
 //!
-//! It takes in everything that is ready (changes, outcomes), polls the machine once, and starts what is owed, by lanes
+//! It takes in everything that is ready (changes, outcomes), polls the machine once, and starts what is due, by lanes
 //! ([`muster_protocol::lanes`]). Nothing on this task waits for anybody: writes, watches and probes are tasks of their own, and
 //! rules that anybody may bring are judged on a thread of their own ([`crate::judge`]).
 //!

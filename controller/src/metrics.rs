@@ -135,7 +135,7 @@ impl ControllerMetrics {
             );
             registry.register(
                 "effects_given_up",
-                "Effects given up because too many waited in their lane; all but Events are told again later",
+                "Effects given up because too many waited in their lane; all but Events are written again later",
                 all.effects_given_up.clone(),
             );
             registry.register(
@@ -160,7 +160,7 @@ impl ControllerMetrics {
             );
             registry.register(
                 "decide_seconds",
-                "Time of one round: take in what changed, decide, and say what is owed",
+                "Time of one round: take in what changed, decide, and say what is due",
                 all.decide_seconds.clone(),
             );
             registry.register(

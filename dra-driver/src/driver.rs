@@ -2,8 +2,8 @@
 //!
 //! One task owns the machine and feeds it one input at a time. Whatever takes time (disk, lock, NVML, API server)
 //! runs in tasks of its own and comes back as an input, so that an Unprepare is never behind a slow call of
-//! another kind. What this loop loses in a crash is calls, which the kubelet repeats. A task that panics would owe its
-//! input for ever, so it is the end of the driver, and of the program.
+//! another kind. What this loop loses in a crash is calls, which the kubelet repeats. A task that panics would never
+//! deliver its input, so it ends the driver, and with it the program.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -109,7 +109,7 @@ impl std::fmt::Debug for Message {
 }
 
 impl Driver {
-    /// A driver that has not started; `held` is told which devices to taint.
+    /// A driver that has not started; `held` receives the devices to taint.
     pub fn new(
         config: Config,
         world: World,
@@ -361,7 +361,7 @@ fn commit(store: &Store, guard: Option<Guard>, writes: &[Write]) -> Result<(), D
 }
 
 /// What may have been prepared before the checkpoint was lost: what has a CDI file, and what is allocated here and
-/// in use. A claim of neither kind may be prepared anew without harm.
+/// in use. A claim of neither kind may be prepared again without harm.
 async fn gather(world: World, inventory: Inventory) -> Result<Vec<Record>, String> {
     let store = world.store.clone();
     let in_cdi = tokio::task::spawn_blocking(move || store.records_in_cdi())

@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_gone_or_made_anew_is_a_lost_place() {
+    fn a_node_that_is_gone_or_was_replaced_is_a_lost_place() {
         let asked = pinned(1, 1, "n1");
         let gone = refused(Refusal::PlaceLost(Lost::Gone));
         assert_eq!(World::new().judge(&pinned(1, 1, "n9")), gone);

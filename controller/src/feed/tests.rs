@@ -38,7 +38,7 @@ async fn a_watch_that_panics_is_noticed() {
     assert!(ended.is_err(), "{ended:?}");
 }
 
-/// Whoever makes many objects that cannot be decoded is told of once for each, not of all of them each time.
+/// Many objects that cannot be decoded are reported once each, not all of them each time.
 #[tokio::test]
 async fn of_objects_that_cannot_be_decoded_only_differences_are_told() {
     let silent = tower::service_fn(|_: http::Request<Body>| {

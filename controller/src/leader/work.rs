@@ -98,7 +98,7 @@ impl Work {
     }
 
     pub(super) fn observe(&mut self, change: Change, feed: &mut Feed) {
-        // First, since what is observed may be what stands in.
+        // First, since what is observed may be a replacement.
         let undecodable = feed.undecodable_news();
         if !undecodable.is_empty() {
             self.metrics.set_stand_ins(feed.undecodable());
@@ -130,7 +130,7 @@ impl Work {
         self.owed.finished(&place);
         self.metrics.settled(&effect.write, &outcome);
         // Never observed: what is seen comes from the watches alone, in their order. Told out of turn, an object that
-        // was made anew under a name would be taken for gone with its predecessor.
+        // was created again under a name would be taken for gone with its predecessor.
         self.machine.settle(effect.id, outcome);
     }
 

@@ -1,6 +1,6 @@
 //! The DRA calls, in both versions that kubelets speak.
 //!
-//! Each claim of a call is handled for itself, side by side: what goes wrong with one stands in its entry, and
+//! Each claim of a call is handled for itself, side by side: what goes wrong with one is in its entry, and
 //! none waits for another.
 
 use std::{collections::BTreeMap, future::Future};

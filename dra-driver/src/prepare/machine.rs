@@ -20,7 +20,7 @@ const READ_AGAIN_MILLISECONDS: u64 = 5_000;
 /// When what failed for reasons outside is tried again.
 const RETRY_MILLISECONDS: u64 = 1_000;
 
-/// What an instance is told at its start.
+/// What an instance is given at its start.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Tells this instance from every other that ever ran on the node.
@@ -39,7 +39,7 @@ pub struct Config {
     pub bug: Option<InjectedBug>,
 }
 
-/// How long a Prepare call waits for a permit or for a holder, unless it is told otherwise.
+/// How long a Prepare call waits for a permit or for a holder, unless it is configured otherwise.
 const WAIT_MILLISECONDS: u64 = 35_000;
 
 impl Config {
@@ -296,7 +296,7 @@ impl Machine {
             return;
         };
         let blind = self.broken(InjectedBug::NoUidInStatus);
-        // The object may have been lost, and made anew, since this was decided: another acknowledgement is due then.
+        // The object may have been lost, and created again, since this was decided: another acknowledgement is due then.
         let is_about_it = object.metadata.uid.as_ref() == Some(&status.uid);
         if self.writing_status || !(is_about_it || blind) {
             return;

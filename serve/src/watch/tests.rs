@@ -120,7 +120,7 @@ fn whole(metrics: &WatchMetrics, synced: Condition) -> WatchDecoder<Pod> {
     WatchDecoder::new(WatchHealth::new::<Pod>(metrics, synced))
 }
 
-/// What a consumer is told of these events.
+/// What is reported to a consumer of these events.
 fn tell(
     sight: &mut WatchDecoder<Pod>,
     events: impl IntoIterator<Item = Event<Decoded<Pod>>>,

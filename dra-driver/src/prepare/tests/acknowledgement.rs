@@ -40,8 +40,8 @@ fn an_older_view_neither_acknowledges_nor_prepares() {
 fn another_object_than_the_disks_counts_only_after_an_uncached_read() {
     let mut node = Node::new(Some(node_devices("u", 5, vec![])));
     node.api_answers = false;
-    let made_anew = node_devices("v", 1, vec![permit("a", 1_000)]);
-    node.write_api(made_anew, true);
+    let recreated = node_devices("v", 1, vec![permit("a", 1_000)]);
+    node.write_api(recreated, true);
     let call = node.prepare(claim("a", &["gpu-0"]));
     node.pass(5 * SECOND);
     assert_eq!(node.answered(call), None);
@@ -62,7 +62,7 @@ fn another_object_than_the_disks_counts_only_after_an_uncached_read() {
 }
 
 #[test]
-fn a_status_that_conflicts_is_worked_out_anew() {
+fn a_status_that_conflicts_is_worked_out_again() {
     let mut node = Node::new(Some(node_devices("u", 1, vec![])));
     // The controller writes, and the watch does not show it yet.
     node.write_api(node_devices("u", 2, vec![permit("a", 1_000)]), false);
