@@ -19,6 +19,8 @@ const POLL_MILLISECONDS: u64 = 500;
 const READ_AGAIN_MILLISECONDS: u64 = 5_000;
 /// When what failed for reasons outside is tried again.
 const RETRY_MILLISECONDS: u64 = 1_000;
+/// When the disk is looked at again while the status lists something as held. It costs one turn of the lock.
+const HELD_AGAIN_MILLISECONDS: u64 = 30_000;
 
 /// What an instance is told at its start.
 #[derive(Clone, Debug)]
@@ -232,6 +234,13 @@ impl Machine {
     /// Tries to acknowledge again, a little later.
     pub(super) fn retry_later(&mut self) {
         self.retry_at = Some(self.later(RETRY_MILLISECONDS));
+    }
+
+    /// Looks again whether what is held still is. Another instance may give it back, and be stopped before its status
+    /// says so: nothing else would ever tell this one.
+    pub(super) fn look_at_held_later(&mut self) {
+        let at = self.later(HELD_AGAIN_MILLISECONDS);
+        self.retry_at.get_or_insert(at);
     }
 
     /// What every waiting call waits for may have come.
