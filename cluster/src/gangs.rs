@@ -22,5 +22,5 @@ pub use ranks::natural_order;
 
 use crate::pod::{
     age_order, annotation, bound_to, completion_index, controller, controlling_job, created_at,
-    is_active, is_job, is_terminal, label, name, phase, uid,
+    is_active, is_job, is_terminal, label, name, namespace, phase, uid,
 };

@@ -33,7 +33,7 @@ use std::{
 };
 
 use k8s_openapi::{
-    api::{batch::v1::Job, core::v1::Namespace, resource::v1::ResourceClaim},
+    api::{batch::v1::Job, core::v1::Namespace},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use muster_api::{Gang, keys};
@@ -52,6 +52,7 @@ use self::{
     touch::Dirty,
 };
 use crate::{
+    claims::{ClaimSpecs, ObservedClaim},
     devices::DeviceKinds,
     formed::{FormedGang, GangKey},
     gangs::{GangFinder, NamespaceTeam},
@@ -60,7 +61,7 @@ use crate::{
     managed::ManagedPods,
     node_filter::NodeFilters,
     object::{Change, Kind, ObjectKey},
-    pod,
+    pod::{self, PodFields},
     pod_terms::PodTerms,
     pools::Pools,
     selectors::{Selectors, Subject},
@@ -109,6 +110,11 @@ impl NamespacedName {
         Self::new(&key.namespace, &key.name)
     }
 
+    /// The name of a pod.
+    pub fn of_pod(pod: &impl PodFields) -> Self {
+        Self::new(pod.namespace(), pod.name())
+    }
+
     /// The name that metadata says.
     pub fn of(metadata: &ObjectMeta) -> Self {
         Self::new(
@@ -140,7 +146,8 @@ pub struct Index {
     // Found again by something else than their key. UIDs have no order that means anything: tables by UID are never walked.
     links: PodLinks,
     membership: Membership,
-    claims_by_uid: HashMap<String, Arc<ResourceClaim>>,
+    claim_specs: ClaimSpecs,
+    claims_by_uid: HashMap<Box<str>, Arc<ObservedClaim>>,
     /// Claims by the devices that they are allocated.
     allocations: Links<String, engine::ClaimUid>,
     gangs_by_uid: HashMap<String, Arc<Gang>>,
@@ -238,6 +245,7 @@ impl Index {
             synced: BTreeSet::new(),
             links: PodLinks::default(),
             membership: Membership::default(),
+            claim_specs: ClaimSpecs::default(),
             claims_by_uid: HashMap::new(),
             allocations: Links::default(),
             gangs_by_uid: HashMap::new(),

@@ -12,10 +12,9 @@ mod claim;
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Pod;
 use muster_api::keys;
 
-use crate::{quantity, unsupported_field::UnsupportedField, whole_number};
+use crate::{pod::PodFields, quantity, unsupported_field::UnsupportedField, whole_number};
 
 pub use claim::{CLAIM_NAME, template_waited_for};
 
@@ -62,7 +61,12 @@ impl Shorthand {
     pub fn read(
         annotations: Option<&BTreeMap<String, String>>,
     ) -> Result<Option<Self>, Vec<InvalidShorthand>> {
-        let value = |key: &str| annotations?.get(key).map(String::as_str);
+        Self::read_by(|key| annotations?.get(key).map(String::as_str))
+    }
+
+    fn read_by<'a>(
+        value: impl Fn(&str) -> Option<&'a str>,
+    ) -> Result<Option<Self>, Vec<InvalidShorthand>> {
         if keys::SHORTHAND.iter().all(|key| value(key).is_none()) {
             return Ok(None);
         }
@@ -93,8 +97,8 @@ impl Shorthand {
     }
 
     /// The shorthand of a pod, or the first thing that is wrong with it.
-    pub fn of_pod(pod: &Pod) -> Result<Option<Self>, UnsupportedField> {
-        Self::read(pod.metadata.annotations.as_ref()).map_err(|errors| {
+    pub fn of_pod(pod: &impl PodFields) -> Result<Option<Self>, UnsupportedField> {
+        Self::read_by(|key| pod.annotation(key)).map_err(|errors| {
             let first = errors.into_iter().next();
             first.map_or_else(
                 || UnsupportedField::new("metadata.annotations", "cannot be read"),

@@ -1,13 +1,12 @@
 //! Facts of objects that the protocol decides by, and the keys under which they are written.
 
-use k8s_openapi::api::core::v1::Pod;
 use muster_api::{Gang, Intent, LedgerSpec, keys};
 
 use muster_cluster::{
     formed::GangKey,
     index::{Index, NamespacedName},
     object::{Kind, ObjectKey},
-    pod,
+    pod::{self, ObservedPod, PodFields},
 };
 
 pub(crate) use muster_cluster::pod::{
@@ -33,8 +32,8 @@ pub(crate) fn key_of(gang: &Gang) -> Option<GangKey> {
 }
 
 /// The Gang that a pod belongs to.
-pub(crate) fn gang_key_of<'a>(index: &'a Index, pod: &Pod) -> Option<&'a GangKey> {
-    index.gang_of_pod(&NamespacedName::of(&pod.metadata))
+pub(crate) fn gang_key_of<'a>(index: &'a Index, pod: &ObservedPod) -> Option<&'a GangKey> {
+    index.gang_of_pod(&NamespacedName::of_pod(pod))
 }
 
 /// The Gang that the pod of that UID belongs to.
@@ -60,11 +59,11 @@ pub(crate) fn node_devices_object(node: &str) -> ObjectKey {
 }
 
 /// The key of a pod.
-pub(crate) fn pod_object(pod: &Pod) -> ObjectKey {
+pub(crate) fn pod_object(pod: &ObservedPod) -> ObjectKey {
     ObjectKey {
         kind: Kind::Pod,
-        namespace: pod.metadata.namespace.clone().unwrap_or_default(),
-        name: pod.metadata.name.clone().unwrap_or_default(),
+        namespace: pod.namespace().to_owned(),
+        name: pod.name().to_owned(),
     }
 }
 
@@ -93,7 +92,7 @@ pub(crate) fn resource_version<'a>(index: &'a Index, key: &ObjectKey) -> Option<
             &index.gang(&key)?.metadata
         }
         Kind::NodeDevices => &index.node_devices(&key.name)?.metadata,
-        Kind::Pod => &index.pod(&namespaced)?.metadata,
+        Kind::Pod => return index.pod(&namespaced)?.resource_version(),
         Kind::Queue => &index.queue(&namespaced)?.metadata,
         _ => return None,
     };
@@ -106,17 +105,8 @@ pub(crate) fn ledger(index: &Index) -> Option<&LedgerSpec> {
 }
 
 /// Whether the pod carries a gate that is not Muster's.
-pub(crate) fn has_foreign_gate(pod: &Pod) -> bool {
+pub(crate) fn has_foreign_gate(pod: &ObservedPod) -> bool {
     pod::foreign_gate(pod).is_some()
-}
-
-/// The scheduler that is to bind the pod.
-pub(crate) fn scheduler(pod: &Pod) -> &str {
-    pod.spec
-        .as_ref()
-        .and_then(|spec| spec.scheduler_name.as_deref())
-        .filter(|name| !name.is_empty())
-        .unwrap_or("default-scheduler")
 }
 
 /// Whether the pod ended or is gone: nothing it does can hold devices for long.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use k8s_openapi::api::{batch::v1::Job, core::v1::Namespace, resource::v1::ResourceClaim};
+use k8s_openapi::api::{batch::v1::Job, core::v1::Namespace};
 use muster_api::{Flavor, Gang, Ledger, Queue, Team, Topology};
 use muster_engine::NodeFilterId;
 
@@ -12,7 +12,7 @@ use super::{
     store::Changed,
 };
 use crate::{
-    claims,
+    claims::{self, ObservedClaim},
     devices::SliceView,
     formed::GangKey,
     gangs::{self, Group},
@@ -227,20 +227,20 @@ impl Index {
         self.touched.gangs.extend(touches.gangs);
     }
 
-    pub(super) fn claim_changed(&mut self, key: &NamespacedName, changed: &Changed<ResourceClaim>) {
+    pub(super) fn claim_changed(&mut self, key: &NamespacedName, changed: &Changed<ObservedClaim>) {
         if let Some(old) = &changed.old {
-            let uid = old.metadata.uid.clone().unwrap_or_default();
+            let uid = &old.uid;
             for (driver, pool, device) in allocation(old) {
                 self.allocations
-                    .unlink(&device_name(driver, pool, device), &uid.as_str().into());
+                    .unlink(&device_name(driver, pool, device), &(**uid).into());
             }
-            self.claims_by_uid.remove(&uid);
+            self.claims_by_uid.remove(uid);
         }
         if let Some(new) = &changed.new {
-            let uid = new.metadata.uid.clone().unwrap_or_default();
+            let uid = new.uid.clone();
             for (driver, pool, device) in allocation(new) {
                 self.allocations
-                    .link(device_name(driver, pool, device), uid.as_str().into());
+                    .link(device_name(driver, pool, device), (*uid).into());
             }
             self.claims_by_uid.insert(uid, Arc::clone(new));
         }
@@ -253,7 +253,7 @@ impl Index {
                 self.touched.nodes.extend(home);
             }
         }
-        if changed.differs_in(|claim| (&claim.spec, &claim.metadata.uid)) {
+        if changed.differs_in(|claim| (&claim.spec, &claim.uid)) {
             if let Some(claim) = &changed.old {
                 for class in claims::classes(claim) {
                     self.claims_by_class.unlink(&class.to_owned(), key);
@@ -314,7 +314,7 @@ impl Index {
             .take_while(|(device, _)| device.starts_with(&prefix))
             .flat_map(|(_, claims)| claims.iter())
             .filter_map(|uid| self.claims_by_uid.get(uid.as_str()))
-            .map(|claim| NamespacedName::of(&claim.metadata))
+            .map(|claim| NamespacedName::new(&*claim.namespace, &*claim.name))
             .collect();
         for claim in claims {
             self.touch_users(&claim);
@@ -338,17 +338,8 @@ impl<V> Changed<V> {
 }
 
 /// Driver, pool and device of all that a claim is allocated for itself.
-fn allocation(claim: &ResourceClaim) -> impl Iterator<Item = (&str, &str, &str)> {
-    let allocation = claim.status.iter().flat_map(|status| &status.allocation);
-    allocation
-        .flat_map(|allocation| &allocation.devices)
-        .flat_map(|devices| devices.results.iter().flatten())
-        .filter(|result| result.admin_access != Some(true))
-        .map(|result| {
-            (
-                result.driver.as_str(),
-                result.pool.as_str(),
-                result.device.as_str(),
-            )
-        })
+fn allocation(claim: &ObservedClaim) -> impl Iterator<Item = (&str, &str, &str)> {
+    let devices = claim.allocated.iter().flatten();
+    let own = devices.filter(|device| !device.for_admin);
+    own.map(|device| (&*device.driver, &*device.pool, &*device.device))
 }

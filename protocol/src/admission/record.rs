@@ -18,7 +18,7 @@ use crate::{
     objects::gang_key,
     poll_context::PollContext,
 };
-use muster_cluster::formed::GangKey;
+use muster_cluster::{formed::GangKey, pod::PodFields};
 
 /// The plan of an engine's admission, committed by a write of that sequence. `None`: an object that it names is gone.
 pub(crate) fn of_admission(
@@ -244,7 +244,7 @@ impl Plan {
             name: context
                 .index
                 .pod_by_uid(&rank.pod)
-                .and_then(|pod| pod.metadata.name.clone())
+                .map(|pod| pod.name().to_owned())
                 .unwrap_or_default(),
             uid: rank.pod.clone(),
             claims: rank.claims.clone(),

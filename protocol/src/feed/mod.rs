@@ -4,7 +4,7 @@ pub(crate) mod holds;
 mod unexplained;
 pub(crate) mod waiting;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use muster_engine as engine;
 
@@ -119,7 +119,7 @@ impl Feed {
                 told.came_or_went.push(pod.clone());
             }
             self.apply(match hold {
-                Some(hold) => engine::Update::Hold(hold),
+                Some(hold) => engine::Update::Hold(Arc::unwrap_or_clone(hold)),
                 None => engine::Update::HoldGone(pod),
             });
         }

@@ -8,7 +8,10 @@ use crate::{
     objects::{gang_object, has_foreign_gate, is_deleting, is_gated, is_terminal, stamp},
     poll_context::{PollContext, attempt, has_ended},
 };
-use muster_cluster::formed::{FormedGang, GangKey, PendingReason};
+use muster_cluster::{
+    formed::{FormedGang, GangKey, PendingReason},
+    pod::PodFields,
+};
 
 /// Why the Gang is not admitted. `None`: it was not looked at yet.
 pub(crate) fn why(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Option<PendingReason> {
@@ -57,7 +60,7 @@ fn leftover(context: PollContext<'_>, formed: &FormedGang, attempt: i64) -> Opti
     let free = pods
         .iter()
         .find(|pod| !is_gated(pod) && !is_terminal(pod))?;
-    let name = free.metadata.name.as_deref().unwrap_or_default();
+    let name = free.name();
     let stamp = stamp(free);
     let way_out = if is_deleting(free) {
         ""

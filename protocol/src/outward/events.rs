@@ -8,8 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_api::{Gang, GangPhase, GangStatus, Reason, conditions as condition_types};
 
 use crate::{ApiRequest, effect::EventNote, poll_context::PollContext};
-use muster_cluster::formed::GangKey;
-use muster_cluster::text::truncate;
+use muster_cluster::{formed::GangKey, pod::PodFields, text::truncate};
 
 /// Most pods of a gang that are told.
 const PODS_TOLD: usize = 8;
@@ -176,8 +175,7 @@ fn to_all(
         ));
     }
     for pod in context.index.pods_of_gang(key).into_iter().take(PODS_TOLD) {
-        let name = pod.metadata.name.as_deref().unwrap_or_default();
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let (name, uid) = (pod.name(), pod.uid());
         notes.push(note_of_pod(&key.namespace, name, uid, reason, text));
     }
     notes
