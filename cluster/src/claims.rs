@@ -81,13 +81,10 @@ impl ClaimReader<'_> {
                 "names excepted DeviceClasses beside others; put them into a claim of their own",
             ));
         }
-        let understood = requests
-            .iter()
-            .enumerate()
-            .map(|(index, request)| {
-                self.request(request, &format!("spec.devices.requests[{index}]"))
-            })
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut understood = Vec::with_capacity(requests.len());
+        for (index, request) in requests.iter().enumerate() {
+            understood.push(self.request(request, &format!("spec.devices.requests[{index}]"))?);
+        }
         check_total(&understood)?;
         let constraints = devices
             .iter()

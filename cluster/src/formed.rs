@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use muster_api::{GangSpec, Reason};
+use muster_api::{GangSpec, Reason, keys};
 use muster_engine as engine;
 
 /// `namespace/name` of a Gang.
@@ -40,9 +40,6 @@ pub struct FormedGang {
     pub key: GangKey,
     /// The owner that the Gang object refers to, if its pods have one (`blockOwnerDeletion: false`).
     pub owner: Option<OwnerReference>,
-    /// The labels that its Gang object is made with, for people to select by. Nothing is decided by them: whoever may edit
-    /// the Gang's metadata may change them.
-    pub labels: BTreeMap<String, String>,
     /// The spec that its Gang object is made with. Where the Gang exists, its `tier` and `suspend`
     /// are the Gang's, since users may change them there.
     pub spec: GangSpec,
@@ -75,6 +72,17 @@ pub struct FormedGang {
     /// Fields of its pods that say something about nodes and that the planner does not look at; a
     /// planned node may refuse the pod because of them. For people; the gang does not wait for it.
     pub unmodelled: Vec<String>,
+}
+
+impl FormedGang {
+    /// The labels that its Gang object is made with, for people to select by. Nothing is decided by them: whoever may edit
+    /// the Gang's metadata may change them.
+    pub fn labels(&self) -> BTreeMap<String, String> {
+        let label = self.spec.group.iter();
+        label
+            .map(|label| (keys::GANG.to_owned(), label.clone()))
+            .collect()
+    }
 }
 
 /// One member of a gang.

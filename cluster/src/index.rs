@@ -356,9 +356,7 @@ impl Index {
         } else {
             self.held.remove(pod.as_str())
         };
-        let node = self
-            .pod_by_uid(pod.as_str())
-            .and_then(|pod| pod::bound_to(pod));
+        let node = self.pod_by_uid(pod.as_str()).and_then(pod::bound_to);
         if let (true, Some(node)) = (changed, node.map(str::to_owned)) {
             self.touched.nodes.insert(node);
         }

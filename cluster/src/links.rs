@@ -100,6 +100,15 @@ impl<K: Ord, V: Ord> Links<K, V> {
         self.0.get(from).into_iter().flat_map(Linked::iter)
     }
 
+    /// The key as it is held, if it has any value.
+    pub fn key<Q>(&self, key: &Q) -> Option<&K>
+    where
+        K: Borrow<Q>,
+        Q: Ord + ?Sized,
+    {
+        self.0.get_key_value(key).map(|(key, _)| key)
+    }
+
     /// Whether the key has any value.
     pub fn has<Q>(&self, from: &Q) -> bool
     where

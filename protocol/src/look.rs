@@ -612,7 +612,7 @@ impl Machine {
         let formed = self.index.formed_gang(key);
         for pod in formed.iter().flat_map(|formed| &formed.unadmitted) {
             let pod = self.index.pod_by_uid(&pod.uid);
-            if let Some(node) = pod.and_then(|pod| bound_node(pod)) {
+            if let Some(node) = pod.and_then(bound_node) {
                 self.agenda.node(node);
             }
         }

@@ -111,5 +111,5 @@ pub(crate) fn has_foreign_gate(pod: &ObservedPod) -> bool {
 
 /// Whether the pod ended or is gone: nothing it does can hold devices for long.
 pub(crate) fn is_over(index: &Index, uid: &str) -> bool {
-    index.pod_by_uid(uid).is_none_or(|pod| is_terminal(pod))
+    index.pod_by_uid(uid).is_none_or(is_terminal)
 }

@@ -105,7 +105,7 @@ pub(super) fn succeeded_ranks(job: &Job, pods: &[&ObservedPod]) -> BTreeSet<u32>
     let by_pods = pods
         .iter()
         .filter(|pod| phase(pod) == "Succeeded")
-        .filter_map(|pod| completion_index(pod));
+        .filter_map(completion_index);
     indexes(counted.unwrap_or_default(), completions)
         .chain(by_pods)
         .filter(|index| *index < completions)

@@ -43,7 +43,7 @@ impl Forming<'_, '_> {
             found.insert("", job);
         }
         if found.values().any(Option::is_none) {
-            let all_gone = self.pods.iter().all(|pod| is_terminal(pod));
+            let all_gone = self.pods.iter().all(is_terminal);
             return all_gone.then(|| Ended::Failed("its Job is gone".to_owned()));
         }
         let ends: Vec<Ended> = found
@@ -83,7 +83,7 @@ fn job_ended(job: &Job) -> Option<Ended> {
 
 /// How the pods ended, if there are any and all have.
 fn pods_ended(pods: &[&ObservedPod]) -> Option<Ended> {
-    if pods.is_empty() || !pods.iter().all(|pod| is_terminal(pod)) {
+    if pods.is_empty() || !pods.iter().all(is_terminal) {
         return None;
     }
     let failed = pods.iter().find(|pod| phase(pod) == "Failed");

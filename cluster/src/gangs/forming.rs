@@ -114,8 +114,7 @@ impl<'f, 'a> Forming<'f, 'a> {
     }
 
     fn form(&self) -> FormedGang {
-        let mut active: Vec<&Arc<ObservedPod>> =
-            self.pods.iter().filter(|pod| is_active(pod)).collect();
+        let mut active: Vec<&Arc<ObservedPod>> = self.pods.iter().filter(is_active).collect();
         active.sort_by(|a, b| age_order(a).cmp(&age_order(b)));
         let job = self.job();
         let declaring = self.declaring(&active);
@@ -143,7 +142,6 @@ impl<'f, 'a> Forming<'f, 'a> {
         FormedGang {
             key: self.key.clone(),
             owner: self.owner(),
-            labels: self.labels(),
             spec: self.spec(&members, &size, &tier, topology.ok().flatten()),
             team: match &self.team {
                 NamespaceTeam::Is(team) => team.metadata.name.as_deref().map(Into::into),
@@ -151,7 +149,7 @@ impl<'f, 'a> Forming<'f, 'a> {
             },
             priority: tier.as_ref().map_or(0, |tier| tier.value),
             queued_since: self.queued_since(&members),
-            last_pod_created_at: members.iter().map(|pod| created_at(pod)).max().unwrap_or(0),
+            last_pod_created_at: members.iter().map(created_at).max().unwrap_or(0),
             pods: self.formed_pods(&members),
             excess: excess.into_iter().map(|pod| identity(pod)).collect(),
             wait,
@@ -260,7 +258,7 @@ impl<'f, 'a> Forming<'f, 'a> {
             .gang
             .and_then(|gang| gang.metadata.creation_timestamp.as_ref())
             .map(|time| time.0.as_second());
-        let last = members.iter().map(|pod| created_at(pod)).max();
+        let last = members.iter().map(created_at).max();
         created.or(last).unwrap_or(0)
     }
 
@@ -301,13 +299,6 @@ impl<'f, 'a> Forming<'f, 'a> {
                     .and_then(|request| request.as_ref().ok())
                     .is_some_and(|request| request.excepted)
             })
-    }
-
-    fn labels(&self) -> BTreeMap<String, String> {
-        let label = self.declared_label().into_iter();
-        label
-            .map(|label| (keys::GANG.to_owned(), label.clone()))
-            .collect()
     }
 
     /// The label by which its pods are one gang.

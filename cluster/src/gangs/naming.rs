@@ -71,7 +71,7 @@ fn under_way(
     // Its Gang was deleted while its pods live: it is made again under the name that they carry.
     let named = pods
         .iter()
-        .filter(|pod| is_active(pod))
+        .filter(is_active)
         .filter_map(|pod| annotation(pod, keys::GANG_NAME));
     let lost = named
         .map(|name| GangKey {
@@ -120,7 +120,7 @@ fn next(
     let owner = common_controller(pods);
     let mut names = owner
         .into_iter()
-        .chain(oldest_first.iter().map(|pod| uid(pod)))
+        .chain(oldest_first.iter().map(uid))
         // The label is part of what is told apart: `A` and `a` are written alike in a name.
         .map(|origin| key(namespace, "group", label, &format!("{label}/{origin}")));
     let first = names.next();

@@ -53,7 +53,8 @@ impl Forming<'_, '_> {
             }
         }
         let is_one = sets.len() == 1;
-        sets.into_iter()
+        // From a borrowed list: an owned one would be collected in place, with all of its room.
+        sets.iter()
             .enumerate()
             .map(|(index, (_, count))| PodSet {
                 name: if is_one {
@@ -61,7 +62,7 @@ impl Forming<'_, '_> {
                 } else {
                     format!("set-{index}")
                 },
-                count,
+                count: *count,
             })
             .collect()
     }

@@ -112,7 +112,7 @@ impl Index {
         }
         let oldest = names
             .iter()
-            .min_by_key(|name| self.pod(name).map(|pod| pod::age_order(pod)));
+            .min_by_key(|name| self.pod(name).map(pod::age_order));
         let group = oldest
             .and_then(|name| self.membership.group_of(name))
             .cloned();

@@ -188,7 +188,7 @@ impl Index {
         object: &str,
     ) -> Result<(Vec<engine::Claim>, bool), PendingReason> {
         let named = pod.claims();
-        let mut read = Vec::new();
+        let mut read = Vec::with_capacity(named.len());
         let mut seen = BTreeSet::new();
         let mut has_excepted = false;
         for (index, one) in named.iter().enumerate() {

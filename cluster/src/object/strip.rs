@@ -14,6 +14,8 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
+use muster_api::{Charge, Gang, NodeDevices};
+
 use super::types;
 use crate::pod::READ_PREFIXES;
 
@@ -39,12 +41,12 @@ strip! {
     Cohort;
     DeviceClass;
     Flavor;
-    Gang;
+    Gang by gang;
     Job by job;
     Ledger;
     Namespace by namespace;
     Node by node;
-    NodeDevices;
+    NodeDevices by node_devices;
     PriorityTier;
     Queue;
     ResourceSlice;
@@ -77,6 +79,50 @@ fn metadata_of(metadata: ObjectMeta, keeps: impl Fn(&str) -> bool) -> ObjectMeta
 
 fn is_read(key: &str) -> bool {
     READ_PREFIXES.iter().any(|prefix| key.starts_with(prefix))
+}
+
+fn gang(mut gang: Gang) -> Gang {
+    gang.metadata.owner_references = without_room(gang.metadata.owner_references.take());
+    gang.spec.pod_sets.shrink_to_fit();
+    let Some(status) = &mut gang.status else {
+        return gang;
+    };
+    status.conditions.shrink_to_fit();
+    if let Some(admission) = &mut status.admission {
+        charge_without_room(&mut admission.charge);
+        admission.pods.shrink_to_fit();
+        for pod in &mut admission.pods {
+            pod.claims.shrink_to_fit();
+        }
+    }
+    if let Some(placement) = &mut status.placement {
+        placement.nodes.shrink_to_fit();
+        placement.domain.shrink_to_fit();
+    }
+    gang
+}
+
+fn node_devices(mut devices: NodeDevices) -> NodeDevices {
+    devices.spec.permits.shrink_to_fit();
+    for permit in &mut devices.spec.permits {
+        permit.claim_uids.shrink_to_fit();
+        charge_without_room(&mut permit.charge);
+    }
+    if let Some(status) = &mut devices.status {
+        status.held.shrink_to_fit();
+        for held in &mut status.held {
+            held.devices.shrink_to_fit();
+        }
+    }
+    devices
+}
+
+fn charge_without_room(charge: &mut Charge) {
+    charge.claims.shrink_to_fit();
+    for claims in &mut charge.claims {
+        claims.uids.shrink_to_fit();
+    }
+    charge.resources.shrink_to_fit();
 }
 
 fn node(node: Node) -> Node {
@@ -124,5 +170,90 @@ fn namespace(namespace: Namespace) -> Namespace {
     Namespace {
         metadata: metadata_of(namespace.metadata, is_read),
         ..namespace
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A decoder that does not know how many will come.
+    fn received<T: serde::de::DeserializeOwned>(value: &Value) -> Arc<T> {
+        Arc::new(serde_json::from_str(&value.to_string()).unwrap())
+    }
+
+    fn charge() -> Value {
+        json!({
+            "claims": [{"flavor": "h100", "gpusMilli": 1000, "vramBytes": 0, "uids": ["c"]}],
+            "resources": [{"flavor": "h100", "resource": "cpu", "amount": 1}],
+        })
+    }
+
+    /// A decoder makes room for four; what is kept of 60,000 Gangs has room for what is there.
+    #[test]
+    fn lists_of_a_gang_are_kept_without_the_room_that_they_were_received_with() {
+        let gang: Arc<Gang> = received(&json!({
+            "apiVersion": "muster.dev/v1alpha1", "kind": "Gang",
+            "metadata": {"name": "g", "namespace": "ml", "ownerReferences": [
+                {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u"},
+            ]},
+            "spec": {"size": 1, "podSets": [{"name": "main", "count": 1}]},
+            "status": {
+                "phase": "Running", "attempt": 1, "leaderEpoch": 1, "observedGeneration": 1,
+                "conditions": [{"type": "Admitted", "status": "True", "reason": "Admitted", "message": "",
+                    "lastTransitionTime": "2026-11-22T00:00:00Z"}],
+                "admission": {"team": "t", "teamGeneration": 1, "ledgerSequence": 1, "charge": charge(),
+                    "pods": [{"uid": "p", "claims": ["c"]}]},
+                "placement": {"nodes": [{"node": "n", "nodeUid": "u", "ranks": 1}], "domain": ["a"]},
+            },
+        }));
+        let kept = Strip::strip(Arc::clone(&gang));
+        let text = |gang: &Gang| serde_json::to_value(gang).unwrap();
+        assert_eq!(text(&kept), text(&gang), "nothing is lost");
+        let status = kept.status.as_ref().unwrap();
+        let admission = status.admission.as_ref().unwrap();
+        let placement = status.placement.as_ref().unwrap();
+        let rooms = [
+            kept.metadata.owner_references.as_ref().unwrap().capacity(),
+            kept.spec.pod_sets.capacity(),
+            status.conditions.capacity(),
+            admission.pods.capacity(),
+            admission.pods[0].claims.capacity(),
+            admission.charge.claims.capacity(),
+            admission.charge.claims[0].uids.capacity(),
+            admission.charge.resources.capacity(),
+            placement.nodes.capacity(),
+            placement.domain.capacity(),
+        ];
+        assert_eq!(rooms, [1; 10]);
+    }
+
+    #[test]
+    fn lists_of_node_devices_are_kept_without_the_room_that_they_were_received_with() {
+        let devices: Arc<NodeDevices> = received(&json!({
+            "apiVersion": "muster.dev/v1alpha1", "kind": "NodeDevices", "metadata": {"name": "n"},
+            "spec": {"nodeUid": "u", "leaderEpoch": 1, "permits": [{
+                "podUid": "p", "claimUids": ["c"], "gang": "ml/g", "gangUid": "g", "attempt": 1, "team": "t",
+                "charge": charge(),
+            }]},
+            "status": {"uid": "u", "observedGeneration": 1, "held": [
+                {"claimUid": "c", "namespace": "ml", "name": "c", "podUid": "p", "devices": ["gpu-0"]},
+            ]},
+        }));
+        let kept = Strip::strip(Arc::clone(&devices));
+        let text = |devices: &NodeDevices| serde_json::to_value(devices).unwrap();
+        assert_eq!(text(&kept), text(&devices), "nothing is lost");
+        let permit = &kept.spec.permits[0];
+        let held = &kept.status.as_ref().unwrap().held;
+        let rooms = [
+            kept.spec.permits.capacity(),
+            permit.claim_uids.capacity(),
+            permit.charge.claims[0].uids.capacity(),
+            held.capacity(),
+            held[0].devices.capacity(),
+        ];
+        assert_eq!(rooms, [1; 5]);
     }
 }

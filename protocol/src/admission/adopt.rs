@@ -216,7 +216,7 @@ fn returned(context: PollContext<'_>, node: &str, held: &Held) -> Permit {
             .and_then(|key| context.index.gang(key))
             .and_then(|gang| gang.metadata.uid.clone())
             .unwrap_or_default(),
-        attempt: pod.map_or(0, |pod| stamp(pod)),
+        attempt: pod.map_or(0, stamp),
         team: team.map_or_else(String::new, |team| team.to_string()),
         charge,
         withdrawn: true,

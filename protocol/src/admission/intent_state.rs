@@ -120,7 +120,7 @@ pub(crate) fn obstacle(context: PollContext<'_>, plan: &Plan) -> Option<PendingR
 pub(crate) fn is_abandoned(context: PollContext<'_>, plan: &Plan) -> Option<PendingReason> {
     let waits = plan.ranks.iter().any(|rank| {
         let pod = context.index.pod_by_uid(&rank.pod);
-        pod.is_some_and(|pod| is_gated(pod))
+        pod.is_some_and(is_gated)
     });
     if !waits {
         return None;

@@ -116,7 +116,7 @@ impl Plan {
     pub(crate) fn is_untouched(&self, context: PollContext<'_>) -> bool {
         self.ranks.iter().all(|rank| {
             let pod = context.index.pod_by_uid(&rank.pod);
-            pod.is_none_or(|pod| is_gated(pod))
+            pod.is_none_or(is_gated)
         })
     }
 

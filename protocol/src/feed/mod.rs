@@ -35,8 +35,8 @@ pub(crate) struct Feed {
     pub(crate) engine: engine::State,
     pub(crate) holds: Holds,
     pub(crate) explanations: Explanations,
-    /// The Gang that waits under a name, as it was told.
-    waiting: BTreeMap<GangKey, engine::Gang>,
+    /// The Gang that waits under a name; the engine has it as it was told.
+    waiting: BTreeMap<GangKey, engine::GangUid>,
     /// What is to be told of gangs: `None`, that it does not wait any more.
     changed: BTreeMap<GangKey, Option<engine::Gang>>,
     /// Attempts that no commit can carry, by UID of the Gang.
@@ -90,7 +90,7 @@ impl Feed {
     pub(crate) fn set_candidate(&mut self, key: &GangKey, candidate: Option<engine::Gang>) {
         let candidate =
             candidate.filter(|gang| self.too_large.get(&gang.uid) != Some(&gang.attempt));
-        if self.waiting.get(key) == candidate.as_ref() {
+        if self.told(key) == candidate.as_ref() {
             self.changed.remove(key);
         } else {
             self.changed.insert(key.clone(), candidate);
@@ -126,24 +126,30 @@ impl Feed {
         told
     }
 
+    /// The Gang that waits under a name, as it was told.
+    fn told(&self, key: &GangKey) -> Option<&engine::Gang> {
+        self.engine.waiting(self.waiting.get(key)?)
+    }
+
     /// Tells which gangs wait now and did not, or the reverse. Returns those that wait no more, each with its Team: what
     /// was said of why they wait is void.
     pub(crate) fn tell_waiting(&mut self) -> Vec<(GangKey, engine::TeamName)> {
         let mut gone = Vec::new();
         for (key, gang) in std::mem::take(&mut self.changed) {
-            let before = self.waiting.remove(&key);
-            if let Some(before) = before
+            if let Some(before) = self.told(&key)
                 && gang.as_ref().is_none_or(|gang| gang.uid != before.uid)
             {
-                if !self.too_large.contains_key(&before.uid) {
-                    self.explanations.remove(before.uid.as_str());
+                let (uid, team) = (before.uid.clone(), before.team.clone());
+                if !self.too_large.contains_key(&uid) {
+                    self.explanations.remove(uid.as_str());
                 }
-                gone.push((key.clone(), before.team));
-                self.apply(engine::Update::NotWaiting(before.uid));
+                self.waiting.remove(&key);
+                gone.push((key.clone(), team));
+                self.apply(engine::Update::NotWaiting(uid));
             }
             if let Some(gang) = gang {
-                self.apply(engine::Update::Waiting(gang.clone()));
-                self.waiting.insert(key, gang);
+                self.waiting.insert(key, gang.uid.clone());
+                self.apply(engine::Update::Waiting(gang));
             }
         }
         gone
@@ -234,7 +240,7 @@ impl Feed {
         key: &GangKey,
         wait: PendingReason,
     ) {
-        let attempt = self.waiting.get(key).map_or(0, |gang| gang.attempt);
+        let attempt = self.told(key).map_or(0, |gang| gang.attempt);
         self.explanations.insert(gang.to_string(), wait);
         self.too_large.insert(gang.clone(), attempt);
         self.changed.insert(key.clone(), None);

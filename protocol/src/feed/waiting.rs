@@ -134,18 +134,16 @@ pub(crate) fn candidate(
     if !settled || by_objects(context, formed, gang).is_some() || formed.excepted {
         return None;
     }
-    let pods: Option<Vec<engine::Pod>> = formed
-        .pods
-        .iter()
-        .map(|member| {
-            let pod = context.index.pod_by_uid(&member.identity.uid)?;
-            let free_of_others = is_gated(pod) && !has_foreign_gate(pod);
-            let busy = context.busy(&crate::objects::pod_object(pod));
-            (free_of_others && !busy && stamp(pod) <= attempt)
-                .then(|| member.request.as_deref().cloned())
-                .flatten()
-        })
-        .collect();
+    let mut pods = Vec::with_capacity(formed.pods.len());
+    for member in &formed.pods {
+        let pod = context.index.pod_by_uid(&member.identity.uid)?;
+        let free_of_others = is_gated(pod) && !has_foreign_gate(pod);
+        let busy = context.busy(&crate::objects::pod_object(pod));
+        if !free_of_others || busy || stamp(pod) > attempt {
+            return None;
+        }
+        pods.push(member.request.as_deref()?.clone());
+    }
     let topology = formed.spec.topology.as_ref();
     let level = |name: Option<&String>| name.map(|name| name.as_str().into());
     Some(engine::Gang {
@@ -163,6 +161,6 @@ pub(crate) fn candidate(
             required: level(topology.and_then(|request| request.required.as_ref())),
             preferred: level(topology.and_then(|request| request.preferred.as_ref())),
         },
-        pods: pods.filter(|pods| !pods.is_empty())?,
+        pods: Some(pods).filter(|pods| !pods.is_empty())?,
     })
 }

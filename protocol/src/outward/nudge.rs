@@ -29,7 +29,7 @@ pub(crate) fn waiting<'a>(
         .iter()
         .filter(move |rank| !observes && !rank.claims.is_empty())
         .filter_map(move |rank| context.index.pod_by_uid(&rank.pod))
-        .filter(|pod| waits_for_sandbox(pod))
+        .filter(waits_for_sandbox)
         .map(|pod| uid(pod).to_owned())
 }
 

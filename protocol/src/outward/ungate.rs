@@ -42,7 +42,7 @@ pub(crate) fn unmanaged(context: PollContext<'_>, key: &GangKey) -> Vec<ApiReque
 pub(crate) fn is_owed(context: PollContext<'_>, plan: &Plan) -> bool {
     let gated = plan.ranks.iter().any(|rank| {
         let pod = context.index.pod_by_uid(&rank.pod);
-        pod.is_some_and(|pod| is_gated(pod))
+        pod.is_some_and(is_gated)
     });
     gated
         && obstacle(context, plan).is_none()
