@@ -6,9 +6,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use muster_api::{GangSpec, Reason};
 use muster_engine as engine;
 
-/// `namespace/name` of a Gang.
+/// `namespace/name` of a Gang. Shared: a dozen tables know a gang by it, and its text is kept once.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct GangKey(Arc<GangName>);
+
+/// What a [`GangKey`] says.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct GangKey {
+pub struct GangName {
     /// Namespace.
     pub namespace: String,
     /// Name of the Gang object.
@@ -16,13 +20,48 @@ pub struct GangKey {
 }
 
 impl GangKey {
+    /// The Gang of that name in that namespace.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self(Arc::new(GangName {
+            namespace: namespace.into(),
+            name: name.into(),
+        }))
+    }
+
     /// Reads `namespace/name`, as it is displayed; `None` of anything else.
     pub fn parse(text: &str) -> Option<Self> {
         let (namespace, name) = text.split_once('/')?;
-        Some(Self {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        })
+        Some(Self::new(namespace, name))
+    }
+}
+
+impl std::ops::Deref for GangKey {
+    type Target = GangName;
+
+    fn deref(&self) -> &GangName {
+        &self.0
+    }
+}
+
+impl Ord for GangKey {
+    /// By namespace, then by name. A key is most often compared with itself.
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        if Arc::ptr_eq(&self.0, &other.0) {
+            return std::cmp::Ordering::Equal;
+        }
+        self.0.cmp(&other.0)
+    }
+}
+
+impl PartialOrd for GangKey {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl std::fmt::Debug for GangKey {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(formatter)
     }
 }
 

@@ -56,7 +56,7 @@ use crate::{
     formed::{FormedGang, GangKey},
     gangs::{GangFinder, NamespaceTeam},
     judgement::Rule,
-    links::Links,
+    links::{Links, OrderedLinks},
     managed::ManagedPods,
     node_filter::NodeFilters,
     object::{Change, Kind, ObjectKey},
@@ -65,6 +65,7 @@ use crate::{
     pools::Pools,
     selectors::{Selectors, Subject},
     shares::Shares,
+    table::Table,
 };
 
 /// How long the devices of a Ready node count as last seen after its slices vanished, in seconds
@@ -119,14 +120,14 @@ impl NamespacedName {
 }
 
 impl From<GangKey> for NamespacedName {
-    fn from(GangKey { namespace, name }: GangKey) -> Self {
-        Self { namespace, name }
+    fn from(key: GangKey) -> Self {
+        Self::new(&key.namespace, &key.name)
     }
 }
 
 impl From<NamespacedName> for GangKey {
     fn from(NamespacedName { namespace, name }: NamespacedName) -> Self {
-        Self { namespace, name }
+        Self::new(namespace, name)
     }
 }
 
@@ -142,7 +143,7 @@ pub struct Index {
     membership: Membership,
     claims_by_uid: HashMap<String, Arc<ResourceClaim>>,
     /// Claims by the devices that they are allocated.
-    allocations: Links<String, engine::ClaimUid>,
+    allocations: OrderedLinks<String, engine::ClaimUid>,
     gangs_by_uid: HashMap<String, Arc<Gang>>,
     /// Gangs by namespace and the label that their pods were declared by.
     gangs_by_group: Links<(String, String), GangKey>,
@@ -185,7 +186,7 @@ pub struct Index {
     selector_shares: Shares<engine::SelectorId, NamespacedName>,
     requests: Requests,
     /// Boxed: nodes of the map are half empty.
-    formed: BTreeMap<GangKey, Box<FormedGang>>,
+    formed: Table<GangKey, Box<FormedGang>>,
     views: NodeViews,
     faults: BTreeMap<String, String>,
     /// Names of the levels of all Topologies.
@@ -239,7 +240,7 @@ impl Index {
             links: PodLinks::default(),
             membership: Membership::default(),
             claims_by_uid: HashMap::new(),
-            allocations: Links::default(),
+            allocations: OrderedLinks::default(),
             gangs_by_uid: HashMap::new(),
             gangs_by_group: Links::default(),
             gangs_by_owner: Links::default(),
@@ -266,7 +267,7 @@ impl Index {
             filter_shares: Shares::default(),
             selector_shares: Shares::default(),
             requests: Requests::default(),
-            formed: BTreeMap::new(),
+            formed: Table::default(),
             views: NodeViews::default(),
             faults: BTreeMap::new(),
             levels: BTreeSet::new(),

@@ -412,15 +412,12 @@ impl Machine {
         if commit.is_empty() {
             return;
         }
-        let intents = self.plans.all_committed();
-        let committed: BTreeMap<&str, bool> = intents
-            .map(|(_, intent)| (intent.plan.gang_uid.as_str(), intent.lost.is_some()))
-            .collect();
         let mut lost = Vec::new();
-        for gang in commit {
-            match committed.get(gang.as_str()) {
-                Some(false) => {}
-                Some(true) => lost.push(gang),
+        for (key, gang) in commit {
+            let intent = self.plans.committed(&key);
+            match intent.filter(|intent| intent.plan.gang_uid == gang.as_str()) {
+                Some(intent) if intent.lost.is_some() => lost.push((key, gang)),
+                Some(_) => {}
                 None => self.feed.undo(&gang),
             }
         }
@@ -437,8 +434,10 @@ impl Machine {
         if self.window.is_full(limit) || !self.window.take_stirred() {
             return;
         }
-        for (_, key, team) in self.window.waiting() {
-            let room = self.window.room(&team, limit);
+        let mut last = None;
+        while let Some((next, room)) = self.window.next(last.as_ref(), limit) {
+            let key = next.1.clone();
+            last = Some(next);
             let early = self.bugs.has(InjectedBug::UngateBeforePlan);
             let committed = || Some(&self.plans.committed(&key)?.plan);
             let plan = self

@@ -26,10 +26,10 @@ pub(crate) fn gang_object(key: &GangKey) -> ObjectKey {
 
 /// Namespace and name of a Gang.
 pub(crate) fn key_of(gang: &Gang) -> Option<GangKey> {
-    Some(GangKey {
-        namespace: gang.metadata.namespace.clone()?,
-        name: gang.metadata.name.clone()?,
-    })
+    Some(GangKey::new(
+        gang.metadata.namespace.as_deref()?,
+        gang.metadata.name.as_deref()?,
+    ))
 }
 
 /// The Gang that a pod belongs to.
@@ -44,10 +44,7 @@ pub(crate) fn gang_key_of_uid<'a>(index: &'a Index, pod_uid: &str) -> Option<&'a
 
 /// The key of the Gang that an intent is about.
 pub(crate) fn gang_key(intent: &Intent) -> GangKey {
-    GangKey {
-        namespace: intent.namespace.clone(),
-        name: intent.name.clone(),
-    }
+    GangKey::new(&intent.namespace, &intent.name)
 }
 
 /// The key of a node's `NodeDevices`.
@@ -86,10 +83,7 @@ pub(crate) fn resource_version<'a>(index: &'a Index, key: &ObjectKey) -> Option<
     let metadata = match key.kind {
         Kind::Ledger => &index.ledger()?.metadata,
         Kind::Gang => {
-            let key = GangKey {
-                namespace: key.namespace.clone(),
-                name: key.name.clone(),
-            };
+            let key = GangKey::new(&key.namespace, &key.name);
             &index.gang(&key)?.metadata
         }
         Kind::NodeDevices => &index.node_devices(&key.name)?.metadata,

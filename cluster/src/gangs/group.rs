@@ -7,7 +7,7 @@ use super::{annotation, controlling_job, label, name, uid};
 use crate::{formed::GangKey, whole_number};
 
 /// Pods that were declared to belong together.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Group {
     /// Pods with the label `muster.dev/gang`.
     Label {
@@ -52,10 +52,7 @@ pub(crate) type JobFinder<'a> = dyn Fn(&str, &str, &str) -> Option<&'a Job> + 'a
 /// Where a managed pod belongs.
 pub(crate) fn belonging(pod: &Pod, jobs: &JobFinder<'_>) -> Belonging {
     let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-    let named = annotation(pod, keys::GANG_NAME).map(|name| GangKey {
-        namespace: namespace.clone(),
-        name: name.to_owned(),
-    });
+    let named = annotation(pod, keys::GANG_NAME).map(|name| GangKey::new(&namespace, name));
     Belonging {
         named,
         group: group(pod, namespace, jobs),

@@ -67,10 +67,7 @@ fn under_way(namespace: &str, pods: &[&Pod], incarnations: &Incarnations<'_>) ->
         .filter(|pod| is_active(pod))
         .filter_map(|pod| annotation(pod, keys::GANG_NAME));
     let lost = named
-        .map(|name| GangKey {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        })
+        .map(|name| GangKey::new(namespace, name))
         .filter(|key| incarnations.find.find(key).is_none());
     lost.min()
 }
@@ -172,10 +169,7 @@ fn key(namespace: &str, kind: &str, name: &str, origin: &str) -> GangKey {
         .collect();
     // A part of a DNS name may not end with either.
     text.truncate(text.trim_end_matches(['-', '.']).len());
-    GangKey {
-        namespace: namespace.to_owned(),
-        name: format!("{text}-{}", stable_suffix::of(origin)),
-    }
+    GangKey::new(namespace, format!("{text}-{}", stable_suffix::of(origin)))
 }
 
 #[cfg(test)]

@@ -25,7 +25,8 @@ impl Index {
 
     /// All formed gangs as of the last refresh, in the order of their keys.
     pub fn formed_gangs(&self) -> impl Iterator<Item = &FormedGang> {
-        self.formed.values().map(AsRef::as_ref)
+        let formed = self.formed.in_order();
+        formed.map(|(_, formed)| formed.as_ref())
     }
 
     /// All pods of the gang that exist: members and excess, terminal and deleting ones included.
@@ -226,10 +227,7 @@ impl Index {
         &'a self,
         namespace: &'a str,
     ) -> impl Iterator<Item = &'a GangKey> {
-        let first = GangKey {
-            namespace: namespace.to_owned(),
-            name: String::new(),
-        };
+        let first = GangKey::new(namespace.to_owned(), String::new());
         let objects = self.objects.gangs.items().range(first..);
         let objects = objects
             .map(|(key, _)| key)

@@ -1,23 +1,22 @@
 //! Which pods belong to which gang.
 
-use std::collections::BTreeMap;
-
 use super::NamespacedName;
-use crate::links::Links;
 use crate::{
     formed::GangKey,
     gangs::{Belonging, Group},
+    links::{Links, OrderedLinks},
+    table::Table,
 };
 
 /// Which pods belong to which gang.
 #[derive(Debug, Default)]
 pub(super) struct Membership {
-    of_pod: BTreeMap<NamespacedName, Belonging>,
+    of_pod: Table<NamespacedName, Belonging>,
     by_group: Links<Group, NamespacedName>,
-    by_name: Links<GangKey, NamespacedName>,
+    by_name: OrderedLinks<GangKey, NamespacedName>,
     /// The Gang that each group means, as of the last refresh.
-    keys: BTreeMap<Group, GangKey>,
-    groups: Links<GangKey, Group>,
+    keys: Table<Group, GangKey>,
+    groups: OrderedLinks<GangKey, Group>,
 }
 
 /// What a change of membership touches.
@@ -110,10 +109,7 @@ impl Membership {
 
     /// Keys of the Gangs of a namespace that have pods.
     pub(super) fn gangs_in<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a GangKey> {
-        let first = || GangKey {
-            namespace: namespace.to_owned(),
-            name: String::new(),
-        };
+        let first = || GangKey::new(namespace, "");
         let by_name = self.by_name.starting_at(first()).map(|(key, _)| key);
         let by_group = self.groups.starting_at(first()).map(|(key, _)| key);
         by_name

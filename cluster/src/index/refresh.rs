@@ -86,10 +86,7 @@ impl Index {
     fn named_gang(&self, pod: &NamespacedName) -> Option<GangKey> {
         let object = self.pod(pod)?;
         let name = pod::annotation(object, muster_api::keys::GANG_NAME)?;
-        Some(GangKey {
-            namespace: pod.namespace.clone(),
-            name: name.to_owned(),
-        })
+        Some(GangKey::new(pod.namespace.clone(), name.to_owned()))
     }
 
     fn form_gangs(&mut self) {

@@ -1,7 +1,7 @@
 //! What pods and claims ask for, kept until something that it depends on changes.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
     mem,
     sync::Arc,
 };
@@ -22,6 +22,7 @@ use crate::{
     node_filter::{ANY_NODE, NodeRules},
     pod,
     shares::RULES_PER_NAMESPACE,
+    table::Table,
     unsupported_field::UnsupportedField,
 };
 
@@ -36,7 +37,7 @@ pub(super) struct Requests {
     /// The rules about nodes of pods, by UID; none for pods that say nothing.
     filters: HashMap<String, NodeFilterId>,
     /// Of claims, without what they are allocated.
-    pub(super) of_claims: BTreeMap<NamespacedName, Result<ClaimRequest, UnsupportedField>>,
+    pub(super) of_claims: Table<NamespacedName, Result<ClaimRequest, UnsupportedField>>,
 }
 
 /// A claim of a pod, as the pod names it.

@@ -151,7 +151,7 @@ impl Work {
         self.metrics.set_epoch(epoch);
         self.takeover.polled(epoch.is_some());
         for effect in effects {
-            if let ApiRequest::ReadAll { kind } = effect.write {
+            if let ApiRequest::ReadAll { kind } = *effect.write {
                 self.lists.insert(kind, effect.id);
                 self.takeover.list_is_asked_for();
                 feed.reopen(kind);

@@ -39,10 +39,10 @@ pub(crate) fn of_admission(
     }
     let (ranks, places) = lay_out(pods, &runs);
     Some(Plan {
-        key: GangKey {
-            namespace: gang.metadata.namespace.clone()?,
-            name: gang.metadata.name.clone()?,
-        },
+        key: GangKey::new(
+            gang.metadata.namespace.clone()?,
+            gang.metadata.name.clone()?,
+        ),
         gang_uid: admission.gang.to_string(),
         attempt: admission.attempt,
         sequence,
@@ -99,10 +99,7 @@ fn of_whole_intent(intent: &Intent) -> Plan {
         &intent.plan,
     );
     Plan {
-        key: GangKey {
-            namespace: intent.namespace.clone(),
-            name: intent.name.clone(),
-        },
+        key: gang_key(intent),
         gang_uid: intent.gang_uid.clone(),
         attempt: intent.attempt,
         sequence: intent.sequence,

@@ -18,11 +18,11 @@ use crate::{
     admission::charge, admission::plan::Plan, injected_bug::InjectedBug, objects::is_over,
     outward::release, poll_context::PollContext,
 };
-use muster_cluster::{formed::GangKey, links::Links};
+use muster_cluster::{formed::GangKey, links::Links, table::Table};
 
 /// What says that a pod holds something. In this order: what the first of them says of a pod counts, the others add
 /// claims.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Source {
     /// The admission that a Gang carries.
     Gang(GangKey),
@@ -45,13 +45,13 @@ pub(crate) struct Said {
 /// Holds, by what says so.
 #[derive(Debug, Default)]
 pub(crate) struct Holds {
-    by_source: BTreeMap<Source, Said>,
+    by_source: Table<Source, Said>,
     /// Gangs whose plans may say something else now, though they are the same: their pods or claims changed.
-    stale: BTreeSet<GangKey>,
+    stale: Table<GangKey, ()>,
     of_pod: Links<engine::PodUid, Source>,
     of_claim: Links<String, Source>,
     changed: BTreeSet<engine::PodUid>,
-    told: BTreeMap<engine::PodUid, engine::Hold>,
+    told: Table<engine::PodUid, engine::Hold>,
 }
 
 impl Holds {
@@ -96,12 +96,12 @@ impl Holds {
 
     /// What a plan says may be another now: of its pods or claims something changed.
     pub(crate) fn note_stale(&mut self, gang: &GangKey) {
-        self.stale.insert(gang.clone());
+        self.stale.insert(gang.clone(), ());
     }
 
     /// Whether what the plans of a gang say is to be worked out anew; asked once.
     pub(crate) fn take_stale(&mut self, gang: &GangKey) -> bool {
-        self.stale.remove(gang)
+        self.stale.remove(gang).is_some()
     }
 
     /// What a source says, if it says so because of that very plan.

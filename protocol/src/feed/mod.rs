@@ -14,6 +14,7 @@ use muster_cluster::{
     explain::{Circumstances, explain},
     formed::{GangKey, PendingReason},
     index::Index,
+    table::Table,
     text::truncate,
 };
 use unexplained::Unexplained;
@@ -21,13 +22,13 @@ use unexplained::Unexplained;
 use crate::admission::stage::DETAILS_BYTES;
 
 /// Why gangs wait as the engine, or the commit, says, by UID of the Gang.
-pub(crate) type Explanations = BTreeMap<String, PendingReason>;
+pub(crate) type Explanations = Table<String, PendingReason>;
 
 /// Most gangs that are explained in one poll.
-const EXPLAINED_AT_ONCE: usize = 32;
-/// Looks of the engine after which a poll explains no further gang. One takes 40 to 200 nanoseconds, so these take about a
+const EXPLAINED_AT_ONCE: usize = 16;
+/// Looks of the engine after which a poll explains no further gang. One takes 40 to 200 nanoseconds, so these take about half a
 /// millisecond; an explanation whose device request is new takes two for each node.
-const EXPLAINING_LOOKS: u64 = 8_000;
+const EXPLAINING_LOOKS: u64 = 4_000;
 
 /// The engine, and what it was told: only differences are.
 #[derive(Debug)]
@@ -36,13 +37,13 @@ pub(crate) struct Feed {
     pub(crate) holds: Holds,
     pub(crate) explanations: Explanations,
     /// The Gang that waits under a name, as it was told.
-    waiting: BTreeMap<GangKey, engine::Gang>,
+    waiting: Table<GangKey, engine::Gang>,
     /// What is to be told of gangs: `None`, that it does not wait any more.
     changed: BTreeMap<GangKey, Option<engine::Gang>>,
     /// Attempts that no commit can carry, by UID of the Gang.
-    too_large: BTreeMap<engine::GangUid, i64>,
+    too_large: Table<engine::GangUid, i64>,
     /// Admissions of the commit that is under way.
-    committing: Vec<engine::GangUid>,
+    committing: Vec<(GangKey, engine::GangUid)>,
     /// Admissions that are committed as soon as their Gangs carry them as a proposal.
     proposing: Vec<Wanted>,
     /// Whether the engine was told anything since it decided last, or had more to decide than there was room for.
@@ -68,10 +69,10 @@ impl Feed {
         Self {
             engine: engine::State::new(),
             holds: Holds::default(),
-            explanations: Explanations::new(),
-            waiting: BTreeMap::new(),
+            explanations: Explanations::default(),
+            waiting: Table::default(),
             changed: BTreeMap::new(),
-            too_large: BTreeMap::new(),
+            too_large: Table::default(),
             committing: Vec::new(),
             proposing: Vec::new(),
             has_news: true,
@@ -241,7 +242,7 @@ impl Feed {
     }
 
     /// A commit of these gangs was sent, or stands in the Ledger without what it charges.
-    pub(crate) fn note_committed(&mut self, gangs: Vec<engine::GangUid>) {
+    pub(crate) fn note_committed(&mut self, gangs: Vec<(GangKey, engine::GangUid)>) {
         self.committing.extend(gangs);
     }
 
@@ -261,7 +262,7 @@ impl Feed {
     }
 
     /// The gangs of which a commit is not seen with all that it charges, once.
-    pub(crate) fn take_commit(&mut self) -> Vec<engine::GangUid> {
+    pub(crate) fn take_commit(&mut self) -> Vec<(GangKey, engine::GangUid)> {
         std::mem::take(&mut self.committing)
     }
 }
