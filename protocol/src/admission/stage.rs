@@ -149,24 +149,21 @@ impl Views {
 
     /// Keeps a view, or forgets one; returns the one before.
     pub(crate) fn set(&mut self, key: &GangKey, view: Option<View>) -> Option<View> {
-        let before = match &view {
-            Some(view) => {
-                if let Some((gang, attempt)) = &view.voided {
-                    self.voided.insert(gang.clone(), *attempt);
-                }
-                for node in &view.fenced {
-                    self.fenced.link(node.clone(), key.clone());
-                }
-                let before = self.by_gang.insert(key.clone(), view.clone());
-                if before.is_none() {
-                    self.gangs.insert(key.clone());
-                }
-                before
+        let before = if let Some(view) = &view {
+            if let Some((gang, attempt)) = &view.voided {
+                self.voided.insert(gang.clone(), *attempt);
             }
-            None => {
-                self.gangs.remove(key);
-                self.by_gang.remove(key)
+            for node in &view.fenced {
+                self.fenced.link(node.clone(), key.clone());
             }
+            let before = self.by_gang.insert(key.clone(), view.clone());
+            if before.is_none() {
+                self.gangs.insert(key.clone());
+            }
+            before
+        } else {
+            self.gangs.remove(key);
+            self.by_gang.remove(key)
         };
         if view.as_ref().is_some_and(|view| view.is_settled) {
             self.settled.insert(key.clone());

@@ -166,20 +166,17 @@ impl Plans {
 
     fn set_committed(&mut self, key: &GangKey, after: Option<Committed>) {
         self.lost.remove(key);
-        let before = match after {
-            Some(after) => {
-                if after.lost.is_some() {
-                    self.lost.insert(key.clone());
-                }
-                self.link(&after.plan.clone());
-                self.in_ledger.insert(key.clone());
-                self.committed_bytes += after.bytes;
-                self.committed.insert(key.clone(), after)
+        let before = if let Some(after) = after {
+            if after.lost.is_some() {
+                self.lost.insert(key.clone());
             }
-            None => {
-                self.in_ledger.remove(key);
-                self.committed.remove(key)
-            }
+            self.link(&after.plan.clone());
+            self.in_ledger.insert(key.clone());
+            self.committed_bytes += after.bytes;
+            self.committed.insert(key.clone(), after)
+        } else {
+            self.in_ledger.remove(key);
+            self.committed.remove(key)
         };
         if let Some(before) = before {
             self.committed_bytes -= before.bytes;
