@@ -3,8 +3,8 @@
 //!
 //! An event goes by steps: something is observed, the machine is polled and asks for writes, and the world does them, which
 //! is the next thing observed. Between the end of a pod and the decision lie a second's wait and the driver's answer, so what
-//! counts as the time of an event is its **longest step**; what it looks at is counted over all of them. The sum of the times
-//! is told beside it.
+//! counts as the time of an event is its **longest step**: for so long nobody else is served. What it looks at is counted over
+//! all steps, and the sum of their times is reported beside it.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -36,7 +36,10 @@ const STRIDE: usize = 7_919;
 
 /// What was measured.
 pub(crate) struct Events {
+    /// The longest step of each.
     pub(crate) micros: Spread,
+    /// All steps of each together.
+    pub(crate) whole_micros: Spread,
     pub(crate) visited: Spread,
     pub(crate) idle_poll_micros: f64,
 }
@@ -113,7 +116,7 @@ pub(crate) fn measure(
     let count = MOST_EVENTS.min(cluster.nodes * EVENTS_PER_NODE);
     let mut script = Script::new(cluster);
     let mut kinds: BTreeMap<&str, OfKind> = BTreeMap::new();
-    let (mut all, mut visited) = (Vec::new(), Vec::new());
+    let (mut all, mut all_whole, mut visited) = (Vec::new(), Vec::new(), Vec::new());
     let mut admitting = 0;
     for event in 0..count {
         let (kind, seconds) = script.perform(event, world)?;
@@ -124,8 +127,9 @@ pub(crate) fn measure(
             world.wait_a_second();
             world.settle_second()?;
         }
-        let longest = kinds.entry(kind).or_default().add(&world.steps);
+        let (longest, whole) = kinds.entry(kind).or_default().add(&world.steps);
         all.push(longest);
+        all_whole.push(whole);
         visited.push(number(world.visited() - looked_at));
         admitting += usize::from(world.admitted() > admitted);
         // What was admitted starts, apart from what is measured.
@@ -156,6 +160,7 @@ pub(crate) fn measure(
     }
     Ok(Events {
         micros: Spread::of(all),
+        whole_micros: Spread::of(all_whole),
         visited: Spread::of(visited),
         idle_poll_micros,
     })
@@ -173,8 +178,8 @@ struct OfKind {
 }
 
 impl OfKind {
-    /// Adds an event, and returns what its longest step took.
-    fn add(&mut self, steps: &[Step]) -> f64 {
+    /// Adds an event, and returns what its longest step took, and all of them.
+    fn add(&mut self, steps: &[Step]) -> (f64, f64) {
         let whole: f64 = steps.iter().map(|step| step.micros).sum();
         if self.whole.iter().all(|other| *other < whole) {
             self.slowest = steps.to_vec();
@@ -182,7 +187,7 @@ impl OfKind {
         self.whole.push(whole);
         let longest = steps.iter().map(|step| step.micros).fold(0.0, f64::max);
         self.longest.push(longest);
-        longest
+        (longest, whole)
     }
 }
 

@@ -12,6 +12,7 @@ mod events;
 mod plans;
 mod progress;
 mod report;
+mod serving;
 mod stopwatch;
 mod takeover;
 mod world;
@@ -58,6 +59,9 @@ struct Arguments {
     /// Measures the takeover only, and prints what the measurement of everything needs of it.
     #[arg(long, hide = true)]
     takeover: bool,
+    /// Serves the cluster of the takeover until standard input ends.
+    #[arg(long, hide = true, conflicts_with = "takeover")]
+    serve: bool,
 }
 
 fn nodes(text: &str) -> Result<usize, String> {
@@ -93,6 +97,9 @@ async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let done = if arguments.takeover {
         take_over(arguments).await
+    } else if arguments.serve {
+        let cluster = Cluster::busy(arguments.nodes, arguments.gangs);
+        serving::serve(Arc::new(cluster)).await
     } else {
         run(arguments)
     };
@@ -108,8 +115,7 @@ async fn main() -> ExitCode {
 /// The takeover alone.
 async fn take_over(Arguments { nodes, gangs, .. }: Arguments) -> Result<()> {
     let mut progress = Progress::of(&format!("takeover of {nodes} nodes and {gangs} gangs"));
-    let cluster = Arc::new(Cluster::busy(nodes, gangs));
-    let takeover = takeover::measure(cluster, &mut progress).await?;
+    let takeover = takeover::measure(nodes, gangs, &mut progress).await?;
     println!("{}", serde_json::to_string(&takeover)?);
     Ok(())
 }
@@ -178,10 +184,12 @@ fn run(
         nodes,
         gangs,
         event_micros: events.micros,
+        event_whole_micros: events.whole_micros,
         event_visited: events.visited.into(),
         idle_poll_micros: events.idle_poll_micros,
         plan_micros: plans.known,
         new_shape_micros: plans.new_shape_micros,
+        new_request_micros: plans.new_request_micros,
         infeasible_micros: plans.infeasible_micros,
         drain_seconds: drain,
         takeover_seconds: takeover.seconds,

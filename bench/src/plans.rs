@@ -23,6 +23,7 @@ const WITHOUT_QUOTA: usize = 1;
 pub(crate) struct Plans {
     pub(crate) known: BTreeMap<String, Option<Quantiles>>,
     pub(crate) new_shape_micros: f64,
+    pub(crate) new_request_micros: f64,
     pub(crate) infeasible_micros: f64,
 }
 
@@ -57,6 +58,9 @@ pub(crate) fn gang_like(
 }
 
 /// The first gang of a Team that waits.
+/// See [`Bench::new_request`].
+const NEW_REQUESTS: [usize; 5] = [2, 3, 5, 6, 7];
+
 pub(crate) fn template(engine: &State, team: usize) -> Result<Gang> {
     let team: TeamName = team_name(team).as_str().into();
     let first = engine.queue(&team).next();
@@ -93,11 +97,14 @@ pub(crate) fn measure(engine: &State, progress: &mut Progress) -> Result<Plans> 
     }
     let new = bench.new_shape()?;
     progress.say(&format!("plan of 1x1, new shape: {new} us"));
+    let request = bench.new_request()?;
+    progress.say(&format!("plan of one pod, new request: {request} us"));
     let infeasible = bench.infeasible()?;
     progress.say(&format!("no place for 64x8, and why: {infeasible} us"));
     Ok(Plans {
         known,
         new_shape_micros: new.p99,
+        new_request_micros: request.max,
         infeasible_micros: infeasible.p99,
     })
 }
@@ -159,6 +166,22 @@ impl Bench {
             let gang = self.gang(&format!("new-{round}"), round, WITH_QUOTA, Shape::new(1, 1))?;
             let took = self.plan(gang).context("there is room for one GPU more")?;
             sample.push(micros(took));
+        }
+        Ok(Spread::of(sample))
+    }
+
+    /// Numbers of devices that no gang of the mixture asks for: each is new once.
+    fn new_request(&mut self) -> Result<Spread> {
+        let mut sample = Vec::new();
+        for (gpus, round) in NEW_REQUESTS.into_iter().zip(1..) {
+            let name = format!("new-request-{gpus}");
+            let gang = self.gang(&name, round, WITH_QUOTA, Shape::new(1, gpus))?;
+            let uid = gang.uid.clone();
+            let begun = Stopwatch::start();
+            self.engine.apply(Update::Waiting(gang));
+            decide(&mut self.engine);
+            sample.push(micros(begun.elapsed()));
+            self.take_back(&uid);
         }
         Ok(Spread::of(sample))
     }

@@ -13,6 +13,8 @@ pub(crate) struct Report {
     pub(crate) gangs: usize,
     /// One event, from an observation to the writes that it leads to: the longest such step of each event.
     pub(crate) event_micros: Spread,
+    /// All steps of one event together, without the waits between them.
+    pub(crate) event_whole_micros: Spread,
     /// Objects that are looked at in all steps of one event.
     pub(crate) event_visited: Quantiles,
     /// The mean poll without news.
@@ -21,6 +23,9 @@ pub(crate) struct Report {
     pub(crate) plan_micros: BTreeMap<String, Option<Quantiles>>,
     /// A plan for one pod whose requests are new: the 99th percentile.
     pub(crate) new_shape_micros: f64,
+    /// A plan for one pod that asks for a number of devices that nobody asked for before, so that all nodes are looked at:
+    /// the longest.
+    pub(crate) new_request_micros: f64,
     /// A 64x8 gang of a new shape that finds no place, and why: the 99th percentile.
     pub(crate) infeasible_micros: f64,
     pub(crate) drain_seconds: Drain,

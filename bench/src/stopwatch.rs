@@ -21,8 +21,17 @@ impl Stopwatch {
     }
 }
 
+/// What all threads of this process have had so far.
+pub(crate) fn of_process() -> Duration {
+    read(ClockId::ProcessCPUTime)
+}
+
 fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
+    read(ClockId::ThreadCPUTime)
+}
+
+fn read(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     Duration::from_secs(seconds) + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0))
 }

@@ -295,7 +295,7 @@ impl World {
     fn answer(&mut self, effects: Vec<Effect>) {
         for effect in effects {
             self.count(&effect.write);
-            let outcome = match &effect.write {
+            let outcome = match &*effect.write {
                 ApiRequest::ReadAll { kind } => {
                     let objects = self.api.objects(*kind).cloned().collect();
                     self.watches.insert(*kind, self.api.watch(*kind));

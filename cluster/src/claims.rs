@@ -5,15 +5,20 @@
 //! tolerations, `distinctAttribute`, derived attributes) changes what kube-scheduler's allocator
 //! takes in a way that the planner does not model: it waits with the field named, never a guess.
 
+mod observed;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
 use k8s_openapi::api::resource::v1::{
-    DeviceClass, DeviceConstraint, DeviceRequest, DeviceSelector, ExactDeviceRequest, ResourceClaim,
+    DeviceClass, DeviceConstraint, DeviceRequest, DeviceSelector, ExactDeviceRequest,
 };
 use muster_engine as engine;
+
+pub(crate) use observed::ClaimSpecs;
+pub use observed::{AllocatedDevice, ObservedClaim};
 
 use crate::{
     index::NamespacedName,
@@ -59,7 +64,7 @@ pub(crate) struct ClaimReader<'a> {
 
 impl ClaimReader<'_> {
     /// Reads what a claim asks for.
-    pub(crate) fn read(&mut self, claim: &ResourceClaim) -> Result<ClaimRequest, UnsupportedField> {
+    pub(crate) fn read(&mut self, claim: &ObservedClaim) -> Result<ClaimRequest, UnsupportedField> {
         let devices = claim.spec.as_ref().and_then(|spec| spec.devices.as_ref());
         let requests = devices.and_then(|devices| devices.requests.as_deref());
         let requests = requests.unwrap_or_default();
@@ -76,13 +81,10 @@ impl ClaimReader<'_> {
                 "names excepted DeviceClasses beside others; put them into a claim of their own",
             ));
         }
-        let understood = requests
-            .iter()
-            .enumerate()
-            .map(|(index, request)| {
-                self.request(request, &format!("spec.devices.requests[{index}]"))
-            })
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut understood = Vec::with_capacity(requests.len());
+        for (index, request) in requests.iter().enumerate() {
+            understood.push(self.request(request, &format!("spec.devices.requests[{index}]"))?);
+        }
         check_total(&understood)?;
         let constraints = devices
             .iter()
@@ -197,7 +199,7 @@ impl ClaimReader<'_> {
 }
 
 /// The DeviceClasses that a claim names, existing or not.
-pub fn classes(claim: &ResourceClaim) -> impl Iterator<Item = &str> {
+pub fn classes(claim: &ObservedClaim) -> impl Iterator<Item = &str> {
     let devices = claim.spec.iter().flat_map(|spec| &spec.devices);
     let requests = devices.flat_map(|devices| devices.requests.iter().flatten());
     requests
@@ -208,27 +210,16 @@ pub fn classes(claim: &ResourceClaim) -> impl Iterator<Item = &str> {
 /// The devices that a claim is allocated, and their node. `None`: it is not allocated. `node_of` says
 /// on which node a pool is.
 pub fn allocated(
-    claim: &ResourceClaim,
+    claim: &ObservedClaim,
     node_of: impl Fn(&PoolKey) -> Option<String>,
 ) -> Result<Option<(engine::NodeName, Vec<engine::DeviceName>)>, UnsupportedField> {
-    let Some(allocation) = claim
-        .status
-        .as_ref()
-        .and_then(|status| status.allocation.as_ref())
-    else {
-        return Ok(None);
-    };
     let field = "status.allocation.devices.results";
     let mut node = None;
     let mut names = Vec::new();
-    for result in allocation
-        .devices
-        .iter()
-        .flat_map(|devices| devices.results.iter().flatten())
-    {
+    for result in claim.allocated.iter().flatten() {
         let pool = PoolKey {
-            driver: result.driver.clone(),
-            name: result.pool.clone(),
+            driver: result.driver.to_string(),
+            name: result.pool.to_string(),
         };
         let Some(on) = node_of(&pool) else {
             return Err(UnsupportedField::new(

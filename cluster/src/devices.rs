@@ -73,7 +73,7 @@ pub struct PublishedDevice {
     /// The attributes that it alone has, in the order of their names. (Nearly always one: a map has room for eleven.)
     pub own: Arc<[(String, DeviceAttribute)]>,
     /// Those of them that a constraint may name, by qualified name.
-    pub own_attributes: Arc<BTreeMap<AttributeName, String>>,
+    pub own_attributes: Arc<[(AttributeName, String)]>,
 }
 
 /// A ResourceSlice as the index keeps it.
@@ -196,9 +196,8 @@ impl DeviceKinds {
             id: DeviceId(self.last_device),
             name: name.into(),
             kind,
-            own_attributes: Arc::new(
-                qualified(driver, own.iter().map(|(name, value)| (name, value))).collect(),
-            ),
+            own_attributes: qualified(driver, own.iter().map(|(name, value)| (name, value)))
+                .collect(),
             own,
         }
     }

@@ -3,12 +3,16 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use muster_api::{GangSpec, Reason};
+use muster_api::{GangSpec, Reason, keys};
 use muster_engine as engine;
 
-/// `namespace/name` of a Gang.
+/// `namespace/name` of a Gang. Shared: a dozen tables know a gang by it, and its text is kept once.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct GangKey(Arc<GangName>);
+
+/// What a [`GangKey`] says.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct GangKey {
+pub struct GangName {
     /// Namespace.
     pub namespace: String,
     /// Name of the Gang object.
@@ -16,13 +20,48 @@ pub struct GangKey {
 }
 
 impl GangKey {
+    /// The Gang of that name in that namespace.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self(Arc::new(GangName {
+            namespace: namespace.into(),
+            name: name.into(),
+        }))
+    }
+
     /// Reads `namespace/name`, as it is displayed; `None` of anything else.
     pub fn parse(text: &str) -> Option<Self> {
         let (namespace, name) = text.split_once('/')?;
-        Some(Self {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        })
+        Some(Self::new(namespace, name))
+    }
+}
+
+impl std::ops::Deref for GangKey {
+    type Target = GangName;
+
+    fn deref(&self) -> &GangName {
+        &self.0
+    }
+}
+
+impl Ord for GangKey {
+    /// By namespace, then by name. A key is most often compared with itself.
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        if Arc::ptr_eq(&self.0, &other.0) {
+            return std::cmp::Ordering::Equal;
+        }
+        self.0.cmp(&other.0)
+    }
+}
+
+impl PartialOrd for GangKey {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl std::fmt::Debug for GangKey {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(formatter)
     }
 }
 
@@ -40,9 +79,6 @@ pub struct FormedGang {
     pub key: GangKey,
     /// The owner that the Gang object refers to, if its pods have one (`blockOwnerDeletion: false`).
     pub owner: Option<OwnerReference>,
-    /// The labels that its Gang object is made with, for people to select by. Nothing is decided by them: whoever may edit
-    /// the Gang's metadata may change them.
-    pub labels: BTreeMap<String, String>,
     /// The spec that its Gang object is made with. Where the Gang exists, its `tier` and `suspend`
     /// are the Gang's, since users may change them there.
     pub spec: GangSpec,
@@ -75,6 +111,17 @@ pub struct FormedGang {
     /// Fields of its pods that say something about nodes and that the planner does not look at; a
     /// planned node may refuse the pod because of them. For people; the gang does not wait for it.
     pub unmodelled: Vec<String>,
+}
+
+impl FormedGang {
+    /// The labels that its Gang object is made with, for people to select by. Nothing is decided by them: whoever may edit
+    /// the Gang's metadata may change them.
+    pub fn labels(&self) -> BTreeMap<String, String> {
+        let label = self.spec.group.iter();
+        label
+            .map(|label| (keys::GANG.to_owned(), label.clone()))
+            .collect()
+    }
 }
 
 /// One member of a gang.

@@ -15,12 +15,12 @@ mod spec;
 mod tiers;
 mod waiting;
 
-pub(crate) use forming::{GangInputs, NamespaceTeam, PodRequest, PodRequests, form};
+pub(crate) use forming::{GangInputs, NamespaceTeam, PodRequest, PodRequests, facts_of, form};
 pub(crate) use group::{Belonging, Group, belonging};
 pub(crate) use naming::{GangFinder, Incarnations, gang_key, group_of_gang};
 pub use ranks::natural_order;
 
 use crate::pod::{
     age_order, annotation, bound_to, completion_index, controller, controlling_job, created_at,
-    is_active, is_job, is_terminal, label, name, phase, uid,
+    is_active, is_job, is_terminal, label, name, namespace, phase, uid,
 };

@@ -33,7 +33,7 @@ use std::{
 };
 
 use k8s_openapi::{
-    api::{batch::v1::Job, core::v1::Namespace, resource::v1::ResourceClaim},
+    api::{batch::v1::Job, core::v1::Namespace},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use muster_api::{Gang, keys};
@@ -52,19 +52,21 @@ use self::{
     touch::Dirty,
 };
 use crate::{
+    claims::{ClaimSpecs, ObservedClaim},
     devices::DeviceKinds,
     formed::{FormedGang, GangKey},
     gangs::{GangFinder, NamespaceTeam},
     judgement::Rule,
-    links::Links,
+    links::{Links, OrderedLinks},
     managed::ManagedPods,
     node_filter::NodeFilters,
     object::{Change, Kind, ObjectKey},
-    pod,
+    pod::{self, PodFields},
     pod_terms::PodTerms,
     pools::Pools,
     selectors::{Selectors, Subject},
     shares::Shares,
+    table::Table,
 };
 
 /// How long the devices of a Ready node count as last seen after its slices vanished, in seconds
@@ -109,6 +111,11 @@ impl NamespacedName {
         Self::new(&key.namespace, &key.name)
     }
 
+    /// The name of a pod.
+    pub fn of_pod(pod: &impl PodFields) -> Self {
+        Self::new(pod.namespace(), pod.name())
+    }
+
     /// The name that metadata says.
     pub fn of(metadata: &ObjectMeta) -> Self {
         Self::new(
@@ -119,14 +126,14 @@ impl NamespacedName {
 }
 
 impl From<GangKey> for NamespacedName {
-    fn from(GangKey { namespace, name }: GangKey) -> Self {
-        Self { namespace, name }
+    fn from(key: GangKey) -> Self {
+        Self::new(&key.namespace, &key.name)
     }
 }
 
 impl From<NamespacedName> for GangKey {
     fn from(NamespacedName { namespace, name }: NamespacedName) -> Self {
-        Self { namespace, name }
+        Self::new(namespace, name)
     }
 }
 
@@ -140,9 +147,10 @@ pub struct Index {
     // Found again by something else than their key. UIDs have no order that means anything: tables by UID are never walked.
     links: PodLinks,
     membership: Membership,
-    claims_by_uid: HashMap<String, Arc<ResourceClaim>>,
+    claim_specs: ClaimSpecs,
+    claims_by_uid: HashMap<Box<str>, Arc<ObservedClaim>>,
     /// Claims by the devices that they are allocated.
-    allocations: Links<String, engine::ClaimUid>,
+    allocations: OrderedLinks<String, engine::ClaimUid>,
     gangs_by_uid: HashMap<String, Arc<Gang>>,
     /// Gangs by namespace and the label that their pods were declared by.
     gangs_by_group: Links<(String, String), GangKey>,
@@ -185,7 +193,7 @@ pub struct Index {
     selector_shares: Shares<engine::SelectorId, NamespacedName>,
     requests: Requests,
     /// Boxed: nodes of the map are half empty.
-    formed: BTreeMap<GangKey, Box<FormedGang>>,
+    formed: Table<GangKey, Box<FormedGang>>,
     views: NodeViews,
     faults: BTreeMap<String, String>,
     /// Names of the levels of all Topologies.
@@ -238,8 +246,9 @@ impl Index {
             synced: BTreeSet::new(),
             links: PodLinks::default(),
             membership: Membership::default(),
+            claim_specs: ClaimSpecs::default(),
             claims_by_uid: HashMap::new(),
-            allocations: Links::default(),
+            allocations: OrderedLinks::default(),
             gangs_by_uid: HashMap::new(),
             gangs_by_group: Links::default(),
             gangs_by_owner: Links::default(),
@@ -266,7 +275,7 @@ impl Index {
             filter_shares: Shares::default(),
             selector_shares: Shares::default(),
             requests: Requests::default(),
-            formed: BTreeMap::new(),
+            formed: Table::default(),
             views: NodeViews::default(),
             faults: BTreeMap::new(),
             levels: BTreeSet::new(),
@@ -348,9 +357,7 @@ impl Index {
         } else {
             self.held.remove(pod.as_str())
         };
-        let node = self
-            .pod_by_uid(pod.as_str())
-            .and_then(|pod| pod::bound_to(pod));
+        let node = self.pod_by_uid(pod.as_str()).and_then(pod::bound_to);
         if let (true, Some(node)) = (changed, node.map(str::to_owned)) {
             self.touched.nodes.insert(node);
         }

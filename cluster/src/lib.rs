@@ -38,6 +38,7 @@ pub mod selectors;
 mod shares;
 pub mod shorthand;
 pub mod stable_suffix;
+pub mod table;
 pub mod taints;
 pub mod text;
 pub mod whole_number;

@@ -2,13 +2,91 @@
 
 use std::{
     borrow::Borrow,
-    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet},
+    hash::Hash,
+    marker::PhantomData,
     mem,
 };
 
-/// Many values by key, each once, in order. A key without values takes no memory.
+use crate::table::Table;
+
+/// Many values by key, each once, in order. A key without values takes no memory. Keys have no order, unless they are
+/// [`OrderedLinks`].
 #[derive(Clone, Debug)]
-pub struct Links<K, V>(BTreeMap<K, Linked<V>>);
+pub struct Links<K, V, M = Table<K, Linked<V>>>(M, PhantomData<(K, V)>);
+
+/// Links whose keys can be walked in order.
+pub type OrderedLinks<K, V> = Links<K, V, BTreeMap<K, Linked<V>>>;
+
+/// What links are kept in, by key.
+pub trait ByKey<K, V>: Default {
+    /// The value of a key.
+    fn get<Q>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+        Q: Ord + Hash + ?Sized;
+    /// The key as it is held.
+    fn held_key<Q>(&self, key: &Q) -> Option<&K>
+    where
+        K: Borrow<Q>,
+        Q: Ord + Hash + ?Sized;
+    /// The value of a key, to be changed.
+    fn get_mut<Q>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+        Q: Ord + Hash + ?Sized;
+    /// Keeps a value.
+    fn put(&mut self, key: K, value: V);
+    /// Drops a value.
+    fn drop<Q>(&mut self, key: &Q)
+    where
+        K: Borrow<Q>,
+        Q: Ord + Hash + ?Sized;
+}
+
+macro_rules! by_key {
+    ($map:ident) => {
+        impl<K: Ord + Hash, V> ByKey<K, V> for $map<K, V> {
+            fn get<Q>(&self, key: &Q) -> Option<&V>
+            where
+                K: Borrow<Q>,
+                Q: Ord + Hash + ?Sized,
+            {
+                self.get(key)
+            }
+
+            fn held_key<Q>(&self, key: &Q) -> Option<&K>
+            where
+                K: Borrow<Q>,
+                Q: Ord + Hash + ?Sized,
+            {
+                self.get_key_value(key).map(|(key, _)| key)
+            }
+
+            fn get_mut<Q>(&mut self, key: &Q) -> Option<&mut V>
+            where
+                K: Borrow<Q>,
+                Q: Ord + Hash + ?Sized,
+            {
+                self.get_mut(key)
+            }
+
+            fn put(&mut self, key: K, value: V) {
+                self.insert(key, value);
+            }
+
+            fn drop<Q>(&mut self, key: &Q)
+            where
+                K: Borrow<Q>,
+                Q: Ord + Hash + ?Sized,
+            {
+                self.remove(key);
+            }
+        }
+    };
+}
+by_key!(Table);
+by_key!(BTreeMap);
 
 /// The values of a key, in order. Nearly always there is one, and a set of one would have room for eleven.
 #[derive(Clone, Debug)]
@@ -61,20 +139,18 @@ impl<V: Ord> Linked<V> {
     }
 }
 
-impl<K, V> Default for Links<K, V> {
+impl<K, V, M: Default> Default for Links<K, V, M> {
     fn default() -> Self {
-        Self(BTreeMap::new())
+        Self(M::default(), PhantomData)
     }
 }
 
-impl<K: Ord, V: Ord> Links<K, V> {
+impl<K: Ord + Hash, V: Ord, M: ByKey<K, Linked<V>>> Links<K, V, M> {
     /// Links a value to a key. Twice is once.
     pub fn link(&mut self, from: K, to: V) {
-        match self.0.entry(from) {
-            Entry::Vacant(vacant) => {
-                vacant.insert(Linked::One(to));
-            }
-            Entry::Occupied(mut linked) => linked.get_mut().insert(to),
+        match self.0.get_mut(&from) {
+            None => self.0.put(from, Linked::One(to)),
+            Some(linked) => linked.insert(to),
         }
     }
 
@@ -82,38 +158,49 @@ impl<K: Ord, V: Ord> Links<K, V> {
     pub fn unlink<Q>(&mut self, from: &Q, to: &V)
     where
         K: Borrow<Q>,
-        Q: Ord + ?Sized,
+        Q: Ord + Hash + ?Sized,
     {
         if let Some(linked) = self.0.get_mut(from)
             && linked.remove(to)
         {
-            self.0.remove(from);
+            self.0.drop(from);
         }
     }
 
     /// The values of a key, in order.
-    pub fn of<'a, Q>(&'a self, from: &Q) -> impl Iterator<Item = &'a V> + use<'a, Q, K, V>
+    pub fn of<'a, Q>(&'a self, from: &Q) -> impl Iterator<Item = &'a V> + use<'a, Q, K, V, M>
     where
         K: Borrow<Q>,
-        Q: Ord + ?Sized,
+        Q: Ord + Hash + ?Sized,
     {
         self.0.get(from).into_iter().flat_map(Linked::iter)
+    }
+
+    /// The key as it is held, if it has any value.
+    pub fn key<Q>(&self, key: &Q) -> Option<&K>
+    where
+        K: Borrow<Q>,
+        Q: Ord + Hash + ?Sized,
+    {
+        self.0.held_key(key)
     }
 
     /// Whether the key has any value.
     pub fn has<Q>(&self, from: &Q) -> bool
     where
         K: Borrow<Q>,
-        Q: Ord + ?Sized,
+        Q: Ord + Hash + ?Sized,
     {
-        self.0.contains_key(from)
+        self.0.get(from).is_some()
     }
 
     /// Takes all links away.
     pub fn clear(&mut self) {
-        self.0.clear();
+        self.0 = M::default();
     }
+}
 
+impl<K: Ord, V> OrderedLinks<K, V> {
     /// Keys from that one on, in order, each with its values.
     pub fn starting_at(&self, from: K) -> impl Iterator<Item = (&K, &Linked<V>)> {
         self.0.range(from..)
@@ -124,13 +211,14 @@ impl<K: Ord, V: Ord> Links<K, V> {
 mod tests {
     use super::*;
 
-    fn of(links: &Links<u8, u8>, from: u8) -> Vec<u8> {
+    fn of<M: ByKey<u8, Linked<u8>>>(links: &Links<u8, u8, M>, from: u8) -> Vec<u8> {
         links.of(&from).copied().collect()
     }
 
     #[test]
     fn links_are_as_sets_whether_they_hold_none_one_or_many() {
-        let mut links = Links::default();
+        let mut links = OrderedLinks::default();
+        let mut hashed: Links<u8, u8> = Links::default();
         let mut sets: BTreeMap<u8, BTreeSet<u8>> = BTreeMap::new();
         // Each step links or unlinks one of four values: every way from none to four and back occurs.
         let mut state = 7_u32;
@@ -140,14 +228,18 @@ mod tests {
             let (from, to) = (third % 3, fourth % 4);
             if fourth < 128 {
                 links.link(from, to);
+                hashed.link(from, to);
                 sets.entry(from).or_default().insert(to);
             } else {
                 links.unlink(&from, &to);
+                hashed.unlink(&from, &to);
                 sets.entry(from).or_default().remove(&to);
             }
             for from in 0..3 {
                 let expected = sets.get(&from).into_iter().flatten().copied();
-                assert_eq!(of(&links, from), expected.collect::<Vec<_>>());
+                let expected: Vec<u8> = expected.collect();
+                assert_eq!(of(&links, from), expected);
+                assert_eq!(of(&hashed, from), expected);
             }
             let linked = sets.iter().filter(|(_, set)| !set.is_empty());
             let keys = links.starting_at(0).map(|(key, _)| *key);
@@ -160,8 +252,8 @@ mod tests {
 
     #[test]
     fn one_link_takes_no_set_of_its_own() {
-        let mut links = Links::default();
-        let is_one = |links: &Links<u8, u8>| matches!(links.0[&1], Linked::One(_));
+        let mut links: Links<u8, u8> = Links::default();
+        let is_one = |links: &Links<u8, u8>| matches!(links.0.get(&1), Some(Linked::One(_)));
         links.link(1, 1);
         links.link(1, 1);
         assert!(is_one(&links));
@@ -178,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_link_is_found_by_its_key_until_it_is_taken_away() {
-        let mut links = Links::default();
+        let mut links: Links<String, u8> = Links::default();
         links.link("n1".to_owned(), 2);
         links.link("n1".to_owned(), 1);
         links.link("n1".to_owned(), 2);

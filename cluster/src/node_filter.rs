@@ -10,13 +10,12 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::api::core::v1::{
-    Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Toleration,
-};
+use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Toleration};
 use muster_engine::NodeFilterId;
 
 use crate::{
     judgement::{Judgement, JudgementRequest, Outcome, Progress, Rule, SUBJECTS_PER_REQUEST, Work},
+    pod::ObservedPod,
     taints,
     unsupported_field::UnsupportedField,
 };
@@ -40,11 +39,11 @@ pub struct NodeRules {
 
 impl NodeRules {
     /// Reads the rules of a pod. An operator that is not known is not understood.
-    pub fn of_pod(pod: &Pod) -> Result<Self, UnsupportedField> {
-        let Some(spec) = &pod.spec else {
+    pub fn of_pod(pod: &ObservedPod) -> Result<Self, UnsupportedField> {
+        let Some(said) = pod.node_rules() else {
             return Ok(Self::default());
         };
-        let required = spec
+        let required = said
             .affinity
             .as_ref()
             .and_then(|affinity| affinity.node_affinity.as_ref())
@@ -58,9 +57,9 @@ impl NodeRules {
             check_term(term, position)?;
         }
         let rules = Self {
-            selector: spec.node_selector.clone().unwrap_or_default(),
+            selector: said.selector.clone(),
             terms,
-            tolerations: scheduling_tolerations(spec.tolerations.as_deref().unwrap_or_default())?,
+            tolerations: scheduling_tolerations(&said.tolerations)?,
         };
         let parts = rules.parts();
         if parts > MAX_PARTS {
@@ -419,10 +418,14 @@ mod tests {
         .unwrap()
     }
 
+    fn observed(pod: &Value) -> ObservedPod {
+        ObservedPod::of(&serde_json::from_value(pod.clone()).unwrap())
+    }
+
     fn passes(spec: &Value, taints: &Value) -> bool {
         let mut spec = spec.clone();
         spec["containers"] = json!([]);
-        let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
+        let pod = observed(&json!({"spec": spec}));
         NodeRules::of_pod(&pod).unwrap().pass(&node(taints))
     }
 
@@ -523,7 +526,7 @@ mod tests {
         ] {
             let mut spec = affinity(&json!([term]));
             spec["containers"] = json!([]);
-            let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
+            let pod = observed(&json!({"spec": spec}));
             assert_eq!(
                 NodeRules::of_pod(&pod).unwrap_err().field,
                 format!("{field}.{at}")
@@ -539,7 +542,7 @@ mod tests {
                 {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": values}]});
             let mut spec = affinity(&json!([term]));
             spec["containers"] = json!([]);
-            let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
+            let pod = observed(&json!({"spec": spec}));
             NodeRules::of_pod(&pod)
         };
         assert!(rules(MAX_PARTS - 1).is_ok());
@@ -603,7 +606,7 @@ mod tests {
     fn equal_rules_share_a_filter_whatever_the_order_of_their_tolerations() {
         let rules = |tolerations: Value| {
             let pod = json!({"spec": {"containers": [], "tolerations": tolerations}});
-            NodeRules::of_pod(&serde_json::from_value(pod).unwrap()).unwrap()
+            NodeRules::of_pod(&observed(&pod)).unwrap()
         };
         let (a, b) = (
             json!({"key": "a", "operator": "Exists"}),

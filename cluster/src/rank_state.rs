@@ -1,8 +1,6 @@
 //! What became of a rank of an admitted gang, as its pod shows it.
 
-use k8s_openapi::api::core::v1::Pod;
-
-use crate::pod;
+use crate::pod::{self, PodFields};
 
 /// What became of a rank of an admitted gang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,7 +23,7 @@ pub enum RankState {
 
 impl RankState {
     /// What became of the rank whose pod this is; `None`: it does not exist.
-    pub fn of(pod: Option<&Pod>) -> Self {
+    pub fn of(pod: Option<&impl PodFields>) -> Self {
         let Some(pod) = pod else {
             return Self::Missing;
         };
@@ -48,6 +46,7 @@ impl RankState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use k8s_openapi::api::core::v1::Pod;
     use serde_json::{Value, json};
 
     #[test]
@@ -68,9 +67,9 @@ mod tests {
                 "spec": {"containers": [], "schedulingGates": gates},
                 "status": {"phase": phase},
             }));
-            let found = RankState::of(Some(&pod.unwrap()));
+            let found = RankState::of(Some::<&Pod>(&pod.unwrap()));
             assert_eq!((found, found.is_well()), (state, is_well), "{phase}");
         }
-        assert!(!RankState::of(None).is_well());
+        assert!(!RankState::of(None::<&Pod>).is_well());
     }
 }

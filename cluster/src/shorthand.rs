@@ -12,10 +12,11 @@ mod claim;
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Pod;
 use muster_api::keys;
 
-use crate::{quantity, unsupported_field::UnsupportedField, whole_number};
+use crate::{
+    pod::PodFields, quantity, text::quoted, unsupported_field::UnsupportedField, whole_number,
+};
 
 pub use claim::{CLAIM_NAME, template_waited_for};
 
@@ -24,9 +25,6 @@ pub const MAX_GPUS: u32 = 32;
 /// Least memory that may be asked for, in bytes. No GPU has less, so what is below lacks its suffix: `40` for
 /// `40Gi` would be met by every GPU there is.
 const MIN_MEMORY_BYTES: i64 = 1 << 20;
-/// Longest value that is repeated in a message, in characters.
-const QUOTED_CHARACTERS: usize = 64;
-
 /// Which GPUs a pod needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shorthand {
@@ -62,7 +60,12 @@ impl Shorthand {
     pub fn read(
         annotations: Option<&BTreeMap<String, String>>,
     ) -> Result<Option<Self>, Vec<InvalidShorthand>> {
-        let value = |key: &str| annotations?.get(key).map(String::as_str);
+        Self::read_by(|key| annotations?.get(key).map(String::as_str))
+    }
+
+    fn read_by<'a>(
+        value: impl Fn(&str) -> Option<&'a str>,
+    ) -> Result<Option<Self>, Vec<InvalidShorthand>> {
         if keys::SHORTHAND.iter().all(|key| value(key).is_none()) {
             return Ok(None);
         }
@@ -93,8 +96,8 @@ impl Shorthand {
     }
 
     /// The shorthand of a pod, or the first thing that is wrong with it.
-    pub fn of_pod(pod: &Pod) -> Result<Option<Self>, UnsupportedField> {
-        Self::read(pod.metadata.annotations.as_ref()).map_err(|errors| {
+    pub fn of_pod(pod: &impl PodFields) -> Result<Option<Self>, UnsupportedField> {
+        Self::read_by(|key| pod.annotation(key)).map_err(|errors| {
             let first = errors.into_iter().next();
             first.map_or_else(
                 || UnsupportedField::new("metadata.annotations", "cannot be read"),
@@ -239,13 +242,6 @@ fn check_together(
 
 fn invalid(annotation: &'static str, why: String) -> InvalidShorthand {
     InvalidShorthand { annotation, why }
-}
-
-/// Escaped and bounded: it comes from anybody.
-fn quoted(text: &str) -> String {
-    let shown: String = text.chars().take(QUOTED_CHARACTERS).collect();
-    let rest = if shown.len() < text.len() { "…" } else { "" };
-    format!("{shown:?}{rest}")
 }
 
 #[cfg(test)]

@@ -337,8 +337,5 @@ pub(crate) fn only_gang(index: &Index) -> &FormedGang {
 
 /// Key of a gang of namespace `ml`.
 pub(crate) fn key(name: &str) -> GangKey {
-    GangKey {
-        namespace: "ml".to_owned(),
-        name: name.to_owned(),
-    }
+    GangKey::new("ml", name)
 }

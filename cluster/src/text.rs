@@ -14,6 +14,16 @@ pub fn truncate(text: &mut String, bytes: usize) {
     }
 }
 
+/// Longest part of a text that [`quoted`] repeats, in characters.
+const QUOTED_CHARACTERS: usize = 64;
+
+/// A text that anybody may write, as it stands in messages and logs: in quotation marks, escaped, and cut.
+pub fn quoted(text: &str) -> String {
+    let shown: String = text.chars().take(QUOTED_CHARACTERS).collect();
+    let rest = if shown.len() < text.len() { "…" } else { "" };
+    format!("{shown:?}{rest}")
+}
+
 /// The text on one line, cut to `bytes` bytes.
 pub fn one_line(text: &str, bytes: usize) -> String {
     let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -39,6 +49,21 @@ mod tests {
             let mut cut = text.to_owned();
             truncate(&mut cut, bytes);
             assert_eq!(cut, expected, "{text} to {bytes}");
+        }
+    }
+
+    #[test]
+    fn what_anybody_writes_is_escaped_and_bounded_when_it_is_quoted() {
+        let long = "ä".repeat(65);
+        for (text, expected) in [
+            ("40gi", r#""40gi""#.to_owned()),
+            ("", r#""""#.to_owned()),
+            ("a\nlevel=\"x\"", r#""a\nlevel=\"x\"""#.to_owned()),
+            ("\u{1b}[2J", r#""\u{1b}[2J""#.to_owned()),
+            (&long[2..], format!("\"{}\"", &long[2..])),
+            (&long, format!("\"{}\"…", &long[2..])),
+        ] {
+            assert_eq!(quoted(text), expected);
         }
     }
 

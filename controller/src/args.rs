@@ -258,7 +258,7 @@ pub enum ModeArg {
 }
 
 impl RunArgs {
-    /// What the protocol is told.
+    /// The configuration of the protocol.
     pub fn protocol_config(&self) -> Result<muster_protocol::Config, InvalidResourcePattern> {
         let mut config = muster_protocol::Config {
             mode: match self.mode {

@@ -6,7 +6,7 @@
 //!
 //! Who else may write: an installer that applies the chart again (it leaves the field out, so nothing is lost),
 //! or a second leader for a moment, which writes the same. The object's UID is a precondition, so that nothing
-//! is made anew that somebody removed.
+//! is created again that somebody removed.
 
 use std::{fmt::Debug, time::Duration};
 

@@ -2,7 +2,7 @@
 //!
 //! A pod that only says how many GPUs it needs is referred by the webhook to a template whose name and content
 //! follow from its annotations. As long as a pod waits for its claim, its template is seen to: made, or found.
-//! kube-controller-manager, which is told of new templates, then makes the claim at once (1.37.1,
+//! kube-controller-manager, which sees new templates, then makes the claim at once (1.37.1,
 //! `pkg/controller/resourceclaim`: a template that appears enqueues every pod that names it).
 //!
 //! **Who else may write.** Templates cannot be changed, only made and removed, and we only make: whoever comes
@@ -308,7 +308,7 @@ async fn compare(
     match found {
         Some(found) if found.spec == template.spec => Ok(()),
         Some(_) => Err(
-            "one of that name is there already and asks for something else; delete it, and it is made anew"
+            "one of that name is there already and asks for something else; delete it, and it is created again"
                 .to_owned(),
         ),
         None => Err("it was removed while it was looked for".to_owned()),

@@ -23,7 +23,7 @@ use muster_cluster::object::{Change, Kind, Object, ObjectKey};
 use muster_serve::{
     Condition, Readiness,
     metrics::Metrics,
-    watch::{self, Decoded, StreamEvent, Taken, WatchMetrics},
+    watch::{self, Decoded, ObjectName, StreamEvent, Taken, WatchMetrics},
 };
 use serde::de::DeserializeOwned;
 use tokio::{
@@ -80,7 +80,7 @@ struct Stamped {
     seen: StreamEvent<Received>,
 }
 
-/// An object as it is told.
+/// An object as it is reported.
 #[derive(Debug)]
 struct Received {
     object: Object,
@@ -159,13 +159,13 @@ impl Feed {
         None
     }
 
-    /// For which objects something else stands in now (true), or does so no more, since this was last asked, as far as
+    /// Which objects something else replaces now (true), or no longer does, since this was last asked, as far as
     /// the changes that were handed out tell. Differences only: whoever makes many such objects pays for each once.
     pub fn undecodable_news(&mut self) -> BTreeMap<ObjectKey, bool> {
         std::mem::take(&mut self.undecodable_news)
     }
 
-    /// For how many objects something else stands in.
+    /// How many objects something else replaces.
     pub fn undecodable(&self) -> usize {
         self.undecodable.len()
     }
@@ -191,7 +191,7 @@ impl Feed {
         (watch.generation == generation).then(|| self.noted(kind, seen))
     }
 
-    /// Notes what stands in, and gives the change as it is told.
+    /// Notes what is replaced, and gives the change as it is reported.
     fn noted(&mut self, kind: Kind, seen: StreamEvent<Received>) -> Change {
         match seen {
             StreamEvent::Seen(received) => Change::Applied(self.note(received)),
@@ -207,7 +207,7 @@ impl Feed {
             StreamEvent::ListEnded(names) => {
                 let keys: BTreeSet<ObjectKey> = names
                     .into_iter()
-                    .map(|(namespace, name)| ObjectKey {
+                    .map(|ObjectName { namespace, name }| ObjectKey {
                         kind,
                         namespace,
                         name,

@@ -5,7 +5,7 @@
 //!
 //! The thread is expected to fail: an evaluator that loops or breaks off takes it along. A request of which nothing is
 //! heard for [`LONGEST_SILENCE`] is given up, the thread is left behind, and another takes its place; of those that were
-//! left behind at most [`MOST_LEFT_BEHIND`] may be busy at a time. What is given up is told to the gangs that use the
+//! left behind at most [`MOST_LEFT_BEHIND`] may be busy at a time. What is given up is reported to the gangs that use the
 //! rule, and tried again later.
 
 use std::{

@@ -1,6 +1,6 @@
 //! The one task that owns the machine, from the moment its replica leads until it does not.
 //!
-//! It takes in everything that is ready (changes, outcomes), polls the machine once, and starts what is owed, by lanes
+//! It takes in everything that is ready (changes, outcomes), polls the machine once, and starts what is due, by lanes
 //! ([`muster_protocol::lanes`]). Nothing on this task waits for anybody: writes, watches and probes are tasks of their own, and
 //! rules that anybody may bring are judged on a thread of their own ([`crate::judge`]).
 //!
@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use self::work::Work;
 use crate::{
     claim_templates,
+    extender_probe::ExtenderState,
     feed::{Feed, WatchBroken},
     judge::{self, Judge},
     metrics::ControllerMetrics,
@@ -39,8 +40,8 @@ pub struct Leader {
     pub metrics: ControllerMetrics,
     /// Whether we lead.
     pub leadership: watch::Receiver<Leadership>,
-    /// Whether pods may be released, as far as extenders go.
-    pub extender_ready: watch::Receiver<bool>,
+    /// Whether pods may be released, and how many at a time, as far as the extender goes.
+    pub extender: watch::Receiver<ExtenderState>,
     /// Is told of pods, for the claim templates of their shorthand.
     pub waiting_for_templates: claim_templates::Waiting,
     /// Which of those templates cannot be made.
@@ -75,7 +76,7 @@ impl Leader {
             performer,
             metrics,
             mut leadership,
-            mut extender_ready,
+            mut extender,
             waiting_for_templates,
             mut refused_templates,
             stop,
@@ -98,11 +99,11 @@ impl Leader {
                 }
                 judgement = judge.next() => work.give_judgement(judgement),
                 change = feed.next() => work.observe(change?, &mut feed),
-                Ok(()) = extender_ready.changed() => {}
+                Ok(()) = extender.changed() => {}
                 () = tokio::time::sleep_until(next_poll) => {}
             }
             work.take_in_what_is_ready(&mut feed)?;
-            work.poll(*extender_ready.borrow_and_update(), &mut feed);
+            work.poll(*extender.borrow_and_update(), &mut feed);
             if let Some(reason) = work.must_exit() {
                 return Err(End::Superseded(reason));
             }

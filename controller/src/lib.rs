@@ -6,7 +6,7 @@
 //! ([`ca_bundle`]), the claim templates of the shorthand ([`claim_templates`]), and whether an extender answers
 //! ([`extender_probe`]).
 //!
-//! **Invariant: one task owns the machine**, so that what it observes, decides and is told has one order.
+//! **Invariant: one task owns the machine**, so that what it observes, decides and is given has one order.
 //! **Invariant: a replica leads at most once.** It never goes back to following: what it knew is worth nothing
 //! then, and a new process starts clean. So it exits when it loses the lease or sees a higher epoch.
 

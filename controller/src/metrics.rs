@@ -19,7 +19,7 @@ use prometheus_client::{
     },
 };
 
-use crate::{outcome, perform};
+use crate::{extender_probe::ExtenderState, outcome, perform};
 
 /// The controller's metrics.
 #[derive(Clone, Debug)]
@@ -37,6 +37,7 @@ pub struct ControllerMetrics {
     without_decisions_seconds: Gauge<f64, AtomicU64>,
     takeover_seconds: Family<PhaseLabel, Gauge<f64, AtomicU64>>,
     ungating_withheld: Gauge,
+    ungating_careful: Gauge,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
@@ -103,6 +104,7 @@ impl ControllerMetrics {
             // 0.1 ms to 6.5 s.
             decide_seconds: Histogram::new(exponential_buckets(0.0001, 2.0, 17)),
             ungating_withheld: Gauge::default(),
+            ungating_careful: Gauge::default(),
         };
         metrics.register(|registry| {
             registry.register("leading", "1 if this replica leads", all.leading.clone());
@@ -133,7 +135,7 @@ impl ControllerMetrics {
             );
             registry.register(
                 "effects_given_up",
-                "Effects given up because too many waited in their lane; all but Events are told again later",
+                "Effects given up because too many waited in their lane; all but Events are written again later",
                 all.effects_given_up.clone(),
             );
             registry.register(
@@ -158,13 +160,18 @@ impl ControllerMetrics {
             );
             registry.register(
                 "decide_seconds",
-                "Time of one round: take in what changed, decide, and say what is owed",
+                "Time of one round: take in what changed, decide, and say what is due",
                 all.decide_seconds.clone(),
             );
             registry.register(
                 "ungating_withheld",
                 "1 while no pod is released because no extender replica is ready",
                 all.ungating_withheld.clone(),
+            );
+            registry.register(
+                "ungating_careful",
+                "1 while few pods are released at a time because the extender failed or was slow within the last 30 s",
+                all.ungating_careful.clone(),
             );
         });
         all
@@ -178,8 +185,10 @@ impl ControllerMetrics {
         self.epoch.set(epoch.unwrap_or(0));
     }
 
-    pub(crate) fn set_withheld(&self, withheld: bool) {
-        self.ungating_withheld.set(i64::from(withheld));
+    pub(crate) fn set_extender(&self, extender: ExtenderState) {
+        let gauge = |state| i64::from(extender == state);
+        self.ungating_withheld.set(gauge(ExtenderState::Unready));
+        self.ungating_careful.set(gauge(ExtenderState::Unreliable));
     }
 
     pub(crate) fn set_waiting(&self, lane: Lane, effects: usize) {

@@ -1,4 +1,4 @@
-//! `run`: follows until the lease is ours, leads until it is not, then ends.
+//! `run`: follows until it holds the lease, leads until it does not, then ends.
 //!
 //! **Ready** (`/readyz`) means that this replica could lead: it is started, and every watch has told its first list. A
 //! follower is ready like a leader, so that a rollout waits for a replica that can take over, and the disruption budget
@@ -39,7 +39,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         program.watch_client().await?,
     );
     let writes = program.write_client().await?;
-    let extender_ready = extender_probe::spawn(&args.extender_ready_urls, &program.shutdown)
+    let extender = extender_probe::spawn(&args.extender_ready_urls, &program.shutdown)
         .context("--extender-ready-url")?;
 
     // The lease is given up only after the work has ended, so it does not heed the signal itself; and it has a
@@ -71,7 +71,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
             performer: Performer::new(writes, args.identity),
             metrics,
             leadership,
-            extender_ready,
+            extender,
             waiting_for_templates,
             refused_templates,
             stop: shutdown.token().clone(),
@@ -86,7 +86,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
 }
 
 /// Keeps the watches going until we lead: readiness says that this replica could take over. What is seen meanwhile is
-/// dropped, because a leader reads everything anew. False: told to stop first, or there is no election any more (which
+/// dropped, because a leader reads everything again. False: told to stop first, or there is no election any more (which
 /// ends the program).
 async fn follow(
     feed: &mut Feed,

@@ -2,15 +2,15 @@
 //!
 //! One task owns the machine and feeds it one input at a time. Whatever takes time (disk, lock, NVML, API server)
 //! runs in tasks of its own and comes back as an input, so that an Unprepare is never behind a slow call of
-//! another kind. What this loop loses in a crash is calls, which the kubelet repeats. A task that panics would owe its
-//! input for ever, so it is the end of the driver, and of the program.
+//! another kind. What this loop loses in a crash is calls, which the kubelet repeats. A task that panics would never
+//! deliver its input, so it ends the driver, and with it the program.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Instant,
 };
 
-use muster_serve::Condition;
+use muster_serve::{Condition, Shutdown};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::{JoinError, JoinSet},
@@ -40,7 +40,7 @@ pub struct World {
 
 /// A call of the kubelet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CallKind {
     /// Prepare a claim.
     Prepare,
     /// Give it back.
@@ -55,7 +55,7 @@ pub struct Handle {
 
 /// What reaches the task.
 enum Message {
-    Call(Kind, ClaimRef, oneshot::Sender<Answer>),
+    Call(CallKind, ClaimRef, oneshot::Sender<Answer>),
     Input(Input),
     /// The lock is held; the guard stays with the task until the commit.
     Locked(Ticket, Locked, Option<Guard>),
@@ -63,7 +63,7 @@ enum Message {
 
 impl Handle {
     /// Has a claim prepared or given back, and waits for the answer. `None`: the driver is stopping.
-    pub async fn call(&self, kind: Kind, claim: ClaimRef) -> Option<Answer> {
+    pub async fn call(&self, kind: CallKind, claim: ClaimRef) -> Option<Answer> {
         let (answer, wait) = oneshot::channel();
         self.messages
             .send(Message::Call(kind, claim, answer))
@@ -86,7 +86,7 @@ pub struct Driver {
     handle: Handle,
     messages: mpsc::UnboundedReceiver<Message>,
     started: Instant,
-    calls: BTreeMap<CallId, (Kind, Instant, oneshot::Sender<Answer>)>,
+    calls: BTreeMap<CallId, (CallKind, Instant, oneshot::Sender<Answer>)>,
     next_call: u64,
     guard: Option<Guard>,
     inventory: Inventory,
@@ -109,7 +109,7 @@ impl std::fmt::Debug for Message {
 }
 
 impl Driver {
-    /// A driver that has not started; `held` is told which devices to taint.
+    /// A driver that has not started; `held` receives the devices to taint.
     pub fn new(
         config: Config,
         world: World,
@@ -140,8 +140,13 @@ impl Driver {
         self.handle.clone()
     }
 
+    /// Runs it until the shutdown. Essential: without it no call of the kubelet is answered, and nothing else would show.
+    pub fn spawn(self, shutdown: &Shutdown) {
+        shutdown.spawn_until_stopped("driver", self.run());
+    }
+
     /// Runs until it is dropped. Panics if an effect does.
-    pub async fn run(mut self) {
+    async fn run(mut self) {
         self.feed(Input::Tick);
         loop {
             let wake = self.machine.wake_at().map(|at| {
@@ -177,8 +182,8 @@ impl Driver {
                 tracing::info!(?kind, call = call.0, %claim, "called");
                 self.calls.insert(call, (kind, Instant::now(), answer));
                 self.feed(match kind {
-                    Kind::Prepare => Input::Prepare(call, claim),
-                    Kind::Unprepare => Input::Unprepare(call, claim),
+                    CallKind::Prepare => Input::Prepare(call, claim),
+                    CallKind::Unprepare => Input::Unprepare(call, claim),
                 });
             }
             Message::Input(input) => {
@@ -356,7 +361,7 @@ fn commit(store: &Store, guard: Option<Guard>, writes: &[Write]) -> Result<(), D
 }
 
 /// What may have been prepared before the checkpoint was lost: what has a CDI file, and what is allocated here and
-/// in use. A claim of neither kind may be prepared anew without harm.
+/// in use. A claim of neither kind may be prepared again without harm.
 async fn gather(world: World, inventory: Inventory) -> Result<Vec<Record>, String> {
     let store = world.store.clone();
     let in_cdi = tokio::task::spawn_blocking(move || store.records_in_cdi())
@@ -427,9 +432,11 @@ mod tests {
     use std::{sync::Arc, time::Duration};
 
     use muster_device::{Backend, BackendConfig, cdi};
-    use muster_serve::{Readiness, metrics::Metrics};
+    use muster_serve::{Readiness, metrics::Metrics, shutdown::ShutdownError};
 
     use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(10);
 
     fn driver(directory: &std::path::Path) -> Driver {
         let unreachable = "http://127.0.0.1:1".parse().unwrap();
@@ -453,7 +460,7 @@ mod tests {
 
     /// Its input never comes: the machine would wait for it without end, and the program look healthy.
     #[tokio::test]
-    async fn an_effect_that_panics_is_the_end_of_the_driver() {
+    async fn an_effect_that_panics_is_the_end_of_the_program() {
         muster_serve::tls::install_provider();
         let directory = tempfile::tempdir().unwrap();
         let effects: [fn(&mut JoinSet<()>); 2] = [
@@ -463,10 +470,16 @@ mod tests {
         for effect in effects {
             let mut driver = driver(directory.path());
             effect(&mut driver.effects);
-            let running = tokio::spawn(driver.run());
-            let ended = tokio::time::timeout(Duration::from_secs(10), running).await;
-            let ended = ended.expect("the driver goes on without the effect");
-            assert!(ended.unwrap_err().is_panic());
+            let shutdown = Shutdown::default();
+            driver.spawn(&shutdown);
+            let ended = tokio::time::timeout(LIMIT, shutdown.requested()).await;
+            ended.expect("the program goes on without its driver");
+            match shutdown.finish(LIMIT).await {
+                Err(ShutdownError::TaskFailed(why)) => {
+                    assert!(why.starts_with("driver broke off"), "{why}");
+                }
+                other => panic!("{other:?}"),
+            }
         }
     }
 }

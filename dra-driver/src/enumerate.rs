@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use crate::{
     driver::Handle,
     inventory::KnownGpus,
-    kubelet::health::Sight,
+    kubelet::health::NvmlReport,
     metrics::DriverMetrics,
     prepare::Input,
     store::{self, Store},
@@ -45,31 +45,31 @@ pub struct Results {
     /// For slices: the last good list; `None` before the first.
     pub gpus: watch::Receiver<Option<KnownGpus>>,
     /// For health: the list, and whether NVML answers.
-    pub sight: watch::Receiver<Sight>,
+    pub report: watch::Receiver<NvmlReport>,
 }
 
 /// Starts to look, until shutdown; then the senders are dropped and streams that follow them end.
 pub fn spawn(enumerator: Enumerator, shutdown: &Shutdown) -> Results {
     let (gpus_sender, gpus) = watch::channel(None);
-    let (sight_sender, sight) = watch::channel(Sight::default());
-    let looking = enumerator.run(gpus_sender, sight_sender);
+    let (report_sender, report) = watch::channel(NvmlReport::default());
+    let looking = enumerator.run(gpus_sender, report_sender);
     shutdown.spawn_until_stopped("look at the GPUs", looking);
-    Results { gpus, sight }
+    Results { gpus, report }
 }
 
 impl Enumerator {
-    async fn run(self, gpus: watch::Sender<Option<KnownGpus>>, sight: watch::Sender<Sight>) {
+    async fn run(self, gpus: watch::Sender<Option<KnownGpus>>, report: watch::Sender<NvmlReport>) {
         loop {
             let result = self.look().await;
             self.listed.set(result.is_ok());
             match result {
-                Ok(known) => self.found(known, &gpus, &sight),
+                Ok(known) => self.found(known, &gpus, &report),
                 Err(cause) => {
                     self.metrics.nvml_failures.inc();
                     tracing::warn!(cause, "the GPUs cannot be listed");
-                    sight.send_if_modified(|sight| {
-                        let news = sight.failure.as_ref() != Some(&cause);
-                        sight.failure = Some(cause);
+                    report.send_if_modified(|report| {
+                        let news = report.failure.as_ref() != Some(&cause);
+                        report.failure = Some(cause);
                         news
                     });
                 }
@@ -83,7 +83,7 @@ impl Enumerator {
         &self,
         known: KnownGpus,
         gpus: &watch::Sender<Option<KnownGpus>>,
-        sight: &watch::Sender<Sight>,
+        report: &watch::Sender<NvmlReport>,
     ) {
         let there = known.gpus.iter().filter(|known| !known.gone).count();
         self.metrics
@@ -94,13 +94,13 @@ impl Enumerator {
             self.driver.tell(Input::Inventory(known.inventory()));
             gpus.send_replace(Some(known.clone()));
         }
-        sight.send_if_modified(|sight| {
-            let next = Sight {
+        report.send_if_modified(|report| {
+            let next = NvmlReport {
                 known: Some(known),
                 failure: None,
             };
-            let news = *sight != next;
-            *sight = next;
+            let news = *report != next;
+            *report = next;
             news
         });
     }

@@ -15,7 +15,7 @@ use crate::prepare::{DeviceFacts, Inventory, Unit};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KnownGpu {
-    /// What is, or was, known of it. Its index is what its name is made of.
+    /// What is, or was, known of it. Its name is made from its index.
     #[serde(flatten)]
     pub gpu: Gpu,
     /// Not seen in the last enumeration.

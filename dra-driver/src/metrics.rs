@@ -9,7 +9,7 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
 };
 
-use crate::{driver::Kind, prepare::Answer};
+use crate::{driver::CallKind, prepare::Answer};
 
 /// Metrics of the driver. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -92,10 +92,10 @@ impl DriverMetrics {
     }
 
     /// Counts an answer.
-    pub fn answered(&self, kind: Kind, answer: &Answer, after: Duration) {
+    pub fn answered(&self, kind: CallKind, answer: &Answer, after: Duration) {
         let call = match kind {
-            Kind::Prepare => "prepare",
-            Kind::Unprepare => "unprepare",
+            CallKind::Prepare => "prepare",
+            CallKind::Unprepare => "unprepare",
         };
         let outcome = match answer {
             Answer::Prepared(_) | Answer::Unprepared => "done",
@@ -107,7 +107,7 @@ impl DriverMetrics {
         self.seconds
             .get_or_create_owned(&KindLabel { call })
             .observe(after.as_secs_f64());
-        if kind == Kind::Prepare && outcome == Reason::DeviceHeld.as_str() {
+        if kind == CallKind::Prepare && outcome == Reason::DeviceHeld.as_str() {
             self.overlaps.inc();
         }
     }

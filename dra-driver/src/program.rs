@@ -191,9 +191,9 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
         metrics.clone(),
     );
     let handle = driver.handle();
-    shutdown.spawn_until_stopped("driver", driver.run());
+    driver.spawn(shutdown);
 
-    let sight = enumerate::spawn(
+    let enumerated = enumerate::spawn(
         enumerate::Enumerator {
             backend,
             store: store.clone(),
@@ -206,7 +206,7 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
     );
     let health = Health {
         node: args.node_name.clone(),
-        sight: sight.sight,
+        report: enumerated.report,
     };
     serve::spawn(
         serve::Paths {
@@ -223,7 +223,7 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
     let publisher = Publisher {
         node: args.node_name.clone(),
         client: write_client,
-        gpus: sight.gpus,
+        gpus: enumerated.gpus,
         held,
         published: conditions.published,
         failures: metrics.slice_failures.clone(),

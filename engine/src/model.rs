@@ -242,7 +242,7 @@ pub struct Device {
     /// Attributes that a constraint may name, as far as all devices of a kind share them.
     pub attributes: Arc<BTreeMap<AttributeName, String>>,
     /// Those of this very device (its UUID, say).
-    pub own_attributes: Arc<BTreeMap<AttributeName, String>>,
+    pub own_attributes: Arc<[(AttributeName, String)]>,
     /// Group of devices that are connected by NVLink: equal value, same group.
     pub nvlink_group: Option<String>,
     /// Whether it may be allocated again (no taint forbids it).
@@ -254,7 +254,8 @@ pub struct Device {
 impl Device {
     /// What an attribute says, if the device has it.
     pub fn attribute(&self, name: &AttributeName) -> Option<&String> {
-        let own = self.own_attributes.get(name);
+        let mut own = self.own_attributes.iter();
+        let own = own.find_map(|(known, value)| (known == name).then_some(value));
         own.or_else(|| self.attributes.get(name))
     }
 }

@@ -261,6 +261,11 @@ impl State {
         self.cluster.visited()
     }
 
+    /// A gang as it was told as waiting last, if it was not told since that it waits no more.
+    pub fn waiting(&self, gang: &GangUid) -> Option<&Gang> {
+        Some(&self.waiting.get(self.waiting.id(gang)?)?.gang)
+    }
+
     /// The gangs of a Team that wait, first to be served first.
     pub fn queue(&self, team: &TeamName) -> impl Iterator<Item = &Gang> {
         let entry = self.team_ids.get(team).and_then(|id| self.teams.get(*id));

@@ -1,7 +1,7 @@
 //! What the extender has seen: the members of gangs, the gangs, the nodes.
 //!
 //! **Everything here may be late**, each kind by its own amount, and kube-scheduler's own view is usually
-//! ahead. So nothing follows from what is missing here but one thing: a Node that a synced picture does
+//! ahead. So nothing follows from what is missing here but one thing: a Node that a synced cache does
 //! not show is gone. A pod is stopped on positive evidence only; the guarantee is carried by gate, pins
 //! and permits, this is the last look before a bind.
 //!
@@ -12,14 +12,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::{api::core::v1::Toleration, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use muster_api::{Gang, GangPlacement, NodeRanks};
+use muster_cluster::formed::GangKey;
 
 use crate::{
     place::NodeView,
     slim::{SlimGang, SlimNode, SlimPod},
 };
-
-/// `(namespace, name)` of a Gang.
-pub type GangName = (String, String);
 
 /// A pod that Muster manages, as far as it decides about its gang's places.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -77,12 +75,12 @@ impl From<&Gang> for GangView {
     }
 }
 
-/// The whole picture.
+/// The whole cache.
 #[derive(Clone, Debug, Default)]
 pub struct Cache {
     members: BTreeMap<String, MemberView>,
-    members_of: BTreeMap<GangName, BTreeSet<String>>,
-    gangs: BTreeMap<GangName, GangView>,
+    members_of: BTreeMap<GangKey, BTreeSet<String>>,
+    gangs: BTreeMap<GangKey, GangView>,
     nodes: BTreeMap<String, NodeView>,
 }
 
@@ -98,7 +96,7 @@ impl Cache {
         };
         if let Some(gang) = &member.gang {
             self.members_of
-                .entry((member.namespace.clone(), gang.clone()))
+                .entry(GangKey::new(member.namespace.clone(), gang.clone()))
                 .or_default()
                 .insert(uid.clone());
         }
@@ -124,19 +122,19 @@ impl Cache {
     /// A Gang is as given.
     pub fn gang_is(&mut self, gang: &SlimGang) {
         self.gangs
-            .insert(gang_name(&gang.metadata), gang.view.clone());
+            .insert(gang_key(&gang.metadata), gang.view.clone());
     }
 
     /// A Gang is gone.
     pub fn gang_gone(&mut self, gang: &ObjectMeta) {
-        self.gangs.remove(&gang_name(gang));
+        self.gangs.remove(&gang_key(gang));
     }
 
     /// These are all Gangs.
     pub fn gangs_are(&mut self, gangs: &[SlimGang]) {
         self.gangs = gangs
             .iter()
-            .map(|gang| (gang_name(&gang.metadata), gang.view.clone()))
+            .map(|gang| (gang_key(&gang.metadata), gang.view.clone()))
             .collect();
     }
 
@@ -165,7 +163,7 @@ impl Cache {
     }
 
     /// The members that carry the name of this gang, by UID.
-    pub fn members_of(&self, gang: &GangName) -> impl Iterator<Item = (&str, &MemberView)> {
+    pub fn members_of(&self, gang: &GangKey) -> impl Iterator<Item = (&str, &MemberView)> {
         self.members_of
             .get(gang)
             .into_iter()
@@ -174,7 +172,7 @@ impl Cache {
     }
 
     /// The Gang of this name.
-    pub fn gang(&self, gang: &GangName) -> Option<&GangView> {
+    pub fn gang(&self, gang: &GangKey) -> Option<&GangView> {
         self.gangs.get(gang)
     }
 
@@ -186,13 +184,13 @@ impl Cache {
     fn forget_member(&mut self, uid: &str) {
         let Some(MemberView {
             namespace,
-            gang: Some(gang),
+            gang: Some(name),
             ..
         }) = self.members.remove(uid)
         else {
             return;
         };
-        let gang = (namespace, gang);
+        let gang = GangKey::new(namespace, name);
         if let Some(uids) = self.members_of.get_mut(&gang) {
             uids.remove(uid);
             if uids.is_empty() {
@@ -202,10 +200,10 @@ impl Cache {
     }
 }
 
-fn gang_name(gang: &ObjectMeta) -> GangName {
-    (
-        gang.namespace.clone().unwrap_or_default(),
-        gang.name.clone().unwrap_or_default(),
+fn gang_key(gang: &ObjectMeta) -> GangKey {
+    GangKey::new(
+        gang.namespace.as_deref().unwrap_or_default(),
+        gang.name.as_deref().unwrap_or_default(),
     )
 }
 
@@ -230,40 +228,40 @@ mod tests {
         )
     }
 
-    fn uids(picture: &Cache, gang: &str) -> Vec<String> {
-        picture
-            .members_of(&("ml".into(), gang.into()))
+    fn uids(cache: &Cache, gang: &str) -> Vec<String> {
+        cache
+            .members_of(&GangKey::new("ml", gang))
             .map(|(_, member)| member.name.clone())
             .collect()
     }
 
     #[test]
     fn a_pod_that_is_told_twice_late_or_under_another_gang_stands_once() {
-        let mut picture = Cache::default();
-        picture.pod_is(&member("a", "g"));
-        picture.pod_is(&member("a", "g"));
-        picture.pod_is(&member("b", "g"));
-        assert_eq!(uids(&picture, "g"), ["a", "b"]);
-        picture.pod_is(&member("a", "h"));
-        assert_eq!(uids(&picture, "g"), ["b"]);
-        picture.pod_gone(&member("b", "g").metadata);
-        picture.pod_gone(&member("b", "g").metadata);
-        assert!(picture.members_of.len() == 1 && uids(&picture, "h") == ["a"]);
-        picture.pods_are(&[member("c", "g")]);
-        assert!(picture.member("a").is_none(), "a whole list replaces all");
-        assert_eq!(uids(&picture, "g"), ["c"]);
+        let mut cache = Cache::default();
+        cache.pod_is(&member("a", "g"));
+        cache.pod_is(&member("a", "g"));
+        cache.pod_is(&member("b", "g"));
+        assert_eq!(uids(&cache, "g"), ["a", "b"]);
+        cache.pod_is(&member("a", "h"));
+        assert_eq!(uids(&cache, "g"), ["b"]);
+        cache.pod_gone(&member("b", "g").metadata);
+        cache.pod_gone(&member("b", "g").metadata);
+        assert!(cache.members_of.len() == 1 && uids(&cache, "h") == ["a"]);
+        cache.pods_are(&[member("c", "g")]);
+        assert!(cache.member("a").is_none(), "a whole list replaces all");
+        assert_eq!(uids(&cache, "g"), ["c"]);
     }
 
     #[test]
     fn a_pod_that_muster_does_not_manage_is_not_kept() {
-        let mut picture = Cache::default();
-        picture.pod_is(&pod(
+        let mut cache = Cache::default();
+        cache.pod_is(&pod(
             json!({"metadata": {"uid": "x"}, "spec": {"containers": []}}),
         ));
-        assert!(picture.member("x").is_none());
-        picture.pod_is(&pod(json!({"metadata": {"uid": "x"},
+        assert!(cache.member("x").is_none());
+        cache.pod_is(&pod(json!({"metadata": {"uid": "x"},
             "spec": {"containers": [], "schedulingGates": [{"name": "muster.dev/admission"}]}})));
-        assert!(picture.member("x").is_some());
+        assert!(cache.member("x").is_some());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! From the watches into the picture.
+//! From the watches into the cache.
 
 use std::sync::{Arc, RwLock};
 
@@ -10,39 +10,39 @@ use crate::{
     slim::{SlimGang, SlimNode, SlimPod},
 };
 
-/// The picture behind its lock.
-pub type SharedPicture = Arc<RwLock<Cache>>;
+/// The cache behind its lock.
+pub type SharedCache = Arc<RwLock<Cache>>;
 
 /// Starts the watches. The readiness conditions `pods`, `gangs` and `nodes` hold once the first list of
-/// each is in the picture.
-pub fn spawn(program: &Program, client: Client) -> SharedPicture {
-    let picture = Mirror::new(program, client);
-    picture.keep("pods", apply_pod);
-    picture.keep("gangs", apply_gang);
-    picture.keep("nodes", apply_node);
-    picture.shared()
+/// each is in the cache.
+pub fn spawn(program: &Program, client: Client) -> SharedCache {
+    let cache = Mirror::new(program, client);
+    cache.keep("pods", apply_pod);
+    cache.keep("gangs", apply_gang);
+    cache.keep("nodes", apply_node);
+    cache.shared()
 }
 
-fn apply_pod(picture: &mut Cache, seen: WatchEvent<SlimPod>) {
+fn apply_pod(cache: &mut Cache, seen: WatchEvent<SlimPod>) {
     match seen {
-        WatchEvent::Applied(pod) => picture.pod_is(&pod),
-        WatchEvent::Deleted(pod) => picture.pod_gone(&pod),
-        WatchEvent::Listed(pods) => picture.pods_are(&pods),
+        WatchEvent::Applied(pod) => cache.pod_is(&pod),
+        WatchEvent::Deleted(pod) => cache.pod_gone(&pod),
+        WatchEvent::Listed(pods) => cache.pods_are(&pods),
     }
 }
 
-fn apply_gang(picture: &mut Cache, seen: WatchEvent<SlimGang>) {
+fn apply_gang(cache: &mut Cache, seen: WatchEvent<SlimGang>) {
     match seen {
-        WatchEvent::Applied(gang) => picture.gang_is(&gang),
-        WatchEvent::Deleted(gang) => picture.gang_gone(&gang),
-        WatchEvent::Listed(gangs) => picture.gangs_are(&gangs),
+        WatchEvent::Applied(gang) => cache.gang_is(&gang),
+        WatchEvent::Deleted(gang) => cache.gang_gone(&gang),
+        WatchEvent::Listed(gangs) => cache.gangs_are(&gangs),
     }
 }
 
-fn apply_node(picture: &mut Cache, seen: WatchEvent<SlimNode>) {
+fn apply_node(cache: &mut Cache, seen: WatchEvent<SlimNode>) {
     match seen {
-        WatchEvent::Applied(node) => picture.node_is(&node),
-        WatchEvent::Deleted(node) => picture.node_gone(&node),
-        WatchEvent::Listed(nodes) => picture.nodes_are(&nodes),
+        WatchEvent::Applied(node) => cache.node_is(&node),
+        WatchEvent::Deleted(node) => cache.node_gone(&node),
+        WatchEvent::Listed(nodes) => cache.nodes_are(&nodes),
     }
 }

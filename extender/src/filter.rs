@@ -1,15 +1,16 @@
 //! The gang filter: what is said about one pod.
 //!
-//! A pure function of the picture, the pod and the time. kube-scheduler may ask again for attempts that
+//! A pure function of the cache, the pod and the time. kube-scheduler may ask again for attempts that
 //! it throws away, in any order and with any subset of nodes; nothing is reserved and nothing remembered.
 
 use std::{collections::BTreeMap, fmt};
 
 use k8s_openapi::{api::core::v1::Toleration, jiff::Timestamp};
 use muster_api::{NodeRanks, Reason, keys};
+use muster_cluster::formed::GangKey;
 
 use crate::{
-    cache::{Cache, GangName, GangView, MemberView},
+    cache::{Cache, GangView, MemberView},
     pin::pinned_node,
     place::{self, Lost},
     wire::RequestedPod,
@@ -106,19 +107,19 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Judges a pod. `picture` is synced: every kind has delivered its first list.
+/// Judges a pod. `cache` is synced: every kind has delivered its first list.
 ///
-/// The placement is read from the pod that kube-scheduler sends, not from the picture: only the
+/// The placement is read from the pod that kube-scheduler sends, not from the cache: only the
 /// controller may write it (policy d), and a pod is asked about milliseconds after it was ungated, often
 /// before our own watch has told us.
-pub fn judge(pod: &RequestedPod<'_>, picture: &Cache, now: Timestamp) -> Verdict {
+pub fn judge(pod: &RequestedPod<'_>, cache: &Cache, now: Timestamp) -> Verdict {
     match annotation(pod, keys::PLACEMENT) {
         None => Verdict::Refused(Refusal::NotAdmitted),
         Some(keys::PLACEMENT_ANY) => Verdict::AsGiven,
         Some(keys::PLACEMENT_SCORED) => {
             Verdict::Unknown("muster.dev/placement scored is not supported by this version")
         }
-        Some(keys::PLACEMENT_PINNED) => judge_pinned(pod, picture, now)
+        Some(keys::PLACEMENT_PINNED) => judge_pinned(pod, cache, now)
             .map_or_else(Verdict::Refused, |node| Verdict::Planned(node.to_owned())),
         Some(_) => Verdict::Refused(Refusal::PlacementUnknown),
     }
@@ -126,38 +127,38 @@ pub fn judge(pod: &RequestedPod<'_>, picture: &Cache, now: Timestamp) -> Verdict
 
 fn judge_pinned<'a>(
     pod: &'a RequestedPod<'_>,
-    picture: &Cache,
+    cache: &Cache,
     now: Timestamp,
 ) -> Result<&'a str, Refusal> {
     let node = pinned_node(pod.spec.affinity.as_ref()).ok_or(Refusal::PinMissing)?;
-    let asked = Asked::of(pod).ok_or(Refusal::NotAdmitted)?;
-    if let Some(observed) = picture.member(&pod.metadata.uid) {
-        check_identity(&asked, pod, observed)?;
+    let subject = AdmittedPod::of(pod).ok_or(Refusal::NotAdmitted)?;
+    if let Some(observed) = cache.member(&pod.metadata.uid) {
+        check_identity(&subject, pod, observed)?;
     }
-    let gang = picture.gang(&asked.gang);
-    check_attempt(&asked, gang, picture)?;
+    let gang = cache.gang(&subject.gang);
+    check_attempt(&subject, gang, cache)?;
     // A Gang of an older attempt says nothing about this one: our watch is behind.
-    let gang = gang.filter(|gang| gang.attempt == asked.attempt);
-    check_plan(&asked, node, gang)?;
-    check_places(&asked, node, pod, gang, picture, now)?;
+    let gang = gang.filter(|gang| gang.attempt == subject.attempt);
+    check_plan(&subject, node, gang)?;
+    check_places(&subject, node, pod, gang, cache, now)?;
     Ok(node)
 }
 
-/// Who is asked about, and what the controller wrote into it. Its rank is for the workload (ranks that have succeeded
+/// The pod that is asked about, and what the controller wrote into it. Its rank is for the workload (ranks that have succeeded
 /// leave gaps); its place in the plan is where the Gang's admission lists its UID.
-struct Asked<'a> {
+struct AdmittedPod<'a> {
     uid: &'a str,
-    gang: GangName,
+    gang: GangKey,
     attempt: i64,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> AdmittedPod<'a> {
     fn of(pod: &'a RequestedPod<'_>) -> Option<Self> {
         Some(Self {
             uid: &pod.metadata.uid,
-            gang: (
+            gang: GangKey::new(
                 pod.metadata.namespace.to_string(),
-                annotation(pod, keys::GANG_NAME)?.to_owned(),
+                annotation(pod, keys::GANG_NAME)?,
             ),
             attempt: annotation(pod, keys::ATTEMPT)?.parse().ok()?,
         })
@@ -172,7 +173,7 @@ fn annotation<'a>(pod: &'a RequestedPod<'_>, key: &str) -> Option<&'a str> {
 /// Namespace, name and gang name never change under one UID; an observation that is merely older may
 /// lack the gang name.
 fn check_identity(
-    asked: &Asked<'_>,
+    subject: &AdmittedPod<'_>,
     pod: &RequestedPod<'_>,
     observed: &MemberView,
 ) -> Result<(), Refusal> {
@@ -181,32 +182,36 @@ fn check_identity(
         && observed
             .gang
             .as_ref()
-            .is_none_or(|gang| *gang == asked.gang.1);
+            .is_none_or(|gang| *gang == subject.gang.name);
     same.then_some(()).ok_or(Refusal::IdentityMismatch)
 }
 
-/// Attempts only rise, so a higher one anywhere is proof, however late the rest of the picture is. Pods
+/// Attempts only rise, so a higher one anywhere is proof, however late the rest of the cache is. Pods
 /// that are still gated are stamped before the Gang is written.
 fn check_attempt(
-    asked: &Asked<'_>,
+    subject: &AdmittedPod<'_>,
     gang: Option<&GangView>,
-    picture: &Cache,
+    cache: &Cache,
 ) -> Result<(), Refusal> {
     let of_gang = gang.map(|gang| gang.attempt);
-    let newest = picture
-        .members_of(&asked.gang)
+    let newest = cache
+        .members_of(&subject.gang)
         .filter_map(|(_, member)| member.attempt)
         .chain(of_gang)
         .max();
-    if newest.is_some_and(|newest| newest > asked.attempt) {
+    if newest.is_some_and(|newest| newest > subject.attempt) {
         return Err(Refusal::AttemptSuperseded);
     }
     Ok(())
 }
 
 /// The pin must be what the Gang plans for the pod.
-fn check_plan(asked: &Asked<'_>, node: &str, gang: Option<&GangView>) -> Result<(), Refusal> {
-    let planned = gang.and_then(|gang| gang.planned_node(gang.place_of(asked.uid)?));
+fn check_plan(
+    subject: &AdmittedPod<'_>,
+    node: &str,
+    gang: Option<&GangView>,
+) -> Result<(), Refusal> {
+    let planned = gang.and_then(|gang| gang.planned_node(gang.place_of(subject.uid)?));
     if planned.is_some_and(|planned| planned.node != node) {
         return Err(Refusal::PlannedElsewhere);
     }
@@ -215,11 +220,11 @@ fn check_plan(asked: &Asked<'_>, node: &str, gang: Option<&GangView>) -> Result<
 
 /// No member of the gang that still needs its place may have lost it: a doomed gang stops binding at once.
 fn check_places(
-    asked: &Asked<'_>,
+    subject: &AdmittedPod<'_>,
     node: &str,
     pod: &RequestedPod<'_>,
     gang: Option<&GangView>,
-    picture: &Cache,
+    cache: &Cache,
     now: Timestamp,
 ) -> Result<(), Refusal> {
     let planned = |place: Option<usize>| gang.zip(place)?.0.planned_node(place?);
@@ -227,13 +232,13 @@ fn check_places(
         let uid = planned
             .map(|run| run.node_uid.as_str())
             .filter(|uid| !uid.is_empty());
-        place::lost(picture.node(node), uid, tolerations, now)
+        place::lost(cache.node(node), uid, tolerations, now)
             .map_or(Ok(()), |lost| Err(Refusal::PlaceLost(lost)))
     };
-    let own = gang.and_then(|gang| gang.place_of(asked.uid));
+    let own = gang.and_then(|gang| gang.place_of(subject.uid));
     let tolerations = pod.spec.tolerations.as_deref().unwrap_or_default();
     check(node, planned(own), tolerations)?;
-    for (place, member) in members_that_need_a_place(asked, gang, picture).into_values() {
+    for (place, member) in members_that_need_a_place(subject, gang, cache).into_values() {
         let planned = planned(place);
         let node = planned.map(|run| run.node.as_str());
         if let Some(node) = node.or(member.pinned.as_deref()) {
@@ -247,21 +252,21 @@ fn check_places(
 /// those that the Gang's admission lists (they may still be gated, without pin), and those that carry gang and attempt
 /// themselves (the Gang may not have reached us yet).
 fn members_that_need_a_place<'a>(
-    asked: &Asked<'_>,
+    subject: &AdmittedPod<'_>,
     gang: Option<&'a GangView>,
-    picture: &'a Cache,
+    cache: &'a Cache,
 ) -> BTreeMap<&'a str, (Option<usize>, &'a MemberView)> {
     let admitted = gang
         .into_iter()
         .flat_map(|gang| gang.pods.iter().enumerate())
-        .filter_map(|(place, uid)| Some((uid.as_str(), (Some(place), picture.member(uid)?))));
-    let annotated = picture
-        .members_of(&asked.gang)
-        .filter(|(_, member)| member.attempt == Some(asked.attempt))
+        .filter_map(|(place, uid)| Some((uid.as_str(), (Some(place), cache.member(uid)?))));
+    let annotated = cache
+        .members_of(&subject.gang)
+        .filter(|(_, member)| member.attempt == Some(subject.attempt))
         .map(|(uid, member)| (uid, (None, member)));
     annotated
         .chain(admitted)
-        .filter(|(uid, (_, member))| *uid != asked.uid && !member.settled)
+        .filter(|(uid, (_, member))| *uid != subject.uid && !member.settled)
         .collect()
 }
 
@@ -320,39 +325,39 @@ mod tests {
     }
 
     struct World {
-        picture: Cache,
+        cache: Cache,
     }
 
     impl World {
         /// Three ready nodes and nothing else.
         fn new() -> Self {
-            let mut picture = Cache::default();
+            let mut cache = Cache::default();
             for name in ["n0", "n1", "n2"] {
-                picture.node_is(&node(name, &json!({})));
+                cache.node_is(&node(name, &json!({})));
             }
-            Self { picture }
+            Self { cache }
         }
 
         fn pod(mut self, pod: &Value) -> Self {
             let pod: SlimPod = serde_json::from_value(pod.clone()).unwrap();
-            self.picture.pod_is(&pod);
+            self.cache.pod_is(&pod);
             self
         }
 
         fn gang(mut self, gang: &Gang) -> Self {
-            self.picture.gang_is(&gang.clone().into());
+            self.cache.gang_is(&gang.clone().into());
             self
         }
 
         fn node(mut self, name: &str, spec: &Value) -> Self {
-            self.picture.node_is(&node(name, spec));
+            self.cache.node_is(&node(name, spec));
             self
         }
 
         fn judge(&self, pod: &Value) -> Verdict {
             let text = pod.to_string();
             let requested: RequestedPod<'_> = serde_json::from_str(&text).unwrap();
-            judge(&requested, &self.picture, NOW)
+            judge(&requested, &self.cache, NOW)
         }
     }
 
@@ -489,14 +494,14 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_gone_or_made_anew_is_a_lost_place() {
+    fn a_node_that_is_gone_or_was_replaced_is_a_lost_place() {
         let asked = pinned(1, 1, "n1");
         let gone = refused(Refusal::PlaceLost(Lost::Gone));
         assert_eq!(World::new().judge(&pinned(1, 1, "n9")), gone);
         let mut remade = node("n1", &json!({}));
         remade.view.uid = "another".into();
         let mut world = World::new().gang(&gang(1, &["n0", "n1"]));
-        world.picture.node_is(&remade);
+        world.cache.node_is(&remade);
         assert_eq!(world.judge(&asked), gone);
     }
 

@@ -5,7 +5,7 @@
 //! gate, pins and permits. It refuses what contradicts that ([`filter`]), from what it has seen of the
 //! cluster ([`cache`], fed by [`feed`] with what is needed of pods and nodes, [`slim`]), and writes nothing.
 //!
-//! **Invariants.** The answer is a subset of the request, each node once. The same picture, pod and time
+//! **Invariants.** The answer is a subset of the request, each node once. The same cache, pod and time
 //! give the same answer; nothing is remembered from one request to the next. A pinned pod is refused only on
 //! positive evidence. A refusal has one constant text per cause.
 

@@ -20,7 +20,7 @@ pub const NOT_READY_GRACE_SECONDS: i64 = 30;
 /// What is known about a node, as far as it decides about places.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeView {
-    /// UID: a node made anew under the same name is another node.
+    /// UID: a node created again under the same name is another node.
     pub uid: String,
     /// Whether it is cordoned.
     pub cordoned: bool,

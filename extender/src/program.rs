@@ -67,9 +67,9 @@ pub fn authority(client: kube::Client, namespace: &str, secret: &str) -> Authori
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let program = Program::start("muster-extender", env!("CARGO_PKG_VERSION"), &args.serve).await?;
     let answers = program.readiness.condition(ANSWERS_CONDITION);
-    let picture = feed::spawn(&program, program.watch_client().await?);
+    let cache = feed::spawn(&program, program.watch_client().await?);
     let extender = Extender {
-        picture,
+        cache,
         readiness: program.readiness.clone(),
         requests: Requests::register(&program.metrics),
     };

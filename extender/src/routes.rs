@@ -40,8 +40,8 @@ const CACHE_LIMIT: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug)]
 pub struct Extender {
     /// What was seen of the cluster.
-    pub picture: Arc<RwLock<Cache>>,
-    /// Whether the first list of every kind is in the picture.
+    pub cache: Arc<RwLock<Cache>>,
+    /// Whether the first list of every kind is in the cache.
     pub readiness: Readiness,
     /// The request counter.
     pub requests: Requests,
@@ -60,7 +60,7 @@ pub fn router(extender: Extender) -> Router {
 /// What a request needs, and nothing else: the lock of the cache.
 async fn check_self(State(extender): State<Extender>) {
     // Silence is what counts as stuck.
-    while lock::read_within(&extender.picture, CACHE_LIMIT, |_| ())
+    while lock::read_within(&extender.cache, CACHE_LIMIT, |_| ())
         .await
         .is_none()
     {}
@@ -110,7 +110,7 @@ async fn preempt(State(extender): State<Extender>, body: Bytes) -> Response {
 }
 
 impl Extender {
-    /// Decodes a request, once the picture is synced: before that nothing is known, and an error makes the
+    /// Decodes a request, once the cache is synced: before that nothing is known, and an error makes the
     /// scheduler ask again.
     fn read<'a, T: Deserialize<'a>>(
         &self,
@@ -140,8 +140,8 @@ impl Extender {
                 "kube-scheduler sends whole nodes: set nodeCacheCapable: true for this extender",
             );
         }
-        lock::read_within(&self.picture, CACHE_LIMIT, |picture| {
-            judge(&arguments.pod, picture, Timestamp::now())
+        lock::read_within(&self.cache, CACHE_LIMIT, |cache| {
+            judge(&arguments.pod, cache, Timestamp::now())
         })
         .await
         .unwrap_or(Verdict::Unknown("the extender's cache is busy: ask again"))

@@ -17,7 +17,7 @@ use std::{
 
 use k8s_openapi::jiff::Timestamp;
 use muster_extender::{
-    feed::SharedPicture,
+    feed::SharedCache,
     metrics::Requests,
     program::{CLIENT_NAME, LIMITS},
     routes::{Extender, router},
@@ -44,7 +44,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 struct Running {
     address: SocketAddr,
     authority: AuthoritySet,
-    picture: SharedPicture,
+    cache: SharedCache,
     readiness: Readiness,
     requests: Requests,
     _shutdown: Shutdown,
@@ -71,13 +71,13 @@ impl Running {
         let now = Timestamp::now().as_second();
         let authority = AuthoritySet::generate("extender", &Policy::PINNED, now).unwrap();
         let server = issue(&authority, &Subject::Server(vec!["127.0.0.1".into()]));
-        let (picture, readiness, requests) = (
-            SharedPicture::default(),
+        let (cache, readiness, requests) = (
+            SharedCache::default(),
             Readiness::default(),
             Requests::default(),
         );
         let extender = Extender {
-            picture: Arc::clone(&picture),
+            cache: Arc::clone(&cache),
             readiness: readiness.clone(),
             requests: requests.clone(),
         };
@@ -102,7 +102,7 @@ impl Running {
         Self {
             address,
             authority,
-            picture,
+            cache,
             readiness,
             requests,
             _shutdown: shutdown,
@@ -174,12 +174,12 @@ impl Running {
         let node: SlimNode = serde_json::from_value(json!({"metadata": {"name": name, "uid": name},
             "spec": {"unschedulable": cordoned}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}))
         .unwrap();
-        self.picture.write().unwrap().node_is(&node);
+        self.cache.write().unwrap().node_is(&node);
     }
 
     fn pod(&self, pod: &Value) {
         let pod: SlimPod = serde_json::from_value(pod.clone()).unwrap();
-        self.picture.write().unwrap().pod_is(&pod);
+        self.cache.write().unwrap().pod_is(&pod);
     }
 }
 
@@ -273,14 +273,14 @@ async fn an_extender_that_has_not_seen_the_cluster_answers_with_an_error_and_not
 async fn an_extender_whose_cache_is_stuck_answers_with_an_error_within_300_milliseconds() {
     let extender = Running::start_with(LIMITS).await;
     let request = filter_request(&pinned(0, "n0"), &["n0"]);
-    let picture = Arc::clone(&extender.picture);
+    let cache = Arc::clone(&extender.cache);
     let (held, release) = (
         Arc::new(tokio::sync::Notify::new()),
         Arc::new(AtomicBool::new(false)),
     );
     let (is_held, released) = (Arc::clone(&held), Arc::clone(&release));
     let writer = std::thread::spawn(move || {
-        let _writing = picture.write().unwrap();
+        let _writing = cache.write().unwrap();
         is_held.notify_one();
         while !released.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(1));
@@ -302,31 +302,6 @@ async fn an_extender_whose_cache_is_stuck_answers_with_an_error_within_300_milli
         extender.post("filter", &request).await.0 == 200
     })
     .await;
-}
-
-/// The handshakes of strangers, and bodies of somebody with a certificate that never end.
-#[tokio::test]
-async fn kube_scheduler_is_answered_while_others_hold_on_to_the_extender() {
-    let extender = Running::start_with(LIMITS).await;
-    let client = extender.scheduler();
-    let mut open = Vec::new();
-    for _ in 0..400 {
-        open.push(TcpStream::connect(extender.address).await.unwrap());
-    }
-    let head = "POST /scheduler/filter HTTP/1.1\r\nHost: extender\r\nContent-Length: 1000\r\n\r\n{";
-    let mut unfinished = Vec::new();
-    for _ in 0..40 {
-        let mut stream = extender.connect(Some(&client)).await.unwrap();
-        stream.write_all(head.as_bytes()).await.unwrap();
-        unfinished.push(stream);
-    }
-    let request = filter_request(&json!({}), &["n0"]);
-    for _ in 0..5 {
-        let asked = Instant::now();
-        assert_eq!(extender.post("filter", &request).await.0, 200);
-        // The limit of kube-scheduler, handshake included.
-        assert!(asked.elapsed() < Duration::from_secs(1));
-    }
 }
 
 async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {

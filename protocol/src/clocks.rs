@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use muster_api::Reason;
+use muster_cluster::table::Table;
 
 /// How far a gang's start has come; any change of it is progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,11 +34,11 @@ struct Nudge {
 #[derive(Debug, Default)]
 pub(crate) struct Clocks {
     /// Pods that wait for their sandbox, by UID of their Gang and of the pod.
-    nudges: BTreeMap<String, BTreeMap<String, Nudge>>,
+    nudges: Table<String, BTreeMap<String, Nudge>>,
     not_ready: BTreeMap<String, u64>,
-    starts: BTreeMap<String, (Progress, u64)>,
-    reasons: BTreeMap<String, (Reason, u64)>,
-    told: BTreeMap<String, u64>,
+    starts: Table<String, (Progress, u64)>,
+    reasons: Table<String, (Reason, u64)>,
+    told: Table<String, u64>,
     ends: BTreeMap<String, u64>,
     /// While it stands still: ungating is withheld, and no start can make progress.
     stands_still: bool,

@@ -27,6 +27,9 @@ pub struct Config {
     /// at the head go alone. Not counted are pods that kube-scheduler calls Unschedulable, those of other schedulers, and
     /// those that were counted for `window_seconds`.
     pub ungated_unbound_limit: usize,
+    /// The same while kube-scheduler's extender fails now and then, or is slow. Each of these pods costs the scheduler, and
+    /// everybody's pods behind it, up to 1 s for each try; so it is less than a third of `window_seconds`.
+    pub careful_ungated_unbound_limit: usize,
     /// How long a pod that was ungated counts as one that kube-scheduler is busy with, in seconds.
     pub window_seconds: u64,
     /// The schedulers that the limit protects. No other one's pods are counted.
@@ -54,6 +57,7 @@ impl Config {
             index,
             mode: Mode::Enforce,
             ungated_unbound_limit: 256,
+            careful_ungated_unbound_limit: 8,
             window_seconds: 30,
             scheduler_names: std::iter::once("default-scheduler".to_owned()).collect(),
             ledger_bytes: 256 * 1024,

@@ -3,6 +3,8 @@
 //! Every write names the object, carries a precondition where two could race, and is safe to repeat:
 //! an answer that never came ([`Outcome::Unknown`]) is settled by reading the object again.
 
+use std::sync::Arc;
+
 use muster_api::keys;
 use muster_api::{Gang, GangStatus, LedgerSpec, NodeDevicesSpec, QueueStatus, Reason};
 use serde_json::Value;
@@ -18,8 +20,17 @@ pub struct EffectId(pub u64);
 pub struct Effect {
     /// Its number, by which its outcome is reported.
     pub id: EffectId,
-    /// What it writes. At most one write per object is under way at a time.
-    pub write: ApiRequest,
+    /// What it writes. At most one write per object is under way at a time. Shared with the table of writes under way,
+    /// which repeats it word by word until it is answered.
+    pub write: Arc<ApiRequest>,
+}
+
+impl Effect {
+    /// Something to be done, which nobody else knows of yet.
+    pub(crate) fn new(id: EffectId, write: ApiRequest) -> Self {
+        let write = Arc::new(write);
+        Self { id, write }
+    }
 }
 
 /// A write to the API server, or a read that must not come from a cache.

@@ -8,12 +8,16 @@
 //! write is conditional on. It is therefore repeated word by word until it is answered: of two equal
 //! writes at most one is applied, and after the second is answered the first can do nothing any more.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use crate::{ApiRequest, Effect, EffectId, Now, Outcome, objects::resource_version};
 use muster_cluster::{
     index::Index,
     object::{Kind, Object, ObjectKey},
+    table::Table,
 };
 
 /// How long a created object may take to show up in the watch, in seconds. Afterwards it is asked for: a watch
@@ -30,7 +34,7 @@ const FIRST_REFUSED_SECONDS: u64 = 60;
 #[derive(Debug, Default)]
 pub(crate) struct InFlightWrites {
     next: u64,
-    by_object: BTreeMap<ObjectKey, Flight>,
+    by_object: Table<ObjectKey, Flight>,
     by_effect: BTreeMap<EffectId, ObjectKey>,
     /// Writes whose object was seen, or that were answered, since they were looked at last.
     moved: BTreeSet<ObjectKey>,
@@ -53,7 +57,7 @@ struct Refusals {
 
 #[derive(Debug)]
 struct Flight {
-    write: ApiRequest,
+    write: Arc<ApiRequest>,
     /// The version that the write is conditional on; `None` for a creation.
     base: Option<String>,
     stage: Stage,
@@ -118,7 +122,7 @@ impl InFlightWrites {
             || self
                 .by_object
                 .get(gang)
-                .is_some_and(|flight| match &flight.write {
+                .is_some_and(|flight| match &*flight.write {
                     ApiRequest::ReplaceGangStatus { tells, .. } => !tells,
                     _ => true,
                 })
@@ -158,14 +162,15 @@ impl InFlightWrites {
     /// Every object may have been seen, and any may be gone.
     pub(crate) fn saw_all(&mut self) {
         self.refused.clear();
-        self.moved.extend(self.by_object.keys().cloned());
+        let all = self.by_object.in_order();
+        self.moved.extend(all.map(|(key, _)| key.clone()));
     }
 
     /// Sends a write, unless one of that object is under way. Events are not kept: losing one harms nobody.
     pub(crate) fn send(&mut self, index: &Index, write: ApiRequest) -> Option<Effect> {
         let Some(key) = write.target() else {
             let id = self.number();
-            return Some(Effect { id, write });
+            return Some(Effect::new(id, write));
         };
         if self.busy(&key) {
             return None;
@@ -173,15 +178,16 @@ impl InFlightWrites {
         let id = self.number();
         self.by_effect.insert(id, key.clone());
         let base = resource_version(index, &key).map(str::to_owned);
+        let effect = Effect::new(id, write);
         self.by_object.insert(
             key,
             Flight {
-                write: write.clone(),
+                write: Arc::clone(&effect.write),
                 base,
                 stage: Stage::Sent,
             },
         );
-        Some(Effect { id, write })
+        Some(effect)
     }
 
     /// What an effect writes, while its answer is awaited.
@@ -271,10 +277,13 @@ impl InFlightWrites {
                 continue;
             }
             let (stage, write) = match flight.stage {
-                Stage::Repeat { at } if at <= seconds => (Stage::Sent, flight.write.clone()),
+                Stage::Repeat { at } if at <= seconds => (Stage::Sent, Arc::clone(&flight.write)),
                 Stage::Done { version, until } if until <= seconds && flight.base.is_none() => {
                     let key = key.clone();
-                    (Stage::Asked { version }, ApiRequest::ReadObject { key })
+                    (
+                        Stage::Asked { version },
+                        Arc::new(ApiRequest::ReadObject { key }),
+                    )
                 }
                 Stage::Repeat { at: due }
                 | Stage::Pause { until: due }

@@ -19,7 +19,9 @@ use crate::{
     feed::waiting,
     injected_bug::InjectedBug,
     leadership::ledger_recovery,
-    objects::{bound_node, gang_key_of_uid, is_deleting, is_gated, is_terminal, key_of, phase},
+    objects::{
+        bound_node, gang_key_of_uid, is_deleting, is_gated, is_terminal, key_of, phase, uid,
+    },
     outward::{gangs, nudge, permits, release, ungate},
     resync::{GANGS_PER_SLICE, NODES_PER_SLICE},
     tables::agenda::Subject,
@@ -29,6 +31,7 @@ use muster_cluster::{
     formed::GangKey,
     index::NamespacedName,
     object::{Change, Kind, Object, ObjectKey},
+    pod::PodFields,
 };
 
 /// What was observed and is not looked up yet.
@@ -48,6 +51,28 @@ pub(crate) struct News {
 
 /// Most rounds of looking in one poll: a look at a gang touches nodes, and nodes touch nothing.
 const ROUNDS: usize = 4;
+
+/// What of a pod says that its node is to be looked at.
+#[derive(PartialEq)]
+struct PodNews<'a> {
+    uid: &'a str,
+    node: Option<&'a str>,
+    phase: &'a str,
+    is_gated: bool,
+    is_deleting: bool,
+}
+
+impl<'a> PodNews<'a> {
+    fn of(pod: &'a impl PodFields) -> Self {
+        Self {
+            uid: uid(pod),
+            node: bound_node(pod),
+            phase: phase(pod),
+            is_gated: is_gated(pod),
+            is_deleting: is_deleting(pod),
+        }
+    }
+}
 
 impl Machine {
     /// Notes what a change touches, while the index still shows what was before it.
@@ -102,13 +127,13 @@ impl Machine {
                 self.news.teams.insert(key.name.clone());
             }
             (Kind::ResourceClaim, after) => {
-                let before = self.index.claim(&name).cloned();
+                let before = self.index.claim(&name).map(|claim| claim.uid.clone());
                 let after = match after {
-                    Some(Object::ResourceClaim(claim)) => Some(Arc::clone(claim)),
+                    Some(Object::ResourceClaim(claim)) => claim.metadata.uid.as_deref(),
                     _ => None,
                 };
-                for claim in before.into_iter().chain(after) {
-                    self.note_claim(claim.metadata.uid.as_deref().unwrap_or_default());
+                for uid in before.as_deref().into_iter().chain(after) {
+                    self.note_claim(uid);
                 }
             }
             (Kind::Flavor, after) => {
@@ -137,22 +162,11 @@ impl Machine {
     }
 
     fn note_pod(&mut self, name: &NamespacedName, after: Option<&Arc<Pod>>) {
-        let before = self.index.pod(name).cloned();
-        let facts = |pod: &Pod| {
-            let node = bound_node(pod).map(str::to_owned);
-            let uid = pod.metadata.uid.clone();
-            (
-                uid,
-                node,
-                phase(pod).to_owned(),
-                is_gated(pod),
-                is_deleting(pod),
-            )
-        };
-        let same = before.as_deref().map(facts) == after.map(|pod| facts(pod));
-        for pod in before.iter().chain(after) {
-            self.agenda.pod(crate::objects::uid(pod));
-            if let (Some(node), false) = (bound_node(pod), same) {
+        let before = self.index.pod(name).map(PodNews::of);
+        let after = after.map(PodNews::of);
+        for pod in before.iter().chain(&after) {
+            self.agenda.pod(pod.uid);
+            if let (Some(node), true) = (pod.node, before != after) {
                 self.agenda.node(node);
             }
         }
@@ -598,7 +612,7 @@ impl Machine {
         let formed = self.index.formed_gang(key);
         for pod in formed.iter().flat_map(|formed| &formed.unadmitted) {
             let pod = self.index.pod_by_uid(&pod.uid);
-            if let Some(node) = pod.and_then(|pod| bound_node(pod)) {
+            if let Some(node) = pod.and_then(bound_node) {
                 self.agenda.node(node);
             }
         }
@@ -661,7 +675,7 @@ impl Machine {
             let known = known.filter(|_| !is_stale);
             known.unwrap_or_else(|| Said {
                 plan: Some(Arc::clone(plan)),
-                part: Arc::new(holds::of_plan(context, plan)),
+                part: holds::of_plan(context, plan),
             })
         };
         let of_gang = plan.map(|plan| says(&sources.0, plan));
@@ -682,10 +696,9 @@ impl Machine {
         self.clocks.note_ends(name, ends, now.monotonic_seconds);
         let context = self.context(epoch, now, &wake);
         let write = permits::write(context, name);
-        let part = holds::of_node(context, name);
         let said = Said {
             plan: None,
-            part: Arc::new(part),
+            part: holds::of_node(context, name),
         };
         let source = Source::Node(name.to_owned());
         self.feed.holds.set(&source, Some(said));

@@ -67,6 +67,7 @@ pub struct Machine {
     pub(crate) ledger_check: LedgerCheck,
     pub(crate) exit: Option<ExitReason>,
     pub(crate) ungating_withheld: bool,
+    ungating_careful: bool,
     /// Whether nothing that an older leader still sends is taken any more.
     is_fenced: bool,
     pub(crate) visited: u64,
@@ -97,6 +98,7 @@ impl Machine {
             ledger_check: LedgerCheck::default(),
             exit: None,
             ungating_withheld: false,
+            ungating_careful: false,
             is_fenced: false,
             visited: 0,
             bugs: InjectedBugs::default(),
@@ -241,6 +243,14 @@ impl Machine {
         if self.ungating_withheld != withheld {
             self.ungating_withheld = withheld;
             self.news.withheld_changed = true;
+        }
+    }
+
+    /// While careful, fewer pods are ungated at a time: [`Config::careful_ungated_unbound_limit`].
+    pub fn ungate_carefully(&mut self, careful: bool) {
+        if self.ungating_careful != careful {
+            self.ungating_careful = careful;
+            self.window.stir();
         }
     }
 
@@ -412,15 +422,12 @@ impl Machine {
         if commit.is_empty() {
             return;
         }
-        let intents = self.plans.all_committed();
-        let committed: BTreeMap<&str, bool> = intents
-            .map(|(_, intent)| (intent.plan.gang_uid.as_str(), intent.lost.is_some()))
-            .collect();
         let mut lost = Vec::new();
-        for gang in commit {
-            match committed.get(gang.as_str()) {
-                Some(false) => {}
-                Some(true) => lost.push(gang),
+        for (key, gang) in commit {
+            let intent = self.plans.committed(&key);
+            match intent.filter(|intent| intent.plan.gang_uid == gang.as_str()) {
+                Some(intent) if intent.lost.is_some() => lost.push((key, gang)),
+                Some(_) => {}
                 None => self.feed.undo(&gang),
             }
         }
@@ -432,13 +439,18 @@ impl Machine {
         if self.config.mode == Mode::Observe || self.ungating_withheld {
             return;
         }
-        let limit = self.config.ungated_unbound_limit;
+        let mut limit = self.config.ungated_unbound_limit;
+        if self.ungating_careful {
+            limit = limit.min(self.config.careful_ungated_unbound_limit);
+        }
         // A full window stays stirred until a pod makes room.
         if self.window.is_full(limit) || !self.window.take_stirred() {
             return;
         }
-        for (_, key, team) in self.window.waiting() {
-            let room = self.window.room(&team, limit);
+        let mut last = None;
+        while let Some((next, room)) = self.window.next(last.as_ref(), limit) {
+            let key = next.1.clone();
+            last = Some(next);
             let early = self.bugs.has(InjectedBug::UngateBeforePlan);
             let committed = || Some(&self.plans.committed(&key)?.plan);
             let plan = self

@@ -1,13 +1,12 @@
 //! Facts of objects that the protocol decides by, and the keys under which they are written.
 
-use k8s_openapi::api::core::v1::Pod;
 use muster_api::{Gang, Intent, LedgerSpec, keys};
 
 use muster_cluster::{
     formed::GangKey,
     index::{Index, NamespacedName},
     object::{Kind, ObjectKey},
-    pod,
+    pod::{self, ObservedPod, PodFields},
 };
 
 pub(crate) use muster_cluster::pod::{
@@ -26,15 +25,15 @@ pub(crate) fn gang_object(key: &GangKey) -> ObjectKey {
 
 /// Namespace and name of a Gang.
 pub(crate) fn key_of(gang: &Gang) -> Option<GangKey> {
-    Some(GangKey {
-        namespace: gang.metadata.namespace.clone()?,
-        name: gang.metadata.name.clone()?,
-    })
+    Some(GangKey::new(
+        gang.metadata.namespace.as_deref()?,
+        gang.metadata.name.as_deref()?,
+    ))
 }
 
 /// The Gang that a pod belongs to.
-pub(crate) fn gang_key_of<'a>(index: &'a Index, pod: &Pod) -> Option<&'a GangKey> {
-    index.gang_of_pod(&NamespacedName::of(&pod.metadata))
+pub(crate) fn gang_key_of<'a>(index: &'a Index, pod: &ObservedPod) -> Option<&'a GangKey> {
+    index.gang_of_pod(&NamespacedName::of_pod(pod))
 }
 
 /// The Gang that the pod of that UID belongs to.
@@ -44,10 +43,7 @@ pub(crate) fn gang_key_of_uid<'a>(index: &'a Index, pod_uid: &str) -> Option<&'a
 
 /// The key of the Gang that an intent is about.
 pub(crate) fn gang_key(intent: &Intent) -> GangKey {
-    GangKey {
-        namespace: intent.namespace.clone(),
-        name: intent.name.clone(),
-    }
+    GangKey::new(&intent.namespace, &intent.name)
 }
 
 /// The key of a node's `NodeDevices`.
@@ -60,11 +56,11 @@ pub(crate) fn node_devices_object(node: &str) -> ObjectKey {
 }
 
 /// The key of a pod.
-pub(crate) fn pod_object(pod: &Pod) -> ObjectKey {
+pub(crate) fn pod_object(pod: &ObservedPod) -> ObjectKey {
     ObjectKey {
         kind: Kind::Pod,
-        namespace: pod.metadata.namespace.clone().unwrap_or_default(),
-        name: pod.metadata.name.clone().unwrap_or_default(),
+        namespace: pod.namespace().to_owned(),
+        name: pod.name().to_owned(),
     }
 }
 
@@ -86,14 +82,11 @@ pub(crate) fn resource_version<'a>(index: &'a Index, key: &ObjectKey) -> Option<
     let metadata = match key.kind {
         Kind::Ledger => &index.ledger()?.metadata,
         Kind::Gang => {
-            let key = GangKey {
-                namespace: key.namespace.clone(),
-                name: key.name.clone(),
-            };
+            let key = GangKey::new(&key.namespace, &key.name);
             &index.gang(&key)?.metadata
         }
         Kind::NodeDevices => &index.node_devices(&key.name)?.metadata,
-        Kind::Pod => &index.pod(&namespaced)?.metadata,
+        Kind::Pod => return index.pod(&namespaced)?.resource_version(),
         Kind::Queue => &index.queue(&namespaced)?.metadata,
         _ => return None,
     };
@@ -106,20 +99,11 @@ pub(crate) fn ledger(index: &Index) -> Option<&LedgerSpec> {
 }
 
 /// Whether the pod carries a gate that is not Muster's.
-pub(crate) fn has_foreign_gate(pod: &Pod) -> bool {
+pub(crate) fn has_foreign_gate(pod: &ObservedPod) -> bool {
     pod::foreign_gate(pod).is_some()
-}
-
-/// The scheduler that is to bind the pod.
-pub(crate) fn scheduler(pod: &Pod) -> &str {
-    pod.spec
-        .as_ref()
-        .and_then(|spec| spec.scheduler_name.as_deref())
-        .filter(|name| !name.is_empty())
-        .unwrap_or("default-scheduler")
 }
 
 /// Whether the pod ended or is gone: nothing it does can hold devices for long.
 pub(crate) fn is_over(index: &Index, uid: &str) -> bool {
-    index.pod_by_uid(uid).is_none_or(|pod| is_terminal(pod))
+    index.pod_by_uid(uid).is_none_or(is_terminal)
 }

@@ -80,7 +80,7 @@ pub enum AuthorityError {
         source: CallError,
     },
     /// The Secret holds something else.
-    #[error("{reference}, key {key}: {details}; delete the Secret to have it made anew")]
+    #[error("{reference}, key {key}: {details}; delete the Secret to have it created again")]
     Content {
         /// Which Secret.
         reference: SecretReference,

@@ -7,7 +7,7 @@
 //! There are two ways to be told: [`run`] tells lists whole, [`run_streamed`] object by object.
 //!
 //! Lists come in pages of 500 (kube's default), each dropped before the next is asked for. A page whose continue token
-//! has expired (410) begins the list anew: a list of two points in time is none.
+//! has expired (410) begins the list again: a list of two points in time is none.
 
 pub mod decoded;
 mod decoder;
@@ -52,14 +52,20 @@ pub enum WatchEvent<K> {
     Listed(Vec<K>),
 }
 
-/// Namespace (empty for cluster-scoped kinds) and name.
-pub type Name = (String, String);
+/// What an object of a kind is called.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ObjectName {
+    /// Namespace; empty for cluster-scoped kinds.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
 
-/// From the events of kube's watcher to what a consumer is told.
+/// From the events of kube's watcher to what is reported to a consumer.
 trait Decode<K> {
     type Told;
 
-    /// What the consumer is to be told of an event.
+    /// What is reported to the consumer of an event.
     fn take(&mut self, event: Event<Decoded<K>>) -> Vec<Self::Told>;
 
     /// What was taken last is in the channel.
@@ -137,7 +143,7 @@ pub async fn run<K, M>(
 }
 
 /// The same, told object by object: `take_over` is called as soon as an object is received, so nothing is ever held but
-/// what it returns, and it decides what stands in for what cannot be decoded.
+/// what it returns, and it decides what replaces an object that cannot be decoded.
 pub async fn run_streamed<K, T, M>(
     api: Api<Decoded<K>>,
     config: watcher::Config,
@@ -185,9 +191,9 @@ async fn pump<K, D, M>(
     }
 }
 
-fn name(metadata: &ObjectMeta) -> Name {
-    (
-        metadata.namespace.clone().unwrap_or_default(),
-        metadata.name.clone().unwrap_or_default(),
-    )
+fn name(metadata: &ObjectMeta) -> ObjectName {
+    ObjectName {
+        namespace: metadata.namespace.clone().unwrap_or_default(),
+        name: metadata.name.clone().unwrap_or_default(),
+    }
 }

@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -54,7 +55,7 @@ pub const LAGGING_KINDS: [Kind; 6] = [
 pub struct Controllers {
     replicas: [Replica; REPLICAS],
     holder: Option<usize>,
-    network: Vec<ApiRequest>,
+    network: Vec<Arc<ApiRequest>>,
     leaderships: u64,
     keep_ended_seconds: i64,
     whole_intent_bytes: usize,
@@ -298,15 +299,15 @@ impl Controllers {
                 Outcome::Unknown
             }
             Some(Mishap::DoneLate) => {
-                self.network.push(effect.write.clone());
+                self.network.push(Arc::clone(&effect.write));
                 Outcome::Unknown
             }
             Some(Mishap::Duplicated) => {
-                self.network.push(effect.write.clone());
+                self.network.push(Arc::clone(&effect.write));
                 apply(api, &effect.write)
             }
             Some(Mishap::StaleRead) | None => {
-                if let ApiRequest::ReadAll { kind } = effect.write {
+                if let ApiRequest::ReadAll { kind } = *effect.write {
                     self.replicas[number].list(kind, api);
                 }
                 apply(api, &effect.write)

@@ -24,10 +24,8 @@ use muster_api::{
     quota::ResourceQuota,
 };
 
-use crate::scenario::{GangShape, NodeShape, OwnerKind, TeamShape};
+use crate::scenario::{GangShape, NodeShape, OwnerKind, Product, TeamShape};
 
-/// The one Flavor.
-pub const FLAVOR: &str = "gpu";
 /// The one Cohort.
 pub const COHORT: &str = "all";
 /// Names of the claims in a pod, as many as it has.
@@ -37,6 +35,7 @@ pub const GPU_BYTES: i64 = 80 << 30;
 
 const TOPOLOGY: &str = "fabric";
 const LEAF_LABEL: &str = "example.com/leaf";
+const PRODUCT_LABEL: &str = "example.com/gpu";
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
 fn metadata(namespace: Option<&str>, name: &str) -> ObjectMeta {
@@ -66,6 +65,7 @@ pub fn node(shape: &NodeShape) -> Node {
     let mut metadata = metadata(None, &shape.name);
     metadata.labels = Some(texts(&[
         (LEAF_LABEL, &shape.leaf),
+        (PRODUCT_LABEL, shape.product.name()),
         ("kubernetes.io/hostname", &shape.name),
     ]));
     let capacity = quantities(&[("cpu", "64"), ("memory", "512Gi"), ("pods", "16")]);
@@ -110,7 +110,10 @@ pub fn resource_slice(shape: &NodeShape) -> ResourceSlice {
         name: device_name(number),
         attributes: Some(BTreeMap::from([
             ("uuid".to_owned(), text(gpu_uuid(&shape.name, number))),
-            ("productName".to_owned(), text("H100".to_owned())),
+            (
+                "productName".to_owned(),
+                text(shape.product.name().to_owned()),
+            ),
             ("nvlinkGroup".to_owned(), text(shape.name.clone())),
         ])),
         capacity: Some(BTreeMap::from([(
@@ -153,15 +156,42 @@ pub fn device_class() -> DeviceClass {
     }
 }
 
-/// The Flavor of all GPUs.
-pub fn flavor() -> Flavor {
+/// The expression that selects the GPUs of a kind.
+fn selector(product: Product) -> String {
+    format!(
+        "device.attributes['{}'].productName == '{}'",
+        keys::DRIVER,
+        product.name()
+    )
+}
+
+/// Whether a device is what the selectors of a request ask for, in the words in which they are given here.
+pub fn is_selected(selectors: &[DeviceSelector], device: &Device) -> bool {
+    let attribute = device.attributes.as_ref();
+    let attribute = attribute.and_then(|attributes| attributes.get("productName"));
+    let name = attribute.and_then(|attribute| attribute.string.as_deref());
+    selectors.iter().all(|wanted| {
+        Product::ALL.into_iter().any(|product| {
+            let cel = wanted.cel.as_ref();
+            cel.is_some_and(|cel| cel.expression == selector(product))
+                && name == Some(product.name())
+        })
+    })
+}
+
+/// The Flavor of a kind of GPUs: of the one by what the devices say of themselves, of the other by their nodes.
+pub fn flavor(product: Product) -> Flavor {
+    let (node_selector, selector) = match product {
+        Product::H100 => (BTreeMap::new(), Some(selector(product))),
+        Product::A100 => (texts(&[(PRODUCT_LABEL, product.name())]), None),
+    };
     Flavor::new(
-        FLAVOR,
+        product.flavor(),
         FlavorSpec {
-            node_selector: BTreeMap::new(),
+            node_selector,
             devices: Some(DeviceSource {
                 driver: keys::DRIVER.to_owned(),
-                selector: None,
+                selector,
             }),
             topology: Some(TOPOLOGY.to_owned()),
         },
@@ -202,19 +232,20 @@ pub fn priority_tier() -> PriorityTier {
 /// A Team.
 pub fn team(shape: &TeamShape) -> Team {
     let gpus = |number: usize| muster_api::Quantity(number.to_string());
+    let quotas = shape.quotas.iter().map(|quota| FlavorQuota {
+        flavor: quota.product.flavor().to_owned(),
+        resources: vec![ResourceQuota {
+            name: "gpus".to_owned(),
+            nominal: gpus(quota.nominal_gpus),
+            borrowing_limit: quota.borrowing_gpus.map(gpus),
+            lending_limit: None,
+        }],
+    });
     Team::new(
         &shape.name,
         TeamSpec {
             cohort: Some(COHORT.to_owned()),
-            quota: vec![FlavorQuota {
-                flavor: FLAVOR.to_owned(),
-                resources: vec![ResourceQuota {
-                    name: "gpus".to_owned(),
-                    nominal: gpus(shape.nominal_gpus),
-                    borrowing_limit: shape.borrowing_gpus.map(gpus),
-                    lending_limit: None,
-                }],
-            }],
+            quota: quotas.collect(),
             ..TeamSpec::default()
         },
     )
@@ -307,6 +338,7 @@ fn pod_spec(shape: &GangShape) -> PodSpec {
         name: name.to_owned(),
         resource_claim_template_name: Some(template_name(
             shape.gpus_per_pod / shape.claims_per_pod,
+            shape.product,
         )),
         ..PodResourceClaim::default()
     };
@@ -327,13 +359,23 @@ fn pod_spec(shape: &GangShape) -> PodSpec {
     }
 }
 
-fn template_name(gpus: usize) -> String {
-    format!("gpus-{gpus}")
+fn template_name(gpus: usize, product: Option<Product>) -> String {
+    let flavor = product.map_or("any", Product::flavor);
+    format!("{flavor}-{gpus}")
 }
 
 /// The claim that a template gives to a pod; `None` for a template that nobody made.
 pub fn claim_from_template(template: &str, owner: &Pod, name: &str) -> Option<ResourceClaim> {
-    let count = template.strip_prefix("gpus-")?.parse().ok()?;
+    let (flavor, count) = template.rsplit_once('-')?;
+    let count = count.parse().ok()?;
+    let mut products = Product::ALL.into_iter();
+    let product = products.find(|product| product.flavor() == flavor);
+    let selectors = product.map(|product| {
+        let expression = selector(product);
+        vec![DeviceSelector {
+            cel: Some(CELDeviceSelector { expression }),
+        }]
+    });
     let mut metadata = metadata(owner.metadata.namespace.as_deref(), name);
     metadata.owner_references = Some(vec![OwnerReference {
         api_version: "v1".to_owned(),
@@ -349,6 +391,7 @@ pub fn claim_from_template(template: &str, owner: &Pod, name: &str) -> Option<Re
             device_class_name: keys::DEVICE_CLASS_GPU.to_owned(),
             allocation_mode: Some("ExactCount".to_owned()),
             count: Some(count),
+            selectors,
             ..ExactDeviceRequest::default()
         }),
         ..DeviceRequest::default()

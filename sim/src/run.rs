@@ -7,7 +7,7 @@ use crate::{
     invariants::{Violation, end},
     matrix::{EffectKind, Matrix},
     random::Random,
-    scenario::Scenario,
+    scenario::{Product, Scenario},
     script::Script,
     world::World,
 };
@@ -154,18 +154,35 @@ fn play(world: &mut World, script: Option<&Script>, troubled_steps: u64) -> Resu
 fn describe(scenario: &Scenario) -> String {
     let mut text = String::new();
     for node in &scenario.nodes {
-        text += &format!("{} on {} has {} GPUs\n", node.name, node.leaf, node.gpus);
+        text += &format!(
+            "{} on {} has {} {}\n",
+            node.name,
+            node.leaf,
+            node.gpus,
+            node.product.name()
+        );
     }
     for team in &scenario.teams {
-        text += &format!(
-            "team {} is guaranteed {} GPUs, borrows {:?}\n",
-            team.name, team.nominal_gpus, team.borrowing_gpus
-        );
+        for quota in &team.quotas {
+            text += &format!(
+                "team {} is guaranteed {} {}, borrows {:?}\n",
+                team.name,
+                quota.nominal_gpus,
+                quota.product.name(),
+                quota.borrowing_gpus
+            );
+        }
     }
     for gang in &scenario.gangs {
         text += &format!(
-            "{} of {} ({:?}): {} pods x {} GPUs at {} ms\n",
-            gang.name, gang.team, gang.owner, gang.pods, gang.gpus_per_pod, gang.submitted_at
+            "{} of {} ({:?}): {} pods x {} {} at {} ms\n",
+            gang.name,
+            gang.team,
+            gang.owner,
+            gang.pods,
+            gang.gpus_per_pod,
+            gang.product.map_or("GPUs of any kind", Product::name),
+            gang.submitted_at
         );
     }
     text

@@ -1,5 +1,7 @@
 //! A small cluster and the gangs that its users submit, drawn from a seed.
 
+use std::collections::BTreeSet;
+
 use crate::random::Random;
 
 /// What a run begins with, and what is submitted while it lasts.
@@ -22,14 +24,46 @@ pub const WHOLE_INTENT_BYTES: usize = 32 * 1024;
 /// About what a gang of two pods needs.
 const MIDDLING_INTENT_BYTES: usize = 700;
 
-/// A node with GPUs.
+/// A kind of GPUs. Each has a Flavor of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Product {
+    /// Counted by a selector over devices.
+    H100,
+    /// Counted by a label of nodes.
+    A100,
+}
+
+impl Product {
+    /// Every kind.
+    pub const ALL: [Self; 2] = [Self::H100, Self::A100];
+
+    /// What its devices call themselves.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::H100 => "H100",
+            Self::A100 => "A100",
+        }
+    }
+
+    /// Name of its Flavor.
+    pub fn flavor(self) -> &'static str {
+        match self {
+            Self::H100 => "h100",
+            Self::A100 => "a100",
+        }
+    }
+}
+
+/// A node with GPUs of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeShape {
     /// Its name.
     pub name: String,
     /// Its leaf switch.
     pub leaf: String,
-    /// Its GPUs.
+    /// Which GPUs it has.
+    pub product: Product,
+    /// How many.
     pub gpus: usize,
 }
 
@@ -38,6 +72,15 @@ pub struct NodeShape {
 pub struct TeamShape {
     /// Its name.
     pub name: String,
+    /// Its quota, at most one for each kind of GPUs, in the order in which Flavors are tried. It gets no other kind.
+    pub quotas: Vec<QuotaShape>,
+}
+
+/// What a Team may have of one kind of GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuotaShape {
+    /// The kind.
+    pub product: Product,
     /// GPUs guaranteed to it.
     pub nominal_gpus: usize,
     /// GPUs that it may borrow; no limit without.
@@ -67,6 +110,8 @@ pub struct GangShape {
     pub owner: OwnerKind,
     /// Number of pods.
     pub pods: usize,
+    /// The kind of GPUs that it asks for; any without.
+    pub product: Option<Product>,
     /// GPUs of each pod.
     pub gpus_per_pod: usize,
     /// Claims that they are spread over, evenly.
@@ -76,11 +121,10 @@ pub struct GangShape {
 }
 
 impl Scenario {
-    /// The scenario of a seed: every gang fits the empty cluster and its Team's limits.
+    /// The scenario of a seed: every gang fits the empty cluster and its Team's limits, all of it on one kind of GPUs.
     pub fn draw(random: &mut Random) -> Self {
         let nodes = nodes(random);
-        let gpus: usize = nodes.iter().map(|node| node.gpus).sum();
-        let teams = teams(random, gpus);
+        let teams = teams(random, &nodes);
         let count = random.between(2, 5);
         let keep_ended_seconds = if random.one_in(3) { 60 } else { 3_600 };
         let gangs = (0..count)
@@ -96,54 +140,118 @@ impl Scenario {
         }
     }
 
-    /// GPUs that the Cohort's members are guaranteed together: no more is ever in use.
-    pub fn cohort_gpus(&self) -> usize {
-        self.teams.iter().map(|team| team.nominal_gpus).sum()
+    /// GPUs of a kind that the Cohort's members are guaranteed together: no more is ever in use.
+    pub fn cohort_gpus(&self, product: Product) -> usize {
+        self.teams
+            .iter()
+            .filter_map(|team| team.quota(product))
+            .map(|quota| quota.nominal_gpus)
+            .sum()
     }
 
-    /// Most GPUs that a Team may use at a time.
-    pub fn most_gpus(&self, team: &TeamShape) -> usize {
-        let all = self.cohort_gpus();
-        team.borrowing_gpus
-            .map_or(all, |borrowing| all.min(team.nominal_gpus + borrowing))
+    /// Most GPUs of a kind that a Team may use at a time.
+    pub fn most_gpus(&self, team: &TeamShape, product: Product) -> usize {
+        let all = self.cohort_gpus(product);
+        team.quota(product).map_or(0, |quota| {
+            quota
+                .borrowing_gpus
+                .map_or(all, |borrowing| all.min(quota.nominal_gpus + borrowing))
+        })
     }
 }
 
+impl TeamShape {
+    /// What it may have of a kind of GPUs.
+    pub fn quota(&self, product: Product) -> Option<&QuotaShape> {
+        self.quotas.iter().find(|quota| quota.product == product)
+    }
+}
+
+fn pods_that_fit(nodes: &[NodeShape], product: Product, gpus_per_pod: usize) -> usize {
+    let nodes = nodes.iter().filter(|node| node.product == product);
+    nodes.map(|node| node.gpus / gpus_per_pod).sum()
+}
+
+/// Nodes of one kind of GPUs, or of two.
 fn nodes(random: &mut Random) -> Vec<NodeShape> {
     let count = random.between(2, 4);
+    let first = Product::ALL[random.index(Product::ALL.len())];
+    let is_mixed = random.one_in(2);
     (0..count)
         .map(|number| NodeShape {
             name: format!("node-{number}"),
             leaf: format!("leaf-{}", number / 2),
+            product: match number {
+                0 => first,
+                _ if !is_mixed => first,
+                1 => other_than(first),
+                _ => Product::ALL[random.index(Product::ALL.len())],
+            },
             gpus: 2 * usize::from(random.one_in(3)) + 2,
         })
         .collect()
 }
 
-/// Quota for all GPUs, or for two fewer, so that now quota and now place is what a gang waits for.
-fn teams(random: &mut Random, gpus: usize) -> Vec<TeamShape> {
-    let quota = gpus - 2 * usize::from(random.one_in(2));
+fn other_than(product: Product) -> Product {
+    match product {
+        Product::H100 => Product::A100,
+        Product::A100 => Product::H100,
+    }
+}
+
+/// Each kind of GPUs that there is has its own quota: with one Team, or both.
+fn teams(random: &mut Random, nodes: &[NodeShape]) -> Vec<TeamShape> {
     let names = ["blue", "green"];
     let count = 1 + random.index(2);
-    let mut left = quota;
-    names
+    let mut teams: Vec<TeamShape> = names
         .iter()
         .take(count)
-        .enumerate()
-        .map(|(number, name)| {
-            let nominal_gpus = if number + 1 == count {
-                left
-            } else {
-                random.index(left + 1)
-            };
-            left -= nominal_gpus;
-            TeamShape {
-                name: (*name).to_owned(),
-                nominal_gpus,
-                borrowing_gpus: random.one_in(3).then(|| random.index(quota + 1)),
-            }
+        .map(|name| TeamShape {
+            name: (*name).to_owned(),
+            quotas: Vec::new(),
         })
-        .collect()
+        .collect();
+    let mut products: Vec<Product> = nodes
+        .iter()
+        .map(|node| node.product)
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect();
+    random.shuffle(&mut products);
+    let is_mixed = products.len() > 1;
+    for product in products {
+        let mut members: Vec<&mut TeamShape> = teams.iter_mut().collect();
+        if is_mixed && members.len() > 1 && random.one_in(3) {
+            members.swap_remove(random.index(members.len()));
+        }
+        let nodes = nodes.iter().filter(|node| node.product == product);
+        share_out(random, product, nodes.map(|node| node.gpus).sum(), members);
+    }
+    for team in &mut teams {
+        // Flavors are tried in another order by each Team.
+        random.shuffle(&mut team.quotas);
+    }
+    teams
+}
+
+/// Quota for all GPUs of a kind, or for two fewer, so that now quota and now place is what a gang waits for.
+fn share_out(random: &mut Random, product: Product, gpus: usize, members: Vec<&mut TeamShape>) {
+    let quota = gpus - 2 * usize::from(gpus > 2 && random.one_in(2));
+    let mut left = quota;
+    let count = members.len();
+    for (number, team) in members.into_iter().enumerate() {
+        let nominal_gpus = if number + 1 == count {
+            left
+        } else {
+            random.index(left + 1)
+        };
+        left -= nominal_gpus;
+        team.quotas.push(QuotaShape {
+            product,
+            nominal_gpus,
+            borrowing_gpus: random.one_in(3).then(|| random.index(quota + 1)),
+        });
+    }
 }
 
 fn gang(random: &mut Random, number: u64, nodes: &[NodeShape], teams: &[TeamShape]) -> GangShape {
@@ -154,14 +262,16 @@ fn gang(random: &mut Random, number: u64, nodes: &[NodeShape], teams: &[TeamShap
         keep_ended_seconds: 3_600,
         whole_intent_bytes: WHOLE_INTENT_BYTES,
     };
-    let able: Vec<&TeamShape> = teams
+    let able: Vec<(&TeamShape, Product)> = teams
         .iter()
-        .filter(|team| scenario.most_gpus(team) > 0)
+        .flat_map(|team| team.quotas.iter().map(move |quota| (team, quota.product)))
+        .filter(|(team, product)| scenario.most_gpus(team, *product) > 0)
         .collect();
-    let team = random.pick(able).unwrap_or(&teams[0]);
-    let most = scenario.most_gpus(team);
+    // The kind that it is made to fit; whether it asks for it is another question.
+    let (team, home) = random.pick(able).unwrap_or((&teams[0], nodes[0].product));
+    let most = scenario.most_gpus(team, home);
     let gpus_per_pod = 1 + random.index(most.min(2));
-    let fits: usize = nodes.iter().map(|node| node.gpus / gpus_per_pod).sum();
+    let fits = pods_that_fit(nodes, home, gpus_per_pod);
     let pods = 1 + random.index(4.min(fits).min(most / gpus_per_pod).max(1));
     let claims_per_pod = 1 + random.index(gpus_per_pod);
     let owner = if random.one_in(3) {
@@ -174,6 +284,7 @@ fn gang(random: &mut Random, number: u64, nodes: &[NodeShape], teams: &[TeamShap
         team: team.name.clone(),
         owner,
         pods,
+        product: random.one_in(2).then_some(home),
         gpus_per_pod,
         claims_per_pod,
         submitted_at: random.below(20_000),
@@ -184,28 +295,66 @@ fn gang(random: &mut Random, number: u64, nodes: &[NodeShape], teams: &[TeamShap
 mod tests {
     use super::*;
 
+    /// Whether the gang fits the empty cluster and its Team's limits on GPUs of this kind.
+    fn fits(scenario: &Scenario, gang: &GangShape, product: Product) -> bool {
+        let team = scenario.teams.iter().find(|team| team.name == gang.team);
+        let most = team.map_or(0, |team| scenario.most_gpus(team, product));
+        let room = pods_that_fit(&scenario.nodes, product, gang.gpus_per_pod);
+        gang.product.is_none_or(|wanted| wanted == product)
+            && gang.pods * gang.gpus_per_pod <= most
+            && gang.pods <= room
+    }
+
     #[test]
     fn every_gang_fits_the_empty_cluster_and_the_limits_of_its_team() {
         for seed in 0..500 {
             let scenario = Scenario::draw(&mut Random::new(seed));
-            let fits =
-                |gpus: usize| -> usize { scenario.nodes.iter().map(|node| node.gpus / gpus).sum() };
-            assert!(scenario.cohort_gpus() >= 2, "seed {seed}");
+            for node in &scenario.nodes {
+                assert!(scenario.cohort_gpus(node.product) >= 2, "seed {seed}");
+            }
             for gang in &scenario.gangs {
-                let team = scenario
-                    .teams
-                    .iter()
-                    .find(|team| team.name == gang.team)
-                    .unwrap();
+                let mut products = Product::ALL.into_iter();
                 assert!(
-                    gang.pods * gang.gpus_per_pod <= scenario.most_gpus(team),
-                    "seed {seed}: {gang:?}"
-                );
-                assert!(
-                    fits(gang.gpus_per_pod) >= gang.pods,
+                    products.any(|product| fits(&scenario, gang, product)),
                     "seed {seed}: {gang:?}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn every_mix_of_products_quotas_and_wishes_is_drawn() {
+        let mut seen = BTreeSet::new();
+        for seed in 0..200 {
+            let scenario = Scenario::draw(&mut Random::new(seed));
+            let products: BTreeSet<_> = scenario.nodes.iter().map(|node| node.product).collect();
+            seen.insert(format!("{} products", products.len()));
+            for team in &scenario.teams {
+                let order: Vec<_> = team.quotas.iter().map(|quota| quota.product).collect();
+                seen.insert(format!("quota of {order:?}"));
+            }
+            for gang in &scenario.gangs {
+                let both = Product::ALL.into_iter();
+                let fitting = both
+                    .filter(|product| fits(&scenario, gang, *product))
+                    .count();
+                seen.insert(format!("asks for {:?}, fits {fitting}", gang.product));
+            }
+        }
+        let expected = [
+            "1 products",
+            "2 products",
+            "quota of [H100]",
+            "quota of [A100]",
+            "quota of [H100, A100]",
+            "quota of [A100, H100]",
+            "asks for Some(H100), fits 1",
+            "asks for Some(A100), fits 1",
+            "asks for None, fits 1",
+            "asks for None, fits 2",
+        ];
+        for wanted in expected {
+            assert!(seen.contains(wanted), "{wanted} is never drawn: {seen:?}");
         }
     }
 }

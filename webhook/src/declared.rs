@@ -4,12 +4,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use muster_api::{Reason, keys};
 use muster_cluster::{
     shorthand::{InvalidShorthand, Shorthand},
+    text::quoted,
     whole_number,
 };
 
 use crate::{
     cache::Cache,
-    finding::{Findings, listed, quoted},
+    finding::{Findings, listed},
 };
 
 /// Prefix of every key of Muster.
@@ -26,7 +27,7 @@ const ANNOTATIONS: [&str; 4] = [
 /// Written by workloads at any time; read with preemption.
 const CHECKPOINTED_AT: &str = "muster.dev/checkpointed-at";
 
-/// The metadata of a pod, a Job, or the pod template of a Job, and where it stands in the object.
+/// The metadata of a pod, a Job, or the pod template of a Job, and where it is in the object.
 #[derive(Clone, Copy, Debug)]
 pub struct Declared<'a> {
     metadata: &'a ObjectMeta,

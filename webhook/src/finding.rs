@@ -6,9 +6,8 @@ use kube::core::{
     response::{StatusCause, StatusDetails, StatusSummary},
 };
 use muster_api::Reason;
+use muster_cluster::text;
 
-/// Longest value that is repeated to the user, in characters.
-const QUOTED_CHARACTERS: usize = 80;
 /// Longest message, in bytes. Longer ones are cut; the causes stay whole.
 const MESSAGE_BYTES: usize = 1024;
 
@@ -63,7 +62,7 @@ impl Findings {
 
 /// `deny` of kube sets only the message; clients and tests go by code, reason and causes.
 fn status(reason: Reason, errors: &[Finding]) -> Status {
-    let message = errors
+    let mut message = errors
         .iter()
         .map(|finding| {
             format!(
@@ -73,6 +72,7 @@ fn status(reason: Reason, errors: &[Finding]) -> Status {
         })
         .collect::<Vec<_>>()
         .join("; ");
+    text::truncate(&mut message, MESSAGE_BYTES);
     let causes = errors.iter().map(|finding| StatusCause {
         reason: finding.reason.to_string(),
         message: finding.message.clone(),
@@ -80,7 +80,7 @@ fn status(reason: Reason, errors: &[Finding]) -> Status {
     });
     Status {
         status: Some(StatusSummary::Failure),
-        message: cut(message),
+        message,
         reason: reason.to_string(),
         details: Some(StatusDetails {
             name: String::new(),
@@ -96,27 +96,6 @@ fn status(reason: Reason, errors: &[Finding]) -> Status {
         },
         ..Status::default()
     }
-}
-
-fn cut(mut message: String) -> String {
-    if message.len() > MESSAGE_BYTES {
-        let end = (0..=MESSAGE_BYTES - 4)
-            .rev()
-            .find(|end| message.is_char_boundary(*end))
-            .unwrap_or(0);
-        message.truncate(end);
-        message.push_str(" ...");
-    }
-    message
-}
-
-/// A value of the user as it may stand in messages and logs: escaped and bounded.
-pub fn quoted(value: &str) -> String {
-    let mut shown: String = value.chars().take(QUOTED_CHARACTERS).collect();
-    if shown.len() < value.len() {
-        shown.push('…');
-    }
-    format!("{shown:?}")
 }
 
 /// A list of names as it may stand in messages: at most ten.
@@ -160,9 +139,15 @@ mod tests {
     }
 
     #[test]
-    fn what_users_write_is_escaped_and_bounded() {
-        assert_eq!(quoted("a\nlevel=\"x\""), r#""a\nlevel=\"x\"""#);
-        assert!(quoted(&"ä".repeat(5000)).chars().count() < 100);
-        assert!(cut("ä".repeat(5000)).len() <= MESSAGE_BYTES);
+    fn a_message_has_at_most_1024_bytes_and_its_causes_are_whole() {
+        let mut findings = Findings::default();
+        for _ in 0..10 {
+            findings.error(Reason::InvalidValue, "spec", "ä".repeat(300));
+        }
+        let result = findings.answer(AdmissionResponse::invalid("")).result;
+        assert!(result.message.len() <= 1024, "{}", result.message.len());
+        assert!(result.message.ends_with('…'));
+        let causes = result.details.unwrap().causes;
+        assert!(causes.iter().all(|cause| cause.message.len() == 600));
     }
 }

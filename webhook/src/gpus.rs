@@ -20,7 +20,7 @@ const NAMED_KINDS: usize = 5;
 #[derive(Clone, Debug, Default)]
 pub struct Gpus {
     nodes: BTreeMap<String, BTreeMap<String, Vec<Gpu>>>,
-    /// Node of each slice: a slice that is gone is told by its name alone.
+    /// Node of each slice: a slice that is gone is known by its name alone.
     node_of_slice: BTreeMap<String, String>,
 }
 

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_api::{Cohort, Reason, Team};
+use muster_cluster::text::quoted;
 
 use crate::{
     cache::Cache,
-    finding::{Findings, listed, quoted},
+    finding::{Findings, listed},
 };
 
 /// Checks a Team.

@@ -9,11 +9,12 @@ use muster_api::{Reason, keys};
 use muster_cluster::{
     quantity::written_bytes,
     shorthand::{CLAIM_NAME, Shorthand},
+    text::quoted,
 };
 
 use crate::{
     declared::Declared,
-    finding::{Findings, listed, quoted},
+    finding::{Findings, listed},
     gpus::Gpus,
 };
 
@@ -52,7 +53,7 @@ pub fn claim(declared: &Declared<'_>, spec: &PodSpec) -> Option<Claim> {
     })
 }
 
-/// Checks the shorthand of a pod or pod template. `spec_path` is where the pod's spec stands in the object.
+/// Checks the shorthand of a pod or pod template. `spec_path` is where the pod's spec is in the object.
 pub fn check(
     declared: &Declared<'_>,
     spec: Option<&PodSpec>,

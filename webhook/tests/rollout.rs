@@ -5,14 +5,14 @@ mod support;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use support::{claiming_pod, program::Program, review};
+use support::{BINARY, claiming_pod, real_program::program::Program, review};
 
 /// A proxy takes a second or two to learn that an endpoint is gone.
 const STILL_ASKED: Duration = Duration::from_secs(4);
 
 #[tokio::test]
 async fn a_replica_that_is_told_to_stop_is_not_ready_at_once_and_still_answers_whoever_asks() {
-    let webhook = Program::start().await;
+    let webhook = Program::start(BINARY).await;
     let request = review("Pod", &claiming_pod(&json!({})));
     webhook.terminate().await;
     let told = Instant::now();

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
+use k8s_openapi::api::batch::v1::Job;
 use muster_api::{Reason, TopologyRequest, keys};
 
 use super::{
@@ -10,11 +10,13 @@ use super::{
     group::{implied_size, is_indexed, job_annotation},
     label, name, phase,
 };
-use crate::{formed::PendingReason, unsupported_field::UnsupportedField, whole_number};
+use crate::{
+    formed::PendingReason, pod::ObservedPod, unsupported_field::UnsupportedField, whole_number,
+};
 
 /// A pod with the Job that controls it, if it is known.
 pub(super) struct Declaring<'a> {
-    pub(super) pod: &'a Pod,
+    pub(super) pod: &'a ObservedPod,
     pub(super) job: Option<&'a Job>,
 }
 
@@ -86,7 +88,7 @@ fn in_range(text: &str) -> Result<u32, PendingReason> {
 
 /// Ranks of an Indexed Job that succeeded: those that the Job has counted, and those whose pods
 /// say so.
-pub(super) fn succeeded_ranks(job: &Job, pods: &[&Pod]) -> BTreeSet<u32> {
+pub(super) fn succeeded_ranks(job: &Job, pods: &[&ObservedPod]) -> BTreeSet<u32> {
     if !is_indexed(job) {
         return BTreeSet::new();
     }
@@ -103,7 +105,7 @@ pub(super) fn succeeded_ranks(job: &Job, pods: &[&Pod]) -> BTreeSet<u32> {
     let by_pods = pods
         .iter()
         .filter(|pod| phase(pod) == "Succeeded")
-        .filter_map(|pod| completion_index(pod));
+        .filter_map(completion_index);
     indexes(counted.unwrap_or_default(), completions)
         .chain(by_pods)
         .filter(|index| *index < completions)

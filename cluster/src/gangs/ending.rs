@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
+use k8s_openapi::api::batch::v1::Job;
 
 use super::{Group, controlling_job, forming::Forming, is_job, is_terminal, name, phase};
-use crate::formed::Ended;
+use crate::{formed::Ended, pod::ObservedPod};
 
 impl Forming<'_, '_> {
     pub(super) fn ended(&self, job: Option<&Job>) -> Option<Ended> {
@@ -16,8 +16,9 @@ impl Forming<'_, '_> {
         if all_of_jobs {
             return self.ended_by_jobs(job);
         }
-        let counts = |pod: &&Pod| self.places.is_none() || self.place(pod).is_some();
-        let considered: Vec<&Pod> = self.pods.iter().map(AsRef::as_ref).filter(counts).collect();
+        let counts = |pod: &&ObservedPod| self.places.is_none() || self.place(pod).is_some();
+        let considered: Vec<&ObservedPod> =
+            self.pods.iter().map(AsRef::as_ref).filter(counts).collect();
         if considered.is_empty() && (is_single || self.owner().is_none()) {
             return Some(Ended::Failed("all its pods are gone".to_owned()));
         }
@@ -42,7 +43,7 @@ impl Forming<'_, '_> {
             found.insert("", job);
         }
         if found.values().any(Option::is_none) {
-            let all_gone = self.pods.iter().all(|pod| is_terminal(pod));
+            let all_gone = self.pods.iter().all(is_terminal);
             return all_gone.then(|| Ended::Failed("its Job is gone".to_owned()));
         }
         let ends: Vec<Ended> = found
@@ -81,8 +82,8 @@ fn job_ended(job: &Job) -> Option<Ended> {
 }
 
 /// How the pods ended, if there are any and all have.
-fn pods_ended(pods: &[&Pod]) -> Option<Ended> {
-    if pods.is_empty() || !pods.iter().all(|pod| is_terminal(pod)) {
+fn pods_ended(pods: &[&ObservedPod]) -> Option<Ended> {
+    if pods.is_empty() || !pods.iter().all(is_terminal) {
         return None;
     }
     let failed = pods.iter().find(|pod| phase(pod) == "Failed");
@@ -90,24 +91,10 @@ fn pods_ended(pods: &[&Pod]) -> Option<Ended> {
 }
 
 /// What the pod says about its failure: its reason and message, else the exit code of a container.
-fn why_failed(pod: &Pod) -> String {
+fn why_failed(pod: &ObservedPod) -> String {
     let name = name(pod);
-    let Some(status) = &pod.status else {
-        return format!("pod {name} failed");
-    };
-    if let Some(reason) = status.reason.as_deref().filter(|reason| !reason.is_empty()) {
-        let message = status.message.as_deref().unwrap_or_default();
-        return format!("pod {name} failed: {reason}: {message}");
-    }
-    let containers = status.container_statuses.iter().flatten();
-    let exited = containers.filter_map(|container| {
-        let terminated = container.state.as_ref()?.terminated.as_ref()?;
-        (terminated.exit_code != 0).then_some((container.name.as_str(), terminated.exit_code))
-    });
-    match exited.into_iter().next() {
-        Some((container, code)) => {
-            format!("pod {name} failed: container {container} exited with code {code}")
-        }
+    match pod.failure() {
+        Some(why) => format!("pod {name} failed: {why}"),
         None => format!("pod {name} failed"),
     }
 }

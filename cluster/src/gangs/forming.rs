@@ -6,10 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::{
-    api::{batch::v1::Job, core::v1::Pod},
-    apimachinery::pkg::apis::meta::v1::OwnerReference,
-};
+use k8s_openapi::{api::batch::v1::Job, apimachinery::pkg::apis::meta::v1::OwnerReference};
 use muster_api::{Gang, PriorityTier, Team, keys};
 use muster_engine as engine;
 
@@ -19,7 +16,10 @@ use super::{
     group::JobFinder,
     is_active, is_job, name, naming, phase, ranks, uid, waiting,
 };
-use crate::formed::{FormedGang, FormedPod, GangKey, PendingReason, PodIdentity};
+use crate::{
+    formed::{FormedGang, FormedPod, GangKey, PendingReason, PodIdentity},
+    pod::ObservedPod,
+};
 
 /// The Team of a namespace.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ pub(crate) struct GangInputs<'a> {
     /// Its Gang object, if there is one.
     pub(crate) gang: Option<&'a Gang>,
     /// All its pods that exist.
-    pub(crate) pods: &'a [Arc<Pod>],
+    pub(crate) pods: &'a [Arc<ObservedPod>],
     /// What its pods were declared as, if any is left and its Job is known.
     pub(crate) group: Option<&'a Group>,
     /// Finds Jobs.
@@ -76,6 +76,17 @@ pub(super) struct Size {
     /// Only the shape of an Indexed Job says so.
     pub(super) implied: bool,
     pub(super) wait: Option<PendingReason>,
+}
+
+/// All that is read of a Gang object when its gang is formed, and when it is found out which Gang a group of pods means.
+/// The rest of its status says how the gang fares, and changes with every step.
+pub(crate) fn facts_of(gang: &Gang) -> impl PartialEq + '_ {
+    let metadata = &gang.metadata;
+    let born = (&metadata.uid, &metadata.creation_timestamp);
+    let status = gang.status.as_ref();
+    let admission = status.and_then(|status| status.admission.as_ref());
+    let stands = (admission, naming::has_ended(gang));
+    (&gang.spec, born, &metadata.owner_references, stands)
 }
 
 /// Forms the gang. `None`: it has no pods, and no Gang that is under way.
@@ -114,7 +125,7 @@ impl<'f, 'a> Forming<'f, 'a> {
     }
 
     fn form(&self) -> FormedGang {
-        let mut active: Vec<&Arc<Pod>> = self.pods.iter().filter(|pod| is_active(pod)).collect();
+        let mut active: Vec<&Arc<ObservedPod>> = self.pods.iter().filter(is_active).collect();
         active.sort_by(|a, b| age_order(a).cmp(&age_order(b)));
         let job = self.job();
         let declaring = self.declaring(&active);
@@ -142,7 +153,6 @@ impl<'f, 'a> Forming<'f, 'a> {
         FormedGang {
             key: self.key.clone(),
             owner: self.owner(),
-            labels: self.labels(),
             spec: self.spec(&members, &size, &tier, topology.ok().flatten()),
             team: match &self.team {
                 NamespaceTeam::Is(team) => team.metadata.name.as_deref().map(Into::into),
@@ -150,7 +160,7 @@ impl<'f, 'a> Forming<'f, 'a> {
             },
             priority: tier.as_ref().map_or(0, |tier| tier.value),
             queued_since: self.queued_since(&members),
-            last_pod_created_at: members.iter().map(|pod| created_at(pod)).max().unwrap_or(0),
+            last_pod_created_at: members.iter().map(created_at).max().unwrap_or(0),
             pods: self.formed_pods(&members),
             excess: excess.into_iter().map(|pod| identity(pod)).collect(),
             wait,
@@ -163,7 +173,7 @@ impl<'f, 'a> Forming<'f, 'a> {
     }
 
     /// The place of the pod in the admission.
-    pub(super) fn place(&self, pod: &Pod) -> Option<usize> {
+    pub(super) fn place(&self, pod: &ObservedPod) -> Option<usize> {
         self.places.as_ref()?.get(uid(pod)).copied()
     }
 
@@ -183,7 +193,7 @@ impl<'f, 'a> Forming<'f, 'a> {
         }
     }
 
-    fn declaring(&self, active: &[&'a Arc<Pod>]) -> Vec<Declaring<'a>> {
+    fn declaring(&self, active: &[&'a Arc<ObservedPod>]) -> Vec<Declaring<'a>> {
         let jobs = self.jobs;
         active
             .iter()
@@ -212,7 +222,7 @@ impl<'f, 'a> Forming<'f, 'a> {
         }
         match declaration::size(declaring, job) {
             Ok((declared, implied)) => {
-                let pods: Vec<&Pod> = self.pods.iter().map(AsRef::as_ref).collect();
+                let pods: Vec<&ObservedPod> = self.pods.iter().map(AsRef::as_ref).collect();
                 let succeeded = job.map_or(0, |job| declaration::succeeded_ranks(job, &pods).len());
                 let left = declared.saturating_sub(u32::try_from(succeeded).unwrap_or(u32::MAX));
                 Size {
@@ -234,9 +244,9 @@ impl<'f, 'a> Forming<'f, 'a> {
     /// Members in rank order, and the others. `active` is in the order of age.
     fn members(
         &self,
-        active: &[&'a Arc<Pod>],
+        active: &[&'a Arc<ObservedPod>],
         size: u32,
-    ) -> (Vec<&'a Arc<Pod>>, Vec<&'a Arc<Pod>>) {
+    ) -> (Vec<&'a Arc<ObservedPod>>, Vec<&'a Arc<ObservedPod>>) {
         if self.places.is_some() {
             let (mut members, excess): (Vec<_>, Vec<_>) = active
                 .iter()
@@ -254,18 +264,18 @@ impl<'f, 'a> Forming<'f, 'a> {
         (members, excess.to_vec())
     }
 
-    fn queued_since(&self, members: &[&Arc<Pod>]) -> i64 {
+    fn queued_since(&self, members: &[&Arc<ObservedPod>]) -> i64 {
         let created = self
             .gang
             .and_then(|gang| gang.metadata.creation_timestamp.as_ref())
             .map(|time| time.0.as_second());
-        let last = members.iter().map(|pod| created_at(pod)).max();
+        let last = members.iter().map(created_at).max();
         created.or(last).unwrap_or(0)
     }
 
-    fn formed_pods(&self, members: &[&Arc<Pod>]) -> Vec<FormedPod> {
+    fn formed_pods(&self, members: &[&Arc<ObservedPod>]) -> Vec<FormedPod> {
         let succeeded = self.pods.iter().filter(|pod| phase(pod) == "Succeeded");
-        let with_rank: Vec<&Arc<Pod>> = members.iter().copied().chain(succeeded).collect();
+        let with_rank: Vec<&Arc<ObservedPod>> = members.iter().copied().chain(succeeded).collect();
         let ranks = ranks::of(&with_rank);
         members
             .iter()
@@ -284,12 +294,15 @@ impl<'f, 'a> Forming<'f, 'a> {
             .collect()
     }
 
-    pub(super) fn request(&self, pod: &Pod) -> Option<&'a Result<PodRequest, PendingReason>> {
+    pub(super) fn request(
+        &self,
+        pod: &ObservedPod,
+    ) -> Option<&'a Result<PodRequest, PendingReason>> {
         self.requests.get(uid(pod))
     }
 
     /// Only where nobody declared a gang: who does wants its pods to start together.
-    fn is_excepted(&self, members: &[&Arc<Pod>], implied: bool) -> bool {
+    fn is_excepted(&self, members: &[&Arc<ObservedPod>], implied: bool) -> bool {
         (implied || matches!(self.group, Some(Group::Single { .. })))
             && !members.is_empty()
             && members.iter().all(|pod| {
@@ -297,13 +310,6 @@ impl<'f, 'a> Forming<'f, 'a> {
                     .and_then(|request| request.as_ref().ok())
                     .is_some_and(|request| request.excepted)
             })
-    }
-
-    fn labels(&self) -> BTreeMap<String, String> {
-        let label = self.declared_label().into_iter();
-        label
-            .map(|label| (keys::GANG.to_owned(), label.clone()))
-            .collect()
     }
 
     /// The label by which its pods are one gang.
@@ -335,7 +341,7 @@ impl<'f, 'a> Forming<'f, 'a> {
         })
     }
 
-    fn unmodelled(&self, members: &[&Arc<Pod>]) -> Vec<String> {
+    fn unmodelled(&self, members: &[&Arc<ObservedPod>]) -> Vec<String> {
         let fields: BTreeSet<String> = members
             .iter()
             .filter_map(|pod| self.request(pod)?.as_ref().ok())
@@ -345,7 +351,7 @@ impl<'f, 'a> Forming<'f, 'a> {
     }
 }
 
-fn identity(pod: &Pod) -> PodIdentity {
+fn identity(pod: &ObservedPod) -> PodIdentity {
     PodIdentity {
         uid: uid(pod).to_owned(),
         name: name(pod).to_owned(),

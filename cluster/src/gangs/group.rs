@@ -1,13 +1,13 @@
 //! Which pods belong together, by what they and their Jobs declare.
 
-use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
+use k8s_openapi::api::batch::v1::Job;
 use muster_api::keys;
 
-use super::{annotation, controlling_job, label, name, uid};
-use crate::{formed::GangKey, whole_number};
+use super::{annotation, controlling_job, label, name, namespace, uid};
+use crate::{formed::GangKey, pod::ObservedPod, whole_number};
 
 /// Pods that were declared to belong together.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Group {
     /// Pods with the label `muster.dev/gang`.
     Label {
@@ -50,19 +50,16 @@ pub(crate) struct Belonging {
 pub(crate) type JobFinder<'a> = dyn Fn(&str, &str, &str) -> Option<&'a Job> + 'a;
 
 /// Where a managed pod belongs.
-pub(crate) fn belonging(pod: &Pod, jobs: &JobFinder<'_>) -> Belonging {
-    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-    let named = annotation(pod, keys::GANG_NAME).map(|name| GangKey {
-        namespace: namespace.clone(),
-        name: name.to_owned(),
-    });
+pub(crate) fn belonging(pod: &ObservedPod, jobs: &JobFinder<'_>) -> Belonging {
+    let namespace = namespace(pod).to_owned();
+    let named = annotation(pod, keys::GANG_NAME).map(|name| GangKey::new(&namespace, name));
     Belonging {
         named,
         group: group(pod, namespace, jobs),
     }
 }
 
-fn group(pod: &Pod, namespace: String, jobs: &JobFinder<'_>) -> Option<Group> {
+fn group(pod: &ObservedPod, namespace: String, jobs: &JobFinder<'_>) -> Option<Group> {
     if let Some(value) = label(pod, keys::GANG) {
         return Some(Group::Label {
             namespace,
@@ -87,7 +84,7 @@ fn group(pod: &Pod, namespace: String, jobs: &JobFinder<'_>) -> Option<Group> {
 }
 
 /// Whether the pods of a Job are one gang: it says so, or it is Indexed and runs all its ranks at once.
-fn is_gang(job: &Job, pod: &Pod) -> bool {
+fn is_gang(job: &Job, pod: &ObservedPod) -> bool {
     match annotation(pod, keys::GANG_SIZE).or_else(|| job_annotation(job, keys::GANG_SIZE)) {
         Some(size) => whole_number::gang_size(size) != Some(1),
         None => implied_size(job).is_some(),

@@ -1,10 +1,9 @@
 //! Names of Gang objects, and which Gang a label means now.
 
-use k8s_openapi::api::core::v1::Pod;
 use muster_api::{Gang, GangPhase, keys};
 
 use super::{Group, age_order, annotation, controller, is_active, uid};
-use crate::{formed::GangKey, stable_suffix};
+use crate::{formed::GangKey, pod::ObservedPod, stable_suffix};
 
 /// Longest name: that of a label value, so that the name can be one.
 const MAX_NAME_LENGTH: usize = 63;
@@ -30,7 +29,11 @@ pub(crate) trait GangFinder {
 ///
 /// A label may be used again: it means the Gang that is under way, and a new one once that has ended
 /// or all its pods are gone.
-pub(crate) fn gang_key(group: &Group, pods: &[&Pod], incarnations: &Incarnations<'_>) -> GangKey {
+pub(crate) fn gang_key(
+    group: &Group,
+    pods: &[&ObservedPod],
+    incarnations: &Incarnations<'_>,
+) -> GangKey {
     match group {
         Group::Job {
             namespace,
@@ -48,7 +51,11 @@ pub(crate) fn gang_key(group: &Group, pods: &[&Pod], incarnations: &Incarnations
 }
 
 /// The Gang of the label that has not ended and still is that of these pods: the oldest, if several.
-fn under_way(namespace: &str, pods: &[&Pod], incarnations: &Incarnations<'_>) -> Option<GangKey> {
+fn under_way(
+    namespace: &str,
+    pods: &[&ObservedPod],
+    incarnations: &Incarnations<'_>,
+) -> Option<GangKey> {
     let mut known: Vec<_> = incarnations
         .gangs
         .iter()
@@ -64,20 +71,17 @@ fn under_way(namespace: &str, pods: &[&Pod], incarnations: &Incarnations<'_>) ->
     // Its Gang was deleted while its pods live: it is made again under the name that they carry.
     let named = pods
         .iter()
-        .filter(|pod| is_active(pod))
+        .filter(is_active)
         .filter_map(|pod| annotation(pod, keys::GANG_NAME));
     let lost = named
-        .map(|name| GangKey {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        })
+        .map(|name| GangKey::new(namespace, name))
         .filter(|key| incarnations.find.find(key).is_none());
     lost.min()
 }
 
 /// Whether these are the Gang's pods: it has not been admitted yet, or one of them was admitted with
 /// it, or its owner made one of them.
-fn is_theirs(gang: &Gang, pods: &[&Pod]) -> bool {
+fn is_theirs(gang: &Gang, pods: &[&ObservedPod]) -> bool {
     let Some(admission) = gang
         .status
         .as_ref()
@@ -102,13 +106,18 @@ fn is_theirs(gang: &Gang, pods: &[&Pod]) -> bool {
 }
 
 /// A name that no ended Gang has: by the owner that all pods have in common, else by the oldest pod.
-fn next(namespace: &str, label: &str, pods: &[&Pod], incarnations: &Incarnations<'_>) -> GangKey {
+fn next(
+    namespace: &str,
+    label: &str,
+    pods: &[&ObservedPod],
+    incarnations: &Incarnations<'_>,
+) -> GangKey {
     let mut oldest_first = pods.to_vec();
-    oldest_first.sort_by_key(|pod| (!is_active(pod), age_order(pod)));
+    oldest_first.sort_by_key(|&pod| (!is_active(pod), age_order(pod)));
     let owner = common_controller(pods);
     let mut names = owner
         .into_iter()
-        .chain(oldest_first.iter().map(|pod| uid(pod)))
+        .chain(oldest_first.iter().map(uid))
         // The label is part of what is told apart: `A` and `a` are written alike in a name.
         .map(|origin| key(namespace, "group", label, &format!("{label}/{origin}")));
     let first = names.next();
@@ -143,10 +152,10 @@ pub(crate) fn group_of_gang(key: &GangKey, gang: Option<&Gang>) -> Option<Group>
 }
 
 /// UID of the owner that controls all of the pods.
-fn common_controller<'a>(pods: &[&'a Pod]) -> Option<&'a str> {
+fn common_controller<'a>(pods: &[&'a ObservedPod]) -> Option<&'a str> {
     let mut owners = pods
         .iter()
-        .map(|pod| controller(pod).map(|owner| owner.uid.as_str()));
+        .map(|&pod| controller(pod).map(|owner| owner.uid.as_str()));
     let first = owners.next()??;
     owners.all(|owner| owner == Some(first)).then_some(first)
 }
@@ -172,10 +181,7 @@ fn key(namespace: &str, kind: &str, name: &str, origin: &str) -> GangKey {
         .collect();
     // A part of a DNS name may not end with either.
     text.truncate(text.trim_end_matches(['-', '.']).len());
-    GangKey {
-        namespace: namespace.to_owned(),
-        name: format!("{text}-{}", stable_suffix::of(origin)),
-    }
+    GangKey::new(namespace, format!("{text}-{}", stable_suffix::of(origin)))
 }
 
 #[cfg(test)]

@@ -6,14 +6,12 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::api::core::v1::Pod;
-
 use super::{completion_index, name, uid};
-use crate::pod::pod_index;
+use crate::pod::{ObservedPod, pod_index};
 
 /// Sorts by the first of these that every pod has and that tells them apart: completion index,
 /// pod-index label, name.
-pub(super) fn sort<P: AsRef<Pod>>(pods: &mut [P]) {
+pub(super) fn sort<P: AsRef<ObservedPod>>(pods: &mut [P]) {
     if distinct(pods, completion_index).is_some() {
         pods.sort_by_key(|pod| completion_index(pod.as_ref()));
     } else if distinct(pods, pod_index).is_some() {
@@ -29,7 +27,7 @@ pub(super) fn sort<P: AsRef<Pod>>(pods: &mut [P]) {
 /// The rank of each pod by UID: by the first of completion index and pod index that every pod has and that tells them
 /// apart, otherwise the position in the natural order of their names. `pods` are the members and those that succeeded, so
 /// that a rank that is done changes no other.
-pub(super) fn of(pods: &[&Arc<Pod>]) -> BTreeMap<String, u32> {
+pub(super) fn of(pods: &[&Arc<ObservedPod>]) -> BTreeMap<String, u32> {
     for index in [completion_index, pod_index] {
         if let Some(indexes) = distinct(pods, index) {
             let uids = pods.iter().map(|pod| uid(pod).to_owned());
@@ -44,7 +42,10 @@ pub(super) fn of(pods: &[&Arc<Pod>]) -> BTreeMap<String, u32> {
         .collect()
 }
 
-fn distinct<P: AsRef<Pod>>(pods: &[P], index: impl Fn(&Pod) -> Option<u32>) -> Option<Vec<u32>> {
+fn distinct<P: AsRef<ObservedPod>>(
+    pods: &[P],
+    index: impl Fn(&ObservedPod) -> Option<u32>,
+) -> Option<Vec<u32>> {
     let all: Vec<u32> = pods
         .iter()
         .map(|pod| index(pod.as_ref()))

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
 use muster_api::{GangSpec, PodSet};
 use muster_engine as engine;
 
@@ -10,7 +9,7 @@ use super::{
     forming::{Forming, Size},
     tiers::ResolvedTier,
 };
-use crate::formed::PendingReason;
+use crate::{formed::PendingReason, pod::ObservedPod};
 
 /// How long a start may take without progress where nobody says otherwise: images are large.
 const START_TIMEOUT_SECONDS: i64 = 600;
@@ -18,7 +17,7 @@ const START_TIMEOUT_SECONDS: i64 = 600;
 impl Forming<'_, '_> {
     pub(super) fn spec(
         &self,
-        members: &[&Arc<Pod>],
+        members: &[&Arc<ObservedPod>],
         size: &Size,
         tier: &Result<ResolvedTier, PendingReason>,
         topology: Option<muster_api::TopologyRequest>,
@@ -41,7 +40,7 @@ impl Forming<'_, '_> {
     }
 
     /// Pods that ask for the same thing, in the order of their first rank; none while not all is understood.
-    fn pod_sets(&self, members: &[&Arc<Pod>]) -> Vec<PodSet> {
+    fn pod_sets(&self, members: &[&Arc<ObservedPod>]) -> Vec<PodSet> {
         let mut sets: Vec<(Shape, i32)> = Vec::new();
         for pod in members {
             let Some(Ok(request)) = self.request(pod) else {
@@ -54,7 +53,8 @@ impl Forming<'_, '_> {
             }
         }
         let is_one = sets.len() == 1;
-        sets.into_iter()
+        // From a borrowed list: an owned one would be collected in place, with all of its room.
+        sets.iter()
             .enumerate()
             .map(|(index, (_, count))| PodSet {
                 name: if is_one {
@@ -62,7 +62,7 @@ impl Forming<'_, '_> {
                 } else {
                     format!("set-{index}")
                 },
-                count,
+                count: *count,
             })
             .collect()
     }

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
 use muster_api::{Reason, keys};
 
 use super::{
@@ -12,7 +11,11 @@ use super::{
     is_terminal, name,
     tiers::ResolvedTier,
 };
-use crate::{formed::PendingReason, unsupported_field::UnsupportedField};
+use crate::{
+    formed::PendingReason,
+    pod::{self, ObservedPod},
+    unsupported_field::UnsupportedField,
+};
 
 /// Name of the innermost level of every Topology.
 const NODE_LEVEL: &str = "node";
@@ -20,7 +23,7 @@ const NODE_LEVEL: &str = "node";
 impl Forming<'_, '_> {
     pub(super) fn wait(
         &self,
-        members: &[&Arc<Pod>],
+        members: &[&Arc<ObservedPod>],
         size: &Size,
         tier: &Result<ResolvedTier, PendingReason>,
         topology: Option<&PendingReason>,
@@ -67,7 +70,7 @@ impl Forming<'_, '_> {
         })
     }
 
-    fn missing_pods(&self, members: &[&Arc<Pod>], size: u32) -> Option<PendingReason> {
+    fn missing_pods(&self, members: &[&Arc<ObservedPod>], size: u32) -> Option<PendingReason> {
         let wanted = usize::try_from(size).unwrap_or(usize::MAX);
         // Of an admitted gang, members that ended are there.
         let ended = self
@@ -82,7 +85,7 @@ impl Forming<'_, '_> {
         })
     }
 
-    fn unknown_level(&self, members: &[&Arc<Pod>]) -> Option<PendingReason> {
+    fn unknown_level(&self, members: &[&Arc<ObservedPod>]) -> Option<PendingReason> {
         [keys::TOPOLOGY_REQUIRED, keys::TOPOLOGY_PREFERRED]
             .into_iter()
             .find_map(|key| {
@@ -113,7 +116,7 @@ impl Forming<'_, '_> {
 
 impl Forming<'_, '_> {
     /// Whether a rule of a member is still being evaluated. What is admitted is not planned again.
-    pub(super) fn is_settling(&self, members: &[&Arc<Pod>]) -> bool {
+    pub(super) fn is_settling(&self, members: &[&Arc<ObservedPod>]) -> bool {
         self.places.is_none()
             && members.iter().any(|pod| {
                 let request = self.request(pod).and_then(|request| request.as_ref().ok());
@@ -130,18 +133,15 @@ pub(super) fn settling() -> PendingReason {
     }
 }
 
-fn foreign_gate(members: &[&Arc<Pod>]) -> Option<PendingReason> {
+fn foreign_gate(members: &[&Arc<ObservedPod>]) -> Option<PendingReason> {
     members.iter().find_map(|pod| {
-        let gates = pod.spec.as_ref()?.scheduling_gates.as_ref()?;
-        let foreign = gates
-            .iter()
-            .find(|gate| gate.name != keys::ADMISSION_GATE)?;
+        let gate = pod::foreign_gate(pod)?;
         Some(PendingReason {
             reason: Reason::ForeignGate,
             details: format!(
                 "pod {} carries the scheduling gate {}; whoever put it there must take it first",
                 name(pod),
-                foreign.name
+                gate
             ),
         })
     })

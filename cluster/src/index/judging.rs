@@ -217,7 +217,7 @@ impl Index {
         let pods: Vec<String> = self.pods_by_filter.of(&id).cloned().collect();
         for uid in pods {
             let pod = self.our_pod_by_uid(&uid);
-            if let Some(key) = pod.map(|pod| NamespacedName::of(&pod.object.metadata)) {
+            if let Some(key) = pod.map(|pod| NamespacedName::of_pod(&pod.object)) {
                 self.forget_request(&key.namespace, &uid);
                 let gang = self.membership.gang_of(&key).cloned();
                 self.touched.gangs.extend(gang);

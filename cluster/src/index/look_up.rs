@@ -4,16 +4,17 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use k8s_openapi::api::{
     batch::v1::Job,
-    core::v1::{Namespace, Node, Pod},
-    resource::v1::ResourceClaim,
+    core::v1::{Namespace, Node},
 };
 use muster_api::{Flavor, Gang, Ledger, NodeDevices, PriorityTier, Queue, Team, keys};
 use muster_engine as engine;
 
 use super::{Index, NamespacedName};
 use crate::{
+    claims::ObservedClaim,
     formed::{FormedGang, GangKey},
     gangs::NamespaceTeam,
+    pod::ObservedPod,
 };
 
 impl Index {
@@ -25,11 +26,12 @@ impl Index {
 
     /// All formed gangs as of the last refresh, in the order of their keys.
     pub fn formed_gangs(&self) -> impl Iterator<Item = &FormedGang> {
-        self.formed.values().map(AsRef::as_ref)
+        let formed = self.formed.in_order();
+        formed.map(|(_, formed)| formed.as_ref())
     }
 
     /// All pods of the gang that exist: members and excess, terminal and deleting ones included.
-    pub fn pods_of_gang(&self, key: &GangKey) -> Vec<&Arc<Pod>> {
+    pub fn pods_of_gang(&self, key: &GangKey) -> Vec<&Arc<ObservedPod>> {
         let names: BTreeSet<_> = self.membership.in_gang(key).collect();
         let pods = names.into_iter().filter_map(|name| self.our_pod(name));
         pods.map(|pod| &pod.object).collect()
@@ -58,18 +60,18 @@ impl Index {
         pod.resources.clone().ok()
     }
 
-    /// A pod that Muster admits, without what nobody reads.
-    pub fn pod(&self, key: &NamespacedName) -> Option<&Arc<Pod>> {
+    /// A pod that Muster admits: what is read of it.
+    pub fn pod(&self, key: &NamespacedName) -> Option<&Arc<ObservedPod>> {
         self.our_pod(key).map(|pod| &pod.object)
     }
 
     /// A pod that Muster admits, by its UID.
-    pub fn pod_by_uid(&self, uid: &str) -> Option<&Arc<Pod>> {
+    pub fn pod_by_uid(&self, uid: &str) -> Option<&Arc<ObservedPod>> {
         self.our_pod_by_uid(uid).map(|pod| &pod.object)
     }
 
     /// All pods that Muster admits. A walk over everything: for tests and oracles.
-    pub fn pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
+    pub fn pods(&self) -> impl Iterator<Item = &Arc<ObservedPod>> {
         let pods = self.objects.pods.items().values();
         pods.filter_map(|pod| pod.ours()).map(|pod| &pod.object)
     }
@@ -81,28 +83,26 @@ impl Index {
     }
 
     /// Pods that Muster admits and that are bound to the node, terminal ones included.
-    pub fn pods_on_node(&self, node: &str) -> Vec<&Arc<Pod>> {
+    pub fn pods_on_node(&self, node: &str) -> Vec<&Arc<ObservedPod>> {
         let names = self.links.of_node.of(node);
         names.filter_map(|name| self.pod(name)).collect()
     }
 
     /// A ResourceClaim.
-    pub fn claim(&self, key: &NamespacedName) -> Option<&Arc<ResourceClaim>> {
+    pub fn claim(&self, key: &NamespacedName) -> Option<&Arc<ObservedClaim>> {
         self.objects.resource_claims.get(key)
     }
 
     /// A ResourceClaim, by its UID.
-    pub fn claim_by_uid(&self, uid: &str) -> Option<&Arc<ResourceClaim>> {
+    pub fn claim_by_uid(&self, uid: &str) -> Option<&Arc<ObservedClaim>> {
         self.claims_by_uid.get(uid)
     }
 
     /// UIDs of the claims of a pod as it names them now, in pod order; `None` while one of them does
     /// not exist.
-    pub fn claim_uids_of_pod(&self, pod: &Pod) -> Option<Vec<engine::ClaimUid>> {
+    pub fn claim_uids_of_pod(&self, pod: &ObservedPod) -> Option<Vec<engine::ClaimUid>> {
         let claims = self.existing_claims(pod)?;
-        let uids = claims
-            .into_iter()
-            .map(|claim| claim.metadata.uid.as_deref().unwrap_or_default().into());
+        let uids = claims.into_iter().map(|claim| (*claim.uid).into());
         Some(uids.collect())
     }
 
@@ -226,10 +226,7 @@ impl Index {
         &'a self,
         namespace: &'a str,
     ) -> impl Iterator<Item = &'a GangKey> {
-        let first = GangKey {
-            namespace: namespace.to_owned(),
-            name: String::new(),
-        };
+        let first = GangKey::new(namespace.to_owned(), String::new());
         let objects = self.objects.gangs.items().range(first..);
         let objects = objects
             .map(|(key, _)| key)

@@ -1,23 +1,31 @@
 //! Which pods belong to which gang.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::NamespacedName;
-use crate::links::Links;
 use crate::{
     formed::GangKey,
     gangs::{Belonging, Group},
+    links::{Links, OrderedLinks},
+    table::Table,
 };
 
 /// Which pods belong to which gang.
 #[derive(Debug, Default)]
 pub(super) struct Membership {
-    of_pod: BTreeMap<NamespacedName, Belonging>,
-    by_group: Links<Group, NamespacedName>,
-    by_name: Links<GangKey, NamespacedName>,
+    of_pod: Table<NamespacedName, Place>,
+    by_group: Links<Arc<Group>, NamespacedName>,
+    by_name: OrderedLinks<GangKey, NamespacedName>,
     /// The Gang that each group means, as of the last refresh.
-    keys: BTreeMap<Group, GangKey>,
-    groups: Links<GangKey, Group>,
+    keys: Table<Arc<Group>, GangKey>,
+    groups: OrderedLinks<GangKey, Arc<Group>>,
+}
+
+/// Where a pod belongs ([`Belonging`]), shared by the pods that belong there.
+#[derive(Debug)]
+struct Place {
+    named: Option<GangKey>,
+    group: Option<Arc<Group>>,
 }
 
 /// What a change of membership touches.
@@ -33,53 +41,62 @@ impl Membership {
         let mut touches = Touches::default();
         if let Some(old) = self.of_pod.remove(pod) {
             self.unlink(pod, &old);
-            touches.extend(old);
+            touches.note(&old);
         }
-        if let Some(new) = belonging {
+        if let Some(Belonging { named, group }) = belonging {
+            let new = Place {
+                named: named.map(|named| self.by_name.key(&named).cloned().unwrap_or(named)),
+                group: group.map(|group| self.shared(group)),
+            };
             if let Some(named) = &new.named {
                 self.by_name.link(named.clone(), pod.clone());
             }
             if let Some(group) = &new.group {
-                self.by_group.link(group.clone(), pod.clone());
+                self.by_group.link(Arc::clone(group), pod.clone());
             }
-            touches.extend(new.clone());
+            touches.note(&new);
             self.of_pod.insert(pod.clone(), new);
         }
         touches
     }
 
-    fn unlink(&mut self, pod: &NamespacedName, belonging: &Belonging) {
-        if let Some(named) = &belonging.named {
+    /// A group as it is held already, if it is.
+    fn shared(&self, group: Group) -> Arc<Group> {
+        let known = self.by_group.key(&group).cloned();
+        known.unwrap_or_else(|| Arc::new(group))
+    }
+
+    fn unlink(&mut self, pod: &NamespacedName, place: &Place) {
+        if let Some(named) = &place.named {
             self.by_name.unlink(named, pod);
         }
-        if let Some(group) = &belonging.group {
+        if let Some(group) = &place.group {
             self.by_group.unlink(group, pod);
         }
     }
 
     /// Says which Gang a group means; returns the Gangs that this touches.
     pub(super) fn resolve(&mut self, group: &Group, key: Option<GangKey>) -> Vec<GangKey> {
-        let old = self.keys.remove(group);
+        let group = self.shared(group.clone());
+        let old = self.keys.remove(&group);
         if let Some(old) = &old {
-            self.groups.unlink(old, group);
+            self.groups.unlink(old, &group);
         }
         if let Some(key) = &key {
-            self.groups.link(key.clone(), group.clone());
-            self.keys.insert(group.clone(), key.clone());
+            self.groups.link(key.clone(), Arc::clone(&group));
+            self.keys.insert(group, key.clone());
         }
         old.into_iter().chain(key).collect()
     }
 
     pub(super) fn gang_of(&self, pod: &NamespacedName) -> Option<&GangKey> {
-        let belonging = self.of_pod.get(pod)?;
-        belonging
-            .named
-            .as_ref()
-            .or_else(|| self.keys.get(belonging.group.as_ref()?))
+        let place = self.of_pod.get(pod)?;
+        let named = place.named.as_ref();
+        named.or_else(|| self.keys.get(place.group.as_deref()?))
     }
 
     pub(super) fn group_of(&self, pod: &NamespacedName) -> Option<&Group> {
-        self.of_pod.get(pod)?.group.as_ref()
+        self.of_pod.get(pod)?.group.as_deref()
     }
 
     /// Pods of a group, whatever gang they are named to be of.
@@ -92,7 +109,7 @@ impl Membership {
         let unnamed = |pod: &&NamespacedName| {
             self.of_pod
                 .get(*pod)
-                .is_some_and(|belonging| belonging.named.is_none())
+                .is_some_and(|place| place.named.is_none())
         };
         let of_groups = self
             .groups
@@ -105,15 +122,13 @@ impl Membership {
     /// Groups that mean the Gang, and those of pods that are named to be of it.
     pub(super) fn groups_of(&self, key: &GangKey) -> Vec<Group> {
         let named = self.by_name.of(key).filter_map(|pod| self.group_of(pod));
-        self.groups.of(key).chain(named).cloned().collect()
+        let groups = self.groups.of(key).map(AsRef::as_ref);
+        groups.chain(named).cloned().collect()
     }
 
     /// Keys of the Gangs of a namespace that have pods.
     pub(super) fn gangs_in<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a GangKey> {
-        let first = || GangKey {
-            namespace: namespace.to_owned(),
-            name: String::new(),
-        };
+        let first = || GangKey::new(namespace, "");
         let by_name = self.by_name.starting_at(first()).map(|(key, _)| key);
         let by_group = self.groups.starting_at(first()).map(|(key, _)| key);
         by_name
@@ -123,8 +138,8 @@ impl Membership {
 }
 
 impl Touches {
-    fn extend(&mut self, belonging: Belonging) {
-        self.groups.extend(belonging.group);
-        self.gangs.extend(belonging.named);
+    fn note(&mut self, place: &Place) {
+        self.groups.extend(place.group.as_deref().cloned());
+        self.gangs.extend(place.named.clone());
     }
 }

@@ -8,6 +8,7 @@ use super::{
     store::{Changed, Store, Versioned},
 };
 use crate::{
+    claims::ObservedClaim,
     devices::SliceView,
     formed::GangKey,
     object::{Change, Kind, Object, ObjectKey, Strip, types},
@@ -93,10 +94,9 @@ observed! {
     Ledger: String, ledger_changed;
     Namespace: String, namespace_changed;
     Node: String, node_changed;
-    NodeDevices: String, node_changed;
+    NodeDevices: String, node_devices_changed;
     PriorityTier: String, tier_changed;
     Queue: NamespacedName, queue_changed;
-    ResourceClaim: NamespacedName, claim_changed;
     Team: String, team_changed;
     Topology: String, topology_changed;
 }
@@ -121,12 +121,25 @@ impl Observed for types::Pod {
     type Kept = KeptPod;
 
     fn keep(index: &mut Index, object: Arc<Self>) -> Arc<KeptPod> {
-        let kept = KeptPod::of(object, &index.config, &mut index.pod_terms);
+        let kept = KeptPod::of(&object, &index.config, &mut index.pod_terms);
         Arc::new(kept)
     }
 
     fn changed(index: &mut Index, key: &NamespacedName, changed: &Changed<KeptPod>) {
         index.pod_changed(key, changed);
+    }
+}
+
+impl Observed for types::ResourceClaim {
+    type Key = NamespacedName;
+    type Kept = ObservedClaim;
+
+    fn keep(index: &mut Index, object: Arc<Self>) -> Arc<ObservedClaim> {
+        Arc::new(index.claim_specs.observe(&object))
+    }
+
+    fn changed(index: &mut Index, key: &NamespacedName, changed: &Changed<ObservedClaim>) {
+        index.claim_changed(key, changed);
     }
 }
 

@@ -11,11 +11,15 @@ use muster_engine::{PodResources, PodSelectorId};
 
 use super::{
     Config, NamespacedName,
-    store::{Versioned, version_of},
+    store::{Versioned, parsed, version_of},
 };
 use crate::{
-    links::Links, object::Strip, pod, pod_resources, pod_rules, pod_terms::PodTerms,
-    quantity::QuantityError, unsupported_field::UnsupportedField,
+    links::Links,
+    pod::{self, ObservedPod, PodFields},
+    pod_resources, pod_rules,
+    pod_terms::PodTerms,
+    quantity::QuantityError,
+    unsupported_field::UnsupportedField,
 };
 
 /// A pod as the index keeps it.
@@ -30,8 +34,8 @@ pub(super) enum KeptPod {
 /// A pod that Muster admits.
 #[derive(Debug)]
 pub(super) struct OurPod {
-    /// The pod without what nobody reads.
-    pub(super) object: Arc<Pod>,
+    /// What is read of the pod.
+    pub(super) object: Arc<ObservedPod>,
     /// What it takes of a node besides devices.
     pub(super) resources: Result<PodResources, QuantityError>,
     /// The first rule by which kube-scheduler could refuse a planned node.
@@ -62,28 +66,28 @@ pub(super) struct Usage {
 
 impl KeptPod {
     /// Reads what is needed of a pod, and keeps nothing else.
-    pub(super) fn of(whole: Arc<Pod>, config: &Config, terms: &mut PodTerms) -> Self {
-        let terms = terms.of_pod(&whole);
-        let resources = pod_resources::of_pod(&whole).map(|mut resources| {
+    pub(super) fn of(whole: &Pod, config: &Config, terms: &mut PodTerms) -> Self {
+        let terms = terms.of_pod(whole);
+        let resources = pod_resources::of_pod(whole).map(|mut resources| {
             resources.repels = terms.iter().map(|id| **id).collect();
             resources.matched_by.clone_from(&resources.repels);
             resources
         });
-        if !is_ours(&whole, config) {
+        if !is_ours(whole, config) {
             return Self::Other(Box::new(OtherPod {
-                uid: pod::uid(&whole).to_owned(),
+                uid: pod::uid(whole).to_owned(),
                 version: version_of(&whole.metadata),
-                usage: usage(&whole, &resources),
+                usage: usage(whole, &resources),
                 _terms: terms,
             }));
         }
         let ours = OurPod {
             resources,
             _terms: terms,
-            unsupported: pod_rules::unsupported(&whole, &config.managed),
-            unmodelled: pod_rules::unmodelled(&whole),
-            is_marked: pod_rules::is_marked(&whole),
-            object: Strip::strip(whole),
+            unsupported: pod_rules::unsupported(whole, &config.managed),
+            unmodelled: pod_rules::unmodelled(whole),
+            is_marked: pod_rules::is_marked(whole),
+            object: Arc::new(ObservedPod::of(whole)),
         };
         Self::Ours(Box::new(ours))
     }
@@ -114,7 +118,7 @@ impl Versioned for KeptPod {
 
     fn version(&self) -> Option<u64> {
         match self {
-            Self::Ours(ours) => version_of(&ours.object.metadata),
+            Self::Ours(ours) => parsed(ours.object.resource_version()),
             Self::Other(other) => other.version,
         }
     }
@@ -130,7 +134,10 @@ fn is_ours(pod: &Pod, config: &Config) -> bool {
 }
 
 /// What a bound pod uses. A request that cannot be read counts as all that a node can have: nothing is planned beside it.
-fn usage(pod: &Pod, resources: &Result<PodResources, QuantityError>) -> Option<(String, Usage)> {
+fn usage(
+    pod: &impl PodFields,
+    resources: &Result<PodResources, QuantityError>,
+) -> Option<(String, Usage)> {
     let node = pod::bound_to(pod)?;
     let resources = (!pod::is_terminal(pod)).then(|| {
         resources.clone().unwrap_or_else(|_| PodResources {
@@ -201,17 +208,11 @@ impl PodLinks {
 }
 
 /// The claims that a pod names, itself or by its status for generated ones.
-fn named_claims(pod: &Pod) -> BTreeSet<NamespacedName> {
-    let by_name = pod
-        .spec
-        .iter()
-        .flat_map(|spec| spec.resource_claims.iter().flatten())
-        .filter_map(|claim| claim.resource_claim_name.as_deref());
-    let generated = pod
-        .status
-        .iter()
-        .flat_map(|status| status.resource_claim_statuses.iter().flatten())
-        .filter_map(|status| status.resource_claim_name.as_deref());
+fn named_claims(pod: &ObservedPod) -> BTreeSet<NamespacedName> {
+    let by_name = pod.claims().iter();
+    let by_name = by_name.filter_map(|claim| claim.resource_claim_name.as_deref());
+    let generated = pod.claim_statuses().iter();
+    let generated = generated.filter_map(|status| status.resource_claim_name.as_deref());
     by_name
         .chain(generated)
         .map(|name| NamespacedName::new(pod::namespace(pod), name))

@@ -3,7 +3,6 @@
 
 use std::{collections::BTreeSet, mem, sync::Arc};
 
-use k8s_openapi::api::core::v1::Pod;
 use muster_engine::{self as engine, SelectorId, Timestamp};
 
 use super::{Index, NamespacedName, rollout::NODES_PER_REFRESH};
@@ -12,7 +11,7 @@ use crate::{
     gangs::{self, GangInputs, Group, Incarnations},
     limits,
     object::Kind,
-    pod,
+    pod::{self, ObservedPod},
 };
 
 impl Index {
@@ -52,7 +51,7 @@ impl Index {
 
     /// The Gang that a group means now; `None`: it has no pods.
     fn meaning_of(&self, group: &Group) -> Option<GangKey> {
-        let pods: Vec<&Pod> = self
+        let pods: Vec<&ObservedPod> = self
             .membership
             .in_group(group)
             .filter_map(|pod| self.pod(pod))
@@ -86,10 +85,7 @@ impl Index {
     fn named_gang(&self, pod: &NamespacedName) -> Option<GangKey> {
         let object = self.pod(pod)?;
         let name = pod::annotation(object, muster_api::keys::GANG_NAME)?;
-        Some(GangKey {
-            namespace: pod.namespace.clone(),
-            name: name.to_owned(),
-        })
+        Some(GangKey::new(pod.namespace.clone(), name.to_owned()))
     }
 
     fn form_gangs(&mut self) {
@@ -101,7 +97,7 @@ impl Index {
 
     fn form_gang(&mut self, key: &GangKey) {
         let names: BTreeSet<NamespacedName> = self.membership.in_gang(key).cloned().collect();
-        let pods: Vec<Arc<Pod>> = names
+        let pods: Vec<Arc<ObservedPod>> = names
             .iter()
             .filter_map(|name| self.pod(name))
             .cloned()
@@ -113,7 +109,7 @@ impl Index {
         }
         let oldest = names
             .iter()
-            .min_by_key(|name| self.pod(name).map(|pod| pod::age_order(pod)));
+            .min_by_key(|name| self.pod(name).map(pod::age_order));
         let group = oldest
             .and_then(|name| self.membership.group_of(name))
             .cloned();

@@ -1,27 +1,25 @@
 //! What pods and claims ask for, kept until something that it depends on changes.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
     mem,
     sync::Arc,
 };
 
-use k8s_openapi::api::{
-    core::v1::{Pod, PodResourceClaim},
-    resource::v1::ResourceClaim,
-};
+use k8s_openapi::api::core::v1::PodResourceClaim;
 use muster_api::{Reason, keys};
 use muster_engine::{self as engine, NodeFilterId, PodResources, SelectorId};
 
 use super::{Index, NamespacedName};
 use crate::{
-    claims::{self, ClaimReader, ClaimRequest},
+    claims::{self, ClaimReader, ClaimRequest, ObservedClaim},
     formed::PendingReason,
     gangs::{PodRequest, PodRequests},
     judgement::Rule,
     node_filter::{ANY_NODE, NodeRules},
-    pod,
+    pod::{self, ObservedPod},
     shares::RULES_PER_NAMESPACE,
+    table::Table,
     unsupported_field::UnsupportedField,
 };
 
@@ -36,12 +34,12 @@ pub(super) struct Requests {
     /// The rules about nodes of pods, by UID; none for pods that say nothing.
     filters: HashMap<String, NodeFilterId>,
     /// Of claims, without what they are allocated.
-    pub(super) of_claims: BTreeMap<NamespacedName, Result<ClaimRequest, UnsupportedField>>,
+    pub(super) of_claims: Table<NamespacedName, Result<ClaimRequest, UnsupportedField>>,
 }
 
 /// A claim of a pod, as the pod names it.
 pub(super) enum Named<'a> {
-    Claim(&'a Arc<ResourceClaim>),
+    Claim(&'a Arc<ObservedClaim>),
     /// The pod needs none: Kubernetes decided that the template makes no claim.
     NotNeeded,
     Missing(String),
@@ -49,7 +47,7 @@ pub(super) enum Named<'a> {
 
 impl Index {
     /// Understands the pod unless that is done already.
-    pub(super) fn understand(&mut self, key: &NamespacedName, pod: &Arc<Pod>) {
+    pub(super) fn understand(&mut self, key: &NamespacedName, pod: &ObservedPod) {
         if self.requests.of_pods.contains_key(pod::uid(pod)) {
             return;
         }
@@ -132,7 +130,11 @@ impl Index {
         }
     }
 
-    fn read_pod(&mut self, key: &NamespacedName, pod: &Pod) -> Result<PodRequest, PendingReason> {
+    fn read_pod(
+        &mut self,
+        key: &NamespacedName,
+        pod: &ObservedPod,
+    ) -> Result<PodRequest, PendingReason> {
         let object = format!("pod {}", pod::name(pod));
         let kept = self.our_pod(key);
         let resources = match kept.map(|kept| kept.resources.clone()) {
@@ -183,15 +185,11 @@ impl Index {
     /// The charged claims of a pod, each once, and whether it has excepted ones.
     fn claims_of(
         &mut self,
-        pod: &Pod,
+        pod: &ObservedPod,
         object: &str,
     ) -> Result<(Vec<engine::Claim>, bool), PendingReason> {
-        let named = pod
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.resource_claims.clone())
-            .unwrap_or_default();
-        let mut read = Vec::new();
+        let named = pod.claims();
+        let mut read = Vec::with_capacity(named.len());
         let mut seen = BTreeSet::new();
         let mut has_excepted = false;
         for (index, one) in named.iter().enumerate() {
@@ -209,15 +207,13 @@ impl Index {
                     });
                 }
             };
-            if !seen.insert(claim.metadata.uid.clone()) {
+            if !seen.insert(claim.uid.clone()) {
                 continue;
             }
-            match self.known_claim(&claim).map_err(|error| {
-                error.wait(&format!(
-                    "ResourceClaim {}",
-                    NamespacedName::of(&claim.metadata).name
-                ))
-            })? {
+            match self
+                .known_claim(&claim)
+                .map_err(|error| error.wait(&format!("ResourceClaim {}", claim.name)))?
+            {
                 Some(charged) => read.push(charged),
                 None => has_excepted = true,
             }
@@ -228,18 +224,18 @@ impl Index {
     /// The claim that a pod names at a position of its list.
     pub(super) fn named_claim(
         &self,
-        pod: &Pod,
+        pod: &ObservedPod,
         named: &PodResourceClaim,
         index: usize,
     ) -> Result<Named<'_>, UnsupportedField> {
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let namespace = pod::namespace(pod);
         let field = format!("spec.resourceClaims[{index}]");
         if let Some(name) = &named.resource_claim_name {
             let claim = self
                 .objects
                 .resource_claims
                 .get(&NamespacedName::new(namespace, name));
-            return Ok(claim.filter(|claim| !is_going(claim)).map_or_else(
+            return Ok(claim.filter(|claim| !claim.is_going).map_or_else(
                 || Named::Missing(format!("{field}: ResourceClaim {name} does not exist")),
                 Named::Claim,
             ));
@@ -250,11 +246,8 @@ impl Index {
                 "names neither a ResourceClaim nor a template",
             ));
         }
-        let mut generated = pod
-            .status
-            .iter()
-            .flat_map(|status| status.resource_claim_statuses.iter().flatten())
-            .filter(|status| status.name == named.name);
+        let generated = pod.claim_statuses().iter();
+        let mut generated = generated.filter(|status| status.name == named.name);
         let waiting = || {
             Named::Missing(format!(
                 "{field} ({}): its ResourceClaim is not made yet",
@@ -274,14 +267,13 @@ impl Index {
         else {
             return Ok(waiting());
         };
-        let mut owners = claim.metadata.owner_references.iter().flatten();
-        if !owners.any(|owner| Some(&owner.uid) == pod.metadata.uid.as_ref()) {
+        if !claim.is_owned_by(pod::uid(pod)) {
             return Err(UnsupportedField::new(
                 format!("{field} ({})", named.name),
                 format!("ResourceClaim {name} was not made for this pod"),
             ));
         }
-        Ok(if is_going(claim) {
+        Ok(if claim.is_going {
             waiting()
         } else {
             Named::Claim(claim)
@@ -289,12 +281,8 @@ impl Index {
     }
 
     /// The claims that the pod names now, in pod order; `None` while one does not exist.
-    pub(super) fn existing_claims(&self, pod: &Pod) -> Option<Vec<&Arc<ResourceClaim>>> {
-        let named = pod
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.resource_claims.as_deref())
-            .unwrap_or_default();
+    pub(super) fn existing_claims(&self, pod: &ObservedPod) -> Option<Vec<&Arc<ObservedClaim>>> {
+        let named = pod.claims();
         let mut claims = Vec::new();
         for (index, one) in named.iter().enumerate() {
             match self.named_claim(pod, one, index) {
@@ -369,9 +357,9 @@ impl Index {
     /// What a claim asks for; `None`: only excepted devices.
     pub(super) fn known_claim(
         &self,
-        claim: &ResourceClaim,
+        claim: &ObservedClaim,
     ) -> Result<Option<engine::Claim>, UnsupportedField> {
-        let key = NamespacedName::of(&claim.metadata);
+        let key = NamespacedName::new(&*claim.namespace, &*claim.name);
         let (requests, constraints) = match self.requests.of_claims.get(&key) {
             Some(Ok(ClaimRequest::Charged {
                 requests,
@@ -397,7 +385,7 @@ impl Index {
         }
         let allocated = claims::allocated(claim, |pool| self.home_of(pool))?;
         Ok(Some(engine::Claim {
-            uid: claim.metadata.uid.as_deref().unwrap_or_default().into(),
+            uid: (*claim.uid).into(),
             requests: requests.clone(),
             constraints: constraints.clone(),
             allocated,
@@ -412,8 +400,4 @@ fn selectors(request: &Result<ClaimRequest, UnsupportedField>) -> impl Iterator<
         Ok(ClaimRequest::Excepted) | Err(_) => &[],
     };
     requests.iter().map(|request| request.selector)
-}
-
-fn is_going(claim: &ResourceClaim) -> bool {
-    claim.metadata.deletion_timestamp.is_some()
 }

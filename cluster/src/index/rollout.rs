@@ -151,7 +151,7 @@ impl Index {
             .collect();
         for uid in pods {
             if let Some(pod) = self.our_pod_by_uid(&uid) {
-                let key = NamespacedName::of(&pod.object.metadata);
+                let key = NamespacedName::of_pod(&pod.object);
                 let gang = self.membership.gang_of(&key).cloned();
                 self.touched.gangs.extend(gang);
             }

@@ -2,11 +2,9 @@
 
 use std::{collections::BTreeMap, mem};
 
-use k8s_openapi::api::core::v1::Pod;
-
 use super::{Index, NamespacedName, requests::Named};
 use crate::{
-    pod,
+    pod::{self, ObservedPod},
     shorthand::{CLAIM_NAME, Shorthand},
     unsupported_field::UnsupportedField,
 };
@@ -33,27 +31,26 @@ impl Index {
 
     /// Whether the claim of a pod's shorthand asks for what the annotations say. Anybody who may write the
     /// namespace's templates could have made another of that name first.
-    pub(super) fn check_shorthand(&self, pod: &Pod) -> Result<(), UnsupportedField> {
+    pub(super) fn check_shorthand(&self, pod: &ObservedPod) -> Result<(), UnsupportedField> {
         let Some(shorthand) = Shorthand::of_pod(pod)? else {
             return Ok(());
         };
-        let claims = pod.spec.iter().flat_map(|spec| &spec.resource_claims);
-        let mut claims = claims.flatten().enumerate();
+        let mut claims = pod.claims().iter().enumerate();
         let Some((index, reference)) = claims.find(|(_, claim)| claim.name == CLAIM_NAME) else {
             return Ok(());
         };
         let template = shorthand.template_name();
         let why = match self.named_claim(pod, reference, index)? {
             Named::NotNeeded => return Ok(()),
-            Named::Claim(claim) if claim.spec.as_ref() == Some(&shorthand.claim_spec()) => {
+            Named::Claim(claim) if claim.spec.as_deref() == Some(&shorthand.claim_spec()) => {
                 return Ok(());
             }
             Named::Claim(claim) => format!(
                 "ResourceClaim {} does not ask for what the annotations say: delete ResourceClaimTemplate {template}, which somebody else made, and create the pod anew",
-                claim.metadata.name.as_deref().unwrap_or_default()
+                claim.name
             ),
             Named::Missing(_) => {
-                let pod = NamespacedName::of(&pod.metadata);
+                let pod = NamespacedName::of_pod(pod);
                 let Some(answer) = self.refused_templates.get(&pod) else {
                     return Ok(());
                 };

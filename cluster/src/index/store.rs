@@ -8,7 +8,7 @@ use std::{
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::{devices::SliceView, object::types};
+use crate::{claims::ObservedClaim, devices::SliceView, object::types};
 
 /// How many UIDs of gone objects are remembered. What is told twice is late by seconds; so many
 /// objects of one kind do not go meanwhile.
@@ -60,6 +60,16 @@ macro_rules! versioned {
 }
 crate::for_each_kind!(versioned);
 
+impl Versioned for ObservedClaim {
+    fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    fn version(&self) -> Option<u64> {
+        self.version
+    }
+}
+
 impl Versioned for SliceView {
     fn uid(&self) -> &str {
         &self.uid
@@ -72,7 +82,12 @@ impl Versioned for SliceView {
 
 /// The resourceVersion as a number, if it is one.
 pub(super) fn version_of(metadata: &ObjectMeta) -> Option<u64> {
-    metadata.resource_version.as_deref()?.parse().ok()
+    parsed(metadata.resource_version.as_deref())
+}
+
+/// A resourceVersion as a number, if it is one.
+pub(super) fn parsed(version: Option<&str>) -> Option<u64> {
+    version?.parse().ok()
 }
 
 impl<K: Ord + Clone, V: Versioned> Store<K, V> {

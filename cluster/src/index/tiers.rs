@@ -1,7 +1,5 @@
 //! Which gangs a change of a PriorityTier touches.
 
-use std::collections::BTreeMap;
-
 use muster_api::PriorityTier;
 
 use super::{Index, store::Changed};
@@ -9,10 +7,11 @@ use crate::{
     formed::{FormedGang, GangKey},
     gangs::NamespaceTeam,
     links::Links,
+    table::Table,
 };
 
 /// The tier that a gang uses.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum TierUse {
     /// The cluster's default.
     Default,
@@ -25,7 +24,7 @@ enum TierUse {
 /// Gangs by the tier that they use.
 #[derive(Debug, Default)]
 pub(super) struct TierUses {
-    of_gang: BTreeMap<GangKey, TierUse>,
+    of_gang: Table<GangKey, TierUse>,
     gangs: Links<TierUse, GangKey>,
 }
 

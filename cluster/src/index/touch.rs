@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use k8s_openapi::api::{batch::v1::Job, core::v1::Namespace, resource::v1::ResourceClaim};
-use muster_api::{Flavor, Gang, Ledger, Queue, Team, Topology};
+use k8s_openapi::api::{batch::v1::Job, core::v1::Namespace};
+use muster_api::{Flavor, Gang, Ledger, NodeDevices, Queue, Team, Topology};
 use muster_engine::NodeFilterId;
 
 use super::{
@@ -12,10 +12,11 @@ use super::{
     store::Changed,
 };
 use crate::{
-    claims,
+    claims::{self, ObservedClaim},
     devices::SliceView,
     formed::GangKey,
     gangs::{self, Group},
+    nodes,
     object::Kind,
     pod,
     pools::{PoolKey, device_name},
@@ -59,6 +60,13 @@ impl Index {
 
     pub(super) fn node_changed<V>(&mut self, name: &str, _: &Changed<V>) {
         self.touched.nodes.insert(name.to_owned());
+    }
+
+    /// Permits come and go, and drivers acknowledge them: to planning that says nothing.
+    pub(super) fn node_devices_changed(&mut self, name: &str, changed: &Changed<NodeDevices>) {
+        if changed.differs_in(nodes::facts_of) {
+            self.touched.nodes.insert(name.to_owned());
+        }
     }
 
     pub(super) fn cohort_changed<V>(&mut self, name: &str, _: &Changed<V>) {
@@ -138,6 +146,18 @@ impl Index {
     }
 
     pub(super) fn gang_changed(&mut self, key: &GangKey, changed: &Changed<Gang>) {
+        let uids = changed.old.iter().chain(&changed.new);
+        let uids = uids.map(|gang| gang.metadata.uid.as_deref().unwrap_or_default());
+        for uid in uids {
+            self.gangs_by_uid.remove(uid);
+        }
+        if let Some(gang) = &changed.new {
+            let uid = gang.metadata.uid.clone().unwrap_or_default();
+            self.gangs_by_uid.insert(uid, Arc::clone(gang));
+        }
+        if !changed.differs_in(gangs::facts_of) {
+            return;
+        }
         self.touched.gangs.insert(key.clone());
         for gang in changed.both() {
             if let Some(label) = gang.spec.group.as_deref() {
@@ -151,8 +171,6 @@ impl Index {
             for owner in gang.metadata.owner_references.iter().flatten() {
                 self.gangs_by_owner.unlink(&owner.uid, key);
             }
-            self.gangs_by_uid
-                .remove(gang.metadata.uid.as_deref().unwrap_or_default());
         }
         if let Some(gang) = &changed.new {
             if let Some(label) = gang.spec.group.as_deref() {
@@ -162,10 +180,6 @@ impl Index {
             for owner in gang.metadata.owner_references.iter().flatten() {
                 self.gangs_by_owner.link(owner.uid.clone(), key.clone());
             }
-            self.gangs_by_uid.insert(
-                gang.metadata.uid.clone().unwrap_or_default(),
-                Arc::clone(gang),
-            );
         }
         // A Gang that ends, or goes, may make a group mean another one.
         self.touched.groups.extend(self.membership.groups_of(key));
@@ -227,20 +241,20 @@ impl Index {
         self.touched.gangs.extend(touches.gangs);
     }
 
-    pub(super) fn claim_changed(&mut self, key: &NamespacedName, changed: &Changed<ResourceClaim>) {
+    pub(super) fn claim_changed(&mut self, key: &NamespacedName, changed: &Changed<ObservedClaim>) {
         if let Some(old) = &changed.old {
-            let uid = old.metadata.uid.clone().unwrap_or_default();
+            let uid = &old.uid;
             for (driver, pool, device) in allocation(old) {
                 self.allocations
-                    .unlink(&device_name(driver, pool, device), &uid.as_str().into());
+                    .unlink(&device_name(driver, pool, device), &(**uid).into());
             }
-            self.claims_by_uid.remove(&uid);
+            self.claims_by_uid.remove(uid);
         }
         if let Some(new) = &changed.new {
-            let uid = new.metadata.uid.clone().unwrap_or_default();
+            let uid = new.uid.clone();
             for (driver, pool, device) in allocation(new) {
                 self.allocations
-                    .link(device_name(driver, pool, device), uid.as_str().into());
+                    .link(device_name(driver, pool, device), (*uid).into());
             }
             self.claims_by_uid.insert(uid, Arc::clone(new));
         }
@@ -253,7 +267,7 @@ impl Index {
                 self.touched.nodes.extend(home);
             }
         }
-        if changed.differs_in(|claim| (&claim.spec, &claim.metadata.uid)) {
+        if changed.differs_in(|claim| (&claim.spec, &claim.uid)) {
             if let Some(claim) = &changed.old {
                 for class in claims::classes(claim) {
                     self.claims_by_class.unlink(&class.to_owned(), key);
@@ -314,7 +328,7 @@ impl Index {
             .take_while(|(device, _)| device.starts_with(&prefix))
             .flat_map(|(_, claims)| claims.iter())
             .filter_map(|uid| self.claims_by_uid.get(uid.as_str()))
-            .map(|claim| NamespacedName::of(&claim.metadata))
+            .map(|claim| NamespacedName::new(&*claim.namespace, &*claim.name))
             .collect();
         for claim in claims {
             self.touch_users(&claim);
@@ -338,17 +352,8 @@ impl<V> Changed<V> {
 }
 
 /// Driver, pool and device of all that a claim is allocated for itself.
-fn allocation(claim: &ResourceClaim) -> impl Iterator<Item = (&str, &str, &str)> {
-    let allocation = claim.status.iter().flat_map(|status| &status.allocation);
-    allocation
-        .flat_map(|allocation| &allocation.devices)
-        .flat_map(|devices| devices.results.iter().flatten())
-        .filter(|result| result.admin_access != Some(true))
-        .map(|result| {
-            (
-                result.driver.as_str(),
-                result.pool.as_str(),
-                result.device.as_str(),
-            )
-        })
+fn allocation(claim: &ObservedClaim) -> impl Iterator<Item = (&str, &str, &str)> {
+    let devices = claim.allocated.iter().flatten();
+    let own = devices.filter(|device| !device.for_admin);
+    own.map(|device| (&*device.driver, &*device.pool, &*device.device))
 }

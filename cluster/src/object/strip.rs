@@ -1,35 +1,27 @@
 //! What is kept of an object: only what somebody reads.
 //!
-//! A cluster of 10,000 nodes has hundreds of thousands of pods, and most of what they carry (images, environments,
-//! volumes, probes) says nothing about admission. It is dropped while an object is received.
+//! A cluster of 10,000 nodes has hundreds of thousands of objects, and most of what they carry says nothing about
+//! admission. It is dropped while an object is received. (Pods are kept as
+//! [`crate::pod::ObservedPod`], claims as [`crate::claims::ObservedClaim`].)
 
 use std::sync::Arc;
 
 use k8s_openapi::{
     api::{
         batch::v1::{Job, JobSpec, JobStatus},
-        core::v1::{
-            ContainerState, ContainerStatus, Namespace, Node, NodeSpec, NodeStatus, Pod, PodSpec,
-            PodStatus,
-        },
-        resource::v1::ResourceClaim,
+        core::v1::{Namespace, Node, NodeSpec, NodeStatus},
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
-use super::types;
-use crate::{pod as pods, text};
+use muster_api::{Charge, Gang, NodeDevices};
 
-/// Prefixes of the annotations that are read.
-const READ_PREFIXES: [&str; 3] = ["muster.dev/", "batch.kubernetes.io/", "apps.kubernetes.io/"];
-/// Conditions of a pod that are read.
-const POD_CONDITIONS: [&str; 2] = ["PodScheduled", "PodReadyToStartContainers"];
-/// Most bytes of a message in a status.
-const MESSAGE_BYTES: usize = 512;
+use super::types;
+use crate::pod::READ_PREFIXES;
 
 /// A kind of which only a part is kept.
 pub(crate) trait Strip: Sized {
-    /// The object without what nobody reads. What a pod asks for of its node is read before, by the index.
+    /// The object without what nobody reads.
     fn strip(object: Arc<Self>) -> Arc<Self> {
         object
     }
@@ -49,16 +41,14 @@ strip! {
     Cohort;
     DeviceClass;
     Flavor;
-    Gang;
+    Gang by gang;
     Job by job;
     Ledger;
     Namespace by namespace;
     Node by node;
-    NodeDevices;
-    Pod by pod;
+    NodeDevices by node_devices;
     PriorityTier;
     Queue;
-    ResourceClaim by claim;
     ResourceSlice;
     Team;
     Topology;
@@ -91,70 +81,48 @@ fn is_read(key: &str) -> bool {
     READ_PREFIXES.iter().any(|prefix| key.starts_with(prefix))
 }
 
-fn pod(pod: Pod) -> Pod {
-    let is_bound = pods::bound_to(&pod).is_some();
-    let is_failed = pods::phase(&pod) == "Failed";
-    Pod {
-        metadata: metadata_of(pod.metadata, is_read),
-        spec: pod.spec.map(|spec| pod_spec(spec, is_bound)),
-        status: pod.status.map(|status| pod_status(status, is_failed)),
-    }
-}
-
-/// The rules that choose a node have done their work once the pod is bound.
-fn pod_spec(spec: PodSpec, is_bound: bool) -> PodSpec {
-    PodSpec {
-        node_name: spec.node_name,
-        scheduling_gates: without_room(spec.scheduling_gates),
-        scheduler_name: spec.scheduler_name,
-        resource_claims: without_room(spec.resource_claims),
-        affinity: spec.affinity.filter(|_| !is_bound),
-        node_selector: spec.node_selector.filter(|_| !is_bound),
-        tolerations: without_room(spec.tolerations),
-        ..PodSpec::default()
-    }
-}
-
-fn pod_status(status: PodStatus, is_failed: bool) -> PodStatus {
-    let message = |mut text: String| {
-        text::truncate(&mut text, MESSAGE_BYTES);
-        text
+fn gang(mut gang: Gang) -> Gang {
+    gang.metadata.owner_references = without_room(gang.metadata.owner_references.take());
+    gang.spec.pod_sets.shrink_to_fit();
+    let Some(status) = &mut gang.status else {
+        return gang;
     };
-    PodStatus {
-        phase: status.phase,
-        reason: status.reason,
-        message: status.message.map(message),
-        conditions: without_room(status.conditions.map(|mut conditions| {
-            conditions.retain(|condition| POD_CONDITIONS.contains(&condition.type_.as_str()));
-            for condition in &mut conditions {
-                condition.message = condition.message.take().map(message);
-            }
-            conditions
-        })),
-        resource_claim_statuses: without_room(status.resource_claim_statuses),
-        container_statuses: status
-            .container_statuses
-            .filter(|_| is_failed)
-            .map(first_failed),
-        ..PodStatus::default()
+    status.conditions.shrink_to_fit();
+    if let Some(admission) = &mut status.admission {
+        charge_without_room(&mut admission.charge);
+        admission.pods.shrink_to_fit();
+        for pod in &mut admission.pods {
+            pod.claims.shrink_to_fit();
+        }
     }
+    if let Some(placement) = &mut status.placement {
+        placement.nodes.shrink_to_fit();
+        placement.domain.shrink_to_fit();
+    }
+    gang
 }
 
-/// The first container that failed, with its exit code: all that is reported of a failed pod.
-fn first_failed(statuses: Vec<ContainerStatus>) -> Vec<ContainerStatus> {
-    let failed = statuses.into_iter().find_map(|status| {
-        let mut terminated = status.state?.terminated?;
-        terminated.message = None;
-        (terminated.exit_code != 0).then(|| ContainerStatus {
-            name: status.name,
-            state: Some(ContainerState {
-                terminated: Some(terminated),
-                ..ContainerState::default()
-            }),
-            ..ContainerStatus::default()
-        })
-    });
-    failed.into_iter().collect()
+fn node_devices(mut devices: NodeDevices) -> NodeDevices {
+    devices.spec.permits.shrink_to_fit();
+    for permit in &mut devices.spec.permits {
+        permit.claim_uids.shrink_to_fit();
+        charge_without_room(&mut permit.charge);
+    }
+    if let Some(status) = &mut devices.status {
+        status.held.shrink_to_fit();
+        for held in &mut status.held {
+            held.devices.shrink_to_fit();
+        }
+    }
+    devices
+}
+
+fn charge_without_room(charge: &mut Charge) {
+    charge.claims.shrink_to_fit();
+    for claims in &mut charge.claims {
+        claims.uids.shrink_to_fit();
+    }
+    charge.resources.shrink_to_fit();
 }
 
 fn node(node: Node) -> Node {
@@ -205,83 +173,87 @@ fn namespace(namespace: Namespace) -> Namespace {
     }
 }
 
-fn claim(mut claim: ResourceClaim) -> ResourceClaim {
-    let spec = claim.spec.as_mut();
-    if let Some(devices) = spec.and_then(|spec| spec.devices.as_mut()) {
-        devices.requests = without_room(devices.requests.take());
-        devices.constraints = without_room(devices.constraints.take());
-        devices.config = without_room(devices.config.take());
-    }
-    if let Some(status) = &mut claim.status {
-        status.devices = without_room(status.devices.take());
-        status.reserved_for = without_room(status.reserved_for.take());
-        let allocation = status.allocation.as_mut();
-        if let Some(devices) = allocation.and_then(|allocation| allocation.devices.as_mut()) {
-            devices.results = without_room(devices.results.take());
-            devices.config = without_room(devices.config.take());
-        }
-    }
-    ResourceClaim {
-        metadata: ObjectMeta {
-            labels: None,
-            ..metadata_of(claim.metadata, |_| false)
-        },
-        ..claim
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
-    /// A decoder makes room for four; what is kept of 170,000 claims and pods has room for what is there.
+    /// A decoder that does not know how many will come.
+    fn received<T: serde::de::DeserializeOwned>(value: &Value) -> Arc<T> {
+        Arc::new(serde_json::from_str(&value.to_string()).unwrap())
+    }
+
+    fn charge() -> Value {
+        json!({
+            "claims": [{"flavor": "h100", "gpusMilli": 1000, "vramBytes": 0, "uids": ["c"]}],
+            "resources": [{"flavor": "h100", "resource": "cpu", "amount": 1}],
+        })
+    }
+
+    /// A decoder makes room for four; what is kept of 60,000 Gangs has room for what is there.
     #[test]
-    fn lists_are_kept_without_the_room_that_they_were_received_with() {
-        let received: ResourceClaim = serde_json::from_value(json!({
-            "metadata": {"name": "c", "namespace": "ml", "ownerReferences": [
-                {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"},
+    fn lists_of_a_gang_are_kept_without_the_room_that_they_were_received_with() {
+        let gang: Arc<Gang> = received(&json!({
+            "apiVersion": "muster.dev/v1alpha1", "kind": "Gang",
+            "metadata": {"name": "g", "namespace": "ml", "ownerReferences": [
+                {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u"},
             ]},
-            "spec": {"devices": {"requests": [{"name": "gpus", "exactly": {"deviceClassName": "gpu"}}]}},
+            "spec": {"size": 1, "podSets": [{"name": "main", "count": 1}]},
             "status": {
-                "allocation": {"devices": {"results": [
-                    {"request": "gpus", "driver": "d", "pool": "n", "device": "gpu-0"},
-                ]}},
-                "reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}],
+                "phase": "Running", "attempt": 1, "leaderEpoch": 1, "observedGeneration": 1,
+                "conditions": [{"type": "Admitted", "status": "True", "reason": "Admitted", "message": "",
+                    "lastTransitionTime": "2026-11-22T00:00:00Z"}],
+                "admission": {"team": "t", "teamGeneration": 1, "ledgerSequence": 1, "charge": charge(),
+                    "pods": [{"uid": "p", "claims": ["c"]}]},
+                "placement": {"nodes": [{"node": "n", "nodeUid": "u", "ranks": 1}], "domain": ["a"]},
             },
-        }))
-        .unwrap();
-        let kept = Strip::strip(Arc::new(received.clone()));
-        assert_eq!(*kept, received, "nothing that is read is lost");
-        let devices = kept.spec.as_ref().unwrap().devices.as_ref().unwrap();
+        }));
+        let kept = Strip::strip(Arc::clone(&gang));
+        let text = |gang: &Gang| serde_json::to_value(gang).unwrap();
+        assert_eq!(text(&kept), text(&gang), "nothing is lost");
         let status = kept.status.as_ref().unwrap();
-        let allocated = status.allocation.as_ref().unwrap().devices.as_ref();
+        let admission = status.admission.as_ref().unwrap();
+        let placement = status.placement.as_ref().unwrap();
         let rooms = [
-            kept.metadata.owner_references.as_ref().map(Vec::capacity),
-            devices.requests.as_ref().map(Vec::capacity),
-            status.reserved_for.as_ref().map(Vec::capacity),
-            allocated.unwrap().results.as_ref().map(Vec::capacity),
+            kept.metadata.owner_references.as_ref().unwrap().capacity(),
+            kept.spec.pod_sets.capacity(),
+            status.conditions.capacity(),
+            admission.pods.capacity(),
+            admission.pods[0].claims.capacity(),
+            admission.charge.claims.capacity(),
+            admission.charge.claims[0].uids.capacity(),
+            admission.charge.resources.capacity(),
+            placement.nodes.capacity(),
+            placement.domain.capacity(),
         ];
-        assert_eq!(rooms, [Some(1); 4]);
-        let pod: Pod = serde_json::from_value(json!({
-            "metadata": {"name": "p"},
-            "spec": {"containers": [], "schedulingGates": [{"name": "a"}], "tolerations": [{}],
-                "resourceClaims": [{"name": "gpus", "resourceClaimName": "c"}]},
-            "status": {"conditions": [
-                {"type": "PodScheduled", "status": "False", "message": "gated"},
-                {"type": "Initialized", "status": "True"},
+        assert_eq!(rooms, [1; 10]);
+    }
+
+    #[test]
+    fn lists_of_node_devices_are_kept_without_the_room_that_they_were_received_with() {
+        let devices: Arc<NodeDevices> = received(&json!({
+            "apiVersion": "muster.dev/v1alpha1", "kind": "NodeDevices", "metadata": {"name": "n"},
+            "spec": {"nodeUid": "u", "leaderEpoch": 1, "permits": [{
+                "podUid": "p", "claimUids": ["c"], "gang": "ml/g", "gangUid": "g", "attempt": 1, "team": "t",
+                "charge": charge(),
+            }]},
+            "status": {"uid": "u", "observedGeneration": 1, "held": [
+                {"claimUid": "c", "namespace": "ml", "name": "c", "podUid": "p", "devices": ["gpu-0"]},
             ]},
-        }))
-        .unwrap();
-        let pod = Strip::strip(Arc::new(pod));
-        let (spec, status) = (pod.spec.as_ref().unwrap(), pod.status.as_ref().unwrap());
+        }));
+        let kept = Strip::strip(Arc::clone(&devices));
+        let text = |devices: &NodeDevices| serde_json::to_value(devices).unwrap();
+        assert_eq!(text(&kept), text(&devices), "nothing is lost");
+        let permit = &kept.spec.permits[0];
+        let held = &kept.status.as_ref().unwrap().held;
         let rooms = [
-            spec.scheduling_gates.as_ref().map(Vec::capacity),
-            spec.tolerations.as_ref().map(Vec::capacity),
-            spec.resource_claims.as_ref().map(Vec::capacity),
-            status.conditions.as_ref().map(Vec::capacity),
+            kept.spec.permits.capacity(),
+            permit.claim_uids.capacity(),
+            permit.charge.claims[0].uids.capacity(),
+            held.capacity(),
+            held[0].devices.capacity(),
         ];
-        assert_eq!(rooms, [Some(1); 4]);
+        assert_eq!(rooms, [1; 5]);
     }
 }

@@ -33,7 +33,7 @@ pub enum Verdict {
 }
 
 /// What a verdict holds for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subject {
     /// Every device of a kind.
     Kind(DeviceKindId),

@@ -1,12 +1,12 @@
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::api::{core::v1::Pod, resource::v1::ResourceClaim};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    claims::{ClaimReader, ClaimRequest},
+    claims::{ClaimReader, ClaimRequest, ClaimSpecs},
     devices::DeviceKinds,
     index::NamespacedName,
     selectors::Selectors,
@@ -234,7 +234,7 @@ fn the_claim_is_understood_and_takes_only_devices_with_the_memory() {
     let ClaimRequest::Charged {
         requests,
         constraints,
-    } = reader.read(&claim).unwrap()
+    } = reader.read(&ClaimSpecs::default().observe(&claim)).unwrap()
     else {
         panic!("it is charged");
     };

@@ -38,7 +38,7 @@ async fn a_watch_that_panics_is_noticed() {
     assert!(ended.is_err(), "{ended:?}");
 }
 
-/// Whoever makes many objects that cannot be decoded is told of once for each, not of all of them each time.
+/// Many objects that cannot be decoded are reported once each, not all of them each time.
 #[tokio::test]
 async fn of_objects_that_cannot_be_decoded_only_differences_are_told() {
     let silent = tower::service_fn(|_: http::Request<Body>| {
@@ -67,7 +67,10 @@ async fn of_objects_that_cannot_be_decoded_only_differences_are_told() {
     feed.noted(Kind::Job, StreamEvent::Seen(received(7, false)));
     let news = feed.undecodable_news();
     assert_eq!(news.into_values().collect::<Vec<_>>(), [false]);
-    let names = [("ml".to_owned(), "job-3".to_owned())];
+    let names = [ObjectName {
+        namespace: "ml".to_owned(),
+        name: "job-3".to_owned(),
+    }];
     feed.noted(Kind::Job, StreamEvent::ListEnded(names.into()));
     assert_eq!(feed.undecodable_news().len(), 998);
     assert_eq!(feed.undecodable(), 1);

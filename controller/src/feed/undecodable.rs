@@ -1,15 +1,15 @@
-//! What stands in for an object that cannot be decoded, so that it holds back only what its absence would free.
+//! What replaces an object that cannot be decoded, so that it holds back only what its absence would free.
 //!
 //! A leader concludes from what is not there: what no Gang and no permit names is free, whose pod is gone has ended. So an
 //! object must not be missing only because this version cannot read it; and it must not stop everybody else either, or
 //! whoever can create a Job could end all admission. In its place stands as much of it as could be read, changed so that
-//! nothing is concluded from what is missing: the table is [`rule`]. It is told in the log, by kind and name with what is
+//! nothing is concluded from what is missing: the table is [`rule`]. It is logged, by kind and name with what is
 //! missing and what is held back, and counted in `muster_watch_undecodable_objects`.
 //!
 //! What could not be read is only *missing* if Muster reads it ([`Rule::read`]): a Job whose pod template is odd is a Job
 //! like any other.
 //!
-//! What stands in is marked as well ([`super::Feed::undecodable`]): the protocol writes nothing to such an object, and
+//! A replacement is marked as well ([`super::Feed::undecodable`]): the protocol writes nothing to such an object, and
 //! takes nothing back that depends on it.
 
 use k8s_openapi::{
@@ -147,7 +147,7 @@ pub(super) trait StandIn: Resource<DynamicType = ()> + Sized {
     fn stand_in(read: Option<Self>, metadata: ObjectMeta) -> Option<Self>;
 }
 
-/// What is made of an object, and of what is missing of it.
+/// What becomes of an object, by what is missing of it.
 pub(super) fn take_over<K: StandIn>(kind: Kind, decoded: Decoded<K>) -> Taken<K> {
     let Partial {
         metadata,
@@ -196,7 +196,7 @@ impl Rule {
     }
 }
 
-/// Where absence frees nothing, nothing stands in.
+/// Where absence frees nothing, nothing replaces it.
 macro_rules! nothing_stands_in {
     ($($kind:ty)*) => {$(
         impl StandIn for $kind {

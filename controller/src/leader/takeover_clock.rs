@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use crate::metrics::{ControllerMetrics, TakeoverPhase};
 
-/// A takeover that lasts longer is told as a warning.
+/// A takeover that lasts longer is logged as a warning.
 const BUDGET: Duration = Duration::from_secs(30);
 
 /// Where a takeover stands, and since when.

@@ -29,7 +29,7 @@ fn leader() -> (Leader, watch::Sender<Leadership>) {
         performer: Performer::new(client, "replica-0".to_owned()),
         metrics: ControllerMetrics::register(&metrics),
         leadership,
-        extender_ready: watch::channel(true).1,
+        extender: watch::channel(ExtenderState::Ready).1,
         waiting_for_templates: claim_templates::Waiting::default(),
         refused_templates: watch::channel(claim_templates::Refused::new()).1,
         stop: CancellationToken::new(),

@@ -21,6 +21,7 @@ use tokio::{
 use crate::failpoint;
 use crate::{
     claim_templates,
+    extender_probe::ExtenderState,
     feed::Feed,
     leader::takeover_clock::TakeoverClock,
     metrics::{Census, ControllerMetrics},
@@ -97,7 +98,7 @@ impl Work {
     }
 
     pub(super) fn observe(&mut self, change: Change, feed: &mut Feed) {
-        // First, since what is observed may be what stands in.
+        // First, since what is observed may be a replacement.
         let undecodable = feed.undecodable_news();
         if !undecodable.is_empty() {
             self.metrics.set_stand_ins(feed.undecodable());
@@ -129,7 +130,7 @@ impl Work {
         self.owed.finished(&place);
         self.metrics.settled(&effect.write, &outcome);
         // Never observed: what is seen comes from the watches alone, in their order. Told out of turn, an object that
-        // was made anew under a name would be taken for gone with its predecessor.
+        // was created again under a name would be taken for gone with its predecessor.
         self.machine.settle(effect.id, outcome);
     }
 
@@ -141,9 +142,12 @@ impl Work {
         self.machine.give_judgements([judgement]);
     }
 
-    pub(super) fn poll(&mut self, extender_ready: bool, feed: &mut Feed) {
-        self.machine.withhold_ungating(!extender_ready);
-        self.metrics.set_withheld(!extender_ready);
+    pub(super) fn poll(&mut self, extender: ExtenderState, feed: &mut Feed) {
+        self.machine
+            .withhold_ungating(extender == ExtenderState::Unready);
+        self.machine
+            .ungate_carefully(extender == ExtenderState::Unreliable);
+        self.metrics.set_extender(extender);
         let begun = Instant::now();
         let effects = self.machine.poll(self.now());
         self.metrics.decided(begun.elapsed());
@@ -151,7 +155,7 @@ impl Work {
         self.metrics.set_epoch(epoch);
         self.takeover.polled(epoch.is_some());
         for effect in effects {
-            if let ApiRequest::ReadAll { kind } = effect.write {
+            if let ApiRequest::ReadAll { kind } = *effect.write {
                 self.lists.insert(kind, effect.id);
                 self.takeover.list_is_asked_for();
                 feed.reopen(kind);

@@ -1,7 +1,7 @@
 //! Carries out one effect of the protocol against the API server.
 //!
 //! Preconditions are the machine's: they are passed on with the write, so that the API server judges them at the
-//! moment of the write. Nothing is retried here; the machine is told what is known and decides.
+//! moment of the write. Nothing is retried here; the machine is given what is known and decides.
 
 use std::sync::Arc;
 

@@ -12,7 +12,8 @@ use std::time::Duration;
 use axum::http::Uri;
 use muster_cluster::{index, managed::ManagedPods};
 use muster_controller::{
-    claim_templates, feed::Feed, leader::Leader, metrics::ControllerMetrics, perform::Performer,
+    claim_templates, extender_probe::ExtenderState, feed::Feed, leader::Leader,
+    metrics::ControllerMetrics, perform::Performer,
 };
 use muster_protocol::{Config, Machine};
 use muster_serve::{Readiness, lease::Leadership, metrics::Metrics};
@@ -45,7 +46,7 @@ pub(crate) async fn take_over(url: Uri, limit: Duration) -> (Duration, String) {
         performer: Performer::new(client(), "replica-0".to_owned()),
         metrics: ControllerMetrics::register(&metrics),
         leadership,
-        extender_ready: watch::channel(true).1,
+        extender: watch::channel(ExtenderState::Ready).1,
         waiting_for_templates: claim_templates::Waiting::default(),
         refused_templates: watch::channel(claim_templates::Refused::new()).1,
         stop: stop.clone(),

@@ -1,6 +1,6 @@
 //! The DRA calls, in both versions that kubelets speak.
 //!
-//! Each claim of a call is handled for itself, side by side: what goes wrong with one stands in its entry, and
+//! Each claim of a call is handled for itself, side by side: what goes wrong with one is in its entry, and
 //! none waits for another.
 
 use std::{collections::BTreeMap, future::Future};
@@ -10,7 +10,7 @@ use muster_kubelet_api::dra::{v1, v1beta1};
 use tonic::{Request, Response, Status};
 
 use crate::{
-    driver::{Handle, Kind},
+    driver::{CallKind, Handle},
     prepare::{Answer, ClaimRef, PreparedDevice},
 };
 
@@ -31,7 +31,7 @@ impl Calls {
     /// Handles every claim, and answers for every one.
     async fn each(
         &self,
-        kind: Kind,
+        kind: CallKind,
         claims: impl Iterator<Item = ClaimRef>,
     ) -> BTreeMap<String, Outcome> {
         let one = |claim: ClaimRef| async move {
@@ -41,7 +41,7 @@ impl Calls {
         join_all(claims.map(one)).await.into_iter().collect()
     }
 
-    fn one(&self, kind: Kind, claim: ClaimRef) -> impl Future<Output = Outcome> + Send {
+    fn one(&self, kind: CallKind, claim: ClaimRef) -> impl Future<Output = Outcome> + Send {
         let driver = self.driver.clone();
         async move {
             if !is_uid(&claim.uid) {
@@ -77,7 +77,7 @@ macro_rules! serve {
                     namespace: claim.namespace,
                     name: claim.name,
                 });
-                let outcomes = self.each(Kind::Prepare, named).await;
+                let outcomes = self.each(CallKind::Prepare, named).await;
                 let entry = |outcome: Outcome| match outcome {
                     Ok(devices) => $version::NodePrepareResourceResponse {
                         devices: devices.into_iter().map(|$device| $convert).collect(),
@@ -106,7 +106,7 @@ macro_rules! serve {
                     namespace: claim.namespace,
                     name: claim.name,
                 });
-                let outcomes = self.each(Kind::Unprepare, named).await;
+                let outcomes = self.each(CallKind::Unprepare, named).await;
                 let entry = |outcome: Outcome| $version::NodeUnprepareResourceResponse {
                     error: outcome.err().unwrap_or_default(),
                 };

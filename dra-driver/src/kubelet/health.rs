@@ -21,7 +21,7 @@ const HEARTBEAT: Duration = Duration::from_secs(10);
 
 /// What NVML last said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sight {
+pub struct NvmlReport {
     /// The GPUs; `None` before the first answer.
     pub known: Option<KnownGpus>,
     /// Why NVML does not answer now, if so.
@@ -34,7 +34,7 @@ pub struct Health {
     /// The node, whose name the pool has.
     pub node: String,
     /// What NVML says.
-    pub sight: watch::Receiver<Sight>,
+    pub report: watch::Receiver<NvmlReport>,
 }
 
 struct DeviceHealth {
@@ -43,10 +43,10 @@ struct DeviceHealth {
     message: String,
 }
 
-fn healths(sight: &Sight) -> Vec<DeviceHealth> {
-    let gpus = sight.known.iter().flat_map(|known| &known.gpus);
+fn healths(report: &NvmlReport) -> Vec<DeviceHealth> {
+    let gpus = report.known.iter().flat_map(|known| &known.gpus);
     gpus.map(|known| {
-        let (status, message) = match (&sight.failure, known.gone) {
+        let (status, message) = match (&report.failure, known.gone) {
             (Some(failure), _) => (v1::HealthStatus::Unknown, failure.clone()),
             (None, true) => (
                 v1::HealthStatus::Unhealthy,
@@ -74,16 +74,16 @@ fn unix_seconds() -> i64 {
 type BoxStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// The list now, after every change, and at every heartbeat; ends with the driver.
-fn lists(sight: watch::Receiver<Sight>) -> impl Stream<Item = Vec<DeviceHealth>> + Send {
-    stream::unfold((sight, true), |(mut sight, first)| async move {
+fn lists(report: watch::Receiver<NvmlReport>) -> impl Stream<Item = Vec<DeviceHealth>> + Send {
+    stream::unfold((report, true), |(mut report, first)| async move {
         if !first {
-            let changed = tokio::time::timeout(HEARTBEAT, sight.changed()).await;
+            let changed = tokio::time::timeout(HEARTBEAT, report.changed()).await;
             if matches!(changed, Ok(Err(_))) {
                 return None;
             }
         }
-        let list = healths(&sight.borrow_and_update());
-        Some((list, (sight, false)))
+        let list = healths(&report.borrow_and_update());
+        Some((list, (report, false)))
     })
 }
 
@@ -113,7 +113,7 @@ macro_rules! serve {
                         devices: devices.collect(),
                     })
                 };
-                let stream = lists(self.sight.clone()).map(answer);
+                let stream = lists(self.report.clone()).map(answer);
                 Ok(Response::new(Box::pin(stream)))
             }
         }

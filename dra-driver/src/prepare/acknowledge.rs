@@ -74,6 +74,9 @@ impl Machine {
         let heard = self.heard(acknowledged.enforce);
         let held = permit::held(disk, self.view.object());
         self.taint_held(&held, heard.enforce, effects);
+        if !held.is_empty() {
+            self.look_at_held_later();
+        }
         let status = self.status_to_write(held);
         let late = self.broken(InjectedBug::AckBeforeDisk) && status.is_some();
         let writes = if heard == *acknowledged || late {

@@ -31,7 +31,7 @@ pub struct Claim {
     pub reference: ClaimRef,
     /// UIDs of the pods that it is reserved for.
     pub pods: Vec<String>,
-    /// What of its allocation is ours, in the order of the allocation; `None` while it is not allocated.
+    /// The part of its allocation that this driver handles, in the order of the allocation; `None` while it is not allocated.
     pub devices: Option<Vec<AllocatedDevice>>,
 }
 

@@ -1,4 +1,4 @@
-//! What the machine is told, and what it asks for.
+//! What the machine is given, and what it asks for.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -201,7 +201,7 @@ pub enum Answer {
     Refused(Refusal),
 }
 
-/// One device, as the kubelet is told about it.
+/// One device, as it is reported to the kubelet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreparedDevice {
     /// Name of the main request.

@@ -19,8 +19,10 @@ const POLL_MILLISECONDS: u64 = 500;
 const READ_AGAIN_MILLISECONDS: u64 = 5_000;
 /// When what failed for reasons outside is tried again.
 const RETRY_MILLISECONDS: u64 = 1_000;
+/// When the disk is looked at again while the status lists something as held. It costs one turn of the lock.
+const HELD_AGAIN_MILLISECONDS: u64 = 30_000;
 
-/// What an instance is told at its start.
+/// What an instance is given at its start.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Tells this instance from every other that ever ran on the node.
@@ -39,7 +41,7 @@ pub struct Config {
     pub bug: Option<InjectedBug>,
 }
 
-/// How long a Prepare call waits for a permit or for a holder, unless it is told otherwise.
+/// How long a Prepare call waits for a permit or for a holder, unless it is configured otherwise.
 const WAIT_MILLISECONDS: u64 = 35_000;
 
 impl Config {
@@ -234,6 +236,13 @@ impl Machine {
         self.retry_at = Some(self.later(RETRY_MILLISECONDS));
     }
 
+    /// Looks again whether what is held still is. Another instance may give it back, and be stopped before its status
+    /// says so: nothing else would ever tell this one.
+    pub(super) fn look_at_held_later(&mut self) {
+        let at = self.later(HELD_AGAIN_MILLISECONDS);
+        self.retry_at.get_or_insert(at);
+    }
+
     /// What every waiting call waits for may have come.
     pub(super) fn wake_waiting(&mut self) {
         for (&id, call) in &mut self.calls {
@@ -296,7 +305,7 @@ impl Machine {
             return;
         };
         let blind = self.broken(InjectedBug::NoUidInStatus);
-        // The object may have been lost, and made anew, since this was decided: another acknowledgement is due then.
+        // The object may have been lost, and created again, since this was decided: another acknowledgement is due then.
         let is_about_it = object.metadata.uid.as_ref() == Some(&status.uid);
         if self.writing_status || !(is_about_it || blind) {
             return;

@@ -1,6 +1,6 @@
 //! Preparation of claims as a state machine without IO (DESIGN 6.5).
 //!
-//! [`Machine`] is one instance of the driver. It is told what happens ([`Input`]) and says what is to
+//! [`Machine`] is one instance of the driver. It is given what happens ([`Input`]) and says what is to
 //! be done ([`Effect`]); the binary performs that on a real node, the simulator on a virtual one, with
 //! a crash at every effect. It knows no clock (`now` is an argument), no thread and no hash order.
 //!

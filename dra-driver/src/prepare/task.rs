@@ -30,7 +30,7 @@ pub(super) enum Task {
 pub(super) enum After {
     /// Nothing.
     Done,
-    /// The boot id was put right, or another task has to come first: this one is decided anew.
+    /// The boot id was put right, or another task has to come first: this one is decided again.
     Again,
     /// The mark is left: the claim is read.
     Marked(CallId),

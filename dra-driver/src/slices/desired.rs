@@ -7,6 +7,7 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity,
 };
 use muster_api::keys;
+use muster_cluster::quantity;
 
 use crate::inventory::{KnownGpu, KnownGpus};
 
@@ -69,13 +70,20 @@ fn device(known: &KnownGpu, held: &BTreeSet<String>) -> Device {
         capacity: Some(owned([(
             "memory",
             DeviceCapacity {
-                value: Quantity(quantity(gpu.memory_bytes)),
+                value: memory(gpu.memory_bytes),
                 ..DeviceCapacity::default()
             },
         )])),
         taints: (!taints.is_empty()).then_some(taints),
         ..Device::default()
     }
+}
+
+/// In the form in which the API server stores it, so that what comes back compares equal.
+fn memory(bytes: u64) -> Quantity {
+    Quantity(quantity::written_bytes(
+        i64::try_from(bytes).unwrap_or(i64::MAX),
+    ))
 }
 
 fn taints(known: &KnownGpu, name: &str, held: &BTreeSet<String>) -> Vec<DeviceTaint> {
@@ -103,18 +111,9 @@ fn owned<V, const COUNT: usize>(pairs: [(&str, V); COUNT]) -> BTreeMap<String, V
 
 fn string(value: &str) -> DeviceAttribute {
     DeviceAttribute {
-        string: Some(cut(value)),
+        string: Some(value[..value.floor_char_boundary(MAX_STRING_BYTES)].to_owned()),
         ..DeviceAttribute::default()
     }
-}
-
-/// Cut where a character ends.
-fn cut(value: &str) -> String {
-    let mut end = value.len().min(MAX_STRING_BYTES);
-    while !value.is_char_boundary(end) {
-        end -= 1;
-    }
-    value.get(..end).unwrap_or_default().to_owned()
 }
 
 fn version(value: &str) -> DeviceAttribute {
@@ -132,19 +131,6 @@ fn semantic(version: &str) -> String {
         .chain(std::iter::repeat(0));
     let mut next = || numbers.next().unwrap_or_default();
     format!("{}.{}.{}", next(), next(), next())
-}
-
-/// Bytes in the form in which the API server stores them, so that what comes back compares equal: the largest
-/// binary unit that divides them, else a plain number.
-fn quantity(bytes: u64) -> String {
-    ["Pi", "Ti", "Gi", "Mi", "Ki"]
-        .into_iter()
-        .zip([50_u32, 40, 30, 20, 10])
-        .find(|(_, shift)| bytes != 0 && bytes.trailing_zeros() >= *shift)
-        .map_or_else(
-            || bytes.to_string(),
-            |(unit, shift)| format!("{}{unit}", bytes >> shift),
-        )
 }
 
 #[cfg(test)]
@@ -232,16 +218,11 @@ mod tests {
     }
 
     #[test]
-    fn amounts_are_written_as_the_api_server_stores_them() {
-        for (bytes, text) in [
-            (0, "0"),
-            (1_000, "1000"),
-            (16_106_127_360, "15Gi"),
-            (85_520_809_984, "81559Mi"),
-            (85_520_809_985, "85520809985"),
-        ] {
-            assert_eq!(quantity(bytes), text);
-        }
+    fn a_long_attribute_is_cut_where_a_character_ends() {
+        let shown = |text: &str| string(text).string.unwrap();
+        assert_eq!(shown(&"a".repeat(64)), "a".repeat(64));
+        assert_eq!(shown(&"a".repeat(65)), "a".repeat(64));
+        assert_eq!(shown(&format!("a{}", "ä".repeat(32))).len(), 63);
     }
 
     #[test]

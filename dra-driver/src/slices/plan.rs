@@ -155,7 +155,7 @@ fn same_devices(devices: &[Device], slice: &ResourceSlice) -> bool {
     stored == devices
 }
 
-/// An update must not make a taint younger: that would start toleration delays anew.
+/// An update must not make a taint younger: that would restart toleration delays.
 fn with_times(devices: &[Device], slice: &ResourceSlice) -> Vec<Device> {
     let mut devices = devices.to_vec();
     for device in &mut devices {

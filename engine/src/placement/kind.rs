@@ -76,7 +76,10 @@ impl KindFacts {
         let devices = &node.devices;
         let names: BTreeSet<&AttributeName> = devices
             .iter()
-            .flat_map(|device| device.attributes.keys().chain(device.own_attributes.keys()))
+            .flat_map(|device| {
+                let own = device.own_attributes.iter().map(|(name, _)| name);
+                device.attributes.keys().chain(own)
+            })
             .collect();
         let values = names
             .into_iter()

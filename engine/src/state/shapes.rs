@@ -1,7 +1,7 @@
 //! Demands without names, each known once: gangs of all Teams that ask for the same share what was found out
 //! about it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::ids::{ShapeId, Slab};
 use crate::{
@@ -30,7 +30,7 @@ pub(super) struct OnEmpty {
 /// A demand that some waiting gang has.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
-    signature: Signature,
+    signature: Arc<Signature>,
     pub(super) totals: Totals,
     /// The signature of the demand with amounts rounded down to powers of two: what shapes of one group have in common.
     pub(super) rounded: Signature,
@@ -46,7 +46,7 @@ pub(super) struct Shape {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shapes {
     shapes: Slab<ShapeId, Shape>,
-    by_signature: BTreeMap<Signature, ShapeId>,
+    by_signature: BTreeMap<Arc<Signature>, ShapeId>,
 }
 
 impl Shapes {
@@ -59,11 +59,12 @@ impl Shapes {
             }
             return *id;
         }
+        let signature = Arc::new(signature);
         let id = self.shapes.insert(Shape {
             totals: Totals::of(demand),
             rounded: rounded_down(demand).signature(wish),
             amounts: demand.amounts(),
-            signature: signature.clone(),
+            signature: Arc::clone(&signature),
             refused: BTreeMap::new(),
             on_empty: BTreeMap::new(),
             gangs: 1,

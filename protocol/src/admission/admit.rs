@@ -28,12 +28,14 @@ use crate::{
     outward::gang_status,
     poll_context::PollContext,
 };
-use muster_cluster::formed::PendingReason;
+use muster_cluster::formed::{GangKey, PendingReason};
 
 /// Bytes of the shortest intent, without its pods, claims and nodes.
 const LEAST_INTENT_BYTES: usize = 128;
 /// Bytes of an intent of a gang of one pod, as names and UIDs are in a real cluster: most gangs take no less.
 const USUAL_INTENT_BYTES: usize = 512;
+/// Bytes of the list of intents without any: that field is left out of an empty Ledger.
+const INTENTS_FIELD_BYTES: usize = r#","intents":[]"#.len();
 /// Bytes of a node in the shortest intent that names it: its name, in quotes, and a comma.
 const LEAST_NODE_BYTES: usize = 4;
 /// Bytes of a pod in a proposal: its UID, which has 36 characters in a real cluster, is one of them.
@@ -54,7 +56,7 @@ pub(crate) struct Commit {
     /// Of these, the ones that no batch can ever carry.
     pub(crate) too_large: Vec<(engine::GangUid, PendingReason)>,
     /// Gangs whose admission is in it.
-    pub(crate) committed: Vec<engine::GangUid>,
+    pub(crate) committed: Vec<(GangKey, engine::GangUid)>,
     /// Admissions that are in it as soon as their Gangs carry what the Ledger is to name.
     pub(crate) proposing: Vec<Wanted>,
     /// The writes that propose these.
@@ -101,10 +103,11 @@ pub(crate) fn commit(context: PollContext<'_>, wanted: Vec<Wanted>, again: Vec<I
         before.sequence
     };
     let sequence = last + 1;
-    let standing = before
-        .intents
-        .iter()
-        .filter(|intent| !context.views.is_settled(&gang_key(intent)));
+    let settles = context.views.is_any_settled();
+    let is_standing = |intent: &&Intent| !settles || !context.views.is_settled(&gang_key(intent));
+    let standing = before.intents.iter().filter(is_standing);
+    let again_bytes: usize = again.iter().map(|intent| bytes(intent) + 1).sum();
+    let mut is_changed = !again.is_empty();
     let mut after = LedgerSpec {
         leader_epoch: context.epoch,
         sequence: if again.is_empty() {
@@ -115,11 +118,14 @@ pub(crate) fn commit(context: PollContext<'_>, wanted: Vec<Wanted>, again: Vec<I
         intents: standing.cloned().chain(again).collect(),
     };
     let limit = context.config.ledger_bytes;
-    let empty = bytes(&LedgerSpec {
-        intents: Vec::new(),
-        ..after.clone()
-    });
-    let mut size = bytes(&after);
+    is_changed |= after.intents.len() != before.intents.len();
+    let empty = INTENTS_FIELD_BYTES
+        + bytes(&LedgerSpec {
+            intents: Vec::new(),
+            ..after
+        });
+    // Never less than what is written: each intent counts with a comma.
+    let mut size = empty + standing_bytes(context).0 + again_bytes;
     for wanted in wanted {
         let gang = wanted.admission.gang.clone();
         if commit.is_full {
@@ -145,14 +151,16 @@ pub(crate) fn commit(context: PollContext<'_>, wanted: Vec<Wanted>, again: Vec<I
                 });
             }
             Judgement::Enter { own, intent } => {
+                let key = gang_key(&intent);
                 size += own;
                 after.sequence = sequence;
+                is_changed = true;
                 after.intents.push(*intent);
-                commit.committed.push(gang);
+                commit.committed.push((key, gang));
             }
         }
     }
-    if after.intents != before.intents {
+    if is_changed {
         commit.write = ledger
             .metadata
             .resource_version
@@ -278,6 +286,17 @@ fn propose(
     gang_status::write(context, &plan.key, gang, status)
 }
 
+/// Bytes of the Ledger that is seen, without what is settled in it, and how many intents these are.
+fn standing_bytes(context: PollContext<'_>) -> (usize, usize) {
+    let (mut bytes, mut intents) = context.plans.committed_bytes();
+    let settled = context.views.settled();
+    for intent in settled.filter_map(|key| context.plans.committed(key)) {
+        bytes -= intent.bytes;
+        intents -= 1;
+    }
+    (bytes, intents)
+}
+
 /// The room of the next commit, in what the engine counts. It knows no bytes: each number alone is what would fill the
 /// room at the least that one such thing takes, so what the engine admits may still not fit. Then [`commit`] keeps the
 /// order and leaves out what is too much. What is left out was decided in vain; so of the gangs that fit, where one will
@@ -286,13 +305,7 @@ fn propose(
 /// their Gang.
 pub(crate) fn budget(context: PollContext<'_>, proposing: &[Wanted]) -> engine::Budget {
     let limit = context.config.ledger_bytes;
-    let (mut standing, mut intents) = (0, 0);
-    for (key, intent) in context.plans.all_committed() {
-        if !context.views.is_settled(key) {
-            standing += intent.bytes;
-            intents += 1;
-        }
-    }
+    let (standing, intents) = standing_bytes(context);
     let usual = standing
         .checked_div(intents)
         .unwrap_or(LEAST_INTENT_BYTES)

@@ -7,7 +7,6 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::Pod;
 use muster_api::{Charge, Gang, Held, NodeDevices, NodeDevicesSpec, Permit};
 use muster_engine as engine;
 
@@ -24,6 +23,7 @@ use crate::{
 use muster_cluster::{
     formed::{FormedGang, GangKey},
     index::NamespacedName,
+    pod::ObservedPod,
 };
 
 /// The write that admits a gang as it runs, if it does.
@@ -86,7 +86,10 @@ fn is_adoptable(context: PollContext<'_>, formed: &FormedGang) -> bool {
 
 /// The permits of the pod on the node that it is bound to. With one, a controller let the pod go to that node, its Gang was
 /// deleted since, and what it holds was charged all the time.
-fn permits_of<'a>(context: PollContext<'a>, pod: &'a Pod) -> impl Iterator<Item = &'a Permit> {
+fn permits_of<'a>(
+    context: PollContext<'a>,
+    pod: &'a ObservedPod,
+) -> impl Iterator<Item = &'a Permit> {
     let devices = bound_node(pod).and_then(|node| context.index.node_devices(node));
     let permits = devices
         .into_iter()
@@ -98,7 +101,7 @@ fn permits_of<'a>(context: PollContext<'a>, pod: &'a Pod) -> impl Iterator<Item 
 /// and made again since is charged to nobody, and gets nothing. Else what it was allocated; `None`: not everything is yet.
 fn claims_of(
     context: PollContext<'_>,
-    pod: &Pod,
+    pod: &ObservedPod,
     charged: &mut ClaimsByCost,
 ) -> Option<Vec<String>> {
     let mut permits: Vec<&Permit> = permits_of(context, pod).collect();
@@ -143,7 +146,7 @@ pub(crate) fn may_enforce(context: PollContext<'_>, node: &str) -> bool {
         || !context.index.pods_on_node(node).iter().any(|pod| {
             context
                 .index
-                .gang_of_pod(&NamespacedName::of(&pod.metadata))
+                .gang_of_pod(&NamespacedName::of_pod(pod))
                 .and_then(|key| context.formed(key))
                 .is_some_and(|formed| {
                     formed.unadmitted.iter().any(|other| other.uid == uid(pod))
@@ -186,7 +189,7 @@ fn returned(context: PollContext<'_>, node: &str, held: &Held) -> Permit {
     let claim = context.index.claim_by_uid(&held.claim_uid);
     let namespace = claim
         .filter(|_| devices.is_some())
-        .and_then(|claim| claim.metadata.namespace.clone());
+        .map(|claim| claim.namespace.to_string());
     let team = namespace.and_then(|namespace| context.index.team_of_namespace(&namespace));
     let charge = devices.map_or_else(Charge::default, |devices| {
         let mut charged = ClaimsByCost::default();
@@ -199,7 +202,7 @@ fn returned(context: PollContext<'_>, node: &str, held: &Held) -> Permit {
         .and_then(|uid| context.index.pod_by_uid(uid))
         .filter(|pod| bound_node(pod) == Some(node));
     let gang = pod.and_then(|pod| {
-        let name = NamespacedName::of(&pod.metadata);
+        let name = NamespacedName::of_pod(pod);
         context.index.gang_of_pod(&name)
     });
     Permit {
@@ -213,7 +216,7 @@ fn returned(context: PollContext<'_>, node: &str, held: &Held) -> Permit {
             .and_then(|key| context.index.gang(key))
             .and_then(|gang| gang.metadata.uid.clone())
             .unwrap_or_default(),
-        attempt: pod.map_or(0, |pod| stamp(pod)),
+        attempt: pod.map_or(0, stamp),
         team: team.map_or_else(String::new, |team| team.to_string()),
         charge,
         withdrawn: true,

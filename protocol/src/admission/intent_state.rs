@@ -3,7 +3,6 @@
 //! Worked out by whoever leads: an intent is carried out by the leader that committed it, completed by its successor
 //! if the Gang carries it and its pods still match, and taken back otherwise.
 
-use k8s_openapi::api::core::v1::Pod;
 use muster_api::{IntentKind, Reason};
 
 use crate::{
@@ -13,7 +12,10 @@ use crate::{
     poll_context::{PollContext, attempt, has_ended},
     tables::plans::Committed,
 };
-use muster_cluster::formed::PendingReason;
+use muster_cluster::{
+    formed::PendingReason,
+    pod::{ObservedPod, PodFields},
+};
 
 /// What is to become of an intent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +120,7 @@ pub(crate) fn obstacle(context: PollContext<'_>, plan: &Plan) -> Option<PendingR
 pub(crate) fn is_abandoned(context: PollContext<'_>, plan: &Plan) -> Option<PendingReason> {
     let waits = plan.ranks.iter().any(|rank| {
         let pod = context.index.pod_by_uid(&rank.pod);
-        pod.is_some_and(|pod| is_gated(pod))
+        pod.is_some_and(is_gated)
     });
     if !waits {
         return None;
@@ -149,12 +151,15 @@ fn refused(context: PollContext<'_>, plan: &Plan) -> Option<PendingReason> {
 }
 
 /// That the API server does not let the gate of a pod be taken, if so.
-pub(crate) fn release_refused(context: PollContext<'_>, pod: &Pod) -> Option<PendingReason> {
+pub(crate) fn release_refused(
+    context: PollContext<'_>,
+    pod: &ObservedPod,
+) -> Option<PendingReason> {
     let (answer, until) = context.flights.refused(&pod_object(pod))?;
     if !is_gated(pod) || context.has_come(until) {
         return None;
     }
-    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let name = pod.name();
     Some(PendingReason {
         reason: Reason::NotPermitted,
         details: format!("the API server refuses to release pod {name}: {answer}"),

@@ -44,10 +44,7 @@ fn lost_by(context: PollContext<'_>, rank: &Rank) -> Option<(Lost, String)> {
     }
     let node = context.index.node(&rank.node.name);
     let facts = node.map(|node| NodeFacts::from(node.as_ref()));
-    let tolerations = pod
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.tolerations.as_deref());
+    let tolerations = pod.node_rules().map(|rules| &*rules.tolerations);
     let tolerations = tolerations.unwrap_or_default();
     let limit = context.config.not_ready_seconds;
     let is_not_ready = || {

@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use k8s_openapi::api::core::v1::Pod;
 use muster_api::{Charge, Reason};
 
 use crate::{
@@ -12,6 +11,7 @@ use crate::{
 };
 use muster_cluster::{
     formed::{GangKey, PendingReason},
+    pod::{ObservedPod, PodFields},
     rank_state::RankState,
 };
 
@@ -116,7 +116,7 @@ impl Plan {
     pub(crate) fn is_untouched(&self, context: PollContext<'_>) -> bool {
         self.ranks.iter().all(|rank| {
             let pod = context.index.pod_by_uid(&rank.pod);
-            pod.is_none_or(|pod| is_gated(pod))
+            pod.is_none_or(is_gated)
         })
     }
 
@@ -137,7 +137,7 @@ impl Plan {
         let Some(pod) = context.index.pod_by_uid(&rank.pod) else {
             return for_good(format!("pod with UID {} is gone", rank.pod));
         };
-        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        let name = pod.name();
         if is_terminal(pod) {
             return None;
         }
@@ -179,7 +179,7 @@ pub(crate) struct Mismatch {
 /// Whether the pod still names every claim that it was admitted with. It may name others that are not charged
 /// (network cards, say); it cannot get new ones, since `resourceClaims` are fixed, but a claim may be deleted
 /// and another made under its name.
-fn has_claims(context: PollContext<'_>, pod: &Pod, expected: &[String]) -> bool {
+fn has_claims(context: PollContext<'_>, pod: &ObservedPod, expected: &[String]) -> bool {
     let Some(claims) = context.index.claim_uids_of_pod(pod) else {
         return false;
     };

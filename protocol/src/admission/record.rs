@@ -18,7 +18,7 @@ use crate::{
     objects::gang_key,
     poll_context::PollContext,
 };
-use muster_cluster::formed::GangKey;
+use muster_cluster::{formed::GangKey, pod::PodFields};
 
 /// The plan of an engine's admission, committed by a write of that sequence. `None`: an object that it names is gone.
 pub(crate) fn of_admission(
@@ -39,10 +39,10 @@ pub(crate) fn of_admission(
     }
     let (ranks, places) = lay_out(pods, &runs);
     Some(Plan {
-        key: GangKey {
-            namespace: gang.metadata.namespace.clone()?,
-            name: gang.metadata.name.clone()?,
-        },
+        key: GangKey::new(
+            gang.metadata.namespace.clone()?,
+            gang.metadata.name.clone()?,
+        ),
         gang_uid: admission.gang.to_string(),
         attempt: admission.attempt,
         sequence,
@@ -99,10 +99,7 @@ fn of_whole_intent(intent: &Intent) -> Plan {
         &intent.plan,
     );
     Plan {
-        key: GangKey {
-            namespace: intent.namespace.clone(),
-            name: intent.name.clone(),
-        },
+        key: gang_key(intent),
         gang_uid: intent.gang_uid.clone(),
         attempt: intent.attempt,
         sequence: intent.sequence,
@@ -244,7 +241,7 @@ impl Plan {
             name: context
                 .index
                 .pod_by_uid(&rank.pod)
-                .and_then(|pod| pod.metadata.name.clone())
+                .map(|pod| pod.name().to_owned())
                 .unwrap_or_default(),
             uid: rank.pod.clone(),
             claims: rank.claims.clone(),

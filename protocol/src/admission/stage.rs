@@ -1,6 +1,6 @@
 //! Where each gang's attempt is: worked out once for a gang that changed, and what every writer goes by.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use muster_api::Reason;
 
@@ -16,6 +16,7 @@ use crate::{
 use muster_cluster::{
     formed::{GangKey, PendingReason},
     links::Links,
+    table::Table,
     text::truncate,
 };
 
@@ -75,8 +76,10 @@ pub(crate) struct View {
 /// The views of all gangs that were looked at, and what nodes need of them.
 #[derive(Debug, Default)]
 pub(crate) struct Views {
-    by_gang: BTreeMap<GangKey, View>,
-    voided: BTreeMap<String, i64>,
+    by_gang: Table<GangKey, View>,
+    /// The same gangs, in order.
+    gangs: BTreeSet<GangKey>,
+    voided: Table<String, i64>,
     fenced: Links<String, GangKey>,
     settled: BTreeSet<GangKey>,
 }
@@ -91,7 +94,7 @@ impl Views {
     pub(crate) fn after(&self, key: Option<&GangKey>) -> impl Iterator<Item = &GangKey> {
         use std::ops::Bound::{Excluded, Unbounded};
         let start = key.map_or(Unbounded, Excluded);
-        self.by_gang.range((start, Unbounded)).map(|(key, _)| key)
+        self.gangs.range((start, Unbounded))
     }
 
     /// Whether this leader has begun to take the attempt back.
@@ -134,6 +137,11 @@ impl Views {
         self.settled.contains(key)
     }
 
+    /// Gangs whose intent owes nothing any more.
+    pub(crate) fn settled(&self) -> impl Iterator<Item = &GangKey> {
+        self.settled.iter()
+    }
+
     /// Whether any intent owes nothing any more.
     pub(crate) fn is_any_settled(&self) -> bool {
         !self.settled.is_empty()
@@ -141,17 +149,21 @@ impl Views {
 
     /// Keeps a view, or forgets one; returns the one before.
     pub(crate) fn set(&mut self, key: &GangKey, view: Option<View>) -> Option<View> {
-        let before = match &view {
-            Some(view) => {
-                if let Some((gang, attempt)) = &view.voided {
-                    self.voided.insert(gang.clone(), *attempt);
-                }
-                for node in &view.fenced {
-                    self.fenced.link(node.clone(), key.clone());
-                }
-                self.by_gang.insert(key.clone(), view.clone())
+        let before = if let Some(view) = &view {
+            if let Some((gang, attempt)) = &view.voided {
+                self.voided.insert(gang.clone(), *attempt);
             }
-            None => self.by_gang.remove(key),
+            for node in &view.fenced {
+                self.fenced.link(node.clone(), key.clone());
+            }
+            let before = self.by_gang.insert(key.clone(), view.clone());
+            if before.is_none() {
+                self.gangs.insert(key.clone());
+            }
+            before
+        } else {
+            self.gangs.remove(key);
+            self.by_gang.remove(key)
         };
         if view.as_ref().is_some_and(|view| view.is_settled) {
             self.settled.insert(key.clone());

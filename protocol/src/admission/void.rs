@@ -16,7 +16,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Pod;
+use muster_cluster::pod::ObservedPod;
 
 use crate::{
     ApiRequest,
@@ -118,7 +118,7 @@ fn stamps(context: PollContext<'_>, intent: &Committed) -> Vec<ApiRequest> {
 }
 
 /// The pods that the intent may be about.
-fn members<'a>(context: PollContext<'a>, intent: &Committed) -> Vec<&'a Pod> {
+fn members<'a>(context: PollContext<'a>, intent: &Committed) -> Vec<&'a ObservedPod> {
     let plan = &intent.plan;
     let by_uid = |uid: &str| context.index.pod_by_uid(uid).map(AsRef::as_ref);
     if intent.lost.is_none() {
@@ -133,13 +133,13 @@ fn members<'a>(context: PollContext<'a>, intent: &Committed) -> Vec<&'a Pod> {
         .filter_map(|permit| by_uid(&permit.pod_uid));
     let own = context.index.pods_of_gang(&plan.key).into_iter();
     let pods = own.map(AsRef::as_ref).chain(permitted);
-    let pods: BTreeMap<&str, &Pod> = pods.map(|pod| (uid(pod), pod)).collect();
+    let pods: BTreeMap<&str, &ObservedPod> = pods.map(|pod| (uid(pod), pod)).collect();
     pods.into_values().collect()
 }
 
 /// Whether the pod is still to be stamped. Where the API server refuses to have it changed, a leader does without for
 /// what it committed itself: no older one knows of that attempt, and its own writes of the pod were all answered.
-fn owes_stamp(context: PollContext<'_>, intent: &Committed, pod: &Pod) -> bool {
+fn owes_stamp(context: PollContext<'_>, intent: &Committed, pod: &ObservedPod) -> bool {
     let in_vain = intent.leader_epoch == context.epoch && release_refused(context, pod).is_some();
     is_gated(pod) && !is_deleting(pod) && stamp(pod) <= intent.plan.attempt && !in_vain
 }

@@ -18,11 +18,11 @@ use crate::{
     admission::charge, admission::plan::Plan, injected_bug::InjectedBug, objects::is_over,
     outward::release, poll_context::PollContext,
 };
-use muster_cluster::{formed::GangKey, links::Links};
+use muster_cluster::{formed::GangKey, links::Links, table::Table};
 
 /// What says that a pod holds something. In this order: what the first of them says of a pod counts, the others add
 /// claims.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Source {
     /// The admission that a Gang carries.
     Gang(GangKey),
@@ -32,26 +32,53 @@ pub(crate) enum Source {
     Node(String),
 }
 
-type Part = BTreeMap<engine::PodUid, engine::Hold>;
+/// What a source says, one hold for each pod, in the order of their UIDs. Most sources name one pod: a map of one would have
+/// room for eleven. The holds are shared with what was told.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Part(Arc<[Arc<engine::Hold>]>);
 
-/// What a source says.
+impl Part {
+    fn iter(&self) -> impl Iterator<Item = &Arc<engine::Hold>> {
+        self.0.iter()
+    }
+
+    fn get(&self, pod: &engine::PodUid) -> Option<&Arc<engine::Hold>> {
+        let place = self.0.binary_search_by(|hold| hold.pod.cmp(pod));
+        self.0.get(place.ok()?)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Of two holds of one pod, the later counts.
+impl FromIterator<engine::Hold> for Part {
+    fn from_iter<T: IntoIterator<Item = engine::Hold>>(holds: T) -> Self {
+        let by_pod = holds.into_iter().map(|hold| (hold.pod.clone(), hold));
+        let by_pod: BTreeMap<engine::PodUid, engine::Hold> = by_pod.collect();
+        Self(by_pod.into_values().map(Arc::new).collect())
+    }
+}
+
+/// What a source says, and why.
 #[derive(Clone, Debug)]
 pub(crate) struct Said {
     /// The plan that says so; none for permits.
     pub(crate) plan: Option<Arc<Plan>>,
-    pub(crate) part: Arc<Part>,
+    pub(crate) part: Part,
 }
 
 /// Holds, by what says so.
 #[derive(Debug, Default)]
 pub(crate) struct Holds {
-    by_source: BTreeMap<Source, Said>,
+    by_source: Table<Source, Said>,
     /// Gangs whose plans may say something else now, though they are the same: their pods or claims changed.
-    stale: BTreeSet<GangKey>,
+    stale: Table<GangKey, ()>,
     of_pod: Links<engine::PodUid, Source>,
     of_claim: Links<String, Source>,
     changed: BTreeSet<engine::PodUid>,
-    told: BTreeMap<engine::PodUid, engine::Hold>,
+    told: Table<engine::PodUid, Arc<engine::Hold>>,
 }
 
 impl Holds {
@@ -69,9 +96,10 @@ impl Holds {
         }
         let before = self.by_source.remove(source).map(|said| said.part);
         let before = before.unwrap_or_default();
-        let part = said.as_ref().map(|said| Arc::clone(&said.part));
+        let part = said.as_ref().map(|said| said.part.clone());
         let part = part.unwrap_or_default();
-        for (pod, hold) in &*before {
+        for hold in before.iter() {
+            let pod = &hold.pod;
             self.of_pod.unlink(pod, source);
             for claim in &hold.claims {
                 self.of_claim.unlink(claim.uid.as_str(), source);
@@ -80,7 +108,8 @@ impl Holds {
                 self.changed.insert(pod.clone());
             }
         }
-        for (pod, hold) in &*part {
+        for hold in part.iter() {
+            let pod = &hold.pod;
             self.of_pod.link(pod.clone(), source.clone());
             for claim in &hold.claims {
                 self.of_claim.link(claim.uid.to_string(), source.clone());
@@ -96,12 +125,12 @@ impl Holds {
 
     /// What a plan says may be another now: of its pods or claims something changed.
     pub(crate) fn note_stale(&mut self, gang: &GangKey) {
-        self.stale.insert(gang.clone());
+        self.stale.insert(gang.clone(), ());
     }
 
     /// Whether what the plans of a gang say is to be worked out anew; asked once.
     pub(crate) fn take_stale(&mut self, gang: &GangKey) -> bool {
-        self.stale.remove(gang)
+        self.stale.remove(gang).is_some()
     }
 
     /// What a source says, if it says so because of that very plan.
@@ -117,7 +146,7 @@ impl Holds {
     }
 
     /// What the engine is to be told: pods, each with what it holds now.
-    pub(crate) fn take_changes(&mut self) -> Vec<(engine::PodUid, Option<engine::Hold>)> {
+    pub(crate) fn take_changes(&mut self) -> Vec<(engine::PodUid, Option<Arc<engine::Hold>>)> {
         let mut changes = Vec::new();
         for pod in std::mem::take(&mut self.changed) {
             let hold = self.of(&pod);
@@ -125,7 +154,7 @@ impl Holds {
                 continue;
             }
             match &hold {
-                Some(hold) => self.told.insert(pod.clone(), hold.clone()),
+                Some(hold) => self.told.insert(pod.clone(), Arc::clone(hold)),
                 None => self.told.remove(&pod),
             };
             changes.push((pod, hold));
@@ -135,20 +164,26 @@ impl Holds {
 
     /// The union of what all sources say of a pod. One that was planned again keeps what a permit of its earlier attempt
     /// names.
-    fn of(&self, pod: &engine::PodUid) -> Option<engine::Hold> {
+    fn of(&self, pod: &engine::PodUid) -> Option<Arc<engine::Hold>> {
         let parts = self.of_pod.of(pod);
         let mut parts = parts.filter_map(|source| self.by_source.get(source)?.part.get(pod));
-        let mut hold = parts.next()?.clone();
+        let mut hold = Arc::clone(parts.next()?);
         for part in parts {
-            add_claims(&mut hold, &part.claims);
+            if !part.claims.iter().all(|claim| names(&hold, claim)) {
+                add_claims(Arc::make_mut(&mut hold), &part.claims);
+            }
         }
         Some(hold)
     }
 }
 
+fn names(hold: &engine::Hold, claim: &engine::HeldClaim) -> bool {
+    hold.claims.iter().any(|known| known.uid == claim.uid)
+}
+
 fn add_claims(hold: &mut engine::Hold, claims: &[engine::HeldClaim]) {
     for claim in claims {
-        if !hold.claims.iter().any(|known| known.uid == claim.uid) {
+        if !names(hold, claim) {
             hold.claims.push(claim.clone());
         }
     }
@@ -170,9 +205,8 @@ pub(crate) fn of_plan(context: PollContext<'_>, plan: &Plan) -> Part {
             .map(|claim| known(context, &rank.node.name, (*claim).clone()))
             .collect();
         let part = charge::resources_of_rank(&plan.charge, place, plan.ranks.len());
-        let pod: engine::PodUid = rank.pod.as_str().into();
-        let hold = engine::Hold {
-            pod: pod.clone(),
+        engine::Hold {
+            pod: rank.pod.as_str().into(),
             gang: plan.gang_uid.as_str().into(),
             gang_name: plan.key.to_string(),
             team: plan.team.as_str().into(),
@@ -182,17 +216,16 @@ pub(crate) fn of_plan(context: PollContext<'_>, plan: &Plan) -> Part {
             charged: charge::read_resources(&part),
             claims: own,
             releasing: false,
-        };
-        (pod, hold)
+        }
     });
     holds.collect()
 }
 
 /// What the permits of a node say.
 pub(crate) fn of_node(context: PollContext<'_>, node: &str) -> Part {
-    let mut part = Part::new();
+    let mut part: BTreeMap<engine::PodUid, engine::Hold> = BTreeMap::new();
     let Some(devices) = context.index.node_devices(node) else {
-        return part;
+        return Part::default();
     };
     for permit in &devices.spec.permits {
         if permit.withdrawn && context.bugs.has(InjectedBug::ChargeLiteral) {
@@ -206,7 +239,7 @@ pub(crate) fn of_node(context: PollContext<'_>, node: &str) -> Part {
             }
         }
     }
-    part
+    part.into_values().collect()
 }
 
 fn of_permit(context: PollContext<'_>, node: &str, permit: &Permit, lost: bool) -> engine::Hold {
@@ -254,10 +287,8 @@ fn known(context: PollContext<'_>, node: &str, mut claim: engine::HeldClaim) -> 
 /// The devices of a claim's allocation.
 pub(crate) fn allocated(context: PollContext<'_>, claim: &str) -> Option<Vec<engine::DeviceName>> {
     let claim = context.index.claim_by_uid(claim)?;
-    let allocation = claim.status.as_ref()?.allocation.as_ref()?;
-    let results = allocation.devices.as_ref()?.results.as_ref()?;
-    let names = results
-        .iter()
+    let allocated = claim.allocated.as_ref()?.iter();
+    let names = allocated
         .map(|result| format!("{}/{}/{}", result.driver, result.pool, result.device).into());
     Some(names.collect())
 }

@@ -4,7 +4,7 @@ pub(crate) mod holds;
 mod unexplained;
 pub(crate) mod waiting;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use muster_engine as engine;
 
@@ -14,6 +14,7 @@ use muster_cluster::{
     explain::{Circumstances, explain},
     formed::{GangKey, PendingReason},
     index::Index,
+    table::Table,
     text::truncate,
 };
 use unexplained::Unexplained;
@@ -21,13 +22,13 @@ use unexplained::Unexplained;
 use crate::admission::stage::DETAILS_BYTES;
 
 /// Why gangs wait as the engine, or the commit, says, by UID of the Gang.
-pub(crate) type Explanations = BTreeMap<String, PendingReason>;
+pub(crate) type Explanations = Table<String, PendingReason>;
 
 /// Most gangs that are explained in one poll.
-const EXPLAINED_AT_ONCE: usize = 32;
-/// Looks of the engine after which a poll explains no further gang. One takes 40 to 200 nanoseconds, so these take about a
+const EXPLAINED_AT_ONCE: usize = 16;
+/// Looks of the engine after which a poll explains no further gang. One takes 40 to 200 nanoseconds, so these take about half a
 /// millisecond; an explanation whose device request is new takes two for each node.
-const EXPLAINING_LOOKS: u64 = 8_000;
+const EXPLAINING_LOOKS: u64 = 4_000;
 
 /// The engine, and what it was told: only differences are.
 #[derive(Debug)]
@@ -35,14 +36,14 @@ pub(crate) struct Feed {
     pub(crate) engine: engine::State,
     pub(crate) holds: Holds,
     pub(crate) explanations: Explanations,
-    /// The Gang that waits under a name, as it was told.
-    waiting: BTreeMap<GangKey, engine::Gang>,
+    /// The Gang that waits under a name; the engine has it as it was told.
+    waiting: Table<GangKey, engine::GangUid>,
     /// What is to be told of gangs: `None`, that it does not wait any more.
     changed: BTreeMap<GangKey, Option<engine::Gang>>,
     /// Attempts that no commit can carry, by UID of the Gang.
-    too_large: BTreeMap<engine::GangUid, i64>,
+    too_large: Table<engine::GangUid, i64>,
     /// Admissions of the commit that is under way.
-    committing: Vec<engine::GangUid>,
+    committing: Vec<(GangKey, engine::GangUid)>,
     /// Admissions that are committed as soon as their Gangs carry them as a proposal.
     proposing: Vec<Wanted>,
     /// Whether the engine was told anything since it decided last, or had more to decide than there was room for.
@@ -68,10 +69,10 @@ impl Feed {
         Self {
             engine: engine::State::new(),
             holds: Holds::default(),
-            explanations: Explanations::new(),
-            waiting: BTreeMap::new(),
+            explanations: Explanations::default(),
+            waiting: Table::default(),
             changed: BTreeMap::new(),
-            too_large: BTreeMap::new(),
+            too_large: Table::default(),
             committing: Vec::new(),
             proposing: Vec::new(),
             has_news: true,
@@ -90,7 +91,7 @@ impl Feed {
     pub(crate) fn set_candidate(&mut self, key: &GangKey, candidate: Option<engine::Gang>) {
         let candidate =
             candidate.filter(|gang| self.too_large.get(&gang.uid) != Some(&gang.attempt));
-        if self.waiting.get(key) == candidate.as_ref() {
+        if self.told(key) == candidate.as_ref() {
             self.changed.remove(key);
         } else {
             self.changed.insert(key.clone(), candidate);
@@ -119,11 +120,16 @@ impl Feed {
                 told.came_or_went.push(pod.clone());
             }
             self.apply(match hold {
-                Some(hold) => engine::Update::Hold(hold),
+                Some(hold) => engine::Update::Hold(Arc::unwrap_or_clone(hold)),
                 None => engine::Update::HoldGone(pod),
             });
         }
         told
+    }
+
+    /// The Gang that waits under a name, as it was told.
+    fn told(&self, key: &GangKey) -> Option<&engine::Gang> {
+        self.engine.waiting(self.waiting.get(key)?)
     }
 
     /// Tells which gangs wait now and did not, or the reverse. Returns those that wait no more, each with its Team: what
@@ -131,19 +137,20 @@ impl Feed {
     pub(crate) fn tell_waiting(&mut self) -> Vec<(GangKey, engine::TeamName)> {
         let mut gone = Vec::new();
         for (key, gang) in std::mem::take(&mut self.changed) {
-            let before = self.waiting.remove(&key);
-            if let Some(before) = before
+            if let Some(before) = self.told(&key)
                 && gang.as_ref().is_none_or(|gang| gang.uid != before.uid)
             {
-                if !self.too_large.contains_key(&before.uid) {
-                    self.explanations.remove(before.uid.as_str());
+                let (uid, team) = (before.uid.clone(), before.team.clone());
+                if !self.too_large.contains_key(&uid) {
+                    self.explanations.remove(uid.as_str());
                 }
-                gone.push((key.clone(), before.team));
-                self.apply(engine::Update::NotWaiting(before.uid));
+                self.waiting.remove(&key);
+                gone.push((key.clone(), team));
+                self.apply(engine::Update::NotWaiting(uid));
             }
             if let Some(gang) = gang {
-                self.apply(engine::Update::Waiting(gang.clone()));
-                self.waiting.insert(key, gang);
+                self.waiting.insert(key, gang.uid.clone());
+                self.apply(engine::Update::Waiting(gang));
             }
         }
         gone
@@ -234,14 +241,14 @@ impl Feed {
         key: &GangKey,
         wait: PendingReason,
     ) {
-        let attempt = self.waiting.get(key).map_or(0, |gang| gang.attempt);
+        let attempt = self.told(key).map_or(0, |gang| gang.attempt);
         self.explanations.insert(gang.to_string(), wait);
         self.too_large.insert(gang.clone(), attempt);
         self.changed.insert(key.clone(), None);
     }
 
     /// A commit of these gangs was sent, or stands in the Ledger without what it charges.
-    pub(crate) fn note_committed(&mut self, gangs: Vec<engine::GangUid>) {
+    pub(crate) fn note_committed(&mut self, gangs: Vec<(GangKey, engine::GangUid)>) {
         self.committing.extend(gangs);
     }
 
@@ -261,7 +268,7 @@ impl Feed {
     }
 
     /// The gangs of which a commit is not seen with all that it charges, once.
-    pub(crate) fn take_commit(&mut self) -> Vec<engine::GangUid> {
+    pub(crate) fn take_commit(&mut self) -> Vec<(GangKey, engine::GangUid)> {
         std::mem::take(&mut self.committing)
     }
 }

@@ -8,7 +8,10 @@ use crate::{
     objects::{gang_object, has_foreign_gate, is_deleting, is_gated, is_terminal, stamp},
     poll_context::{PollContext, attempt, has_ended},
 };
-use muster_cluster::formed::{FormedGang, GangKey, PendingReason};
+use muster_cluster::{
+    formed::{FormedGang, GangKey, PendingReason},
+    pod::PodFields,
+};
 
 /// Why the Gang is not admitted. `None`: it was not looked at yet.
 pub(crate) fn why(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Option<PendingReason> {
@@ -57,7 +60,7 @@ fn leftover(context: PollContext<'_>, formed: &FormedGang, attempt: i64) -> Opti
     let free = pods
         .iter()
         .find(|pod| !is_gated(pod) && !is_terminal(pod))?;
-    let name = free.metadata.name.as_deref().unwrap_or_default();
+    let name = free.name();
     let stamp = stamp(free);
     let way_out = if is_deleting(free) {
         ""
@@ -131,18 +134,16 @@ pub(crate) fn candidate(
     if !settled || by_objects(context, formed, gang).is_some() || formed.excepted {
         return None;
     }
-    let pods: Option<Vec<engine::Pod>> = formed
-        .pods
-        .iter()
-        .map(|member| {
-            let pod = context.index.pod_by_uid(&member.identity.uid)?;
-            let free_of_others = is_gated(pod) && !has_foreign_gate(pod);
-            let busy = context.busy(&crate::objects::pod_object(pod));
-            (free_of_others && !busy && stamp(pod) <= attempt)
-                .then(|| member.request.as_deref().cloned())
-                .flatten()
-        })
-        .collect();
+    let mut pods = Vec::with_capacity(formed.pods.len());
+    for member in &formed.pods {
+        let pod = context.index.pod_by_uid(&member.identity.uid)?;
+        let free_of_others = is_gated(pod) && !has_foreign_gate(pod);
+        let busy = context.busy(&crate::objects::pod_object(pod));
+        if !free_of_others || busy || stamp(pod) > attempt {
+            return None;
+        }
+        pods.push(member.request.as_deref()?.clone());
+    }
     let topology = formed.spec.topology.as_ref();
     let level = |name: Option<&String>| name.map(|name| name.as_str().into());
     Some(engine::Gang {
@@ -160,6 +161,6 @@ pub(crate) fn candidate(
             required: level(topology.and_then(|request| request.required.as_ref())),
             preferred: level(topology.and_then(|request| request.preferred.as_ref())),
         },
-        pods: pods.filter(|pods| !pods.is_empty())?,
+        pods: Some(pods).filter(|pods| !pods.is_empty())?,
     })
 }

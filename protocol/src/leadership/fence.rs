@@ -167,7 +167,7 @@ impl Machine {
         self.ledger_check.begin(id);
         let key = ledger_object();
         let write = ApiRequest::ReadObject { key };
-        Some(Effect { id, write })
+        Some(Effect::new(id, write))
     }
 
     pub(crate) fn take_ledger_check(&mut self, outcome: &Outcome, now: Now) {

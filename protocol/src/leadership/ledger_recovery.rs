@@ -95,7 +95,7 @@ pub(crate) fn intents(context: PollContext<'_>) -> Vec<Intent> {
 fn is_lost(context: PollContext<'_>, plan: &Plan) -> bool {
     let waits = plan.ranks.iter().any(|rank| {
         let pod = context.index.pod_by_uid(&rank.pod);
-        pod.is_some_and(|pod| is_gated(pod))
+        pod.is_some_and(is_gated)
     });
     !plan.adopted && waits && context.intent_of(&plan.key).is_none()
 }

@@ -169,7 +169,7 @@ impl Takeover {
                         let id = flights.number();
                         asked.push((id, kind));
                         let write = ApiRequest::ReadAll { kind };
-                        Effect { id, write }
+                        Effect::new(id, write)
                     })
                     .collect();
             }
@@ -184,7 +184,7 @@ impl Takeover {
                 Stage::Raising(id)
             }
         };
-        vec![Effect { id, write }]
+        vec![Effect::new(id, write)]
     }
 
     /// Takes an answer, if it is one of its own.

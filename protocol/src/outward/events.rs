@@ -3,13 +3,12 @@
 //! What was told is remembered in memory only: a new leader takes what it finds as told, so a change that
 //! happened during the takeover may be silent. It stands in the Gang's conditions all the same.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use muster_api::{Gang, GangPhase, GangStatus, Reason, conditions as condition_types};
 
 use crate::{ApiRequest, effect::EventNote, poll_context::PollContext};
-use muster_cluster::formed::GangKey;
-use muster_cluster::text::truncate;
+use muster_cluster::{formed::GangKey, pod::PodFields, table::Table, text::truncate};
 
 /// Most pods of a gang that are told.
 const PODS_TOLD: usize = 8;
@@ -20,9 +19,9 @@ const NOTE_BYTES: usize = 1_024;
 #[derive(Debug, Default)]
 pub(crate) struct EventTracker {
     /// UID of the Gang and the reason, by Gang.
-    reasons: BTreeMap<GangKey, (String, Reason)>,
+    reasons: Table<GangKey, (String, Reason)>,
     /// UIDs of pods that are too many, by gang.
-    excess: BTreeMap<GangKey, BTreeSet<String>>,
+    excess: Table<GangKey, BTreeSet<String>>,
     /// Whether everything was looked at once: what is found then was told by whoever led before.
     begun: bool,
 }
@@ -176,8 +175,7 @@ fn to_all(
         ));
     }
     for pod in context.index.pods_of_gang(key).into_iter().take(PODS_TOLD) {
-        let name = pod.metadata.name.as_deref().unwrap_or_default();
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let (name, uid) = (pod.name(), pod.uid());
         notes.push(note_of_pod(&key.namespace, name, uid, reason, text));
     }
     notes

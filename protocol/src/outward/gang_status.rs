@@ -18,6 +18,7 @@ use crate::{
 };
 use muster_cluster::{
     formed::{Ended, GangKey, PendingReason},
+    pod::PodFields,
     rank_state::RankState,
 };
 
@@ -481,7 +482,7 @@ fn failed(context: PollContext<'_>, plan: &Plan) -> Option<PendingReason> {
     let mut states = plan.states(context).enumerate();
     let (place, (rank, _)) = states.find(|(_, (_, state))| *state == RankState::Failed)?;
     let pod = context.index.pod_by_uid(&rank.pod)?;
-    let name = pod.metadata.name.as_deref().unwrap_or_default();
+    let name = pod.name();
     Some(PendingReason {
         reason: Reason::PodFailed,
         details: format!(

@@ -50,7 +50,7 @@ pub(crate) fn owed_attempt(context: PollContext<'_>, key: &GangKey, gang: &Gang)
 /// permits must not pass for its own.
 fn first_attempt(context: PollContext<'_>, key: &GangKey) -> i64 {
     let pods = context.index.pods_of_gang(key);
-    let stamps = pods.iter().map(|pod| stamp(pod)).max().unwrap_or(0);
+    let stamps = pods.iter().map(stamp).max().unwrap_or(0);
     let permits = context.permits.highest_attempt(&key.to_string());
     stamps.max(permits) + 1
 }
@@ -71,7 +71,7 @@ fn creation(context: PollContext<'_>, formed: &FormedGang) -> Option<ApiRequest>
     gang.metadata = ObjectMeta {
         name: Some(key.name.clone()),
         namespace: Some(key.namespace.clone()),
-        labels: (!formed.labels.is_empty()).then(|| formed.labels.clone()),
+        labels: Some(formed.labels()).filter(|labels| !labels.is_empty()),
         owner_references: formed.owner.clone().map(|owner| vec![owner]),
         ..ObjectMeta::default()
     };

@@ -11,7 +11,10 @@
 //! costs one write and does nothing: the kubelet does not break off what it is doing for it.
 
 use crate::{
-    ApiRequest, Mode, admission::plan::Plan, objects::waits_for_sandbox, outward::patch,
+    ApiRequest, Mode,
+    admission::plan::Plan,
+    objects::{uid, waits_for_sandbox},
+    outward::patch,
     poll_context::PollContext,
 };
 use muster_cluster::index::Index;
@@ -26,8 +29,8 @@ pub(crate) fn waiting<'a>(
         .iter()
         .filter(move |rank| !observes && !rank.claims.is_empty())
         .filter_map(move |rank| context.index.pod_by_uid(&rank.pod))
-        .filter(|pod| waits_for_sandbox(pod))
-        .filter_map(|pod| pod.metadata.uid.clone())
+        .filter(waits_for_sandbox)
+        .map(|pod| uid(pod).to_owned())
 }
 
 /// The nudges of these pods.

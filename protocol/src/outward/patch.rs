@@ -3,8 +3,8 @@
 //! Each tests UID and resourceVersion first: a pod that changed since it was looked at, or one that was made
 //! anew under the same name, is not meant. A [`nudge`] tests the UID only: kubelets write often.
 
-use k8s_openapi::api::core::v1::Pod;
 use muster_api::keys;
+use muster_cluster::pod::{self, ObservedPod, PodFields};
 use serde_json::{Value, json};
 
 use crate::{ApiRequest, objects::pod_object};
@@ -23,14 +23,14 @@ pub(crate) struct Release<'a> {
 }
 
 /// Stamps a gated pod with an attempt, so that a late ungate for an earlier one conflicts.
-pub(crate) fn stamp(pod: &Pod, attempt: i64) -> ApiRequest {
+pub(crate) fn stamp(pod: &ObservedPod, attempt: i64) -> ApiRequest {
     let mut patch = guards(pod);
     annotate(&mut patch, pod, &[(keys::ATTEMPT, attempt.to_string())]);
     written(pod, patch)
 }
 
 /// Rank, attempt, pin and gate in one: there is no moment at which the pod is free and not pinned.
-pub(crate) fn ungate(pod: &Pod, release: Release<'_>) -> ApiRequest {
+pub(crate) fn ungate(pod: &ObservedPod, release: Release<'_>) -> ApiRequest {
     let mut patch = guards(pod);
     let annotations = [
         (keys::ATTEMPT, release.attempt.to_string()),
@@ -50,12 +50,8 @@ pub(crate) fn ungate(pod: &Pod, release: Release<'_>) -> ApiRequest {
 
 /// Makes the kubelet look at the pod again. Whatever else changed meanwhile, it is safe: the annotation says nothing, and
 /// nobody decides by it.
-pub(crate) fn nudge(pod: &Pod) -> ApiRequest {
-    let before = pod
-        .metadata
-        .annotations
-        .as_ref()
-        .and_then(|annotations| annotations.get(keys::NUDGES)?.parse().ok());
+pub(crate) fn nudge(pod: &ObservedPod) -> ApiRequest {
+    let before = pod::annotation(pod, keys::NUDGES).and_then(|nudges| nudges.parse().ok());
     let nudges = before.unwrap_or(0_u32).saturating_add(1);
     let mut patch = vec![is_that_pod(pod)];
     annotate(&mut patch, pod, &[(keys::NUDGES, nudges.to_string())]);
@@ -63,7 +59,7 @@ pub(crate) fn nudge(pod: &Pod) -> ApiRequest {
 }
 
 /// Takes the gate of a pod that Muster has no say about.
-pub(crate) fn ungate_anywhere(pod: &Pod) -> ApiRequest {
+pub(crate) fn ungate_anywhere(pod: &ObservedPod) -> ApiRequest {
     let mut patch = guards(pod);
     let placement = [(keys::PLACEMENT, keys::PLACEMENT_ANY.to_owned())];
     annotate(&mut patch, pod, &placement);
@@ -71,26 +67,26 @@ pub(crate) fn ungate_anywhere(pod: &Pod) -> ApiRequest {
     written(pod, patch)
 }
 
-fn written(pod: &Pod, patch: Vec<Value>) -> ApiRequest {
+fn written(pod: &ObservedPod, patch: Vec<Value>) -> ApiRequest {
     ApiRequest::PatchPod {
         key: pod_object(pod),
         patch: Value::Array(patch),
     }
 }
 
-fn guards(pod: &Pod) -> Vec<Value> {
+fn guards(pod: &ObservedPod) -> Vec<Value> {
     vec![
         is_that_pod(pod),
-        json!({"op": "test", "path": "/metadata/resourceVersion", "value": pod.metadata.resource_version}),
+        json!({"op": "test", "path": "/metadata/resourceVersion", "value": pod.resource_version()}),
     ]
 }
 
-fn is_that_pod(pod: &Pod) -> Value {
-    json!({"op": "test", "path": "/metadata/uid", "value": pod.metadata.uid})
+fn is_that_pod(pod: &ObservedPod) -> Value {
+    json!({"op": "test", "path": "/metadata/uid", "value": pod.uid()})
 }
 
-fn annotate(patch: &mut Vec<Value>, pod: &Pod, annotations: &[(&str, String)]) {
-    if pod.metadata.annotations.is_none() {
+fn annotate(patch: &mut Vec<Value>, pod: &ObservedPod, annotations: &[(&str, String)]) {
+    if !pod.has_annotations() {
         patch.push(json!({"op": "add", "path": "/metadata/annotations", "value": {}}));
     }
     for (key, value) in annotations {
@@ -99,16 +95,8 @@ fn annotate(patch: &mut Vec<Value>, pod: &Pod, annotations: &[(&str, String)]) {
     }
 }
 
-fn take_gate(patch: &mut Vec<Value>, pod: &Pod) {
-    let gates = pod
-        .spec
-        .iter()
-        .filter_map(|spec| spec.scheduling_gates.as_ref())
-        .flatten();
-    if let Some(place) = gates
-        .map(|gate| gate.name.as_str())
-        .position(|gate| gate == keys::ADMISSION_GATE)
-    {
+fn take_gate(patch: &mut Vec<Value>, pod: &ObservedPod) {
+    if let Some(place) = pod.gates().position(|gate| gate == keys::ADMISSION_GATE) {
         let pointer = format!("/spec/schedulingGates/{place}");
         patch.push(json!({"op": "remove", "path": pointer}));
     }
@@ -118,11 +106,11 @@ fn take_gate(patch: &mut Vec<Value>, pod: &Pod) {
 /// the only term. Terms are alternatives, so one without the pin would let the pod go elsewhere; an empty
 /// term matches nothing and stays so. Of a gated pod the API server allows exactly this: requirements may be
 /// added to terms, terms may not be added to others.
-fn pinned_affinity(pod: &Pod, node: &str) -> Value {
+fn pinned_affinity(pod: &ObservedPod, node: &str) -> Value {
     let pin = json!({"key": "metadata.name", "operator": "In", "values": [node]});
-    let spec = pod.spec.as_ref();
-    let mut affinity = spec
-        .and_then(|spec| spec.affinity.as_ref())
+    let mut affinity = pod
+        .node_rules()
+        .and_then(|rules| rules.affinity.as_ref())
         .and_then(|affinity| serde_json::to_value(affinity).ok())
         .unwrap_or_else(|| json!({}));
     let terms = &mut affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"];
@@ -150,16 +138,16 @@ fn pinned_affinity(pod: &Pod, node: &str) -> Value {
 mod tests {
     use super::*;
 
-    fn pod(affinity: &Value) -> Pod {
-        serde_json::from_value(json!({
+    fn pod(affinity: &Value) -> ObservedPod {
+        let pod = serde_json::from_value(json!({
             "metadata": {"name": "p", "namespace": "ml", "uid": "u", "resourceVersion": "7"},
             "spec": {
                 "containers": [],
                 "affinity": affinity,
                 "schedulingGates": [{"name": "other"}, {"name": keys::ADMISSION_GATE}],
             },
-        }))
-        .unwrap()
+        }));
+        ObservedPod::of(&pod.unwrap())
     }
 
     fn terms(affinity: &Value) -> Value {

@@ -18,18 +18,22 @@ use muster_cluster::{
     links::Links,
     object::{Kind, ObjectKey},
     quantity,
+    table::Table,
 };
 
 /// Most waiting gangs that a Queue lists.
 const PENDING_LISTED: usize = 100;
 /// How many Teams are looked at in one second because others changed.
 const TEAMS_PER_SECOND: usize = 32;
+/// After how many of these have changed themselves the others wait for the next second: each has its Queues made anew, and
+/// one of a thousand Teams that shares with all others must not cost one poll what its gangs cost in many.
+pub(crate) const CHANGED_PER_SECOND: usize = 8;
 
 /// What Queues say, and which may have to be written.
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
     /// What each gang counts as.
-    counted: BTreeMap<GangKey, Counted>,
+    counted: Table<GangKey, Counted>,
     /// Gangs by Team; a Team without any takes no memory.
     counts: BTreeMap<String, GangCounts>,
     namespaces: Links<String, String>,
@@ -177,14 +181,18 @@ impl Queues {
             let all = context.index.teams().map(|(team, _)| team.clone());
             self.affected = all.collect();
         }
+        let mut changed = 0;
         for _ in 0..TEAMS_PER_SECOND {
+            if changed == CHANGED_PER_SECOND {
+                break;
+            }
             let Some(team) = self.affected.pop_first() else {
                 break;
             };
             // Others change what it has, and nothing else that its Queues show.
             let usage = engine.usage(&team.as_str().into());
             if self.shown.get(&team) != Some(&usage) {
-                teams.insert(team);
+                changed += usize::from(teams.insert(team));
             }
         }
         let mut writes = Vec::new();
@@ -264,17 +272,16 @@ fn pending<'a>(
 ) -> BTreeMap<&'a str, Vec<PendingGang>> {
     let mut listed: BTreeMap<&str, Vec<PendingGang>> = BTreeMap::new();
     for (place, gang) in (1_i64..).zip(waiting) {
-        let Some(object) = context.index.gang_by_uid(gang.uid.as_str()) else {
+        // As the engine was told by [`crate::feed::waiting::candidate`].
+        let Some((namespace, name)) = gang.name.split_once('/') else {
             continue;
         };
-        let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
         let of_namespace = listed.entry(namespace).or_default();
-        let Some(wait) = context.explanations.get(gang.uid.as_str()) else {
-            continue;
-        };
-        if of_namespace.len() < PENDING_LISTED {
+        if of_namespace.len() < PENDING_LISTED
+            && let Some(wait) = context.explanations.get(gang.uid.as_str())
+        {
             of_namespace.push(PendingGang {
-                name: object.metadata.name.clone().unwrap_or_default(),
+                name: name.to_owned(),
                 position: place,
                 reason: wait.reason,
                 details: wait.details.clone(),

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Pod;
 use muster_api::keys;
 
 use crate::{
@@ -15,13 +14,15 @@ use crate::{
     admission::plan::Plan,
     objects::{
         bound_node, is_deleting, is_gated, is_over, is_terminal, is_unschedulable, pod_object,
-        scheduler,
     },
     outward::patch,
     outward::permits::is_permitted,
     poll_context::PollContext,
 };
-use muster_cluster::formed::GangKey;
+use muster_cluster::{
+    formed::GangKey,
+    pod::{ObservedPod, PodFields},
+};
 
 /// The gates of pods that Muster has no say about: those of excepted gangs, and in Observe all that still carry ours.
 pub(crate) fn unmanaged(context: PollContext<'_>, key: &GangKey) -> Vec<ApiRequest> {
@@ -41,7 +42,7 @@ pub(crate) fn unmanaged(context: PollContext<'_>, key: &GangKey) -> Vec<ApiReque
 pub(crate) fn is_owed(context: PollContext<'_>, plan: &Plan) -> bool {
     let gated = plan.ranks.iter().any(|rank| {
         let pod = context.index.pod_by_uid(&rank.pod);
-        pod.is_some_and(|pod| is_gated(pod))
+        pod.is_some_and(is_gated)
     });
     gated
         && obstacle(context, plan).is_none()
@@ -83,19 +84,14 @@ pub(crate) fn ungates<'a>(
 }
 
 /// Whether the pod is ungated, or being ungated, and waits for our kube-scheduler.
-pub(crate) fn is_under_way(context: PollContext<'_>, pod: &Pod) -> bool {
-    let pinned = pod
-        .metadata
-        .annotations
-        .as_ref()
-        .and_then(|annotations| annotations.get(keys::PLACEMENT))
-        .is_some_and(|placement| placement == keys::PLACEMENT_PINNED);
+pub(crate) fn is_under_way(context: PollContext<'_>, pod: &ObservedPod) -> bool {
+    let pinned = pod.annotation(keys::PLACEMENT) == Some(keys::PLACEMENT_PINNED);
     let waits = pinned
         && !is_gated(pod)
         && bound_node(pod).is_none()
         && !is_terminal(pod)
         && !is_deleting(pod)
         && !is_unschedulable(pod);
-    let ours = context.config.scheduler_names.contains(scheduler(pod));
+    let ours = context.config.scheduler_names.contains(pod.scheduler());
     ours && (waits || (is_gated(pod) && context.flights.is_sent(&pod_object(pod))))
 }

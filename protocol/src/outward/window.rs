@@ -4,9 +4,15 @@
 //! at most half of it while others want it. A pod counts until it is bound, but not for longer than
 //! [`crate::Config::window_seconds`]: what nobody schedules must not stop those behind it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound,
+};
 
-use muster_cluster::formed::GangKey;
+use muster_cluster::{formed::GangKey, table::Table};
+
+/// A gang that waits for room, in the order of the Ledger: the sequence of its commit and its key.
+pub(crate) type Waiting = (i64, GangKey);
 
 /// The pods that count, and the gangs that wait for room.
 #[derive(Debug, Default)]
@@ -17,9 +23,11 @@ pub(crate) struct Window {
     /// Pods that counted for as long as a pod may and still wait.
     expired: BTreeSet<String>,
     until: BTreeMap<u64, Vec<String>>,
-    /// Gangs whose pods may be ungated, by Team, in the order of the Ledger.
-    waiting: BTreeMap<String, BTreeSet<(i64, GangKey)>>,
-    place_of: BTreeMap<GangKey, (String, i64)>,
+    /// Gangs whose pods may be ungated.
+    waiting: BTreeSet<Waiting>,
+    /// How many of them each Team has.
+    waiting_of_team: BTreeMap<String, usize>,
+    place_of: Table<GangKey, (String, i64)>,
     /// Whether anything changed since it was looked at last.
     is_stirred: bool,
 }
@@ -72,18 +80,23 @@ impl Window {
 
     /// Notes whether a gang has pods that may be ungated: its Team and the sequence of its commit, if so.
     pub(crate) fn note_gang(&mut self, key: &GangKey, waits: Option<(&str, i64)>) {
-        if let Some((team, sequence)) = self.place_of.remove(key)
-            && let Some(gangs) = self.waiting.get_mut(&team)
-        {
-            gangs.remove(&(sequence, key.clone()));
-            if gangs.is_empty() {
-                self.waiting.remove(&team);
+        self.is_stirred |= waits.is_some();
+        let known = self.place_of.get(key);
+        if known.map(|(team, sequence)| (team.as_str(), *sequence)) == waits {
+            return;
+        }
+        if let Some((team, sequence)) = self.place_of.remove(key) {
+            self.waiting.remove(&(sequence, key.clone()));
+            if let Some(count) = self.waiting_of_team.get_mut(&team) {
+                *count -= 1;
+                if *count == 0 {
+                    self.waiting_of_team.remove(&team);
+                }
             }
         }
         if let Some((team, sequence)) = waits {
-            self.is_stirred = true;
-            let gangs = self.waiting.entry(team.to_owned()).or_default();
-            gangs.insert((sequence, key.clone()));
+            self.waiting.insert((sequence, key.clone()));
+            *self.waiting_of_team.entry(team.to_owned()).or_default() += 1;
             self.place_of
                 .insert(key.clone(), (team.to_owned(), sequence));
         }
@@ -112,7 +125,7 @@ impl Window {
     /// How many more pods a Team may have under way.
     pub(crate) fn room(&self, team: &str, limit: usize) -> usize {
         let room = limit.saturating_sub(self.counted.len());
-        let alone = self.waiting.keys().all(|other| other == team);
+        let alone = self.waiting_of_team.keys().all(|other| other == team);
         if alone {
             return room;
         }
@@ -121,16 +134,16 @@ impl Window {
         room.min((limit / 2).max(1).saturating_sub(own))
     }
 
-    /// The gangs that wait, in the order of the Ledger.
-    pub(crate) fn waiting(&self) -> Vec<(i64, GangKey, String)> {
-        let all = self.waiting.iter().flat_map(|(team, gangs)| {
-            gangs
-                .iter()
-                .map(|(sequence, key)| (*sequence, key.clone(), team.clone()))
-        });
-        let mut all: Vec<_> = all.collect();
-        all.sort();
-        all
+    /// The gang that waits behind another one, or at the head, and how many of its pods there is room for. None while no
+    /// Team may have another pod under way: a full window looks at nobody.
+    pub(crate) fn next(&self, last: Option<&Waiting>, limit: usize) -> Option<(Waiting, usize)> {
+        if self.is_full(limit) {
+            return None;
+        }
+        let behind = last.map_or(Bound::Unbounded, Bound::Excluded);
+        let next = self.waiting.range((behind, Bound::Unbounded)).next()?;
+        let (team, _) = self.place_of.get(&next.1)?;
+        Some((next.clone(), self.room(team, limit)))
     }
 }
 
@@ -139,10 +152,7 @@ mod tests {
     use super::*;
 
     fn key(name: &str) -> GangKey {
-        GangKey {
-            namespace: "ml".to_owned(),
-            name: name.to_owned(),
-        }
+        GangKey::new("ml", name)
     }
 
     #[test]
@@ -183,7 +193,30 @@ mod tests {
         window.note_gang(&key("b"), Some(("vision", 2)));
         window.note_gang(&key("a"), Some(("vision", 3)));
         window.note_gang(&key("c"), Some(("speech", 1)));
-        let order: Vec<String> = window.waiting().into_iter().map(|it| it.1.name).collect();
-        assert_eq!(order, ["c", "b", "a"]);
+        assert_eq!(order(&window, 8), ["c", "b", "a"]);
+        window.note_gang(&key("b"), None);
+        window.note_gang(&key("a"), Some(("vision", 0)));
+        assert_eq!(order(&window, 8), ["a", "c"]);
+    }
+
+    #[test]
+    fn a_full_window_looks_at_no_gang_that_waits() {
+        let mut window = Window::default();
+        window.note_gang(&key("a"), Some(("vision", 1)));
+        window.note_gang(&key("b"), Some(("speech", 2)));
+        window.note_pod("1", Some("vision"), 30);
+        window.note_pod("2", Some("speech"), 30);
+        assert_eq!(order(&window, 2), [] as [&str; 0]);
+        assert_eq!(order(&window, 3), ["a", "b"]);
+    }
+
+    /// The gangs that are looked at while room is left.
+    fn order(window: &Window, limit: usize) -> Vec<String> {
+        let (mut order, mut last) = (Vec::new(), None);
+        while let Some((next, _)) = window.next(last.as_ref(), limit) {
+            order.push(next.1.name.clone());
+            last = Some(next);
+        }
+        order
     }
 }

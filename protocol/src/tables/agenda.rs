@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_cluster::formed::GangKey;
+use muster_cluster::{formed::GangKey, table::Table};
 
 /// Something that is looked at as a whole.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Subject {
     /// A gang: its object, its pods, its intent.
     Gang(GangKey),
@@ -19,7 +19,7 @@ pub(crate) enum Subject {
 pub(crate) struct Agenda {
     now: BTreeSet<Subject>,
     by_second: BTreeMap<u64, BTreeSet<Subject>>,
-    due: BTreeMap<Subject, u64>,
+    due: Table<Subject, u64>,
     /// Pods, by UID, that changed: whose gangs and nodes these are is looked up when they are known.
     pods: BTreeSet<String>,
     everything: bool,
@@ -164,10 +164,7 @@ mod tests {
 
     #[test]
     fn gangs_and_nodes_are_taken_apart_and_in_order() {
-        let key = |name: &str| GangKey {
-            namespace: "ml".to_owned(),
-            name: name.to_owned(),
-        };
+        let key = |name: &str| GangKey::new("ml", name);
         let mut agenda = Agenda::default();
         agenda.node("n2");
         agenda.gang(&key("b"));

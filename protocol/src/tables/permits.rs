@@ -1,15 +1,13 @@
 //! Where the permits of a pod, a gang and a claim are, and the highest attempt of each gang among them.
 
-use std::collections::BTreeMap;
-
 use muster_api::{NodeDevices, Permit};
 
-use muster_cluster::links::Links;
+use muster_cluster::{links::Links, table::Table};
 
 /// Nodes by what their permits name.
 #[derive(Debug, Default)]
 pub(crate) struct PermitTable {
-    by_node: BTreeMap<String, Vec<Named>>,
+    by_node: Table<String, Vec<Named>>,
     of_pod: Links<String, String>,
     of_gang: Links<String, (String, i64)>,
 }
@@ -83,7 +81,7 @@ impl PermitTable {
 
     /// Nodes with any permit.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = &String> {
-        self.by_node.keys()
+        self.by_node.in_order().map(|(node, _)| node)
     }
 
     /// Nodes with a permit for the pod.

@@ -1,7 +1,7 @@
 //! Plans by Gang, by pod and by node: those that the Ledger commits and those that Gangs carry.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -11,7 +11,7 @@ use crate::{
     admission::{plan::Plan, record},
     injected_bug::InjectedBugs,
 };
-use muster_cluster::{formed::GangKey, links::Links};
+use muster_cluster::{formed::GangKey, links::Links, table::Table};
 
 /// An intent of the Ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,14 +44,27 @@ impl Committed {
             lost,
         }
     }
+
+    /// Whether it was read from that intent.
+    fn is_of(&self, intent: &Intent) -> bool {
+        self.plan.gang_uid == intent.gang_uid
+            && self.plan.attempt == intent.attempt
+            && self.plan.sequence == intent.sequence
+            && self.leader_epoch == intent.leader_epoch
+            && self.kind == intent.kind
+    }
 }
 
 /// The plans that are known.
 #[derive(Debug, Default)]
 pub(crate) struct Plans {
-    committed: BTreeMap<GangKey, Committed>,
+    committed: Table<GangKey, Committed>,
+    /// The Gangs of these.
+    in_ledger: BTreeSet<GangKey>,
+    /// Bytes that all of them take of the Ledger.
+    committed_bytes: usize,
     /// With the resourceVersion of the Gang that they were read from.
-    carried: BTreeMap<GangKey, (Option<String>, Arc<Plan>)>,
+    carried: Table<GangKey, (Option<String>, Arc<Plan>)>,
     by_pod: Links<String, GangKey>,
     by_node: Links<String, GangKey>,
     ledger_version: Option<String>,
@@ -66,9 +79,14 @@ impl Plans {
         self.committed.get(key)
     }
 
-    /// All intents, by Gang.
+    /// All intents, by Gang: for whoever looks at everything.
     pub(crate) fn all_committed(&self) -> impl Iterator<Item = (&GangKey, &Committed)> {
-        self.committed.iter()
+        self.committed.in_order()
+    }
+
+    /// Bytes that all intents take of the Ledger, and how many there are.
+    pub(crate) fn committed_bytes(&self) -> (usize, usize) {
+        (self.committed_bytes, self.committed.len())
     }
 
     /// The plan that a Gang carries.
@@ -76,9 +94,9 @@ impl Plans {
         self.carried.get(key).map(|(_, plan)| plan)
     }
 
-    /// The plans that all Gangs carry, by Gang.
+    /// The plans that all Gangs carry, by Gang: for whoever looks at everything.
     pub(crate) fn all_carried(&self) -> impl Iterator<Item = &Arc<Plan>> {
-        self.carried.values().map(|(_, plan)| plan)
+        self.carried.in_order().map(|(_, (_, plan))| plan)
     }
 
     /// Gangs with a plan for the pod.
@@ -114,53 +132,56 @@ impl Plans {
             return BTreeSet::new();
         }
         self.ledger_version = version.map(str::to_owned);
-        let mut intents = BTreeMap::new();
+        // The first counts, should two name the same Gang.
+        let mut intents = HashMap::new();
         for intent in spec.iter().flat_map(|spec| &spec.intents) {
-            let key = crate::objects::gang_key(intent);
-            let known = self.committed.get(&key).filter(|known| {
-                known.plan.gang_uid == intent.gang_uid
-                    && known.plan.attempt == intent.attempt
-                    && known.plan.sequence == intent.sequence
-                    && known.leader_epoch == intent.leader_epoch
-                    && known.kind == intent.kind
-            });
+            let name = (intent.namespace.as_str(), intent.name.as_str());
+            intents.entry(name).or_insert(intent);
+        }
+        let (mut changed, mut stand) = (BTreeSet::new(), HashSet::new());
+        for key in &self.in_ledger {
+            let name = (key.namespace.as_str(), key.name.as_str());
+            let intent = intents.get(&name);
+            let known = self.committed.get(key);
             // What an intent says never changes: it comes and goes whole. So what it commits is known for good once its
             // proposal was seen.
-            let committed = known
-                .cloned()
-                .unwrap_or_else(|| Committed::read(intent, gang(&key), bugs));
-            // The first counts, should two name the same Gang.
-            intents.entry(key).or_insert(committed);
+            if intent.is_some_and(|intent| known.is_some_and(|known| known.is_of(intent))) {
+                stand.insert(name);
+            } else {
+                changed.insert(key.clone());
+            }
         }
-        let keys: BTreeSet<GangKey> = self
-            .committed
-            .keys()
-            .chain(intents.keys())
-            .cloned()
+        let others = intents.iter().filter(|(name, _)| !stand.contains(*name));
+        let mut others: BTreeMap<GangKey, &Intent> = others
+            .map(|((namespace, name), intent)| (GangKey::new(*namespace, *name), *intent))
             .collect();
-        let mut changed = BTreeSet::new();
-        for key in keys {
-            let after = intents.remove(&key);
-            if self.committed.get(&key) == after.as_ref() {
-                continue;
-            }
-            self.lost.remove(&key);
-            let before = match after {
-                Some(after) => {
-                    if after.lost.is_some() {
-                        self.lost.insert(key.clone());
-                    }
-                    self.link(&after.plan.clone());
-                    self.committed.insert(key.clone(), after)
-                }
-                None => self.committed.remove(&key),
-            };
-            if let Some(before) = before {
-                self.unlink(&before.plan);
-            }
-            changed.insert(key);
+        changed.extend(others.keys().cloned());
+        for key in &changed {
+            let after = others.remove(key);
+            let after = after.map(|intent| Committed::read(intent, gang(key), bugs));
+            self.set_committed(key, after);
         }
         changed
+    }
+
+    fn set_committed(&mut self, key: &GangKey, after: Option<Committed>) {
+        self.lost.remove(key);
+        let before = if let Some(after) = after {
+            if after.lost.is_some() {
+                self.lost.insert(key.clone());
+            }
+            self.link(&after.plan.clone());
+            self.in_ledger.insert(key.clone());
+            self.committed_bytes += after.bytes;
+            self.committed.insert(key.clone(), after)
+        } else {
+            self.in_ledger.remove(key);
+            self.committed.remove(key)
+        };
+        if let Some(before) = before {
+            self.committed_bytes -= before.bytes;
+            self.unlink(&before.plan);
+        }
     }
 
     /// Reads what a Gang carries now; returns what it carried before, if that is another plan.
@@ -211,9 +232,7 @@ impl Plans {
         };
         let found = Committed::read(&intent, gang, bugs);
         if found.lost.is_none() {
-            self.lost.remove(key);
-            self.link(&found.plan.clone());
-            self.committed.insert(key.clone(), found);
+            self.set_committed(key, Some(found));
         }
     }
 
@@ -238,6 +257,86 @@ impl Plans {
         let carried = self.carried(&plan.key).cloned();
         for other in committed.into_iter().chain(carried) {
             self.link(&other);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_api::{IntentPod, NodeRanks};
+
+    use super::*;
+
+    fn intent(number: u32, sequence: i64) -> Intent {
+        Intent {
+            sequence,
+            leader_epoch: 1,
+            namespace: "ml".to_owned(),
+            name: format!("gang-{}", number % 7),
+            gang_uid: format!("uid-{}", number % 14),
+            attempt: 1,
+            pods: vec![IntentPod {
+                uid: format!("pod-{number}"),
+                ..IntentPod::default()
+            }],
+            plan: vec![NodeRanks {
+                node: "n0".to_owned(),
+                ranks: 1,
+                ..NodeRanks::default()
+            }],
+            ..Intent::default()
+        }
+    }
+
+    fn read(plans: &mut Plans, version: usize, intents: &[Intent]) -> BTreeSet<GangKey> {
+        let spec = LedgerSpec {
+            intents: intents.to_vec(),
+            ..LedgerSpec::default()
+        };
+        let bugs = InjectedBugs::default();
+        plans.read_ledger(Some(&version.to_string()), Some(&spec), |_| None, bugs)
+    }
+
+    fn committed(plans: &Plans) -> Vec<(GangKey, Committed)> {
+        let all = plans.all_committed();
+        all.map(|(key, intent)| (key.clone(), intent.clone()))
+            .collect()
+    }
+
+    /// What is kept from one Ledger to the next is what reading the last one alone gives, whatever came and went: several
+    /// intents about one Gang, Gangs made again and the same intent at another place included.
+    #[test]
+    fn a_ledger_is_read_by_its_difference_and_means_the_same_as_read_alone() {
+        let mut plans = Plans::default();
+        let mut intents: Vec<Intent> = Vec::new();
+        let mut state = 11_u32;
+        for step in 0..500 {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let [_, _, third, fourth] = state.to_le_bytes();
+            let place = usize::from(third) % (intents.len() + 1);
+            if fourth < 140 || intents.is_empty() {
+                let sequence = i64::try_from(step).unwrap();
+                intents.insert(place, intent(u32::from(fourth), sequence));
+            } else if place < intents.len() {
+                intents.swap_remove(place);
+            }
+            let before = committed(&plans);
+            let changed = read(&mut plans, step, &intents);
+            let mut alone = Plans::default();
+            read(&mut alone, step, &intents);
+            let after = committed(&alone);
+            assert_eq!(committed(&plans), after, "step {step}");
+            let differ = before.iter().filter(|it| !after.contains(it));
+            let differ = differ.chain(after.iter().filter(|it| !before.contains(it)));
+            let differ: BTreeSet<GangKey> = differ.map(|(key, _)| key.clone()).collect();
+            assert_eq!(changed, differ, "step {step}");
+            let bytes = after.iter().map(|(_, intent)| intent.bytes).sum();
+            assert_eq!(plans.committed_bytes(), (bytes, after.len()));
+            for (key, intent) in &after {
+                let pod = &intent.plan.ranks.first();
+                let of_pod = pod.map(|rank| plans.of_pod(&rank.pod).any(|it| it == key));
+                assert_ne!(of_pod, Some(false), "step {step}");
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 use muster_api::{GangPhase, Reason, conditions};
 
 use super::*;
-use crate::{Mode, objects::is_gated};
+use crate::{Mode, objects::is_gated, outward::queue_status::CHANGED_PER_SECOND};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 /// The outward order of an admission, by what is written.
@@ -319,6 +319,59 @@ fn a_queue_is_written_at_most_once_a_second_and_shows_the_last_state_in_the_end(
     bench.run_at_once();
     assert_eq!(queues(&bench).last(), Some(&4));
     assert!(queues(&bench).len() <= 2, "{:?}", queues(&bench));
+}
+
+/// Writes of Queues in each of so many seconds.
+fn queues_by_second(bench: &mut Bench, seconds: usize) -> Vec<usize> {
+    let mut by_second = Vec::new();
+    for _ in 0..seconds {
+        bench.written.clear();
+        bench.run_at_once();
+        let is_queue = |write: &&ApiRequest| matches!(write, ApiRequest::PublishQueue { .. });
+        by_second.push(bench.written.iter().filter(is_queue).count());
+        bench.seconds += 1;
+    }
+    by_second
+}
+
+#[test]
+fn what_one_team_takes_of_all_is_shown_to_the_others_some_each_second() {
+    let others = 3 * CHANGED_PER_SECOND;
+    let mut bench = Bench::new();
+    // A look at everything looks at every Team.
+    bench.checks_polls = false;
+    bench.server.put(Object::Cohort(parse(json!({
+        "apiVersion": "muster.dev/v1alpha1", "kind": "Cohort", "metadata": {"name": "all"}, "spec": {},
+    }))));
+    let names = (0..others).map(|number| format!("team-{number:02}"));
+    for name in names.chain(["vision".to_owned()]) {
+        bench.server.put(Object::Team(parse(json!({
+            "apiVersion": "muster.dev/v1alpha1", "kind": "Team", "metadata": {"name": name},
+            "spec": {"cohort": "all", "quota": [
+                {"flavor": "gpu", "resources": [{"name": "gpus", "nominal": 1}]},
+            ]},
+        }))));
+        if name != "vision" {
+            bench.server.put(Object::Namespace(parse(json!({
+                "metadata": {"name": name, "labels": {keys::TEAM: name}},
+            }))));
+        }
+    }
+    let shown = queues_by_second(&mut bench, 8);
+    assert_eq!(shown.last(), Some(&0), "at rest: {shown:?}");
+    bench.gang("train", 2);
+    let shown = queues_by_second(&mut bench, 10);
+    // That of the Team itself comes besides.
+    let most = shown.iter().max();
+    assert!(most <= Some(&(CHANGED_PER_SECOND + 1)), "{shown:?}");
+    assert_eq!(shown.last(), Some(&0), "at rest: {shown:?}");
+    for queue in bench.server.list(Kind::Queue) {
+        let Object::Queue(queue) = queue else {
+            panic!("{queue:?}")
+        };
+        let available = &queue.status.as_ref().unwrap().limits[0].available;
+        assert_eq!(available.0, (others - 1).to_string(), "{queue:?}");
+    }
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn whoever_writes_to_an_object_without_end_does_not_keep_the_leader_from_committ
     bench.gang("next", 1);
     for _ in 0..60 {
         for effect in bench.poll() {
-            if let ApiRequest::ReplaceNodeDevices { node, .. } = &effect.write {
+            if let ApiRequest::ReplaceNodeDevices { node, .. } = &*effect.write {
                 let devices = bench.server.node_devices(node).unwrap();
                 bench.server.put(Object::NodeDevices(Arc::new(devices)));
             }

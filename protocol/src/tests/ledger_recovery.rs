@@ -21,7 +21,7 @@ fn owed(bench: &mut Bench, is_meant: impl Fn(&ApiRequest) -> bool) -> ApiRequest
         bench.acknowledge(&[]);
         for effect in bench.poll() {
             if is_meant(&effect.write) {
-                return effect.write;
+                return (*effect.write).clone();
             }
             bench.perform(&effect);
         }
@@ -223,7 +223,7 @@ fn a_replica_that_took_over_while_another_did_does_not_raise_the_epoch_over_it()
     // Everything is read but what comes last.
     let own = loop {
         let effects = bench.poll();
-        let lists = |effect: &Effect| matches!(effect.write, ApiRequest::ReadAll { .. });
+        let lists = |effect: &Effect| matches!(*effect.write, ApiRequest::ReadAll { .. });
         if effects.iter().any(lists) {
             let raised = bench.server.ledger().unwrap().spec.leader_epoch;
             // Meanwhile another replica raised the epoch and wrote by it.

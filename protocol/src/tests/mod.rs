@@ -110,13 +110,13 @@ impl Bench {
     }
 
     fn perform(&mut self, effect: &Effect) {
-        if let ApiRequest::ReadAll { kind } = effect.write {
+        if let ApiRequest::ReadAll { kind } = *effect.write {
             self.machine
                 .observe(Change::Listed(kind, self.server.list(kind)));
         }
         let outcome = self.server.perform(&effect.write);
         if matches!(outcome, Outcome::Done(_)) {
-            self.written.push(effect.write.clone());
+            self.written.push((*effect.write).clone());
         }
         self.machine.settle(effect.id, outcome);
     }

@@ -49,7 +49,7 @@ impl Bench {
             self.acknowledge(&[]);
             for effect in self.poll() {
                 if is_meant(&effect.write) {
-                    return effect.write;
+                    return (*effect.write).clone();
                 }
                 self.perform(&effect);
             }

@@ -134,8 +134,8 @@ fn a_conflict_of_a_pod_stops_nothing_and_asks_nobody_who_leads() {
     bench.machine.settle(patches[0].id, Outcome::Conflict);
     bench.gang("next", 1);
     let effects = bench.poll();
-    let reads = |effect: &Effect| matches!(effect.write, ApiRequest::ReadObject { .. });
-    let creates = |effect: &Effect| matches!(effect.write, ApiRequest::CreateGang { .. });
+    let reads = |effect: &Effect| matches!(*effect.write, ApiRequest::ReadObject { .. });
+    let creates = |effect: &Effect| matches!(*effect.write, ApiRequest::CreateGang { .. });
     assert!(!effects.iter().any(reads), "{effects:?}");
     assert!(effects.iter().any(creates), "{effects:?}");
 }
@@ -211,7 +211,7 @@ fn an_ended_gang_that_was_taken_up_again_is_not_deleted_by_a_late_delete() {
     assert_eq!(bench.gang_status().phase, GangPhase::Failed);
     bench.seconds += 3_600;
     let late = bench.poll().pop().unwrap();
-    assert!(matches!(late.write, ApiRequest::DeleteGang { .. }));
+    assert!(matches!(*late.write, ApiRequest::DeleteGang { .. }));
     // Another leader sees the pod, and takes the Gang up again.
     bench.take_over();
     bench.run();

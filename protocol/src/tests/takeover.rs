@@ -59,13 +59,13 @@ fn a_raise_that_conflicts_or_is_not_answered_begins_with_the_ledger_again() {
         bench.perform(&read);
         let raise = bench.poll().remove(0);
         assert!(
-            matches!(&raise.write, ApiRequest::ReplaceLedger { spec, .. } if spec.leader_epoch == 7)
+            matches!(&*raise.write, ApiRequest::ReplaceLedger { spec, .. } if spec.leader_epoch == 7)
         );
         bench.machine.settle(raise.id, outcome);
         assert!(bench.poll().is_empty(), "not in a tight loop");
         bench.seconds += 1;
         assert!(matches!(
-            bench.poll()[0].write,
+            *bench.poll()[0].write,
             ApiRequest::ReadObject { .. }
         ));
         assert_eq!(bench.machine.leading_epoch(), None);
@@ -100,11 +100,11 @@ fn after_a_conflict_nothing_is_committed_before_the_ledger_was_read_again() {
     let own = bench.machine.leading_epoch().unwrap();
     bench.gang("train", 1);
     let create = bench.poll().remove(0);
-    assert!(matches!(create.write, ApiRequest::CreateGang { .. }));
+    assert!(matches!(*create.write, ApiRequest::CreateGang { .. }));
     bench.machine.settle(create.id, Outcome::Conflict);
     let effects = bench.poll();
     assert_eq!(effects.len(), 1);
-    assert!(matches!(effects[0].write, ApiRequest::ReadObject { .. }));
+    assert!(matches!(*effects[0].write, ApiRequest::ReadObject { .. }));
     let mut ledger = bench.server.ledger().unwrap();
     ledger.spec.leader_epoch = own + 8;
     bench.server.put(Object::Ledger(Arc::new(ledger)));
@@ -129,7 +129,7 @@ fn a_ledger_that_cannot_be_read_after_a_conflict_is_asked_for_again_but_not_in_a
     assert!(bench.poll().is_empty());
     bench.seconds += 1;
     let effects = bench.poll();
-    let is_read = |effect: &&Effect| matches!(effect.write, ApiRequest::ReadObject { .. });
+    let is_read = |effect: &&Effect| matches!(*effect.write, ApiRequest::ReadObject { .. });
     assert_eq!(effects.iter().filter(is_read).count(), 1, "{effects:?}");
 }
 
@@ -144,10 +144,13 @@ fn a_write_that_is_not_answered_is_repeated_word_by_word() {
     let again = bench.poll();
     let again = again
         .iter()
-        .find(|it| matches!(it.write, ApiRequest::CreateGang { .. }))
+        .find(|it| matches!(*it.write, ApiRequest::CreateGang { .. }))
         .unwrap();
     assert_ne!(again.id, first.id);
-    assert_eq!(format!("{:?}", again.write), format!("{:?}", first.write));
+    assert!(
+        Arc::ptr_eq(&again.write, &first.write),
+        "word by word: {again:?}, after {first:?}"
+    );
 }
 
 fn kind_of(write: &ApiRequest) -> &'static str {

@@ -26,6 +26,7 @@ fn ungated(bench: &Bench, prefix: &str) -> usize {
 fn narrow(limit: usize) -> Bench {
     Bench::with(Config {
         ungated_unbound_limit: limit,
+        careful_ungated_unbound_limit: 2,
         ..config()
     })
 }
@@ -46,6 +47,27 @@ fn pods_for_another_scheduler_do_not_fill_the_window() {
         (ungated(&bench, "foreign"), ungated(&bench, "train")),
         (2, 2)
     );
+}
+
+#[test]
+fn fewer_pods_are_ungated_at_a_time_while_that_is_done_carefully() {
+    let mut bench = narrow(4);
+    bench.machine.ungate_carefully(true);
+    bench.gang("train", 4);
+    bench.run_at_once();
+    assert_eq!(ungated(&bench, "train"), 2, "the careful limit");
+    bench.machine.ungate_carefully(false);
+    bench.run_at_once();
+    assert_eq!(ungated(&bench, "train"), 4);
+}
+
+#[test]
+fn carefulness_never_widens_the_window() {
+    let mut bench = narrow(1);
+    bench.machine.ungate_carefully(true);
+    bench.gang("train", 2);
+    bench.run_at_once();
+    assert_eq!(ungated(&bench, "train"), 1);
 }
 
 #[test]

@@ -37,7 +37,7 @@ use super::{
 };
 
 /// The part of a request's limit that it may wait for its turn. A request takes well below a millisecond, so whoever
-/// waits this long meets a flood, and is told so before the limit says nothing.
+/// waits this long meets a flood, and learns so before the limit cuts it off without a word.
 const WAITING_PART: u32 = 3;
 /// Requests at a time whose bodies are small. All that are worked on at a time must fit into memory, decoded.
 const TURNS: usize = 8;

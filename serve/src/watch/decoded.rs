@@ -2,7 +2,7 @@
 //!
 //! What the API server stores need not be what this version can read: another version of Muster wrote it, or Kubernetes
 //! accepts more than our types do (a Job whose pod template says `creationTimestamp: 9999-12-31T23:59:59Z`, which is
-//! later than `jiff` can count). Such an object must cost neither the list that it stands in nor more of itself than
+//! later than `jiff` can count). Such an object must cost neither the list that contains it nor more of itself than
 //! need be:
 //!
 //! * a timestamp out of range becomes the last one that can be told, which means the same: far off;

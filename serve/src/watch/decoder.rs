@@ -1,8 +1,8 @@
-//! A watch whose lists are told whole, when they are complete, so that nobody decides on half of one.
+//! A watch whose lists are passed on whole, when they are complete, so that nobody decides on half of one.
 //!
-//! **Invariant: what exists is never told gone because it cannot be decoded.** A consumer may give back what a vanished
-//! object held, so an object that was told and cannot be decoded any more counts as last seen: its changes are not
-//! told, and a list that lacks it only for that is told as changes instead. For this the names of what was told are
+//! **Invariant: what exists is never reported as gone because it cannot be decoded.** A consumer may give back what a vanished
+//! object held, so an object that was reported and cannot be decoded any more counts as last seen: its changes are not
+//! reported, and a list that lacks it only for that reason is reported as changes instead. So the names of what was reported are
 //! kept, never the objects.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,16 +10,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, runtime::watcher::Event};
 
-use super::{Decode, Decoded, Name, WatchEvent, WatchHealth, name};
+use super::{Decode, Decoded, ObjectName, WatchEvent, WatchHealth, name};
 
-/// What one watch sees, and what its consumer was told of it.
+/// What one watch sees, and what was reported of it to its consumer.
 pub(super) struct WatchDecoder<K> {
-    /// Whether a list was told.
+    /// Whether a list was reported.
     listed: bool,
     /// What the consumer believes to exist, with its UID.
-    told: BTreeMap<Name, Option<String>>,
+    told: BTreeMap<ObjectName, Option<String>>,
     /// What exists and cannot be decoded.
-    undecodable: BTreeSet<Name>,
+    undecodable: BTreeSet<ObjectName>,
     /// The list that is being received.
     incoming: Vec<K>,
     health: WatchHealth,
@@ -65,7 +65,7 @@ impl<K: Resource<DynamicType = ()>> WatchDecoder<K> {
         vec![WatchEvent::Listed(objects)]
     }
 
-    /// A list as changes of what was told: what cannot be decoded stays as it was.
+    /// A list as changes of what was reported: what cannot be decoded stays as it was.
     fn changes(&mut self, objects: Vec<K>) -> Vec<WatchEvent<K>> {
         let mut before = std::mem::take(&mut self.told);
         let mut seen = Vec::new();
@@ -149,7 +149,8 @@ impl<K: Resource<DynamicType = ()>> Decode<K> for WatchDecoder<K> {
     }
 }
 
-fn gone<K>((namespace, name): Name, uid: Option<String>) -> WatchEvent<K> {
+fn gone<K>(object: ObjectName, uid: Option<String>) -> WatchEvent<K> {
+    let ObjectName { namespace, name } = object;
     WatchEvent::Deleted(Box::new(ObjectMeta {
         namespace: (!namespace.is_empty()).then_some(namespace),
         name: Some(name),

@@ -1,8 +1,8 @@
-//! A watch whose lists are told object by object.
+//! A watch whose lists are passed on object by object.
 //!
-//! Nothing of a list is kept but its names, so a list of any length costs what is made of its objects and no more. Each
-//! object is told as soon as it is received, which says nothing about others; what is gone is concluded at the end of
-//! the list only. A list that is broken off (an expired continue token, say) is begun anew, and what was told of it by
+//! Nothing of a list is kept but its names, so a list of any length costs what is kept of its objects and no more. Each
+//! object is passed on as soon as it is received, which says nothing about others; what is gone is concluded at the end of
+//! the list only. A list that is broken off (an expired continue token, say) is begun again, and what was passed on of it by
 //! then is judged by the names of the next one.
 
 use std::collections::BTreeSet;
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, runtime::watcher::Event};
 
-use super::{Decode, Decoded, Name, WatchHealth, name};
+use super::{Decode, Decoded, ObjectName, WatchHealth, name};
 
 /// What is seen of a kind.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,26 +21,26 @@ pub enum StreamEvent<T> {
     Deleted(Box<ObjectMeta>),
     /// A list is complete: what is not named (by namespace and name) is gone. First of all, and after every gap of the
     /// watch. Objects that are left out are named: they exist.
-    ListEnded(BTreeSet<Name>),
+    ListEnded(BTreeSet<ObjectName>),
 }
 
-/// What is made of an object that was received.
+/// What becomes of an object that was received.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Taken<T> {
-    /// It is told.
+    /// It is passed on.
     Whole(T),
-    /// It cannot be decoded as it should be; this is told in its place.
+    /// It cannot be decoded as it should be; this is passed on in its place.
     StandIn(T),
-    /// It cannot be decoded, and nothing is told of it: if it was told before, it counts as last seen.
+    /// It cannot be decoded, and nothing is passed on: if it was passed on before, it counts as last seen.
     LeftOut,
 }
 
 pub(super) struct StreamDecoder<F> {
     take_over: F,
     /// The names of the list that is being received.
-    incoming: Option<BTreeSet<Name>>,
+    incoming: Option<BTreeSet<ObjectName>>,
     /// What exists and cannot be decoded.
-    undecodable: BTreeSet<Name>,
+    undecodable: BTreeSet<ObjectName>,
     listed: bool,
     health: WatchHealth,
 }

@@ -120,7 +120,7 @@ fn whole(metrics: &WatchMetrics, synced: Condition) -> WatchDecoder<Pod> {
     WatchDecoder::new(WatchHealth::new::<Pod>(metrics, synced))
 }
 
-/// What a consumer is told of these events.
+/// What is reported to a consumer of these events.
 fn tell(
     sight: &mut WatchDecoder<Pod>,
     events: impl IntoIterator<Item = Event<Decoded<Pod>>>,
@@ -186,7 +186,7 @@ fn streamed(
         StreamEvent::Seen(name) => name,
         StreamEvent::Deleted(metadata) => format!("gone {}", metadata.name.unwrap_or_default()),
         StreamEvent::ListEnded(names) => {
-            let names: Vec<String> = names.into_iter().map(|(_, name)| name).collect();
+            let names: Vec<String> = names.into_iter().map(|object| object.name).collect();
             format!("there are {}", names.join(" "))
         }
     });

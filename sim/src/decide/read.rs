@@ -38,7 +38,7 @@ const REQUIRED: [(&str, &str, &str); 3] = [
     ),
 ];
 /// Longest text of a value that a message repeats, in characters.
-const QUOTED_CHARACTERS: usize = 64;
+const PRINTED_CHARACTERS: usize = 64;
 
 /// A text with objects.
 #[derive(Clone, Debug)]
@@ -222,7 +222,7 @@ impl Objects {
                         self.templates.insert((namespace, name), template);
                     }
                     _ => {
-                        let kind = format!("{} {}", quoted(&version), quoted(&kind));
+                        let kind = format!("{} {}", printable(&version), printable(&kind));
                         let entry = skipped.entry(kind).or_insert((0, document.place));
                         entry.0 += 1;
                     }
@@ -258,7 +258,7 @@ impl Objects {
         namespaced: bool,
     ) -> Result<T, Error> {
         let Document { place, value } = document;
-        let described = |name: &str| format!("{place} ({kind} {})", quoted(name));
+        let described = |name: &str| format!("{place} ({kind} {})", printable(name));
         let given_name = value["metadata"]["name"].as_str().unwrap_or_default();
         let document = described(given_name);
         let text = given_name.is_empty().then(|| value.to_string());
@@ -316,7 +316,7 @@ impl Objects {
             };
             return Err(Error::Twice {
                 document: place,
-                object: format!("{kind} {}", quoted(&path)),
+                object: format!("{kind} {}", printable(&path)),
                 first,
             });
         }
@@ -357,11 +357,11 @@ impl Described for ResourceClaimTemplate {
 }
 
 /// Without control characters, and bounded: it comes from a file.
-fn quoted(text: &str) -> String {
+fn printable(text: &str) -> String {
     let shown: String = text
         .chars()
         .filter(|character| !character.is_control())
-        .take(QUOTED_CHARACTERS)
+        .take(PRINTED_CHARACTERS)
         .collect();
     shown
 }

@@ -92,7 +92,7 @@ impl Run<'_> {
         // What a poll leaves over, rules that are compared with some nodes at a time, say, is looked at again at once.
         let moved = !effects.is_empty() || asks(&self.machine);
         for effect in effects {
-            let outcome = match &effect.write {
+            let outcome = match &*effect.write {
                 ApiRequest::ReadAll { kind } => {
                     self.list(*kind);
                     Outcome::Done(None)

@@ -2,15 +2,25 @@
 
 use std::collections::BTreeMap;
 
-use muster_api::{Charge, Gang, Ledger, NodeDevices};
+use muster_api::{Charge, Gang, Intent, Ledger, NodeDevices};
 
 use super::Violation;
-use crate::{api_server::ApiServer, scenario::Scenario};
+use crate::{
+    api_server::ApiServer,
+    scenario::{Product, Scenario},
+};
 
-/// Thousandths of a GPU by claim UID and Team.
+/// What each claim is charged, by its UID.
 #[derive(Debug, Default)]
 pub struct Charges {
-    claims: BTreeMap<String, (String, i64)>,
+    claims: BTreeMap<String, ClaimCharge>,
+}
+
+#[derive(Debug)]
+struct ClaimCharge {
+    team: String,
+    flavor: String,
+    gpus_milli: i64,
 }
 
 impl Charges {
@@ -18,15 +28,8 @@ impl Charges {
     pub fn of(api: &ApiServer) -> Self {
         let mut charges = Self::default();
         for intent in api.list::<Ledger>().flat_map(|ledger| &ledger.spec.intents) {
-            charges.add(&intent.team, &intent.charge);
-            // One that is named by its digest says itself what it charges on its Gang; once the Gang carries it, as below.
-            let gang = api.get::<Gang>(&intent.namespace, &intent.name);
-            let proposal = gang
-                .filter(|gang| gang.metadata.uid.as_ref() == Some(&intent.gang_uid))
-                .and_then(|gang| gang.status.as_ref()?.proposal.as_ref())
-                .filter(|proposal| Some(&proposal.digest) == intent.digest.as_ref());
-            if let Some(proposal) = proposal {
-                charges.add(&intent.team, &proposal.admission.charge);
+            for charge in of_intent(api, intent) {
+                charges.add(&intent.team, charge);
             }
         }
         let admissions = api
@@ -47,21 +50,31 @@ impl Charges {
     fn add(&mut self, team: &str, charge: &Charge) {
         for group in &charge.claims {
             for uid in &group.uids {
-                let entry = (team.to_owned(), group.gpus_milli);
+                let entry = ClaimCharge {
+                    team: team.to_owned(),
+                    flavor: group.flavor.clone(),
+                    gpus_milli: group.gpus_milli,
+                };
                 self.claims.insert(uid.clone(), entry);
             }
         }
     }
 
-    /// Whether the claim is charged.
-    pub fn names(&self, claim: &str) -> bool {
-        self.claims.contains_key(claim)
+    /// The Flavor that the claim is charged to; `None` if it is not charged.
+    pub fn flavor_of(&self, claim: &str) -> Option<&str> {
+        let charge = self.claims.get(claim)?;
+        Some(&charge.flavor)
     }
 
-    /// Thousandths of a GPU that a Team is charged.
-    pub(super) fn used_milli(&self, team: &str) -> i64 {
-        let of_team = self.claims.values().filter(|(name, _)| name == team);
-        of_team.map(|(_, gpus)| gpus).sum()
+    /// Thousandths of a GPU of a Flavor that a Team is charged.
+    pub(super) fn used_milli(&self, team: &str, flavor: &str) -> i64 {
+        let of_team = self.of_flavor(flavor).filter(|charge| charge.team == team);
+        of_team.map(|charge| charge.gpus_milli).sum()
+    }
+
+    fn of_flavor(&self, flavor: &str) -> impl Iterator<Item = &ClaimCharge> {
+        let all = self.claims.values();
+        all.filter(move |charge| charge.flavor == flavor)
     }
 
     /// Whether nothing is charged.
@@ -69,23 +82,50 @@ impl Charges {
         self.claims.is_empty()
     }
 
-    /// S1 of what is charged.
+    /// S1 of what is charged, Flavor by Flavor.
     pub(super) fn check(&self, scenario: &Scenario) -> Result<(), Violation> {
         let milli = |gpus: usize| i64::try_from(gpus).unwrap_or(i64::MAX) * 1_000;
-        for team in &scenario.teams {
-            let used = self.used_milli(&team.name);
-            let most = milli(scenario.most_gpus(team));
+        for product in Product::ALL {
+            let flavor = product.flavor();
+            for team in &scenario.teams {
+                let used = self.used_milli(&team.name, flavor);
+                let most = milli(scenario.most_gpus(team, product));
+                if used > most {
+                    let what = format!("team {} is charged {used} of {most} {flavor}", team.name);
+                    return Err(Violation::new("S1", what));
+                }
+            }
+            let used: i64 = self.of_flavor(flavor).map(|charge| charge.gpus_milli).sum();
+            let most = milli(scenario.cohort_gpus(product));
             if used > most {
-                let what = format!("team {} is charged {used} of {most}", team.name);
+                let what = format!("the cohort is charged {used} of {most} {flavor}");
                 return Err(Violation::new("S1", what));
             }
         }
-        let used: i64 = self.claims.values().map(|(_, gpus)| gpus).sum();
-        let most = milli(scenario.cohort_gpus());
-        if used > most {
-            let what = format!("the cohort is charged {used} of {most}");
+        let is_known = |flavor: &str| {
+            let mut products = Product::ALL.into_iter();
+            products.any(|product| product.flavor() == flavor)
+        };
+        let mut charges = self.claims.values();
+        if let Some(charge) = charges.find(|charge| !is_known(&charge.flavor)) {
+            let what = format!("{} is charged, which is no Flavor", charge.flavor);
             return Err(Violation::new("S1", what));
         }
         Ok(())
     }
+}
+
+/// What an intent charges. One that is named by its digest says itself what it charges on its Gang; once the Gang
+/// carries it, by its admission.
+pub(super) fn of_intent<'a>(
+    api: &'a ApiServer,
+    intent: &'a Intent,
+) -> impl Iterator<Item = &'a Charge> {
+    let gang = api.get::<Gang>(&intent.namespace, &intent.name);
+    let proposal = gang
+        .filter(|gang| gang.metadata.uid.as_ref() == Some(&intent.gang_uid))
+        .and_then(|gang| gang.status.as_ref()?.proposal.as_ref())
+        .filter(|proposal| Some(&proposal.digest) == intent.digest.as_ref());
+    let proposed = proposal.map(|proposal| &proposal.admission.charge);
+    [Some(&intent.charge), proposed].into_iter().flatten()
 }

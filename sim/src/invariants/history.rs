@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use muster_api::{Gang, GangPlacement, Ledger, NodeDevices, Permit, Team, gang::AdmittedPod, keys};
 use muster_cluster::object::{Kind, Object};
 
-use super::{Charges, Violation};
+use super::{Charges, Violation, charges};
 use crate::{
     api_server::{ApiServer, Place, Stored, has_ended},
     scheduler,
@@ -30,8 +30,9 @@ pub(super) struct History {
     pods: BTreeSet<String>,
     gated: BTreeSet<String>,
     live_permits: BTreeMap<String, Vec<Permit>>,
-    /// Most thousandths of a GPU that a Team may use, by its name and generation; absent where its Cohort alone limits it.
-    limits_milli: BTreeMap<(String, i64), i64>,
+    /// Most thousandths of a GPU that a Team may use, by its name, generation and Flavor; absent where its Cohort alone
+    /// limits it.
+    limits_milli: BTreeMap<(String, i64, String), i64>,
     /// Attempts that an intent was seen of, by UID of their Gang.
     committed: BTreeSet<(String, i64)>,
 }
@@ -108,21 +109,22 @@ impl History {
     }
 
     fn note_limit(&mut self, team: &Team) {
-        let mut most = 0;
-        for resource in team.spec.quota.iter().flat_map(|quota| &quota.resources) {
-            let gpus = |quantity: &muster_api::Quantity| quantity.0.parse::<i64>().unwrap_or(0);
-            let Some(borrowing) = &resource.borrowing_limit else {
-                return;
-            };
-            most += gpus(&resource.nominal) + gpus(borrowing);
-        }
+        let gpus = |quantity: &muster_api::Quantity| quantity.0.parse::<i64>().unwrap_or(0);
         let name = team.metadata.name.clone().unwrap_or_default();
         let generation = team.metadata.generation.unwrap_or_default();
-        self.limits_milli.insert((name, generation), most * 1_000);
+        for quota in &team.spec.quota {
+            for resource in &quota.resources {
+                if let Some(borrowing) = &resource.borrowing_limit {
+                    let most = gpus(&resource.nominal) + gpus(borrowing);
+                    let of = (name.clone(), generation, quota.flavor.clone());
+                    self.limits_milli.insert(of, most * 1_000);
+                }
+            }
+        }
     }
 
-    /// S1: an attempt that is committed fits, with all that its Team is charged, the limits that it was judged by. One
-    /// that runs is committed again after the Ledger was lost, whatever the limits are by then.
+    /// S1: an attempt that is committed fits, with all that its Team is charged, the limits that it was judged by of each
+    /// Flavor that it takes. One that runs is committed again after the Ledger was lost, whatever the limits are by then.
     fn check_intents(&mut self, api: &ApiServer, ledger: &Ledger) -> Result<(), Violation> {
         for intent in &ledger.spec.intents {
             let attempt = (intent.gang_uid.clone(), intent.attempt);
@@ -134,19 +136,23 @@ impl History {
             let of_team = ledger.spec.intents.iter();
             let of_team = of_team.filter(|other| other.team == intent.team);
             let generation = of_team.map(|other| other.team_generation).max();
-            let judged_by = (intent.team.clone(), generation.unwrap_or_default());
-            let used = Charges::of(api).used_milli(&intent.team);
-            if let Some(most) = self
-                .limits_milli
-                .get(&judged_by)
-                .filter(|most| used > **most)
-            {
-                let (team, generation) = judged_by;
-                let what = format!(
-                    "{} is committed by generation {generation} of team {team}, which is charged {used} of {most} then",
-                    intent.name
-                );
-                return Err(Violation::new("S1", what));
+            let generation = generation.unwrap_or_default();
+            let team = &intent.team;
+            let claims = charges::of_intent(api, intent).flat_map(|charge| &charge.claims);
+            let flavors: BTreeSet<&String> = claims.map(|group| &group.flavor).collect();
+            let charges = Charges::of(api);
+            for flavor in flavors {
+                let used = charges.used_milli(team, flavor);
+                let judged_by = (team.clone(), generation, flavor.clone());
+                let limit = self.limits_milli.get(&judged_by);
+                if let Some(most) = limit.filter(|most| used > **most) {
+                    let what = format!(
+                        "{} is committed by generation {generation} of team {team}, which is charged {used} of {most} \
+                         {flavor} then",
+                        intent.name
+                    );
+                    return Err(Violation::new("S1", what));
+                }
             }
         }
         Ok(())

@@ -3,9 +3,9 @@
 //! Nothing here asks the code under test. Charges are worked out anew: the set of claims, each once, that an intent,
 //! a Gang's admission or a permit names.
 //!
-//! * **S1** no Team or Cohort is charged, or physically holds, more than its limits, and nothing is committed beyond the
-//!   limits of the Team's generation that it was judged by;
-//! * **S2** what is physically held is charged;
+//! * **S1** no Team or Cohort is charged, or physically holds, more than its limits of any Flavor, and nothing is
+//!   committed beyond the limits of the Team's generation that it was judged by;
+//! * **S2** what is physically held is charged, to the Flavor of the hardware;
 //! * **S3** no Unit is held for two claims, and nothing is recorded without a permit;
 //! * **S4** a pod is let go only to where the stored plan of its attempt says, after that plan is stored and all its
 //!   pods were made; no attempt has two plans;
@@ -26,7 +26,11 @@ use std::{
 use muster_api::NodeDevices;
 use muster_dra_driver::prepare::Unit;
 
-use crate::{api_server::ApiServer, gpu_node::GpuNode, scenario::Scenario};
+use crate::{
+    api_server::ApiServer,
+    gpu_node::GpuNode,
+    scenario::{Product, Scenario},
+};
 pub use charges::Charges;
 use history::History;
 
@@ -94,14 +98,18 @@ impl Invariants {
         nodes: &BTreeMap<String, GpuNode>,
         charges: &Charges,
     ) -> Result<(), Violation> {
-        let mut held = 0;
+        let mut held: BTreeMap<Product, usize> = BTreeMap::new();
         for (name, node) in nodes {
+            let product = node.shape.product;
             let mut holders: Vec<(&str, &Unit)> = Vec::new();
             for (claim, unit) in node.held() {
-                if !charges.names(claim) {
-                    let what = format!(
-                        "node {name} holds {unit} for claim {claim}, which nothing is charged for"
-                    );
+                let what = match charges.flavor_of(claim) {
+                    Some(flavor) if flavor == product.flavor() => None,
+                    Some(flavor) => Some(format!("which is charged as {flavor}")),
+                    None => Some("which nothing is charged for".to_owned()),
+                };
+                if let Some(what) = what {
+                    let what = format!("node {name} holds {unit} for claim {claim}, {what}");
                     return Err(Violation::new("S2", what));
                 }
                 match holders.iter().find(|(_, taken)| taken.overlaps(unit)) {
@@ -114,12 +122,15 @@ impl Invariants {
                     }
                 }
             }
-            held += holders.len();
+            *held.entry(product).or_default() += holders.len();
         }
-        let most = self.scenario.cohort_gpus();
-        if held > most {
-            let what = format!("{held} GPUs are physically held, of a quota of {most}");
-            return Err(Violation::new("S1", what));
+        for (product, held) in held {
+            let most = self.scenario.cohort_gpus(product);
+            if held > most {
+                let name = product.name();
+                let what = format!("{held} {name} are physically held, of a quota of {most}");
+                return Err(Violation::new("S1", what));
+            }
         }
         Ok(())
     }

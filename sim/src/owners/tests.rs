@@ -23,6 +23,7 @@ fn owners(owner: OwnerKind) -> (Owners, ApiServer) {
             team: "blue".into(),
             owner,
             pods: 2,
+            product: None,
             gpus_per_pod: 1,
             claims_per_pod: 1,
             submitted_at: 5,

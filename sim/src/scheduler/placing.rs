@@ -4,11 +4,14 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::{
     core::v1::{Node, NodeSelectorTerm, Pod, Taint},
-    resource::v1::{ResourceClaim, ResourceSlice},
+    resource::v1::{Device, ExactDeviceRequest, ResourceClaim, ResourceSlice},
 };
 
 use super::{allocated_devices, allocated_node};
-use crate::api_server::{ApiServer, has_ended, node_of};
+use crate::{
+    api_server::{ApiServer, has_ended, node_of},
+    fixtures,
+};
 
 /// The first node that the pod fits on with all its claims, and the first devices on it for the first claim that has none.
 pub(super) fn place(
@@ -19,10 +22,8 @@ pub(super) fn place(
     let waiting = claims
         .iter()
         .filter(|claim| allocated_node(claim).is_none());
-    let wanted: Option<Vec<usize>> = waiting.map(|claim| devices_wanted(claim)).collect();
+    let wanted: Option<Vec<&ExactDeviceRequest>> = waiting.map(|claim| request(claim)).collect();
     let wanted = wanted?;
-    let first = *wanted.first()?;
-    let all: usize = wanted.iter().sum();
     let mut chosen = claims.iter().filter_map(|claim| allocated_node(claim));
     let chosen = chosen.next();
     let taken: BTreeSet<(&str, &str)> = api
@@ -34,31 +35,42 @@ pub(super) fn place(
         .filter(|node| accepts(pod, node) && has_room(api, pod, node))
         .find_map(|node| {
             let name = node.metadata.name.as_deref()?;
-            let mut free: Vec<String> = free_devices(api, name, &taken).take(all).collect();
-            (free.len() == all).then(|| {
-                free.truncate(first);
-                (name.to_owned(), free)
-            })
+            let mut free: Vec<&Device> = free_devices(api, name, &taken).collect();
+            let mut given = wanted.iter().map(|request| take(request, &mut free));
+            let first = given.next()??;
+            given
+                .all(|devices| devices.is_some())
+                .then(|| (name.to_owned(), first))
         })
 }
 
-fn devices_wanted(claim: &ResourceClaim) -> Option<usize> {
-    let request = claim
-        .spec
-        .as_ref()?
-        .devices
-        .as_ref()?
-        .requests
-        .as_ref()?
-        .first()?;
-    usize::try_from(request.exactly.as_ref()?.count.unwrap_or(1)).ok()
+/// The one request that claims have here.
+fn request(claim: &ResourceClaim) -> Option<&ExactDeviceRequest> {
+    let devices = claim.spec.as_ref()?.devices.as_ref()?;
+    let request = devices.requests.as_ref()?.first()?;
+    request.exactly.as_ref()
+}
+
+/// Takes the first devices that a request asks for; `None` if there are too few.
+fn take(request: &ExactDeviceRequest, free: &mut Vec<&Device>) -> Option<Vec<String>> {
+    let selectors = request.selectors.as_deref().unwrap_or_default();
+    let count = usize::try_from(request.count.unwrap_or(1)).ok()?;
+    let mut taken = Vec::new();
+    free.retain(|device| {
+        let takes = taken.len() < count && fixtures::is_selected(selectors, device);
+        if takes {
+            taken.push(device.name.clone());
+        }
+        !takes
+    });
+    (taken.len() == count).then_some(taken)
 }
 
 fn free_devices<'a>(
     api: &'a ApiServer,
     node: &'a str,
     taken: &'a BTreeSet<(&str, &str)>,
-) -> impl Iterator<Item = String> + 'a {
+) -> impl Iterator<Item = &'a Device> {
     api.list::<ResourceSlice>()
         .filter(move |slice| slice.spec.node_name.as_deref() == Some(node))
         .flat_map(|slice| slice.spec.devices.iter().flatten())
@@ -70,7 +82,6 @@ fn free_devices<'a>(
                 .any(|taint| taint.effect != "None");
             !tainted && !taken.contains(&(node, device.name.as_str()))
         })
-        .map(|device| device.name.clone())
 }
 
 /// Whether the node is what the pod says about nodes: its selector, and one of its required terms.

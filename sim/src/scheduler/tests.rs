@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     api_server::node_of,
     claim_controller, fixtures,
-    scenario::{GangShape, NodeShape, OwnerKind},
+    scenario::{GangShape, NodeShape, OwnerKind, Product},
 };
 
 fn gang(gpus_per_pod: usize) -> GangShape {
@@ -13,6 +13,7 @@ fn gang(gpus_per_pod: usize) -> GangShape {
         team: "blue".into(),
         owner: OwnerKind::User,
         pods: 1,
+        product: None,
         gpus_per_pod,
         claims_per_pod: 1,
         submitted_at: 0,
@@ -28,6 +29,7 @@ fn schedule(gpus_of_pods: &[usize], pin: Option<&str>) -> ApiServer {
         let shape = NodeShape {
             name: name.into(),
             leaf: "leaf-0".into(),
+            product: Product::H100,
             gpus: 2,
         };
         api.create(fixtures::node(&shape)).unwrap();

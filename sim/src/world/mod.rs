@@ -25,7 +25,7 @@ use crate::{
     matrix::Matrix,
     owners::Owners,
     random::Random,
-    scenario::{Scenario, TeamShape},
+    scenario::{Product, Scenario, TeamShape},
     scheduler,
     trace::Trace,
     workload::Workload,
@@ -245,11 +245,13 @@ fn wall(now: u64) -> Timestamp {
 fn furnish(api: &mut ApiServer, scenario: &Scenario) {
     let mut done = vec![
         api.create(fixtures::device_class()),
-        api.create(fixtures::flavor()),
         api.create(fixtures::topology()),
         api.create(fixtures::cohort()),
         api.create(fixtures::priority_tier()),
     ];
+    for product in Product::ALL {
+        done.push(api.create(fixtures::flavor(product)));
+    }
     for team in &scenario.teams {
         done.push(api.create(fixtures::team(team)));
         done.push(api.create(fixtures::namespace(&team.name)));

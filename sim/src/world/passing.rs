@@ -12,6 +12,7 @@ use crate::{
     faults::Fault,
     fixtures,
     kubelet::Kubelet,
+    scenario::QuotaShape,
 };
 
 /// After which time the pods of a node that is gone are deleted by force: the pod garbage collector of
@@ -49,8 +50,9 @@ impl World {
                 format!("namespace {name} leaves its Team")
             }
             Fault::LowerQuota => {
-                let nominal = self.lower_quota(&name);
-                format!("team {name} is guaranteed {nominal} GPUs only")
+                let left = self.lower_quota(&name)?;
+                let (nominal, product) = (left.nominal_gpus, left.product.name());
+                format!("team {name} is guaranteed {nominal} {product} only")
             }
             Fault::Cordon => {
                 self.cordon(&name, true);
@@ -125,26 +127,24 @@ impl World {
         });
     }
 
-    /// The limits of a Team fall; what it uses beyond them it keeps, and gets nothing more.
-    fn lower_quota(&mut self, team: &str) -> usize {
+    /// The limits of a Team for one kind of GPUs fall; what it uses beyond them it keeps, and gets nothing more.
+    fn lower_quota(&mut self, team: &str) -> Option<QuotaShape> {
         let shape = self.teams.iter().find(|shape| shape.name == team);
-        let Some(mut lower) = shape.cloned() else {
-            return 0;
-        };
-        lower.nominal_gpus = self.random.index(lower.nominal_gpus + 1);
+        let mut lower = shape.cloned()?;
+        let chosen = self.random.index(lower.quotas.len());
+        let quota = lower.quotas.get_mut(chosen)?;
+        quota.nominal_gpus = self.random.index(quota.nominal_gpus + 1);
         // Lower in both: elsewhere it is taken for granted that no limit is ever above that of the scenario.
         let borrowing = self.random.index(2);
-        lower.borrowing_gpus = Some(
-            lower
-                .borrowing_gpus
-                .map_or(borrowing, |most| most.min(borrowing)),
-        );
+        let before = quota.borrowing_gpus;
+        quota.borrowing_gpus = Some(before.map_or(borrowing, |most| most.min(borrowing)));
+        let left = *quota;
         let spec = fixtures::team(&lower).spec;
         let any = Precondition::default();
         let _ = self
             .api
             .update::<Team>("", team, any, |team| team.spec = spec);
-        lower.nominal_gpus
+        Some(left)
     }
 
     fn restore_quota(&mut self, team: &str) {

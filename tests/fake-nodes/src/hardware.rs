@@ -8,7 +8,7 @@ use muster_dra_driver::{inventory::KnownGpus, slices::desired};
 use muster_sim::{
     fixtures::{self, GPU_BYTES},
     gpu_node::GpuNode,
-    scenario::NodeShape,
+    scenario::{NodeShape, Product},
 };
 
 /// Where a node stands, and how many GPUs it has.
@@ -30,6 +30,7 @@ impl Shape {
         GpuNode::new(NodeShape {
             name: self.name.clone(),
             leaf: self.leaf.clone(),
+            product: Product::H100,
             gpus: usize::try_from(self.gpus).unwrap_or_default(),
         })
     }

@@ -1,4 +1,4 @@
-//! A webhook behind its real server, the whole program, and a client of both.
+//! A webhook behind its real server, the whole program, and what kube-apiserver asks both.
 
 #![allow(
     dead_code,
@@ -7,13 +7,10 @@
     reason = "each test program uses what it needs and fails by panicking"
 )]
 
-pub(crate) mod program;
+#[path = "../../../serve/tests/real_program/mod.rs"]
+pub(crate) mod real_program;
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    ops::Deref,
-    sync::Arc,
-};
+use std::{net::Ipv4Addr, ops::Deref, sync::Arc};
 
 use k8s_openapi::jiff::Timestamp;
 use muster_cluster::managed::ManagedPods;
@@ -29,23 +26,11 @@ use muster_webhook::{
     pod::PodRules,
     routes::{Webhook, router},
 };
-use rustls::{ClientConfig, pki_types::ServerName};
+pub(crate) use real_program::client::{Client, JSON};
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpSocket, TcpStream},
-};
-use tokio_rustls::{TlsConnector, client::TlsStream};
 
-/// The media type of reviews.
-pub(crate) const JSON: &str = "application/json";
-
-/// What it takes to talk to a webhook.
-#[derive(Clone)]
-pub(crate) struct Client {
-    pub(crate) address: SocketAddr,
-    bundle_pem: String,
-}
+/// The whole program.
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_muster-webhook");
 
 /// The webhook within this process, so that a test can change what it knows.
 pub(crate) struct Running {
@@ -100,6 +85,7 @@ impl Running {
             client: Client {
                 address,
                 bundle_pem: authority.bundle_pem(),
+                identity: None,
             },
             facts,
             readiness,
@@ -117,60 +103,6 @@ impl Deref for Running {
 }
 
 impl Client {
-    /// A TCP connection from this loopback address. It has little room for answers: those that nobody reads are soon the
-    /// server's to keep.
-    pub(crate) async fn dial(&self, source: [u8; 4]) -> std::io::Result<TcpStream> {
-        let socket = TcpSocket::new_v4()?;
-        socket.set_recv_buffer_size(16 * 1024)?;
-        socket.bind((Ipv4Addr::from(source), 0).into())?;
-        socket.connect(self.address).await
-    }
-
-    /// A TLS connection from this loopback address, over which HTTP/1 is spoken.
-    pub(crate) async fn connect(&self, source: [u8; 4]) -> std::io::Result<TlsStream<TcpStream>> {
-        self.connect_speaking(source, &[]).await
-    }
-
-    /// A TLS connection over which one of these protocols is spoken.
-    pub(crate) async fn connect_speaking(
-        &self,
-        source: [u8; 4],
-        protocols: &[&[u8]],
-    ) -> std::io::Result<TlsStream<TcpStream>> {
-        let roots = tls::root_store(&self.bundle_pem, "bundle").unwrap();
-        let mut config = ClientConfig::builder()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
-        let name = ServerName::try_from("127.0.0.1").unwrap();
-        let tcp = self.dial(source).await?;
-        TlsConnector::from(Arc::new(config))
-            .connect(name, tcp)
-            .await
-    }
-
-    /// Sends a request and reads until the server closes: status and body.
-    pub(crate) async fn send(&self, request: &[u8]) -> (u16, String) {
-        let mut stream = self.connect([127, 0, 0, 1]).await.unwrap();
-        // A server that refuses a large body answers, and closes, before it has read all of it.
-        let _ = stream.write_all(request).await;
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer).await;
-        let answer = String::from_utf8(answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-        let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
-        (status.expect("an HTTP status"), body.to_owned())
-    }
-
-    /// Posts a body, and asks for the end of the connection.
-    pub(crate) async fn post(&self, path: &str, content_type: &str, body: &str) -> (u16, String) {
-        let request = format!(
-            "POST {path} HTTP/1.1\r\nHost: webhook\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-            body.len()
-        );
-        self.send(request.as_bytes()).await
-    }
-
     /// Sends a review; the response of the answer.
     pub(crate) async fn review(&self, path: &str, review: &Value) -> Value {
         let (status, body) = self.post(path, JSON, &review.to_string()).await;

@@ -70,7 +70,7 @@ fn pods_with_one_gang_label_are_one_gang_in_the_natural_order_of_their_names() {
     );
     assert_eq!(gang.wait, None);
     assert_eq!(
-        gang.labels.get(keys::GANG).map(String::as_str),
+        gang.labels().get(keys::GANG).map(String::as_str),
         Some("train")
     );
     assert_eq!(gang.spec.group.as_deref(), Some("train"));

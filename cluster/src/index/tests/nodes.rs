@@ -58,7 +58,10 @@ fn a_node_is_told_with_its_devices_and_where_it_stands() {
     );
     assert_eq!(device.nvlink_group.as_deref(), Some("0"));
     assert!(device.flavors.contains(&"h100".into()));
-    let own = device.own_attributes.iter();
+    let own = device
+        .own_attributes
+        .iter()
+        .map(|(name, value)| (name, value));
     let mut attributes: Vec<_> = device
         .attributes
         .iter()

@@ -23,6 +23,24 @@ fn the_generation_is_on_disk_before_the_status_says_so() {
 }
 
 #[test]
+fn what_another_instance_gave_back_and_did_not_live_to_say_is_said() {
+    let mut node = Node::new(Some(node_devices("u", 1, vec![permit("a", 1_000)])));
+    node.prepare(claim("a", &["gpu-0"]));
+    let withdrawn = Permit {
+        withdrawn: true,
+        ..permit("a", 1_000)
+    };
+    node.write_api(node_devices("u", 2, vec![withdrawn]), true);
+    assert_eq!(node.held_by_status().len(), 1);
+    // The other instance unprepares it, and is stopped before it writes its status.
+    node.disk.records.remove("a");
+    node.pass(30 * SECOND);
+    assert!(node.held_by_status().is_empty());
+    assert!(node.held.is_empty());
+    assert_eq!(node.machines[0].wake_at(), None, "nothing is held any more");
+}
+
+#[test]
 fn an_older_view_neither_acknowledges_nor_prepares() {
     let mut node = Node::new(Some(node_devices("u", 5, vec![])));
     // The watch of a new instance lags behind what the node has promised.
@@ -40,8 +58,8 @@ fn an_older_view_neither_acknowledges_nor_prepares() {
 fn another_object_than_the_disks_counts_only_after_an_uncached_read() {
     let mut node = Node::new(Some(node_devices("u", 5, vec![])));
     node.api_answers = false;
-    let made_anew = node_devices("v", 1, vec![permit("a", 1_000)]);
-    node.write_api(made_anew, true);
+    let recreated = node_devices("v", 1, vec![permit("a", 1_000)]);
+    node.write_api(recreated, true);
     let call = node.prepare(claim("a", &["gpu-0"]));
     node.pass(5 * SECOND);
     assert_eq!(node.answered(call), None);
@@ -62,7 +80,7 @@ fn another_object_than_the_disks_counts_only_after_an_uncached_read() {
 }
 
 #[test]
-fn a_status_that_conflicts_is_worked_out_anew() {
+fn a_status_that_conflicts_is_worked_out_again() {
     let mut node = Node::new(Some(node_devices("u", 1, vec![])));
     // The controller writes, and the watch does not show it yet.
     node.write_api(node_devices("u", 2, vec![permit("a", 1_000)]), false);
@@ -87,7 +105,9 @@ fn an_api_server_that_was_restored_to_an_older_generation_is_not_asked_for_ever(
     // The backup has the version in which nothing was withdrawn.
     node.write_api(node_devices("u", 5, vec![permit("a", 1_000)]), false);
     node.unprepare("a");
-    assert_eq!(node.machines[0].wake_at(), None, "it waits for a change");
+    // It was to look once more at what was held; from then on it waits for a change.
+    node.pass(30 * SECOND);
+    assert_eq!(node.machines[0].wake_at(), None);
     node.write_api(node_devices("u", 7, vec![]), true);
     assert_eq!(node.status().observed_generation, 7);
     assert!(node.held_by_status().is_empty());

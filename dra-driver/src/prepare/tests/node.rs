@@ -74,7 +74,7 @@ impl Node {
         }
     }
 
-    /// The driver dies and starts anew on the same disk.
+    /// The driver dies and starts again on the same disk.
     pub(super) fn restart(&mut self, instance: &str) {
         self.boot(config(instance));
     }

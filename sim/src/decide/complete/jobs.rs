@@ -76,7 +76,7 @@ fn missing(job: &Job, pods: &[&Pod]) -> Vec<usize> {
         .unwrap_or(0);
     let done = counted.max(pods.iter().filter(succeeded).count());
     let completions = number(spec.completions).unwrap_or(if done == 0 { parallelism } else { 0 });
-    let active = pods.iter().filter(|pod| is_active(pod)).count();
+    let active = pods.iter().filter(is_active).count();
     let wanted = parallelism
         .min(completions.saturating_sub(done))
         .saturating_sub(active)

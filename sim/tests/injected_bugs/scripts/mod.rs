@@ -12,7 +12,8 @@ use muster_sim::{
     gpu_node::GpuNode,
     invariants::Violation,
     scenario::{
-        BY_SCRIPT, GangShape, NodeShape, OwnerKind, Scenario, TeamShape, WHOLE_INTENT_BYTES,
+        BY_SCRIPT, GangShape, NodeShape, OwnerKind, Product, QuotaShape, Scenario, TeamShape,
+        WHOLE_INTENT_BYTES,
     },
     script::Script,
     world::{Steps, World},
@@ -31,6 +32,7 @@ fn script(gangs: &[Shape], play: fn(&mut World) -> Result<(), Violation>) -> Scr
         team: TEAM.to_owned(),
         owner: OwnerKind::User,
         pods: *pods,
+        product: None,
         gpus_per_pod: *gpus_per_pod,
         claims_per_pod: 1,
         submitted_at: BY_SCRIPT,
@@ -39,12 +41,16 @@ fn script(gangs: &[Shape], play: fn(&mut World) -> Result<(), Violation>) -> Scr
         nodes: vec![NodeShape {
             name: NODE.to_owned(),
             leaf: "leaf-0".to_owned(),
+            product: Product::H100,
             gpus: GPUS,
         }],
         teams: vec![TeamShape {
             name: TEAM.to_owned(),
-            nominal_gpus: GPUS,
-            borrowing_gpus: None,
+            quotas: vec![QuotaShape {
+                product: Product::H100,
+                nominal_gpus: GPUS,
+                borrowing_gpus: None,
+            }],
         }],
         gangs: gangs.collect(),
         keep_ended_seconds: 3_600,

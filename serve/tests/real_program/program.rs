@@ -1,35 +1,24 @@
-//! The real program, in front of an API server on which nothing ever happens.
+//! The process.
 
-use std::{
-    collections::HashMap,
-    net::{Ipv4Addr, SocketAddr},
-    ops::Deref,
-    process::Stdio,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{net::SocketAddr, ops::Deref, process::Stdio, time::Duration};
 
-use axum::{
-    Json, Router,
-    extract::{Request, State},
-    http::{Method, StatusCode},
-    response::{IntoResponse, Response},
-};
-use k8s_openapi::ByteString;
-use muster_serve::{authority_secret, tls};
-use serde_json::{Value, json};
+use muster_serve::tls;
+use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     process::{Child, Command},
 };
 
-use super::Client;
+use super::{
+    api_server::{self, Objects},
+    client::Client,
+};
 
 /// Longest time until the program serves.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// A running `muster-webhook`. It ends with this.
+/// A running program. It ends with this.
 pub(crate) struct Program {
     client: Client,
     /// Where probes and metrics are answered.
@@ -46,15 +35,15 @@ impl Deref for Program {
 }
 
 impl Program {
-    /// Starts it on free ports of loopback, and waits until it is ready.
-    pub(crate) async fn start() -> Self {
+    /// Starts the binary on free ports of loopback, and waits until it is ready.
+    pub(crate) async fn start(binary: &str) -> Self {
         tls::install_provider();
         let objects = Objects::default();
-        let api_server = serve_objects(objects.clone()).await;
+        let address = api_server::serve(objects.clone()).await;
         let directory = tempfile::tempdir().unwrap();
         let kubeconfig = directory.path().join("kubeconfig");
-        std::fs::write(&kubeconfig, kubeconfig_of(api_server)).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_muster-webhook"))
+        std::fs::write(&kubeconfig, api_server::kubeconfig_of(address)).unwrap();
+        let mut child = Command::new(binary)
             .arg("--kubeconfig")
             .arg(&kubeconfig)
             .args(["--admin-addr=127.0.0.1:0", "--listen-addr=127.0.0.1:0"])
@@ -85,6 +74,7 @@ impl Program {
             client: Client {
                 address,
                 bundle_pem: objects.bundle_pem(),
+                identity: objects.identity(),
             },
             admin,
             child,
@@ -139,70 +129,4 @@ impl Program {
     pub(crate) fn runs(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
-}
-
-fn kubeconfig_of(api_server: SocketAddr) -> String {
-    json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "c",
-        "clusters": [{"name": "c", "cluster": {"server": format!("http://{api_server}")}}],
-        "users": [{"name": "c", "user": {}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
-    })
-    .to_string()
-}
-
-/// What was written, by path.
-#[derive(Clone, Default)]
-struct Objects(Arc<Mutex<HashMap<String, Value>>>);
-
-impl Objects {
-    /// The CA that the program has put into its Secret.
-    fn bundle_pem(&self) -> String {
-        let objects = self.0.lock().unwrap();
-        let secret = objects.values().find(|object| object["kind"] == "Secret");
-        let bundle = secret.unwrap()["data"][authority_secret::BUNDLE].clone();
-        let bundle: ByteString = serde_json::from_value(bundle).unwrap();
-        String::from_utf8(bundle.0).unwrap()
-    }
-}
-
-async fn serve_objects(objects: Objects) -> SocketAddr {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let router = Router::new().fallback(answer).with_state(objects);
-    tokio::spawn(async move { axum::serve(listener, router).await });
-    address
-}
-
-/// Lists are empty, watches silent; Secrets are kept.
-async fn answer(State(objects): State<Objects>, request: Request) -> Response {
-    let (head, body) = request.into_parts();
-    let path = head.uri.path();
-    if !path.contains("/secrets") {
-        let query = head.uri.query().unwrap_or_default();
-        if query.contains("watch=true") {
-            std::future::pending::<()>().await;
-        }
-        let list = json!({"metadata": {"resourceVersion": "1"}, "items": []});
-        return Json(list).into_response();
-    }
-    if head.method == Method::GET {
-        let known = objects.0.lock().unwrap().get(path).cloned();
-        let missing = json!({"kind": "Status", "apiVersion": "v1", "metadata": {},
-            "status": "Failure", "reason": "NotFound", "code": 404, "message": "none"});
-        return known.map_or_else(
-            || (StatusCode::NOT_FOUND, Json(missing)).into_response(),
-            |object| Json(object).into_response(),
-        );
-    }
-    let body = axum::body::to_bytes(axum::body::Body::new(body), usize::MAX)
-        .await
-        .unwrap();
-    let mut secret: Value = serde_json::from_slice(&body).unwrap();
-    secret["kind"] = json!("Secret");
-    secret["metadata"]["resourceVersion"] = json!("1");
-    let name = secret["metadata"]["name"].as_str().unwrap();
-    let kept_at = format!("{}/{name}", path.trim_end_matches(&format!("/{name}")));
-    objects.0.lock().unwrap().insert(kept_at, secret.clone());
-    Json(secret).into_response()
 }

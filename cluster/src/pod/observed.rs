@@ -1,0 +1,380 @@
+//! A pod as it is kept: what is read of it, and nothing else.
+//!
+//! A cluster of 10,000 nodes has hundreds of thousands of pods. As Kubernetes' own type each takes 2.4 KiB before it says
+//! anything, and most of what it says (images, environments, volumes, probes) says nothing about admission.
+
+use std::{borrow::Cow, collections::BTreeMap};
+
+use k8s_openapi::{
+    api::core::v1::{Affinity, Pod, PodResourceClaim, PodResourceClaimStatus, PodSpec, Toleration},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
+
+use super::{PodFields, bound_to};
+use crate::text;
+
+/// Prefixes of the annotations and labels that are read.
+pub(crate) const READ_PREFIXES: [&str; 3] =
+    ["muster.dev/", "batch.kubernetes.io/", "apps.kubernetes.io/"];
+/// Phases of a pod, as Kubernetes knows them.
+const PHASES: [&str; 5] = ["Pending", "Running", "Succeeded", "Failed", "Unknown"];
+/// The scheduler of a pod that names none.
+const DEFAULT_SCHEDULER: &str = "default-scheduler";
+/// Most bytes that are kept of what a pod says about its failure.
+const FAILURE_BYTES: usize = 512;
+
+/// What is read of a pod, besides what it asks for of its node, which the index reads when the pod comes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ObservedPod {
+    name: Box<str>,
+    namespace: Box<str>,
+    uid: Box<str>,
+    resource_version: Option<Box<str>>,
+    /// `None`: the pod has no annotations at all, read or not.
+    annotations: Option<Texts>,
+    labels: Texts,
+    controller: Option<Box<OwnerReference>>,
+    created_at: Option<i64>,
+    is_deleting: bool,
+    is_unschedulable: bool,
+    lacks_sandbox: bool,
+    node_name: Box<str>,
+    gates: Box<[Box<str>]>,
+    phase: Cow<'static, str>,
+    /// `None`: the default one.
+    scheduler: Option<Box<str>>,
+    claims: Box<[PodResourceClaim]>,
+    claim_statuses: Box<[PodResourceClaimStatus]>,
+    node_rules: Option<Box<NodeRulesOfPod>>,
+    failure: Option<Box<str>>,
+}
+
+/// Keys and their values: few, so they are looked through.
+type Texts = Box<[(Box<str>, Box<str>)]>;
+
+/// What a pod says about the nodes that it may run on.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeRulesOfPod {
+    /// `spec.affinity`; `None` of a bound pod: it has done its work.
+    pub affinity: Option<Affinity>,
+    /// `spec.nodeSelector`; empty of a bound pod: it has done its work.
+    pub selector: BTreeMap<String, String>,
+    /// `spec.tolerations`.
+    pub tolerations: Box<[Toleration]>,
+}
+
+impl ObservedPod {
+    /// What is read of the pod.
+    pub fn of(pod: &Pod) -> Self {
+        let metadata = &pod.metadata;
+        let spec = pod.spec.as_ref();
+        let scheduler = spec.and_then(|spec| spec.scheduler_name.as_deref());
+        let scheduler = scheduler.filter(|name| !name.is_empty() && *name != DEFAULT_SCHEDULER);
+        let claims = spec.and_then(|spec| spec.resource_claims.clone());
+        let status = pod.status.as_ref();
+        let claim_statuses = status.and_then(|status| status.resource_claim_statuses.clone());
+        Self {
+            name: pod.name().into(),
+            namespace: pod.namespace().into(),
+            uid: pod.uid().into(),
+            resource_version: metadata.resource_version.as_deref().map(Into::into),
+            annotations: metadata.annotations.as_ref().map(texts),
+            labels: metadata.labels.as_ref().map(texts).unwrap_or_default(),
+            controller: pod.controller().cloned().map(Box::new),
+            created_at: pod.created_at(),
+            is_deleting: pod.is_deleting(),
+            is_unschedulable: pod.is_unschedulable(),
+            lacks_sandbox: pod.lacks_sandbox(),
+            node_name: pod.node_name().into(),
+            gates: pod.gates().map(Into::into).collect(),
+            phase: phase(pod.phase()),
+            scheduler: scheduler.map(Into::into),
+            claims: claims.unwrap_or_default().into(),
+            claim_statuses: claim_statuses.unwrap_or_default().into(),
+            node_rules: spec.and_then(|spec| node_rules(spec, bound_to(pod).is_some())),
+            failure: failure(pod).map(String::into_boxed_str),
+        }
+    }
+
+    /// `metadata.resourceVersion`.
+    pub fn resource_version(&self) -> Option<&str> {
+        self.resource_version.as_deref()
+    }
+
+    /// Whether `metadata.annotations` exists, be it empty: a patch must know.
+    pub fn has_annotations(&self) -> bool {
+        self.annotations.is_some()
+    }
+
+    /// The scheduler that is to bind the pod.
+    pub fn scheduler(&self) -> &str {
+        self.scheduler.as_deref().unwrap_or(DEFAULT_SCHEDULER)
+    }
+
+    /// `spec.resourceClaims`, in their order.
+    pub fn claims(&self) -> &[PodResourceClaim] {
+        &self.claims
+    }
+
+    /// `status.resourceClaimStatuses`.
+    pub fn claim_statuses(&self) -> &[PodResourceClaimStatus] {
+        &self.claim_statuses
+    }
+
+    /// What it says about nodes; `None`: nothing.
+    pub fn node_rules(&self) -> Option<&NodeRulesOfPod> {
+        self.node_rules.as_deref()
+    }
+
+    /// What a pod that failed says about it: its reason and message, else the exit code of a container.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+}
+
+impl PodFields for ObservedPod {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    fn uid(&self) -> &str {
+        &self.uid
+    }
+
+    fn annotation(&self, key: &str) -> Option<&str> {
+        value(self.annotations.as_ref()?, key)
+    }
+
+    fn label(&self, key: &str) -> Option<&str> {
+        value(&self.labels, key)
+    }
+
+    fn controller(&self) -> Option<&OwnerReference> {
+        self.controller.as_deref()
+    }
+
+    fn created_at(&self) -> Option<i64> {
+        self.created_at
+    }
+
+    fn is_deleting(&self) -> bool {
+        self.is_deleting
+    }
+
+    fn node_name(&self) -> &str {
+        &self.node_name
+    }
+
+    fn gates(&self) -> impl Iterator<Item = &str> {
+        self.gates.iter().map(AsRef::as_ref)
+    }
+
+    fn phase(&self) -> &str {
+        &self.phase
+    }
+
+    fn is_unschedulable(&self) -> bool {
+        self.is_unschedulable
+    }
+
+    fn lacks_sandbox(&self) -> bool {
+        self.lacks_sandbox
+    }
+}
+
+fn texts(map: &BTreeMap<String, String>) -> Texts {
+    let is_read = |key: &str| READ_PREFIXES.iter().any(|prefix| key.starts_with(prefix));
+    let read = map.iter().filter(|(key, _)| is_read(key));
+    read.map(|(key, value)| (key.as_str().into(), value.as_str().into()))
+        .collect()
+}
+
+fn value<'a>(texts: &'a Texts, key: &str) -> Option<&'a str> {
+    let found = texts.iter().find(|(known, _)| **known == *key);
+    found.map(|(_, value)| value.as_ref())
+}
+
+fn phase(phase: &str) -> Cow<'static, str> {
+    let known = PHASES.into_iter().find(|known| *known == phase);
+    known.map_or_else(|| Cow::Owned(phase.to_owned()), Cow::Borrowed)
+}
+
+/// The rules that choose a node have done their work once the pod is bound.
+fn node_rules(spec: &PodSpec, is_bound: bool) -> Option<Box<NodeRulesOfPod>> {
+    let rules = NodeRulesOfPod {
+        affinity: spec.affinity.clone().filter(|_| !is_bound),
+        selector: match &spec.node_selector {
+            Some(selector) if !is_bound => selector.clone(),
+            _ => BTreeMap::new(),
+        },
+        tolerations: spec.tolerations.clone().unwrap_or_default().into(),
+    };
+    (rules != NodeRulesOfPod::default()).then(|| Box::new(rules))
+}
+
+fn failure(pod: &Pod) -> Option<String> {
+    if pod.phase() != "Failed" {
+        return None;
+    }
+    let status = pod.status.as_ref()?;
+    if let Some(reason) = status.reason.as_deref().filter(|reason| !reason.is_empty()) {
+        let mut message = status.message.clone().unwrap_or_default();
+        text::truncate(&mut message, FAILURE_BYTES);
+        return Some(format!("{reason}: {message}"));
+    }
+    let containers = status.container_statuses.iter().flatten();
+    let mut exited = containers.filter_map(|container| {
+        let terminated = container.state.as_ref()?.terminated.as_ref()?;
+        (terminated.exit_code != 0).then_some((container.name.as_str(), terminated.exit_code))
+    });
+    let (container, code) = exited.next()?;
+    Some(format!("container {container} exited with code {code}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(value: &Value) -> Pod {
+        serde_json::from_value(value.clone()).unwrap()
+    }
+
+    /// Whoever reads a field reads the same, of the pod as it came and as it is kept.
+    #[test]
+    fn a_pod_that_is_kept_says_what_it_said() {
+        let whole = json!({
+            "metadata": {
+                "name": "w-0", "namespace": "ml", "uid": "u", "resourceVersion": "7",
+                "creationTimestamp": "2026-11-22T00:00:09Z", "deletionTimestamp": "2026-11-22T00:01:00Z",
+                "annotations": {"muster.dev/gang-size": "2", "example.com/other": "x"},
+                "labels": {"muster.dev/gang": "train", "app": "x"},
+                "ownerReferences": [
+                    {"apiVersion": "v1", "kind": "A", "name": "a", "uid": "1"},
+                    {"apiVersion": "batch/v1", "kind": "Job", "name": "b", "uid": "2", "controller": true},
+                ],
+            },
+            "spec": {
+                "containers": [], "nodeName": "n0", "schedulerName": "other",
+                "schedulingGates": [{"name": "a"}, {"name": "b"}],
+                "resourceClaims": [{"name": "gpus", "resourceClaimName": "c"}],
+                "tolerations": [{"key": "k"}],
+            },
+            "status": {
+                "phase": "Pending",
+                "conditions": [
+                    {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"},
+                    {"type": "PodReadyToStartContainers", "status": "False"},
+                ],
+                "resourceClaimStatuses": [{"name": "gpus", "resourceClaimName": "c-x"}],
+            },
+        });
+        let nothing = json!({"metadata": {}});
+        for value in [&whole, &nothing] {
+            let (whole, kept) = (&pod(value), &ObservedPod::of(&pod(value)));
+            let texts = |of: &dyn Fn(&str) -> Option<String>| {
+                ["muster.dev/gang-size", "muster.dev/gang", "muster.dev/none"].map(of)
+            };
+            assert_eq!(kept.name(), whole.name());
+            assert_eq!(kept.namespace(), whole.namespace());
+            assert_eq!(kept.uid(), whole.uid());
+            assert_eq!(
+                texts(&|key| kept.annotation(key).map(str::to_owned)),
+                texts(&|key| whole.annotation(key).map(str::to_owned))
+            );
+            assert_eq!(
+                texts(&|key| kept.label(key).map(str::to_owned)),
+                texts(&|key| whole.label(key).map(str::to_owned))
+            );
+            assert_eq!(kept.controller(), whole.controller());
+            assert_eq!(kept.created_at(), whole.created_at());
+            assert_eq!(kept.is_deleting(), whole.is_deleting());
+            assert_eq!(kept.node_name(), whole.node_name());
+            assert!(kept.gates().eq(whole.gates()));
+            assert_eq!(kept.phase(), whole.phase());
+            assert_eq!(kept.is_unschedulable(), whole.is_unschedulable());
+            assert_eq!(kept.lacks_sandbox(), whole.lacks_sandbox());
+            let version = whole.metadata.resource_version.as_deref();
+            assert_eq!(kept.resource_version(), version);
+            let has_annotations = whole.metadata.annotations.is_some();
+            assert_eq!(kept.has_annotations(), has_annotations);
+        }
+        let kept = ObservedPod::of(&pod(&whole));
+        assert_eq!(kept.scheduler(), "other");
+        assert_eq!(kept.claims()[0].resource_claim_name.as_deref(), Some("c"));
+        assert_eq!(
+            kept.claim_statuses()[0].resource_claim_name.as_deref(),
+            Some("c-x")
+        );
+        let tolerations = |pod: &ObservedPod| pod.node_rules().unwrap().tolerations.len();
+        assert_eq!(tolerations(&kept), 1);
+        assert_eq!(
+            kept.annotation("example.com/other"),
+            None,
+            "nobody reads it"
+        );
+        assert_eq!(
+            ObservedPod::of(&pod(&nothing)).scheduler(),
+            "default-scheduler"
+        );
+    }
+
+    #[test]
+    fn what_chooses_a_node_is_kept_until_the_pod_is_bound() {
+        let mut value = json!({
+            "metadata": {},
+            "spec": {"containers": [], "nodeSelector": {"zone": "a"}, "affinity": {"nodeAffinity": {}}},
+        });
+        let kept = ObservedPod::of(&pod(&value));
+        let rules = kept.node_rules().unwrap();
+        assert_eq!(rules.selector["zone"], "a");
+        assert!(rules.affinity.is_some());
+        value["spec"]["nodeName"] = json!("n0");
+        assert_eq!(ObservedPod::of(&pod(&value)).node_rules(), None);
+    }
+
+    #[test]
+    fn a_pod_that_failed_says_why_and_no_other_does() {
+        let exited = json!([
+            {"name": "good", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                "state": {"terminated": {"exitCode": 0}}},
+            {"name": "bad", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                "state": {"terminated": {"exitCode": 7}}},
+        ]);
+        let long = "x".repeat(FAILURE_BYTES + 1);
+        for (status, why) in [
+            (
+                json!({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}),
+                Some("Evicted: low on memory"),
+            ),
+            (
+                json!({"phase": "Failed", "containerStatuses": exited}),
+                Some("container bad exited with code 7"),
+            ),
+            (json!({"phase": "Failed"}), None),
+            (
+                json!({"phase": "Running", "containerStatuses": exited}),
+                None,
+            ),
+        ] {
+            let pod = pod(&json!({"metadata": {}, "status": status}));
+            assert_eq!(ObservedPod::of(&pod).failure(), why, "{status}");
+        }
+        let pod = pod(
+            &json!({"metadata": {}, "status": {"phase": "Failed", "reason": "R", "message": long}}),
+        );
+        let kept = ObservedPod::of(&pod);
+        assert!(kept.failure().unwrap().len() <= "R: ".len() + FAILURE_BYTES);
+    }
+
+    /// The index keeps one for each pod of the cluster.
+    #[test]
+    fn a_pod_takes_a_few_hundred_bytes() {
+        assert!(size_of::<ObservedPod>() <= 336);
+    }
+}
