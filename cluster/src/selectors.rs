@@ -232,7 +232,7 @@ impl Selectors {
                 selector.up_to = up_to.number();
                 selector.progress.judged += judged;
                 selector.progress.spent += judgement.spent;
-                let news = if selector.is_told {
+                let news = if selector.is_told || self.lagging.contains(&id) {
                     verdicts.iter().map(|(subject, _)| *subject).collect()
                 } else {
                     Vec::new()
@@ -352,7 +352,7 @@ impl Selectors {
             if self
                 .interned
                 .get(id)
-                .is_some_and(|selector| selector.is_told)
+                .is_some_and(|selector| selector.is_told || selector.is_judged)
             {
                 self.lagging.insert(*id);
             }
@@ -414,7 +414,7 @@ impl Selectors {
         verdicts
     }
 
-    /// Whether a selector that nodes know already is still to be judged for something new.
+    /// Whether a selector that nodes know already, or are being told about, is still to be judged for something new.
     pub fn is_lagging(&self) -> bool {
         !self.lagging.is_empty()
     }

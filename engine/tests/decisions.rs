@@ -710,6 +710,32 @@ fn a_cordon_is_waited_for_and_a_strict_line_is_not_overtaken() {
     }
 }
 
+/// It lacked a place alone. What another Team lends no more is what puts it beyond its limits.
+#[test]
+fn a_head_that_comes_to_be_beyond_its_limits_holds_up_nobody_any_more() {
+    let strict = Team {
+        queueing: Queueing::StrictFifo,
+        ..team("a", Some("all"), limit(4))
+    };
+    let mut state = state(nodes(1), vec![strict, team("b", Some("all"), limit(4))]);
+    state.apply(Update::Cohort(cohort("all", None, 0)));
+    // Held, and charged to nobody.
+    let mut other = hold("p", "elsewhere", "n0", &[0]);
+    other.claims[0].gpus = Amount::ZERO;
+    state.apply(Update::Hold(other));
+    submit(
+        &mut state,
+        [
+            at(-2, gang("large", "a", 1, 8)),
+            at(-1, gang("small", "a", 1, 1)),
+        ],
+    );
+    assert_eq!(admitted(&decide(&mut state)), Vec::<String>::new());
+    state.apply(Update::Team(team("b", Some("all"), limit(3))));
+    assert_eq!(admitted(&decide(&mut state)), ["small"]);
+    assert!(matches!(why(&state, "large"), Why::ExceedsMaxQuota { .. }));
+}
+
 #[test]
 fn in_a_strict_line_what_becomes_possible_holds_up_those_behind_it() {
     let strict = Team {

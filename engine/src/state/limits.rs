@@ -148,6 +148,11 @@ impl State {
     fn rebuild_tree(&mut self) {
         let mut waiting: BTreeSet<ClassId> = self.waits.for_quota();
         waiting.extend(&self.waits.change);
+        waiting.extend(
+            self.teams
+                .iter()
+                .filter_map(|(_, team)| self.class_in_front(team)),
+        );
         for class in waiting {
             self.wake(class);
         }
@@ -168,6 +173,13 @@ impl State {
                 self.wake_team(id);
             }
         }
+    }
+
+    /// The class of the gang that holds up its line. It may lack a place alone, and be beyond its limits from now on: then it
+    /// holds up nobody.
+    fn class_in_front(&self, team: &TeamEntry) -> Option<ClassId> {
+        let gang = team.line.get(team.discipline.holds_up()?)?;
+        self.waiting.get(*gang)?.class
     }
 
     /// Whether gangs of a Team may be admitted, and what they are charged to.

@@ -58,6 +58,16 @@ pub(super) struct Front {
     pub(super) holds_up: bool,
 }
 
+impl Discipline {
+    /// The place of the gang that holds up those behind it.
+    pub(super) fn holds_up(&self) -> Option<&Place> {
+        match self {
+            Self::StrictFifo(front) if front.holds_up => front.last.as_ref(),
+            Self::StrictFifo(_) | Self::BestEffort => None,
+        }
+    }
+}
+
 impl TeamEntry {
     pub(super) fn new(name: TeamName) -> Self {
         Self {

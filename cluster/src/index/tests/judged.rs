@@ -300,6 +300,34 @@ fn a_device_that_appears_later_is_judged_for_the_selectors_that_are_known_and_no
     assert!(matches(&index));
 }
 
+/// The nodes are told about a selector that was judged for all that there was; in that very round a device appears for which it
+/// was not.
+#[test]
+fn a_device_that_appears_while_nodes_are_told_about_a_selector_is_judged_for_it_too() {
+    let mut index = index_with([node("c", "s1", "l1"), node_devices("c")]);
+    index.judge_apart();
+    index.engine_updates(Timestamp(0));
+    let expression = "device.attributes['gpu.muster.dev'].productName.startsWith('NVIDIA')";
+    index.observe(is(pod("solo", 5)));
+    index.observe(is(selecting("solo", expression)));
+    index.refresh(Timestamp(0));
+    while let Some(request) = index.take_judgements(1).pop() {
+        index.give_judgements([request.judge(&|| Duration::ZERO)]);
+    }
+    let other = with(
+        slice("c", 1),
+        "/spec/devices/0/attributes/numaNode",
+        json!({"int": 7}),
+    );
+    index.observe(is(other));
+    settle(&mut index);
+    assert!(judge_all(&mut index) > 0);
+    let gang = gang(&index, "solo");
+    let selector = gang.pods[0].request.as_ref().unwrap().claims[0].requests[0].selector;
+    let devices = &index.engine_node("c").unwrap().devices;
+    assert!(devices[0].selectors.contains(&selector));
+}
+
 #[test]
 fn selectors_that_are_judged_for_each_device_are_few_in_each_namespace() {
     let expression =
