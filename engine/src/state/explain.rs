@@ -317,7 +317,7 @@ impl State {
         let wanted = request(waiting, flavor.and_then(|name| self.flavors.get(name)));
         let on_empty = || fits(&self.cluster, &View::Empty, &wanted, &mut Effort::default());
         if !gave_up && on_empty() == Fits::No {
-            return impossible(waiting, explain(&self.cluster, &View::Empty, &wanted));
+            return impossible(waiting, self.unfit(waiting, flavor, &View::Empty));
         }
         self.why_placement(waiting, flavor, gave_up)
     }
@@ -329,8 +329,7 @@ impl State {
         flavor: Option<&FlavorName>,
         gave_up: bool,
     ) -> Why {
-        let wanted = request(waiting, flavor.and_then(|name| self.flavors.get(name)));
-        let unfit = explain(&self.cluster, &View::Now, &wanted);
+        let unfit = self.unfit(waiting, flavor, &View::Now);
         let draws = self
             .shapes
             .get(waiting.shape)
