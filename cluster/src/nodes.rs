@@ -145,17 +145,40 @@ pub fn is_ready(node: &Node) -> bool {
         .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
+/// All that is read of a NodeDevices when a node is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DriverFacts<'a> {
+    /// Whether an administrator gave the node up for lost.
+    is_lost: bool,
+    /// UID of the Node that it is about.
+    node_uid: &'a str,
+    /// Whether the driver has answered for this very object.
+    has_answered: bool,
+}
+
+/// Reads them.
+pub(crate) fn facts_of(node_devices: &NodeDevices) -> DriverFacts<'_> {
+    let status = node_devices.status.as_ref();
+    let has_answered = status.is_some_and(|status| {
+        node_devices.metadata.uid.as_deref() == Some(status.uid.as_str())
+            && status.observed_generation > 0
+    });
+    DriverFacts {
+        is_lost: node_devices.spec.lost,
+        node_uid: &node_devices.spec.node_uid,
+        has_answered,
+    }
+}
+
 /// Whether the driver has answered for this very object, and the object is about this very node.
 pub fn driver_has_answered(node: &Node, node_devices: &NodeDevices) -> bool {
-    node.metadata.uid.as_deref() == Some(node_devices.spec.node_uid.as_str())
-        && node_devices.status.as_ref().is_some_and(|status| {
-            node_devices.metadata.uid.as_deref() == Some(status.uid.as_str())
-                && status.observed_generation > 0
-        })
+    let facts = facts_of(node_devices);
+    node.metadata.uid.as_deref() == Some(facts.node_uid) && facts.has_answered
 }
 
 fn block(parts: &NodeParts<'_>) -> Option<NodeBlock> {
-    if parts.node_devices.is_some_and(|object| object.spec.lost) {
+    let facts = parts.node_devices.map(facts_of);
+    if facts.is_some_and(|facts| facts.is_lost) {
         return Some(NodeBlock::Lost);
     }
     if !is_ready(parts.node) {

@@ -78,6 +78,17 @@ pub(super) struct Size {
     pub(super) wait: Option<PendingReason>,
 }
 
+/// All that is read of a Gang object when its gang is formed, and when it is found out which Gang a group of pods means.
+/// The rest of its status says how the gang fares, and changes with every step.
+pub(crate) fn facts_of(gang: &Gang) -> impl PartialEq + '_ {
+    let metadata = &gang.metadata;
+    let born = (&metadata.uid, &metadata.creation_timestamp);
+    let status = gang.status.as_ref();
+    let admission = status.and_then(|status| status.admission.as_ref());
+    let stands = (admission, naming::has_ended(gang));
+    (&gang.spec, born, &metadata.owner_references, stands)
+}
+
 /// Forms the gang. `None`: it has no pods, and no Gang that is under way.
 pub(crate) fn form(facts: &GangInputs<'_>) -> Option<FormedGang> {
     if facts.pods.is_empty() && facts.gang.is_none_or(naming::has_ended) {

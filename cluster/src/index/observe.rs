@@ -94,7 +94,7 @@ observed! {
     Ledger: String, ledger_changed;
     Namespace: String, namespace_changed;
     Node: String, node_changed;
-    NodeDevices: String, node_changed;
+    NodeDevices: String, node_devices_changed;
     PriorityTier: String, tier_changed;
     Queue: NamespacedName, queue_changed;
     Team: String, team_changed;

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use k8s_openapi::api::{batch::v1::Job, core::v1::Namespace};
-use muster_api::{Flavor, Gang, Ledger, Queue, Team, Topology};
+use muster_api::{Flavor, Gang, Ledger, NodeDevices, Queue, Team, Topology};
 use muster_engine::NodeFilterId;
 
 use super::{
@@ -16,6 +16,7 @@ use crate::{
     devices::SliceView,
     formed::GangKey,
     gangs::{self, Group},
+    nodes,
     object::Kind,
     pod,
     pools::{PoolKey, device_name},
@@ -59,6 +60,13 @@ impl Index {
 
     pub(super) fn node_changed<V>(&mut self, name: &str, _: &Changed<V>) {
         self.touched.nodes.insert(name.to_owned());
+    }
+
+    /// Permits come and go, and drivers acknowledge them: to planning that says nothing.
+    pub(super) fn node_devices_changed(&mut self, name: &str, changed: &Changed<NodeDevices>) {
+        if changed.differs_in(nodes::facts_of) {
+            self.touched.nodes.insert(name.to_owned());
+        }
     }
 
     pub(super) fn cohort_changed<V>(&mut self, name: &str, _: &Changed<V>) {
@@ -138,6 +146,18 @@ impl Index {
     }
 
     pub(super) fn gang_changed(&mut self, key: &GangKey, changed: &Changed<Gang>) {
+        let uids = changed.old.iter().chain(&changed.new);
+        let uids = uids.map(|gang| gang.metadata.uid.as_deref().unwrap_or_default());
+        for uid in uids {
+            self.gangs_by_uid.remove(uid);
+        }
+        if let Some(gang) = &changed.new {
+            let uid = gang.metadata.uid.clone().unwrap_or_default();
+            self.gangs_by_uid.insert(uid, Arc::clone(gang));
+        }
+        if !changed.differs_in(gangs::facts_of) {
+            return;
+        }
         self.touched.gangs.insert(key.clone());
         for gang in changed.both() {
             if let Some(label) = gang.spec.group.as_deref() {
@@ -151,8 +171,6 @@ impl Index {
             for owner in gang.metadata.owner_references.iter().flatten() {
                 self.gangs_by_owner.unlink(&owner.uid, key);
             }
-            self.gangs_by_uid
-                .remove(gang.metadata.uid.as_deref().unwrap_or_default());
         }
         if let Some(gang) = &changed.new {
             if let Some(label) = gang.spec.group.as_deref() {
@@ -162,10 +180,6 @@ impl Index {
             for owner in gang.metadata.owner_references.iter().flatten() {
                 self.gangs_by_owner.link(owner.uid.clone(), key.clone());
             }
-            self.gangs_by_uid.insert(
-                gang.metadata.uid.clone().unwrap_or_default(),
-                Arc::clone(gang),
-            );
         }
         // A Gang that ends, or goes, may make a group mean another one.
         self.touched.groups.extend(self.membership.groups_of(key));

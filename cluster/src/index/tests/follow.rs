@@ -1,13 +1,14 @@
 //! One change costs what it touches.
 
+use muster_api::GangPhase;
 use muster_engine::{NodeBlock, Timestamp};
 use serde_json::{Value, json};
 
 use crate::{
     index::{Changes, Index, Visits},
     testing::{
-        claim, gang, index_with, is, member, namespace, node, only_gang, pod, slice, team, tier,
-        time, topology, with,
+        admitted, claim, gang, index_with, is, key, member, namespace, node, node_devices,
+        only_gang, pod, slice, team, tier, time, topology, with,
     },
 };
 
@@ -65,6 +66,66 @@ fn one_change_costs_the_same_with_100_and_with_5000_gangs() {
             of_many.gangs <= 2 && of_many.pods <= 4 && of_many.nodes <= 2,
             "{of_many:?} {change}"
         );
+    }
+}
+
+/// What a life of a gang tells often, and nothing is derived from.
+#[test]
+fn how_a_gang_fares_and_what_a_driver_acknowledges_derive_nothing_anew() {
+    let nothing = Visits::default();
+    let of = gang("g", 1, "Pending");
+    let permitted = with(
+        node_devices("a"),
+        "/spec/permits",
+        json!([{"podUid": "uid-p", "claimUids": [], "gang": "ml/g", "gangUid": "gang-g",
+            "attempt": 1, "team": "research", "charge": {}, "withdrawn": false}]),
+    );
+    let acknowledged = with(permitted.clone(), "/status/observedGeneration", json!(2));
+    let mut index = index_with([of.clone(), node_devices("a")]);
+    for change in [
+        with(of.clone(), "/status/conditions", json!([])),
+        with(of.clone(), "/status/phase", json!("Assembling")),
+        permitted,
+        acknowledged.clone(),
+    ] {
+        assert_eq!(cost(&mut index, change.clone()), nothing, "{change}");
+    }
+    assert_eq!(
+        index
+            .gang(&key("g"))
+            .unwrap()
+            .status
+            .as_ref()
+            .unwrap()
+            .phase,
+        GangPhase::Assembling
+    );
+    let one_gang = Visits {
+        gangs: 1,
+        ..nothing
+    };
+    let one_node = Visits {
+        nodes: 1,
+        ..nothing
+    };
+    for (change, expected) in [
+        (admitted(of.clone(), &[]), one_gang),
+        (
+            with(of.clone(), "/status/phase", json!("Finished")),
+            one_gang,
+        ),
+        (with(of, "/spec/size", json!(2)), one_gang),
+        (
+            with(acknowledged.clone(), "/spec/lost", json!(true)),
+            one_node,
+        ),
+        (
+            with(acknowledged.clone(), "/spec/nodeUid", json!("other")),
+            one_node,
+        ),
+        (with(acknowledged, "/status/uid", json!("other")), one_node),
+    ] {
+        assert_eq!(cost(&mut index, change.clone()), expected, "{change}");
     }
 }
 
