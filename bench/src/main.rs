@@ -25,8 +25,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use cap::Cap;
 use clap::Parser;
-use peak_alloc::PeakAlloc;
+use mimalloc::MiMalloc;
 
 use cluster::{Cluster, NODES_OF_MIXTURE};
 use events::Events;
@@ -35,9 +36,9 @@ use report::{Report, mebibytes};
 use takeover::Takeover;
 
 /// Counts what is allocated, for the memory of the machine alone: resident memory would count the world around it, and what
-/// the allocator keeps.
+/// the allocator keeps. Beneath it is the allocator that the controller ships with.
 #[global_allocator]
-static ALLOCATOR: PeakAlloc = PeakAlloc;
+static ALLOCATOR: Cap<MiMalloc> = Cap::new(MiMalloc, usize::MAX);
 
 /// Fewer gangs do not make two Teams of each kind.
 const LEAST_GANGS: usize = 200;
@@ -165,9 +166,9 @@ fn run(
     let plans = plans::measure(world.machine().engine(), &mut progress)?;
     let events = events::measure(&cluster, &mut world, &mut progress)?;
     let machine = world.into_machine();
-    let with_machine = ALLOCATOR.current_usage();
+    let with_machine = ALLOCATOR.allocated();
     drop(machine);
-    let memory_mib = mebibytes(with_machine.saturating_sub(ALLOCATOR.current_usage()));
+    let memory_mib = mebibytes(with_machine.saturating_sub(ALLOCATOR.allocated()));
     progress.say(&format!("{memory_mib:.0} MiB of heap"));
 
     let mut progress = Progress::of(&format!(

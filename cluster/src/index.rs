@@ -154,6 +154,8 @@ pub struct Index {
     gangs_by_uid: HashMap<String, Arc<Gang>>,
     /// Gangs by namespace and the label that their pods were declared by.
     gangs_by_group: Links<(String, String), GangKey>,
+    /// Gang objects by their namespace.
+    gangs_by_namespace: Links<String, GangKey>,
     /// Gangs by the UIDs of their owners.
     gangs_by_owner: Links<String, GangKey>,
     /// Gangs by the tier that they use.
@@ -216,6 +218,8 @@ pub struct Visits {
     pub pods: u64,
     /// Nodes that were made.
     pub nodes: u64,
+    /// Pods of which it was read what they ask for.
+    pub requests: u64,
 }
 
 impl Objects {
@@ -251,6 +255,7 @@ impl Index {
             allocations: OrderedLinks::default(),
             gangs_by_uid: HashMap::new(),
             gangs_by_group: Links::default(),
+            gangs_by_namespace: Links::default(),
             gangs_by_owner: Links::default(),
             tier_uses: TierUses::default(),
             gangs_with_level: BTreeSet::new(),

@@ -18,7 +18,7 @@ pub struct Links<K, V, M = Table<K, Linked<V>>>(M, PhantomData<(K, V)>);
 /// Links whose keys can be walked in order.
 pub type OrderedLinks<K, V> = Links<K, V, BTreeMap<K, Linked<V>>>;
 
-/// What links are kept in, by key.
+/// What is kept by key: a [`Table`], or a map whose keys can be walked.
 pub trait ByKey<K, V>: Default {
     /// The value of a key.
     fn get<Q>(&self, key: &Q) -> Option<&V>
@@ -42,10 +42,15 @@ pub trait ByKey<K, V>: Default {
     where
         K: Borrow<Q>,
         Q: Ord + Hash + ?Sized;
+    /// All keys and values in the order of the keys.
+    fn in_order<'a>(&'a self) -> impl Iterator<Item = (&'a K, &'a V)>
+    where
+        K: 'a,
+        V: 'a;
 }
 
 macro_rules! by_key {
-    ($map:ident) => {
+    ($map:ident, $in_order:ident) => {
         impl<K: Ord + Hash, V> ByKey<K, V> for $map<K, V> {
             fn get<Q>(&self, key: &Q) -> Option<&V>
             where
@@ -82,11 +87,19 @@ macro_rules! by_key {
             {
                 self.remove(key);
             }
+
+            fn in_order<'a>(&'a self) -> impl Iterator<Item = (&'a K, &'a V)>
+            where
+                K: 'a,
+                V: 'a,
+            {
+                self.$in_order()
+            }
         }
     };
 }
-by_key!(Table);
-by_key!(BTreeMap);
+by_key!(Table, in_order);
+by_key!(BTreeMap, iter);
 
 /// The values of a key, in order. Nearly always there is one, and a set of one would have room for eleven.
 #[derive(Clone, Debug)]

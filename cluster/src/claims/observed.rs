@@ -46,6 +46,25 @@ impl ObservedClaim {
     pub fn is_owned_by(&self, uid: &str) -> bool {
         self.owners.iter().any(|owner| **owner == *uid)
     }
+
+    /// All of it but its version: without a change of that, nothing is to be derived again.
+    pub(crate) fn facts(&self) -> impl PartialEq + '_ {
+        let Self {
+            name,
+            namespace,
+            uid,
+            version: _,
+            is_going,
+            owners,
+            spec,
+            allocated,
+        } = self;
+        (
+            (name, namespace, uid),
+            (is_going, owners),
+            (spec, allocated),
+        )
+    }
 }
 
 /// What claims ask for, each once: claims are many, and made from a few templates. What no claim asks for any more is
@@ -57,8 +76,12 @@ pub(crate) struct ClaimSpecs {
 }
 
 impl ClaimSpecs {
-    /// What is read of the claim.
-    pub(crate) fn observe(&mut self, claim: &ResourceClaim) -> ObservedClaim {
+    /// What is read of the claim. `old` is what was read of it before.
+    pub(crate) fn observe(
+        &mut self,
+        claim: &ResourceClaim,
+        old: Option<&ObservedClaim>,
+    ) -> ObservedClaim {
         let metadata = &claim.metadata;
         let text = |text: &Option<String>| text.as_deref().unwrap_or_default().into();
         let owners = metadata.owner_references.iter().flatten();
@@ -70,7 +93,11 @@ impl ClaimSpecs {
             version: version.and_then(|version| version.parse().ok()),
             is_going: metadata.deletion_timestamp.is_some(),
             owners: owners.map(|owner| owner.uid.as_str().into()).collect(),
-            spec: claim.spec.as_ref().map(|spec| self.share(spec)),
+            spec: claim.spec.as_ref().map(|spec| {
+                let known = old.and_then(|old| old.spec.as_ref());
+                let known = known.filter(|known| ***known == *spec).cloned();
+                known.unwrap_or_else(|| self.share(spec))
+            }),
             allocated: claim.status.as_ref().and_then(allocated),
         }
     }
@@ -134,7 +161,7 @@ mod tests {
     #[test]
     fn a_claim_that_is_kept_says_what_it_said() {
         let whole = claim("c", &spec(2));
-        let kept = ClaimSpecs::default().observe(&whole);
+        let kept = ClaimSpecs::default().observe(&whole, None);
         let device = |device: &str, for_admin| AllocatedDevice {
             driver: "d".into(),
             pool: "n".into(),
@@ -153,7 +180,7 @@ mod tests {
         };
         assert_eq!(kept, expected);
         assert!(kept.is_owned_by("uid-p"));
-        let nothing = ClaimSpecs::default().observe(&ResourceClaim::default());
+        let nothing = ClaimSpecs::default().observe(&ResourceClaim::default(), None);
         assert_eq!((nothing.spec, nothing.allocated), (None, None));
     }
 
@@ -161,16 +188,16 @@ mod tests {
     fn claims_that_ask_for_the_same_share_it_and_what_nobody_asks_for_is_forgotten() {
         let mut specs = ClaimSpecs::default();
         let (a, b) = (claim("a", &spec(2)), claim("b", &spec(2)));
-        let (a, b) = (specs.observe(&a), specs.observe(&b));
+        let (a, b) = (specs.observe(&a, None), specs.observe(&b, None));
         assert!(Arc::ptr_eq(
             a.spec.as_ref().unwrap(),
             b.spec.as_ref().unwrap()
         ));
         for count in 0..10_000 {
-            specs.observe(&claim("c", &spec(count)));
+            specs.observe(&claim("c", &spec(count)), None);
         }
         assert!(specs.by_text.len() < 200, "{}", specs.by_text.len());
-        let again = specs.observe(&claim("d", &spec(2)));
+        let again = specs.observe(&claim("d", &spec(2)), None);
         assert!(Arc::ptr_eq(
             a.spec.as_ref().unwrap(),
             again.spec.as_ref().unwrap()

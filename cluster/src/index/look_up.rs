@@ -32,7 +32,9 @@ impl Index {
 
     /// All pods of the gang that exist: members and excess, terminal and deleting ones included.
     pub fn pods_of_gang(&self, key: &GangKey) -> Vec<&Arc<ObservedPod>> {
-        let names: BTreeSet<_> = self.membership.in_gang(key).collect();
+        let mut names: Vec<&NamespacedName> = self.membership.in_gang(key).collect();
+        names.sort_unstable();
+        names.dedup();
         let pods = names.into_iter().filter_map(|name| self.our_pod(name));
         pods.map(|pod| &pod.object).collect()
     }
@@ -72,8 +74,8 @@ impl Index {
 
     /// All pods that Muster admits. A walk over everything: for tests and oracles.
     pub fn pods(&self) -> impl Iterator<Item = &Arc<ObservedPod>> {
-        let pods = self.objects.pods.items().values();
-        pods.filter_map(|pod| pod.ours()).map(|pod| &pod.object)
+        let pods = self.objects.pods.iter();
+        pods.filter_map(|(_, pod)| Some(&pod.ours()?.object))
     }
 
     /// Whether the pod carries the marker, which only the webhook puts there.
@@ -226,11 +228,7 @@ impl Index {
         &'a self,
         namespace: &'a str,
     ) -> impl Iterator<Item = &'a GangKey> {
-        let first = GangKey::new(namespace.to_owned(), String::new());
-        let objects = self.objects.gangs.items().range(first..);
-        let objects = objects
-            .map(|(key, _)| key)
-            .take_while(move |key| key.namespace == namespace);
+        let objects = self.gangs_by_namespace.of(namespace);
         self.membership.gangs_in(namespace).chain(objects)
     }
 

@@ -1,6 +1,7 @@
 //! What the engine has been told about nodes, and what selectors said of their devices.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     mem,
     sync::Arc,
@@ -11,7 +12,7 @@ use k8s_openapi::api::core::v1::Node;
 use muster_api::{Flavor, keys};
 use muster_engine::{self as engine, NodeFilterId, PodResources, SelectorId, Timestamp};
 
-use super::{Index, SLICES_GRACE_SECONDS};
+use super::{Index, SLICES_GRACE_SECONDS, store::Versioned};
 use crate::{
     devices::PublishedDevice,
     node_filter::{NodeBasis, NodeFilters},
@@ -309,9 +310,10 @@ impl Index {
         self.links
             .of_node
             .of(node)
-            .filter_map(|key| self.objects.pods.get(key)?.usage())
-            .filter(|(_, usage)| !self.held.contains(&usage.uid))
-            .filter_map(|(_, usage)| usage.resources)
+            .filter_map(|key| self.objects.pods.get(key))
+            .filter(|pod| !self.held.contains(pod.uid()))
+            .filter_map(|pod| pod.usage())
+            .map(Cow::into_owned)
             .fold(PodResources::default(), pod_resources::saturating_add)
     }
 

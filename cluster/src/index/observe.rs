@@ -1,6 +1,11 @@
 //! Taking changes in: each is stored, and what it may touch is noted.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+    hash::Hash,
+    sync::Arc,
+};
 
 use super::{
     Index, NamespacedName,
@@ -11,7 +16,9 @@ use crate::{
     claims::ObservedClaim,
     devices::SliceView,
     formed::GangKey,
+    links::ByKey,
     object::{Change, Kind, Object, ObjectKey, Strip, types},
+    table::Table,
 };
 
 /// How objects of one kind are kept.
@@ -20,6 +27,8 @@ pub(super) trait Observed: Sized {
     type Key: StoreKey;
     /// What is kept of them.
     type Kept: Versioned;
+    /// In what they are kept. Of kinds that have hundreds of thousands of objects none is found by its order.
+    type Items: ByKey<Self::Key, Arc<Self::Kept>> + Debug;
     /// What is kept of this one.
     fn keep(index: &mut Index, object: Arc<Self>) -> Arc<Self::Kept>;
     /// Notes what has to be derived again.
@@ -27,7 +36,7 @@ pub(super) trait Observed: Sized {
 }
 
 /// A key of a store.
-pub(super) trait StoreKey: Ord + Clone {
+pub(super) trait StoreKey: Ord + Hash + Clone {
     fn of(key: &ObjectKey) -> Self;
     fn object(&self, kind: Kind) -> ObjectKey;
 }
@@ -71,10 +80,11 @@ impl StoreKey for GangKey {
 }
 
 macro_rules! observed {
-    ($($kind:ident: $key:ty, $changed:ident;)*) => {
+    ($($kind:ident: $items:ident by $key:ty, $changed:ident;)*) => {
         $(impl Observed for types::$kind {
             type Key = $key;
             type Kept = Self;
+            type Items = $items<$key, Arc<Self>>;
             fn keep(_: &mut Index, object: Arc<Self>) -> Arc<Self> {
                 Strip::strip(object)
             }
@@ -86,24 +96,25 @@ macro_rules! observed {
 }
 
 observed! {
-    Cohort: String, cohort_changed;
-    DeviceClass: String, class_changed;
-    Flavor: String, flavor_changed;
-    Gang: GangKey, gang_changed;
-    Job: NamespacedName, job_changed;
-    Ledger: String, ledger_changed;
-    Namespace: String, namespace_changed;
-    Node: String, node_changed;
-    NodeDevices: String, node_devices_changed;
-    PriorityTier: String, tier_changed;
-    Queue: NamespacedName, queue_changed;
-    Team: String, team_changed;
-    Topology: String, topology_changed;
+    Cohort: BTreeMap by String, cohort_changed;
+    DeviceClass: BTreeMap by String, class_changed;
+    Flavor: BTreeMap by String, flavor_changed;
+    Gang: Table by GangKey, gang_changed;
+    Job: BTreeMap by NamespacedName, job_changed;
+    Ledger: BTreeMap by String, ledger_changed;
+    Namespace: BTreeMap by String, namespace_changed;
+    Node: BTreeMap by String, node_changed;
+    NodeDevices: Table by String, node_devices_changed;
+    PriorityTier: BTreeMap by String, tier_changed;
+    Queue: BTreeMap by NamespacedName, queue_changed;
+    Team: BTreeMap by String, team_changed;
+    Topology: BTreeMap by String, topology_changed;
 }
 
 impl Observed for types::ResourceSlice {
     type Key = String;
     type Kept = SliceView;
+    type Items = Table<String, Arc<SliceView>>;
 
     fn keep(index: &mut Index, object: Arc<Self>) -> Arc<SliceView> {
         let name = object.metadata.name.as_deref().unwrap_or_default();
@@ -119,6 +130,7 @@ impl Observed for types::ResourceSlice {
 impl Observed for types::Pod {
     type Key = NamespacedName;
     type Kept = KeptPod;
+    type Items = Table<NamespacedName, Arc<KeptPod>>;
 
     fn keep(index: &mut Index, object: Arc<Self>) -> Arc<KeptPod> {
         let kept = KeptPod::of(&object, &index.config, &mut index.pod_terms);
@@ -133,9 +145,12 @@ impl Observed for types::Pod {
 impl Observed for types::ResourceClaim {
     type Key = NamespacedName;
     type Kept = ObservedClaim;
+    type Items = Table<NamespacedName, Arc<ObservedClaim>>;
 
     fn keep(index: &mut Index, object: Arc<Self>) -> Arc<ObservedClaim> {
-        Arc::new(index.claim_specs.observe(&object))
+        let key = NamespacedName::of(&object.metadata);
+        let old = index.objects.resource_claims.get(&key);
+        Arc::new(index.claim_specs.observe(&object, old.map(AsRef::as_ref)))
     }
 
     fn changed(index: &mut Index, key: &NamespacedName, changed: &Changed<ObservedClaim>) {
@@ -151,6 +166,7 @@ macro_rules! stores {
             $(pub(super) $collection: Store<
                 <types::$kind as Observed>::Key,
                 <types::$kind as Observed>::Kept,
+                <types::$kind as Observed>::Items,
             >,)*
         }
 
@@ -186,8 +202,8 @@ macro_rules! stores {
             fn unlisted(&self, kind: Kind, listed: &BTreeSet<ObjectKey>) -> Vec<ObjectKey> {
                 match kind {
                     $(Kind::$kind => {
-                        let keys = self.objects.$collection.items().keys();
-                        let keys = keys.map(|key| key.object(kind));
+                        let keys = self.objects.$collection.iter();
+                        let keys = keys.map(|(key, _)| key.object(kind));
                         keys.filter(|key| !listed.contains(key)).collect()
                     })*
                 }

@@ -1,6 +1,7 @@
 //! Pods as the index keeps them, and by what they are looked up.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeSet, HashMap},
     sync::Arc,
 };
@@ -53,15 +54,16 @@ pub(super) struct OurPod {
 pub(super) struct OtherPod {
     uid: String,
     version: Option<u64>,
-    usage: Option<(String, Usage)>,
+    /// `None`: it is not bound.
+    usage: Option<Usage>,
     _terms: Vec<Arc<PodSelectorId>>,
 }
 
 /// What a bound pod uses: nothing once it is terminal.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Usage {
-    pub(super) uid: String,
-    pub(super) resources: Option<PodResources>,
+#[derive(Debug)]
+struct Usage {
+    node: String,
+    resources: Option<PodResources>,
 }
 
 impl KeptPod {
@@ -77,7 +79,10 @@ impl KeptPod {
             return Self::Other(Box::new(OtherPod {
                 uid: pod::uid(whole).to_owned(),
                 version: version_of(&whole.metadata),
-                usage: usage(whole, &resources),
+                usage: pod::bound_to(whole).map(|node| Usage {
+                    node: node.to_owned(),
+                    resources: used(whole, &resources).map(Cow::into_owned),
+                }),
                 _terms: terms,
             }));
         }
@@ -99,12 +104,42 @@ impl KeptPod {
         }
     }
 
-    /// The node that it is bound to, and what it uses there.
-    pub(super) fn usage(&self) -> Option<(String, Usage)> {
+    /// The node that it is bound to.
+    pub(super) fn node(&self) -> Option<&str> {
         match self {
-            Self::Ours(ours) => usage(&ours.object, &ours.resources),
-            Self::Other(other) => other.usage.clone(),
+            Self::Ours(ours) => pod::bound_to(&ours.object),
+            Self::Other(other) => other.usage.as_ref().map(|usage| usage.node.as_str()),
         }
+    }
+
+    /// What it uses of the node that it is bound to; nothing once it is terminal.
+    pub(super) fn usage(&self) -> Option<Cow<'_, PodResources>> {
+        match self {
+            Self::Ours(ours) => used(&ours.object, &ours.resources),
+            Self::Other(other) => other.usage.as_ref()?.resources.as_ref().map(Cow::Borrowed),
+        }
+    }
+
+    /// All of our pod that says what it asks for. What chose its node has done its work once it has one.
+    pub(super) fn request_facts(&self) -> Option<impl PartialEq + '_> {
+        let OurPod {
+            object,
+            resources,
+            unsupported,
+            unmodelled,
+            ..
+        } = self.ours()?;
+        let own = (pod::uid(object), resources, unmodelled);
+        let claims = (object.claims(), object.claim_statuses());
+        let rules = (!object.is_placed()).then(|| (object.node_rules(), unsupported));
+        Some((own, claims, object.annotations(), rules))
+    }
+
+    /// All of our pod that says where it belongs, and which Gang its group means.
+    pub(super) fn belonging_facts(&self) -> Option<impl PartialEq + '_> {
+        let object = &self.ours()?.object;
+        let declared = (object.annotations(), object.labels(), object.controller());
+        Some((pod::uid(object), declared, pod::is_active(object)))
     }
 }
 
@@ -133,25 +168,22 @@ fn is_ours(pod: &Pod, config: &Config) -> bool {
             && config.managed.is_managed(pod))
 }
 
-/// What a bound pod uses. A request that cannot be read counts as all that a node can have: nothing is planned beside it.
-fn usage(
+/// What a bound pod uses; nothing once it is terminal. A request that cannot be read counts as all that a node can have:
+/// nothing is planned beside it.
+fn used<'a>(
     pod: &impl PodFields,
-    resources: &Result<PodResources, QuantityError>,
-) -> Option<(String, Usage)> {
-    let node = pod::bound_to(pod)?;
-    let resources = (!pod::is_terminal(pod)).then(|| {
-        resources.clone().unwrap_or_else(|_| PodResources {
+    resources: &'a Result<PodResources, QuantityError>,
+) -> Option<Cow<'a, PodResources>> {
+    let uses = pod::bound_to(pod).is_some() && !pod::is_terminal(pod);
+    uses.then(|| match resources {
+        Ok(resources) => Cow::Borrowed(resources),
+        Err(_) => Cow::Owned(PodResources {
             cpu_milli: i64::MAX,
             memory_bytes: i64::MAX,
             pods: 1,
             ..PodResources::default()
-        })
-    });
-    let usage = Usage {
-        uid: pod::uid(pod).to_owned(),
-        resources,
-    };
-    Some((node.to_owned(), usage))
+        }),
+    })
 }
 
 /// Where pods are found by node, claim and Job.
@@ -174,41 +206,53 @@ impl PodLinks {
         old: Option<&KeptPod>,
         new: Option<&Arc<KeptPod>>,
     ) {
-        if let Some(old) = old {
-            if let Some((node, _)) = old.usage() {
-                self.of_node.unlink(&node, key);
+        let ours = |kept: Option<&KeptPod>| kept.and_then(KeptPod::ours).is_some();
+        if ours(old) {
+            self.by_uid.remove(old.map_or("", Versioned::uid));
+        }
+        if let Some(new) = new.filter(|new| ours(Some(new))) {
+            self.by_uid.insert(new.uid().to_owned(), Arc::clone(new));
+        }
+        let new = new.map(AsRef::as_ref);
+        let (before, after) = (old.and_then(KeptPod::node), new.and_then(KeptPod::node));
+        if before != after {
+            if let Some(node) = before {
+                self.of_node.unlink(node, key);
             }
-            if let Some(old) = old.ours() {
-                self.by_uid.remove(pod::uid(&old.object));
-                for claim in named_claims(&old.object) {
-                    self.of_claim.unlink(&claim, key);
-                }
-                if let Some(job) = pod::controlling_job(&old.object) {
-                    self.of_job.unlink(&job.uid, key);
-                }
+            if let Some(node) = after {
+                self.of_node.link(node.to_owned(), key.clone());
             }
         }
-        if let Some(new) = new {
-            if let Some((node, _)) = new.usage() {
-                self.of_node.link(node, key.clone());
+        let (before, after) = (named_claims(old), named_claims(new));
+        for claim in before.difference(&after) {
+            self.of_claim.unlink(claim, key);
+        }
+        for claim in after.difference(&before) {
+            self.of_claim.link(claim.clone(), key.clone());
+        }
+        let (before, after) = (job(old), job(new));
+        if before != after {
+            if let Some(job) = before {
+                self.of_job.unlink(job, key);
             }
-            let kept = new;
-            if let Some(new) = kept.ours() {
-                self.by_uid
-                    .insert(pod::uid(&new.object).to_owned(), Arc::clone(kept));
-                for claim in named_claims(&new.object) {
-                    self.of_claim.link(claim, key.clone());
-                }
-                if let Some(job) = pod::controlling_job(&new.object) {
-                    self.of_job.link(job.uid.clone(), key.clone());
-                }
+            if let Some(job) = after {
+                self.of_job.link(job.to_owned(), key.clone());
             }
         }
     }
 }
 
-/// The claims that a pod names, itself or by its status for generated ones.
-fn named_claims(pod: &ObservedPod) -> BTreeSet<NamespacedName> {
+/// The UID of the Job that controls our pod.
+fn job(pod: Option<&KeptPod>) -> Option<&str> {
+    let owner = pod::controlling_job(&pod?.ours()?.object)?;
+    Some(&owner.uid)
+}
+
+/// The claims that our pod names, itself or by its status for generated ones.
+fn named_claims(pod: Option<&KeptPod>) -> BTreeSet<NamespacedName> {
+    let Some(OurPod { object: pod, .. }) = pod.and_then(KeptPod::ours) else {
+        return BTreeSet::new();
+    };
     let by_name = pod.claims().iter();
     let by_name = by_name.filter_map(|claim| claim.resource_claim_name.as_deref());
     let generated = pod.claim_statuses().iter();

@@ -96,7 +96,9 @@ impl Index {
     }
 
     fn form_gang(&mut self, key: &GangKey) {
-        let names: BTreeSet<NamespacedName> = self.membership.in_gang(key).cloned().collect();
+        let mut names: Vec<NamespacedName> = self.membership.in_gang(key).cloned().collect();
+        names.sort_unstable();
+        names.dedup();
         let pods: Vec<Arc<ObservedPod>> = names
             .iter()
             .filter_map(|name| self.pod(name))

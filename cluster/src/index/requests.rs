@@ -7,7 +7,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::PodResourceClaim;
-use muster_api::{Reason, keys};
+use muster_api::Reason;
 use muster_engine::{self as engine, NodeFilterId, PodResources, SelectorId};
 
 use super::{Index, NamespacedName};
@@ -51,6 +51,7 @@ impl Index {
         if self.requests.of_pods.contains_key(pod::uid(pod)) {
             return;
         }
+        self.visits.requests += 1;
         let request = self.read_pod(key, pod);
         self.requests
             .of_pods
@@ -146,9 +147,7 @@ impl Index {
         let unmodelled = kept.map(|kept| kept.unmodelled.clone()).unwrap_or_default();
         // What is placed already is never planned anew: its rules about nodes have done their work,
         // and its pin would make a filter of its own for every pod.
-        let is_placed =
-            pod::bound_to(pod).is_some() || pod::annotation(pod, keys::PLACEMENT).is_some();
-        let rules = if is_placed {
+        let rules = if pod.is_placed() {
             None
         } else {
             if let Some(unsupported) = kept.and_then(|kept| kept.unsupported.as_ref()) {

@@ -2,13 +2,15 @@
 
 use std::{
     borrow::Borrow,
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeSet, VecDeque},
+    hash::Hash,
+    marker::PhantomData,
     sync::Arc,
 };
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::{claims::ObservedClaim, devices::SliceView, object::types};
+use crate::{claims::ObservedClaim, devices::SliceView, links::ByKey, object::types};
 
 /// How many UIDs of gone objects are remembered. What is told twice is late by seconds; so many
 /// objects of one kind do not go meanwhile.
@@ -16,18 +18,20 @@ const REMEMBERED_GONE: usize = 16_384;
 
 /// Objects of one kind by key.
 #[derive(Debug)]
-pub(super) struct Store<K, V> {
-    items: BTreeMap<K, Arc<V>>,
+pub(super) struct Store<K, V, M> {
+    items: M,
     gone: BTreeSet<String>,
     gone_order: VecDeque<String>,
+    of: PhantomData<(K, V)>,
 }
 
-impl<K, V> Default for Store<K, V> {
+impl<K, V, M: Default> Default for Store<K, V, M> {
     fn default() -> Self {
         Self {
-            items: BTreeMap::new(),
+            items: M::default(),
             gone: BTreeSet::new(),
             gone_order: VecDeque::new(),
+            of: PhantomData,
         }
     }
 }
@@ -90,7 +94,7 @@ pub(super) fn parsed(version: Option<&str>) -> Option<u64> {
     version?.parse().ok()
 }
 
-impl<K: Ord + Clone, V: Versioned> Store<K, V> {
+impl<K: Ord + Hash + Clone, V: Versioned, M: ByKey<K, Arc<V>>> Store<K, V, M> {
     /// Takes an object in. `None`: it is what is held already, or older, or was told gone.
     ///
     /// resourceVersions are compared as numbers, which Kubernetes allows within a kind; one that is no
@@ -106,7 +110,7 @@ impl<K: Ord + Clone, V: Versioned> Store<K, V> {
         {
             return None;
         }
-        self.items.insert(key, Arc::clone(&new));
+        self.items.put(key, Arc::clone(&new));
         Some(Changed {
             old,
             new: Some(new),
@@ -135,7 +139,8 @@ impl<K: Ord + Clone, V: Versioned> Store<K, V> {
     /// Removes an object that a list lacks. It may come back: a list may be older than what a watch has
     /// told already.
     pub(super) fn forget(&mut self, key: &K) -> Option<Changed<V>> {
-        let old = self.items.remove(key)?;
+        let old = self.items.get(key).cloned()?;
+        self.items.drop(key);
         Some(Changed {
             old: Some(old),
             new: None,
@@ -145,16 +150,21 @@ impl<K: Ord + Clone, V: Versioned> Store<K, V> {
     pub(super) fn get<Q>(&self, key: &Q) -> Option<&Arc<V>>
     where
         K: Borrow<Q>,
-        Q: Ord + ?Sized,
+        Q: Ord + Hash + ?Sized,
     {
         self.items.get(key)
     }
 
-    pub(super) fn items(&self) -> &BTreeMap<K, Arc<V>> {
+    pub(super) fn items(&self) -> &M {
         &self.items
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&K, &Arc<V>)> {
-        self.items.iter()
+    /// All of them, in the order of their keys.
+    pub(super) fn iter<'a>(&'a self) -> impl Iterator<Item = (&'a K, &'a Arc<V>)>
+    where
+        K: 'a,
+        V: 'a,
+    {
+        self.items.in_order()
     }
 }

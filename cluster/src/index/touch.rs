@@ -9,7 +9,7 @@ use muster_engine::NodeFilterId;
 use super::{
     Index, NamespacedName,
     pods::{KeptPod, OurPod},
-    store::Changed,
+    store::{Changed, Versioned},
 };
 use crate::{
     claims::{self, ObservedClaim},
@@ -155,6 +155,13 @@ impl Index {
             let uid = gang.metadata.uid.clone().unwrap_or_default();
             self.gangs_by_uid.insert(uid, Arc::clone(gang));
         }
+        match (&changed.old, &changed.new) {
+            (None, Some(_)) => self
+                .gangs_by_namespace
+                .link(key.namespace.clone(), key.clone()),
+            (Some(_), None) => self.gangs_by_namespace.unlink(&*key.namespace, key),
+            _ => {}
+        }
         if !changed.differs_in(gangs::facts_of) {
             return;
         }
@@ -207,20 +214,25 @@ impl Index {
     pub(super) fn pod_changed(&mut self, key: &NamespacedName, changed: &Changed<KeptPod>) {
         self.links
             .replace(key, changed.old.as_deref(), changed.new.as_ref());
-        let usage = |pod: Option<&KeptPod>| pod.and_then(KeptPod::usage);
-        let (before, after) = (usage(changed.old.as_deref()), usage(changed.new.as_deref()));
-        if before != after {
-            let nodes = before.into_iter().chain(after).map(|(node, _)| node);
-            self.touched.nodes.extend(nodes);
+        // What a hold counts is not counted again: its node has nothing new to tell.
+        let is_held = |pod: &KeptPod| self.held.contains(pod.uid());
+        if changed.differs_in(|pod| (pod.node(), pod.usage())) {
+            let counted = changed.both().filter(|pod| !is_held(pod));
+            let nodes = counted.filter_map(KeptPod::node).map(str::to_owned);
+            self.touched.nodes.extend(nodes.collect::<Vec<_>>());
         }
         let ours: Vec<&OurPod> = changed.both().filter_map(KeptPod::ours).collect();
         if ours.is_empty() {
             return;
         }
-        for pod in ours {
-            self.forget_request(&key.namespace, pod::uid(&pod.object));
+        if changed.differs_in(KeptPod::request_facts) {
+            for pod in ours {
+                self.forget_request(&key.namespace, pod::uid(&pod.object));
+            }
         }
-        self.place(key);
+        if changed.differs_in(KeptPod::belonging_facts) {
+            self.place(key);
+        }
         self.touched
             .gangs
             .extend(self.membership.gang_of(key).cloned());
@@ -243,29 +255,17 @@ impl Index {
 
     pub(super) fn claim_changed(&mut self, key: &NamespacedName, changed: &Changed<ObservedClaim>) {
         if let Some(old) = &changed.old {
-            let uid = &old.uid;
-            for (driver, pool, device) in allocation(old) {
-                self.allocations
-                    .unlink(&device_name(driver, pool, device), &(**uid).into());
-            }
-            self.claims_by_uid.remove(uid);
+            self.claims_by_uid.remove(&old.uid);
         }
         if let Some(new) = &changed.new {
-            let uid = new.uid.clone();
-            for (driver, pool, device) in allocation(new) {
-                self.allocations
-                    .link(device_name(driver, pool, device), (*uid).into());
-            }
-            self.claims_by_uid.insert(uid, Arc::clone(new));
+            self.claims_by_uid.insert(new.uid.clone(), Arc::clone(new));
         }
-        for claim in changed.both() {
-            for (driver, pool, _) in allocation(claim) {
-                let home = self.home_of(&PoolKey {
-                    driver: driver.to_owned(),
-                    name: pool.to_owned(),
-                });
-                self.touched.nodes.extend(home);
-            }
+        // Who has reserved it says nothing here, and changes with every pod that starts or ends.
+        if !changed.differs_in(ObservedClaim::facts) {
+            return;
+        }
+        if changed.differs_in(|claim| (&claim.uid, &claim.allocated)) {
+            self.allocation_changed(changed);
         }
         if changed.differs_in(|claim| (&claim.spec, &claim.uid)) {
             if let Some(claim) = &changed.old {
@@ -281,6 +281,30 @@ impl Index {
             self.touched.claims.insert(key.clone());
         }
         self.touch_users(key);
+    }
+
+    fn allocation_changed(&mut self, changed: &Changed<ObservedClaim>) {
+        if let Some(old) = &changed.old {
+            for (driver, pool, device) in allocation(old) {
+                self.allocations
+                    .unlink(&device_name(driver, pool, device), &(*old.uid).into());
+            }
+        }
+        if let Some(new) = &changed.new {
+            for (driver, pool, device) in allocation(new) {
+                self.allocations
+                    .link(device_name(driver, pool, device), (*new.uid).into());
+            }
+        }
+        for claim in changed.both() {
+            for (driver, pool, _) in allocation(claim) {
+                let home = self.home_of(&PoolKey {
+                    driver: driver.to_owned(),
+                    name: pool.to_owned(),
+                });
+                self.touched.nodes.extend(home);
+            }
+        }
     }
 
     /// Pods that name the claim are to be understood anew.

@@ -10,6 +10,8 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 
+use muster_api::keys;
+
 use super::{PodFields, bound_to};
 use crate::text;
 
@@ -99,6 +101,21 @@ impl ObservedPod {
     /// `metadata.resourceVersion`.
     pub fn resource_version(&self) -> Option<&str> {
         self.resource_version.as_deref()
+    }
+
+    /// Whether a node is chosen for it: by Muster, or by whoever bound it.
+    pub fn is_placed(&self) -> bool {
+        bound_to(self).is_some() || self.annotation(keys::PLACEMENT).is_some()
+    }
+
+    /// All annotations that are read.
+    pub(crate) fn annotations(&self) -> impl PartialEq + '_ {
+        &self.annotations
+    }
+
+    /// All labels that are read.
+    pub(crate) fn labels(&self) -> impl PartialEq + '_ {
+        &self.labels
     }
 
     /// Whether `metadata.annotations` exists, be it empty: a patch must know.

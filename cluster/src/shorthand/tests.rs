@@ -234,7 +234,9 @@ fn the_claim_is_understood_and_takes_only_devices_with_the_memory() {
     let ClaimRequest::Charged {
         requests,
         constraints,
-    } = reader.read(&ClaimSpecs::default().observe(&claim)).unwrap()
+    } = reader
+        .read(&ClaimSpecs::default().observe(&claim, None))
+        .unwrap()
     else {
         panic!("it is charged");
     };

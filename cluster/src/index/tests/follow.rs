@@ -31,6 +31,7 @@ fn cost(index: &mut Index, change: Value) -> Visits {
         gangs: after.gangs - before.gangs,
         pods: after.pods - before.pods,
         nodes: after.nodes - before.nodes,
+        requests: after.requests - before.requests,
     }
 }
 
@@ -67,6 +68,58 @@ fn one_change_costs_the_same_with_100_and_with_5000_gangs() {
             "{of_many:?} {change}"
         );
     }
+}
+
+#[test]
+fn what_a_pod_asks_for_is_read_once_until_it_is_placed_and_no_more_afterwards() {
+    let mut index = with_gangs(10);
+    let placed = with(
+        member("g7-0", 5, "g7", "2"),
+        "/metadata/annotations/muster.dev~1placement",
+        json!("{}"),
+    );
+    let bound = with(placed.clone(), "/spec/nodeName", json!("a"));
+    let running = with(bound.clone(), "/status/phase", json!("Running"));
+    let failed = with(bound.clone(), "/status/phase", json!("Failed"));
+    for (change, reads) in [(placed, 1), (bound, 0), (running, 0), (failed, 0)] {
+        let cost = cost(&mut index, change.clone());
+        assert_eq!((cost.gangs, cost.requests), (1, reads), "{change}");
+    }
+}
+
+#[test]
+fn a_pod_with_a_hold_is_counted_by_it_and_its_binding_makes_no_node_again() {
+    let mut index = with_gangs(10);
+    let uid = |index: &Index| {
+        let name = crate::index::NamespacedName::new("ml", "g7-0");
+        crate::pod::uid(index.pod(&name).unwrap()).to_owned()
+    };
+    let uid = uid(&index);
+    let bound = with(member("g7-0", 5, "g7", "2"), "/spec/nodeName", json!("a"));
+    index.set_hold(&uid.as_str().into(), true);
+    assert_eq!(cost(&mut index, bound).nodes, 0);
+    // Without it, what the pod uses counts again.
+    index.set_hold(&uid.as_str().into(), false);
+    let before = index.visits().nodes;
+    index.refresh(Timestamp(0));
+    assert_eq!(index.visits().nodes - before, 1);
+}
+
+#[test]
+fn who_has_reserved_a_claim_derives_nothing_anew() {
+    let mut index = with_gangs(10);
+    let reserved = with(
+        claim("g7-0", 1),
+        "/status",
+        json!({"reservedFor": [{"resource": "pods", "name": "g7-0", "uid": "uid-g7-0"}]}),
+    );
+    assert_eq!(cost(&mut index, reserved), Visits::default());
+    let going = with(
+        claim("g7-0", 1),
+        "/metadata/deletionTimestamp",
+        json!("2026-11-22T00:00:00Z"),
+    );
+    assert_eq!(cost(&mut index, going).gangs, 1);
 }
 
 /// What a life of a gang tells often, and nothing is derived from.
