@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    allocator::allocate,
+    allocator::{Tally, allocate},
     coallocation::{Allocator, PendingAllocation, may_share_a_node},
     demand::ClaimShape,
     device_set::DeviceSet,
@@ -143,7 +143,7 @@ impl NodeRecord {
                 .iter()
                 .map(|shape| PendingAllocation::new(&self.kind, shape, Allocator::Held(pod)));
             occupancy.pending.extend(pending);
-            match allocate(&self.kind, &occupancy.free, &shapes) {
+            match allocate(&self.kind, &occupancy.free, &shapes, &mut Tally::default()) {
                 Some(granted) => {
                     for device in granted.into_iter().flatten() {
                         occupancy.free.remove(device);
