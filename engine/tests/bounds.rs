@@ -237,6 +237,45 @@ fn a_release_is_promised_to_one_of_the_first_16() {
     }
 }
 
+/// Each of some gangs is a puzzle; whether one of them is to have what is released is found out for all of them together.
+#[test]
+fn what_is_promised_of_a_release_takes_the_steps_of_one_decision() {
+    let (mut nodes, gang) = puzzle();
+    // One of the lesser pods has a place there, which is one too few.
+    let mut small = node("ending", "s/l", 1);
+    small.allocatable.cpu_milli = 2_000;
+    nodes.push(small);
+    let mut state = open_state(nodes);
+    let mut ending = hold("p", "research", "ending", &[0]);
+    ending.resources.cpu_milli = 2_000;
+    ending.releasing = true;
+    state.apply(Update::Hold(ending));
+    let gangs = (0..4).map(|number| {
+        let mut gang = gang.clone();
+        gang.uid = format!("g{number}").as_str().into();
+        for (at, pod) in gang.pods.iter_mut().enumerate() {
+            let name = format!("{number}-{at}");
+            pod.resources.memory_bytes += number;
+            pod.uid = name.as_str().into();
+            pod.claims[0].uid = name.as_str().into();
+        }
+        gang
+    });
+    submit(&mut state, gangs);
+    assert!(admitted(&decide(&mut state)).is_empty());
+    let before = state.visited();
+    let told = why(&state, "g0");
+    let looks = state.visited() - before;
+    assert!(
+        matches!(told, Why::Placement { gave_up: true, .. }),
+        "{told:?}"
+    );
+    assert!(
+        (ONE_DECISION / 4..ONE_DECISION * 5 / 2).contains(&looks),
+        "{looks} looks"
+    );
+}
+
 /// To count those before a gang takes a look for every eight.
 #[test]
 fn the_place_in_a_line_costs_a_look_for_every_eight_gangs() {

@@ -3,7 +3,12 @@
 //! 50,000 gangs, each with a memory request of its own, cost a small record each: what is known of nodes is shared by all that
 //! ask for the same devices.
 
-#![expect(clippy::unwrap_used, reason = "a test")]
+#![allow(
+    clippy::expect_used,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a test"
+)]
 
 mod common;
 

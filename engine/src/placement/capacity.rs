@@ -1,6 +1,6 @@
 //! How many units of a gang fit on one node, and if none, why.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use super::{
     DeviceCharge,
@@ -281,7 +281,7 @@ impl Rules {
         tally: &mut Tally,
     ) -> Option<Grants> {
         occupancy.room.times(resources).ok()?;
-        occupancy.room.take(resources);
+        Arc::make_mut(&mut occupancy.room).take(resources);
         self.grant(record, occupancy, shape, tally)
     }
 

@@ -280,7 +280,7 @@ impl<'a> Explanation<'a> {
             let room = |slot: usize| {
                 self.cluster.note_visits(1);
                 let record = self.cluster.record(slot)?;
-                Some(&self.view.occupancy(slot, record).room)
+                Some(&*self.view.occupancy(slot, record).room)
             };
             let index = self.index(fit);
             if !index.is_some_and(|index| index.may_hold(self.tree, domain, resources, &room)) {

@@ -277,12 +277,10 @@ impl<'a> Probe<'a> {
     fn is_worth_a_look(&self, cluster: &Cluster, slot: usize, view: &View) -> bool {
         let mut held = self.classes.iter().map(|(class, resources)| {
             cluster.note_visits(1);
-            let capacity = cluster.record(slot).and_then(|record| {
+            let capacity = cluster.record(slot).map(|record| {
                 let occupancy = view.occupancy(slot, record);
-                Some(
-                    self.rules
-                        .capacity(record, occupancy, &class.shape, resources),
-                )
+                self.rules
+                    .capacity(record, occupancy, &class.shape, resources)
             });
             let needed = if self.on_one_node {
                 class.units.len()

@@ -146,7 +146,7 @@ impl Search<'_> {
         Some((
             record.kind.id,
             &occupancy.free,
-            &occupancy.room,
+            &*occupancy.room,
             &record.node.filters,
         ))
     }

@@ -241,7 +241,7 @@ impl<'a> Search<'a> {
     fn may_hold(&self, class: usize, domain: DomainId, asked: &PodResources) -> bool {
         let room = |slot: usize| {
             self.cluster.note_visits(1);
-            self.node(slot).map(|(_, occupancy)| &occupancy.room)
+            self.node(slot).map(|(_, occupancy)| &*occupancy.room)
         };
         let index = self.index(class);
         index.is_some_and(|index| index.may_hold(self.tree, domain, asked, &room))

@@ -80,8 +80,7 @@ impl State {
             return Err(Vec::new());
         };
         let team = self.teams.get(waiting.team);
-        let Some((node, assignments)) = team.map(|team| (team.node, Arc::clone(&team.assignments)))
-        else {
+        let Some(assignments) = team.map(|team| Arc::clone(&team.assignments)) else {
             return Err(Vec::new());
         };
         let claims = self
@@ -105,7 +104,7 @@ impl State {
             let waiting = self.waiting.get(gang);
             let parts = waiting.map_or(1, |waiting| waiting.demand.shares(assignments.len()));
             let judged = effort.part(parts, |effort| {
-                self.judge_on(shape, gang, node, &assignments, at, effort, visited)
+                self.judge_on(shape, gang, &assignments, at, effort, visited)
             });
             match judged {
                 Ok(fitting) => return Ok(fitting),
@@ -119,12 +118,14 @@ impl State {
         &mut self,
         shape: ShapeId,
         gang: GangId,
-        node: Option<NodeId>,
         assignments: &[Assignment],
         at: usize,
         effort: &mut Effort,
         visited: &mut Visited,
     ) -> Result<Fitting, Refusing> {
+        let waiting = self.waiting.get(gang);
+        let team = waiting.and_then(|waiting| self.teams.get(waiting.team));
+        let node = team.and_then(|team| team.node);
         let flavor = assignments
             .get(at)
             .map(|assignment| assignment.flavor.clone());

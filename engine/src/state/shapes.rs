@@ -45,7 +45,7 @@ pub(super) struct Shape {
 /// The shapes of all waiting gangs, and of no others.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shapes {
-    shapes: Slab<ShapeId, Shape>,
+    all: Slab<ShapeId, Shape>,
     by_signature: BTreeMap<Arc<Signature>, ShapeId>,
     /// Signatures with amounts rounded down, each with the number of its shapes.
     roundings: BTreeMap<Arc<Signature>, usize>,
@@ -56,14 +56,14 @@ impl Shapes {
     pub(super) fn take(&mut self, demand: &Demand, wish: &TopologyRequest) -> ShapeId {
         let signature = demand.signature(wish);
         if let Some(id) = self.by_signature.get(&signature) {
-            if let Some(shape) = self.shapes.get_mut(*id) {
+            if let Some(shape) = self.all.get_mut(*id) {
                 shape.gangs += 1;
             }
             return *id;
         }
         let rounded = self.rounding(signature.rounded_down());
         let signature = Arc::new(signature);
-        let id = self.shapes.insert(Shape {
+        let id = self.all.insert(Shape {
             totals: Totals::of(demand),
             rounded,
             amounts: demand.amounts(),
@@ -86,12 +86,12 @@ impl Shapes {
 
     /// A gang of this shape waits no longer.
     pub(super) fn give_back(&mut self, id: ShapeId) {
-        let Some(shape) = self.shapes.get_mut(id) else {
+        let Some(shape) = self.all.get_mut(id) else {
             return;
         };
         shape.gangs -= 1;
         if shape.gangs == 0
-            && let Some(shape) = self.shapes.remove(id)
+            && let Some(shape) = self.all.remove(id)
         {
             self.by_signature.remove(&shape.signature);
             if let Some(shapes) = self.roundings.get_mut(&shape.rounded) {
@@ -104,17 +104,17 @@ impl Shapes {
     }
 
     pub(super) fn get(&self, id: ShapeId) -> Option<&Shape> {
-        self.shapes.get(id)
+        self.all.get(id)
     }
 
     pub(super) fn get_mut(&mut self, id: ShapeId) -> Option<&mut Shape> {
-        self.shapes.get_mut(id)
+        self.all.get_mut(id)
     }
 
     /// Forgets what was found out: a Flavor or Topology is another one.
     pub(super) fn forget(&mut self) {
         for id in self.by_signature.values() {
-            if let Some(shape) = self.shapes.get_mut(*id) {
+            if let Some(shape) = self.all.get_mut(*id) {
                 shape.refused.clear();
                 shape.on_empty.clear();
             }
@@ -172,6 +172,6 @@ mod tests {
             shapes.give_back(id);
         }
         assert!(shapes.by_signature.is_empty() && shapes.roundings.is_empty());
-        assert_eq!(shapes.shapes.iter().count(), 0);
+        assert_eq!(shapes.all.iter().count(), 0);
     }
 }

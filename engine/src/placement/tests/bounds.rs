@@ -371,7 +371,9 @@ fn a_refused_gang_finds_the_same_place_by_few_changes_and_by_many() {
         });
         assert_eq!(again, judged(&cluster, &View::Now, &gang));
         assert!(matches!(again, Verdict::Placed(_)));
-        let left = (0..).take_while(|_| effort.spend(1)).count() as u64;
+        let left = (0..Effort::ONE_DECISION)
+            .take_while(|_| effort.spend(1))
+            .count() as u64;
         Effort::ONE_DECISION - left
     };
     let (few, many) = (
@@ -483,6 +485,33 @@ fn an_explanation_counts_as_far_as_its_looks_go_and_never_more_than_there_is() {
     }
 }
 
+/// No two nodes have the same left, and gangs of several kinds are told why they have no place.
+#[test]
+fn indexes_share_with_the_nodes_what_is_left_on_them() {
+    let kinds = 3;
+    let cluster = cluster((0..50).map(|at| {
+        let mut node = node_at(&format!("n{at:02}"), "s/l", 8);
+        node.allocatable.memory_bytes += at;
+        std::sync::Arc::make_mut(&mut node.filters).extend((0..kinds).map(NodeFilterId));
+        node
+    }));
+    for kind in 0..kinds {
+        let mut gang = equal_pods(1, 1);
+        gang.pods[0].filter = NodeFilterId(kind);
+        gang.pods[0].resources.memory_bytes = 1 << 50;
+        let unfit = asking(&gang, |request| {
+            explain(&cluster, &View::Now, request, &mut Effort::default())
+        });
+        assert_eq!(unfit.excluded, [("too little memory".to_owned(), 50)]);
+    }
+    for slot in 0..50 {
+        let room = &cluster.record(slot).unwrap().now.room;
+        // Each index has it as a key and at the node.
+        let shared = std::sync::Arc::strong_count(room);
+        assert!(shared > 2 * kinds as usize, "{shared} times");
+    }
+}
+
 /// Few of the nodes that have the devices have the memory, too. Up to a number they are brought in order, and the others
 /// not looked at.
 #[test]
@@ -496,7 +525,7 @@ fn of_few_nodes_that_hold_a_pod_an_explanation_looks_at_no_others() {
             }
             node
         }));
-        let pods = (0..holding + 1).map(|at| pod(&format!("p{at}"), if at == 0 { 6 } else { 7 }));
+        let pods = (0..=holding).map(|at| pod(&format!("p{at}"), if at == 0 { 6 } else { 7 }));
         let gang = gang(pods.collect());
         let explained = || {
             let unfit = asking(&gang, |request| {
