@@ -14,7 +14,7 @@ pub struct Circumstances<'a> {
     /// [`crate::formed::FormedGang::implied`]: a reason that the gang can never start whole then says how to start its pods one
     /// by one.
     pub implied: bool,
-    /// [`crate::formed::FormedGang::unmodelled`]: named where there is no place, since a node that looks free may refuse the pods.
+    /// [`crate::formed::FormedGang::unmodelled`]: named where there is no place ([`name_unmodelled`]).
     pub unmodelled: &'a [String],
     /// [`crate::index::Index::faults_of_team`]: named where quota is the reason, since a limit that is not understood grants nothing.
     pub faults: &'a [String],
@@ -47,12 +47,20 @@ pub fn explain(why: &Why, circumstances: Circumstances<'_>) -> PendingReason {
         details.push_str("; not understood, so nothing is granted by it: ");
         details.push_str(&circumstances.faults.join("; "));
     }
-    if of_placement && !circumstances.unmodelled.is_empty() {
-        details.push_str("; not planned for: ");
-        details.push_str(&circumstances.unmodelled.join("; "));
+    if of_placement {
+        name_unmodelled(&mut details, circumstances.unmodelled);
     }
     text::truncate(&mut details, DETAILS_BYTES);
     PendingReason { reason, details }
+}
+
+/// Names in a text what a gang asks for and no plan looks at ([`crate::formed::FormedGang::unmodelled`]): a node that looks
+/// free may refuse its pods because of it.
+pub fn name_unmodelled(text: &mut String, unmodelled: &[String]) {
+    if !unmodelled.is_empty() {
+        text.push_str("; not planned for: ");
+        text.push_str(&unmodelled.join("; "));
+    }
 }
 
 fn reason(why: &Why) -> Reason {
@@ -136,6 +144,7 @@ mod tests {
                 Why::Placement {
                     pods: 7,
                     fit: 3,
+                    is_fit_partial: false,
                     gave_up: false,
                     level: Some("leaf".into()),
                     nodes: 8,
@@ -149,6 +158,7 @@ mod tests {
                 Why::Placement {
                     pods: 17,
                     fit: 16,
+                    is_fit_partial: true,
                     gave_up: true,
                     level: None,
                     nodes: 8,
@@ -162,6 +172,7 @@ mod tests {
                 Why::PlacementImpossible {
                     pods: 9,
                     fit: 4,
+                    is_fit_partial: false,
                     level: None,
                     nodes: 4,
                     excluded: vec![],
@@ -203,6 +214,7 @@ mod tests {
         let why = Why::PlacementImpossible {
             pods: 9,
             fit: 4,
+            is_fit_partial: false,
             level: None,
             nodes: 4,
             excluded: vec![],
@@ -241,6 +253,7 @@ mod tests {
         let no_place = Why::PlacementImpossible {
             pods: 2,
             fit: 1,
+            is_fit_partial: false,
             level: None,
             nodes: 4,
             excluded: vec![],
@@ -259,5 +272,30 @@ mod tests {
             !told.contains("research") && !told.contains("volumes"),
             "{told}"
         );
+    }
+
+    #[test]
+    fn details_are_cut_where_the_next_byte_is_too_many() {
+        let told = |field: usize| {
+            let unmodelled = ["x".repeat(field)];
+            let circumstances = Circumstances {
+                unmodelled: &unmodelled,
+                ..Circumstances::default()
+            };
+            let why = Why::PlacementImpossible {
+                pods: 1,
+                fit: 0,
+                is_fit_partial: false,
+                level: None,
+                nodes: 1,
+                excluded: vec![],
+            };
+            explain(&why, circumstances).details
+        };
+        let own = told(1).len() - 1;
+        let whole = told(DETAILS_BYTES - own);
+        assert_eq!((whole.len(), whole.ends_with('x')), (DETAILS_BYTES, true));
+        let cut = told(DETAILS_BYTES - own + 1);
+        assert!(cut.len() <= DETAILS_BYTES && cut.ends_with('…'));
     }
 }

@@ -15,6 +15,7 @@ use muster_engine::{NodeFilterId, SelectorId};
 use crate::{
     devices::PublishedDevice,
     node_filter::{NodeBasis, NodeRules},
+    node_verdicts::NodeVerdicts,
     selectors::{Expressions, InvalidExpression, Subject, Verdict},
     text::one_line,
 };
@@ -67,6 +68,8 @@ pub(crate) enum Work {
     },
     Nodes {
         rules: Arc<NodeRules>,
+        /// Of nodes that were judged before.
+        verdicts: NodeVerdicts,
         /// In the order of their names.
         nodes: Vec<Arc<Node>>,
     },
@@ -92,6 +95,7 @@ pub(crate) enum Outcome {
     },
     Nodes {
         passed: Vec<(String, NodeBasis)>,
+        verdicts: NodeVerdicts,
         judged: usize,
         /// The last one that was judged.
         up_to: Option<String>,
@@ -128,15 +132,21 @@ impl JudgementRequest {
                     up_to: devices[..judged].last().map(|(subject, _)| *subject),
                 }
             }
-            Work::Nodes { rules, nodes } => {
+            Work::Nodes {
+                rules,
+                verdicts,
+                nodes,
+            } => {
                 let mut passed = Vec::new();
+                let mut verdicts = verdicts.clone();
                 let judged = until_late(nodes, elapsed, |node| {
-                    if rules.pass(node) {
+                    if verdicts.judge(rules, node) {
                         passed.push((name(node), NodeBasis::of(node)));
                     }
                 });
                 Outcome::Nodes {
                     passed,
+                    verdicts,
                     judged,
                     up_to: nodes[..judged].last().map(|node| name(node)),
                 }

@@ -22,6 +22,7 @@ pub mod links;
 pub mod managed;
 pub mod managed_cases;
 pub mod node_filter;
+mod node_verdicts;
 pub mod nodes;
 pub mod object;
 pub mod place;

@@ -15,6 +15,7 @@ use muster_engine::NodeFilterId;
 
 use crate::{
     judgement::{Judgement, JudgementRequest, Outcome, Progress, Rule, SUBJECTS_PER_REQUEST, Work},
+    node_verdicts::{NodeVerdicts, Reads},
     pod::ObservedPod,
     taints,
     unsupported_field::UnsupportedField,
@@ -35,6 +36,7 @@ pub struct NodeRules {
     /// Terms of the required affinity, of which one must match. `None`: no such affinity.
     terms: Option<Vec<NodeSelectorTerm>>,
     tolerations: Vec<Toleration>,
+    reads: Reads,
 }
 
 impl NodeRules {
@@ -57,6 +59,7 @@ impl NodeRules {
             check_term(term, position)?;
         }
         let rules = Self {
+            reads: Reads::new(&said.selector, terms.as_deref()),
             selector: said.selector.clone(),
             terms,
             tolerations: scheduling_tolerations(&said.tolerations)?,
@@ -85,9 +88,15 @@ impl NodeRules {
         named + self.selector.len() + self.tolerations.len()
     }
 
+    pub(crate) fn reads(&self) -> &Reads {
+        &self.reads
+    }
+
     /// Whether the node passes: labels, name and taints. Kubernetes' own taints, a cordon and readiness are no part of it:
     /// they pass, and block the node for everybody ([`muster_engine::NodeBlock`]).
     pub fn pass(&self, node: &Node) -> bool {
+        #[cfg(test)]
+        COMPARED.set(COMPARED.get() + 1);
         let no_labels = BTreeMap::new();
         let labels = node.metadata.labels.as_ref().unwrap_or(&no_labels);
         let name = node.metadata.name.as_deref().unwrap_or_default();
@@ -102,6 +111,17 @@ impl NodeRules {
                 .filter(|taint| taints::block_of(taint).is_none())
                 .all(|taint| taints::tolerate(&self.tolerations, taint))
     }
+}
+
+#[cfg(test)]
+std::thread_local! {
+    static COMPARED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// How often rules were compared with a node on this thread.
+#[cfg(test)]
+pub(crate) fn comparisons() -> usize {
+    COMPARED.get()
 }
 
 /// A hash of all that rules may read of a node.
@@ -131,6 +151,7 @@ pub struct NodeFilters {
 #[derive(Debug)]
 struct Filter {
     rules: Arc<NodeRules>,
+    verdicts: NodeVerdicts,
     /// The last node that was judged, and the last one that is being judged.
     judged_up_to: Option<String>,
     asked_up_to: Option<String>,
@@ -151,6 +172,7 @@ impl NodeFilters {
         self.by_text.insert(text, id);
         let filter = Filter {
             rules: Arc::new(rules),
+            verdicts: NodeVerdicts::default(),
             judged_up_to: None,
             asked_up_to: None,
             progress: Progress::default(),
@@ -192,6 +214,7 @@ impl NodeFilters {
             rule: Rule::Filter(id),
             work: Work::Nodes {
                 rules: Arc::clone(&filter.rules),
+                verdicts: filter.verdicts.clone(),
                 nodes: asked,
             },
             progress: filter.progress,
@@ -210,9 +233,11 @@ impl NodeFilters {
         match judgement.outcome {
             Outcome::Nodes {
                 passed,
+                verdicts,
                 judged,
                 up_to,
             } => {
+                filter.verdicts = verdicts;
                 if up_to.is_some() && up_to <= filter.judged_up_to {
                     return (Vec::new(), false);
                 }
@@ -260,16 +285,19 @@ impl NodeFilters {
     /// [`ANY_NODE`], and the rules that the node passes of those that were judged up to it already. The others are judged
     /// for it when its turn comes.
     pub fn passed_by<'a>(
-        &'a self,
+        &'a mut self,
         name: &'a str,
         node: &'a Node,
     ) -> impl Iterator<Item = NodeFilterId> + 'a {
-        let asked = self.filters.iter().filter(move |(_, filter)| {
+        let asked = self.filters.iter_mut().filter(move |(_, filter)| {
             let is_asked = filter.is_judged || filter.asked_up_to.as_deref() >= Some(name);
             is_asked && filter.given_up.is_none()
         });
-        let passed = asked.filter(move |(_, filter)| filter.rules.pass(node));
-        std::iter::once(ANY_NODE).chain(passed.map(|(id, _)| *id))
+        let passed = asked.filter_map(move |(id, filter)| {
+            let passes = filter.verdicts.judge(&filter.rules, node);
+            passes.then_some(*id)
+        });
+        std::iter::once(ANY_NODE).chain(passed)
     }
 
     /// Whether somebody uses the filter, and it was not given up.

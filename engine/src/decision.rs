@@ -248,9 +248,10 @@ pub enum Why {
     Placement {
         /// Pods of the gang.
         pods: usize,
-        /// How many of them fit at best, in one domain of the required level if there is one; as far as that was
-        /// searched.
+        /// How many of them fit at best, in one domain of the required level if there is one.
         fit: usize,
+        /// Whether not every way was counted, so that more may fit.
+        is_fit_partial: bool,
         /// Whether the search met its bound: there may be a place that it did not find.
         gave_up: bool,
         /// The required level.
@@ -268,6 +269,8 @@ pub enum Why {
         pods: usize,
         /// How many fit on the empty cluster.
         fit: usize,
+        /// Whether not every way was counted, so that more may fit (but not all).
+        is_fit_partial: bool,
         /// The required level.
         level: Option<LevelName>,
         /// Nodes looked at.

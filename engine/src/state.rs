@@ -187,6 +187,12 @@ impl State {
 
     /// Decides what can be decided now, within the budget. What it admits it counts as held from then on; asked
     /// again without new observations, it says nothing. (Nothing that is decided so far depends on the time.)
+    ///
+    /// What a call costs: it judges the heads that it admits, of which the budget bounds the number, and each class of gangs that
+    /// something woke since and that does not fit, as a rule once. To judge one class, on all its Flavors, takes at most
+    /// the steps of one decision, about two milliseconds; where these run out, the class counts as one of which it is not known
+    /// whether it has a place, and it is told so. So the sum is bounded by the budget and by what changed, never by how many wait;
+    /// it has no bound in time of its own.
     pub fn decide(&mut self, _now: Timestamp, budget: &Budget) -> Decisions {
         let mut decisions = Decisions::default();
         self.changes += 1;

@@ -136,6 +136,7 @@ impl fmt::Display for Why {
             Self::Placement {
                 pods,
                 fit,
+                is_fit_partial,
                 gave_up,
                 level,
                 nodes,
@@ -149,7 +150,12 @@ impl fmt::Display for Why {
                          places for {fit} of {pods} pods. A gang whose pods differ less is easier to place"
                     )?;
                 } else {
-                    let room = Room(*pods, *fit, level.as_ref());
+                    let room = Room {
+                        pods: *pods,
+                        fit: *fit,
+                        is_partial: *is_fit_partial,
+                        level: level.as_ref(),
+                    };
                     write!(formatter, "quota is there, but {room}")?;
                 }
                 left_out(formatter, *nodes, excluded)?;
@@ -158,15 +164,18 @@ impl fmt::Display for Why {
             Self::PlacementImpossible {
                 pods,
                 fit,
+                is_fit_partial,
                 level,
                 nodes,
                 excluded,
             } => {
-                write!(
-                    formatter,
-                    "even on the empty cluster {}",
-                    Room(*pods, *fit, level.as_ref())
-                )?;
+                let room = Room {
+                    pods: *pods,
+                    fit: *fit,
+                    is_partial: *is_fit_partial,
+                    level: level.as_ref(),
+                };
+                write!(formatter, "even on the empty cluster {room}")?;
                 left_out(formatter, *nodes, excluded)
             }
             Self::Release {
@@ -230,16 +239,31 @@ impl fmt::Display for Size<'_> {
     }
 }
 
-/// Pods, how many of them fit, in one domain of which level.
-struct Room<'a>(usize, usize, Option<&'a LevelName>);
+/// How many of some pods fit, in one domain of which level.
+struct Room<'a> {
+    pods: usize,
+    fit: usize,
+    /// Whether more of them may fit, though not all.
+    is_partial: bool,
+    level: Option<&'a LevelName>,
+}
 
 impl fmt::Display for Room<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(pods, fit, level) = self;
-        match (pods, fit) {
-            (1, _) => formatter.write_str("there is no place for its pod")?,
-            (_, 0) => write!(formatter, "there is no place for any of {pods} pods")?,
-            _ => write!(formatter, "there is a place for only {fit} of {pods} pods")?,
+        let Self {
+            pods,
+            fit,
+            is_partial,
+            level,
+        } = self;
+        match (pods, fit, is_partial) {
+            (1, ..) => formatter.write_str("there is no place for its pod")?,
+            (_, 0, false) => write!(formatter, "there is no place for any of {pods} pods")?,
+            (_, _, false) => write!(formatter, "there is a place for only {fit} of {pods} pods")?,
+            (_, _, true) => write!(
+                formatter,
+                "there is no place for all {pods} pods; the count met its bound when it had found places for {fit}"
+            )?,
         }
         match level {
             Some(level) => write!(formatter, " in one domain of level {level}"),
@@ -278,4 +302,55 @@ fn used_by(formatter: &mut fmt::Formatter<'_>, blocker: &Blocker) -> fmt::Result
         return Ok(());
     }
     write!(formatter, "; used by {blocker}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_causes_are_named_and_the_others_counted() {
+        let told = |causes: usize| {
+            let causes = (0..causes).map(|at| (format!("cause {at}"), 10 - at));
+            let why = Why::PlacementImpossible {
+                pods: 2,
+                fit: 1,
+                is_fit_partial: false,
+                level: None,
+                nodes: 50,
+                excluded: causes.collect(),
+            };
+            why.to_string()
+        };
+        let last = format!("cause {}", CAUSES_NAMED - 1);
+        let (all, more) = (told(CAUSES_NAMED), told(CAUSES_NAMED + 2));
+        assert!(all.contains(&last) && !all.contains("other"), "{all}");
+        // The fifth was on six nodes, the sixth on five.
+        assert!(
+            more.contains(&last) && more.ends_with("other: 11"),
+            "{more}"
+        );
+    }
+
+    #[test]
+    fn a_count_that_met_its_bound_does_not_speak_of_only() {
+        let told = |fit, is_partial| {
+            let room = Room {
+                pods: 9,
+                fit,
+                is_partial,
+                level: None,
+            };
+            room.to_string()
+        };
+        assert_eq!(told(4, false), "there is a place for only 4 of 9 pods");
+        assert_eq!(told(0, false), "there is no place for any of 9 pods");
+        for fit in [0, 4] {
+            let text = told(fit, true);
+            assert!(
+                text.contains("met its bound") && text.ends_with(&fit.to_string()),
+                "{text}"
+            );
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use muster_cluster::formed::GangKey;
 
 /// How long after the end of one look the next begins, in seconds.
-const EVERY_SECONDS: u64 = 600;
+pub(crate) const EVERY_SECONDS: u64 = 600;
 /// Gangs that are looked at in one slice.
 pub(crate) const GANGS_PER_SLICE: usize = 256;
 /// Nodes that are looked at in one slice.

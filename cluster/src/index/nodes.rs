@@ -141,7 +141,7 @@ impl NodeViews {
         &mut self,
         name: &str,
         node: &Node,
-        filters: &NodeFilters,
+        filters: &mut NodeFilters,
     ) -> Arc<BTreeSet<NodeFilterId>> {
         let basis = NodeBasis::of(node);
         if let Some(passed) = self.passed.get_mut(name)
@@ -276,7 +276,7 @@ impl Index {
                 Some((device.name.to_string(), claim.clone()))
             })
             .collect();
-        let filters = self.views.passed(name, &object, &self.filters);
+        let filters = self.views.passed(name, &object, &mut self.filters);
         let parts = NodeParts {
             node: &object,
             node_devices: self.objects.node_devices.get(name).map(AsRef::as_ref),

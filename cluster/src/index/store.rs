@@ -168,3 +168,37 @@ impl<K: Ord + Hash + Clone, V: Versioned, M: ByKey<K, Arc<V>>> Store<K, V, M> {
         self.items.in_order()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+
+    use super::*;
+
+    fn pod(number: usize) -> Arc<Pod> {
+        Arc::new(Pod {
+            metadata: ObjectMeta {
+                uid: Some(format!("uid-{number}")),
+                ..ObjectMeta::default()
+            },
+            ..Pod::default()
+        })
+    }
+
+    #[test]
+    fn what_went_does_not_come_back_unless_so_many_others_went_since() {
+        let comes_back = |others: usize| {
+            let mut store: Store<usize, Pod> = Store::default();
+            for number in 0..=others {
+                assert!(store.put(number, pod(number)).is_some());
+                assert!(store.remove(&number).is_some());
+            }
+            assert!(store.gone.len() <= REMEMBERED_GONE);
+            assert_eq!(store.gone.len(), store.gone_order.len());
+            store.put(0, pod(0)).is_some()
+        };
+        assert!(!comes_back(0));
+        assert!(!comes_back(REMEMBERED_GONE - 1));
+        assert!(comes_back(REMEMBERED_GONE));
+    }
+}

@@ -10,8 +10,24 @@ use super::{demand::ClaimShape, device_set::DeviceSet, kind::NodeKind};
 pub(crate) const MAX_DEVICES_PER_CLAIM: usize = 32;
 
 /// Most devices looked at for one pod. kube-scheduler gives up by time; a search that long is not
-/// worth a promise, and the node counts as one where the pod does not fit.
+/// worth a promise, and the pod is not planned for the node, whether it would fit there or not.
 const MAX_STEPS: usize = 20_000;
+
+/// What allocations have cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    /// Devices that were looked at.
+    pub(crate) looks: u64,
+    /// Whether one ended before it had looked at everything: that it found nothing proves nothing.
+    pub(crate) gave_up: bool,
+}
+
+impl Tally {
+    /// The same as steps of an [`Effort`](super::Effort). A look at a device takes about 10 nanoseconds.
+    pub(crate) fn steps(&self) -> u64 {
+        self.looks / 4
+    }
+}
 
 /// One device that is to be found.
 struct Slot<'a> {
@@ -36,6 +52,7 @@ pub(crate) fn allocate(
     kind: &NodeKind,
     free: &DeviceSet,
     claims: &[&ClaimShape],
+    tally: &mut Tally,
 ) -> Option<Vec<Vec<usize>>> {
     let mut slots = Vec::new();
     for (claim, shape) in claims.iter().enumerate() {
@@ -66,7 +83,10 @@ pub(crate) fn allocate(
         chosen: Vec::new(),
         steps_left: MAX_STEPS,
     };
-    if !search.fill() {
+    let is_filled = search.fill();
+    tally.looks += (MAX_STEPS - search.steps_left) as u64;
+    if !is_filled {
+        tally.gave_up |= search.steps_left == 0;
         return None;
     }
     let mut granted = vec![Vec::new(); claims.len()];
@@ -172,7 +192,16 @@ mod tests {
     fn granted(kind: &NodeKind, claims: &[ClaimShape]) -> Option<Vec<Vec<usize>>> {
         let claims: Vec<&ClaimShape> = claims.iter().collect();
         let free = DeviceSet::of(kind.devices(), 0..kind.devices());
-        allocate(kind, &free, &claims)
+        allocate(kind, &free, &claims, &mut Tally::default())
+    }
+
+    /// Whether it is given up, and how many devices are looked at.
+    fn tally(kind: &NodeKind, claims: &[ClaimShape]) -> Tally {
+        let claims: Vec<&ClaimShape> = claims.iter().collect();
+        let free = DeviceSet::of(kind.devices(), 0..kind.devices());
+        let mut tally = Tally::default();
+        allocate(kind, &free, &claims, &mut tally);
+        tally
     }
 
     #[test]
@@ -218,6 +247,31 @@ mod tests {
         );
     }
 
+    /// Devices that could be first, each of which is tried with all that could be second; only the last is of their group.
+    fn first_and_second(first: usize, second: usize) -> Option<Vec<Vec<usize>>> {
+        let names: Vec<String> = (1..first).map(|at| format!("g{at}")).collect();
+        let mut devices: Vec<(&[u32], Option<&str>)> = names
+            .iter()
+            .map(|name| (&[0_u32][..], Some(name.as_str())))
+            .collect();
+        devices.push((&[0], Some("together")));
+        devices.extend(vec![(&[1_u32][..], Some("together")); second]);
+        granted(&kind(&devices), &[claim(&[(0, 1), (1, 1)], &[0, 1])])
+    }
+
+    #[test]
+    fn so_many_devices_are_looked_at_for_one_pod_and_no_more() {
+        let second = 99;
+        // Each first one that is of another group takes a look at itself, and one at each second.
+        let in_vain = MAX_STEPS / (1 + second);
+        let last = in_vain - 1;
+        assert_eq!(
+            first_and_second(in_vain, second),
+            Some(vec![vec![last, last + 1]])
+        );
+        assert_eq!(first_and_second(in_vain + 1, second), None);
+    }
+
     #[test]
     fn a_search_without_end_is_given_up() {
         // Every choice of 16 among 32 singles fails only at the pair that is not there.
@@ -228,5 +282,14 @@ mod tests {
             .collect();
         let claims = [claim(&[(0, 16)], &[]), claim(&[(0, 2)], &[0])];
         assert_eq!(granted(&kind(&devices), &claims), None);
+        let tally = tally(&kind(&devices), &claims);
+        assert_eq!((tally.gave_up, tally.looks), (true, MAX_STEPS as u64));
+    }
+
+    #[test]
+    fn what_cannot_be_allocated_is_not_taken_for_given_up() {
+        let kind = kind(&[(&[0], Some("a")), (&[0], Some("b"))]);
+        let tally = tally(&kind, &[claim(&[(0, 2)], &[0])]);
+        assert!(!tally.gave_up && tally.looks > 0, "{tally:?}");
     }
 }

@@ -19,7 +19,7 @@ pub(super) struct Member<'a> {
     pub(super) label: Label,
     /// Whether it lies outside the Topology.
     pub(super) outside: bool,
-    pub(super) room: &'a Room,
+    pub(super) room: &'a Arc<Room>,
 }
 
 /// What the nodes of a cell have in common.
@@ -47,7 +47,7 @@ struct Spot {
     room: Arc<Room>,
 }
 
-/// See the module. It is as large as the nodes are many.
+/// See the module. It is as large as the nodes are many; what is left on them it shares with them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ByRoom {
     cells: BTreeMap<CellKey, Cell>,
@@ -134,10 +134,7 @@ impl ByRoom {
         });
         cell.nodes += 1;
         let known = cell.rooms.get_key_value(member.room);
-        let room = known.map_or_else(
-            || Arc::new(member.room.clone()),
-            |(room, _)| Arc::clone(room),
-        );
+        let room = Arc::clone(known.map_or(member.room, |(room, _)| room));
         let slots = cell.rooms.entry(Arc::clone(&room)).or_default();
         slots.insert((member.label, slot));
         self.spots[slot] = Some(Spot {
@@ -241,7 +238,7 @@ mod tests {
         }
     }
 
-    fn room(cpu: i64, memory: i64, others: i64, repels: bool) -> Room {
+    fn room(cpu: i64, memory: i64, others: i64, repels: bool) -> Arc<Room> {
         let mut room = Room::of(&PodResources {
             pods: 110,
             ..resources(cpu, memory, others, false)
@@ -251,10 +248,10 @@ mod tests {
             pods: 1,
             ..PodResources::default()
         });
-        room
+        Arc::new(room)
     }
 
-    fn by_one(nodes: &[(u64, bool, Room)], asked: Asked<'_>) -> Held {
+    fn by_one(nodes: &[(u64, bool, Arc<Room>)], asked: Asked<'_>) -> Held {
         let mut held = Held::default();
         for (units, outside, room) in nodes {
             let key = CellKey {
@@ -300,7 +297,7 @@ mod tests {
             inside_only in any::<bool>(),
         ) {
             let mut by_room = ByRoom::default();
-            let mut set = |slot: usize, node: Option<&(u64, bool, Room)>| {
+            let mut set = |slot: usize, node: Option<&(u64, bool, Arc<Room>)>| {
                 by_room.set(slot, node.map(|(units, outside, room)| Member {
                     units: *units,
                     label: 1000 - slot as u64,

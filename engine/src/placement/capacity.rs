@@ -1,10 +1,10 @@
 //! How many units of a gang fit on one node, and if none, why.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use super::{
     DeviceCharge,
-    allocator::{MAX_DEVICES_PER_CLAIM, allocate},
+    allocator::{MAX_DEVICES_PER_CLAIM, Tally, allocate},
     coallocation::{Allocator, Choice, PendingAllocation},
     demand::{ClaimShape, UnitShape},
     kind::NodeKind,
@@ -28,6 +28,7 @@ pub(crate) enum Cause {
     OtherFlavor,
     HeldDevicesUnknown,
     NotAllocatedYet,
+    TooManyWays,
     DevicesInUse,
     Cpu,
     Memory,
@@ -68,6 +69,7 @@ impl fmt::Display for Cause {
             Self::OtherFlavor => "devices of another Flavor",
             Self::HeldDevicesUnknown => "held devices unknown",
             Self::NotAllocatedYet => "devices of another gang not allocated yet",
+            Self::TooManyWays => "too many ways to allocate its devices",
             Self::DevicesInUse => "devices in use or tainted",
             Self::Cpu => "too little cpu",
             Self::Memory => "too little memory",
@@ -206,10 +208,12 @@ impl Rules {
         }
         let mut trial = occupancy.clone();
         let mut units = 0;
-        while units < NO_LIMIT && self.grant(record, &mut trial, shape).is_some() {
+        let mut tally = Tally::default();
+        while units < NO_LIMIT && self.grant(record, &mut trial, shape, &mut tally).is_some() {
             units += 1;
         }
         match units {
+            0 if tally.gave_up => Err(Cause::TooManyWays),
             0 if !occupancy.admits(&first) => Err(Cause::NotAllocatedYet),
             0 => Err(Cause::DevicesInUse),
             units => Ok(units),
@@ -274,10 +278,11 @@ impl Rules {
         occupancy: &mut Occupancy,
         shape: &UnitShape,
         resources: &PodResources,
+        tally: &mut Tally,
     ) -> Option<Grants> {
         occupancy.room.times(resources).ok()?;
-        occupancy.room.take(resources);
-        self.grant(record, occupancy, shape)
+        Arc::make_mut(&mut occupancy.room).take(resources);
+        self.grant(record, occupancy, shape, tally)
     }
 
     /// Takes the devices that the allocator would grant to one unit.
@@ -286,6 +291,7 @@ impl Rules {
         record: &NodeRecord,
         occupancy: &mut Occupancy,
         shape: &UnitShape,
+        tally: &mut Tally,
     ) -> Option<Grants> {
         let kind = &record.kind;
         let mut grants: Vec<Option<Vec<usize>>> = vec![None; shape.claims.len()];
@@ -326,7 +332,7 @@ impl Rules {
                 .iter()
                 .map(|claim| &shape.claims[*claim].shape)
                 .collect();
-            let granted = allocate(kind, &occupancy.free, &shapes)?;
+            let granted = allocate(kind, &occupancy.free, &shapes, tally)?;
             for (claim, devices) in asked.into_iter().zip(granted) {
                 for device in &devices {
                     occupancy.free.remove(*device);

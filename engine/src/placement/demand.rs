@@ -222,6 +222,12 @@ impl Demand {
         }
     }
 
+    /// Into how many shares an effort is split for so many ways to try. A gang of unequal pods may try each of them in vain
+    /// until its steps run out, so each has a share; one of equal pods takes what it needs, which is about a look at each node.
+    pub(crate) fn shares(&self, ways: usize) -> usize {
+        if self.classes.len() > 1 { ways } else { 1 }
+    }
+
     /// How many units it has.
     pub(crate) fn units(&self) -> usize {
         self.classes.iter().map(|class| class.units.len()).sum()
@@ -266,6 +272,29 @@ impl Demand {
 pub(crate) struct Signature {
     required: Option<LevelName>,
     classes: Vec<(UnitShape, usize)>,
+}
+
+impl Signature {
+    /// The same with every amount rounded down to a power of two: of the endless many amounts that may be asked for there
+    /// are 63 then.
+    pub(crate) fn rounded_down(&self) -> Self {
+        let mut rounded = self.clone();
+        let pods = rounded
+            .classes
+            .iter_mut()
+            .flat_map(|(shape, _)| &mut shape.pods);
+        for amount in pods.flat_map(|pod| pod.resources.amounts_mut()) {
+            *amount = power_of_two_at_most(*amount);
+        }
+        rounded
+    }
+}
+
+fn power_of_two_at_most(amount: i64) -> i64 {
+    amount
+        .max(0)
+        .checked_ilog2()
+        .map_or(0, |exponent| 1_i64 << exponent)
 }
 
 /// Pods joined by claims, in rank order of their first pods.
@@ -349,4 +378,16 @@ pub(crate) fn claims_of<'a>(pods: impl Iterator<Item = &'a Pod>) -> Vec<&'a Clai
         }
     }
     claims
+}
+
+#[cfg(test)]
+mod tests {
+    use super::power_of_two_at_most;
+
+    #[test]
+    fn amounts_are_rounded_down_and_never_up() {
+        for (amount, expected) in [(-5, 0), (0, 0), (1, 1), (3, 2), (4, 4), (i64::MAX, 1 << 62)] {
+            assert_eq!(power_of_two_at_most(amount), expected, "{amount}");
+        }
+    }
 }

@@ -4,13 +4,15 @@ use std::{cmp::Reverse, collections::BTreeMap};
 
 use super::{
     Occupants, Request, Unfit, View,
+    allocator::Tally,
     by_room::{Asked, Held},
     capacity::{Cause, Rules},
     cluster::Cluster,
     demand::Class,
     effort::Effort,
     index::{CapacityIndex, IndexKey},
-    node::Occupancy,
+    node::{NodeRecord, Occupancy},
+    pack::STEPS_PER_UNIT,
     search::Area,
     tree::{Label, NODE_LEVEL, ROOT, Tree, Width},
 };
@@ -19,21 +21,11 @@ use crate::{model::PodResources, names::LevelName};
 /// Most nodes, and most units, among which the largest part of a gang is searched exhaustively.
 pub(super) const EXHAUSTIVE: usize = 16;
 
-/// How many times that search may try a unit on a node, about ten milliseconds.
-const EXHAUSTIVE_TRIES: u64 = 20_000;
-
-/// How many looks are taken for one explanation, over all classes of a gang: about five milliseconds.
-/// Of a gang with more kinds of pods than that suffices for, the room is counted that was found until then.
-pub(super) const MOST_LOOKS: u64 = 50_000;
-
 /// Most nodes of which it is worked out who has what lacks there.
 pub(super) const MOST_OCCUPIED: usize = 64;
 
 /// Most nodes that hold a unit that are brought in order; of more, most nodes with devices do, and they are in order.
-const MOST_SORTED: usize = 256;
-
-/// Looks that it takes to put a unit on a node.
-const LOOKS_PER_UNIT: u64 = 8;
+pub(super) const MOST_SORTED: usize = 256;
 
 /// A class with what the nodes hold of it.
 struct Fit<'a> {
@@ -69,16 +61,11 @@ struct Explanation<'a> {
 ///
 /// Nodes are counted by what is left on them, not one by one. Only where classes compete, or a level is required, nodes
 /// are looked at on which devices of the right kind are free.
-pub(crate) fn explain(cluster: &Cluster, view: &View, request: &Request<'_>) -> Unfit {
-    explain_within(cluster, view, request, MOST_LOOKS)
-}
-
-/// The same with so many looks.
-pub(super) fn explain_within(
+pub(crate) fn explain(
     cluster: &Cluster,
     view: &View,
     request: &Request<'_>,
-    looks: u64,
+    effort: &mut Effort,
 ) -> Unfit {
     let Some(tree) = cluster.tree(request.topology) else {
         return Unfit::default();
@@ -92,29 +79,30 @@ pub(super) fn explain_within(
             None => format!("no Topology, so no level {level}"),
         };
         return Unfit {
-            fit: 0,
             nodes,
             excluded: vec![(what, nodes)],
-            occupants: None,
+            ..Unfit::default()
         };
     };
     let mut explanation = Explanation::of(cluster, view, tree, request);
-    let mut effort = Effort::of(looks);
+    let mut counting = effort.fresh();
     for class in &request.demand.classes {
-        let fit = explanation.fit(class, nodes, &mut effort);
+        let fit = explanation.fit(class, nodes, &mut counting);
         explanation.fits.push(fit);
     }
     let widest = widths.last().copied().unwrap_or(Width::Depth(0));
+    // The gang as a whole does not fit, whatever a search that is not exhaustive finds.
+    let most = request.demand.pods.saturating_sub(1);
+    let fit = explanation.most_pods(widest, &mut counting).min(most);
     let unfit = Unfit {
-        // The gang as a whole does not fit, whatever a search that is not exhaustive finds.
-        fit: explanation
-            .most_pods(widest, &mut effort)
-            .min(request.demand.pods.saturating_sub(1)),
+        fit,
+        is_fit_partial: fit < most && counting.gave_up(),
         nodes,
         excluded: explanation.excluded(),
         occupants: explanation.occupants(),
     };
     explanation.end();
+    effort.settle(counting);
     unfit
 }
 
@@ -138,13 +126,15 @@ pub(crate) fn equal_pods_fit(
         return None;
     }
     let mut explanation = Explanation::of(cluster, view, tree, request);
-    let fit = explanation.fit(class, tree.nodes(), &mut Effort::of(MOST_LOOKS));
+    let fit = explanation.fit(class, tree.nodes(), &mut Effort::default());
     explanation.end();
     let held = match width {
         Width::Node => fit.held.most,
         Width::Depth(_) => fit.held.units,
     };
-    Some(held >= class.units.len() as u64)
+    let fits = held >= class.units.len() as u64;
+    // Where nobody knows what some nodes hold, too little on the others proves nothing.
+    (fits || !fit.excluded.contains_key(&Cause::TooManyWays)).then_some(fits)
 }
 
 impl<'a> Explanation<'a> {
@@ -183,7 +173,6 @@ impl<'a> Explanation<'a> {
         if effort.is_spent() {
             return fit;
         }
-        let before = self.cluster.visited();
         let at = self.index_of(class);
         fit.index = Some(at);
         let index = &self.indexes[at];
@@ -204,7 +193,8 @@ impl<'a> Explanation<'a> {
         if !index.is_shared() && nodes > counted {
             fit.excluded.insert(Cause::ClaimElsewhere, nodes - counted);
         }
-        effort.spend(self.cluster.visited().wrapping_sub(before));
+        // To bring the index up to date is no part of it: what is told must not depend on what was asked before.
+        effort.spend(fit.held.looks);
         fit
     }
 
@@ -290,7 +280,7 @@ impl<'a> Explanation<'a> {
             let room = |slot: usize| {
                 self.cluster.note_visits(1);
                 let record = self.cluster.record(slot)?;
-                Some(&self.view.occupancy(slot, record).room)
+                Some(&*self.view.occupancy(slot, record).room)
             };
             let index = self.index(fit);
             if !index.is_some_and(|index| index.may_hold(self.tree, domain, resources, &room)) {
@@ -303,7 +293,7 @@ impl<'a> Explanation<'a> {
     }
 
     /// How many pods fit in one area of a width at best: exact for equal pods and for small gangs, else as many as
-    /// a greedy search finds room for.
+    /// a greedy search finds room for, which is noted as something overlooked.
     fn most_pods(&self, width: Width, effort: &mut Effort) -> usize {
         let everywhere = |fit: &Fit<'_>| fit.pods(fit.held.units);
         match (width, self.fits.as_slice()) {
@@ -356,10 +346,11 @@ impl<'a> Explanation<'a> {
         let mut most = self.greedily(area, &largest_first, effort);
         most = most.max(self.greedily(area, &smallest_first, effort));
         let units: usize = self.fits.iter().map(|fit| fit.class.units.len()).sum();
-        if most < bound
-            && units <= EXHAUSTIVE
-            && let Some(slots) = self.few_slots(area, effort)
-        {
+        if most >= bound {
+            return most;
+        }
+        let few = (units <= EXHAUSTIVE).then(|| self.few_slots(area, effort));
+        if let Some(slots) = few.flatten() {
             let units: Vec<usize> = smallest_first
                 .into_iter()
                 .flat_map(|fit| vec![fit; self.fits[fit].class.units.len()])
@@ -371,8 +362,9 @@ impl<'a> Explanation<'a> {
                     Some(self.view.occupancy(*slot, record).clone())
                 })
                 .collect();
-            let mut tries = Effort::of(EXHAUSTIVE_TRIES);
-            self.exhaustively(&slots, &units, 0, &mut occupancies, &mut most, &mut tries);
+            self.exhaustively(&slots, &units, 0, &mut occupancies, &mut most, effort);
+        } else {
+            effort.overlook();
         }
         most
     }
@@ -415,7 +407,7 @@ impl<'a> Explanation<'a> {
                     return pods;
                 }
                 for _ in 0..self.capacity(fit, slot) {
-                    if !effort.spend(LOOKS_PER_UNIT) {
+                    if !effort.spend(STEPS_PER_UNIT) {
                         return pods;
                     }
                     let occupancy = occupancies
@@ -424,8 +416,7 @@ impl<'a> Explanation<'a> {
                     let mut trial = occupancy.clone();
                     let resources = fit.resources.as_ref();
                     let placed = resources.and_then(|resources| {
-                        let shape = &fit.class.shape;
-                        self.rules.place(record, &mut trial, shape, resources)
+                        self.place(fit, record, &mut trial, resources, effort)
                     });
                     if placed.is_none() {
                         break;
@@ -440,6 +431,29 @@ impl<'a> Explanation<'a> {
             }
         }
         pods
+    }
+
+    /// Puts a unit on a node, for the effort that this takes; whether it fits. An allocation that was given up is not begun
+    /// again.
+    fn place(
+        &self,
+        fit: &Fit<'_>,
+        record: &NodeRecord,
+        trial: &mut Occupancy,
+        resources: &PodResources,
+        effort: &mut Effort,
+    ) -> Option<()> {
+        let mut tally = Tally::default();
+        let shape = &fit.class.shape;
+        let placed = self
+            .rules
+            .place(record, trial, shape, resources, &mut tally);
+        self.cluster.note_visits(STEPS_PER_UNIT + tally.steps());
+        effort.spend(tally.steps());
+        if tally.gave_up {
+            effort.stop();
+        }
+        placed.map(|_| ())
     }
 
     /// Tries every way to put some of the units on nodes; `units` are numbers of classes.
@@ -468,15 +482,16 @@ impl<'a> Explanation<'a> {
             let Some(record) = self.cluster.record(*slot) else {
                 continue;
             };
-            if self.capacity(fit, *slot) == 0 || !effort.spend(1) {
+            if self.capacity(fit, *slot) == 0 {
                 continue;
+            }
+            if !effort.spend(STEPS_PER_UNIT) {
+                return;
             }
             let mut trial = occupancies[at].clone();
             let resources = fit.resources.as_ref();
-            let placed = resources.and_then(|resources| {
-                let shape = &fit.class.shape;
-                self.rules.place(record, &mut trial, shape, resources)
-            });
+            let placed = resources
+                .and_then(|resources| self.place(fit, record, &mut trial, resources, effort));
             if placed.is_some() {
                 let before = std::mem::replace(&mut occupancies[at], trial);
                 let pods = pods + size(class);

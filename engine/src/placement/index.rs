@@ -502,6 +502,12 @@ impl CapacityIndex {
         counted.map(|(cause, nodes)| (cause, *nodes))
     }
 
+    /// Whether on some node nobody knows whether it holds a unit: there are too many ways to allocate the devices.
+    pub(crate) fn gave_up(&self) -> bool {
+        self.excluded()
+            .any(|(cause, _)| *cause == Cause::TooManyWays)
+    }
+
     /// Whether it serves other gangs, too: one that is tied to a single node by a claim does not.
     pub(crate) fn is_shared(&self) -> bool {
         self.only_node().is_none()

@@ -43,14 +43,14 @@ mod version;
 
 pub(crate) use cluster::{Cluster, NodeChange, View};
 pub(crate) use demand::{Demand, Signature, claims_of};
-pub(crate) use effort::Effort;
+pub(crate) use effort::{Effort, GaveUp};
 pub(crate) use explain::{equal_pods_fit, explain};
 pub(crate) use inventory::DeviceCharge;
 pub(crate) use version::Version;
 
 use std::collections::BTreeMap;
 
-use capacity::{Grants, Rules};
+use capacity::{Cause, Grants, Rules};
 use tree::NODE_LEVEL;
 
 use crate::{
@@ -119,6 +119,8 @@ pub(crate) struct Unfit {
     /// How many pods fit at once, in the widest domain that the gang may have: exact for gangs of equal pods and for
     /// small ones, else as many as were found room for.
     pub(crate) fit: usize,
+    /// Whether not every way was counted, so that more may fit.
+    pub(crate) is_fit_partial: bool,
     /// Nodes looked at.
     pub(crate) nodes: usize,
     /// Why nodes were left out, most frequent first.
@@ -275,19 +277,22 @@ impl<'a> Probe<'a> {
     fn is_worth_a_look(&self, cluster: &Cluster, slot: usize, view: &View) -> bool {
         let mut held = self.classes.iter().map(|(class, resources)| {
             cluster.note_visits(1);
-            let capacity = cluster.record(slot).and_then(|record| {
+            let capacity = cluster.record(slot).map(|record| {
                 let occupancy = view.occupancy(slot, record);
-                let capacity = self
-                    .rules
-                    .capacity(record, occupancy, &class.shape, resources);
-                capacity.ok()
+                self.rules
+                    .capacity(record, occupancy, &class.shape, resources)
             });
             let needed = if self.on_one_node {
                 class.units.len()
             } else {
                 1
             };
-            capacity.is_some_and(|capacity| capacity >= needed)
+            match capacity {
+                Some(Ok(capacity)) => capacity >= needed,
+                // Nobody knows.
+                Some(Err(Cause::TooManyWays)) => true,
+                Some(Err(_)) | None => false,
+            }
         });
         if self.on_one_node {
             held.all(|held| held)

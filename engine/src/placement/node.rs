@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    allocator::allocate,
+    allocator::{Tally, allocate},
     coallocation::{Allocator, PendingAllocation, may_share_a_node},
     demand::ClaimShape,
     device_set::DeviceSet,
@@ -23,8 +23,8 @@ use crate::{
 pub(crate) struct Occupancy {
     /// Devices that a new claim may get.
     pub(crate) free: DeviceSet,
-    /// What is left besides devices.
-    pub(crate) room: Room,
+    /// What is left besides devices. Every index that lists nodes by it has this one, and no copy.
+    pub(crate) room: Arc<Room>,
     /// Claims that are held or planned here and not allocated yet. Their devices are out of `free`.
     pub(crate) pending: Vec<PendingAllocation>,
     /// Whether somebody holds devices here and it is not known which: then nothing new can be planned.
@@ -56,7 +56,7 @@ impl NodeRecord {
             .collect();
         let empty = Occupancy {
             free: DeviceSet::of(count, 0..count),
-            room: Room::of(&node.allocatable),
+            room: Arc::new(Room::of(&node.allocatable)),
             pending: Vec::new(),
             undetermined: false,
         };
@@ -95,9 +95,10 @@ impl NodeRecord {
                 occupancy.free.remove(at);
             }
         }
-        occupancy.room.take(&self.node.used);
+        let room = Arc::make_mut(&mut occupancy.room);
+        room.take(&self.node.used);
         for hold in holds.clone() {
-            occupancy.room.take(&hold.resources);
+            room.take(&hold.resources);
             for claim in &hold.claims {
                 let by_request = claim
                     .request
@@ -143,7 +144,7 @@ impl NodeRecord {
                 .iter()
                 .map(|shape| PendingAllocation::new(&self.kind, shape, Allocator::Held(pod)));
             occupancy.pending.extend(pending);
-            match allocate(&self.kind, &occupancy.free, &shapes) {
+            match allocate(&self.kind, &occupancy.free, &shapes, &mut Tally::default()) {
                 Some(granted) => {
                     for device in granted.into_iter().flatten() {
                         occupancy.free.remove(device);

@@ -20,12 +20,11 @@ use crate::names::NodeFilterId;
 /// Most units of a gang that is searched exhaustively.
 pub(super) const EXHAUSTIVE_UNITS: usize = 64;
 
-/// Most nodes that are looked at in one search to choose those for the classes of a gang, over all areas: about ten
-/// milliseconds. It suffices for ten kinds of pods on 10,000 nodes, and for 4,096 in one leaf of 24.
-pub(super) const MOST_LOOKS: u64 = 100_000;
+/// Steps of effort for each node among which those for a class are chosen.
+pub(super) const STEPS_PER_CHOICE: u64 = 2;
 
 /// Steps of effort that it takes to put a unit on a node.
-const STEPS_PER_UNIT: u64 = 8;
+pub(super) const STEPS_PER_UNIT: u64 = 8;
 
 /// Nodes with what was put on them so far, by slot.
 pub(super) type Trials = BTreeMap<usize, Occupancy>;
@@ -39,6 +38,7 @@ impl Search<'_> {
         if let Some(packed) = self.pack_greedily(progress, area) {
             return Some(packed);
         }
+        self.pay(progress);
         let units: usize = self.classes.iter().map(|class| class.units).sum();
         progress.effort.spend(units as u64 * STEPS_PER_UNIT);
         if self.classes.len() < 2 || units > EXHAUSTIVE_UNITS {
@@ -55,8 +55,10 @@ impl Search<'_> {
         let mut trials = Trials::new();
         let mut packed = Packed::new();
         for (class, of) in self.classes.iter().enumerate() {
-            if !progress.packing.spend(self.looks(class, area)) {
-                progress.effort.overlook();
+            if !progress
+                .effort
+                .spend(self.looks(class, area) * STEPS_PER_CHOICE)
+            {
                 return None;
             }
             let units = of.units as u64;
@@ -93,8 +95,16 @@ impl Search<'_> {
         let (record, occupancy) = self.node(slot)?;
         let class = self.classes.get(class)?;
         let trial = trials.entry(slot).or_insert_with(|| occupancy.clone());
-        self.rules
-            .place(record, trial, class.shape, &class.resources)
+        let mut tally = self.tally.take();
+        let before = tally.steps();
+        let (shape, resources) = (class.shape, &class.resources);
+        let grants = self
+            .rules
+            .place(record, trial, shape, resources, &mut tally);
+        self.cluster
+            .note_visits(STEPS_PER_UNIT + tally.steps() - before);
+        self.tally.set(tally);
+        grants
     }
 
     /// Tries every way to distribute the units over the nodes of an area. Equal units go to nodes in order, and of
@@ -136,7 +146,7 @@ impl Search<'_> {
         Some((
             record.kind.id,
             &occupancy.free,
-            &occupancy.room,
+            &*occupancy.room,
             &record.node.filters,
         ))
     }
@@ -181,7 +191,9 @@ impl Exhaustive<'_> {
             if !progress.effort.spend(STEPS_PER_UNIT) {
                 return false;
             }
-            if let Some(grants) = self.search.put(class, slot, &mut self.trials) {
+            let grants = self.search.put(class, slot, &mut self.trials);
+            self.search.pay(progress);
+            if let Some(grants) = grants {
                 let placed = Search::placed(class, unit, slot, grants);
                 self.packed.push(placed);
                 if self.go_on(progress, if equal_follows { at } else { 0 }) {

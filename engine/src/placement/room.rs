@@ -250,6 +250,26 @@ mod tests {
     }
 
     #[test]
+    fn more_units_than_any_node_holds_count_as_so_many() {
+        let most = i64::try_from(NO_LIMIT).unwrap();
+        for (pods, expected) in [
+            (most - 1, NO_LIMIT - 1),
+            (most, NO_LIMIT),
+            (2 * most, NO_LIMIT),
+        ] {
+            let node = Room::of(&PodResources {
+                pods,
+                ..PodResources::default()
+            });
+            let one = PodResources {
+                pods: 1,
+                ..PodResources::default()
+            };
+            assert_eq!(node.times(&one), Ok(expected));
+        }
+    }
+
+    #[test]
     fn a_cell_holds_the_amount_and_its_neighbours() {
         let table = [
             (-7, (0, 0)),

@@ -4,17 +4,18 @@
 //! for such units, then the fewest GPUs, then the one whose surroundings are tightest, innermost first; among equals
 //! one that leaves NVLink groups whole, or holds the gang in a single accelerator domain; then by place.
 
-use std::{cmp::Ordering, collections::BTreeMap};
+use std::{cell::Cell, cmp::Ordering, collections::BTreeMap};
 
 use super::{
     Refusal, Request, Verdict, View,
+    allocator::Tally,
     capacity::{Grants, Rules},
     cluster::Cluster,
     demand::{Demand, UnitShape},
     effort::Effort,
     index::{CapacityIndex, IndexKey, Rank, Replaced},
     node::{NodeRecord, Occupancy},
-    pack::{MOST_LOOKS, Packed},
+    pack::Packed,
     tree::{DomainId, ROOT, Tree, Width},
 };
 use crate::{
@@ -61,8 +62,6 @@ pub(super) struct SearchedClass<'a> {
 /// What changes while a search goes on.
 pub(super) struct Progress {
     pub(super) effort: Effort,
-    /// What is left for choosing nodes.
-    pub(super) packing: Effort,
     /// How many units of a class fit in a domain.
     sums: BTreeMap<(usize, DomainId), u64>,
     /// Whether there is no use in going on, once that was asked.
@@ -83,6 +82,8 @@ pub(super) struct Search<'a> {
     indexes: Vec<CapacityIndex>,
     overlays: Vec<Replaced>,
     goal: Goal<'a>,
+    /// What allocations have cost that were not paid for yet.
+    pub(super) tally: Cell<Tally>,
 }
 
 impl Rules {
@@ -153,17 +154,19 @@ pub(super) fn search(
         rules,
         overlays: Vec::new(),
         goal,
+        tally: Cell::default(),
     };
     search.lay_over();
     let mut progress = Progress {
         effort: effort.fresh(),
-        packing: Effort::of(MOST_LOOKS),
         sums: BTreeMap::new(),
         hopeless: None,
     };
     let verdict = match search.run(&mut progress) {
         Some(packed) => Verdict::Placed(search.finish(packed)),
-        None if progress.effort.gave_up() => Verdict::GaveUp(refusal),
+        None if progress.effort.gave_up() || search.indexes.iter().any(CapacityIndex::gave_up) => {
+            Verdict::GaveUp(refusal)
+        }
         None => Verdict::NoPlace(refusal),
     };
     search.close();
@@ -238,7 +241,7 @@ impl<'a> Search<'a> {
     fn may_hold(&self, class: usize, domain: DomainId, asked: &PodResources) -> bool {
         let room = |slot: usize| {
             self.cluster.note_visits(1);
-            self.node(slot).map(|(_, occupancy)| &occupancy.room)
+            self.node(slot).map(|(_, occupancy)| &*occupancy.room)
         };
         let index = self.index(class);
         index.is_some_and(|index| index.may_hold(self.tree, domain, asked, &room))
@@ -282,6 +285,15 @@ impl<'a> Search<'a> {
             progress.sums.insert((class, domain), sum);
         }
         sum
+    }
+
+    /// Pays for allocations. One that was given up is not begun again: the search is over.
+    pub(super) fn pay(&self, progress: &mut Progress) {
+        let tally = self.tally.take();
+        progress.effort.spend(tally.steps());
+        if tally.gave_up {
+            progress.effort.stop();
+        }
     }
 
     /// Whether no node may have what some pod asks for beside devices.
@@ -361,18 +373,19 @@ impl<'a> Search<'a> {
         if (0..self.classes.len()).any(lacks) {
             return None;
         }
-        let mut left = widths.len() as u64;
-        for width in widths {
-            // Gangs of unequal pods may try many areas in vain: each width has its share.
-            let share = if self.classes.len() > 1 { left } else { 1 };
-            let mut rest = progress.effort.keep_back(share);
-            let packed = self.within(progress, width);
-            rest.take_back(progress.effort);
-            progress.effort = rest;
+        let count = widths.len();
+        for (at, width) in widths.into_iter().enumerate() {
+            let mut effort = progress.effort;
+            let packed = effort.share(self.demand.shares(count - at), |share| {
+                progress.effort = *share;
+                let packed = self.within(progress, width);
+                *share = progress.effort;
+                packed
+            });
+            progress.effort = effort;
             if packed.is_some() || progress.hopeless == Some(true) {
                 return packed;
             }
-            left -= 1;
         }
         None
     }
@@ -411,7 +424,8 @@ impl<'a> Search<'a> {
                     progress.effort.stop();
                     return None;
                 }
-                let best = tied.swap_remove(self.best(&tied, width));
+                let best = tied.swap_remove(self.best(progress, &tied, width));
+                self.pay(progress);
                 if let Some(packed) = self.pack(progress, area(width, best.id)) {
                     return Some(packed);
                 }
@@ -453,7 +467,8 @@ impl<'a> Search<'a> {
     }
 
     /// Which of some equally tight areas is tried first.
-    fn best(&self, tied: &[Rank], width: Width) -> usize {
+    fn best(&self, progress: &mut Progress, tied: &[Rank], width: Width) -> usize {
+        progress.effort.spend(tied.len() as u64 - 1);
         let mut best: Vec<usize> = Vec::new();
         for at in 0..tied.len() {
             let order = best.first().map_or(Ordering::Less, |first| {
@@ -473,7 +488,7 @@ impl<'a> Search<'a> {
             return *first;
         }
         let ids: Vec<usize> = best.iter().map(|at| tied[*at].id).collect();
-        let costs = self.costs(&ids, width);
+        let costs = self.costs(progress, &ids, width);
         let order = best.iter().zip(costs);
         let order = order.min_by_key(|(at, cost)| (*cost, tied[**at].label));
         order.map_or(*first, |(at, _)| *at)
@@ -501,7 +516,7 @@ impl<'a> Search<'a> {
     }
 
     /// What speaks against each of some areas that are equally tight, surroundings included.
-    fn costs(&self, ids: &[usize], width: Width) -> Vec<usize> {
+    fn costs(&self, progress: &mut Progress, ids: &[usize], width: Width) -> Vec<usize> {
         let units = self.classes.first().map_or(0, |class| class.units);
         match width {
             Width::Node => self.groups_broken(0, units, ids),
@@ -510,6 +525,7 @@ impl<'a> Search<'a> {
                 .iter()
                 .map(|id| {
                     let members = self.members(0, Area::Domain(*id), &BTreeMap::new());
+                    progress.effort.spend(members.len() as u64);
                     usize::from(self.accelerator_of(&members, units as u64).is_none())
                 })
                 .collect(),

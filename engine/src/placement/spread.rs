@@ -92,9 +92,12 @@ impl Search<'_> {
                 return Some(*broken);
             }
             let mut trial = occupancy.clone();
+            let mut tally = self.tally.take();
             for _ in 0..units {
-                self.rules.grant(record, &mut trial, class.shape);
+                self.rules
+                    .grant(record, &mut trial, class.shape, &mut tally);
             }
+            self.tally.set(tally);
             let broken = record.kind.groups_broken(&occupancy.free, &trial.free);
             if occupancy.pending.is_empty() {
                 known.insert(alike, broken);

@@ -448,6 +448,17 @@ pub(crate) fn largest<'a>(shares: impl Iterator<Item = (i128, &'a str)>) -> Bloc
 mod tests {
     use super::*;
 
+    #[test]
+    fn so_many_who_stand_in_the_way_are_named_and_the_others_counted() {
+        let names: Vec<String> = (0..=BLOCKERS_NAMED).map(|at| format!("ml/g{at}")).collect();
+        let told = |count: usize| largest((0..).zip(names.iter().map(String::as_str)).take(count));
+        let all = told(BLOCKERS_NAMED);
+        assert_eq!((all.gangs.len(), all.more), (BLOCKERS_NAMED, 0));
+        let more = told(BLOCKERS_NAMED + 1);
+        assert_eq!((more.gangs.len(), more.more), (BLOCKERS_NAMED, 1));
+        assert!(!more.gangs.contains(&names[0]), "the one that holds least");
+    }
+
     /// Gangs of several Teams come, grow, shrink and go; whoever holds most is named, of all Teams as of each of them.
     #[test]
     fn who_holds_most_of_all_is_found_without_asking_every_team() {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{
     State,
-    judge::{Candidate, Fitting, request},
+    judge::{Candidate, request},
     team::{Discipline, Refusing, TeamEntry},
     waiting::{Obstacle, WaitingGang},
     waits::Wait,
@@ -15,7 +15,8 @@ use crate::{
     model::{Stop, Team},
     names::{FlavorName, GangUid},
     placement::{
-        Effort, Fits, Unfit, Verdict, View, equal_pods_fit, explain, fits, may_fit_since, plan,
+        Effort, Fits, GaveUp, Unfit, Verdict, View, equal_pods_fit, explain, fits, may_fit_since,
+        plan,
     },
     quota::{
         NodeId, QuotaTree, TreeFault,
@@ -26,6 +27,31 @@ use crate::{
 
 /// How many gangs in line are counted in the time of a look at a node.
 const GANGS_PER_LOOK: usize = 8;
+
+/// What is left of the steps of an explanation, which are those of one decision. Each question has its own, so that what is
+/// told of one does not depend on what was remembered of another.
+struct Steps {
+    /// To find out whether there is a place now.
+    now: Effort,
+    /// Whether there would be one on the empty cluster.
+    ever: Effort,
+    /// How many pods have one.
+    count: Effort,
+    /// Into how many parts each is split.
+    parts: usize,
+}
+
+impl Default for Steps {
+    fn default() -> Self {
+        let each = Effort::of(Effort::ONE_DECISION / 3);
+        Self {
+            now: each,
+            ever: each,
+            count: each,
+            parts: 1,
+        }
+    }
+}
 
 /// Where a Team stands in a quota tree.
 #[derive(Clone, Copy)]
@@ -39,8 +65,10 @@ impl State {
     /// Why a gang waits, as things are now: with its place in the queue and with numbers. `None` if it does not wait, or
     /// its Team is not known.
     ///
-    /// It counts the gangs before it in its Team's line and looks for a placement at most twice per Flavor; of a Team
-    /// with several Flavors the reason that is nearest to admission is told.
+    /// It counts the gangs before it in its Team's line and looks for a placement at most twice per Flavor, all of it
+    /// with the steps of one decision, about two milliseconds; where they run out, the reason says so. Who is to have what is being
+    /// released is worked out with as many, once for each change. Of a Team with several Flavors the reason that is nearest
+    /// to admission is told.
     pub fn explain(&self, gang: &GangUid) -> Option<Explanation> {
         let waiting = self.waiting.get(self.waiting.id(gang)?)?;
         let entry = self.teams.get(waiting.team)?;
@@ -164,17 +192,20 @@ impl State {
             assignments,
             at,
         };
+        let mut steps = Steps::default();
         if assignments.is_empty() && totals.claims == 0 {
-            return match self.has_place(waiting, None) {
+            return match self.has_place(waiting, None, &mut steps) {
                 Ok(()) => Why::NextCommit,
-                Err(gave_up) => self.why_no_place(waiting, None, gave_up),
+                Err(gave_up) => self.why_no_place(waiting, None, gave_up, &mut steps),
             };
         }
-        let reasons = (0..assignments.len()).map(|at| {
+        let ways = assignments.len();
+        steps.parts = waiting.demand.shares(ways);
+        let reasons = (0..ways).map(|at| {
             let candidate = candidate(at);
-            match self.judge_again(&candidate, tree) {
+            match self.judge_again(&candidate, tree, &mut steps) {
                 Ok(()) => Why::NextCommit,
-                Err(refusing) => self.why_not(team, &candidate, &refusing, tree),
+                Err(refusing) => self.why_not(team, &candidate, &refusing, tree, &mut steps),
             }
         });
         reasons
@@ -183,7 +214,12 @@ impl State {
     }
 
     /// What [`State::judge`] found, without remembering anything.
-    fn judge_again(&self, candidate: &Candidate<'_>, tree: &QuotaTree) -> Result<(), Refusing> {
+    fn judge_again(
+        &self,
+        candidate: &Candidate<'_>,
+        tree: &QuotaTree,
+        steps: &mut Steps,
+    ) -> Result<(), Refusing> {
         self.may_be_charged(candidate, tree)?;
         let refusal = crate::placement::Refusal {
             as_of: self.cluster.version(),
@@ -192,13 +228,16 @@ impl State {
         if name.is_some_and(|name| candidate.totals.exceeds_inventory(name, &self.cluster)) {
             return Err(Refusing::TooFewDevices(refusal));
         }
-        if let Err(gave_up) = self.has_place(candidate.waiting, name) {
+        if let Err(gave_up) = self.has_place(candidate.waiting, name, steps) {
             return Err(Refusing::NoPlace { refusal, gave_up });
         }
         let flavor = name.and_then(|name| self.flavors.get(name));
         let request = request(candidate.waiting, flavor);
-        let verdict = plan(&self.cluster, &View::Now, &request, &mut Effort::default());
-        let Verdict::Placed(plan) = verdict else {
+        let parts = steps.parts;
+        let placed = steps.now.part(parts, |effort| {
+            plan(&self.cluster, &View::Now, &request, effort)
+        });
+        let Verdict::Placed(plan) = placed else {
             return Err(Refusing::NoPlace {
                 refusal,
                 gave_up: true,
@@ -212,22 +251,32 @@ impl State {
         else {
             return Err(refusing);
         };
-        let lesser: Option<Fitting> =
-            self.place_lesser(candidate, pair, tree, &View::Now, &mut Visited::default());
-        match candidate.node.and_then(|node| tree.lack(node, pair, asked)) {
-            _ if lesser.is_some() => Ok(()),
-            Some(lack) => Err(Refusing::QuotaForDevices {
-                pair,
-                asked,
-                lack,
-                refusal,
-            }),
-            None => Err(Refusing::Overflow),
-        }
+        let visited = &mut Visited::default();
+        let lesser = steps.now.part(parts, |effort| {
+            self.place_lesser(candidate, pair, tree, &View::Now, effort, visited)
+        });
+        let gave_up = match lesser {
+            Ok(Some(_)) => return Ok(()),
+            Ok(None) => false,
+            Err(GaveUp) => true,
+        };
+        let lack = candidate.node.and_then(|node| tree.lack(node, pair, asked));
+        Err(Refusing::QuotaForDevices {
+            pair,
+            asked,
+            lack: lack.ok_or(Refusing::Overflow)?,
+            refusal,
+            gave_up,
+        })
     }
 
     /// Whether there is a place now; `Err` with whether the search gave up.
-    fn has_place(&self, waiting: &WaitingGang, flavor: Option<&FlavorName>) -> Result<(), bool> {
+    fn has_place(
+        &self,
+        waiting: &WaitingGang,
+        flavor: Option<&FlavorName>,
+        steps: &mut Steps,
+    ) -> Result<(), bool> {
         let key = flavor.cloned();
         let shape = self.shapes.get(waiting.shape);
         let known = shape.and_then(|shape| shape.refused.get(&key));
@@ -241,7 +290,11 @@ impl State {
         {
             return Err(known.gave_up);
         }
-        match fits(&self.cluster, &View::Now, &request, &mut Effort::default()) {
+        let parts = steps.parts;
+        let fits = steps.now.part(parts, |effort| {
+            fits(&self.cluster, &View::Now, &request, effort)
+        });
+        match fits {
             Fits::Yes => Ok(()),
             Fits::No => Err(false),
             Fits::GaveUp => Err(true),
@@ -254,6 +307,7 @@ impl State {
         candidate: &Candidate<'_>,
         refusing: &Refusing,
         tree: &QuotaTree,
+        steps: &mut Steps,
     ) -> Why {
         let waiting = candidate.waiting;
         let flavor = candidate.assignments.get(candidate.at).map(|it| &it.flavor);
@@ -261,37 +315,53 @@ impl State {
             Refusing::Overflow => Why::Overflow,
             Refusing::Unnamed => no_quota(team),
             Refusing::UnknownFlavor => {
-                let mut unfit = self.unfit(waiting, flavor, &View::Empty);
+                let mut unfit = self.unfit(waiting, flavor, &View::Empty, steps);
                 let name = flavor.map_or("", FlavorName::as_str);
                 unfit.excluded = vec![(format!("there is no Flavor {name}"), unfit.nodes)];
-                impossible(waiting, Unfit { fit: 0, ..unfit })
+                unfit.fit = 0;
+                unfit.is_fit_partial = false;
+                impossible(waiting, unfit)
             }
             Refusing::TooFewDevices(_) => {
-                impossible(waiting, self.unfit(waiting, flavor, &View::Empty))
+                impossible(waiting, self.unfit(waiting, flavor, &View::Empty, steps))
             }
             Refusing::ExceedsMax { pair, asked, most } => Why::ExceedsMaxQuota {
                 of: tree.named(pair).clone(),
                 asked,
                 most,
             },
-            Refusing::QuotaForDevices { pair, asked, .. } => {
+            Refusing::QuotaForDevices {
+                pair,
+                asked,
+                gave_up,
+                ..
+            } => {
                 let most = candidate.node.map(|node| tree.potential_at(node, pair));
                 if most.is_some_and(|most| asked > most) {
                     // Only a place with lesser devices can help.
-                    return self.why_placement(waiting, flavor, false);
+                    return self.why_placement(waiting, flavor, gave_up, steps);
                 }
                 self.why_quota(team, tree.named(pair).clone(), asked, tree)
             }
             Refusing::Quota { pair, asked, .. } => {
                 self.why_quota(team, tree.named(pair).clone(), asked, tree)
             }
-            Refusing::NoPlace { gave_up, .. } => self.why_no_place(waiting, flavor, gave_up),
+            Refusing::NoPlace { gave_up, .. } => self.why_no_place(waiting, flavor, gave_up, steps),
         }
     }
 
-    fn unfit(&self, waiting: &WaitingGang, flavor: Option<&FlavorName>, view: &View) -> Unfit {
+    fn unfit(
+        &self,
+        waiting: &WaitingGang,
+        flavor: Option<&FlavorName>,
+        view: &View,
+        steps: &mut Steps,
+    ) -> Unfit {
         let wanted = request(waiting, flavor.and_then(|name| self.flavors.get(name)));
-        explain(&self.cluster, view, &wanted)
+        let parts = steps.parts;
+        steps.count.part(parts, |effort| {
+            explain(&self.cluster, view, &wanted, effort)
+        })
     }
 
     fn why_quota(&self, team: &Team, of: FlavorResource, asked: Amount, tree: &QuotaTree) -> Why {
@@ -313,13 +383,15 @@ impl State {
         waiting: &WaitingGang,
         flavor: Option<&FlavorName>,
         gave_up: bool,
+        steps: &mut Steps,
     ) -> Why {
         let wanted = request(waiting, flavor.and_then(|name| self.flavors.get(name)));
-        let on_empty = || fits(&self.cluster, &View::Empty, &wanted, &mut Effort::default());
-        if !gave_up && on_empty() == Fits::No {
-            return impossible(waiting, self.unfit(waiting, flavor, &View::Empty));
+        let parts = steps.parts;
+        let on_empty = |effort: &mut Effort| fits(&self.cluster, &View::Empty, &wanted, effort);
+        if !gave_up && steps.ever.part(parts, on_empty) == Fits::No {
+            return impossible(waiting, self.unfit(waiting, flavor, &View::Empty, steps));
         }
-        self.why_placement(waiting, flavor, gave_up)
+        self.why_placement(waiting, flavor, gave_up, steps)
     }
 
     /// That there is no place now, with who has it.
@@ -328,8 +400,9 @@ impl State {
         waiting: &WaitingGang,
         flavor: Option<&FlavorName>,
         gave_up: bool,
+        steps: &mut Steps,
     ) -> Why {
-        let unfit = self.unfit(waiting, flavor, &View::Now);
+        let unfit = self.unfit(waiting, flavor, &View::Now, steps);
         let draws = self
             .shapes
             .get(waiting.shape)
@@ -341,6 +414,7 @@ impl State {
         Why::Placement {
             pods: waiting.demand.pods,
             fit: unfit.fit,
+            is_fit_partial: unfit.is_fit_partial,
             gave_up,
             level: waiting.gang.topology.required.clone(),
             nodes: unfit.nodes,
@@ -363,6 +437,7 @@ fn impossible(waiting: &WaitingGang, unfit: Unfit) -> Why {
     Why::PlacementImpossible {
         pods: waiting.demand.pods,
         fit: unfit.fit,
+        is_fit_partial: unfit.is_fit_partial,
         level: waiting.gang.topology.required.clone(),
         nodes: unfit.nodes,
         excluded: unfit.excluded,

@@ -16,7 +16,7 @@ use crate::{
     model::Flavor,
     names::FlavorName,
     placement::{
-        DeviceCharge, Effort, Plan, Refusal, Request, Verdict, View, may_fit_since, plan,
+        DeviceCharge, Effort, GaveUp, Plan, Refusal, Request, Verdict, View, may_fit_since, plan,
         plan_since,
     },
     quota::{
@@ -65,7 +65,7 @@ impl Candidate<'_> {
 }
 
 impl State {
-    /// Tries the Flavors in the Team's order; the first that fits is taken.
+    /// Tries the Flavors in the Team's order; the first that fits is taken. All of it is one decision with one [`Effort`].
     pub(super) fn judge(
         &mut self,
         class: ClassId,
@@ -80,16 +80,16 @@ impl State {
             return Err(Vec::new());
         };
         let team = self.teams.get(waiting.team);
-        let Some((node, assignments)) = team.map(|team| (team.node, Arc::clone(&team.assignments)))
-        else {
+        let Some(assignments) = team.map(|team| Arc::clone(&team.assignments)) else {
             return Err(Vec::new());
         };
         let claims = self
             .shapes
             .get(shape)
             .map_or(0, |shape| shape.totals.claims);
+        let mut effort = Effort::default();
         if assignments.is_empty() && claims == 0 {
-            let placed = self.place_unless_refused(shape, gang, None, visited);
+            let placed = self.place_unless_refused(shape, gang, None, &mut effort, visited);
             return placed
                 .map_err(|refusing| vec![refusing])
                 .map(|plan| Fitting {
@@ -101,7 +101,12 @@ impl State {
         }
         let mut refusals = Vec::new();
         for at in 0..assignments.len() {
-            match self.judge_on(shape, gang, node, &assignments, at, visited) {
+            let waiting = self.waiting.get(gang);
+            let parts = waiting.map_or(1, |waiting| waiting.demand.shares(assignments.len()));
+            let judged = effort.part(parts, |effort| {
+                self.judge_on(shape, gang, &assignments, at, effort, visited)
+            });
+            match judged {
                 Ok(fitting) => return Ok(fitting),
                 Err(refusing) => refusals.push(refusing),
             }
@@ -113,11 +118,14 @@ impl State {
         &mut self,
         shape: ShapeId,
         gang: GangId,
-        node: Option<NodeId>,
         assignments: &[Assignment],
         at: usize,
+        effort: &mut Effort,
         visited: &mut Visited,
     ) -> Result<Fitting, Refusing> {
+        let waiting = self.waiting.get(gang);
+        let team = waiting.and_then(|waiting| self.teams.get(waiting.team));
+        let node = team.and_then(|team| team.node);
         let flavor = assignments
             .get(at)
             .map(|assignment| assignment.flavor.clone());
@@ -132,7 +140,7 @@ impl State {
                 return Err(Refusing::TooFewDevices(self.refusal()));
             }
         }
-        let plan = self.place_unless_refused(shape, gang, flavor.as_ref(), visited)?;
+        let plan = self.place_unless_refused(shape, gang, flavor.as_ref(), effort, visited)?;
         let candidate = self.candidate(shape, gang, node, assignments, at);
         let candidate = candidate.ok_or(Refusing::Overflow)?;
         let refusing = match self.cost(&candidate, plan, &self.tree) {
@@ -145,13 +153,19 @@ impl State {
             return Err(refusing);
         };
         // The best place has devices that the quota does not admit.
-        let lesser = self.place_lesser(&candidate, pair, &self.tree, &View::Now, visited);
+        let lesser = self.place_lesser(&candidate, pair, &self.tree, &View::Now, effort, visited);
         let lack = node.and_then(|node| self.tree.lack(node, pair, asked));
-        lesser.ok_or(Refusing::QuotaForDevices {
+        let gave_up = match lesser {
+            Ok(Some(fitting)) => return Ok(fitting),
+            Ok(None) => false,
+            Err(GaveUp) => true,
+        };
+        Err(Refusing::QuotaForDevices {
             pair,
             asked,
             lack: lack.ok_or(Refusing::Overflow)?,
             refusal: self.refusal(),
+            gave_up,
         })
     }
 
@@ -199,6 +213,7 @@ impl State {
         shape: ShapeId,
         gang: GangId,
         flavor: Option<&FlavorName>,
+        effort: &mut Effort,
         visited: &mut Visited,
     ) -> Result<Plan, Refusing> {
         let key = flavor.cloned();
@@ -219,16 +234,11 @@ impl State {
             }
             Some(known) if !known.gave_up => {
                 visited.plans += 1;
-                plan_since(
-                    &self.cluster,
-                    &request,
-                    known.refusal,
-                    &mut Effort::default(),
-                )
+                plan_since(&self.cluster, &request, known.refusal, effort)
             }
             _ => {
                 visited.plans += 1;
-                plan(&self.cluster, &View::Now, &request, &mut Effort::default())
+                plan(&self.cluster, &View::Now, &request, effort)
             }
         };
         let (refusal, gave_up) = match verdict {
@@ -320,16 +330,19 @@ impl State {
     }
 
     /// A placement with devices that the quota admits, where the best one has devices that it does not: of the kinds that match,
-    /// larger ones are left out until the rest fits.
+    /// larger ones are left out until the rest fits. `None` only if every kind was tried, and each search came to its end.
     pub(super) fn place_lesser(
         &self,
         candidate: &Candidate<'_>,
         lacking: crate::quota::PairId,
         tree: &QuotaTree,
         view: &View,
+        effort: &mut Effort,
         visited: &mut Visited,
-    ) -> Option<Fitting> {
-        let assignment = candidate.assignment()?;
+    ) -> Result<Option<Fitting>, GaveUp> {
+        let Some(assignment) = candidate.assignment() else {
+            return Ok(None);
+        };
         let FlavorResource { resource, .. } = tree.named(lacking);
         let charge_of = |kind: DeviceCharge| match resource {
             Resource::Gpus => Some(kind.gpus),
@@ -343,7 +356,10 @@ impl State {
             .filter_map(charge_of)
             .collect();
         let flavor = self.flavors.get(&assignment.flavor);
-        for most in kinds.into_iter().rev().skip(1).take(LESSER_KINDS) {
+        let lesser = kinds.len().saturating_sub(1);
+        let tried = lesser.min(LESSER_KINDS);
+        let mut gave_up = lesser > tried;
+        for (at, most) in kinds.into_iter().rev().skip(1).take(tried).enumerate() {
             let unbounded = Amount(i64::MAX);
             let most_per_device = match resource {
                 Resource::Gpus => DeviceCharge {
@@ -360,14 +376,20 @@ impl State {
                 ..request(candidate.waiting, flavor)
             };
             visited.plans += 1;
-            let verdict = plan(&self.cluster, view, &request, &mut Effort::default());
-            if let Verdict::Placed(plan) = verdict
-                && let Ok(fitting) = self.cost(candidate, plan, tree)
-            {
-                return Some(fitting);
+            let shares = request.demand.shares(tried - at);
+            let verdict =
+                effort.share(shares, |effort| plan(&self.cluster, view, &request, effort));
+            match verdict {
+                Verdict::Placed(plan) => {
+                    if let Ok(fitting) = self.cost(candidate, plan, tree) {
+                        return Ok(Some(fitting));
+                    }
+                }
+                Verdict::NoPlace(_) => {}
+                Verdict::GaveUp(_) => gave_up = true,
             }
         }
-        None
+        if gave_up { Err(GaveUp) } else { Ok(None) }
     }
 }
 

@@ -19,7 +19,7 @@ use crate::{
     decision::{Blocker, Visited, Why},
     model::Hold,
     names::{FlavorName, GangUid, PodUid},
-    placement::{Cluster, Effort, Verdict, View, equal_pods_fit, may_fit_without, plan},
+    placement::{Cluster, Effort, GaveUp, Verdict, View, equal_pods_fit, may_fit_without, plan},
     queue::Place,
     quota::{NodeId, PairId, QuotaTree, charges::largest},
 };
@@ -50,9 +50,6 @@ struct Fits {
 /// Most pods with releases on the way of which is worked out who is to have them. With more, everybody is told what
 /// lacks now.
 const MOST_RELEASED: usize = 1024;
-
-/// A search ended before it had looked at everything.
-struct GaveUp;
 
 /// The world in which everything that only waits for the proof of its release were gone.
 struct Afterwards<'a> {
@@ -169,8 +166,9 @@ impl State {
             return BTreeMap::new();
         }
         let mut fitting = Vec::new();
+        let mut effort = Effort::default();
         for class in self.candidates_for(&after) {
-            match self.fits_afterwards(class, &after) {
+            match self.fits_afterwards(class, &after, &mut effort) {
                 Ok(fits) => fitting.extend(fits),
                 // It may go before all those who come after it.
                 Err(GaveUp) => break,
@@ -265,6 +263,7 @@ impl State {
         &self,
         class: ClassId,
         after: &Afterwards<'_>,
+        effort: &mut Effort,
     ) -> Result<Option<Fits>, GaveUp> {
         let class = self.classes.get(class);
         let gang = class.and_then(|class| class.line.values().next());
@@ -276,7 +275,7 @@ impl State {
         let Some((entry, totals)) = entry.zip(shape.map(|shape| &shape.totals)) else {
             return Ok(None);
         };
-        let placed = |flavor: Option<&FlavorName>| {
+        let placed = |flavor: Option<&FlavorName>, effort: &mut Effort| {
             let flavor = flavor.and_then(|name| self.flavors.get(name));
             let request = request(waiting, flavor);
             let view = after.view(&self.cluster);
@@ -285,7 +284,7 @@ impl State {
             {
                 return Ok(None);
             }
-            match plan(&self.cluster, view, &request, &mut Effort::default()) {
+            match plan(&self.cluster, view, &request, effort) {
                 Verdict::Placed(plan) => Ok(Some(plan)),
                 Verdict::NoPlace(_) => Ok(None),
                 Verdict::GaveUp(_) => Err(GaveUp),
@@ -301,7 +300,7 @@ impl State {
             round: 0,
         };
         if entry.assignments.is_empty() && totals.claims == 0 {
-            return Ok(placed(None)?.map(|_| fits(None, 0)));
+            return Ok(placed(None, effort)?.map(|_| fits(None, 0)));
         }
         for (at, assignment) in entry.assignments.iter().enumerate() {
             let candidate = Candidate {
@@ -312,10 +311,12 @@ impl State {
                 at,
             };
             if self.may_be_charged(&candidate, &after.tree).is_ok()
-                && let Some(plan) = placed(Some(&assignment.flavor))?
+                && let Some(plan) = placed(Some(&assignment.flavor), effort)?
             {
-                let fitting = self.cost(&candidate, plan, &after.tree).ok();
-                let fitting = fitting.or_else(|| self.fits_lesser_afterwards(&candidate, after));
+                let fitting = match self.cost(&candidate, plan, &after.tree) {
+                    Ok(fitting) => Some(fitting),
+                    Err(_) => self.fits_lesser_afterwards(&candidate, after, effort)?,
+                };
                 if let Some(fitting) = fitting {
                     return Ok(Some(fits(Some(&assignment.flavor), fitting.borrow_level)));
                 }
@@ -328,13 +329,22 @@ impl State {
         &self,
         candidate: &Candidate<'_>,
         after: &Afterwards<'_>,
-    ) -> Option<Fitting> {
-        let assignment = candidate.assignments.get(candidate.at)?;
-        let mut pairs = assignment.gpus.into_iter().chain(assignment.vram);
-        pairs.find_map(|pair| {
-            let (tree, view) = (&after.tree, after.view(&self.cluster));
-            self.place_lesser(candidate, pair, tree, view, &mut Visited::default())
-        })
+        effort: &mut Effort,
+    ) -> Result<Option<Fitting>, GaveUp> {
+        let Some(assignment) = candidate.assignments.get(candidate.at) else {
+            return Ok(None);
+        };
+        let (tree, view) = (&after.tree, after.view(&self.cluster));
+        let mut gave_up = false;
+        for pair in assignment.gpus.into_iter().chain(assignment.vram) {
+            let visited = &mut Visited::default();
+            match self.place_lesser(candidate, pair, tree, view, effort, visited) {
+                Ok(None) => {}
+                Ok(fitting) => return Ok(fitting),
+                Err(GaveUp) => gave_up = true,
+            }
+        }
+        if gave_up { Err(GaveUp) } else { Ok(None) }
     }
 }
 

@@ -32,8 +32,8 @@ pub(super) struct OnEmpty {
 pub(super) struct Shape {
     signature: Arc<Signature>,
     pub(super) totals: Totals,
-    /// The signature of the demand with amounts rounded down to powers of two: what shapes of one group have in common.
-    pub(super) rounded: Signature,
+    /// The signature with amounts rounded down: what shapes of one group have in common, and share.
+    pub(super) rounded: Arc<Signature>,
     /// What its pods ask for, as [`Demand::amounts`] gives it.
     pub(super) amounts: Vec<i64>,
     /// By Flavor, `None` for gangs that need no quota.
@@ -45,8 +45,10 @@ pub(super) struct Shape {
 /// The shapes of all waiting gangs, and of no others.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Shapes {
-    shapes: Slab<ShapeId, Shape>,
+    all: Slab<ShapeId, Shape>,
     by_signature: BTreeMap<Arc<Signature>, ShapeId>,
+    /// Signatures with amounts rounded down, each with the number of its shapes.
+    roundings: BTreeMap<Arc<Signature>, usize>,
 }
 
 impl Shapes {
@@ -54,15 +56,16 @@ impl Shapes {
     pub(super) fn take(&mut self, demand: &Demand, wish: &TopologyRequest) -> ShapeId {
         let signature = demand.signature(wish);
         if let Some(id) = self.by_signature.get(&signature) {
-            if let Some(shape) = self.shapes.get_mut(*id) {
+            if let Some(shape) = self.all.get_mut(*id) {
                 shape.gangs += 1;
             }
             return *id;
         }
+        let rounded = self.rounding(signature.rounded_down());
         let signature = Arc::new(signature);
-        let id = self.shapes.insert(Shape {
+        let id = self.all.insert(Shape {
             totals: Totals::of(demand),
-            rounded: rounded_down(demand).signature(wish),
+            rounded,
             amounts: demand.amounts(),
             signature: Arc::clone(&signature),
             refused: BTreeMap::new(),
@@ -73,31 +76,45 @@ impl Shapes {
         id
     }
 
+    /// A rounded signature, which is counted until its shape goes.
+    fn rounding(&mut self, rounded: Signature) -> Arc<Signature> {
+        let known = self.roundings.get_key_value(&rounded);
+        let rounded = known.map_or_else(|| Arc::new(rounded), |(known, _)| Arc::clone(known));
+        *self.roundings.entry(Arc::clone(&rounded)).or_default() += 1;
+        rounded
+    }
+
     /// A gang of this shape waits no longer.
     pub(super) fn give_back(&mut self, id: ShapeId) {
-        let Some(shape) = self.shapes.get_mut(id) else {
+        let Some(shape) = self.all.get_mut(id) else {
             return;
         };
         shape.gangs -= 1;
         if shape.gangs == 0
-            && let Some(shape) = self.shapes.remove(id)
+            && let Some(shape) = self.all.remove(id)
         {
             self.by_signature.remove(&shape.signature);
+            if let Some(shapes) = self.roundings.get_mut(&shape.rounded) {
+                *shapes -= 1;
+                if *shapes == 0 {
+                    self.roundings.remove(&shape.rounded);
+                }
+            }
         }
     }
 
     pub(super) fn get(&self, id: ShapeId) -> Option<&Shape> {
-        self.shapes.get(id)
+        self.all.get(id)
     }
 
     pub(super) fn get_mut(&mut self, id: ShapeId) -> Option<&mut Shape> {
-        self.shapes.get_mut(id)
+        self.all.get_mut(id)
     }
 
     /// Forgets what was found out: a Flavor or Topology is another one.
     pub(super) fn forget(&mut self) {
         for id in self.by_signature.values() {
-            if let Some(shape) = self.shapes.get_mut(*id) {
+            if let Some(shape) = self.all.get_mut(*id) {
                 shape.refused.clear();
                 shape.on_empty.clear();
             }
@@ -105,33 +122,56 @@ impl Shapes {
     }
 }
 
-fn rounded_down(demand: &Demand) -> Demand {
-    let mut probe = demand.clone();
-    let pods = probe
-        .classes
-        .iter_mut()
-        .flat_map(|class| &mut class.shape.pods);
-    for amount in pods.flat_map(|pod| pod.resources.amounts_mut()) {
-        *amount = power_of_two_at_most(*amount);
-    }
-    probe
-}
-
-fn power_of_two_at_most(amount: i64) -> i64 {
-    amount
-        .max(0)
-        .checked_ilog2()
-        .map_or(0, |exponent| 1_i64 << exponent)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::power_of_two_at_most;
+    use super::*;
+    use crate::{
+        model::{Gang, Pod, PodResources},
+        names::{NodeFilterId, Timestamp},
+    };
+
+    /// The demand of a pod that asks for so many bytes.
+    fn asking(memory_bytes: i64) -> Demand {
+        let resources = PodResources {
+            memory_bytes,
+            ..PodResources::default()
+        };
+        Demand::new(&Gang {
+            uid: "g".into(),
+            name: "ml/g".into(),
+            attempt: 1,
+            team: "ml".into(),
+            priority: 0,
+            queued_at: Timestamp(0),
+            topology: TopologyRequest::default(),
+            pods: vec![Pod {
+                uid: "p".into(),
+                resources,
+                filter: NodeFilterId(0),
+                claims: Vec::new(),
+            }],
+        })
+    }
 
     #[test]
-    fn amounts_are_rounded_down_and_never_up() {
-        for (amount, expected) in [(-5, 0), (0, 0), (1, 1), (3, 2), (4, 4), (i64::MAX, 1 << 62)] {
-            assert_eq!(power_of_two_at_most(amount), expected, "{amount}");
+    fn shapes_that_differ_in_amounts_share_their_rounding_and_leave_nothing_behind() {
+        let gib = 1_i64 << 30;
+        let wish = TopologyRequest::default();
+        let mut shapes = Shapes::default();
+        let gangs: Vec<Demand> = (0..50_000).map(|at| asking(gib + at)).collect();
+        let ids: Vec<ShapeId> = gangs.iter().map(|gang| shapes.take(gang, &wish)).collect();
+        let again: Vec<ShapeId> = gangs.iter().map(|gang| shapes.take(gang, &wish)).collect();
+        assert_eq!(ids, again);
+        assert_eq!(
+            (shapes.by_signature.len(), shapes.roundings.len()),
+            (50_000, 1)
+        );
+        let other = shapes.take(&asking(2 * gib), &wish);
+        assert_eq!(shapes.roundings.len(), 2);
+        for id in ids.into_iter().chain(again).chain([other]) {
+            shapes.give_back(id);
         }
+        assert!(shapes.by_signature.is_empty() && shapes.roundings.is_empty());
+        assert_eq!(shapes.all.iter().count(), 0);
     }
 }

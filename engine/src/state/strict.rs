@@ -14,7 +14,8 @@ use crate::{
 };
 
 impl State {
-    /// Whether a refused gang holds up those behind it.
+    /// Whether a refused gang holds up those behind it. What the empty cluster could hold is a decision of its own, with one
+    /// [`Effort`] for all Flavors.
     pub(super) fn holds_up(
         &mut self,
         team: TeamId,
@@ -23,6 +24,7 @@ impl State {
         refusals: &[Refusing],
     ) -> bool {
         let assignments = self.teams.get(team).map(|entry| entry.assignments.clone());
+        let mut effort = Effort::default();
         for (at, refusing) in refusals.iter().enumerate() {
             let flavor = assignments.as_ref().and_then(|all| all.get(at));
             let flavor = flavor.map(|assignment| assignment.flavor.clone());
@@ -31,7 +33,8 @@ impl State {
                 // What is used now must not matter: it may be another amount by the time that the next gang is judged.
                 Refusing::Quota { .. } | Refusing::NoPlace { .. } => {
                     self.strict_by_inventory.insert(team);
-                    !self.is_impossible(shape, class, flavor)
+                    let ways = refusals.len();
+                    !self.is_impossible(shape, class, flavor, ways, &mut effort)
                 }
                 Refusing::TooFewDevices(_) => {
                     self.strict_by_inventory.insert(team);
@@ -49,13 +52,15 @@ impl State {
         false
     }
 
-    /// Whether it is certain that a shape has no place on the empty cluster. Remembered for as long as the inventory
-    /// is the same.
+    /// Whether it is certain that a shape has no place on the empty cluster: on one of so many Flavors that may be asked
+    /// about. Remembered for as long as the inventory is the same.
     fn is_impossible(
         &mut self,
         shape: ShapeId,
         class: ClassId,
         flavor: Option<FlavorName>,
+        ways: usize,
+        effort: &mut Effort,
     ) -> bool {
         let known = self
             .shapes
@@ -73,12 +78,9 @@ impl State {
         };
         let wanted = flavor.as_ref().and_then(|name| self.flavors.get(name));
         let request = request(waiting, wanted);
-        let verdict = plan(
-            &self.cluster,
-            &View::Empty,
-            &request,
-            &mut Effort::default(),
-        );
+        let verdict = effort.part(request.demand.shares(ways), |effort| {
+            plan(&self.cluster, &View::Empty, &request, effort)
+        });
         let impossible = matches!(verdict, Verdict::NoPlace(_));
         let inventory = self.inventory;
         if let Some(shape) = self.shapes.get_mut(shape) {

@@ -137,12 +137,14 @@ pub(super) enum Refusing {
         asked: crate::amount::Amount,
         lack: Lack,
     },
-    /// The devices that it would get exceed the quota, and there is no place with lesser ones.
+    /// The devices that it would get exceed the quota, and no place with lesser ones was found: there is none, unless the
+    /// search gave up.
     QuotaForDevices {
         pair: PairId,
         asked: crate::amount::Amount,
         lack: Lack,
         refusal: Refusal,
+        gave_up: bool,
     },
     /// More than the Team may ever have.
     ExceedsMax {

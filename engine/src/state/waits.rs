@@ -11,7 +11,10 @@
 //! A class whose Team has several Flavors waits for each of them with its own reason; the first to open wakes it.
 //! A queue that is not open costs nothing, however many wait in it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::{
     ids::{ClassId, GroupId, Slab, TeamId},
@@ -52,7 +55,7 @@ pub(super) struct QuotaNeed {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct GroupKey {
     flavor: Option<FlavorName>,
-    rounded: Signature,
+    rounded: Arc<Signature>,
     quota: Option<QuotaNeed>,
 }
 
@@ -143,14 +146,14 @@ impl Waits {
         &mut self,
         flavor: Option<&FlavorName>,
         topology: Option<&TopologyName>,
-        (rounded, demand): (&Signature, &Demand),
+        (rounded, demand): (&Arc<Signature>, &Demand),
         wish: &TopologyRequest,
         quota: Option<QuotaNeed>,
         refusal: Refusal,
     ) -> GroupId {
         let key = GroupKey {
             flavor: flavor.cloned(),
-            rounded: rounded.clone(),
+            rounded: Arc::clone(rounded),
             quota,
         };
         if let Some(id) = self.group_ids.get(&key).copied() {
@@ -417,5 +420,73 @@ impl Waits {
                 queued.chain(group.passed.keys().copied())
             });
         in_queues.chain(in_groups).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Gang, Pod, PodResources};
+
+    /// The demand of a pod, and what it asks for: cores and memory.
+    fn demand(cpu_milli: i64, memory_bytes: i64) -> (Demand, Vec<i64>) {
+        let pod = Pod {
+            uid: "p".into(),
+            resources: PodResources {
+                cpu_milli,
+                memory_bytes,
+                pods: 1,
+                ..PodResources::default()
+            },
+            filter: crate::names::NodeFilterId(0),
+            claims: Vec::new(),
+        };
+        let gang = Gang {
+            uid: "g".into(),
+            name: "ml/g".into(),
+            attempt: 1,
+            team: "ml".into(),
+            priority: 0,
+            queued_at: crate::names::Timestamp(0),
+            topology: TopologyRequest::default(),
+            pods: vec![pod],
+        };
+        let demand = Demand::new(&gang);
+        let amounts = demand.amounts();
+        (demand, amounts)
+    }
+
+    /// Who asks for more cores asks for less memory: none of them speaks for another.
+    #[test]
+    fn so_many_members_of_a_group_speak_for_others_and_no_more() {
+        let mut waits = Waits::default();
+        let wish = TopologyRequest::default();
+        let refusal = Refusal {
+            as_of: Version::default(),
+        };
+        let asking = |at: i64| demand(1_000 + at, 1_000 - at);
+        let (first, _) = asking(0);
+        let rounded = Arc::new(first.signature(&wish));
+        let id = waits.group(None, None, (&rounded, &first), &wish, None, refusal);
+        waits.open_group(id);
+        let most = i64::try_from(MOST_FAILED).unwrap();
+        for at in 0..=most {
+            waits.note_failed(id, &asking(at).1);
+        }
+        let hopeless = |waits: &Waits, at: i64| {
+            let group = waits.group_of(id).unwrap();
+            // Whoever asks for more than one that failed, of everything.
+            let more: Vec<i64> = asking(at).1.iter().map(|amount| amount + 1).collect();
+            group.is_hopeless(&more) && group.is_hopeless(&asking(at).1)
+        };
+        assert!((0..most).all(|at| hopeless(&waits, at)));
+        let (_, last) = asking(most);
+        assert!(
+            !waits.group_of(id).unwrap().is_hopeless(&last),
+            "one too many"
+        );
+        // It opens anew: what failed then says nothing about now.
+        waits.open_group(id);
+        assert!((0..most).all(|at| !hopeless(&waits, at)));
     }
 }

@@ -25,10 +25,10 @@ use crate::admission::stage::DETAILS_BYTES;
 pub(crate) type Explanations = Table<String, PendingReason>;
 
 /// Most gangs that are explained in one poll.
-const EXPLAINED_AT_ONCE: usize = 16;
+pub(crate) const EXPLAINED_AT_ONCE: usize = 16;
 /// Looks of the engine after which a poll explains no further gang. One takes 40 to 200 nanoseconds, so these take about half a
 /// millisecond; an explanation whose device request is new takes two for each node.
-const EXPLAINING_LOOKS: u64 = 4_000;
+pub(crate) const EXPLAINING_LOOKS: u64 = 4_000;
 
 /// The engine, and what it was told: only differences are.
 #[derive(Debug)]

@@ -93,4 +93,18 @@ mod tests {
         assert_eq!(conditions[0].last_transition_time, Time(at(30)));
         assert_eq!(conditions.len(), 1);
     }
+
+    #[test]
+    fn a_message_is_cut_where_the_next_byte_is_too_many() {
+        let written = |bytes: usize| {
+            let mut conditions = Vec::new();
+            let says = says(true, &"x".repeat(bytes));
+            set(&mut conditions, says, 1, Timestamp::UNIX_EPOCH);
+            conditions.remove(0).message
+        };
+        let whole = written(MESSAGE_BYTES);
+        assert_eq!((whole.len(), whole.ends_with('x')), (MESSAGE_BYTES, true));
+        let cut = written(MESSAGE_BYTES + 1);
+        assert!(cut.len() <= MESSAGE_BYTES && cut.ends_with('…'));
+    }
 }

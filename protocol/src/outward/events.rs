@@ -11,7 +11,7 @@ use crate::{ApiRequest, effect::EventNote, poll_context::PollContext};
 use muster_cluster::{formed::GangKey, pod::PodFields, table::Table, text::truncate};
 
 /// Most pods of a gang that are told.
-const PODS_TOLD: usize = 8;
+pub(crate) const PODS_TOLD: usize = 8;
 /// Longest note; the API takes 1,024 bytes.
 const NOTE_BYTES: usize = 1_024;
 
@@ -204,5 +204,22 @@ fn note(
         warning: is_warning(reason),
         reason,
         note,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_is_cut_where_the_next_byte_is_too_many() {
+        let written = |bytes: usize| {
+            let text = "x".repeat(bytes);
+            note_of_pod("ml", "p", "uid", Reason::Admitted, &text).note
+        };
+        let whole = written(NOTE_BYTES);
+        assert_eq!((whole.len(), whole.ends_with('x')), (NOTE_BYTES, true));
+        let cut = written(NOTE_BYTES + 1);
+        assert!(cut.len() <= NOTE_BYTES && cut.ends_with('…'));
     }
 }

@@ -17,6 +17,7 @@ use crate::{
     poll_context::{PollContext, attempt},
 };
 use muster_cluster::{
+    explain::name_unmodelled,
     formed::{Ended, GangKey, PendingReason},
     pod::PodFields,
     rank_state::RankState,
@@ -379,6 +380,8 @@ pub(crate) fn tell_admitted(
         let message = format!("{} ranks on {nodes} nodes", plan.ranks.len());
         (Reason::Admitted, message)
     };
+    // It stands there for as long as the gang is admitted, and costs no write of its own.
+    let message = with_unmodelled(context, plan, message);
     let says = ConditionUpdate {
         type_: condition_types::ADMITTED,
         holds: true,
@@ -464,13 +467,22 @@ pub(crate) fn degraded(
     } else {
         "bound, but does not run"
     };
+    let details = format!(
+        "rank {late} (attempt {}) is {stage}; no rank made progress for {limit} s",
+        stamp(pod)
+    );
     Some(PendingReason {
         reason: Reason::StartTimeout,
-        details: format!(
-            "rank {late} (attempt {}) is {stage}; no rank made progress for {limit} s",
-            stamp(pod)
-        ),
+        details: with_unmodelled(context, plan, details),
     })
+}
+
+/// A text that also names what the plan does not look at.
+fn with_unmodelled(context: PollContext<'_>, plan: &Plan, mut text: String) -> String {
+    if let Some(formed) = context.formed(&plan.key) {
+        name_unmodelled(&mut text, &formed.unmodelled);
+    }
+    text
 }
 
 /// The first rank that failed while others of its attempt go on: they wait for it, and whatever replaces its pod waits for

@@ -22,9 +22,9 @@ use muster_cluster::{
 };
 
 /// Most waiting gangs that a Queue lists.
-const PENDING_LISTED: usize = 100;
+pub(crate) const PENDING_LISTED: usize = 100;
 /// How many Teams are looked at in one second because others changed.
-const TEAMS_PER_SECOND: usize = 32;
+pub(crate) const TEAMS_PER_SECOND: usize = 32;
 /// After how many of these have changed themselves the others wait for the next second: each has its Queues made anew, and
 /// one of a thousand Teams that shares with all others must not cost one poll what its gangs cost in many.
 pub(crate) const CHANGED_PER_SECOND: usize = 8;

@@ -2,6 +2,7 @@
 //! crash, conflict, are lost or come late, in every order, is the simulator's part (`muster-sim`).
 
 mod admission;
+mod bounds;
 mod deleted_gangs;
 mod golden;
 mod hostile;

@@ -221,6 +221,44 @@ fn an_ended_gang_that_was_taken_up_again_is_not_deleted_by_a_late_delete() {
     assert_eq!(bench.gang_status().phase, GangPhase::Assembling);
 }
 
+/// A plan does not look at where a volume can be reached. Whoever looks at the gang is told so while it starts, while it
+/// runs, and when it does not come to run.
+#[test]
+fn what_a_plan_does_not_look_at_is_named_while_the_gang_is_admitted() {
+    let mut bench = Bench::new();
+    bench.gang("train", 2);
+    bench.change_pod("train-1", |pod| {
+        let volume = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
+        pod.spec.as_mut().unwrap().volumes = serde_json::from_value(volume).unwrap();
+    });
+    bench.run();
+    let message = |bench: &Bench, type_: &str| {
+        let conditions = bench.gang_status().conditions;
+        let found = conditions.into_iter().find(|it| it.type_ == type_);
+        found.unwrap_or_else(|| panic!("no {type_}")).message
+    };
+    let named = "not planned for: spec.volumes[0] (data)";
+    let admitted = message(&bench, "Admitted");
+    assert!(admitted.contains(named), "{admitted}");
+    // The volume is elsewhere: no pod comes to run.
+    bench.seconds += 3_600;
+    bench.run();
+    let degraded = message(&bench, "Degraded");
+    assert!(
+        degraded.contains("no rank made progress") && degraded.contains(named),
+        "{degraded}"
+    );
+    for name in ["train-0", "train-1"] {
+        bench.change_pod(name, |pod| {
+            pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
+        });
+    }
+    bench.run();
+    assert_eq!(bench.gang_status().phase, GangPhase::Running);
+    assert_eq!(message(&bench, "Admitted"), admitted);
+    assert_eq!(message(&bench, "Degraded"), "as planned");
+}
+
 #[test]
 fn a_gang_of_which_a_rank_failed_while_another_runs_is_degraded_and_does_not_run() {
     let mut bench = Bench::new();

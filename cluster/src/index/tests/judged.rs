@@ -8,11 +8,17 @@ use serde_json::{Value, json};
 
 use crate::{
     formed::FormedGang,
-    index::{Index, NamespacedName, judging::OWN_SELECTORS_PER_USER, rollout::NODES_PER_REFRESH},
+    index::{
+        Index, NamespacedName,
+        judging::{OWN_SELECTORS, OWN_SELECTORS_PER_USER},
+        rollout::NODES_PER_REFRESH,
+    },
     judgement::JudgementRequest,
     object::Kind,
     shares::RULES_PER_NAMESPACE,
-    testing::{claim, gone, index_with, is, node, node_devices, pod, settle, slice, with},
+    testing::{
+        claim, gone, index_with, is, namespace, node, node_devices, pod, settle, slice, with,
+    },
 };
 
 fn gang<'a>(index: &'a Index, pod: &str) -> &'a FormedGang {
@@ -344,6 +350,35 @@ fn selectors_that_are_judged_for_each_device_are_few_in_each_namespace() {
     let told = wait(&mut index, &last).unwrap();
     assert!(
         told.contains("namespace ml uses 4 such selectors already"),
+        "{told}"
+    );
+}
+
+#[test]
+fn selectors_that_are_judged_for_each_device_are_few_altogether() {
+    let expression =
+        |name: &str| format!("device.attributes['gpu.muster.dev'].uuid == 'GPU-a-{name}'");
+    let told_with = |others: usize| {
+        let mut index = index_with([]);
+        for number in 0..others {
+            let of = format!("ml-{}", number / OWN_SELECTORS_PER_USER);
+            index.observe(is(namespace(&of, Some("research"))));
+            let name = format!("o{number}");
+            let place = |object| with(object, "/metadata/namespace", json!(of));
+            index.observe(is(place(pod(&name, 5))));
+            index.observe(is(place(selecting(&name, &expression(&name)))));
+            settle(&mut index);
+        }
+        index.observe(is(pod("last", 5)));
+        index.observe(is(selecting("last", &expression("last"))));
+        wait(&mut index, "last")
+    };
+    assert_eq!(told_with(OWN_SELECTORS - 1), None);
+    let told = told_with(OWN_SELECTORS).unwrap();
+    assert!(
+        told.contains(&format!(
+            "{OWN_SELECTORS} such selectors are in use already"
+        )),
         "{told}"
     );
 }

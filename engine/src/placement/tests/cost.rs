@@ -155,7 +155,9 @@ fn large_gangs_and_refusals_at_ten_thousand_nodes() {
             });
             report("  would it ever fit", nodes, ever);
             let told = measured(&cluster, 2, || {
-                asking(gang, |request| explain(&cluster, &View::Now, request));
+                asking(gang, |request| {
+                    explain(&cluster, &View::Now, request, &mut Effort::default())
+                });
             });
             report("  explained", nodes, told);
         }
@@ -206,7 +208,9 @@ fn looks_to_explain(nodes: usize) -> u64 {
             pod.resources.memory_bytes = (200 << 30) + round * 4096;
         }
         let told = measured(&cluster, 1, || {
-            let unfit = asking(&gang, |request| explain(&cluster, &View::Now, request));
+            let unfit = asking(&gang, |request| {
+                explain(&cluster, &View::Now, request, &mut Effort::default())
+            });
             assert_eq!((unfit.fit, unfit.nodes), (0, nodes));
             assert_eq!(unfit.excluded, [("too little memory".to_owned(), nodes)]);
         });

@@ -6,7 +6,7 @@ use crate::{
     model::{Gang, Node},
     names::NodeFilterId,
     placement::{
-        View,
+        Effort, View,
         explain::{EXHAUSTIVE, explain},
         fixtures::*,
     },
@@ -57,7 +57,10 @@ fn most_pods(left: &mut [Pair], pods: &[Pair]) -> usize {
 
 fn told(nodes: &[Pair], gang: &Gang) -> usize {
     let cluster = cluster(small_nodes(nodes));
-    asking(gang, |request| explain(&cluster, &View::Now, request)).fit
+    asking(gang, |request| {
+        explain(&cluster, &View::Now, request, &mut Effort::default())
+    })
+    .fit
 }
 
 #[test]
@@ -79,7 +82,7 @@ fn pods_that_share_a_claim_are_counted_together() {
 
 /// Two pairs of pods that share no nodes: of one pair all fit only if the large pods go first, of the other only if
 /// the small ones do. Pods without devices bring the gang to the size that is asked for; the last one never fits.
-fn told_of(units: usize) -> usize {
+fn told_of(units: usize, steps: u64) -> (usize, bool) {
     let sized = |names: [&str; 2], sizes: [usize; 2], filter: u32| {
         let nodes = names.into_iter().zip(sizes).map(move |(name, size)| {
             let mut node = node_at(name, "s/l", size);
@@ -109,15 +112,34 @@ fn told_of(units: usize) -> usize {
     });
     let cluster = cluster(nodes);
     let gang = gang(pods.collect());
-    asking(&gang, |request| explain(&cluster, &View::Now, request)).fit
+    let mut effort = Effort::of(steps);
+    let unfit = asking(&gang, |request| {
+        explain(&cluster, &View::Now, request, &mut effort)
+    });
+    (unfit.fit, unfit.is_fit_partial)
 }
 
 #[test]
 fn the_count_is_exact_up_to_16_units_and_never_too_high() {
-    assert_eq!(told_of(8), 7);
-    assert_eq!(told_of(EXHAUSTIVE), EXHAUSTIVE - 1);
-    let told = told_of(EXHAUSTIVE + 1);
-    assert!((EXHAUSTIVE - 2..EXHAUSTIVE).contains(&told), "{told}");
+    let told = |units| told_of(units, Effort::ONE_DECISION);
+    assert_eq!(told(8), (7, false));
+    assert_eq!(told(EXHAUSTIVE), (EXHAUSTIVE - 1, false));
+    let (fit, is_partial) = told(EXHAUSTIVE + 1);
+    assert!((EXHAUSTIVE - 2..EXHAUSTIVE).contains(&fit), "{fit}");
+    assert!(is_partial, "not every way was tried");
+}
+
+#[test]
+fn a_count_whose_steps_run_out_says_that_more_may_fit() {
+    let told = |steps| told_of(EXHAUSTIVE, steps);
+    let exact = (EXHAUSTIVE - 1, false);
+    let enough = (1..Effort::ONE_DECISION).find(|steps| told(*steps) == exact);
+    let enough = enough.expect("a bound that is met");
+    for steps in [0, enough / 2, enough - 1] {
+        let (fit, is_partial) = told(steps);
+        assert!(is_partial && fit <= exact.0, "{steps} of {enough}: {fit}");
+    }
+    assert_eq!(told(enough + 1), exact);
 }
 
 proptest! {

@@ -1,0 +1,300 @@
+//! Every bound of a decision and of an explanation as a whole, met and passed by one.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use common::*;
+use muster_engine::{FlavorName, Hold, Node, Resource, SelectorId, State, Team, Update, Why};
+
+/// What a decision may take: about two milliseconds, in looks.
+const ONE_DECISION: u64 = 50_000;
+
+/// A Team with quota for so many Flavors, all of which are on all nodes.
+fn of_flavors(count: usize, mut nodes: Vec<Node>) -> State {
+    let names: Vec<FlavorName> = (0..count).map(|at| format!("f{at:02}").into()).collect();
+    for device in nodes.iter_mut().flat_map(|node| &mut node.devices) {
+        device.flavors = names.iter().cloned().collect();
+    }
+    let quota = |name: &FlavorName| {
+        (
+            name.clone(),
+            BTreeMap::from([(Resource::Gpus, limit(1_000))]),
+        )
+    };
+    let team = Team {
+        quota: names.iter().map(quota).collect(),
+        ..team("research", None, limit(0))
+    };
+    let mut state = state(nodes, vec![team]);
+    for name in &names {
+        state.apply(Update::Flavor(flavor(name.as_str(), Some(FABRIC))));
+    }
+    state
+}
+
+/// Pods of two kinds, each of which fits by itself; together they do not, and to prove that takes more ways to be tried
+/// than anybody has time for. No two nodes are alike.
+fn puzzle() -> (Vec<Node>, muster_engine::Gang) {
+    let nodes = (0..20).map(|at| {
+        let mut node = node(&format!("n{at:02}"), "s/l", 2);
+        node.allocatable.cpu_milli = 4_000;
+        node.allocatable.memory_bytes += at;
+        node
+    });
+    let pods = (0..31).map(|at| {
+        let mut pod = pod(&format!("p{at}"), vec![claim(&format!("c{at}"), 1)]);
+        pod.resources.cpu_milli = if at < 11 { 3_000 } else { 2_000 };
+        pod
+    });
+    (nodes.collect(), gang_of("g", "research", pods.collect()))
+}
+
+/// A decision is about all Flavors; so is an explanation.
+#[test]
+fn the_steps_of_one_decision_are_for_all_flavors_together() {
+    for flavors in [1, 2, 16] {
+        let (nodes, gang) = puzzle();
+        let mut state = of_flavors(flavors, nodes);
+        submit(&mut state, [gang]);
+        let before = state.visited();
+        assert!(admitted(&decide(&mut state)).is_empty());
+        let decided = state.visited() - before;
+        let told = why(&state, "g");
+        let explained = state.visited() - before - decided;
+        assert!(
+            matches!(told, Why::Placement { gave_up: true, .. }),
+            "{flavors} Flavors: {told:?}"
+        );
+        // The steps are used up, and what is looked at besides (indexes, who has what) is little.
+        let most = ONE_DECISION * 5 / 4;
+        assert!(
+            (ONE_DECISION / 4..most).contains(&decided) && explained < most,
+            "{flavors} Flavors: decided with {decided} looks, explained with {explained}"
+        );
+    }
+}
+
+/// Devices of which no two have a value in common: 16 of them can be chosen in millions of ways, each of which leaves no
+/// pair for the second claim.
+#[test]
+fn too_many_ways_to_allocate_devices_are_not_taken_for_none() {
+    let alone = |pairs: bool| {
+        let mut node = node("n", "s/l", 32);
+        for (at, device) in node.devices.iter_mut().enumerate() {
+            let pair = if pairs { at / 2 } else { at };
+            device.attributes = BTreeMap::from([("pair".into(), format!("{pair}"))]).into();
+        }
+        let mut state = open_state(vec![node]);
+        let claims = vec![claim("many", 16), paired(claim("pair", 2))];
+        let gang = gang_of("g", "research", vec![pod("p", claims)]);
+        submit(&mut state, [gang]);
+        let is_admitted = !admitted(&decide(&mut state)).is_empty();
+        (is_admitted, state)
+    };
+    assert!(alone(true).0, "any 16 leave a pair");
+    let (is_admitted, state) = alone(false);
+    assert!(!is_admitted);
+    let told = why(&state, "g");
+    assert!(
+        matches!(told, Why::Placement { gave_up: true, .. }),
+        "{told:?}"
+    );
+    assert!(
+        told.to_string()
+            .contains("too many ways to allocate its devices: 1"),
+        "{told}"
+    );
+}
+
+/// On each node 200 devices are tried with 99 others before two of one group are found; and the pods do not fit together.
+#[test]
+fn allocations_that_take_long_are_paid_for_with_the_steps_of_the_decision() {
+    let nodes = (0..20).map(|at| {
+        let mut node = node(&format!("n{at:02}"), "s/l", 299);
+        node.allocatable.memory_bytes += at;
+        for (at, device) in node.devices.iter_mut().enumerate() {
+            let group = if at < 199 { at } else { 1_000 };
+            let selector = SelectorId(if at < 200 { 1 } else { 2 });
+            device.attributes = BTreeMap::from([("pair".into(), format!("{group}"))]).into();
+            device.selectors = BTreeSet::from([selector]).into();
+        }
+        node
+    });
+    let pods = (0..23).map(|at| {
+        let mut claim = paired(claim(&format!("c{at}"), 1));
+        let mut second = claim.requests[0].clone();
+        claim.requests[0].selector = SelectorId(1);
+        second.selector = SelectorId(2);
+        second.name = "other".into();
+        claim.requests.push(second);
+        let mut pod = pod(&format!("p{at}"), vec![claim]);
+        pod.resources.cpu_milli = if at < 11 { 3_000 } else { 2_000 };
+        pod
+    });
+    let mut state = open_state(nodes.collect());
+    submit(&mut state, [gang_of("g", "research", pods.collect())]);
+    let before = state.visited();
+    assert!(admitted(&decide(&mut state)).is_empty());
+    let looks = state.visited() - before;
+    // Each way that is tried to its end puts 20 pods.
+    assert!(
+        (ONE_DECISION / 2..4 * ONE_DECISION).contains(&looks),
+        "{looks} looks"
+    );
+    assert!(matches!(
+        why(&state, "g"),
+        Why::Placement { gave_up: true, .. }
+    ));
+}
+
+/// The first Flavors are searched in vain, and the last one has a place.
+#[test]
+fn a_flavor_on_which_a_search_gives_up_leaves_steps_for_the_next() {
+    let (mut nodes, gang) = puzzle();
+    let wide = (0..31).map(|at| node(&format!("w{at:02}"), "s/w", 1));
+    nodes.extend(wide);
+    let mut state = of_flavors(3, nodes.clone());
+    for node in &mut nodes {
+        let of: BTreeSet<FlavorName> = if node.name.as_str().starts_with('w') {
+            BTreeSet::from(["f02".into()])
+        } else {
+            BTreeSet::from(["f00".into(), "f01".into()])
+        };
+        for device in &mut node.devices {
+            device.flavors = of.clone();
+        }
+        state.apply(Update::Node(node.clone()));
+    }
+    let placed = nodes_of(&mut state, gang).expect("a place on the third Flavor");
+    assert!(
+        placed.iter().all(|node| node.starts_with('w')),
+        "{placed:?}"
+    );
+}
+
+/// Of 16 gangs of one kind each is named when their reason changes; of 17 their Team is.
+#[test]
+fn of_a_class_so_many_gangs_are_named_one_by_one() {
+    for (gangs, one_by_one) in [(16, true), (17, false)] {
+        let mut state = state(vec![node("n0", "s/l", 8)], vec![team("a", None, limit(8))]);
+        let all = [0, 1, 2, 3, 4, 5, 6, 7];
+        let held = hold("p", "a", "n0", &all);
+        state.apply(Update::Hold(held.clone()));
+        submit(
+            &mut state,
+            (0..gangs).map(|at| gang(&format!("g{at:02}"), "a", 1, 8)),
+        );
+        decide(&mut state);
+        assert!(matches!(why(&state, "g00"), Why::Quota { .. }));
+        // The node is lost, and bears what is held there: now a place is what lacks.
+        let borne = Hold {
+            charged_to_node: true,
+            ..held
+        };
+        state.apply(Update::Hold(borne));
+        let changed = decide(&mut state).reasons_changed;
+        assert!(matches!(why(&state, "g00"), Why::Placement { .. }));
+        let named = (changed.gangs.len(), changed.teams.len());
+        assert_eq!(named, if one_by_one { (gangs, 0) } else { (0, 1) });
+    }
+}
+
+/// So many classes are tried, in order; to those behind nothing is promised.
+#[test]
+fn a_release_is_promised_to_one_of_the_first_16() {
+    for (before, is_promised) in [(15, true), (16, false)] {
+        let mut state = state(
+            vec![node("n0", "s/l", 8)],
+            vec![team("a", None, limit(1_000))],
+        );
+        let all = [0, 1, 2, 3, 4, 5, 6, 7];
+        let mut ending = hold("p", "a", "n0", &all);
+        state.apply(Update::Hold(ending.clone()));
+        // More memory than there is, less than would be another group.
+        let mut gangs: Vec<_> = (0..before)
+            .map(|number| {
+                let mut gang = at(number, gang(&format!("g{number:02}"), "a", 1, 8));
+                gang.pods[0].resources.memory_bytes = 600 * GIB + number;
+                gang
+            })
+            .collect();
+        gangs.push(at(100, gang("last", "a", 1, 8)));
+        submit(&mut state, gangs);
+        decide(&mut state);
+        ending.releasing = true;
+        state.apply(Update::Hold(ending));
+        decide(&mut state);
+        let told = why(&state, "last");
+        assert_eq!(matches!(told, Why::Release { .. }), is_promised, "{told:?}");
+    }
+}
+
+/// Each of some gangs is a puzzle; whether one of them is to have what is released is found out for all of them together.
+#[test]
+fn what_is_promised_of_a_release_takes_the_steps_of_one_decision() {
+    let (mut nodes, gang) = puzzle();
+    // One of the lesser pods has a place there, which is one too few.
+    let mut small = node("ending", "s/l", 1);
+    small.allocatable.cpu_milli = 2_000;
+    nodes.push(small);
+    let mut state = open_state(nodes);
+    let mut ending = hold("p", "research", "ending", &[0]);
+    ending.resources.cpu_milli = 2_000;
+    ending.releasing = true;
+    state.apply(Update::Hold(ending));
+    let gangs = (0..4).map(|number| {
+        let mut gang = gang.clone();
+        gang.uid = format!("g{number}").as_str().into();
+        for (at, pod) in gang.pods.iter_mut().enumerate() {
+            let name = format!("{number}-{at}");
+            pod.resources.memory_bytes += number;
+            pod.uid = name.as_str().into();
+            pod.claims[0].uid = name.as_str().into();
+        }
+        gang
+    });
+    submit(&mut state, gangs);
+    assert!(admitted(&decide(&mut state)).is_empty());
+    let before = state.visited();
+    let told = why(&state, "g0");
+    let looks = state.visited() - before;
+    assert!(
+        matches!(told, Why::Placement { gave_up: true, .. }),
+        "{told:?}"
+    );
+    assert!(
+        (ONE_DECISION / 4..ONE_DECISION * 5 / 2).contains(&looks),
+        "{looks} looks"
+    );
+}
+
+/// To count those before a gang takes a look for every eight.
+#[test]
+fn the_place_in_a_line_costs_a_look_for_every_eight_gangs() {
+    let mut state = state(Vec::new(), vec![team("a", None, limit(0))]);
+    submit(
+        &mut state,
+        (0..17).map(|number| at(number, gang(&format!("g{number:02}"), "a", 1, 1))),
+    );
+    decide(&mut state);
+    let looks = |number: usize| {
+        let before = state.visited();
+        let explanation = state
+            .explain(&format!("g{number:02}").into())
+            .expect("it waits");
+        assert_eq!(explanation.position, number + 1);
+        state.visited() - before
+    };
+    let first = looks(0);
+    for (number, counted) in [(7, 0), (8, 1), (15, 1), (16, 2)] {
+        assert_eq!(looks(number) - first, counted, "{number} gangs before it");
+    }
+}
