@@ -159,13 +159,6 @@ impl InFlightWrites {
         }
     }
 
-    /// Every object may have been seen, and any may be gone.
-    pub(crate) fn saw_all(&mut self) {
-        self.refused.clear();
-        let all = self.by_object.in_order();
-        self.moved.extend(all.map(|(key, _)| key.clone()));
-    }
-
     /// Sends a write, unless one of that object is under way. Events are not kept: losing one harms nobody.
     pub(crate) fn send(&mut self, index: &Index, write: ApiRequest) -> Option<Effect> {
         let Some(key) = write.target() else {

@@ -78,19 +78,37 @@ impl Machine {
     /// Notes what a change touches, while the index still shows what was before it.
     pub(crate) fn note_change(&mut self, change: &Change) {
         match change {
-            Change::Listed(..) | Change::ListedKeys(..) => {
-                self.flights.saw_all();
-                self.agenda.everything();
+            Change::Listed(kind, objects) => {
+                let listed: BTreeSet<ObjectKey> = objects.iter().map(Object::key).collect();
+                for object in objects {
+                    self.note_applied(object);
+                }
+                self.note_unlisted(*kind, &listed);
             }
-            Change::Applied(object) => {
-                let key = object.key();
-                self.flights.saw(&key, false);
-                self.note_object(&key, Some(object));
-            }
-            Change::Deleted(key) => {
-                self.flights.saw(key, true);
-                self.note_object(key, None);
-            }
+            Change::ListedKeys(kind, listed) => self.note_unlisted(*kind, listed),
+            Change::Applied(object) => self.note_applied(object),
+            Change::Deleted(key) => self.note_gone(key),
+        }
+    }
+
+    /// A list reports every object once more: those that are known as they are touch nothing.
+    fn note_applied(&mut self, object: &Object) {
+        if !self.index.knows(object) {
+            let key = object.key();
+            self.flights.saw(&key, false);
+            self.note_object(&key, Some(object));
+        }
+    }
+
+    fn note_gone(&mut self, key: &ObjectKey) {
+        self.flights.saw(key, true);
+        self.note_object(key, None);
+    }
+
+    /// What vanished while a watch was interrupted is known by its absence from the list.
+    fn note_unlisted(&mut self, kind: Kind, listed: &BTreeSet<ObjectKey>) {
+        for key in self.index.unlisted(kind, listed) {
+            self.note_gone(&key);
         }
     }
 
@@ -142,12 +160,19 @@ impl Machine {
                     Some(Object::Flavor(flavor)) => Some(&flavor.spec),
                     _ => None,
                 };
-                // Its status is ours, and written whenever a device comes or goes.
-                if before != after {
-                    self.agenda.everything();
+                // Which devices it means is the index's to say. Permits go by whose devices they are.
+                if before.is_some_and(release::is_foreign) != after.is_some_and(release::is_foreign)
+                {
+                    self.note_permits_charged_in(&key.name);
                 }
             }
-            (Kind::DeviceClass, _) => self.agenda.everything(),
+            (Kind::DeviceClass, _) => {
+                let claims = self.index.claims_of_class(&key.name);
+                let uids: Vec<String> = claims.map(|claim| claim.uid.to_string()).collect();
+                for uid in uids {
+                    self.note_claim(&uid);
+                }
+            }
             // The index says which gangs these concern.
             (
                 Kind::Cohort
@@ -158,6 +183,17 @@ impl Machine {
                 | Kind::Topology,
                 _,
             ) => {}
+        }
+    }
+
+    /// A Flavor's devices are another driver's now: administrators do that once, so its permits are not kept by Flavor.
+    fn note_permits_charged_in(&mut self, flavor: &str) {
+        for node in self.permits.nodes() {
+            let devices = self.index.node_devices(node);
+            let mut permits = devices.iter().flat_map(|devices| &devices.spec.permits);
+            if permits.any(|permit| permit.charge.claims.iter().any(|it| it.flavor == flavor)) {
+                self.agenda.node(node);
+            }
         }
     }
 
