@@ -27,7 +27,7 @@ use muster_cluster::{
 const SHOWN_WITHIN_SECONDS: u64 = 30;
 /// How often the API server may refuse to have a pod changed before that is taken for its last word.
 const REFUSED_AT_MOST: u32 = 3;
-/// How long that stands until it is tried once more, in seconds; each time twice as long, up to 16 times.
+/// How long that is believed until it is tried once more, in seconds; each time twice as long, up to 16 times.
 const FIRST_REFUSED_SECONDS: u64 = 60;
 
 /// The writes under way.

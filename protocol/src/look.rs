@@ -273,6 +273,9 @@ impl Machine {
             Kind::Queue => {
                 self.news.queues.insert(name);
             }
+            Kind::Team => {
+                self.news.teams.insert(key.name.clone());
+            }
             _ => {}
         }
     }
@@ -346,9 +349,6 @@ impl Machine {
             |key| self.index.gang(key).map(AsRef::as_ref),
             self.bugs,
         );
-        if !changed.is_empty() {
-            self.feed.ledger_changed();
-        }
         for key in changed {
             self.agenda.gang(&key);
         }
@@ -554,6 +554,7 @@ impl Machine {
         let nudged = self.note_start(&uid, plan.as_deref(), epoch, now, &wake);
 
         let view = stage::view(self.context(epoch, now, &wake), key);
+        let view = view.map(|view| self.not_going_back(key, view));
         let reason = view.as_ref().and_then(|view| view.reason.as_ref());
         let second = now.monotonic_seconds;
         self.clocks
@@ -606,14 +607,21 @@ impl Machine {
         nudged
     }
 
+    /// A view whose stage is not before that of the last one.
+    fn not_going_back(&mut self, key: &GangKey, view: View) -> View {
+        if self.bugs.has_any() {
+            return view;
+        }
+        let seen = view.stage;
+        let before = self.views.of(key);
+        let (view, is_held) = stage::following(before, view);
+        debug_assert!(!is_held, "{key}: {before:?}, then {seen:?}");
+        self.held_stages += u64::from(is_held);
+        view
+    }
+
     /// Touches what goes by a gang's view, which is another now.
     fn note_view(&mut self, key: &GangKey, before: Option<&View>, after: Option<&View>) {
-        if let (Some(before), Some(after)) = (before, after) {
-            debug_assert!(
-                self.bugs.has_any() || stage::may_follow(before, after),
-                "{key}: {before:?}, then {after:?}"
-            );
-        }
         if let Some(before) = before
             && after.is_none_or(|after| after.gang_uid != before.gang_uid)
         {

@@ -1,6 +1,6 @@
 //! What every pod holds, as the engine is told it: the union of intents, admissions and permits.
 //!
-//! A hold stands as long as any of them names it, so that no order in which they come and go lets a charge
+//! A hold exists as long as any of them names it, so that no order in which they come and go lets a charge
 //! drop out in between. Two of them may name the same claim: the engine charges a claim once, by UID.
 //!
 //! Kept by difference: each source says what it contributes whenever something of it changed, and only the pods that it
@@ -146,7 +146,7 @@ impl Holds {
         self.stale.insert(gang.clone(), ());
     }
 
-    /// Whether what the plans of a gang say is to be worked out anew; asked once.
+    /// Whether what the plans of a gang say is to be worked out again; asked once.
     pub(crate) fn take_stale(&mut self, gang: &GangKey) -> bool {
         self.stale.remove(gang).is_some()
     }

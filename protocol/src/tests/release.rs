@@ -280,11 +280,11 @@ fn a_gang_waits_for_the_release_of_what_a_finished_rank_of_a_running_gang_still_
     bench.run();
     let reason = |bench: &Bench| {
         let gangs = bench.server.list(Kind::Gang);
-        let statuses = gangs.iter().filter_map(|gang| match gang {
+        let mut statuses = gangs.iter().filter_map(|gang| match gang {
             Object::Gang(gang) => gang.status.as_ref(),
             _ => None,
         });
-        let queue = statuses.filter_map(|status| status.queue.as_ref()).next();
+        let queue = statuses.find_map(|status| status.queue.as_ref());
         queue.unwrap().reason
     };
     assert_eq!(reason(&bench), muster_api::Reason::WaitingForPlacement);

@@ -66,6 +66,12 @@ fn of_events(size: usize) -> Vec<(&'static str, u64)> {
     seen.push(("a node is cordoned", visits(&mut bench, cordon)));
     let arrive = |bench: &mut Bench| bench.gang("late", 1);
     seen.push(("a gang arrives", visits(&mut bench, arrive)));
+    let end = |bench: &mut Bench| {
+        bench.change_pod("head-0", |pod| {
+            pod.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
+        });
+    };
+    seen.push(("a pod ends", visits(&mut bench, end)));
     seen
 }
 
@@ -162,6 +168,39 @@ fn an_edited_flavor_visits_nodes_only_if_its_devices_are_another_drivers_now() {
     assert_eq!(relabelled, 0);
     let foreign = visits(&mut bench, edit("other.example.com", "b"));
     assert!((1..=4).contains(&foreign), "{foreign}");
+}
+
+/// How many looks it takes from the end of a gang's pods, over the release of their devices and the admission of the next
+/// gangs, until nothing is left to do, so many gangs waiting.
+fn looks_of_an_end(size: usize) -> u64 {
+    let mut bench = cluster(size);
+    // The first gang runs, and all others have been told why they wait.
+    bench.seconds += 60;
+    bench.run();
+    let before = bench.machine.visited();
+    for pod in ["head-0", "head-1"] {
+        bench.change_pod(pod, |pod| {
+            pod.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
+        });
+    }
+    bench.run();
+    let gangs = bench.server.list(Kind::Gang).into_iter();
+    let admitted = gangs.filter(|gang| match gang {
+        Object::Gang(gang) => gang
+            .status
+            .as_ref()
+            .is_some_and(|it| it.admission.is_some()),
+        _ => false,
+    });
+    assert_eq!(admitted.count(), 2, "the next ones have what became free");
+    bench.machine.visited() - before
+}
+
+#[test]
+fn the_end_of_a_gang_visits_no_more_among_2000_waiting_gangs_than_among_100() {
+    let (small, large) = (looks_of_an_end(100), looks_of_an_end(2_000));
+    assert_eq!(small, large);
+    assert!(small <= 60, "{small}");
 }
 
 /// How many looks at gangs and nodes it takes until a gang of one pod runs, and until what it held is free again, the other
