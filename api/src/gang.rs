@@ -22,7 +22,7 @@ use crate::{charge::Charge, reason::Reason};
     status = "GangStatus",
     doc = "Pods that start together or not at all.",
     printcolumn(name = "Team", json_path = ".status.team", type_ = "string"),
-    printcolumn(name = "Tier", json_path = ".spec.tier", type_ = "string"),
+    printcolumn(name = "Tier", json_path = ".status.tier", type_ = "string"),
     printcolumn(name = "Size", json_path = ".spec.size", type_ = "integer"),
     printcolumn(name = "Phase", json_path = ".status.phase", type_ = "string"),
     printcolumn(name = "Reason", json_path = ".status.queue.reason", type_ = "string"),
@@ -161,6 +161,10 @@ pub struct GangStatus {
     /// The Team of its namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub team: Option<String>,
+    /// Name of the PriorityTier that counts: the one in `spec`, else the Team's default, else the cluster's. Absent if
+    /// there is none, or the Team may not use it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier: Option<String>,
     /// What it holds; absent while it holds nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub admission: Option<Admission>,
@@ -172,7 +176,7 @@ pub struct GangStatus {
     pub proposal: Option<Proposal>,
     /// Why it waits; absent while it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub queue: Option<QueuePosition>,
+    pub queue: Option<WaitReason>,
     /// Standard conditions: `Admitted`, `Running`, `Finished`, `Degraded`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
@@ -259,13 +263,10 @@ pub struct NodeRanks {
     pub ranks: i32,
 }
 
-/// Why a gang waits.
+/// Why a gang waits. Its place among the waiting gangs of its Team is listed in the Queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct QueuePosition {
-    /// Place among the waiting gangs of its Team, from 1; absent while it is not complete.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub position: Option<i64>,
+pub struct WaitReason {
     /// The stable reason.
     pub reason: Reason,
     /// The same with numbers, for people.

@@ -36,7 +36,7 @@ pub use cohort::{Cohort, CohortSpec};
 pub use flavor::{DeviceSource, Flavor, FlavorSpec};
 pub use gang::{
     Admission, Gang, GangPhase, GangPlacement, GangSpec, GangStatus, NodeRanks, PodSet, Proposal,
-    QueuePosition, RestartPolicy, TopologyRequest,
+    RestartPolicy, TopologyRequest, WaitReason,
 };
 pub use ledger::{Intent, IntentKind, IntentPod, Ledger, LedgerSpec};
 pub use node_devices::{Held, NodeDevices, NodeDevicesSpec, NodeDevicesStatus, Permit};
@@ -45,7 +45,7 @@ pub use quantity::Quantity;
 pub use queue::{PendingGang, Queue, QueueLimit, QueueSpec, QueueStatus};
 pub use quota::{FlavorQuota, ResourceQuota};
 pub use reason::Reason;
-pub use team::{Team, TeamSpec};
+pub use team::{Team, TeamSpec, TeamStatus};
 pub use topology::{Topology, TopologyLevel, TopologySpec};
 
 /// API group of all custom resources.

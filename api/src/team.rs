@@ -4,7 +4,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::quota::FlavorQuota;
+use crate::{queue::QueueLimit, quota::FlavorQuota};
 
 /// A Team owns quota. A namespace belongs to at most one Team, by its label `muster.dev/team`.
 #[derive(
@@ -16,13 +16,18 @@ use crate::quota::FlavorQuota;
     kind = "Team",
     plural = "teams",
     category = "muster",
+    status = "TeamStatus",
     doc = "Who owns quota: what is guaranteed, what may be borrowed and lent, and how its gangs queue.",
     printcolumn(name = "Cohort", json_path = ".spec.cohort", type_ = "string"),
     printcolumn(name = "Flavor", json_path = ".spec.quota[0].flavor", type_ = "string"),
-    printcolumn(name = "GPUs", json_path = ".spec.quota[0].resources[?(@.name==\"gpus\")].nominal", type_ = "string", description = "Nominal GPUs of the first Flavor; all of the quota with -o wide, the use in the Queue of each namespace"),
+    printcolumn(name = "GPUs", json_path = ".spec.quota[0].resources[?(@.name==\"gpus\")].nominal", type_ = "string", description = "Nominal GPUs of the first Flavor; all of the quota with -o wide"),
+    printcolumn(name = "Used", json_path = ".status.limits[?(@.resource==\"gpus\")].used", type_ = "string", description = "GPUs of the first Flavor in use; all resources with -o wide"),
+    printcolumn(name = "Admitted", json_path = ".status.admittedGangs", type_ = "integer", description = "Gangs that hold quota"),
+    printcolumn(name = "Pending", json_path = ".status.pendingGangs", type_ = "integer", description = "Gangs that wait"),
     printcolumn(name = "Queueing", json_path = ".spec.queueing", type_ = "string"),
     printcolumn(name = "Stop", json_path = ".spec.stop", type_ = "string"),
     printcolumn(name = "Quota", json_path = ".spec.quota", type_ = "string", priority = 1),
+    printcolumn(name = "Use", json_path = ".status.limits", type_ = "string", priority = 1),
     printcolumn(name = "Age", json_path = ".metadata.creationTimestamp", type_ = "date"),
     validation = ("has(self.spec.cohort) || !has(self.spec.quota) || self.spec.quota.all(q, q.resources.all(r, !has(r.borrowingLimit) && !has(r.lendingLimit)))", "borrowingLimit and lendingLimit need a cohort")
 )]
@@ -46,6 +51,22 @@ pub struct TeamSpec {
     /// Whether new gangs are admitted, and whether admitted ones may stay.
     #[serde(default)]
     pub stop: Stop,
+}
+
+/// What the Team may use and uses; written by the controller alone, whenever it looks at the Team's Queues. Nothing is
+/// decided by it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TeamStatus {
+    /// Limits and use per Flavor and resource.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<QueueLimit>,
+    /// Gangs of the Team that hold quota.
+    #[serde(default)]
+    pub admitted_gangs: i64,
+    /// Gangs of the Team that wait.
+    #[serde(default)]
+    pub pending_gangs: i64,
 }
 
 /// Order discipline of a Team's queue.

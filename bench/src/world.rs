@@ -117,7 +117,7 @@ impl World {
         }
         Ok(Self {
             api,
-            machine: Machine::new(config()?, "replica-0".to_owned()),
+            machine: Machine::new(config()?),
             watches: BTreeMap::new(),
             seconds: 1_000,
             spent: Duration::ZERO,
@@ -430,6 +430,7 @@ fn kind(write: &ApiRequest) -> &'static str {
         ApiRequest::ReadObject { .. } => "read",
         ApiRequest::PublishEvent(_) => "Event",
         ApiRequest::PublishQueue { .. } => "Queue",
+        ApiRequest::PublishTeam { .. } => "Team status",
         ApiRequest::DeleteQueue { .. } => "delete Queue",
         ApiRequest::CreateLedger { .. } => "create Ledger",
         ApiRequest::ReplaceLedger { .. } => "Ledger",

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use muster_api::{GangSpec, Reason, keys};
+use muster_api::{Gang, GangPhase, GangSpec, Reason, keys};
 use muster_engine as engine;
 
 /// `namespace/name` of a Gang. Shared: a dozen tables know a gang by it, and its text is kept once.
@@ -84,6 +84,9 @@ pub struct FormedGang {
     pub spec: GangSpec,
     /// The Team of its namespace, if the namespace names one that exists.
     pub team: Option<engine::TeamName>,
+    /// Name of the PriorityTier that counts: its own, its Team's default, or the cluster's. `None`: there is none, or
+    /// the Team may not use it.
+    pub tier: Option<String>,
     /// Value of its tier.
     pub priority: i32,
     /// Creation time of its last pod (seconds since the Unix epoch): since when it queues if complete.
@@ -156,6 +159,12 @@ pub struct PendingReason {
     pub reason: Reason,
     /// With numbers and what would work instead.
     pub details: String,
+}
+
+/// Whether the Gang ended for good.
+pub fn has_ended(gang: &Gang) -> bool {
+    let phase = gang.status.as_ref().map(|status| status.phase);
+    matches!(phase, Some(GangPhase::Finished | GangPhase::Failed))
 }
 
 /// How a gang ended.

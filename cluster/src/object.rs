@@ -51,7 +51,7 @@ macro_rules! for_each_kind {
             Queue: namespaced queues with_status;
             ResourceClaim: namespaced resource_claims with_status;
             ResourceSlice: cluster resource_slices without_status;
-            Team: cluster teams without_status;
+            Team: cluster teams with_status;
             Topology: cluster topologies without_status;
         }
     };

@@ -7,7 +7,7 @@
 //!
 //! **Who else may write.** Templates cannot be changed, only made and removed, and we only make: whoever comes
 //! first wins, a second leader would make the same one, and a write that is repeated, late or never answered
-//! leaves what the first left. What stands there under that name with another content is somebody else's; it
+//! leaves what the first left. What exists under that name with another content is somebody else's; it
 //! is left alone, and said of the gangs that wait.
 //!
 //! **Templates stay** when their pods are gone: they are few (one for each shape of request in a namespace), the

@@ -38,6 +38,7 @@ pub struct ControllerMetrics {
     takeover_seconds: Family<PhaseLabel, Gauge<f64, AtomicU64>>,
     ungating_withheld: Gauge,
     ungating_careful: Gauge,
+    stages_held: Gauge,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
@@ -105,6 +106,7 @@ impl ControllerMetrics {
             decide_seconds: Histogram::new(exponential_buckets(0.0001, 2.0, 17)),
             ungating_withheld: Gauge::default(),
             ungating_careful: Gauge::default(),
+            stages_held: Gauge::default(),
         };
         metrics.register(|registry| {
             registry.register("leading", "1 if this replica leads", all.leading.clone());
@@ -173,12 +175,29 @@ impl ControllerMetrics {
                 "1 while few pods are released at a time because the extender failed or was slow within the last 30 s",
                 all.ungating_careful.clone(),
             );
+            registry.register(
+                "stages_held",
+                "How often an attempt seemed to go back to a stage that it had passed, in this leadership; more than 0 is a \
+                 fault of the controller",
+                all.stages_held.clone(),
+            );
         });
         all
     }
 
     pub(crate) fn set_leading(&self, leading: bool) {
         self.leading.set(i64::from(leading));
+    }
+
+    pub(crate) fn set_stages_held(&self, so_often: u64) {
+        let so_often = i64::try_from(so_often).unwrap_or(i64::MAX);
+        if self.stages_held.set(so_often) < so_often {
+            tracing::error!(
+                times = so_often,
+                "an attempt of a gang seemed to go back to a stage that it had passed, and was kept in the later one: this is a \
+                 fault of the controller, please report it"
+            );
+        }
     }
 
     pub(crate) fn set_epoch(&self, epoch: Option<i64>) {

@@ -49,7 +49,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let (leadership, lease_task) =
         lease::spawn(lease_client, args.lease_settings(), lease_stop.clone())?;
 
-    let machine = Machine::new(args.protocol_config()?, args.identity.clone());
+    let machine = Machine::new(args.protocol_config()?);
     let keeper = CaBundleKeeper {
         authorities: args.webhook_authorities(writes.clone()),
         mutating: args.webhooks.mutating_configurations.clone(),

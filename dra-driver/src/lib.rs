@@ -10,6 +10,8 @@
 
 pub mod driver;
 pub mod enumerate;
+#[cfg(test)]
+mod golden;
 pub mod inventory;
 pub mod kubelet;
 pub mod kubernetes;

@@ -419,6 +419,20 @@ mod tests {
     }
 
     #[test]
+    fn the_checkpoint_is_stored_as_it_was() {
+        let f = fixture();
+        f.apply(&acknowledged());
+        f.apply(&Write::PutRecord(record("c")));
+        for (file, name) in [
+            ("state/node.json", "checkpoint-node.json"),
+            ("state/claims/c.json", "checkpoint-claim.json"),
+        ] {
+            let stored = fs::read_to_string(f.root.path().join(file)).unwrap();
+            crate::golden::compare(name, &stored);
+        }
+    }
+
+    #[test]
     fn a_broken_record_costs_the_generation_and_nothing_else() {
         for broken in ["", "{", "[]", "{\"schema\":1}", "\u{0}\u{0}"] {
             let f = fixture();

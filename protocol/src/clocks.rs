@@ -1,4 +1,4 @@
-//! What the leader has seen happen, and when, on its monotonic clock. Starts anew at each takeover: a
+//! What the leader has seen happen, and when, on its monotonic clock. Starts again at each takeover: a
 //! deadline that is missed late harms less than one that is missed early.
 
 use std::collections::BTreeMap;
@@ -150,7 +150,7 @@ impl Clocks {
         }
     }
 
-    /// Since when that reason stands.
+    /// Since when that is the reason.
     pub(crate) fn reason_since(&self, gang_uid: &str) -> Option<u64> {
         self.reasons.get(gang_uid).map(|(_, since)| *since)
     }

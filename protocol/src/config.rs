@@ -36,7 +36,7 @@ pub struct Config {
     pub scheduler_names: BTreeSet<String>,
     /// Most bytes of the Ledger's content as JSON: one compare-and-swap, far below what etcd takes.
     pub ledger_bytes: usize,
-    /// Bytes of an intent, as JSON, up to which it stands whole in the Ledger. A larger one is proposed to its Gang first and
+    /// Bytes of an intent, as JSON, up to which the Ledger has it whole. A larger one is proposed to its Gang first and
     /// named by its digest.
     pub whole_intent_bytes: usize,
     /// Most bytes of a proposal, as JSON: what a Gang carries has to stay far below the 1.5 MiB that etcd takes, together

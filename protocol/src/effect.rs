@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use muster_api::keys;
-use muster_api::{Gang, GangStatus, LedgerSpec, NodeDevicesSpec, QueueStatus, Reason};
+use muster_api::{Gang, GangStatus, LedgerSpec, NodeDevicesSpec, QueueStatus, Reason, TeamStatus};
 use serde_json::Value;
 
 use muster_cluster::object::{Kind, Object, ObjectKey};
@@ -74,7 +74,7 @@ pub enum ApiRequest {
     ReplaceGangStatus {
         /// Which Gang.
         key: ObjectKey,
-        /// Its UID: a Gang made anew under the same name is not meant.
+        /// Its UID: a Gang made again under the same name is not meant.
         uid: String,
         /// The object that is replaced.
         resource_version: String,
@@ -111,7 +111,7 @@ pub enum ApiRequest {
         resource_version: String,
         /// The new content.
         spec: NodeDevicesSpec,
-        /// Whether the finalizer stands afterwards.
+        /// Whether the object has the finalizer afterwards.
         finalizer: bool,
     },
     /// A JSON patch of a pod: rank, attempt, pin and gate in one, or a stamp.
@@ -129,6 +129,13 @@ pub enum ApiRequest {
         team: String,
         /// The new status.
         status: Box<QueueStatus>,
+    },
+    /// Replaces the status of a Team.
+    PublishTeam {
+        /// The Team.
+        team: String,
+        /// The new status.
+        status: Box<TeamStatus>,
     },
     /// Removes a Queue whose namespace no longer belongs to the Team.
     DeleteQueue {
@@ -171,6 +178,7 @@ impl ApiRequest {
                 namespace: namespace.clone(),
                 name: team.clone(),
             },
+            Self::PublishTeam { team, .. } => cluster(Kind::Team, team),
         })
     }
 }
@@ -199,7 +207,7 @@ pub struct EventNote {
 /// What came of an effect.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// Done; the object as it stands now, if it has one.
+    /// Done; the object as it is now, if it has one.
     Done(Option<Object>),
     /// The precondition did not hold (409, or a failed test of a patch), or the object exists already.
     Conflict,

@@ -27,7 +27,7 @@ use muster_cluster::{
 const SHOWN_WITHIN_SECONDS: u64 = 30;
 /// How often the API server may refuse to have a pod changed before that is taken for its last word.
 const REFUSED_AT_MOST: u32 = 3;
-/// How long that stands until it is tried once more, in seconds; each time twice as long, up to 16 times.
+/// How long that is believed until it is tried once more, in seconds; each time twice as long, up to 16 times.
 const FIRST_REFUSED_SECONDS: u64 = 60;
 
 /// The writes under way.
@@ -157,13 +157,6 @@ impl InFlightWrites {
         if is_gone {
             self.refused.remove(key);
         }
-    }
-
-    /// Every object may have been seen, and any may be gone.
-    pub(crate) fn saw_all(&mut self) {
-        self.refused.clear();
-        let all = self.by_object.in_order();
-        self.moved.extend(all.map(|(key, _)| key.clone()));
     }
 
     /// Sends a write, unless one of that object is under way. Events are not kept: losing one harms nobody.

@@ -1,8 +1,8 @@
 //! In which order writes are sent: five lanes, fair between Teams, bounded.
 //!
 //! What others wait for goes first: the commit, then what is carried out of it, then what is only told. A lane is
-//! served before every lane below it, except that each tenth write goes to a lower lane that has something waiting
-//! (these take turns), so that no lane starves. Within a lane, parties (Teams) alternate, and the writes of one party
+//! served before every lane below it, except that each tenth write goes by turns to the lanes below the first one that have
+//! something waiting, so that no lane starves. Within a lane, parties (Teams) alternate, and the writes of one party
 //! keep their order.
 //!
 //! **How much is sent at the same time** is decided here too ([`AT_ONCE`]): slow answers to what is only told never take
@@ -39,13 +39,13 @@ const BEFORE_A_LOWER_LANE: u32 = 9;
 /// How soon a write is sent. Declared from the first to the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lane {
-    /// The Ledger, reads that check where an object stands, and Gang status that carries, raises or ends an attempt.
+    /// The Ledger, reads that check the state of an object, and Gang status that carries, raises or ends an attempt.
     Commit,
     /// What a commit is carried out with: NodeDevices, pods, and Gangs that are made.
     Outward,
     /// Gang status that only tells.
     Tell,
-    /// Queues, and the removal of Gangs that ended.
+    /// Queues and the status of Teams, and the removal of Gangs that ended.
     Queue,
     /// Events.
     Event,
@@ -91,7 +91,7 @@ impl Lane {
 pub struct Place {
     /// The lane.
     pub lane: Lane,
-    /// The Team that the write is for. A namespace without a Team stands for itself; empty: nobody's in particular.
+    /// The Team that the write is for. A namespace without a Team counts as one; empty: nobody's in particular.
     pub party: String,
 }
 
@@ -121,7 +121,9 @@ impl Place {
             ApiRequest::DeleteGang { key, .. } | ApiRequest::DeleteQueue { key } => {
                 (Lane::Queue, party_of_namespace(&key.namespace, index))
             }
-            ApiRequest::PublishQueue { team, .. } => (Lane::Queue, team.clone()),
+            ApiRequest::PublishQueue { team, .. } | ApiRequest::PublishTeam { team, .. } => {
+                (Lane::Queue, team.clone())
+            }
             ApiRequest::PublishEvent(note) => {
                 (Lane::Event, party_of_namespace(&note.namespace, index))
             }
@@ -266,16 +268,20 @@ impl<T> Lanes<T> {
     }
 
     fn choose(&mut self, first: (Lane, usize), lower: &[(Lane, usize)]) -> (Lane, usize) {
-        let Some(&next_below) = lower.first() else {
+        if lower.is_empty() {
             return first;
-        };
+        }
         if self.since_lower < BEFORE_A_LOWER_LANE {
             self.since_lower += 1;
             return first;
         }
         self.since_lower = 0;
-        let next = lower.iter().find(|(lane, _)| *lane > self.last_lower);
-        let chosen = *next.unwrap_or(&next_below);
+        // The lane that is served anyway has its turn too: while it is the first one for a moment, those below must not
+        // pass it over again and again.
+        let own = Some(first).filter(|(lane, _)| *lane != Lane::Commit);
+        let mut turns = own.into_iter().chain(lower.iter().copied());
+        let next = turns.clone().find(|(lane, _)| *lane > self.last_lower);
+        let chosen = next.or_else(|| turns.next()).unwrap_or(first);
         self.last_lower = chosen.0;
         chosen
     }

@@ -78,19 +78,37 @@ impl Machine {
     /// Notes what a change touches, while the index still shows what was before it.
     pub(crate) fn note_change(&mut self, change: &Change) {
         match change {
-            Change::Listed(..) | Change::ListedKeys(..) => {
-                self.flights.saw_all();
-                self.agenda.everything();
+            Change::Listed(kind, objects) => {
+                let listed: BTreeSet<ObjectKey> = objects.iter().map(Object::key).collect();
+                for object in objects {
+                    self.note_applied(object);
+                }
+                self.note_unlisted(*kind, &listed);
             }
-            Change::Applied(object) => {
-                let key = object.key();
-                self.flights.saw(&key, false);
-                self.note_object(&key, Some(object));
-            }
-            Change::Deleted(key) => {
-                self.flights.saw(key, true);
-                self.note_object(key, None);
-            }
+            Change::ListedKeys(kind, listed) => self.note_unlisted(*kind, listed),
+            Change::Applied(object) => self.note_applied(object),
+            Change::Deleted(key) => self.note_gone(key),
+        }
+    }
+
+    /// A list reports every object once more: those that are known as they are touch nothing.
+    fn note_applied(&mut self, object: &Object) {
+        if !self.index.knows(object) {
+            let key = object.key();
+            self.flights.saw(&key, false);
+            self.note_object(&key, Some(object));
+        }
+    }
+
+    fn note_gone(&mut self, key: &ObjectKey) {
+        self.flights.saw(key, true);
+        self.note_object(key, None);
+    }
+
+    /// What vanished while a watch was interrupted is known by its absence from the list.
+    fn note_unlisted(&mut self, kind: Kind, listed: &BTreeSet<ObjectKey>) {
+        for key in self.index.unlisted(kind, listed) {
+            self.note_gone(&key);
         }
     }
 
@@ -142,12 +160,19 @@ impl Machine {
                     Some(Object::Flavor(flavor)) => Some(&flavor.spec),
                     _ => None,
                 };
-                // Its status is ours, and written whenever a device comes or goes.
-                if before != after {
-                    self.agenda.everything();
+                // Which devices it means is the index's to say. Permits go by whose devices they are.
+                if before.is_some_and(release::is_foreign) != after.is_some_and(release::is_foreign)
+                {
+                    self.note_permits_charged_in(&key.name);
                 }
             }
-            (Kind::DeviceClass, _) => self.agenda.everything(),
+            (Kind::DeviceClass, _) => {
+                let claims = self.index.claims_of_class(&key.name);
+                let uids: Vec<String> = claims.map(|claim| claim.uid.to_string()).collect();
+                for uid in uids {
+                    self.note_claim(&uid);
+                }
+            }
             // The index says which gangs these concern.
             (
                 Kind::Cohort
@@ -158,6 +183,17 @@ impl Machine {
                 | Kind::Topology,
                 _,
             ) => {}
+        }
+    }
+
+    /// A Flavor's devices are another driver's now: administrators do that once, so its permits are not kept by Flavor.
+    fn note_permits_charged_in(&mut self, flavor: &str) {
+        for node in self.permits.nodes() {
+            let devices = self.index.node_devices(node);
+            let mut permits = devices.iter().flat_map(|devices| &devices.spec.permits);
+            if permits.any(|permit| permit.charge.claims.iter().any(|it| it.flavor == flavor)) {
+                self.agenda.node(node);
+            }
         }
     }
 
@@ -237,6 +273,9 @@ impl Machine {
             Kind::Queue => {
                 self.news.queues.insert(name);
             }
+            Kind::Team => {
+                self.news.teams.insert(key.name.clone());
+            }
             _ => {}
         }
     }
@@ -310,9 +349,6 @@ impl Machine {
             |key| self.index.gang(key).map(AsRef::as_ref),
             self.bugs,
         );
-        if !changed.is_empty() {
-            self.feed.ledger_changed();
-        }
         for key in changed {
             self.agenda.gang(&key);
         }
@@ -518,6 +554,7 @@ impl Machine {
         let nudged = self.note_start(&uid, plan.as_deref(), epoch, now, &wake);
 
         let view = stage::view(self.context(epoch, now, &wake), key);
+        let view = view.map(|view| self.not_going_back(key, view));
         let reason = view.as_ref().and_then(|view| view.reason.as_ref());
         let second = now.monotonic_seconds;
         self.clocks
@@ -570,14 +607,21 @@ impl Machine {
         nudged
     }
 
+    /// A view whose stage is not before that of the last one.
+    fn not_going_back(&mut self, key: &GangKey, view: View) -> View {
+        if self.bugs.has_any() {
+            return view;
+        }
+        let seen = view.stage;
+        let before = self.views.of(key);
+        let (view, is_held) = stage::following(before, view);
+        debug_assert!(!is_held, "{key}: {before:?}, then {seen:?}");
+        self.held_stages += u64::from(is_held);
+        view
+    }
+
     /// Touches what goes by a gang's view, which is another now.
     fn note_view(&mut self, key: &GangKey, before: Option<&View>, after: Option<&View>) {
-        if let (Some(before), Some(after)) = (before, after) {
-            debug_assert!(
-                self.bugs.has_any() || stage::may_follow(before, after),
-                "{key}: {before:?}, then {after:?}"
-            );
-        }
         if let Some(before) = before
             && after.is_none_or(|after| after.gang_uid != before.gang_uid)
         {

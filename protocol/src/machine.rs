@@ -49,7 +49,6 @@ use muster_cluster::{
 #[derive(Debug)]
 pub struct Machine {
     pub(crate) config: Config,
-    pub(crate) identity: String,
     pub(crate) index: Index,
     pub(crate) flights: InFlightWrites,
     pub(crate) takeover: Takeover,
@@ -71,18 +70,18 @@ pub struct Machine {
     /// Whether nothing that an older leader still sends is taken any more.
     is_fenced: bool,
     pub(crate) visited: u64,
+    pub(crate) held_stages: u64,
     pub(crate) bugs: InjectedBugs,
     pub(crate) now: Option<Now>,
 }
 
 impl Machine {
-    /// A machine that knows nothing yet. `identity` is the replica's name, for events and logs.
-    pub fn new(config: Config, identity: String) -> Self {
+    /// A machine that knows nothing yet.
+    pub fn new(config: Config) -> Self {
         Self {
             index: Index::new(config.index.clone()),
             flights: InFlightWrites::new(config.retry_seconds),
             config,
-            identity,
             takeover: Takeover::begin(),
             clocks: Clocks::default(),
             plans: Plans::default(),
@@ -101,6 +100,7 @@ impl Machine {
             ungating_careful: false,
             is_fenced: false,
             visited: 0,
+            held_stages: 0,
             bugs: InjectedBugs::default(),
             now: None,
         }
@@ -108,16 +108,11 @@ impl Machine {
 
     /// A machine with a planted fault, to show that the simulator sees it.
     #[cfg(feature = "injected-bugs")]
-    pub fn with_injected_bug(config: Config, identity: String, bug: crate::InjectedBug) -> Self {
+    pub fn with_injected_bug(config: Config, bug: crate::InjectedBug) -> Self {
         Self {
             bugs: InjectedBugs::plant(bug),
-            ..Self::new(config, identity)
+            ..Self::new(config)
         }
-    }
-
-    /// The replica's name.
-    pub fn identity(&self) -> &str {
-        &self.identity
     }
 
     /// What is known of the cluster.
@@ -208,6 +203,12 @@ impl Machine {
     /// How many gangs and nodes were looked at so far: what a change costs, in a measure that no machine's speed enters.
     pub fn visited(&self) -> u64 {
         self.visited
+    }
+
+    /// How often an attempt seemed to go back to a stage that it had passed, and was kept in the later one: none is right, and
+    /// each is a fault of this program.
+    pub fn held_stages(&self) -> u64 {
+        self.held_stages
     }
 
     /// What came of an effect. The written object comes by [`Machine::observe`] too, through its watch;
@@ -360,13 +361,14 @@ impl Machine {
         for gang in &stale {
             self.feed.undo(gang);
         }
+        let room = admit::room(self.context(epoch, now, &wake), &wanted);
         let is_charge_unknown =
             self.plans.is_any_lost() && !self.bugs.has(InjectedBug::LostProposalIgnored);
         if is_charge_unknown {
             self.feed.note_proposing(std::mem::take(&mut wanted));
-        } else if self.feed.is_due() {
+        } else if self.feed.is_due(room) {
             let budget = admit::budget(self.context(epoch, now, &wake), &wanted);
-            let decided = self.feed.decide(wall, &budget);
+            let decided = self.feed.decide(wall, &budget, room);
             wanted.extend(decided.into_iter().map(Wanted::new));
         }
         for gang in self.feed.explain(&self.index) {
@@ -379,8 +381,9 @@ impl Machine {
             Vec::new()
         };
         let commit = admit::commit(context, wanted, again);
-        if commit.is_full {
-            self.feed.note_ledger_full();
+        // Whatever is written changes the room: then it is asked once more.
+        if commit.is_full && commit.write.is_none() && commit.proposals.is_empty() {
+            self.feed.note_too_little_room(room);
         }
         for gang in &commit.left_out {
             self.feed.undo(gang);

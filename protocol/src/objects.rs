@@ -88,6 +88,7 @@ pub(crate) fn resource_version<'a>(index: &'a Index, key: &ObjectKey) -> Option<
         Kind::NodeDevices => &index.node_devices(&key.name)?.metadata,
         Kind::Pod => return index.pod(&namespaced)?.resource_version(),
         Kind::Queue => &index.queue(&namespaced)?.metadata,
+        Kind::Team => &index.team(&key.name)?.metadata,
         _ => return None,
     };
     metadata.resource_version.as_deref()

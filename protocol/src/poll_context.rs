@@ -81,14 +81,6 @@ impl<'a> PollContext<'a> {
     }
 }
 
-/// Whether the Gang ended for good.
-pub(crate) fn has_ended(gang: &Gang) -> bool {
-    use muster_api::GangPhase::{Failed, Finished};
-    gang.status
-        .as_ref()
-        .is_some_and(|status| matches!(status.phase, Finished | Failed))
-}
-
 /// The attempt of a Gang: its first one while its status was never written.
 pub(crate) fn attempt(gang: &Gang) -> i64 {
     gang.status

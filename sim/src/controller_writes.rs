@@ -2,7 +2,7 @@
 //! reports of each.
 
 use k8s_openapi::api::core::v1::Pod;
-use muster_api::{Gang, Ledger, NodeDevices, Queue, QueueSpec, keys};
+use muster_api::{Gang, Ledger, NodeDevices, Queue, QueueSpec, Team, keys};
 use muster_cluster::object::{Kind, Object, ObjectKey};
 use muster_protocol::{ApiRequest, Outcome};
 use serde_json::Value;
@@ -96,6 +96,11 @@ pub fn apply(api: &mut ApiServer, write: &ApiRequest) -> Outcome {
             }
             api.update::<Queue>(namespace, team, Precondition::default(), |queue| {
                 queue.status = Some(status.as_ref().clone());
+            })
+        }
+        ApiRequest::PublishTeam { team, status } => {
+            api.update::<Team>("", team, Precondition::default(), |team| {
+                team.status = Some(status.as_ref().clone());
             })
         }
         ApiRequest::DeleteQueue { key } => {
@@ -239,6 +244,7 @@ pub fn describe(write: &ApiRequest) -> String {
         ApiRequest::PublishQueue {
             namespace, team, ..
         } => format!("Queue {namespace}/{team}"),
+        ApiRequest::PublishTeam { team, .. } => format!("status of Team {team}"),
         ApiRequest::PublishEvent(note) => format!("Event {} {}", note.name, note.reason),
     }
 }

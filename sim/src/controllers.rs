@@ -56,7 +56,6 @@ pub struct Controllers {
     replicas: [Replica; REPLICAS],
     holder: Option<usize>,
     network: Vec<Arc<ApiRequest>>,
-    leaderships: u64,
     keep_ended_seconds: i64,
     whole_intent_bytes: usize,
     /// Effects that were carried out.
@@ -234,10 +233,8 @@ impl Controllers {
     }
 
     fn lead(&mut self, number: usize) -> Option<String> {
-        self.leaderships += 1;
         self.holder = Some(number);
-        let identity = format!("controller-{number}-{}", self.leaderships);
-        let mut machine = self.machine(identity)?;
+        let mut machine = self.machine()?;
         machine.judge_apart();
         self.replicas[number] = Replica {
             machine: Some(machine),
@@ -250,7 +247,7 @@ impl Controllers {
         Some("begins to lead".to_owned())
     }
 
-    fn machine(&self, identity: String) -> Option<Machine> {
+    fn machine(&self) -> Option<Machine> {
         let managed = ManagedPods::new(["nvidia.com/gpu"]).ok()?;
         let mut config = Config::new(IndexConfig {
             managed,
@@ -262,9 +259,9 @@ impl Controllers {
         config.whole_intent_bytes = self.whole_intent_bytes;
         #[cfg(feature = "injected-bugs")]
         if let Some(bug) = self.bug {
-            return Some(Machine::with_injected_bug(config, identity, bug));
+            return Some(Machine::with_injected_bug(config, bug));
         }
-        Some(Machine::new(config, identity))
+        Some(Machine::new(config))
     }
 
     fn carry_out(

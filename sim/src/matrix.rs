@@ -143,7 +143,7 @@ impl EffectKind {
             ApiRequest::CreateNodeDevices { .. } => Self::CreateNodeDevices,
             ApiRequest::ReplaceNodeDevices { .. } => Self::ReplaceNodeDevices,
             ApiRequest::PatchPod { .. } => Self::PatchPod,
-            ApiRequest::PublishQueue { .. } => Self::PublishQueue,
+            ApiRequest::PublishQueue { .. } | ApiRequest::PublishTeam { .. } => Self::PublishQueue,
             ApiRequest::DeleteQueue { .. } => Self::DeleteQueue,
             ApiRequest::PublishEvent(_) => Self::PublishEvent,
         }

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Result, bail};
 
 /// A program that must be there, and how to get it.
-const PROGRAMS: [(&str, &str, &str); 4] = [
+const PROGRAMS: [(&str, &str, &str); 5] = [
     (
         "cargo",
         "--version",
@@ -17,6 +17,11 @@ const PROGRAMS: [(&str, &str, &str); 4] = [
         "Go 1.26 or newer: it builds the real control plane from its modules",
     ),
     ("git", "--version", "git"),
+    (
+        "g++",
+        "--version",
+        "g++ of GCC: it compiles the checked model of the protocol",
+    ),
     (
         "unshare",
         "--version",

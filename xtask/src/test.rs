@@ -1,5 +1,6 @@
 //! `cargo xtask test`: everything that CI runs, stage by stage, with the time that each took.
 
+mod model;
 mod report;
 mod side_by_side;
 mod stages;

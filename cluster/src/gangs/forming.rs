@@ -14,10 +14,10 @@ use super::{
     Group, age_order, bound_to, controller, controlling_job, created_at,
     declaration::{self, Declaring},
     group::JobFinder,
-    is_active, is_job, name, naming, phase, ranks, uid, waiting,
+    is_active, is_job, name, phase, ranks, uid, waiting,
 };
 use crate::{
-    formed::{FormedGang, FormedPod, GangKey, PendingReason, PodIdentity},
+    formed::{FormedGang, FormedPod, GangKey, PendingReason, PodIdentity, has_ended},
     pod::ObservedPod,
 };
 
@@ -85,13 +85,13 @@ pub(crate) fn facts_of(gang: &Gang) -> impl PartialEq + '_ {
     let born = (&metadata.uid, &metadata.creation_timestamp);
     let status = gang.status.as_ref();
     let admission = status.and_then(|status| status.admission.as_ref());
-    let stands = (admission, naming::has_ended(gang));
+    let stands = (admission, has_ended(gang));
     (&gang.spec, born, &metadata.owner_references, stands)
 }
 
 /// Forms the gang. `None`: it has no pods, and no Gang that is under way.
 pub(crate) fn form(facts: &GangInputs<'_>) -> Option<FormedGang> {
-    if facts.pods.is_empty() && facts.gang.is_none_or(naming::has_ended) {
+    if facts.pods.is_empty() && facts.gang.is_none_or(has_ended) {
         return None;
     }
     Some(Forming::new(facts).form())
@@ -159,6 +159,7 @@ impl<'f, 'a> Forming<'f, 'a> {
                 NamespaceTeam::Unnamed | NamespaceTeam::Unknown(_) => None,
             },
             priority: tier.as_ref().map_or(0, |tier| tier.value),
+            tier: tier.ok().and_then(|tier| tier.name),
             queued_since: self.queued_since(&members),
             last_pod_created_at: members.iter().map(created_at).max().unwrap_or(0),
             pods: self.formed_pods(&members),

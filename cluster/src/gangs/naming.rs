@@ -1,9 +1,13 @@
 //! Names of Gang objects, and which Gang a label means now.
 
-use muster_api::{Gang, GangPhase, keys};
+use muster_api::{Gang, keys};
 
 use super::{Group, age_order, annotation, controller, is_active, uid};
-use crate::{formed::GangKey, pod::ObservedPod, stable_suffix};
+use crate::{
+    formed::{GangKey, has_ended},
+    pod::ObservedPod,
+    stable_suffix,
+};
 
 /// Longest name: that of a label value, so that the name can be one.
 const MAX_NAME_LENGTH: usize = 63;
@@ -158,12 +162,6 @@ fn common_controller<'a>(pods: &[&'a ObservedPod]) -> Option<&'a str> {
         .map(|&pod| controller(pod).map(|owner| owner.uid.as_str()));
     let first = owners.next()??;
     owners.all(|owner| owner == Some(first)).then_some(first)
-}
-
-pub(super) fn has_ended(gang: &Gang) -> bool {
-    gang.status
-        .as_ref()
-        .is_some_and(|status| matches!(status.phase, GangPhase::Finished | GangPhase::Failed))
 }
 
 fn key(namespace: &str, kind: &str, name: &str, origin: &str) -> GangKey {

@@ -15,7 +15,9 @@ use crate::formed::PendingReason;
 pub(super) struct ResolvedTier {
     /// The tier that was named.
     pub(super) declared: Option<String>,
-    /// The value of the tier that counts.
+    /// The tier that counts: the one that was named, else the Team's default, else the cluster's.
+    pub(super) name: Option<String>,
+    /// Its value; 0 without one.
     pub(super) value: i32,
 }
 
@@ -34,21 +36,25 @@ impl Forming<'_, '_> {
             NamespaceTeam::Is(team) => Some(team.as_ref()),
             NamespaceTeam::Unnamed | NamespaceTeam::Unknown(_) => None,
         };
-        let value = tier_value(declared.as_deref(), team, self.tiers)?;
-        Ok(ResolvedTier { declared, value })
+        let counts = tier_that_counts(declared.as_deref(), team, self.tiers)?;
+        Ok(ResolvedTier {
+            name: counts.map(|(name, _)| name.to_owned()),
+            value: counts.map_or(0, |(_, tier)| tier.spec.value),
+            declared,
+        })
     }
 }
 
-/// The value of the tier that is named, else of the Team's default, else of the cluster's, else 0.
-fn tier_value(
+/// The tier that is named, else the Team's default, else the cluster's, if there is one.
+fn tier_that_counts<'a>(
     declared: Option<&str>,
     team: Option<&Team>,
-    tiers: &BTreeMap<String, Arc<PriorityTier>>,
-) -> Result<i32, PendingReason> {
+    tiers: &'a BTreeMap<String, Arc<PriorityTier>>,
+) -> Result<Option<(&'a str, &'a PriorityTier)>, PendingReason> {
     let of_team = team.and_then(|team| team.spec.tiers.as_ref());
     let named = declared.or_else(|| of_team.and_then(|tiers| tiers.default.as_deref()));
     let Some(name) = named.or_else(|| default_tier(tiers)) else {
-        return Ok(0);
+        return Ok(None);
     };
     let refuse = |why: String| {
         Err(PendingReason {
@@ -56,7 +62,7 @@ fn tier_value(
             details: why,
         })
     };
-    let Some(tier) = tiers.get(name) else {
+    let Some((name, tier)) = tiers.get_key_value(name) else {
         let known: Vec<_> = tiers.keys().map(String::as_str).collect();
         return refuse(format!(
             "there is no PriorityTier {name}; there are: {}",
@@ -75,7 +81,7 @@ fn tier_value(
             allowed.join(", ")
         ));
     }
-    Ok(tier.spec.value)
+    Ok(Some((name.as_str(), tier.as_ref())))
 }
 
 /// The tier marked as default: of several the highest value, then the first name.

@@ -100,6 +100,12 @@ impl Index {
         self.claims_by_uid.get(uid)
     }
 
+    /// ResourceClaims that ask for devices of the class.
+    pub fn claims_of_class(&self, class: &str) -> impl Iterator<Item = &Arc<ObservedClaim>> {
+        let names = self.claims_by_class.of(class);
+        names.filter_map(|name| self.claim(name))
+    }
+
     /// UIDs of the claims of a pod as it names them now, in pod order; `None` while one of them does
     /// not exist.
     pub fn claim_uids_of_pod(&self, pod: &ObservedPod) -> Option<Vec<engine::ClaimUid>> {

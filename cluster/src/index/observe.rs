@@ -10,7 +10,7 @@ use std::{
 use super::{
     Index, NamespacedName,
     pods::KeptPod,
-    store::{Changed, Store, Versioned},
+    store::{Changed, Store, Versioned, version_of},
 };
 use crate::{
     claims::ObservedClaim,
@@ -198,8 +198,22 @@ macro_rules! stores {
                 }
             }
 
+            /// Whether an object says nothing new: what is held is as new as it, or it was reported as deleted. Lists
+            /// report every object once more.
+            pub fn knows(&self, object: &Object) -> bool {
+                let key = object.key();
+                let metadata = object.metadata();
+                let uid = metadata.uid.as_deref().unwrap_or_default();
+                match object {
+                    $(Object::$kind(_) => {
+                        let key = <<types::$kind as Observed>::Key as StoreKey>::of(&key);
+                        self.objects.$collection.knows(&key, uid, version_of(metadata))
+                    })*
+                }
+            }
+
             /// Keys of the objects of a kind that are held and not among those that were listed.
-            fn unlisted(&self, kind: Kind, listed: &BTreeSet<ObjectKey>) -> Vec<ObjectKey> {
+            pub fn unlisted(&self, kind: Kind, listed: &BTreeSet<ObjectKey>) -> Vec<ObjectKey> {
                 match kind {
                     $(Kind::$kind => {
                         let keys = self.objects.$collection.iter();

@@ -100,21 +100,22 @@ impl<K: Ord + Hash + Clone, V: Versioned, M: ByKey<K, Arc<V>>> Store<K, V, M> {
     /// resourceVersions are compared as numbers, which Kubernetes allows within a kind; one that is no
     /// number is taken as newer.
     pub(super) fn put(&mut self, key: K, new: Arc<V>) -> Option<Changed<V>> {
-        if self.gone.contains(new.uid()) {
+        if self.knows(&key, new.uid(), new.version()) {
             return None;
         }
         let old = self.items.get(&key).cloned();
-        if let Some(old) = &old
-            && let (Some(held), Some(told)) = (old.version(), new.version())
-            && told <= held
-        {
-            return None;
-        }
         self.items.put(key, Arc::clone(&new));
         Some(Changed {
             old,
             new: Some(new),
         })
+    }
+
+    /// Whether an object of that UID and version says nothing new.
+    pub(super) fn knows(&self, key: &K, uid: &str, version: Option<u64>) -> bool {
+        let held = self.items.get(key).and_then(|held| held.version());
+        let is_as_new = held.zip(version).is_some_and(|(held, told)| told <= held);
+        is_as_new || self.gone.contains(uid)
     }
 
     /// Removes an object that was told gone; it does not come back.

@@ -2,7 +2,7 @@
 //!
 //! A leader concludes from what is not there: what no Gang and no permit names is free, whose pod is gone has ended. So an
 //! object must not be missing only because this version cannot read it; and it must not stop everybody else either, or
-//! whoever can create a Job could end all admission. In its place stands as much of it as could be read, changed so that
+//! whoever can create a Job could end all admission. It is replaced by as much of it as could be read, changed so that
 //! nothing is concluded from what is missing: the table is [`rule`]. It is logged, by kind and name with what is
 //! missing and what is held back, and counted in `muster_watch_undecodable_objects`.
 //!
@@ -143,7 +143,7 @@ pub(super) fn rule(kind: Kind) -> Rule {
 
 /// A kind of which an object can be stood in for.
 pub(super) trait StandIn: Resource<DynamicType = ()> + Sized {
-    /// What stands for an object of which only a part, or only the metadata, could be read; `None`: nothing needs to.
+    /// What replaces an object of which only a part, or only the metadata, could be read; `None`: nothing needs to.
     fn stand_in(read: Option<Self>, metadata: ObjectMeta) -> Option<Self>;
 }
 
@@ -180,7 +180,7 @@ pub(super) fn take_over<K: StandIn>(kind: Kind, decoded: Decoded<K>) -> Taken<K>
 }
 
 impl Rule {
-    /// Whether something that stands there, or all below it, is read.
+    /// Whether something at this place, or all below it, is read.
     fn misses(self, path: &str) -> bool {
         let is_below = |inner: &str, outer: &str| {
             inner.strip_prefix(outer).is_some_and(|rest| {

@@ -9,7 +9,7 @@ use crate::metrics::{ControllerMetrics, TakeoverPhase};
 /// A takeover that lasts longer is logged as a warning.
 const BUDGET: Duration = Duration::from_secs(30);
 
-/// Where a takeover stands, and since when.
+/// How far a takeover is, and since when.
 pub(super) struct TakeoverClock {
     metrics: ControllerMetrics,
     begun: Instant,

@@ -25,7 +25,7 @@ fn leader() -> (Leader, watch::Sender<Leadership>) {
     let (lease, leadership) = watch::channel(Leadership::Leader);
     let leader = Leader {
         feed: Feed::open(&Readiness::default(), &metrics, client.clone()),
-        machine: Machine::new(config, "replica-0".to_owned()),
+        machine: Machine::new(config),
         performer: Performer::new(client, "replica-0".to_owned()),
         metrics: ControllerMetrics::register(&metrics),
         leadership,

@@ -153,6 +153,7 @@ impl Work {
         self.metrics.decided(begun.elapsed());
         let epoch = self.machine.leading_epoch();
         self.metrics.set_epoch(epoch);
+        self.metrics.set_stages_held(self.machine.held_stages());
         self.takeover.polled(epoch.is_some());
         for effect in effects {
             if let ApiRequest::ReadAll { kind } = *effect.write {

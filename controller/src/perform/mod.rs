@@ -3,7 +3,7 @@
 //! Preconditions are the machine's: they are passed on with the write, so that the API server judges them at the
 //! moment of the write. Nothing is retried here; the machine is given what is known and decides.
 
-use std::sync::Arc;
+use std::{fmt::Debug, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -21,11 +21,12 @@ use kube::{
 };
 use muster_api::{
     Gang, GangSpec, GangStatus, Ledger, LedgerSpec, NodeDevices, NodeDevicesSpec, Queue, QueueSpec,
-    QueueStatus, keys,
+    QueueStatus, Team, TeamStatus, keys,
 };
 use muster_cluster::object::{Object, ObjectKey};
 use muster_protocol::{ApiRequest, EventNote, Outcome};
 use muster_serve::client::{CALL_LIMIT, CallError, within};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::{outcome, read};
@@ -119,6 +120,7 @@ impl Performer {
                 team,
                 status,
             } => self.publish_queue(namespace, team, status).await,
+            ApiRequest::PublishTeam { team, status } => self.publish_team(team, status).await,
             ApiRequest::DeleteQueue { key } => self.delete_queue(key).await,
             ApiRequest::PublishEvent(note) => self.publish_event(note).await,
         }
@@ -229,7 +231,7 @@ impl Performer {
         let queues: Api<Queue> = Api::namespaced(self.client.clone(), namespace);
         let status = serde_json::to_value(status)
             .map_err(|error| Outcome::Refused(format!("no JSON: {error}")))?;
-        match self.patch_queue_status(&queues, team, &status).await {
+        match patch_status(&queues, team, &status, Object::Queue).await {
             Err(Outcome::NotFound) => {}
             written => return written,
         }
@@ -245,17 +247,15 @@ impl Performer {
             Err(error) if error.status_code() == Some(409) => {}
             Err(error) => return Err(failed(error)),
         }
-        self.patch_queue_status(&queues, team, &status).await
+        patch_status(&queues, team, &status, Object::Queue).await
     }
 
-    /// `add` replaces what is there, whole.
-    async fn patch_queue_status(&self, queues: &Api<Queue>, team: &str, status: &Value) -> Written {
-        let operations = json!([{"op": "add", "path": "/status", "value": status}]);
-        let patch: json_patch::Patch = serde_json::from_value(operations)
-            .map_err(|error| Outcome::Refused(format!("no JSON patch: {error}")))?;
-        let (params, patch) = (patch_params(), Patch::Json::<()>(patch));
-        let call = queues.patch_status(team, &params, &patch);
-        done(within(CALL_LIMIT, call).await, Object::Queue)
+    /// Without precondition, as for Queues. A Team that is gone is not made again.
+    async fn publish_team(&self, team: &str, status: &TeamStatus) -> Written {
+        let teams: Api<Team> = Api::all(self.client.clone());
+        let status = serde_json::to_value(status)
+            .map_err(|error| Outcome::Refused(format!("no JSON: {error}")))?;
+        patch_status(&teams, team, &status, Object::Team).await
     }
 
     async fn delete_queue(&self, key: &ObjectKey) -> Written {
@@ -277,6 +277,24 @@ impl Performer {
     }
 }
 
+/// `add` replaces what is there, whole.
+async fn patch_status<K>(
+    api: &Api<K>,
+    name: &str,
+    status: &Value,
+    wrap: fn(Arc<K>) -> Object,
+) -> Written
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
+    let operations = json!([{"op": "add", "path": "/status", "value": status}]);
+    let patch: json_patch::Patch = serde_json::from_value(operations)
+        .map_err(|error| Outcome::Refused(format!("no JSON patch: {error}")))?;
+    let (params, patch) = (patch_params(), Patch::Json::<()>(patch));
+    let call = api.patch_status(name, &params, &patch);
+    done(within(CALL_LIMIT, call).await, wrap)
+}
+
 /// What a write is called in metrics and logs.
 pub fn name(write: &ApiRequest) -> &'static str {
     match write {
@@ -291,6 +309,7 @@ pub fn name(write: &ApiRequest) -> &'static str {
         ApiRequest::ReplaceNodeDevices { .. } => "ReplaceNodeDevices",
         ApiRequest::PatchPod { .. } => "PatchPod",
         ApiRequest::PublishQueue { .. } => "PublishQueue",
+        ApiRequest::PublishTeam { .. } => "PublishTeam",
         ApiRequest::DeleteQueue { .. } => "DeleteQueue",
         ApiRequest::PublishEvent(_) => "PublishEvent",
     }

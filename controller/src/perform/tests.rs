@@ -231,6 +231,21 @@ async fn a_queue_is_made_where_there_is_none() {
 }
 
 #[tokio::test]
+async fn a_team_that_is_gone_gets_no_status_and_is_not_made_again() {
+    let api = ScriptedApi::new([failure(404, "not found")]);
+    let write = ApiRequest::PublishTeam {
+        team: "ml".to_owned(),
+        status: Box::default(),
+    };
+    assert!(matches!(perform(&api, write).await, Outcome::NotFound));
+    let asked = only(&api);
+    assert_eq!(
+        asked.what,
+        "PATCH /apis/muster.dev/v1alpha1/teams/ml/status"
+    );
+}
+
+#[tokio::test]
 async fn a_gang_is_deleted_only_if_it_is_the_one_that_was_seen() {
     let deleted =
         json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});

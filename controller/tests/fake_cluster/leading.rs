@@ -42,7 +42,7 @@ pub(crate) async fn take_over(url: Uri, limit: Duration) -> (Duration, String) {
     let begun = Instant::now();
     let leader = Leader {
         feed: Feed::open(&Readiness::default(), &metrics, client()),
-        machine: Machine::new(config, "replica-0".to_owned()),
+        machine: Machine::new(config),
         performer: Performer::new(client(), "replica-0".to_owned()),
         metrics: ControllerMetrics::register(&metrics),
         leadership,

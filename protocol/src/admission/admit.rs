@@ -1,6 +1,6 @@
 //! Admission: one compare-and-swap of the Ledger commits a batch, then each Gang carries its part.
 //!
-//! An intent that is too large to stand whole in the Ledger is first proposed to its Gang. That write has no effect by
+//! An intent that is too large for the Ledger to have it whole is first proposed to its Gang. That write has no effect by
 //! itself: nobody charges, permits or starts anything by it. The Ledger then names it by digest, together with its nodes.
 //!
 //! **Only a proposal that is seen is named.** Whoever writes a Gang's status does so conditional on its resourceVersion. So
@@ -61,7 +61,7 @@ pub(crate) struct Commit {
     pub(crate) proposing: Vec<Wanted>,
     /// The writes that propose these.
     pub(crate) proposals: Vec<ApiRequest>,
-    /// Whether an admission waits for room: until the Ledger shrinks nothing is decided.
+    /// Whether an admission waits for room, and all behind it with it.
     pub(crate) is_full: bool,
 }
 
@@ -254,7 +254,7 @@ fn still_waits(context: PollContext<'_>, gang: &Gang, admission: &engine::Admiss
 
 /// Parts the admissions that are being proposed into those that their gangs still wait for, on nodes that still exist, and
 /// the gangs of the others.
-/// To be asked before the engine decides, so that what is undone is decided anew in the same poll.
+/// To be asked before the engine decides, so that what is undone is decided again in the same poll.
 pub(crate) fn still_wanted(
     context: PollContext<'_>,
     proposing: Vec<Wanted>,
@@ -297,6 +297,14 @@ fn standing_bytes(context: PollContext<'_>) -> (usize, usize) {
     (bytes, intents)
 }
 
+/// Bytes of the Ledger that neither its intents nor what is being proposed take.
+pub(crate) fn room(context: PollContext<'_>, proposing: &[Wanted]) -> usize {
+    let (standing, _) = standing_bytes(context);
+    let reserved: usize = proposing.iter().map(|it| it.reserved_bytes).sum();
+    let limit = context.config.ledger_bytes;
+    limit.saturating_sub(standing + reserved)
+}
+
 /// The room of the next commit, in what the engine counts. It knows no bytes: each number alone is what would fill the
 /// room at the least that one such thing takes, so what the engine admits may still not fit. Then [`commit`] keeps the
 /// order and leaves out what is too much. What is left out was decided in vain; so of the gangs that fit, where one will
@@ -305,27 +313,26 @@ fn standing_bytes(context: PollContext<'_>) -> (usize, usize) {
 /// their Gang.
 pub(crate) fn budget(context: PollContext<'_>, proposing: &[Wanted]) -> engine::Budget {
     let limit = context.config.ledger_bytes;
+    let left = room(context, proposing);
     let (standing, intents) = standing_bytes(context);
     let usual = standing
         .checked_div(intents)
         .unwrap_or(LEAST_INTENT_BYTES)
         .clamp(LEAST_INTENT_BYTES, USUAL_INTENT_BYTES);
-    let reserved: usize = proposing.iter().map(|it| it.reserved_bytes).sum();
     let of_gang = context.config.proposal_bytes;
-    let room = |bytes: usize, gangs: usize| engine::decision::CommitRoom {
+    let holds = |bytes: usize, gangs: usize| engine::decision::CommitRoom {
         gangs: bytes / LEAST_INTENT_BYTES,
         pods: gangs.saturating_mul(of_gang / LEAST_POD_BYTES),
         claims: gangs.saturating_mul(of_gang / LEAST_CLAIM_BYTES),
         nodes: bytes / LEAST_NODE_BYTES,
     };
-    let left = limit.saturating_sub(standing + reserved);
     engine::Budget {
         left: engine::decision::CommitRoom {
             // A little more than fits, so that the room is filled.
             gangs: 1 + left / usual + left / usual / 8,
-            ..room(left, left / LEAST_INTENT_BYTES)
+            ..holds(left, left / LEAST_INTENT_BYTES)
         },
-        empty: room(limit, 1),
+        empty: holds(limit, 1),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Devices that are held without an admission: charged as they are, never taken away here.
 //!
 //! Two ways lead here. A gang may run since before Muster was installed (or on another driver's devices): its
-//! Gang is admitted as it stands, and permits follow. And a driver may list claims that no permit names, after
+//! Gang is admitted as it is, and permits follow. And a driver may list claims that no permit names, after
 //! a `NodeDevices` object was lost: those come back as withdrawn permits, so that they are charged until
 //! their release is proved. A pod that only *waits* at the driver is a bypass: it gets no permit.
 

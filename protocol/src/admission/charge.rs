@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_api::{Charge, ClaimsCharge, ResourceCharge};
+use muster_cluster::quantity::resource;
 use muster_engine as engine;
 
 /// What a claim costs.
@@ -160,16 +161,6 @@ pub(crate) fn read_resources(parts: &[ResourceCharge]) -> Vec<engine::ResourceCh
         engine::ResourceCharge::new(flavor, resource(&part.resource), amount)
     });
     parts.collect()
-}
-
-fn resource(name: &str) -> engine::Resource {
-    match name {
-        "gpus" => engine::Resource::Gpus,
-        "vram" => engine::Resource::Vram,
-        "cpu" => engine::Resource::Cpu,
-        "memory" => engine::Resource::Memory,
-        other => engine::Resource::Extended(other.into()),
-    }
 }
 
 #[cfg(test)]

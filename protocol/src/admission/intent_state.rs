@@ -9,11 +9,11 @@ use crate::{
     admission::place,
     admission::plan::Plan,
     objects::{gang_object, is_gated, pod_object, stamp},
-    poll_context::{PollContext, attempt, has_ended},
+    poll_context::{PollContext, attempt},
     tables::plans::Committed,
 };
 use muster_cluster::{
-    formed::PendingReason,
+    formed::{PendingReason, has_ended},
     pod::{ObservedPod, PodFields},
 };
 

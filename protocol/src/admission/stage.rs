@@ -11,10 +11,10 @@ use crate::{
     feed::waiting,
     objects::{is_gated, is_over},
     outward::{gang_status, ungate},
-    poll_context::{PollContext, attempt, has_ended},
+    poll_context::{PollContext, attempt},
 };
 use muster_cluster::{
-    formed::{GangKey, PendingReason},
+    formed::{GangKey, PendingReason, has_ended},
     links::Links,
     table::Table,
     text::truncate,
@@ -235,7 +235,7 @@ pub(crate) fn view(context: PollContext<'_>, key: &GangKey) -> Option<View> {
     if let Some(plan) = carried {
         view.is_permitted = match state {
             None => true,
-            // While the start is not complete all of it must match; afterwards each pod stands for itself.
+            // While the start is not complete all of it must match; afterwards each pod counts by itself.
             Some(IntentState::Complete) => plan.mismatch(context).is_none(),
             Some(_) => false,
         };
@@ -279,8 +279,19 @@ fn stage_of_carried(context: PollContext<'_>, plan: &Plan) -> Stage {
     }
 }
 
+/// The view that follows another one, and whether it had to be held back: an attempt that passed a stage stays in it,
+/// whatever seems to be seen, and no pod of it is ungated by what contradicts it.
+pub(crate) fn following(before: Option<&View>, mut after: View) -> (View, bool) {
+    let Some(before) = before.filter(|before| !may_follow(before, &after)) else {
+        return (after, false);
+    };
+    after.stage = before.stage;
+    after.may_ungate = false;
+    (after, true)
+}
+
 /// Whether a view may follow another one of the same attempt.
-pub(crate) fn may_follow(before: &View, after: &View) -> bool {
+fn may_follow(before: &View, after: &View) -> bool {
     let same = (&before.gang_uid, before.attempt) == (&after.gang_uid, after.attempt);
     // How it ends may become clearer, and an attempt that is taken back is over when its pods are.
     let rank = |stage: Stage| match stage {
@@ -292,4 +303,51 @@ pub(crate) fn may_follow(before: &View, after: &View) -> bool {
     // taken back because its members changed.
     let is_taken_back_next = after.stage == Stage::Carried && after.reason.is_some();
     !same || is_taken_back_next || rank(before.stage) <= rank(after.stage)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(attempt: i64, stage: Stage) -> View {
+        View {
+            gang_uid: "train-uid".to_owned(),
+            attempt,
+            stage,
+            intent: None,
+            is_settled: false,
+            voided: None,
+            fenced: Vec::new(),
+            is_permitted: true,
+            may_ungate: true,
+            reason: None,
+        }
+    }
+
+    #[test]
+    fn no_stage_of_an_attempt_goes_back_and_what_contradicts_it_ungates_nothing() {
+        let stages = [
+            Stage::Waiting,
+            Stage::Committed,
+            Stage::Carried,
+            Stage::Starting,
+            Stage::Started,
+            Stage::Ending(Cause::Void),
+            Stage::Over,
+        ];
+        for (first, before) in stages.iter().enumerate() {
+            for (second, after) in stages.iter().enumerate() {
+                let case = format!("{before:?}, then {after:?}");
+                let before = view(1, *before);
+                let (same, held) = following(Some(&before), view(1, *after));
+                // How an attempt ends may become clearer.
+                let goes_back = second < first && second < 5;
+                assert_eq!(held, goes_back, "{case}");
+                let stage = if goes_back { before.stage } else { *after };
+                assert_eq!((same.stage, same.may_ungate), (stage, !goes_back), "{case}");
+                let (next, held) = following(Some(&before), view(2, *after));
+                assert_eq!((next.stage, held), (*after, false), "{case}, next attempt");
+            }
+        }
+    }
 }

@@ -16,7 +16,7 @@
 
 use std::collections::BTreeMap;
 
-use muster_cluster::pod::ObservedPod;
+use muster_cluster::{formed::has_ended, pod::ObservedPod};
 
 use crate::{
     ApiRequest,
@@ -28,7 +28,7 @@ use crate::{
     outward::gang_status,
     outward::patch,
     outward::permits::is_permitted,
-    poll_context::{PollContext, attempt, has_ended},
+    poll_context::{PollContext, attempt},
     tables::plans::Committed,
 };
 

@@ -1,6 +1,6 @@
 //! What every pod holds, as the engine is told it: the union of intents, admissions and permits.
 //!
-//! A hold stands as long as any of them names it, so that no order in which they come and go lets a charge
+//! A hold exists as long as any of them names it, so that no order in which they come and go lets a charge
 //! drop out in between. Two of them may name the same claim: the engine charges a claim once, by UID.
 //!
 //! Kept by difference: each source says what it contributes whenever something of it changed, and only the pods that it
@@ -8,6 +8,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     sync::Arc,
 };
 
@@ -32,18 +33,32 @@ pub(crate) enum Source {
     Node(String),
 }
 
+/// What a source says that a pod holds.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct PodHold {
+    hold: Arc<engine::Hold>,
+    /// The attempt of the hold's gang that it belongs to.
+    attempt: i64,
+}
+
+impl PodHold {
+    fn is_of_same_attempt(&self, other: &Self) -> bool {
+        self.attempt == other.attempt && self.hold.gang == other.hold.gang
+    }
+}
+
 /// What a source says, one hold for each pod, in the order of their UIDs. Most sources name one pod: a map of one would have
-/// room for eleven. The holds are shared with what was told.
+/// room for eleven. The holds are shared with what was sent to the engine.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Part(Arc<[Arc<engine::Hold>]>);
+pub(crate) struct Part(Arc<[PodHold]>);
 
 impl Part {
-    fn iter(&self) -> impl Iterator<Item = &Arc<engine::Hold>> {
+    fn iter(&self) -> impl Iterator<Item = &PodHold> {
         self.0.iter()
     }
 
-    fn get(&self, pod: &engine::PodUid) -> Option<&Arc<engine::Hold>> {
-        let place = self.0.binary_search_by(|hold| hold.pod.cmp(pod));
+    fn get(&self, pod: &engine::PodUid) -> Option<&PodHold> {
+        let place = self.0.binary_search_by(|own| own.hold.pod.cmp(pod));
         self.0.get(place.ok()?)
     }
 
@@ -52,12 +67,15 @@ impl Part {
     }
 }
 
-/// Of two holds of one pod, the later counts.
-impl FromIterator<engine::Hold> for Part {
-    fn from_iter<T: IntoIterator<Item = engine::Hold>>(holds: T) -> Self {
-        let by_pod = holds.into_iter().map(|hold| (hold.pod.clone(), hold));
-        let by_pod: BTreeMap<engine::PodUid, engine::Hold> = by_pod.collect();
-        Self(by_pod.into_values().map(Arc::new).collect())
+/// Of two holds of one pod, the one that comes last counts.
+impl FromIterator<(engine::Hold, i64)> for Part {
+    fn from_iter<T: IntoIterator<Item = (engine::Hold, i64)>>(holds: T) -> Self {
+        let by_pod = holds.into_iter().map(|(hold, attempt)| {
+            let hold = Arc::new(hold);
+            (hold.pod.clone(), PodHold { hold, attempt })
+        });
+        let by_pod: BTreeMap<engine::PodUid, PodHold> = by_pod.collect();
+        Self(by_pod.into_values().collect())
     }
 }
 
@@ -98,23 +116,23 @@ impl Holds {
         let before = before.unwrap_or_default();
         let part = said.as_ref().map(|said| said.part.clone());
         let part = part.unwrap_or_default();
-        for hold in before.iter() {
-            let pod = &hold.pod;
+        for own in before.iter() {
+            let pod = &own.hold.pod;
             self.of_pod.unlink(pod, source);
-            for claim in &hold.claims {
+            for claim in &own.hold.claims {
                 self.of_claim.unlink(claim.uid.as_str(), source);
             }
-            if part.get(pod) != Some(hold) {
+            if part.get(pod) != Some(own) {
                 self.changed.insert(pod.clone());
             }
         }
-        for hold in part.iter() {
-            let pod = &hold.pod;
+        for own in part.iter() {
+            let pod = &own.hold.pod;
             self.of_pod.link(pod.clone(), source.clone());
-            for claim in &hold.claims {
+            for claim in &own.hold.claims {
                 self.of_claim.link(claim.uid.to_string(), source.clone());
             }
-            if before.get(pod) != Some(hold) {
+            if before.get(pod) != Some(own) {
                 self.changed.insert(pod.clone());
             }
         }
@@ -128,7 +146,7 @@ impl Holds {
         self.stale.insert(gang.clone(), ());
     }
 
-    /// Whether what the plans of a gang say is to be worked out anew; asked once.
+    /// Whether what the plans of a gang say is to be worked out again; asked once.
     pub(crate) fn take_stale(&mut self, gang: &GangKey) -> bool {
         self.stale.remove(gang).is_some()
     }
@@ -148,7 +166,7 @@ impl Holds {
     /// What the engine is to be told: pods, each with what it holds now.
     pub(crate) fn take_changes(&mut self) -> Vec<(engine::PodUid, Option<Arc<engine::Hold>>)> {
         let mut changes = Vec::new();
-        for pod in std::mem::take(&mut self.changed) {
+        for pod in mem::take(&mut self.changed) {
             let hold = self.of(&pod);
             if self.told.get(&pod) == hold.as_ref() {
                 continue;
@@ -163,14 +181,25 @@ impl Holds {
     }
 
     /// The union of what all sources say of a pod. One that was planned again keeps what a permit of its earlier attempt
-    /// names.
+    /// names; that this permit is withdrawn, or its node lost, says nothing of the attempt that counts.
     fn of(&self, pod: &engine::PodUid) -> Option<Arc<engine::Hold>> {
         let parts = self.of_pod.of(pod);
         let mut parts = parts.filter_map(|source| self.by_source.get(source)?.part.get(pod));
-        let mut hold = Arc::clone(parts.next()?);
+        let first = parts.next()?;
+        let mut hold = Arc::clone(&first.hold);
         for part in parts {
-            if !part.claims.iter().all(|claim| names(&hold, claim)) {
-                add_claims(Arc::make_mut(&mut hold), &part.claims);
+            let claims = &part.hold.claims;
+            if !claims.iter().all(|claim| names(&hold, claim)) {
+                add_claims(Arc::make_mut(&mut hold), claims);
+            }
+            if part.is_of_same_attempt(first) {
+                let releasing = hold.releasing || part.hold.releasing;
+                let charged_to_node = hold.charged_to_node || part.hold.charged_to_node;
+                if (releasing, charged_to_node) != (hold.releasing, hold.charged_to_node) {
+                    let hold = Arc::make_mut(&mut hold);
+                    hold.releasing = releasing;
+                    hold.charged_to_node = charged_to_node;
+                }
             }
         }
         Some(hold)
@@ -205,7 +234,7 @@ pub(crate) fn of_plan(context: PollContext<'_>, plan: &Plan) -> Part {
             .map(|claim| known(context, &rank.node.name, (*claim).clone()))
             .collect();
         let part = charge::resources_of_rank(&plan.charge, place, plan.ranks.len());
-        engine::Hold {
+        let hold = engine::Hold {
             pod: rank.pod.as_str().into(),
             gang: plan.gang_uid.as_str().into(),
             gang_name: plan.key.to_string(),
@@ -216,14 +245,15 @@ pub(crate) fn of_plan(context: PollContext<'_>, plan: &Plan) -> Part {
             charged: charge::read_resources(&part),
             claims: own,
             releasing: false,
-        }
+        };
+        (hold, plan.attempt)
     });
     holds.collect()
 }
 
-/// What the permits of a node say.
+/// What the permits of a node say. Of several of one pod the latest attempt's counts, and the others add their claims.
 pub(crate) fn of_node(context: PollContext<'_>, node: &str) -> Part {
-    let mut part: BTreeMap<engine::PodUid, engine::Hold> = BTreeMap::new();
+    let mut part: BTreeMap<engine::PodUid, (engine::Hold, i64)> = BTreeMap::new();
     let Some(devices) = context.index.node_devices(node) else {
         return Part::default();
     };
@@ -231,11 +261,17 @@ pub(crate) fn of_node(context: PollContext<'_>, node: &str) -> Part {
         if permit.withdrawn && context.bugs.has(InjectedBug::ChargeLiteral) {
             continue;
         }
-        let hold = of_permit(context, node, permit, devices.spec.lost);
+        let mut hold = of_permit(context, node, permit, devices.spec.lost);
         match part.get_mut(&hold.pod) {
-            Some(stands) => add_claims(stands, &hold.claims),
+            Some((known, attempt)) => {
+                if *attempt < permit.attempt {
+                    mem::swap(known, &mut hold);
+                    *attempt = permit.attempt;
+                }
+                add_claims(known, &hold.claims);
+            }
             None => {
-                part.insert(hold.pod.clone(), hold);
+                part.insert(hold.pod.clone(), (hold, permit.attempt));
             }
         }
     }

@@ -50,8 +50,8 @@ pub(crate) struct Feed {
     has_news: bool,
     /// Gangs that may wait for another reason than was noted.
     unexplained: Unexplained,
-    /// An admission waits for room in the Ledger: nothing is decided before it has another content.
-    is_ledger_full: bool,
+    /// The room of the Ledger, in bytes, that was too little for the next admission: nothing is decided before there is more.
+    too_little_room: Option<usize>,
 }
 
 /// What was told of holds.
@@ -77,7 +77,7 @@ impl Feed {
             proposing: Vec::new(),
             has_news: true,
             unexplained: Unexplained::default(),
-            is_ledger_full: false,
+            too_little_room: None,
         }
     }
 
@@ -103,11 +103,6 @@ impl Feed {
         self.explanations.remove(gang_uid);
         self.unexplained.remove(&gang_uid.into());
         self.too_large.remove(&gang_uid.into());
-    }
-
-    /// The Ledger has another content.
-    pub(crate) fn ledger_changed(&mut self) {
-        self.is_ledger_full = false;
     }
 
     /// Tells what changed of holds.
@@ -156,9 +151,9 @@ impl Feed {
         gone
     }
 
-    /// Whether the engine has anything new to decide, and there is room for it.
-    pub(crate) fn is_due(&self) -> bool {
-        self.has_news && !self.is_ledger_full
+    /// Whether the engine has anything new to decide, and there is more room in the Ledger, in bytes, than was too little.
+    pub(crate) fn is_due(&self, room: usize) -> bool {
+        self.has_news && self.too_little_room.is_none_or(|least| room > least)
     }
 
     /// Lets the engine decide what is new. Returns what is to be admitted, in order.
@@ -166,9 +161,12 @@ impl Feed {
         &mut self,
         now: engine::Timestamp,
         budget: &engine::Budget,
+        room: usize,
     ) -> Vec<engine::Admission> {
         let decisions = self.engine.decide(now, budget);
         self.has_news = decisions.exhausted;
+        let fits_none = decisions.exhausted && decisions.admissions.is_empty();
+        self.too_little_room = fits_none.then_some(room);
         self.unexplained.extend(decisions.reasons_changed.gangs);
         for team in &decisions.reasons_changed.teams {
             let waiting = self.engine.queue(team).map(|gang| gang.uid.clone());
@@ -247,7 +245,7 @@ impl Feed {
         self.changed.insert(key.clone(), None);
     }
 
-    /// A commit of these gangs was sent, or stands in the Ledger without what it charges.
+    /// A commit of these gangs was sent, or is in the Ledger without what it charges.
     pub(crate) fn note_committed(&mut self, gangs: Vec<(GangKey, engine::GangUid)>) {
         self.committing.extend(gangs);
     }
@@ -262,9 +260,9 @@ impl Feed {
         self.proposing = proposing;
     }
 
-    /// The room of the Ledger ended before the admissions did.
-    pub(crate) fn note_ledger_full(&mut self) {
-        self.is_ledger_full = true;
+    /// The room of the Ledger, in bytes, is too little for the next admission.
+    pub(crate) fn note_too_little_room(&mut self, room: usize) {
+        self.too_little_room = Some(room);
     }
 
     /// The gangs of which a commit is not seen with all that it charges, once.

@@ -6,10 +6,10 @@ use muster_engine as engine;
 use crate::{
     admission::intent_state::release_refused,
     objects::{gang_object, has_foreign_gate, is_deleting, is_gated, is_terminal, stamp},
-    poll_context::{PollContext, attempt, has_ended},
+    poll_context::{PollContext, attempt},
 };
 use muster_cluster::{
-    formed::{FormedGang, GangKey, PendingReason},
+    formed::{FormedGang, GangKey, PendingReason, has_ended},
     pod::PodFields,
 };
 

@@ -60,6 +60,37 @@ fn a_lower_lane_gets_each_tenth_write_and_the_lower_ones_take_turns() {
 }
 
 #[test]
+fn a_lane_that_is_the_first_one_when_its_turn_comes_is_not_passed_over_for_one_below() {
+    let mut lanes = Lanes::default();
+    let push = |lanes: &mut Lanes<u32>, lane| {
+        assert_eq!(lanes.push(&place(lane, "vision"), 0), None);
+    };
+    let mut waited = 0;
+    push(&mut lanes, Lane::Queue);
+    push(&mut lanes, Lane::Queue);
+    // The upper lane has nothing left for a moment whenever a lower one has its turn.
+    for _ in 0..200 {
+        for _ in 0..9 {
+            push(&mut lanes, Lane::Commit);
+        }
+        push(&mut lanes, Lane::Event);
+        for _ in 0..10 {
+            let (sent, _) = lanes.pop().unwrap();
+            lanes.finished(&sent);
+            waited = if sent.lane == Lane::Queue {
+                0
+            } else {
+                waited + 1
+            };
+            assert!(waited < 40, "passed over by {waited} writes");
+            if sent.lane == Lane::Queue {
+                push(&mut lanes, Lane::Queue);
+            }
+        }
+    }
+}
+
+#[test]
 fn teams_alternate_however_much_one_of_them_wants() {
     let mut lanes = Lanes::default();
     for number in 0..50 {

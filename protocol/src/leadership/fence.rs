@@ -21,7 +21,7 @@ pub enum ExitReason {
         own: i64,
     },
     /// The Ledger that this machine raised is no more: nothing can be committed to it, and whoever makes another
-    /// leads. A process that takes over anew makes good what it held.
+    /// leads. A process that takes over again makes good what it held.
     #[error(
         "the Ledger that was raised to epoch {own} is gone, or another stands in its place: \
          the next takeover goes on from what Gangs and NodeDevices say"

@@ -28,9 +28,9 @@ use crate::{
     injected_bug::InjectedBug,
     objects::{gang_object, is_gated, ledger},
     outward::gang_status,
-    poll_context::{PollContext, has_ended},
+    poll_context::PollContext,
 };
-use muster_cluster::formed::GangKey;
+use muster_cluster::formed::{GangKey, has_ended};
 
 /// Whether nothing was committed to this Ledger yet.
 fn is_owed(context: PollContext<'_>) -> bool {

@@ -1,7 +1,7 @@
 //! One Event per change of reason, on the Gang, its owner and up to eight of its pods.
 //!
 //! What was told is remembered in memory only: a new leader takes what it finds as told, so a change that
-//! happened during the takeover may be silent. It stands in the Gang's conditions all the same.
+//! happened during the takeover may be silent. The Gang's conditions show it all the same.
 
 use std::collections::BTreeSet;
 
@@ -88,7 +88,7 @@ impl EventTracker {
     }
 }
 
-/// The reason that a status stands for, and its text.
+/// The reason that a status shows, and its text.
 fn news(status: &GangStatus) -> Option<(Reason, &str)> {
     let condition = |type_: &str, value: &str| {
         status

@@ -3,9 +3,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use muster_api::{
-    Gang, GangPhase, GangStatus, QueuePosition, Reason, conditions as condition_types,
-};
+use muster_api::{Gang, GangPhase, GangStatus, Reason, WaitReason, conditions as condition_types};
 
 use crate::{
     ApiRequest,
@@ -33,6 +31,7 @@ pub(crate) fn update(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Op
     let uid = gang.metadata.uid.as_deref().unwrap_or_default();
     let reason = context.views.of(key).and_then(|view| view.reason.as_ref());
     let lasts = reason.is_none() || lasts(context, uid);
+    tell_tier(context, key, &mut status);
     if let Some(plan) = context.plans.carried(key) {
         tell_running(context, gang, plan, &mut status);
         if lasts {
@@ -81,7 +80,7 @@ fn lasts(context: PollContext<'_>, gang_uid: &str) -> bool {
         .is_some_and(|since| context.has_come(since + TOLD_AFTER_SECONDS))
 }
 
-/// The status as it stands without what the Gang holds and is proposed: that is large, and nothing that is told changes it.
+/// The status as it is, without what the Gang holds and is proposed: that is large, and nothing that is reported changes it.
 fn told_by(gang: &Gang) -> GangStatus {
     let Some(status) = &gang.status else {
         return status_of(gang);
@@ -91,6 +90,7 @@ fn told_by(gang: &Gang) -> GangStatus {
         phase: status.phase,
         attempt: status.attempt,
         team: status.team.clone(),
+        tier: status.tier.clone(),
         admission: None,
         placement: None,
         proposal: None,
@@ -118,6 +118,7 @@ impl Difference {
                 phase,
                 attempt,
                 team,
+                tier,
                 admission: _,
                 placement: _,
                 proposal: _,
@@ -127,9 +128,16 @@ impl Difference {
                 queued_at,
                 finished_at,
             } = status;
-            let queue = queue.as_ref().map(|queue| (queue.position, queue.reason));
-            let life = (phase, attempt, team, queue, queued_at, finished_at);
-            (leader_epoch, observed_generation, life, conditions.len())
+            let queue = queue.as_ref().map(|queue| queue.reason);
+            let life = (phase, attempt, queue, queued_at, finished_at);
+            let of = (team, tier);
+            (
+                leader_epoch,
+                observed_generation,
+                of,
+                life,
+                conditions.len(),
+            )
         }
         fn state(condition: &Condition) -> impl PartialEq + '_ {
             let Condition {
@@ -184,6 +192,7 @@ pub(crate) fn raised_to(
     if let Some(team) = formed.and_then(|formed| formed.team.as_ref()) {
         status.team = Some(team.to_string());
     }
+    tell_tier(context, key, &mut status);
     let missing = formed.is_none_or(|formed| {
         let wait = formed.wait.as_ref();
         wait.is_some_and(|wait| is_assembling(wait.reason))
@@ -204,6 +213,13 @@ pub(crate) fn raised_to(
     }
     clear_what_an_admission_says(context, gang, &mut status);
     write(context, key, gang, status)
+}
+
+/// The tier that counts; what was known of it stays while the gang has no pods.
+fn tell_tier(context: PollContext<'_>, key: &GangKey, status: &mut GangStatus) {
+    if let Some(formed) = context.formed(key) {
+        status.tier.clone_from(&formed.tier);
+    }
 }
 
 fn is_assembling(reason: Reason) -> bool {
@@ -253,7 +269,7 @@ pub(crate) fn ended(
     write(context, key, gang, status)
 }
 
-/// The write, if the status differs from what stands there.
+/// The write, if the status differs from the one that is seen.
 pub(crate) fn write(
     context: PollContext<'_>,
     key: &GangKey,
@@ -267,7 +283,7 @@ pub(crate) fn write(
     replacement(context, key, gang, status)
 }
 
-/// The status as it stands, under this leader's epoch: whatever an older leader still sends conflicts.
+/// The status as it is, under this leader's epoch: whatever an older leader still sends conflicts.
 pub(crate) fn under_own_epoch(
     context: PollContext<'_>,
     key: &GangKey,
@@ -276,7 +292,7 @@ pub(crate) fn under_own_epoch(
     replacement(context, key, gang, status_of(gang))
 }
 
-/// The status as it stands; of a Gang that was never written, its first attempt.
+/// The status as it is; of a Gang that was never written, its first attempt.
 pub(crate) fn status_of(gang: &Gang) -> GangStatus {
     gang.status.clone().unwrap_or_else(|| GangStatus {
         attempt: attempt(gang),
@@ -337,9 +353,8 @@ fn tell_waiting(
         message: wait.details.clone(),
     };
     tell(context, gang, status, says);
-    // Its place in the queue stands in the Queue: it changes with every gang before it.
-    status.queue = Some(QueuePosition {
-        position: None,
+    // The Queue shows its place: it changes with every gang before it.
+    status.queue = Some(WaitReason {
         reason: wait.reason,
         details: wait.details.clone(),
     });

@@ -11,9 +11,9 @@ use crate::{
     injected_bug::InjectedBug,
     objects::{gang_object, is_gated, stamp},
     outward::gang_status,
-    poll_context::{PollContext, attempt, has_ended},
+    poll_context::{PollContext, attempt},
 };
-use muster_cluster::formed::{Ended, FormedGang, GangKey};
+use muster_cluster::formed::{Ended, FormedGang, GangKey, has_ended};
 
 /// What is owed to a Gang, but for what an intent asks for.
 pub(crate) fn write(context: PollContext<'_>, key: &GangKey) -> Option<ApiRequest> {
@@ -138,7 +138,7 @@ fn has_excess(context: PollContext<'_>, key: &GangKey) -> bool {
 fn end_of_waiting(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Option<Ended> {
     match context.formed(key) {
         Some(formed) => formed.ended.clone().filter(|_| formed.pods.is_empty()),
-        // Nobody makes its pods anew.
+        // Nobody makes its pods again.
         None if gang
             .metadata
             .owner_references

@@ -1,7 +1,7 @@
 //! JSON patches of pods.
 //!
 //! Each tests UID and resourceVersion first: a pod that changed since it was looked at, or one that was made
-//! anew under the same name, is not meant. A [`nudge`] tests the UID only: kubelets write often.
+//! again under the same name, is not meant. A [`nudge`] tests the UID only: kubelets write often.
 
 use muster_api::keys;
 use muster_cluster::pod::{self, ObservedPod, PodFields};

@@ -1,8 +1,8 @@
 //! Permits: what `NodeDevices.spec` has to say, worked out for a node when something that concerns it changed.
 //!
-//! Written by the leader only, one object per node, conditional on its resourceVersion. A permit stands
+//! Written by the leader only, one object per node, conditional on its resourceVersion. A permit exists
 //! from before the first ungate of its attempt until its release is proved ([`super::release`]), and while
-//! it stands its claims are charged. It is written only for what an admission carries already, so that
+//! it exists its claims are charged. It is written only for what an admission carries already, so that
 //! adding it never charges anything new.
 
 use std::collections::BTreeSet;
@@ -18,9 +18,9 @@ use crate::{
     leadership::ledger_recovery,
     objects::{bound_node, gang_key_of_uid, is_over, is_terminal, node_devices_object},
     outward::release::DriverAnswer,
-    poll_context::{PollContext, attempt, has_ended},
+    poll_context::{PollContext, attempt},
 };
-use muster_cluster::formed::GangKey;
+use muster_cluster::formed::{GangKey, has_ended};
 
 /// What has to be written to the `NodeDevices` of a node.
 ///
@@ -56,7 +56,7 @@ pub(crate) fn is_permitted(context: PollContext<'_>, plan: &Plan, rank: &Rank, l
 }
 
 /// The object is made for the Node as it is now. What its gangs carry is permitted from the start, so that
-/// a driver that sees it first never sees less than what stands.
+/// a driver that sees it first never sees less than what is permitted.
 fn creation(context: PollContext<'_>, node: &str, node_uid: &str) -> ApiRequest {
     let mut spec = NodeDevicesSpec {
         node_uid: node_uid.to_owned(),
@@ -149,7 +149,7 @@ fn only_ends(context: PollContext<'_>, before: &NodeDevicesSpec, after: &NodeDev
     undone == *before
 }
 
-/// Whether the permit of a pod that is over stands on the node as if it lived.
+/// Whether the node has a permit, not withdrawn, of a pod that is over.
 pub(crate) fn owes_end(context: PollContext<'_>, node: &str) -> bool {
     let devices = context.index.node_devices(node);
     let mut permits = devices.iter().flat_map(|devices| &devices.spec.permits);
@@ -171,7 +171,7 @@ fn is_superseded(context: PollContext<'_>, permit: &Permit) -> bool {
 
 /// Whether the permit's pod is another Gang's by now. A pod keeps the name of its gang once it was let go; before that the
 /// name may change with the pods, and a Gang that was deleted comes back under another. Neither that one nor
-/// anything else would ever carry the attempt that this permit is of, and while it stands its pod is not planned.
+/// anything else would ever carry the attempt that this permit is of, and while it exists its pod is not planned.
 fn belongs_to_another(context: PollContext<'_>, permit: &Permit, key: &GangKey) -> bool {
     gang_key_of_uid(context.index, &permit.pod_uid).is_some_and(|gang| gang != key)
 }

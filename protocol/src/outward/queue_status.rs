@@ -1,19 +1,17 @@
-//! Queues: each Team as the members of its namespaces see it. Nothing is ever decided by what stands there.
+//! Queues, each Team as the members of its namespaces see it, and what a Team's own status shows. Nothing is ever decided by
+//! what is written there.
 //!
 //! Written when something changed, at most once a second; what changed by others' use (what a Team could borrow, say) is
 //! looked at Team by Team, some each second, after anything was admitted or released.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_api::{Gang, PendingGang, QueueLimit, QueueStatus};
+use muster_api::{Gang, PendingGang, QueueLimit, QueueStatus, TeamStatus};
 use muster_engine as engine;
 
-use crate::{
-    ApiRequest,
-    poll_context::{PollContext, has_ended},
-};
+use crate::{ApiRequest, poll_context::PollContext};
 use muster_cluster::{
-    formed::GangKey,
+    formed::{GangKey, has_ended},
     index::NamespacedName,
     links::Links,
     object::{Kind, ObjectKey},
@@ -25,7 +23,7 @@ use muster_cluster::{
 pub(crate) const PENDING_LISTED: usize = 100;
 /// How many Teams are looked at in one second because others changed.
 pub(crate) const TEAMS_PER_SECOND: usize = 32;
-/// After how many of these have changed themselves the others wait for the next second: each has its Queues made anew, and
+/// After how many of these have changed themselves the others wait for the next second: the Queues of each are made again, and
 /// one of a thousand Teams that shares with all others must not cost one poll what its gangs cost in many.
 pub(crate) const CHANGED_PER_SECOND: usize = 8;
 
@@ -164,7 +162,7 @@ impl Queues {
         (!idle).then(|| self.looked_at.map_or(0, |at| at + 1))
     }
 
-    /// Queues that are to be written or removed. Looked at once a second: a Queue shows sums over many gangs, which change
+    /// Queues that are to be written or removed, and Teams whose status is to be written. Looked at once a second: a Queue shows sums over many gangs, which change
     /// with each of their steps.
     pub(crate) fn writes(
         &mut self,
@@ -211,15 +209,27 @@ impl Queues {
         engine: &engine::State,
         team: &str,
     ) -> Vec<ApiRequest> {
-        if !self.namespaces.has(team) || context.index.team(team).is_none() {
+        let Some(object) = context.index.team(team) else {
             self.shown.remove(team);
             return Vec::new();
-        }
+        };
         let name = team.into();
         let usage = engine.usage(&name);
         let limits: Vec<QueueLimit> = usage.iter().map(limit).collect();
         self.shown.insert(team.to_owned(), usage);
         let counts = self.counts.get(team).copied().unwrap_or_default();
+        let own = TeamStatus {
+            limits: limits.clone(),
+            admitted_gangs: counts.admitted,
+            pending_gangs: counts.pending,
+        };
+        let own = (object.status.as_ref() != Some(&own)).then(|| ApiRequest::PublishTeam {
+            team: team.to_owned(),
+            status: Box::new(own),
+        });
+        if !self.namespaces.has(team) {
+            return own.into_iter().collect();
+        }
         let mut waiting = pending(context, engine.queue(&name));
         let statuses = self.namespaces.of(team).filter_map(|namespace| {
             let status = QueueStatus {
@@ -230,7 +240,7 @@ impl Queues {
             };
             publication(context, namespace, team, status)
         });
-        statuses.collect()
+        statuses.chain(own).collect()
     }
 }
 

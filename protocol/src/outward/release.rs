@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_api::{Held, NodeDevices, Permit, keys};
+use muster_api::{FlavorSpec, Held, NodeDevices, Permit, keys};
 
 use crate::{
     injected_bug::InjectedBug,
@@ -86,7 +86,7 @@ impl<'a> DriverAnswer<'a> {
         {
             return !listed;
         }
-        if is_foreign(context, permit) {
+        if covers_foreign_only(context, permit) {
             return over;
         }
         self.acknowledges && !listed && !self.is_let_go(context, &permit.pod_uid)
@@ -125,13 +125,17 @@ pub(crate) fn has_acknowledged(context: PollContext<'_>, devices: &NodeDevices) 
 ///
 /// Decided by the Flavor that is charged, not by the absence of answers or slices: our driver's silence
 /// must never look like its absence.
-fn is_foreign(context: PollContext<'_>, permit: &Permit) -> bool {
-    !permit.charge.claims.is_empty()
-        && permit.charge.claims.iter().all(|group| {
-            context
-                .index
-                .flavor(&group.flavor)
-                .and_then(|flavor| flavor.spec.devices.as_ref())
-                .is_some_and(|source| source.driver != keys::DRIVER)
+fn covers_foreign_only(context: PollContext<'_>, permit: &Permit) -> bool {
+    let charged = &permit.charge.claims;
+    !charged.is_empty()
+        && charged.iter().all(|group| {
+            let flavor = context.index.flavor(&group.flavor);
+            flavor.is_some_and(|flavor| is_foreign(&flavor.spec))
         })
+}
+
+/// Whether the devices of a Flavor are another driver's.
+pub(crate) fn is_foreign(flavor: &FlavorSpec) -> bool {
+    let devices = flavor.devices.as_ref();
+    devices.is_some_and(|source| source.driver != keys::DRIVER)
 }

@@ -85,11 +85,7 @@ fn a_gang_over_quota_waits_with_its_place_in_the_queue() {
         })
         .collect();
     assert_eq!(waiting.len(), 1);
-    assert_eq!(
-        (waiting[0].reason, waiting[0].position),
-        (Reason::WaitingForQuota, None),
-        "a place that changes with every gang before it stands in the Queue only"
-    );
+    assert_eq!(waiting[0].reason, Reason::WaitingForQuota);
     let Some(Object::Queue(queue)) = bench.server.list(Kind::Queue).pop() else {
         panic!("a Queue")
     };
@@ -294,6 +290,61 @@ fn each_namespace_of_a_team_has_a_queue_with_limits_and_use() {
         ("4", "3", "1")
     );
     assert_eq!(status.admitted_gangs, 1);
+}
+
+#[test]
+fn a_team_shows_its_quota_and_its_use_and_a_user_may_edit_it_meanwhile() {
+    let mut bench = Bench::new();
+    let status = |bench: &Bench| match bench.server.list(Kind::Team).pop() {
+        Some(Object::Team(team)) => team.status.clone().unwrap_or_default(),
+        _ => panic!("a Team"),
+    };
+    for object in node_with_gpus("n2", 2) {
+        bench.server.put(object);
+    }
+    bench.gang("train", 3);
+    bench.run();
+    bench.gang("later", 2);
+    bench.run();
+    let limit = |status: &muster_api::TeamStatus| {
+        let gpus = status.limits.iter().find(|limit| limit.resource == "gpus");
+        let gpus = gpus.unwrap();
+        (gpus.nominal.0.clone(), gpus.used.0.clone())
+    };
+    let shown = status(&bench);
+    assert_eq!(limit(&shown), ("4".to_owned(), "3".to_owned()));
+    assert_eq!((shown.admitted_gangs, shown.pending_gangs), (1, 1));
+    // An edit of the spec, whose writer knows of no status.
+    bench.server.put(team("vision", 5));
+    bench.run();
+    let shown = status(&bench);
+    assert_eq!(limit(&shown), ("5".to_owned(), "5".to_owned()));
+    assert_eq!((shown.admitted_gangs, shown.pending_gangs), (2, 0));
+}
+
+#[test]
+fn a_gang_shows_the_tier_that_counts_whoever_names_it() {
+    let tier = |name: &str, default: bool| {
+        Object::PriorityTier(parse(json!({
+            "apiVersion": "muster.dev/v1alpha1", "kind": "PriorityTier",
+            "metadata": {"name": name}, "spec": {"value": 100, "default": default},
+        })))
+    };
+    let mut bench = Bench::new();
+    bench.server.put(tier("standard", true));
+    bench.server.put(tier("critical", false));
+    bench.gang("train", 1);
+    bench.run();
+    assert_eq!(bench.gang_status().tier.as_deref(), Some("standard"));
+    let Some(Object::Gang(gang)) = bench.server.list(Kind::Gang).pop() else {
+        panic!("a Gang")
+    };
+    let mut gang = Arc::unwrap_or_clone(gang);
+    assert_eq!(gang.spec.tier, None);
+    gang.spec.tier = Some("critical".to_owned());
+    bench.server.put(Object::Gang(Arc::new(gang)));
+    bench.run();
+    assert_eq!(bench.gang_status().tier.as_deref(), Some("critical"));
 }
 
 #[test]

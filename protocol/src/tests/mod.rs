@@ -68,7 +68,7 @@ impl Bench {
         }
         Self {
             server,
-            machine: Machine::new(config, "replica".to_owned()),
+            machine: Machine::new(config),
             seconds: 1_000,
             written: Vec::new(),
             invented: Vec::new(),
@@ -78,7 +78,7 @@ impl Bench {
 
     /// A new machine takes over; the old one is dead.
     fn take_over(&mut self) {
-        self.machine = Machine::new(config(), "successor".to_owned());
+        self.machine = Machine::new(config());
     }
 
     fn now(&self) -> Now {
@@ -173,7 +173,7 @@ impl Bench {
         }
     }
 
-    /// The drivers acknowledge what stands; `held`: claims that they list on node `n0`.
+    /// The drivers acknowledge what they are given; `held`: claims that they list on node `n0`.
     fn acknowledge(&mut self, held: &[&str]) {
         for devices in self.server.list(Kind::NodeDevices) {
             if let Object::NodeDevices(devices) = devices {
@@ -189,7 +189,7 @@ impl Bench {
         }
     }
 
-    /// Whether any permit stands on a node.
+    /// Whether a node has any permit.
     fn has_permits(&self, node: &str) -> bool {
         let devices = self.server.node_devices(node).unwrap();
         !devices.spec.permits.is_empty()

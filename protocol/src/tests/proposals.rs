@@ -23,7 +23,7 @@ impl Bench {
             whole_intent_bytes: 0,
             ..config()
         };
-        self.machine = Machine::new(config, "successor".to_owned());
+        self.machine = Machine::new(config);
         self.written.clear();
     }
 
@@ -437,7 +437,7 @@ fn a_plan_whose_nodes_cannot_be_named_in_one_commit_says_how_many_can() {
 
 #[test]
 fn a_gang_at_the_limit_of_what_it_may_carry_leaves_room_for_all_else_that_it_says() {
-    // Server-side apply's bookkeeping names the fields of a status, not what stands in its lists: those are atomic.
+    // Server-side apply's bookkeeping names the fields of a status, not what its lists contain: those are atomic.
     let rest = 64 * 1024;
     assert!(config().proposal_bytes + rest < ETCD_REQUEST_BYTES * 4 / 5);
 }

@@ -268,3 +268,31 @@ fn a_gang_on_devices_of_another_driver_is_released_when_its_pods_are_terminal() 
     bench.run_in_silence();
     assert!(bench.has_permits("r0"));
 }
+
+#[test]
+fn a_gang_waits_for_the_release_of_what_a_finished_rank_of_a_running_gang_still_holds() {
+    let mut bench = Bench::new();
+    // More quota than there are devices: the second gang lacks a place.
+    bench.server.put(team("vision", 8));
+    bench.gang("train", 4);
+    bench.run();
+    bench.gang("next", 1);
+    bench.run();
+    let reason = |bench: &Bench| {
+        let gangs = bench.server.list(Kind::Gang);
+        let mut statuses = gangs.iter().filter_map(|gang| match gang {
+            Object::Gang(gang) => gang.status.as_ref(),
+            _ => None,
+        });
+        let queue = statuses.find_map(|status| status.queue.as_ref());
+        queue.unwrap().reason
+    };
+    assert_eq!(reason(&bench), muster_api::Reason::WaitingForPlacement);
+
+    bench.change_pod("train-0", |pod| {
+        pod.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
+    });
+    // No driver answers: the permit is withdrawn, and the Gang goes on carrying the plan.
+    bench.run_in_silence();
+    assert_eq!(reason(&bench), muster_api::Reason::WaitingForRelease);
+}

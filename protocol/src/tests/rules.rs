@@ -348,6 +348,67 @@ fn what_does_not_fit_into_the_ledger_is_not_overtaken() {
 }
 
 #[test]
+fn what_waits_for_room_in_the_ledger_is_not_planned_again_by_each_poll() {
+    let mut alone = roomy(Config::new(config().index).ledger_bytes);
+    alone.gang("first", 1);
+    alone.run();
+    let first_alone = serde_json::to_vec(&alone.server.ledger().unwrap().spec);
+    let mut bench = roomy(first_alone.unwrap().len() + 64);
+    bench.gang("first", 1);
+    bench.run();
+    bench.gang("second", 1);
+    bench.run();
+    let intents = bench.server.ledger().unwrap().spec.intents;
+    assert_eq!(intents.len(), 1, "the second one waits for room");
+    let planned = bench.machine.engine().visited();
+    for _ in 0..10 {
+        bench.seconds += 1;
+        bench.poll();
+    }
+    assert_eq!(bench.machine.engine().visited(), planned);
+    bench.machine.withhold_ungating(false);
+    bench.run();
+    assert!(bench.server.ledger().unwrap().spec.intents.is_empty());
+    assert!(
+        bench.machine.engine().visited() > planned,
+        "it had its turn"
+    );
+}
+
+#[test]
+fn an_admission_before_500_waiting_gangs_writes_to_none_of_them() {
+    let mut bench = Bench::new();
+    bench.checks_polls = false;
+    bench.server.put(team("vision", 3));
+    bench.gang("head", 3);
+    bench.run();
+    // What the others use differs afterwards: all 3 before, 2 of the 3 then.
+    for number in 0..500 {
+        bench.gang(&format!("wait-{number:03}"), 2);
+    }
+    bench.run();
+    // Every one of them was told why it waits.
+    bench.seconds += 60;
+    bench.run();
+    bench.written.clear();
+    for rank in 0..3 {
+        bench.change_pod(&format!("head-{rank}"), |pod| {
+            pod.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
+        });
+    }
+    bench.run();
+    let mut written: BTreeMap<String, usize> = BTreeMap::new();
+    for write in &bench.written {
+        if let ApiRequest::ReplaceGangStatus { key, .. } = write {
+            *written.entry(key.name.clone()).or_default() += 1;
+        }
+    }
+    // The one that ended, and the one that is admitted.
+    assert_eq!(written.len(), 2, "{written:?}");
+    assert!(written.values().sum::<usize>() <= 4, "{written:?}");
+}
+
+#[test]
 fn a_gang_keeps_its_place_though_its_pods_are_made_again() {
     let mut bench = Bench::new();
     bench.gang("head", 4);

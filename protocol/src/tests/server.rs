@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
-use muster_api::{Gang, Ledger, NodeDevices, Queue, QueueSpec, keys};
+use muster_api::{Gang, Ledger, NodeDevices, Queue, QueueSpec, Team, keys};
 use serde_json::Value;
 
 use crate::{ApiRequest, Outcome};
@@ -154,6 +154,19 @@ impl Server {
                 queue.metadata.namespace = Some(namespace.clone());
                 queue.status = Some((**status).clone());
                 Outcome::Done(Some(self.put(Object::Queue(Arc::new(queue)))))
+            }
+            ApiRequest::PublishTeam { team, status } => {
+                let key = ObjectKey {
+                    kind: Kind::Team,
+                    namespace: String::new(),
+                    name: team.clone(),
+                };
+                let Some(Object::Team(team)) = self.objects.get(&key) else {
+                    return Outcome::NotFound;
+                };
+                let mut team = Team::clone(team);
+                team.status = Some((**status).clone());
+                Outcome::Done(Some(self.put(Object::Team(Arc::new(team)))))
             }
             ApiRequest::DeleteGang {
                 key,

@@ -1,6 +1,8 @@
 //! Work follows change: what one event costs does not depend on how much there is.
 
-use super::*;
+use muster_cluster::formed::GangKey;
+
+use super::{server::Server, *};
 
 /// So many nodes of two GPUs, one gang of two that runs, and so many gangs of one that wait for quota.
 fn cluster(size: usize) -> Bench {
@@ -64,6 +66,12 @@ fn of_events(size: usize) -> Vec<(&'static str, u64)> {
     seen.push(("a node is cordoned", visits(&mut bench, cordon)));
     let arrive = |bench: &mut Bench| bench.gang("late", 1);
     seen.push(("a gang arrives", visits(&mut bench, arrive)));
+    let end = |bench: &mut Bench| {
+        bench.change_pod("head-0", |pod| {
+            pod.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
+        });
+    };
+    seen.push(("a pod ends", visits(&mut bench, end)));
     seen
 }
 
@@ -75,6 +83,124 @@ fn one_event_visits_no_more_among_2000_gangs_and_nodes_than_among_100() {
     assert_eq!(small[0], ("nothing", 0));
     let most = small.iter().map(|(_, visits)| *visits).max().unwrap();
     assert!((1..=8).contains(&most), "{small:?}");
+}
+
+/// Each kind listed once more, as one change and as the controller reports it.
+fn relists(server: &Server) -> Vec<Change> {
+    let of_kind = |kind| {
+        let objects = server.list(kind);
+        let keys = objects.iter().map(Object::key).collect();
+        let one_by_one = objects.clone().into_iter().map(Change::Applied);
+        let whole = Change::Listed(kind, objects);
+        let parts = one_by_one.chain([Change::ListedKeys(kind, keys), whole]);
+        parts.collect::<Vec<_>>()
+    };
+    Kind::ALL.into_iter().flat_map(of_kind).collect()
+}
+
+#[test]
+fn a_list_in_which_nothing_is_new_visits_nothing_among_2000_waiting_gangs() {
+    let mut bench = cluster(2_000);
+    let relist = |bench: &mut Bench| {
+        for change in relists(&bench.server) {
+            bench.machine.observe(change);
+        }
+    };
+    assert_eq!(visits(&mut bench, relist), 0);
+}
+
+#[test]
+fn a_list_visits_what_changed_and_what_is_gone_since_the_last_one() {
+    let mut bench = cluster(100);
+    let changed = |bench: &mut Bench| {
+        bench.change_pod("wait-7-0", |pod| {
+            let annotations = pod.metadata.annotations.get_or_insert_default();
+            annotations.insert("example.com/seen".to_owned(), "yes".to_owned());
+        });
+        bench.server.remove(&pod_key("wait-8-0"));
+        // The watch was interrupted: only the list says so.
+        bench.server.news();
+        for change in relists(&bench.server) {
+            bench.machine.observe(change);
+        }
+    };
+    let visited = visits(&mut bench, changed);
+    assert!((2..=6).contains(&visited), "{visited}");
+    bench.checks_polls = true;
+    bench.run();
+    let gone = GangKey::new("ml", "wait-8");
+    assert!(bench.machine.index().formed_gang(&gone).is_none());
+}
+
+#[test]
+fn an_edited_device_class_visits_the_gangs_that_ask_for_it() {
+    let mut bench = cluster(100);
+    bench.pod("nic", 0, 1, "nic.example.com");
+    bench.run();
+    let edit = |class: &'static str| {
+        move |bench: &mut Bench| {
+            bench.server.put(Object::DeviceClass(parse(json!({
+                "metadata": {"name": class},
+                "spec": {"selectors": [{"cel": {"expression": "device.driver == 'nobody'"}}]},
+            }))));
+        }
+    };
+    let of_one = visits(&mut bench, edit("nic.example.com"));
+    assert!((1..=4).contains(&of_one), "{of_one}");
+    let of_none = visits(&mut bench, edit("unused.example.com"));
+    assert_eq!(of_none, 0);
+}
+
+#[test]
+fn an_edited_flavor_visits_nodes_only_if_its_devices_are_another_drivers_now() {
+    let mut bench = cluster(100);
+    let edit = |driver: &'static str, label: &'static str| {
+        move |bench: &mut Bench| {
+            bench.server.put(Object::Flavor(parse(json!({
+                "apiVersion": "muster.dev/v1alpha1", "kind": "Flavor", "metadata": {"name": "gpu"},
+                "spec": {"devices": {"driver": driver}, "nodeSelector": {"zone": label}},
+            }))));
+        }
+    };
+    visits(&mut bench, edit(keys::DRIVER, "a"));
+    bench.run();
+    let relabelled = visits(&mut bench, edit(keys::DRIVER, "b"));
+    assert_eq!(relabelled, 0);
+    let foreign = visits(&mut bench, edit("other.example.com", "b"));
+    assert!((1..=4).contains(&foreign), "{foreign}");
+}
+
+/// How many looks it takes from the end of a gang's pods, over the release of their devices and the admission of the next
+/// gangs, until nothing is left to do, so many gangs waiting.
+fn looks_of_an_end(size: usize) -> u64 {
+    let mut bench = cluster(size);
+    // The first gang runs, and all others have been told why they wait.
+    bench.seconds += 60;
+    bench.run();
+    let before = bench.machine.visited();
+    for pod in ["head-0", "head-1"] {
+        bench.change_pod(pod, |pod| {
+            pod.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
+        });
+    }
+    bench.run();
+    let gangs = bench.server.list(Kind::Gang).into_iter();
+    let admitted = gangs.filter(|gang| match gang {
+        Object::Gang(gang) => gang
+            .status
+            .as_ref()
+            .is_some_and(|it| it.admission.is_some()),
+        _ => false,
+    });
+    assert_eq!(admitted.count(), 2, "the next ones have what became free");
+    bench.machine.visited() - before
+}
+
+#[test]
+fn the_end_of_a_gang_visits_no_more_among_2000_waiting_gangs_than_among_100() {
+    let (small, large) = (looks_of_an_end(100), looks_of_an_end(2_000));
+    assert_eq!(small, large);
+    assert!(small <= 60, "{small}");
 }
 
 /// How many looks at gangs and nodes it takes until a gang of one pod runs, and until what it held is free again, the other

@@ -55,7 +55,7 @@ fn a_successor_voids_what_the_gang_does_not_carry_and_writes_every_node_of_the_p
     assert!(bench.run_until(carries), "committed, not carried");
     bench.take_over();
     bench.written.clear();
-    // It is admitted anew afterwards, in the next attempt.
+    // It is admitted again afterwards, in the next attempt.
     assert!(bench.run_until(carries));
     let status = bench.gang_status();
     assert_eq!(status.attempt, 2);

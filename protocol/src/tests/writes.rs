@@ -2,9 +2,18 @@
 
 use super::*;
 
-/// A gang of `pods` pods, `per_node` on a node, from creation to the deletion of its Gang; the writes, without Events and
-/// Queues, and the number of its nodes.
-fn life(config: Config, pods: usize, per_node: usize) -> (Vec<String>, usize) {
+/// What the life of a gang wrote.
+struct Life {
+    /// The writes, without Events and what Queues and Teams show.
+    writes: Vec<String>,
+    /// Writes of its Queue, and of its Team.
+    shown: [usize; 2],
+    /// The number of its nodes.
+    nodes: usize,
+}
+
+/// A gang of `pods` pods, `per_node` on a node, from creation to the deletion of its Gang.
+fn life(config: Config, pods: usize, per_node: usize) -> Life {
     let mut bench = Bench::with(config);
     bench.checks_polls = false;
     bench.server.put(team("vision", pods));
@@ -60,6 +69,7 @@ fn life(config: Config, pods: usize, per_node: usize) -> (Vec<String>, usize) {
             write,
             ApiRequest::PublishEvent(_)
                 | ApiRequest::PublishQueue { .. }
+                | ApiRequest::PublishTeam { .. }
                 | ApiRequest::ReadObject { .. }
         )
     });
@@ -68,7 +78,18 @@ fn life(config: Config, pods: usize, per_node: usize) -> (Vec<String>, usize) {
         let text = format!("{write:?}");
         text.split(['{', '(']).next().unwrap().trim().to_owned()
     });
-    (counted.collect(), used.len())
+    let of = |shows: fn(&ApiRequest) -> bool| {
+        let shown = bench.written.iter().filter(|write| shows(write));
+        shown.count()
+    };
+    Life {
+        shown: [
+            of(|write| matches!(write, ApiRequest::PublishQueue { .. })),
+            of(|write| matches!(write, ApiRequest::PublishTeam { .. })),
+        ],
+        writes: counted.collect(),
+        nodes: used.len(),
+    }
 }
 
 #[test]
@@ -79,11 +100,21 @@ fn the_whole_life_of_a_gang_takes_at_most_n_plus_3m_plus_8_writes() {
                 whole_intent_bytes,
                 ..config()
             };
-            let (writes, nodes) = life(config, pods, per_node);
+            let Life {
+                writes,
+                shown,
+                nodes,
+            } = life(config, pods, per_node);
             let most = pods + 3 * nodes + besides;
             assert!(
                 writes.len() <= most,
                 "{writes:?} for {pods} pods on {nodes} nodes, at most {most}"
+            );
+            // Once each when it waits, is admitted, ends, and for each second in which some of what it held was released:
+            // here that is one.
+            assert!(
+                shown.iter().all(|shown| *shown <= 4),
+                "{shown:?} writes of its Queue and its Team for {pods} pods"
             );
         }
     }

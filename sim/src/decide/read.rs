@@ -8,15 +8,10 @@ use std::{
 };
 
 use k8s_openapi::api::resource::v1::ResourceClaimTemplate;
-use k8s_openapi::api::{
-    batch::v1::Job,
-    core::v1::{Namespace, Node, Pod},
-    resource::v1::{DeviceClass, ResourceClaim, ResourceSlice},
-};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use muster_api::{Cohort, Flavor, Gang, Ledger, NodeDevices, PriorityTier, Queue, Team, Topology};
+use kube::Resource;
 use muster_cluster::{
-    object::{Object, ObjectKey},
+    object::{Object, ObjectKey, types},
     stable_suffix,
 };
 use serde::de::DeserializeOwned;
@@ -208,45 +203,27 @@ impl Objects {
         };
         let (version, kind) = (text("apiVersion")?, text("kind")?);
         macro_rules! read {
-            ($($version:literal $type:ident $namespaced:literal;)*) => {
-                match (version.as_str(), kind.as_str()) {
-                    $(($version, stringify!($type)) => {
-                        let object: $type = self.parse(document, &kind, $namespaced)?;
-                        let object = Stored::wrap(object);
-                        self.watched.insert(object.key(), object);
-                    })*
-                    ("resource.k8s.io/v1", "ResourceClaimTemplate") => {
-                        let template: ResourceClaimTemplate = self.parse(document, &kind, true)?;
-                        let namespace = template.metadata.namespace.clone().unwrap_or_default();
-                        let name = template.metadata.name.clone().unwrap_or_default();
-                        self.templates.insert((namespace, name), template);
-                    }
-                    _ => {
-                        let kind = format!("{} {}", printable(&version), printable(&kind));
-                        let entry = skipped.entry(kind).or_insert((0, document.place));
-                        entry.0 += 1;
-                    }
-                }
+            ($($watched:ident: $scope:ident $collection:ident $status:ident;)*) => {
+                $(if is_of::<types::$watched>(&version, &kind) {
+                    let namespaced = stringify!($scope) == "namespaced";
+                    let object: types::$watched = self.parse(document, &kind, namespaced)?;
+                    let object = Stored::wrap(object);
+                    self.watched.insert(object.key(), object);
+                    return Ok(());
+                })*
             };
         }
-        read! {
-            "batch/v1" Job true;
-            "muster.dev/v1alpha1" Cohort false;
-            "muster.dev/v1alpha1" Flavor false;
-            "muster.dev/v1alpha1" Gang true;
-            "muster.dev/v1alpha1" Ledger false;
-            "muster.dev/v1alpha1" NodeDevices false;
-            "muster.dev/v1alpha1" PriorityTier false;
-            "muster.dev/v1alpha1" Queue true;
-            "muster.dev/v1alpha1" Team false;
-            "muster.dev/v1alpha1" Topology false;
-            "resource.k8s.io/v1" DeviceClass false;
-            "resource.k8s.io/v1" ResourceClaim true;
-            "resource.k8s.io/v1" ResourceSlice false;
-            "v1" Namespace false;
-            "v1" Node false;
-            "v1" Pod true;
+        muster_cluster::for_each_kind!(read);
+        if is_of::<ResourceClaimTemplate>(&version, &kind) {
+            let template: ResourceClaimTemplate = self.parse(document, &kind, true)?;
+            let namespace = template.metadata.namespace.clone().unwrap_or_default();
+            let name = template.metadata.name.clone().unwrap_or_default();
+            self.templates.insert((namespace, name), template);
+            return Ok(());
         }
+        let kind = format!("{} {}", printable(&version), printable(&kind));
+        let entry = skipped.entry(kind).or_insert((0, document.place));
+        entry.0 += 1;
         Ok(())
     }
 
@@ -354,6 +331,11 @@ impl Described for ResourceClaimTemplate {
     fn metadata_mut(&mut self) -> &mut ObjectMeta {
         &mut self.metadata
     }
+}
+
+/// Whether objects of the type are written with that `apiVersion` and `kind`.
+fn is_of<K: Resource<DynamicType = ()>>(version: &str, kind: &str) -> bool {
+    K::api_version(&()) == version && K::kind(&()) == kind
 }
 
 /// Without control characters, and bounded: it comes from a file.

@@ -51,7 +51,7 @@ pub(super) fn settle(api: &mut ApiServer, begin: Timestamp) -> Result<(), Error>
     let config = Config::new(index_config());
     let mut run = Run {
         api,
-        machine: Machine::new(config, "decide".to_owned()),
+        machine: Machine::new(config),
         watches: BTreeMap::new(),
     };
     let mut seconds = 0;

@@ -7,10 +7,11 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
+use super::model;
 use crate::{dependencies, generate};
 
 /// Stages that are not test programs, in the order in which they run.
-pub(super) const STAGES: [(&str, Stage); 8] = [
+pub(super) const STAGES: [(&str, Stage); 9] = [
     ("format", Stage::Cargo(&["fmt", "--all", "--check"])),
     ("generated", Stage::Generated),
     (
@@ -29,6 +30,7 @@ pub(super) const STAGES: [(&str, Stage); 8] = [
     ("runtime", Stage::ProcessRuntime),
     ("helm", Stage::Script("tests/helm/build.sh")),
     ("chart", Stage::Chart),
+    ("model", Stage::Model),
 ];
 
 #[derive(Clone, Copy)]
@@ -45,6 +47,8 @@ pub(super) enum Stage {
     ProcessRuntime,
     /// The chart, by Helm's own checks.
     Chart,
+    /// The checked model of the protocol, in part.
+    Model,
 }
 
 impl Stage {
@@ -59,6 +63,7 @@ impl Stage {
             Self::Dependencies => dependencies::check(root),
             Self::ProcessRuntime => process_runtime(root),
             Self::Chart => chart(root),
+            Self::Model => model::check(root),
         }
     }
 }

@@ -83,7 +83,8 @@ fn what_a_pod_asks_for_is_read_once_until_it_is_placed_and_no_more_afterwards() 
     let failed = with(bound.clone(), "/status/phase", json!("Failed"));
     for (change, reads) in [(placed, 1), (bound, 0), (running, 0), (failed, 0)] {
         let cost = cost(&mut index, change.clone());
-        assert_eq!((cost.gangs, cost.requests), (1, reads), "{change}");
+        assert!((1..=2).contains(&cost.gangs), "{cost:?} {change}");
+        assert_eq!(cost.requests, reads, "{change}");
     }
 }
 

@@ -23,6 +23,19 @@ fn the_generation_is_on_disk_before_the_status_says_so() {
 }
 
 #[test]
+fn the_status_of_node_devices_is_stored_as_it_was() {
+    let mut node = Node::new(Some(node_devices("u", 1, vec![permit("a", 1_000)])));
+    node.prepare(claim("a", &["gpu-0"]));
+    let withdrawn = Permit {
+        withdrawn: true,
+        ..permit("a", 1_000)
+    };
+    node.write_api(node_devices("u", 2, vec![withdrawn]), true);
+    let stored = serde_json::to_string_pretty(&node.status()).unwrap() + "\n";
+    crate::golden::compare("node-devices-status.json", &stored);
+}
+
+#[test]
 fn what_another_instance_gave_back_and_did_not_live_to_say_is_said() {
     let mut node = Node::new(Some(node_devices("u", 1, vec![permit("a", 1_000)])));
     node.prepare(claim("a", &["gpu-0"]));
