@@ -25,7 +25,7 @@
 //! decide about it (`muster-sim decide FILE...`).
 //!
 //! Not simulated: nodes that are lost for good, slices that vanish with a kubelet, the extender, MIG, adoption of what
-//! runs unadmitted, claims that pods share, several tiers, lists from a cache that lags, Observe. Eviction is not built yet:
+//! runs unadmitted, several tiers, lists from a cache that lags, Observe. Eviction is not built yet:
 //! in its place users give up what gets nowhere for ten minutes. They are counted,
 //! and after everything has healed nobody may have to, but for the cases that [`owners`] names.
 

@@ -59,6 +59,8 @@ pub struct Report {
     pub cancelled: usize,
     /// Pods that got nowhere for ten minutes and were deleted by their users, by what kept them.
     pub given_up: BTreeMap<String, u64>,
+    /// Gangs that waited for a claim that another gang held.
+    pub waited_for_claims: usize,
     /// What met what.
     pub matrix: Matrix,
     /// Faults by kind.
@@ -115,6 +117,7 @@ pub fn run(seed: u64, options: &Options) -> Report {
         finished,
         cancelled: scenario.gangs.len() - wanted.len(),
         given_up: world.owners.given_up().clone(),
+        waited_for_claims: world.invariants.waited_for_claims(),
         matrix: world.matrix.clone(),
         faults: world.faults.injected().clone(),
         violation,
@@ -175,14 +178,20 @@ fn describe(scenario: &Scenario) -> String {
     }
     for gang in &scenario.gangs {
         text += &format!(
-            "{} of {} ({:?}): {} pods x {} {} at {} ms\n",
+            "{} of {} ({:?}): {} pods x {} {} at {} ms{}\n",
             gang.name,
             gang.team,
             gang.owner,
             gang.pods,
             gang.gpus_per_pod,
             gang.product.map_or("GPUs of any kind", Product::name),
-            gang.submitted_at
+            gang.submitted_at,
+            gang.shared
+                .as_ref()
+                .map_or_else(String::new, |shared| format!(
+                    "; {} of them share {} with {} GPUs",
+                    shared.pods, shared.name, shared.gpus
+                ))
         );
     }
     text

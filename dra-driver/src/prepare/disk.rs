@@ -87,7 +87,7 @@ pub struct Record {
     /// the earlier one then records nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<String>,
-    /// UIDs of the pods that the claim was reserved for when it was prepared.
+    /// UIDs of the pods that the claim was reserved for when it was prepared, then of those permitted to share it.
     #[serde(default)]
     pub pods: Vec<String>,
     /// Its devices of this driver, in the order of the allocation.

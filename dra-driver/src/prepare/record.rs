@@ -238,9 +238,25 @@ impl Machine {
             claim: claim.reference.clone(),
             state: RecordState::Preparing,
             call: Some(mark),
-            pods: claim.pods.clone(),
+            pods: self.pods_of(claim),
             devices,
         })
+    }
+
+    /// Pods that may use the claim: those that it is reserved for, and those that are permitted to share it. The kubelet
+    /// calls for the first of them alone; the others use what is prepared, and nothing tells of them when they come.
+    fn pods_of(&self, claim: &Claim) -> Vec<String> {
+        let mut pods = claim.pods.clone();
+        let object = self.view.object().into_iter();
+        let permits = object.flat_map(|object| &object.spec.permits);
+        let sharing = permits
+            .filter(|permit| !permit.withdrawn && permit.claim_uids.contains(&claim.reference.uid));
+        for permit in sharing {
+            if !pods.contains(&permit.pod_uid) {
+                pods.push(permit.pod_uid.clone());
+            }
+        }
+        pods
     }
 }
 

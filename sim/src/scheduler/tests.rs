@@ -16,6 +16,7 @@ fn gang(gpus_per_pod: usize) -> GangShape {
         product: None,
         gpus_per_pod,
         claims_per_pod: 1,
+        shared: None,
         submitted_at: 0,
     }
 }

@@ -32,6 +32,24 @@ fn a_device_in_use_or_of_unknown_use_is_held() {
 }
 
 #[test]
+fn a_claim_that_pods_share_is_recorded_with_all_that_may_use_it() {
+    let sharing = Permit {
+        pod_uid: "pod-b".to_owned(),
+        ..permit("a", 1_000)
+    };
+    let withdrawn = Permit {
+        pod_uid: "pod-c".to_owned(),
+        withdrawn: true,
+        ..permit("a", 1_000)
+    };
+    let permits = vec![permit("a", 1_000), sharing, withdrawn, permit("d", 1_000)];
+    let mut node = Node::new(Some(node_devices("u", 1, permits)));
+    // It is reserved for the first of them only; for the second the kubelet will not call.
+    node.prepare(claim("a", &["gpu-0"]));
+    assert_eq!(node.disk.records["a"].pods, ["pod-a", "pod-b"]);
+}
+
+#[test]
 fn a_prepare_whose_mark_was_taken_records_nothing() {
     let mut node = Node::new(Some(node_devices("u", 1, vec![])));
     let call = node.prepare(claim("a", &["gpu-0"]));
