@@ -2,7 +2,7 @@
 //!
 //! A lease elects, it does not fence: a replica that lost it may live on for a while, with watches that stand
 //! still for any of the kinds. What it sent and was never answered stays on the **network**, and may arrive at any
-//! time, also after its sender is dead.
+//! time, also after its sender is dead. What it lists reaches it late, and piece by piece ([`crate::listing`]).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,16 +12,14 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use muster_cluster::{
-    index::Config as IndexConfig,
-    judgement::JudgementRequest,
-    managed::ManagedPods,
-    object::{Change, Kind},
+    index::Config as IndexConfig, judgement::JudgementRequest, managed::ManagedPods, object::Kind,
 };
 use muster_protocol::{ApiRequest, Config, Effect, Machine, Now, Outcome};
 
 use crate::{
     api_server::{ApiServer, Place},
     controller_writes::{apply, describe},
+    listing::Listing,
     matrix::Mishap,
     scenario::Scenario,
 };
@@ -56,6 +54,8 @@ pub struct Controllers {
     replicas: [Replica; REPLICAS],
     holder: Option<usize>,
     network: Vec<Arc<ApiRequest>>,
+    /// So many of the lists that are asked for next come late.
+    late_lists: usize,
     leaderships: u64,
     keep_ended_seconds: i64,
     whole_intent_bytes: usize,
@@ -69,6 +69,8 @@ pub struct Controllers {
 struct Replica {
     machine: Option<Machine>,
     watches: BTreeMap<Kind, Place>,
+    /// Lists that it is receiving, before it watches: of a follower, as they were when it started.
+    lists: BTreeMap<Kind, Listing>,
     frozen: BTreeSet<Kind>,
     under_way: Vec<Effect>,
     /// Rules that are being judged apart.
@@ -90,6 +92,8 @@ pub enum Step {
     Lead(usize),
     /// A replica looks at what is owed.
     Poll(usize),
+    /// A replica receives the next objects of a list.
+    Receive(usize, Kind),
     /// A replica's watch tells the next change of a kind.
     Watch(usize, Kind),
     /// A watch that stood still moves again.
@@ -135,6 +139,13 @@ impl Controllers {
             }
             if replica.stirred || replica.is_to_poll(now) {
                 steps.push(Step::Poll(number));
+            }
+            for kind in replica.lists.keys() {
+                steps.push(if replica.frozen.contains(kind) {
+                    Step::Thaw(number, *kind)
+                } else {
+                    Step::Receive(number, *kind)
+                });
             }
             for (kind, place) in &replica.watches {
                 if replica.frozen.contains(kind) {
@@ -192,15 +203,16 @@ impl Controllers {
         mishap: Option<Mishap>,
     ) -> Option<String> {
         let told = match *step {
-            Step::Lead(number) => self.lead(number),
+            Step::Lead(number) => self.lead(number, api),
             Step::Poll(number) => self.replicas[number].poll(now, wall),
+            Step::Receive(number, kind) => self.replicas[number].receive(kind, api),
             Step::Watch(number, kind) => self.replicas[number].watch(kind, api),
             Step::Thaw(number, kind) => Some(self.replicas[number].thaw(kind, api)),
             Step::Perform(number, effect) => self.carry_out(number, effect, api, mishap),
             Step::Arrive(number) => self.arrive(number, api),
             Step::Judge(number, request) => self.replicas[number].judge(request),
             Step::Notice(number) => {
-                self.crash(number);
+                self.crash(number, api);
                 Some("notices that it lost the lease, and stops".to_owned())
             }
         };
@@ -208,13 +220,14 @@ impl Controllers {
             Step::Arrive(_) => "network".to_owned(),
             Step::Lead(number)
             | Step::Poll(number)
+            | Step::Receive(number, _)
             | Step::Watch(number, _)
             | Step::Thaw(number, _)
             | Step::Perform(number, _)
             | Step::Judge(number, _)
             | Step::Notice(number) => self.name(number),
         };
-        let left = self.leave_if_superseded();
+        let left = self.leave_if_superseded(api);
         match (told, left) {
             (told, Some(left)) => Some(format!("{who}: {}; {left}", told.unwrap_or_default())),
             (Some(told), None) => Some(format!("{who}: {told}")),
@@ -233,14 +246,19 @@ impl Controllers {
         }
     }
 
-    fn lead(&mut self, number: usize) -> Option<String> {
+    fn lead(&mut self, number: usize, api: &ApiServer) -> Option<String> {
         self.leaderships += 1;
         self.holder = Some(number);
         let identity = format!("controller-{number}-{}", self.leaderships);
         let mut machine = self.machine(identity)?;
         machine.judge_apart();
+        let mut lists = std::mem::take(&mut self.replicas[number].lists);
+        if lists.is_empty() {
+            lists = lists_of_all(api);
+        }
         self.replicas[number] = Replica {
             machine: Some(machine),
+            lists,
             stirred: true,
             // Clocks of two machines have nothing in common, and the second one's is set wrong.
             clock_seconds: 1_000_000 * number as u64,
@@ -283,12 +301,12 @@ impl Controllers {
         self.effects += 1;
         let outcome = match mishap {
             Some(Mishap::CrashBefore) => {
-                self.crash(number);
+                self.crash(number, api);
                 return Some(format!("crashes before {text}"));
             }
             Some(Mishap::CrashAfter) => {
                 apply(api, &effect.write);
-                self.crash(number);
+                self.crash(number, api);
                 return Some(format!("crashes after {text}"));
             }
             Some(Mishap::Conflict) => Outcome::Conflict,
@@ -308,7 +326,15 @@ impl Controllers {
             }
             Some(Mishap::StaleRead) | None => {
                 if let ApiRequest::ReadAll { kind } = *effect.write {
-                    self.replicas[number].list(kind, api);
+                    let listing = Listing::read(kind, api, Some(effect.id));
+                    let replica = &mut self.replicas[number];
+                    replica.lists.insert(kind, listing);
+                    if self.late_lists > 0 {
+                        self.late_lists -= 1;
+                        replica.frozen.insert(kind);
+                        return Some(format!("{text}, which comes late"));
+                    }
+                    return Some(text);
                 }
                 apply(api, &effect.write)
             }
@@ -339,9 +365,13 @@ impl Controllers {
         Some(format!("late {}: {what}", describe(&write)))
     }
 
-    /// A replica dies. What it had sent may still arrive.
-    pub fn crash(&mut self, number: usize) {
-        let replica = std::mem::take(&mut self.replicas[number]);
+    /// A replica dies. What it had sent may still arrive. Another process starts in its place, and watches.
+    pub fn crash(&mut self, number: usize, api: &ApiServer) {
+        let follower = Replica {
+            lists: lists_of_all(api),
+            ..Replica::default()
+        };
+        let replica = std::mem::replace(&mut self.replicas[number], follower);
         self.network.extend(
             replica
                 .under_way
@@ -361,7 +391,7 @@ impl Controllers {
 
     /// The holder loses the lease and does not know it: its watches of these kinds stand still, and another
     /// replica that is free leads. False if there is none.
-    pub fn supersede(&mut self, frozen: BTreeSet<Kind>) -> bool {
+    pub fn supersede(&mut self, frozen: BTreeSet<Kind>, api: &ApiServer) -> bool {
         let Some(old) = self.holder else {
             return false;
         };
@@ -370,7 +400,19 @@ impl Controllers {
             return false;
         };
         self.replicas[old].frozen.extend(frozen);
-        self.lead(new).is_some()
+        self.lead(new, api).is_some()
+    }
+
+    /// Whether a list that a replica is receiving is one that its machine asked for.
+    pub fn asked_for(&self, replica: usize, kind: Kind) -> bool {
+        let replica = self.replicas.get(replica);
+        let listing = replica.and_then(|replica| replica.lists.get(&kind));
+        listing.is_some_and(|listing| listing.asked_by.is_some())
+    }
+
+    /// One more of the lists that are asked for next comes late: its reader is told other things meanwhile.
+    pub fn delay_list(&mut self) {
+        self.late_lists += 1;
     }
 
     /// The holder's watch of a kind stands still.
@@ -397,6 +439,7 @@ impl Controllers {
 
     /// Everything that stood still moves again.
     pub fn heal(&mut self, api: &ApiServer) {
+        self.late_lists = 0;
         for replica in &mut self.replicas {
             for kind in replica.frozen.clone() {
                 replica.thaw(kind, api);
@@ -411,7 +454,7 @@ impl Controllers {
             .find_map(|replica| replica.overlooked.as_deref())
     }
 
-    fn leave_if_superseded(&mut self) -> Option<String> {
+    fn leave_if_superseded(&mut self, api: &ApiServer) -> Option<String> {
         let (number, reason) = self
             .replicas
             .iter()
@@ -420,9 +463,17 @@ impl Controllers {
                 let reason = replica.machine.as_ref()?.must_exit()?;
                 Some((number, reason.to_string()))
             })?;
-        self.crash(number);
+        self.crash(number, api);
         Some(format!("controller {number} exits: {reason}"))
     }
+}
+
+/// What a process that starts now is told first.
+fn lists_of_all(api: &ApiServer) -> BTreeMap<Kind, Listing> {
+    let lists = Kind::ALL.into_iter();
+    lists
+        .map(|kind| (kind, Listing::read(kind, api, None)))
+        .collect()
 }
 
 impl Replica {
@@ -486,6 +537,14 @@ impl Replica {
             .iter()
             .map(|effect| describe(&effect.write))
             .collect();
+        for effect in &effects {
+            if let ApiRequest::ReadAll { kind } = *effect.write {
+                // The watch is closed at once; what it had still to say is never told.
+                self.watches.remove(&kind);
+                self.lists.remove(&kind);
+                self.frozen.remove(&kind);
+            }
+        }
         self.under_way.extend(effects);
         Some(format!("wants {}", told.join(" | ")))
     }
@@ -501,6 +560,23 @@ impl Replica {
         None
     }
 
+    fn receive(&mut self, kind: Kind, api: &ApiServer) -> Option<String> {
+        let listing = self.lists.get_mut(&kind)?;
+        let (changes, watches_from) = listing.receive(api);
+        let asked_by = listing.asked_by;
+        self.stirred = true;
+        let machine = self.machine.as_mut()?;
+        changes
+            .into_iter()
+            .for_each(|change| machine.observe(change));
+        let place = watches_from?;
+        self.lists.remove(&kind);
+        self.watches.insert(kind, place);
+        let asked_by = asked_by?;
+        machine.settle(asked_by, Outcome::Done(None));
+        Some(format!("has received the list of {kind:?}"))
+    }
+
     fn watch(&mut self, kind: Kind, api: &ApiServer) -> Option<String> {
         let place = self.watches.get_mut(&kind)?;
         let event = api.next_event(*place)?;
@@ -510,23 +586,19 @@ impl Replica {
         None
     }
 
-    /// A watch that broke off is connected again: it goes on where it was, or lists again where that is compacted.
+    /// A watch that broke off is connected again: it goes on where it was, or lists again where that is compacted. A list
+    /// that was late comes.
     fn thaw(&mut self, kind: Kind, api: &ApiServer) -> String {
         self.frozen.remove(&kind);
+        if self.lists.contains_key(&kind) {
+            return format!("list of {kind:?} comes");
+        }
         let is_gone = |place: &Place| api.is_gone(*place);
         if self.watches.get(&kind).is_some_and(is_gone) {
-            self.list(kind, api);
-            self.stirred = true;
+            self.watches.remove(&kind);
+            self.lists.insert(kind, Listing::read(kind, api, None));
             return format!("watch of {kind:?} is answered 410 Gone, and lists again");
         }
         format!("watch of {kind:?} moves again")
-    }
-
-    fn list(&mut self, kind: Kind, api: &ApiServer) {
-        let objects = api.objects(kind).cloned().collect();
-        self.watches.insert(kind, api.watch(kind));
-        if let Some(machine) = &mut self.machine {
-            machine.observe(Change::Listed(kind, objects));
-        }
     }
 }

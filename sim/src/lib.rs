@@ -25,9 +25,9 @@
 //! decide about it (`muster-sim decide FILE...`).
 //!
 //! Not simulated: nodes that are lost for good, slices that vanish with a kubelet, the extender, MIG, adoption of what
-//! runs unadmitted, several tiers, lists from a cache that lags, Observe. Eviction is not built yet:
-//! in its place users give up what gets nowhere for ten minutes. They are counted,
-//! and after everything has healed nobody may have to, but for the cases that [`owners`] names.
+//! runs unadmitted, several tiers, Observe, and the controller's own requests ([`controller_writes`] does in their place
+//! what they ask for). Eviction is not built yet: in its place users give up what gets nowhere for ten minutes. They are
+//! counted, and after everything has healed nobody may have to, but for the cases that [`owners`] names.
 
 pub mod api_server;
 pub mod claim_controller;
@@ -40,6 +40,7 @@ pub mod fixtures;
 pub mod gpu_node;
 pub mod invariants;
 pub mod kubelet;
+pub mod listing;
 pub mod matrix;
 pub mod owners;
 pub mod random;
