@@ -514,7 +514,12 @@ impl Sandbox {
         }
         *failed |= !matches!(answer, Answer::Prepared(_));
         if calls.is_empty() {
-            if *failed {
+            // As the real one does, it takes a Prepare for failed if the claim was unprepared for another pod meanwhile.
+            let is_known = |claim: &ClaimRef| {
+                let info = claims.get(&claim.uid);
+                info.is_some_and(|info| info.pods.contains(uid))
+            };
+            if *failed || !self.claims.iter().all(is_known) {
                 self.stage = Stage::Waiting { at: again_at };
                 return;
             }
