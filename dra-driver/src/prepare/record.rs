@@ -52,7 +52,9 @@ impl Machine {
                 (writes, After::Changed(Some((id, answer.clone()))))
             }
             Stage::Mark => match record {
-                Some(record) if record.state == RecordState::Prepared => answer_from(id, record),
+                Some(record) if record.state == RecordState::Prepared => {
+                    answer_from(id, record, mark)
+                }
                 _ => {
                     let left = leave_mark(call.claim.clone(), record, mark);
                     (vec![Write::PutRecord(left)], After::Marked(id))
@@ -294,13 +296,14 @@ fn collision(record: &Record, disk: &Disk) -> Option<Refusal> {
     })
 }
 
-/// The CDI file is written again: it may have been lost, and writing it twice does no harm.
-fn answer_from(call: CallId, record: &Record) -> Decision {
-    let answer = Answer::Prepared(prepared(record));
-    (
-        vec![Write::PutCdi(record.clone())],
-        After::Answer(call, answer),
-    )
+/// The record says from now on who was answered last: to somebody who looked at it before, it is another
+/// ([`super::Orphan`]). The CDI file is written again: it may have been lost, and writing it twice does no harm.
+fn answer_from(call: CallId, record: &Record, mark: String) -> Decision {
+    let mut record = record.clone();
+    record.call = Some(mark);
+    let answer = Answer::Prepared(prepared(&record));
+    let writes = vec![Write::PutRecord(record.clone()), Write::PutCdi(record)];
+    (writes, After::Answer(call, answer))
 }
 
 fn record_and_answer(call: CallId, record: Record) -> Decision {
