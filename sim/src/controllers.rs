@@ -11,6 +11,7 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
+use muster_api::NodeDevices;
 use muster_cluster::{
     index::Config as IndexConfig, judgement::JudgementRequest, managed::ManagedPods, object::Kind,
 };
@@ -21,6 +22,7 @@ use crate::{
     controller_writes::{apply, describe},
     listing::Listing,
     matrix::Mishap,
+    performing::Performing,
     scenario::Scenario,
 };
 
@@ -53,12 +55,14 @@ pub const LAGGING_KINDS: [Kind; 6] = [
 pub struct Controllers {
     replicas: [Replica; REPLICAS],
     holder: Option<usize>,
-    network: Vec<Arc<ApiRequest>>,
+    network: Vec<Sent>,
     /// So many of the lists that are asked for next come late.
     late_lists: usize,
     leaderships: u64,
     keep_ended_seconds: i64,
     whole_intent_bytes: usize,
+    /// Carries out what machines ask for; without, it is done to the API server directly.
+    performing: Option<Performing>,
     /// Effects that were carried out.
     pub effects: u64,
     #[cfg(feature = "injected-bugs")]
@@ -83,6 +87,14 @@ struct Replica {
     skew: SignedDuration,
     /// What a look at everything found to do right after a poll.
     overlooked: Option<String>,
+}
+
+/// A request on its way.
+#[derive(Debug)]
+struct Sent {
+    write: Arc<ApiRequest>,
+    /// The NodeDevices that it replaces, as its sender saw it.
+    seen: Option<Arc<NodeDevices>>,
 }
 
 /// A step of the controllers.
@@ -115,6 +127,26 @@ impl Controllers {
             keep_ended_seconds: scenario.keep_ended_seconds,
             whole_intent_bytes: scenario.whole_intent_bytes,
             ..Self::default()
+        }
+    }
+
+    /// What machines ask for is carried out by the requests of the shipping controller from now on.
+    pub fn send_requests(&mut self, performing: Performing) {
+        self.performing = Some(performing);
+    }
+
+    /// How often each kind of write was carried out by requests.
+    pub fn requested(&self) -> BTreeMap<&'static str, u64> {
+        let performing = self.performing.as_ref();
+        performing.map_or_else(BTreeMap::new, |performing| performing.carried_out().clone())
+    }
+
+    /// Carries out a write. A list is not one: it is its watch's.
+    fn write(&mut self, api: &mut ApiServer, sent: &Sent) -> Outcome {
+        match &mut self.performing {
+            _ if matches!(*sent.write, ApiRequest::ReadAll { .. }) => Outcome::Done(None),
+            Some(performing) => performing.perform(api, &sent.write, sent.seen.as_deref()),
+            None => apply(api, &sent.write),
         }
     }
 
@@ -298,6 +330,7 @@ impl Controllers {
         }
         let effect = replica.under_way.swap_remove(effect);
         let text = describe(&effect.write);
+        let sent = replica.send(&effect);
         self.effects += 1;
         let outcome = match mishap {
             Some(Mishap::CrashBefore) => {
@@ -305,7 +338,7 @@ impl Controllers {
                 return Some(format!("crashes before {text}"));
             }
             Some(Mishap::CrashAfter) => {
-                apply(api, &effect.write);
+                self.write(api, &sent);
                 self.crash(number, api);
                 return Some(format!("crashes after {text}"));
             }
@@ -313,16 +346,17 @@ impl Controllers {
             Some(Mishap::Refused) => Outcome::Refused("admission webhook denied it".to_owned()),
             Some(Mishap::NotDone) => Outcome::Unknown,
             Some(Mishap::AnswerLost) => {
-                apply(api, &effect.write);
+                self.write(api, &sent);
                 Outcome::Unknown
             }
             Some(Mishap::DoneLate) => {
-                self.network.push(Arc::clone(&effect.write));
+                self.network.push(sent);
                 Outcome::Unknown
             }
             Some(Mishap::Duplicated) => {
-                self.network.push(Arc::clone(&effect.write));
-                apply(api, &effect.write)
+                let outcome = self.write(api, &sent);
+                self.network.push(sent);
+                outcome
             }
             Some(Mishap::StaleRead) | None => {
                 if let ApiRequest::ReadAll { kind } = *effect.write {
@@ -336,7 +370,7 @@ impl Controllers {
                     }
                     return Some(text);
                 }
-                apply(api, &effect.write)
+                self.write(api, &sent)
             }
         };
         let told = match (&outcome, mishap) {
@@ -356,13 +390,13 @@ impl Controllers {
         if number >= self.network.len() {
             return None;
         }
-        let write = self.network.swap_remove(number);
-        let outcome = apply(api, &write);
+        let sent = self.network.swap_remove(number);
+        let outcome = self.write(api, &sent);
         let what = match outcome {
             Outcome::Done(_) => "done",
             _ => "comes to nothing",
         };
-        Some(format!("late {}: {what}", describe(&write)))
+        Some(format!("late {}: {what}", describe(&sent.write)))
     }
 
     /// A replica dies. What it had sent may still arrive. Another process starts in its place, and watches.
@@ -375,9 +409,9 @@ impl Controllers {
         self.network.extend(
             replica
                 .under_way
-                .into_iter()
-                .map(|effect| effect.write)
-                .filter(|write| write.target().is_some()),
+                .iter()
+                .filter(|effect| effect.write.target().is_some())
+                .map(|effect| replica.send(effect)),
         );
         if self.holder == Some(number) {
             self.holder = None;
@@ -477,6 +511,21 @@ fn lists_of_all(api: &ApiServer) -> BTreeMap<Kind, Listing> {
 }
 
 impl Replica {
+    /// What an effect sends, as things are seen now.
+    fn send(&self, effect: &Effect) -> Sent {
+        let seen = match &*effect.write {
+            ApiRequest::ReplaceNodeDevices { node, .. } => {
+                let machine = self.machine.as_ref();
+                machine.and_then(|machine| machine.index().node_devices(node).cloned())
+            }
+            _ => None,
+        };
+        Sent {
+            write: Arc::clone(&effect.write),
+            seen,
+        }
+    }
+
     /// The second that its own clock shows.
     fn second(&self, now: u64) -> u64 {
         self.clock_seconds + now / 1_000
