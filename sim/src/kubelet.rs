@@ -568,3 +568,6 @@ impl Sandbox {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

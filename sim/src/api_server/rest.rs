@@ -399,3 +399,6 @@ fn invalid(cause: &str) -> Refused {
 fn bad_request(cause: &str) -> Refused {
     (StatusCode::BAD_REQUEST, "BadRequest", cause.to_owned())
 }
+
+#[cfg(test)]
+mod tests;
