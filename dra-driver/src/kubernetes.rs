@@ -40,6 +40,11 @@ impl Kubernetes {
         Self { client, node }
     }
 
+    /// The node.
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
     /// Reads a claim, and tries again while there is no answer.
     pub async fn claim(&self, reference: &ClaimRef) -> Read<Claim> {
         let read = || self.claim_once(reference);
@@ -50,20 +55,14 @@ impl Kubernetes {
             .with_total_delay(Some(CLAIM_LIMIT));
         let attempts = read.retry(backoff).when(|error| !is_final(error));
         match tokio::time::timeout(CLAIM_LIMIT, attempts).await {
-            Ok(Ok(Some(object))) => match Claim::read(&object, keys::DRIVER) {
-                Ok(claim) => Read::Found(claim),
-                Err(error) => Read::Failed(error.to_string()),
-            },
-            Ok(Ok(None)) => Read::Absent,
-            Ok(Err(error)) => Read::Failed(error.to_string()),
+            Ok(answer) => read_claim(answer),
             Err(_) => Read::Failed(format!("no answer in {} s", CLAIM_LIMIT.as_secs())),
         }
     }
 
-    /// Whether the claim's object is gone, or another has its name.
-    pub async fn claim_is_gone(&self, reference: &ClaimRef) -> Result<bool, CallError> {
-        let object = self.claim_once(reference).await?;
-        Ok(object.is_none_or(|object| object.metadata.uid.as_ref() != Some(&reference.uid)))
+    /// Reads the claim of that name, whatever its UID. It is not tried again.
+    pub async fn claim_now(&self, reference: &ClaimRef) -> Read<Claim> {
+        read_claim(self.claim_once(reference).await)
     }
 
     async fn claim_once(&self, reference: &ClaimRef) -> Result<Option<ResourceClaim>, CallError> {
@@ -136,6 +135,17 @@ impl Kubernetes {
             Err(error) if matches!(error.status_code(), Some(404 | 409)) => StatusOutcome::Conflict,
             Err(error) => StatusOutcome::Unknown(error.to_string()),
         }
+    }
+}
+
+fn read_claim(answer: Result<Option<ResourceClaim>, CallError>) -> Read<Claim> {
+    match answer {
+        Ok(Some(object)) => match Claim::read(&object, keys::DRIVER) {
+            Ok(claim) => Read::Found(claim),
+            Err(error) => Read::Failed(error.to_string()),
+        },
+        Ok(None) => Read::Absent,
+        Err(error) => Read::Failed(error.to_string()),
     }
 }
 

@@ -1,17 +1,16 @@
-//! Claims that the kubelet has forgotten.
-//!
-//! The kubelet unprepares what it prepared, also when the claim's object is gone, for ever. Only if it lost its own
-//! checkpoint nobody asks any more. So a claim whose object has been gone for two looks in a row is given back like
-//! one that is unprepared: if nothing uses it.
+//! Looks for records that the kubelet has forgotten ([`crate::prepare::Orphan`] says which those are).
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use muster_serve::Shutdown;
 
 use crate::{
     driver::Handle,
     kubernetes::Kubernetes,
-    prepare::{ClaimRef, Input},
+    prepare::{Input, Orphan, Read, Record},
     store::Store,
 };
 
@@ -24,46 +23,45 @@ pub fn spawn(store: Store, kubernetes: Kubernetes, driver: Handle, shutdown: &Sh
 }
 
 async fn run(store: Store, kubernetes: Kubernetes, driver: Handle) {
-    let mut gone_before = BTreeSet::new();
+    let mut seen_before = BTreeSet::new();
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        let gone = look(&store, &kubernetes).await;
-        let orphans: Vec<ClaimRef> = gone.intersection(&gone_before).cloned().collect();
+        let seen = look(&store, &kubernetes).await;
+        let orphans: Vec<Orphan> = seen.intersection(&seen_before).cloned().collect();
         if !orphans.is_empty() {
-            tracing::warn!(?orphans, "claims without object or kubelet are given back");
+            tracing::warn!(?orphans, "claims that no pod may use here are given back");
             driver.tell(Input::Orphaned(orphans));
         }
-        gone_before = gone;
+        seen_before = seen;
     }
 }
 
-/// The recorded claims whose objects are gone. What cannot be found out is not gone.
-async fn look(store: &Store, kubernetes: &Kubernetes) -> BTreeSet<ClaimRef> {
+/// The orphans of this moment. What cannot be found out is none.
+async fn look(store: &Store, kubernetes: &Kubernetes) -> BTreeSet<Orphan> {
     let store = store.clone();
-    let claims = tokio::task::spawn_blocking(move || recorded(&store)).await;
-    let mut gone = BTreeSet::new();
-    for claim in claims.unwrap_or_default() {
-        match kubernetes.claim_is_gone(&claim).await {
-            Ok(true) => {
-                gone.insert(claim);
-            }
-            Ok(false) => {}
-            Err(error) => tracing::warn!(%claim, %error, "the claim cannot be looked up"),
+    let records = tokio::task::spawn_blocking(move || recorded(&store)).await;
+    let mut orphans = BTreeSet::new();
+    for record in records.unwrap_or_default().into_values() {
+        let read = kubernetes.claim_now(&record.claim).await;
+        if let Read::Failed(error) = &read {
+            tracing::warn!(claim = %record.claim, %error, "the claim cannot be looked up");
         }
+        orphans.extend(Orphan::of(&record, kubernetes.node(), &read));
     }
-    gone
+    orphans
 }
 
-/// Claims with a record, and those with nothing but a CDI file.
-fn recorded(store: &Store) -> BTreeSet<ClaimRef> {
-    let mut claims = BTreeSet::new();
+/// By UID of the claim: what is recorded, and what only a CDI file tells of.
+fn recorded(store: &Store) -> BTreeMap<String, Record> {
+    let mut records = BTreeMap::new();
+    if let Ok(specs) = store.records_in_cdi() {
+        let told = specs.into_values().flatten();
+        records.extend(told.map(|record| (record.claim.uid.clone(), record)));
+    }
     if let Ok(lock) = store.lock()
         && let Ok(disk) = store.load(&lock)
     {
-        claims.extend(disk.records.into_values().map(|record| record.claim));
+        records.extend(disk.records);
     }
-    if let Ok(specs) = store.records_in_cdi() {
-        claims.extend(specs.into_values().flatten().map(|record| record.claim));
-    }
-    claims
+    records
 }

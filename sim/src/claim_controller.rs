@@ -4,6 +4,8 @@
 //! It decides by what its informers show, which lags; what it writes carries the versions that it saw. Before it takes a
 //! pod for gone that it does not know it asks the API server.
 //!
+//! A claim that several pods name is made by their user, and never deleted here.
+//!
 //! A pod leaves `reservedFor` when its object is gone, its phase is terminal, or it is deleted and never had a
 //! node; **not** while it terminates on a node. The last one to leave clears the allocation in the same write,
 //! whatever still runs: for a pod that was deleted by force the devices are free in the API at once.
@@ -70,10 +72,17 @@ fn claim_name<'a>(pod: &'a Pod, named: &str) -> Option<&'a str> {
         .as_deref()
 }
 
-/// A claim that the pod names.
-fn claim_of<'a>(api: &'a ApiServer, pod: &Pod, named: &str) -> Option<&'a ResourceClaim> {
+/// A claim that the pod names: one that somebody made for it and others, or its own.
+fn claim_of<'a>(
+    api: &'a ApiServer,
+    pod: &Pod,
+    named: &PodResourceClaim,
+) -> Option<&'a ResourceClaim> {
     let namespace = pod.metadata.namespace.as_deref()?;
-    let claim = api.get::<ResourceClaim>(namespace, claim_name(pod, named)?)?;
+    if let Some(name) = &named.resource_claim_name {
+        return api.get::<ResourceClaim>(namespace, name);
+    }
+    let claim = api.get::<ResourceClaim>(namespace, claim_name(pod, &named.name)?)?;
     let owners = claim.metadata.owner_references.as_ref()?;
     owners
         .iter()
@@ -91,8 +100,15 @@ fn named_claims(pod: &Pod) -> impl Iterator<Item = &PodResourceClaim> {
 /// The pod's claims, in the order in which it names them; `None` while one of them is not made.
 pub fn claims_of<'a>(api: &'a ApiServer, pod: &Pod) -> Option<Vec<&'a ResourceClaim>> {
     named_claims(pod)
-        .map(|claim| claim_of(api, pod, &claim.name))
+        .map(|claim| claim_of(api, pod, claim))
         .collect()
+}
+
+/// A claim of the pod that is yet to be made from a template.
+fn to_be_made<'a>(api: &ApiServer, pod: &'a Pod) -> Option<&'a PodResourceClaim> {
+    named_claims(pod).find(|claim| {
+        claim.resource_claim_template_name.is_some() && claim_of(api, pod, claim).is_none()
+    })
 }
 
 /// All that the controller has to do.
@@ -102,7 +118,7 @@ pub fn steps(api: &ApiServer) -> Vec<Step> {
         .filter(|pod| {
             pod.metadata.deletion_timestamp.is_none()
                 && !has_ended(pod)
-                && claims_of(api, pod).is_none()
+                && to_be_made(api, pod).is_some()
         })
         .map(|pod| Step::Make {
             namespace: pod.metadata.namespace.clone().unwrap_or_default(),
@@ -197,9 +213,7 @@ fn make(api: &mut ApiServer, informer: &mut Informer, namespace: &str, name: &st
     let Some(pod) = informer.cache().get::<Pod>(namespace, name).cloned() else {
         return;
     };
-    let mut named = named_claims(&pod);
-    let Some(missing) = named.find(|claim| claim_of(informer.cache(), &pod, &claim.name).is_none())
-    else {
+    let Some(missing) = to_be_made(informer.cache(), &pod) else {
         return;
     };
     let (named, template) = (missing.name.clone(), &missing.resource_claim_template_name);

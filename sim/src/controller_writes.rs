@@ -1,5 +1,5 @@
-//! The protocol's writes, done as the controller's executor does them on the real API server, and what it
-//! reports of each.
+//! The protocol's writes, done to the API server directly: for a benchmark, where the requests of the controller
+//! ([`crate::performing`]) would only cost time. That both come to the same is asserted (`tests/requests.rs`).
 
 use k8s_openapi::api::core::v1::Pod;
 use muster_api::{Gang, Ledger, NodeDevices, Queue, QueueSpec, Team, keys};
@@ -7,7 +7,7 @@ use muster_cluster::object::{Kind, Object, ObjectKey};
 use muster_protocol::{ApiRequest, Outcome};
 use serde_json::Value;
 
-use crate::api_server::{ApiServer, Failure, Precondition, Stored, key};
+use crate::api_server::{ApiServer, Failure, Precondition, Stored, key, validation};
 
 /// Does a write. [`ApiRequest::ReadAll`] is not one: it needs the watch of whoever asked.
 pub fn apply(api: &mut ApiServer, write: &ApiRequest) -> Outcome {
@@ -146,32 +146,12 @@ fn patch_pod(api: &mut ApiServer, key: &ObjectKey, patch: &Value) -> Result<Obje
         _ => refused(&error),
     })?;
     let after: Pod = serde_json::from_value(document).map_err(|error| refused(&error))?;
-    if let Some(cause) = forbidden(&pod, &after) {
-        return Err(Failure::Refused(cause));
-    }
+    validation::update(&pod, &after).map_err(Failure::Refused)?;
     api.update::<Pod>(&key.namespace, &key.name, Precondition::default(), |pod| {
         pod.metadata.annotations = after.metadata.annotations;
         pod.metadata.labels = after.metadata.labels;
         pod.spec = after.spec;
     })
-}
-
-/// Of a pod's spec the gates may only go, and node affinity may change only while there is one.
-fn forbidden(before: &Pod, after: &Pod) -> Option<String> {
-    let (Some(mut before), Some(after)) = (before.spec.clone(), after.spec.as_ref()) else {
-        return Some("spec: required".to_owned());
-    };
-    let gates_before = before.scheduling_gates.clone().unwrap_or_default();
-    let gates_after = after.scheduling_gates.clone().unwrap_or_default();
-    if gates_after.iter().any(|gate| !gates_before.contains(gate)) {
-        return Some("spec.schedulingGates: gates can only be removed".to_owned());
-    }
-    if !gates_before.is_empty() {
-        before.affinity.clone_from(&after.affinity);
-        before.node_selector.clone_from(&after.node_selector);
-    }
-    before.scheduling_gates.clone_from(&after.scheduling_gates);
-    (before != *after).then(|| "spec: pod updates may not change fields".to_owned())
 }
 
 /// What a write is about, in one line of a trace.

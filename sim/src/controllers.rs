@@ -2,29 +2,25 @@
 //!
 //! A lease elects, it does not fence: a replica that lost it may live on for a while, with watches that stand
 //! still for any of the kinds. What it sent and was never answered stays on the **network**, and may arrive at any
-//! time, also after its sender is dead.
+//! time, also after its sender is dead. What it lists reaches it late, and piece by piece ([`crate::listing`]).
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+mod replica;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use muster_cluster::{
-    index::Config as IndexConfig,
-    judgement::JudgementRequest,
-    managed::ManagedPods,
-    object::{Change, Kind},
-};
-use muster_protocol::{ApiRequest, Config, Effect, Machine, Now, Outcome};
+use muster_cluster::{index::Config as IndexConfig, managed::ManagedPods, object::Kind};
+use muster_protocol::{ApiRequest, Config, Machine, Outcome};
 
 use crate::{
-    api_server::{ApiServer, Place},
+    api_server::ApiServer,
     controller_writes::{apply, describe},
+    listing::Listing,
     matrix::Mishap,
+    performing::Performing,
     scenario::Scenario,
 };
+use replica::{Replica, Sent};
 
 /// A rule of the controller's machine that can be broken on purpose.
 #[cfg(feature = "injected-bugs")]
@@ -32,13 +28,6 @@ pub type InjectedBug = muster_protocol::InjectedBug;
 
 /// Number of replicas.
 pub const REPLICAS: usize = 2;
-
-/// Between two looks at everything while nothing is told and nothing is due.
-const LOOK_MILLISECONDS: u64 = 10_000;
-/// Rules that a replica has judged apart at a time.
-const JUDGED_AT_ONCE: usize = 2;
-/// Polls at one moment after which a machine that still asks for another is reported.
-const MOST_POLLS: usize = 64;
 
 /// Kinds that a replica's watch may stand still on.
 pub const LAGGING_KINDS: [Kind; 6] = [
@@ -55,31 +44,17 @@ pub const LAGGING_KINDS: [Kind; 6] = [
 pub struct Controllers {
     replicas: [Replica; REPLICAS],
     holder: Option<usize>,
-    network: Vec<Arc<ApiRequest>>,
+    network: Vec<Sent>,
+    /// So many of the lists that are asked for next come late.
+    late_lists: usize,
     keep_ended_seconds: i64,
     whole_intent_bytes: usize,
+    /// Carries out what machines ask for; without, it is done to the API server directly.
+    performing: Option<Performing>,
     /// Effects that were carried out.
     pub effects: u64,
     #[cfg(feature = "injected-bugs")]
     bug: Option<InjectedBug>,
-}
-
-#[derive(Debug, Default)]
-struct Replica {
-    machine: Option<Machine>,
-    watches: BTreeMap<Kind, Place>,
-    frozen: BTreeSet<Kind>,
-    under_way: Vec<Effect>,
-    /// Rules that are being judged apart.
-    judging: Vec<JudgementRequest>,
-    stirred: bool,
-    polled_at: u64,
-    /// What its monotonic clock showed when the run began.
-    clock_seconds: u64,
-    /// How far its time of day is off.
-    skew: SignedDuration,
-    /// What a look at everything found to do right after a poll.
-    overlooked: Option<String>,
 }
 
 /// A step of the controllers.
@@ -89,6 +64,8 @@ pub enum Step {
     Lead(usize),
     /// A replica looks at what is owed.
     Poll(usize),
+    /// A replica receives the next objects of a list.
+    Receive(usize, Kind),
     /// A replica's watch tells the next change of a kind.
     Watch(usize, Kind),
     /// A watch that stood still moves again.
@@ -113,6 +90,26 @@ impl Controllers {
         }
     }
 
+    /// What machines ask for is carried out by the requests of the shipping controller from now on.
+    pub fn send_requests(&mut self, performing: Performing) {
+        self.performing = Some(performing);
+    }
+
+    /// How often each kind of write was carried out by requests.
+    pub fn requested(&self) -> BTreeMap<&'static str, u64> {
+        let performing = self.performing.as_ref();
+        performing.map_or_else(BTreeMap::new, |performing| performing.carried_out().clone())
+    }
+
+    /// Carries out a write. A list is not one: it is its watch's.
+    fn write(&mut self, api: &mut ApiServer, sent: &Sent) -> Outcome {
+        match &mut self.performing {
+            _ if matches!(*sent.write, ApiRequest::ReadAll { .. }) => Outcome::Done(None),
+            Some(performing) => performing.perform(api, &sent.write, sent.seen.as_deref()),
+            None => apply(api, &sent.write),
+        }
+    }
+
     /// Breaks a rule in every leadership that begins from now on.
     #[cfg(feature = "injected-bugs")]
     pub fn plant(&mut self, bug: Option<InjectedBug>) {
@@ -134,6 +131,13 @@ impl Controllers {
             }
             if replica.stirred || replica.is_to_poll(now) {
                 steps.push(Step::Poll(number));
+            }
+            for kind in replica.lists.keys() {
+                steps.push(if replica.frozen.contains(kind) {
+                    Step::Thaw(number, *kind)
+                } else {
+                    Step::Receive(number, *kind)
+                });
             }
             for (kind, place) in &replica.watches {
                 if replica.frozen.contains(kind) {
@@ -191,15 +195,16 @@ impl Controllers {
         mishap: Option<Mishap>,
     ) -> Option<String> {
         let told = match *step {
-            Step::Lead(number) => self.lead(number),
+            Step::Lead(number) => self.lead(number, api),
             Step::Poll(number) => self.replicas[number].poll(now, wall),
+            Step::Receive(number, kind) => self.replicas[number].receive(kind, api),
             Step::Watch(number, kind) => self.replicas[number].watch(kind, api),
             Step::Thaw(number, kind) => Some(self.replicas[number].thaw(kind, api)),
             Step::Perform(number, effect) => self.carry_out(number, effect, api, mishap),
             Step::Arrive(number) => self.arrive(number, api),
             Step::Judge(number, request) => self.replicas[number].judge(request),
             Step::Notice(number) => {
-                self.crash(number);
+                self.crash(number, api);
                 Some("notices that it lost the lease, and stops".to_owned())
             }
         };
@@ -207,13 +212,14 @@ impl Controllers {
             Step::Arrive(_) => "network".to_owned(),
             Step::Lead(number)
             | Step::Poll(number)
+            | Step::Receive(number, _)
             | Step::Watch(number, _)
             | Step::Thaw(number, _)
             | Step::Perform(number, _)
             | Step::Judge(number, _)
             | Step::Notice(number) => self.name(number),
         };
-        let left = self.leave_if_superseded();
+        let left = self.leave_if_superseded(api);
         match (told, left) {
             (told, Some(left)) => Some(format!("{who}: {}; {left}", told.unwrap_or_default())),
             (Some(told), None) => Some(format!("{who}: {told}")),
@@ -232,12 +238,17 @@ impl Controllers {
         }
     }
 
-    fn lead(&mut self, number: usize) -> Option<String> {
+    fn lead(&mut self, number: usize, api: &ApiServer) -> Option<String> {
         self.holder = Some(number);
         let mut machine = self.machine()?;
         machine.judge_apart();
+        let mut lists = std::mem::take(&mut self.replicas[number].lists);
+        if lists.is_empty() {
+            lists = lists_of_all(api);
+        }
         self.replicas[number] = Replica {
             machine: Some(machine),
+            lists,
             stirred: true,
             // Clocks of two machines have nothing in common, and the second one's is set wrong.
             clock_seconds: 1_000_000 * number as u64,
@@ -277,37 +288,47 @@ impl Controllers {
         }
         let effect = replica.under_way.swap_remove(effect);
         let text = describe(&effect.write);
+        let sent = replica.send(&effect);
         self.effects += 1;
         let outcome = match mishap {
             Some(Mishap::CrashBefore) => {
-                self.crash(number);
+                self.crash(number, api);
                 return Some(format!("crashes before {text}"));
             }
             Some(Mishap::CrashAfter) => {
-                apply(api, &effect.write);
-                self.crash(number);
+                self.write(api, &sent);
+                self.crash(number, api);
                 return Some(format!("crashes after {text}"));
             }
             Some(Mishap::Conflict) => Outcome::Conflict,
             Some(Mishap::Refused) => Outcome::Refused("admission webhook denied it".to_owned()),
             Some(Mishap::NotDone) => Outcome::Unknown,
             Some(Mishap::AnswerLost) => {
-                apply(api, &effect.write);
+                self.write(api, &sent);
                 Outcome::Unknown
             }
             Some(Mishap::DoneLate) => {
-                self.network.push(Arc::clone(&effect.write));
+                self.network.push(sent);
                 Outcome::Unknown
             }
             Some(Mishap::Duplicated) => {
-                self.network.push(Arc::clone(&effect.write));
-                apply(api, &effect.write)
+                let outcome = self.write(api, &sent);
+                self.network.push(sent);
+                outcome
             }
             Some(Mishap::StaleRead) | None => {
                 if let ApiRequest::ReadAll { kind } = *effect.write {
-                    self.replicas[number].list(kind, api);
+                    let listing = Listing::read(kind, api, Some(effect.id));
+                    let replica = &mut self.replicas[number];
+                    replica.lists.insert(kind, listing);
+                    if self.late_lists > 0 {
+                        self.late_lists -= 1;
+                        replica.frozen.insert(kind);
+                        return Some(format!("{text}, which comes late"));
+                    }
+                    return Some(text);
                 }
-                apply(api, &effect.write)
+                self.write(api, &sent)
             }
         };
         let told = match (&outcome, mishap) {
@@ -327,24 +348,28 @@ impl Controllers {
         if number >= self.network.len() {
             return None;
         }
-        let write = self.network.swap_remove(number);
-        let outcome = apply(api, &write);
+        let sent = self.network.swap_remove(number);
+        let outcome = self.write(api, &sent);
         let what = match outcome {
             Outcome::Done(_) => "done",
             _ => "comes to nothing",
         };
-        Some(format!("late {}: {what}", describe(&write)))
+        Some(format!("late {}: {what}", describe(&sent.write)))
     }
 
-    /// A replica dies. What it had sent may still arrive.
-    pub fn crash(&mut self, number: usize) {
-        let replica = std::mem::take(&mut self.replicas[number]);
+    /// A replica dies. What it had sent may still arrive. Another process starts in its place, and watches.
+    pub fn crash(&mut self, number: usize, api: &ApiServer) {
+        let follower = Replica {
+            lists: lists_of_all(api),
+            ..Replica::default()
+        };
+        let replica = std::mem::replace(&mut self.replicas[number], follower);
         self.network.extend(
             replica
                 .under_way
-                .into_iter()
-                .map(|effect| effect.write)
-                .filter(|write| write.target().is_some()),
+                .iter()
+                .filter(|effect| effect.write.target().is_some())
+                .map(|effect| replica.send(effect)),
         );
         if self.holder == Some(number) {
             self.holder = None;
@@ -358,7 +383,7 @@ impl Controllers {
 
     /// The holder loses the lease and does not know it: its watches of these kinds stand still, and another
     /// replica that is free leads. False if there is none.
-    pub fn supersede(&mut self, frozen: BTreeSet<Kind>) -> bool {
+    pub fn supersede(&mut self, frozen: BTreeSet<Kind>, api: &ApiServer) -> bool {
         let Some(old) = self.holder else {
             return false;
         };
@@ -367,7 +392,19 @@ impl Controllers {
             return false;
         };
         self.replicas[old].frozen.extend(frozen);
-        self.lead(new).is_some()
+        self.lead(new, api).is_some()
+    }
+
+    /// Whether a list that a replica is receiving is one that its machine asked for.
+    pub fn asked_for(&self, replica: usize, kind: Kind) -> bool {
+        let replica = self.replicas.get(replica);
+        let listing = replica.and_then(|replica| replica.lists.get(&kind));
+        listing.is_some_and(|listing| listing.asked_by.is_some())
+    }
+
+    /// One more of the lists that are asked for next comes late: its reader is told other things meanwhile.
+    pub fn delay_list(&mut self) {
+        self.late_lists += 1;
     }
 
     /// The holder's watch of a kind stands still.
@@ -394,6 +431,7 @@ impl Controllers {
 
     /// Everything that stood still moves again.
     pub fn heal(&mut self, api: &ApiServer) {
+        self.late_lists = 0;
         for replica in &mut self.replicas {
             for kind in replica.frozen.clone() {
                 replica.thaw(kind, api);
@@ -408,7 +446,7 @@ impl Controllers {
             .find_map(|replica| replica.overlooked.as_deref())
     }
 
-    fn leave_if_superseded(&mut self) -> Option<String> {
+    fn leave_if_superseded(&mut self, api: &ApiServer) -> Option<String> {
         let (number, reason) = self
             .replicas
             .iter()
@@ -417,113 +455,15 @@ impl Controllers {
                 let reason = replica.machine.as_ref()?.must_exit()?;
                 Some((number, reason.to_string()))
             })?;
-        self.crash(number);
+        self.crash(number, api);
         Some(format!("controller {number} exits: {reason}"))
     }
 }
 
-impl Replica {
-    /// The second that its own clock shows.
-    fn second(&self, now: u64) -> u64 {
-        self.clock_seconds + now / 1_000
-    }
-
-    /// Whether it is polled by time alone: the machine asked for it, or it is time for the oracle to see that it forgot
-    /// to.
-    fn is_to_poll(&self, now: u64) -> bool {
-        let is_due = |machine: &Machine| {
-            let due = machine.next_due();
-            due.is_some_and(|due| due <= self.second(now))
-        };
-        self.polled_at + LOOK_MILLISECONDS <= now
-            || (self.polled_at + 1_000 <= now && self.machine.as_ref().is_some_and(is_due))
-    }
-
-    /// Polls as its executor does: when it was told something, and when the machine asked to be polled; again at once as
-    /// long as it says that something is left over. Then the oracle looks at everything, and must find nothing more: what
-    /// it finds has no wakeup of its own, and would be done by chance only.
-    fn poll(&mut self, now: u64, wall: Timestamp) -> Option<String> {
-        let was_told = std::mem::take(&mut self.stirred);
-        self.polled_at = now;
-        let now = Now {
-            monotonic_seconds: self.second(now),
-            wall: wall.saturating_add(self.skew).unwrap_or(wall),
-        };
-        let machine = self.machine.as_mut()?;
-        let asks = |machine: &Machine| {
-            let due = machine.next_due();
-            due.is_some_and(|due| due <= now.monotonic_seconds)
-        };
-        let mut effects = Vec::new();
-        let mut polls = 0;
-        while (was_told && polls == 0) || (asks(machine) && polls < MOST_POLLS) {
-            effects.extend(machine.poll(now));
-            polls += 1;
-        }
-        let mut late = machine.full_poll(now);
-        while late.is_empty() && asks(machine) && polls < MOST_POLLS {
-            late = machine.poll(now);
-            polls += 1;
-        }
-        if polls == MOST_POLLS {
-            self.overlooked = Some(format!("still asks to be polled after {MOST_POLLS} polls"));
-        }
-        if !late.is_empty() {
-            let overlooked: Vec<String> =
-                late.iter().map(|effect| describe(&effect.write)).collect();
-            self.overlooked = Some(overlooked.join(" | "));
-        }
-        effects.extend(late);
-        let room = JUDGED_AT_ONCE.saturating_sub(self.judging.len());
-        self.judging.extend(machine.take_judgements(room));
-        if effects.is_empty() {
-            return None;
-        }
-        let told: Vec<String> = effects
-            .iter()
-            .map(|effect| describe(&effect.write))
-            .collect();
-        self.under_way.extend(effects);
-        Some(format!("wants {}", told.join(" | ")))
-    }
-
-    /// What came of judging a rule. It takes no time here, so that none is given up.
-    fn judge(&mut self, request: usize) -> Option<String> {
-        if request >= self.judging.len() {
-            return None;
-        }
-        let judgement = self.judging.swap_remove(request).judge(&|| Duration::ZERO);
-        self.stirred = true;
-        self.machine.as_mut()?.give_judgements([judgement]);
-        None
-    }
-
-    fn watch(&mut self, kind: Kind, api: &ApiServer) -> Option<String> {
-        let place = self.watches.get_mut(&kind)?;
-        let event = api.next_event(*place)?;
-        *place = place.after();
-        self.stirred = true;
-        self.machine.as_mut()?.observe(event.change());
-        None
-    }
-
-    /// A watch that broke off is connected again: it goes on where it was, or lists again where that is compacted.
-    fn thaw(&mut self, kind: Kind, api: &ApiServer) -> String {
-        self.frozen.remove(&kind);
-        let is_gone = |place: &Place| api.is_gone(*place);
-        if self.watches.get(&kind).is_some_and(is_gone) {
-            self.list(kind, api);
-            self.stirred = true;
-            return format!("watch of {kind:?} is answered 410 Gone, and lists again");
-        }
-        format!("watch of {kind:?} moves again")
-    }
-
-    fn list(&mut self, kind: Kind, api: &ApiServer) {
-        let objects = api.objects(kind).cloned().collect();
-        self.watches.insert(kind, api.watch(kind));
-        if let Some(machine) = &mut self.machine {
-            machine.observe(Change::Listed(kind, objects));
-        }
-    }
+/// What a process that starts now is told first.
+fn lists_of_all(api: &ApiServer) -> BTreeMap<Kind, Listing> {
+    let lists = Kind::ALL.into_iter();
+    lists
+        .map(|kind| (kind, Listing::read(kind, api, None)))
+        .collect()
 }

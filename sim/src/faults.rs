@@ -20,6 +20,8 @@ pub enum Fault {
     ControllerConflict,
     /// A watch of the leader stands still.
     WatchLag,
+    /// A list that a leader asks for comes late, as it was when it was read.
+    StaleList,
     /// A watch of the leader tells its last change once more.
     WatchRepeats,
     /// An instance of a driver crashes, also between two writes to the disk.
@@ -73,12 +75,13 @@ pub enum Fault {
 }
 
 /// Every kind of fault.
-pub const FAULTS: [Fault; 29] = [
+pub const FAULTS: [Fault; 30] = [
     Fault::LeaseLost,
     Fault::ControllerCrash,
     Fault::ControllerUnanswered,
     Fault::ControllerConflict,
     Fault::WatchLag,
+    Fault::StaleList,
     Fault::WatchRepeats,
     Fault::DriverCrash,
     Fault::DriverUpdate,

@@ -28,8 +28,10 @@ use crate::scenario::{GangShape, NodeShape, OwnerKind, Product, TeamShape};
 
 /// The one Cohort.
 pub const COHORT: &str = "all";
-/// Names of the claims in a pod, as many as it has.
+/// Names of the claims in a pod that it has for itself, as many as it has.
 pub const CLAIMS: [&str; 2] = ["gpus", "more-gpus"];
+/// Name in a pod of the claim that it shares.
+const SHARED: &str = "shared-gpus";
 /// Memory of every GPU, in bytes.
 pub const GPU_BYTES: i64 = 80 << 30;
 
@@ -273,7 +275,8 @@ pub fn job(shape: &GangShape) -> Job {
             backoff_limit: Some(1_000),
             template: PodTemplateSpec {
                 metadata: None,
-                spec: Some(pod_spec(shape)),
+                // All pods of a Job are equal.
+                spec: Some(pod_spec(shape, 0)),
             },
             ..JobSpec::default()
         }),
@@ -308,7 +311,7 @@ pub fn pod(shape: &GangShape, name: &str, index: usize, job_uid: Option<&str>) -
             metadata.annotations = Some(texts(&[(keys::GANG_SIZE, &shape.pods.to_string())]));
         }
     }
-    let mut spec = pod_spec(shape);
+    let mut spec = pod_spec(shape, index);
     spec.scheduling_gates = Some(vec![PodSchedulingGate {
         name: keys::ADMISSION_GATE.to_owned(),
     }]);
@@ -332,8 +335,8 @@ pub fn index_of(pod: &Pod) -> Option<usize> {
     index.parse().ok()
 }
 
-fn pod_spec(shape: &GangShape) -> PodSpec {
-    let claims = CLAIMS.into_iter().take(shape.claims_per_pod);
+fn pod_spec(shape: &GangShape, index: usize) -> PodSpec {
+    let names = CLAIMS.into_iter().take(shape.claims_per_pod);
     let claim = |name: &str| PodResourceClaim {
         name: name.to_owned(),
         resource_claim_template_name: Some(template_name(
@@ -342,6 +345,13 @@ fn pod_spec(shape: &GangShape) -> PodSpec {
         )),
         ..PodResourceClaim::default()
     };
+    let shared = shape.shared.iter().filter(|shared| index < shared.pods);
+    let shared = shared.map(|shared| PodResourceClaim {
+        name: SHARED.to_owned(),
+        resource_claim_name: Some(shared.name.clone()),
+        ..PodResourceClaim::default()
+    });
+    let claims = names.map(claim).chain(shared).collect();
     let marker = (keys::MARKER_RESOURCE, "0");
     PodSpec {
         containers: vec![Container {
@@ -353,7 +363,7 @@ fn pod_spec(shape: &GangShape) -> PodSpec {
             }),
             ..Container::default()
         }],
-        resource_claims: Some(claims.map(claim).collect()),
+        resource_claims: Some(claims),
         restart_policy: Some("Never".to_owned()),
         ..PodSpec::default()
     }
@@ -370,12 +380,6 @@ pub fn claim_from_template(template: &str, owner: &Pod, name: &str) -> Option<Re
     let count = count.parse().ok()?;
     let mut products = Product::ALL.into_iter();
     let product = products.find(|product| product.flavor() == flavor);
-    let selectors = product.map(|product| {
-        let expression = selector(product);
-        vec![DeviceSelector {
-            cel: Some(CELDeviceSelector { expression }),
-        }]
-    });
     let mut metadata = metadata(owner.metadata.namespace.as_deref(), name);
     metadata.owner_references = Some(vec![OwnerReference {
         api_version: "v1".to_owned(),
@@ -385,6 +389,27 @@ pub fn claim_from_template(template: &str, owner: &Pod, name: &str) -> Option<Re
         controller: Some(true),
         block_owner_deletion: Some(true),
     }]);
+    Some(claim(metadata, count, product))
+}
+
+/// The claim that the pods of a gang share, as their user makes it; `None` if they share none.
+pub fn shared_claim(shape: &GangShape) -> Option<ResourceClaim> {
+    let shared = shape.shared.as_ref()?;
+    let metadata = metadata(Some(&shape.team), &shared.name);
+    Some(claim(
+        metadata,
+        i64::try_from(shared.gpus).ok()?,
+        shape.product,
+    ))
+}
+
+fn claim(metadata: ObjectMeta, count: i64, product: Option<Product>) -> ResourceClaim {
+    let selectors = product.map(|product| {
+        let expression = selector(product);
+        vec![DeviceSelector {
+            cel: Some(CELDeviceSelector { expression }),
+        }]
+    });
     let request = DeviceRequest {
         name: "gpu".to_owned(),
         exactly: Some(ExactDeviceRequest {
@@ -396,7 +421,7 @@ pub fn claim_from_template(template: &str, owner: &Pod, name: &str) -> Option<Re
         }),
         ..DeviceRequest::default()
     };
-    Some(ResourceClaim {
+    ResourceClaim {
         metadata,
         spec: Some(ResourceClaimSpec {
             devices: Some(DeviceClaim {
@@ -405,5 +430,5 @@ pub fn claim_from_template(template: &str, owner: &Pod, name: &str) -> Option<Re
             }),
         }),
         status: None,
-    })
+    }
 }

@@ -7,6 +7,10 @@
 //!   ever), then its terminal phase written, then its object removed: in this order.
 //! * For a pod that was deleted **by force** it unprepares before the container is dead.
 //! * A Prepare call of a pod that is deleted meanwhile is abandoned; the driver may still work on it.
+//! * A claim that several of its pods name is prepared once: who names one that is prepared causes no call at all. It is
+//!   unprepared when the last of them goes; the others only cease to be counted. Who begins to name a claim while it is
+//!   being unprepared is forgotten with it: its container does not start without the CDI file, and it asks again.
+//! * A kubelet that restarts knows who names what (its checkpoint), but not what is prepared.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,6 +34,8 @@ use crate::{
 const CALL_MILLISECONDS: u64 = 45_000;
 /// Longest time that a container takes to stop.
 const GRACE_MILLISECONDS: u64 = 30_000;
+/// Before a container that did not start is tried again.
+const START_AGAIN_MILLISECONDS: u64 = 10_000;
 /// Before an Unprepare is repeated.
 const UNPREPARE_AGAIN_MILLISECONDS: u64 = 5_000;
 
@@ -37,10 +43,21 @@ const UNPREPARE_AGAIN_MILLISECONDS: u64 = 5_000;
 #[derive(Debug)]
 pub struct Kubelet {
     pods: BTreeMap<String, Sandbox>,
+    /// What pods it knows name, by UID of the claim.
+    claims: BTreeMap<String, ClaimInfo>,
     /// What its watch of pods told it.
     pub informer: Informer,
     /// Until when it does nothing.
     pub paused_until: u64,
+}
+
+/// A claim that the kubelet knows.
+#[derive(Debug)]
+struct ClaimInfo {
+    claim: ClaimRef,
+    /// UIDs of the pods that name it.
+    pods: BTreeSet<String>,
+    prepared: bool,
 }
 
 /// A pod that the kubelet knows.
@@ -50,7 +67,7 @@ struct Sandbox {
     name: String,
     claims: Vec<ClaimRef>,
     stage: Stage,
-    /// Claims that a Prepare was ever sent for, and that are not unprepared yet.
+    /// Claims that it counts as naming, for the driver may have prepared them.
     owed: BTreeSet<String>,
     unpreparing: BTreeMap<(u64, CallId), String>,
     unprepare_at: u64,
@@ -110,6 +127,7 @@ impl Default for Kubelet {
     fn default() -> Self {
         Self {
             pods: BTreeMap::new(),
+            claims: BTreeMap::new(),
             informer: Informer::new(&[Kind::Pod]),
             paused_until: 0,
         }
@@ -184,11 +202,7 @@ impl Kubelet {
                 self.with(uid, |sandbox| sandbox.stage = Stage::Waiting { at });
             }
             Step::Start(uid) => {
-                self.with(uid, |sandbox| {
-                    let container = sandbox.container(now, node);
-                    node.containers.insert(uid.clone(), container);
-                    sandbox.stage = Stage::Running { reported: false };
-                });
+                self.with(uid, |sandbox| sandbox.start(uid, now, node));
             }
             Step::Open(uid) => {
                 if let Some(container) = node.containers.get_mut(uid) {
@@ -238,8 +252,14 @@ impl Kubelet {
     pub fn answered(&mut self, now: u64, random: &mut Random, answered: &Answered) {
         let call = (answered.instance, answered.call);
         let again_at = now + random.between(60_000, 90_000);
-        for sandbox in self.pods.values_mut() {
-            sandbox.answered(call, &answered.answer, now, again_at);
+        for (uid, sandbox) in &mut self.pods {
+            sandbox.answered(
+                uid,
+                call,
+                &answered.answer,
+                (now, again_at),
+                &mut self.claims,
+            );
         }
     }
 
@@ -258,6 +278,9 @@ impl Kubelet {
 
     /// The kubelet restarts: containers live on, calls do not.
     pub fn restart(&mut self, now: u64) {
+        for info in self.claims.values_mut() {
+            info.prepared = false;
+        }
         for sandbox in self.pods.values_mut() {
             sandbox.unpreparing.clear();
             if matches!(
@@ -318,16 +341,41 @@ impl Kubelet {
             sandbox.stage = Stage::Waiting { at: again_at };
             return;
         };
+        let succeeds_another = claims.iter().any(|claim| {
+            let mut known = self.claims.values().map(|info| &info.claim);
+            known.any(|known| {
+                known.uid != claim.uid
+                    && (&known.namespace, &known.name) == (&claim.namespace, &claim.name)
+            })
+        });
+        if succeeds_another {
+            sandbox.stage = Stage::Waiting { at: again_at };
+            return;
+        }
         sandbox.claims.clone_from(&claims);
         let mut calls = BTreeMap::new();
+        let mut all_prepared = true;
         for claim in claims {
             let claim_uid = claim.uid.clone();
             sandbox.owed.insert(claim_uid.clone());
+            let info = self.claims.entry(claim_uid.clone());
+            let info = info.or_insert_with(|| ClaimInfo {
+                claim: claim.clone(),
+                pods: BTreeSet::new(),
+                prepared: false,
+            });
+            info.pods.insert(uid.to_owned());
+            if info.prepared {
+                continue;
+            }
+            all_prepared = false;
             if let Some(call) = drivers.call(id, now, claim, true) {
                 calls.insert((id, call), claim_uid);
             }
         }
-        if !calls.is_empty() {
+        if all_prepared {
+            sandbox.stage = Stage::Prepared;
+        } else if !calls.is_empty() {
             sandbox.stage = Stage::Preparing {
                 calls,
                 failed: false,
@@ -355,10 +403,18 @@ impl Kubelet {
             .map(|instance| instance.id)
             .collect();
         let Some(id) = random.pick(ids) else { return };
-        let claims = sandbox.claims.iter();
-        let owed = claims.filter(|claim| sandbox.owed.contains(&claim.uid));
-        for claim in owed.cloned().collect::<Vec<_>>() {
-            let claim_uid = claim.uid.clone();
+        for claim_uid in sandbox.owed.clone() {
+            let Some(info) = self.claims.get_mut(&claim_uid) else {
+                // Unprepared for another pod that named it.
+                sandbox.owed.remove(&claim_uid);
+                continue;
+            };
+            if info.pods.iter().any(|pod| pod != uid) {
+                info.pods.remove(uid);
+                sandbox.owed.remove(&claim_uid);
+                continue;
+            }
+            let claim = info.claim.clone();
             if let Some(call) = drivers.call(id, now, claim, false) {
                 sandbox.unpreparing.insert((id, call), claim_uid);
             }
@@ -433,10 +489,18 @@ impl Sandbox {
         }
     }
 
-    fn answered(&mut self, call: (u64, CallId), answer: &Answer, now: u64, again_at: u64) {
+    fn answered(
+        &mut self,
+        uid: &str,
+        call: (u64, CallId),
+        answer: &Answer,
+        (now, again_at): (u64, u64),
+        claims: &mut BTreeMap<String, ClaimInfo>,
+    ) {
         if let Some(claim) = self.unpreparing.remove(&call) {
             if matches!(answer, Answer::Unprepared) {
                 self.owed.remove(&claim);
+                claims.remove(&claim);
             } else {
                 self.unprepare_at = now + UNPREPARE_AGAIN_MILLISECONDS;
             }
@@ -450,12 +514,35 @@ impl Sandbox {
         }
         *failed |= !matches!(answer, Answer::Prepared(_));
         if calls.is_empty() {
-            self.stage = if *failed {
-                Stage::Waiting { at: again_at }
-            } else {
-                Stage::Prepared
+            // As the real one does, it takes a Prepare for failed if the claim was unprepared for another pod meanwhile.
+            let is_known = |claim: &ClaimRef| {
+                let info = claims.get(&claim.uid);
+                info.is_some_and(|info| info.pods.contains(uid))
             };
+            if *failed || !self.claims.iter().all(is_known) {
+                self.stage = Stage::Waiting { at: again_at };
+                return;
+            }
+            self.stage = Stage::Prepared;
+            let named = claims.values_mut();
+            for info in named.filter(|info| info.pods.contains(uid)) {
+                info.prepared = true;
+            }
         }
+    }
+
+    /// Starts the container; without all its CDI files it does not start, and everything is asked for again.
+    fn start(&mut self, uid: &str, now: u64, node: &mut GpuNode) {
+        let is_there = |claim: &ClaimRef| node.cdi.contains_key(&claim.uid);
+        if !self.claims.iter().all(is_there) {
+            self.stage = Stage::Waiting {
+                at: now + START_AGAIN_MILLISECONDS,
+            };
+            return;
+        }
+        let container = self.container(now, node);
+        node.containers.insert(uid.to_owned(), container);
+        self.stage = Stage::Running { reported: false };
     }
 
     /// The container gets what the CDI files say.
@@ -481,3 +568,6 @@ impl Sandbox {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -24,10 +24,14 @@
 //! [`decide`] uses the same API server for something else: it reads a cluster from files and prints what Muster would
 //! decide about it (`muster-sim decide FILE...`).
 //!
+//! What a controller asks for is carried out by the code that ships, requests and all ([`performing`]). The benchmark has
+//! it done to the API server directly ([`controller_writes`]), which comes to the same, line by line
+//! (`tests/requests.rs`).
+//!
 //! Not simulated: nodes that are lost for good, slices that vanish with a kubelet, the extender, MIG, adoption of what
-//! runs unadmitted, claims that pods share, several tiers, lists from a cache that lags, Observe. Eviction is not built yet:
-//! in its place users give up what gets nowhere for ten minutes. They are counted,
-//! and after everything has healed nobody may have to, but for the cases that [`owners`] names.
+//! runs unadmitted, several tiers, Observe. Eviction is not built yet: in its place users give up what gets nowhere for
+//! ten minutes. They are counted, and after everything has healed nobody may have to, but for the cases that [`owners`]
+//! names.
 
 pub mod api_server;
 pub mod claim_controller;
@@ -40,8 +44,10 @@ pub mod fixtures;
 pub mod gpu_node;
 pub mod invariants;
 pub mod kubelet;
+pub mod listing;
 pub mod matrix;
 pub mod owners;
+pub mod performing;
 pub mod random;
 pub mod run;
 pub mod scenario;

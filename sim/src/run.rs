@@ -6,6 +6,7 @@ use crate::{
     faults::{Fault, Faults},
     invariants::{Violation, end},
     matrix::{EffectKind, Matrix},
+    performing::Performing,
     random::Random,
     scenario::{Product, Scenario},
     script::Script,
@@ -28,6 +29,16 @@ pub enum Planted {
     Driver(crate::drivers::InjectedBug),
 }
 
+/// How what the controllers ask for is carried out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Writes {
+    /// By the requests of the shipping controller, in bytes.
+    #[default]
+    Requested,
+    /// Done to the API server directly, which comes to the same.
+    Applied,
+}
+
 /// What a run is made with.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -38,6 +49,8 @@ pub struct Options {
     /// Rules that are broken on purpose; mostly one, and the two ends of one that stands on both sides.
     #[cfg(feature = "injected-bugs")]
     pub planted: Vec<Planted>,
+    /// How what the controllers ask for is carried out.
+    pub writes: Writes,
     /// How many steps of the trace are kept; the last 80 without.
     pub trace_lines: Option<usize>,
 }
@@ -59,6 +72,10 @@ pub struct Report {
     pub cancelled: usize,
     /// Pods that got nowhere for ten minutes and were deleted by their users, by what kept them.
     pub given_up: BTreeMap<String, u64>,
+    /// Gangs that waited for a claim that another gang held.
+    pub waited_for_claims: usize,
+    /// How often each kind of write was carried out by the controller's requests.
+    pub requested: BTreeMap<&'static str, u64>,
     /// What met what.
     pub matrix: Matrix,
     /// Faults by kind.
@@ -97,7 +114,9 @@ pub fn run(seed: u64, options: &Options) -> Report {
             Planted::Driver(bug) => world.plant_in_drivers(bug),
         }
     }
-    let violation = play(&mut world, options.script.as_ref(), troubled_steps).err();
+    let violation = ready(&mut world, options.writes)
+        .and_then(|()| play(&mut world, options.script.as_ref(), troubled_steps))
+        .err();
     let wanted: Vec<&str> = world
         .owners
         .wanted()
@@ -115,11 +134,24 @@ pub fn run(seed: u64, options: &Options) -> Report {
         finished,
         cancelled: scenario.gangs.len() - wanted.len(),
         given_up: world.owners.given_up().clone(),
+        waited_for_claims: world.invariants.waited_for_claims(),
+        requested: world.controllers.requested(),
         matrix: world.matrix.clone(),
         faults: world.faults.injected().clone(),
         violation,
         story: format!("{}{}", describe(&scenario), world.trace.text()),
     }
+}
+
+fn ready(world: &mut World, writes: Writes) -> Result<(), Violation> {
+    if writes == Writes::Requested {
+        let performing = Performing::new().map_err(|error| Violation {
+            invariant: "simulator",
+            what: format!("no runtime for requests: {error}"),
+        })?;
+        world.controllers.send_requests(performing);
+    }
+    Ok(())
 }
 
 fn play(world: &mut World, script: Option<&Script>, troubled_steps: u64) -> Result<(), Violation> {
@@ -175,14 +207,20 @@ fn describe(scenario: &Scenario) -> String {
     }
     for gang in &scenario.gangs {
         text += &format!(
-            "{} of {} ({:?}): {} pods x {} {} at {} ms\n",
+            "{} of {} ({:?}): {} pods x {} {} at {} ms{}\n",
             gang.name,
             gang.team,
             gang.owner,
             gang.pods,
             gang.gpus_per_pod,
             gang.product.map_or("GPUs of any kind", Product::name),
-            gang.submitted_at
+            gang.submitted_at,
+            gang.shared
+                .as_ref()
+                .map_or_else(String::new, |shared| format!(
+                    "; {} of them share {} with {} GPUs",
+                    shared.pods, shared.name, shared.gpus
+                ))
         );
     }
     text

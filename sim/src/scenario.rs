@@ -99,6 +99,17 @@ pub enum OwnerKind {
 /// As the time of a gang that a script submits.
 pub const BY_SCRIPT: u64 = u64::MAX;
 
+/// A claim that its user makes, and that several pods of a gang name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedClaim {
+    /// Its name. Another gang's is waited for while that gang holds it.
+    pub name: String,
+    /// How many pods name it: those of the lowest ranks.
+    pub pods: usize,
+    /// Its GPUs.
+    pub gpus: usize,
+}
+
 /// A gang that is submitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GangShape {
@@ -112,10 +123,12 @@ pub struct GangShape {
     pub pods: usize,
     /// The kind of GPUs that it asks for; any without.
     pub product: Option<Product>,
-    /// GPUs of each pod.
+    /// GPUs that each pod has for itself; only where all share a claim may it have none.
     pub gpus_per_pod: usize,
     /// Claims that they are spread over, evenly.
     pub claims_per_pod: usize,
+    /// What pods of it share.
+    pub shared: Option<SharedClaim>,
     /// When it is submitted, in milliseconds of the run.
     pub submitted_at: u64,
 }
@@ -127,9 +140,10 @@ impl Scenario {
         let teams = teams(random, &nodes);
         let count = random.between(2, 5);
         let keep_ended_seconds = if random.one_in(3) { 60 } else { 3_600 };
-        let gangs = (0..count)
+        let mut gangs: Vec<GangShape> = (0..count)
             .map(|number| gang(random, number, &nodes, &teams))
             .collect();
+        gangs.extend(guest(random, &gangs));
         let whole_intent_bytes = [0, MIDDLING_INTENT_BYTES, WHOLE_INTENT_BYTES][random.index(3)];
         Self {
             nodes,
@@ -165,6 +179,26 @@ impl TeamShape {
     pub fn quota(&self, product: Product) -> Option<&QuotaShape> {
         self.quotas.iter().find(|quota| quota.product == product)
     }
+}
+
+impl GangShape {
+    /// All GPUs that it needs.
+    fn gpus(&self) -> usize {
+        self.pods * self.gpus_per_pod + self.shared.as_ref().map_or(0, |shared| shared.gpus)
+    }
+}
+
+/// Whether a gang fits the empty nodes of a kind, those of its pods that share a claim all on one node.
+fn has_place(gang: &GangShape, nodes: &[NodeShape], product: Product) -> bool {
+    let Some(shared) = &gang.shared else {
+        return gang.pods <= pods_that_fit(nodes, product, gang.gpus_per_pod);
+    };
+    let together = shared.pods * gang.gpus_per_pod + shared.gpus;
+    let nodes = nodes.iter().filter(|node| node.product == product);
+    // With at most one GPU of its own each, the other pods fit wherever something is left.
+    let largest = nodes.clone().map(|node| node.gpus).max();
+    let all: usize = nodes.map(|node| node.gpus).sum();
+    gang.gpus_per_pod <= 1 && largest >= Some(together) && all >= gang.gpus()
 }
 
 fn pods_that_fit(nodes: &[NodeShape], product: Product, gpus_per_pod: usize) -> usize {
@@ -279,7 +313,7 @@ fn gang(random: &mut Random, number: u64, nodes: &[NodeShape], teams: &[TeamShap
     } else {
         OwnerKind::Job
     };
-    GangShape {
+    let gang = GangShape {
         name: format!("gang-{number}"),
         team: team.name.clone(),
         owner,
@@ -287,8 +321,61 @@ fn gang(random: &mut Random, number: u64, nodes: &[NodeShape], teams: &[TeamShap
         product: random.one_in(2).then_some(home),
         gpus_per_pod,
         claims_per_pod,
+        shared: None,
         submitted_at: random.below(20_000),
+    };
+    let sharing = sharing(random, &gang, nodes, most, home);
+    sharing.unwrap_or(gang)
+}
+
+/// Now and then pods of a gang share a claim, those of a Job all of them: they are equal. `None` where the gang would not
+/// fit then.
+fn sharing(
+    random: &mut Random,
+    gang: &GangShape,
+    nodes: &[NodeShape],
+    most_gpus: usize,
+    home: Product,
+) -> Option<GangShape> {
+    if !random.one_in(3) {
+        return None;
     }
+    let pods = gang.pods.max(2);
+    let sharing = match gang.owner {
+        OwnerKind::Job => pods,
+        OwnerKind::User => 2 + random.index(pods - 1),
+    };
+    let own = usize::from(sharing < pods || random.one_in(2));
+    let gang = GangShape {
+        pods,
+        gpus_per_pod: own,
+        claims_per_pod: own,
+        shared: Some(SharedClaim {
+            name: format!("{}-shared", gang.name),
+            pods: sharing,
+            gpus: 1 + random.index(2),
+        }),
+        ..gang.clone()
+    };
+    (gang.gpus() <= most_gpus && has_place(&gang, nodes, home)).then_some(gang)
+}
+
+/// Every other time a pod of another gang names a claim that a gang shares. It has to wait for that gang to end.
+fn guest(random: &mut Random, gangs: &[GangShape]) -> Option<GangShape> {
+    let host = gangs.iter().find(|gang| gang.shared.is_some())?;
+    let shared = host.shared.as_ref()?;
+    random.one_in(2).then(|| GangShape {
+        name: "guest".to_owned(),
+        pods: 1,
+        gpus_per_pod: 0,
+        claims_per_pod: 0,
+        shared: Some(SharedClaim {
+            pods: 1,
+            ..shared.clone()
+        }),
+        submitted_at: random.below(20_000),
+        ..host.clone()
+    })
 }
 
 #[cfg(test)]
@@ -299,10 +386,9 @@ mod tests {
     fn fits(scenario: &Scenario, gang: &GangShape, product: Product) -> bool {
         let team = scenario.teams.iter().find(|team| team.name == gang.team);
         let most = team.map_or(0, |team| scenario.most_gpus(team, product));
-        let room = pods_that_fit(&scenario.nodes, product, gang.gpus_per_pod);
         gang.product.is_none_or(|wanted| wanted == product)
-            && gang.pods * gang.gpus_per_pod <= most
-            && gang.pods <= room
+            && gang.gpus() <= most
+            && has_place(gang, &scenario.nodes, product)
     }
 
     #[test]
@@ -325,7 +411,7 @@ mod tests {
     #[test]
     fn every_mix_of_products_quotas_and_wishes_is_drawn() {
         let mut seen = BTreeSet::new();
-        for seed in 0..200 {
+        for seed in 0..500 {
             let scenario = Scenario::draw(&mut Random::new(seed));
             let products: BTreeSet<_> = scenario.nodes.iter().map(|node| node.product).collect();
             seen.insert(format!("{} products", products.len()));
@@ -339,6 +425,21 @@ mod tests {
                     .filter(|product| fits(&scenario, gang, *product))
                     .count();
                 seen.insert(format!("asks for {:?}, fits {fitting}", gang.product));
+                if let Some(shared) = &gang.shared {
+                    let all = if shared.pods == gang.pods {
+                        "all"
+                    } else {
+                        "some"
+                    };
+                    let own = gang.gpus_per_pod;
+                    let whose = if gang.name == "guest" {
+                        "another's"
+                    } else {
+                        "its own"
+                    };
+                    let shape = format!("{:?}: {all} share {whose}, {own} besides", gang.owner);
+                    seen.insert(shape);
+                }
             }
         }
         let expected = [
@@ -352,6 +453,13 @@ mod tests {
             "asks for Some(A100), fits 1",
             "asks for None, fits 1",
             "asks for None, fits 2",
+            "Job: all share its own, 0 besides",
+            "Job: all share its own, 1 besides",
+            "User: all share its own, 0 besides",
+            "User: all share its own, 1 besides",
+            "User: some share its own, 1 besides",
+            "Job: all share another's, 0 besides",
+            "User: all share another's, 0 besides",
         ];
         for wanted in expected {
             assert!(seen.contains(wanted), "{wanted} is never drawn: {seen:?}");

@@ -29,6 +29,7 @@ fn no_seed_breaks_an_invariant_every_run_comes_to_rest_and_every_effect_meets_ev
     let mut matrix = Matrix::default();
     let mut broken = Vec::new();
     let (mut steps, mut effects, mut admitted, mut finished, mut cancelled) = (0, 0, 0, 0, 0);
+    let mut waited_for_claims = 0;
     for report in seeds::all(first..first + runs, |seed| run(seed, &options)) {
         if let Some(violation) = &report.violation {
             println!("seed {} breaks {violation}", report.seed);
@@ -40,6 +41,7 @@ fn no_seed_breaks_an_invariant_every_run_comes_to_rest_and_every_effect_meets_ev
         admitted += report.admitted;
         finished += report.finished;
         cancelled += report.cancelled;
+        waited_for_claims += report.waited_for_claims;
         matrix.add(&report.matrix);
         for (fault, times) in report.faults {
             *faults.entry(fault).or_insert(0) += times;
@@ -52,6 +54,7 @@ fn no_seed_breaks_an_invariant_every_run_comes_to_rest_and_every_effect_meets_ev
         "{runs} seeds from {first}: {steps} steps, {effects} effects, {admitted} attempts admitted, \
          {finished} gangs finished, {cancelled} deleted by their users; faults: {faults:?}"
     );
+    println!("Gangs that waited for a claim that another gang held: {waited_for_claims}");
     println!("pods given up by their users after ten minutes: {given_up:#?}");
     println!("{matrix}");
     if let Some(report) = broken.iter().min_by_key(|report| report.steps) {
@@ -72,6 +75,10 @@ fn no_seed_breaks_an_invariant_every_run_comes_to_rest_and_every_effect_meets_ev
         assert!(
             absent.is_empty(),
             "never injected in {runs} seeds: {absent:?}"
+        );
+        assert!(
+            waited_for_claims > 0,
+            "no gang ever waited for another's claim in {runs} seeds"
         );
         let missing = matrix.missing();
         assert!(missing.is_empty(), "never met in {runs} seeds: {missing:?}");

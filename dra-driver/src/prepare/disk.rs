@@ -83,11 +83,11 @@ pub struct Record {
     pub claim: ClaimRef,
     /// How far it has come.
     pub state: RecordState,
-    /// Which Prepare call works on it: `instance/number`. A later call of the same claim replaces it, and
-    /// the earlier one then records nothing.
+    /// Which Prepare call works on it, or was answered by it last: `instance/number`. A later call of the same claim
+    /// replaces it, and the earlier one then records nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<String>,
-    /// UIDs of the pods that the claim was reserved for when it was prepared.
+    /// UIDs of the pods that the claim was reserved for when it was prepared, then of those permitted to share it.
     #[serde(default)]
     pub pods: Vec<String>,
     /// Its devices of this driver, in the order of the allocation.

@@ -10,6 +10,7 @@ use muster_api::{NodeDevices, NodeDevicesStatus, Reason};
 use super::{
     claim::{Claim, ClaimRef},
     disk::{Acknowledged, Disk, Record, Unit},
+    orphan::Orphan,
 };
 
 /// A point in time: milliseconds since an epoch that only the caller knows. Never goes back.
@@ -64,8 +65,8 @@ pub enum Input {
     Prepare(CallId, ClaimRef),
     /// The kubelet wants a claim given back. Answered by one [`Effect::Answer`].
     Unprepare(CallId, ClaimRef),
-    /// Claims whose objects have been gone for long, with no Unprepare: the kubelet has forgotten them.
-    Orphaned(Vec<ClaimRef>),
+    /// These records were orphans in two looks in a row, with no Unprepare: the kubelet has forgotten them.
+    Orphaned(Vec<Orphan>),
     /// Answers [`Effect::ReadClaim`]: the object of that name, whatever its UID.
     ClaimRead(CallId, Read<Claim>),
     /// Answers [`Effect::ReadNodeDevices`].

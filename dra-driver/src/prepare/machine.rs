@@ -158,7 +158,7 @@ impl Machine {
             Input::Observed(object) => self.observed(object),
             Input::Prepare(call, claim) => self.prepare_called(call, claim),
             Input::Unprepare(call, claim) => self.unprepare_called(call, claim, &mut effects),
-            Input::Orphaned(claims) => self.queue.orphans.extend(claims),
+            Input::Orphaned(orphans) => self.queue.orphans.extend(orphans),
             Input::ClaimRead(call, read) => self.claim_read(call, read),
             Input::NodeDevicesRead(read) => self.node_devices_read(read),
             Input::Gathered(found) => self.gathered(found),

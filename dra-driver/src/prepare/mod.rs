@@ -38,6 +38,7 @@ mod disk;
 mod effect;
 mod injected_bug;
 mod machine;
+mod orphan;
 mod permit;
 mod queue;
 mod record;
@@ -56,3 +57,4 @@ pub use effect::{
 #[cfg(feature = "injected-bugs")]
 pub use injected_bug::InjectedBug;
 pub use machine::{Config, Machine};
+pub use orphan::Orphan;

@@ -7,6 +7,7 @@ use super::{
     disk::Record,
     effect::{CallId, DiskFailure, Effect, Locked, Probe, Ticket},
     machine::{Machine, Stage},
+    orphan::Orphan,
     task::{After, Task},
 };
 
@@ -18,7 +19,7 @@ pub(super) struct Queue {
     pub(super) acknowledge: bool,
     /// The next acknowledgement reads `NodeDevices` uncached.
     pub(super) uncached: bool,
-    pub(super) orphans: VecDeque<ClaimRef>,
+    pub(super) orphans: VecDeque<Orphan>,
     pub(super) prepares: VecDeque<CallId>,
 }
 
@@ -69,10 +70,7 @@ impl Machine {
     fn next_task(&mut self) -> Option<Task> {
         let queue = &mut self.queue;
         if let Some((call, claim)) = queue.unprepares.pop_front() {
-            return Some(Task::Unprepare {
-                call: Some(call),
-                claim,
-            });
+            return Some(Task::Unprepare { call, claim });
         }
         if let Some(found) = queue.rebuild.take() {
             return Some(Task::Rebuild(found));
@@ -81,8 +79,8 @@ impl Machine {
             let uncached = std::mem::take(&mut queue.uncached);
             return Some(Task::Acknowledge { uncached });
         }
-        if let Some(claim) = queue.orphans.pop_front() {
-            return Some(Task::Unprepare { call: None, claim });
+        if let Some(orphan) = queue.orphans.pop_front() {
+            return Some(Task::GiveBack(orphan));
         }
         while let Some(call) = self.queue.prepares.pop_front() {
             // A call may have been queued twice, or have gone to wait again.
@@ -99,11 +97,8 @@ impl Machine {
     /// Puts a task back, before all others of its kind.
     pub(super) fn requeue(&mut self, task: Task) {
         match task {
-            Task::Unprepare {
-                call: Some(call),
-                claim,
-            } => self.queue.unprepares.push_front((call, claim)),
-            Task::Unprepare { call: None, claim } => self.queue.orphans.push_front(claim),
+            Task::Unprepare { call, claim } => self.queue.unprepares.push_front((call, claim)),
+            Task::GiveBack(orphan) => self.queue.orphans.push_front(orphan),
             Task::Rebuild(found) => self.queue.rebuild = Some(found),
             Task::Acknowledge { uncached } => self.request_acknowledgement(uncached),
             Task::Prepare(call) => self.queue.prepares.push_front(call),
@@ -112,7 +107,9 @@ impl Machine {
 
     fn probe(&self, task: &Task) -> Option<Probe> {
         match task {
-            Task::Unprepare { claim, .. } => Some(Probe::Recorded(claim.uid.clone())),
+            Task::Unprepare { claim, .. } | Task::GiveBack(Orphan { claim, .. }) => {
+                Some(Probe::Recorded(claim.uid.clone()))
+            }
             Task::Prepare(call) => {
                 let call = self.calls.get(call)?;
                 let found = call.found.as_ref()?;

@@ -52,7 +52,9 @@ impl Machine {
                 (writes, After::Changed(Some((id, answer.clone()))))
             }
             Stage::Mark => match record {
-                Some(record) if record.state == RecordState::Prepared => answer_from(id, record),
+                Some(record) if record.state == RecordState::Prepared => {
+                    answer_from(id, record, mark)
+                }
                 _ => {
                     let left = leave_mark(call.claim.clone(), record, mark);
                     (vec![Write::PutRecord(left)], After::Marked(id))
@@ -238,9 +240,25 @@ impl Machine {
             claim: claim.reference.clone(),
             state: RecordState::Preparing,
             call: Some(mark),
-            pods: claim.pods.clone(),
+            pods: self.pods_of(claim),
             devices,
         })
+    }
+
+    /// Pods that may use the claim: those that it is reserved for, and those that are permitted to share it. The kubelet
+    /// calls for the first of them alone; the others use what is prepared, and nothing tells of them when they come.
+    fn pods_of(&self, claim: &Claim) -> Vec<String> {
+        let mut pods = claim.pods.clone();
+        let object = self.view.object().into_iter();
+        let permits = object.flat_map(|object| &object.spec.permits);
+        let sharing = permits
+            .filter(|permit| !permit.withdrawn && permit.claim_uids.contains(&claim.reference.uid));
+        for permit in sharing {
+            if !pods.contains(&permit.pod_uid) {
+                pods.push(permit.pod_uid.clone());
+            }
+        }
+        pods
     }
 }
 
@@ -278,13 +296,14 @@ fn collision(record: &Record, disk: &Disk) -> Option<Refusal> {
     })
 }
 
-/// The CDI file is written again: it may have been lost, and writing it twice does no harm.
-fn answer_from(call: CallId, record: &Record) -> Decision {
-    let answer = Answer::Prepared(prepared(record));
-    (
-        vec![Write::PutCdi(record.clone())],
-        After::Answer(call, answer),
-    )
+/// The record says from now on who was answered last: to somebody who looked at it before, it is another
+/// ([`super::Orphan`]). The CDI file is written again: it may have been lost, and writing it twice does no harm.
+fn answer_from(call: CallId, record: &Record, mark: String) -> Decision {
+    let mut record = record.clone();
+    record.call = Some(mark);
+    let answer = Answer::Prepared(prepared(&record));
+    let writes = vec![Write::PutRecord(record.clone()), Write::PutCdi(record)];
+    (writes, After::Answer(call, answer))
 }
 
 fn record_and_answer(call: CallId, record: Record) -> Decision {

@@ -7,16 +7,16 @@ use super::{
     disk::{Disk, Record},
     effect::{Answer, CallId, DiskFailure, Effect, InUse, Locked, Refusal, Write},
     machine::{Machine, Stage},
+    orphan::Orphan,
 };
 
 /// Who wants the lock, and what for.
 #[derive(Debug)]
 pub(super) enum Task {
-    /// Give a claim back; without a call where the kubelet has forgotten it.
-    Unprepare {
-        call: Option<CallId>,
-        claim: ClaimRef,
-    },
+    /// Give a claim back for the kubelet.
+    Unprepare { call: CallId, claim: ClaimRef },
+    /// Give back what the kubelet has forgotten.
+    GiveBack(Orphan),
     /// Record what was found after the checkpoint was lost.
     Rebuild(Vec<Record>),
     /// Put the generation on disk, then say so.
@@ -65,8 +65,9 @@ impl Machine {
         let in_use = locked.in_use.unwrap_or(InUse::No);
         match task {
             Task::Unprepare { call, claim } => {
-                self.decide_unprepare(*call, claim, &disk, in_use, effects)
+                self.decide_unprepare(Some(*call), claim, &disk, in_use, effects)
             }
+            Task::GiveBack(orphan) => self.decide_orphan(orphan, &disk, in_use, effects),
             Task::Rebuild(found) => self.decide_rebuild(found, &disk, read.as_ref()),
             Task::Acknowledge { .. } => self.decide_acknowledge(&disk, read.as_ref(), effects),
             Task::Prepare(call) => self.decide_prepare(*call, &disk, in_use, effects),
@@ -91,12 +92,9 @@ impl Machine {
 
     fn unreadable(&mut self, task: &Task, failure: &DiskFailure) -> Decision {
         let after = match task {
-            Task::Unprepare {
-                call: Some(call),
-                claim,
-            } => After::Answer(*call, disk_failed(claim, failure)),
+            Task::Unprepare { call, claim } => After::Answer(*call, disk_failed(claim, failure)),
             Task::Prepare(call) => self.prepare_unreadable(*call, failure),
-            Task::Unprepare { call: None, .. } | Task::Rebuild(_) | Task::Acknowledge { .. } => {
+            Task::GiveBack(_) | Task::Rebuild(_) | Task::Acknowledge { .. } => {
                 self.retry_later();
                 After::Done
             }
@@ -156,11 +154,10 @@ impl Machine {
     /// The disk refused a write. What was written before it stands.
     pub(super) fn failed(&mut self, task: Task, failure: &DiskFailure, effects: &mut Vec<Effect>) {
         match task {
-            Task::Unprepare {
-                call: Some(call),
-                claim,
-            } => self.answer(call, disk_failed(&claim, failure), effects),
-            Task::Unprepare { call: None, .. } => {}
+            Task::Unprepare { call, claim } => {
+                self.answer(call, disk_failed(&claim, failure), effects);
+            }
+            Task::GiveBack(_) => {}
             Task::Rebuild(_) | Task::Acknowledge { .. } => self.retry_later(),
             Task::Prepare(id) => {
                 let Some(call) = self.calls.get(&id) else {

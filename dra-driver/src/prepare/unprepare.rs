@@ -15,7 +15,7 @@
 //! * **In another instance**, which only the disk reaches: with its mark taken it records nothing. A call that has not
 //!   left its mark yet cannot be there: one instance serves the kubelet at a time (`kubelet::sockets`), and one that
 //!   stops drops its calls before another can be called. Should it be there all the same, what it records is given
-//!   back once the claim's object is gone (`orphans`).
+//!   back once no pod may use the claim here (`orphan`).
 //!
 //! An Unprepare that is repeated finds no call the second time. One that is refused, because of a device in use or of
 //! the disk, has voided the calls all the same: the kubelet repeats it until it succeeds.

@@ -9,12 +9,16 @@
 //!   unless the history was **compacted** meanwhile: then it is answered 410 Gone, and lists again. (A connected watch is
 //!   served from memory, and bookmarks keep it from falling behind by being quiet.)
 //!
+//! Clients that speak to it by requests are answered in [`rest`].
+//!
 //! It is linearisable and never loses anything. What can go wrong between it and its clients (lost answers,
 //! late writes, lagging caches) is theirs to simulate.
 
 mod informer;
 mod log;
+pub mod rest;
 mod stored;
+pub(crate) mod validation;
 
 use std::collections::{BTreeMap, BTreeSet};
 

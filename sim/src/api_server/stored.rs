@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use muster_cluster::object::{Kind, Object, types};
 
 /// A type that the API server stores.
-pub trait Stored: Clone + Sized {
+pub trait Stored: kube::Resource<DynamicType = ()> + Clone + Sized {
     /// Its kind.
     const KIND: Kind;
     /// As an object of any kind.
@@ -21,6 +21,8 @@ pub trait Stored: Clone + Sized {
     fn same_spec(&self, other: &Self) -> bool;
     /// Whether both have the same status; true for a type without one.
     fn same_status(&self, other: &Self) -> bool;
+    /// Takes the status of another, or none; does nothing to a type without one.
+    fn take_status_of(&mut self, other: Option<&Self>);
 }
 
 macro_rules! same_status {
@@ -30,6 +32,15 @@ macro_rules! same_status {
     (without_status, $one:ident, $other:ident) => {{
         let _ = $other;
         true
+    }};
+}
+
+macro_rules! take_status {
+    (with_status, $one:ident, $other:ident) => {
+        $one.status = $other.and_then(|other| other.status.clone())
+    };
+    (without_status, $one:ident, $other:ident) => {{
+        let _ = $other;
     }};
 }
 
@@ -57,6 +68,9 @@ macro_rules! stored {
             }
             fn same_status(&self, other: &Self) -> bool {
                 same_status!($status, self, other)
+            }
+            fn take_status_of(&mut self, other: Option<&Self>) {
+                take_status!($status, self, other);
             }
         })*
 

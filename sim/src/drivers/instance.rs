@@ -188,7 +188,7 @@ impl Instance {
     }
 }
 
-fn read_claim(api: &ApiServer, claim: &ClaimRef, mishap: Option<Mishap>) -> Read<Claim> {
+pub(super) fn read_claim(api: &ApiServer, claim: &ClaimRef, mishap: Option<Mishap>) -> Read<Claim> {
     if matches!(mishap, Some(Mishap::NotDone | Mishap::Refused)) {
         return Read::Failed("no answer".to_owned());
     }

@@ -10,7 +10,9 @@ mod upkeep;
 use std::collections::BTreeSet;
 
 use muster_cluster::object::Kind;
-use muster_dra_driver::prepare::{Answer, CallId, ClaimRef, Config, Input, Machine, Milliseconds};
+use muster_dra_driver::prepare::{
+    Answer, CallId, ClaimRef, Config, Input, Machine, Milliseconds, Orphan,
+};
 
 use crate::{
     api_server::ApiServer,
@@ -36,8 +38,8 @@ pub struct Drivers {
     calls: u64,
     /// Status writes that nobody waits for any more, and that may still arrive.
     pub late: Vec<StatusWrite>,
-    /// Recorded claims whose objects were gone at the last look, and when the next one is due.
-    gone: BTreeSet<ClaimRef>,
+    /// Orphans of the last look, and when the next one is due.
+    orphans: BTreeSet<Orphan>,
     look_at: u64,
     #[cfg(feature = "injected-bugs")]
     bug: Option<InjectedBug>,

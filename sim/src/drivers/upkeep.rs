@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::resource::v1::{DeviceTaint, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::resource::v1::{DeviceTaint, ResourceSlice};
 use muster_api::keys;
-use muster_dra_driver::prepare::{ClaimRef, Input};
+use muster_dra_driver::prepare::{Input, Orphan};
 
-use super::Drivers;
+use super::{Drivers, instance::read_claim};
 use crate::{
     api_server::{ApiServer, Precondition},
     fixtures,
@@ -30,12 +30,12 @@ impl Drivers {
         (is != *wanted).then(|| wanted.clone())
     }
 
-    /// As the driver's own look for orphans: what was gone twice in a row is given back.
+    /// As the driver's own look for orphans: what was one twice in a row is given back.
     pub(super) fn look(&mut self, now: u64, api: &ApiServer, node: &GpuNode) {
         self.look_at = now + LOOK_MILLISECONDS;
-        let gone = orphans(api, node);
-        let twice: Vec<ClaimRef> = gone.intersection(&self.gone).cloned().collect();
-        self.gone = gone;
+        let seen = orphans(api, node);
+        let twice: Vec<Orphan> = seen.intersection(&self.orphans).cloned().collect();
+        self.orphans = seen;
         if let Some(instance) = self.instances.last_mut()
             && !twice.is_empty()
         {
@@ -44,18 +44,22 @@ impl Drivers {
     }
 }
 
-/// Recorded claims whose objects are gone.
-fn orphans(api: &ApiServer, node: &GpuNode) -> BTreeSet<ClaimRef> {
-    node.disk
-        .records
-        .values()
-        .chain(node.cdi.values())
-        .map(|record| &record.claim)
-        .filter(|claim| {
-            api.get::<ResourceClaim>(&claim.namespace, &claim.name)
-                .is_none_or(|object| object.metadata.uid.as_ref() != Some(&claim.uid))
+fn orphans(api: &ApiServer, node: &GpuNode) -> BTreeSet<Orphan> {
+    let recorded = &node.disk.records;
+    let only_told = node
+        .cdi
+        .iter()
+        .filter(|(uid, _)| !recorded.contains_key(*uid));
+    recorded
+        .iter()
+        .chain(only_told)
+        .filter_map(|(_, record)| {
+            Orphan::of(
+                record,
+                &node.shape.name,
+                &read_claim(api, &record.claim, None),
+            )
         })
-        .cloned()
         .collect()
 }
 

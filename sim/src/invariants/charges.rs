@@ -14,10 +14,14 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct Charges {
     claims: BTreeMap<String, ClaimCharge>,
+    /// A claim that is charged to two gangs, and the names of these. A Gang that was deleted and made again under its name
+    /// is the same gang.
+    charged_twice: Option<(String, String, String)>,
 }
 
 #[derive(Debug)]
 struct ClaimCharge {
+    gang: String,
     team: String,
     flavor: String,
     gpus_milli: i64,
@@ -29,33 +33,42 @@ impl Charges {
         let mut charges = Self::default();
         for intent in api.list::<Ledger>().flat_map(|ledger| &ledger.spec.intents) {
             for charge in of_intent(api, intent) {
-                charges.add(&intent.team, charge);
+                let gang = format!("{}/{}", intent.namespace, intent.name);
+                charges.add(&gang, &intent.team, charge);
             }
         }
-        let admissions = api
-            .list::<Gang>()
-            .filter_map(|gang| gang.status.as_ref()?.admission.as_ref());
-        for admission in admissions {
-            charges.add(&admission.team, &admission.charge);
+        for gang in api.list::<Gang>() {
+            let status = gang.status.as_ref();
+            let admission = status.and_then(|status| status.admission.as_ref());
+            if let Some(admission) = admission {
+                let namespace = gang.metadata.namespace.as_deref().unwrap_or_default();
+                let name = gang.metadata.name.as_deref().unwrap_or_default();
+                let gang = format!("{namespace}/{name}");
+                charges.add(&gang, &admission.team, &admission.charge);
+            }
         }
         for permit in api
             .list::<NodeDevices>()
             .flat_map(|object| &object.spec.permits)
         {
-            charges.add(&permit.team, &permit.charge);
+            charges.add(&permit.gang, &permit.team, &permit.charge);
         }
         charges
     }
 
-    fn add(&mut self, team: &str, charge: &Charge) {
+    fn add(&mut self, gang: &str, team: &str, charge: &Charge) {
         for group in &charge.claims {
             for uid in &group.uids {
                 let entry = ClaimCharge {
+                    gang: gang.to_owned(),
                     team: team.to_owned(),
                     flavor: group.flavor.clone(),
                     gpus_milli: group.gpus_milli,
                 };
-                self.claims.insert(uid.clone(), entry);
+                let before = self.claims.insert(uid.clone(), entry);
+                if let Some(before) = before.filter(|before| before.gang != gang) {
+                    self.charged_twice = Some((uid.clone(), before.gang, gang.to_owned()));
+                }
             }
         }
     }
@@ -101,6 +114,10 @@ impl Charges {
                 let what = format!("the cohort is charged {used} of {most} {flavor}");
                 return Err(Violation::new("S1", what));
             }
+        }
+        if let Some((claim, one, other)) = &self.charged_twice {
+            let what = format!("claim {claim} is charged to {one} and to {other}");
+            return Err(Violation::new("S1", what));
         }
         let is_known = |flavor: &str| {
             let mut products = Product::ALL.into_iter();

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Pod;
-use muster_api::{Gang, GangPlacement, Ledger, NodeDevices, Permit, Team, gang::AdmittedPod, keys};
+use muster_api::{
+    Gang, GangPlacement, Ledger, NodeDevices, Permit, Reason, Team, gang::AdmittedPod, keys,
+};
 use muster_cluster::object::{Kind, Object};
 
 use super::{Charges, Violation, charges};
@@ -35,6 +37,8 @@ pub(super) struct History {
     limits_milli: BTreeMap<(String, i64, String), i64>,
     /// Attempts that an intent was seen of, by UID of their Gang.
     committed: BTreeSet<(String, i64)>,
+    /// UIDs of Gangs that said that they wait for a claim that another gang holds.
+    waited_for_claims: BTreeSet<String>,
 }
 
 impl Default for History {
@@ -57,6 +61,7 @@ impl Default for History {
             live_permits: BTreeMap::new(),
             limits_milli: BTreeMap::new(),
             committed: BTreeSet::new(),
+            waited_for_claims: BTreeSet::new(),
         }
     }
 }
@@ -64,6 +69,10 @@ impl Default for History {
 impl History {
     pub(super) fn attempts_admitted(&self) -> usize {
         self.plans.len()
+    }
+
+    pub(super) fn waited_for_claims(&self) -> usize {
+        self.waited_for_claims.len()
     }
 
     /// Takes in what changed since the last call.
@@ -164,6 +173,10 @@ impl History {
         };
         self.raise_epoch(gang, status.leader_epoch)?;
         let uid = gang.metadata.uid.clone().unwrap_or_default();
+        let reason = status.queue.as_ref().map(|queue| queue.reason);
+        if reason == Some(Reason::ClaimShared) {
+            self.waited_for_claims.insert(uid.clone());
+        }
         let attempt = status.attempt;
         let before = self.attempts.entry(uid.clone()).or_insert(attempt);
         if attempt < *before {

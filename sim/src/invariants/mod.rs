@@ -4,7 +4,7 @@
 //! a Gang's admission or a permit names.
 //!
 //! * **S1** no Team or Cohort is charged, or physically holds, more than its limits of any Flavor, and nothing is
-//!   committed beyond the limits of the Team's generation that it was judged by;
+//!   committed beyond the limits of the Team's generation that it was judged by; no claim is charged to two gangs;
 //! * **S2** what is physically held is charged, to the Flavor of the hardware;
 //! * **S3** no Unit is held for two claims, and nothing is recorded without a permit;
 //! * **S4** a pod is let go only to where the stored plan of its attempt says, after that plan is stored and all its
@@ -77,6 +77,11 @@ impl Invariants {
     /// Number of attempts whose plan was stored.
     pub fn attempts_admitted(&self) -> usize {
         self.history.attempts_admitted()
+    }
+
+    /// Number of Gangs that waited for a claim that another gang held.
+    pub fn waited_for_claims(&self) -> usize {
+        self.history.waited_for_claims()
     }
 
     /// Everything that must hold after a step.

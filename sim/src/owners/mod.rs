@@ -53,6 +53,8 @@ struct Stuck {
 pub enum Step {
     /// Submits a gang.
     Submit(String),
+    /// Makes the claim that pods of a gang share.
+    MakeClaim(String),
     /// Makes the pod of an index.
     MakePod(String, usize),
     /// Writes the Job's status.
@@ -200,6 +202,12 @@ impl Owners {
     pub fn perform(&mut self, step: &Step, api: &mut ApiServer) {
         match step {
             Step::Submit(name) => self.submit(name, api),
+            Step::MakeClaim(name) => {
+                let gang = self.gangs.get(name);
+                if let Some(claim) = gang.and_then(|gang| fixtures::shared_claim(&gang.shape)) {
+                    let _ = api.create(claim);
+                }
+            }
             Step::MakePod(name, index) => self.make_pod(name, *index, api),
             Step::TellStatus(name) => {
                 if let Some(gang) = self.gangs.get(name) {

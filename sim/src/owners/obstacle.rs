@@ -6,6 +6,7 @@ use muster_api::{Gang, GangStatus, conditions, keys};
 use super::is_gated;
 use crate::{
     api_server::{ApiServer, has_ended, is_bound},
+    claim_controller::claims_of,
     scheduler::pinned_node,
 };
 
@@ -15,13 +16,17 @@ use crate::{
 /// * another pod of the attempt is lost (`MembersChanged`);
 /// * a rank that is not bound yet has lost its place (`PlaceLost`);
 /// * the Gang was deleted and made again: its new attempt waits for what is left of the one before ([`OVER`]);
-/// * such a pod was given the devices that were planned for another ([`TAKEN`]).
-const EXPECTED: [&str; 4] = ["MembersChanged", "PlaceLost", OVER, TAKEN];
+/// * such a pod was given the devices that were planned for another ([`TAKEN`]);
+/// * such a pod got hold of a claim that was made anew under a name that it shares with another gang ([`EXCHANGED`]): it
+///   was let go for the claim before, so nothing says that it would hold this one.
+const EXPECTED: [&str; 5] = ["MembersChanged", "PlaceLost", OVER, TAKEN, EXCHANGED];
 
 /// A pod that was let go, of an attempt that is over.
 const OVER: &str = "of an attempt that is over";
 /// A pod that is not bound, and whose node has, or had while it waited, one of those.
 const TAKEN: &str = "beside an attempt that is over";
+/// A pod whose claim is reserved for a pod of another gang as well.
+const EXCHANGED: &str = "its claim is with another gang";
 
 /// What keeps the pod: why its Gang is degraded or waits, and how far the pod itself is. `beside_over`: whether
 /// [`is_beside_over`] ever held while it waited.
@@ -41,6 +46,9 @@ pub(super) fn of(api: &ApiServer, pod: &Pod, beside_over: bool) -> String {
     };
     if beside_over && !is_bound(pod) {
         return format!("{stage}, {TAKEN}");
+    }
+    if is_with_another(api, pod) {
+        return format!("{stage}, {EXCHANGED}");
     }
     let degraded = status
         .conditions
@@ -77,6 +85,21 @@ pub(super) fn is_beside_over(api: &ApiServer, pod: &Pod) -> bool {
     };
     api.list::<Pod>()
         .any(|other| pinned_node(other) == Some(node) && is_over(api, other))
+}
+
+/// Whether a claim of the pod is reserved for a pod of another gang. That both gangs are charged for it is ruled out
+/// elsewhere (S1).
+fn is_with_another(api: &ApiServer, pod: &Pod) -> bool {
+    let name = |pod: &Pod| {
+        let annotations = pod.metadata.annotations.as_ref();
+        annotations.and_then(|annotations| annotations.get(keys::GANG_NAME).cloned())
+    };
+    let claims = claims_of(api, pod).unwrap_or_default();
+    let reserved = claims.iter().filter_map(|claim| claim.status.as_ref());
+    let consumers = reserved.flat_map(|status| status.reserved_for.iter().flatten());
+    consumers
+        .filter_map(|consumer| api.pod_by_uid(&consumer.uid))
+        .any(|other| name(other) != name(pod))
 }
 
 /// Whether it is one of the cases that wait for evictions.

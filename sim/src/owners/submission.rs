@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::{
     batch::v1::{Job, JobCondition, JobStatus},
     core::v1::Pod,
+    resource::v1::ResourceClaim,
 };
 
 use super::{Step, is_gated};
@@ -73,6 +74,14 @@ impl Submission {
 
     pub(super) fn steps(&self, api: &ApiServer, steps: &mut Vec<Step>) {
         let name = self.shape.name.clone();
+        if let Some(shared) = &self.shape.shared
+            && !self.is_complete(api)
+            && api
+                .get::<ResourceClaim>(&self.shape.team, &shared.name)
+                .is_none()
+        {
+            steps.push(Step::MakeClaim(name.clone()));
+        }
         match self.shape.owner {
             OwnerKind::Job => {
                 let Some(job) = api.get::<Job>(&self.shape.team, &name) else {

@@ -26,6 +26,7 @@ fn owners(owner: OwnerKind) -> (Owners, ApiServer) {
             product: None,
             gpus_per_pod: 1,
             claims_per_pod: 1,
+            shared: None,
             submitted_at: 5,
         }],
     };

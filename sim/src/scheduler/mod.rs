@@ -2,6 +2,10 @@
 //! cache); what it writes carries the versions that it saw, and fails where they are old. It takes ungated pods, honours
 //! what they say about nodes, allocates devices first fit in slice order, reserves the claim, binds. Each write is a step
 //! of its own, so that anything can happen between.
+//!
+//! A claim that is allocated already is reserved only where its pod fits. If that is nowhere, an allocation in the pod's way
+//! that nobody else has reserved is cleared, as the plugin `DynamicResources` does in `PostFilter`; the next attempt
+//! allocates the claim anew.
 
 mod placing;
 #[cfg(test)]
@@ -49,6 +53,8 @@ enum Write {
     },
     /// Puts the pod into the claim's `reservedFor`.
     Reserve { claim: String },
+    /// Takes from a claim the devices that keep the pod from the nodes it may go to.
+    Deallocate { claim: String },
     /// Gives the pod its node.
     Bind { node: String },
     /// Says that the pod fits nowhere.
@@ -67,6 +73,9 @@ impl std::fmt::Display for Step {
             }
             Write::Reserve { claim } => {
                 write!(formatter, "scheduler: reserves {claim} for {pod}")
+            }
+            Write::Deallocate { claim } => {
+                write!(formatter, "scheduler: deallocates {claim} for {pod}")
             }
             Write::Bind { node } => write!(formatter, "scheduler: binds {pod} to {node}"),
             Write::Unschedulable => write!(formatter, "scheduler: {pod} fits nowhere"),
@@ -112,13 +121,8 @@ fn next_write(api: &ApiServer, pod: &Pod) -> Option<Write> {
                 node,
                 devices,
             }),
-            None => (!is_marked_unschedulable(pod)).then_some(Write::Unschedulable),
+            None => fits_nowhere(api, pod, &claims),
         };
-    }
-    let unreserved = claims.iter().find(|claim| !is_reserved_for(claim, pod));
-    if let Some(claim) = unreserved {
-        let claim = claim.metadata.name.clone()?;
-        return Some(Write::Reserve { claim });
     }
     let mut nodes = claims.iter().filter_map(|claim| allocated_node(claim));
     let node = nodes.next()?;
@@ -127,12 +131,39 @@ fn next_write(api: &ApiServer, pod: &Pod) -> Option<Write> {
         .get::<Node>("", node)
         .filter(|_| is_one)
         .is_some_and(|node| accepts(pod, node) && has_room(api, pod, node));
-    if fits {
-        return Some(Write::Bind {
-            node: node.to_owned(),
-        });
+    if !fits {
+        return fits_nowhere(api, pod, &claims);
     }
-    (!is_marked_unschedulable(pod)).then_some(Write::Unschedulable)
+    let unreserved = claims.iter().find(|claim| !is_reserved_for(claim, pod));
+    if let Some(claim) = unreserved {
+        let claim = claim.metadata.name.clone()?;
+        return Some(Write::Reserve { claim });
+    }
+    Some(Write::Bind {
+        node: node.to_owned(),
+    })
+}
+
+/// What is done for a pod that fits nowhere: a claim that keeps it from a node with room, and that no other pod has
+/// reserved, is deallocated.
+fn fits_nowhere(api: &ApiServer, pod: &Pod, claims: &[&ResourceClaim]) -> Option<Write> {
+    let is_in_the_way = |claim: &&&ResourceClaim| {
+        allocated_node(claim).is_some_and(|allocated| {
+            api.list::<Node>()
+                .filter(|node| node.metadata.name.as_deref() != Some(allocated))
+                .any(|node| accepts(pod, node) && has_room(api, pod, node))
+        })
+    };
+    let is_free = |claim: &&&ResourceClaim| {
+        consumers(claim).all(|consumer| Some(&consumer.uid) == pod.metadata.uid.as_ref())
+    };
+    let obstacle = claims.iter().filter(is_in_the_way).find(is_free);
+    match obstacle {
+        Some(claim) => Some(Write::Deallocate {
+            claim: claim.metadata.name.clone()?,
+        }),
+        None => (!is_marked_unschedulable(pod)).then_some(Write::Unschedulable),
+    }
 }
 
 /// The node that a claim's devices are on.
@@ -166,12 +197,14 @@ pub fn allocated_devices(claim: &ResourceClaim) -> impl Iterator<Item = (&str, &
 }
 
 fn is_reserved_for(claim: &ResourceClaim, pod: &Pod) -> bool {
-    claim
-        .status
-        .iter()
+    consumers(claim).any(|consumer| Some(&consumer.uid) == pod.metadata.uid.as_ref())
+}
+
+fn consumers(claim: &ResourceClaim) -> impl Iterator<Item = &ResourceClaimConsumerReference> {
+    let status = claim.status.iter();
+    status
         .filter_map(|status| status.reserved_for.as_ref())
         .flatten()
-        .any(|consumer| Some(&consumer.uid) == pod.metadata.uid.as_ref())
 }
 
 fn is_marked_unschedulable(pod: &Pod) -> bool {
@@ -253,6 +286,20 @@ pub fn perform(api: &mut ApiServer, informer: &mut Informer, step: &Step) {
                 |claim| {
                     if let Some(status) = &mut claim.status {
                         status.reserved_for.get_or_insert_default().extend(consumer);
+                    }
+                },
+            )
+        }
+        Write::Deallocate { claim } => {
+            let version = version(claim);
+            api.update::<ResourceClaim>(
+                namespace,
+                claim,
+                Precondition::as_seen(version.as_ref()),
+                |claim| {
+                    if let Some(status) = &mut claim.status {
+                        status.allocation = None;
+                        status.reserved_for = None;
                     }
                 },
             )

@@ -24,14 +24,19 @@ pub(super) fn place(
         .filter(|claim| allocated_node(claim).is_none());
     let wanted: Option<Vec<&ExactDeviceRequest>> = waiting.map(|claim| request(claim)).collect();
     let wanted = wanted?;
-    let mut chosen = claims.iter().filter_map(|claim| allocated_node(claim));
-    let chosen = chosen.next();
+    let chosen: BTreeSet<&str> = claims
+        .iter()
+        .filter_map(|claim| allocated_node(claim))
+        .collect();
     let taken: BTreeSet<(&str, &str)> = api
         .list::<ResourceClaim>()
         .flat_map(allocated_devices)
         .collect();
     api.list::<Node>()
-        .filter(|node| chosen.is_none_or(|name| node.metadata.name.as_deref() == Some(name)))
+        .filter(|node| {
+            let is_it = |name: &&str| node.metadata.name.as_deref() == Some(*name);
+            chosen.iter().all(is_it)
+        })
         .filter(|node| accepts(pod, node) && has_room(api, pod, node))
         .find_map(|node| {
             let name = node.metadata.name.as_deref()?;

@@ -16,6 +16,7 @@ fn gang(gpus_per_pod: usize) -> GangShape {
         product: None,
         gpus_per_pod,
         claims_per_pod: 1,
+        shared: None,
         submitted_at: 0,
     }
 }
@@ -140,4 +141,54 @@ fn what_the_scheduler_assumes_it_does_not_give_away_again() {
         perform(&mut api, &mut scheduler, step);
     }
     assert_eq!(places(&api), [Some("node-0"), Some("node-1"), None]);
+}
+
+/// One pod of two that share a claim, which is allocated to `node-0`, may go to `node-1` only. Whether the other one is
+/// still there.
+fn share_out_of_reach(other_pod: bool) -> ApiServer {
+    let mut api = schedule(&[1], Some("node-0"));
+    let mut scheduler = Informer::new(&WATCHED);
+    let first = api.get::<Pod>("blue", "p-0").unwrap().clone();
+    let claim = claims_of(&api, &first).unwrap()[0].metadata.name.clone();
+    let mut pod = fixtures::pod(&gang(1), "p-1", 1, None);
+    let spec = pod.spec.as_mut().unwrap();
+    spec.scheduling_gates = None;
+    spec.node_selector = Some([("kubernetes.io/hostname".to_owned(), "node-1".to_owned())].into());
+    for named in spec.resource_claims.iter_mut().flatten() {
+        named.resource_claim_template_name = None;
+        named.resource_claim_name.clone_from(&claim);
+    }
+    api.create(pod).unwrap();
+    if !other_pod {
+        let any = Precondition::default();
+        let name = claim.unwrap();
+        api.update::<ResourceClaim>("blue", &name, any, |claim| {
+            claim.status.as_mut().unwrap().reserved_for = None;
+        })
+        .unwrap();
+    }
+    catch_up(&mut scheduler, &api);
+    while let Some(step) = steps(scheduler.cache()).first() {
+        perform(&mut api, &mut scheduler, step);
+    }
+    api
+}
+
+#[test]
+fn an_allocation_out_of_reach_that_nobody_has_reserved_is_made_anew() {
+    let api = share_out_of_reach(false);
+    assert_eq!(places(&api), [Some("node-0"), Some("node-1")]);
+    let claim = api.list::<ResourceClaim>().next().unwrap();
+    assert_eq!(allocated_node(claim), Some("node-1"));
+}
+
+#[test]
+fn a_claim_out_of_reach_that_another_pod_has_reserved_is_left_as_it_is() {
+    let api = share_out_of_reach(true);
+    assert_eq!(places(&api), [Some("node-0"), None]);
+    let claim = api.list::<ResourceClaim>().next().unwrap();
+    assert_eq!(allocated_node(claim), Some("node-0"));
+    let pod = api.get::<Pod>("blue", "p-1").unwrap();
+    assert!(!is_reserved_for(claim, pod), "it fits nowhere");
+    assert!(is_marked_unschedulable(pod));
 }

@@ -26,6 +26,10 @@ impl World {
                     self.controllers.freeze(kind);
                     format!("the leader's watch of {kind:?} stands still")
                 }),
+            Fault::StaleList => {
+                self.controllers.delay_list();
+                Some("the next list comes late, as it was when it was read".to_owned())
+            }
             Fault::WatchRepeats => {
                 let kind = self.random.pick(LAGGING_KINDS.to_vec());
                 kind.filter(|kind| self.controllers.repeat(*kind, &self.api))
@@ -108,7 +112,9 @@ impl World {
             }
         }
         let text = format!("the old leader lives on, and lags on {frozen:?}");
-        self.controllers.supersede(frozen).then_some(text)
+        self.controllers
+            .supersede(frozen, &self.api)
+            .then_some(text)
     }
 
     fn pick_node(&mut self) -> Option<String> {

@@ -165,7 +165,7 @@ impl World {
     pub fn crash_leader(&mut self) {
         self.note("the leader crashes");
         if let Some(leader) = self.controllers.holder() {
-            self.controllers.crash(leader);
+            self.controllers.crash(leader, &self.api);
         }
     }
 
@@ -173,7 +173,7 @@ impl World {
     /// replica that leads now, if one is free.
     pub fn supersede_leader(&mut self, frozen: BTreeSet<Kind>) -> Option<usize> {
         self.note(&format!("the leader is superseded, and lags on {frozen:?}"));
-        self.controllers.supersede(frozen);
+        self.controllers.supersede(frozen, &self.api);
         self.controllers.holder()
     }
 

@@ -77,6 +77,10 @@ impl World {
                 *number == replica
                     && matches!(request, Some(ApiRequest::ReadAll { kind: listed }) if *listed == kind)
             }
+            (Steps::Lists(replica, kind), step) => {
+                *step == Controller::Receive(replica, kind)
+                    && self.controllers.asked_for(replica, kind)
+            }
             (Steps::Watches(replica, kind), step) => *step == Controller::Watch(replica, kind),
             _ => false,
         }

@@ -35,6 +35,7 @@ fn script(gangs: &[Shape], play: fn(&mut World) -> Result<(), Violation>) -> Scr
         product: None,
         gpus_per_pod: *gpus_per_pod,
         claims_per_pod: 1,
+        shared: None,
         submitted_at: BY_SCRIPT,
     });
     let scenario = Scenario {

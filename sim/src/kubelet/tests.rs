@@ -1,0 +1,174 @@
+//! A claim that two pods share, and that the kubelet forgets for both.
+
+use muster_api::{NodeDevices, NodeDevicesSpec};
+
+use super::*;
+use crate::{
+    claim_controller, drivers, fixtures,
+    scenario::{GangShape, NodeShape, OwnerKind, Product, SharedClaim},
+};
+
+/// More than anything here takes.
+const MOST_STEPS: usize = 1_000;
+
+/// A node whose driver enforces nothing, and two pods on it that share a claim.
+struct Setup {
+    api: ApiServer,
+    kubelet: Kubelet,
+    node: GpuNode,
+    drivers: Drivers,
+    random: Random,
+    now: u64,
+}
+
+fn catch_up(informer: &mut Informer, api: &ApiServer) {
+    while let Some(watch) = informer.pending(api).first() {
+        informer.advance(api, *watch, 100);
+    }
+}
+
+impl Setup {
+    fn new() -> Self {
+        let shape = NodeShape {
+            name: "node-0".into(),
+            leaf: "leaf-0".into(),
+            product: Product::H100,
+            gpus: 2,
+        };
+        let gang = GangShape {
+            name: "g".into(),
+            team: "blue".into(),
+            owner: OwnerKind::User,
+            pods: 2,
+            product: None,
+            gpus_per_pod: 0,
+            claims_per_pod: 0,
+            shared: Some(SharedClaim {
+                name: "data".into(),
+                pods: 2,
+                gpus: 1,
+            }),
+            submitted_at: 0,
+        };
+        let mut api = ApiServer::default();
+        api.create(fixtures::node(&shape)).unwrap();
+        api.create(fixtures::resource_slice(&shape)).unwrap();
+        api.create(fixtures::shared_claim(&gang).unwrap()).unwrap();
+        api.create(NodeDevices::new("node-0", NodeDevicesSpec::default()))
+            .unwrap();
+        for index in 0..2 {
+            let mut pod = fixtures::pod(&gang, &format!("g-{index}"), index, None);
+            pod.spec.as_mut().unwrap().scheduling_gates = None;
+            api.create(pod).unwrap();
+        }
+        let mut scheduler = Informer::new(&scheduler::WATCHED);
+        catch_up(&mut scheduler, &api);
+        while let Some(step) = scheduler::steps(scheduler.cache()).first() {
+            scheduler::perform(&mut api, &mut scheduler, step);
+        }
+        let mut kubelet = Kubelet::default();
+        catch_up(&mut kubelet.informer, &api);
+        let node = GpuNode::new(shape);
+        let mut drivers = Drivers::default();
+        drivers.start(0, &api, &node);
+        let mut setup = Self {
+            api,
+            kubelet,
+            node,
+            drivers,
+            random: Random::new(1),
+            now: 0,
+        };
+        setup.drive();
+        setup
+    }
+
+    fn pods(&self) -> [String; 2] {
+        let pods = self.api.list::<Pod>();
+        let uids: Vec<String> = pods.filter_map(|pod| pod.metadata.uid.clone()).collect();
+        uids.try_into().unwrap()
+    }
+
+    fn kubelet(&mut self, step: &Step) {
+        self.kubelet.perform(
+            step,
+            self.now,
+            &mut self.random,
+            &mut self.api,
+            &mut self.node,
+            &mut self.drivers,
+        );
+    }
+
+    /// The driver does all that it has to do, but for looks at what the kubelet may have forgotten.
+    fn drive(&mut self) {
+        for _ in 0..MOST_STEPS {
+            let steps = self.drivers.steps(self.now, &self.api, &self.node);
+            let next = steps.into_iter().find(|step| *step != drivers::Step::Look);
+            let Some(step) = next else { return };
+            self.drive_by(&step);
+        }
+        panic!("the driver does not come to rest");
+    }
+
+    fn drive_by(&mut self, step: &drivers::Step) {
+        let answered = self
+            .drivers
+            .perform(step, self.now, &mut self.api, &mut self.node, None);
+        if let Some(answered) = answered {
+            self.kubelet.answered(self.now, &mut self.random, &answered);
+        }
+    }
+
+    fn is_to_look(&self) -> bool {
+        let steps = self.drivers.steps(self.now, &self.api, &self.node);
+        steps.contains(&drivers::Step::Look)
+    }
+
+    /// Both pods are gone, and the claim controller clears the allocation of their claim, which stays.
+    fn release(&mut self) {
+        for name in ["g-0", "g-1"] {
+            let pod = key(Kind::Pod, "blue", name);
+            self.api.delete_now(&pod, Precondition::default()).unwrap();
+        }
+        let mut claims = Informer::new(&claim_controller::WATCHED);
+        catch_up(&mut claims, &self.api);
+        for step in claim_controller::steps(claims.cache()) {
+            claim_controller::perform(&mut self.api, &mut claims, &step, 1);
+        }
+    }
+}
+
+#[test]
+fn what_is_prepared_for_a_pod_while_its_claim_is_unprepared_for_another_is_given_back_in_the_end() {
+    let mut setup = Setup::new();
+    let [first, second] = setup.pods();
+    for step in [
+        Step::Admit(first.clone()),
+        Step::Admit(second.clone()),
+        Step::Prepare(first.clone()),
+        Step::Stop(first.clone()),
+        Step::Unprepare(first),
+        Step::Prepare(second.clone()),
+        Step::Stop(second.clone()),
+    ] {
+        setup.kubelet(&step);
+    }
+    setup.drive();
+    assert_eq!(setup.node.disk.records.len(), 1, "the second pod's Prepare");
+    setup.kubelet(&Step::Unprepare(second));
+    setup.drive();
+    assert!(setup.kubelet.claims.is_empty(), "the kubelet asks no more");
+    assert_eq!(setup.node.disk.records.len(), 1);
+    assert!(!setup.is_to_look(), "pods may still use it");
+
+    setup.release();
+    for _ in 0..2 {
+        assert!(setup.is_to_look());
+        setup.drive_by(&drivers::Step::Look);
+        setup.drive();
+        setup.now += 300_000;
+    }
+    assert!(setup.node.disk.records.is_empty() && setup.node.cdi.is_empty());
+    assert!(setup.api.get::<ResourceClaim>("blue", "data").is_some());
+}
