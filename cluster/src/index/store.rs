@@ -175,6 +175,7 @@ mod tests {
     use k8s_openapi::api::core::v1::Pod;
 
     use super::*;
+    use crate::table::Table;
 
     fn pod(number: usize) -> Arc<Pod> {
         Arc::new(Pod {
@@ -189,7 +190,7 @@ mod tests {
     #[test]
     fn what_went_does_not_come_back_unless_so_many_others_went_since() {
         let comes_back = |others: usize| {
-            let mut store: Store<usize, Pod> = Store::default();
+            let mut store: Store<usize, Pod, Table<usize, Arc<Pod>>> = Store::default();
             for number in 0..=others {
                 assert!(store.put(number, pod(number)).is_some());
                 assert!(store.remove(&number).is_some());

@@ -109,7 +109,7 @@ fn explained(gangs: impl Iterator<Item = engine::Gang>, polls: usize) -> Vec<(us
     for gang in gangs {
         feed.apply(engine::Update::Waiting(gang));
     }
-    let decided = feed.decide(engine::Timestamp(0), &engine::Budget::UNLIMITED);
+    let decided = feed.decide(engine::Timestamp(0), &engine::Budget::UNLIMITED, usize::MAX);
     assert!(decided.is_empty(), "{decided:?}");
     let index = index::Index::new(config().index);
     let mut polls_left = 0..polls;

@@ -158,9 +158,9 @@ impl Replica {
         let asked_by = listing.asked_by;
         self.stirred = true;
         let machine = self.machine.as_mut()?;
-        changes
-            .into_iter()
-            .for_each(|change| machine.observe(change));
+        for change in changes {
+            machine.observe(change);
+        }
         let place = watches_from?;
         self.lists.remove(&kind);
         self.watches.insert(kind, place);
