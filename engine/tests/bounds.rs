@@ -82,6 +82,68 @@ fn the_steps_of_one_decision_are_for_all_flavors_together() {
     }
 }
 
+/// A gang of two pods of which one takes all devices of a node, and the other all but one.
+fn unequal(name: &str, team: &str) -> muster_engine::Gang {
+    let pods = [7, 8].map(|count| {
+        let uid = format!("{name}-{count}");
+        pod(&uid, vec![claim(&format!("{uid}-gpus"), count)])
+    });
+    gang_of(name, team, pods.into())
+}
+
+/// So many empty nodes, all beneath one switch.
+fn flat(count: usize) -> Vec<Node> {
+    let nodes = (0..count).map(|at| node(&format!("n{at:05}"), "s/l", 8));
+    nodes.collect()
+}
+
+#[test]
+fn the_steps_of_one_decision_place_pods_of_two_kinds_among_8000_nodes_beneath_one_switch() {
+    let mut state = open_state(flat(8_000));
+    submit(&mut state, [unequal("g", "research")]);
+    assert_eq!(admitted(&decide(&mut state)), ["g"]);
+}
+
+#[test]
+fn flavors_without_enough_devices_take_no_steps_from_the_one_that_has_them() {
+    let mut state = of_flavors(16, flat(2_000));
+    for at in 0..2_000 {
+        let mut node = node(&format!("n{at:05}"), "s/l", 8);
+        for device in &mut node.devices {
+            device.flavors = BTreeSet::from(["f15".into()]);
+        }
+        state.apply(Update::Node(node));
+    }
+    submit(&mut state, [unequal("g", "research")]);
+    assert_eq!(admitted(&decide(&mut state)), ["g"]);
+}
+
+/// The search that gave up had a sixteenth of the steps that the other Team's has.
+#[test]
+fn who_gave_up_with_few_steps_refuses_nobody_who_has_more() {
+    for first in ["many", "one"] {
+        let mut state = of_flavors(16, flat(2_000));
+        let quota = BTreeMap::from([(Resource::Gpus, limit(1_000))]);
+        state.apply(Update::Team(Team {
+            quota: vec![("f00".into(), quota)],
+            ..team("other", None, limit(0))
+        }));
+        let order = |name: &str| i64::from(name != first);
+        submit(
+            &mut state,
+            [
+                at(order("many"), unequal("many", "research")),
+                at(order("one"), unequal("one", "other")),
+            ],
+        );
+        let admitted = admitted(&decide(&mut state));
+        assert!(
+            admitted.contains(&"one".to_owned()),
+            "{first}: {admitted:?}"
+        );
+    }
+}
+
 /// Devices of which no two have a value in common: 16 of them can be chosen in millions of ways, each of which leaves no
 /// pair for the second claim.
 #[test]

@@ -35,6 +35,11 @@ impl Effort {
         }
     }
 
+    /// How many are left.
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps
+    }
+
     /// Takes steps; `false`, from then on, if there were fewer left.
     pub(crate) fn spend(&mut self, steps: u64) -> bool {
         match self.steps.checked_sub(steps) {

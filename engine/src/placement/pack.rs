@@ -21,7 +21,7 @@ use crate::names::NodeFilterId;
 pub(super) const EXHAUSTIVE_UNITS: usize = 64;
 
 /// Steps of effort for each node among which those for a class are chosen.
-pub(super) const STEPS_PER_CHOICE: u64 = 2;
+pub(super) const STEPS_PER_CHOICE: u64 = 1;
 
 /// Steps of effort that it takes to put a unit on a node.
 pub(super) const STEPS_PER_UNIT: u64 = 8;

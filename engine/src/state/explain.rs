@@ -199,9 +199,10 @@ impl State {
                 Err(gave_up) => self.why_no_place(waiting, None, gave_up, &mut steps),
             };
         }
-        let ways = assignments.len();
-        steps.parts = waiting.demand.shares(ways);
-        let reasons = (0..ways).map(|at| {
+        let ways =
+            (0..assignments.len()).filter(|at| self.may_be_placed(&candidate(*at), tree).is_ok());
+        steps.parts = waiting.demand.shares(ways.count());
+        let reasons = (0..assignments.len()).map(|at| {
             let candidate = candidate(at);
             match self.judge_again(&candidate, tree, &mut steps) {
                 Ok(()) => Why::NextCommit,
@@ -220,14 +221,11 @@ impl State {
         tree: &QuotaTree,
         steps: &mut Steps,
     ) -> Result<(), Refusing> {
-        self.may_be_charged(candidate, tree)?;
+        self.may_be_placed(candidate, tree)?;
         let refusal = crate::placement::Refusal {
             as_of: self.cluster.version(),
         };
         let name = candidate.assignments.get(candidate.at).map(|it| &it.flavor);
-        if name.is_some_and(|name| candidate.totals.exceeds_inventory(name, &self.cluster)) {
-            return Err(Refusing::TooFewDevices(refusal));
-        }
         if let Err(gave_up) = self.has_place(candidate.waiting, name, steps) {
             return Err(Refusing::NoPlace { refusal, gave_up });
         }
@@ -288,7 +286,7 @@ impl State {
         if let Some(known) = known
             && !may_fit_since(&self.cluster, &request, known.refusal)
         {
-            return Err(known.gave_up);
+            return Err(known.gave_up_after.is_some());
         }
         let parts = steps.parts;
         let fits = steps.now.part(parts, |effort| {

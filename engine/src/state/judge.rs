@@ -100,9 +100,10 @@ impl State {
                 });
         }
         let mut refusals = Vec::new();
+        let ways = self.ways(shape, gang, &assignments);
         for at in 0..assignments.len() {
             let waiting = self.waiting.get(gang);
-            let parts = waiting.map_or(1, |waiting| waiting.demand.shares(assignments.len()));
+            let parts = waiting.map_or(1, |waiting| waiting.demand.shares(ways));
             let judged = effort.part(parts, |effort| {
                 self.judge_on(shape, gang, &assignments, at, effort, visited)
             });
@@ -112,6 +113,33 @@ impl State {
             }
         }
         Err(refusals)
+    }
+
+    /// On how many Flavors a place is searched: those on which the least that the gang takes is too much cost nothing, and
+    /// leave the steps to the others.
+    fn ways(&self, shape: ShapeId, gang: GangId, assignments: &[Assignment]) -> usize {
+        let waiting = self.waiting.get(gang);
+        let team = waiting.and_then(|waiting| self.teams.get(waiting.team));
+        let node = team.and_then(|team| team.node);
+        let ways = (0..assignments.len()).filter(|at| {
+            let candidate = self.candidate(shape, gang, node, assignments, *at);
+            candidate.is_some_and(|it| self.may_be_placed(&it, &self.tree).is_ok())
+        });
+        ways.count()
+    }
+
+    /// Whether the least that a candidate takes is within the quota and within what there is.
+    pub(super) fn may_be_placed(
+        &self,
+        candidate: &Candidate<'_>,
+        tree: &QuotaTree,
+    ) -> Result<(), Refusing> {
+        self.may_be_charged(candidate, tree)?;
+        let flavor = candidate.assignment().map(|assignment| &assignment.flavor);
+        if flavor.is_some_and(|flavor| candidate.totals.exceeds_inventory(flavor, &self.cluster)) {
+            return Err(Refusing::TooFewDevices(self.refusal()));
+        }
+        Ok(())
     }
 
     fn judge_on(
@@ -132,13 +160,7 @@ impl State {
         {
             let candidate = self.candidate(shape, gang, node, assignments, at);
             let candidate = candidate.ok_or(Refusing::Overflow)?;
-            self.may_be_charged(&candidate, &self.tree)?;
-            let exceeds = flavor
-                .as_ref()
-                .is_some_and(|flavor| candidate.totals.exceeds_inventory(flavor, &self.cluster));
-            if exceeds {
-                return Err(Refusing::TooFewDevices(self.refusal()));
-            }
+            self.may_be_placed(&candidate, &self.tree)?;
         }
         let plan = self.place_unless_refused(shape, gang, flavor.as_ref(), effort, visited)?;
         let candidate = self.candidate(shape, gang, node, assignments, at);
@@ -224,15 +246,17 @@ impl State {
             .copied();
         let waiting = self.waiting.get(gang).ok_or(Refusing::Overflow)?;
         let request = request(waiting, flavor.and_then(|name| self.flavors.get(name)));
-        let verdict = match known {
+        let steps = effort.steps();
+        let says_nothing = |known: &Refused| known.gave_up_after.is_some_and(|had| had < steps);
+        let verdict = match known.filter(|known| !says_nothing(known)) {
             Some(known) if !may_fit_since(&self.cluster, &request, known.refusal) => {
-                if known.gave_up {
+                if known.gave_up_after.is_some() {
                     Verdict::GaveUp(self.refusal())
                 } else {
                     Verdict::NoPlace(self.refusal())
                 }
             }
-            Some(known) if !known.gave_up => {
+            Some(known) if known.gave_up_after.is_none() => {
                 visited.plans += 1;
                 plan_since(&self.cluster, &request, known.refusal, effort)
             }
@@ -247,7 +271,14 @@ impl State {
             Verdict::GaveUp(refusal) => (refusal, true),
         };
         if let Some(shape) = self.shapes.get_mut(shape) {
-            shape.refused.insert(key, Refused { refusal, gave_up });
+            let gave_up_after = gave_up.then_some(steps);
+            shape.refused.insert(
+                key,
+                Refused {
+                    refusal,
+                    gave_up_after,
+                },
+            );
         }
         Err(Refusing::NoPlace { refusal, gave_up })
     }

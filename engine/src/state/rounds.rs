@@ -453,7 +453,7 @@ impl State {
         }
         if let Some(shape) = self.shapes.get_mut(shape)
             && let Some(refused) = shape.refused.get_mut(&flavor)
-            && !refused.gave_up
+            && refused.gave_up_after.is_none()
         {
             let as_of = &mut refused.refusal.as_of;
             *as_of = closed.max(*as_of);

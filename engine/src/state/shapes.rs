@@ -15,8 +15,9 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Refused {
     pub(super) refusal: Refusal,
-    /// Whether the search ended before it had looked at everything.
-    pub(super) gave_up: bool,
+    /// The steps after which the search ended before it had looked at everything; `None` if it looked at everything. To
+    /// whoever has more steps that says nothing.
+    pub(super) gave_up_after: Option<u64>,
 }
 
 /// Whether a shape would fit on the empty cluster.
@@ -25,6 +26,8 @@ pub(super) struct OnEmpty {
     /// As of which inventory.
     pub(super) inventory: u64,
     pub(super) impossible: bool,
+    /// The steps after which the search gave up. To whoever has more that says nothing.
+    pub(super) gave_up_after: Option<u64>,
 }
 
 /// A demand that some waiting gang has.

@@ -66,9 +66,9 @@ impl State {
             .shapes
             .get(shape)
             .and_then(|shape| shape.on_empty.get(&flavor));
-        if let Some(known) = known.filter(|known| known.inventory == self.inventory) {
-            return known.impossible;
-        }
+        let known = known
+            .filter(|known| known.inventory == self.inventory)
+            .copied();
         let gang = self
             .classes
             .get(class)
@@ -78,15 +78,26 @@ impl State {
         };
         let wanted = flavor.as_ref().and_then(|name| self.flavors.get(name));
         let request = request(waiting, wanted);
-        let verdict = effort.part(request.demand.shares(ways), |effort| {
-            plan(&self.cluster, &View::Empty, &request, effort)
+        let searched = effort.part(request.demand.shares(ways), |effort| {
+            let steps = effort.steps();
+            if let Some(known) = known
+                && known.gave_up_after.is_none_or(|had| had >= steps)
+            {
+                return Err(known.impossible);
+            }
+            Ok((plan(&self.cluster, &View::Empty, &request, effort), steps))
         });
+        let (verdict, steps) = match searched {
+            Ok(searched) => searched,
+            Err(impossible) => return impossible,
+        };
         let impossible = matches!(verdict, Verdict::NoPlace(_));
         let inventory = self.inventory;
         if let Some(shape) = self.shapes.get_mut(shape) {
             let on_empty = OnEmpty {
                 inventory,
                 impossible,
+                gave_up_after: matches!(verdict, Verdict::GaveUp(_)).then_some(steps),
             };
             shape.on_empty.insert(flavor, on_empty);
         }

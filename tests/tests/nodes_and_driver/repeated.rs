@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, ffi::OsString, fs, path::Path};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::{core::v1::Pod, resource::v1::ResourceClaim};
 use kube::{
     Api,
@@ -107,7 +107,7 @@ async fn a_claim_that_vanishes_under_its_pod_is_given_back_when_the_pod_ends(
 }
 
 /// Has the claim of a running pod prepared again, twice, and given back, which is refused. What was answered to both;
-/// nothing on the node changes.
+/// nothing on the node changes but that the record names the last call.
 async fn call_again(
     cluster: &mut Cluster,
     claim: &ResourceClaim,
@@ -125,15 +125,19 @@ async fn call_again(
     Ok(answer)
 }
 
-/// What the driver's record says, and all CDI files.
+/// What the driver's record says, and all CDI files, without the name of the call that was answered last.
 fn prepared(record: &Path, node: &Node) -> Result<(String, BTreeMap<OsString, String>)> {
     let record = fs::read_to_string(record)?;
+    let said: serde_json::Value = serde_json::from_str(&record)?;
+    let call = said["call"].as_str().context("a record names its call")?;
+    let without_call = |text: &str| text.replace(call, "CALL");
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(node.cdi_directory())? {
         let entry = entry?;
-        files.insert(entry.file_name(), fs::read_to_string(entry.path())?);
+        let text = fs::read_to_string(entry.path())?;
+        files.insert(entry.file_name(), without_call(&text));
     }
-    Ok((record, files))
+    Ok((without_call(&record), files))
 }
 
 fn restarts(pod: &Pod) -> i32 {
