@@ -49,9 +49,6 @@ pub(crate) struct News {
     is_complete: bool,
 }
 
-/// Most rounds of looking in one poll: a look at a gang touches nodes, and nodes touch nothing.
-const ROUNDS: usize = 4;
-
 /// What of a pod says that its node is to be looked at.
 #[derive(PartialEq)]
 struct PodNews<'a> {
@@ -95,7 +92,8 @@ impl Machine {
     fn note_applied(&mut self, object: &Object) {
         if !self.index.knows(object) {
             let key = object.key();
-            self.flights.saw(&key, false);
+            // A list shows that one is gone by the one that is in its place.
+            self.flights.saw(&key, self.index.replaces_another(object));
             self.note_object(&key, Some(object));
         }
     }
@@ -528,17 +526,12 @@ impl Machine {
 
     /// Looks at what is on the agenda, and sends what is owed.
     pub(crate) fn look(&mut self, epoch: i64, now: Now, effects: &mut Vec<Effect>) {
-        for _ in 0..ROUNDS {
-            for key in self.agenda.take_gangs() {
-                self.look_at_gang(&key, epoch, now, effects);
-            }
-            let nodes = self.agenda.take_nodes();
-            if nodes.is_empty() {
-                break;
-            }
-            for node in nodes {
-                self.look_at_node(&node, epoch, now, effects);
-            }
+        for key in self.agenda.take_gangs() {
+            self.look_at_gang(&key, epoch, now, effects);
+        }
+        // A look at a gang touches nodes; one at a node touches nothing.
+        for node in self.agenda.take_nodes() {
+            self.look_at_node(&node, epoch, now, effects);
         }
     }
 

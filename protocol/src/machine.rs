@@ -9,7 +9,7 @@ use crate::{
     admission::admit::{self, Wanted},
     admission::stage::Views,
     clocks::Clocks,
-    feed::Feed,
+    feed::{EXPLAINING_LOOKS, Feed},
     in_flight::{Answer, InFlightWrites},
     injected_bug::{InjectedBug, InjectedBugs},
     leadership::fence::LedgerCheck,
@@ -371,7 +371,7 @@ impl Machine {
             let decided = self.feed.decide(wall, &budget, room);
             wanted.extend(decided.into_iter().map(Wanted::new));
         }
-        for gang in self.feed.explain(&self.index) {
+        for gang in self.feed.explain(&self.index, EXPLAINING_LOOKS) {
             self.note_gang_by_uid(&gang);
         }
         let context = self.context(epoch, now, &wake);
@@ -383,6 +383,7 @@ impl Machine {
         let commit = admit::commit(context, wanted, again);
         // Whatever is written changes the room: then it is asked once more.
         if commit.is_full && commit.write.is_none() && commit.proposals.is_empty() {
+            let room = admit::room(context, &commit.proposing);
             self.feed.note_too_little_room(room);
         }
         for gang in &commit.left_out {

@@ -32,6 +32,8 @@ pub(super) struct NodeViews {
     missing_since: BTreeSet<(Timestamp, String)>,
     /// Where each pool was seen last.
     homes: BTreeMap<PoolKey, String>,
+    /// Pools that were seen elsewhere, or nowhere, since somebody asked.
+    moved: BTreeSet<PoolKey>,
     passed: BTreeMap<String, Passed>,
     judged: BTreeMap<String, Judged>,
     verdicts: BTreeMap<SelectorId, Verdicts>,
@@ -180,12 +182,23 @@ impl NodeViews {
     fn see(&mut self, node: &str, pools: BTreeSet<PoolKey>, devices: Vec<PublishedDevice>) {
         let seen = self.seen.entry(node.to_owned()).or_default();
         for pool in mem::replace(&mut seen.pools, pools.clone()) {
-            self.homes.remove(&pool);
+            if !pools.contains(&pool) {
+                self.homes.remove(&pool);
+                self.moved.insert(pool);
+            }
         }
         seen.devices = devices;
         for pool in pools {
-            self.homes.insert(pool, node.to_owned());
+            let before = self.homes.insert(pool.clone(), node.to_owned());
+            if before.as_deref() != Some(node) {
+                self.moved.insert(pool);
+            }
         }
+    }
+
+    /// Pools that were seen elsewhere, or nowhere, since this was asked last.
+    pub(super) fn take_moved(&mut self) -> BTreeSet<PoolKey> {
+        mem::take(&mut self.moved)
     }
 
     fn forget(&mut self, node: &str) {

@@ -212,6 +212,19 @@ macro_rules! stores {
                 }
             }
 
+            /// Whether another object of that name is held: this one was made after it.
+            pub fn replaces_another(&self, object: &Object) -> bool {
+                let key = object.key();
+                let uid = object.metadata().uid.as_deref().unwrap_or_default();
+                match object {
+                    $(Object::$kind(_) => {
+                        let key = <<types::$kind as Observed>::Key as StoreKey>::of(&key);
+                        let held = self.objects.$collection.get(&key);
+                        held.is_some_and(|held| held.uid() != uid)
+                    })*
+                }
+            }
+
             /// Keys of the objects of a kind that are held and not among those that were listed.
             pub fn unlisted(&self, kind: Kind, listed: &BTreeSet<ObjectKey>) -> Vec<ObjectKey> {
                 match kind {

@@ -156,6 +156,9 @@ impl Index {
             changed.extend(self.make_node(&name, now));
             self.changes.nodes.insert(name);
         }
+        for pool in self.views.take_moved() {
+            self.touch_homeless(&pool);
+        }
         self.finish_rollout();
         changed
     }

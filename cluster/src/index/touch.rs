@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use k8s_openapi::api::{batch::v1::Job, core::v1::Namespace};
+use k8s_openapi::api::{
+    batch::v1::Job,
+    core::v1::{Namespace, Node},
+};
 use muster_api::{Flavor, Gang, Ledger, NodeDevices, Queue, Team, Topology};
 use muster_engine::NodeFilterId;
 
@@ -58,8 +61,36 @@ impl Index {
         self.changes.queues.insert(key.clone());
     }
 
-    pub(super) fn node_changed<V>(&mut self, name: &str, _: &Changed<V>) {
+    pub(super) fn node_changed(&mut self, name: &str, changed: &Changed<Node>) {
         self.touched.nodes.insert(name.to_owned());
+        if changed.old.is_some() == changed.new.is_some() {
+            return;
+        }
+        // A pool that no slice publishes is at home on the node of its name.
+        for driver in self.allocated_drivers() {
+            let name = name.to_owned();
+            self.touch_homeless(&PoolKey { driver, name });
+        }
+    }
+
+    /// The drivers of all devices that claims are allocated: a few.
+    fn allocated_drivers(&self) -> Vec<String> {
+        let mut drivers: Vec<String> = Vec::new();
+        let mut from = String::new();
+        while let Some((device, _)) = self.allocations.starting_at(from).next() {
+            let driver = device.split('/').next().unwrap_or_default().to_owned();
+            // The character after the slash: past all devices of this one.
+            from = format!("{driver}0");
+            drivers.push(driver);
+        }
+        drivers
+    }
+
+    /// The home of a pool may be another one, unless its slices say where it is.
+    pub(super) fn touch_homeless(&mut self, pool: &PoolKey) {
+        if self.pools.node_of(pool).is_none() {
+            self.touch_allocated(&pool.driver, &pool.name);
+        }
     }
 
     /// Permits come and go, and drivers acknowledge them: to planning that says nothing.
@@ -215,8 +246,8 @@ impl Index {
         self.links
             .replace(key, changed.old.as_deref(), changed.new.as_ref());
         // What a hold counts is not counted again: its node has nothing new to tell.
-        let is_held = |pod: &KeptPod| self.held.contains(pod.uid());
-        if changed.differs_in(|pod| (pod.node(), pod.usage())) {
+        let is_held = |pod: &KeptPod| pod.ours().is_some() && self.held.contains(pod.uid());
+        if changed.differs_in(|pod| (pod.uid(), pod.node(), pod.usage())) {
             let counted = changed.both().filter(|pod| !is_held(pod));
             let nodes = counted.filter_map(KeptPod::node).map(str::to_owned);
             self.touched.nodes.extend(nodes.collect::<Vec<_>>());

@@ -81,8 +81,15 @@ impl Feed {
         }
     }
 
-    /// Tells the engine what was observed.
+    /// Tells the engine what was observed. Who waits, and how much each Team may have, says which gang is the next, and the
+    /// room in the Ledger that was too little was so for another one.
     pub(crate) fn apply(&mut self, update: engine::Update) {
+        use engine::Update::{Cohort, CohortGone, NotWaiting, Team, TeamGone, Waiting};
+        if let Waiting(_) | NotWaiting(_) | Team(_) | TeamGone(_) | Cohort(_) | CohortGone(_) =
+            &update
+        {
+            self.too_little_room = None;
+        }
         self.engine.apply(update);
         self.has_news = true;
     }
@@ -178,13 +185,13 @@ impl Feed {
     }
 
     /// Asks the engine why gangs wait, of those whose reason may be another one. That stops after a bounded number of
-    /// gangs, and of looks, because each costs up to two searches for a placement; at least one gang is explained. Returns
+    /// gangs, and of looks ([`EXPLAINING_LOOKS`]), because each costs up to two searches for a placement; at least one gang is explained. Returns
     /// the Gangs with another reason, by UID.
-    pub(crate) fn explain(&mut self, index: &Index) -> Vec<engine::GangUid> {
+    pub(crate) fn explain(&mut self, index: &Index, most_looks: u64) -> Vec<engine::GangUid> {
         let mut explained = Vec::new();
         let before = self.engine.visited();
         for _ in 0..EXPLAINED_AT_ONCE {
-            if self.engine.visited().wrapping_sub(before) > EXPLAINING_LOOKS {
+            if self.engine.visited().wrapping_sub(before) > most_looks {
                 break;
             }
             let Some(gang) = self.unexplained.take() else {

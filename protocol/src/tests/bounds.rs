@@ -104,7 +104,11 @@ fn gang(uid: &str, cores: &[i64]) -> engine::Gang {
 }
 
 /// How many gangs are explained in each of some polls, and the looks that each takes.
-fn explained(gangs: impl Iterator<Item = engine::Gang>, polls: usize) -> Vec<(usize, u64)> {
+fn explained(
+    gangs: impl Iterator<Item = engine::Gang>,
+    polls: usize,
+    most_looks: u64,
+) -> Vec<(usize, u64)> {
     let mut feed = feed();
     for gang in gangs {
         feed.apply(engine::Update::Waiting(gang));
@@ -116,7 +120,7 @@ fn explained(gangs: impl Iterator<Item = engine::Gang>, polls: usize) -> Vec<(us
     let poll = std::iter::from_fn(|| {
         polls_left.next()?;
         let before = feed.engine.visited();
-        let explained = feed.explain(&index).len();
+        let explained = feed.explain(&index, most_looks).len();
         Some((explained, feed.engine.visited() - before))
     });
     poll.collect()
@@ -126,11 +130,28 @@ fn explained(gangs: impl Iterator<Item = engine::Gang>, polls: usize) -> Vec<(us
 fn so_many_gangs_are_explained_in_one_poll() {
     // None of them has a node with so many cores.
     let gangs = (0..=EXPLAINED_AT_ONCE).map(|at| gang(&format!("g{at:02}"), &[5]));
-    let told = explained(gangs, 3);
+    let told = explained(gangs, 3, EXPLAINING_LOOKS);
     let looks: u64 = told.iter().map(|(_, looks)| looks).sum();
     assert!(looks < EXPLAINING_LOOKS, "{told:?}");
     let counts: Vec<usize> = told.iter().map(|(count, _)| *count).collect();
     assert_eq!(counts, [EXPLAINED_AT_ONCE, 1, 0]);
+}
+
+#[test]
+fn so_many_looks_are_spent_on_explanations_in_one_poll_and_one_gang_is_explained_whatever_it_takes()
+{
+    // Each has a pod that fits, and one that fits nowhere; no two are alike.
+    let gangs = || (0..6).map(|at| gang(&format!("g{at}"), &[at % 4 + 1, 5]));
+    let of_one = explained(gangs(), 1, 0)[0];
+    assert_eq!(of_one.0, 1, "whatever it takes");
+    assert!(of_one.1 > 0, "it takes looks");
+    let counts = |most_looks| {
+        let told = explained(gangs(), 2, most_looks);
+        told.iter().map(|(count, _)| *count).collect::<Vec<_>>()
+    };
+    assert_eq!(counts(of_one.1 - 1)[0], 1, "the looks are spent");
+    assert!(counts(of_one.1)[0] > 1, "some are left");
+    assert_eq!(counts(u64::MAX), [6, 0]);
 }
 
 #[test]

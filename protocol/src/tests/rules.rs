@@ -348,6 +348,28 @@ fn what_does_not_fit_into_the_ledger_is_not_overtaken() {
 }
 
 #[test]
+fn what_is_behind_a_gang_too_large_for_the_ledger_has_its_turn_once_that_one_is_deleted() {
+    let mut alone = roomy(Config::new(config().index).ledger_bytes);
+    alone.gang("large", 8);
+    alone.run();
+    let large_alone = serde_json::to_vec(&alone.server.ledger().unwrap().spec);
+    let mut bench = roomy(large_alone.unwrap().len() + 8);
+    bench.gang("a", 1);
+    bench.run();
+    bench.gang("large", 8);
+    bench.run();
+    let intents = |bench: &Bench| bench.server.ledger().unwrap().spec.intents.len();
+    assert_eq!(intents(&bench), 1, "the large one waits for room");
+    for rank in 0..8 {
+        bench.server.remove(&pod_key(&format!("large-{rank}")));
+    }
+    bench.run();
+    bench.gang("small", 1);
+    bench.run();
+    assert_eq!(intents(&bench), 2, "the small one fits");
+}
+
+#[test]
 fn what_waits_for_room_in_the_ledger_is_not_planned_again_by_each_poll() {
     let mut alone = roomy(Config::new(config().index).ledger_bytes);
     alone.gang("first", 1);

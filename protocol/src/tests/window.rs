@@ -175,6 +175,27 @@ fn an_ungate_that_is_refused_three_times_costs_the_attempt_and_is_not_tried_for_
 }
 
 #[test]
+fn a_pod_in_the_place_of_one_that_may_not_be_changed_is_tried_though_nobody_told_that_the_other_is_gone()
+ {
+    let mut bench = Bench::new();
+    bench.gang("train", 1);
+    assert_eq!(run_refusing(&mut bench, "train-0", 50), 3);
+    let queue = bench.gang_status().queue.unwrap();
+    assert_eq!(queue.reason, muster_api::Reason::NotPermitted);
+    bench.change_pod("train-0", |pod| {
+        pod.metadata.uid = Some("another-uid".to_owned());
+    });
+    let listed = bench.server.list(Kind::Pod);
+    let listed = Change::ListedKeys(Kind::Pod, listed.iter().map(Object::key).collect());
+    bench.observe();
+    bench.machine.observe(listed);
+    bench.run_at_once();
+    let queue = bench.gang_status().queue;
+    assert!(queue.is_none(), "it waits for nothing: {queue:?}");
+    assert_eq!(ungated(&bench, "train"), 1);
+}
+
+#[test]
 fn an_attempt_that_is_refused_half_way_leaves_the_ledger_and_stays_charged() {
     let mut bench = Bench::new();
     bench.gang("train", 2);

@@ -5,9 +5,10 @@ use muster_engine::{NodeBlock, Timestamp};
 use serde_json::{Value, json};
 
 use crate::{
-    index::{Changes, Index, Visits},
+    index::{Changes, Index, SLICES_GRACE_SECONDS, Visits},
+    object::Kind,
     testing::{
-        admitted, claim, gang, index_with, is, key, member, namespace, node, node_devices,
+        admitted, claim, gang, gone, index_with, is, key, member, namespace, node, node_devices,
         only_gang, pod, slice, team, tier, time, topology, with,
     },
 };
@@ -291,4 +292,66 @@ fn a_gang_keeps_its_age_when_a_pod_is_made_again() {
     index.refresh(Timestamp(0));
     assert_eq!(only_gang(&index).queued_since, before);
     assert!(only_gang(&index).last_pod_created_at > before);
+}
+
+#[test]
+fn a_pod_in_the_place_of_one_with_a_hold_is_counted_though_nobody_told_that_the_other_is_gone() {
+    let bound = with(member("w-0", 5, "g", "1"), "/spec/nodeName", json!("a"));
+    let again = with(bound.clone(), "/metadata/uid", json!("uid-again"));
+    let mut index = index_with([member("w-0", 5, "g", "1")]);
+    index.set_hold(&"uid-w-0".into(), true);
+    index.observe(is(bound));
+    index.refresh(Timestamp(0));
+    assert_eq!(index.engine_node("a").unwrap().used.pods, 0, "the hold");
+    index.observe(is(again.clone()));
+    index.refresh(Timestamp(0));
+    let afresh = index_with([again]);
+    assert_eq!(afresh.engine_node("a").unwrap().used.pods, 1);
+    assert_eq!(
+        index.engine_node("a").unwrap().used,
+        afresh.engine_node("a").unwrap().used
+    );
+}
+
+#[test]
+fn what_is_allocated_on_a_node_is_understood_again_when_the_node_and_its_slices_come_back() {
+    let allocated = with(
+        claim("solo", 1),
+        "/status/allocation",
+        json!({"devices": {"results": [
+            {"request": "gpu", "driver": "gpu.muster.dev", "pool": "a", "device": "gpu-1"},
+        ]}}),
+    );
+    let objects = || [pod("solo", 5), allocated.clone()];
+    let uid = "uid-solo".into();
+    let afresh = index_with(objects());
+    let expected = &afresh.request_of_pod(&uid).unwrap().claims;
+    let node_is_back = || is(node("a", "s1", "l1"));
+    let slices_are_back = || is(with(slice("a", 2), "/metadata/uid", json!("slice-new")));
+    for grace in [0, SLICES_GRACE_SECONDS] {
+        for node_is_first in [true, false] {
+            let mut index = index_with(objects());
+            let mut at = 1_000;
+            let mut tell = |index: &mut Index, change| {
+                index.observe(change);
+                index.refresh(Timestamp(at));
+                at += grace;
+                index.refresh(Timestamp(at));
+            };
+            tell(&mut index, gone(Kind::Node, "", "a"));
+            let slice_name = "00000-gpu.muster.dev-a-x";
+            tell(&mut index, gone(Kind::ResourceSlice, "", slice_name));
+            assert_eq!(index.request_of_pod(&uid), None, "no node has it");
+            if node_is_first {
+                tell(&mut index, node_is_back());
+                tell(&mut index, slices_are_back());
+            } else {
+                tell(&mut index, slices_are_back());
+                tell(&mut index, node_is_back());
+            }
+            let case = format!("after {grace} seconds, the node first: {node_is_first}");
+            let claims = index.request_of_pod(&uid).map(|pod| &pod.claims);
+            assert_eq!(claims, Some(expected), "{case}");
+        }
+    }
 }
