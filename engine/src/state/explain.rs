@@ -386,10 +386,15 @@ impl State {
         let wanted = request(waiting, flavor.and_then(|name| self.flavors.get(name)));
         let parts = steps.parts;
         let on_empty = |effort: &mut Effort| fits(&self.cluster, &View::Empty, &wanted, effort);
-        if !gave_up && steps.ever.part(parts, on_empty) == Fits::No {
+        let ever = if gave_up {
+            Fits::GaveUp
+        } else {
+            steps.ever.part(parts, on_empty)
+        };
+        if ever == Fits::No {
             return impossible(waiting, self.unfit(waiting, flavor, &View::Empty, steps));
         }
-        self.why_placement(waiting, flavor, gave_up, steps)
+        self.why_placement(waiting, flavor, ever == Fits::GaveUp, steps)
     }
 
     /// That there is no place now, with who has it.
