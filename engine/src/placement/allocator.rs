@@ -11,7 +11,7 @@ pub(crate) const MAX_DEVICES_PER_CLAIM: usize = 32;
 
 /// Most devices looked at for one pod. kube-scheduler gives up by time; a search that long is not
 /// worth a promise, and the pod is not planned for the node, whether it would fit there or not.
-const MAX_STEPS: usize = 20_000;
+const MAX_STEPS: usize = 5_000;
 
 /// What allocations have cost.
 #[derive(Clone, Copy, Debug, Default)]

@@ -93,30 +93,56 @@ pub(crate) struct Rules {
     pub(crate) blocks_count: bool,
 }
 
+/// How many units a node holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Capacity {
+    /// At least one.
+    pub(crate) units: usize,
+    /// Whether it may hold more: after these the allocation was given up.
+    pub(crate) is_partial: bool,
+}
+
+impl Capacity {
+    const fn exactly(units: usize) -> Self {
+        Self {
+            units,
+            is_partial: false,
+        }
+    }
+}
+
+/// Most looks at devices that it takes to count the units of one node, but for the last allocation. Sixty-four devices
+/// that are allocated one by one take about 2,000.
+pub(super) const MOST_LOOKS_TO_COUNT: usize = 5_000;
+
 /// Devices granted to each claim of a unit.
 pub(crate) type Grants = Vec<Vec<usize>>;
 
 impl Rules {
-    /// How many units of a shape fit on a node; at least one.
+    /// How many units of a shape fit on a node.
     pub(crate) fn capacity(
         &self,
         record: &NodeRecord,
         occupancy: &Occupancy,
         shape: &UnitShape,
         resources: &PodResources,
-    ) -> Result<usize, Cause> {
+    ) -> Result<Capacity, Cause> {
         self.may_run(record, occupancy, shape)?;
         let most = occupancy.room.times(resources)?;
-        Ok(self.by_devices(record, occupancy, shape)?.min(most))
+        let by_devices = self.by_devices(record, occupancy, shape)?;
+        Ok(Capacity {
+            units: by_devices.units.min(most),
+            is_partial: by_devices.is_partial && by_devices.units < most,
+        })
     }
 
-    /// How many units of a shape fit on a node as far as devices go; at least one.
+    /// How many units of a shape fit on a node as far as devices go.
     pub(crate) fn device_capacity(
         &self,
         record: &NodeRecord,
         occupancy: &Occupancy,
         shape: &UnitShape,
-    ) -> Result<usize, Cause> {
+    ) -> Result<Capacity, Cause> {
         self.may_run(record, occupancy, shape)?;
         self.by_devices(record, occupancy, shape)
     }
@@ -168,14 +194,14 @@ impl Rules {
         record: &NodeRecord,
         occupancy: &Occupancy,
         shape: &UnitShape,
-    ) -> Result<usize, Cause> {
+    ) -> Result<Capacity, Cause> {
         if !shape.needs_devices() {
-            return Ok(NO_LIMIT);
+            return Ok(Capacity::exactly(NO_LIMIT));
         }
         if let Some(units) = self.by_plain_count(&record.kind, occupancy, shape) {
             return match units {
                 0 => Err(Cause::DevicesInUse),
-                units => Ok(units),
+                units => Ok(Capacity::exactly(units)),
             };
         }
         let open = shape
@@ -188,7 +214,7 @@ impl Rules {
             .map(|claim| self.allocation(&record.kind, claim))
             .transpose()?;
         let Some(first) = first else {
-            return Ok(NO_LIMIT);
+            return Ok(Capacity::exactly(NO_LIMIT));
         };
         let mut count = first.count;
         let mut simple = first.uniform && first.choice == Choice::Any;
@@ -203,7 +229,7 @@ impl Rules {
             }
             return match first.candidates.common(&occupancy.free) / count.max(1) {
                 0 => Err(Cause::DevicesInUse),
-                units => Ok(units),
+                units => Ok(Capacity::exactly(units)),
             };
         }
         let mut trial = occupancy.clone();
@@ -211,12 +237,19 @@ impl Rules {
         let mut tally = Tally::default();
         while units < NO_LIMIT && self.grant(record, &mut trial, shape, &mut tally).is_some() {
             units += 1;
+            if tally.looks >= MOST_LOOKS_TO_COUNT as u64 {
+                tally.gave_up = true;
+                break;
+            }
         }
         match units {
             0 if tally.gave_up => Err(Cause::TooManyWays),
             0 if !occupancy.admits(&first) => Err(Cause::NotAllocatedYet),
             0 => Err(Cause::DevicesInUse),
-            units => Ok(units),
+            units => Ok(Capacity {
+                units,
+                is_partial: tally.gave_up,
+            }),
         }
     }
 

@@ -96,7 +96,7 @@ pub(crate) fn explain(
     let fit = explanation.most_pods(widest, &mut counting).min(most);
     let unfit = Unfit {
         fit,
-        is_fit_partial: fit < most && counting.gave_up(),
+        is_fit_partial: fit < most && (counting.gave_up() || explanation.gave_up()),
         nodes,
         excluded: explanation.excluded(),
         occupants: explanation.occupants(),
@@ -127,14 +127,15 @@ pub(crate) fn equal_pods_fit(
     }
     let mut explanation = Explanation::of(cluster, view, tree, request);
     let fit = explanation.fit(class, tree.nodes(), &mut Effort::default());
+    let gave_up = explanation.gave_up();
     explanation.end();
     let held = match width {
         Width::Node => fit.held.most,
         Width::Depth(_) => fit.held.units,
     };
     let fits = held >= class.units.len() as u64;
-    // Where nobody knows what some nodes hold, too little on the others proves nothing.
-    (fits || !fit.excluded.contains_key(&Cause::TooManyWays)).then_some(fits)
+    // Where nobody knows how much some nodes hold, too little proves nothing.
+    (fits || !gave_up).then_some(fits)
 }
 
 impl<'a> Explanation<'a> {
@@ -214,6 +215,11 @@ impl<'a> Explanation<'a> {
         index.list_by_room(self.cluster);
         self.indexes.push(index);
         self.indexes.len() - 1
+    }
+
+    /// Whether nobody knows how much some nodes hold.
+    fn gave_up(&self) -> bool {
+        self.indexes.iter().any(CapacityIndex::gave_up)
     }
 
     fn asked<'b>(&self, resources: &'b PodResources) -> Asked<'b> {

@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     by_room::{ByRoom, Member},
-    capacity::{Cause, Rules},
+    capacity::{Capacity, Cause, Rules},
     cluster::Cluster,
     demand::UnitShape,
     device_set::DeviceSet,
@@ -45,6 +45,8 @@ pub(crate) struct IndexKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     units: u64,
+    /// Whether it may hold more units.
+    is_partial: bool,
     gpus: u64,
     label: Label,
     domain: DomainId,
@@ -94,7 +96,9 @@ pub(crate) struct CapacityIndex {
     places: BTreeMap<Label, usize>,
     /// Why nodes hold no unit, and how many of them.
     excluded: Vec<(Cause, usize)>,
-    remembered: BTreeMap<(KindId, DeviceSet), Result<u64, Cause>>,
+    /// How many nodes may hold more units than are counted.
+    partial: usize,
+    remembered: BTreeMap<(KindId, DeviceSet), Result<Capacity, Cause>>,
     /// For each domain the most that is left on any of its nodes that hold a unit, once somebody asked.
     largest: RefCell<Vec<Option<Largest>>>,
     /// The nodes that hold a unit by what else is left on them, once somebody asked.
@@ -121,6 +125,7 @@ impl CapacityIndex {
             domains: Vec::new(),
             places: BTreeMap::new(),
             excluded: Vec::new(),
+            partial: 0,
             remembered: BTreeMap::new(),
             largest: RefCell::default(),
             by_room: None,
@@ -138,6 +143,7 @@ impl CapacityIndex {
         *self.largest.get_mut() = vec![None; tree.domains()];
         self.domains = vec![BTreeSet::new(); tree.levels.len() + 1];
         self.excluded.clear();
+        self.partial = 0;
         self.by_room = None;
         let mut nodes = Vec::new();
         let mut places = Vec::new();
@@ -150,6 +156,7 @@ impl CapacityIndex {
                 continue;
             };
             self.entries[slot] = Some(entry);
+            self.partial += usize::from(entry.is_partial);
             for domain in tree.upwards(entry.domain) {
                 self.sums[domain].units += entry.units;
                 self.sums[domain].gpus += entry.gpus;
@@ -306,12 +313,13 @@ impl CapacityIndex {
         } else {
             &record.empty.free
         };
-        let (units, cause) = match self.units(record, occupancy) {
-            Ok(units) => (units, 0),
-            Err(cause) => (0, self.place_of(cause)),
+        let (units, is_partial, cause) = match self.capacity(record, occupancy) {
+            Ok(capacity) => (capacity.units as u64, capacity.is_partial, 0),
+            Err(cause) => (0, false, self.place_of(cause)),
         };
         Some(Entry {
             units,
+            is_partial,
             cause,
             gpus: record.kind.gpus_in(devices) as u64,
             label: place.label,
@@ -328,29 +336,31 @@ impl CapacityIndex {
         })
     }
 
-    /// How many units fit on a node as far as devices go; at least one.
-    fn units(&mut self, record: &NodeRecord, occupancy: &Occupancy) -> Result<u64, Cause> {
+    /// How many units fit on a node as far as devices go.
+    fn capacity(
+        &mut self,
+        record: &NodeRecord,
+        occupancy: &Occupancy,
+    ) -> Result<Capacity, Cause> {
         let key = &self.key;
         let (rules, shape) = (&key.rules, &key.shape);
         // Where counting suffices there is nothing to remember.
         let by_kind =
             self.by_allocation && occupancy.pending.is_empty() && self.only_node().is_none();
         if !by_kind {
-            let units = rules.device_capacity(record, occupancy, shape);
-            return units.map(|units| units as u64);
+            return rules.device_capacity(record, occupancy, shape);
         }
         rules.may_run(record, occupancy, shape)?;
         let of_kind = (record.kind.id, occupancy.free.clone());
-        if let Some(units) = self.remembered.get(&of_kind) {
-            return units.clone();
+        if let Some(capacity) = self.remembered.get(&of_kind) {
+            return capacity.clone();
         }
-        let units = rules.device_capacity(record, occupancy, shape);
-        let units = units.map(|units| units as u64);
+        let capacity = rules.device_capacity(record, occupancy, shape);
         if self.remembered.len() >= MOST_REMEMBERED {
             self.remembered.clear();
         }
-        self.remembered.insert(of_kind, units.clone());
-        units
+        self.remembered.insert(of_kind, capacity.clone());
+        capacity
     }
 
     /// Changes what is known of a node; the domains whose place in the order this changes are added to `stale`.
@@ -368,6 +378,7 @@ impl CapacityIndex {
             return before;
         }
         if let Some(before) = before {
+            self.partial -= usize::from(before.is_partial);
             for domain in tree.upwards(before.domain) {
                 self.sums[domain].units -= before.units;
                 self.sums[domain].gpus -= before.gpus;
@@ -382,6 +393,7 @@ impl CapacityIndex {
             }
         }
         if let Some(entry) = entry {
+            self.partial += usize::from(entry.is_partial);
             for domain in tree.upwards(entry.domain) {
                 self.sums[domain].units += entry.units;
                 self.sums[domain].gpus += entry.gpus;
@@ -502,10 +514,10 @@ impl CapacityIndex {
         counted.map(|(cause, nodes)| (cause, *nodes))
     }
 
-    /// Whether on some node nobody knows whether it holds a unit: there are too many ways to allocate the devices.
+    /// Whether on some node nobody knows how many units it holds: there are too many ways to allocate the devices.
     pub(crate) fn gave_up(&self) -> bool {
-        self.excluded()
-            .any(|(cause, _)| *cause == Cause::TooManyWays)
+        let mut excluded = self.excluded();
+        self.partial > 0 || excluded.any(|(cause, _)| *cause == Cause::TooManyWays)
     }
 
     /// Whether it serves other gangs, too: one that is tied to a single node by a claim does not.

@@ -288,7 +288,7 @@ impl<'a> Probe<'a> {
                 1
             };
             match capacity {
-                Some(Ok(capacity)) => capacity >= needed,
+                Some(Ok(capacity)) => capacity.units >= needed || capacity.is_partial,
                 // Nobody knows.
                 Some(Err(Cause::TooManyWays)) => true,
                 Some(Err(_)) | None => false,

@@ -7,6 +7,8 @@ use std::{
 };
 
 use super::{
+    allocator::Tally,
+    capacity::{Capacity, Cause},
     device_set::DeviceSet,
     kind::KindId,
     pack::Trials,
@@ -40,9 +42,9 @@ impl Search<'_> {
                 let node = self.node(slot).zip(self.classes.get(class));
                 let capacity = node.and_then(|((record, _), class)| {
                     let (shape, resources) = (class.shape, &class.resources);
-                    self.rules.capacity(record, trial, shape, resources).ok()
+                    Some(self.rules.capacity(record, trial, shape, resources))
                 });
-                capacity.unwrap_or(0) as u64
+                self.note_capacity(capacity)
             }
         };
         let member = |slot| Member {
@@ -59,6 +61,24 @@ impl Search<'_> {
         };
         members.retain(|member| member.units > 0);
         members
+    }
+
+    /// How many units a node holds to which something of the gang was added. That more may fit, the search remembers: what it
+    /// does not find then proves nothing.
+    fn note_capacity(&self, capacity: Option<Result<Capacity, Cause>>) -> u64 {
+        let (units, gave_up) = match capacity {
+            Some(Ok(capacity)) => (capacity.units, capacity.is_partial),
+            Some(Err(cause)) => (0, cause == Cause::TooManyWays),
+            None => (0, false),
+        };
+        if gave_up {
+            let tally = self.tally.get();
+            self.tally.set(Tally {
+                gave_up: true,
+                ..tally
+            });
+        }
+        units as u64
     }
 
     /// The tightest accelerator domain that holds so many units.

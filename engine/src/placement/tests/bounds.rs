@@ -7,6 +7,8 @@ use crate::{
     placement::{
         DeviceCharge, Effort, MOST_SLOTS_APART, Verdict, View,
         cache::MOST_INDEXES,
+        capacity::MOST_LOOKS_TO_COUNT,
+        equal_pods_fit,
         explain::{MOST_OCCUPIED, MOST_SORTED, explain},
         fixtures::*,
         index::MOST_REMEMBERED,
@@ -76,6 +78,79 @@ fn sixteen_kinds_of_pods_are_searched_for_and_seventeen_are_not() {
     };
     assert!(matches!(kinds(MOST_SHAPES), Said::Placed(..)));
     assert_eq!(kinds(MOST_SHAPES + 1), Said::GaveUp);
+}
+
+/// A node with GPUs of these groups.
+fn node_of_groups(groups: impl IntoIterator<Item = String>) -> crate::model::Node {
+    let mut node = node_at("a", "s/l", 0);
+    let devices = groups.into_iter().enumerate().map(|(at, group)| {
+        let mut device = device(at);
+        std::sync::Arc::make_mut(&mut device.attributes).insert("group".into(), group);
+        device
+    });
+    node.devices = devices.collect();
+    node
+}
+
+/// Pods that each ask for two GPUs of one group.
+fn pods_with_pairs(count: usize) -> crate::model::Gang {
+    let mut gang = equal_pods(count, 2);
+    for pod in &mut gang.pods {
+        pod.resources.cpu_milli = 1;
+        pod.claims[0].constraints = vec![Constraint {
+            requests: Vec::new(),
+            attribute: "group".into(),
+        }];
+    }
+    gang
+}
+
+#[test]
+fn that_a_second_pod_was_not_looked_for_to_the_end_is_never_told_as_impossible() {
+    // The first pair is found at once. Before the second, each of 110 singles is tried with all behind it.
+    let singles = (0..110).map(|at| format!("single-{at}"));
+    let pair = |group: &str| [group.to_owned(), group.to_owned()];
+    let groups = pair("a").into_iter().chain(singles).chain(pair("b"));
+    let cluster = cluster([node_of_groups(groups)]);
+    assert!(matches!(
+        now(&cluster, &pods_with_pairs(1)),
+        Said::Placed(..)
+    ));
+    let two = pods_with_pairs(2);
+    for view in [View::Now, View::Empty] {
+        let verdict = judged(&cluster, &view, &two);
+        assert_eq!(said(&cluster, &two, &verdict), Said::GaveUp, "{view:?}");
+        asking(&two, |request| {
+            assert_eq!(equal_pods_fit(&cluster, &view, request), None, "{view:?}");
+        });
+    }
+    asking(&pods_with_pairs(3), |request| {
+        let unfit = explain(&cluster, &View::Now, request, &mut Effort::default());
+        assert_eq!((unfit.fit, unfit.is_fit_partial), (1, true));
+    });
+    // Once the node is gone, so is the doubt.
+    let mut without = cluster.clone();
+    without.remove_node(&"a".into());
+    assert_eq!(now(&without, &two), Said::NoPlace);
+}
+
+#[test]
+fn units_of_a_node_are_counted_as_far_as_the_looks_go_and_those_behind_are_not_denied() {
+    // Each further pair is found behind those that are taken: n pairs take n * (n + 1) looks.
+    let said_of = |pairs: usize, pods: usize| {
+        let groups = (0..pairs).flat_map(|pair| [pair.to_string(), pair.to_string()]);
+        now(&cluster([node_of_groups(groups)]), &pods_with_pairs(pods))
+    };
+    let counted = (1..100)
+        .take_while(|pairs| pairs * (pairs + 1) < MOST_LOOKS_TO_COUNT)
+        .count();
+    assert!(matches!(said_of(counted, counted), Said::Placed(..)));
+    assert_eq!(said_of(counted, counted + 1), Said::NoPlace);
+    assert!(matches!(
+        said_of(counted + 1, counted + 1),
+        Said::Placed(..)
+    ));
+    assert_eq!(said_of(counted + 1, counted + 2), Said::GaveUp);
 }
 
 #[test]
