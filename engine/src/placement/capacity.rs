@@ -109,6 +109,14 @@ impl Capacity {
             is_partial: false,
         }
     }
+
+    /// The same where something else allows no more than so many units.
+    pub(super) fn within(self, most: usize) -> Self {
+        Self {
+            units: self.units.min(most),
+            is_partial: self.is_partial && self.units < most,
+        }
+    }
 }
 
 /// Most looks at devices that it takes to count the units of one node, but for the last allocation. Sixty-four devices
@@ -129,11 +137,7 @@ impl Rules {
     ) -> Result<Capacity, Cause> {
         self.may_run(record, occupancy, shape)?;
         let most = occupancy.room.times(resources)?;
-        let by_devices = self.by_devices(record, occupancy, shape)?;
-        Ok(Capacity {
-            units: by_devices.units.min(most),
-            is_partial: by_devices.is_partial && by_devices.units < most,
-        })
+        Ok(self.by_devices(record, occupancy, shape)?.within(most))
     }
 
     /// How many units of a shape fit on a node as far as devices go.

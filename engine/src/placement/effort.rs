@@ -19,10 +19,12 @@ pub(crate) struct Effort {
 
 impl Effort {
     /// What one decision may take as a whole, on all Flavors and with all kinds of devices that are tried: about two
-    /// milliseconds. It suffices to place a gang of equal pods on all of 10,000 nodes. So much is left for an explanation, too.
+    /// milliseconds. It suffices to place a gang of equal pods on all of 10,000 nodes, and one of four kinds of pods on as
+    /// many that no Topology orders. So much is left for an explanation, too.
     ///
     /// What is not counted follows change and not the search: to bring an index up to date, and to write the place down
-    /// that was found.
+    /// that was found. For each index that is used a price is paid, kept or not; so a decision makes no more of them
+    /// than it can pay.
     pub(crate) const ONE_DECISION: u64 = 50_000;
 
     /// A number of steps.

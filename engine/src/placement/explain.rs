@@ -171,10 +171,9 @@ impl<'a> Explanation<'a> {
             fit.excluded.insert(Cause::Uncountable, nodes);
             return fit;
         };
-        if effort.is_spent() {
+        let Some(at) = self.index_of(class, effort) else {
             return fit;
-        }
-        let at = self.index_of(class);
+        };
         fit.index = Some(at);
         let index = &self.indexes[at];
         let mut counted = 0;
@@ -194,13 +193,12 @@ impl<'a> Explanation<'a> {
         if !index.is_shared() && nodes > counted {
             fit.excluded.insert(Cause::ClaimElsewhere, nodes - counted);
         }
-        // To bring the index up to date is no part of it: what is told must not depend on what was asked before.
         effort.spend(fit.held.looks);
         fit
     }
 
-    /// The index of a class. Classes with one device request share it.
-    fn index_of(&mut self, class: &Class) -> usize {
+    /// The index of a class, if it can be paid. Classes with one device request share it.
+    fn index_of(&mut self, class: &Class, effort: &mut Effort) -> Option<usize> {
         let key = IndexKey {
             rules: self.rules.clone(),
             topology: self.tree.topology.clone(),
@@ -209,12 +207,15 @@ impl<'a> Explanation<'a> {
         };
         let mut known = self.indexes.iter();
         if let Some(at) = known.position(|index| index.key == key) {
-            return at;
+            return (!effort.is_spent()).then_some(at);
+        }
+        if !effort.spend(CapacityIndex::price(self.tree)) {
+            return None;
         }
         let mut index = self.cluster.index(key, self.tree);
         index.list_by_room(self.cluster);
         self.indexes.push(index);
-        self.indexes.len() - 1
+        Some(self.indexes.len() - 1)
     }
 
     /// Whether nobody knows how much some nodes hold.

@@ -12,12 +12,11 @@ use std::{
 
 use super::{
     by_room::{ByRoom, Member},
-    capacity::{Capacity, Cause, Rules},
+    capacity::{Cause, Rules},
     cluster::Cluster,
     demand::UnitShape,
-    device_set::DeviceSet,
-    kind::KindId,
     node::{NodeRecord, Occupancy},
+    remembered::Remembered,
     room::{Largest, Room},
     tree::{DomainId, Label, ROOT, Tree, Width},
     version::Version,
@@ -27,8 +26,9 @@ use crate::{
     names::{NodeName, TopologyName},
 };
 
-/// Most answers that are remembered by kind and free devices.
-pub(super) const MOST_REMEMBERED: usize = 4096;
+/// Nodes that a decision pays with one step for each index that it uses, kept or not: to make one takes about a millisecond
+/// for ten thousand nodes, and what a decision finds must not depend on what is kept.
+pub(super) const NODES_PER_STEP: usize = 32;
 
 /// What an index is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,8 +78,6 @@ pub(crate) struct CapacityIndex {
     pub(crate) key: IndexKey,
     /// Whether the unit needs devices.
     by_devices: bool,
-    /// Whether it takes the allocator to tell how many units fit.
-    by_allocation: bool,
     /// When the tree that was read had been numbered.
     numbered: Version,
     /// Up to when changes of nodes are taken in.
@@ -98,7 +96,7 @@ pub(crate) struct CapacityIndex {
     excluded: Vec<(Cause, usize)>,
     /// How many nodes may hold more units than are counted.
     partial: usize,
-    remembered: BTreeMap<(KindId, DeviceSet), Result<Capacity, Cause>>,
+    remembered: Remembered,
     /// For each domain the most that is left on any of its nodes that hold a unit, once somebody asked.
     largest: RefCell<Vec<Option<Largest>>>,
     /// The nodes that hold a unit by what else is left on them, once somebody asked.
@@ -110,11 +108,15 @@ pub(crate) struct CapacityIndex {
 pub(crate) struct Replaced(Vec<(usize, Option<Entry>)>);
 
 impl CapacityIndex {
+    /// The steps for one index of the nodes of a tree.
+    pub(super) fn price(tree: &Tree) -> u64 {
+        (tree.nodes() / NODES_PER_STEP) as u64
+    }
+
     /// An index of all nodes of a tree.
     pub(crate) fn new(key: IndexKey, cluster: &Cluster, tree: &Tree) -> Self {
         let mut index = Self {
             by_devices: key.shape.needs_devices(),
-            by_allocation: !key.shape.is_plain(),
             key,
             numbered: Version::default(),
             seen: Version::default(),
@@ -126,7 +128,7 @@ impl CapacityIndex {
             places: BTreeMap::new(),
             excluded: Vec::new(),
             partial: 0,
-            remembered: BTreeMap::new(),
+            remembered: Remembered::default(),
             largest: RefCell::default(),
             by_room: None,
         };
@@ -313,7 +315,11 @@ impl CapacityIndex {
         } else {
             &record.empty.free
         };
-        let (units, is_partial, cause) = match self.capacity(record, occupancy) {
+        let IndexKey { rules, shape, .. } = &self.key;
+        let capacity = self
+            .remembered
+            .device_capacity(rules, record, occupancy, shape);
+        let (units, is_partial, cause) = match capacity {
             Ok(capacity) => (capacity.units as u64, capacity.is_partial, 0),
             Err(cause) => (0, false, self.place_of(cause)),
         };
@@ -334,33 +340,6 @@ impl CapacityIndex {
             self.excluded.push((cause, 0));
             self.excluded.len() - 1
         })
-    }
-
-    /// How many units fit on a node as far as devices go.
-    fn capacity(
-        &mut self,
-        record: &NodeRecord,
-        occupancy: &Occupancy,
-    ) -> Result<Capacity, Cause> {
-        let key = &self.key;
-        let (rules, shape) = (&key.rules, &key.shape);
-        // Where counting suffices there is nothing to remember.
-        let by_kind =
-            self.by_allocation && occupancy.pending.is_empty() && self.only_node().is_none();
-        if !by_kind {
-            return rules.device_capacity(record, occupancy, shape);
-        }
-        rules.may_run(record, occupancy, shape)?;
-        let of_kind = (record.kind.id, occupancy.free.clone());
-        if let Some(capacity) = self.remembered.get(&of_kind) {
-            return capacity.clone();
-        }
-        let capacity = rules.device_capacity(record, occupancy, shape);
-        if self.remembered.len() >= MOST_REMEMBERED {
-            self.remembered.clear();
-        }
-        self.remembered.insert(of_kind, capacity.clone());
-        capacity
     }
 
     /// Changes what is known of a node; the domains whose place in the order this changes are added to `stale`.

@@ -10,7 +10,8 @@
 //! * [`cluster`]: all nodes, kept up to date one by one; [`node`]: one of them; [`kind`]: what nodes have in common;
 //!   [`room`]: what is left besides devices; [`inventory`]: how many devices there are; [`version`]: what changed when.
 //! * [`tree`]: nodes and domains in the order of a Topology; [`index`]: how often a device request fits in each of
-//!   them; [`by_room`]: and what else is left there; [`cache`]: the indexes that are kept.
+//!   them; [`remembered`]: on nodes that are alike; [`by_room`]: and what else is left there; [`cache`]: the indexes that
+//!   are kept.
 //! * [`demand`]: a gang without its names. [`capacity`]: how many of its units one node holds.
 //! * [`allocator`]: kube-scheduler's allocator, simulated; [`coallocation`]: when several pods may wait for it.
 //! * [`search`]: which domain; [`spread`]: which nodes in it; [`pack`]: gangs of unequal pods; [`effort`]: how long.
@@ -33,6 +34,7 @@ mod inventory;
 mod kind;
 mod node;
 mod pack;
+mod remembered;
 mod room;
 mod search;
 mod spread;
@@ -51,10 +53,11 @@ pub(crate) use version::Version;
 use std::collections::BTreeMap;
 
 use capacity::{Cause, Grants, Rules};
+use remembered::Remembered;
 use tree::NODE_LEVEL;
 
 use crate::{
-    model::TopologyRequest,
+    model::{PodResources, TopologyRequest},
     names::{FlavorName, LevelName, TopologyName},
 };
 
@@ -258,7 +261,14 @@ struct Probe<'a> {
     rules: Rules,
     /// Of all classes a node must hold all, or of at least one class a unit.
     on_one_node: bool,
-    classes: Vec<(&'a demand::Class, crate::model::PodResources)>,
+    classes: Vec<Probed<'a>>,
+}
+
+/// A class of which a node may hold units.
+struct Probed<'a> {
+    class: &'a demand::Class,
+    resources: PodResources,
+    remembered: Remembered,
 }
 
 impl<'a> Probe<'a> {
@@ -266,24 +276,34 @@ impl<'a> Probe<'a> {
     fn of(request: &Request<'a>, view: &View) -> Option<Self> {
         let required = request.wish.required.as_ref();
         let classes = request.demand.classes.iter();
-        let with_resources = classes.map(|class| Some((class, class.shape.resources()?)));
+        let probed = classes.map(|class| {
+            Some(Probed {
+                class,
+                resources: class.shape.resources()?,
+                remembered: Remembered::default(),
+            })
+        });
         Some(Self {
             rules: Rules::of(request, view),
             on_one_node: required.is_some_and(|level| level.as_str() == NODE_LEVEL),
-            classes: with_resources.collect::<Option<_>>()?,
+            classes: probed.collect::<Option<_>>()?,
         })
     }
 
     fn is_worth_a_look(&self, cluster: &Cluster, slot: usize, view: &View) -> bool {
-        let mut held = self.classes.iter().map(|(class, resources)| {
+        let mut held = self.classes.iter().map(|probed| {
             cluster.note_visits(1);
             let capacity = cluster.record(slot).map(|record| {
                 let occupancy = view.occupancy(slot, record);
-                self.rules
-                    .capacity(record, occupancy, &class.shape, resources)
+                let most = occupancy.room.times(&probed.resources)?;
+                let (rules, shape) = (&self.rules, &probed.class.shape);
+                let by_devices = probed
+                    .remembered
+                    .device_capacity(rules, record, occupancy, shape);
+                by_devices.map(|capacity| capacity.within(most))
             });
             let needed = if self.on_one_node {
-                class.units.len()
+                probed.class.units.len()
             } else {
                 1
             };

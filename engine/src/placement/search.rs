@@ -132,7 +132,9 @@ pub(super) fn search(
             shapes.push(shape);
         }
     }
-    if shapes.len() > MOST_SHAPES {
+    if shapes.len() > MOST_SHAPES || !effort.spend(shapes.len() as u64 * CapacityIndex::price(tree))
+    {
+        effort.stop();
         return Verdict::GaveUp(refusal);
     }
     let rules = Rules::of(request, view);
@@ -247,7 +249,7 @@ impl<'a> Search<'a> {
         index.is_some_and(|index| index.may_hold(self.tree, domain, asked, &room))
     }
 
-    /// How many units of a class fit in a domain, up to what the effort allows.
+    /// How many units of a class fit in a domain, up to those that there are and to what the effort allows.
     fn sum(&self, progress: &mut Progress, class: usize, domain: DomainId) -> u64 {
         if let Some(sum) = progress.sums.get(&(class, domain)) {
             return *sum;
@@ -261,25 +263,23 @@ impl<'a> Search<'a> {
         {
             return 0;
         }
-        let mut sum = 0_u64;
-        let mut add = |progress: &mut Progress, slot| {
-            if progress.effort.spend(1) {
-                sum += self.capacity(class, slot);
+        let enough = self.classes[class].units as u64;
+        let is_innermost = self.tree.depth(domain) == self.tree.levels.len();
+        let members = is_innermost.then(|| index.members(self.tree, domain));
+        let outside = (domain == ROOT && !is_innermost).then(|| index.outside(self.tree));
+        let slots = members.into_iter().flatten().map(|(_, slot)| slot);
+        let mut sum = 0;
+        for slot in slots.chain(outside.into_iter().flatten()) {
+            if sum >= enough || !progress.effort.spend(1) {
+                break;
             }
-        };
-        if self.tree.depth(domain) == self.tree.levels.len() {
-            for (_, slot) in index.members(self.tree, domain) {
-                add(progress, slot);
+            sum += self.capacity(class, slot);
+        }
+        for child in self.tree.children(domain) {
+            if sum >= enough {
+                break;
             }
-        } else {
-            if domain == ROOT {
-                for slot in index.outside(self.tree) {
-                    add(progress, slot);
-                }
-            }
-            for child in self.tree.children(domain) {
-                sum += self.sum(progress, class, child);
-            }
+            sum += self.sum(progress, class, child);
         }
         if !progress.effort.is_spent() {
             progress.sums.insert((class, domain), sum);

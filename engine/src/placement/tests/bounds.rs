@@ -11,9 +11,10 @@ use crate::{
         equal_pods_fit,
         explain::{MOST_OCCUPIED, MOST_SORTED, explain},
         fixtures::*,
-        index::MOST_REMEMBERED,
+        index::NODES_PER_STEP,
         pack::{EXHAUSTIVE_UNITS, STEPS_PER_CHOICE},
         plan, plan_since,
+        remembered::MOST_REMEMBERED,
         search::{MOST_PACKINGS, MOST_SHAPES, MOST_TIES},
     },
 };
@@ -531,6 +532,76 @@ fn to_choose_nodes_for_a_gang_takes_steps_of_the_decision() {
     let (few, many) = (steps(100), steps(400));
     assert!(few >= looks(100), "{few}");
     assert!(many - few >= looks(300), "{few} steps, then {many}");
+}
+
+/// Of so many kinds, pods that no node holds together, on nodes that no Topology orders.
+fn kinds_on_flat_nodes(kinds: usize, nodes: usize) -> u64 {
+    let cluster = cluster((0..nodes).map(|at| {
+        let mut node = node_at(&format!("n{at:05}"), "", 8);
+        node.allocatable.memory_bytes += i64::try_from(at).unwrap();
+        node
+    }));
+    let mut gang = gang(
+        (0..kinds)
+            .map(|at| pod(&format!("p{at}"), 8 - at as u32))
+            .collect(),
+    );
+    for pod in &mut gang.pods {
+        pod.resources.cpu_milli = 40_000;
+    }
+    let mut effort = Effort::of(1 << 30);
+    asking(&gang, |request| {
+        let verdict = plan(&cluster, &View::Now, request, &mut effort);
+        assert!(matches!(verdict, Verdict::Placed(_)));
+    });
+    (1 << 30) - effort.steps()
+}
+
+#[test]
+fn a_decision_suffices_for_four_kinds_of_pods_on_ten_thousand_nodes_that_no_topology_orders() {
+    let steps = kinds_on_flat_nodes(4, 10_000);
+    assert!(steps <= Effort::ONE_DECISION, "{steps} steps");
+    // Equal pods need no look at each node.
+    let steps = kinds_on_flat_nodes(1, 10_000);
+    assert!(steps < 1_000, "{steps} steps");
+}
+
+#[test]
+fn every_index_of_a_decision_is_paid_for_whether_it_is_kept_or_not() {
+    let nodes = 40 * NODES_PER_STEP;
+    let cluster = cluster((0..nodes).map(|at| {
+        let mut node = node_at(&format!("n{at:04}"), &format!("s/l{}", at / 16), 1);
+        std::sync::Arc::make_mut(&mut node.filters).extend((0..16).map(NodeFilterId));
+        node
+    }));
+    let steps = |kinds: u32| {
+        let mut gang = equal_pods(kinds as usize, 1);
+        for (filter, pod) in (0..).zip(&mut gang.pods) {
+            pod.filter = NodeFilterId(filter);
+        }
+        let mut effort = Effort::default();
+        asking(&gang, |request| {
+            let verdict = plan(&cluster, &View::Now, request, &mut effort);
+            assert!(matches!(verdict, Verdict::Placed(_)));
+        });
+        Effort::ONE_DECISION - effort.steps()
+    };
+    let cold = (steps(2), steps(16));
+    assert_eq!(cold, (steps(2), steps(16)));
+    assert!(cold.1 - cold.0 >= 14 * 40, "{cold:?}");
+    // What cannot be paid is not begun: of sixteen kinds nothing is made.
+    cluster.forget();
+    let mut gang = equal_pods(16, 1);
+    for (filter, pod) in (0..).zip(&mut gang.pods) {
+        pod.filter = NodeFilterId(filter);
+    }
+    let before = cluster.visited();
+    let mut effort = Effort::of(16 * 40 - 1);
+    asking(&gang, |request| {
+        let verdict = plan(&cluster, &View::Now, request, &mut effort);
+        assert!(matches!(verdict, Verdict::GaveUp(_)));
+    });
+    assert_eq!((cluster.indexes(), cluster.visited()), (0, before));
 }
 
 /// Pods of two kinds that compete, one of them too many.
