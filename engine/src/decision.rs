@@ -8,6 +8,7 @@ use crate::{
         ClaimUid, CohortName, FlavorName, GangUid, LevelName, NodeName, PodUid, TeamName,
         TopologyName,
     },
+    placement::Effort,
 };
 
 /// How much one commit can carry. Each number counts over all gangs of the commit.
@@ -58,6 +59,9 @@ pub struct Budget {
     pub left: CommitRoom,
     /// The room of an empty commit: what exceeds this can never be committed.
     pub empty: CommitRoom,
+    /// After how many steps of searches that found nothing it is enough for one call. A step takes about 40 nanoseconds
+    /// of a current server core. Groups that wait for a place are asked with as many, all of them together.
+    pub steps_in_vain: u64,
 }
 
 impl Budget {
@@ -65,7 +69,11 @@ impl Budget {
     pub const UNLIMITED: Self = Self {
         left: CommitRoom::UNLIMITED,
         empty: CommitRoom::UNLIMITED,
+        steps_in_vain: u64::MAX,
     };
+
+    /// The steps in vain of about twenty milliseconds: ten gangs that take all that one decision may.
+    pub const STEPS_IN_VAIN: u64 = 10 * Effort::ONE_DECISION;
 }
 
 /// What [`crate::State::decide`] decided. What could not be carried out comes back as an observation
@@ -80,10 +88,20 @@ pub struct Decisions {
     /// Whether there was more to decide than the budget allowed: the first gang that is not among the
     /// admissions did not fit into what was left, and nothing behind it was admitted. Ask again with the next commit's room.
     pub exhausted: bool,
+    /// Whether it ended because searches had been in vain for long enough. Nobody was passed over: asked again, it goes on
+    /// where it stopped, with the same admissions.
+    pub interrupted: bool,
     /// Who may wait for another reason than before.
     pub reasons_changed: ReasonsChanged,
     /// What was looked at.
     pub visited: Visited,
+}
+
+impl Decisions {
+    /// Whether there may be more to decide.
+    pub fn is_cut_short(&self) -> bool {
+        self.exhausted || self.interrupted
+    }
 }
 
 /// Gangs whose reason to wait may be another one than before (not its numbers only). Nothing is computed for it: ask

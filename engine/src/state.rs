@@ -25,6 +25,7 @@ mod team;
 mod wait_queue;
 mod waiting;
 mod waits;
+mod work;
 
 use std::{
     cell::RefCell,
@@ -191,8 +192,8 @@ impl State {
     /// What a call costs: it judges the heads that it admits, of which the budget bounds the number, and each class of gangs that
     /// something woke since and that does not fit, as a rule once. To judge one class, on all its Flavors, takes at most
     /// the steps of one decision, about two milliseconds; where these run out, the class counts as one of which it is not known
-    /// whether it has a place, and it is told so. So the sum is bounded by the budget and by what changed, never by how many wait;
-    /// it has no bound in time of its own.
+    /// whether it has a place, and it is told so. After [`Budget::steps_in_vain`] the call ends, and the next one goes on. So the sum
+    /// is bounded by the budget and by what changed, never by how many wait.
     pub fn decide(&mut self, _now: Timestamp, budget: &Budget) -> Decisions {
         let mut decisions = Decisions::default();
         self.changes += 1;
@@ -202,7 +203,7 @@ impl State {
         }
         self.admit_all(budget, &mut decisions);
         // Nothing is promised while somebody was not judged: it is told then.
-        if !decisions.exhausted && std::mem::take(&mut self.releasing_changed) {
+        if !decisions.is_cut_short() && std::mem::take(&mut self.releasing_changed) {
             self.note_promises();
         }
         decisions.reasons_changed = self.take_reasons_changed();

@@ -12,7 +12,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 
 use common::*;
-use muster_engine::{FlavorName, Hold, Node, Resource, SelectorId, State, Team, Update, Why};
+use muster_engine::{Budget, FlavorName, Hold, Node, Resource, SelectorId, State, Team, Update, Why};
 
 /// What a decision may take: about two milliseconds, in looks.
 const ONE_DECISION: u64 = 50_000;
@@ -82,6 +82,54 @@ fn the_steps_of_one_decision_are_for_all_flavors_together() {
     }
 }
 
+/// Many gangs that take all the steps of a decision and have no place, and another Team's gang behind them.
+#[test]
+fn a_call_ends_once_searches_were_in_vain_for_long_enough_and_the_next_goes_on() {
+    let (nodes, puzzle) = puzzle();
+    let other = team("other", None, limit(1_000));
+    let research = team("research", None, limit(1_000));
+    let mut state = state(nodes, vec![research, other]);
+    let hard = (0..25).map(|number| {
+        let mut gang = puzzle.clone();
+        gang.uid = format!("hard-{number}").into();
+        gang.name = format!("research/hard-{number}");
+        for pod in &mut gang.pods {
+            pod.uid = format!("{number}-{}", pod.uid).into();
+            pod.resources.memory_bytes += number;
+            for claim in &mut pod.claims {
+                claim.uid = format!("{number}-{}", claim.uid).into();
+            }
+        }
+        at(0, gang)
+    });
+    submit(&mut state, hard);
+    submit(&mut state, [at(1, gang("easy", "other", 1, 1))]);
+    let budget = Budget {
+        steps_in_vain: Budget::STEPS_IN_VAIN,
+        ..Budget::UNLIMITED
+    };
+    let mut calls = Vec::new();
+    let mut admissions = Vec::new();
+    loop {
+        let before = state.visited();
+        let decisions = state.decide(NOW, &budget);
+        calls.push(state.visited() - before);
+        assert!(!decisions.exhausted);
+        admissions.extend(admitted(&decisions));
+        if !decisions.interrupted {
+            break;
+        }
+    }
+    assert_eq!(admissions, ["easy"]);
+    assert!(calls.len() > 1, "{calls:?} looks");
+    let most = (Budget::STEPS_IN_VAIN + ONE_DECISION) * 5 / 4;
+    assert!(calls.iter().all(|looks| *looks < most), "{calls:?} looks");
+    assert!(matches!(
+        why(&state, "hard-24"),
+        Why::Placement { gave_up: true, .. }
+    ));
+}
+
 /// A gang of two pods of which one takes all devices of a node, and the other all but one.
 fn unequal(name: &str, team: &str) -> muster_engine::Gang {
     let pods = [7, 8].map(|count| {
@@ -98,8 +146,8 @@ fn flat(count: usize) -> Vec<Node> {
 }
 
 #[test]
-fn the_steps_of_one_decision_place_pods_of_two_kinds_among_8000_nodes_beneath_one_switch() {
-    let mut state = open_state(flat(8_000));
+fn the_steps_of_one_decision_place_pods_of_two_kinds_among_10000_nodes_beneath_one_switch() {
+    let mut state = open_state(flat(10_000));
     submit(&mut state, [unequal("g", "research")]);
     assert_eq!(admitted(&decide(&mut state)), ["g"]);
 }
@@ -176,15 +224,15 @@ fn too_many_ways_to_allocate_devices_are_not_taken_for_none() {
     );
 }
 
-/// On each node 200 devices are tried with 99 others before two of one group are found; and the pods do not fit together.
+/// On each node 48 devices are tried with 99 others before two of one group are found; and the pods do not fit together.
 #[test]
 fn allocations_that_take_long_are_paid_for_with_the_steps_of_the_decision() {
     let nodes = (0..20).map(|at| {
-        let mut node = node(&format!("n{at:02}"), "s/l", 299);
+        let mut node = node(&format!("n{at:02}"), "s/l", 147);
         node.allocatable.memory_bytes += at;
         for (at, device) in node.devices.iter_mut().enumerate() {
-            let group = if at < 199 { at } else { 1_000 };
-            let selector = SelectorId(if at < 200 { 1 } else { 2 });
+            let group = if at < 47 { at } else { 1_000 };
+            let selector = SelectorId(if at < 48 { 1 } else { 2 });
             device.attributes = BTreeMap::from([("pair".into(), format!("{group}"))]).into();
             device.selectors = BTreeSet::from([selector]).into();
         }

@@ -374,7 +374,7 @@ impl World {
         let sliced = in_slices(self.state.clone());
         let decisions = decide(&mut self.state);
         assert_eq!(sliced, decisions.admissions, "in slices, and at once");
-        assert!(!decisions.exhausted);
+        assert!(!decisions.is_cut_short());
         assert_eq!(decide(&mut self.state), Decisions::default(), "asked twice");
         let mut naive = Naive::of(self);
         for admission in &decisions.admissions {
@@ -623,16 +623,19 @@ fn in_slices(mut state: State) -> Vec<Admission> {
         let budget = Budget {
             left,
             empty: CommitRoom::UNLIMITED,
+            // After each gang that is refused, or after a few of them.
+            steps_in_vain: [0, 0, 10, u64::MAX][round % 4],
         };
         let decisions = state.decide(NOW, &budget);
         // A large gang waits for a commit with room for it, and nobody goes before it.
-        larger = if decisions.admissions.is_empty() {
+        larger = if decisions.exhausted && decisions.admissions.is_empty() {
             larger * 4
         } else {
             1
         };
+        let goes_on = decisions.is_cut_short();
         admissions.extend(decisions.admissions);
-        if !decisions.exhausted {
+        if !goes_on {
             break;
         }
     }

@@ -1059,6 +1059,7 @@ fn nothing_goes_before_a_gang_for_which_the_commit_has_no_room() {
     let budget = |left| Budget {
         left: room(10, left),
         empty: room(10, 3),
+        ..Budget::UNLIMITED
     };
     let decisions = state.decide(NOW, &budget(3));
     assert_eq!(
@@ -1095,6 +1096,7 @@ fn a_gang_that_no_commit_can_carry_is_said_so_once_and_holds_up_nobody() {
     let mut budget = Budget {
         left: room(10, 3),
         empty: room(10, 3),
+        ..Budget::UNLIMITED
     };
     let decisions = state.decide(NOW, &budget);
     assert_eq!(admitted(&decisions), ["small"]);

@@ -368,6 +368,7 @@ fn nothing_is_promised_while_somebody_waits_for_the_next_commit() {
     let budget = Budget {
         left: none,
         empty: muster_engine::CommitRoom::UNLIMITED,
+        ..Budget::UNLIMITED
     };
     assert!(state.decide(NOW, &budget).exhausted);
     let told = why(&state, "late");

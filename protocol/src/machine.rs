@@ -184,6 +184,7 @@ impl Machine {
             || !self.agenda.is_idle()
             || self.flights.has_moved()
             || self.feed.has_unexplained()
+            || self.feed.is_interrupted()
         {
             return Some(now);
         }
@@ -329,6 +330,7 @@ impl Machine {
     /// charges, because its Gang was deleted before its admission reached it, nothing is admitted: that lasts until the
     /// intent is taken back, for which nobody but the API server has to answer.
     fn decide(&mut self, epoch: i64, now: Now, effects: &mut Vec<Effect>) {
+        self.feed.begin_poll();
         if self.ledger_check.is_owed(now.monotonic_seconds)
             || self.flights.busy(&ledger_object())
             || !self.is_fenced(epoch, now)

@@ -225,7 +225,12 @@ impl Demand {
     /// Into how many shares an effort is split for so many ways to try. A gang of unequal pods may try each of them in vain
     /// until its steps run out, so each has a share; one of equal pods takes what it needs, which is about a look at each node.
     pub(crate) fn shares(&self, ways: usize) -> usize {
-        if self.classes.len() > 1 { ways } else { 1 }
+        if self.is_unequal() { ways } else { 1 }
+    }
+
+    /// Whether it has pods that ask for different things.
+    pub(crate) fn is_unequal(&self) -> bool {
+        self.classes.len() > 1
     }
 
     /// How many units it has.

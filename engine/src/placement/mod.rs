@@ -216,13 +216,17 @@ pub(crate) fn plan_since(
 
 /// Whether a gang that got [`Verdict::NoPlace`] at an earlier moment may have a place now, as far as this can be told
 /// without saying where. `false` is certain.
-pub(crate) fn fits_since(cluster: &Cluster, request: &Request<'_>, refused: Refusal) -> bool {
+pub(crate) fn fits_since(
+    cluster: &Cluster,
+    request: &Request<'_>,
+    refused: Refusal,
+    effort: &mut Effort,
+) -> bool {
     if !may_fit_since(cluster, request, refused) {
         return false;
     }
     // One unit has a place wherever a node holds it.
-    request.demand.units() < 2
-        || fits(cluster, &View::Now, request, &mut Effort::default()) != Fits::No
+    request.demand.units() < 2 || fits(cluster, &View::Now, request, effort) != Fits::No
 }
 
 /// Whether a gang that got [`Verdict::NoPlace`] as things were at an earlier moment may have a place now. It costs what came

@@ -361,7 +361,7 @@ impl<'a> Search<'a> {
     }
 
     fn run(&self, progress: &mut Progress) -> Option<Packed> {
-        let mut widths = self.tree.widths(self.required)?;
+        let mut widths = self.tree.different_widths(self.required)?;
         if matches!(self.goal, Goal::Whether) {
             // What some domain holds, a wider one holds.
             widths.drain(..widths.len().saturating_sub(1));

@@ -307,6 +307,22 @@ impl Tree {
         Some(widths)
     }
 
+    /// The same without those that hold no more than a narrower one: a single domain with all nodes is as good as all that
+    /// lies around it.
+    pub(crate) fn different_widths(&self, required: Option<&LevelName>) -> Option<Vec<Width>> {
+        let mut widths = self.widths(required)?;
+        let is_anybody_outside = self.order.keys().next_back().is_some_and(|key| key.outside);
+        let sole_child = |domain: &DomainId| {
+            let mut children = self.children(*domain);
+            children.next().filter(|_| children.next().is_none())
+        };
+        if !is_anybody_outside {
+            let alone = std::iter::successors(Some(ROOT), sole_child).count() - 1;
+            widths.retain(|width| !matches!(width, Width::Depth(depth) if *depth < alone));
+        }
+        Some(widths)
+    }
+
     /// The narrowest level whose one domain holds all these nodes, and how long its path is.
     pub(crate) fn narrowest(&self, slots: &[usize]) -> Option<(LevelName, usize)> {
         let (first, rest) = slots.split_first()?;
@@ -445,6 +461,35 @@ mod tests {
             .collect();
         assert_eq!(labels.len(), 60);
         assert!(labels.is_sorted_by(|one, other| one < other));
+    }
+
+    #[test]
+    fn a_width_whose_one_domain_is_all_there_is_in_a_narrower_one_is_left_out() {
+        let depth = Width::Depth;
+        let table: [(&[&str], Vec<Width>); 6] = [
+            (&[], vec![Width::Node, depth(2), depth(1), depth(0)]),
+            (&["s/l", "s/l"], vec![Width::Node, depth(2)]),
+            (&["s/l", "s/k"], vec![Width::Node, depth(2), depth(1)]),
+            (
+                &["s/l", "t/l"],
+                vec![Width::Node, depth(2), depth(1), depth(0)],
+            ),
+            (
+                &["s/l", ""],
+                vec![Width::Node, depth(2), depth(1), depth(0)],
+            ),
+            (&["", ""], vec![Width::Node, depth(2), depth(1), depth(0)]),
+        ];
+        for (paths, expected) in table {
+            let mut now = Version::default();
+            let mut tree = Tree::new(Some(&topology()), now);
+            for (slot, path) in paths.iter().enumerate() {
+                tree.set(slot, &node(&format!("n{slot}"), path), now.advance());
+            }
+            assert_eq!(tree.different_widths(None), Some(expected), "{paths:?}");
+            let of_spine = tree.different_widths(Some(&"spine".into())).unwrap();
+            assert!(!of_spine.contains(&depth(0)) && of_spine.contains(&depth(2)));
+        }
     }
 
     #[test]

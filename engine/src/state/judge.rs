@@ -9,6 +9,7 @@ use super::{
     shapes::Refused,
     team::Refusing,
     waiting::WaitingGang,
+    work::Work,
 };
 use crate::{
     amount::{Amount, FlavorResource, Resource},
@@ -70,6 +71,21 @@ impl State {
         &mut self,
         class: ClassId,
         gang: GangId,
+        work: &mut Work,
+    ) -> Result<Fitting, Vec<Refusing>> {
+        let mut effort = Effort::default();
+        let judged = self.judge_with(class, gang, &mut effort, &mut work.visited);
+        if judged.is_err() {
+            work.in_vain += effort.used();
+        }
+        judged
+    }
+
+    fn judge_with(
+        &mut self,
+        class: ClassId,
+        gang: GangId,
+        effort: &mut Effort,
         visited: &mut Visited,
     ) -> Result<Fitting, Vec<Refusing>> {
         visited.classes += 1;
@@ -87,9 +103,8 @@ impl State {
             .shapes
             .get(shape)
             .map_or(0, |shape| shape.totals.claims);
-        let mut effort = Effort::default();
         if assignments.is_empty() && claims == 0 {
-            let placed = self.place_unless_refused(shape, gang, None, &mut effort, visited);
+            let placed = self.place_unless_refused(shape, gang, None, effort, visited);
             return placed
                 .map_err(|refusing| vec![refusing])
                 .map(|plan| Fitting {
@@ -100,10 +115,11 @@ impl State {
                 });
         }
         let mut refusals = Vec::new();
-        let ways = self.ways(shape, gang, &assignments);
+        let parts = match self.waiting.get(gang) {
+            Some(waiting) if waiting.demand.is_unequal() => self.ways(shape, gang, &assignments),
+            _ => 1,
+        };
         for at in 0..assignments.len() {
-            let waiting = self.waiting.get(gang);
-            let parts = waiting.map_or(1, |waiting| waiting.demand.shares(ways));
             let judged = effort.part(parts, |effort| {
                 self.judge_on(shape, gang, &assignments, at, effort, visited)
             });

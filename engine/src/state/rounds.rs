@@ -4,7 +4,8 @@
 //! is strict it may hold up those behind it. In a round every Team with a head has one gang admitted, in Kueue's order:
 //! who stays within the own quota before who borrows, and the less far up the tree the better; then the higher
 //! tier, then who waits longest, then the smaller UID. Then the next round begins. A round that the budget cut
-//! short goes on with the next budget, so that any slicing admits the same gangs in the same order.
+//! short goes on with the next budget, so that any slicing admits the same gangs in the same order. A call ends, too, once
+//! searches were in vain for long enough: who was refused stays so, and the heads that were found are found again.
 //!
 //! Nobody is looked at who is not awake, and of those only as many as it takes to know who is first: queues list
 //! Teams by a lower bound of their turn, and a Team is judged only when that bound is the least of all.
@@ -19,9 +20,10 @@ use super::{
     team::{Class, Reason, Refusing},
     wait_queue::{Turn, WaitQueue},
     waits::{Group, QuotaNeed, Wait},
+    work::Work,
 };
 use crate::{
-    decision::{Budget, CommitRoom, Decisions, TooLarge, Visited},
+    decision::{Budget, CommitRoom, Decisions, TooLarge},
     placement::{Refusal, Version, fits_since},
     queue::Place,
 };
@@ -72,12 +74,12 @@ impl Contenders {
 impl State {
     /// Admits what can be admitted.
     pub(super) fn admit_all(&mut self, budget: &Budget, decisions: &mut Decisions) {
-        let mut visited = Visited::default();
+        let mut work = Work::within(budget);
         let mut left = budget.left;
         // What was admitted may, in rare cases, make room for a gang with several claims per pod.
-        while self.open_groups(&mut visited) {
-            self.admit_awake(budget, &mut left, decisions, &mut visited);
-            if decisions.exhausted {
+        while self.open_groups(&mut work) {
+            self.admit_awake(budget, &mut left, decisions, &mut work);
+            if decisions.is_cut_short() {
                 break;
             }
             self.close_groups();
@@ -85,7 +87,7 @@ impl State {
                 break;
             }
         }
-        decisions.visited = visited;
+        decisions.visited = work.visited;
     }
 
     /// Admits those who are awake, until none of them fits or the budget ends.
@@ -94,16 +96,16 @@ impl State {
         budget: &Budget,
         left: &mut CommitRoom,
         decisions: &mut Decisions,
-        visited: &mut Visited,
+        work: &mut Work,
     ) {
         let mut contenders = Contenders::default();
         loop {
-            let listed = self.first_listed(visited);
+            let listed = self.first_listed(work);
             let first = contenders.order.first().map(|(turn, _)| turn);
             if let Some((turn, team)) = listed
                 && first.is_none_or(|first| turn < *first)
             {
-                visited.teams += 1;
+                work.visited.teams += 1;
                 self.list(team, false);
                 contenders.enter(turn, team, None);
                 continue;
@@ -118,9 +120,12 @@ impl State {
                 continue;
             };
             let Some(head) = head.filter(|head| head.moment == self.moment()) else {
-                match self.head(team, budget, decisions, visited) {
+                match self.head(team, budget, decisions, work) {
                     Some((turn, head)) => contenders.enter(turn, team, Some(head)),
                     None => self.list(team, true),
+                }
+                if decisions.interrupted {
+                    break;
                 }
                 continue;
             };
@@ -201,7 +206,7 @@ impl State {
     }
 
     /// The listed Team whose turn comes first, by a lower bound.
-    fn first_listed(&mut self, visited: &mut Visited) -> Option<(Turn, TeamId)> {
+    fn first_listed(&mut self, work: &mut Work) -> Option<(Turn, TeamId)> {
         let mut first: Option<(Turn, TeamId)> = None;
         for wait in self.waits.open().collect::<Vec<_>>() {
             while let Some((turn, team)) = self.waits.queue(wait).and_then(WaitQueue::next).cloned()
@@ -209,7 +214,7 @@ impl State {
                 if first.as_ref().is_some_and(|(least, _)| *least <= turn) {
                     break;
                 }
-                if !self.is_still_open(wait, visited) {
+                if !self.is_still_open(wait, work) {
                     break;
                 }
                 // The Team may borrow from further up by now than when it was listed.
@@ -228,7 +233,7 @@ impl State {
     }
 
     /// Whether an open queue is so still; else it is shut.
-    fn is_still_open(&mut self, wait: Wait, visited: &mut Visited) -> bool {
+    fn is_still_open(&mut self, wait: Wait, work: &mut Work) -> bool {
         match wait {
             Wait::Ready => true,
             Wait::Change => false,
@@ -252,8 +257,9 @@ impl State {
                 if group.asked == version {
                     return true;
                 }
-                visited.groups += 1;
-                let open = fits_since(&self.cluster, &group.request(), group.closed);
+                work.visited.groups += 1;
+                let (request, closed) = (group.request(), group.closed);
+                let open = work.ask(|effort| fits_since(&self.cluster, &request, closed, effort));
                 if open {
                     self.waits.note_asked(id, version);
                 } else {
@@ -273,7 +279,7 @@ impl State {
     }
 
     /// Finds out which groups what changed could help; whether anybody is awake.
-    fn open_groups(&mut self, visited: &mut Visited) -> bool {
+    fn open_groups(&mut self, work: &mut Work) -> bool {
         let version = self.cluster.version();
         let nodes_changed = std::mem::replace(&mut self.groups_asked, version) != version;
         if nodes_changed || self.waits.has_quota_since() {
@@ -283,10 +289,13 @@ impl State {
                 let Some(group) = self.waits.group_of(id) else {
                     continue;
                 };
-                visited.groups += 1;
+                work.visited.groups += 1;
                 if !self.has_quota(group) {
                     self.waits.quota_is_gone(id);
-                } else if fits_since(&self.cluster, &group.request(), group.closed) {
+                    continue;
+                }
+                let (request, closed) = (group.request(), group.closed);
+                if work.ask(|effort| fits_since(&self.cluster, &request, closed, effort)) {
                     opening.push(id);
                 }
             }
@@ -337,17 +346,17 @@ impl State {
         team: TeamId,
         budget: &Budget,
         decisions: &mut Decisions,
-        visited: &mut Visited,
+        work: &mut Work,
     ) -> Option<(Turn, Head)> {
         loop {
-            let (class, place) = self.first_awake(team, visited)?;
+            let (class, place) = self.first_awake(team, work)?;
             let gang = *self.classes.get(class)?.line.values().next()?;
             let mut needs = self.needs(class)?;
             if !budget.empty.holds(&needs) {
                 self.set_too_large(class, needs, budget, decisions);
                 continue;
             }
-            match self.judge(class, gang, visited) {
+            match self.judge(class, gang, work) {
                 Ok(fitting) => {
                     let slots: BTreeSet<usize> =
                         fitting.plan.units.iter().map(|unit| unit.slot).collect();
@@ -365,7 +374,13 @@ impl State {
                     };
                     return Some((turn, head));
                 }
-                Err(refusals) => self.refuse(class, &refusals),
+                Err(refusals) => {
+                    self.refuse(class, &refusals);
+                    if work.is_enough() {
+                        decisions.interrupted = true;
+                        return None;
+                    }
+                }
             }
         }
     }
@@ -409,12 +424,12 @@ impl State {
 
     /// The first class of a Team that may be judged: it is in an open queue, and if in a group's, what came free since it
     /// was refused may help it. Where that does not hold it is set aside.
-    fn first_awake(&mut self, team: TeamId, visited: &mut Visited) -> Option<(ClassId, Place)> {
+    fn first_awake(&mut self, team: TeamId, work: &mut Work) -> Option<(ClassId, Place)> {
         loop {
             let queues = self.teams.get(team)?.queues.clone();
             let mut first: Option<(Place, ClassId, Wait)> = None;
             for wait in queues {
-                if !self.waits.is_open(wait) || !self.is_still_open(wait, visited) {
+                if !self.waits.is_open(wait) || !self.is_still_open(wait, work) {
                     continue;
                 }
                 let queue = self.waits.queue(wait);
@@ -429,7 +444,7 @@ impl State {
             if self.may_help(class, wait) {
                 return Some((class, place));
             }
-            visited.classes += 1;
+            work.visited.classes += 1;
             self.set_aside(class, wait);
         }
     }

@@ -48,6 +48,8 @@ pub(crate) struct Feed {
     proposing: Vec<Wanted>,
     /// Whether the engine was told anything since it decided last, or had more to decide than there was room for.
     has_news: bool,
+    /// Whether the engine stopped in the midst of deciding, in this poll.
+    is_interrupted: bool,
     /// Gangs that may wait for another reason than was noted.
     unexplained: Unexplained,
     /// The room of the Ledger, in bytes, that was too little for the next admission: nothing is decided before there is more.
@@ -76,6 +78,7 @@ impl Feed {
             committing: Vec::new(),
             proposing: Vec::new(),
             has_news: true,
+            is_interrupted: false,
             unexplained: Unexplained::default(),
             too_little_room: None,
         }
@@ -158,6 +161,16 @@ impl Feed {
         gone
     }
 
+    /// Whether the engine stopped in the midst of deciding, in this poll: asked again, it goes on.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.is_interrupted
+    }
+
+    /// A poll begins in which the engine may be asked, or may not: as long as it may not, nothing is to be polled for that.
+    pub(crate) fn begin_poll(&mut self) {
+        self.is_interrupted = false;
+    }
+
     /// Whether the engine has anything new to decide, and there is more room in the Ledger, in bytes, than was too little.
     pub(crate) fn is_due(&self, room: usize) -> bool {
         self.has_news && self.too_little_room.is_none_or(|least| room > least)
@@ -171,7 +184,8 @@ impl Feed {
         room: usize,
     ) -> Vec<engine::Admission> {
         let decisions = self.engine.decide(now, budget);
-        self.has_news = decisions.exhausted;
+        self.has_news = decisions.is_cut_short();
+        self.is_interrupted = decisions.interrupted;
         let fits_none = decisions.exhausted && decisions.admissions.is_empty();
         self.too_little_room = fits_none.then_some(room);
         self.unexplained.extend(decisions.reasons_changed.gangs);

@@ -1,0 +1,55 @@
+//! How many units nodes hold, remembered by what decides it: the kind of node, and which of its devices are free.
+
+use std::{cell::RefCell, collections::BTreeMap};
+
+use super::{
+    capacity::{Capacity, Cause, Rules},
+    demand::UnitShape,
+    device_set::DeviceSet,
+    kind::KindId,
+    node::{NodeRecord, Occupancy},
+};
+
+/// Most answers that are remembered.
+pub(super) const MOST_REMEMBERED: usize = 4096;
+
+/// The answers for one unit by one set of rules. They decide what a question costs, never what the answer is.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Remembered {
+    capacities: RefCell<BTreeMap<(KindId, DeviceSet), Result<Capacity, Cause>>>,
+}
+
+impl Remembered {
+    /// The same as [`Rules::device_capacity`].
+    pub(super) fn device_capacity(
+        &self,
+        rules: &Rules,
+        record: &NodeRecord,
+        occupancy: &Occupancy,
+        shape: &UnitShape,
+    ) -> Result<Capacity, Cause> {
+        // Where counting suffices there is nothing to remember; what waits on a node, and a claim's node, are its own.
+        let is_tied = |claim: &super::demand::UnitClaim| claim.allocated.is_some();
+        if shape.is_plain() || !occupancy.pending.is_empty() || shape.claims.iter().any(is_tied) {
+            return rules.device_capacity(record, occupancy, shape);
+        }
+        rules.may_run(record, occupancy, shape)?;
+        let mut capacities = self.capacities.borrow_mut();
+        let alike = (record.kind.id, occupancy.free.clone());
+        if let Some(capacity) = capacities.get(&alike) {
+            return capacity.clone();
+        }
+        let capacity = rules.device_capacity(record, occupancy, shape);
+        if capacities.len() >= MOST_REMEMBERED {
+            capacities.clear();
+        }
+        capacities.insert(alike, capacity.clone());
+        capacity
+    }
+
+    /// How many answers are remembered.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.capacities.borrow().len()
+    }
+}
