@@ -12,7 +12,9 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 
 use common::*;
-use muster_engine::{Budget, FlavorName, Hold, Node, Resource, SelectorId, State, Team, Update, Why};
+use muster_engine::{
+    Budget, FlavorName, Hold, Node, Resource, SelectorId, State, Team, Update, Why,
+};
 
 /// What a decision may take: about two milliseconds, in looks.
 const ONE_DECISION: u64 = 50_000;
@@ -150,6 +152,37 @@ fn the_steps_of_one_decision_place_pods_of_two_kinds_among_10000_nodes_beneath_o
     let mut state = open_state(flat(10_000));
     submit(&mut state, [unequal("g", "research")]);
     assert_eq!(admitted(&decide(&mut state)), ["g"]);
+}
+
+/// There is a place, which takes most of the steps of a decision to find, and the quota does not suffice for its devices.
+#[test]
+fn an_explanation_has_the_steps_to_find_what_the_decision_found() {
+    let mut nodes = flat(10_000);
+    let mut lesser = node("lesser", "s/l", 1);
+    lesser.devices[0].vram = muster_engine::Amount(40 * GIB);
+    nodes.push(lesser);
+    let vram = muster_engine::QuotaLimit {
+        nominal: muster_engine::Amount(2_000 * GIB),
+        ..Default::default()
+    };
+    let quota = BTreeMap::from([(Resource::Gpus, limit(1_000)), (Resource::Vram, vram)]);
+    let research = Team {
+        quota: vec![(H100.into(), quota)],
+        ..team("research", None, limit(0))
+    };
+    let mut state = state(nodes, vec![research]);
+    let mut held = hold("old", "research", "n00000", &[0]);
+    held.claims[0].vram = muster_engine::Amount(1_000 * GIB);
+    state.apply(Update::Hold(held));
+    // At the least 15 devices of 40 GiB; the place that there is has 15 of 80 GiB.
+    submit(&mut state, [unequal("g", "research")]);
+    assert!(admitted(&decide(&mut state)).is_empty());
+    let told = why(&state, "g");
+    assert!(
+        matches!(&told, Why::Quota { of, asked, .. }
+            if of.resource == Resource::Vram && asked.0 == 1_200 * GIB),
+        "{told:?}"
+    );
 }
 
 #[test]

@@ -40,9 +40,9 @@ impl Search<'_> {
             None => self.capacity(class, slot),
             Some(trial) => {
                 let node = self.node(slot).zip(self.classes.get(class));
-                let capacity = node.and_then(|((record, _), class)| {
+                let capacity = node.map(|((record, _), class)| {
                     let (shape, resources) = (class.shape, &class.resources);
-                    Some(self.rules.capacity(record, trial, shape, resources))
+                    self.rules.capacity(record, trial, shape, resources)
                 });
                 self.note_capacity(capacity)
             }

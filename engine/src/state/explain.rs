@@ -15,8 +15,8 @@ use crate::{
     model::{Stop, Team},
     names::{FlavorName, GangUid},
     placement::{
-        Effort, Fits, GaveUp, Unfit, Verdict, View, equal_pods_fit, explain, fits, may_fit_since,
-        plan,
+        Effort, Fits, GaveUp, Plan, Refusal, Unfit, Verdict, View, equal_pods_fit, explain, fits,
+        may_fit_since, plan,
     },
     quota::{
         NodeId, QuotaTree, TreeFault,
@@ -28,10 +28,10 @@ use crate::{
 /// How many gangs in line are counted in the time of a look at a node.
 const GANGS_PER_LOOK: usize = 8;
 
-/// What is left of the steps of an explanation, which are those of one decision. Each question has its own, so that what is
-/// told of one does not depend on what was remembered of another.
+/// What is left of the steps of an explanation. Each question has its own, so that what is told of one does not depend on
+/// what was remembered of another.
 struct Steps {
-    /// To find out whether there is a place now.
+    /// To find out whether there is a place now: as many as the decision had, so that what it found is found again.
     now: Effort,
     /// Whether there would be one on the empty cluster.
     ever: Effort,
@@ -43,11 +43,11 @@ struct Steps {
 
 impl Default for Steps {
     fn default() -> Self {
-        let each = Effort::of(Effort::ONE_DECISION / 3);
+        let half = Effort::of(Effort::ONE_DECISION / 2);
         Self {
-            now: each,
-            ever: each,
-            count: each,
+            now: Effort::default(),
+            ever: half,
+            count: half,
             parts: 1,
         }
     }
@@ -66,8 +66,8 @@ impl State {
     /// its Team is not known.
     ///
     /// It counts the gangs before it in its Team's line and looks for a placement at most twice per Flavor, all of it
-    /// with the steps of one decision, about two milliseconds; where they run out, the reason says so. Who is to have what is being
-    /// released is worked out with as many, once for each change. Of a Team with several Flavors the reason that is nearest
+    /// with the steps of two decisions, about four milliseconds; where they run out, the reason says so. Who is to have what is being
+    /// released is worked out with those of one, once for each change. Of a Team with several Flavors the reason that is nearest
     /// to admission is told.
     pub fn explain(&self, gang: &GangUid) -> Option<Explanation> {
         let waiting = self.waiting.get(self.waiting.id(gang)?)?;
@@ -194,8 +194,8 @@ impl State {
         };
         let mut steps = Steps::default();
         if assignments.is_empty() && totals.claims == 0 {
-            return match self.has_place(waiting, None, &mut steps) {
-                Ok(()) => Why::NextCommit,
+            return match self.placed_again(waiting, None, &mut steps.now) {
+                Ok(_) => Why::NextCommit,
                 Err(gave_up) => self.why_no_place(waiting, None, gave_up, &mut steps),
             };
         }
@@ -222,25 +222,24 @@ impl State {
         steps: &mut Steps,
     ) -> Result<(), Refusing> {
         self.may_be_placed(candidate, tree)?;
-        let refusal = crate::placement::Refusal {
+        let parts = steps.parts;
+        steps
+            .now
+            .part(parts, |effort| self.place_again(candidate, tree, effort))
+    }
+
+    fn place_again(
+        &self,
+        candidate: &Candidate<'_>,
+        tree: &QuotaTree,
+        effort: &mut Effort,
+    ) -> Result<(), Refusing> {
+        let refusal = Refusal {
             as_of: self.cluster.version(),
         };
         let name = candidate.assignments.get(candidate.at).map(|it| &it.flavor);
-        if let Err(gave_up) = self.has_place(candidate.waiting, name, steps) {
-            return Err(Refusing::NoPlace { refusal, gave_up });
-        }
-        let flavor = name.and_then(|name| self.flavors.get(name));
-        let request = request(candidate.waiting, flavor);
-        let parts = steps.parts;
-        let placed = steps.now.part(parts, |effort| {
-            plan(&self.cluster, &View::Now, &request, effort)
-        });
-        let Verdict::Placed(plan) = placed else {
-            return Err(Refusing::NoPlace {
-                refusal,
-                gave_up: true,
-            });
-        };
+        let placed = self.placed_again(candidate.waiting, name, effort);
+        let plan = placed.map_err(|gave_up| Refusing::NoPlace { refusal, gave_up })?;
         let Err(refusing) = self.cost(candidate, plan, tree) else {
             return Ok(());
         };
@@ -250,10 +249,7 @@ impl State {
             return Err(refusing);
         };
         let visited = &mut Visited::default();
-        let lesser = steps.now.part(parts, |effort| {
-            self.place_lesser(candidate, pair, tree, &View::Now, effort, visited)
-        });
-        let gave_up = match lesser {
+        let gave_up = match self.place_lesser(candidate, pair, tree, &View::Now, effort, visited) {
             Ok(Some(_)) => return Ok(()),
             Ok(None) => false,
             Err(GaveUp) => true,
@@ -268,34 +264,32 @@ impl State {
         })
     }
 
-    /// Whether there is a place now; `Err` with whether the search gave up.
-    fn has_place(
+    /// The place that there is now; `Err` with whether the search gave up.
+    fn placed_again(
         &self,
         waiting: &WaitingGang,
         flavor: Option<&FlavorName>,
-        steps: &mut Steps,
-    ) -> Result<(), bool> {
+        effort: &mut Effort,
+    ) -> Result<Plan, bool> {
         let key = flavor.cloned();
         let shape = self.shapes.get(waiting.shape);
         let known = shape.and_then(|shape| shape.refused.get(&key));
         let request = request(waiting, flavor.and_then(|name| self.flavors.get(name)));
         // What came free since it was refused is more than one count, if that was long ago.
-        if let Some(fit) = equal_pods_fit(&self.cluster, &View::Now, &request) {
-            return fit.then_some(()).ok_or(false);
+        let fit = equal_pods_fit(&self.cluster, &View::Now, &request);
+        if fit == Some(false) {
+            return Err(false);
         }
-        if let Some(known) = known
+        if fit.is_none()
+            && let Some(known) = known.filter(|known| known.holds_with(effort.steps()))
             && !may_fit_since(&self.cluster, &request, known.refusal)
         {
             return Err(known.gave_up_after.is_some());
         }
-        let parts = steps.parts;
-        let fits = steps.now.part(parts, |effort| {
-            fits(&self.cluster, &View::Now, &request, effort)
-        });
-        match fits {
-            Fits::Yes => Ok(()),
-            Fits::No => Err(false),
-            Fits::GaveUp => Err(true),
+        match plan(&self.cluster, &View::Now, &request, effort) {
+            Verdict::Placed(plan) => Ok(plan),
+            Verdict::NoPlace(_) => Err(false),
+            Verdict::GaveUp(_) => Err(true),
         }
     }
 

@@ -263,8 +263,7 @@ impl State {
         let waiting = self.waiting.get(gang).ok_or(Refusing::Overflow)?;
         let request = request(waiting, flavor.and_then(|name| self.flavors.get(name)));
         let steps = effort.steps();
-        let says_nothing = |known: &Refused| known.gave_up_after.is_some_and(|had| had < steps);
-        let verdict = match known.filter(|known| !says_nothing(known)) {
+        let verdict = match known.filter(|known| known.holds_with(steps)) {
             Some(known) if !may_fit_since(&self.cluster, &request, known.refusal) => {
                 if known.gave_up_after.is_some() {
                     Verdict::GaveUp(self.refusal())

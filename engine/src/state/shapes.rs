@@ -20,6 +20,13 @@ pub(super) struct Refused {
     pub(super) gave_up_after: Option<u64>,
 }
 
+impl Refused {
+    /// Whether it says anything to somebody who has so many steps.
+    pub(super) fn holds_with(&self, steps: u64) -> bool {
+        self.gave_up_after.is_none_or(|had| had >= steps)
+    }
+}
+
 /// Whether a shape would fit on the empty cluster.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OnEmpty {

@@ -535,7 +535,7 @@ fn to_choose_nodes_for_a_gang_takes_steps_of_the_decision() {
 }
 
 /// Of so many kinds, pods that no node holds together, on nodes that no Topology orders.
-fn kinds_on_flat_nodes(kinds: usize, nodes: usize) -> u64 {
+fn kinds_on_flat_nodes(kinds: u32, nodes: usize) -> u64 {
     let cluster = cluster((0..nodes).map(|at| {
         let mut node = node_at(&format!("n{at:05}"), "", 8);
         node.allocatable.memory_bytes += i64::try_from(at).unwrap();
@@ -543,7 +543,7 @@ fn kinds_on_flat_nodes(kinds: usize, nodes: usize) -> u64 {
     }));
     let mut gang = gang(
         (0..kinds)
-            .map(|at| pod(&format!("p{at}"), 8 - at as u32))
+            .map(|at| pod(&format!("p{at}"), 8 - at))
             .collect(),
     );
     for pod in &mut gang.pods {
