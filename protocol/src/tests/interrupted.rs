@@ -1,0 +1,68 @@
+//! Decisions that take long are made in parts, between which other things are done.
+
+use muster_api::{GangPhase, GangStatus, Reason};
+
+use super::*;
+
+fn status(bench: &Bench, gang: &str) -> GangStatus {
+    let gangs = bench.server.list(Kind::Gang).into_iter();
+    let statuses = gangs.filter_map(|object| match object {
+        Object::Gang(of) if of.metadata.name.as_deref() == Some(gang) => of.status.clone(),
+        _ => None,
+    });
+    statuses.last().unwrap_or_default()
+}
+
+#[test]
+fn a_decision_that_was_interrupted_goes_on_at_once_and_loses_nobody() {
+    let mut bench = Bench::with(Config {
+        steps_in_vain: 0,
+        ..config()
+    });
+    bench.run();
+    // Each asks for something else, and none fits; who fits stands behind them.
+    for size in [20, 21, 22] {
+        bench.gang(&format!("large-{size}"), size);
+    }
+    bench.gang("train", 1);
+    let second = bench.seconds;
+    let mut polls = 0;
+    while status(&bench, "train").phase != GangPhase::Admitted {
+        polls += 1;
+        assert!(polls < 100, "it is admitted");
+        for effect in &bench.poll() {
+            bench.perform(effect);
+        }
+        bench.acknowledge(&[]);
+        let due = bench.machine.next_due();
+        if due.is_some_and(|due| due > bench.seconds) {
+            bench.seconds += 1;
+        }
+    }
+    assert!(bench.seconds - second < 5, "nobody waits for the time");
+    bench.run();
+    for size in [20, 21, 22] {
+        let queue = status(&bench, &format!("large-{size}")).queue;
+        let reason = queue.map(|queue| queue.reason);
+        assert_eq!(reason, Some(Reason::ExceedsMaxQuota), "{size}");
+    }
+}
+
+#[test]
+fn while_the_engine_may_not_be_asked_nothing_is_polled_for_it() {
+    let mut bench = Bench::with(Config {
+        steps_in_vain: 0,
+        ..config()
+    });
+    bench.run();
+    for size in [20, 21, 22] {
+        bench.gang(&format!("large-{size}"), size);
+    }
+    bench.gang("train", 1);
+    // The write of the Ledger that admits it is not answered.
+    let is_stopped = bench.run_until(|write| matches!(write, ApiRequest::ReplaceLedger { .. }));
+    assert!(is_stopped, "it is admitted");
+    bench.poll();
+    let due = bench.machine.next_due();
+    assert!(due.is_none_or(|due| due > bench.seconds), "{due:?}");
+}
