@@ -225,13 +225,13 @@ macro_rules! stores {
                 }
             }
 
-            /// Keys of the objects of a kind that are held and not among those that were listed.
+            /// Keys of the objects of a kind that are held and not among those that were listed, in order.
             pub fn unlisted(&self, kind: Kind, listed: &BTreeSet<ObjectKey>) -> Vec<ObjectKey> {
                 match kind {
                     $(Kind::$kind => {
-                        let keys = self.objects.$collection.iter();
-                        let keys = keys.map(|(key, _)| key.object(kind));
-                        keys.filter(|key| !listed.contains(key)).collect()
+                        let objects = &self.objects.$collection;
+                        let missing = objects.keys_where(|key| !listed.contains(&key.object(kind)));
+                        missing.into_iter().map(|key| key.object(kind)).collect()
                     })*
                 }
             }
