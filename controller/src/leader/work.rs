@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// Changes that are taken in before the machine is polled: a flood must not keep it from writing.
-const CHANGES_PER_POLL: usize = 2_000;
+pub(super) const CHANGES_PER_POLL: usize = 2_000;
 /// Shortest time between two polls that nothing but the machine's own unfinished work asks for.
 const BREATH: Duration = Duration::from_millis(5);
 /// Longest time without a poll, whatever the machine says.

@@ -14,7 +14,7 @@ use crate::{
     poll_context::{PollContext, attempt},
 };
 use muster_cluster::{
-    formed::{GangKey, PendingReason, has_ended},
+    formed::{DETAILS_BYTES, GangKey, PendingReason, has_ended},
     links::Links,
     table::Table,
     text::truncate,
@@ -183,10 +183,6 @@ impl Views {
         Some(before)
     }
 }
-
-/// Longest text of a reason, in bytes. It may quote what users wrote into annotations, which may have 256 KiB, and a Queue
-/// lists a hundred of them.
-pub(crate) const DETAILS_BYTES: usize = 1_024;
 
 /// Where a gang is. `None`: there is neither a Gang nor an intent about one.
 pub(crate) fn view(context: PollContext<'_>, key: &GangKey) -> Option<View> {

@@ -15,11 +15,8 @@ use muster_cluster::{
     formed::{GangKey, PendingReason},
     index::Index,
     table::Table,
-    text::truncate,
 };
 use unexplained::Unexplained;
-
-use crate::admission::stage::DETAILS_BYTES;
 
 /// Why gangs wait as the engine, or the commit, says, by UID of the Gang.
 pub(crate) type Explanations = Table<String, PendingReason>;
@@ -224,8 +221,7 @@ impl Feed {
             unmodelled: &formed.unmodelled,
             faults: &faults,
         });
-        let mut wait = explain(&explanation.why, circumstances);
-        truncate(&mut wait.details, DETAILS_BYTES);
+        let wait = explain(&explanation.why, circumstances);
         if self.explanations.get(uid) == Some(&wait) {
             return false;
         }
