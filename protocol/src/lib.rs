@@ -32,8 +32,8 @@
 //! The room:
 //!
 //! * [`Machine`]: the public face, and the order of a poll. `look` is what is looked at of a gang and of a node, `tables`
-//!   finds them, `resync` is the slow look at everything, `in_flight` what was sent and is not shown yet, `clocks` since
-//!   when something is so.
+//!   finds them, `resync` is the slow look at everything, `in_flight` what was sent and is not shown yet,
+//!   `in_vain` what was written without effect, `clocks` since when something is so.
 //! * `leadership`: raising the epoch and reading everything (`takeover`), noticing a newer leader (`fence`), a Ledger
 //!   that is new or takes the place of a lost one (`ledger_recovery`).
 //! * `admission`: a plan (`plan`) and how it is recorded (`record`), what enters the Ledger (`admit`, `adopt`), what an
@@ -47,6 +47,7 @@ mod config;
 pub mod effect;
 mod feed;
 mod in_flight;
+mod in_vain;
 mod injected_bug;
 pub mod lanes;
 mod leadership;
@@ -62,6 +63,7 @@ mod tests;
 
 pub use config::{Config, Mode, Now};
 pub use effect::{ApiRequest, Effect, EffectId, EventNote, Outcome};
+pub use in_vain::FieldNotStored;
 pub use injected_bug::InjectedBug;
 pub use leadership::fence::ExitReason;
 pub use machine::Machine;

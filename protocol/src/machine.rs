@@ -11,6 +11,7 @@ use crate::{
     clocks::Clocks,
     feed::{EXPLAINING_LOOKS, Feed},
     in_flight::{Answer, InFlightWrites},
+    in_vain::FieldNotStored,
     injected_bug::{InjectedBug, InjectedBugs},
     leadership::fence::LedgerCheck,
     leadership::ledger_recovery,
@@ -289,6 +290,12 @@ impl Machine {
         }
     }
 
+    /// Fields that the API server does not store as they are written, each told once: the CustomResourceDefinitions are
+    /// older than this program, say. What is written without effect is written again ten minutes later at the earliest.
+    pub fn take_fields_not_stored(&mut self) -> Vec<FieldNotStored> {
+        self.flights.in_vain.take_news()
+    }
+
     /// The epoch of this leadership, once it is raised and everything was read: from then on it decides.
     pub fn leading_epoch(&self) -> Option<i64> {
         self.takeover.leading_epoch()
@@ -501,7 +508,7 @@ impl Machine {
                 ApiRequest::ReplaceGangStatus { uid, .. } => Some(uid.clone()),
                 _ => None,
             };
-            let effect = self.flights.send(&self.index, write);
+            let effect = self.flights.send(&self.index, write, now);
             if let (Some(uid), true) = (told, effect.is_some()) {
                 self.clocks.note_told(&uid, now.monotonic_seconds);
             }

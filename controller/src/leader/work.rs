@@ -9,7 +9,7 @@ use muster_cluster::{
     object::{Change, Kind},
 };
 use muster_protocol::{
-    ApiRequest, Effect, EffectId, ExitReason, Machine, Now, Outcome,
+    ApiRequest, Effect, EffectId, ExitReason, FieldNotStored, Machine, Now, Outcome,
     lanes::{Lane, Lanes, Place},
 };
 use tokio::{
@@ -151,6 +151,14 @@ impl Work {
         let begun = Instant::now();
         let effects = self.machine.poll(self.now());
         self.metrics.decided(begun.elapsed());
+        for FieldNotStored { kind, field } in self.machine.take_fields_not_stored() {
+            tracing::warn!(
+                ?kind,
+                field,
+                "the API server does not store this field as it is written: its CustomResourceDefinition may be older than \
+                 this controller; apply the definitions of this release"
+            );
+        }
         let epoch = self.machine.leading_epoch();
         self.metrics.set_epoch(epoch);
         self.metrics.set_stages_held(self.machine.held_stages());
