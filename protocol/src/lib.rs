@@ -35,7 +35,7 @@
 //!   finds them, `resync` is the slow look at everything, `in_flight` what was sent and is not shown yet,
 //!   `in_vain` what was written without effect, `clocks` since when something is so.
 //! * `leadership`: raising the epoch and reading everything (`takeover`), noticing a newer leader (`fence`), a Ledger
-//!   that is new or takes the place of a lost one (`ledger_recovery`).
+//!   that is new or takes the place of a lost one (`ledger_recovery`), a store that was set back (`store_check`).
 //! * `admission`: a plan (`plan`) and how it is recorded (`record`), what enters the Ledger (`admit`, `adopt`), what an
 //!   intent in it means by now (`intent_state`), where the attempt is (`stage`), and how one is taken back (`void`).
 //! * `outward`: Gangs, permits, pods, and what is reported of them; how many pods kube-scheduler is given (`window`).

@@ -90,6 +90,9 @@ impl Machine {
 
     /// A list reports every object once more: those that are known as they are touch nothing.
     fn note_applied(&mut self, object: &Object) {
+        if self.index.is_behind(object) {
+            self.store_check.suspect(object.key());
+        }
         if !self.index.knows(object) {
             let key = object.key();
             // A list shows that one is gone by the one that is in its place.

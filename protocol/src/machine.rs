@@ -15,6 +15,7 @@ use crate::{
     injected_bug::{InjectedBug, InjectedBugs},
     leadership::fence::LedgerCheck,
     leadership::ledger_recovery,
+    leadership::store_check::StoreCheck,
     leadership::takeover::Takeover,
     look::News,
     objects::ledger_object,
@@ -65,6 +66,7 @@ pub struct Machine {
     pub(crate) news: News,
     pub(crate) resync: Resync,
     pub(crate) ledger_check: LedgerCheck,
+    pub(crate) store_check: StoreCheck,
     pub(crate) exit: Option<ExitReason>,
     pub(crate) ungating_withheld: bool,
     ungating_careful: bool,
@@ -96,6 +98,7 @@ impl Machine {
             news: News::default(),
             resync: Resync::default(),
             ledger_check: LedgerCheck::default(),
+            store_check: StoreCheck::default(),
             exit: None,
             ungating_withheld: false,
             ungating_careful: false,
@@ -156,6 +159,7 @@ impl Machine {
             return Vec::new();
         }
         effects.extend(self.check_ledger(now));
+        effects.extend(self.check_store(now));
         self.look(epoch, now, &mut effects);
         self.decide(epoch, now, &mut effects);
         self.look(epoch, now, &mut effects);
@@ -196,6 +200,7 @@ impl Machine {
             self.window.next_due(),
             self.queues.next_due(),
             self.ledger_check.next_due(),
+            self.store_check.next_due(),
             Some(self.resync.next_due(now)),
         ];
         due.into_iter().flatten().min()
@@ -222,6 +227,10 @@ impl Machine {
         let Some(now) = self.now else { return };
         if self.ledger_check.end(effect) {
             self.take_ledger_check(&outcome, now);
+            return;
+        }
+        if let Some(key) = self.store_check.end(effect) {
+            self.take_store_check(key, &outcome);
             return;
         }
         let retry = self.config.retry_seconds;
@@ -301,8 +310,8 @@ impl Machine {
         self.takeover.leading_epoch()
     }
 
-    /// Set once a higher epoch than its own was seen anywhere, or its Ledger is no more. The caller exits; polls
-    /// return nothing.
+    /// Set once a higher epoch than its own was seen anywhere, its Ledger is no more, or the store was set back. The caller
+    /// exits; polls return nothing.
     pub fn must_exit(&self) -> Option<&ExitReason> {
         self.exit.as_ref()
     }

@@ -10,7 +10,7 @@ use crate::{ApiRequest, Outcome};
 use muster_cluster::object::{Change, Kind, Object, ObjectKey};
 
 /// The store. Changes since the last [`Server::news`] are remembered for the watch.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Server {
     /// Takes fields out of what is stored, as the API server does by a definition that lacks them.
     pub(crate) prunes: Option<fn(&mut Object)>,
