@@ -457,6 +457,17 @@ fn tell_degraded(
     conditions::clear(&mut status.conditions, says, generation, context.now.wall);
 }
 
+/// Why the gang is degraded, as its Gang says so.
+pub(crate) fn told_degraded(gang: &Gang) -> Option<PendingReason> {
+    let mut conditions = gang.status.iter().flat_map(|status| &status.conditions);
+    let told =
+        conditions.find(|it| it.type_ == condition_types::DEGRADED && it.status == "True")?;
+    Some(PendingReason {
+        reason: serde_json::from_value(told.reason.as_str().into()).ok()?,
+        details: told.message.clone(),
+    })
+}
+
 /// Why an admitted gang cannot start as planned: what an eviction would be owed for. Its charge is kept.
 pub(crate) fn degraded(
     context: PollContext<'_>,
