@@ -29,6 +29,9 @@
 //! write whose answer is lost is repeated word by word until it is answered (`in_flight`), and nothing that
 //! concerns the object is taken back before.
 //!
+//! **Two words.** A write is *owed* as long as what is observed asks for it; it is sent unless one of that object is under
+//! way. A status *tells* if it changes nothing but what people read.
+//!
 //! The room:
 //!
 //! * [`Machine`]: the public face, and the order of a poll. `look` is what is looked at of a gang and of a node, `tables`

@@ -352,17 +352,17 @@ impl Machine {
             return;
         }
         self.undo_uncommitted();
-        let told = self.feed.tell_holds(&mut self.index);
+        let holds = self.feed.apply_holds(&mut self.index);
         let wake = Cell::new(None);
-        if told.any {
+        if holds.any {
             self.queues.note_use();
         }
         // A gang waits for what its pods were to get by an earlier attempt.
-        for pod in &told.came_or_went {
+        for pod in &holds.came_or_went {
             self.note_waiting_gang_of(pod.as_str());
         }
         self.look(epoch, now, effects);
-        for (key, team) in self.feed.tell_waiting() {
+        for (key, team) in self.feed.apply_waiting() {
             // Those behind it in the queue have another place.
             self.queues.note_team(team.as_str());
             let view = self.views.of(&key);
@@ -513,13 +513,13 @@ impl Machine {
     ) {
         debug_assert_eq!(self.takeover.leading_epoch(), Some(epoch));
         for write in writes {
-            let told = match &write {
+            let gang_uid = match &write {
                 ApiRequest::ReplaceGangStatus { uid, .. } => Some(uid.clone()),
                 _ => None,
             };
             let effect = self.flights.send(&self.index, write, now);
-            if let (Some(uid), true) = (told, effect.is_some()) {
-                self.clocks.note_told(&uid, now.monotonic_seconds);
+            if let (Some(uid), true) = (gang_uid, effect.is_some()) {
+                self.clocks.note_status_write(&uid, now.monotonic_seconds);
             }
             effects.extend(effect);
         }

@@ -101,7 +101,8 @@ pub(crate) struct Holds {
     of_pod: Links<engine::PodUid, Source>,
     of_claim: Links<String, Source>,
     changed: BTreeSet<engine::PodUid>,
-    told: Table<engine::PodUid, Arc<engine::Hold>>,
+    /// As the engine has them.
+    applied: Table<engine::PodUid, Arc<engine::Hold>>,
 }
 
 impl Holds {
@@ -173,12 +174,12 @@ impl Holds {
         let mut changes = Vec::new();
         for pod in mem::take(&mut self.changed) {
             let hold = self.of(&pod);
-            if self.told.get(&pod) == hold.as_ref() {
+            if self.applied.get(&pod) == hold.as_ref() {
                 continue;
             }
             match &hold {
-                Some(hold) => self.told.insert(pod.clone(), Arc::clone(hold)),
-                None => self.told.remove(&pod),
+                Some(hold) => self.applied.insert(pod.clone(), Arc::clone(hold)),
+                None => self.applied.remove(&pod),
             };
             changes.push((pod, hold));
         }

@@ -55,7 +55,7 @@ pub(crate) fn update(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Op
         Difference::None => false,
         Difference::Numbers => context
             .clocks
-            .told_at(uid)
+            .status_written_at(uid)
             .is_none_or(|at| context.has_come(at + NUMBERS_EVERY_SECONDS)),
         Difference::News => true,
     };
