@@ -22,14 +22,15 @@ use crate::{quantity::Quantity, reason::Reason};
     printcolumn(name = "Team", json_path = ".spec.team", type_ = "string"),
     printcolumn(
         name = "Flavor",
-        json_path = ".status.limits[0].flavor",
-        type_ = "string"
+        json_path = ".status.limits[?(@.resource==\"gpus\")].flavor",
+        type_ = "string",
+        description = "The first Flavor of the quota that limits GPUs"
     ),
     printcolumn(
         name = "Used",
         json_path = ".status.limits[?(@.resource==\"gpus\")].used",
         type_ = "string",
-        description = "GPUs of the first Flavor in use by the Team; all resources with -o wide"
+        description = "GPUs of that Flavor in use by the Team; all resources with -o wide"
     ),
     printcolumn(
         name = "Nominal",

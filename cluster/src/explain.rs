@@ -3,10 +3,10 @@
 use muster_api::{Reason, keys};
 use muster_engine::Why;
 
-use crate::{formed::PendingReason, text};
-
-/// Most bytes of a reason's details.
-const DETAILS_BYTES: usize = 2048;
+use crate::{
+    formed::{DETAILS_BYTES, PendingReason},
+    text,
+};
 
 /// What an explanation is told with, besides what the engine says.
 #[derive(Clone, Copy, Debug, Default)]

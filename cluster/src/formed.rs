@@ -152,6 +152,10 @@ pub struct PodIdentity {
     pub name: String,
 }
 
+/// Longest [`PendingReason::details`] that are told, in bytes. They may quote what users wrote into annotations, which may
+/// have 256 KiB, and a Queue lists a hundred of them.
+pub const DETAILS_BYTES: usize = 1_024;
+
 /// Why a gang waits, as far as its objects alone show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingReason {

@@ -47,10 +47,12 @@ pub trait ByKey<K, V>: Default {
     where
         K: 'a,
         V: 'a;
+    /// The keys that are meant, in order; no others are put in order.
+    fn keys_where(&self, is_meant: impl Fn(&K) -> bool) -> Vec<&K>;
 }
 
 macro_rules! by_key {
-    ($map:ident, $in_order:ident) => {
+    ($map:ident, $in_order:ident, |$held:ident, $is_meant:ident| $keys_where:expr) => {
         impl<K: Ord + Hash, V> ByKey<K, V> for $map<K, V> {
             fn get<Q>(&self, key: &Q) -> Option<&V>
             where
@@ -95,11 +97,19 @@ macro_rules! by_key {
             {
                 self.$in_order()
             }
+
+            fn keys_where(&self, $is_meant: impl Fn(&K) -> bool) -> Vec<&K> {
+                let $held = self;
+                $keys_where
+            }
         }
     };
 }
-by_key!(Table, in_order);
-by_key!(BTreeMap, iter);
+by_key!(Table, in_order, |held, is_meant| held.keys_where(is_meant));
+by_key!(BTreeMap, iter, |held, is_meant| held
+    .keys()
+    .filter(|key| is_meant(key))
+    .collect());
 
 /// The values of a key, in order. Nearly always there is one, and a set of one would have room for eleven.
 #[derive(Clone, Debug)]

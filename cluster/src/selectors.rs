@@ -35,7 +35,7 @@ use crate::{
 pub const MAX_VERDICTS: usize = 4_000_000;
 
 /// The interned selectors. Ids are never used twice.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Selectors {
     by_text: BTreeMap<Vec<String>, SelectorId>,
     interned: BTreeMap<SelectorId, Selector>,
@@ -46,7 +46,15 @@ pub struct Selectors {
     /// Selectors that nodes know already, and that are to be judged for kinds or devices that came later.
     lagging: BTreeSet<SelectorId>,
     verdicts: usize,
+    most_verdicts: usize,
     sweep_above: usize,
+}
+
+impl Default for Selectors {
+    /// Of no selector, remembering up to [`MAX_VERDICTS`].
+    fn default() -> Self {
+        Self::remembering(MAX_VERDICTS)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -110,6 +118,21 @@ pub struct Given {
 }
 
 impl Selectors {
+    /// Of no selector, remembering so many verdicts of all together. A selector that would take more is given up.
+    pub(crate) fn remembering(most_verdicts: usize) -> Self {
+        Self {
+            by_text: BTreeMap::new(),
+            interned: BTreeMap::new(),
+            last: 0,
+            by_kind: BTreeMap::new(),
+            own: BTreeSet::new(),
+            lagging: BTreeSet::new(),
+            verdicts: 0,
+            most_verdicts,
+            sweep_above: 0,
+        }
+    }
+
     /// The id of the expressions, all of which must be true, and whether it is new. A new selector is to be judged
     /// ([`Selectors::request`]). An error: it was judged, and is none.
     pub fn intern(&mut self, texts: Vec<String>) -> Result<(SelectorId, bool), InvalidExpression> {
@@ -218,12 +241,13 @@ impl Selectors {
                     up_to: Some(up_to),
                 },
             ) if up_to.number() > selector.up_to => {
-                if self.verdicts.saturating_add(verdicts.len()) > MAX_VERDICTS {
-                    self.give_up(
-                        id,
-                        format!("{MAX_VERDICTS} answers of selectors are remembered, and no more")
-                            .into(),
+                let most = self.most_verdicts;
+                if self.verdicts.saturating_add(verdicts.len()) > most {
+                    let cause = format!(
+                        "all selectors together may match {most} kinds of devices and devices, and with this one they would match \
+                         more; use a selector that others use too, or attributes that many devices have in common"
                     );
+                    self.give_up(id, cause.into());
                     return Given {
                         is_refused: true,
                         news: Vec::new(),

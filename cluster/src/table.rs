@@ -13,7 +13,7 @@ use std::{
 /// one hash instead of twenty comparisons of texts that lie far apart.
 ///
 /// Nothing walks a table in the order of its hashes, which is another in each process, so that this order reaches no
-/// decision and no write; [`Table::in_order`] is for whoever looks at everything. Names are chosen by users: the seed is
+/// decision and no write; [`Table::in_order`] and [`Table::keys_where`] are for whoever looks at everything. Names are chosen by users: the seed is
 /// random, so that nobody can choose such that all of them meet.
 #[derive(Clone, Debug)]
 pub struct Table<K, V>(HashMap<K, V, RandomState>);
@@ -95,6 +95,16 @@ impl<K: Eq + Hash, V> Table<K, V> {
         self.0.clear();
     }
 
+    /// The keys that are meant, in order. Looks at all and sorts these: for a few of many.
+    pub fn keys_where(&self, is_meant: impl Fn(&K) -> bool) -> Vec<&K>
+    where
+        K: Ord,
+    {
+        let mut keys: Vec<&K> = self.0.keys().filter(|key| is_meant(key)).collect();
+        keys.sort_unstable();
+        keys
+    }
+
     /// All keys and values in the order of the keys. Sorts them: for takeovers, oracles and tests.
     pub fn in_order(&self) -> impl DoubleEndedIterator<Item = (&K, &V)>
     where
@@ -108,7 +118,42 @@ impl<K: Eq + Hash, V> Table<K, V> {
 
 #[cfg(test)]
 mod tests {
+    use std::{cell::Cell, cmp::Ordering};
+
     use super::*;
+
+    thread_local! {
+        static COMPARISONS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// A key that counts how often keys are compared for their order.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    struct Counting(u32);
+
+    impl Ord for Counting {
+        fn cmp(&self, other: &Self) -> Ordering {
+            COMPARISONS.set(COMPARISONS.get() + 1);
+            self.0.cmp(&other.0)
+        }
+    }
+
+    impl PartialOrd for Counting {
+        fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+            Some(self.cmp(other))
+        }
+    }
+
+    #[test]
+    fn a_few_keys_of_many_are_found_in_order_and_only_these_are_sorted() {
+        let mut table = Table::default();
+        for number in 0..10_000 {
+            table.insert(Counting(number), ());
+        }
+        let found = table.keys_where(|key| key.0 % 2_500 == 7);
+        let found: Vec<u32> = found.into_iter().map(|key| key.0).collect();
+        assert_eq!(found, [7, 2_507, 5_007, 7_507]);
+        assert!(COMPARISONS.get() < 20, "{} comparisons", COMPARISONS.get());
+    }
 
     #[test]
     fn a_table_is_walked_in_the_order_of_its_keys_alone() {

@@ -281,4 +281,4 @@ fn take_over<K: StandIn>(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -38,7 +38,8 @@ pub(crate) struct Clocks {
     not_ready: BTreeMap<String, u64>,
     starts: Table<String, (Progress, u64)>,
     reasons: Table<String, (Reason, u64)>,
-    told: Table<String, u64>,
+    /// When the status of a Gang was written.
+    status_writes: Table<String, u64>,
     ends: BTreeMap<String, u64>,
     /// While it stands still: ungating is withheld, and no start can make progress.
     stands_still: bool,
@@ -156,13 +157,13 @@ impl Clocks {
     }
 
     /// The status of a Gang is written.
-    pub(crate) fn note_told(&mut self, gang_uid: &str, now: u64) {
-        self.told.insert(gang_uid.to_owned(), now);
+    pub(crate) fn note_status_write(&mut self, gang_uid: &str, now: u64) {
+        self.status_writes.insert(gang_uid.to_owned(), now);
     }
 
     /// When the status of a Gang was written last in this leadership.
-    pub(crate) fn told_at(&self, gang_uid: &str) -> Option<u64> {
-        self.told.get(gang_uid).copied()
+    pub(crate) fn status_written_at(&self, gang_uid: &str) -> Option<u64> {
+        self.status_writes.get(gang_uid).copied()
     }
 
     /// A Gang is gone.
@@ -170,6 +171,6 @@ impl Clocks {
         self.nudges.remove(gang_uid);
         self.starts.remove(gang_uid);
         self.reasons.remove(gang_uid);
-        self.told.remove(gang_uid);
+        self.status_writes.remove(gang_uid);
     }
 }

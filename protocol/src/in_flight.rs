@@ -8,12 +8,17 @@
 //! write is conditional on. It is therefore repeated word by word until it is answered: of two equal
 //! writes at most one is applied, and after the second is answered the first can do nothing any more.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-use crate::{ApiRequest, Effect, EffectId, Now, Outcome, objects::resource_version};
+use crate::{
+    ApiRequest, Effect, EffectId, Now, Outcome, in_vain::WritesInVain, objects::resource_version,
+};
 use muster_cluster::{
     index::Index,
     object::{Kind, Object, ObjectKey},
@@ -43,6 +48,7 @@ pub(crate) struct InFlightWrites {
     /// Objects that nothing may be written to, and that count as being written for ever.
     untouchable: BTreeSet<ObjectKey>,
     refused: BTreeMap<ObjectKey, Refusals>,
+    pub(crate) in_vain: WritesInVain,
     retry_seconds: u64,
 }
 
@@ -156,16 +162,19 @@ impl InFlightWrites {
         }
         if is_gone {
             self.refused.remove(key);
+            self.in_vain.forget(key);
         }
     }
 
-    /// Sends a write, unless one of that object is under way. Events are not kept: losing one harms nobody.
-    pub(crate) fn send(&mut self, index: &Index, write: ApiRequest) -> Option<Effect> {
+    /// Sends a write, unless one of that object is under way, or the same was written in vain a short while ago. Events are
+    /// not kept: losing one harms nobody.
+    pub(crate) fn send(&mut self, index: &Index, write: ApiRequest, now: Now) -> Option<Effect> {
         let Some(key) = write.target() else {
             let id = self.number();
             return Some(Effect::new(id, write));
         };
-        if self.busy(&key) {
+        let second = now.monotonic_seconds;
+        if self.busy(&key) || self.in_vain.holds_back(&key, &write, second) {
             return None;
         }
         let id = self.number();
@@ -202,6 +211,7 @@ impl InFlightWrites {
             self.settle_asked(&key, version, outcome, seconds);
             return Answer::Taken;
         }
+        self.in_vain.note(&key, &flight.write, outcome, seconds);
         let pause = |seconds_long: u64| Stage::Pause {
             until: seconds + seconds_long,
         };

@@ -29,13 +29,16 @@
 //! write whose answer is lost is repeated word by word until it is answered (`in_flight`), and nothing that
 //! concerns the object is taken back before.
 //!
+//! **Two words.** A write is *owed* as long as what is observed asks for it; it is sent unless one of that object is under
+//! way. A status *tells* if it changes nothing but what people read.
+//!
 //! The room:
 //!
 //! * [`Machine`]: the public face, and the order of a poll. `look` is what is looked at of a gang and of a node, `tables`
-//!   finds them, `resync` is the slow look at everything, `in_flight` what was sent and is not shown yet, `clocks` since
-//!   when something is so.
+//!   finds them, `resync` is the slow look at everything, `in_flight` what was sent and is not shown yet,
+//!   `in_vain` what was written without effect, `clocks` since when something is so.
 //! * `leadership`: raising the epoch and reading everything (`takeover`), noticing a newer leader (`fence`), a Ledger
-//!   that is new or takes the place of a lost one (`ledger_recovery`).
+//!   that is new or takes the place of a lost one (`ledger_recovery`), a store that was set back (`store_check`).
 //! * `admission`: a plan (`plan`) and how it is recorded (`record`), what enters the Ledger (`admit`, `adopt`), what an
 //!   intent in it means by now (`intent_state`), where the attempt is (`stage`), and how one is taken back (`void`).
 //! * `outward`: Gangs, permits, pods, and what is reported of them; how many pods kube-scheduler is given (`window`).
@@ -47,6 +50,7 @@ mod config;
 pub mod effect;
 mod feed;
 mod in_flight;
+mod in_vain;
 mod injected_bug;
 pub mod lanes;
 mod leadership;
@@ -62,6 +66,7 @@ mod tests;
 
 pub use config::{Config, Mode, Now};
 pub use effect::{ApiRequest, Effect, EffectId, EventNote, Outcome};
+pub use in_vain::FieldNotStored;
 pub use injected_bug::InjectedBug;
 pub use leadership::fence::ExitReason;
 pub use machine::Machine;

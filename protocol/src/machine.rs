@@ -11,9 +11,11 @@ use crate::{
     clocks::Clocks,
     feed::{EXPLAINING_LOOKS, Feed},
     in_flight::{Answer, InFlightWrites},
+    in_vain::FieldNotStored,
     injected_bug::{InjectedBug, InjectedBugs},
     leadership::fence::LedgerCheck,
     leadership::ledger_recovery,
+    leadership::store_check::StoreCheck,
     leadership::takeover::Takeover,
     look::News,
     objects::ledger_object,
@@ -64,6 +66,7 @@ pub struct Machine {
     pub(crate) news: News,
     pub(crate) resync: Resync,
     pub(crate) ledger_check: LedgerCheck,
+    pub(crate) store_check: StoreCheck,
     pub(crate) exit: Option<ExitReason>,
     pub(crate) ungating_withheld: bool,
     ungating_careful: bool,
@@ -95,6 +98,7 @@ impl Machine {
             news: News::default(),
             resync: Resync::default(),
             ledger_check: LedgerCheck::default(),
+            store_check: StoreCheck::default(),
             exit: None,
             ungating_withheld: false,
             ungating_careful: false,
@@ -155,6 +159,7 @@ impl Machine {
             return Vec::new();
         }
         effects.extend(self.check_ledger(now));
+        effects.extend(self.check_store(now));
         self.look(epoch, now, &mut effects);
         self.decide(epoch, now, &mut effects);
         self.look(epoch, now, &mut effects);
@@ -196,6 +201,7 @@ impl Machine {
             self.window.next_due(),
             self.queues.next_due(),
             self.ledger_check.next_due(),
+            self.store_check.next_due(),
             Some(self.resync.next_due(now)),
         ];
         due.into_iter().flatten().min()
@@ -222,6 +228,10 @@ impl Machine {
         let Some(now) = self.now else { return };
         if self.ledger_check.end(effect) {
             self.take_ledger_check(&outcome, now);
+            return;
+        }
+        if let Some(key) = self.store_check.end(effect) {
+            self.take_store_check(key, &outcome);
             return;
         }
         let retry = self.config.retry_seconds;
@@ -290,13 +300,19 @@ impl Machine {
         }
     }
 
+    /// Fields that the API server does not store as they are written, each told once: the CustomResourceDefinitions are
+    /// older than this program, say. What is written without effect is written again ten minutes later at the earliest.
+    pub fn take_fields_not_stored(&mut self) -> Vec<FieldNotStored> {
+        self.flights.in_vain.take_news()
+    }
+
     /// The epoch of this leadership, once it is raised and everything was read: from then on it decides.
     pub fn leading_epoch(&self) -> Option<i64> {
         self.takeover.leading_epoch()
     }
 
-    /// Set once a higher epoch than its own was seen anywhere, or its Ledger is no more. The caller exits; polls
-    /// return nothing.
+    /// Set once a higher epoch than its own was seen anywhere, its Ledger is no more, or the store was set back. The caller
+    /// exits; polls return nothing.
     pub fn must_exit(&self) -> Option<&ExitReason> {
         self.exit.as_ref()
     }
@@ -338,17 +354,17 @@ impl Machine {
             return;
         }
         self.undo_uncommitted();
-        let told = self.feed.tell_holds(&mut self.index);
+        let holds = self.feed.apply_holds(&mut self.index);
         let wake = Cell::new(None);
-        if told.any {
+        if holds.any {
             self.queues.note_use();
         }
         // A gang waits for what its pods were to get by an earlier attempt.
-        for pod in &told.came_or_went {
+        for pod in &holds.came_or_went {
             self.note_waiting_gang_of(pod.as_str());
         }
         self.look(epoch, now, effects);
-        for (key, team) in self.feed.tell_waiting() {
+        for (key, team) in self.feed.apply_waiting() {
             // Those behind it in the queue have another place.
             self.queues.note_team(team.as_str());
             let view = self.views.of(&key);
@@ -499,13 +515,13 @@ impl Machine {
     ) {
         debug_assert_eq!(self.takeover.leading_epoch(), Some(epoch));
         for write in writes {
-            let told = match &write {
+            let gang_uid = match &write {
                 ApiRequest::ReplaceGangStatus { uid, .. } => Some(uid.clone()),
                 _ => None,
             };
-            let effect = self.flights.send(&self.index, write);
-            if let (Some(uid), true) = (told, effect.is_some()) {
-                self.clocks.note_told(&uid, now.monotonic_seconds);
+            let effect = self.flights.send(&self.index, write, now);
+            if let (Some(uid), true) = (gang_uid, effect.is_some()) {
+                self.clocks.note_status_write(&uid, now.monotonic_seconds);
             }
             effects.extend(effect);
         }

@@ -212,6 +212,21 @@ macro_rules! stores {
                 }
             }
 
+            /// Whether what is held under its name has a later version: the object is told late, or the store was set back
+            /// to an earlier state.
+            pub fn is_behind(&self, object: &Object) -> bool {
+                let key = object.key();
+                let told = version_of(object.metadata());
+                match object {
+                    $(Object::$kind(_) => {
+                        let key = <<types::$kind as Observed>::Key as StoreKey>::of(&key);
+                        let held = self.objects.$collection.get(&key);
+                        let held = held.and_then(|held| held.version());
+                        held.zip(told).is_some_and(|(held, told)| told < held)
+                    })*
+                }
+            }
+
             /// Whether another object of that name is held: this one was made after it.
             pub fn replaces_another(&self, object: &Object) -> bool {
                 let key = object.key();
@@ -225,13 +240,13 @@ macro_rules! stores {
                 }
             }
 
-            /// Keys of the objects of a kind that are held and not among those that were listed.
+            /// Keys of the objects of a kind that are held and not among those that were listed, in order.
             pub fn unlisted(&self, kind: Kind, listed: &BTreeSet<ObjectKey>) -> Vec<ObjectKey> {
                 match kind {
                     $(Kind::$kind => {
-                        let keys = self.objects.$collection.iter();
-                        let keys = keys.map(|(key, _)| key.object(kind));
-                        keys.filter(|key| !listed.contains(key)).collect()
+                        let objects = &self.objects.$collection;
+                        let missing = objects.keys_where(|key| !listed.contains(&key.object(kind)));
+                        missing.into_iter().map(|key| key.object(kind)).collect()
                     })*
                 }
             }

@@ -160,6 +160,11 @@ impl<K: Ord + Hash + Clone, V: Versioned, M: ByKey<K, Arc<V>>> Store<K, V, M> {
         &self.items
     }
 
+    /// The keys that are meant, in order.
+    pub(super) fn keys_where(&self, is_meant: impl Fn(&K) -> bool) -> Vec<&K> {
+        self.items.keys_where(is_meant)
+    }
+
     /// All of them, in the order of their keys.
     pub(super) fn iter<'a>(&'a self) -> impl Iterator<Item = (&'a K, &'a Arc<V>)>
     where

@@ -2,13 +2,34 @@ use kube::client::Body;
 
 use super::*;
 
-#[tokio::test]
-async fn a_reopened_watch_tells_nothing_from_before() {
+/// A client whose API server never answers.
+pub(crate) fn silent() -> Client {
     let silent = tower::service_fn(|_: http::Request<Body>| {
         std::future::pending::<Result<http::Response<Body>, std::io::Error>>()
     });
-    let client = Client::new(silent, "default");
-    let mut feed = Feed::open(&Readiness::default(), &Metrics::new("test", "0"), client);
+    Client::new(silent, "default")
+}
+
+impl Feed {
+    /// A feed in which so many changes wait, and nothing else ever comes.
+    pub(crate) fn flooded(changes: usize) -> Self {
+        let mut feed = Self::open(&Readiness::default(), &Metrics::new("test", "0"), silent());
+        (feed.sender, feed.receiver) = mpsc::channel(changes.max(1));
+        for _ in 0..changes {
+            let change = Stamped {
+                kind: Kind::Pod,
+                generation: 1,
+                seen: StreamEvent::ListEnded(BTreeSet::new()),
+            };
+            feed.sender.try_send(change).unwrap();
+        }
+        feed
+    }
+}
+
+#[tokio::test]
+async fn a_reopened_watch_tells_nothing_from_before() {
+    let mut feed = Feed::open(&Readiness::default(), &Metrics::new("test", "0"), silent());
     let stamped = |generation| Stamped {
         kind: Kind::Pod,
         generation,
@@ -27,11 +48,7 @@ async fn a_reopened_watch_tells_nothing_from_before() {
 
 #[tokio::test]
 async fn a_watch_that_panics_is_noticed() {
-    let silent = tower::service_fn(|_: http::Request<Body>| {
-        std::future::pending::<Result<http::Response<Body>, std::io::Error>>()
-    });
-    let client = Client::new(silent, "default");
-    let mut feed = Feed::open(&Readiness::default(), &Metrics::new("test", "0"), client);
+    let mut feed = Feed::flooded(0);
     feed.reopen(Kind::Pod);
     feed.tasks.spawn(async { panic!("broken") });
     let ended = feed.next().await;
@@ -41,11 +58,7 @@ async fn a_watch_that_panics_is_noticed() {
 /// Many objects that cannot be decoded are reported once each, not all of them each time.
 #[tokio::test]
 async fn of_objects_that_cannot_be_decoded_only_differences_are_told() {
-    let silent = tower::service_fn(|_: http::Request<Body>| {
-        std::future::pending::<Result<http::Response<Body>, std::io::Error>>()
-    });
-    let client = Client::new(silent, "default");
-    let mut feed = Feed::open(&Readiness::default(), &Metrics::new("test", "0"), client);
+    let mut feed = Feed::flooded(0);
     let job = |number: usize| {
         let mut job = k8s_openapi::api::batch::v1::Job::default();
         job.metadata.name = Some(format!("job-{number}"));

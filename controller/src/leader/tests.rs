@@ -1,31 +1,31 @@
 use std::time::Duration;
 
-use kube::{Client, client::Body};
 use muster_cluster::{index, managed::ManagedPods};
 use muster_protocol::Config;
 use muster_serve::{Readiness, metrics::Metrics};
 
 use tokio::time::Instant;
 
-use super::*;
+use super::{work::CHANGES_PER_POLL, *};
+use crate::feed::tests::silent;
 
-/// A leader whose API server never answers, and the handle of its lease.
-fn leader() -> (Leader, watch::Sender<Leadership>) {
-    let silent = tower::service_fn(|_: http::Request<Body>| {
-        std::future::pending::<Result<http::Response<Body>, std::io::Error>>()
-    });
-    let client = Client::new(silent, "default");
-    let config = Config::new(index::Config {
+fn machine() -> Machine {
+    Machine::new(Config::new(index::Config {
         managed: ManagedPods::new(["nvidia.com/gpu"]).unwrap(),
         excluded_namespaces: [].into(),
         excepted_device_classes: [].into(),
         default_team: None,
-    });
+    }))
+}
+
+/// A leader whose API server never answers, and the handle of its lease.
+fn leader() -> (Leader, watch::Sender<Leadership>) {
+    let client = silent();
     let metrics = Metrics::new("test", "0");
     let (lease, leadership) = watch::channel(Leadership::Leader);
     let leader = Leader {
         feed: Feed::open(&Readiness::default(), &metrics, client.clone()),
-        machine: Machine::new(config),
+        machine: machine(),
         performer: Performer::new(client, "replica-0".to_owned()),
         metrics: ControllerMetrics::register(&metrics),
         leadership,
@@ -58,4 +58,24 @@ async fn a_leader_that_is_told_to_stop_ends_well() {
     tokio::time::sleep(Duration::from_secs(5)).await;
     stop.cancel();
     assert!(leading.await.unwrap().is_ok());
+}
+
+#[tokio::test]
+async fn of_a_flood_of_changes_so_many_are_taken_in_before_the_machine_is_polled() {
+    for (told, left) in [
+        (CHANGES_PER_POLL - 1, 0),
+        (CHANGES_PER_POLL, 0),
+        (CHANGES_PER_POLL + 1, 1),
+    ] {
+        let mut feed = Feed::flooded(told);
+        let mut work = Work::new(
+            machine(),
+            Performer::new(silent(), "replica-0".to_owned()),
+            ControllerMetrics::register(&Metrics::new("test", "0")),
+            claim_templates::Waiting::default(),
+        );
+        work.take_in_what_is_ready(&mut feed).unwrap();
+        let waits = std::iter::from_fn(|| feed.ready()).count();
+        assert_eq!(waits, left, "{told} told");
+    }
 }

@@ -9,7 +9,7 @@ use muster_cluster::{
     object::{Change, Kind},
 };
 use muster_protocol::{
-    ApiRequest, Effect, EffectId, ExitReason, Machine, Now, Outcome,
+    ApiRequest, Effect, EffectId, ExitReason, FieldNotStored, Machine, Now, Outcome,
     lanes::{Lane, Lanes, Place},
 };
 use tokio::{
@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// Changes that are taken in before the machine is polled: a flood must not keep it from writing.
-const CHANGES_PER_POLL: usize = 2_000;
+pub(super) const CHANGES_PER_POLL: usize = 2_000;
 /// Shortest time between two polls that nothing but the machine's own unfinished work asks for.
 const BREATH: Duration = Duration::from_millis(5);
 /// Longest time without a poll, whatever the machine says.
@@ -55,7 +55,7 @@ pub(super) struct Work {
     /// Lists that the machine asked for and that are not complete yet.
     lists: BTreeMap<Kind, EffectId>,
     /// What waits, and since when.
-    owed: Lanes<(Effect, Instant)>,
+    waiting: Lanes<(Effect, Instant)>,
     under_way: JoinSet<Performed>,
 }
 
@@ -76,7 +76,7 @@ impl Work {
             waiting_for_templates,
             started_at: Instant::now(),
             lists: BTreeMap::new(),
-            owed: Lanes::default(),
+            waiting: Lanes::default(),
             under_way: JoinSet::new(),
         }
     }
@@ -127,7 +127,7 @@ impl Work {
             effect,
             outcome,
         } = performed;
-        self.owed.finished(&place);
+        self.waiting.finished(&place);
         self.metrics.settled(&effect.write, &outcome);
         // Never observed: what is seen comes from the watches alone, in their order. Told out of turn, an object that
         // was created again under a name would be taken for gone with its predecessor.
@@ -151,6 +151,14 @@ impl Work {
         let begun = Instant::now();
         let effects = self.machine.poll(self.now());
         self.metrics.decided(begun.elapsed());
+        for FieldNotStored { kind, field } in self.machine.take_fields_not_stored() {
+            tracing::warn!(
+                ?kind,
+                field,
+                "the API server does not store this field as it is written: its CustomResourceDefinition may be older than \
+                 this controller; apply the definitions of this release"
+            );
+        }
         let epoch = self.machine.leading_epoch();
         self.metrics.set_epoch(epoch);
         self.metrics.set_stages_held(self.machine.held_stages());
@@ -163,7 +171,7 @@ impl Work {
                 continue;
             }
             let place = Place::of(&effect.write, self.machine.index());
-            if let Some((given_up, _)) = self.owed.push(&place, (effect, begun)) {
+            if let Some((given_up, _)) = self.waiting.push(&place, (effect, begun)) {
                 self.metrics.given_up(place.lane);
                 let why = format!("too many writes wait in lane {}", place.lane.name());
                 self.machine.settle(given_up.id, Outcome::Refused(why));
@@ -186,12 +194,12 @@ impl Work {
     }
 
     pub(super) fn start(&mut self) {
-        while let Some((place, (effect, since))) = self.owed.pop() {
+        while let Some((place, (effect, since))) = self.waiting.pop() {
             self.metrics.sent(place.lane, since.elapsed());
             self.spawn(place, effect);
         }
         for lane in Lane::ALL {
-            self.metrics.set_waiting(lane, self.owed.waiting(lane));
+            self.metrics.set_waiting(lane, self.waiting.waiting(lane));
         }
     }
 

@@ -8,7 +8,7 @@ use muster_api::{IntentKind, Reason};
 use crate::{
     admission::place,
     admission::plan::Plan,
-    objects::{gang_object, is_gated, pod_object, stamp},
+    objects::{gang_object, is_gated, pod_object},
     poll_context::{PollContext, attempt},
     tables::plans::Committed,
 };
@@ -58,7 +58,7 @@ pub(crate) fn intent_state(context: PollContext<'_>, intent: &Committed) -> Inte
     let own = intent.leader_epoch == context.epoch;
     let to_carry = own
         && plan.is_untouched(context)
-        && !has_begun(context, plan)
+        && !plan.is_given_up(context)
         && obstacle(context, plan).is_none()
         && gang.is_some_and(|gang| attempt(gang) == plan.attempt && !has_ended(gang));
     if to_carry {
@@ -79,7 +79,8 @@ fn state_of_carried(context: PollContext<'_>, plan: &Plan) -> IntentState {
             IntentState::Complete
         };
     }
-    if has_begun(context, plan) {
+    // From then on there is no way back, whoever leads.
+    if plan.is_given_up(context) {
         return IntentState::Void;
     }
     if plan.is_over(context) || obstacle(context, plan).is_none() {
@@ -94,17 +95,6 @@ fn state_of_carried(context: PollContext<'_>, plan: &Plan) -> IntentState {
         return IntentState::Undecided;
     }
     IntentState::Void
-}
-
-/// Whether the attempt is being voided: a gated pod is stamped with a later one. From then on there is no
-/// way back, whoever leads.
-fn has_begun(context: PollContext<'_>, plan: &Plan) -> bool {
-    plan.ranks.iter().any(|rank| {
-        context
-            .index
-            .pod_by_uid(&rank.pod)
-            .is_some_and(|pod| is_gated(pod) && stamp(pod) > plan.attempt)
-    })
 }
 
 /// Why the plan cannot be carried out as it is.

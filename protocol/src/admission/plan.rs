@@ -95,6 +95,14 @@ impl Plan {
         })
     }
 
+    /// Whether a pod of it that is still gated belongs to a later attempt.
+    pub(crate) fn is_given_up(&self, context: PollContext<'_>) -> bool {
+        self.ranks.iter().any(|rank| {
+            let pod = context.index.pod_by_uid(&rank.pod);
+            pod.is_some_and(|pod| is_gated(pod) && stamp(pod) > self.attempt)
+        })
+    }
+
     /// What became of each of its ranks, in the order of their places.
     pub(crate) fn states(
         &self,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use muster_api::Reason;
+use muster_api::Gang;
 
 use crate::{
     admission::intent_state::{IntentState, intent_state, is_abandoned},
@@ -14,7 +14,7 @@ use crate::{
     poll_context::{PollContext, attempt},
 };
 use muster_cluster::{
-    formed::{GangKey, PendingReason, has_ended},
+    formed::{DETAILS_BYTES, GangKey, PendingReason, has_ended},
     links::Links,
     table::Table,
     text::truncate,
@@ -26,7 +26,7 @@ pub(crate) enum Cause {
     /// It is taken back before any of its pods was ungated.
     Void,
     /// It was started in part and can never be completed.
-    Abandoned(Reason),
+    Abandoned,
 }
 
 /// How far an attempt has come. Stages are passed in this order, and none is passed back within a leadership.
@@ -104,7 +104,7 @@ impl Views {
 
     /// Whether this leader has given the rest of the attempt up.
     pub(crate) fn is_abandoned(&self, plan: &Plan) -> bool {
-        matches!(self.cause(plan), Some(Cause::Abandoned(_)))
+        self.cause(plan) == Some(Cause::Abandoned)
     }
 
     /// Why the attempt ends, if this leader has found so.
@@ -184,10 +184,6 @@ impl Views {
     }
 }
 
-/// Longest text of a reason, in bytes. It may quote what users wrote into annotations, which may have 256 KiB, and a Queue
-/// lists a hundred of them.
-pub(crate) const DETAILS_BYTES: usize = 1_024;
-
 /// Where a gang is. `None`: there is neither a Gang nor an intent about one.
 pub(crate) fn view(context: PollContext<'_>, key: &GangKey) -> Option<View> {
     let gang = context.index.gang(key);
@@ -240,7 +236,12 @@ pub(crate) fn view(context: PollContext<'_>, key: &GangKey) -> Option<View> {
             Some(_) => false,
         };
         let complete = state.is_none_or(|state| state == IntentState::Complete);
-        view.reason = gang.and_then(|gang| gang_status::degraded(context, gang, plan));
+        view.reason = gang.and_then(|gang| {
+            let given_up = view.stage == Stage::Ending(Cause::Abandoned);
+            let given_up_for = || given_up_for(context, key, gang, plan);
+            let degraded = || gang_status::degraded(context, gang, plan);
+            given_up.then(given_up_for).flatten().or_else(degraded)
+        });
         view.may_ungate = complete && view.stage < Stage::Started && ungate::is_owed(context, plan);
     }
     // What is committed waits for nothing but to be carried.
@@ -273,10 +274,33 @@ fn stage_of_carried(context: PollContext<'_>, plan: &Plan) -> Stage {
     if !plan.ranks.iter().any(|rank| gated(&rank.pod)) {
         return Stage::Started;
     }
-    match is_abandoned(context, plan) {
-        Some(wait) => Stage::Ending(Cause::Abandoned(wait.reason)),
-        None => Stage::Starting,
+    if is_abandoned(context, plan).is_some() {
+        Stage::Ending(Cause::Abandoned)
+    } else {
+        Stage::Starting
     }
+}
+
+/// Why what is left of an attempt is not started any more: as it was found when it was given up. Afterwards its pods only
+/// show that it was; whoever takes over goes by what the Gang says.
+fn given_up_for(
+    context: PollContext<'_>,
+    key: &GangKey,
+    gang: &Gang,
+    plan: &Plan,
+) -> Option<PendingReason> {
+    if context.views.is_abandoned(plan) {
+        return context.views.of(key)?.reason.clone();
+    }
+    if let Some(told) = gang_status::told_degraded(gang).filter(|_| plan.is_given_up(context)) {
+        return Some(told);
+    }
+    let mut wait = is_abandoned(context, plan)?;
+    wait.details.push_str(
+        "; what is left of the attempt is not started any more: delete its pods, or their owner, to have the gang started \
+         again",
+    );
+    Some(wait)
 }
 
 /// The view that follows another one, and whether it had to be held back: an attempt that passed a stage stays in it,

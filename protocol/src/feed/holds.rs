@@ -7,6 +7,7 @@
 //! names, or named, are worked out again.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     mem,
     sync::Arc,
@@ -16,13 +17,17 @@ use muster_api::Permit;
 use muster_engine as engine;
 
 use crate::{
-    admission::charge, admission::plan::Plan, injected_bug::InjectedBug, objects::is_over,
-    outward::release, poll_context::PollContext,
+    admission::charge,
+    admission::plan::{Plan, Rank},
+    injected_bug::InjectedBug,
+    objects::{is_over, stamp},
+    outward::release,
+    poll_context::PollContext,
 };
-use muster_cluster::{formed::GangKey, links::Links, table::Table};
+use muster_cluster::{formed::GangKey, links::Links, rank_state::RankState, table::Table};
 
-/// What says that a pod holds something. In this order: what the first of them says of a pod counts, the others add
-/// claims.
+/// What says that a pod holds something. In this order: what the first of them says of a pod counts, among permits what
+/// that of the latest attempt says; the others add claims.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Source {
     /// The admission that a Gang carries.
@@ -96,7 +101,8 @@ pub(crate) struct Holds {
     of_pod: Links<engine::PodUid, Source>,
     of_claim: Links<String, Source>,
     changed: BTreeSet<engine::PodUid>,
-    told: Table<engine::PodUid, Arc<engine::Hold>>,
+    /// As the engine has them.
+    applied: Table<engine::PodUid, Arc<engine::Hold>>,
 }
 
 impl Holds {
@@ -168,12 +174,12 @@ impl Holds {
         let mut changes = Vec::new();
         for pod in mem::take(&mut self.changed) {
             let hold = self.of(&pod);
-            if self.told.get(&pod) == hold.as_ref() {
+            if self.applied.get(&pod) == hold.as_ref() {
                 continue;
             }
             match &hold {
-                Some(hold) => self.told.insert(pod.clone(), Arc::clone(hold)),
-                None => self.told.remove(&pod),
+                Some(hold) => self.applied.insert(pod.clone(), Arc::clone(hold)),
+                None => self.applied.remove(&pod),
             };
             changes.push((pod, hold));
         }
@@ -183,11 +189,16 @@ impl Holds {
     /// The union of what all sources say of a pod. One that was planned again keeps what a permit of its earlier attempt
     /// names; that this permit is withdrawn, or its node lost, says nothing of the attempt that counts.
     fn of(&self, pod: &engine::PodUid) -> Option<Arc<engine::Hold>> {
-        let parts = self.of_pod.of(pod);
-        let mut parts = parts.filter_map(|source| self.by_source.get(source)?.part.get(pod));
-        let first = parts.next()?;
+        let said = |source| Some((source, self.by_source.get(source)?.part.get(pod)?));
+        let parts = || self.of_pod.of(pod).filter_map(said);
+        let (counting, first) = parts().min_by_key(|(source, part)| match source {
+            Source::Gang(_) => (0, Reverse(0)),
+            Source::Intent(_) => (1, Reverse(0)),
+            // Where only permits are left, it was let go last by that of the latest attempt.
+            Source::Node(_) => (2, Reverse(part.attempt)),
+        })?;
         let mut hold = Arc::clone(&first.hold);
-        for part in parts {
+        for (_, part) in parts().filter(|(source, _)| *source != counting) {
             let claims = &part.hold.claims;
             if !claims.iter().all(|claim| names(&hold, claim)) {
                 add_claims(Arc::make_mut(&mut hold), claims);
@@ -226,7 +237,9 @@ pub(crate) fn of_plan(context: PollContext<'_>, plan: &Plan) -> Part {
         .iter()
         .map(|claim| (claim.uid.as_str(), claim))
         .collect();
-    let holds = plan.ranks.iter().enumerate().map(|(place, rank)| {
+    let ranks = plan.ranks.iter().enumerate();
+    let ranks = ranks.filter(|(_, rank)| !has_succeeded(context, plan, rank));
+    let holds = ranks.map(|(place, rank)| {
         let own = rank
             .claims
             .iter()
@@ -249,6 +262,21 @@ pub(crate) fn of_plan(context: PollContext<'_>, plan: &Plan) -> Part {
         (hold, plan.attempt)
     });
     holds.collect()
+}
+
+/// Whether a rank has succeeded: what it still holds, its permit says, and when its release is proved it holds nothing,
+/// however long the others of its attempt go on.
+///
+/// Every rank has its permit before the first is let go, so this one's is seen or was released: while the intent is in the
+/// Ledger an older leader may have written it unseen, an adopted gang ran before it had any, and without the object of the
+/// node nothing is known of it.
+fn has_succeeded(context: PollContext<'_>, plan: &Plan, rank: &Rank) -> bool {
+    let pod = context.index.pod_by_uid(&rank.pod);
+    RankState::of(pod.map(AsRef::as_ref)) == RankState::Succeeded
+        && pod.is_some_and(|pod| stamp(pod) == plan.attempt)
+        && !plan.adopted
+        && context.intent_of(&plan.key).is_none()
+        && context.index.node_devices(&rank.node.name).is_some()
 }
 
 /// What the permits of a node say. Of several of one pod the latest attempt's counts, and the others add their claims.
@@ -354,4 +382,52 @@ fn resources(context: PollContext<'_>, pod: &str) -> engine::PodResources {
         .map(|request| request.resources.clone())
         .or_else(|| context.index.resources_of_pod(&pod))
         .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a node's permit of an attempt says of pod `p`, and whether it is withdrawn.
+    fn permit(node: &str, attempt: i64, withdrawn: bool) -> (Source, Option<Said>) {
+        let hold = engine::Hold {
+            pod: "p".into(),
+            gang: "g".into(),
+            gang_name: "ml/g".to_owned(),
+            team: "vision".into(),
+            node: node.into(),
+            charged_to_node: false,
+            resources: engine::PodResources::default(),
+            charged: Vec::new(),
+            claims: vec![engine::HeldClaim {
+                uid: format!("claim-of-{attempt}").into(),
+                flavor: "gpu".into(),
+                gpus: engine::Amount::ONE_GPU,
+                vram: engine::Amount::ZERO,
+                request: None,
+                devices: None,
+            }],
+            releasing: withdrawn,
+        };
+        let part = [(hold, attempt)].into_iter().collect();
+        let said = Said { plan: None, part };
+        (Source::Node(node.to_owned()), Some(said))
+    }
+
+    #[test]
+    fn of_the_permits_of_a_pod_on_several_nodes_that_of_the_latest_attempt_says_where_it_is() {
+        for (earlier, latest) in [("n0", "n1"), ("n1", "n0")] {
+            let mut holds = Holds::default();
+            for (source, said) in [permit(earlier, 1, true), permit(latest, 2, false)] {
+                holds.set(&source, said);
+            }
+            let changes = holds.take_changes();
+            let [(_, Some(hold))] = changes.as_slice() else {
+                panic!("one hold, not {changes:?}");
+            };
+            let place = (hold.node.as_str(), hold.releasing);
+            assert_eq!(place, (latest, false), "{earlier}, then {latest}");
+            assert_eq!(hold.claims.len(), 2, "what both name is held");
+        }
+    }
 }

@@ -15,11 +15,8 @@ use muster_cluster::{
     formed::{GangKey, PendingReason},
     index::Index,
     table::Table,
-    text::truncate,
 };
 use unexplained::Unexplained;
-
-use crate::admission::stage::DETAILS_BYTES;
 
 /// Why gangs wait as the engine, or the commit, says, by UID of the Gang.
 pub(crate) type Explanations = Table<String, PendingReason>;
@@ -56,9 +53,9 @@ pub(crate) struct Feed {
     too_little_room: Option<usize>,
 }
 
-/// What was told of holds.
+/// What was applied of holds.
 #[derive(Debug, Default)]
-pub(crate) struct ToldHolds {
+pub(crate) struct AppliedHolds {
     /// Whether anything was.
     pub(crate) any: bool,
     /// Pods that hold something and did not, or the reverse.
@@ -101,7 +98,7 @@ impl Feed {
     pub(crate) fn set_candidate(&mut self, key: &GangKey, candidate: Option<engine::Gang>) {
         let candidate =
             candidate.filter(|gang| self.too_large.get(&gang.uid) != Some(&gang.attempt));
-        if self.told(key) == candidate.as_ref() {
+        if self.applied(key) == candidate.as_ref() {
             self.changed.remove(key);
         } else {
             self.changed.insert(key.clone(), candidate);
@@ -115,34 +112,34 @@ impl Feed {
         self.too_large.remove(&gang_uid.into());
     }
 
-    /// Tells what changed of holds.
-    pub(crate) fn tell_holds(&mut self, index: &mut Index) -> ToldHolds {
-        let mut told = ToldHolds::default();
+    /// Applies what changed of holds to the engine.
+    pub(crate) fn apply_holds(&mut self, index: &mut Index) -> AppliedHolds {
+        let mut applied = AppliedHolds::default();
         for (pod, hold) in self.holds.take_changes() {
-            told.any = true;
+            applied.any = true;
             if index.has_hold(pod.as_str()) != hold.is_some() {
                 index.set_hold(&pod, hold.is_some());
-                told.came_or_went.push(pod.clone());
+                applied.came_or_went.push(pod.clone());
             }
             self.apply(match hold {
                 Some(hold) => engine::Update::Hold(Arc::unwrap_or_clone(hold)),
                 None => engine::Update::HoldGone(pod),
             });
         }
-        told
+        applied
     }
 
-    /// The Gang that waits under a name, as it was told.
-    fn told(&self, key: &GangKey) -> Option<&engine::Gang> {
+    /// The Gang that waits under a name, as the engine has it.
+    fn applied(&self, key: &GangKey) -> Option<&engine::Gang> {
         self.engine.waiting(self.waiting.get(key)?)
     }
 
-    /// Tells which gangs wait now and did not, or the reverse. Returns those that wait no more, each with its Team: what
+    /// Applies to the engine which gangs wait now and did not, or the reverse. Returns those that wait no more, each with its Team: what
     /// was said of why they wait is void.
-    pub(crate) fn tell_waiting(&mut self) -> Vec<(GangKey, engine::TeamName)> {
+    pub(crate) fn apply_waiting(&mut self) -> Vec<(GangKey, engine::TeamName)> {
         let mut gone = Vec::new();
         for (key, gang) in std::mem::take(&mut self.changed) {
-            if let Some(before) = self.told(&key)
+            if let Some(before) = self.applied(&key)
                 && gang.as_ref().is_none_or(|gang| gang.uid != before.uid)
             {
                 let (uid, team) = (before.uid.clone(), before.team.clone());
@@ -238,8 +235,7 @@ impl Feed {
             unmodelled: &formed.unmodelled,
             faults: &faults,
         });
-        let mut wait = explain(&explanation.why, circumstances);
-        truncate(&mut wait.details, DETAILS_BYTES);
+        let wait = explain(&explanation.why, circumstances);
         if self.explanations.get(uid) == Some(&wait) {
             return false;
         }
@@ -260,7 +256,7 @@ impl Feed {
         key: &GangKey,
         wait: PendingReason,
     ) {
-        let attempt = self.told(key).map_or(0, |gang| gang.attempt);
+        let attempt = self.applied(key).map_or(0, |gang| gang.attempt);
         self.explanations.insert(gang.to_string(), wait);
         self.too_large.insert(gang.clone(), attempt);
         self.changed.insert(key.clone(), None);

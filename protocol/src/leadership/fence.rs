@@ -30,6 +30,16 @@ pub enum ExitReason {
         /// The epoch of this machine.
         own: i64,
     },
+    /// The API server's store has an older version of an object than was seen before: what is seen is of a state that is no
+    /// more. A process that takes over again reads everything afresh.
+    #[error(
+        "the API server has an older version of {object} than it told before: its store was set back to an earlier state, \
+         and everything is read afresh"
+    )]
+    StoreSetBack {
+        /// The object.
+        object: String,
+    },
 }
 
 /// The read of the Ledger that a conflict asks for.

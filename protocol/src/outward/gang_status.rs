@@ -55,7 +55,7 @@ pub(crate) fn update(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Op
         Difference::None => false,
         Difference::Numbers => context
             .clocks
-            .told_at(uid)
+            .status_written_at(uid)
             .is_none_or(|at| context.has_come(at + NUMBERS_EVERY_SECONDS)),
         Difference::News => true,
     };
@@ -455,6 +455,17 @@ fn tell_degraded(
     };
     let generation = gang.metadata.generation.unwrap_or_default();
     conditions::clear(&mut status.conditions, says, generation, context.now.wall);
+}
+
+/// Why the gang is degraded, as its Gang says so.
+pub(crate) fn told_degraded(gang: &Gang) -> Option<PendingReason> {
+    let mut conditions = gang.status.iter().flat_map(|status| &status.conditions);
+    let told =
+        conditions.find(|it| it.type_ == condition_types::DEGRADED && it.status == "True")?;
+    Some(PendingReason {
+        reason: serde_json::from_value(told.reason.as_str().into()).ok()?,
+        details: told.message.clone(),
+    })
 }
 
 /// Why an admitted gang cannot start as planned: what an eviction would be owed for. Its charge is kept.

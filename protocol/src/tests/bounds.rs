@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use muster_cluster::formed::DETAILS_BYTES;
 use muster_engine as engine;
 
 use super::*;
@@ -171,6 +172,43 @@ fn a_queue_lists_so_many_gangs_of_a_namespace() {
         let status = queue.status.as_ref().unwrap();
         assert_eq!(status.pending.len(), PENDING_LISTED);
         assert_eq!(usize::try_from(status.pending_gangs).unwrap(), gangs);
+    }
+}
+
+#[test]
+fn what_is_said_of_a_gang_is_cut_where_the_next_byte_is_too_many() {
+    let said = |pod_name_bytes: usize| {
+        let mut bench = Bench::new();
+        let label = "x".repeat(pod_name_bytes - 2);
+        bench.gang(&label, 1);
+        bench.change_pod(&format!("{label}-0"), |pod| {
+            pod.spec.as_mut().unwrap().scheduling_gates = None;
+        });
+        bench.run();
+        let status = bench.gang_status();
+        let admitted = status
+            .conditions
+            .into_iter()
+            .find(|it| it.type_ == "Admitted");
+        let details = status.queue.unwrap().details;
+        assert_eq!(admitted.unwrap().message, details);
+        details
+    };
+    let short = said(63);
+    assert!(
+        short.ends_with("passed the gate without an admission"),
+        "{short}"
+    );
+    let own = short.len() - 63;
+    for (bytes, is_whole) in [
+        (DETAILS_BYTES - 1, true),
+        (DETAILS_BYTES, true),
+        (DETAILS_BYTES + 1, false),
+    ] {
+        let details = said(bytes - own);
+        assert_eq!(details.len() == bytes, is_whole, "{details}");
+        assert_eq!(details.ends_with('…'), !is_whole, "{details}");
+        assert!(details.len() <= DETAILS_BYTES);
     }
 }
 

@@ -6,6 +6,7 @@ mod bounds;
 mod deleted_gangs;
 mod golden;
 mod hostile;
+mod in_vain;
 mod interrupted;
 mod ledger_recovery;
 mod nudge;

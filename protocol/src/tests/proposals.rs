@@ -43,16 +43,18 @@ impl Bench {
         panic!("no such write");
     }
 
-    /// The next such write, which is not performed, nor anything after it.
-    fn withheld(&mut self, is_meant: impl Fn(&ApiRequest) -> bool) -> ApiRequest {
+    /// The next such effect, which is not performed, nor anything after it.
+    fn withheld(&mut self, is_meant: impl Fn(&ApiRequest) -> bool) -> Effect {
         for _ in 0..100 {
             self.acknowledge(&[]);
-            for effect in self.poll() {
+            let effects = self.poll();
+            for effect in &effects {
                 if is_meant(&effect.write) {
-                    return (*effect.write).clone();
+                    return effect.clone();
                 }
-                self.perform(&effect);
+                self.perform(effect);
             }
+            self.seconds += u64::from(effects.is_empty());
         }
         panic!("no such write");
     }
@@ -255,7 +257,8 @@ fn nothing_is_admitted_while_nobody_knows_what_an_intent_charges() {
             own
         );
     }
-    assert!(matches!(bench.server.perform(&late), Outcome::Conflict));
+    let outcome = bench.server.perform(&late.write);
+    assert!(matches!(outcome, Outcome::Conflict), "{outcome:?}");
 }
 
 #[test]
@@ -454,4 +457,60 @@ fn a_proposal_that_is_not_answered_holds_nobody_else_up() {
     bench.run();
     assert!(!is_gated(&bench.server.pod("small-0").unwrap()));
     assert!(is_gated(&bench.server.pod("large-0").unwrap()));
+}
+
+/// While its status is being written, a gang is neither proposed nor committed, and its room is kept all the same: what
+/// was too little is what was left beside it.
+#[test]
+fn a_gang_whose_node_vanishes_while_it_waits_for_an_answer_is_decided_again_and_so_is_what_did_not_fit_beside_it()
+ {
+    let with_room = |ledger_bytes| {
+        Bench::with(Config {
+            whole_intent_bytes: 0,
+            ledger_bytes,
+            ..config()
+        })
+    };
+    let mut alone = with_room(config().ledger_bytes);
+    alone.gang("first", 2);
+    alone.run_through(commits);
+    let first_alone = bytes(&alone.server.ledger().unwrap().spec);
+
+    let mut bench = with_room(first_alone + 16);
+    bench.server.put(team("vision", 0));
+    bench.gang("second", 1);
+    bench.change_pod("second-0", |pod| {
+        let later = json!("2027-01-01T00:00:10Z");
+        pod.metadata.creation_timestamp = serde_json::from_value(later).unwrap();
+    });
+    bench.run();
+    bench.gang("first", 2);
+    let tells = |write: &ApiRequest| matches!(write, ApiRequest::ReplaceGangStatus { key, tells: true, .. } if key.name.contains("first"));
+    let unanswered = bench.withheld(tells);
+    // Capacity for both comes at once.
+    bench.server.put(team("vision", 4));
+    let perform = |bench: &mut Bench| {
+        for effect in bench.poll() {
+            bench.perform(&effect);
+        }
+    };
+    perform(&mut bench);
+    for name in ["n2", "n3"] {
+        for object in node_with_gpus(name, 2) {
+            bench.server.put(object);
+        }
+    }
+    for name in ["n0", "n1"] {
+        bench.server.remove(&ObjectKey {
+            kind: Kind::Node,
+            namespace: String::new(),
+            name: name.to_owned(),
+        });
+    }
+    perform(&mut bench);
+    bench.perform(&unanswered);
+    bench.run();
+    for pod in ["first-0", "first-1", "second-0"] {
+        assert!(!is_gated(&bench.server.pod(pod).unwrap()), "{pod}");
+    }
 }

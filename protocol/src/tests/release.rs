@@ -296,3 +296,43 @@ fn a_gang_waits_for_the_release_of_what_a_finished_rank_of_a_running_gang_still_
     bench.run_in_silence();
     assert_eq!(reason(&bench), muster_api::Reason::WaitingForRelease);
 }
+
+#[test]
+fn a_rank_that_succeeded_and_is_proved_released_is_charged_no_more_while_the_others_go_on() {
+    let admitted = |bench: &Bench| {
+        let gangs = bench.server.list(Kind::Gang).into_iter();
+        let admitted = gangs.filter(|gang| match gang {
+            Object::Gang(gang) => gang.status.as_ref().unwrap().admission.is_some(),
+            _ => false,
+        });
+        admitted.count()
+    };
+    for (phase, given_back) in [("Succeeded", true), ("Failed", false)] {
+        let mut bench = Bench::new();
+        bench.gang("train", 4);
+        bench.run();
+        for rank in 1..4 {
+            bench.change_pod(&format!("train-{rank}"), |pod| {
+                pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
+            });
+        }
+        bench.gang("next", 1);
+        bench.run();
+        bench.change_pod("train-0", |pod| {
+            pod.status.as_mut().unwrap().phase = Some(phase.to_owned());
+        });
+        bench.run_in_silence();
+        assert_eq!(admitted(&bench), 1, "{phase}: no driver has answered");
+        bench.run();
+        // The place of one that failed is kept for the pod that replaces it.
+        assert_eq!(admitted(&bench), 1 + usize::from(given_back), "{phase}");
+        let used = |bench: &Bench| match bench.server.list(Kind::Team).pop() {
+            Some(Object::Team(team)) => team.status.as_ref().unwrap().limits[0].used.0.clone(),
+            _ => panic!("a Team"),
+        };
+        assert_eq!(used(&bench), "4", "{phase}");
+        bench.take_over();
+        bench.run();
+        assert_eq!(used(&bench), "4", "{phase}, another leader");
+    }
+}

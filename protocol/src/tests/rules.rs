@@ -3,7 +3,7 @@
 use muster_api::{GangPhase, Reason};
 
 use super::*;
-use crate::objects::stamp;
+use crate::{admission::record::bytes, objects::stamp};
 
 fn gang_writes(bench: &Bench) -> usize {
     let writes = bench.written.iter();
@@ -299,39 +299,44 @@ fn roomy(ledger_bytes: usize) -> Bench {
     bench
 }
 
+/// A gang that waits for room behind one of a single pod, in a Ledger that would hold it alone, and a few bytes more.
+fn waiting_for_room(gang: &str, pods: usize, more_bytes: usize) -> Bench {
+    let mut alone = roomy(config().ledger_bytes);
+    alone.gang(gang, pods);
+    alone.run();
+    assert_eq!(committed(&alone), [pods]);
+    let alone = bytes(&alone.server.ledger().unwrap().spec);
+    let mut bench = roomy(alone + more_bytes);
+    bench.gang("first", 1);
+    bench.run();
+    bench.gang(gang, pods);
+    bench.run();
+    assert_eq!(committed(&bench), [1], "{gang} waits for room");
+    bench
+}
+
+/// How many pods each intent of the Ledger has.
+fn committed(bench: &Bench) -> Vec<usize> {
+    let intents = bench.server.ledger().unwrap().spec.intents;
+    intents.iter().map(|intent| intent.pods.len()).collect()
+}
+
 #[test]
 fn what_does_not_fit_into_the_ledger_is_not_overtaken() {
-    let mut alone = roomy(Config::new(config().index).ledger_bytes);
-    alone.gang("large", 8);
-    alone.run();
-    let large_alone = serde_json::to_vec(&alone.server.ledger().unwrap().spec);
-    let mut bench = roomy(large_alone.unwrap().len() + 8);
-    bench.gang("a", 1);
-    bench.run();
     // Too large for what is left, and before the small one, which would fit.
-    bench.gang("large", 8);
-    bench.run();
+    let mut bench = waiting_for_room("large", 8, 8);
     bench.gang("small", 1);
     bench.run();
-    let intents = |bench: &Bench| {
-        let intents = bench.server.ledger().unwrap().spec.intents;
-        let sizes = intents.iter().map(|intent| intent.pods.len());
-        sizes.collect::<Vec<_>>()
-    };
-    assert_eq!(intents(&bench), [1], "nothing goes before the large one");
+    assert_eq!(committed(&bench), [1], "nothing goes before the large one");
     bench.machine.withhold_ungating(false);
     bench.run();
-    let mut committed = Vec::new();
-    for write in &bench.written {
-        if let ApiRequest::ReplaceLedger { spec, .. } = write {
-            for intent in &spec.intents {
-                if !committed.contains(&intent.pods.len()) {
-                    committed.push(intent.pods.len());
-                }
-            }
+    let had_its_turn = bench.written.iter().any(|write| match write {
+        ApiRequest::ReplaceLedger { spec, .. } => {
+            spec.intents.iter().any(|intent| intent.pods.len() == 8)
         }
-    }
-    assert!(committed.contains(&8), "it had its turn: {committed:?}");
+        _ => false,
+    });
+    assert!(had_its_turn);
     let reasons: Vec<Reason> = bench
         .server
         .list(Kind::Gang)
@@ -349,39 +354,19 @@ fn what_does_not_fit_into_the_ledger_is_not_overtaken() {
 
 #[test]
 fn what_is_behind_a_gang_too_large_for_the_ledger_has_its_turn_once_that_one_is_deleted() {
-    let mut alone = roomy(Config::new(config().index).ledger_bytes);
-    alone.gang("large", 8);
-    alone.run();
-    let large_alone = serde_json::to_vec(&alone.server.ledger().unwrap().spec);
-    let mut bench = roomy(large_alone.unwrap().len() + 8);
-    bench.gang("a", 1);
-    bench.run();
-    bench.gang("large", 8);
-    bench.run();
-    let intents = |bench: &Bench| bench.server.ledger().unwrap().spec.intents.len();
-    assert_eq!(intents(&bench), 1, "the large one waits for room");
+    let mut bench = waiting_for_room("large", 8, 8);
     for rank in 0..8 {
         bench.server.remove(&pod_key(&format!("large-{rank}")));
     }
     bench.run();
     bench.gang("small", 1);
     bench.run();
-    assert_eq!(intents(&bench), 2, "the small one fits");
+    assert_eq!(committed(&bench), [1, 1], "the small one fits");
 }
 
 #[test]
 fn what_waits_for_room_in_the_ledger_is_not_planned_again_by_each_poll() {
-    let mut alone = roomy(Config::new(config().index).ledger_bytes);
-    alone.gang("first", 1);
-    alone.run();
-    let first_alone = serde_json::to_vec(&alone.server.ledger().unwrap().spec);
-    let mut bench = roomy(first_alone.unwrap().len() + 64);
-    bench.gang("first", 1);
-    bench.run();
-    bench.gang("second", 1);
-    bench.run();
-    let intents = bench.server.ledger().unwrap().spec.intents;
-    assert_eq!(intents.len(), 1, "the second one waits for room");
+    let mut bench = waiting_for_room("second", 1, 64);
     let planned = bench.machine.engine().visited();
     for _ in 0..10 {
         bench.seconds += 1;

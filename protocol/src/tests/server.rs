@@ -10,8 +10,10 @@ use crate::{ApiRequest, Outcome};
 use muster_cluster::object::{Change, Kind, Object, ObjectKey};
 
 /// The store. Changes since the last [`Server::news`] are remembered for the watch.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Server {
+    /// Takes fields out of what is stored, as the API server does by a definition that lacks them.
+    pub(crate) prunes: Option<fn(&mut Object)>,
     version: u64,
     objects: BTreeMap<ObjectKey, Object>,
     news: Vec<Change>,
@@ -34,6 +36,9 @@ impl Server {
             });
             metadata.generation.get_or_insert(1);
         });
+        if let Some(prune) = self.prunes {
+            prune(&mut object);
+        }
         self.objects.insert(object.key(), object.clone());
         self.news.push(Change::Applied(object.clone()));
         object

@@ -153,6 +153,78 @@ fn a_write_that_is_not_answered_is_repeated_word_by_word() {
     );
 }
 
+/// Tells the machine all objects once more, as watches do that were interrupted.
+fn relist(bench: &mut Bench) {
+    bench.server.news();
+    for kind in Kind::ALL {
+        let objects = bench.server.list(kind);
+        let keys = objects.iter().map(Object::key).collect();
+        for object in objects {
+            bench.machine.observe(Change::Applied(object));
+        }
+        bench.machine.observe(Change::ListedKeys(kind, keys));
+    }
+}
+
+#[test]
+fn a_leader_under_whom_the_store_is_set_back_ends_and_the_next_one_goes_on_from_what_is_stored() {
+    let mut bench = Bench::new();
+    bench.gang("train", 2);
+    bench.run();
+    let backup = bench.server.clone();
+    for name in ["train-0", "train-1"] {
+        bench.change_pod(name, |pod| {
+            pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
+        });
+    }
+    bench.run();
+    assert_eq!(bench.gang_status().phase, muster_api::GangPhase::Running);
+    // The same leader all the time: the Ledger that is restored is the one that it raised.
+    bench.server = backup;
+    relist(&mut bench);
+    perform_first(&mut bench, 3);
+    let exit = bench.machine.must_exit();
+    assert!(
+        matches!(exit, Some(ExitReason::StoreSetBack { .. })),
+        "{exit:?}"
+    );
+    bench.take_over();
+    bench.run();
+    assert_eq!(bench.machine.must_exit(), None);
+    assert_eq!(bench.gang_status().phase, muster_api::GangPhase::Admitted);
+    bench.change_pod("train-0", |pod| {
+        pod.status.as_mut().unwrap().phase = Some("Failed".to_owned());
+    });
+    bench.run();
+    let conditions = bench.gang_status().conditions;
+    assert!(
+        conditions.iter().any(|it| it.reason == "PodFailed"),
+        "{conditions:?}"
+    );
+}
+
+#[test]
+fn a_list_of_an_api_server_that_lags_behind_costs_one_read_and_changes_nothing() {
+    let mut bench = Bench::new();
+    bench.gang("train", 2);
+    bench.run();
+    let before = bench.server.clone();
+    for name in ["train-0", "train-1"] {
+        bench.change_pod(name, |pod| {
+            pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
+        });
+    }
+    bench.run();
+    bench.written.clear();
+    let now = std::mem::replace(&mut bench.server, before);
+    relist(&mut bench);
+    bench.server = now;
+    bench.run();
+    assert_eq!(bench.machine.must_exit(), None);
+    let written: Vec<&str> = bench.written.iter().map(kind_of).collect();
+    assert_eq!(written, ["read"]);
+}
+
 fn kind_of(write: &ApiRequest) -> &'static str {
     match write {
         ApiRequest::ReadObject { .. } => "read",

@@ -250,3 +250,45 @@ fn a_partly_started_attempt_with_a_pod_gone_stamps_the_gated_ones_before_it_leav
         "nothing of it runs any more"
     );
 }
+
+#[test]
+fn a_gang_says_what_the_rest_of_its_attempt_was_given_up_for_also_after_it_has_passed_and_under_another_leader()
+ {
+    let mut bench = narrow(1);
+    bench.server.put(team("vision", 3));
+    bench.gang("train", 3);
+    bench.run_at_once();
+    assert_eq!(ungated(&bench, "train"), 1);
+    let nodes = bench.gang_status().placement.unwrap().nodes;
+    let last = nodes.last().unwrap().node.clone();
+    assert_ne!(nodes[0].node, last, "the ungated one is elsewhere");
+    let key = ObjectKey {
+        kind: Kind::Node,
+        namespace: String::new(),
+        name: last.clone(),
+    };
+    bench.server.remove(&key);
+    bench.run();
+    let told = |bench: &Bench| {
+        let conditions = bench.gang_status().conditions;
+        let mut conditions = conditions.into_iter();
+        let degraded = conditions.find(|it| it.type_ == "Degraded").unwrap();
+        (degraded.status, degraded.reason, degraded.message)
+    };
+    let first = told(&bench);
+    assert_eq!((first.0.as_str(), first.1.as_str()), ("True", "PlaceLost"));
+    for part in [
+        &format!("node {last} is gone"),
+        "not started any more",
+        "delete its pods",
+    ] {
+        assert!(first.2.contains(part), "{first:?}");
+    }
+    let [node, _] = node_with_gpus(&last, 2);
+    bench.server.put(node);
+    bench.run();
+    assert_eq!(told(&bench), first, "what it was given up for has passed");
+    bench.take_over();
+    bench.run();
+    assert_eq!(told(&bench), first, "another leader");
+}

@@ -252,58 +252,30 @@ pub fn perform(api: &mut ApiServer, informer: &mut Informer, step: &Step) {
     };
     let pod_uid = pod.metadata.uid.clone().unwrap_or_default();
     let consumer = consumer(pod);
-    let version = |claim: &str| {
-        let claim = cache.get::<ResourceClaim>(namespace, claim)?;
-        claim.metadata.resource_version.clone()
-    };
     let written = match write {
         Write::Allocate {
             claim,
             node,
             devices,
-        } => {
-            let version = version(claim);
-            api.update::<ResourceClaim>(
-                namespace,
-                claim,
-                Precondition::as_seen(version.as_ref()),
-                |claim| {
-                    claim.metadata.finalizers = Some(vec![DELETE_PROTECTION.to_owned()]);
-                    claim.status = Some(ResourceClaimStatus {
-                        allocation: Some(allocation(node, devices)),
-                        reserved_for: consumer.map(|consumer| vec![consumer]),
-                        devices: None,
-                    });
-                },
-            )
-        }
-        Write::Reserve { claim } => {
-            let version = version(claim);
-            api.update::<ResourceClaim>(
-                namespace,
-                claim,
-                Precondition::as_seen(version.as_ref()),
-                |claim| {
-                    if let Some(status) = &mut claim.status {
-                        status.reserved_for.get_or_insert_default().extend(consumer);
-                    }
-                },
-            )
-        }
-        Write::Deallocate { claim } => {
-            let version = version(claim);
-            api.update::<ResourceClaim>(
-                namespace,
-                claim,
-                Precondition::as_seen(version.as_ref()),
-                |claim| {
-                    if let Some(status) = &mut claim.status {
-                        status.allocation = None;
-                        status.reserved_for = None;
-                    }
-                },
-            )
-        }
+        } => update_claim(api, cache, namespace, claim, |claim| {
+            claim.metadata.finalizers = Some(vec![DELETE_PROTECTION.to_owned()]);
+            claim.status = Some(ResourceClaimStatus {
+                allocation: Some(allocation(node, devices)),
+                reserved_for: consumer.map(|consumer| vec![consumer]),
+                devices: None,
+            });
+        }),
+        Write::Reserve { claim } => update_claim(api, cache, namespace, claim, |claim| {
+            if let Some(status) = &mut claim.status {
+                status.reserved_for.get_or_insert_default().extend(consumer);
+            }
+        }),
+        Write::Deallocate { claim } => update_claim(api, cache, namespace, claim, |claim| {
+            if let Some(status) = &mut claim.status {
+                status.allocation = None;
+                status.reserved_for = None;
+            }
+        }),
         Write::Bind { node } => bind(api, namespace, pod_name, &pod_uid, node),
         Write::Unschedulable => {
             let same = Precondition::uid(&pod_uid);
@@ -313,6 +285,19 @@ pub fn perform(api: &mut ApiServer, informer: &mut Informer, step: &Step) {
     if let Ok(written) = written {
         informer.assume(&written);
     }
+}
+
+/// Changes a claim, unless it is another one than the cache shows.
+fn update_claim(
+    api: &mut ApiServer,
+    cache: &ApiServer,
+    namespace: &str,
+    name: &str,
+    change: impl FnOnce(&mut ResourceClaim),
+) -> Result<Object, Failure> {
+    let seen = cache.get::<ResourceClaim>(namespace, name);
+    let version = seen.and_then(|claim| claim.metadata.resource_version.as_ref());
+    api.update(namespace, name, Precondition::as_seen(version), change)
 }
 
 /// A Binding: refused for a pod that has a node, is going, or was gated meanwhile.

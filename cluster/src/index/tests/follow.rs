@@ -322,36 +322,91 @@ fn what_is_allocated_on_a_node_is_understood_again_when_the_node_and_its_slices_
             {"request": "gpu", "driver": "gpu.muster.dev", "pool": "a", "device": "gpu-1"},
         ]}}),
     );
-    let objects = || [pod("solo", 5), allocated.clone()];
     let uid = "uid-solo".into();
-    let afresh = index_with(objects());
-    let expected = &afresh.request_of_pod(&uid).unwrap().claims;
-    let node_is_back = || is(node("a", "s1", "l1"));
+    let node_goes = || gone(Kind::Node, "", "a");
+    let slices_go = || gone(Kind::ResourceSlice, "", "00000-gpu.muster.dev-a-x");
+    // As another Node and other slices: what was told gone does not come back.
+    let node_is_back = || {
+        is(with(
+            node("a", "s1", "l1"),
+            "/metadata/uid",
+            json!("node-new"),
+        ))
+    };
     let slices_are_back = || is(with(slice("a", 2), "/metadata/uid", json!("slice-new")));
+    // What is understood by whoever sees the pod and its claim only afterwards.
+    let afresh = |has_node: bool, has_slices: bool| {
+        let mut index = index_with([]);
+        for (is_there, goes) in [(has_node, node_goes()), (has_slices, slices_go())] {
+            if !is_there {
+                index.observe(goes);
+            }
+        }
+        for at in [0, SLICES_GRACE_SECONDS] {
+            index.refresh(Timestamp(at));
+        }
+        index.observe(is(pod("solo", 5)));
+        index.observe(is(allocated.clone()));
+        index.refresh(Timestamp(SLICES_GRACE_SECONDS));
+        index.request_of_pod(&uid).map(|pod| pod.claims.clone())
+    };
+    assert!(afresh(true, true).is_some() && afresh(true, false).is_some());
+    assert_eq!(afresh(false, false), None, "no node has it");
     for grace in [0, SLICES_GRACE_SECONDS] {
         for node_is_first in [true, false] {
-            let mut index = index_with(objects());
+            let mut index = index_with([pod("solo", 5), allocated.clone()]);
             let mut at = 1_000;
-            let mut tell = |index: &mut Index, change| {
+            let back = if node_is_first {
+                [
+                    (node_is_back(), (true, false)),
+                    (slices_are_back(), (true, true)),
+                ]
+            } else {
+                [
+                    (slices_are_back(), (false, true)),
+                    (node_is_back(), (true, true)),
+                ]
+            };
+            let gone = [(node_goes(), (false, true)), (slices_go(), (false, false))];
+            for (change, (has_node, has_slices)) in gone.into_iter().chain(back) {
                 index.observe(change);
                 index.refresh(Timestamp(at));
                 at += grace;
                 index.refresh(Timestamp(at));
-            };
-            tell(&mut index, gone(Kind::Node, "", "a"));
-            let slice_name = "00000-gpu.muster.dev-a-x";
-            tell(&mut index, gone(Kind::ResourceSlice, "", slice_name));
-            assert_eq!(index.request_of_pod(&uid), None, "no node has it");
-            if node_is_first {
-                tell(&mut index, node_is_back());
-                tell(&mut index, slices_are_back());
-            } else {
-                tell(&mut index, slices_are_back());
-                tell(&mut index, node_is_back());
+                let understood = index.request_of_pod(&uid).map(|pod| pod.claims.clone());
+                let case = format!(
+                    "after {grace} seconds, the node first: {node_is_first}; node: {has_node}, slices: {has_slices}"
+                );
+                assert_eq!(understood, afresh(has_node, has_slices), "{case}");
             }
-            let case = format!("after {grace} seconds, the node first: {node_is_first}");
-            let claims = index.request_of_pod(&uid).map(|pod| &pod.claims);
-            assert_eq!(claims, Some(expected), "{case}");
         }
     }
+}
+
+#[test]
+fn what_is_allocated_of_a_pool_that_nobody_publishes_is_understood_until_the_grace_time_is_over() {
+    let named = |object: Value| with(object, "/metadata", json!({"name": "rack", "uid": "rack"}));
+    let rack = with(named(slice("a", 2)), "/spec/pool/name", json!("rack-7"));
+    let allocated = with(
+        claim("solo", 1),
+        "/status/allocation",
+        json!({"devices": {"results": [
+            {"request": "gpu", "driver": "gpu.muster.dev", "pool": "rack-7", "device": "gpu-1"},
+        ]}}),
+    );
+    let uid = "uid-solo".into();
+    let mut index = index_with([rack, pod("solo", 5), allocated.clone()]);
+    assert!(index.request_of_pod(&uid).is_some());
+    index.observe(gone(Kind::ResourceSlice, "", "rack"));
+    for (after, is_understood) in [
+        (0, true),
+        (SLICES_GRACE_SECONDS - 1, true),
+        (SLICES_GRACE_SECONDS, false),
+    ] {
+        index.refresh(Timestamp(1_000 + after));
+        let request = index.request_of_pod(&uid);
+        assert_eq!(request.is_some(), is_understood, "after {after} seconds");
+    }
+    let afresh = index_with([pod("solo", 5), allocated]);
+    assert_eq!(afresh.request_of_pod(&uid), None);
 }

@@ -15,6 +15,7 @@ use crate::{
     },
     judgement::JudgementRequest,
     object::Kind,
+    selectors::Selectors,
     shares::RULES_PER_NAMESPACE,
     testing::{
         claim, gone, index_with, is, namespace, node, node_devices, pod, settle, slice, with,
@@ -381,6 +382,36 @@ fn selectors_that_are_judged_for_each_device_are_few_altogether() {
         )),
         "{told}"
     );
+}
+
+#[test]
+fn what_selectors_match_is_remembered_up_to_a_limit_and_the_gang_that_would_pass_it_is_told_so() {
+    // Each of them matches the one kind of device that there is.
+    let told_with = |most: usize| {
+        let mut index = index_with([]);
+        index.selectors = Selectors::remembering(most);
+        let names = ["first", "second", "third"];
+        for name in names {
+            index.observe(is(pod(name, 5)));
+            let expression = format!("device.driver.startsWith('gpu') && '{name}' != ''");
+            index.observe(is(selecting(name, &expression)));
+            settle(&mut index);
+        }
+        names.map(|name| wait(&mut index, name))
+    };
+    for enough in [4, 3] {
+        assert_eq!(told_with(enough), [None, None, None], "{enough}");
+    }
+    let [first, second, third] = told_with(2);
+    assert_eq!((first, second), (None, None), "they cost nobody else");
+    let third = third.unwrap();
+    for part in [
+        "spec.devices.requests[0].exactly.selectors",
+        "may match 2 kinds of devices and devices",
+        "use a selector that others use too",
+    ] {
+        assert!(third.contains(part), "{third}");
+    }
 }
 
 #[test]

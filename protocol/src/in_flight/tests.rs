@@ -1,0 +1,101 @@
+use jiff::Timestamp;
+use muster_api::{Gang, GangSpec};
+use muster_cluster::{index, managed::ManagedPods};
+use serde_json::Value;
+
+use super::*;
+
+fn now(monotonic_seconds: u64) -> Now {
+    Now {
+        monotonic_seconds,
+        wall: Timestamp::UNIX_EPOCH,
+    }
+}
+
+fn index() -> Index {
+    Index::new(index::Config {
+        managed: ManagedPods::new(["nvidia.com/gpu"]).unwrap(),
+        excluded_namespaces: BTreeSet::new(),
+        excepted_device_classes: BTreeSet::new(),
+        default_team: None,
+    })
+}
+
+fn key(kind: Kind) -> ObjectKey {
+    ObjectKey {
+        kind,
+        namespace: "ml".to_owned(),
+        name: "train".to_owned(),
+    }
+}
+
+/// The last word about a pod after so many refusals, the last of them at second 1,000: the answer, and for how long it is
+/// believed.
+fn refused(times: u64, answer: &str) -> Option<(String, u64)> {
+    let (index, mut flights) = (index(), InFlightWrites::new(1));
+    for left in (0..times).rev() {
+        let second = 1_000 - 10 * left;
+        let write = ApiRequest::PatchPod {
+            key: key(Kind::Pod),
+            patch: Value::Null,
+        };
+        let effect = flights.send(&index, write, now(second)).unwrap();
+        flights.settle(effect.id, &Outcome::Refused(answer.to_owned()), now(second));
+        assert!(flights.busy(&key(Kind::Pod)), "it waits for ten seconds");
+        flights.advance(&index, now(second));
+        flights.advance(&index, now(second + 10));
+    }
+    let (answer, until) = flights.refused(&key(Kind::Pod))?;
+    Some((answer.to_owned(), until - 1_000))
+}
+
+#[test]
+fn the_third_refusal_is_believed_for_a_minute_and_each_later_one_for_twice_as_long_up_to_16_minutes()
+ {
+    let first = FIRST_REFUSED_SECONDS;
+    let last = u64::from(REFUSED_AT_MOST);
+    for (times, believed) in [
+        (last - 1, None),
+        (last, Some(first)),
+        (last + 1, Some(2 * first)),
+        (last + 3, Some(8 * first)),
+        (last + 4, Some(16 * first)),
+        (last + 5, Some(16 * first)),
+    ] {
+        let seconds = refused(times, "no").map(|(_, seconds)| seconds);
+        assert_eq!(seconds, believed, "{times} refusals");
+    }
+}
+
+#[test]
+fn an_answer_is_cut_where_the_next_byte_is_too_many() {
+    let kept = |bytes: usize| refused(3, &"x".repeat(bytes)).unwrap().0;
+    let whole = kept(REFUSAL_BYTES);
+    assert_eq!((whole.len(), whole.ends_with('x')), (REFUSAL_BYTES, true));
+    let cut = kept(REFUSAL_BYTES + 1);
+    assert!(cut.len() <= REFUSAL_BYTES && cut.ends_with('…'));
+}
+
+#[test]
+fn what_was_made_and_is_not_shown_in_time_is_asked_for() {
+    let (index, mut flights) = (index(), InFlightWrites::new(1));
+    let mut gang = Gang::new("train", GangSpec::default());
+    gang.metadata.namespace = Some("ml".to_owned());
+    let write = ApiRequest::CreateGang {
+        gang: Box::new(gang.clone()),
+    };
+    let effect = flights.send(&index, write, now(1_000)).unwrap();
+    gang.metadata.resource_version = Some("7".to_owned());
+    let made = Outcome::Done(Some(Object::Gang(Arc::new(gang))));
+    flights.settle(effect.id, &made, now(1_000));
+    for (after, is_asked) in [
+        (0, false),
+        (SHOWN_WITHIN_SECONDS - 1, false),
+        (SHOWN_WITHIN_SECONDS, true),
+    ] {
+        let (effects, over) = flights.advance(&index, now(1_000 + after));
+        let reads = |effect: &Effect| matches!(*effect.write, ApiRequest::ReadObject { .. });
+        assert_eq!(effects.iter().any(reads), is_asked, "after {after} seconds");
+        assert!(over.is_empty() && flights.busy(&key(Kind::Gang)));
+    }
+}

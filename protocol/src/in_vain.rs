@@ -1,0 +1,248 @@
+//! Writes that change nothing: the API server does not store all that they say, or finds nothing to store it in.
+//!
+//! A CustomResourceDefinition that is older than this program lacks fields. The API server takes a write of such an object,
+//! answers that it is done, and drops what the definition does not name. What is seen then differs from what is wanted for
+//! ever, and would be written again with every answer. Likewise where there is nothing at that path: a status that the
+//! definition does not know, or an object that is gone and of which the watch has not said so yet.
+//!
+//! So what was written in vain is not written again before [`AGAIN_SECONDS`] have passed. Whatever says something else is
+//! written at once: an object that lacks a field is kept up to date in all others.
+//!
+//! Nothing becomes less safe by a write that waits: the machine goes by what is seen alone, and takes such a write for one
+//! that was not made.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use muster_api::GangStatus;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{ApiRequest, Outcome};
+use muster_cluster::object::{Kind, Object, ObjectKey};
+
+/// How long the same is not written again, in seconds: as long as an administrator takes to bring the definitions up to
+/// date, and so rarely that ten thousand objects cost twenty writes a second.
+pub(crate) const AGAIN_SECONDS: u64 = 600;
+
+/// A field that the API server does not store as it is written.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FieldNotStored {
+    /// The kind of the object.
+    pub kind: Kind,
+    /// The path of the field, with `[]` for any element of a list.
+    pub field: String,
+}
+
+/// What was written in vain.
+#[derive(Debug, Default)]
+pub(crate) struct WritesInVain {
+    by_object: BTreeMap<ObjectKey, WriteInVain>,
+    /// Every field that was found not to be stored: no more than the kinds have.
+    fields: BTreeSet<FieldNotStored>,
+    /// Those of them that nobody asked for yet.
+    news: Vec<FieldNotStored>,
+}
+
+#[derive(Debug)]
+struct WriteInVain {
+    write: Arc<ApiRequest>,
+    until: u64,
+}
+
+impl WritesInVain {
+    /// Notes what came of a write at that second.
+    pub(crate) fn note(
+        &mut self,
+        key: &ObjectKey,
+        write: &Arc<ApiRequest>,
+        outcome: &Outcome,
+        second: u64,
+    ) {
+        let is_in_vain = match outcome {
+            Outcome::Done(Some(object)) => {
+                let fields = not_stored(write, object);
+                let kind = key.kind;
+                for field in fields.iter().cloned() {
+                    let field = FieldNotStored { kind, field };
+                    if self.fields.insert(field.clone()) {
+                        self.news.push(field);
+                    }
+                }
+                !fields.is_empty()
+            }
+            // A Queue that is not there is made; whatever is decided by an object has a precondition, and conflicts.
+            Outcome::NotFound => matches!(
+                **write,
+                ApiRequest::PublishQueue { .. } | ApiRequest::PublishTeam { .. }
+            ),
+            _ => return,
+        };
+        if is_in_vain {
+            let write = Arc::clone(write);
+            let until = second + AGAIN_SECONDS;
+            let in_vain = WriteInVain { write, until };
+            self.by_object.insert(key.clone(), in_vain);
+        } else {
+            self.by_object.remove(key);
+        }
+    }
+
+    /// Whether a write would say again what was said in vain a short while ago.
+    pub(crate) fn holds_back(&self, key: &ObjectKey, write: &ApiRequest, second: u64) -> bool {
+        self.by_object
+            .get(key)
+            .is_some_and(|before| second < before.until && says_the_same(&before.write, write))
+    }
+
+    /// An object is gone: one that is made again under its name is another.
+    pub(crate) fn forget(&mut self, key: &ObjectKey) {
+        self.by_object.remove(key);
+    }
+
+    /// The fields that were found not to be stored; each is told once.
+    pub(crate) fn take_news(&mut self) -> Vec<FieldNotStored> {
+        std::mem::take(&mut self.news)
+    }
+}
+
+/// Whether two writes of an object say the same, whatever their preconditions.
+fn says_the_same(one: &ApiRequest, other: &ApiRequest) -> bool {
+    use ApiRequest::{
+        PublishQueue, PublishTeam, ReplaceGangStatus, ReplaceLedger, ReplaceNodeDevices,
+    };
+    match (one, other) {
+        (
+            ReplaceGangStatus { uid, status, .. },
+            ReplaceGangStatus {
+                uid: other_uid,
+                status: other,
+                ..
+            },
+        ) => uid == other_uid && facts(status) == facts(other),
+        (ReplaceLedger { spec, .. }, ReplaceLedger { spec: other, .. }) => spec == other,
+        (
+            ReplaceNodeDevices {
+                spec, finalizer, ..
+            },
+            ReplaceNodeDevices {
+                spec: other,
+                finalizer: other_finalizer,
+                ..
+            },
+        ) => spec == other && finalizer == other_finalizer,
+        (PublishQueue { status, .. }, PublishQueue { status: other, .. }) => status == other,
+        (PublishTeam { status, .. }, PublishTeam { status: other, .. }) => status == other,
+        _ => false,
+    }
+}
+
+/// A status without times, which are taken anew where the last ones were not stored, and without texts, whose numbers change
+/// all the time.
+fn facts(status: &GangStatus) -> GangStatus {
+    let mut facts = status.clone();
+    facts.queued_at = None;
+    facts.finished_at = None;
+    if let Some(queue) = &mut facts.queue {
+        queue.details.clear();
+    }
+    for condition in &mut facts.conditions {
+        condition.message.clear();
+        condition.last_transition_time.0 = jiff::Timestamp::UNIX_EPOCH;
+    }
+    facts
+}
+
+/// The fields of a write that are stored otherwise than they were written. What the API server adds is none of them.
+fn not_stored(write: &ApiRequest, stored: &Object) -> BTreeSet<String> {
+    match (write, stored) {
+        (ApiRequest::ReplaceGangStatus { status, .. }, Object::Gang(gang)) => {
+            differences("status", &**status, gang.status.as_ref())
+        }
+        (ApiRequest::ReplaceLedger { spec, .. }, Object::Ledger(ledger)) => {
+            differences("spec", spec, Some(&ledger.spec))
+        }
+        (
+            ApiRequest::CreateNodeDevices { spec, .. }
+            | ApiRequest::ReplaceNodeDevices { spec, .. },
+            Object::NodeDevices(devices),
+        ) => differences("spec", spec, Some(&devices.spec)),
+        (ApiRequest::PublishQueue { status, .. }, Object::Queue(queue)) => {
+            differences("status", &**status, queue.status.as_ref())
+        }
+        (ApiRequest::PublishTeam { status, .. }, Object::Team(team)) => {
+            differences("status", &**status, team.status.as_ref())
+        }
+        _ => BTreeSet::new(),
+    }
+}
+
+fn differences<T: PartialEq + Serialize>(
+    path: &str,
+    written: &T,
+    stored: Option<&T>,
+) -> BTreeSet<String> {
+    let mut fields = BTreeSet::new();
+    if stored != Some(written) {
+        // As it is sent: a time has whole seconds, say.
+        let json = |value| serde_json::to_value(value).unwrap_or_default();
+        let stored = serde_json::to_value(stored).unwrap_or_default();
+        compare(path, &json(written), &stored, &mut fields);
+    }
+    fields
+}
+
+fn compare(path: &str, written: &Value, stored: &Value, fields: &mut BTreeSet<String>) {
+    match (written, stored) {
+        (Value::Object(written), Value::Object(stored)) => {
+            for (name, value) in written {
+                let stored = stored.get(name).unwrap_or(&Value::Null);
+                compare(&format!("{path}.{name}"), value, stored, fields);
+            }
+        }
+        (Value::Array(written), Value::Array(stored)) if written.len() == stored.len() => {
+            for (value, stored) in written.iter().zip(stored) {
+                compare(&format!("{path}[]"), value, stored, fields);
+            }
+        }
+        _ if written == stored => {}
+        _ => {
+            fields.insert(path.to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_field_that_is_dropped_or_changed_is_named_by_its_path_and_what_is_added_is_not() {
+        let written = json!({
+            "attempt": 2, "tier": "low",
+            "conditions": [{"type": "A", "message": "x"}, {"type": "B"}],
+        });
+        for (stored, expected) in [
+            (written.clone(), vec![]),
+            (
+                json!({"attempt": 2, "conditions": [{"type": "A"}, {"type": "B"}], "tier": "low"}),
+                vec!["status.conditions[].message"],
+            ),
+            (
+                json!({"attempt": 1, "conditions": [{"type": "A", "message": "x"}], "tier": "low", "more": 1}),
+                vec!["status.attempt", "status.conditions"],
+            ),
+            (Value::Null, vec!["status"]),
+        ] {
+            let fields = differences("status", &written, Some(&stored));
+            assert!(
+                fields.iter().eq(expected.iter()),
+                "{fields:?}, {expected:?}"
+            );
+        }
+    }
+}
