@@ -125,7 +125,7 @@ pub enum InUse {
 pub enum StatusOutcome {
     /// Written; the object as it stands now.
     Written(Arc<NodeDevices>),
-    /// It is another object, or changed since (409), or gone (404).
+    /// It is another object, or changed since (409), or gone.
     Conflict,
     /// No answer, or one that says nothing.
     Unknown(String),
