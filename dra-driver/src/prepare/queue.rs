@@ -113,6 +113,9 @@ impl Machine {
             Task::Prepare(call) => {
                 let call = self.calls.get(call)?;
                 let found = call.found.as_ref()?;
+                if call.looks_at_record && matches!(call.stage, Stage::Record) {
+                    return Some(Probe::Recorded(call.claim.uid.clone()));
+                }
                 let inventory = self.inventory.as_ref()?;
                 let units: Vec<_> = found
                     .devices

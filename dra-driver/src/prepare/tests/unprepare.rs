@@ -144,7 +144,7 @@ fn assert_nothing_left(node: &mut Node, prepare: u64, unprepare: u64, moment: &s
     // What is still to come of the call would come now.
     node.pass(40 * SECOND);
     assert_eq!(node.state("a"), None, "{moment}");
-    assert!(!node.cdi.contains("a"), "{moment}");
+    assert!(!node.cdi.contains_key("a"), "{moment}");
     let next = node.prepare(claim("b", &["gpu-0"]));
     assert_eq!(node.prepared(next).len(), 1, "{moment}");
 }
@@ -236,7 +236,7 @@ fn a_prepare_after_an_unprepare_is_a_new_wish() {
             node.settle();
             assert_eq!(node.prepared(again).len(), 1, "{moment}");
             assert_eq!(node.state("a"), Some(RecordState::Prepared), "{moment}");
-            assert!(node.cdi.contains("a"), "{moment}");
+            assert!(node.cdi.contains_key("a"), "{moment}");
         }
     }
 }
@@ -257,7 +257,7 @@ fn of_two_instances_the_answer_to_a_prepare_tells_what_is_on_disk() {
         let prepared = matches!(node.answered(again), Some(Answer::Prepared(_)));
         let recorded = node.state("a") == Some(RecordState::Prepared);
         assert_eq!(
-            (prepared, node.cdi.contains("a")),
+            (prepared, node.cdi.contains_key("a")),
             (recorded, recorded),
             "{steps}"
         );
