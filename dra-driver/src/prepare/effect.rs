@@ -91,8 +91,11 @@ pub struct Locked {
     pub disk: Result<Disk, DiskFailure>,
     /// Answers the [`Probe`], if one was asked for.
     pub in_use: Option<InUse>,
-    /// The uncached read, if one was asked for.
+    /// The uncached read of `NodeDevices`, if it was asked for.
     pub node_devices: Option<Read<Arc<NodeDevices>>>,
+    /// The uncached read of a claim, if it was asked for: the object of that name, whatever its UID. (Seldom there, and
+    /// large.)
+    pub claim: Option<Box<Read<Claim>>>,
 }
 
 /// The disk did not do what was asked.
@@ -142,6 +145,8 @@ pub enum Effect {
         probe: Option<Probe>,
         /// Whether `NodeDevices` is to be read uncached, under the lock.
         read_node_devices: bool,
+        /// Which claim is to be read uncached, under the lock.
+        read_claim: Option<ClaimRef>,
     },
     /// Perform the writes in order, stop at the first that fails, release the lock. Then [`Input::Committed`].
     Commit {

@@ -55,10 +55,15 @@ impl Machine {
             task,
             Task::Acknowledge { uncached: true } | Task::Rebuild(_)
         );
+        let read_claim = match &task {
+            Task::GiveBack(orphan) => Some(orphan.claim.clone()),
+            _ => None,
+        };
         effects.push(Effect::Lock {
             ticket,
             probe: self.probe(&task),
             read_node_devices,
+            read_claim,
         });
         self.turn = Some(Turn {
             ticket,

@@ -69,7 +69,10 @@ impl Machine {
             Task::Unprepare { call, claim } => {
                 self.decide_unprepare(Some(*call), claim, &disk, in_use, effects)
             }
-            Task::GiveBack(orphan) => self.decide_orphan(orphan, &disk, in_use, effects),
+            Task::GiveBack(orphan) => {
+                let read = locked.claim.map(|read| *read);
+                self.decide_orphan(orphan, &disk, in_use, read, effects)
+            }
             Task::Rebuild(found) => self.decide_rebuild(found, &disk, read.as_ref()),
             Task::Acknowledge { .. } => self.decide_acknowledge(&disk, read.as_ref(), effects),
             Task::Prepare(call) => self.decide_prepare(*call, &disk, in_use, effects),

@@ -5,6 +5,7 @@ mod acknowledgement;
 mod earlier;
 mod exclusivity;
 mod node;
+mod orphans;
 mod permits;
 mod preparing;
 mod restart;

@@ -245,12 +245,17 @@ impl Node {
                 ticket,
                 probe,
                 read_node_devices,
+                read_claim,
             } => {
                 self.lock = Some(Holder::Instance(instance));
+                if let Some(claim) = &read_claim {
+                    self.log.push(format!("claim {} under the lock", claim.uid));
+                }
                 let locked = Locked {
                     disk: self.load(),
                     in_use: probe.map(|_| self.in_use.clone()),
                     node_devices: read_node_devices.then(|| self.read()),
+                    claim: read_claim.map(|claim| Box::new(self.read_claim(&claim))),
                 };
                 self.begin(instance, Input::Locked(ticket, locked));
             }
