@@ -217,9 +217,10 @@ impl Driver {
                 ticket,
                 probe,
                 read_node_devices,
+                read_claim,
             } => {
                 self.effects.spawn(async move {
-                    let (locked, guard) = lock(world, probe, read_node_devices).await;
+                    let (locked, guard) = lock(world, probe, read_node_devices, read_claim).await;
                     let _ = handle.messages.send(Message::Locked(ticket, locked, guard));
                 });
             }
@@ -308,6 +309,7 @@ async fn lock(
     world: World,
     probe: Option<Probe>,
     read_node_devices: bool,
+    read_claim: Option<ClaimRef>,
 ) -> (Locked, Option<Guard>) {
     let World {
         store,
@@ -329,10 +331,15 @@ async fn lock(
             } else {
                 None
             };
+            let claim = match read_claim {
+                Some(reference) => Some(Box::new(kubernetes.claim_now(&reference).await)),
+                None => None,
+            };
             let locked = Locked {
                 disk: Ok(disk),
                 in_use,
                 node_devices,
+                claim,
             };
             (locked, Some(guard))
         }
@@ -347,6 +354,7 @@ fn without_disk(failure: DiskFailure) -> Locked {
         disk: Err(failure),
         in_use: None,
         node_devices: None,
+        claim: None,
     }
 }
 

@@ -11,7 +11,10 @@ use kube::{
 use muster_api::{NodeDevices, NodeDevicesStatus, keys};
 use muster_serve::client::{CALL_LIMIT, CallError, within};
 
-use crate::prepare::{Claim, ClaimRef, Read, StatusOutcome};
+use crate::{
+    gone::is_gone,
+    prepare::{Claim, ClaimRef, Read, StatusOutcome},
+};
 
 /// How long a claim is tried to be read inside a Prepare call: a failed call is repeated only after a minute.
 const CLAIM_LIMIT: Duration = Duration::from_secs(25);
@@ -53,21 +56,24 @@ impl Kubernetes {
             .with_max_delay(Duration::from_secs(2))
             .without_max_times()
             .with_total_delay(Some(CLAIM_LIMIT));
-        let attempts = read.retry(backoff).when(|error| !is_final(error));
+        let attempts = read
+            .retry(backoff)
+            .when(|error| !is_final(error, &reference.name));
         match tokio::time::timeout(CLAIM_LIMIT, attempts).await {
-            Ok(answer) => read_claim(answer),
+            Ok(answer) => read_claim(answer, &reference.name),
             Err(_) => Read::Failed(format!("no answer in {} s", CLAIM_LIMIT.as_secs())),
         }
     }
 
     /// Reads the claim of that name, whatever its UID. It is not tried again.
     pub async fn claim_now(&self, reference: &ClaimRef) -> Read<Claim> {
-        read_claim(self.claim_once(reference).await)
+        read_claim(self.claim_once(reference).await, &reference.name)
     }
 
-    async fn claim_once(&self, reference: &ClaimRef) -> Result<Option<ResourceClaim>, CallError> {
+    async fn claim_once(&self, reference: &ClaimRef) -> Result<ResourceClaim, CallError> {
         let api: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &reference.namespace);
-        within(CALL_LIMIT, api.get_opt(&reference.name)).await
+        // A GET without resourceVersion is a quorum read.
+        within(CALL_LIMIT, api.get(&reference.name)).await
     }
 
     /// All claims that have devices of this node and are reserved for somebody.
@@ -98,9 +104,9 @@ impl Kubernetes {
     pub async fn node_devices(&self) -> Read<Arc<NodeDevices>> {
         let api: Api<NodeDevices> = Api::all(self.client.clone());
         // A GET without resourceVersion is a quorum read.
-        match within(CALL_LIMIT, api.get_opt(&self.node)).await {
-            Ok(Some(object)) => Read::Found(Arc::new(object)),
-            Ok(None) => Read::Absent,
+        match within(CALL_LIMIT, api.get(&self.node)).await {
+            Ok(object) => Read::Found(Arc::new(object)),
+            Err(error) if is_gone::<NodeDevices>(&error, &self.node) => Read::Absent,
             Err(error) => Read::Failed(error.to_string()),
         }
     }
@@ -132,24 +138,28 @@ impl Kubernetes {
         let call = api.patch_status(&self.node, &params, &patch);
         match within(CALL_LIMIT, call).await {
             Ok(object) => StatusOutcome::Written(Arc::new(object)),
-            Err(error) if matches!(error.status_code(), Some(404 | 409)) => StatusOutcome::Conflict,
+            Err(error) if error.status_code() == Some(409) => StatusOutcome::Conflict,
+            Err(error) if is_gone::<NodeDevices>(&error, &self.node) => StatusOutcome::Conflict,
             Err(error) => StatusOutcome::Unknown(error.to_string()),
         }
     }
 }
 
-fn read_claim(answer: Result<Option<ResourceClaim>, CallError>) -> Read<Claim> {
+fn read_claim(answer: Result<ResourceClaim, CallError>, name: &str) -> Read<Claim> {
     match answer {
-        Ok(Some(object)) => match Claim::read(&object, keys::DRIVER) {
+        Ok(object) => match Claim::read(&object, keys::DRIVER) {
             Ok(claim) => Read::Found(claim),
             Err(error) => Read::Failed(error.to_string()),
         },
-        Ok(None) => Read::Absent,
+        Err(error) if is_gone::<ResourceClaim>(&error, name) => Read::Absent,
         Err(error) => Read::Failed(error.to_string()),
     }
 }
 
 /// An answer that a repetition will not change.
-fn is_final(error: &CallError) -> bool {
-    matches!(error.status_code(), Some(400 | 403 | 404 | 422))
+fn is_final(error: &CallError, name: &str) -> bool {
+    matches!(error.status_code(), Some(400 | 403 | 422)) || is_gone::<ResourceClaim>(error, name)
 }
+
+#[cfg(test)]
+mod tests;

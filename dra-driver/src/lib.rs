@@ -12,6 +12,7 @@ pub mod driver;
 pub mod enumerate;
 #[cfg(test)]
 mod golden;
+mod gone;
 pub mod inventory;
 pub mod kubelet;
 pub mod kubernetes;

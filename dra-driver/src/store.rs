@@ -85,7 +85,7 @@ impl Store {
         Ok(Self { directory, cdi })
     }
 
-    /// Waits for the lock. Blocking; held for milliseconds, and for one uncached read at start.
+    /// Waits for the lock. Blocking; held for milliseconds, or for one uncached read.
     pub fn lock(&self) -> io::Result<Guard> {
         let path = self.directory.join("lock");
         let file = OpenOptions::new()

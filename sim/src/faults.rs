@@ -38,6 +38,8 @@ pub enum Fault {
     DriverPause,
     /// A kubelet restarts.
     KubeletRestart,
+    /// A kubelet loses its checkpoint, and restarts: it forgets which claims it had prepared.
+    KubeletForgets,
     /// A kubelet does nothing for a while.
     KubeletPause,
     /// A user deletes a pod by force.
@@ -75,7 +77,7 @@ pub enum Fault {
 }
 
 /// Every kind of fault.
-pub const FAULTS: [Fault; 30] = [
+pub const FAULTS: [Fault; 31] = [
     Fault::LeaseLost,
     Fault::ControllerCrash,
     Fault::ControllerUnanswered,
@@ -90,6 +92,7 @@ pub const FAULTS: [Fault; 30] = [
     Fault::CheckpointLost,
     Fault::DriverPause,
     Fault::KubeletRestart,
+    Fault::KubeletForgets,
     Fault::KubeletPause,
     Fault::ForceDelete,
     Fault::Delete,
@@ -132,8 +135,13 @@ impl Faults {
     pub fn draw(random: &mut Random, seed: u64) -> Self {
         let mut budget: BTreeMap<Fault, u64> = FAULTS
             .into_iter()
+            .filter(|fault| *fault != Fault::KubeletForgets)
             .map(|fault| (fault, random.below(4).saturating_sub(random.below(2))))
             .collect();
+        // What a kubelet forgets is found only minutes later, and nothing else goes on there until then.
+        if seed.is_multiple_of(4) {
+            budget.insert(Fault::KubeletForgets, 2);
+        }
         budget.insert(Fault::Aimed, 3);
         let pairs = matrix::pairs();
         let aim = usize::try_from(seed).map_or(0, |seed| seed % pairs.len());

@@ -10,7 +10,8 @@
 //! * A claim that several of its pods name is prepared once: who names one that is prepared causes no call at all. It is
 //!   unprepared when the last of them goes; the others only cease to be counted. Who begins to name a claim while it is
 //!   being unprepared is forgotten with it: its container does not start without the CDI file, and it asks again.
-//! * A kubelet that restarts knows who names what (its checkpoint), but not what is prepared.
+//! * A kubelet that restarts knows who names what (its checkpoint), but not what is prepared. If it has lost its
+//!   checkpoint, too, it unprepares nothing of what it had prepared before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -287,6 +288,18 @@ impl Kubelet {
                 sandbox.stage,
                 Stage::Preparing { .. } | Stage::Waiting { .. }
             ) {
+                sandbox.stage = Stage::Waiting { at: now };
+            }
+        }
+    }
+
+    /// The kubelet restarts without its checkpoint: it knows its pods, and nothing of their claims.
+    pub fn restart_without_checkpoint(&mut self, now: u64) {
+        self.restart(now);
+        self.claims.clear();
+        for sandbox in self.pods.values_mut() {
+            sandbox.owed.clear();
+            if sandbox.stage == Stage::Prepared {
                 sandbox.stage = Stage::Waiting { at: now };
             }
         }

@@ -91,8 +91,11 @@ pub struct Locked {
     pub disk: Result<Disk, DiskFailure>,
     /// Answers the [`Probe`], if one was asked for.
     pub in_use: Option<InUse>,
-    /// The uncached read, if one was asked for.
+    /// The uncached read of `NodeDevices`, if it was asked for.
     pub node_devices: Option<Read<Arc<NodeDevices>>>,
+    /// The uncached read of a claim, if it was asked for: the object of that name, whatever its UID. (Seldom there, and
+    /// large.)
+    pub claim: Option<Box<Read<Claim>>>,
 }
 
 /// The disk did not do what was asked.
@@ -125,7 +128,7 @@ pub enum InUse {
 pub enum StatusOutcome {
     /// Written; the object as it stands now.
     Written(Arc<NodeDevices>),
-    /// It is another object, or changed since (409), or gone (404).
+    /// It is another object, or changed since (409), or gone.
     Conflict,
     /// No answer, or one that says nothing.
     Unknown(String),
@@ -142,6 +145,8 @@ pub enum Effect {
         probe: Option<Probe>,
         /// Whether `NodeDevices` is to be read uncached, under the lock.
         read_node_devices: bool,
+        /// Which claim is to be read uncached, under the lock.
+        read_claim: Option<ClaimRef>,
     },
     /// Perform the writes in order, stop at the first that fails, release the lock. Then [`Input::Committed`].
     Commit {

@@ -88,6 +88,8 @@ pub(super) struct Call {
     pub(super) found: Option<Claim>,
     /// Whether `NodeDevices` was read uncached for this call.
     pub(super) looked: bool,
+    /// The next turn looks at who uses what is recorded, not at who uses what the claim was allocated.
+    pub(super) looks_at_record: bool,
     /// Under [`InjectedBug::PermitBeforeWaitOnly`]: the permit was seen once.
     pub(super) permitted: bool,
 }
@@ -98,7 +100,7 @@ pub(super) enum Stage {
     Mark,
     /// Its claim is being read.
     Reading,
-    /// Wants the lock to record.
+    /// Wants the lock to answer from the record, or to record.
     Record,
     /// Waits for what the refusal says, or for the poll.
     Waiting { until: Milliseconds },
@@ -209,6 +211,7 @@ impl Machine {
                 stage: Stage::Mark,
                 found: None,
                 looked: false,
+                looks_at_record: false,
                 permitted: false,
             },
         );

@@ -16,14 +16,16 @@
 //! Everything that is decided is decided under the lock, on the disk as it is then: [`Effect::Lock`]
 //! is answered by [`Input::Locked`], and the machine answers that with exactly one
 //! [`Effect::Commit`], whose writes are performed in order and after which the lock is released
-//! ([`Input::Committed`]). At most one lock is asked for at a time; nothing waits for the API server or for another
-//! claim under it, so a call that waits 35 s for a permit holds up nobody.
+//! ([`Input::Committed`]). At most one lock is asked for at a time. Nothing waits for another claim under it, so a call
+//! that waits 35 s for a permit holds up nobody; and nothing for the API server, but for the one uncached read of an
+//! acknowledgement, a rebuild or the give-back of an orphan.
 //!
 //! # Rules
 //!
-//! 1. A Prepare leaves a mark ([`RecordState::Waiting`]) before it reads its claim. Unprepare takes it;
-//!    a call without its mark records nothing. So a Prepare that outlives its Unprepare does no harm. One that has
-//!    not left its mark yet is answered when the Unprepare comes (`unprepare`).
+//! 1. A Prepare leaves a mark ([`Record::call`]) before it reads its claim, on the record that is there or on one in
+//!    state [`RecordState::Waiting`]. Unprepare takes it; a call without its mark records nothing. So a Prepare that
+//!    outlives its Unprepare does no harm. One that has not left its mark yet is answered when the Unprepare comes
+//!    (`unprepare`).
 //! 2. Permit, charge and physical exclusivity are judged in the transaction that records the intent.
 //! 3. What is recorded in any state but `Waiting` holds its [`Unit`]s against every other claim.
 //! 4. The generation is on disk before the status says so; no instance prepares by an older view than the
@@ -31,10 +33,12 @@
 //! 5. Without a generation on disk nothing is prepared, unprepared or acknowledged: first the records are
 //!    rebuilt, and `NodeDevices` is read uncached under the lock.
 //! 6. What is in use is not given back.
+//! 7. A record answers only for the allocation that it was made for (`earlier`).
 
 mod acknowledge;
 mod claim;
 mod disk;
+mod earlier;
 mod effect;
 mod injected_bug;
 mod machine;

@@ -13,8 +13,20 @@
 //! has no device of this node**, in two looks in a row. It is given back like one that is unprepared: not while anything
 //! uses it.
 //!
-//! Between a look and the turn at the lock the claim may be allocated here again, and prepared. That Prepare has put
-//! its own call into the record, also where it found it prepared; what is given back is only what was looked at.
+//! # Who else may write
+//!
+//! Between a look and the turn at the lock minutes may pass, and the claim may be allocated here again, and prepared, or
+//! be about to be. So in that turn everything is looked at once more, under the lock:
+//!
+//! * **The record**: every Prepare puts its own call into it, also where it finds it prepared. What is given back is only
+//!   what was looked at.
+//! * **The claim**, uncached: it must still say that no pod may use it here. If it is allocated here right after it was
+//!   read, a Prepare for its new pod is still to come: it waits for the lock, and finds no record. What cannot be read says
+//!   nothing: the orphans that wait behind it are left to the next look, too, so that a silent API server holds the lock
+//!   once and not once for each.
+//! * **The hardware**: what is in use stays.
+//!
+//! Given back twice, the second finds nothing to remove.
 
 use super::{
     claim::{Claim, ClaimRef},
@@ -37,32 +49,51 @@ impl Orphan {
     /// The record as an orphan, if `read` (what the API server has now under the claim's name) says that no pod on `node`
     /// may use its claim. What could not be read says nothing.
     pub fn of(record: &Record, node: &str, read: &Read<Claim>) -> Option<Self> {
-        let is_usable = match read {
-            Read::Failed(_) => true,
-            Read::Absent => false,
-            Read::Found(claim) => {
-                let mut devices = claim.devices.iter().flatten();
-                claim.reference.uid == record.claim.uid && devices.any(|device| device.pool == node)
-            }
-        };
-        (!is_usable).then(|| Self {
+        is_unusable(&record.claim, node, read).then(|| Self {
             claim: record.claim.clone(),
             call: record.call.clone(),
         })
     }
+
+    /// Whether it still is one: `record` is what is on disk about its claim now, and `read` what the API server has now.
+    fn is_still(&self, record: Option<&Record>, node: &str, read: &Read<Claim>) -> bool {
+        match record {
+            Some(record) => Self::of(record, node, read).as_ref() == Some(self),
+            // Only a CDI file is left of it.
+            None => is_unusable(&self.claim, node, read),
+        }
+    }
+}
+
+/// Whether no pod on `node` may use the claim. What could not be read says nothing.
+fn is_unusable(claim: &ClaimRef, node: &str, read: &Read<Claim>) -> bool {
+    match read {
+        Read::Failed(_) => false,
+        Read::Absent => true,
+        Read::Found(found) => {
+            let mut devices = found.devices.iter().flatten();
+            found.reference.uid != claim.uid || !devices.any(|device| device.pool == node)
+        }
+    }
 }
 
 impl Machine {
-    /// Gives back what was looked at, if it is still that.
+    /// Gives back what was looked at, if it is still that, and still an orphan.
     pub(super) fn decide_orphan(
         &mut self,
         orphan: &Orphan,
         disk: &Disk,
         in_use: InUse,
+        read: Option<Read<Claim>>,
         effects: &mut Vec<Effect>,
     ) -> Decision {
-        let known = disk.records.get(&orphan.claim.uid);
-        if known.is_some_and(|record| record.call != orphan.call) {
+        let not_read = || Read::Failed("the claim was not read".to_owned());
+        let read = read.unwrap_or_else(not_read);
+        if matches!(read, Read::Failed(_)) {
+            self.queue.orphans.clear();
+        }
+        let record = disk.records.get(&orphan.claim.uid);
+        if !orphan.is_still(record, &self.config.node, &read) {
             return (Vec::new(), After::Done);
         }
         self.decide_unprepare(None, &orphan.claim, disk, in_use, effects)

@@ -55,10 +55,15 @@ impl Machine {
             task,
             Task::Acknowledge { uncached: true } | Task::Rebuild(_)
         );
+        let read_claim = match &task {
+            Task::GiveBack(orphan) => Some(orphan.claim.clone()),
+            _ => None,
+        };
         effects.push(Effect::Lock {
             ticket,
             probe: self.probe(&task),
             read_node_devices,
+            read_claim,
         });
         self.turn = Some(Turn {
             ticket,
@@ -113,6 +118,9 @@ impl Machine {
             Task::Prepare(call) => {
                 let call = self.calls.get(call)?;
                 let found = call.found.as_ref()?;
+                if call.looks_at_record && matches!(call.stage, Stage::Record) {
+                    return Some(Probe::Recorded(call.claim.uid.clone()));
+                }
                 let inventory = self.inventory.as_ref()?;
                 let units: Vec<_> = found
                     .devices

@@ -1,10 +1,11 @@
-//! Preparing a claim: mark, judge, record.
+//! Preparing a claim: mark, compare with what is recorded ([`super::earlier`]), judge, record.
 
 use muster_api::{NodeDevices, Reason, keys};
 
 use super::{
     claim::{Claim, ClaimRef},
     disk::{Acknowledged, Disk, Record, RecordState, RecordedDevice},
+    earlier::Earlier,
     effect::{Answer, CallId, Effect, InUse, PreparedDevice, Refusal, Write},
     injected_bug::InjectedBug,
     machine::{Machine, Stage},
@@ -44,34 +45,63 @@ impl Machine {
                 (writes.into_iter().collect(), after)
             }
             Stage::Undo(answer) => {
-                let writes = if mine.is_some() {
+                // What is prepared may be in use, and what was being given back holds until that is done.
+                let unfinished = mine.is_some_and(|record| {
+                    matches!(record.state, RecordState::Waiting | RecordState::Preparing)
+                });
+                let writes = if unfinished {
                     vec![Write::RemoveCdi(uid.clone()), Write::RemoveRecord(uid)]
                 } else {
                     Vec::new()
                 };
                 (writes, After::Changed(Some((id, answer.clone()))))
             }
-            Stage::Mark => match record {
-                Some(record) if record.state == RecordState::Prepared => {
-                    answer_from(id, record, mark)
-                }
-                _ => {
-                    let left = leave_mark(call.claim.clone(), record, mark);
-                    (vec![Write::PutRecord(left)], After::Marked(id))
-                }
-            },
-            Stage::Record => match self.judge(id, disk, in_use, effects) {
-                Verdict::Record(record) => record_and_answer(id, record),
-                Verdict::Refuse(refusal) => {
-                    (Vec::new(), After::Answer(id, Answer::Refused(refusal)))
-                }
-                Verdict::Wait(refusal) => self.wait_or_give_up(id, &refusal, disk),
-            },
+            Stage::Mark => {
+                let left = leave_mark(call.claim.clone(), record, mark);
+                (vec![Write::PutRecord(left)], After::Marked(id))
+            }
+            Stage::Record => self.decide_record(id, disk, in_use, effects),
             Stage::Reading | Stage::Waiting { .. } => (Vec::new(), After::Done),
         }
     }
 
-    fn wait_or_give_up(&self, id: CallId, refusal: &Refusal, disk: &Disk) -> Decision {
+    /// What was looked at while the lock was taken was chosen before the disk was seen: if it was the wrong thing, the
+    /// next turn looks at the right one.
+    fn decide_record(
+        &mut self,
+        id: CallId,
+        disk: &Disk,
+        in_use: InUse,
+        effects: &mut Vec<Effect>,
+    ) -> Decision {
+        let mark = self.mark(id);
+        let found = self.calls.get_mut(&id);
+        let Some((claim, call)) = found.and_then(|call| Some((call.found.clone()?, call))) else {
+            let refusal = plain("the claim was not read".to_owned());
+            return (Vec::new(), After::Answer(id, Answer::Refused(refusal)));
+        };
+        match Earlier::of(&claim, &mark, disk) {
+            Earlier::SameAllocation(record) => self.answer_from(id, record, &claim),
+            Earlier::OtherAllocation(record) if call.looks_at_record => {
+                self.decide_earlier(id, record, disk, in_use)
+            }
+            Earlier::Nothing if !call.looks_at_record => {
+                match self.judge(id, &claim, disk, in_use, effects) {
+                    Verdict::Record(record) => record_and_answer(id, record),
+                    Verdict::Refuse(refusal) => {
+                        (Vec::new(), After::Answer(id, Answer::Refused(refusal)))
+                    }
+                    Verdict::Wait(refusal) => self.wait_or_give_up(id, &refusal, disk),
+                }
+            }
+            Earlier::OtherAllocation(_) | Earlier::Nothing => {
+                call.looks_at_record = !call.looks_at_record;
+                (Vec::new(), After::Again)
+            }
+        }
+    }
+
+    pub(super) fn wait_or_give_up(&self, id: CallId, refusal: &Refusal, disk: &Disk) -> Decision {
         let Some(call) = self.calls.get(&id) else {
             return (Vec::new(), After::Done);
         };
@@ -103,14 +133,12 @@ impl Machine {
     fn judge(
         &mut self,
         id: CallId,
+        claim: &Claim,
         disk: &Disk,
         in_use: InUse,
         effects: &mut Vec<Effect>,
     ) -> Verdict {
         let mark = self.mark(id);
-        let Some(claim) = self.calls.get(&id).and_then(|call| call.found.clone()) else {
-            return Verdict::Refuse(plain("the claim was not read".to_owned()));
-        };
         let marked = disk
             .records
             .get(&claim.reference.uid)
@@ -121,10 +149,10 @@ impl Machine {
                 claim.reference
             )));
         }
-        if let Err(refusal) = self.may_prepare(id, &claim, disk, effects) {
+        if let Err(refusal) = self.may_prepare(id, claim, disk, effects) {
             return Verdict::Wait(refusal);
         }
-        let record = match self.intended(&claim, mark) {
+        let record = match self.intended(claim, mark) {
             Ok(record) => record,
             Err(refusal) => return Verdict::Wait(refusal),
         };
@@ -247,7 +275,7 @@ impl Machine {
 
     /// Pods that may use the claim: those that it is reserved for, and those that are permitted to share it. The kubelet
     /// calls for the first of them alone; the others use what is prepared, and nothing tells of them when they come.
-    fn pods_of(&self, claim: &Claim) -> Vec<String> {
+    pub(super) fn pods_of(&self, claim: &Claim) -> Vec<String> {
         let mut pods = claim.pods.clone();
         let object = self.view.object().into_iter();
         let permits = object.flat_map(|object| &object.spec.permits);
@@ -262,7 +290,7 @@ impl Machine {
     }
 }
 
-/// What a call leaves before it reads its claim. What an earlier call left half done still holds.
+/// What a call leaves before it reads its claim. What is prepared, or was left half done, still holds.
 fn leave_mark(claim: ClaimRef, left: Option<&Record>, mark: String) -> Record {
     let mut record = left.cloned().unwrap_or(Record {
         claim,
@@ -296,16 +324,6 @@ fn collision(record: &Record, disk: &Disk) -> Option<Refusal> {
     })
 }
 
-/// The record says from now on who was answered last: to somebody who looked at it before, it is another
-/// ([`super::Orphan`]). The CDI file is written again: it may have been lost, and writing it twice does no harm.
-fn answer_from(call: CallId, record: &Record, mark: String) -> Decision {
-    let mut record = record.clone();
-    record.call = Some(mark);
-    let answer = Answer::Prepared(prepared(&record));
-    let writes = vec![Write::PutRecord(record.clone()), Write::PutCdi(record)];
-    (writes, After::Answer(call, answer))
-}
-
 fn record_and_answer(call: CallId, record: Record) -> Decision {
     let complete = Record {
         state: RecordState::Prepared,
@@ -321,7 +339,8 @@ fn record_and_answer(call: CallId, record: Record) -> Decision {
     (writes, After::Changed(Some((call, answer))))
 }
 
-fn prepared(record: &Record) -> Vec<PreparedDevice> {
+/// The devices, as the kubelet is told them.
+pub(super) fn prepared(record: &Record) -> Vec<PreparedDevice> {
     record
         .devices
         .iter()

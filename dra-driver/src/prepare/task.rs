@@ -30,8 +30,10 @@ pub(super) enum Task {
 pub(super) enum After {
     /// Nothing.
     Done,
-    /// The boot id was put right, or another task has to come first: this one is decided again.
+    /// The boot id was put right, or something else has to be looked at: this task is decided again.
     Again,
+    /// What is held has changed, and this task is decided again.
+    GivenBack,
     /// The mark is left: the claim is read.
     Marked(CallId),
     /// The call is answered.
@@ -67,7 +69,10 @@ impl Machine {
             Task::Unprepare { call, claim } => {
                 self.decide_unprepare(Some(*call), claim, &disk, in_use, effects)
             }
-            Task::GiveBack(orphan) => self.decide_orphan(orphan, &disk, in_use, effects),
+            Task::GiveBack(orphan) => {
+                let read = locked.claim.map(|read| *read);
+                self.decide_orphan(orphan, &disk, in_use, read, effects)
+            }
             Task::Rebuild(found) => self.decide_rebuild(found, &disk, read.as_ref()),
             Task::Acknowledge { .. } => self.decide_acknowledge(&disk, read.as_ref(), effects),
             Task::Prepare(call) => self.decide_prepare(*call, &disk, in_use, effects),
@@ -122,6 +127,11 @@ impl Machine {
         match after {
             After::Done => {}
             After::Again => self.requeue(task),
+            After::GivenBack => {
+                self.requeue(task);
+                self.request_acknowledgement(false);
+                self.wake_waiting();
+            }
             After::Marked(call) => {
                 if let Some(waiting) = self.calls.get_mut(&call) {
                     waiting.stage = Stage::Reading;

@@ -32,7 +32,7 @@ use super::{
     desired,
     plan::{Plan, Pool, plan},
 };
-use crate::inventory::KnownGpus;
+use crate::{gone::is_gone, inventory::KnownGpus};
 
 /// Changes that come together are written together.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -174,7 +174,7 @@ impl Publisher {
             };
             match within(CALL_LIMIT, api.delete(&name, &delete)).await {
                 Ok(_) => {}
-                Err(error) if error.status_code() == Some(404) => {}
+                Err(error) if is_gone::<ResourceSlice>(&error, &name) => {}
                 Err(error) => return Err(error),
             }
             slices.remove(&name);
@@ -184,7 +184,7 @@ impl Publisher {
             match within(CALL_LIMIT, api.replace(&name, &params, &slice)).await {
                 Ok(stored) => remember(slices, &slice, stored),
                 Err(error) => {
-                    if error.status_code() == Some(404) {
+                    if is_gone::<ResourceSlice>(&error, &name) {
                         slices.remove(&name);
                     }
                     return Err(error);

@@ -147,11 +147,17 @@ fn failure(code: StatusCode, reason: &str) -> Response {
     (code, Json(status)).into_response()
 }
 
-fn found(object: Option<Value>) -> Response {
-    object.map_or_else(
-        || failure(StatusCode::NOT_FOUND, "NotFound"),
-        |object| Json(object).into_response(),
-    )
+/// The object, or that there is none of that name, as the API server says it.
+fn found(object: Option<Value>, group: &str, plural: &str, name: &str) -> Response {
+    if let Some(object) = object {
+        return Json(object).into_response();
+    }
+    let message = format!("{plural}.{group} {name:?} not found");
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": "NotFound", "code": 404,
+        "message": message, "details": {"name": name, "group": group, "kind": plural},
+    });
+    (StatusCode::NOT_FOUND, Json(status)).into_response()
 }
 
 type Parameters = Query<BTreeMap<String, String>>;
@@ -171,7 +177,8 @@ async fn node(Path(name): Path<String>) -> Response {
 }
 
 async fn claim(State(api): State<ApiServer>, Path(key): Path<(String, String)>) -> Response {
-    found(api.objects.lock().unwrap().claims.get(&key).cloned())
+    let claim = api.objects.lock().unwrap().claims.get(&key).cloned();
+    found(claim, "resource.k8s.io", "resourceclaims", &key.1)
 }
 
 async fn list_claims(State(api): State<ApiServer>, parameters: Parameters) -> Response {
@@ -228,7 +235,8 @@ async fn list_node_devices(State(api): State<ApiServer>, parameters: Parameters)
 }
 
 async fn node_devices(State(api): State<ApiServer>, Path(name): Path<String>) -> Response {
-    found(api.objects.lock().unwrap().node_devices.get(&name).cloned())
+    let object = api.objects.lock().unwrap().node_devices.get(&name).cloned();
+    found(object, "muster.dev", "nodedevices", &name)
 }
 
 async fn patch_status(
@@ -240,7 +248,7 @@ async fn patch_status(
     objects.version += 1;
     let version = objects.version.to_string();
     let Some(object) = objects.node_devices.get_mut(&name) else {
-        return failure(StatusCode::NOT_FOUND, "NotFound");
+        return found(None, "muster.dev", "nodedevices", &name);
     };
     for precondition in ["/metadata/uid", "/metadata/resourceVersion"] {
         if patch.pointer(precondition) != object.pointer(precondition) {

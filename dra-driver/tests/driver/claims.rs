@@ -1,6 +1,6 @@
 //! Claims, as a kubelet has them prepared and given back.
 
-use std::fs;
+use std::{fs, time::Duration};
 
 use crate::node::{Node, claim};
 use muster_kubelet_api::dra::v1::NodePrepareResourcesRequest;
@@ -97,17 +97,11 @@ async fn the_second_claim_on_a_gpu_waits_in_the_call_for_the_first() {
 
 #[tokio::test]
 async fn a_gpu_with_a_process_is_not_given_back() {
-    let mut node = Node::started().await;
+    let node = Node::started().await;
     node.api.allocate("a", &["gpu-0"]);
     assert_eq!(node.prepare("a").await.error, "");
-    let record = fs::read_to_string(node.path("state/claims/a.json")).unwrap();
-    let record: serde_json::Value = serde_json::from_str(&record).unwrap();
-    let gpu = record
-        .pointer("/devices/0/unit/gpu")
-        .unwrap()
-        .as_str()
-        .unwrap();
-    node.use_gpu(Some((gpu, 4242)));
+    let gpu = node.recorded_gpu("a");
+    node.use_gpu(Some((&gpu, 4242)));
     let error = node.unprepare("a").await;
     assert!(
         error.starts_with("DeviceHeld") && error.contains("process 4242"),
@@ -116,6 +110,36 @@ async fn a_gpu_with_a_process_is_not_given_back() {
     assert_eq!(node.files("cdi").len(), 1);
     node.use_gpu(None);
     assert_eq!(node.unprepare("a").await, "");
+}
+
+#[tokio::test]
+async fn a_claim_that_is_allocated_again_gets_its_own_gpu_once_the_earlier_one_is_free() {
+    let node = Node::started().await;
+    node.api.allocate("a", &["gpu-0"]);
+    let earlier = node.prepare("a").await;
+    assert_eq!(earlier.devices[0].device_name, "gpu-0");
+    let earlier_gpu = node.recorded_gpu("a");
+    node.use_gpu(Some((&earlier_gpu, 4242)));
+    // The kubelet has forgotten it: no Unprepare comes in between.
+    node.api.allocate("a", &["gpu-1"]);
+    {
+        let later = node.prepare("a");
+        tokio::pin!(later);
+        let waits = tokio::time::timeout(Duration::from_secs(2), &mut later).await;
+        assert!(waits.is_err(), "it is answered while the GPU is in use");
+        assert_eq!(node.recorded_gpu("a"), earlier_gpu);
+        node.use_gpu(None);
+        let later = later.await;
+        assert_eq!(later.error, "", "{}", node.log());
+        assert_eq!(later.devices[0].device_name, "gpu-1");
+    }
+    let later_gpu = node.recorded_gpu("a");
+    assert_ne!(later_gpu, earlier_gpu);
+    let spec = fs::read_to_string(node.path("cdi/gpu.muster.dev-claim_a.json")).unwrap();
+    assert!(
+        spec.contains(&later_gpu) && !spec.contains(&earlier_gpu),
+        "{spec}"
+    );
 }
 
 #[tokio::test]

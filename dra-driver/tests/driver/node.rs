@@ -24,6 +24,7 @@ pub(crate) struct Node {
     /// The API server that the driver talks to.
     pub(crate) api: ApiServer,
     root: tempfile::TempDir,
+    /// The GPUs, which nothing uses.
     state: State,
     driver: Option<Child>,
 }
@@ -41,7 +42,7 @@ impl Node {
             },
             driver: None,
         };
-        node.write_state();
+        node.write_state(&node.state);
         fs::write(node.path("boot_id"), "boot-1\n").unwrap();
         let server = format!("http://{}", node.api.start().await);
         let kubeconfig = serde_json::json!({
@@ -144,9 +145,17 @@ impl Node {
         }
     }
 
+    /// UUID of the first GPU that is recorded for a claim.
+    pub(crate) fn recorded_gpu(&self, uid: &str) -> String {
+        let record = fs::read_to_string(self.path(&format!("state/claims/{uid}.json"))).unwrap();
+        let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+        let gpu = record.pointer("/devices/0/unit/gpu").unwrap();
+        gpu.as_str().unwrap().to_owned()
+    }
+
     /// A process with this id uses GPU `gpu`, or none does.
-    pub(crate) fn use_gpu(&mut self, process: Option<(&str, u32)>) {
-        self.state.processes = process
+    pub(crate) fn use_gpu(&self, process: Option<(&str, u32)>) {
+        let processes = process
             .into_iter()
             .map(|(gpu, pid)| Process {
                 gpu: gpu.to_owned(),
@@ -154,12 +163,15 @@ impl Node {
                 used_bytes: 0,
             })
             .collect();
-        self.write_state();
+        self.write_state(&State {
+            processes,
+            ..self.state.clone()
+        });
     }
 
-    fn write_state(&self) {
+    fn write_state(&self, state: &State) {
         let next = self.path("nvml.next");
-        fs::write(&next, serde_json::to_vec(&self.state).unwrap()).unwrap();
+        fs::write(&next, serde_json::to_vec(state).unwrap()).unwrap();
         fs::rename(next, self.path("nvml.json")).unwrap();
     }
 

@@ -120,7 +120,10 @@ impl Instance {
                 let locked = Locked {
                     disk: Ok(node.disk.clone()),
                     in_use: probe.map(|probe| node.probe(&probe)),
-                    node_devices: wanted.then(|| read(api, &name, mishap)),
+                    node_devices: wanted.node_devices.then(|| read(api, &name, mishap)),
+                    claim: wanted
+                        .claim
+                        .map(|claim| Box::new(read_claim(api, &claim, mishap))),
                 };
                 self.tell(now, Input::Locked(ticket, locked));
             }

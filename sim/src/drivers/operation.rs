@@ -20,18 +20,25 @@ pub struct StatusWrite {
     pub(super) status: NodeDevicesStatus,
 }
 
+/// What is read of the API server while the lock is held.
+#[derive(Clone, Debug)]
+pub(super) struct UnderLock {
+    pub(super) node_devices: bool,
+    pub(super) claim: Option<ClaimRef>,
+}
+
 /// What an instance waits to have done.
 #[derive(Clone, Debug)]
 pub(super) enum Operation {
     Lock {
         ticket: Ticket,
         probe: Option<Probe>,
-        read: bool,
+        read: UnderLock,
     },
     Look {
         ticket: Ticket,
         probe: Option<Probe>,
-        read: bool,
+        read: UnderLock,
     },
     Commit {
         ticket: Ticket,
@@ -89,10 +96,14 @@ impl From<Effect> for Operation {
                 ticket,
                 probe,
                 read_node_devices,
+                read_claim,
             } => Self::Lock {
                 ticket,
                 probe,
-                read: read_node_devices,
+                read: UnderLock {
+                    node_devices: read_node_devices,
+                    claim: read_claim,
+                },
             },
             Effect::Commit { ticket, writes } => Self::Commit {
                 ticket,
@@ -152,7 +163,7 @@ impl Operation {
     /// commit, cannot.
     pub(super) fn can_fail(&self) -> bool {
         match self {
-            Self::Look { read, .. } => *read,
+            Self::Look { read, .. } => read.node_devices || read.claim.is_some(),
             Self::Commit { writes, .. } => !writes.is_empty(),
             _ => true,
         }
@@ -162,8 +173,14 @@ impl Operation {
         match self {
             Self::Lock { .. } => "takes the lock".to_owned(),
             Self::Look { read, .. } => {
-                let more = if *read { " and NodeDevices" } else { "" };
-                format!("reads its disk{more}")
+                let node_devices = if read.node_devices {
+                    " and NodeDevices"
+                } else {
+                    ""
+                };
+                let claim = read.claim.as_ref();
+                let claim = claim.map_or_else(String::new, |it| format!(" and claim {}", it.uid));
+                format!("reads its disk{node_devices}{claim}")
             }
             Self::Commit { writes, .. } => match writes.front() {
                 None => "releases the lock".to_owned(),

@@ -6,7 +6,8 @@
 //! * **S1** no Team or Cohort is charged, or physically holds, more than its limits of any Flavor, and nothing is
 //!   committed beyond the limits of the Team's generation that it was judged by; no claim is charged to two gangs;
 //! * **S2** what is physically held is charged, to the Flavor of the hardware;
-//! * **S3** no Unit is held for two claims, and nothing is recorded without a permit;
+//! * **S3** no Unit is held for two claims, nothing is recorded without a permit, and a container is given what its
+//!   claims are allocated;
 //! * **S4** a pod is let go only to where the stored plan of its attempt says, after that plan is stored and all its
 //!   pods were made; no attempt has two plans;
 //! * **S16** no epoch and no attempt ever falls, nothing is let go for an attempt that is over, and a stale leader
@@ -16,6 +17,7 @@
 
 mod charges;
 pub mod end;
+pub(crate) mod given;
 mod history;
 
 use std::{
@@ -32,6 +34,7 @@ use crate::{
     scenario::{Product, Scenario},
 };
 pub use charges::Charges;
+use given::Given;
 use history::History;
 
 /// An invariant does not hold.
@@ -60,6 +63,7 @@ impl Violation {
 pub struct Invariants {
     scenario: Scenario,
     history: History,
+    given: Given,
     /// Claims that are recorded or have a CDI file, by node.
     recorded: BTreeMap<String, BTreeSet<String>>,
 }
@@ -70,6 +74,7 @@ impl Invariants {
         Self {
             scenario,
             history: History::default(),
+            given: Given::default(),
             recorded: BTreeMap::new(),
         }
     }
@@ -94,6 +99,7 @@ impl Invariants {
         let charges = Charges::of(api);
         charges.check(&self.scenario)?;
         self.check_held(nodes, &charges)?;
+        self.given.check(api, nodes)?;
         self.check_permits(api, nodes)
     }
 

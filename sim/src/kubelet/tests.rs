@@ -1,10 +1,11 @@
-//! A claim that two pods share, and that the kubelet forgets for both.
+//! A claim that pods share, and that the kubelet forgets.
 
 use muster_api::{NodeDevices, NodeDevicesSpec};
 
 use super::*;
 use crate::{
     claim_controller, drivers, fixtures,
+    invariants::given,
     scenario::{GangShape, NodeShape, OwnerKind, Product, SharedClaim},
 };
 
@@ -27,6 +28,25 @@ fn catch_up(informer: &mut Informer, api: &ApiServer) {
     }
 }
 
+/// Pods that share a claim.
+fn sharing(name: &str, claim: &str) -> GangShape {
+    GangShape {
+        name: name.into(),
+        team: "blue".into(),
+        owner: OwnerKind::User,
+        pods: 2,
+        product: None,
+        gpus_per_pod: 0,
+        claims_per_pod: 0,
+        shared: Some(SharedClaim {
+            name: claim.into(),
+            pods: 2,
+            gpus: 1,
+        }),
+        submitted_at: 0,
+    }
+}
+
 impl Setup {
     fn new() -> Self {
         let shape = NodeShape {
@@ -35,58 +55,60 @@ impl Setup {
             product: Product::H100,
             gpus: 2,
         };
-        let gang = GangShape {
-            name: "g".into(),
-            team: "blue".into(),
-            owner: OwnerKind::User,
-            pods: 2,
-            product: None,
-            gpus_per_pod: 0,
-            claims_per_pod: 0,
-            shared: Some(SharedClaim {
-                name: "data".into(),
-                pods: 2,
-                gpus: 1,
-            }),
-            submitted_at: 0,
-        };
+        let gang = sharing("g", "data");
         let mut api = ApiServer::default();
         api.create(fixtures::node(&shape)).unwrap();
         api.create(fixtures::resource_slice(&shape)).unwrap();
         api.create(fixtures::shared_claim(&gang).unwrap()).unwrap();
         api.create(NodeDevices::new("node-0", NodeDevicesSpec::default()))
             .unwrap();
-        for index in 0..2 {
-            let mut pod = fixtures::pod(&gang, &format!("g-{index}"), index, None);
-            pod.spec.as_mut().unwrap().scheduling_gates = None;
-            api.create(pod).unwrap();
-        }
-        let mut scheduler = Informer::new(&scheduler::WATCHED);
-        catch_up(&mut scheduler, &api);
-        while let Some(step) = scheduler::steps(scheduler.cache()).first() {
-            scheduler::perform(&mut api, &mut scheduler, step);
-        }
-        let mut kubelet = Kubelet::default();
-        catch_up(&mut kubelet.informer, &api);
         let node = GpuNode::new(shape);
         let mut drivers = Drivers::default();
         drivers.start(0, &api, &node);
         let mut setup = Self {
             api,
-            kubelet,
+            kubelet: Kubelet::default(),
             node,
             drivers,
             random: Random::new(1),
             now: 0,
         };
+        for index in 0..2 {
+            setup.run_pod(&gang, index);
+        }
         setup.drive();
         setup
+    }
+
+    /// A pod is made, and bound with its claim.
+    fn run_pod(&mut self, gang: &GangShape, index: usize) {
+        let mut pod = fixtures::pod(gang, &format!("{}-{index}", gang.name), index, None);
+        pod.spec.as_mut().unwrap().scheduling_gates = None;
+        self.api.create(pod).unwrap();
+        let mut scheduler = Informer::new(&scheduler::WATCHED);
+        catch_up(&mut scheduler, &self.api);
+        while let Some(step) = scheduler::steps(scheduler.cache()).first() {
+            scheduler::perform(&mut self.api, &mut scheduler, step);
+        }
+        catch_up(&mut self.kubelet.informer, &self.api);
     }
 
     fn pods(&self) -> [String; 2] {
         let pods = self.api.list::<Pod>();
         let uids: Vec<String> = pods.filter_map(|pod| pod.metadata.uid.clone()).collect();
         uids.try_into().unwrap()
+    }
+
+    fn pod(&self, name: &str) -> String {
+        let pod = self.api.get::<Pod>("blue", name).unwrap();
+        pod.metadata.uid.clone().unwrap()
+    }
+
+    /// The pod's container runs, with what its claim is allocated.
+    fn check(&self, pod: &str) {
+        let container = &self.node.containers[pod];
+        assert_eq!(container.units.len(), 1);
+        given::check_container(&self.api, &self.node, pod, container).unwrap();
     }
 
     fn kubelet(&mut self, step: &Step) {
@@ -171,4 +193,44 @@ fn what_is_prepared_for_a_pod_while_its_claim_is_unprepared_for_another_is_given
     }
     assert!(setup.node.disk.records.is_empty() && setup.node.cdi.is_empty());
     assert!(setup.api.get::<ResourceClaim>("blue", "data").is_some());
+}
+
+#[test]
+fn a_container_is_given_what_its_claim_is_allocated_though_the_kubelet_forgot_the_allocation_before()
+ {
+    let mut setup = Setup::new();
+    let [first, second] = setup.pods();
+    for step in [Step::Admit(first.clone()), Step::Prepare(first.clone())] {
+        setup.kubelet(&step);
+    }
+    setup.drive();
+    setup.kubelet(&Step::Start(first.clone()));
+    setup.check(&first);
+
+    // Nobody has it unprepared, and its claim is released, and allocated again while somebody else has that GPU.
+    setup.kubelet.restart_without_checkpoint(0);
+    for pod in [&first, &second] {
+        setup.kubelet(&Step::Stop(pod.clone()));
+    }
+    setup.release();
+    assert_eq!(
+        setup.node.disk.records.len(),
+        1,
+        "the driver does not know it"
+    );
+    let other = sharing("other", "other-data");
+    setup
+        .api
+        .create(fixtures::shared_claim(&other).unwrap())
+        .unwrap();
+    setup.run_pod(&other, 0);
+    setup.run_pod(&sharing("later", "data"), 0);
+
+    let later = setup.pod("later-0");
+    for step in [Step::Admit(later.clone()), Step::Prepare(later.clone())] {
+        setup.kubelet(&step);
+    }
+    setup.drive();
+    setup.kubelet(&Step::Start(later.clone()));
+    setup.check(&later);
 }

@@ -197,7 +197,13 @@ pub fn allocated_devices(claim: &ResourceClaim) -> impl Iterator<Item = (&str, &
 }
 
 fn is_reserved_for(claim: &ResourceClaim, pod: &Pod) -> bool {
-    consumers(claim).any(|consumer| Some(&consumer.uid) == pod.metadata.uid.as_ref())
+    let uid = pod.metadata.uid.as_ref();
+    uid.is_some_and(|uid| is_reserved_for_uid(claim, uid))
+}
+
+/// Whether the claim is reserved for the pod of this UID.
+pub fn is_reserved_for_uid(claim: &ResourceClaim, pod_uid: &str) -> bool {
+    consumers(claim).any(|consumer| consumer.uid == pod_uid)
 }
 
 fn consumers(claim: &ResourceClaim) -> impl Iterator<Item = &ResourceClaimConsumerReference> {

@@ -44,6 +44,12 @@ impl World {
                 }
                 format!("{name}: kubelet restarts")
             }),
+            Fault::KubeletForgets => self.pick_node().map(|name| {
+                if let Some(kubelet) = self.kubelets.get_mut(&name) {
+                    kubelet.restart_without_checkpoint(self.now);
+                }
+                format!("{name}: kubelet restarts without its checkpoint")
+            }),
             Fault::DriverPause => self.pause_driver(),
             Fault::KubeletPause => self.pick_node().map(|name| {
                 let until = self.now + self.random.between(1_000, 20_000);

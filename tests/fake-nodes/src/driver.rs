@@ -165,15 +165,22 @@ impl FakeDriver {
                 ticket,
                 probe,
                 read_node_devices,
+                read_claim,
             } => {
                 let mut locked = Locked {
                     disk: Ok(self.hardware.disk.clone()),
                     in_use: probe.map(|probe| self.hardware.probe(&probe)),
                     node_devices: None,
+                    claim: None,
                 };
-                if read_node_devices {
+                if read_node_devices || read_claim.is_some() {
                     tokio::spawn(async move {
-                        locked.node_devices = Some(kubernetes.node_devices().await);
+                        if read_node_devices {
+                            locked.node_devices = Some(kubernetes.node_devices().await);
+                        }
+                        if let Some(claim) = read_claim {
+                            locked.claim = Some(Box::new(kubernetes.claim_now(&claim).await));
+                        }
                         let _ = inbox.send(Message::Input(Input::Locked(ticket, locked)));
                     });
                 } else {

@@ -2,8 +2,10 @@
 //! here stands what each rule does, one story at a time.
 
 mod acknowledgement;
+mod earlier;
 mod exclusivity;
 mod node;
+mod orphans;
 mod permits;
 mod preparing;
 mod restart;

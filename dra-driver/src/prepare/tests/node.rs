@@ -15,9 +15,13 @@ pub(super) struct Node {
     pub(super) now: u64,
     pub(super) disk: Disk,
     pub(super) disk_is_readable: bool,
-    pub(super) cdi: BTreeSet<String>,
+    /// CDI files, by claim UID.
+    pub(super) cdi: BTreeMap<String, Record>,
     pub(super) api: Option<NodeDevices>,
+    /// Whether `NodeDevices` can be read.
     pub(super) api_answers: bool,
+    /// Whether claims can be read.
+    pub(super) claims_answer: bool,
     pub(super) claims: BTreeMap<String, Claim>,
     pub(super) in_use: InUse,
     pub(super) gathered: Vec<Record>,
@@ -57,9 +61,10 @@ impl Node {
             now: 0,
             disk: Disk::default(),
             disk_is_readable: true,
-            cdi: BTreeSet::new(),
+            cdi: BTreeMap::new(),
             api,
             api_answers: true,
+            claims_answer: true,
             claims: BTreeMap::new(),
             in_use: InUse::No,
             gathered: Vec::new(),
@@ -223,6 +228,14 @@ impl Node {
         }
     }
 
+    fn read_claim(&self, claim: &ClaimRef) -> Read<Claim> {
+        if !self.claims_answer {
+            return Read::Failed("no answer".to_owned());
+        }
+        let found = self.claims.get(&claim.name).cloned();
+        found.map_or(Read::Absent, Read::Found)
+    }
+
     fn perform(&mut self, instance: usize, effect: Effect) {
         match effect {
             Effect::Lock { .. } if self.lock.is_some() => {
@@ -232,12 +245,17 @@ impl Node {
                 ticket,
                 probe,
                 read_node_devices,
+                read_claim,
             } => {
                 self.lock = Some(Holder::Instance(instance));
+                if let Some(claim) = &read_claim {
+                    self.log.push(format!("claim {} under the lock", claim.uid));
+                }
                 let locked = Locked {
                     disk: self.load(),
                     in_use: probe.map(|_| self.in_use.clone()),
                     node_devices: read_node_devices.then(|| self.read()),
+                    claim: read_claim.map(|claim| Box::new(self.read_claim(&claim))),
                 };
                 self.begin(instance, Input::Locked(ticket, locked));
             }
@@ -248,8 +266,7 @@ impl Node {
                 self.begin(instance, Input::Committed(ticket, result));
             }
             Effect::ReadClaim(call, claim) => {
-                let found = self.claims.get(&claim.name).cloned();
-                let read = found.map_or(Read::Absent, Read::Found);
+                let read = self.read_claim(&claim);
                 self.begin(instance, Input::ClaimRead(call, read));
             }
             Effect::ReadNodeDevices => {
@@ -304,7 +321,7 @@ impl Node {
             }
             Write::PutCdi(record) => {
                 self.log.push(format!("{} CDI", record.claim.uid));
-                self.cdi.insert(record.claim.uid);
+                self.cdi.insert(record.claim.uid.clone(), record);
             }
             Write::RemoveCdi(uid) => {
                 self.cdi.remove(&uid);

@@ -42,7 +42,7 @@ fn prepare_twice_is_answered_from_the_record_also_after_a_restart_and_without_a_
     node.log.clear();
     let second = node.prepare(claim("a", &["gpu-0"]));
     assert_eq!(node.prepared(first), node.prepared(second));
-    assert!(node.cdi.contains("a"), "the file is written again");
+    assert!(node.cdi.contains_key("a"), "the file is written again");
 }
 
 #[test]

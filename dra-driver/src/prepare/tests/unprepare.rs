@@ -60,66 +60,6 @@ fn a_prepare_whose_mark_was_taken_records_nothing() {
     assert_eq!(node.state("a"), None);
 }
 
-#[test]
-fn what_the_kubelet_forgot_is_given_back_unless_it_is_used() {
-    let mut node = Node::new(None);
-    node.prepare(claim("a", &["gpu-0"]));
-    let orphan = orphan(&node, "a");
-    node.in_use = InUse::Yes("process 4242".to_owned());
-    node.tell(Input::Orphaned(vec![orphan.clone()]));
-    assert_eq!(node.state("a"), Some(RecordState::Prepared));
-    node.in_use = InUse::No;
-    node.tell(Input::Orphaned(vec![orphan]));
-    assert_eq!(node.state("a"), None);
-}
-
-/// The record as somebody sees it who finds no claim of its name.
-fn orphan(node: &Node, uid: &str) -> Orphan {
-    Orphan::of(&node.disk.records[uid], "node-0", &Read::Absent).unwrap()
-}
-
-#[test]
-fn a_record_is_an_orphan_when_no_pod_may_use_its_claim_here() {
-    let mut node = Node::new(None);
-    node.prepare(claim("a", &["gpu-0"]));
-    let allocated = |pool: &str| {
-        let mut claim = claim("a", &["gpu-0"]);
-        for device in claim.devices.iter_mut().flatten() {
-            device.pool = pool.to_owned();
-        }
-        Read::Found(claim)
-    };
-    let free = Claim {
-        devices: None,
-        ..claim("a", &[])
-    };
-    let mut of_that_name = claim("b", &["gpu-0"]);
-    of_that_name.reference.name = reference("a").name;
-    for (read, is_orphan) in [
-        (allocated("node-0"), false),
-        (Read::Failed("no answer".to_owned()), false),
-        (allocated("another"), true),
-        (Read::Found(free), true),
-        (Read::Found(of_that_name), true),
-        (Read::Absent, true),
-    ] {
-        let found = Orphan::of(&node.disk.records["a"], "node-0", &read);
-        assert_eq!(found.is_some(), is_orphan, "{read:?}");
-    }
-}
-
-#[test]
-fn what_is_prepared_again_after_the_look_is_not_given_back() {
-    let mut node = Node::new(None);
-    node.prepare(claim("a", &["gpu-0"]));
-    let orphan = orphan(&node, "a");
-    // The claim is allocated here again; the record is found as it is.
-    let again = node.prepare(claim("a", &["gpu-0"]));
-    assert_eq!(node.prepared(again).len(), 1);
-    node.tell(Input::Orphaned(vec![orphan]));
-    assert_eq!(node.state("a"), Some(RecordState::Prepared));
-}
-
 /// More than a Prepare takes steps, from its call to its answer and what follows from that.
 const MOMENTS: usize = 16;
 
@@ -144,7 +84,7 @@ fn assert_nothing_left(node: &mut Node, prepare: u64, unprepare: u64, moment: &s
     // What is still to come of the call would come now.
     node.pass(40 * SECOND);
     assert_eq!(node.state("a"), None, "{moment}");
-    assert!(!node.cdi.contains("a"), "{moment}");
+    assert!(!node.cdi.contains_key("a"), "{moment}");
     let next = node.prepare(claim("b", &["gpu-0"]));
     assert_eq!(node.prepared(next).len(), 1, "{moment}");
 }
@@ -236,7 +176,7 @@ fn a_prepare_after_an_unprepare_is_a_new_wish() {
             node.settle();
             assert_eq!(node.prepared(again).len(), 1, "{moment}");
             assert_eq!(node.state("a"), Some(RecordState::Prepared), "{moment}");
-            assert!(node.cdi.contains("a"), "{moment}");
+            assert!(node.cdi.contains_key("a"), "{moment}");
         }
     }
 }
@@ -257,7 +197,7 @@ fn of_two_instances_the_answer_to_a_prepare_tells_what_is_on_disk() {
         let prepared = matches!(node.answered(again), Some(Answer::Prepared(_)));
         let recorded = node.state("a") == Some(RecordState::Prepared);
         assert_eq!(
-            (prepared, node.cdi.contains("a")),
+            (prepared, node.cdi.contains_key("a")),
             (recorded, recorded),
             "{steps}"
         );

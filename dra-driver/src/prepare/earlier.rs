@@ -1,0 +1,139 @@
+//! What a record that is found prepared is worth to a Prepare.
+//!
+//! A record tells what **one** allocation of its claim gave. A claim that was made for a pod is allocated once. One that
+//! its user made outlives its pods: it loses its allocation with the last pod in `reservedFor`, and is allocated again
+//! for the next pod, perhaps here, and perhaps other devices, under the same UID. The kubelet unprepares it in between,
+//! unless it has forgotten the claim ([`super::Orphan`] says how that comes about). So a record answers only for the
+//! allocation that it was made for (rule 7):
+//!
+//! * **The same devices, and a pod of the record is still in `reservedFor`.** An allocation ends only with the last pod
+//!   there, and no pod that ran returns to that list: it is that allocation. The call is answered from the record, whatever
+//!   is permitted by now, and the CDI file is written again.
+//! * **Anything else** is an earlier allocation, or cannot be told from one. What it gave is given back like what is
+//!   unprepared: not while anything uses it (rule 6). Until then the call waits, and is refused in the end. After that
+//!   the claim is judged as if it had never been prepared.
+//!
+//! # Who else may write the record
+//!
+//! The claim is read **after** the call has put its mark on the record. Every other Prepare of the claim replaces the
+//! mark, and an Unprepare or the give-back of an orphan removes the record. A record under the call's own mark is
+//! therefore the one that was there before the claim was read, and no allocation can be newer in it than in the claim.
+//! Only such a record is given back: under another mark it may be of a later allocation, which that call has read. An
+//! answer from the record needs no mark: it changes nothing but the pods that are known to share the claim, and tells
+//! what is on disk.
+//!
+//! If the claim is allocated once more after it was read, a Prepare for its new pod is still to come, and compares again. A
+//! crash, or a disk that is full, between the writes of a give-back leaves the record `Unpreparing`: it holds, until the
+//! next Prepare or Unprepare of the claim goes on with it.
+
+use muster_api::Reason;
+
+use super::{
+    claim::Claim,
+    disk::{Disk, Record, RecordState},
+    effect::{Answer, CallId, InUse, Refusal, Write},
+    machine::Machine,
+    record::prepared,
+    task::{After, Decision},
+};
+
+/// What is prepared of a claim that a call has read.
+pub(super) enum Earlier<'disk> {
+    /// Something, by the allocation that was read.
+    SameAllocation(&'disk Record),
+    /// Something, by another; the mark on it is the call's own.
+    OtherAllocation(&'disk Record),
+    /// Nothing, or nothing that is this call's to give back.
+    Nothing,
+}
+
+impl<'disk> Earlier<'disk> {
+    /// Compares the claim with what is on disk.
+    pub(super) fn of(claim: &Claim, mark: &str, disk: &'disk Disk) -> Self {
+        let known = disk.records.get(&claim.reference.uid);
+        match known.filter(|record| record.state == RecordState::Prepared) {
+            Some(record) if is_of_same_allocation(record, claim) => Self::SameAllocation(record),
+            Some(record) if record.call.as_deref() == Some(mark) => Self::OtherAllocation(record),
+            Some(_) | None => Self::Nothing,
+        }
+    }
+}
+
+/// Where no pod is known on either side (something else than pods reserves the claim), the devices alone tell.
+fn is_of_same_allocation(record: &Record, claim: &Claim) -> bool {
+    let recorded = record.devices.iter().map(|device| {
+        let names = (&device.request, &device.pool, &device.device);
+        (names, device.admin_access)
+    });
+    let allocated = claim.devices.iter().flatten().map(|device| {
+        let names = (&device.request, &device.pool, &device.device);
+        (names, device.admin_access)
+    });
+    let is_reserved = |pod: &String| claim.pods.contains(pod);
+    let no_pods = record.pods.is_empty() && claim.pods.is_empty();
+    recorded.eq(allocated) && (no_pods || record.pods.iter().any(is_reserved))
+}
+
+impl Machine {
+    /// Tells what is on disk. Pods that reserved the claim since are put into the record, for what they run holds its
+    /// devices, too. The CDI file is written again: it may have been lost, and writing it twice does no harm.
+    pub(super) fn answer_from(&self, id: CallId, record: &Record, claim: &Claim) -> Decision {
+        let mut record = record.clone();
+        for pod in self.pods_of(claim) {
+            if !record.pods.contains(&pod) {
+                record.pods.push(pod);
+            }
+        }
+        let answer = Answer::Prepared(prepared(&record));
+        let writes = vec![Write::PutRecord(record.clone()), Write::PutCdi(record)];
+        (writes, After::Answer(id, answer))
+    }
+
+    /// Gives back what an earlier allocation gave, and leaves the call's mark for the present one. `in_use` is about the
+    /// record.
+    pub(super) fn decide_earlier(
+        &mut self,
+        id: CallId,
+        record: &Record,
+        disk: &Disk,
+        in_use: InUse,
+    ) -> Decision {
+        let why = match in_use {
+            InUse::No => return self.give_back_earlier(id, record),
+            InUse::Yes(who) => format!("is still in use: {who}"),
+            InUse::Unknown(cause) => format!("may still be in use, which cannot be told: {cause}"),
+        };
+        let devices: Vec<&str> = record.devices.iter().map(|it| it.device.as_str()).collect();
+        let refusal = Refusal {
+            reason: Some(Reason::DeviceHeld),
+            message: format!(
+                "claim {} was allocated anew, and what it was prepared with before ({}) {why}",
+                record.claim,
+                devices.join(", ")
+            ),
+        };
+        self.wait_or_give_up(id, &refusal, disk)
+    }
+
+    fn give_back_earlier(&mut self, id: CallId, record: &Record) -> Decision {
+        if let Some(call) = self.calls.get_mut(&id) {
+            call.looks_at_record = false;
+        }
+        let leaving = Record {
+            state: RecordState::Unpreparing,
+            ..record.clone()
+        };
+        let mark = Record {
+            state: RecordState::Waiting,
+            pods: Vec::new(),
+            devices: Vec::new(),
+            ..record.clone()
+        };
+        let writes = vec![
+            Write::PutRecord(leaving),
+            Write::RemoveCdi(record.claim.uid.clone()),
+            Write::PutRecord(mark),
+        ];
+        (writes, After::GivenBack)
+    }
+}
