@@ -155,6 +155,8 @@ struct Filter {
     /// The last node that was judged, and the last one that is being judged.
     judged_up_to: Option<String>,
     asked_up_to: Option<String>,
+    /// Whether the request on the way found no node after those that were judged: who comes now, comes after it.
+    asked_all: bool,
     progress: Progress,
     is_judged: bool,
     given_up: Option<Arc<str>>,
@@ -175,6 +177,7 @@ impl NodeFilters {
             verdicts: NodeVerdicts::default(),
             judged_up_to: None,
             asked_up_to: None,
+            asked_all: false,
             progress: Progress::default(),
             is_judged: false,
             given_up: None,
@@ -206,8 +209,9 @@ impl NodeFilters {
         let later = nodes.range::<String, _>(later).take(SUBJECTS_PER_REQUEST);
         let (names, asked): (Vec<_>, Vec<_>) =
             later.map(|(name, node)| (name, Arc::clone(node))).unzip();
-        if let Some(last) = names.last() {
-            filter.asked_up_to = Some((*last).clone());
+        match names.last() {
+            Some(last) => filter.asked_up_to = Some((*last).clone()),
+            None => filter.asked_all = true,
         }
         filter.progress.total = nodes.len().max(filter.progress.judged);
         Some(JudgementRequest {
@@ -268,6 +272,7 @@ impl NodeFilters {
             filter.is_judged = false;
             filter.judged_up_to = None;
             filter.asked_up_to = None;
+            filter.asked_all = false;
             filter.progress = Progress::default();
         }
     }
@@ -282,7 +287,7 @@ impl NodeFilters {
         self.filters.get(&id).is_none_or(|filter| filter.is_judged)
     }
 
-    /// [`ANY_NODE`], and the rules that the node passes of those that were judged up to it already. The others are judged
+    /// [`ANY_NODE`], and the rules that the node passes of those that were asked about it already, or about all nodes. The others are judged
     /// for it when its turn comes.
     pub fn passed_by<'a>(
         &'a mut self,
@@ -290,7 +295,8 @@ impl NodeFilters {
         node: &'a Node,
     ) -> impl Iterator<Item = NodeFilterId> + 'a {
         let asked = self.filters.iter_mut().filter(move |(_, filter)| {
-            let is_asked = filter.is_judged || filter.asked_up_to.as_deref() >= Some(name);
+            let is_asked =
+                filter.is_judged || filter.asked_all || filter.asked_up_to.as_deref() >= Some(name);
             is_asked && filter.given_up.is_none()
         });
         let passed = asked.filter_map(move |(id, filter)| {

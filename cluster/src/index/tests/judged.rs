@@ -275,6 +275,42 @@ fn rules_about_nodes_are_judged_apart_and_for_nodes_that_change_meanwhile_too() 
     assert_eq!(passing, ["b", "c"]);
 }
 
+/// The last request is about no node at all: it finds that nothing is left.
+#[test]
+fn a_node_that_comes_while_any_of_the_requests_is_judged_passes_the_rules_too() {
+    for during in 0..4 {
+        let mut index = index_with([]);
+        index.judge_apart();
+        index.observe(is(with(
+            pod("solo", 5),
+            "/spec/nodeSelector",
+            json!({"example.com/leaf": "l1"}),
+        )));
+        index.observe(is(claim("solo", 1)));
+        settle(&mut index);
+        index.engine_updates(Timestamp(0));
+        for request in 0.. {
+            let requests = index.take_judgements(1);
+            if request == during {
+                index.observe(is(node("z", "s1", "l1")));
+                settle(&mut index);
+            }
+            let Some(request) = requests.first() else {
+                assert!(request >= during, "a node comes during {during}");
+                break;
+            };
+            index.give_judgements([request.judge(&|| Duration::ZERO)]);
+            settle(&mut index);
+        }
+        judge_all(&mut index);
+        assert_eq!(wait(&mut index, "solo"), None);
+        let request = gang(&index, "solo").pods[0].request.as_ref();
+        let filter = request.expect("understood").filter;
+        let node = index.engine_node("z").expect("known");
+        assert!(node.filters.contains(&filter), "during request {during}");
+    }
+}
+
 #[test]
 fn a_device_that_appears_later_is_judged_for_the_selectors_that_are_known_and_nobody_waits() {
     let expression = "device.attributes['gpu.muster.dev'].productName.startsWith('NVIDIA')";
