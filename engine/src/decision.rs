@@ -59,9 +59,9 @@ pub struct Budget {
     pub left: CommitRoom,
     /// The room of an empty commit: what exceeds this can never be committed.
     pub empty: CommitRoom,
-    /// After how many steps of searches that found nothing it is enough for one call. A step takes about 40 nanoseconds
-    /// of a current server core. Groups that wait for a place are asked with as many, all of them together.
-    pub steps_in_vain: u64,
+    /// After how many looks ([`crate::State::visited`]) of searches that found nothing it is enough for one call. A look takes about
+    /// 40 nanoseconds of a current server core. Groups that wait for a place are asked with as many, all of them together.
+    pub looks_in_vain: u64,
 }
 
 impl Budget {
@@ -69,11 +69,11 @@ impl Budget {
     pub const UNLIMITED: Self = Self {
         left: CommitRoom::UNLIMITED,
         empty: CommitRoom::UNLIMITED,
-        steps_in_vain: u64::MAX,
+        looks_in_vain: u64::MAX,
     };
 
-    /// The steps in vain of about twenty milliseconds: ten gangs that take all that one decision may.
-    pub const STEPS_IN_VAIN: u64 = 10 * Effort::ONE_DECISION;
+    /// The looks in vain of about twenty milliseconds: ten gangs that take all that one decision may.
+    pub const LOOKS_IN_VAIN: u64 = 10 * Effort::ONE_DECISION;
 }
 
 /// What [`crate::State::decide`] decided. What could not be carried out comes back as an observation

@@ -107,6 +107,8 @@ pub struct State {
     waits: Waits,
     /// Teams that had their turn in the round that is under way.
     served: BTreeSet<TeamId>,
+    /// Whether the last call ended because searches had been in vain for long enough.
+    was_interrupted: bool,
     /// As of when every group was asked whether what came free helps it.
     groups_asked: Version,
     /// `StrictFifo` Teams of which some gang holds up others, or does not, by what the empty cluster could hold.
@@ -192,7 +194,7 @@ impl State {
     /// What a call costs: it judges the heads that it admits, of which the budget bounds the number, and each class of gangs that
     /// something woke since and that does not fit, as a rule once. To judge one class, on all its Flavors, takes at most
     /// the steps of one decision, about two milliseconds; where these run out, the class counts as one of which it is not known
-    /// whether it has a place, and it is told so. After [`Budget::steps_in_vain`] the call ends, and the next one goes on. So the sum
+    /// whether it has a place, and it is told so. After [`Budget::looks_in_vain`] the call ends, and the next one goes on. So the sum
     /// is bounded by the budget and by what changed, never by how many wait.
     pub fn decide(&mut self, _now: Timestamp, budget: &Budget) -> Decisions {
         let mut decisions = Decisions::default();
@@ -203,7 +205,9 @@ impl State {
         }
         self.admit_all(budget, &mut decisions);
         // Nothing is promised while somebody was not judged: it is told then.
-        if !decisions.is_cut_short() && std::mem::take(&mut self.releasing_changed) {
+        if decisions.is_cut_short() {
+            self.releasing_changed |= !self.releasing.is_empty();
+        } else if std::mem::take(&mut self.releasing_changed) {
             self.note_promises();
         }
         decisions.reasons_changed = self.take_reasons_changed();

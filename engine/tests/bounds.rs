@@ -84,17 +84,12 @@ fn the_steps_of_one_decision_are_for_all_flavors_together() {
     }
 }
 
-/// Many gangs that take all the steps of a decision and have no place, and another Team's gang behind them.
-#[test]
-fn a_call_ends_once_searches_were_in_vain_for_long_enough_and_the_next_goes_on() {
-    let (nodes, puzzle) = puzzle();
-    let other = team("other", None, limit(1_000));
-    let research = team("research", None, limit(1_000));
-    let mut state = state(nodes, vec![research, other]);
-    let hard = (0..25).map(|number| {
+/// Gangs like one that takes all the steps of a decision and has no place, each with a memory request of its own.
+fn hard_gangs(puzzle: &muster_engine::Gang, count: i64) -> Vec<muster_engine::Gang> {
+    let hard = (0..count).map(|number| {
         let mut gang = puzzle.clone();
-        gang.uid = format!("hard-{number}").into();
-        gang.name = format!("research/hard-{number}");
+        gang.uid = format!("hard-{number:02}").into();
+        gang.name = format!("research/hard-{number:02}");
         for pod in &mut gang.pods {
             pod.uid = format!("{number}-{}", pod.uid).into();
             pod.resources.memory_bytes += number;
@@ -104,10 +99,20 @@ fn a_call_ends_once_searches_were_in_vain_for_long_enough_and_the_next_goes_on()
         }
         at(0, gang)
     });
-    submit(&mut state, hard);
+    hard.collect()
+}
+
+/// Many gangs that take all the steps of a decision and have no place, and another Team's gang behind them.
+#[test]
+fn a_call_ends_once_searches_were_in_vain_for_long_enough_and_the_next_goes_on() {
+    let (nodes, puzzle) = puzzle();
+    let other = team("other", None, limit(1_000));
+    let research = team("research", None, limit(1_000));
+    let mut state = state(nodes, vec![research, other]);
+    submit(&mut state, hard_gangs(&puzzle, 25));
     submit(&mut state, [at(1, gang("easy", "other", 1, 1))]);
     let budget = Budget {
-        steps_in_vain: Budget::STEPS_IN_VAIN,
+        looks_in_vain: Budget::LOOKS_IN_VAIN,
         ..Budget::UNLIMITED
     };
     let mut calls = Vec::new();
@@ -124,12 +129,70 @@ fn a_call_ends_once_searches_were_in_vain_for_long_enough_and_the_next_goes_on()
     }
     assert_eq!(admissions, ["easy"]);
     assert!(calls.len() > 1, "{calls:?} looks");
-    let most = (Budget::STEPS_IN_VAIN + ONE_DECISION) * 5 / 4;
+    let most = (Budget::LOOKS_IN_VAIN + ONE_DECISION) * 5 / 4;
     assert!(calls.iter().all(|looks| *looks < most), "{calls:?} looks");
     assert!(matches!(
         why(&state, "hard-24"),
         Why::Placement { gave_up: true, .. }
     ));
+}
+
+/// The last that is looked at is refused, and the call ends there: the round is over nevertheless.
+#[test]
+fn a_round_ends_also_where_a_call_was_interrupted_after_the_last_of_it() {
+    let teams = ["a", "b"].map(|name| team(name, None, limit(100)));
+    let mut state = state(vec![node("n0", "s/l", 1)], teams.into());
+    submit(
+        &mut state,
+        [at(1, gang("a1", "a", 1, 1)), at(2, gang("b1", "b", 1, 2))],
+    );
+    let budget = Budget {
+        looks_in_vain: 0,
+        ..Budget::UNLIMITED
+    };
+    let decisions = state.decide(NOW, &budget);
+    assert_eq!(admitted(&decisions), ["a1"]);
+    assert!(decisions.interrupted);
+    while state.decide(NOW, &budget).is_cut_short() {}
+    // Both Teams may have a turn again, and the higher priority goes first.
+    state.apply(Update::Node(node("n1", "s/l", 1)));
+    submit(
+        &mut state,
+        [
+            with_priority(10, gang("a2", "a", 1, 1)),
+            with_priority(0, gang("b2", "b", 1, 1)),
+        ],
+    );
+    assert_eq!(admitted(&decide(&mut state)), ["a2"]);
+}
+
+/// Before each call that goes on something comes free that may help all of those who were judged already.
+#[test]
+fn what_comes_free_again_and_again_keeps_nobody_from_being_judged() {
+    let (nodes, puzzle) = puzzle();
+    let other = team("other", None, limit(1_000));
+    let research = team("research", None, limit(1_000));
+    let mut state = state(nodes, vec![research, other]);
+    submit(&mut state, hard_gangs(&puzzle, 25));
+    submit(&mut state, [at(1, gang("easy", "other", 1, 1))]);
+    let budget = Budget {
+        looks_in_vain: Budget::LOOKS_IN_VAIN,
+        ..Budget::UNLIMITED
+    };
+    let mut admissions = Vec::new();
+    for call in 0..10 {
+        let decisions = state.decide(NOW, &budget);
+        admissions.extend(admitted(&decisions));
+        if call == 0 {
+            assert!(decisions.interrupted);
+        }
+        // One pod more has a place, and two lack one.
+        let mut free = node("free", "s/l", 1);
+        free.allocatable.cpu_milli = 2_000;
+        free.allocatable.memory_bytes += call;
+        state.apply(Update::Node(free));
+    }
+    assert_eq!(admissions, ["easy"]);
 }
 
 /// A gang of two pods of which one takes all devices of a node, and the other all but one.

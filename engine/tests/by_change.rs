@@ -371,9 +371,13 @@ impl World {
     }
 
     fn decide(&mut self, commit: bool) {
-        let sliced = in_slices(self.state.clone());
+        let (sliced, state) = in_slices(self.state.clone());
         let decisions = decide(&mut self.state);
         assert_eq!(sliced, decisions.admissions, "in slices, and at once");
+        // What follows goes on from the one as from the other.
+        if self.submitted.is_multiple_of(2) {
+            self.state = state;
+        }
         assert!(!decisions.is_cut_short());
         assert_eq!(decide(&mut self.state), Decisions::default(), "asked twice");
         let mut naive = Naive::of(self);
@@ -610,7 +614,7 @@ fn free_devices<'a>(node: &Node, holds: impl Iterator<Item = &'a Hold>) -> Vec<D
 }
 
 /// Admissions in slices of one or two gangs and few pods.
-fn in_slices(mut state: State) -> Vec<Admission> {
+fn in_slices(mut state: State) -> (Vec<Admission>, State) {
     let mut admissions = Vec::new();
     let mut larger = 1;
     for round in 0_usize.. {
@@ -624,7 +628,7 @@ fn in_slices(mut state: State) -> Vec<Admission> {
             left,
             empty: CommitRoom::UNLIMITED,
             // After each gang that is refused, or after a few of them.
-            steps_in_vain: [0, 0, 10, u64::MAX][round % 4],
+            looks_in_vain: [0, 0, 10, u64::MAX][round % 4],
         };
         let decisions = state.decide(NOW, &budget);
         // A large gang waits for a commit with room for it, and nobody goes before it.
@@ -639,7 +643,7 @@ fn in_slices(mut state: State) -> Vec<Admission> {
             break;
         }
     }
-    admissions
+    (admissions, state)
 }
 
 #[derive(Clone)]

@@ -46,9 +46,9 @@ pub struct Config {
     pub keep_ended_seconds: i64,
     /// How long a node may be NotReady before ranks that are planned on it have lost their place.
     pub not_ready_seconds: u64,
-    /// After how many steps of searches in vain the engine ends a call; see [`muster_engine::Budget`]. What came meanwhile is
+    /// After how many looks of searches in vain the engine ends a call; see [`muster_engine::Budget`]. What came meanwhile is
     /// taken in before it goes on.
-    pub steps_in_vain: u64,
+    pub looks_in_vain: u64,
     /// Pause before an effect that was not answered, refused or in conflict is tried again.
     pub retry_seconds: u64,
 }
@@ -68,7 +68,7 @@ impl Config {
             proposal_bytes: 1_152 * 1024,
             keep_ended_seconds: 3_600,
             not_ready_seconds: 30,
-            steps_in_vain: muster_engine::Budget::STEPS_IN_VAIN,
+            looks_in_vain: muster_engine::Budget::LOOKS_IN_VAIN,
             retry_seconds: 1,
         }
     }

@@ -11,8 +11,6 @@ pub(crate) struct Effort {
     steps: u64,
     /// How many there were in the beginning.
     whole: u64,
-    /// How many were taken.
-    used: u64,
     /// Whether more steps were asked for than there were.
     spent: bool,
     /// Whether something was left undone on purpose.
@@ -34,7 +32,6 @@ impl Effort {
         Self {
             steps,
             whole: steps,
-            used: 0,
             spent: false,
             overlooked: false,
         }
@@ -45,18 +42,10 @@ impl Effort {
         self.steps
     }
 
-    /// How many were taken, those of shares and parts included.
-    pub(crate) fn used(&self) -> u64 {
-        self.used
-    }
-
     /// Takes steps; `false`, from then on, if there were fewer left.
     pub(crate) fn spend(&mut self, steps: u64) -> bool {
         match self.steps.checked_sub(steps) {
-            Some(left) if !self.spent => {
-                self.steps = left;
-                self.used += steps;
-            }
+            Some(left) if !self.spent => self.steps = left,
             _ => self.spent = true,
         }
         !self.spent
@@ -90,7 +79,6 @@ impl Effort {
     /// Takes over what a search left of [fresh](Self::fresh) steps.
     pub(crate) fn settle(&mut self, left: Self) {
         self.steps = left.steps;
-        self.used += left.used;
         self.spent |= left.spent;
         self.overlooked |= left.overlooked;
     }
@@ -103,7 +91,6 @@ impl Effort {
         }
         let mut part = Self::of(self.whole / parts as u64);
         let done = work(&mut part);
-        self.used += part.used;
         self.overlooked |= part.gave_up();
         done
     }
@@ -115,13 +102,11 @@ impl Effort {
         let mut share = Self {
             steps,
             whole: steps,
-            used: 0,
             ..*self
         };
         self.steps -= steps;
         let done = work(&mut share);
         self.steps += share.steps;
-        self.used += share.used;
         self.overlooked |= share.gave_up();
         done
     }
@@ -177,17 +162,6 @@ mod tests {
             !effort.part(1, |rest| rest.spend(31)),
             "a single part is what is left"
         );
-    }
-
-    #[test]
-    fn what_parts_shares_and_searches_take_is_counted() {
-        let mut effort = Effort::of(90);
-        effort.part(3, |part| part.spend(20));
-        effort.share(3, |share| share.spend(5));
-        let mut search = effort.fresh();
-        assert!(search.spend(7) && !search.spend(90));
-        effort.settle(search);
-        assert_eq!(effort.used(), 32);
     }
 
     #[test]

@@ -26,9 +26,10 @@ use crate::{
     names::{NodeName, TopologyName},
 };
 
-/// Nodes that a decision pays with one step for each index that it uses, kept or not: to make one takes about a millisecond
-/// for ten thousand nodes, and what a decision finds must not depend on what is kept.
-pub(super) const NODES_PER_STEP: usize = 32;
+/// Nodes that a decision pays with one step for each index that it uses, kept or not, since what it finds must not depend on
+/// what is kept. To make one takes longer, about a millisecond for ten thousand nodes: the price only bounds how many a decision
+/// may need, and leaves enough for the search to a gang of sixteen kinds of pods of a Team with sixteen Flavors.
+pub(super) const NODES_PER_STEP: usize = 128;
 
 /// What an index is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -84,6 +84,8 @@ pub(super) struct Search<'a> {
     goal: Goal<'a>,
     /// What allocations have cost that were not paid for yet.
     pub(super) tally: Cell<Tally>,
+    /// Whether some nodes may hold more than was counted on them, so that what was not found may be there.
+    pub(super) undercounted: Cell<bool>,
 }
 
 impl Rules {
@@ -132,9 +134,10 @@ pub(super) fn search(
             shapes.push(shape);
         }
     }
-    if shapes.len() > MOST_SHAPES || !effort.spend(shapes.len() as u64 * CapacityIndex::price(tree))
-    {
-        effort.stop();
+    let mut own = effort.fresh();
+    if shapes.len() > MOST_SHAPES || !own.spend(shapes.len() as u64 * CapacityIndex::price(tree)) {
+        own.stop();
+        effort.settle(own);
         return Verdict::GaveUp(refusal);
     }
     let rules = Rules::of(request, view);
@@ -157,10 +160,11 @@ pub(super) fn search(
         overlays: Vec::new(),
         goal,
         tally: Cell::default(),
+        undercounted: Cell::default(),
     };
     search.lay_over();
     let mut progress = Progress {
-        effort: effort.fresh(),
+        effort: own,
         sums: BTreeMap::new(),
         hopeless: None,
     };
@@ -293,6 +297,9 @@ impl<'a> Search<'a> {
         progress.effort.spend(tally.steps());
         if tally.gave_up {
             progress.effort.stop();
+        }
+        if self.undercounted.take() {
+            progress.effort.overlook();
         }
     }
 

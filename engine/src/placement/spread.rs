@@ -7,7 +7,6 @@ use std::{
 };
 
 use super::{
-    allocator::Tally,
     capacity::{Capacity, Cause},
     device_set::DeviceSet,
     kind::KindId,
@@ -44,7 +43,8 @@ impl Search<'_> {
                     let (shape, resources) = (class.shape, &class.resources);
                     self.rules.capacity(record, trial, shape, resources)
                 });
-                self.note_capacity(capacity)
+                let wanted = self.classes.get(class).map_or(0, |class| class.units);
+                self.counted(capacity, wanted)
             }
         };
         let member = |slot| Member {
@@ -65,18 +65,14 @@ impl Search<'_> {
 
     /// How many units a node holds to which something of the gang was added. That more may fit, the search remembers: what it
     /// does not find then proves nothing.
-    fn note_capacity(&self, capacity: Option<Result<Capacity, Cause>>) -> u64 {
-        let (units, gave_up) = match capacity {
+    fn counted(&self, capacity: Option<Result<Capacity, Cause>>, wanted: usize) -> u64 {
+        let (units, is_partial) = match capacity {
             Some(Ok(capacity)) => (capacity.units, capacity.is_partial),
             Some(Err(cause)) => (0, cause == Cause::TooManyWays),
             None => (0, false),
         };
-        if gave_up {
-            let tally = self.tally.get();
-            self.tally.set(Tally {
-                gave_up: true,
-                ..tally
-            });
+        if is_partial && units < wanted {
+            self.undercounted.set(true);
         }
         units as u64
     }

@@ -487,9 +487,13 @@ mod tests {
                 tree.set(slot, &node(&format!("n{slot}"), path), now.advance());
             }
             assert_eq!(tree.different_widths(None), Some(expected), "{paths:?}");
-            let of_spine = tree.different_widths(Some(&"spine".into())).unwrap();
-            assert!(!of_spine.contains(&depth(0)) && of_spine.contains(&depth(2)));
         }
+        let mut now = Version::default();
+        let mut tree = Tree::new(Some(&topology()), now);
+        tree.set(0, &node("n", "s/l"), now.advance());
+        let within = |level: &str| tree.different_widths(Some(&level.into()));
+        assert_eq!(within("spine"), Some(vec![Width::Node, depth(2)]));
+        assert_eq!(within("leaf"), Some(vec![Width::Node, depth(2)]));
     }
 
     #[test]

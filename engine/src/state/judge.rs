@@ -74,9 +74,10 @@ impl State {
         work: &mut Work,
     ) -> Result<Fitting, Vec<Refusing>> {
         let mut effort = Effort::default();
+        let before = self.cluster.visited();
         let judged = self.judge_with(class, gang, &mut effort, &mut work.visited);
         if judged.is_err() {
-            work.in_vain += effort.used();
+            work.note_in_vain(&self.cluster, before);
         }
         judged
     }

@@ -153,7 +153,7 @@ impl State {
 
     fn promised(&self) -> BTreeMap<GangUid, Why> {
         // Who was not judged yet may go first.
-        if !self.waits.ready.is_empty() || !self.served.is_empty() {
+        if self.waits.is_anybody_awake() || !self.served.is_empty() {
             return BTreeMap::new();
         }
         let after = self.afterwards();

@@ -76,10 +76,15 @@ impl State {
     pub(super) fn admit_all(&mut self, budget: &Budget, decisions: &mut Decisions) {
         let mut work = Work::within(budget);
         let mut left = budget.left;
+        // Who was not judged yet when the last call was interrupted is judged before anybody is woken anew: else what
+        // changes again and again would keep the first of them busy, and the last ones waiting.
+        let mut goes_on =
+            std::mem::take(&mut self.was_interrupted) && self.waits.is_anybody_awake();
         // What was admitted may, in rare cases, make room for a gang with several claims per pod.
-        while self.open_groups(&mut work) {
+        while std::mem::take(&mut goes_on) || self.open_groups(&mut work) {
             self.admit_awake(budget, &mut left, decisions, &mut work);
             if decisions.is_cut_short() {
+                self.was_interrupted = decisions.interrupted;
                 break;
             }
             self.close_groups();
@@ -87,7 +92,18 @@ impl State {
                 break;
             }
         }
+        if !decisions.is_cut_short() {
+            self.end_round();
+        }
         decisions.visited = work.visited;
+    }
+
+    /// Nobody is awake any more. That may be so from the beginning, if the last call was cut short after the last of them.
+    fn end_round(&mut self) {
+        for team in std::mem::take(&mut self.served) {
+            self.list(team, true);
+        }
+        self.close_groups();
     }
 
     /// Admits those who are awake, until none of them fits or the budget ends.
@@ -259,7 +275,10 @@ impl State {
                 }
                 work.visited.groups += 1;
                 let (request, closed) = (group.request(), group.closed);
-                let open = work.ask(|effort| fits_since(&self.cluster, &request, closed, effort));
+                let cluster = &self.cluster;
+                let open = work.may_help(cluster, |effort| {
+                    fits_since(cluster, &request, closed, effort)
+                });
                 if open {
                     self.waits.note_asked(id, version);
                 } else {
@@ -295,7 +314,10 @@ impl State {
                     continue;
                 }
                 let (request, closed) = (group.request(), group.closed);
-                if work.ask(|effort| fits_since(&self.cluster, &request, closed, effort)) {
+                let cluster = &self.cluster;
+                if work.may_help(cluster, |effort| {
+                    fits_since(cluster, &request, closed, effort)
+                }) {
                     opening.push(id);
                 }
             }

@@ -2,18 +2,19 @@
 
 use crate::{
     decision::{Budget, Visited},
-    placement::Effort,
+    placement::{Cluster, Effort},
 };
 
-/// See the module.
+/// See the module. It counts looks, those that make an index included: when a call ends may depend on what was kept of earlier
+/// ones, what is decided does not.
 #[derive(Clone, Debug)]
 pub(super) struct Work {
     pub(super) visited: Visited,
-    /// Steps of judging those who then did not fit.
-    pub(super) in_vain: u64,
+    /// Looks of judging those who then did not fit.
+    in_vain: u64,
+    /// Looks of the questions that groups were asked.
+    asking: u64,
     enough: u64,
-    /// For the questions that groups are asked.
-    questions: Effort,
 }
 
 impl Work {
@@ -21,9 +22,14 @@ impl Work {
         Self {
             visited: Visited::default(),
             in_vain: 0,
-            enough: budget.steps_in_vain,
-            questions: Effort::of(budget.steps_in_vain),
+            asking: 0,
+            enough: budget.looks_in_vain,
         }
+    }
+
+    /// Somebody was judged in vain, since so many looks had been taken.
+    pub(super) fn note_in_vain(&mut self, cluster: &Cluster, before: u64) {
+        self.in_vain += cluster.visited().wrapping_sub(before);
     }
 
     /// Whether enough was searched in vain. It is asked after somebody was judged, so each call gets on by one at least.
@@ -31,13 +37,19 @@ impl Work {
         self.in_vain >= self.enough
     }
 
-    /// Asks a group, with no more steps than one decision takes. Once no steps are left for questions, the question finds out
-    /// nothing, and the members are judged.
-    pub(super) fn ask<T>(&mut self, question: impl FnOnce(&mut Effort) -> T) -> T {
-        let most = self.questions.steps().min(Effort::ONE_DECISION);
-        let mut effort = Effort::of(most);
-        let answer = question(&mut effort);
-        self.questions.spend(effort.used());
+    /// Asks whether what came free may help somebody, with no more steps than one decision takes. Once questions have taken
+    /// enough, it may, and the members are judged.
+    pub(super) fn may_help(
+        &mut self,
+        cluster: &Cluster,
+        question: impl FnOnce(&mut Effort) -> bool,
+    ) -> bool {
+        if self.asking >= self.enough {
+            return true;
+        }
+        let before = cluster.visited();
+        let answer = question(&mut Effort::default());
+        self.asking += cluster.visited().wrapping_sub(before);
         answer
     }
 }

@@ -333,7 +333,7 @@ pub(crate) fn budget(context: PollContext<'_>, proposing: &[Wanted]) -> engine::
             ..holds(left, left / LEAST_INTENT_BYTES)
         },
         empty: holds(limit, 1),
-        steps_in_vain: context.config.steps_in_vain,
+        looks_in_vain: context.config.looks_in_vain,
     }
 }
 

@@ -18,7 +18,7 @@ fn status(bench: &Bench, gang: &str) -> GangStatus {
 #[test]
 fn a_decision_that_was_interrupted_goes_on_at_once_and_loses_nobody() {
     let mut bench = Bench::with(Config {
-        steps_in_vain: 0,
+        looks_in_vain: 0,
         ..config()
     });
     // A look at everything goes on deciding, too.
@@ -55,7 +55,7 @@ fn a_decision_that_was_interrupted_goes_on_at_once_and_loses_nobody() {
 #[test]
 fn while_the_engine_may_not_be_asked_nothing_is_polled_for_it() {
     let mut bench = Bench::with(Config {
-        steps_in_vain: 0,
+        looks_in_vain: 0,
         ..config()
     });
     bench.checks_polls = false;
