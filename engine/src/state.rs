@@ -107,8 +107,6 @@ pub struct State {
     waits: Waits,
     /// Teams that had their turn in the round that is under way.
     served: BTreeSet<TeamId>,
-    /// Whether the last call ended because searches had been in vain for long enough.
-    was_interrupted: bool,
     /// As of when every group was asked whether what came free helps it.
     groups_asked: Version,
     /// `StrictFifo` Teams of which some gang holds up others, or does not, by what the empty cluster could hold.

@@ -79,12 +79,12 @@ impl State {
         // Who was not judged yet when the last call was interrupted is judged before anybody is woken anew: else what
         // changes again and again would keep the first of them busy, and the last ones waiting.
         let mut goes_on =
-            std::mem::take(&mut self.was_interrupted) && self.waits.is_anybody_awake();
+            std::mem::take(&mut self.waits.was_interrupted) && self.waits.is_anybody_awake();
         // What was admitted may, in rare cases, make room for a gang with several claims per pod.
         while std::mem::take(&mut goes_on) || self.open_groups(&mut work) {
             self.admit_awake(budget, &mut left, decisions, &mut work);
             if decisions.is_cut_short() {
-                self.was_interrupted = decisions.interrupted;
+                self.waits.was_interrupted = decisions.interrupted;
                 break;
             }
             self.close_groups();

@@ -138,6 +138,8 @@ pub(super) struct Waits {
     /// Nodes that keep quota for themselves, below those that classes wait for.
     watched: BTreeMap<(NodeId, PairId), BTreeSet<ClassId>>,
     open: BTreeSet<Wait>,
+    /// Whether the last call was interrupted, so that those who are awake are to be judged before anybody else is woken.
+    pub(super) was_interrupted: bool,
 }
 
 impl Waits {
