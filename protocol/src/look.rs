@@ -133,7 +133,6 @@ impl Machine {
                 if !self.bugs.has(InjectedBug::NodeDevicesWakeNobody) {
                     self.news.node_devices.insert(key.name.clone());
                     self.note_held(&key.name, after);
-                    self.note_existence(&key.name, after.is_some());
                 }
             }
             (Kind::Gang, _) => self.agenda.gang(&name.into()),
@@ -259,16 +258,6 @@ impl Machine {
         }
     }
 
-    /// Without the object of its node nothing is known of what a rank has given back.
-    fn note_existence(&mut self, node: &str, exists: bool) {
-        if self.index.node_devices(node).is_some() != exists {
-            for key in self.plans.on_node(node) {
-                self.agenda.gang(key);
-                self.feed.holds.note_stale(key);
-            }
-        }
-    }
-
     /// A write of an object did not succeed, or is over.
     pub(crate) fn note_key(&mut self, key: &ObjectKey) {
         let name = NamespacedName::new(key.namespace.clone(), key.name.clone());
@@ -363,7 +352,6 @@ impl Machine {
         );
         for key in changed {
             self.agenda.gang(&key);
-            self.feed.holds.note_stale(&key);
         }
     }
 

@@ -17,14 +17,10 @@ use muster_api::Permit;
 use muster_engine as engine;
 
 use crate::{
-    admission::charge,
-    admission::plan::{Plan, Rank},
-    injected_bug::InjectedBug,
-    objects::{is_over, stamp},
-    outward::release,
-    poll_context::PollContext,
+    admission::charge, admission::plan::Plan, injected_bug::InjectedBug, objects::is_over,
+    outward::release, poll_context::PollContext,
 };
-use muster_cluster::{formed::GangKey, links::Links, rank_state::RankState, table::Table};
+use muster_cluster::{formed::GangKey, links::Links, table::Table};
 
 /// What says that a pod holds something. In this order: what the first of them says of a pod counts, among permits what
 /// that of the latest attempt says; the others add claims.
@@ -237,9 +233,7 @@ pub(crate) fn of_plan(context: PollContext<'_>, plan: &Plan) -> Part {
         .iter()
         .map(|claim| (claim.uid.as_str(), claim))
         .collect();
-    let ranks = plan.ranks.iter().enumerate();
-    let ranks = ranks.filter(|(_, rank)| !has_succeeded(context, plan, rank));
-    let holds = ranks.map(|(place, rank)| {
+    let holds = plan.ranks.iter().enumerate().map(|(place, rank)| {
         let own = rank
             .claims
             .iter()
@@ -262,21 +256,6 @@ pub(crate) fn of_plan(context: PollContext<'_>, plan: &Plan) -> Part {
         (hold, plan.attempt)
     });
     holds.collect()
-}
-
-/// Whether a rank has succeeded: what it still holds, its permit says, and when its release is proved it holds nothing,
-/// however long the others of its attempt go on.
-///
-/// Every rank has its permit before the first is let go, so this one's is seen or was released: while the intent is in the
-/// Ledger an older leader may have written it unseen, an adopted gang ran before it had any, and without the object of the
-/// node nothing is known of it.
-fn has_succeeded(context: PollContext<'_>, plan: &Plan, rank: &Rank) -> bool {
-    let pod = context.index.pod_by_uid(&rank.pod);
-    RankState::of(pod.map(AsRef::as_ref)) == RankState::Succeeded
-        && pod.is_some_and(|pod| stamp(pod) == plan.attempt)
-        && !plan.adopted
-        && context.intent_of(&plan.key).is_none()
-        && context.index.node_devices(&rank.node.name).is_some()
 }
 
 /// What the permits of a node say. Of several of one pod the latest attempt's counts, and the others add their claims.

@@ -1,10 +1,8 @@
 //! What is charged, worked out from the API server alone.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Pod;
-use muster_api::{Charge, Gang, Intent, Ledger, NodeDevices, Permit};
-use muster_cluster::pod::{phase, stamp};
+use muster_api::{Charge, Gang, Intent, Ledger, NodeDevices};
 
 use super::Violation;
 use crate::{
@@ -45,13 +43,8 @@ impl Charges {
             if let Some(admission) = admission {
                 let namespace = gang.metadata.namespace.as_deref().unwrap_or_default();
                 let name = gang.metadata.name.as_deref().unwrap_or_default();
-                let given_back = given_back(api, gang);
                 let gang = format!("{namespace}/{name}");
-                let mut charge = admission.charge.clone();
-                for group in &mut charge.claims {
-                    group.uids.retain(|uid| !given_back.contains(uid.as_str()));
-                }
-                charges.add(&gang, &admission.team, &charge);
+                charges.add(&gang, &admission.team, &admission.charge);
             }
         }
         for permit in api
@@ -137,59 +130,6 @@ impl Charges {
         }
         Ok(())
     }
-}
-
-/// Claims of an admitted gang whose pods succeeded and were released: they are charged no more. Released is a pod of which
-/// no permit is left once its intent is carried out, since every rank has one before the first starts.
-fn given_back<'a>(api: &ApiServer, gang: &'a Gang) -> BTreeSet<&'a str> {
-    let (uid, name) = (&gang.metadata.uid, &gang.metadata.name);
-    let Some(status) = &gang.status else {
-        return BTreeSet::new();
-    };
-    let (Some(admission), Some(placement)) = (&status.admission, &status.placement) else {
-        return BTreeSet::new();
-    };
-    let mut intents = api.list::<Ledger>().flat_map(|ledger| &ledger.spec.intents);
-    let is_own = |intent: &Intent| {
-        Some(&intent.name) == name.as_ref()
-            && Some(&intent.namespace) == gang.metadata.namespace.as_ref()
-    };
-    if admission.adopted || intents.any(is_own) {
-        return BTreeSet::new();
-    }
-    let nodes = placement.nodes.iter().flat_map(|run| {
-        let ranks = usize::try_from(run.ranks).unwrap_or(0);
-        std::iter::repeat_n(run.node.as_str(), ranks)
-    });
-    let has_given_back = |pod_uid: &str, node: &str| {
-        let has_succeeded = |pod: &Pod| {
-            pod.metadata.uid.as_deref() == Some(pod_uid)
-                && phase(pod) == "Succeeded"
-                && stamp(pod) == status.attempt
-        };
-        let is_permit = |permit: &Permit| {
-            permit.pod_uid == pod_uid
-                && Some(&permit.gang_uid) == uid.as_ref()
-                && permit.attempt == status.attempt
-        };
-        api.list::<Pod>().any(has_succeeded)
-            && api
-                .get::<NodeDevices>("", node)
-                .is_some_and(|devices| !devices.spec.permits.iter().any(is_permit))
-    };
-    let ranks = admission.pods.iter().zip(nodes);
-    let (done, others): (Vec<_>, Vec<_>) =
-        ranks.partition(|(pod, node)| has_given_back(&pod.uid, node));
-    // A claim that they share is charged for the others.
-    let is_shared = |claim: &&str| {
-        others
-            .iter()
-            .any(|(pod, _)| pod.claims.iter().any(|it| it == claim))
-    };
-    let claims = done
-        .iter()
-        .flat_map(|(pod, _)| pod.claims.iter().map(String::as_str));
-    claims.filter(|claim| !is_shared(claim)).collect()
 }
 
 /// What an intent charges. One that is named by its digest says itself what it charges on its Gang; once the Gang
