@@ -352,6 +352,7 @@ fn parse(version: &str) -> Option<u64> {
     version.parse().ok()
 }
 
-fn version_of(object: &Object) -> Option<u64> {
+/// The resourceVersion of an object as a number.
+pub(crate) fn version_of(object: &Object) -> Option<u64> {
     parse(object.metadata().resource_version.as_deref()?)
 }

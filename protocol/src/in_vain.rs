@@ -5,8 +5,9 @@
 //! ever, and would be written again with every answer. Likewise where there is nothing at that path: a status that the
 //! definition does not know, or an object that is gone and of which the watch has not said so yet.
 //!
-//! So what was written in vain is not written again before [`AGAIN_SECONDS`] have passed. Whatever says something else is
-//! written at once: an object that lacks a field is kept up to date in all others.
+//! So what was written in vain is not written again before [`AGAIN_SECONDS`] have passed, or [`NOT_FOUND_SECONDS`] where there
+//! was nothing to write to. Then its object is looked at again. Whatever says something else is written at once: an object that
+//! lacks a field is kept up to date in all others.
 //!
 //! Nothing becomes less safe by a write that waits: the machine goes by what is seen alone, and takes such a write for one
 //! that was not made.
@@ -27,6 +28,10 @@ use muster_cluster::object::{Kind, Object, ObjectKey};
 /// date, and so rarely that ten thousand objects cost twenty writes a second.
 pub(crate) const AGAIN_SECONDS: u64 = 600;
 
+/// The same where the answer was that there is nothing at that path. That may be a proxy's word, or true for the moment in
+/// which a definition is replaced.
+pub(crate) const NOT_FOUND_SECONDS: u64 = 60;
+
 /// A field that the API server does not store as it is written.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FieldNotStored {
@@ -40,6 +45,8 @@ pub struct FieldNotStored {
 #[derive(Debug, Default)]
 pub(crate) struct WritesInVain {
     by_object: BTreeMap<ObjectKey, WriteInVain>,
+    /// When objects are looked at again.
+    due: BTreeSet<(u64, ObjectKey)>,
     /// Every field that was found not to be stored: no more than the kinds have.
     fields: BTreeSet<FieldNotStored>,
     /// Those of them that nobody asked for yet.
@@ -78,16 +85,40 @@ impl WritesInVain {
                 **write,
                 ApiRequest::PublishQueue { .. } | ApiRequest::PublishTeam { .. }
             ),
+            // Somebody wrote in between, perhaps this program: what is stored is not what was written in vain.
+            Outcome::Conflict => false,
             _ => return,
         };
+        self.forget(key);
         if is_in_vain {
             let write = Arc::clone(write);
-            let until = second + AGAIN_SECONDS;
+            let seconds = match outcome {
+                Outcome::NotFound => NOT_FOUND_SECONDS,
+                _ => AGAIN_SECONDS,
+            };
+            let until = second + seconds;
+            self.due.insert((until, key.clone()));
             let in_vain = WriteInVain { write, until };
             self.by_object.insert(key.clone(), in_vain);
-        } else {
+        }
+    }
+
+    /// The objects that are to be looked at again, since what was written in vain may be written again.
+    pub(crate) fn take_due(&mut self, second: u64) -> Vec<ObjectKey> {
+        let mut due = Vec::new();
+        while self.due.first().is_some_and(|(until, _)| *until <= second) {
+            let first = self.due.pop_first();
+            due.extend(first.map(|(_, key)| key));
+        }
+        for key in &due {
             self.by_object.remove(key);
         }
+        due
+    }
+
+    /// The second in which the next object is to be looked at again.
+    pub(crate) fn next_due(&self) -> Option<u64> {
+        self.due.first().map(|(until, _)| *until)
     }
 
     /// Whether a write would say again what was said in vain a short while ago.
@@ -99,7 +130,9 @@ impl WritesInVain {
 
     /// An object is gone: one that is made again under its name is another.
     pub(crate) fn forget(&mut self, key: &ObjectKey) {
-        self.by_object.remove(key);
+        if let Some(known) = self.by_object.remove(key) {
+            self.due.remove(&(known.until, key.clone()));
+        }
     }
 
     /// The fields that were found not to be stored; each is told once.

@@ -154,6 +154,9 @@ impl Machine {
         if self.exit.is_some() || !self.index.is_synced() {
             return effects;
         }
+        for key in self.flights.in_vain.take_due(now.monotonic_seconds) {
+            self.note_key(&key);
+        }
         let is_first = self.gather(epoch, now, &mut effects);
         if self.exit.is_some() {
             return Vec::new();
@@ -198,6 +201,7 @@ impl Machine {
             by_index.and_then(|due| u64::try_from(due.0).ok()),
             self.agenda.next_due(),
             self.flights.next_due(),
+            self.flights.in_vain.next_due(),
             self.window.next_due(),
             self.queues.next_due(),
             self.ledger_check.next_due(),
@@ -230,8 +234,8 @@ impl Machine {
             self.take_ledger_check(&outcome, now);
             return;
         }
-        if let Some(key) = self.store_check.end(effect) {
-            self.take_store_check(key, &outcome);
+        if let Some(read) = self.store_check.end(effect) {
+            self.take_store_check(read, &outcome);
             return;
         }
         let retry = self.config.retry_seconds;

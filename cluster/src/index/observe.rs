@@ -215,14 +215,17 @@ macro_rules! stores {
             /// Whether what is held under its name has a later version: the object is told late, or the store was set back
             /// to an earlier state.
             pub fn is_behind(&self, object: &Object) -> bool {
-                let key = object.key();
+                let held = self.version(&object.key());
                 let told = version_of(object.metadata());
-                match object {
-                    $(Object::$kind(_) => {
-                        let key = <<types::$kind as Observed>::Key as StoreKey>::of(&key);
-                        let held = self.objects.$collection.get(&key);
-                        let held = held.and_then(|held| held.version());
-                        held.zip(told).is_some_and(|(held, told)| told < held)
+                held.zip(told).is_some_and(|(held, told)| told < held)
+            }
+
+            /// The resourceVersion of what is held under a name, as a number.
+            pub fn version(&self, key: &ObjectKey) -> Option<u64> {
+                match key.kind {
+                    $(Kind::$kind => {
+                        let key = <<types::$kind as Observed>::Key as StoreKey>::of(key);
+                        self.objects.$collection.get(&key)?.version()
                     })*
                 }
             }

@@ -225,6 +225,36 @@ fn a_list_of_an_api_server_that_lags_behind_costs_one_read_and_changes_nothing()
     assert_eq!(written, ["read"]);
 }
 
+/// The answer of the read was made before the last change, and comes after it.
+#[test]
+fn what_changes_while_the_read_is_under_way_is_no_store_that_was_set_back() {
+    let mut bench = Bench::new();
+    bench.gang("train", 2);
+    bench.run();
+    let before = bench.server.clone();
+    let run = |pod: &mut Pod| pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
+    for name in ["train-0", "train-1"] {
+        bench.change_pod(name, run);
+    }
+    bench.run();
+    let now = std::mem::replace(&mut bench.server, before);
+    relist(&mut bench);
+    bench.server = now;
+    let effects = bench.machine.poll(bench.now());
+    let is_read = |effect: &&Effect| matches!(*effect.write, ApiRequest::ReadObject { .. });
+    let read = effects.iter().find(is_read).expect("a suspicion");
+    let ApiRequest::ReadObject { key } = &*read.write else {
+        unreachable!("it is a read")
+    };
+    let answer = bench.server.perform(&read.write);
+    let object = bench.server.list(key.kind).into_iter();
+    let object = object.filter(|object| object.key() == *key).last();
+    bench.server.put(object.expect("it is there"));
+    bench.observe();
+    bench.machine.settle(read.id, answer);
+    assert_eq!(bench.machine.must_exit(), None);
+}
+
 fn kind_of(write: &ApiRequest) -> &'static str {
     match write {
         ApiRequest::ReadObject { .. } => "read",
