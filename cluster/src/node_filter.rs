@@ -287,8 +287,8 @@ impl NodeFilters {
         self.filters.get(&id).is_none_or(|filter| filter.is_judged)
     }
 
-    /// [`ANY_NODE`], and the rules that the node passes of those that were asked about it already, or about all nodes. The others are judged
-    /// for it when its turn comes.
+    /// [`ANY_NODE`], and the rules that the node passes of those that were asked about it already, or about all nodes. The
+    /// others are judged for it when its turn comes.
     pub fn passed_by<'a>(
         &'a mut self,
         name: &'a str,

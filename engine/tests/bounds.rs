@@ -84,9 +84,13 @@ fn the_steps_of_one_decision_are_for_all_flavors_together() {
     }
 }
 
-/// Gangs like one that takes all the steps of a decision and has no place, each with a memory request of its own.
-fn hard_gangs(puzzle: &muster_engine::Gang, count: i64) -> Vec<muster_engine::Gang> {
-    let hard = (0..count).map(|number| {
+/// Many gangs that take all the steps of a decision and have no place, each with a memory request of its own, and another
+/// Team's gang behind them; with the budget of a call that nothing else bounds.
+fn an_easy_gang_behind_hard_ones() -> (State, Budget) {
+    let (nodes, puzzle) = puzzle();
+    let teams = ["research", "other"].map(|name| team(name, None, limit(1_000)));
+    let mut state = state(nodes, teams.into());
+    for number in 0..25 {
         let mut gang = puzzle.clone();
         gang.uid = format!("hard-{number:02}").into();
         gang.name = format!("research/hard-{number:02}");
@@ -97,24 +101,19 @@ fn hard_gangs(puzzle: &muster_engine::Gang, count: i64) -> Vec<muster_engine::Ga
                 claim.uid = format!("{number}-{}", claim.uid).into();
             }
         }
-        at(0, gang)
-    });
-    hard.collect()
-}
-
-/// Many gangs that take all the steps of a decision and have no place, and another Team's gang behind them.
-#[test]
-fn a_call_ends_once_searches_were_in_vain_for_long_enough_and_the_next_goes_on() {
-    let (nodes, puzzle) = puzzle();
-    let other = team("other", None, limit(1_000));
-    let research = team("research", None, limit(1_000));
-    let mut state = state(nodes, vec![research, other]);
-    submit(&mut state, hard_gangs(&puzzle, 25));
+        submit(&mut state, [at(0, gang)]);
+    }
     submit(&mut state, [at(1, gang("easy", "other", 1, 1))]);
     let budget = Budget {
         looks_in_vain: Budget::LOOKS_IN_VAIN,
         ..Budget::UNLIMITED
     };
+    (state, budget)
+}
+
+#[test]
+fn a_call_ends_once_searches_were_in_vain_for_long_enough_and_the_next_goes_on() {
+    let (mut state, budget) = an_easy_gang_behind_hard_ones();
     let mut calls = Vec::new();
     let mut admissions = Vec::new();
     loop {
@@ -169,16 +168,7 @@ fn a_round_ends_also_where_a_call_was_interrupted_after_the_last_of_it() {
 /// Before each call that goes on something comes free that may help all of those who were judged already.
 #[test]
 fn what_comes_free_again_and_again_keeps_nobody_from_being_judged() {
-    let (nodes, puzzle) = puzzle();
-    let other = team("other", None, limit(1_000));
-    let research = team("research", None, limit(1_000));
-    let mut state = state(nodes, vec![research, other]);
-    submit(&mut state, hard_gangs(&puzzle, 25));
-    submit(&mut state, [at(1, gang("easy", "other", 1, 1))]);
-    let budget = Budget {
-        looks_in_vain: Budget::LOOKS_IN_VAIN,
-        ..Budget::UNLIMITED
-    };
+    let (mut state, budget) = an_easy_gang_behind_hard_ones();
     let mut admissions = Vec::new();
     for call in 0..10 {
         let decisions = state.decide(NOW, &budget);
