@@ -27,7 +27,7 @@ mod tiers;
 mod touch;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     mem,
     sync::Arc,
 };
@@ -148,10 +148,10 @@ pub struct Index {
     links: PodLinks,
     membership: Membership,
     claim_specs: ClaimSpecs,
-    claims_by_uid: HashMap<Box<str>, Arc<ObservedClaim>>,
+    claims_by_uid: Table<Box<str>, Arc<ObservedClaim>>,
     /// Claims by the devices that they are allocated.
     allocations: OrderedLinks<String, engine::ClaimUid>,
-    gangs_by_uid: HashMap<String, Arc<Gang>>,
+    gangs_by_uid: Table<String, Arc<Gang>>,
     /// Gangs by namespace and the label that their pods were declared by.
     gangs_by_group: Links<(String, String), GangKey>,
     /// Gang objects by their namespace.
@@ -251,9 +251,9 @@ impl Index {
             links: PodLinks::default(),
             membership: Membership::default(),
             claim_specs: ClaimSpecs::default(),
-            claims_by_uid: HashMap::new(),
+            claims_by_uid: Table::default(),
             allocations: OrderedLinks::default(),
-            gangs_by_uid: HashMap::new(),
+            gangs_by_uid: Table::default(),
             gangs_by_group: Links::default(),
             gangs_by_namespace: Links::default(),
             gangs_by_owner: Links::default(),

@@ -2,12 +2,11 @@
 
 use std::{
     borrow::Borrow,
-    collections::{
-        HashMap,
-        hash_map::{Entry, RandomState},
-    },
+    collections::{HashMap, hash_map::Entry},
     hash::Hash,
 };
+
+use ahash::RandomState;
 
 /// Values by key, for keys whose order means nothing. What is looked up in tables of a hundred thousand gangs or pods costs
 /// one hash instead of twenty comparisons of texts that lie far apart.

@@ -1,7 +1,7 @@
 //! One gang, formed whole from what is observed now.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     ops::Deref,
     sync::Arc,
 };
@@ -19,6 +19,7 @@ use super::{
 use crate::{
     formed::{FormedGang, FormedPod, GangKey, PendingReason, PodIdentity, has_ended},
     pod::ObservedPod,
+    table::Table,
 };
 
 /// The Team of a namespace.
@@ -44,7 +45,7 @@ pub(crate) struct PodRequest {
 }
 
 /// What pods ask for, by their UIDs; never walked.
-pub(crate) type PodRequests = HashMap<String, Result<PodRequest, PendingReason>>;
+pub(crate) type PodRequests = Table<String, Result<PodRequest, PendingReason>>;
 
 /// All that a gang is formed from.
 pub(crate) struct GangInputs<'a> {

@@ -1,10 +1,6 @@
 //! Pods as the index keeps them, and by what they are looked up.
 
-use std::{
-    borrow::Cow,
-    collections::{BTreeSet, HashMap},
-    sync::Arc,
-};
+use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
 use muster_api::keys;
@@ -20,6 +16,7 @@ use crate::{
     pod_resources, pod_rules,
     pod_terms::PodTerms,
     quantity::QuantityError,
+    table::Table,
     unsupported_field::UnsupportedField,
 };
 
@@ -190,7 +187,7 @@ fn used<'a>(
 #[derive(Debug, Default)]
 pub(super) struct PodLinks {
     /// Our pods by UID.
-    pub(super) by_uid: HashMap<String, Arc<KeptPod>>,
+    pub(super) by_uid: Table<String, Arc<KeptPod>>,
     /// Every pod that is bound to a node.
     pub(super) of_node: Links<String, NamespacedName>,
     /// Our pods by the claims that they name, existing or not.

@@ -1,10 +1,6 @@
 //! What pods and claims ask for, kept until something that it depends on changes.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    mem,
-    sync::Arc,
-};
+use std::{collections::BTreeSet, mem, sync::Arc};
 
 use k8s_openapi::api::core::v1::PodResourceClaim;
 use muster_api::Reason;
@@ -32,7 +28,7 @@ pub(super) struct Requests {
     /// Of pods, by UID.
     pub(super) of_pods: PodRequests,
     /// The rules about nodes of pods, by UID; none for pods that say nothing.
-    filters: HashMap<String, NodeFilterId>,
+    filters: Table<String, NodeFilterId>,
     /// Of claims, without what they are allocated.
     pub(super) of_claims: Table<NamespacedName, Result<ClaimRequest, UnsupportedField>>,
 }
