@@ -26,6 +26,8 @@ pub fn team(team: &api::Team) -> (engine::Team, Vec<QuantityError>) {
             api::team::Stop::None => engine::Stop::None,
             api::team::Stop::Hold | api::team::Stop::HoldAndDrain => engine::Stop::Hold,
         },
+        preemption: engine::quota::PreemptionPolicy::default(),
+        weight: engine::quota::Weight::ONE,
     };
     (team, faults)
 }
@@ -37,6 +39,7 @@ pub fn cohort(cohort: &api::Cohort) -> (engine::Cohort, Vec<QuantityError>) {
         name: name_of(&cohort.metadata).into(),
         parent: cohort.spec.parent.as_deref().map(Into::into),
         quota,
+        weight: engine::quota::Weight::ONE,
     };
     (cohort, faults)
 }

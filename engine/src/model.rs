@@ -16,6 +16,7 @@ use crate::{
         NodeFilterId, NodeName, PodSelectorId, PodUid, ResourceName, SelectorId, TeamName,
         Timestamp, TopologyName,
     },
+    quota::{PreemptionPolicy, Weight},
 };
 
 /// One change of what was observed.
@@ -100,6 +101,10 @@ pub struct Team {
     pub queueing: Queueing,
     /// Whether it is stopped.
     pub stop: Stop,
+    /// Whom its gangs may preempt.
+    pub preemption: PreemptionPolicy,
+    /// What its fair share weighs.
+    pub weight: Weight,
 }
 
 /// An inner node of the quota tree. A Cohort that is named but has no object has no quota and no limits.
@@ -111,6 +116,8 @@ pub struct Cohort {
     pub parent: Option<CohortName>,
     /// Its own quota: a pool that all members may borrow.
     pub quota: Quota,
+    /// What its fair share weighs.
+    pub weight: Weight,
 }
 
 /// A kind of capacity. Each device says to which Flavors it belongs.

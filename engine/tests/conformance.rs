@@ -29,7 +29,9 @@ use common::{ANY_NODE, decide};
 use muster_engine::{
     Amount, Cohort, CohortName, Flavor, FlavorName, FlavorResource, Gang, GangUid, Hold, Node, Pod,
     PodResources, Queueing, QuotaLimit, Resource, ResourceCharge, State, Stop, Team, TeamName,
-    Timestamp, TopologyRequest, Update, model::Quota, quota::QuotaTree,
+    Timestamp, TopologyRequest, Update,
+    model::Quota,
+    quota::{PreemptionPolicy, QuotaTree, Weight},
 };
 use serde_json::Value;
 
@@ -132,6 +134,8 @@ fn team(value: &Value) -> Team {
             _ => Queueing::BestEffort,
         },
         stop: Stop::None,
+        preemption: PreemptionPolicy::default(),
+        weight: Weight::ONE,
     }
 }
 
@@ -140,6 +144,7 @@ fn cohort(value: &Value) -> Cohort {
         name: text(value, "name").into(),
         parent: value["parent"].as_str().map(CohortName::from),
         quota: quota(value),
+        weight: Weight::ONE,
     }
 }
 

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use common::{H100, cohort, gpu_quota, gpus, limit, team};
 use muster_engine::{
     Amount, Cohort, CohortName, FlavorResource, QuotaLimit, Resource, Team, TeamName,
-    quota::{QuotaTree, TreeFault},
+    quota::{QuotaTree, TreeFault, Weight},
 };
 use proptest::prelude::*;
 
@@ -195,6 +195,7 @@ fn random_tree() -> impl Strategy<Value = (Teams, Cohorts)> {
                     .filter(|parent| *parent < at)
                     .map(|parent| format!("c{parent}").into()),
                 quota: gpu_quota(limit),
+                weight: Weight::ONE,
             });
         let cohorts = cohorts(made);
         let teams = teams(

@@ -28,6 +28,9 @@
 //! it done to the API server directly ([`controller_writes`]), which comes to the same, line by line
 //! (`tests/requests.rs`).
 //!
+//! [`conformance`] asks the engine's quota alone: it runs cases of Kueue's own tests from a file
+//! (`muster-sim conformance FILE`).
+//!
 //! Not simulated: nodes that are lost for good, slices that vanish with a kubelet, the extender, MIG, adoption of what
 //! runs unadmitted, several tiers, Observe. Eviction is not built yet: in its place users give up what gets nowhere for
 //! ten minutes. They are counted, and after everything has healed nobody may have to, but for the cases that [`owners`]
@@ -35,6 +38,7 @@
 
 pub mod api_server;
 pub mod claim_controller;
+pub mod conformance;
 pub mod controller_writes;
 pub mod controllers;
 pub mod decide;

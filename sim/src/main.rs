@@ -1,9 +1,18 @@
-//! `muster-sim decide FILE...`: what Muster would decide about a cluster that is written in files.
+//! `muster-sim`: what Muster would decide about a cluster that is written in files, and how its quota compares with
+//! Kueue's.
 
-use std::{io::Write, path::PathBuf, process::ExitCode};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
-use muster_sim::decide::{self, Source};
+use muster_sim::{
+    conformance,
+    decide::{self, Source},
+};
 
 /// Runs what ships on a cluster that does not exist.
 #[derive(Parser)]
@@ -26,12 +35,23 @@ enum Command {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
+    /// Compares decisions about quota with cases of Kueue's own tests.
+    ///
+    /// Prints what passed, deviated, failed and was skipped in each suite of the file, and the sum as the last line. The
+    /// exit status is 1 if a case failed.
+    Conformance {
+        /// A JSON object of suites, each an object of cases.
+        file: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
-    let Command::Decide { files } = Arguments::parse().command;
-    match run(&files) {
-        Ok(()) => ExitCode::SUCCESS,
+    let done = match Arguments::parse().command {
+        Command::Decide { files } => decide(&files),
+        Command::Conformance { file } => conform(&file),
+    };
+    match done {
+        Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
@@ -39,7 +59,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(files: &[PathBuf]) -> anyhow::Result<()> {
+fn decide(files: &[PathBuf]) -> anyhow::Result<ExitCode> {
     let sources = files
         .iter()
         .map(|file| Source::open(file))
@@ -51,5 +71,17 @@ fn run(files: &[PathBuf]) -> anyhow::Result<()> {
     let mut output = std::io::stdout().lock();
     serde_json::to_writer_pretty(&mut output, &answer.decisions)?;
     writeln!(output)?;
-    Ok(())
+    Ok(ExitCode::SUCCESS)
+}
+
+fn conform(file: &Path) -> anyhow::Result<ExitCode> {
+    let text = std::fs::read_to_string(file)
+        .with_context(|| format!("{} cannot be read", file.display()))?;
+    let report = conformance::run(&text)?;
+    write!(std::io::stdout().lock(), "{report}")?;
+    Ok(if report.counts(None).failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }

@@ -18,8 +18,16 @@
 mod account;
 pub(crate) mod charges;
 mod graph;
+mod policy;
+mod preemption;
 pub(crate) mod request;
+mod share;
 mod tree;
 
+pub use policy::{
+    BorrowWithinCohort, FairStrategy, PreemptionPolicy, ReclaimWithinCohort, Weight, WithinTeam,
+};
+pub use preemption::{PreemptionReason, Preemptor, RunningGang, Sharing, Victim, victims};
+pub use share::Share;
 pub(crate) use tree::{Lack, NodeId, PairId};
 pub use tree::{QuotaTree, TreeFault};

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::{
     account::{Account, saturated},
     graph::Graph,
+    policy::{PreemptionPolicy, Weight},
 };
 use crate::{
     amount::{Amount, FlavorResource},
@@ -56,6 +57,7 @@ pub(crate) struct Released {
 pub struct QuotaTree {
     nodes: Vec<QuotaNode>,
     teams: BTreeMap<TeamName, NodeId>,
+    cohorts: BTreeMap<CohortName, NodeId>,
     cut_off: BTreeMap<TeamName, CohortName>,
     pairs: Pairs,
 }
@@ -78,6 +80,10 @@ struct QuotaNode {
     accounts: BTreeMap<PairId, Account>,
     /// The Team, if it is one.
     team: Option<TeamName>,
+    /// What its share weighs.
+    weight: Weight,
+    /// Whom its gangs may preempt, if it is a Team.
+    preemption: PreemptionPolicy,
 }
 
 impl Default for NodeId {
@@ -103,8 +109,10 @@ impl QuotaTree {
         for name in graph.parents_first() {
             let parent = graph.parents.get(name).and_then(Option::as_ref);
             let parent = parent.and_then(|parent| places.get(parent)).copied();
-            let own = cohorts.get(name).map(|cohort| &cohort.quota);
-            places.insert(name, tree.push(parent, own, None));
+            let cohort = cohorts.get(name);
+            let node = tree.push(parent, cohort.map(|cohort| &cohort.quota), None);
+            tree.nodes[index(node.0)].weight = cohort.map_or(Weight::ONE, |cohort| cohort.weight);
+            places.insert(name, node);
         }
         for team in teams.values() {
             let cohort = team.cohort.as_ref();
@@ -114,8 +122,12 @@ impl QuotaTree {
             }
             let parent = cohort.and_then(|name| places.get(name)).copied();
             let node = tree.push(parent, Some(&team.quota), Some(team.name.clone()));
+            tree.nodes[index(node.0)].weight = team.weight;
+            tree.nodes[index(node.0)].preemption = team.preemption;
             tree.teams.insert(team.name.clone(), node);
         }
+        let places = places.into_iter();
+        tree.cohorts = places.map(|(name, node)| (name.clone(), node)).collect();
         tree.roll_up();
         for (team, of, amount) in usage {
             if let Some(node) = tree.node_of(team) {
@@ -178,13 +190,54 @@ impl QuotaTree {
         &self.nodes[index(id.0)]
     }
 
-    fn account(&self, node: NodeId, pair: PairId) -> Account {
+    pub(super) fn account(&self, node: NodeId, pair: PairId) -> Account {
         let account = self.node(node).accounts.get(&pair);
         account.copied().unwrap_or_default()
     }
 
+    /// The node above, unless this is a root.
+    pub(super) fn parent_of(&self, node: NodeId) -> Option<NodeId> {
+        self.node(node).parent
+    }
+
+    /// The root of the tree that a node is in.
+    pub(super) fn root_of(&self, node: NodeId) -> NodeId {
+        self.node(node).root
+    }
+
+    /// The nodes right below, Cohorts and Teams, each by name.
+    pub(super) fn children_of(&self, node: NodeId) -> &[NodeId] {
+        &self.node(node).children
+    }
+
+    /// Whether a node is a Team.
+    pub(super) fn is_team(&self, node: NodeId) -> bool {
+        self.node(node).team.is_some()
+    }
+
+    /// What the share of a node weighs.
+    pub(super) fn weight_of(&self, node: NodeId) -> Weight {
+        self.node(node).weight
+    }
+
+    /// Whom the gangs of a Team may preempt.
+    pub(super) fn policy_of(&self, team: NodeId) -> PreemptionPolicy {
+        self.node(team).preemption
+    }
+
+    /// Every account of a node that is not zero for ever.
+    pub(super) fn accounts_of(&self, node: NodeId) -> impl Iterator<Item = (PairId, Account)> {
+        let accounts = self.node(node).accounts.iter();
+        accounts.map(|(pair, account)| (*pair, *account))
+    }
+
+    /// What a node has an account of.
+    pub(super) fn pairs_at(&self, node: NodeId) -> impl Iterator<Item = PairId> {
+        self.node(node).accounts.keys().copied()
+    }
+
     /// A node and those above it, upwards.
-    fn path(&self, from: NodeId) -> impl Iterator<Item = NodeId> + '_ {
+    pub(super) fn path(&self, from: NodeId) -> impl Iterator<Item = NodeId> + '_ {
         std::iter::successors(Some(from), |node| self.node(*node).parent)
     }
 
@@ -212,6 +265,11 @@ impl QuotaTree {
     /// Where a Team stands; `None` if it is unknown or cut off by a cycle.
     pub(crate) fn node_of(&self, team: &TeamName) -> Option<NodeId> {
         self.teams.get(team).copied()
+    }
+
+    /// Where a Cohort stands; `None` if nobody names it, or it is cut off by a cycle.
+    pub(super) fn node_of_cohort(&self, cohort: &CohortName) -> Option<NodeId> {
+        self.cohorts.get(cohort).copied()
     }
 
     /// Whether a Team can be answered for.
@@ -335,7 +393,7 @@ impl QuotaTree {
         saturated(self.potential_from(node, pair))
     }
 
-    fn potential_from(&self, node: NodeId, pair: PairId) -> i128 {
+    pub(super) fn potential_from(&self, node: NodeId, pair: PairId) -> i128 {
         let parent = self.node(node).parent;
         let of_parent = parent.map(|parent| self.potential_from(parent, pair));
         self.account(node, pair).potential(of_parent)

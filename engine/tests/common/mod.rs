@@ -9,6 +9,7 @@ use muster_engine::{
     NodeFilterId, NodeName, Pod, PodResources, PodUid, Queueing, QuotaLimit, Resource, SelectorId,
     State, Stop, Team, TeamName, Timestamp, Topology, TopologyName, TopologyRequest, Update, Why,
     model::Quota,
+    quota::{PreemptionPolicy, Weight},
 };
 
 /// The Flavor of all devices here, unless said.
@@ -45,6 +46,8 @@ pub(crate) fn team(name: &str, cohort: Option<&str>, limit: QuotaLimit) -> Team 
         quota: gpu_quota(limit),
         queueing: Queueing::BestEffort,
         stop: Stop::None,
+        preemption: PreemptionPolicy::default(),
+        weight: Weight::ONE,
     }
 }
 
@@ -53,6 +56,7 @@ pub(crate) fn cohort(name: &str, parent: Option<&str>, nominal: i64) -> Cohort {
         name: name.into(),
         parent: parent.map(CohortName::from),
         quota: gpu_quota(limit(nominal)),
+        weight: Weight::ONE,
     }
 }
 

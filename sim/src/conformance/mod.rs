@@ -1,0 +1,176 @@
+//! `muster-sim conformance FILE`: whether Muster's quota decides as Kueue's does, by cases in a file.
+//!
+//! A file is a JSON object of suites, a suite an object of cases by name; keys that begin with `_` describe. The forms are
+//! those of Kueue's own tests, re-expressed as data (`reference/quota.md` 18 of the design says where they come from and what
+//! their fields mean). No case is known here by its name, and what a suite looks like is read in one file each:
+//!
+//! * `quota_available`: what each Team can get, and could ever get ([`availability`]);
+//! * `dominant_resource_share`: how much of what could be lent a node borrows ([`shares`]);
+//! * `classical_preemption`, `hierarchical_preemption`, `fair_sharing_preemption`: which gangs give way to another whose
+//!   Flavors are chosen already ([`preemption`]).
+//!
+//! Any other suite is skipped, case by case, and counted.
+
+mod availability;
+mod preemption;
+mod queues;
+mod shares;
+
+use std::{collections::BTreeMap, fmt};
+
+use anyhow::Context;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// What came of one case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is decided as the file says.
+    Passed,
+    /// It is not: what differs.
+    Failed(String),
+    /// It was not tried: why.
+    Skipped(String),
+}
+
+/// What came of all cases of a file.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    suites: BTreeMap<String, BTreeMap<String, Verdict>>,
+}
+
+/// Runs every case of a file.
+pub fn run(text: &str) -> anyhow::Result<Report> {
+    let suites: BTreeMap<String, BTreeMap<String, Value>> = suites_of(text)?;
+    let suites = suites.into_iter().map(|(name, cases)| {
+        let cases = cases.into_iter();
+        let verdicts = cases
+            .filter(|(case, _)| !case.starts_with('_'))
+            .map(|(case, value)| (case, judge(&name, value)))
+            .collect();
+        (name, verdicts)
+    });
+    Ok(Report {
+        suites: suites.collect(),
+    })
+}
+
+fn suites_of(text: &str) -> anyhow::Result<BTreeMap<String, BTreeMap<String, Value>>> {
+    let file: BTreeMap<String, Value> =
+        serde_json::from_str(text).context("the file is no JSON object of suites")?;
+    let suites = file.into_iter().filter(|(name, _)| !name.starts_with('_'));
+    suites
+        .map(|(name, suite)| match suite {
+            Value::Object(cases) => Ok((name, cases.into_iter().collect())),
+            _ => anyhow::bail!("suite {name:?} is no object of cases"),
+        })
+        .collect()
+}
+
+fn judge(suite: &str, case: Value) -> Verdict {
+    let judged = match suite {
+        "quota_available" => read(case).and_then(|case| availability::judge(&case)),
+        "dominant_resource_share" => read(case).and_then(|case| shares::judge(&case)),
+        "classical_preemption" | "hierarchical_preemption" => {
+            read(case).and_then(|case| preemption::judge_by_priority(&case))
+        }
+        "fair_sharing_preemption" => read(case).and_then(|case| preemption::judge_fair(&case)),
+        _ => return Verdict::Skipped("the suite is not known".to_owned()),
+    };
+    match judged {
+        Ok(()) => Verdict::Passed,
+        Err(difference) => Verdict::Failed(format!("{difference:#}")),
+    }
+}
+
+fn read<T: DeserializeOwned>(case: Value) -> anyhow::Result<T> {
+    serde_path_to_error::deserialize(case).context("the case cannot be read")
+}
+
+/// Fails unless both are the same.
+fn same<T: PartialEq + fmt::Debug>(
+    what: impl FnOnce() -> String,
+    decided: &T,
+    expected: &T,
+) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        decided == expected,
+        "{}: {decided:?}, expected {expected:?}",
+        what()
+    );
+    Ok(())
+}
+
+/// How many cases there are of each verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Decided as the file says.
+    pub passed: usize,
+    /// Not decided so, for a reason that is documented.
+    pub deviated: usize,
+    /// Not decided so.
+    pub failed: usize,
+    /// Not tried.
+    pub skipped: usize,
+}
+
+impl Counts {
+    fn add(&mut self, verdict: &Verdict) {
+        match verdict {
+            Verdict::Passed => self.passed += 1,
+            Verdict::Failed(_) => self.failed += 1,
+            Verdict::Skipped(_) => self.skipped += 1,
+        }
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            passed,
+            deviated,
+            failed,
+            skipped,
+        } = self;
+        write!(
+            formatter,
+            "passed {passed}, deviated {deviated}, failed {failed}, skipped {skipped}"
+        )
+    }
+}
+
+impl Report {
+    /// How many cases there are of each verdict, in all suites or in one.
+    pub fn counts(&self, suite: Option<&str>) -> Counts {
+        let mut counts = Counts::default();
+        let suites = self.suites.iter();
+        suites
+            .filter(|(name, _)| suite.is_none_or(|suite| suite == name.as_str()))
+            .flat_map(|(_, cases)| cases.values())
+            .for_each(|verdict| counts.add(verdict));
+        counts
+    }
+}
+
+/// Suite by suite, with every case that did not pass; the sum in the last line.
+impl fmt::Display for Report {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (suite, cases) in &self.suites {
+            writeln!(formatter, "{suite}: {}", self.counts(Some(suite)))?;
+            let mut skipped: BTreeMap<&str, usize> = BTreeMap::new();
+            for (case, verdict) in cases {
+                match verdict {
+                    Verdict::Passed => {}
+                    Verdict::Failed(difference) => {
+                        writeln!(formatter, "  failed: {case}\n    {difference}")?;
+                    }
+                    Verdict::Skipped(reason) => *skipped.entry(reason).or_default() += 1,
+                }
+            }
+            for (reason, cases) in skipped {
+                writeln!(formatter, "  skipped {cases}: {reason}")?;
+            }
+        }
+        writeln!(formatter, "{}", self.counts(None))
+    }
+}

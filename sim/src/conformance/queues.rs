@@ -1,0 +1,234 @@
+//! The quota tree of a case: ClusterQueues and Cohorts as Kueue writes them, as Teams and Cohorts.
+
+use std::collections::BTreeMap;
+
+use anyhow::Context;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use muster_cluster::quantity;
+use muster_engine::{
+    Amount, Cohort, CohortName, FlavorResource, Queueing, QuotaLimit, Resource, ResourceCharge,
+    Stop, Team, TeamName,
+    model::Quota,
+    quota::{
+        BorrowWithinCohort, PreemptionPolicy, QuotaTree, ReclaimWithinCohort, Weight, WithinTeam,
+    },
+};
+use serde::Deserialize;
+
+/// A ClusterQueue, or a Cohort: what both have.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Queue {
+    pub(super) name: String,
+    cohort: Option<String>,
+    parent: Option<String>,
+    resource_groups: Vec<Vec<FlavorQuota>>,
+    preemption: Preemption,
+    fair_weight: Option<Quantity>,
+}
+
+#[derive(Debug, Deserialize)]
+struct FlavorQuota {
+    flavor: String,
+    #[serde(default)]
+    resources: BTreeMap<String, Limit>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Limit {
+    nominal: String,
+    borrowing_limit: Option<String>,
+    lending_limit: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Preemption {
+    within_cluster_queue: Within,
+    reclaim_within_cohort: Reclaim,
+    borrow_within_cohort: Borrow,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+enum Within {
+    #[default]
+    Never,
+    LowerPriority,
+    LowerOrNewerEqualPriority,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+enum Reclaim {
+    #[default]
+    Never,
+    LowerPriority,
+    Any,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Borrow {
+    policy: BorrowPolicy,
+    max_priority_threshold: Option<i32>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+enum BorrowPolicy {
+    #[default]
+    Never,
+    LowerPriority,
+}
+
+impl Preemption {
+    fn policy(&self) -> PreemptionPolicy {
+        PreemptionPolicy {
+            within_team: match self.within_cluster_queue {
+                Within::Never => WithinTeam::Never,
+                Within::LowerPriority => WithinTeam::LowerPriority,
+                Within::LowerOrNewerEqualPriority => WithinTeam::LowerOrNewerEqualPriority,
+            },
+            reclaim_within_cohort: match self.reclaim_within_cohort {
+                Reclaim::Never => ReclaimWithinCohort::Never,
+                Reclaim::LowerPriority => ReclaimWithinCohort::LowerPriority,
+                Reclaim::Any => ReclaimWithinCohort::Any,
+            },
+            borrow_within_cohort: match self.borrow_within_cohort.policy {
+                BorrowPolicy::Never => BorrowWithinCohort::Never,
+                BorrowPolicy::LowerPriority => BorrowWithinCohort::LowerPriority {
+                    highest: self.borrow_within_cohort.max_priority_threshold,
+                },
+            },
+        }
+    }
+}
+
+impl Queue {
+    fn quota(&self) -> anyhow::Result<Quota> {
+        let flavors = self.resource_groups.iter().flatten();
+        flavors
+            .map(|flavor| {
+                let limits = flavor.resources.iter().map(|(name, limit)| {
+                    let resource = resource(name);
+                    let read = |text: &String| amount(&resource, text);
+                    let limits = QuotaLimit {
+                        nominal: read(&limit.nominal)?,
+                        borrowing_limit: limit.borrowing_limit.as_ref().map(read).transpose()?,
+                        lending_limit: limit.lending_limit.as_ref().map(read).transpose()?,
+                    };
+                    Ok((resource, limits))
+                });
+                let limits = limits.collect::<anyhow::Result<_>>()?;
+                Ok((flavor.flavor.as_str().into(), limits))
+            })
+            .collect()
+    }
+
+    /// In billionths, which is as fine as Kubernetes writes quantities.
+    fn weight(&self) -> anyhow::Result<Weight> {
+        let Some(Quantity(text)) = &self.fair_weight else {
+            return Ok(Weight::ONE);
+        };
+        let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+        let fraction = format!("{fraction:0<9}");
+        let billionths = whole.parse::<u64>().ok().zip(fraction.parse::<u64>().ok());
+        billionths
+            .and_then(|(whole, fraction)| whole.checked_mul(Weight::ONE.0)?.checked_add(fraction))
+            .map(Weight)
+            .with_context(|| format!("the weight {text:?} is no decimal number"))
+    }
+
+    fn team(&self) -> anyhow::Result<Team> {
+        Ok(Team {
+            name: self.name.as_str().into(),
+            generation: 1,
+            cohort: self.cohort.as_deref().map(CohortName::from),
+            quota: self.quota()?,
+            queueing: Queueing::BestEffort,
+            stop: Stop::None,
+            preemption: self.preemption.policy(),
+            weight: self.weight()?,
+        })
+    }
+
+    fn cohort(&self) -> anyhow::Result<Cohort> {
+        Ok(Cohort {
+            name: self.name.as_str().into(),
+            parent: self.parent.as_deref().map(CohortName::from),
+            quota: self.quota()?,
+            weight: self.weight()?,
+        })
+    }
+}
+
+/// The tree of these queues, with what is charged to them.
+pub(super) fn tree<'a>(
+    queues: impl IntoIterator<Item = &'a Queue>,
+    cohorts: &[Queue],
+    charges: &[(TeamName, ResourceCharge)],
+) -> anyhow::Result<QuotaTree> {
+    let mut teams = BTreeMap::new();
+    for queue in queues {
+        let team = queue.team()?;
+        teams.insert(team.name.clone(), team);
+    }
+    let mut inner = BTreeMap::new();
+    for cohort in cohorts {
+        let cohort = cohort.cohort()?;
+        inner.insert(cohort.name.clone(), cohort);
+    }
+    let charges = charges.iter();
+    let usage = charges.map(|(team, charge)| (team, &charge.of, i128::from(charge.amount.0)));
+    Ok(QuotaTree::new(&teams, &inner, usage))
+}
+
+/// A resource of these files. None of them means what Muster calls `gpus` or `vram`.
+pub(super) fn resource(name: &str) -> Resource {
+    match name {
+        "cpu" => Resource::Cpu,
+        "memory" => Resource::Memory,
+        other => Resource::Extended(other.into()),
+    }
+}
+
+/// A Kubernetes quantity, in the unit of its resource.
+pub(super) fn amount(resource: &Resource, text: &str) -> anyhow::Result<Amount> {
+    Ok(quantity::amount(resource, text, "quantity")?)
+}
+
+/// What is charged of a Flavor.
+pub(super) fn charge(flavor: &str, name: &str, text: &str) -> anyhow::Result<ResourceCharge> {
+    let resource = resource(name);
+    let amount = amount(&resource, text)?;
+    Ok(ResourceCharge::new(flavor.into(), resource, amount))
+}
+
+/// Amounts in base units, by `flavor/resource`.
+pub(super) type BaseUnits = BTreeMap<String, i64>;
+
+/// Reads [`BaseUnits`].
+pub(super) fn base_units(amounts: &BaseUnits) -> anyhow::Result<Vec<(FlavorResource, Amount)>> {
+    let amounts = amounts.iter();
+    amounts
+        .map(|(key, amount)| {
+            let (flavor, name) = key
+                .split_once('/')
+                .with_context(|| format!("{key:?} is no flavor/resource"))?;
+            let of = FlavorResource {
+                flavor: flavor.into(),
+                resource: resource(name),
+            };
+            Ok((of, Amount(*amount)))
+        })
+        .collect()
+}
+
+/// The same amounts, as charges of a Team.
+pub(super) fn charges_of(
+    team: &str,
+    amounts: &BaseUnits,
+) -> anyhow::Result<Vec<(TeamName, ResourceCharge)>> {
+    let amounts = base_units(amounts)?.into_iter();
+    let charges = amounts.map(|(of, amount)| (team.into(), ResourceCharge { of, amount }));
+    Ok(charges.collect())
+}
