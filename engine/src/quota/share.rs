@@ -78,7 +78,7 @@ impl Share {
     }
 
     fn is_infinite(&self) -> bool {
-        self.weight == Weight::ZERO && self.borrowed > 0
+        self.weight == Weight::ZERO && self.is_borrowing
     }
 
     /// Among those beyond all measure the ratio decides as it is; elsewhere by weight.
@@ -216,6 +216,17 @@ mod tests {
             assert_eq!(smaller.compare(&larger), Ordering::Less, "{larger:?}");
         }
         assert_eq!(share(0, 10, 0).compare(&share(0, 3, 7)), Ordering::Equal);
+        // Of a resource of which nothing can be lent: the ratio says nothing, the weight does.
+        let unlendable = Share {
+            is_borrowing: true,
+            ..Share::none(Weight::ZERO)
+        };
+        assert_eq!(
+            unlendable.compare(&share(u64::MAX, 1, 1)),
+            Ordering::Greater
+        );
+        assert_eq!(unlendable.compare(&share(1, 10, 0)), Ordering::Less);
+        assert_eq!(unlendable.thousandths(), None);
         assert_eq!(share(1, 10, 0).thousandths(), None);
         assert_eq!(share(0, 10, 0).thousandths(), Some(0));
     }

@@ -492,8 +492,12 @@ impl QuotaTree {
         of: &FlavorResource,
         amount: Amount,
     ) -> Result<usize, TreeFault> {
-        self.answer(team, of, |node, pair| {
-            self.borrow_level_at(node, pair, amount)
+        let team = self.place(team)?;
+        Ok(match self.known_pair(of) {
+            Some(pair) => self.borrow_level_at(team, pair, amount),
+            None if amount <= Amount::ZERO => 0,
+            // Nobody has any: not even the root holds it.
+            None => self.node(self.node(team).root).height,
         })
     }
 }

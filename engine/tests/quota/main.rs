@@ -1,0 +1,20 @@
+//! Quota against a second reading of its rules: a model that is slow and plain, on random histories; and what must hold of
+//! every preemption, whatever the model says.
+//!
+//! The ordinary run plays a sample. `MUSTER_HISTORIES=100000` plays so many histories, from the seed `MUSTER_SEED` (1). A
+//! failure tells its seed and the shortest part of its history that fails.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "tests"
+)]
+
+mod agreement;
+mod history;
+mod mirror;
+mod model;
+mod play;
+mod random;
+mod seeds;
