@@ -12,9 +12,11 @@
 )]
 
 mod agreement;
+mod cases;
 mod history;
 mod mirror;
 mod model;
 mod play;
+mod properties;
 mod random;
 mod seeds;

@@ -10,6 +10,7 @@ use crate::{
     model::{self, Asking, Chosen, Contest, Name, Nodes, Pair, Running, Tree},
 };
 
+#[derive(Clone)]
 pub(crate) struct Play {
     pub(crate) nodes: Nodes,
     pub(crate) strategies: Option<Vec<FairStrategy>>,
@@ -29,7 +30,7 @@ pub(crate) struct Question {
 }
 
 impl Question {
-    fn has_place(&self, running: &[Running], gone: &BTreeSet<usize>) -> bool {
+    pub(crate) fn has_place(&self, running: &[Running], gone: &BTreeSet<usize>) -> bool {
         match self.place {
             Place::Always => true,
             Place::Without { gangs, remainder } => {
