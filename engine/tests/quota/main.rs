@@ -16,6 +16,7 @@ mod cases;
 mod history;
 mod mirror;
 mod model;
+mod ping_pong;
 mod play;
 mod properties;
 mod random;

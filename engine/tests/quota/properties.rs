@@ -14,24 +14,37 @@ use crate::{
 /// Histories of the ordinary run.
 const HISTORIES: u64 = 300;
 
-/// Plays histories with the engine alone. `check` sees every question before its answer is carried out; what it counts is
-/// added up, and must not be nothing.
-fn at_every_question(
-    check: impl Fn(&mut Play, &Question, &[Chosen]) -> Result<usize, String> + Sync,
-) {
+/// Plays histories with the engine alone. `check` sees every question before its answer is carried out; what it counts, by
+/// kind, is added up. `None` if fewer histories were asked for than the ordinary run plays.
+pub(crate) fn at_every_question<const KINDS: usize>(
+    ordinary: u64,
+    check: impl Fn(&mut Play, &Question, &[Chosen]) -> Result<[usize; KINDS], String> + Sync,
+) -> Option<[usize; KINDS]> {
     let first = seeds::first();
-    let histories = seeds::number("MUSTER_HISTORIES").unwrap_or(HISTORIES);
+    let histories = seeds::number("MUSTER_HISTORIES").unwrap_or(ordinary);
     let counts = seeds::all(first..first + histories, |history| {
-        let mut checked = 0;
+        let mut counts = [0; KINDS];
         play_on(history, |play, question, victims| {
-            checked += check(play, question, victims)?;
+            let checked = check(play, question, victims)?;
+            counts
+                .iter_mut()
+                .zip(checked)
+                .for_each(|(sum, count)| *sum += count);
             Ok(())
         })?;
-        Ok(checked)
+        Ok(counts)
     });
-    let checked: usize = counts.iter().sum();
-    println!("{histories} histories from seed {first}: checked {checked} times");
-    assert!(checked > 0 || histories < HISTORIES, "nothing was checked");
+    let sums = std::array::from_fn(|kind| counts.iter().map(|counts| counts[kind]).sum());
+    println!("{histories} histories from seed {first}: checked {sums:?} times");
+    (histories >= ordinary).then_some(sums)
+}
+
+/// The same, for a check of one kind, which must not check nothing.
+fn always(check: impl Fn(&mut Play, &Question, &[Chosen]) -> Result<usize, String> + Sync) {
+    let checked = at_every_question(HISTORIES, |play, question, victims| {
+        check(play, question, victims).map(|count| [count])
+    });
+    assert_ne!(checked, Some([0]), "nothing was checked");
 }
 
 /// Plays a history to its end.
@@ -54,13 +67,13 @@ fn play_on(
     Ok(play)
 }
 
-fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
+pub(crate) fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
     if holds { Ok(()) } else { Err(what()) }
 }
 
 #[test]
 fn a_simulated_preemption_leaves_the_tree_as_it_was_with_and_without_success() {
-    at_every_question(|play, question, _| {
+    always(|play, question, _| {
         // A resource that was never named before gets a number: that is no change of the tree.
         for (pair, _) in &question.asking.charges {
             play.tree.charge(
@@ -109,7 +122,7 @@ fn fits(play: &Play, question: &Question, gone: &BTreeSet<usize>) -> (bool, bool
 
 #[test]
 fn s14_the_gang_fits_without_its_victims_and_not_if_any_one_of_them_stays() {
-    at_every_question(|play, question, victims| {
+    always(|play, question, victims| {
         if victims.is_empty() {
             return Ok(0);
         }
@@ -178,7 +191,7 @@ fn s6_nothing_is_charged_borrowed_or_missing_once_everything_has_ended() {
 
 #[test]
 fn the_order_in_which_gangs_and_charges_are_told_changes_neither_the_tree_nor_the_victims() {
-    at_every_question(|play, question, victims| {
+    always(|play, question, victims| {
         let mut random = Random::new(u64::from(question.uid));
         let mut other = play.clone();
         random.shuffle(&mut other.running);
