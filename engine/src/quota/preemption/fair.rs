@@ -55,6 +55,9 @@ pub(super) fn victims(
     simulation.fill_back(contest, true, chosen)
 }
 
+/// A node and its share.
+type Ranked = (NodeId, Share);
+
 /// Shares by node, and what parents can lend.
 #[derive(Default)]
 struct Shares {
@@ -275,11 +278,10 @@ impl TeamQueue {
         &mut self,
         search: &mut Search<'_, '_>,
         cohort: NodeId,
-    ) -> (Option<(NodeId, Share)>, Option<(NodeId, Share)>) {
+    ) -> (Option<Ranked>, Option<Ranked>) {
         let own_path: Vec<NodeId> = search.simulation.tree.path(search.contest.team).collect();
         let children = search.simulation.tree.children_of(cohort).to_vec();
-        let (mut team, mut inner): (Option<(NodeId, Share)>, Option<(NodeId, Share)>) =
-            (None, None);
+        let (mut team, mut inner): (Option<Ranked>, Option<Ranked>) = (None, None);
         for child in children {
             if self.pruned.contains(&child) {
                 continue;
