@@ -239,6 +239,10 @@ fn the_engine_agrees_with_the_reference_model_after_every_event_of_random_histor
             "three of ten events ask: {sum:?}"
         );
         assert!(
+            sum.preempted * 10 >= sum.events,
+            "a tenth of all events preempt: {sum:?}"
+        );
+        assert!(
             sum.reasons.iter().all(|count| *count > 0),
             "every reason occurs: {sum:?}"
         );

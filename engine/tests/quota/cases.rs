@@ -73,7 +73,7 @@ fn base_units(resource: &str, amount: &Value) -> i128 {
 
 /// One case, its names as numbers of the same order.
 struct Case<'a> {
-    case: &'a Value,
+    value: &'a Value,
     nodes: Vec<&'a str>,
     flavors: Vec<&'a str>,
     resources: Vec<&'a str>,
@@ -94,20 +94,24 @@ fn sorted<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
 }
 
 fn uid(gang: &Value) -> &str {
-    gang["uid"].as_str().unwrap_or(text(gang, "name"))
+    gang["uid"].as_str().unwrap_or_else(|| text(gang, "name"))
 }
 
 impl<'a> Case<'a> {
     fn new(case: &'a Value) -> Self {
         let queues = || Self::queues(case);
-        let above = |queue: &'a Value| queue["cohort"].as_str().or(queue["parent"].as_str());
+        let above = |queue: &'a Value| {
+            queue["cohort"]
+                .as_str()
+                .or_else(|| queue["parent"].as_str())
+        };
         let names = queues().map(|queue| text(queue, "name"));
         let nodes = sorted(names.chain(queues().filter_map(above)));
         let flavors =
             || queues().flat_map(|queue| list(&queue["resourceGroups"]).iter().flat_map(list));
         let resources = flavors().flat_map(|flavor| entries(&flavor["resources"]));
         Self {
-            case,
+            value: case,
             nodes,
             flavors: sorted(flavors().map(|flavor| text(flavor, "flavor"))),
             resources: sorted(resources.map(|(name, _)| name.as_str())),
@@ -163,8 +167,8 @@ impl<'a> Case<'a> {
         };
         let names = self.nodes.iter();
         let mut nodes: Nodes = names.map(|name| (self.node(name), implicit())).collect();
-        let cohorts = list(&self.case["cohorts"]);
-        for queue in Self::queues(self.case) {
+        let cohorts = list(&self.value["cohorts"]);
+        for queue in Self::queues(self.value) {
             let is_cohort = cohorts.iter().any(|cohort| std::ptr::eq(cohort, queue));
             let parent = queue[if is_cohort { "parent" } else { "cohort" }].as_str();
             let weight = queue["fairWeight"]
@@ -218,17 +222,17 @@ impl<'a> Case<'a> {
     }
 
     fn asking(&self) -> Asking {
-        let incoming = &self.case["incoming"];
+        let incoming = &self.value["incoming"];
         let mut charges = Vec::new();
         let mut contested = BTreeSet::new();
-        if let Some(flavor) = self.case["assignmentFlavor"].as_str() {
+        if let Some(flavor) = self.value["assignmentFlavor"].as_str() {
             for (resource, amount) in entries(&incoming["requests"]) {
                 let pair = self.pair(flavor, resource);
                 charges.push((pair, quantity(amount.as_str().expect("text"))));
                 contested.insert(pair);
             }
         }
-        for assignment in list(&self.case["assignment"]) {
+        for assignment in list(&self.value["assignment"]) {
             let sets = list(&incoming["podSets"]).iter();
             let mut sets = sets.filter(|set| text(set, "name") == text(assignment, "podSet"));
             let set = sets.next();
@@ -243,7 +247,7 @@ impl<'a> Case<'a> {
             }
         }
         Asking {
-            team: self.node(text(self.case, "targetCQ")),
+            team: self.node(text(self.value, "targetCQ")),
             priority: priority(incoming),
             queued_at: incoming["createdAtSec"].as_i64().unwrap_or_default(),
             charges,
@@ -252,7 +256,7 @@ impl<'a> Case<'a> {
     }
 
     fn judge_preemption(&self, fair: bool) {
-        let named = self.case["fairSharingStrategies"].as_array().map(|named| {
+        let named = self.value["fairSharingStrategies"].as_array().map(|named| {
             let named = named.iter().map(|strategy| match strategy.as_str() {
                 Some("LessThanOrEqualToFinalShare") => FairStrategy::LessThanOrEqualToFinalShare,
                 Some("LessThanInitialShare") => FairStrategy::LessThanInitialShare,
@@ -261,7 +265,7 @@ impl<'a> Case<'a> {
             named.collect::<Vec<_>>()
         });
         let strategies = named.unwrap_or_else(|| FairStrategy::DEFAULT.to_vec());
-        let gangs = list(&self.case["running"]);
+        let gangs = list(&self.value["running"]);
         let running: Vec<Running> = gangs.iter().map(|gang| self.running(gang)).collect();
         let (nodes, asking) = (self.tree(), self.asking());
         let contest = Contest {
@@ -289,7 +293,7 @@ impl<'a> Case<'a> {
             .map(|victim| (victim.position, victim.reason))
             .collect();
         assert_eq!(decided, chosen, "the engine and the model");
-        if let Some(count) = self.case["wantCount"].as_u64() {
+        if let Some(count) = self.value["wantCount"].as_u64() {
             assert_eq!(chosen.len() as u64, count, "{chosen:?}");
         }
         let told = chosen
@@ -298,7 +302,7 @@ impl<'a> Case<'a> {
         let told: BTreeMap<&str, &str> = told
             .map(|(position, reason)| (text(&gangs[*position], "name"), word(*reason)))
             .collect();
-        let wanted = entries(&self.case["wantPreempted"]);
+        let wanted = entries(&self.value["wantPreempted"]);
         let wanted: BTreeMap<&str, &str> = wanted
             .map(|(name, reason)| (name.as_str(), reason.as_str().expect("a reason")))
             .collect();
@@ -307,7 +311,7 @@ impl<'a> Case<'a> {
 
     fn judge_availability(&self) {
         let nodes = self.tree();
-        let usage = entries(&self.case["usage"]).flat_map(|(team, amounts)| {
+        let usage = entries(&self.value["usage"]).flat_map(|(team, amounts)| {
             let team = self.node(team);
             let amounts = entries(amounts);
             amounts.map(move |(key, amount)| (team, self.keyed(key), self.amount(key, amount)))
@@ -315,7 +319,7 @@ impl<'a> Case<'a> {
         let tree = Tree::new(&nodes, usage);
         for (wanted, is_potential) in [("wantAvailable", false), ("wantPotentiallyAvailable", true)]
         {
-            for (team, amounts) in entries(&self.case[wanted]) {
+            for (team, amounts) in entries(&self.value[wanted]) {
                 for (key, amount) in entries(amounts) {
                     let (team, pair) = (self.node(team), self.keyed(key));
                     let decided = if is_potential {
@@ -336,12 +340,12 @@ impl<'a> Case<'a> {
 
     fn judge_shares(&self) {
         let nodes = self.tree();
-        let team = self.node(text(&self.case["clusterQueue"], "name"));
-        let charges = entries(&self.case["usage"]).chain(entries(&self.case["flvResQ"]));
+        let team = self.node(text(&self.value["clusterQueue"], "name"));
+        let charges = entries(&self.value["usage"]).chain(entries(&self.value["flvResQ"]));
         let charges =
             charges.map(|(key, amount)| (team, self.keyed(key), self.amount(key, amount)));
         let tree = Tree::new(&nodes, charges);
-        for wanted in list(&self.case["want"]) {
+        for wanted in list(&self.value["want"]) {
             let share = tree.share(self.node(text(wanted, "Name")));
             let dominant = share
                 .dominant
@@ -370,7 +374,7 @@ fn word(reason: PreemptionReason) -> &'static str {
 
 fn policy(value: &Value) -> PreemptionPolicy {
     let borrow = &value["BorrowWithinCohort"];
-    let key = |upper: &str, lower: &str| borrow.get(upper).or(borrow.get(lower)).cloned();
+    let key = |upper: &str, lower: &str| borrow.get(upper).or_else(|| borrow.get(lower)).cloned();
     let highest =
         key("MaxPriorityThreshold", "maxPriorityThreshold").and_then(|value| value.as_i64());
     PreemptionPolicy {

@@ -132,7 +132,7 @@ impl Play {
 
     /// Some gangs do not know when they were admitted.
     fn admit(&mut self, arrival: &Arrival) {
-        let knows_when = arrival.uid % 7 != 0;
+        let knows_when = !arrival.uid.is_multiple_of(7);
         self.start(Running {
             uid: arrival.uid,
             team: arrival.team,

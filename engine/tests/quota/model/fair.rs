@@ -19,6 +19,10 @@ fn passes(strategy: FairStrategy, new: &Share, target_old: &Share, target_new: &
     }
 }
 
+fn first_of(left: &Left, team: Name) -> Option<usize> {
+    left.get(&team)?.first().copied()
+}
+
 impl Contest<'_> {
     pub(super) fn fair(&self, strategies: &[FairStrategy]) -> Vec<Chosen> {
         let mut left = self.candidates_by_team();
@@ -109,14 +113,8 @@ impl Contest<'_> {
     fn pick(&self, tree: &Tree<'_>, left: &Left) -> Option<Name> {
         match tree.ancestors(self.asking.team).last() {
             Some(root) => self.pick_below(tree, left, *root),
-            None => self
-                .first_of(left, self.asking.team)
-                .map(|_| self.asking.team),
+            None => first_of(left, self.asking.team).map(|_| self.asking.team),
         }
-    }
-
-    fn first_of(&self, left: &Left, team: Name) -> Option<usize> {
-        left.get(&team)?.first().copied()
     }
 
     /// The child with the highest share, and so on down to a Team.
@@ -130,7 +128,7 @@ impl Contest<'_> {
                 let is_own = child == self.asking.team || path.contains(&child);
                 if !is_own && !share.is_borrowing
                     || without_candidates.contains(&child)
-                    || tree.is_team(child) && self.first_of(left, child).is_none()
+                    || tree.is_team(child) && first_of(left, child).is_none()
                 {
                     continue;
                 }
@@ -161,7 +159,7 @@ impl Contest<'_> {
             (false, true) => Ordering::Greater,
             (true, false) => Ordering::Less,
             (false, false) => other.cmp(&one),
-            (true, true) => match (self.first_of(left, one), self.first_of(left, other)) {
+            (true, true) => match (first_of(left, one), first_of(left, other)) {
                 (Some(one), Some(other)) => self.compare(other, one),
                 _ => Ordering::Equal,
             },

@@ -69,10 +69,10 @@ impl Tree<'_> {
             return share;
         };
         let pairs = self.pairs();
-        let borrowed = self.by_resource(&pairs, |pair| {
+        let borrowed = by_resource(&pairs, |pair| {
             (self.usage(node, pair) - self.subtree_quota(node, pair)).max(0)
         });
-        let lendable = self.by_resource(&pairs, |pair| self.potentially_available(parent, pair));
+        let lendable = by_resource(&pairs, |pair| self.potentially_available(parent, pair));
         share.is_borrowing = borrowed.values().any(|amount| *amount > 0);
         let ratios = borrowed
             .into_iter()
@@ -88,18 +88,14 @@ impl Tree<'_> {
         }
         share
     }
+}
 
-    fn by_resource(
-        &self,
-        pairs: &BTreeSet<Pair>,
-        amount: impl Fn(Pair) -> i128,
-    ) -> BTreeMap<u8, i128> {
-        let mut sums = BTreeMap::new();
-        for pair in pairs {
-            *sums.entry(pair.resource).or_default() += amount(*pair);
-        }
-        sums
+fn by_resource(pairs: &BTreeSet<Pair>, amount: impl Fn(Pair) -> i128) -> BTreeMap<u8, i128> {
+    let mut sums = BTreeMap::new();
+    for pair in pairs {
+        *sums.entry(pair.resource).or_default() += amount(*pair);
     }
+    sums
 }
 
 struct Ratio(i128, i128);
