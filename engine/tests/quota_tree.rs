@@ -117,6 +117,27 @@ fn borrowing_reaches_as_far_up_as_it_must() {
 }
 
 #[test]
+fn what_nobody_has_is_asked_of_the_root_whether_or_not_it_was_ever_charged() {
+    let teams = teams([team("a", Some("inner"), limit(2))]);
+    let cohorts = cohorts([cohort("inner", Some("outer"), 0)]);
+    let mut tree = tree(&teams, &cohorts, &[]);
+    let unknown = FlavorResource {
+        flavor: "unknown".into(),
+        resource: Resource::Gpus,
+    };
+    for amount in [0, 1] {
+        let levels = [(); 2].map(|()| {
+            let level = tree.borrow_level(&"a".into(), &unknown, gpus(amount));
+            tree.charge(&"a".into(), &unknown, gpus(0));
+            level
+        });
+        let expected = if amount == 0 { 0 } else { 2 };
+        assert_eq!(levels, [Ok(expected), Ok(expected)], "{amount}");
+        tree = self::tree(&teams, &cohorts, &[]);
+    }
+}
+
+#[test]
 fn faults_are_told_apart() {
     let teams = teams([
         team("round", Some("x"), limit(1)),
