@@ -72,7 +72,7 @@ fn reason(why: &Why) -> Reason {
         Why::NoQuotaForResource { .. } => Reason::NoQuotaForResource,
         Why::Placement { .. } => Reason::WaitingForPlacement,
         Why::PlacementImpossible { .. } => Reason::PlacementImpossible,
-        Why::Release { .. } => Reason::WaitingForRelease,
+        Why::Release { .. } | Why::Preemption { .. } => Reason::WaitingForRelease,
         Why::ClaimShared { .. } => Reason::ClaimShared,
         Why::TooLarge { .. } => Reason::GangTooLarge,
         Why::Overflow => Reason::RequestNotUnderstood,
@@ -188,6 +188,16 @@ mod tests {
                 },
                 Reason::WaitingForRelease,
                 "ml/a and 2 more",
+            ),
+            (
+                Why::Preemption {
+                    victims: Blocker {
+                        gangs: vec!["ml/b".to_owned()],
+                        ..Blocker::default()
+                    },
+                },
+                Reason::WaitingForRelease,
+                "ml/b gives way",
             ),
             (
                 Why::ClaimShared {

@@ -6,9 +6,10 @@ use crate::{
     amount::{Amount, FlavorResource, Resource, ResourceCharge},
     names::{
         ClaimUid, CohortName, FlavorName, GangUid, LevelName, NodeName, PodUid, TeamName,
-        TopologyName,
+        Timestamp, TopologyName,
     },
     placement::Effort,
+    quota::PreemptionReason,
 };
 
 /// How much one commit can carry. Each number counts over all gangs of the commit.
@@ -83,6 +84,11 @@ pub struct Decisions {
     /// Gangs that get a charge and a placement, in the order in which they are to be committed. The engine counts
     /// them as held from now on.
     pub admissions: Vec<Admission>,
+    /// Gangs that are to give way, each time for one other. From now on the engine keeps for that one what is freed.
+    pub preemptions: Vec<Preemption>,
+    /// When something is due though nothing is observed: nobody may be preempted before the end of its minimum run time, and
+    /// nothing is kept for a gang for ever. Ask again then.
+    pub look_again_at: Option<Timestamp>,
     /// Gangs that no commit can carry. Told once; [`crate::State::explain`] repeats it.
     pub too_large: Vec<TooLarge>,
     /// Whether there was more to decide than the budget allowed: the first gang that is not among the
@@ -132,6 +138,28 @@ impl Visited {
     pub fn total(&self) -> usize {
         self.teams + self.groups + self.classes + self.plans
     }
+}
+
+/// Gangs that give way so that another one has its quota and its place.
+///
+/// The other one is admitted once they are proved released; until then what they free is kept for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Preemption {
+    /// The gang that they give way to. It goes on waiting.
+    pub gang: GangUid,
+    /// Its attempt.
+    pub attempt: i64,
+    /// Who gives way, in the order in which they were chosen. Some may be ending already, by another cause.
+    pub victims: Vec<Preempted>,
+}
+
+/// A gang that gives way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Preempted {
+    /// The gang.
+    pub gang: GangUid,
+    /// By what right.
+    pub reason: PreemptionReason,
 }
 
 /// A gang that is larger than an empty commit.
@@ -304,6 +332,11 @@ pub enum Why {
         blocker: Blocker,
         /// `namespace/name` of the gang that goes first, if another one is to have what is released.
         behind: Option<String>,
+    },
+    /// Others give way to it: it is admitted once they are proved released.
+    Preemption {
+        /// Who does.
+        victims: Blocker,
     },
     /// A claim is held by another gang.
     ClaimShared {

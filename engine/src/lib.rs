@@ -26,12 +26,12 @@ mod text;
 pub use amount::{Amount, FlavorResource, Overflow, Resource, ResourceCharge};
 pub use decision::{
     Admission, AdmittedClaim, AdmittedPod, Blocker, Budget, CommitRoom, Decisions, Explanation,
-    ReasonsChanged, TooLarge, Visited, Why,
+    Preempted, Preemption, ReasonsChanged, TooLarge, Visited, Why,
 };
 pub use model::{
     Claim, Cohort, Constraint, Device, DeviceRequest, Flavor, Gang, HeldClaim, Hold, HostPort,
-    HostPortProtocol, Node, NodeBlock, Pod, PodResources, Queueing, QuotaLimit, Stop, Team,
-    Topology, TopologyRequest, Update,
+    HostPortProtocol, Node, NodeBlock, Pod, PodResources, Queueing, QuotaLimit, Running, Stop,
+    Team, Topology, TopologyRequest, Update,
 };
 pub use names::{
     AttributeName, ClaimUid, CohortName, DeviceName, FlavorName, GangUid, LevelName, NodeFilterId,

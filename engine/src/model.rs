@@ -46,6 +46,10 @@ pub enum Update {
     Waiting(Gang),
     /// A gang no longer waits: admitted, incomplete, suspended, ended or deleted.
     NotWaiting(GangUid),
+    /// An admitted gang is as given, as far as preemption goes by it. Whoever was not told is preempted by nobody.
+    Running(Running),
+    /// A gang is admitted no longer, or ended.
+    NotRunning(GangUid),
     /// What one pod holds is as given.
     Hold(Hold),
     /// A pod holds nothing any more: its devices are proved released.
@@ -286,6 +290,25 @@ pub struct Gang {
     pub topology: TopologyRequest,
     /// Its pods, rank by rank.
     pub pods: Vec<Pod>,
+}
+
+/// An admitted gang, as far as preemption goes by it. What it holds is told by its [`Hold`]s.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Running {
+    /// Its UID.
+    pub uid: GangUid,
+    /// Its Team.
+    pub team: TeamName,
+    /// Value of its PriorityTier.
+    pub priority: i32,
+    /// Since when it queued: its age, kept over its attempts.
+    pub queued_at: Timestamp,
+    /// When it was admitted.
+    pub admitted_at: Timestamp,
+    /// Until when nobody may preempt it: the end of its minimum run time.
+    pub protected_until: Option<Timestamp>,
+    /// Since when it is to give way, by whatever cause: it costs nothing to count on that, for a while.
+    pub ending_since: Option<Timestamp>,
 }
 
 /// Where a gang must or should be placed.

@@ -17,8 +17,11 @@ mod holds;
 mod ids;
 mod judge;
 mod limits;
+mod preempt;
 mod release;
+mod reservations;
 mod rounds;
+mod running;
 mod shapes;
 mod strict;
 mod team;
@@ -36,6 +39,8 @@ use std::{
 use ids::{ClassId, GangId, Slab, TeamId};
 use limits::Limits;
 use release::Promises;
+use reservations::Reservations;
+use running::RunningGangs;
 use shapes::Shapes;
 use team::{Class, TeamEntry};
 use waiting::{WaitingGang, WaitingRoom};
@@ -89,6 +94,12 @@ pub struct State {
     /// Teams that were told anew since.
     stale_teams: BTreeSet<TeamId>,
     inventory_changed: bool,
+    /// Gangs that hold something, and what preemption goes by.
+    running: RunningGangs,
+    /// What is kept for gangs that others give way to.
+    reservations: Reservations,
+    /// Classes that nobody could give way to, and when somebody's minimum run time ends.
+    may_preempt_later: BTreeSet<(Timestamp, ClassId)>,
     /// Pods whose holds only wait for the proof of release.
     releasing: BTreeSet<PodUid>,
     releasing_changed: bool,
@@ -181,27 +192,30 @@ impl State {
                     self.remove_waiting(id);
                 }
             }
+            Update::Running(running) => self.running.set(running),
+            Update::NotRunning(uid) => self.running.remove(&uid),
             Update::Hold(hold) => self.set_told_hold(hold),
             Update::HoldGone(pod) => self.remove_told_hold(&pod),
         }
     }
 
     /// Decides what can be decided now, within the budget. What it admits it counts as held from then on; asked
-    /// again without new observations, it says nothing. (Nothing that is decided so far depends on the time.)
+    /// again without new observations, it says nothing before [`Decisions::look_again_at`].
     ///
     /// What a call costs: it judges the heads that it admits, of which the budget bounds the number, and each class of gangs that
     /// something woke since and that does not fit, as a rule once. To judge one class, on all its Flavors, takes at most
     /// the steps of one decision, about two milliseconds; where these run out, the class counts as one of which it is not known
     /// whether it has a place, and it is told so. After [`Budget::looks_in_vain`] the call ends, and the next one goes on. So the sum
     /// is bounded by the budget and by what changed, never by how many wait.
-    pub fn decide(&mut self, _now: Timestamp, budget: &Budget) -> Decisions {
+    pub fn decide(&mut self, now: Timestamp, budget: &Budget) -> Decisions {
         let mut decisions = Decisions::default();
         self.changes += 1;
         self.refresh();
         if self.empty_commit.replace(budget.empty) != Some(budget.empty) {
             self.judge_too_large_again();
         }
-        self.admit_all(budget, &mut decisions);
+        self.admit_all(now, budget, &mut decisions);
+        decisions.look_again_at = self.due_next();
         // Nothing is promised while somebody was not judged: it is told then.
         if decisions.is_cut_short() {
             self.releasing_changed |= !self.releasing.is_empty();
@@ -299,6 +313,7 @@ impl State {
             class: None,
             pods_that_hold: pods.filter(|pod| self.holds.contains_key(&pod.uid)).count(),
             held_claims: self.held_claims(&gang),
+            is_reserved_for: false,
             too_large: false,
             gang,
         };
@@ -313,6 +328,7 @@ impl State {
     }
 
     fn remove_waiting(&mut self, id: GangId) {
+        self.give_up_reservation(id);
         self.drop_out(id);
         self.too_large.remove(&id);
         if let Some(waiting) = self.waiting.leave(id) {

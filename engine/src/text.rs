@@ -193,6 +193,15 @@ impl fmt::Display for Why {
                     None => Ok(()),
                 }
             }
+            Self::Preemption { victims } => write!(
+                formatter,
+                "{victims} {} way to it; it is admitted once their devices are proved released",
+                if victims.gangs.len() + victims.more == 1 {
+                    "gives"
+                } else {
+                    "give"
+                }
+            ),
             Self::ClaimShared { claim, holder } => {
                 write!(
                     formatter,

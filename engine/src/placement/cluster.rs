@@ -29,6 +29,8 @@ pub(crate) struct Cluster {
     vacant: Vec<usize>,
     by_name: BTreeMap<NodeName, usize>,
     holds: BTreeMap<NodeName, BTreeMap<PodUid, Arc<Hold>>>,
+    /// Nodes on which nothing new is planned, since they are kept for somebody.
+    reserved: BTreeSet<NodeName>,
     kinds: Kinds,
     inventory: Inventory,
     /// By Topology; under `None` the flat one.
@@ -88,6 +90,7 @@ impl Default for Cluster {
             vacant: Vec::new(),
             by_name: BTreeMap::new(),
             holds: BTreeMap::new(),
+            reserved: BTreeSet::new(),
             kinds: Kinds::default(),
             inventory: Inventory::default(),
             trees: BTreeMap::from([(None, Tree::new(None, version))]),
@@ -232,9 +235,24 @@ impl Cluster {
 
     /// What is free on a node by all that is held there.
     fn occupancy(&self, record: &NodeRecord) -> Occupancy {
+        if self.reserved.contains(&record.node.name) {
+            return Occupancy::reserved(record.node.devices.len());
+        }
         let holds = self.holds.get(&record.node.name);
         let holds = holds.into_iter().flat_map(BTreeMap::values);
         record.occupancy(holds, &Released::new())
+    }
+
+    /// Nothing new is planned on a node, or something may be again. What is held there stays.
+    pub(crate) fn reserve(&mut self, node: &NodeName, reserved: bool) {
+        let changes = if reserved {
+            self.reserved.insert(node.clone())
+        } else {
+            self.reserved.remove(node)
+        };
+        if changes {
+            self.hold_changed(node);
+        }
     }
 
     /// A Topology is as given. It costs all nodes.
@@ -364,6 +382,9 @@ impl Cluster {
             let Some(record) = self.record(*slot) else {
                 continue;
             };
+            if self.reserved.contains(name) {
+                continue;
+            }
             let holds = self.holds.get(name).into_iter().flat_map(BTreeMap::values);
             let stays = holds.clone().filter(|hold| !gone.contains_key(&hold.pod));
             let kept: BTreeSet<&ClaimUid> = stays

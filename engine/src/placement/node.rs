@@ -14,7 +14,7 @@ use super::{
     room::Room,
 };
 use crate::{
-    model::{Hold, Node},
+    model::{Hold, Node, PodResources},
     names::{ClaimUid, DeviceName},
 };
 
@@ -157,6 +157,16 @@ impl NodeRecord {
 }
 
 impl Occupancy {
+    /// Nothing is free.
+    pub(crate) fn reserved(devices: usize) -> Self {
+        Self {
+            free: DeviceSet::of(devices, 0..0),
+            room: Arc::new(Room::of(&PodResources::default())),
+            pending: Vec::new(),
+            undetermined: true,
+        }
+    }
+
     /// Whether a further claim may wait here beside those that wait already.
     pub(crate) fn admits(&self, allocation: &PendingAllocation) -> bool {
         self.pending

@@ -298,6 +298,29 @@ impl Charges {
         });
     }
 
+    /// The gangs that are charged for a resource, by Team.
+    pub(crate) fn holding(
+        &self,
+        of: &FlavorResource,
+    ) -> impl Iterator<Item = (&TeamName, impl Iterator<Item = &GangUid>)> {
+        let teams = self.shares.get(of);
+        let teams = teams.into_iter().flat_map(|teams| &teams.by_team);
+        teams.map(|(team, shares)| (team, shares.by_gang.keys()))
+    }
+
+    /// What a Team is charged for one gang.
+    pub(crate) fn of_gang(&self, team: &TeamName, gang: &GangUid) -> Vec<ResourceCharge> {
+        let resources = self.teams.get(team).into_iter().flat_map(BTreeMap::keys);
+        let charges = resources.filter_map(|of| {
+            let share = self.shares.get(of)?.by_team.get(team)?.by_gang.get(gang)?;
+            Some(ResourceCharge {
+                of: of.clone(),
+                amount: Amount(i64::try_from(share.amount).unwrap_or(i64::MAX)),
+            })
+        });
+        charges.collect()
+    }
+
     /// How many gangs hold a claim.
     pub(crate) fn holders(&self, uid: &ClaimUid) -> usize {
         let holders = self.claims.get(uid);

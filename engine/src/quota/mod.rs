@@ -27,6 +27,7 @@ mod tree;
 pub use policy::{
     BorrowWithinCohort, FairStrategy, PreemptionPolicy, ReclaimWithinCohort, Weight, WithinTeam,
 };
+pub(crate) use preemption::{Places, victims_for};
 pub use preemption::{PreemptionReason, Preemptor, RunningGang, Sharing, Victim, victims};
 pub use share::Share;
 pub(crate) use tree::{Lack, NodeId, PairId};

@@ -50,6 +50,15 @@ pub struct PreemptionPolicy {
     pub borrow_within_cohort: BorrowWithinCohort,
 }
 
+impl PreemptionPolicy {
+    /// Nobody.
+    pub const NEVER: Self = Self {
+        within_team: WithinTeam::Never,
+        reclaim_within_cohort: ReclaimWithinCohort::Never,
+        borrow_within_cohort: BorrowWithinCohort::Never,
+    };
+}
+
 /// What the fair share of a Team or Cohort weighs, in billionths; 1 by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Weight(pub u64);

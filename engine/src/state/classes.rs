@@ -9,7 +9,10 @@ use super::{
     waiting::Obstacle,
     waits::{Group, Wait},
 };
-use crate::{queue::Place, quota::request::Assignment};
+use crate::{
+    queue::Place,
+    quota::{PreemptionPolicy, request::Assignment},
+};
 
 impl State {
     /// A gang waits for admission from now on.
@@ -59,7 +62,7 @@ impl State {
             return;
         };
         let (team, shape, place) = (waiting.team, waiting.shape, waiting.place.clone());
-        if waiting.pods_that_hold > 0 || waiting.class.is_some() {
+        if waiting.pods_that_hold > 0 || waiting.is_reserved_for || waiting.class.is_some() {
             return;
         }
         let obstacle = waiting.obstacle();
@@ -110,12 +113,24 @@ impl State {
         if let Some(waiting) = self.waiting.get_mut(id) {
             waiting.class = Some(class);
         }
+        let goes_first = self
+            .classes
+            .get(class)
+            .and_then(|class| class.line.keys().next())
+            .is_none_or(|first| place < *first);
         self.change_class_line(class, |line| {
             line.insert(place, id);
         });
-        if known.is_none() {
+        // Who goes first may preempt whom those behind it may not.
+        if known.is_none() || (goes_first && self.may_preempt(team)) {
             self.wake(class);
         }
+    }
+
+    /// Whether the gangs of a Team may preempt others at all.
+    fn may_preempt(&self, team: TeamId) -> bool {
+        let node = self.teams.get(team).and_then(|entry| entry.node);
+        node.is_some_and(|node| self.tree.policy_of(node) != PreemptionPolicy::NEVER)
     }
 
     /// Has a gang judged no longer.
@@ -309,6 +324,10 @@ impl State {
             return 0;
         };
         let Some(node) = entry.node else { return 0 };
+        // Once others have given way it may borrow nothing.
+        if self.may_preempt(team) {
+            return 0;
+        }
         let by_gpus = |assignment: &Assignment| {
             let gpus = assignment.gpus;
             gpus.map_or(0, |gpus| self.tree.least_borrow_level(node, gpus))

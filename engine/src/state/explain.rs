@@ -75,6 +75,13 @@ impl State {
         let team = self.limits.teams.get(&entry.name)?;
         let before = entry.line.range(..&waiting.place).count();
         self.cluster.note_visits((before / GANGS_PER_LOOK) as u64);
+        if let Some(why) = self.why_reserved(&waiting.gang.uid) {
+            return Some(Explanation {
+                gang: gang.clone(),
+                position: before + 1,
+                why,
+            });
+        }
         if !entry.line.contains_key(&waiting.place) {
             return None;
         }

@@ -40,6 +40,7 @@ impl State {
             self.releasing.insert(hold.pod.clone());
             self.releasing_changed = true;
         }
+        self.running.note_hold(&hold.gang, &hold.pod);
         self.holds.insert(hold.pod.clone(), Arc::clone(&hold));
         if let Some(id) = self.waiting.of_pod(&hold.pod)
             && let Some(waiting) = self.waiting.get_mut(id)
@@ -79,6 +80,10 @@ impl State {
         let Some(hold) = self.holds.remove(pod) else {
             return;
         };
+        self.running.note_hold_gone(&hold.gang, pod);
+        if self.running.is_released(&hold.gang) {
+            self.reservations.note_released(&hold.gang);
+        }
         let changes = self.charges.remove(&hold);
         self.change_tree(&changes.deltas);
         self.cluster.remove_hold(&hold);

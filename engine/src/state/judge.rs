@@ -325,6 +325,27 @@ impl State {
         plan: Plan,
         tree: &QuotaTree,
     ) -> Result<Fitting, Refusing> {
+        let (claims, exact) = self.charged(candidate, &plan)?;
+        judge_quota(candidate.node, &exact, tree)?;
+        let levels = candidate.node.into_iter().flat_map(|node| {
+            exact
+                .iter()
+                .map(move |(pair, amount)| tree.borrow_level_at(node, *pair, *amount))
+        });
+        Ok(Fitting {
+            assignment: Some(candidate.at),
+            borrow_level: levels.max().unwrap_or(0),
+            plan,
+            claims,
+        })
+    }
+
+    /// What a plan costs: by claim of each placed unit, and in all.
+    pub(super) fn charged(
+        &self,
+        candidate: &Candidate<'_>,
+        plan: &Plan,
+    ) -> Result<(Vec<Vec<ClaimCost>>, QuotaRequest), Refusing> {
         let assignment = candidate.assignment().ok_or(Refusing::Unnamed)?;
         let mut granted = DeviceCharge::default();
         let mut claims = Vec::with_capacity(plan.units.len());
@@ -362,18 +383,7 @@ impl State {
         let exact = candidate
             .totals
             .exact(assignment, all, &self.cluster, granted)?;
-        judge_quota(candidate.node, &exact, tree)?;
-        let levels = candidate.node.into_iter().flat_map(|node| {
-            exact
-                .iter()
-                .map(move |(pair, amount)| tree.borrow_level_at(node, *pair, *amount))
-        });
-        Ok(Fitting {
-            assignment: Some(candidate.at),
-            borrow_level: levels.max().unwrap_or(0),
-            plan,
-            claims,
-        })
+        Ok((claims, exact))
     }
 
     /// A placement with devices that the quota admits, where the best one has devices that it does not: of the kinds that match,

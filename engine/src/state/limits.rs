@@ -56,8 +56,12 @@ impl State {
         let same = |same: fn(&Team, &Team) -> bool| {
             before.as_ref().is_some_and(|before| same(before, team))
         };
-        self.tree_is_stale |=
-            !same(|one, other| one.quota == other.quota && one.cohort == other.cohort);
+        self.tree_is_stale |= !same(|one, other| {
+            one.quota == other.quota
+                && one.cohort == other.cohort
+                && one.preemption == other.preemption
+                && one.weight == other.weight
+        });
         if !same(|one, other| one.queueing == other.queueing) {
             self.change_discipline(id, queueing);
         }
@@ -118,10 +122,12 @@ impl State {
     }
 
     pub(super) fn built_tree(&self) -> QuotaTree {
+        let ahead = self.reservations.charges();
+        let ahead = ahead.map(|delta| (&delta.team, &delta.of, i128::from(delta.amount)));
         QuotaTree::new(
             &self.limits.teams,
             &self.limits.cohorts,
-            self.charges.sums(),
+            self.charges.sums().chain(ahead),
         )
     }
 

@@ -16,6 +16,7 @@ use super::{
     State,
     ids::{ClassId, GangId, GroupId, TeamId},
     judge::Fitting,
+    preempt::Preempting,
     shapes::Refused,
     team::{Class, Reason, Refusing},
     wait_queue::{Turn, WaitQueue},
@@ -24,6 +25,7 @@ use super::{
 };
 use crate::{
     decision::{Budget, CommitRoom, Decisions, TooLarge},
+    names::Timestamp,
     placement::{Refusal, Version, fits_since},
     queue::Place,
 };
@@ -31,9 +33,19 @@ use crate::{
 /// The head of a Team, as things are at a moment.
 struct Head {
     gang: GangId,
-    fitting: Fitting,
-    needs: CommitRoom,
+    turn: What,
     moment: Moment,
+}
+
+/// What a head does when its turn comes.
+enum What {
+    /// It is admitted.
+    Fits {
+        fitting: Box<Fitting>,
+        needs: CommitRoom,
+    },
+    /// Others give way to it.
+    Preempts(Preempting),
 }
 
 /// A state of nodes and charges. While it stands, so does every verdict.
@@ -73,9 +85,15 @@ impl Contenders {
 
 impl State {
     /// Admits what can be admitted.
-    pub(super) fn admit_all(&mut self, budget: &Budget, decisions: &mut Decisions) {
-        let mut work = Work::within(budget);
+    pub(super) fn admit_all(&mut self, now: Timestamp, budget: &Budget, decisions: &mut Decisions) {
+        let mut work = Work::within(budget, now);
         let mut left = budget.left;
+        self.wake_whoever_may_preempt(now);
+        self.settle_reservations(budget, &mut left, decisions, &mut work);
+        if decisions.exhausted {
+            decisions.visited = work.visited;
+            return;
+        }
         // Who was not judged yet when the last call was interrupted is judged before anybody is woken anew: else what
         // changes again and again would keep the first of them busy, and the last ones waiting.
         let mut goes_on =
@@ -145,15 +163,21 @@ impl State {
                 }
                 continue;
             };
-            if !left.holds(&head.needs) {
-                decisions.exhausted = true;
-                self.list(team, true);
-                break;
+            match head.turn {
+                What::Fits { needs, .. } if !left.holds(&needs) => {
+                    decisions.exhausted = true;
+                    self.list(team, true);
+                    break;
+                }
+                What::Fits { fitting, needs } => {
+                    *left = left.less(&needs);
+                    decisions.admissions.extend(self.admit(head.gang, &fitting));
+                }
+                What::Preempts(preempting) => {
+                    let preemption = self.preempt(head.gang, preempting, work.now);
+                    decisions.preemptions.extend(preemption);
+                }
             }
-            *left = left.less(&head.needs);
-            decisions
-                .admissions
-                .extend(self.admit(head.gang, &head.fitting));
             self.served.insert(team);
             self.lower_heads(&mut contenders);
         }
@@ -189,7 +213,10 @@ impl State {
 
     /// Whether nothing was taken from under a head since it was judged.
     fn still_fits(&self, team: TeamId, head: &Head) -> bool {
-        let plan = &head.fitting.plan;
+        let What::Fits { fitting, .. } = &head.turn else {
+            return false;
+        };
+        let plan = &fitting.plan;
         let since = head.moment.nodes;
         if plan
             .units
@@ -198,7 +225,7 @@ impl State {
         {
             return false;
         }
-        let Some(at) = head.fitting.assignment else {
+        let Some(at) = fitting.assignment else {
             return true;
         };
         let Some((entry, waiting)) = self.teams.get(team).zip(self.waiting.get(head.gang)) else {
@@ -388,15 +415,24 @@ impl State {
                         continue;
                     }
                     let turn = (fitting.borrow_level, place);
+                    let fitting = Box::new(fitting);
                     let head = Head {
                         gang,
-                        fitting,
-                        needs,
+                        turn: What::Fits { fitting, needs },
                         moment: self.moment(),
                     };
                     return Some((turn, head));
                 }
                 Err(refusals) => {
+                    if let Some(preempting) = self.find_victims(class, gang, &refusals, work) {
+                        let turn = (preempting.borrow_level, place);
+                        let head = Head {
+                            gang,
+                            turn: What::Preempts(preempting),
+                            moment: self.moment(),
+                        };
+                        return Some((turn, head));
+                    }
                     self.refuse(class, &refusals);
                     if work.is_enough() {
                         decisions.interrupted = true;

@@ -24,6 +24,8 @@ pub(super) struct WaitingGang {
     pub(super) pods_that_hold: usize,
     /// How many of the claims that it names are held, whatever is free.
     pub(super) held_claims: HeldClaims,
+    /// Others give way to it, and what they free is kept for it: it is not judged before.
+    pub(super) is_reserved_for: bool,
     /// No commit can carry it.
     pub(super) too_large: bool,
 }

@@ -2,6 +2,7 @@
 
 use crate::{
     decision::{Budget, Visited},
+    names::Timestamp,
     placement::{Cluster, Effort},
 };
 
@@ -9,6 +10,8 @@ use crate::{
 /// ones, what is decided does not.
 #[derive(Clone, Debug)]
 pub(super) struct Work {
+    /// When the call was made.
+    pub(super) now: Timestamp,
     pub(super) visited: Visited,
     /// Looks of judging those who then did not fit.
     in_vain: u64,
@@ -18,8 +21,9 @@ pub(super) struct Work {
 }
 
 impl Work {
-    pub(super) fn within(budget: &Budget) -> Self {
+    pub(super) fn within(budget: &Budget, now: Timestamp) -> Self {
         Self {
+            now,
             visited: Visited::default(),
             in_vain: 0,
             asking: 0,

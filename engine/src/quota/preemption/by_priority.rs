@@ -165,6 +165,8 @@ fn attempt(
     may_borrow: bool,
 ) -> Vec<Victim> {
     let mut chosen: Vec<Chosen> = Vec::new();
+    // So many are too few; and how many more are to go before it is asked again whether there is a place.
+    let (mut in_vain, mut step) = (0, 0);
     for Entitled {
         candidate,
         right,
@@ -187,9 +189,24 @@ fn attempt(
             Right::WhileBorrowing => PreemptionReason::ReclaimedWhileBorrowing,
         };
         chosen.push(candidate.clone().chosen(reason));
-        if simulation.fits(contest, may_borrow, &chosen) {
+        if chosen.len() < in_vain + step {
+            continue;
+        }
+        if !simulation.has_quota(contest, may_borrow) {
+            in_vain = chosen.len();
+            continue;
+        }
+        if simulation.has_place(&chosen) {
+            simulation.shorten(&mut chosen, in_vain);
             return simulation.fill_back(contest, may_borrow, chosen);
         }
+        in_vain = chosen.len();
+        step = (2 * step).max(1);
+    }
+    // Those that were taken since it was asked last.
+    if step > 0 && chosen.len() > in_vain && simulation.has_place(&chosen) {
+        simulation.shorten(&mut chosen, in_vain);
+        return simulation.fill_back(contest, may_borrow, chosen);
     }
     for chosen in &chosen {
         simulation.restore(&chosen.candidate);

@@ -9,7 +9,8 @@
 //! of the victims the gang would not fit. It need not be the smallest there is.
 //!
 //! **A victim is worth nothing unless a place results**, so the caller is asked whether the gang has a place without
-//! them, whenever quota says yes.
+//! them ([`Places`]). Where quota is there and places are not, it is not asked after every victim: twice as many are taken
+//! each time, and the number is shortened afterwards.
 
 mod by_priority;
 mod candidates;
@@ -94,6 +95,28 @@ pub struct Victim {
     pub reason: PreemptionReason,
 }
 
+/// Whether a preemptor has a place without some of the gangs that run. The more are gone, the sooner there is one.
+pub(crate) trait Places {
+    /// Whether it has one if the gangs at these positions are gone.
+    fn is_there_without(&mut self, gone: &[usize]) -> bool;
+
+    /// Of the gangs at these positions, without whom there is a place, those that are in the way of the one that was found.
+    fn in_the_way(&mut self, gone: &[usize]) -> BTreeSet<usize>;
+}
+
+/// Where nothing is known of places but whether there is one.
+struct AnyPlace<'a>(&'a mut dyn FnMut(&[usize]) -> bool);
+
+impl Places for AnyPlace<'_> {
+    fn is_there_without(&mut self, gone: &[usize]) -> bool {
+        (self.0)(gone)
+    }
+
+    fn in_the_way(&mut self, gone: &[usize]) -> BTreeSet<usize> {
+        gone.iter().copied().collect()
+    }
+}
+
 /// What a preemption is about: the two sides and the tree, in the tree's own numbers.
 struct Contest<'a> {
     team: NodeId,
@@ -114,6 +137,17 @@ pub fn victims(
     preemptor: &Preemptor,
     has_place: &mut dyn FnMut(&[usize]) -> bool,
 ) -> Vec<Victim> {
+    victims_for(tree, sharing, running, preemptor, &mut AnyPlace(has_place))
+}
+
+/// As [`victims`], for a caller that knows more of places.
+pub(crate) fn victims_for(
+    tree: &mut QuotaTree,
+    sharing: Sharing<'_>,
+    running: &[RunningGang],
+    preemptor: &Preemptor,
+    places: &mut dyn Places,
+) -> Vec<Victim> {
     let Some(team) = tree.node_of(&preemptor.team) else {
         return Vec::new();
     };
@@ -127,7 +161,7 @@ pub fn victims(
         contested,
     };
     let candidates = Candidate::all(tree, &contest);
-    let mut simulation = Simulation::new(tree, has_place);
+    let mut simulation = Simulation::new(tree, places);
     match sharing {
         Sharing::ByPriority => by_priority::victims(&mut simulation, &contest, candidates),
         Sharing::Fair(strategies) => {

@@ -1,24 +1,21 @@
 //! A quota tree from which gangs are taken away for a while.
 
-use super::{Contest, Victim, candidates::Candidate};
+use super::{Contest, Places, Victim, candidates::Candidate};
 use crate::quota::tree::{NodeId, PairId, QuotaTree};
 
 /// The tree during a search for victims. When it is dropped, the tree is as it was.
 pub(super) struct Simulation<'a> {
     pub(super) tree: &'a mut QuotaTree,
-    has_place: &'a mut dyn FnMut(&[usize]) -> bool,
+    places: &'a mut dyn Places,
     /// What was changed, so that it can be changed back.
     changes: Vec<(NodeId, PairId, i128)>,
 }
 
 impl<'a> Simulation<'a> {
-    pub(super) fn new(
-        tree: &'a mut QuotaTree,
-        has_place: &'a mut dyn FnMut(&[usize]) -> bool,
-    ) -> Self {
+    pub(super) fn new(tree: &'a mut QuotaTree, places: &'a mut dyn Places) -> Self {
         Self {
             tree,
-            has_place,
+            places,
             changes: Vec::new(),
         }
     }
@@ -58,18 +55,38 @@ impl<'a> Simulation<'a> {
         may_borrow: bool,
         victims: &[Chosen],
     ) -> bool {
+        self.has_quota(contest, may_borrow) && self.has_place(victims)
+    }
+
+    /// Whether the preemptor, which is not charged now, has quota.
+    pub(super) fn has_quota(&self, contest: &Contest<'_>, may_borrow: bool) -> bool {
         let team = contest.team;
-        let has_quota = contest.request.iter().all(|(pair, amount)| {
+        contest.request.iter().all(|(pair, amount)| {
             let available = i128::from(self.tree.available_at(team, *pair).0);
             let own = self.tree.account(team, *pair).headroom();
             *amount <= available && (may_borrow || *amount <= own)
-        });
-        has_quota && {
-            let gone: Vec<usize> = victims
-                .iter()
-                .map(|chosen| chosen.victim.position)
-                .collect();
-            (self.has_place)(&gone)
+        })
+    }
+
+    /// Whether it has a place without these.
+    pub(super) fn has_place(&mut self, victims: &[Chosen]) -> bool {
+        self.places.is_there_without(&positions(victims))
+    }
+
+    /// Of victims without whom there is a place, the first so many without whom there is one, given that there is none
+    /// without the first `in_vain`. The others are put back.
+    pub(super) fn shorten(&mut self, chosen: &mut Vec<Chosen>, in_vain: usize) {
+        let (mut too_few, mut enough) = (in_vain, chosen.len());
+        while enough - too_few > 1 {
+            let middle = usize::midpoint(too_few, enough);
+            if self.has_place(&chosen[..middle]) {
+                enough = middle;
+            } else {
+                too_few = middle;
+            }
+        }
+        for spared in chosen.drain(enough..) {
+            self.restore(&spared.candidate);
         }
     }
 
@@ -80,16 +97,30 @@ impl<'a> Simulation<'a> {
         may_borrow: bool,
         mut chosen: Vec<Chosen>,
     ) -> Vec<Victim> {
-        for position in (0..chosen.len().saturating_sub(1)).rev() {
-            let spared = chosen.remove(position);
-            self.restore(&spared.candidate);
-            if !self.fits(contest, may_borrow, &chosen) {
-                self.remove(&spared.candidate);
-                chosen.insert(position, spared);
+        let in_the_way = self.places.in_the_way(&positions(&chosen));
+        // Those that are not in the way of the place that was found leave it as it is, and are asked for nothing but quota.
+        for may_move in [false, true] {
+            for at in (0..chosen.len().saturating_sub(1)).rev() {
+                let is_in_the_way = in_the_way.contains(&chosen[at].victim.position);
+                if is_in_the_way != may_move {
+                    continue;
+                }
+                let spared = chosen.remove(at);
+                self.restore(&spared.candidate);
+                let still_fits =
+                    self.has_quota(contest, may_borrow) && (!may_move || self.has_place(&chosen));
+                if !still_fits {
+                    self.remove(&spared.candidate);
+                    chosen.insert(at, spared);
+                }
             }
         }
         chosen.into_iter().map(|chosen| chosen.victim).collect()
     }
+}
+
+fn positions(chosen: &[Chosen]) -> Vec<usize> {
+    chosen.iter().map(|chosen| chosen.victim.position).collect()
 }
 
 impl Drop for Simulation<'_> {

@@ -1,0 +1,479 @@
+//! Whom a gang that does not fit may preempt, so that it does.
+//!
+//! Whenever the first gang of a class is judged and refused, it is asked who could give way to it, on each Flavor in turn.
+//! Only the Team's policy and what is charged decide who may ([`crate::quota`]); who was not told as running, is protected by a
+//! minimum run time, or was to go and did not, is left out. There is no preemption without a place: the nodes are planned as if
+//! the victims were gone, and kept ([`super::reservations`]).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::{
+    State,
+    ids::{ClassId, GangId, ShapeId},
+    judge::{Candidate, request},
+    reservations::{MOST_SECONDS, Reservation},
+    team::Refusing,
+    work::Work,
+};
+use crate::{
+    amount::ResourceCharge,
+    decision::{Preempted, Preemption},
+    model::Hold,
+    names::{GangUid, NodeName, PodUid, Timestamp},
+    placement::{DeviceCharge, Effort, Plan, Request, Verdict, plan},
+    quota::{
+        NodeId, PairId, Places, PreemptionPolicy, Preemptor, QuotaTree, ReclaimWithinCohort,
+        RunningGang, Sharing, WithinTeam,
+        charges::Delta,
+        request::{Assignment, QuotaRequest},
+        victims_for,
+    },
+};
+
+/// The looks of one search for victims, about twenty milliseconds. With more it gives up, and nobody is preempted.
+const MOST_LOOKS: u64 = 10 * Effort::ONE_DECISION;
+
+/// Who gives way to a gang, and what it gets by that.
+#[derive(Clone, Debug)]
+pub(super) struct Preempting {
+    victims: Vec<Preempted>,
+    charges: Vec<Delta>,
+    nodes: BTreeSet<NodeName>,
+    /// How far up the quota tree it reaches then.
+    pub(super) borrow_level: usize,
+}
+
+/// A gang on one Flavor.
+#[derive(Clone, Copy)]
+struct On<'a> {
+    shape: ShapeId,
+    gang: GangId,
+    node: NodeId,
+    assignments: &'a [Assignment],
+    at: usize,
+}
+
+/// Gangs that may be preempted, and when there will be more of them.
+#[derive(Default)]
+struct Preemptable {
+    gangs: Vec<RunningGang>,
+    more_at: Option<Timestamp>,
+}
+
+impl State {
+    /// Who would give way to a gang that was refused.
+    pub(super) fn find_victims(
+        &mut self,
+        class: ClassId,
+        gang: GangId,
+        refusals: &[Refusing],
+        work: &mut Work,
+    ) -> Option<Preempting> {
+        let waiting = self.waiting.get(gang)?;
+        let (shape, entry) = (waiting.shape, self.teams.get(waiting.team)?);
+        let node = entry.node?;
+        let policy = self.tree.policy_of(node);
+        if policy == PreemptionPolicy::NEVER {
+            return None;
+        }
+        let assignments = Arc::clone(&entry.assignments);
+        let before = self.cluster.visited();
+        let mut more_at = None;
+        let mut found = None;
+        for (at, refusing) in refusals.iter().enumerate() {
+            let may_help = match refusing {
+                Refusing::Quota { .. } | Refusing::QuotaForDevices { .. } => true,
+                Refusing::NoPlace { gave_up, .. } => !gave_up,
+                Refusing::ExceedsMax { .. }
+                | Refusing::Unnamed
+                | Refusing::UnknownFlavor
+                | Refusing::TooFewDevices(_)
+                | Refusing::Overflow => false,
+            };
+            if may_help {
+                // It is taken out for the search, which changes it and changes it back.
+                let mut tree = std::mem::take(&mut self.tree);
+                let on = On {
+                    shape,
+                    gang,
+                    node,
+                    assignments: &assignments,
+                    at,
+                };
+                found = self.find_victims_on(on, &mut tree, work.now, &mut more_at);
+                self.tree = tree;
+            }
+            if found.is_some() {
+                break;
+            }
+        }
+        if found.is_none() {
+            work.note_in_vain(&self.cluster, before);
+            if let Some(at) = more_at {
+                self.may_preempt_later.insert((at, class));
+            }
+        }
+        found
+    }
+
+    fn find_victims_on(
+        &self,
+        on: On<'_>,
+        tree: &mut QuotaTree,
+        now: Timestamp,
+        more_at: &mut Option<Timestamp>,
+    ) -> Option<Preempting> {
+        let On {
+            node,
+            assignments,
+            at,
+            ..
+        } = on;
+        let candidate = self.candidate(on.shape, on.gang, Some(node), assignments, at)?;
+        let assignment = assignments.get(at)?;
+        let asked = candidate
+            .totals
+            .least(assignment, assignments, &self.cluster)
+            .ok()?;
+        let contested = contested(tree, node, assignment, &asked)?;
+        let preemptable = self.preemptable(&candidate, tree, &contested, now);
+        *more_at = [*more_at, preemptable.more_at].into_iter().flatten().min();
+        let running = preemptable.gangs;
+        if running.is_empty() {
+            return None;
+        }
+        let waiting = candidate.waiting;
+        let preemptor = Preemptor {
+            team: waiting.gang.team.clone(),
+            priority: waiting.gang.priority,
+            queued_at: waiting.gang.queued_at,
+            charges: asked
+                .iter()
+                .map(|(pair, amount)| ResourceCharge {
+                    of: tree.named(*pair).clone(),
+                    amount: *amount,
+                })
+                .collect(),
+            contested: contested
+                .iter()
+                .map(|pair| tree.named(*pair).clone())
+                .collect(),
+        };
+        let mut places = Without {
+            state: self,
+            candidate: &candidate,
+            asked: &asked,
+            request: self.request_for_victims(&candidate),
+            running: &running,
+            effort: Effort::of(MOST_LOOKS),
+            most_visits: self.cluster.visited().wrapping_add(MOST_LOOKS),
+            gave_up: false,
+        };
+        let victims = victims_for(tree, Sharing::ByPriority, &running, &preemptor, &mut places);
+        let positions: Vec<usize> = victims.iter().map(|victim| victim.position).collect();
+        // A search that gave up may have kept somebody who need not go.
+        if positions.is_empty() || places.gave_up {
+            return None;
+        }
+        let plan = places.plan_without(&positions)?;
+        let nodes = self.nodes_of(&plan);
+        let gone: Vec<&RunningGang> = positions.iter().filter_map(|at| running.get(*at)).collect();
+        let borrow_level = borrow_level_without(tree, node, &asked, &gone);
+        let charges = preemptor.charges.iter().map(|charge| Delta {
+            team: preemptor.team.clone(),
+            of: charge.of.clone(),
+            amount: charge.amount.0,
+        });
+        Some(Preempting {
+            borrow_level,
+            charges: charges.collect(),
+            nodes,
+            victims: victims
+                .iter()
+                .filter_map(|victim| {
+                    Some(Preempted {
+                        gang: running.get(victim.position)?.uid.clone(),
+                        reason: victim.reason,
+                    })
+                })
+                .collect(),
+        })
+    }
+
+    /// Only devices of the least charge are counted on: what more would be charged was not asked of quota.
+    fn request_for_victims<'a>(&'a self, candidate: &Candidate<'a>) -> Request<'a> {
+        let assignment = candidate.assignments.get(candidate.at);
+        let flavor = assignment.and_then(|it| self.flavors.get(&it.flavor));
+        let least = assignment.and_then(|assignment| {
+            let kinds = candidate.totals.selectors();
+            let least = kinds.map(|of| self.cluster.cheapest(&assignment.flavor, of));
+            least.flatten().reduce(|one, other| DeviceCharge {
+                gpus: one.gpus.max(other.gpus),
+                vram: one.vram.max(other.vram),
+            })
+        });
+        Request {
+            most_per_device: least,
+            ..request(candidate.waiting, flavor)
+        }
+    }
+
+    fn nodes_of(&self, plan: &Plan) -> BTreeSet<NodeName> {
+        let slots = plan.units.iter().map(|unit| unit.slot);
+        let records = slots.filter_map(|slot| self.cluster.record(slot));
+        records.map(|record| record.node.name.clone()).collect()
+    }
+
+    /// Gangs of the tree that hold something that is contested, and may be preempted as far as policy, priority and time go.
+    fn preemptable(
+        &self,
+        candidate: &Candidate<'_>,
+        tree: &QuotaTree,
+        contested: &BTreeSet<PairId>,
+        now: Timestamp,
+    ) -> Preemptable {
+        let preemptor = &candidate.waiting.gang;
+        let Some(node) = candidate.node else {
+            return Preemptable::default();
+        };
+        let (policy, root) = (tree.policy_of(node), tree.root_of(node));
+        let mut seen: BTreeSet<&GangUid> = BTreeSet::new();
+        let mut preemptable = Preemptable::default();
+        for pair in contested {
+            for (team, gangs) in self.charges.holding(tree.named(*pair)) {
+                let Some(of_team) = tree.node_of(team) else {
+                    continue;
+                };
+                let is_own = of_team == node;
+                let may_be_asked = if is_own {
+                    policy.within_team != WithinTeam::Never
+                } else {
+                    policy.reclaim_within_cohort != ReclaimWithinCohort::Never
+                        && tree.root_of(of_team) == root
+                        && contested.iter().any(|pair| tree.borrows(of_team, *pair))
+                };
+                self.cluster.note_visits(1);
+                if !may_be_asked {
+                    continue;
+                }
+                for uid in gangs.filter(|uid| seen.insert(uid)) {
+                    self.cluster.note_visits(1);
+                    let Some(told) = self.running.get(uid) else {
+                        continue;
+                    };
+                    let is_lower = told.priority < preemptor.priority;
+                    let is_newer =
+                        told.priority == preemptor.priority && told.queued_at > preemptor.queued_at;
+                    let may_be = match (is_own, policy.within_team, policy.reclaim_within_cohort) {
+                        (true, WithinTeam::LowerOrNewerEqualPriority, _) => is_lower || is_newer,
+                        (true, ..) | (false, _, ReclaimWithinCohort::LowerPriority) => is_lower,
+                        (false, ..) => true,
+                    };
+                    if !may_be {
+                        continue;
+                    }
+                    let gives_way = self.reservations.gives_way_since(uid);
+                    let ending_since = [told.ending_since, gives_way].into_iter().flatten().min();
+                    let protected = told.protected_until.filter(|until| *until > now);
+                    match (ending_since, protected) {
+                        (Some(since), _) if now.0.saturating_sub(since.0) >= MOST_SECONDS => {}
+                        (None, Some(until)) => {
+                            let known = preemptable.more_at.unwrap_or(until);
+                            preemptable.more_at = Some(known.min(until));
+                        }
+                        _ => preemptable.gangs.push(RunningGang {
+                            uid: uid.clone(),
+                            team: team.clone(),
+                            priority: told.priority,
+                            queued_at: told.queued_at,
+                            admitted_at: Some(told.admitted_at),
+                            is_ending: ending_since.is_some(),
+                            charges: self.charges.of_gang(team, uid),
+                        }),
+                    }
+                }
+            }
+        }
+        preemptable
+    }
+
+    /// Commits to a preemption.
+    pub(super) fn preempt(
+        &mut self,
+        id: GangId,
+        preempting: Preempting,
+        now: Timestamp,
+    ) -> Option<Preemption> {
+        let gang = &self.waiting.get(id)?.gang;
+        let preemption = Preemption {
+            gang: gang.uid.clone(),
+            attempt: gang.attempt,
+            victims: preempting.victims,
+        };
+        let victims = preemption.victims.iter();
+        let victims = victims.map(|victim| victim.gang.clone());
+        let reservation = Reservation {
+            victims: victims.filter(|it| !self.running.is_released(it)).collect(),
+            charges: preempting.charges,
+            nodes: preempting.nodes,
+            since: now,
+        };
+        self.reserve(id, reservation);
+        Some(preemption)
+    }
+
+    /// Whoever nobody could give way to before may be helped now, since some minimum run time is over.
+    pub(super) fn wake_whoever_may_preempt(&mut self, now: Timestamp) {
+        while let Some((at, class)) = self.may_preempt_later.first().copied()
+            && at <= now
+        {
+            self.may_preempt_later.pop_first();
+            self.wake(class);
+        }
+    }
+
+    /// When something is due by time alone.
+    pub(super) fn due_next(&self) -> Option<Timestamp> {
+        let later = self.may_preempt_later.first().map(|(at, _)| *at);
+        [later, self.reservations.ends_next()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}
+
+/// Of what is asked, what others would have to give up: that of which too little is available, or, where only a place lacks,
+/// the devices. `None` if nobody may give it up for this Team.
+///
+/// The rule is Kueue's: the Team gets by preemption what is within its nominal quota, what some part of the tree below the
+/// root holds for it, and more only if it may borrow and preempt at once.
+fn contested(
+    tree: &QuotaTree,
+    node: NodeId,
+    assignment: &Assignment,
+    asked: &QuotaRequest,
+) -> Option<BTreeSet<PairId>> {
+    if asked
+        .iter()
+        .any(|(pair, amount)| *amount > tree.potential_at(node, *pair))
+    {
+        return None;
+    }
+    let lacking = asked
+        .iter()
+        .filter(|(pair, amount)| **amount > tree.available_at(node, **pair));
+    let mut contested: BTreeSet<PairId> = lacking.map(|(pair, _)| *pair).collect();
+    if contested.is_empty() {
+        let devices = assignment.gpus.iter().chain(&assignment.vram);
+        contested = devices
+            .filter(|pair| asked.contains_key(pair))
+            .copied()
+            .collect();
+    }
+    if contested.is_empty() {
+        contested = asked.keys().copied().collect();
+    }
+    let may_preempt = contested.iter().all(|pair| {
+        asked
+            .get(pair)
+            .is_some_and(|amount| tree.may_preempt_for(node, *pair, *amount))
+    });
+    (may_preempt && !contested.is_empty()).then_some(contested)
+}
+
+/// How far up the tree the Team reaches for what it asks once these are gone. The tree is as before then.
+fn borrow_level_without(
+    tree: &mut QuotaTree,
+    node: NodeId,
+    asked: &QuotaRequest,
+    gone: &[&RunningGang],
+) -> usize {
+    let charges = || {
+        let charges = gone
+            .iter()
+            .flat_map(|gang| gang.charges.iter().zip(std::iter::repeat(*gang)));
+        charges.map(|(charge, gang)| (&gang.team, &charge.of, charge.amount))
+    };
+    for (team, of, amount) in charges() {
+        tree.discharge(team, of, amount);
+    }
+    let levels = asked.iter();
+    let levels = levels.map(|(pair, amount)| tree.borrow_level_at(node, *pair, *amount));
+    let level = levels.max().unwrap_or(0);
+    for (team, of, amount) in charges() {
+        tree.charge(team, of, amount);
+    }
+    level
+}
+
+/// The places that a gang has without some of those that run.
+struct Without<'a> {
+    state: &'a State,
+    candidate: &'a Candidate<'a>,
+    asked: &'a QuotaRequest,
+    request: Request<'a>,
+    running: &'a [RunningGang],
+    effort: Effort,
+    most_visits: u64,
+    gave_up: bool,
+}
+
+impl Without<'_> {
+    fn holds_of<'b>(&'b self, positions: &'b [usize]) -> impl Iterator<Item = (usize, &'b Hold)> {
+        positions.iter().flat_map(|at| {
+            let gang = self.running.get(*at);
+            let pods = gang
+                .into_iter()
+                .flat_map(|gang| self.state.running.pods_of(&gang.uid));
+            pods.filter_map(|pod| Some((*at, &**self.state.holds.get(pod)?)))
+        })
+    }
+
+    fn plan_without(&mut self, positions: &[usize]) -> Option<Plan> {
+        let cluster = &self.state.cluster;
+        if cluster.visited() >= self.most_visits {
+            self.gave_up = true;
+        }
+        if self.gave_up {
+            return None;
+        }
+        let gone: BTreeMap<PodUid, &Hold> = self
+            .holds_of(positions)
+            .map(|(_, hold)| (hold.pod.clone(), hold))
+            .collect();
+        cluster.note_visits(gone.len() as u64);
+        let view = cluster.without(&gone);
+        match plan(cluster, &view, &self.request, &mut self.effort) {
+            Verdict::Placed(plan) => {
+                let exact = self.state.charged(self.candidate, &plan);
+                exact
+                    .is_ok_and(|(_, exact)| exact == *self.asked)
+                    .then_some(plan)
+            }
+            Verdict::NoPlace(_) => None,
+            Verdict::GaveUp(_) => {
+                self.gave_up = true;
+                None
+            }
+        }
+    }
+}
+
+impl Places for Without<'_> {
+    fn is_there_without(&mut self, gone: &[usize]) -> bool {
+        self.plan_without(gone).is_some()
+    }
+
+    fn in_the_way(&mut self, gone: &[usize]) -> BTreeSet<usize> {
+        let Some(plan) = self.plan_without(gone) else {
+            return gone.iter().copied().collect();
+        };
+        let nodes = self.state.nodes_of(&plan);
+        let holds = self.holds_of(gone);
+        let on_nodes = holds.filter(|(_, hold)| nodes.contains(&hold.node));
+        on_nodes.map(|(at, _)| at).collect()
+    }
+}

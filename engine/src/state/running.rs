@@ -1,0 +1,54 @@
+//! Gangs that hold something: by which pods, and what preemption goes by.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{
+    model::Running,
+    names::{GangUid, PodUid},
+};
+
+/// See the module. What was told and what is held come apart: either may come first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RunningGangs {
+    told: BTreeMap<GangUid, Running>,
+    pods: BTreeMap<GangUid, BTreeSet<PodUid>>,
+}
+
+impl RunningGangs {
+    pub(super) fn set(&mut self, running: Running) {
+        self.told.insert(running.uid.clone(), running);
+    }
+
+    pub(super) fn remove(&mut self, gang: &GangUid) {
+        self.told.remove(gang);
+    }
+
+    /// What was told of a gang. Nobody else may preempt it.
+    pub(super) fn get(&self, gang: &GangUid) -> Option<&Running> {
+        self.told.get(gang)
+    }
+
+    /// The pods by which a gang holds something.
+    pub(super) fn pods_of(&self, gang: &GangUid) -> impl Iterator<Item = &PodUid> {
+        self.pods.get(gang).into_iter().flatten()
+    }
+
+    /// Whether a gang holds nothing.
+    pub(super) fn is_released(&self, gang: &GangUid) -> bool {
+        !self.pods.contains_key(gang)
+    }
+
+    pub(super) fn note_hold(&mut self, gang: &GangUid, pod: &PodUid) {
+        let pods = self.pods.entry(gang.clone()).or_default();
+        pods.insert(pod.clone());
+    }
+
+    pub(super) fn note_hold_gone(&mut self, gang: &GangUid, pod: &PodUid) {
+        if let Some(pods) = self.pods.get_mut(gang) {
+            pods.remove(pod);
+            if pods.is_empty() {
+                self.pods.remove(gang);
+            }
+        }
+    }
+}

@@ -1,0 +1,469 @@
+//! Who gives way to whom, what is kept for whom meanwhile, and that nothing is taken for nothing.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "tests"
+)]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use common::*;
+use muster_engine::{
+    Decisions, Gang, GangUid, Hold, Preemption, Running, State, Team, Timestamp, Update, Why,
+    quota::{PreemptionPolicy, PreemptionReason, ReclaimWithinCohort, WithinTeam},
+};
+use proptest::prelude::*;
+
+/// For how long something is kept for a gang.
+const MOST_SECONDS: i64 = 600;
+
+const LOWER: PreemptionPolicy = PreemptionPolicy {
+    within_team: WithinTeam::LowerPriority,
+    reclaim_within_cohort: ReclaimWithinCohort::Any,
+    ..PreemptionPolicy::NEVER
+};
+
+/// A Team that may preempt.
+fn preempting(name: &str, cohort: Option<&str>, nominal: i64) -> Team {
+    Team {
+        preemption: LOWER,
+        ..team(name, cohort, limit(nominal))
+    }
+}
+
+/// The engine, and what the protocol would tell it of what it decided.
+struct World {
+    state: State,
+    now: i64,
+    gangs: BTreeMap<GangUid, Gang>,
+    holds: BTreeMap<GangUid, Vec<Hold>>,
+    protected_seconds: i64,
+}
+
+impl World {
+    fn new(nodes: usize, devices: usize, teams: Vec<Team>) -> Self {
+        let nodes = (0..nodes).map(|at| node(&format!("n{at}"), "s/l", devices));
+        Self {
+            state: state(nodes.collect(), teams),
+            now: 0,
+            gangs: BTreeMap::new(),
+            holds: BTreeMap::new(),
+            protected_seconds: 0,
+        }
+    }
+
+    fn submit(&mut self, gangs: impl IntoIterator<Item = Gang>) {
+        for gang in gangs {
+            self.gangs.insert(gang.uid.clone(), gang.clone());
+            self.state.apply(Update::Waiting(gang));
+        }
+    }
+
+    /// Decides once, a second later, and tells what came of it.
+    fn decide(&mut self) -> Decisions {
+        self.now += 1;
+        let decisions = self
+            .state
+            .decide(Timestamp(self.now), &muster_engine::Budget::UNLIMITED);
+        for admission in &decisions.admissions {
+            let gang = &self.gangs[&admission.gang];
+            let holds = holds_of(gang, admission);
+            for hold in &holds {
+                self.state.apply(Update::Hold(hold.clone()));
+            }
+            self.state.apply(Update::NotWaiting(gang.uid.clone()));
+            self.state.apply(Update::Running(Running {
+                uid: gang.uid.clone(),
+                team: gang.team.clone(),
+                priority: gang.priority,
+                queued_at: gang.queued_at,
+                admitted_at: Timestamp(self.now),
+                protected_until: (self.protected_seconds > 0)
+                    .then_some(Timestamp(self.now + self.protected_seconds)),
+                ending_since: None,
+            }));
+            self.holds.insert(gang.uid.clone(), holds);
+        }
+        decisions
+    }
+
+    /// All that a gang holds is proved released.
+    fn released(&mut self, gang: &str) {
+        let uid = GangUid::from(gang);
+        self.state.apply(Update::NotRunning(uid.clone()));
+        for hold in self.holds.remove(&uid).expect("it holds something") {
+            self.state.apply(Update::HoldGone(hold.pod));
+        }
+    }
+
+    fn running(&self) -> Vec<String> {
+        self.holds.keys().map(ToString::to_string).collect()
+    }
+}
+
+/// `preemptor: victim Reason, ...`
+fn told(preemptions: &[Preemption]) -> Vec<String> {
+    let preemptions = preemptions.iter().map(|preemption| {
+        let victims = preemption.victims.iter();
+        let victims = victims.map(|victim| format!("{} {:?}", victim.gang, victim.reason));
+        let victims: Vec<String> = victims.collect();
+        format!("{}: {}", preemption.gang, victims.join(", "))
+    });
+    preemptions.collect()
+}
+
+#[test]
+fn in_its_team_a_gang_of_higher_priority_preempts_as_few_as_it_needs_and_starts_when_they_are_released()
+ {
+    let mut world = World::new(1, 8, vec![preempting("a", None, 8)]);
+    world.submit([
+        gang("old", "a", 1, 2),
+        at(1, gang("young", "a", 1, 2)),
+        with_priority(5, gang("middle", "a", 1, 4)),
+    ]);
+    assert_eq!(world.decide().admissions.len(), 3);
+    world.submit([with_priority(10, at(9, gang("urgent", "a", 1, 2)))]);
+    let decisions = world.decide();
+    // Of equals admitted at the same time the smaller UID goes.
+    assert_eq!(told(&decisions.preemptions), ["urgent: old InTeam"]);
+    assert!(decisions.admissions.is_empty(), "before the proof");
+    assert!(world.decide().preemptions.is_empty(), "once is enough");
+    let Why::Preemption { victims } = why(&world.state, "urgent") else {
+        panic!("{:?}", why(&world.state, "urgent"));
+    };
+    assert_eq!(victims.gangs, ["a/old"]);
+    world.released("old");
+    assert_eq!(admitted(&world.decide()), ["urgent"]);
+}
+
+#[test]
+fn a_team_reclaims_what_others_borrow_and_leaves_those_alone_who_borrow_nothing() {
+    let teams = vec![
+        preempting("lender", Some("all"), 4),
+        preempting("borrower", Some("all"), 2),
+        preempting("modest", Some("all"), 2),
+    ];
+    let mut world = World::new(1, 8, teams);
+    world.submit([
+        gang("b0", "borrower", 1, 2),
+        at(1, gang("b1", "borrower", 1, 2)),
+        at(2, gang("b2", "borrower", 1, 2)),
+        with_priority(-5, gang("m", "modest", 1, 2)),
+    ]);
+    assert_eq!(world.decide().admissions.len(), 4);
+    world.submit([at(9, gang("mine", "lender", 1, 4))]);
+    let decisions = world.decide();
+    assert_eq!(
+        told(&decisions.preemptions),
+        ["mine: b0 Reclaimed, b1 Reclaimed"]
+    );
+    world.released("b0");
+    assert_eq!(admitted(&world.decide()), [""; 0], "one is not enough");
+    world.released("b1");
+    assert_eq!(admitted(&world.decide()), ["mine"]);
+}
+
+#[test]
+fn what_is_freed_for_a_gang_nobody_else_takes_not_even_with_a_higher_priority() {
+    let teams = vec![
+        preempting("a", Some("all"), 4),
+        team("b", Some("all"), limit(4)),
+    ];
+    let mut world = World::new(1, 8, teams);
+    world.submit([gang("b0", "b", 1, 4), at(1, gang("b1", "b", 1, 4))]);
+    world.decide();
+    world.submit([gang("a0", "a", 1, 4)]);
+    assert_eq!(told(&world.decide().preemptions), ["a0: b0 Reclaimed"]);
+    world.submit([with_priority(100, gang("b2", "b", 1, 4))]);
+    assert!(world.decide().admissions.is_empty());
+    world.released("b0");
+    assert_eq!(admitted(&world.decide()), ["a0"]);
+    assert!(matches!(why(&world.state, "b2"), Why::Quota { .. }));
+}
+
+#[test]
+fn nobody_gives_way_where_no_place_results() {
+    // Four and four free on two nodes: whoever runs, eight on one node are had only without both of a node.
+    let mut world = World::new(2, 8, vec![preempting("a", None, 100)]);
+    world.submit([
+        with_priority(20, gang("kept-0", "a", 1, 6)),
+        with_priority(20, gang("kept-1", "a", 1, 6)),
+    ]);
+    world.decide();
+    world.submit([with_priority(10, gang("large", "a", 1, 8))]);
+    let decisions = world.decide();
+    assert_eq!(decisions.preemptions, []);
+    assert!(matches!(why(&world.state, "large"), Why::Placement { .. }));
+    // With lower priority they would.
+    world.submit([with_priority(30, gang("larger", "a", 1, 8))]);
+    assert_eq!(world.decide().preemptions.len(), 1);
+}
+
+#[test]
+fn where_quota_is_there_and_places_are_not_those_go_who_are_in_the_way() {
+    let mut world = World::new(4, 8, vec![preempting("a", None, 100)]);
+    // One on each node; the last comers are asked first.
+    let small = (0..4).map(|at| self::at(at, gang(&format!("s{at}"), "a", 1, 5)));
+    world.submit(small);
+    assert_eq!(world.decide().admissions.len(), 4);
+    world.submit([with_priority(10, gang("large", "a", 2, 8))]);
+    let decisions = world.decide();
+    let [preemption] = decisions.preemptions.as_slice() else {
+        panic!("{:?}", decisions.preemptions);
+    };
+    let victims: Vec<&str> = preemption
+        .victims
+        .iter()
+        .map(|victim| victim.gang.as_str())
+        .collect();
+    assert_eq!(victims.len(), 2, "{victims:?}");
+    let freed: Vec<String> = victims.iter().map(ToString::to_string).collect();
+    for victim in &freed {
+        world.released(victim);
+    }
+    assert_eq!(admitted(&world.decide()), ["large"]);
+}
+
+#[test]
+fn a_minimum_run_time_protects_until_its_end_and_the_time_is_told() {
+    let mut world = World::new(1, 8, vec![preempting("a", None, 8)]);
+    world.protected_seconds = 100;
+    world.submit([gang("low", "a", 1, 8)]);
+    world.decide();
+    world.submit([with_priority(10, gang("high", "a", 1, 8))]);
+    let decisions = world.decide();
+    assert_eq!(decisions.preemptions, []);
+    assert_eq!(decisions.look_again_at, Some(Timestamp(101)));
+    world.now = 99;
+    assert_eq!(world.decide().preemptions, []);
+    assert_eq!(told(&world.decide().preemptions), ["high: low InTeam"]);
+}
+
+#[test]
+fn a_victim_that_does_not_go_is_counted_on_for_so_long_and_then_others_go() {
+    let mut world = World::new(1, 8, vec![preempting("a", None, 8)]);
+    world.submit([
+        gang("stuck", "a", 1, 4),
+        with_priority(5, gang("other", "a", 1, 4)),
+    ]);
+    world.decide();
+    world.submit([with_priority(10, gang("high", "a", 1, 4))]);
+    let decisions = world.decide();
+    assert_eq!(told(&decisions.preemptions), ["high: stuck InTeam"]);
+    let decided_at = world.now;
+    assert_eq!(
+        decisions.look_again_at,
+        Some(Timestamp(decided_at + MOST_SECONDS))
+    );
+    let told_again = |world: &mut World| {
+        world.state.apply(Update::Running(Running {
+            uid: "stuck".into(),
+            team: "a".into(),
+            priority: 0,
+            queued_at: Timestamp(0),
+            admitted_at: Timestamp(1),
+            protected_until: None,
+            ending_since: Some(Timestamp(decided_at)),
+        }));
+    };
+    told_again(&mut world);
+    world.now = decided_at + MOST_SECONDS - 2;
+    assert_eq!(world.decide().preemptions, []);
+    assert_eq!(told(&world.decide().preemptions), ["high: other InTeam"]);
+}
+
+#[test]
+fn who_gives_up_waiting_gives_up_what_is_kept_for_it() {
+    let mut world = World::new(2, 8, vec![preempting("a", None, 16)]);
+    world.submit([gang("low", "a", 1, 8), gang("lower", "a", 1, 8)]);
+    world.decide();
+    world.submit([with_priority(10, gang("high", "a", 1, 8))]);
+    assert_eq!(world.decide().preemptions.len(), 1);
+    world.state.apply(Update::NotWaiting("high".into()));
+    world.released("low");
+    world.submit([gang("next", "a", 1, 8)]);
+    assert_eq!(admitted(&world.decide()), ["next"]);
+}
+
+#[test]
+fn a_gang_of_the_same_shape_with_a_higher_priority_is_asked_anew() {
+    let mut world = World::new(1, 8, vec![preempting("a", None, 8)]);
+    world.submit([with_priority(5, gang("runs", "a", 1, 8))]);
+    world.decide();
+    world.submit([gang("waits", "a", 1, 8)]);
+    assert_eq!(world.decide().preemptions, []);
+    world.submit([with_priority(9, gang("urgent", "a", 1, 8))]);
+    assert_eq!(told(&world.decide().preemptions), ["urgent: runs InTeam"]);
+}
+
+#[test]
+fn a_team_that_may_not_preempt_waits() {
+    let mut world = World::new(1, 8, vec![team("a", None, limit(8))]);
+    world.submit([gang("low", "a", 1, 8)]);
+    world.decide();
+    world.submit([with_priority(10, gang("high", "a", 1, 8))]);
+    let decisions = world.decide();
+    assert_eq!(
+        (decisions.preemptions, decisions.look_again_at),
+        (vec![], None)
+    );
+    // From now on it may.
+    world.state.apply(Update::Team(Team {
+        generation: 2,
+        ..preempting("a", None, 8)
+    }));
+    assert_eq!(world.decide().preemptions.len(), 1);
+}
+
+#[test]
+fn whom_nobody_told_as_running_nobody_preempts() {
+    let mut world = World::new(1, 8, vec![preempting("a", None, 8)]);
+    world.submit([gang("low", "a", 1, 8)]);
+    world.decide();
+    world.state.apply(Update::NotRunning("low".into()));
+    world.submit([with_priority(10, gang("high", "a", 1, 8))]);
+    assert_eq!(world.decide().preemptions, []);
+}
+
+/// One thing that happens.
+#[derive(Clone, Debug)]
+enum Event {
+    Comes {
+        team: usize,
+        priority: i32,
+        pods: usize,
+        gpus: u32,
+    },
+    /// One that runs ends by itself, or a victim is gone at last.
+    Ends(prop::sample::Index),
+    /// All victims are gone.
+    VictimsEnd,
+    Decide,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        4 => (0..3_usize, 0..3_i32, 1..4_usize, 1..9_u32)
+            .prop_map(|(team, priority, pods, gpus)| Event::Comes { team, priority, pods, gpus }),
+        1 => any::<prop::sample::Index>().prop_map(Event::Ends),
+        2 => Just(Event::VictimsEnd),
+        4 => Just(Event::Decide),
+    ]
+}
+
+/// Three Teams with 8 GPUs each in one Cohort, on three nodes of 8.
+fn three_teams() -> World {
+    let teams = (0..3).map(|at| preempting(&format!("t{at}"), Some("all"), 8));
+    World::new(3, 8, teams.collect())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// S1, S14 and that nothing is taken for nothing: what runs never exceeds the cohort's quota; in a Team victims have a
+    /// lower priority; nobody gives way to somebody who is not admitted as soon as all victims are gone; what was decided is
+    /// not decided again.
+    #[test]
+    fn whoever_gives_way_does_so_for_a_gang_that_starts_next(
+        events in prop::collection::vec(event(), 1..60),
+    ) {
+        let mut world = three_teams();
+        let mut open: BTreeMap<GangUid, BTreeSet<GangUid>> = BTreeMap::new();
+        let mut count = 0;
+        for event in events {
+            match event {
+                Event::Comes { team, priority, pods, gpus } => {
+                    count += 1;
+                    let name = format!("g{count}");
+                    let gang = gang(&name, &format!("t{team}"), pods, gpus);
+                    world.submit([with_priority(priority, at(count, gang))]);
+                }
+                Event::Ends(index) => {
+                    let running = world.running();
+                    if !running.is_empty() {
+                        let gang = index.get(&running).clone();
+                        world.released(&gang);
+                        for victims in open.values_mut() {
+                            victims.remove(&GangUid::from(gang.as_str()));
+                        }
+                    }
+                }
+                Event::VictimsEnd => {
+                    let victims: BTreeSet<GangUid> = open.values().flatten().cloned().collect();
+                    for victim in victims {
+                        world.released(victim.as_str());
+                    }
+                    open.values_mut().for_each(BTreeSet::clear);
+                }
+                Event::Decide => {}
+            }
+            let decisions = world.decide();
+            let admitted: BTreeSet<GangUid> =
+                decisions.admissions.iter().map(|it| it.gang.clone()).collect();
+            let due: Vec<GangUid> = open
+                .iter()
+                .filter(|(_, victims)| victims.is_empty())
+                .map(|(gang, _)| gang.clone())
+                .collect();
+            for gang in due {
+                open.remove(&gang);
+                prop_assert!(admitted.contains(&gang), "{gang} does not start");
+            }
+            for preemption in decisions.preemptions {
+                let preemptor = &world.gangs[&preemption.gang];
+                prop_assert!(!open.contains_key(&preemption.gang), "twice");
+                for victim in &preemption.victims {
+                    let gang = &world.gangs[&victim.gang];
+                    prop_assert!(world.holds.contains_key(&victim.gang));
+                    if gang.team == preemptor.team {
+                        prop_assert!(gang.priority < preemptor.priority);
+                        prop_assert_eq!(victim.reason, PreemptionReason::InTeam);
+                    } else {
+                        prop_assert_eq!(victim.reason, PreemptionReason::Reclaimed);
+                    }
+                }
+                let victims = preemption.victims.into_iter().map(|victim| victim.gang);
+                open.insert(preemption.gang, victims.collect());
+            }
+            let used: i64 = world.holds.values().flatten().flat_map(|hold| &hold.claims)
+                .map(|claim| claim.gpus.0).sum();
+            prop_assert!(used <= gpus(24).0, "{used}");
+        }
+    }
+
+    /// Without any one of its victims the gang would not have preempted: spared, it still lacks something.
+    #[test]
+    fn no_victim_can_be_spared(
+        running in prop::collection::vec((0..3_i32, 1..5_u32), 1..12),
+        asked in 1..9_u32,
+    ) {
+        let mut world = World::new(3, 8, vec![preempting("a", None, 24)]);
+        let gangs = running.iter().enumerate().map(|(number, (priority, gpus))| {
+            with_priority(*priority, gang(&format!("r{number:02}"), "a", 1, *gpus))
+        });
+        world.submit(gangs);
+        world.decide();
+        world.submit([with_priority(9, gang("urgent", "a", 1, asked))]);
+        let before = world.state.clone();
+        let decisions = world.decide();
+        for spared in decisions.preemptions.iter().flat_map(|it| &it.victims) {
+            let mut without = before.clone();
+            for victim in decisions.preemptions.iter().flat_map(|it| &it.victims) {
+                if victim.gang != spared.gang {
+                    for hold in &world.holds[&victim.gang] {
+                        without.apply(Update::HoldGone(hold.pod.clone()));
+                    }
+                }
+            }
+            // Nobody may preempt here: it fits, or it does not.
+            without.apply(Update::Team(team("a", None, limit(24))));
+            let decisions = without.decide(Timestamp(99), &muster_engine::Budget::UNLIMITED);
+            let admitted = admitted(&decisions);
+            prop_assert!(!admitted.contains(&"urgent".to_owned()), "{} was not needed", spared.gang);
+        }
+    }
+}
