@@ -467,3 +467,130 @@ proptest! {
         }
     }
 }
+
+/// What may happen besides.
+#[derive(Clone, Debug)]
+enum Mishap {
+    Event(Event),
+    /// A gang that waits is given up, or is another one.
+    GivenUp(prop::sample::Index),
+    Renewed(prop::sample::Index),
+    /// A node is cordoned, or no longer.
+    Cordoned(usize, bool),
+    /// A Team has another quota.
+    Quota(usize, i64),
+    /// An admission could not be committed.
+    Undone,
+    /// Much time passes.
+    Waits(i64),
+}
+
+fn mishap() -> impl Strategy<Value = Mishap> {
+    prop_oneof![
+        8 => event().prop_map(Mishap::Event),
+        1 => any::<prop::sample::Index>().prop_map(Mishap::GivenUp),
+        1 => any::<prop::sample::Index>().prop_map(Mishap::Renewed),
+        1 => (0..3_usize, any::<bool>()).prop_map(|(node, is)| Mishap::Cordoned(node, is)),
+        1 => (0..3_usize, 0..16_i64).prop_map(|(team, nominal)| Mishap::Quota(team, nominal)),
+        1 => Just(Mishap::Undone),
+        1 => (1..700_i64).prop_map(Mishap::Waits),
+    ]
+}
+
+fn happens(world: &mut World, count: &mut i64, mishap: &Mishap) {
+    let waiting = |world: &World| -> Vec<GangUid> {
+        let gangs = world.gangs.keys();
+        gangs
+            .filter(|uid| world.state.waiting(uid).is_some())
+            .cloned()
+            .collect()
+    };
+    match mishap {
+        Mishap::Event(Event::Comes {
+            team,
+            priority,
+            pods,
+            gpus,
+        }) => {
+            *count += 1;
+            let gang = gang(&format!("g{count}"), &format!("t{team}"), *pods, *gpus);
+            world.submit([with_priority(*priority, at(*count, gang))]);
+        }
+        Mishap::Event(Event::Ends(index)) => {
+            let running = world.running();
+            if !running.is_empty() {
+                world.released(&index.get(&running).clone());
+            }
+        }
+        Mishap::Event(Event::VictimsEnd | Event::Decide) => {}
+        Mishap::GivenUp(index) => {
+            let waiting = waiting(world);
+            if !waiting.is_empty() {
+                world
+                    .state
+                    .apply(Update::NotWaiting(index.get(&waiting).clone()));
+            }
+        }
+        Mishap::Renewed(index) => {
+            let waiting = waiting(world);
+            if !waiting.is_empty() {
+                let mut gang = world.gangs[index.get(&waiting)].clone();
+                gang.priority += 1;
+                world.submit([gang]);
+            }
+        }
+        Mishap::Cordoned(at, is) => {
+            let mut node = node(&format!("n{at}"), "s/l", 8);
+            node.block = is.then_some(muster_engine::NodeBlock::Cordoned);
+            world.state.apply(Update::Node(node));
+        }
+        Mishap::Quota(at, nominal) => {
+            let team = preempting(&format!("t{at}"), Some("all"), *nominal);
+            world.state.apply(Update::Team(team));
+        }
+        Mishap::Undone => {
+            world.now += 1;
+            let budget = muster_engine::Budget::UNLIMITED;
+            let decisions = world.state.decide(Timestamp(world.now), &budget);
+            for admission in decisions.admissions {
+                world.state.undo(&admission.gang);
+            }
+        }
+        Mishap::Waits(seconds) => world.now += seconds,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// S6: whatever happened, once nobody runs and nobody waits nothing is charged and nothing is kept.
+    #[test]
+    fn nothing_stays_kept_when_everybody_is_gone(
+        mishaps in prop::collection::vec(mishap(), 1..60),
+    ) {
+        let mut world = three_teams();
+        let mut count = 0;
+        for mishap in &mishaps {
+            happens(&mut world, &mut count, mishap);
+            let decisions = world.decide();
+            for preemption in &decisions.preemptions {
+                prop_assert!(world.state.waiting(&preemption.gang).is_some());
+            }
+        }
+        for gang in world.running() {
+            world.released(&gang);
+        }
+        let gangs: Vec<GangUid> = world.gangs.keys().cloned().collect();
+        for gang in gangs {
+            world.state.apply(Update::NotWaiting(gang));
+        }
+        for at in 0..3 {
+            world.state.apply(Update::Node(node(&format!("n{at}"), "s/l", 8)));
+            world.state.apply(Update::Team(preempting(&format!("t{at}"), Some("all"), 8)));
+        }
+        let decisions = world.decide();
+        prop_assert_eq!((&decisions.preemptions, decisions.look_again_at), (&vec![], None));
+        world.submit([gang("everything", "t1", 3, 8)]);
+        prop_assert_eq!(admitted(&world.decide()), ["everything"]);
+    }
+}

@@ -320,6 +320,7 @@ impl State {
             charges: preempting.charges,
             nodes: preempting.nodes,
             since: now,
+            number: 0,
         };
         self.reserve(id, reservation);
         Some(preemption)

@@ -2,7 +2,9 @@
 //!
 //! From the moment that a preemption is decided until it is over, nobody else takes what is freed by it: the preemptor is
 //! charged beside its victims, which are charged until they are proved released (S1), and nothing new is planned on the nodes
-//! on which it would have its place. That is more than it needs while both are charged; a preemption is short.
+//! on which it would have its place. That is more than it needs while both are charged; a preemption is short. Those to whom
+//! others give way are not held up by each other: whoever preempts counts with what is kept for those before it, so what is kept
+//! for those after it is left out when its turn comes.
 //!
 //! It is over when all victims are released, when the preemptor is gone or another one, or after
 //! [`MOST_SECONDS`]: then the gang is judged before anybody else. Should it not fit after all it waits as before, and may
@@ -31,6 +33,8 @@ pub(super) struct Reservation {
     pub(super) nodes: BTreeSet<NodeName>,
     /// Since when.
     pub(super) since: Timestamp,
+    /// How many were made before.
+    pub(super) number: u64,
 }
 
 /// All of them.
@@ -42,10 +46,13 @@ pub(super) struct Reservations {
     /// Gangs whose victims are all released.
     released: BTreeSet<GangUid>,
     by_end: BTreeSet<(Timestamp, GangUid)>,
+    made: u64,
 }
 
 impl Reservations {
-    fn enter(&mut self, gang: &GangUid, reservation: Reservation) {
+    fn enter(&mut self, gang: &GangUid, mut reservation: Reservation) {
+        reservation.number = self.made;
+        self.made += 1;
         for victim in &reservation.victims {
             let preemptors = self.by_victim.entry(victim.clone()).or_default();
             preemptors.insert(gang.clone());
@@ -93,6 +100,14 @@ impl Reservations {
         self.by_gang.values().flat_map(|kept| &kept.charges)
     }
 
+    /// What is charged ahead for those that came after one.
+    fn charges_after(&self, number: u64) -> Vec<Delta> {
+        let later = self.by_gang.values().filter(|kept| kept.number > number);
+        later
+            .flat_map(|kept| kept.charges.iter().cloned())
+            .collect()
+    }
+
     /// The first to end by time.
     pub(super) fn ends_next(&self) -> Option<Timestamp> {
         self.by_end.first().map(|(at, _)| *at)
@@ -105,6 +120,16 @@ impl Reservations {
         let over: BTreeSet<&GangUid> = ended.chain(&self.released).collect();
         over.into_iter().cloned().collect()
     }
+}
+
+fn negative(charges: &[Delta]) -> Vec<Delta> {
+    let charges = charges.iter().cloned();
+    charges
+        .map(|delta| Delta {
+            amount: delta.amount.saturating_neg(),
+            ..delta
+        })
+        .collect()
 }
 
 fn end(reservation: &Reservation) -> Timestamp {
@@ -128,20 +153,13 @@ impl State {
         self.reservations.enter(&uid, reservation);
     }
 
-    /// Keeps nothing for a gang any longer; whether there was anything.
-    pub(super) fn give_up_reservation(&mut self, id: GangId) -> bool {
-        let Some(waiting) = self.waiting.get_mut(id) else {
-            return false;
-        };
-        let Some(reservation) = self.reservations.leave(&waiting.gang.uid) else {
-            return false;
-        };
+    /// Keeps nothing for a gang any longer; the number of what was kept.
+    pub(super) fn give_up_reservation(&mut self, id: GangId) -> Option<u64> {
+        let waiting = self.waiting.get_mut(id)?;
+        let reservation = self.reservations.leave(&waiting.gang.uid)?;
         waiting.is_reserved_for = false;
         let holds = waiting.pods_that_hold > 0;
-        let mut charges = reservation.charges;
-        for delta in &mut charges {
-            delta.amount = delta.amount.saturating_neg();
-        }
+        let charges: Vec<Delta> = negative(&reservation.charges);
         self.change_tree(&charges);
         for node in &reservation.nodes {
             self.cluster.reserve(node, false);
@@ -149,7 +167,26 @@ impl State {
         if !holds {
             self.line_up(id);
         }
-        true
+        Some(reservation.number)
+    }
+
+    /// Does something as if nothing of this were charged.
+    fn without_charges<T>(&mut self, charges: &[Delta], work: impl FnOnce(&mut Self) -> T) -> T {
+        self.charge_silently(&negative(charges));
+        let done = work(self);
+        self.charge_silently(charges);
+        done
+    }
+
+    /// Nobody is woken by what is charged again at once.
+    fn charge_silently(&mut self, charges: &[Delta]) {
+        for delta in charges {
+            if let Some(node) = self.tree.node_of(&delta.team) {
+                let pair = self.tree.pair(&delta.of);
+                self.tree
+                    .change(node, pair, i128::from(delta.amount), |_, _| {});
+            }
+        }
     }
 
     /// Judges those whose reservations are over, before anybody else: what was kept for them is theirs first.
@@ -180,12 +217,14 @@ impl State {
                 decisions.exhausted = true;
                 return;
             }
-            self.give_up_reservation(id);
+            let number = self.give_up_reservation(id);
             let Some(class) = self.waiting.get(id).and_then(|it| it.class) else {
                 continue;
             };
             self.wake(class);
-            let Ok(fitting) = self.judge(class, id, work) else {
+            let later = number.map_or_else(Vec::new, |it| self.reservations.charges_after(it));
+            let judged = self.without_charges(&later, |state| state.judge(class, id, work));
+            let Ok(fitting) = judged else {
                 continue;
             };
             let slots: BTreeSet<usize> = fitting.plan.units.iter().map(|unit| unit.slot).collect();
