@@ -7,11 +7,13 @@
 //! * `quota_available`: what each Team can get, and could ever get ([`availability`]);
 //! * `dominant_resource_share`: how much of what could be lent a node borrows ([`shares`]);
 //! * `classical_preemption`, `hierarchical_preemption`, `fair_sharing_preemption`: which gangs give way to another whose
-//!   Flavors are chosen already ([`preemption`]).
+//!   Flavors are chosen already ([`preemption`]);
+//! * `schedule_cycle`, `schedule_cycle_recompute`: what one round admits, and whom it preempts ([`cycle`]).
 //!
 //! Any other suite is skipped, case by case, and counted.
 
 mod availability;
+mod cycle;
 mod preemption;
 mod queues;
 mod shares;
@@ -42,16 +44,18 @@ pub struct Report {
 /// Runs every case of a file.
 pub fn run(text: &str) -> anyhow::Result<Report> {
     let suites: BTreeMap<String, BTreeMap<String, Value>> = suites_of(text)?;
-    let suites = suites.into_iter().map(|(name, cases)| {
+    let suites = suites.into_iter().map(|(name, mut cases)| {
+        let fixture = cases.remove("_fixture").map(read).transpose();
+        let fixture = fixture.with_context(|| format!("the fixture of suite {name:?}"))?;
         let cases = cases.into_iter();
         let verdicts = cases
             .filter(|(case, _)| !case.starts_with('_'))
-            .map(|(case, value)| (case, judge(&name, value)))
+            .map(|(case, value)| (case, judge(&name, fixture.as_ref(), value)))
             .collect();
-        (name, verdicts)
+        Ok((name, verdicts))
     });
     Ok(Report {
-        suites: suites.collect(),
+        suites: suites.collect::<anyhow::Result<_>>()?,
     })
 }
 
@@ -67,7 +71,7 @@ fn suites_of(text: &str) -> anyhow::Result<BTreeMap<String, BTreeMap<String, Val
         .collect()
 }
 
-fn judge(suite: &str, case: Value) -> Verdict {
+fn judge(suite: &str, fixture: Option<&cycle::Fixture>, case: Value) -> Verdict {
     let judged = match suite {
         "quota_available" => read(case).and_then(|case| availability::judge(&case)),
         "dominant_resource_share" => read(case).and_then(|case| shares::judge(&case)),
@@ -75,6 +79,10 @@ fn judge(suite: &str, case: Value) -> Verdict {
             read(case).and_then(|case| preemption::judge_by_priority(&case))
         }
         "fair_sharing_preemption" => read(case).and_then(|case| preemption::judge_fair(&case)),
+        "schedule_cycle" | "schedule_cycle_recompute" => {
+            let none = cycle::Fixture::default();
+            read(case).and_then(|case| cycle::judge(fixture.unwrap_or(&none), &case))
+        }
         _ => return Verdict::Skipped("the suite is not known".to_owned()),
     };
     match judged {

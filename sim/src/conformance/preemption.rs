@@ -70,17 +70,17 @@ fn one() -> i64 {
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Reserved {
-    cluster_queue: String,
-    flavor: Option<String>,
+pub(super) struct Reserved {
+    pub(super) cluster_queue: String,
+    pub(super) flavor: Option<String>,
     #[serde(default)]
-    pod_sets: Vec<ReservedPodSet>,
+    pub(super) pod_sets: Vec<ReservedPodSet>,
 }
 
 /// What was charged for a pod set: by resource, the Flavor and the amount.
 #[derive(Debug, Deserialize)]
-struct ReservedPodSet {
-    flavors: BTreeMap<String, (String, String)>,
+pub(super) struct ReservedPodSet {
+    pub(super) flavors: BTreeMap<String, (String, String)>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -116,7 +116,7 @@ enum Strategy {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-enum Reason {
+pub(super) enum Reason {
     InClusterQueue,
     InCohortReclamation,
     InCohortFairSharing,

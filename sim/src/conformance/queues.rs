@@ -16,7 +16,7 @@ use muster_engine::{
 use serde::Deserialize;
 
 /// A ClusterQueue, or a Cohort: what both have.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Queue {
     pub(super) name: String,
@@ -25,16 +25,17 @@ pub(super) struct Queue {
     resource_groups: Vec<Vec<FlavorQuota>>,
     preemption: Preemption,
     fair_weight: Option<Quantity>,
+    pub(super) queueing_strategy: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 struct FlavorQuota {
     flavor: String,
     #[serde(default)]
     resources: BTreeMap<String, Limit>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Limit {
     nominal: String,
@@ -42,7 +43,7 @@ struct Limit {
     lending_limit: Option<String>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 struct Preemption {
     within_cluster_queue: Within,
@@ -138,20 +139,26 @@ impl Queue {
             .with_context(|| format!("the weight {text:?} is no decimal number"))
     }
 
-    fn team(&self) -> anyhow::Result<Team> {
+    /// The Flavors that it names.
+    pub(super) fn flavors(&self) -> impl Iterator<Item = &str> {
+        let flavors = self.resource_groups.iter().flatten();
+        flavors.map(|flavor| flavor.flavor.as_str())
+    }
+
+    pub(super) fn team(&self) -> anyhow::Result<Team> {
         Ok(Team {
             name: self.name.as_str().into(),
             generation: 1,
             cohort: self.cohort.as_deref().map(CohortName::from),
             quota: self.quota()?,
-            queueing: Queueing::BestEffort,
+            queueing: self.queueing(),
             stop: Stop::None,
             preemption: self.preemption.policy(),
             weight: self.weight()?,
         })
     }
 
-    fn cohort(&self) -> anyhow::Result<Cohort> {
+    pub(super) fn cohort(&self) -> anyhow::Result<Cohort> {
         Ok(Cohort {
             name: self.name.as_str().into(),
             parent: self.parent.as_deref().map(CohortName::from),
