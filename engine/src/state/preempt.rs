@@ -19,14 +19,14 @@ use super::{
     work::Work,
 };
 use crate::{
-    amount::ResourceCharge,
+    amount::{Amount, ResourceCharge},
     decision::{Preempted, Preemption},
     model::Hold,
-    names::{GangUid, NodeName, PodUid, Timestamp},
+    names::{GangUid, NodeName, PodUid, TeamName, Timestamp},
     placement::{DeviceCharge, Effort, Plan, Request, Verdict, plan},
     quota::{
-        NodeId, PairId, Places, PreemptionPolicy, Preemptor, QuotaTree, ReclaimWithinCohort,
-        RunningGang, Sharing, WithinTeam,
+        NodeId, PairId, Places, PreemptionPolicy, PreemptionReason, Preemptor, QuotaTree,
+        ReclaimWithinCohort, RunningGang, Sharing, WithinTeam,
         charges::Delta,
         request::{Assignment, QuotaRequest},
         victims_for,
@@ -44,6 +44,16 @@ pub(super) struct Preempting {
     nodes: BTreeSet<NodeName>,
     /// How far up the quota tree it reaches then.
     pub(super) borrow_level: usize,
+}
+
+impl Preempting {
+    /// Of several Flavors the one with the least is chosen, as Kueue does by default: rather what others borrow than what its own
+    /// Team has, then who borrows from less far up.
+    fn price(&self) -> (bool, usize) {
+        let mut victims = self.victims.iter();
+        let own = victims.any(|victim| victim.reason == PreemptionReason::InTeam);
+        (own, self.borrow_level)
+    }
 }
 
 /// A gang on one Flavor.
@@ -82,7 +92,11 @@ impl State {
         let assignments = Arc::clone(&entry.assignments);
         let before = self.cluster.visited();
         let mut more_at = None;
-        let mut found = None;
+        let mut found: Option<Preempting> = None;
+        // It is taken out for the search, which changes it and changes it back. Who gives way to others is gone already.
+        let mut tree = std::mem::take(&mut self.tree);
+        let going = self.charges_of_victims();
+        charge_all(&mut tree, &going, -1);
         for (at, refusing) in refusals.iter().enumerate() {
             let may_help = match refusing {
                 Refusing::Quota { .. } | Refusing::QuotaForDevices { .. } => true,
@@ -93,23 +107,24 @@ impl State {
                 | Refusing::TooFewDevices(_)
                 | Refusing::Overflow => false,
             };
-            if may_help {
-                // It is taken out for the search, which changes it and changes it back.
-                let mut tree = std::mem::take(&mut self.tree);
-                let on = On {
-                    shape,
-                    gang,
-                    node,
-                    assignments: &assignments,
-                    at,
-                };
-                found = self.find_victims_on(on, &mut tree, work.now, &mut more_at);
-                self.tree = tree;
+            if !may_help {
+                continue;
             }
-            if found.is_some() {
-                break;
-            }
+            let on = On {
+                shape,
+                gang,
+                node,
+                assignments: &assignments,
+                at,
+            };
+            let other = self.find_victims_on(on, &mut tree, work.now, &mut more_at);
+            found = match (found, other) {
+                (Some(best), Some(other)) if other.price() < best.price() => Some(other),
+                (best, other) => best.or(other),
+            };
         }
+        charge_all(&mut tree, &going, 1);
+        self.tree = tree;
         if found.is_none() {
             work.note_in_vain(&self.cluster, before);
             if let Some(at) = more_at {
@@ -117,6 +132,17 @@ impl State {
             }
         }
         found
+    }
+
+    /// What is charged for those who give way to others.
+    fn charges_of_victims(&self) -> Vec<(TeamName, ResourceCharge)> {
+        let told = self.reservations.victims();
+        let told = told.filter_map(|victim| self.running.get(victim));
+        told.flat_map(|victim| {
+            let charges = self.charges.of_gang(&victim.team, &victim.uid).into_iter();
+            charges.map(|charge| (victim.team.clone(), charge))
+        })
+        .collect()
     }
 
     fn find_victims_on(
@@ -172,6 +198,13 @@ impl State {
             most_visits: self.cluster.visited().wrapping_add(MOST_LOOKS),
             gave_up: false,
         };
+        // It only has to wait for those who give way to others.
+        let has_quota = asked
+            .iter()
+            .all(|(pair, amount)| *amount <= tree.available_at(node, *pair));
+        if has_quota && places.is_there_without(&[]) {
+            return None;
+        }
         let victims = victims_for(tree, Sharing::ByPriority, &running, &preemptor, &mut places);
         let positions: Vec<usize> = victims.iter().map(|victim| victim.position).collect();
         // A search that gave up may have kept somebody who need not go.
@@ -275,8 +308,10 @@ impl State {
                     if !may_be {
                         continue;
                     }
-                    let gives_way = self.reservations.gives_way_since(uid);
-                    let ending_since = [told.ending_since, gives_way].into_iter().flatten().min();
+                    if self.reservations.gives_way(uid) {
+                        continue;
+                    }
+                    let ending_since = told.ending_since;
                     let protected = told.protected_until.filter(|until| *until > now);
                     match (ending_since, protected) {
                         (Some(since), _) if now.0.saturating_sub(since.0) >= MOST_SECONDS => {}
@@ -320,7 +355,6 @@ impl State {
             charges: preempting.charges,
             nodes: preempting.nodes,
             since: now,
-            number: 0,
         };
         self.reserve(id, reservation);
         Some(preemption)
@@ -385,6 +419,13 @@ fn contested(
     (may_preempt && !contested.is_empty()).then_some(contested)
 }
 
+/// Charges all of it once more, or takes all of it back.
+fn charge_all(tree: &mut QuotaTree, charges: &[(TeamName, ResourceCharge)], sign: i64) {
+    for (team, charge) in charges {
+        tree.charge(team, &charge.of, Amount(sign * charge.amount.0));
+    }
+}
+
 /// How far up the tree the Team reaches for what it asks once these are gone. The tree is as before then.
 fn borrow_level_without(
     tree: &mut QuotaTree,
@@ -441,9 +482,13 @@ impl Without<'_> {
         if self.gave_up {
             return None;
         }
-        let gone: BTreeMap<PodUid, &Hold> = self
-            .holds_of(positions)
-            .map(|(_, hold)| (hold.pod.clone(), hold))
+        let going = self.state.reservations.victims();
+        let going = going.flat_map(|victim| self.state.running.pods_of(victim));
+        let going = going.filter_map(|pod| self.state.holds.get(pod).map(AsRef::as_ref));
+        let gone = self.holds_of(positions).map(|(_, hold)| hold);
+        let gone: BTreeMap<PodUid, &Hold> = gone
+            .chain(going)
+            .map(|hold| (hold.pod.clone(), hold))
             .collect();
         cluster.note_visits(gone.len() as u64);
         let view = cluster.without(&gone);

@@ -2,13 +2,15 @@
 //!
 //! From the moment that a preemption is decided until it is over, nobody else takes what is freed by it: the preemptor is
 //! charged beside its victims, which are charged until they are proved released (S1), and nothing new is planned on the nodes
-//! on which it would have its place. That is more than it needs while both are charged; a preemption is short. Those to whom
-//! others give way are not held up by each other: whoever preempts counts with what is kept for those before it, so what is kept
-//! for those after it is left out when its turn comes.
+//! on which it would have its place. That is more than it needs while both are charged; a preemption is short.
 //!
-//! It is over when all victims are released, when the preemptor is gone or another one, or after
-//! [`MOST_SECONDS`]: then the gang is judged before anybody else. Should it not fit after all it waits as before, and may
-//! preempt others: a victim that did not go in that time is counted on no more.
+//! Those to whom others give way do not hold up each other. Who preempts counts the victims of those before it as gone, and
+//! what is kept for those as taken: so all of them have room once all victims are gone. When its own victims are gone, it is judged
+//! by what is really charged (S1), before anybody else; should that not suffice yet since victims of others hold it, it goes on
+//! waiting for them.
+//!
+//! A reservation is over when its gang is admitted, gone or another one, or after [`MOST_SECONDS`]: then the gang waits as
+//! before, and may preempt others. A victim that did not go in that time is counted on no more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,8 +35,6 @@ pub(super) struct Reservation {
     pub(super) nodes: BTreeSet<NodeName>,
     /// Since when.
     pub(super) since: Timestamp,
-    /// How many were made before.
-    pub(super) number: u64,
 }
 
 /// All of them.
@@ -46,16 +46,16 @@ pub(super) struct Reservations {
     /// Gangs whose victims are all released.
     released: BTreeSet<GangUid>,
     by_end: BTreeSet<(Timestamp, GangUid)>,
-    made: u64,
 }
 
 impl Reservations {
-    fn enter(&mut self, gang: &GangUid, mut reservation: Reservation) {
-        reservation.number = self.made;
-        self.made += 1;
+    fn enter(&mut self, gang: &GangUid, reservation: Reservation) {
         for victim in &reservation.victims {
             let preemptors = self.by_victim.entry(victim.clone()).or_default();
             preemptors.insert(gang.clone());
+        }
+        if reservation.victims.is_empty() {
+            self.released.insert(gang.clone());
         }
         self.by_end.insert((end(&reservation), gang.clone()));
         self.by_gang.insert(gang.clone(), reservation);
@@ -88,11 +88,9 @@ impl Reservations {
         }
     }
 
-    /// Since when a gang gives way to others.
-    pub(super) fn gives_way_since(&self, victim: &GangUid) -> Option<Timestamp> {
-        let preemptors = self.by_victim.get(victim)?.iter();
-        let since = preemptors.filter_map(|gang| Some(self.by_gang.get(gang)?.since));
-        since.min()
+    /// Whether a gang gives way to others.
+    pub(super) fn gives_way(&self, victim: &GangUid) -> bool {
+        self.by_victim.contains_key(victim)
     }
 
     /// Everything that is charged ahead.
@@ -100,12 +98,9 @@ impl Reservations {
         self.by_gang.values().flat_map(|kept| &kept.charges)
     }
 
-    /// What is charged ahead for those that came after one.
-    fn charges_after(&self, number: u64) -> Vec<Delta> {
-        let later = self.by_gang.values().filter(|kept| kept.number > number);
-        later
-            .flat_map(|kept| kept.charges.iter().cloned())
-            .collect()
+    /// Gangs that give way and hold something still.
+    pub(super) fn victims(&self) -> impl Iterator<Item = &GangUid> {
+        self.by_victim.keys()
     }
 
     /// The first to end by time.
@@ -113,12 +108,10 @@ impl Reservations {
         self.by_end.first().map(|(at, _)| *at)
     }
 
-    /// Those that are over, each with whether all its victims are released.
-    fn over(&self, now: Timestamp) -> Vec<GangUid> {
+    /// Those whose time is over.
+    fn ended(&self, now: Timestamp) -> Vec<GangUid> {
         let by_end = self.by_end.iter().take_while(|(at, _)| *at <= now);
-        let ended = by_end.map(|(_, gang)| gang);
-        let over: BTreeSet<&GangUid> = ended.chain(&self.released).collect();
-        over.into_iter().cloned().collect()
+        by_end.map(|(_, gang)| gang.clone()).collect()
     }
 }
 
@@ -153,24 +146,23 @@ impl State {
         self.reservations.enter(&uid, reservation);
     }
 
-    /// Keeps nothing for a gang any longer; the number of what was kept.
-    pub(super) fn give_up_reservation(&mut self, id: GangId) -> Option<u64> {
+    /// Keeps nothing for a gang any longer.
+    pub(super) fn give_up_reservation(&mut self, id: GangId) -> Option<Reservation> {
         let waiting = self.waiting.get_mut(id)?;
         let reservation = self.reservations.leave(&waiting.gang.uid)?;
         waiting.is_reserved_for = false;
         let holds = waiting.pods_that_hold > 0;
-        let charges: Vec<Delta> = negative(&reservation.charges);
-        self.change_tree(&charges);
+        self.change_tree(&negative(&reservation.charges));
         for node in &reservation.nodes {
             self.cluster.reserve(node, false);
         }
         if !holds {
             self.line_up(id);
         }
-        Some(reservation.number)
+        Some(reservation)
     }
 
-    /// Does something as if nothing of this were charged.
+    /// Does something as if nothing of this were charged. Nobody is woken by it.
     fn without_charges<T>(&mut self, charges: &[Delta], work: impl FnOnce(&mut Self) -> T) -> T {
         self.charge_silently(&negative(charges));
         let done = work(self);
@@ -178,18 +170,17 @@ impl State {
         done
     }
 
-    /// Nobody is woken by what is charged again at once.
     fn charge_silently(&mut self, charges: &[Delta]) {
         for delta in charges {
             if let Some(node) = self.tree.node_of(&delta.team) {
                 let pair = self.tree.pair(&delta.of);
-                self.tree
-                    .change(node, pair, i128::from(delta.amount), |_, _| {});
+                let amount = i128::from(delta.amount);
+                self.tree.change(node, pair, amount, |_, _| {});
             }
         }
     }
 
-    /// Judges those whose reservations are over, before anybody else: what was kept for them is theirs first.
+    /// Judges those whose victims are released, before anybody else, and lets those wait as before whose time is over.
     pub(super) fn settle_reservations(
         &mut self,
         budget: &Budget,
@@ -197,34 +188,43 @@ impl State {
         decisions: &mut Decisions,
         work: &mut Work,
     ) {
-        let over = self.reservations.over(work.now).into_iter();
-        let mut over: Vec<GangId> = over.filter_map(|uid| self.waiting.id(&uid)).collect();
-        over.sort_by_key(|id| self.waiting.get(*id).map(|waiting| waiting.place.clone()));
-        for id in over {
+        for uid in self.reservations.ended(work.now) {
+            if let Some(id) = self.waiting.id(&uid) {
+                self.give_up_reservation(id);
+                self.wake_class_of(id);
+            }
+        }
+        let released = self.reservations.released.iter();
+        let mut released: Vec<GangId> = released.filter_map(|uid| self.waiting.id(uid)).collect();
+        released.sort_by_key(|id| self.waiting.get(*id).map(|waiting| waiting.place.clone()));
+        for id in released {
             // It is to be admitted as soon as nothing is kept for it any more; how many nodes it needs then is not known.
-            let pods = self.waiting.get(id).map_or(0, |it| it.demand.pods);
-            let claims = self
-                .waiting
-                .get(id)
-                .and_then(|it| self.shapes.get(it.shape));
+            let Some(waiting) = self.waiting.get(id) else {
+                continue;
+            };
+            let shape = self.shapes.get(waiting.shape);
             let most = CommitRoom {
                 gangs: 1,
-                pods,
-                claims: claims.map_or(0, |shape| shape.totals.claims),
-                nodes: pods,
+                pods: waiting.demand.pods,
+                claims: shape.map_or(0, |shape| shape.totals.claims),
+                nodes: waiting.demand.pods,
             };
             if !left.holds(&most) && *left != budget.empty {
                 decisions.exhausted = true;
                 return;
             }
-            let number = self.give_up_reservation(id);
-            let Some(class) = self.waiting.get(id).and_then(|it| it.class) else {
+            let kept = self.give_up_reservation(id);
+            self.wake_class_of(id);
+            let class = self.waiting.get(id).and_then(|it| it.class);
+            let Some((class, kept)) = class.zip(kept) else {
                 continue;
             };
-            self.wake(class);
-            let later = number.map_or_else(Vec::new, |it| self.reservations.charges_after(it));
-            let judged = self.without_charges(&later, |state| state.judge(class, id, work));
+            let ahead: Vec<Delta> = self.reservations.charges().cloned().collect();
+            let judged = self.without_charges(&ahead, |state| state.judge(class, id, work));
             let Ok(fitting) = judged else {
+                if self.reservations.victims().next().is_some() {
+                    self.reserve(id, kept);
+                }
                 continue;
             };
             let slots: BTreeSet<usize> = fitting.plan.units.iter().map(|unit| unit.slot).collect();
@@ -236,6 +236,12 @@ impl State {
                 *left = left.less(&needs);
                 decisions.admissions.extend(self.admit(id, &fitting));
             }
+        }
+    }
+
+    fn wake_class_of(&mut self, id: GangId) {
+        if let Some(class) = self.waiting.get(id).and_then(|it| it.class) {
+            self.wake(class);
         }
     }
 

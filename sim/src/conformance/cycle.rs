@@ -66,6 +66,7 @@ struct LocalQueue {
 struct Workload {
     name: String,
     namespace: String,
+    #[serde(default)]
     queue: String,
     uid: Option<String>,
     #[serde(default)]
