@@ -16,7 +16,7 @@ use crate::{
         NodeFilterId, NodeName, PodSelectorId, PodUid, ResourceName, SelectorId, TeamName,
         Timestamp, TopologyName,
     },
-    quota::{PreemptionPolicy, Weight},
+    quota::{FlavorFungibility, PreemptionPolicy, Weight},
 };
 
 /// One change of what was observed.
@@ -105,6 +105,8 @@ pub struct Team {
     pub queueing: Queueing,
     /// Whether it is stopped.
     pub stop: Stop,
+    /// How its gangs choose between its Flavors.
+    pub fungibility: FlavorFungibility,
     /// Whom its gangs may preempt.
     pub preemption: PreemptionPolicy,
     /// What its fair share weighs.

@@ -26,7 +26,7 @@ use muster_engine::{
     Admission, Amount, Budget, ClaimUid, CommitRoom, Decisions, DeviceName, FlavorName,
     FlavorResource, Gang, GangUid, Hold, LevelName, Node, NodeBlock, NodeFilterId, NodeName,
     PodUid, Queueing, QuotaLimit, Resource, State, Stop, Team, TeamName, Update, Why,
-    quota::QuotaTree,
+    quota::{AtAPrice, QuotaTree},
 };
 use proptest::prelude::*;
 
@@ -69,6 +69,8 @@ enum Step {
     Stop(usize),
     /// A Team's order is strict, or not any more.
     Order(usize),
+    /// A Team tries the next Flavor where it would borrow, or not any more.
+    TryNext(usize),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -93,6 +95,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (0_usize..5, 0_i64..10).prop_map(|(team, gpus)| Step::Limit(team, gpus)),
         1 => (0_usize..5).prop_map(Step::Stop),
         1 => (0_usize..5).prop_map(Step::Order),
+        2 => (0_usize..5).prop_map(Step::TryNext),
     ];
     proptest::collection::vec(step, 1..50)
 }
@@ -339,6 +342,13 @@ impl World {
                     Stop::Hold => Stop::None,
                 };
             }),
+            Step::TryNext(team) => self.change_team(*team, |team| {
+                let borrowing = &mut team.fungibility.when_can_borrow;
+                *borrowing = match borrowing {
+                    AtAPrice::MayStopSearch => AtAPrice::TryNextFlavor,
+                    AtAPrice::TryNextFlavor => AtAPrice::MayStopSearch,
+                };
+            }),
             Step::Order(team) => self.change_team(*team, |team| {
                 team.queueing = match team.queueing {
                     Queueing::BestEffort => Queueing::StrictFifo,
@@ -382,8 +392,11 @@ impl World {
         assert_eq!(decide(&mut self.state), Decisions::default(), "asked twice");
         let mut naive = Naive::of(self);
         for admission in &decisions.admissions {
-            let next = naive.next();
-            assert_eq!(next.as_ref(), Some(&admission.gang), "who is next");
+            let next = naive.next().expect("somebody is next");
+            assert_eq!(next.0, admission.gang, "who is next");
+            let mut claims = admission.pods.iter().flat_map(|pod| &pod.claims);
+            let had = claims.all(|claim| claim.flavor == next.1);
+            assert!(had, "{} has {} first", next.0, next.1);
             naive.admit(admission);
         }
         assert_eq!(naive.next(), None, "nobody else fits");
@@ -747,24 +760,25 @@ impl Naive {
         *self.turns.entry(gang.team).or_default() += 1;
     }
 
-    /// The head of every Team, and of these the first in order.
-    fn next(&self) -> Option<GangUid> {
+    /// The head of every Team, and of these the first in order, with its Flavor.
+    fn next(&self) -> Option<(GangUid, FlavorName)> {
         let heads = self.teams.values().filter_map(|team| {
-            let (gang, level) = self.head(team)?;
+            let (gang, (level, flavor)) = self.head(team)?;
             let turn = self.turns.get(&team.name).copied().unwrap_or(0);
             let place = (-gang.priority, gang.queued_at, gang.uid.clone());
-            Some((turn, level, place))
+            Some((turn, level, place, flavor))
         });
-        heads.min().map(|(.., (.., uid))| uid)
+        let first = heads.min();
+        first.map(|(.., (.., uid), flavor)| (uid, flavor.clone()))
     }
 
-    fn head(&self, team: &Team) -> Option<(&Gang, usize)> {
+    fn head<'a>(&'a self, team: &'a Team) -> Option<(&'a Gang, (usize, &'a FlavorName))> {
         if team.stop == Stop::Hold {
             return None;
         }
         for gang in self.line(&team.name) {
-            if let Some(level) = self.fits(team, gang) {
-                return Some((gang, level));
+            if let Some(best) = self.fits(team, gang) {
+                return Some((gang, best));
             }
             if team.queueing == Queueing::StrictFifo && self.holds_up(team, gang) {
                 return None;
@@ -797,11 +811,14 @@ impl Naive {
             .collect()
     }
 
-    fn fits(&self, team: &Team, gang: &Gang) -> Option<usize> {
+    /// The Flavor that a gang gets, and how far up it borrows there: the first on which it fits, or, where its Team tries the
+    /// next ones, the first of those on which it borrows from least far up.
+    fn fits<'a>(&self, team: &'a Team, gang: &Gang) -> Option<(usize, &'a FlavorName)> {
         if self.is_obstructed(gang) {
             return None;
         }
-        team.quota.iter().find_map(|(flavor, _)| {
+        let flavors = team.quota.iter().enumerate();
+        let fitting = flavors.filter_map(|(at, (flavor, _))| {
             let mut highest = 0;
             for (of, amount) in Self::request(team, gang, flavor) {
                 if self.available(team, &of) < amount {
@@ -810,8 +827,14 @@ impl Naive {
                 let level = self.tree.borrow_level(&team.name, &of, amount);
                 highest = highest.max(level.expect("no cycle"));
             }
-            self.has_place(gang, flavor).then_some(highest)
-        })
+            let has_place = self.has_place(gang, flavor);
+            has_place.then_some((highest, at, flavor))
+        });
+        let (level, _, flavor) = match team.fungibility.when_can_borrow {
+            AtAPrice::MayStopSearch => fitting.min_by_key(|(_, at, _)| *at),
+            AtAPrice::TryNextFlavor => fitting.min(),
+        }?;
+        Some((level, flavor))
     }
 
     /// Whether a claim that it names is held.

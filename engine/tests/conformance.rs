@@ -31,7 +31,7 @@ use muster_engine::{
     PodResources, Queueing, QuotaLimit, Resource, ResourceCharge, State, Stop, Team, TeamName,
     Timestamp, TopologyRequest, Update,
     model::Quota,
-    quota::{PreemptionPolicy, QuotaTree, Weight},
+    quota::{FlavorFungibility, PreemptionPolicy, QuotaTree, Weight},
 };
 use serde_json::Value;
 
@@ -134,6 +134,7 @@ fn team(value: &Value) -> Team {
             _ => Queueing::BestEffort,
         },
         stop: Stop::None,
+        fungibility: FlavorFungibility::default(),
         preemption: PreemptionPolicy::default(),
         weight: Weight::ONE,
     }

@@ -13,7 +13,7 @@ use muster_engine::{
     Amount, Claim, Cohort, CohortName, Device, DeviceName, DeviceRequest, Flavor, FlavorName, Gang,
     HeldClaim, Hold, Node, NodeFilterId, Pod, PodResources, Queueing, QuotaLimit, Resource,
     SelectorId, State, Stop, Team, Timestamp, Topology, TopologyRequest, Update,
-    quota::{PreemptionPolicy, Weight},
+    quota::{FlavorFungibility, PreemptionPolicy, Weight},
 };
 
 pub(crate) const FULL: &str = "full";
@@ -204,6 +204,7 @@ fn tell_limits(state: &mut State, teams: usize, gpus_of: impl Fn(usize) -> i64) 
             quota: limits(flavor, gpus_of(team)),
             queueing: Queueing::BestEffort,
             stop: Stop::None,
+            fungibility: FlavorFungibility::default(),
             preemption: PreemptionPolicy::default(),
             weight: Weight::ONE,
         }));

@@ -17,6 +17,8 @@
 
 mod account;
 pub(crate) mod charges;
+mod flavors;
+mod fungibility;
 mod graph;
 mod policy;
 mod preemption;
@@ -24,6 +26,10 @@ pub(crate) mod request;
 mod share;
 mod tree;
 
+pub use flavors::QuotaVerdict;
+pub use fungibility::{
+    AtAPrice, FlavorFungibility, FlavorMode, FlavorPreference, Search, Suitability,
+};
 pub use policy::{
     BorrowWithinCohort, FairStrategy, PreemptionPolicy, ReclaimWithinCohort, Weight, WithinTeam,
 };

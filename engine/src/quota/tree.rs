@@ -402,17 +402,20 @@ impl QuotaTree {
     /// How far up the tree a Team has to reach for an amount: 0 if it stays within its own quota, else
     /// the height of the lowest Cohort that holds it without borrowing itself, or of the root.
     pub(crate) fn borrow_level_at(&self, team: NodeId, pair: PairId, amount: Amount) -> usize {
+        let holder = self.holder_of(team, pair, amount);
+        self.node(holder.unwrap_or(self.node(team).root)).height
+    }
+
+    /// The lowest node from a Team upwards that holds an amount, less what those below it keep for themselves, without
+    /// borrowing.
+    pub(super) fn holder_of(&self, team: NodeId, pair: PairId, amount: Amount) -> Option<NodeId> {
         let mut rest = i128::from(amount.0);
-        let mut height = 0;
-        for node in self.path(team) {
-            let account = self.account(node, pair);
-            height = self.node(node).height;
-            if rest <= account.headroom() {
-                break;
-            }
+        self.path(team).find(|node| {
+            let account = self.account(*node, pair);
+            let holds = rest <= account.headroom();
             rest = (rest - account.local_available()).max(0);
-        }
-        height
+            holds
+        })
     }
 
     /// Whether a node uses more than its quota.
@@ -468,9 +471,20 @@ impl QuotaTree {
         of: &FlavorResource,
         answer: impl FnOnce(NodeId, PairId) -> T,
     ) -> Result<T, TreeFault> {
+        self.answer_or(team, of, T::default(), answer)
+    }
+
+    /// An answer for a Team; another one about what nobody named.
+    pub(super) fn answer_or<T>(
+        &self,
+        team: &TeamName,
+        of: &FlavorResource,
+        unnamed: T,
+        answer: impl FnOnce(NodeId, PairId) -> T,
+    ) -> Result<T, TreeFault> {
         let node = self.place(team)?;
         let pair = self.known_pair(of);
-        Ok(pair.map_or_else(T::default, |pair| answer(node, pair)))
+        Ok(pair.map_or(unnamed, |pair| answer(node, pair)))
     }
 
     /// What the Team was promised.

@@ -21,7 +21,7 @@ use crate::{
         plan_since,
     },
     quota::{
-        NodeId, QuotaTree,
+        FlavorMode, NodeId, QuotaTree, QuotaVerdict, Search, Suitability,
         request::{Assignment, QuotaRequest, RequestFault, Totals, allocated_charge},
     },
 };
@@ -39,6 +39,22 @@ pub(super) struct Fitting {
     pub(super) claims: Vec<Vec<ClaimCost>>,
     /// How far up the quota tree it reaches.
     pub(super) borrow_level: usize,
+    /// The Flavors on which it fits, of those that were tried, by their indices.
+    pub(super) fits_on: Vec<usize>,
+}
+
+impl Fitting {
+    pub(super) fn suits(&self) -> Suitability {
+        free_at(self.borrow_level)
+    }
+}
+
+/// A Flavor that is free, and how far up the quota tree it is had from.
+fn free_at(borrow_level: usize) -> Suitability {
+    Suitability {
+        mode: FlavorMode::Fit,
+        borrow_level,
+    }
 }
 
 /// What a claim is charged.
@@ -66,7 +82,8 @@ impl Candidate<'_> {
 }
 
 impl State {
-    /// Tries the Flavors in the Team's order; the first that fits is taken. All of it is one decision with one [`Effort`].
+    /// Tries the Flavors in the Team's order, as far as its fungibility says; of those on which the gang fits it gets the
+    /// best. All of it is one decision with one [`Effort`].
     pub(super) fn judge(
         &mut self,
         class: ClassId,
@@ -97,9 +114,11 @@ impl State {
             return Err(Vec::new());
         };
         let team = self.teams.get(waiting.team);
-        let Some(assignments) = team.map(|team| Arc::clone(&team.assignments)) else {
+        let Some(team) = team else {
             return Err(Vec::new());
         };
+        let (node, mut search) = (team.node, Search::new(team.fungibility));
+        let assignments = Arc::clone(&team.assignments);
         let claims = self
             .shapes
             .get(shape)
@@ -113,23 +132,49 @@ impl State {
                     claims: plan.units.iter().map(|_| Vec::new()).collect(),
                     plan,
                     borrow_level: 0,
+                    fits_on: Vec::new(),
                 });
         }
-        let mut refusals = Vec::new();
+        let (mut refusals, mut fits_on) = (Vec::new(), Vec::new());
         let parts = match self.waiting.get(gang) {
             Some(waiting) if waiting.demand.is_unequal() => self.ways(shape, gang, &assignments),
             _ => 1,
         };
         for at in 0..assignments.len() {
+            let candidate = self.candidate(shape, gang, node, &assignments, at);
+            if candidate.is_some_and(|it| self.is_beaten(&it, &search, &self.tree)) {
+                continue;
+            }
             let judged = effort.part(parts, |effort| {
                 self.judge_on(shape, gang, &assignments, at, effort, visited)
             });
             match judged {
-                Ok(fitting) => return Ok(fitting),
+                Ok(fitting) => {
+                    fits_on.push(at);
+                    if search.offer(fitting.suits(), fitting).is_break() {
+                        break;
+                    }
+                }
                 Err(refusing) => refusals.push(refusing),
             }
         }
-        Err(refusals)
+        let best = search.best().map(|(_, fitting)| fitting);
+        best.map(|best| Fitting { fits_on, ..best }).ok_or(refusals)
+    }
+
+    /// Whether a Flavor would not be the best of those that were tried, whichever devices the gang got there: then nobody
+    /// needs to look for a place.
+    pub(super) fn is_beaten<T>(
+        &self,
+        candidate: &Candidate<'_>,
+        search: &Search<T>,
+        tree: &QuotaTree,
+    ) -> bool {
+        if search.best_so_far().is_none() {
+            return false;
+        }
+        let least = self.may_be_charged(candidate, tree);
+        least.is_ok_and(|level| !search.would_be_best(free_at(level)))
     }
 
     /// On how many Flavors a place is searched: those on which the least that the gang takes is too much cost nothing, and
@@ -231,12 +276,13 @@ impl State {
         }
     }
 
-    /// Whether the least that a candidate may be charged is within the quota.
+    /// Whether the least that a candidate may be charged, whichever devices it gets, is within the quota; how far up the
+    /// quota tree it reaches then.
     pub(super) fn may_be_charged(
         &self,
         candidate: &Candidate<'_>,
         tree: &QuotaTree,
-    ) -> Result<(), Refusing> {
+    ) -> Result<usize, Refusing> {
         let assignment = candidate.assignment().ok_or(Refusing::Unnamed)?;
         if !self.flavors.contains_key(&assignment.flavor) {
             return Err(Refusing::UnknownFlavor);
@@ -326,17 +372,13 @@ impl State {
         tree: &QuotaTree,
     ) -> Result<Fitting, Refusing> {
         let (claims, exact) = self.charged(candidate, &plan)?;
-        judge_quota(candidate.node, &exact, tree)?;
-        let levels = candidate.node.into_iter().flat_map(|node| {
-            exact
-                .iter()
-                .map(move |(pair, amount)| tree.borrow_level_at(node, *pair, *amount))
-        });
+        let borrow_level = judge_quota(candidate.node, &exact, tree)?;
         Ok(Fitting {
             assignment: Some(candidate.at),
-            borrow_level: levels.max().unwrap_or(0),
+            borrow_level,
             plan,
             claims,
+            fits_on: vec![candidate.at],
         })
     }
 
@@ -450,25 +492,37 @@ impl State {
     }
 }
 
-/// Whether the quota suffices; of several resources that lack, the first by name is told: the numbers of pairs depend on
-/// what was named first.
+/// How far up the quota tree a request reaches, if the quota suffices; of several resources that lack, the first by name is
+/// told: the numbers of pairs depend on what was named first.
 fn judge_quota(
     node: Option<NodeId>,
     request: &QuotaRequest,
     tree: &QuotaTree,
-) -> Result<(), Refusing> {
+) -> Result<usize, Refusing> {
     let node = node.ok_or(Refusing::Unnamed)?;
-    let lacking = request.iter().filter_map(|(pair, asked)| {
-        let lack = tree.lack(node, *pair, *asked)?;
-        let (pair, asked, most) = (*pair, *asked, tree.potential_at(node, *pair));
-        Some(if asked > most {
-            (0, pair, Refusing::ExceedsMax { pair, asked, most })
-        } else {
-            (1, pair, Refusing::Quota { pair, asked, lack })
-        })
-    });
-    let first = lacking.min_by_key(|(order, pair, _)| (*order, tree.named(*pair)));
-    first.map_or(Ok(()), |(.., refusing)| Err(refusing))
+    let mut highest = 0;
+    let mut first: Option<(usize, &FlavorResource, Refusing)> = None;
+    for (&pair, &asked) in request {
+        let (order, refusing) = match tree.verdict_at(node, pair, asked) {
+            QuotaVerdict::Free { borrow_level } => {
+                highest = highest.max(borrow_level);
+                continue;
+            }
+            QuotaVerdict::ExceedsMax { most } => (0, Refusing::ExceedsMax { pair, asked, most }),
+            QuotaVerdict::Short { .. } => {
+                let lack = tree.lack(node, pair, asked).ok_or(Refusing::Overflow)?;
+                (1, Refusing::Quota { pair, asked, lack })
+            }
+        };
+        let named = tree.named(pair);
+        if first
+            .as_ref()
+            .is_none_or(|(least, other, _)| (order, named) < (*least, *other))
+        {
+            first = Some((order, named, refusing));
+        }
+    }
+    first.map_or(Ok(highest), |(.., refusing)| Err(refusing))
 }
 
 /// The request to place a gang on a Flavor.

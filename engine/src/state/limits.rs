@@ -196,6 +196,7 @@ impl State {
         let team = self.limits.teams.get(&entry.name);
         let active = team.is_some_and(|team| team.stop == Stop::None);
         entry.node = self.tree.node_of(&entry.name).filter(|_| active);
+        entry.fungibility = team.map_or_else(Default::default, |team| team.fungibility);
         let assignments = team.map(|team| assignments(team, &mut self.tree));
         entry.assignments = Arc::from(assignments.unwrap_or_default());
     }

@@ -21,7 +21,7 @@ use crate::{
     names::{FlavorName, GangUid, PodUid},
     placement::{Cluster, Effort, GaveUp, Verdict, View, equal_pods_fit, may_fit_without, plan},
     queue::Place,
-    quota::{NodeId, PairId, QuotaTree, charges::largest},
+    quota::{NodeId, PairId, QuotaTree, Search, charges::largest},
 };
 
 /// How many classes are tried, in order. Nothing is promised to those behind: they are told what they lack now.
@@ -302,6 +302,7 @@ impl State {
         if entry.assignments.is_empty() && totals.claims == 0 {
             return Ok(placed(None, effort)?.map(|_| fits(None, 0)));
         }
+        let mut search = Search::new(entry.fungibility);
         for (at, assignment) in entry.assignments.iter().enumerate() {
             let candidate = Candidate {
                 waiting,
@@ -310,19 +311,23 @@ impl State {
                 assignments: &entry.assignments,
                 at,
             };
-            if self.may_be_charged(&candidate, &after.tree).is_ok()
+            if !self.is_beaten(&candidate, &search, &after.tree)
+                && self.may_be_charged(&candidate, &after.tree).is_ok()
                 && let Some(plan) = placed(Some(&assignment.flavor), effort)?
             {
                 let fitting = match self.cost(&candidate, plan, &after.tree) {
                     Ok(fitting) => Some(fitting),
                     Err(_) => self.fits_lesser_afterwards(&candidate, after, effort)?,
                 };
-                if let Some(fitting) = fitting {
-                    return Ok(Some(fits(Some(&assignment.flavor), fitting.borrow_level)));
+                if let Some(fitting) = fitting
+                    && search.offer(fitting.suits(), &assignment.flavor).is_break()
+                {
+                    break;
                 }
             }
         }
-        Ok(None)
+        let best = search.best();
+        Ok(best.map(|(suits, flavor)| fits(Some(flavor), suits.borrow_level)))
     }
 
     fn fits_lesser_afterwards(

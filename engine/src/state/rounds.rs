@@ -193,15 +193,17 @@ impl State {
         }
     }
 
-    /// After an admission, a Team whose head would borrow and has lost its place or its quota may come earlier than it
-    /// did: with a gang behind that head, or on another Flavor, for which it borrows less.
+    /// After an admission, a Team whose head would borrow may come earlier than it did: if the head has lost its place or
+    /// its quota, with a gang behind it or on another Flavor; if what was admitted has changed which devices suit it best,
+    /// with others that are charged less.
     fn lower_heads(&self, contenders: &mut Contenders) {
         let borrowing = contenders.heads.iter();
         let lost: Vec<(TeamId, Turn)> = borrowing
             .filter(|(_, (turn, _))| turn.0 > 0)
             .filter_map(|(team, (turn, head))| {
                 let least = self.least_turn(*team)?;
-                let may_come_earlier = least < *turn && !self.still_fits(*team, head);
+                let may_come_earlier = least < *turn
+                    && (!self.still_fits(*team, head) || self.may_borrow_less(*team, head));
                 may_come_earlier.then_some((*team, least))
             })
             .collect();
@@ -234,6 +236,21 @@ impl State {
         let assignments = &entry.assignments;
         let candidate = self.candidate(waiting.shape, head.gang, entry.node, assignments, at);
         candidate.is_some_and(|candidate| self.cost(&candidate, plan.clone(), &self.tree).is_ok())
+    }
+
+    /// Whether a head may borrow from less far up than it would with the devices that were found for it. On Flavors that it
+    /// was refused, nothing has come free since.
+    fn may_borrow_less(&self, team: TeamId, head: &Head) -> bool {
+        let Some((entry, waiting)) = self.teams.get(team).zip(self.waiting.get(head.gang)) else {
+            return true;
+        };
+        let mut fits_on = head.fitting.fits_on.iter();
+        fits_on.any(|at| {
+            let all = &entry.assignments;
+            let candidate = self.candidate(waiting.shape, head.gang, entry.node, all, *at);
+            let least = candidate.map(|it| self.may_be_charged(&it, &self.tree));
+            matches!(least, Some(Ok(least)) if least < head.fitting.borrow_level)
+        })
     }
 
     /// A lower bound of a Team's turn.

@@ -14,7 +14,7 @@ use crate::{
     names::TeamName,
     placement::Refusal,
     queue::Place,
-    quota::{Lack, NodeId, PairId, request::Assignment},
+    quota::{FlavorFungibility, Lack, NodeId, PairId, request::Assignment},
 };
 
 /// A Team that is known, by its object or because a gang of it waits.
@@ -25,6 +25,8 @@ pub(super) struct TeamEntry {
     pub(super) node: Option<NodeId>,
     /// What gangs are charged to, by Flavor in the order in which they are tried.
     pub(super) assignments: Arc<[Assignment]>,
+    /// How its gangs choose between them.
+    pub(super) fungibility: FlavorFungibility,
     /// The gangs that wait for admission, first to be served first.
     pub(super) line: BTreeMap<Place, GangId>,
     /// How many gangs were told as waiting, those included that hold something.
@@ -74,6 +76,7 @@ impl TeamEntry {
             name,
             node: None,
             assignments: Arc::new([]),
+            fungibility: FlavorFungibility::default(),
             line: BTreeMap::new(),
             gangs: 0,
             without_devices: 0,

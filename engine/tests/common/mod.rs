@@ -9,7 +9,7 @@ use muster_engine::{
     NodeFilterId, NodeName, Pod, PodResources, PodUid, Queueing, QuotaLimit, Resource, SelectorId,
     State, Stop, Team, TeamName, Timestamp, Topology, TopologyName, TopologyRequest, Update, Why,
     model::Quota,
-    quota::{PreemptionPolicy, Weight},
+    quota::{FlavorFungibility, PreemptionPolicy, Weight},
 };
 
 /// The Flavor of all devices here, unless said.
@@ -46,6 +46,7 @@ pub(crate) fn team(name: &str, cohort: Option<&str>, limit: QuotaLimit) -> Team 
         quota: gpu_quota(limit),
         queueing: Queueing::BestEffort,
         stop: Stop::None,
+        fungibility: FlavorFungibility::default(),
         preemption: PreemptionPolicy::default(),
         weight: Weight::ONE,
     }

@@ -36,6 +36,9 @@ fn feed() -> Feed {
         )],
         queueing: engine::Queueing::BestEffort,
         stop: engine::Stop::None,
+        fungibility: engine::quota::FlavorFungibility::default(),
+        preemption: engine::quota::PreemptionPolicy::default(),
+        weight: engine::quota::Weight::ONE,
     }));
     let device = |at: usize| engine::Device {
         name: format!("gpu.muster.dev/pool/gpu-{at}").into(),
