@@ -45,6 +45,9 @@ pub struct TeamSpec {
     /// Whether a gang that does not fit holds up those behind it.
     #[serde(default)]
     pub queueing: Queueing,
+    /// How a gang's Flavor is chosen where several come into question.
+    #[serde(default)]
+    pub flavor_fungibility: FlavorFungibility,
     /// Tiers that gangs of this Team may have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tiers: Option<TeamTiers>,
@@ -77,6 +80,60 @@ pub enum Queueing {
     BestEffort,
     /// A gang that does not fit holds up those behind it.
     StrictFifo,
+}
+
+/// How the gangs of a Team choose between its Flavors. They are tried in the order of the quota; the words are Kueue's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = ("!has(self.preference) || (self.whenCanBorrow == 'TryNextFlavor' && self.whenCanPreempt == 'TryNextFlavor')", "preference needs whenCanBorrow and whenCanPreempt to be TryNextFlavor: else the first Flavor of a kind ends the search"))]
+pub struct FlavorFungibility {
+    /// Whether the search ends with a Flavor that is free, but on which the gang would borrow.
+    #[serde(default = "FlavorFungibility::may_stop")]
+    pub when_can_borrow: AtAPrice,
+    /// Whether the search ends with a Flavor that the gang can have if others give way.
+    #[serde(default = "FlavorFungibility::try_next")]
+    pub when_can_preempt: AtAPrice,
+    /// Which Flavor is the better one, of those that were tried; `BorrowingOverPreemption` without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preference: Option<FlavorPreference>,
+}
+
+impl FlavorFungibility {
+    fn may_stop() -> AtAPrice {
+        AtAPrice::MayStopSearch
+    }
+
+    fn try_next() -> AtAPrice {
+        AtAPrice::TryNextFlavor
+    }
+}
+
+impl Default for FlavorFungibility {
+    fn default() -> Self {
+        Self {
+            when_can_borrow: Self::may_stop(),
+            when_can_preempt: Self::try_next(),
+            preference: None,
+        }
+    }
+}
+
+/// What is done about a Flavor that the gang can have at a price.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum AtAPrice {
+    /// It is taken: the search ends.
+    MayStopSearch,
+    /// The next Flavors are tried as well, and the best of all is taken.
+    TryNextFlavor,
+}
+
+/// Which price for a Flavor is the lower one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum FlavorPreference {
+    /// Rather borrow than have others give way.
+    BorrowingOverPreemption,
+    /// Rather have others give way than borrow.
+    PreemptionOverBorrowing,
 }
 
 /// Tiers that a Team may use.

@@ -6,7 +6,10 @@
 use std::collections::BTreeMap;
 
 use muster_api::{self as api, FlavorQuota, ResourceQuota};
-use muster_engine as engine;
+use muster_engine::{
+    self as engine,
+    quota::{AtAPrice, FlavorFungibility, FlavorPreference},
+};
 
 use crate::quantity::{self, QuantityError};
 
@@ -26,10 +29,31 @@ pub fn team(team: &api::Team) -> (engine::Team, Vec<QuantityError>) {
             api::team::Stop::None => engine::Stop::None,
             api::team::Stop::Hold | api::team::Stop::HoldAndDrain => engine::Stop::Hold,
         },
+        fungibility: fungibility(team.spec.flavor_fungibility),
         preemption: engine::quota::PreemptionPolicy::default(),
         weight: engine::quota::Weight::ONE,
     };
     (team, faults)
+}
+
+fn fungibility(given: api::team::FlavorFungibility) -> FlavorFungibility {
+    let at_a_price = |given| match given {
+        api::team::AtAPrice::MayStopSearch => AtAPrice::MayStopSearch,
+        api::team::AtAPrice::TryNextFlavor => AtAPrice::TryNextFlavor,
+    };
+    let preference = given.preference.map(|given| match given {
+        api::team::FlavorPreference::BorrowingOverPreemption => {
+            FlavorPreference::BorrowingOverPreemption
+        }
+        api::team::FlavorPreference::PreemptionOverBorrowing => {
+            FlavorPreference::PreemptionOverBorrowing
+        }
+    });
+    FlavorFungibility {
+        when_can_borrow: at_a_price(given.when_can_borrow),
+        when_can_preempt: at_a_price(given.when_can_preempt),
+        preference: preference.unwrap_or_default(),
+    }
 }
 
 /// A Cohort for the engine, and what of it is not understood.
@@ -103,4 +127,57 @@ fn limit(given: &ResourceQuota, path: &str) -> Result<engine::QuotaLimit, Quanti
 
 fn name_of(metadata: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> &str {
     metadata.name.as_deref().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn fungibility_of(said: Option<&Value>) -> FlavorFungibility {
+        let mut object = crate::testing::team("vision");
+        if let Some(said) = said {
+            object["spec"]["flavorFungibility"] = said.clone();
+        }
+        let object: api::Team = serde_json::from_value(object).expect("it is a Team");
+        team(&object).0.fungibility
+    }
+
+    #[test]
+    fn each_word_about_the_choice_of_a_flavor_is_told_to_the_engine() {
+        let default = FlavorFungibility::default();
+        assert_eq!(fungibility_of(None), default);
+        for (said, expected) in [
+            (json!({}), default),
+            (
+                json!({"whenCanBorrow": "TryNextFlavor"}),
+                FlavorFungibility {
+                    when_can_borrow: AtAPrice::TryNextFlavor,
+                    ..default
+                },
+            ),
+            (
+                json!({"whenCanBorrow": "MayStopSearch", "whenCanPreempt": "MayStopSearch"}),
+                FlavorFungibility {
+                    when_can_preempt: AtAPrice::MayStopSearch,
+                    ..default
+                },
+            ),
+            (
+                json!({
+                    "whenCanBorrow": "TryNextFlavor",
+                    "whenCanPreempt": "TryNextFlavor",
+                    "preference": "PreemptionOverBorrowing",
+                }),
+                FlavorFungibility {
+                    when_can_borrow: AtAPrice::TryNextFlavor,
+                    when_can_preempt: AtAPrice::TryNextFlavor,
+                    preference: FlavorPreference::PreemptionOverBorrowing,
+                },
+            ),
+        ] {
+            assert_eq!(fungibility_of(Some(&said)), expected, "{said}");
+        }
+    }
 }
