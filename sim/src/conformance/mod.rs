@@ -9,12 +9,18 @@
 //! * `classical_preemption`, `hierarchical_preemption`, `fair_sharing_preemption`: which gangs give way to another whose
 //!   Flavors are chosen already ([`preemption`]);
 //! * `schedule_cycle`, `schedule_cycle_recompute`: what one round admits, and whom it preempts ([`cycle`]).
+//! * `flavor_is_preferred`: which of two Flavors suits a gang better ([`preference`]);
+//! * `flavor_assignment`: which Flavors the parts of a gang get ([`assignment`]), without the cases that keep names of Go's
+//!   builders, which say nothing here.
 //!
 //! Any other suite is skipped, case by case, and counted.
 
+mod assignment;
 mod availability;
 mod cycle;
+mod nodes;
 mod preemption;
+mod preference;
 mod queues;
 mod shares;
 
@@ -72,6 +78,9 @@ fn suites_of(text: &str) -> anyhow::Result<BTreeMap<String, BTreeMap<String, Val
 }
 
 fn judge(suite: &str, fixture: Option<&cycle::Fixture>, case: Value) -> Verdict {
+    if suite == "flavor_assignment" && keeps_builder_names(&case) {
+        return Verdict::Skipped("the case keeps names of Go's builders".to_owned());
+    }
     let judged = match suite {
         "quota_available" => read(case).and_then(|case| availability::judge(&case)),
         "dominant_resource_share" => read(case).and_then(|case| shares::judge(&case)),
@@ -83,11 +92,25 @@ fn judge(suite: &str, fixture: Option<&cycle::Fixture>, case: Value) -> Verdict 
             let none = cycle::Fixture::default();
             read(case).and_then(|case| cycle::judge(fixture.unwrap_or(&none), &case))
         }
+        "flavor_assignment" => read(case).and_then(|case| assignment::judge(&case)),
+        "flavor_is_preferred" => read(case).and_then(|case| preference::judge(&case)),
         _ => return Verdict::Skipped("the suite is not known".to_owned()),
     };
     match judged {
         Ok(()) => Verdict::Passed,
         Err(difference) => Verdict::Failed(format!("{difference:#}")),
+    }
+}
+
+/// Whether some part of a case is written as the calls by which Go's tests build it.
+fn keeps_builder_names(case: &Value) -> bool {
+    match case {
+        Value::Object(fields) => {
+            let mut fields = fields.iter();
+            fields.any(|(name, value)| name == "$" || name == "go" || keeps_builder_names(value))
+        }
+        Value::Array(values) => values.iter().any(keeps_builder_names),
+        _ => false,
     }
 }
 

@@ -10,7 +10,8 @@ use muster_engine::{
     Stop, Team, TeamName,
     model::Quota,
     quota::{
-        BorrowWithinCohort, PreemptionPolicy, QuotaTree, ReclaimWithinCohort, Weight, WithinTeam,
+        self, BorrowWithinCohort, FlavorFungibility, FlavorPreference, PreemptionPolicy, QuotaTree,
+        ReclaimWithinCohort, Weight, WithinTeam,
     },
 };
 use serde::Deserialize;
@@ -22,25 +23,69 @@ pub(super) struct Queue {
     pub(super) name: String,
     cohort: Option<String>,
     parent: Option<String>,
-    resource_groups: Vec<Vec<FlavorQuota>>,
+    pub(super) resource_groups: Vec<Vec<FlavorQuota>>,
+    pub(super) flavor_fungibility: Fungibility,
     preemption: Preemption,
     fair_weight: Option<Quantity>,
     pub(super) queueing_strategy: Option<String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
-struct FlavorQuota {
-    flavor: String,
+pub(super) struct FlavorQuota {
+    pub(super) flavor: String,
     #[serde(default)]
-    resources: BTreeMap<String, Limit>,
+    pub(super) resources: BTreeMap<String, Limit>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Limit {
+pub(super) struct Limit {
     nominal: String,
     borrowing_limit: Option<String>,
     lending_limit: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Fungibility {
+    when_can_borrow: Option<AtAPrice>,
+    when_can_preempt: Option<AtAPrice>,
+    preference: Option<Preference>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+enum AtAPrice {
+    MayStopSearch,
+    TryNextFlavor,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+enum Preference {
+    BorrowingOverPreemption,
+    PreemptionOverBorrowing,
+}
+
+impl Fungibility {
+    pub(super) fn policy(self) -> FlavorFungibility {
+        let default = FlavorFungibility::default();
+        let at_a_price = |given| match given {
+            AtAPrice::MayStopSearch => quota::AtAPrice::MayStopSearch,
+            AtAPrice::TryNextFlavor => quota::AtAPrice::TryNextFlavor,
+        };
+        let preference = self.preference.map(|given| match given {
+            Preference::BorrowingOverPreemption => FlavorPreference::BorrowingOverPreemption,
+            Preference::PreemptionOverBorrowing => FlavorPreference::PreemptionOverBorrowing,
+        });
+        FlavorFungibility {
+            when_can_borrow: self
+                .when_can_borrow
+                .map_or(default.when_can_borrow, at_a_price),
+            when_can_preempt: self
+                .when_can_preempt
+                .map_or(default.when_can_preempt, at_a_price),
+            preference: preference.unwrap_or(default.preference),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -153,6 +198,7 @@ impl Queue {
             quota: self.quota()?,
             queueing: self.queueing(),
             stop: Stop::None,
+            fungibility: self.flavor_fungibility.policy(),
             preemption: self.preemption.policy(),
             weight: self.weight()?,
         })

@@ -1,0 +1,104 @@
+//! The runner over the shared file of cases: no case of a suite that it knows fails, and none is skipped.
+//!
+//! The file is never copied into the project: without it this test says SKIPPED, loudly. If `MUSTER_CONFORMANCE` names
+//! it (or its directory) and it is not there, it fails.
+
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "tests")]
+
+use std::path::{Path, PathBuf};
+
+use muster_sim::conformance::{self, Counts};
+
+const FILE: &str = "quota_cases.json";
+
+/// The suites that the runner knows. Of their cases none deviates.
+const SUITES: [&str; 6] = [
+    "classical_preemption",
+    "dominant_resource_share",
+    "fair_sharing_preemption",
+    "flavor_is_preferred",
+    "hierarchical_preemption",
+    "quota_available",
+];
+
+/// The text of the cases, or `None` where there are none on this machine.
+fn cases() -> Option<String> {
+    let named = std::env::var_os("MUSTER_CONFORMANCE").map(PathBuf::from);
+    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/conformance");
+    let mut path = named.clone().unwrap_or(default);
+    if path.is_dir() {
+        path.push(FILE);
+    }
+    let text = std::fs::read_to_string(&path).ok();
+    assert!(
+        text.is_some() || named.is_none(),
+        "MUSTER_CONFORMANCE: cannot read {}",
+        path.display()
+    );
+    if text.is_none() {
+        println!("SKIPPED: no conformance cases at {}", path.display());
+    }
+    text
+}
+
+#[test]
+fn every_case_of_a_known_suite_passes() {
+    let Some(text) = cases() else { return };
+    let report = conformance::run(&text).expect("it can be read");
+    let mut known = 0;
+    for suite in SUITES {
+        let counts = report.counts(Some(suite));
+        let Counts { passed, .. } = counts;
+        let expected = Counts {
+            passed,
+            ..Counts::default()
+        };
+        assert_eq!(counts, expected, "{suite}: {report}");
+        assert!(passed > 0, "the file has no case of {suite}");
+        known += passed;
+    }
+    let all = report.counts(None);
+    let expected = Counts {
+        passed: known,
+        skipped: all.skipped,
+        ..Counts::default()
+    };
+    assert_eq!(all, expected, "what is not known is skipped: {report}");
+}
+
+#[test]
+fn what_is_not_known_is_skipped_and_what_differs_fails() {
+    let of = |suite: &str, case: &str| {
+        let text = format!(r#"{{"_about": 1, "{suite}": {{"_source": "here", "case": {case}}}}}"#);
+        let report = conformance::run(&text).expect("it can be read");
+        report.to_string()
+    };
+    let preferred = |wanted: bool| {
+        format!(
+            r#"{{"a": {{"preemptionMode": "fit"}}, "b": {{"preemptionMode": "reclaim"}}, "wantPreferred": {wanted}}}"#
+        )
+    };
+    for (report, last) in [
+        (
+            of("flavor_is_preferred", &preferred(true)),
+            "passed 1, deviated 0, failed 0, skipped 0",
+        ),
+        (
+            of("flavor_is_preferred", &preferred(false)),
+            "passed 0, deviated 0, failed 1, skipped 0",
+        ),
+        (
+            of("flavor_is_preferred", "{}"),
+            "passed 0, deviated 0, failed 1, skipped 0",
+        ),
+        (
+            of("another_suite", "{}"),
+            "passed 0, deviated 0, failed 0, skipped 1",
+        ),
+    ] {
+        assert_eq!(report.lines().last(), Some(last), "{report}");
+    }
+    for broken in ["", "[]", r#"{"suite": []}"#] {
+        assert!(conformance::run(broken).is_err(), "{broken:?}");
+    }
+}
