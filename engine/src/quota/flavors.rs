@@ -37,7 +37,7 @@ pub enum QuotaVerdict {
 
 impl FlavorFungibility {
     /// How well a Flavor suits whose amounts suit so well; `None` if there are none.
-    pub fn worst(&self, amounts: impl IntoIterator<Item = Suitability>) -> Option<Suitability> {
+    pub fn worst(self, amounts: impl IntoIterator<Item = Suitability>) -> Option<Suitability> {
         let worse = |one, other| {
             if self.is_preferred(one, other) {
                 other

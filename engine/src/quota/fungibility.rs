@@ -76,11 +76,11 @@ pub struct Suitability {
 impl FlavorFungibility {
     /// Whether one Flavor is better than another. What the gang cannot have is never preferred, and what it cannot have now
     /// only to that, whatever it would borrow.
-    pub fn is_preferred(&self, one: Suitability, other: Suitability) -> bool {
+    pub fn is_preferred(self, one: Suitability, other: Suitability) -> bool {
         self.order(one, other).is_gt()
     }
 
-    fn order(&self, one: Suitability, other: Suitability) -> Ordering {
+    fn order(self, one: Suitability, other: Suitability) -> Ordering {
         // From `Preempt` on the modes differ by price only.
         let class = |suits: Suitability| suits.mode.min(FlavorMode::Preempt);
         let by_mode = one.mode.cmp(&other.mode);
@@ -97,7 +97,7 @@ impl FlavorFungibility {
     }
 
     /// Whether the search ends with a Flavor, whatever the next ones are like.
-    fn stops_at(&self, suits: Suitability) -> bool {
+    fn stops_at(self, suits: Suitability) -> bool {
         let stops = |at_a_price| at_a_price == AtAPrice::MayStopSearch;
         match suits.mode {
             FlavorMode::NoFit | FlavorMode::NoCandidates => false,

@@ -403,7 +403,8 @@ impl QuotaTree {
     /// the height of the lowest Cohort that holds it without borrowing itself, or of the root.
     pub(crate) fn borrow_level_at(&self, team: NodeId, pair: PairId, amount: Amount) -> usize {
         let holder = self.holder_of(team, pair, amount);
-        self.node(holder.unwrap_or(self.node(team).root)).height
+        self.node(holder.unwrap_or_else(|| self.root_of(team)))
+            .height
     }
 
     /// The lowest node from a Team upwards that holds an amount, less what those below it keep for themselves, without

@@ -115,6 +115,7 @@ enum Strategy {
     LessThanInitialShare,
 }
 
+#[expect(clippy::enum_variant_names, reason = "these are Kueue's words")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub(super) enum Reason {
     InClusterQueue,

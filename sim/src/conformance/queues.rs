@@ -34,12 +34,12 @@ pub(super) struct Queue {
 pub(super) struct FlavorQuota {
     pub(super) flavor: String,
     #[serde(default)]
-    pub(super) resources: BTreeMap<String, Limit>,
+    pub(super) resources: BTreeMap<String, ResourceQuota>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Limit {
+pub(super) struct ResourceQuota {
     nominal: String,
     borrowing_limit: Option<String>,
     lending_limit: Option<String>,
