@@ -89,17 +89,27 @@ impl QuotaTree {
         sharing: Sharing<'_>,
     ) -> Result<bool, TreeFault> {
         self.answer_or(team, of, false, |node, pair| {
-            let policy = self.policy_of(node);
-            let may_reclaim = policy.reclaim_within_cohort != ReclaimWithinCohort::Never;
-            let is_owned = i128::from(amount.0) <= self.account(node, pair).nominal;
-            let is_owned_by_a_part = || {
-                let holder = self.holder_of(node, pair, amount);
-                holder.is_some_and(|holder| self.parent_of(holder).is_some())
-            };
-            is_owned
-                || is_owned_by_a_part()
-                || policy.borrow_within_cohort != BorrowWithinCohort::Never
-                || (matches!(sharing, Sharing::Fair(_)) && may_reclaim)
+            self.may_preempt_at(node, pair, amount, sharing)
         })
+    }
+
+    pub(crate) fn may_preempt_at(
+        &self,
+        team: NodeId,
+        pair: PairId,
+        amount: Amount,
+        sharing: Sharing<'_>,
+    ) -> bool {
+        let policy = self.policy_of(team);
+        let may_reclaim = policy.reclaim_within_cohort != ReclaimWithinCohort::Never;
+        let is_owned = i128::from(amount.0) <= self.account(team, pair).nominal;
+        let is_owned_by_a_part = || {
+            let holder = self.holder_of(team, pair, amount);
+            holder.is_some_and(|holder| self.parent_of(holder).is_some())
+        };
+        is_owned
+            || is_owned_by_a_part()
+            || policy.borrow_within_cohort != BorrowWithinCohort::Never
+            || (matches!(sharing, Sharing::Fair(_)) && may_reclaim)
     }
 }

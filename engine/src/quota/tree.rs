@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::{
     account::{Account, saturated},
     graph::Graph,
-    policy::{BorrowWithinCohort, PreemptionPolicy, Weight},
+    policy::{PreemptionPolicy, Weight},
 };
 use crate::{
     amount::{Amount, FlavorResource},
@@ -422,26 +422,6 @@ impl QuotaTree {
     /// Whether a node uses more than its quota.
     pub(crate) fn borrows(&self, node: NodeId, pair: PairId) -> bool {
         self.account(node, pair).headroom() < 0
-    }
-
-    /// Whether a Team may have others give something up for an amount: it is within its nominal quota, or a part of the
-    /// tree below the root holds it without borrowing, or the Team may borrow and preempt at once.
-    pub(crate) fn may_preempt_for(&self, team: NodeId, pair: PairId, amount: Amount) -> bool {
-        let policy = self.policy_of(team);
-        let mut rest = i128::from(amount.0);
-        if self.account(team, pair).nominal >= rest
-            || policy.borrow_within_cohort != BorrowWithinCohort::Never
-        {
-            return true;
-        }
-        for node in self.path(team) {
-            let account = self.account(node, pair);
-            if rest <= account.headroom() {
-                return self.parent_of(node).is_some();
-            }
-            rest = (rest - account.local_available()).max(0);
-        }
-        false
     }
 
     /// No amount of a resource is had from less far up than this.

@@ -1,6 +1,7 @@
 //! Whom a gang that does not fit may preempt, so that it does.
 //!
-//! Whenever the first gang of a class is judged and refused, it is asked who could give way to it, on each Flavor in turn.
+//! Whenever the first gang of a class is judged and refused, it is asked who could give way to it, on each Flavor as far as the
+//! Team's fungibility says; the best of them is chosen.
 //! Only the Team's policy and what is charged decide who may ([`crate::quota`]); who was not told as running, is protected by a
 //! minimum run time, or was to go and did not, is left out. There is no preemption without a place: the nodes are planned as if
 //! the victims were gone, and kept ([`super::reservations`]).
@@ -25,8 +26,8 @@ use crate::{
     names::{GangUid, NodeName, PodUid, TeamName, Timestamp},
     placement::{DeviceCharge, Effort, Plan, Request, Verdict, plan},
     quota::{
-        NodeId, PairId, Places, PreemptionPolicy, PreemptionReason, Preemptor, QuotaTree,
-        ReclaimWithinCohort, RunningGang, Sharing, WithinTeam,
+        FlavorMode, NodeId, PairId, Places, PreemptionPolicy, PreemptionReason, Preemptor,
+        QuotaTree, ReclaimWithinCohort, RunningGang, Search, Sharing, Suitability, WithinTeam,
         charges::Delta,
         request::{Assignment, QuotaRequest},
         victims_for,
@@ -47,12 +48,17 @@ pub(super) struct Preempting {
 }
 
 impl Preempting {
-    /// Of several Flavors the one with the least is chosen, as Kueue does by default: rather what others borrow than what its own
-    /// Team has, then who borrows from less far up.
-    fn price(&self) -> (bool, usize) {
+    /// What it takes for the gang to have the Flavor.
+    fn suits(&self) -> Suitability {
         let mut victims = self.victims.iter();
-        let own = victims.any(|victim| victim.reason == PreemptionReason::InTeam);
-        (own, self.borrow_level)
+        let mode = match victims.any(|victim| victim.reason == PreemptionReason::InTeam) {
+            true => FlavorMode::Preempt,
+            false => FlavorMode::Reclaim,
+        };
+        Suitability {
+            mode,
+            borrow_level: self.borrow_level,
+        }
     }
 }
 
@@ -92,7 +98,7 @@ impl State {
         let assignments = Arc::clone(&entry.assignments);
         let before = self.cluster.visited();
         let mut more_at = None;
-        let mut found: Option<Preempting> = None;
+        let mut search = Search::new(entry.fungibility);
         // It is taken out for the search, which changes it and changes it back. Who gives way to others is gone already.
         let mut tree = std::mem::take(&mut self.tree);
         let going = self.charges_of_victims();
@@ -117,12 +123,12 @@ impl State {
                 assignments: &assignments,
                 at,
             };
-            let other = self.find_victims_on(on, &mut tree, work.now, &mut more_at);
-            found = match (found, other) {
-                (Some(best), Some(other)) if other.price() < best.price() => Some(other),
-                (best, other) => best.or(other),
-            };
+            let found = self.find_victims_on(on, &mut tree, work.now, &mut more_at);
+            if found.is_some_and(|found| search.offer(found.suits(), found).is_break()) {
+                break;
+            }
         }
+        let found = search.best().map(|(_, found)| found);
         charge_all(&mut tree, &going, 1);
         self.tree = tree;
         if found.is_none() {
@@ -414,7 +420,7 @@ fn contested(
     let may_preempt = contested.iter().all(|pair| {
         asked
             .get(pair)
-            .is_some_and(|amount| tree.may_preempt_for(node, *pair, *amount))
+            .is_some_and(|amount| tree.may_preempt_at(node, *pair, *amount, Sharing::ByPriority))
     });
     (may_preempt && !contested.is_empty()).then_some(contested)
 }

@@ -244,12 +244,15 @@ impl State {
         let Some((entry, waiting)) = self.teams.get(team).zip(self.waiting.get(head.gang)) else {
             return true;
         };
-        let mut fits_on = head.fitting.fits_on.iter();
+        let What::Fits { fitting, .. } = &head.turn else {
+            return true;
+        };
+        let mut fits_on = fitting.fits_on.iter();
         fits_on.any(|at| {
             let all = &entry.assignments;
             let candidate = self.candidate(waiting.shape, head.gang, entry.node, all, *at);
             let least = candidate.map(|it| self.may_be_charged(&it, &self.tree));
-            matches!(least, Some(Ok(least)) if least < head.fitting.borrow_level)
+            matches!(least, Some(Ok(least)) if least < fitting.borrow_level)
         })
     }
 

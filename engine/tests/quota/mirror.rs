@@ -70,6 +70,7 @@ fn team(name: Name, node: &Node, preemption: PreemptionPolicy) -> Team {
         quota: quota(&node.limits),
         queueing: Queueing::BestEffort,
         stop: Stop::None,
+        fungibility: muster_engine::quota::FlavorFungibility::default(),
         preemption,
         weight: Weight(node.weight),
     }
