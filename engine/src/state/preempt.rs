@@ -51,9 +51,10 @@ impl Preempting {
     /// What it takes for the gang to have the Flavor.
     fn suits(&self) -> Suitability {
         let mut victims = self.victims.iter();
-        let mode = match victims.any(|victim| victim.reason == PreemptionReason::InTeam) {
-            true => FlavorMode::Preempt,
-            false => FlavorMode::Reclaim,
+        let mode = if victims.any(|victim| victim.reason == PreemptionReason::InTeam) {
+            FlavorMode::Preempt
+        } else {
+            FlavorMode::Reclaim
         };
         Suitability {
             mode,

@@ -1,7 +1,7 @@
 //! What one round admits, and whom it preempts: a whole decision of the engine.
 //!
-//! Kueue's cases know no nodes. Here everything has its place on one node that is larger than any case, so that quota alone
-//! decides.
+//! Kueue's cases know no nodes. Here every gang has a place on a node of its own that is larger than any case, so that quota
+//! alone decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,9 @@ use super::{
 };
 
 const ANY_NODE: NodeFilterId = NodeFilterId(0);
-const NODE: &str = "everywhere";
+const NODE: &str = "large";
+/// The one Flavor of these cases that has no object.
+const MISSING_FLAVOR: &str = "nonexistent-flavor";
 /// More than any case asks for, and far from any bound.
 const ENOUGH: i64 = i64::MAX / 4;
 
@@ -183,7 +185,7 @@ pub(super) fn judge(fixture: &Fixture, case: &Case) -> anyhow::Result<()> {
     for workload in &case.workloads {
         if let Some(reserved) = &workload.reserved {
             let charged = reserved.charged(&workload.requests)?;
-            cluster.runs(workload, reserved, &charged)?;
+            cluster.runs(workload, reserved, &charged);
             assigned.insert(workload.key(), charged);
         } else if let Some(queue) = cluster.queue_of(workload) {
             cluster.waits(workload, queue)?;
@@ -255,7 +257,7 @@ impl<'a> Cluster<'a> {
         });
         let mut state = State::new();
         let flavors = queues().flat_map(Queue::flavors);
-        for flavor in flavors.filter(|name| *name != "nonexistent-flavor") {
+        for flavor in flavors.filter(|name| *name != MISSING_FLAVOR) {
             state.apply(Update::Flavor(Flavor {
                 name: flavor.into(),
                 topology: None,
@@ -273,23 +275,25 @@ impl<'a> Cluster<'a> {
                 others.extend(resources.others.into_keys().map(|name| (name, ENOUGH)));
             }
         }
-        state.apply(Update::Node(Node {
-            name: NODE.into(),
-            uid: NODE.to_owned(),
-            block: None,
-            allocatable: PodResources {
-                cpu_milli: ENOUGH,
-                memory_bytes: ENOUGH,
-                pods: ENOUGH,
-                others,
-                ..PodResources::default()
-            },
-            used: PodResources::default(),
-            fabric: BTreeMap::new(),
-            accelerator: BTreeMap::new(),
-            filters: BTreeSet::from([ANY_NODE]).into(),
-            devices: Vec::new(),
-        }));
+        for name in (0..=case.workloads.len()).map(|at| format!("{NODE}-{at}")) {
+            state.apply(Update::Node(Node {
+                name: name.as_str().into(),
+                uid: name,
+                block: None,
+                allocatable: PodResources {
+                    cpu_milli: ENOUGH,
+                    memory_bytes: ENOUGH,
+                    pods: ENOUGH,
+                    others: others.clone(),
+                    ..PodResources::default()
+                },
+                used: PodResources::default(),
+                fabric: BTreeMap::new(),
+                accelerator: BTreeMap::new(),
+                filters: BTreeSet::from([ANY_NODE]).into(),
+                devices: Vec::new(),
+            }));
+        }
         Ok(Self {
             state,
             queues: local.collect(),
@@ -337,12 +341,7 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    fn runs(
-        &mut self,
-        workload: &'a Workload,
-        reserved: &Reserved,
-        charged: &Charged,
-    ) -> anyhow::Result<()> {
+    fn runs(&mut self, workload: &'a Workload, reserved: &Reserved, charged: &Charged) {
         let uid = workload.gang();
         let team = reserved.cluster_queue.as_str();
         let charged = charged.iter();
@@ -355,7 +354,7 @@ impl<'a> Cluster<'a> {
             gang: uid.clone(),
             gang_name: workload.key(),
             team: team.into(),
-            node: NODE.into(),
+            node: format!("{NODE}-0").as_str().into(),
             charged_to_node: false,
             resources: PodResources::default(),
             charged: charged.collect(),
@@ -372,7 +371,6 @@ impl<'a> Cluster<'a> {
             ending_since: None,
         }));
         self.names.insert(uid, workload);
-        Ok(())
     }
 }
 
