@@ -2,6 +2,8 @@
 
 use std::cmp::Ordering;
 
+use crate::names::Timestamp;
+
 /// Which gangs of its own Team a gang may preempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WithinTeam {
@@ -57,6 +59,35 @@ impl PreemptionPolicy {
         reclaim_within_cohort: ReclaimWithinCohort::Never,
         borrow_within_cohort: BorrowWithinCohort::Never,
     };
+
+    /// Whether a gang may preempt another one, as far as priority and age go: one of its own Team, or one of another Team that
+    /// borrows.
+    pub(crate) fn may_preempt(self, preemptor: Rank, other: Rank, is_own_team: bool) -> bool {
+        let is_lower = other.priority < preemptor.priority;
+        let is_newer =
+            other.priority == preemptor.priority && other.queued_at > preemptor.queued_at;
+        if is_own_team {
+            match self.within_team {
+                WithinTeam::Never => false,
+                WithinTeam::LowerPriority => is_lower,
+                WithinTeam::LowerOrNewerEqualPriority => is_lower || is_newer,
+            }
+        } else {
+            match self.reclaim_within_cohort {
+                ReclaimWithinCohort::Never => false,
+                ReclaimWithinCohort::LowerPriority => is_lower,
+                ReclaimWithinCohort::Any => true,
+            }
+        }
+    }
+}
+
+/// What decides, besides their Teams, which of two gangs may preempt the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rank {
+    pub(crate) priority: i32,
+    /// Since when it is in its queue.
+    pub(crate) queued_at: Timestamp,
 }
 
 /// What the fair share of a Team or Cohort weighs, in billionths; 1 by default.

@@ -27,7 +27,8 @@ use crate::{
     placement::{DeviceCharge, Effort, Plan, Request, Verdict, plan},
     quota::{
         FlavorMode, NodeId, PairId, Places, PreemptionPolicy, PreemptionReason, Preemptor,
-        QuotaTree, ReclaimWithinCohort, RunningGang, Search, Sharing, Suitability, WithinTeam,
+        QuotaTree, Rank, ReclaimWithinCohort, RunningGang, Search, Sharing, Suitability,
+        WithinTeam,
         charges::Delta,
         request::{Assignment, QuotaRequest},
         victims_for,
@@ -280,6 +281,10 @@ impl State {
             return Preemptable::default();
         };
         let (policy, root) = (tree.policy_of(node), tree.root_of(node));
+        let rank = Rank {
+            priority: preemptor.priority,
+            queued_at: preemptor.queued_at,
+        };
         let mut seen: BTreeSet<&GangUid> = BTreeSet::new();
         let mut preemptable = Preemptable::default();
         for pair in contested {
@@ -304,15 +309,11 @@ impl State {
                     let Some(told) = self.running.get(uid) else {
                         continue;
                     };
-                    let is_lower = told.priority < preemptor.priority;
-                    let is_newer =
-                        told.priority == preemptor.priority && told.queued_at > preemptor.queued_at;
-                    let may_be = match (is_own, policy.within_team, policy.reclaim_within_cohort) {
-                        (true, WithinTeam::LowerOrNewerEqualPriority, _) => is_lower || is_newer,
-                        (true, ..) | (false, _, ReclaimWithinCohort::LowerPriority) => is_lower,
-                        (false, ..) => true,
+                    let other = Rank {
+                        priority: told.priority,
+                        queued_at: told.queued_at,
                     };
-                    if !may_be {
+                    if !policy.may_preempt(rank, other, is_own) {
                         continue;
                     }
                     if self.reservations.gives_way(uid) {

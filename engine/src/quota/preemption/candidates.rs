@@ -4,7 +4,7 @@ use std::cmp::{Ordering, Reverse};
 
 use super::{Contest, PreemptionReason, RunningGang, Victim, charged, simulation::Chosen};
 use crate::quota::{
-    policy::{ReclaimWithinCohort, WithinTeam},
+    policy::Rank,
     tree::{NodeId, PairId, QuotaTree},
 };
 
@@ -69,23 +69,16 @@ impl Contest<'_> {
 
     /// Whether the policy of the preemptor's Team allows it.
     fn may_preempt(&self, tree: &QuotaTree, team: NodeId, gang: &RunningGang) -> bool {
+        let preemptor = Rank {
+            priority: self.preemptor.priority,
+            queued_at: self.preemptor.queued_at,
+        };
+        let other = Rank {
+            priority: gang.priority,
+            queued_at: gang.queued_at,
+        };
         let policy = tree.policy_of(self.team);
-        let is_lower = gang.priority < self.preemptor.priority;
-        if team == self.team {
-            let is_newer = gang.priority == self.preemptor.priority
-                && gang.queued_at > self.preemptor.queued_at;
-            match policy.within_team {
-                WithinTeam::Never => false,
-                WithinTeam::LowerPriority => is_lower,
-                WithinTeam::LowerOrNewerEqualPriority => is_lower || is_newer,
-            }
-        } else {
-            match policy.reclaim_within_cohort {
-                ReclaimWithinCohort::Never => false,
-                ReclaimWithinCohort::LowerPriority => is_lower,
-                ReclaimWithinCohort::Any => true,
-            }
-        }
+        policy.may_preempt(preemptor, other, team == self.team)
     }
 
     /// Who goes first: what ends already, then other Teams, lower priority, the one admitted last, and the UID.
