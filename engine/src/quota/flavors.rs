@@ -8,7 +8,7 @@ use super::{
     fungibility::{FlavorFungibility, Suitability},
     policy::{BorrowWithinCohort, ReclaimWithinCohort},
     preemption::Sharing,
-    tree::{NodeId, PairId, QuotaTree, TreeFault},
+    tree::{Lack, NodeId, PairId, QuotaTree, TreeFault},
 };
 use crate::{
     amount::{Amount, FlavorResource},
@@ -33,6 +33,14 @@ pub enum QuotaVerdict {
         /// The most that it could have.
         most: Amount,
     },
+}
+
+/// Why an amount is not available.
+pub(crate) enum Shortage {
+    /// Less is available now; where it lacks.
+    Now(Lack),
+    /// It is more than the Team could ever have.
+    Ever { most: Amount },
 }
 
 impl FlavorFungibility {
@@ -62,21 +70,33 @@ impl QuotaTree {
             _ => QuotaVerdict::ExceedsMax { most: Amount::ZERO },
         };
         self.answer_or(team, of, nothing, |node, pair| {
-            self.verdict_at(node, pair, amount)
+            match self.judge_at(node, pair, amount) {
+                Ok(borrow_level) => QuotaVerdict::Free { borrow_level },
+                Err(Shortage::Now(_)) => QuotaVerdict::Short {
+                    borrow_level: self.borrow_level_at(node, pair, amount),
+                },
+                Err(Shortage::Ever { most }) => QuotaVerdict::ExceedsMax { most },
+            }
         })
     }
 
-    pub(crate) fn verdict_at(&self, team: NodeId, pair: PairId, amount: Amount) -> QuotaVerdict {
+    /// How far up the tree an amount that is available is had from. What is available is never more than what the Team could
+    /// ever have, so who fits is asked no more than that.
+    pub(crate) fn judge_at(
+        &self,
+        team: NodeId,
+        pair: PairId,
+        amount: Amount,
+    ) -> Result<usize, Shortage> {
+        let Some(lack) = self.lack(team, pair, amount) else {
+            return Ok(self.borrow_level_at(team, pair, amount));
+        };
         let most = self.potential_at(team, pair);
-        if amount > most {
-            return QuotaVerdict::ExceedsMax { most };
-        }
-        let borrow_level = self.borrow_level_at(team, pair, amount);
-        if self.lack(team, pair, amount).is_none() {
-            QuotaVerdict::Free { borrow_level }
+        Err(if amount > most {
+            Shortage::Ever { most }
         } else {
-            QuotaVerdict::Short { borrow_level }
-        }
+            Shortage::Now(lack)
+        })
     }
 
     /// Whether others may be made to give way for an amount of which too little is available: if the Team owns so much, or a

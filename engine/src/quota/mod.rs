@@ -27,9 +27,11 @@ mod share;
 mod tree;
 
 pub use flavors::QuotaVerdict;
+pub(crate) use flavors::Shortage;
 pub use fungibility::{
     AtAPrice, FlavorFungibility, FlavorMode, FlavorPreference, Search, Suitability,
 };
+pub(crate) use policy::Rank;
 pub use policy::{
     BorrowWithinCohort, FairStrategy, PreemptionPolicy, ReclaimWithinCohort, Weight, WithinTeam,
 };

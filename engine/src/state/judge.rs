@@ -21,7 +21,7 @@ use crate::{
         plan_since,
     },
     quota::{
-        FlavorMode, NodeId, QuotaTree, QuotaVerdict, Search, Suitability,
+        FlavorMode, NodeId, QuotaTree, Search, Shortage, Suitability,
         request::{Assignment, QuotaRequest, RequestFault, Totals, allocated_charge},
     },
 };
@@ -503,16 +503,13 @@ fn judge_quota(
     let mut highest = 0;
     let mut first: Option<(usize, &FlavorResource, Refusing)> = None;
     for (&pair, &asked) in request {
-        let (order, refusing) = match tree.verdict_at(node, pair, asked) {
-            QuotaVerdict::Free { borrow_level } => {
+        let (order, refusing) = match tree.judge_at(node, pair, asked) {
+            Ok(borrow_level) => {
                 highest = highest.max(borrow_level);
                 continue;
             }
-            QuotaVerdict::ExceedsMax { most } => (0, Refusing::ExceedsMax { pair, asked, most }),
-            QuotaVerdict::Short { .. } => {
-                let lack = tree.lack(node, pair, asked).ok_or(Refusing::Overflow)?;
-                (1, Refusing::Quota { pair, asked, lack })
-            }
+            Err(Shortage::Ever { most }) => (0, Refusing::ExceedsMax { pair, asked, most }),
+            Err(Shortage::Now(lack)) => (1, Refusing::Quota { pair, asked, lack }),
         };
         let named = tree.named(pair);
         if first
