@@ -50,7 +50,7 @@ pub(crate) use explain::{equal_pods_fit, explain};
 pub(crate) use inventory::DeviceCharge;
 pub(crate) use version::Version;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use capacity::{Cause, Grants, Rules};
 use remembered::Remembered;
@@ -94,6 +94,13 @@ pub(crate) struct Plan {
     pub(crate) units: Vec<PlacedUnit>,
     pub(crate) level: Option<LevelName>,
     pub(crate) domain: Vec<String>,
+}
+
+impl Plan {
+    /// The slots of its nodes, each once.
+    pub(crate) fn slots(&self) -> BTreeSet<usize> {
+        self.units.iter().map(|unit| unit.slot).collect()
+    }
 }
 
 /// What came of an attempt to place a gang.

@@ -263,7 +263,7 @@ impl State {
     }
 
     fn nodes_of(&self, plan: &Plan) -> BTreeSet<NodeName> {
-        let slots = plan.units.iter().map(|unit| unit.slot);
+        let slots = plan.slots().into_iter();
         let records = slots.filter_map(|slot| self.cluster.record(slot));
         records.map(|record| record.node.name.clone()).collect()
     }

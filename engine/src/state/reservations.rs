@@ -199,15 +199,12 @@ impl State {
         released.sort_by_key(|id| self.waiting.get(*id).map(|waiting| waiting.place.clone()));
         for id in released {
             // It is to be admitted as soon as nothing is kept for it any more; how many nodes it needs then is not known.
-            let Some(waiting) = self.waiting.get(id) else {
+            let Some(needs) = self.needs(id) else {
                 continue;
             };
-            let shape = self.shapes.get(waiting.shape);
             let most = CommitRoom {
-                gangs: 1,
-                pods: waiting.demand.pods,
-                claims: shape.map_or(0, |shape| shape.totals.claims),
-                nodes: waiting.demand.pods,
+                nodes: needs.pods,
+                ..needs
             };
             if !left.holds(&most) && *left != budget.empty {
                 decisions.exhausted = true;
@@ -227,10 +224,9 @@ impl State {
                 }
                 continue;
             };
-            let slots: BTreeSet<usize> = fitting.plan.units.iter().map(|unit| unit.slot).collect();
             let needs = CommitRoom {
-                nodes: slots.len(),
-                ..most
+                nodes: fitting.plan.slots().len(),
+                ..needs
             };
             if left.holds(&needs) {
                 *left = left.less(&needs);

@@ -420,16 +420,14 @@ impl State {
         loop {
             let (class, place) = self.first_awake(team, work)?;
             let gang = *self.classes.get(class)?.line.values().next()?;
-            let mut needs = self.needs(class)?;
+            let mut needs = self.needs(gang)?;
             if !budget.empty.holds(&needs) {
                 self.set_too_large(class, needs, budget, decisions);
                 continue;
             }
             match self.judge(class, gang, work) {
                 Ok(fitting) => {
-                    let slots: BTreeSet<usize> =
-                        fitting.plan.units.iter().map(|unit| unit.slot).collect();
-                    needs.nodes = slots.len();
+                    needs.nodes = fitting.plan.slots().len();
                     if !budget.empty.holds(&needs) {
                         self.set_too_large(class, needs, budget, decisions);
                         continue;
@@ -463,9 +461,9 @@ impl State {
         }
     }
 
-    /// What a commit needs for a gang of a class, as far as it is known without a placement.
-    fn needs(&self, class: ClassId) -> Option<CommitRoom> {
-        let totals = &self.shapes.get(self.classes.get(class)?.shape)?.totals;
+    /// What a commit needs for a gang, as far as it is known without a placement.
+    pub(super) fn needs(&self, gang: GangId) -> Option<CommitRoom> {
+        let totals = &self.shapes.get(self.waiting.get(gang)?.shape)?.totals;
         Some(CommitRoom {
             gangs: 1,
             pods: totals.pods,
