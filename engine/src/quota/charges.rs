@@ -24,7 +24,16 @@ const BLOCKERS_NAMED: usize = 3;
 pub(crate) struct Delta {
     pub(crate) team: TeamName,
     pub(crate) of: FlavorResource,
-    pub(crate) amount: i64,
+    pub(crate) amount: i128,
+}
+
+/// What takes these changes back.
+pub(crate) fn undoing(deltas: &[Delta]) -> Vec<Delta> {
+    let undoing = |delta: &Delta| Delta {
+        amount: -delta.amount,
+        ..delta.clone()
+    };
+    deltas.iter().map(undoing).collect()
 }
 
 /// A gang began or ceased to hold a claim.
@@ -294,7 +303,7 @@ impl Charges {
         deltas.push(Delta {
             team: team.clone(),
             of,
-            amount,
+            amount: i128::from(amount),
         });
     }
 
@@ -369,7 +378,7 @@ impl Charges {
                 deltas.push(Delta {
                     team: hold.team.clone(),
                     of: of.clone(),
-                    amount: amount.0.saturating_neg(),
+                    amount: -i128::from(amount.0),
                 });
             }
         }
@@ -394,7 +403,7 @@ impl Charges {
                         flavor: charge.flavor.clone(),
                         resource,
                     },
-                    amount: amount.0.saturating_neg(),
+                    amount: -i128::from(amount.0),
                 });
             }
         }

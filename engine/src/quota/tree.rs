@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     account::{Account, saturated},
+    charges::Delta,
     graph::Graph,
     policy::{PreemptionPolicy, Weight},
 };
@@ -333,6 +334,22 @@ impl QuotaTree {
                 );
             }
             at = node.parent;
+        }
+    }
+
+    /// Changes what Teams are charged; `released` is told what became free where. One that is unknown or cut off by a cycle is
+    /// not charged.
+    pub(crate) fn apply<'a>(
+        &mut self,
+        deltas: impl IntoIterator<Item = &'a Delta>,
+        mut released: impl FnMut(NodeId, PairId, Released),
+    ) {
+        for delta in deltas {
+            if let Some(node) = self.node_of(&delta.team) {
+                let pair = self.pair(&delta.of);
+                let told = |at, what| released(at, pair, what);
+                self.change(node, pair, delta.amount, told);
+            }
         }
     }
 

@@ -155,14 +155,8 @@ impl State {
             return;
         }
         let mut released = Vec::new();
-        for delta in deltas {
-            let Some(node) = self.tree.node_of(&delta.team) else {
-                continue;
-            };
-            let pair = self.tree.pair(&delta.of);
-            let note = |node, what| released.push((node, pair, what));
-            self.tree.change(node, pair, i128::from(delta.amount), note);
-        }
+        let note = |node, pair, what| released.push((node, pair, what));
+        self.tree.apply(deltas, note);
         for (node, pair, what) in released {
             if what.ceiling
                 && let Some(ceiling) = self.tree.ceiling(node, pair)

@@ -123,7 +123,7 @@ impl State {
 
     pub(super) fn built_tree(&self) -> QuotaTree {
         let ahead = self.reservations.charges();
-        let ahead = ahead.map(|delta| (&delta.team, &delta.of, i128::from(delta.amount)));
+        let ahead = ahead.map(|delta| (&delta.team, &delta.of, delta.amount));
         QuotaTree::new(
             &self.limits.teams,
             &self.limits.cohorts,

@@ -20,7 +20,7 @@ use super::{
     work::Work,
 };
 use crate::{
-    amount::{Amount, ResourceCharge},
+    amount::ResourceCharge,
     decision::{Preempted, Preemption},
     model::Hold,
     names::{GangUid, NodeName, PodUid, TeamName, Timestamp},
@@ -29,7 +29,7 @@ use crate::{
         FlavorMode, NodeId, PairId, Places, PreemptionPolicy, PreemptionReason, Preemptor,
         QuotaTree, Rank, ReclaimWithinCohort, RunningGang, Search, Sharing, Suitability,
         WithinTeam,
-        charges::Delta,
+        charges::{Delta, undoing},
         request::{Assignment, QuotaRequest},
         victims_for,
     },
@@ -104,7 +104,7 @@ impl State {
         // It is taken out for the search, which changes it and changes it back. Who gives way to others is gone already.
         let mut tree = std::mem::take(&mut self.tree);
         let going = self.charges_of_victims();
-        charge_all(&mut tree, &going, -1);
+        tree.apply(&undoing(&going), |_, _, _| {});
         for (at, refusing) in refusals.iter().enumerate() {
             let may_help = match refusing {
                 Refusing::Quota { .. } | Refusing::QuotaForDevices { .. } => true,
@@ -131,7 +131,7 @@ impl State {
             }
         }
         let found = search.best().map(|(_, found)| found);
-        charge_all(&mut tree, &going, 1);
+        tree.apply(&going, |_, _, _| {});
         self.tree = tree;
         if found.is_none() {
             work.note_in_vain(&self.cluster, before);
@@ -143,12 +143,12 @@ impl State {
     }
 
     /// What is charged for those who give way to others.
-    fn charges_of_victims(&self) -> Vec<(TeamName, ResourceCharge)> {
+    fn charges_of_victims(&self) -> Vec<Delta> {
         let told = self.reservations.victims();
         let told = told.filter_map(|victim| self.running.get(victim));
         told.flat_map(|victim| {
-            let charges = self.charges.of_gang(&victim.team, &victim.uid).into_iter();
-            charges.map(|charge| (victim.team.clone(), charge))
+            let charges = self.charges.of_gang(&victim.team, &victim.uid);
+            deltas(&victim.team, &charges).collect::<Vec<_>>()
         })
         .collect()
     }
@@ -223,14 +223,9 @@ impl State {
         let nodes = self.nodes_of(&plan);
         let gone: Vec<&RunningGang> = positions.iter().filter_map(|at| running.get(*at)).collect();
         let borrow_level = borrow_level_without(tree, node, &asked, &gone);
-        let charges = preemptor.charges.iter().map(|charge| Delta {
-            team: preemptor.team.clone(),
-            of: charge.of.clone(),
-            amount: charge.amount.0,
-        });
         Some(Preempting {
             borrow_level,
-            charges: charges.collect(),
+            charges: deltas(&preemptor.team, &preemptor.charges).collect(),
             nodes,
             victims: victims
                 .iter()
@@ -427,11 +422,16 @@ fn contested(
     (may_preempt && !contested.is_empty()).then_some(contested)
 }
 
-/// Charges all of it once more, or takes all of it back.
-fn charge_all(tree: &mut QuotaTree, charges: &[(TeamName, ResourceCharge)], sign: i64) {
-    for (team, charge) in charges {
-        tree.charge(team, &charge.of, Amount(sign * charge.amount.0));
-    }
+/// What a Team is charged, as a change.
+fn deltas<'a>(
+    team: &'a TeamName,
+    charges: &'a [ResourceCharge],
+) -> impl Iterator<Item = Delta> + 'a {
+    charges.iter().map(|charge| Delta {
+        team: team.clone(),
+        of: charge.of.clone(),
+        amount: i128::from(charge.amount.0),
+    })
 }
 
 /// How far up the tree the Team reaches for what it asks once these are gone. The tree is as before then.
@@ -441,21 +441,14 @@ fn borrow_level_without(
     asked: &QuotaRequest,
     gone: &[&RunningGang],
 ) -> usize {
-    let charges = || {
-        let charges = gone
-            .iter()
-            .flat_map(|gang| gang.charges.iter().zip(std::iter::repeat(*gang)));
-        charges.map(|(charge, gang)| (&gang.team, &charge.of, charge.amount))
-    };
-    for (team, of, amount) in charges() {
-        tree.discharge(team, of, amount);
-    }
+    let charges = gone.iter();
+    let charges = charges.flat_map(|gang| deltas(&gang.team, &gang.charges));
+    let charges: Vec<Delta> = charges.collect();
+    tree.apply(&undoing(&charges), |_, _, _| {});
     let levels = asked.iter();
     let levels = levels.map(|(pair, amount)| tree.borrow_level_at(node, *pair, *amount));
     let level = levels.max().unwrap_or(0);
-    for (team, of, amount) in charges() {
-        tree.charge(team, of, amount);
-    }
+    tree.apply(&charges, |_, _, _| {});
     level
 }
 

@@ -211,14 +211,9 @@ impl State {
             .collect();
         let mut tree = self.tree.clone();
         let mut freed = BTreeSet::new();
-        for delta in self.charges.without(&gone) {
-            if let Some(node) = tree.node_of(&delta.team) {
-                let pair = tree.pair(&delta.of);
-                tree.change(node, pair, i128::from(delta.amount), |node, _| {
-                    freed.insert((node, pair));
-                });
-            }
-        }
+        tree.apply(&self.charges.without(&gone), |node, pair, _| {
+            freed.insert((node, pair));
+        });
         Afterwards {
             view: OnceCell::new(),
             gone,

@@ -18,7 +18,7 @@ use super::{State, ids::GangId, work::Work};
 use crate::{
     decision::{Blocker, Budget, CommitRoom, Decisions, Why},
     names::{GangUid, NodeName, Timestamp},
-    quota::charges::{Delta, largest},
+    quota::charges::{Delta, largest, undoing},
 };
 
 /// For how many seconds something is kept for a gang at most, and a victim is counted on.
@@ -115,16 +115,6 @@ impl Reservations {
     }
 }
 
-fn negative(charges: &[Delta]) -> Vec<Delta> {
-    let charges = charges.iter().cloned();
-    charges
-        .map(|delta| Delta {
-            amount: delta.amount.saturating_neg(),
-            ..delta
-        })
-        .collect()
-}
-
 fn end(reservation: &Reservation) -> Timestamp {
     Timestamp(reservation.since.0.saturating_add(MOST_SECONDS))
 }
@@ -152,7 +142,7 @@ impl State {
         let reservation = self.reservations.leave(&waiting.gang.uid)?;
         waiting.is_reserved_for = false;
         let holds = waiting.pods_that_hold > 0;
-        self.change_tree(&negative(&reservation.charges));
+        self.change_tree(&undoing(&reservation.charges));
         for node in &reservation.nodes {
             self.cluster.reserve(node, false);
         }
@@ -164,20 +154,10 @@ impl State {
 
     /// Does something as if nothing of this were charged. Nobody is woken by it.
     fn without_charges<T>(&mut self, charges: &[Delta], work: impl FnOnce(&mut Self) -> T) -> T {
-        self.charge_silently(&negative(charges));
+        self.tree.apply(&undoing(charges), |_, _, _| {});
         let done = work(self);
-        self.charge_silently(charges);
+        self.tree.apply(charges, |_, _, _| {});
         done
-    }
-
-    fn charge_silently(&mut self, charges: &[Delta]) {
-        for delta in charges {
-            if let Some(node) = self.tree.node_of(&delta.team) {
-                let pair = self.tree.pair(&delta.of);
-                let amount = i128::from(delta.amount);
-                self.tree.change(node, pair, amount, |_, _| {});
-            }
-        }
     }
 
     /// Judges those whose victims are released, before anybody else, and lets those wait as before whose time is over.
