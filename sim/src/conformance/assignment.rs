@@ -20,8 +20,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    nodes::Constraints,
-    queues::{self, FlavorQuota, Queue},
+    queues::{self, FlavorQuota, PodSet, Queue},
     same,
 };
 
@@ -56,22 +55,6 @@ type Amounts = BTreeMap<String, BaseUnits>;
 enum BaseUnits {
     Number(i64),
     Units(String),
-}
-
-#[derive(Debug, Deserialize)]
-struct PodSet {
-    name: String,
-    #[serde(default = "one")]
-    count: i64,
-    /// Of each pod.
-    #[serde(default)]
-    requests: BTreeMap<String, String>,
-    #[serde(default)]
-    constraints: Constraints,
-}
-
-fn one() -> i64 {
-    1
 }
 
 /// Pods of a set that have ended: they take nothing any more.

@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use super::{
     preemption::{Reason, Reserved},
-    queues::{self, Queue},
+    queues::{self, PodSet, Queue},
     same,
 };
 
@@ -84,18 +84,6 @@ struct Workload {
     pod_sets: Vec<PodSet>,
 }
 
-#[derive(Debug, Deserialize)]
-struct PodSet {
-    #[serde(default = "one")]
-    count: i64,
-    #[serde(default)]
-    requests: BTreeMap<String, String>,
-}
-
-fn one() -> i64 {
-    1
-}
-
 /// What is charged, by Flavor and resource.
 type Charged = BTreeMap<FlavorResource, Amount>;
 
@@ -112,39 +100,35 @@ impl Workload {
 
     /// What it asks for: a pod for each set, with all that its pods ask for.
     fn pods(&self) -> anyhow::Result<Vec<PodResources>> {
-        let whole = PodSet {
-            count: 1,
-            requests: self.requests.clone(),
-        };
+        let whole = PodSet::of_one_pod(self.requests.clone());
         let sets = if self.pod_sets.is_empty() {
             std::slice::from_ref(&whole)
         } else {
             &self.pod_sets
         };
-        sets.iter().map(PodSet::resources).collect()
+        sets.iter().map(resources).collect()
     }
 }
 
-impl PodSet {
-    fn resources(&self) -> anyhow::Result<PodResources> {
-        let mut resources = PodResources {
-            pods: 1,
-            ..PodResources::default()
-        };
-        for (name, text) in &self.requests {
-            let resource = queues::resource(name);
-            let amount = queues::amount(&resource, text)?;
-            let amount = amount.0.checked_mul(self.count).context("too much")?;
-            match resource {
-                Resource::Cpu => resources.cpu_milli = amount,
-                Resource::Memory => resources.memory_bytes = amount,
-                _ => {
-                    resources.others.insert(name.as_str().into(), amount);
-                }
+/// What all pods of a set ask for together.
+fn resources(set: &PodSet) -> anyhow::Result<PodResources> {
+    let mut resources = PodResources {
+        pods: 1,
+        ..PodResources::default()
+    };
+    for (name, text) in &set.requests {
+        let resource = queues::resource(name);
+        let amount = queues::amount(&resource, text)?;
+        let amount = amount.0.checked_mul(set.count).context("too much")?;
+        match resource {
+            Resource::Cpu => resources.cpu_milli = amount,
+            Resource::Memory => resources.memory_bytes = amount,
+            _ => {
+                resources.others.insert(name.as_str().into(), amount);
             }
         }
-        Ok(resources)
     }
+    Ok(resources)
 }
 
 impl Reserved {

@@ -10,7 +10,7 @@ use muster_engine::{
 use serde::Deserialize;
 
 use super::{
-    queues::{self, Queue},
+    queues::{self, PodSet, Queue},
     same,
 };
 
@@ -53,19 +53,6 @@ struct Workload {
     pod_sets: Vec<PodSet>,
     #[serde(default)]
     conditions: Vec<Condition>,
-}
-
-#[derive(Debug, Deserialize)]
-struct PodSet {
-    name: String,
-    #[serde(default = "one")]
-    count: i64,
-    #[serde(default)]
-    requests: BTreeMap<String, String>,
-}
-
-fn one() -> i64 {
-    1
 }
 
 #[derive(Debug, Deserialize)]

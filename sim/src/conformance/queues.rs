@@ -16,6 +16,8 @@ use muster_engine::{
 };
 use serde::Deserialize;
 
+use super::nodes::Constraints;
+
 /// A ClusterQueue, or a Cohort: what both have.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -211,6 +213,35 @@ impl Queue {
             quota: self.quota()?,
             weight: self.weight()?,
         })
+    }
+}
+
+/// Equal pods of a workload.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct PodSet {
+    #[serde(default)]
+    pub(super) name: String,
+    #[serde(default = "one")]
+    pub(super) count: i64,
+    /// Of each pod.
+    #[serde(default)]
+    pub(super) requests: BTreeMap<String, String>,
+    #[serde(default)]
+    pub(super) constraints: Constraints,
+}
+
+fn one() -> i64 {
+    1
+}
+
+impl PodSet {
+    pub(super) fn of_one_pod(requests: BTreeMap<String, String>) -> Self {
+        Self {
+            name: String::new(),
+            count: 1,
+            requests,
+            constraints: Constraints::default(),
+        }
     }
 }
 
