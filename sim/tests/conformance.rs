@@ -1,15 +1,11 @@
 //! The runner over the shared file of cases: no case fails of a suite whose rules are all built.
-//!
-//! The file is never copied into the project: without it this test says SKIPPED, loudly. If `MUSTER_CONFORMANCE` names
-//! it (or its directory) and it is not there, it fails.
 
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "tests")]
 
-use std::path::{Path, PathBuf};
+#[path = "../../engine/tests/common/kueue_cases.rs"]
+mod kueue_cases;
 
 use muster_sim::conformance::{self, Counts};
-
-const FILE: &str = "quota_cases.json";
 
 /// The suites that the runner knows. Of their cases none deviates.
 const SUITES: [&str; 7] = [
@@ -30,29 +26,11 @@ const KEEPS_BUILDER_NAMES: &str = "flavor_assignment";
 /// what is no quota: limits of containers, and a write that fails.
 const ROUNDS: [(&str, usize); 2] = [("schedule_cycle", 20), ("schedule_cycle_recompute", 0)];
 
-/// The text of the cases, or `None` where there are none on this machine.
-fn cases() -> Option<String> {
-    let named = std::env::var_os("MUSTER_CONFORMANCE").map(PathBuf::from);
-    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/conformance");
-    let mut path = named.clone().unwrap_or(default);
-    if path.is_dir() {
-        path.push(FILE);
-    }
-    let text = std::fs::read_to_string(&path).ok();
-    assert!(
-        text.is_some() || named.is_none(),
-        "MUSTER_CONFORMANCE: cannot read {}",
-        path.display()
-    );
-    if text.is_none() {
-        println!("SKIPPED: no conformance cases at {}", path.display());
-    }
-    text
-}
-
 #[test]
 fn every_case_of_a_known_suite_passes() {
-    let Some(text) = cases() else { return };
+    let Some(text) = kueue_cases::text() else {
+        return;
+    };
     let report = conformance::run(&text).expect("it can be read");
     let mut known = 0;
     for suite in SUITES {

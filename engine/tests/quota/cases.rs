@@ -1,10 +1,6 @@
-//! The model, and the engine with it, against the cases of Kueue's own tests: that both agree is not enough. The file is not part of the
-//! project: without it this test says SKIPPED; if `MUSTER_CONFORMANCE` names it and it is not there, it fails.
+//! The model, and the engine with it, against the cases of Kueue's own tests: that both agree is not enough.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::{Path, PathBuf},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_engine::quota::{
     self, BorrowWithinCohort, FairStrategy, PreemptionPolicy, PreemptionReason,
@@ -12,26 +8,10 @@ use muster_engine::quota::{
 };
 use serde_json::Value;
 
-use crate::mirror;
 use crate::model::{
     Asking, Chosen, Contest, Limit, Name, Node, Nodes, Pair, Running, Tree, victims,
 };
-
-const FILE: &str = "quota_cases.json";
-
-fn read() -> Option<Value> {
-    let named = std::env::var_os("MUSTER_CONFORMANCE").map(PathBuf::from);
-    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/conformance");
-    let mut path = named.clone().unwrap_or(default);
-    if path.is_dir() {
-        path.push(FILE);
-    }
-    match std::fs::read_to_string(&path) {
-        Ok(text) => Some(serde_json::from_str(&text).expect("the cases are JSON")),
-        Err(_) if named.is_none() => None,
-        Err(error) => panic!("MUSTER_CONFORMANCE: {}: {error}", path.display()),
-    }
-}
+use crate::{kueue_cases, mirror};
 
 fn entries(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
     value.as_object().into_iter().flatten()
@@ -402,10 +382,10 @@ fn policy(value: &Value) -> PreemptionPolicy {
 
 #[test]
 fn the_model_and_the_engine_decide_the_cases_of_kueue_as_kueue_does() {
-    let Some(suites) = read() else {
-        println!("SKIPPED: no conformance cases");
+    let Some(text) = kueue_cases::text() else {
         return;
     };
+    let suites: Value = serde_json::from_str(&text).expect("the cases are JSON");
     let mut judged = 0;
     for suite in [
         "classical_preemption",

@@ -14,6 +14,8 @@
 mod agreement;
 mod cases;
 mod history;
+#[path = "../common/kueue_cases.rs"]
+mod kueue_cases;
 mod mirror;
 mod model;
 mod ping_pong;
