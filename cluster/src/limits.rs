@@ -64,6 +64,7 @@ pub fn cohort(cohort: &api::Cohort) -> (engine::Cohort, Vec<QuantityError>) {
         parent: cohort.spec.parent.as_deref().map(Into::into),
         quota,
         weight: engine::quota::Weight::ONE,
+        sharing: engine::quota::Sharing::ByPriority,
     };
     (cohort, faults)
 }

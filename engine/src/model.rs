@@ -16,7 +16,7 @@ use crate::{
         NodeFilterId, NodeName, PodSelectorId, PodUid, ResourceName, SelectorId, TeamName,
         Timestamp, TopologyName,
     },
-    quota::{FlavorFungibility, PreemptionPolicy, Weight},
+    quota::{FlavorFungibility, PreemptionPolicy, Sharing, Weight},
 };
 
 /// One change of what was observed.
@@ -124,6 +124,8 @@ pub struct Cohort {
     pub quota: Quota,
     /// What its fair share weighs.
     pub weight: Weight,
+    /// How all below it share what they do not use, if it is a root. Of other Cohorts it says nothing.
+    pub sharing: Sharing<'static>,
 }
 
 /// A kind of capacity. Each device says to which Flavors it belongs.

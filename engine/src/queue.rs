@@ -17,10 +17,19 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) fn of(gang: &Gang) -> Self {
+        Self::new(gang.priority, gang.queued_at, gang.uid.clone())
+    }
+
+    /// A place that nobody stands before.
+    pub(crate) fn first_of_all() -> Self {
+        Self::new(i32::MAX, Timestamp(i64::MIN), GangUid::from(""))
+    }
+
+    pub(crate) fn new(priority: i32, queued_at: Timestamp, gang: GangUid) -> Self {
         Self {
-            priority: Reverse(gang.priority),
-            queued_at: gang.queued_at,
-            gang: gang.uid.clone(),
+            priority: Reverse(priority),
+            queued_at,
+            gang,
         }
     }
 }

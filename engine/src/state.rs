@@ -13,6 +13,7 @@
 mod admit;
 mod classes;
 mod explain;
+mod fair_turns;
 mod holds;
 mod ids;
 mod judge;

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use common::{H100, cohort, gpu_quota, gpus, limit, team};
 use muster_engine::{
     Amount, Cohort, CohortName, FlavorResource, QuotaLimit, Resource, Team, TeamName,
-    quota::{QuotaTree, TreeFault, Weight},
+    quota::{QuotaTree, Sharing, TreeFault, Weight},
 };
 use proptest::prelude::*;
 
@@ -217,6 +217,7 @@ fn random_tree() -> impl Strategy<Value = (Teams, Cohorts)> {
                     .map(|parent| format!("c{parent}").into()),
                 quota: gpu_quota(limit),
                 weight: Weight::ONE,
+                sharing: Sharing::ByPriority,
             });
         let cohorts = cohorts(made);
         let teams = teams(

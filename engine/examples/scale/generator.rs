@@ -13,7 +13,7 @@ use muster_engine::{
     Amount, Claim, Cohort, CohortName, Device, DeviceName, DeviceRequest, Flavor, FlavorName, Gang,
     HeldClaim, Hold, Node, NodeFilterId, Pod, PodResources, Queueing, QuotaLimit, Resource,
     SelectorId, State, Stop, Team, Timestamp, Topology, TopologyRequest, Update,
-    quota::{FlavorFungibility, PreemptionPolicy, Weight},
+    quota::{FlavorFungibility, PreemptionPolicy, Sharing, Weight},
 };
 
 pub(crate) const FULL: &str = "full";
@@ -215,6 +215,7 @@ fn tell_limits(state: &mut State, teams: usize, gpus_of: impl Fn(usize) -> i64) 
             parent,
             quota: Vec::new(),
             weight: Weight::ONE,
+            sharing: Sharing::ByPriority,
         }));
     }
 }

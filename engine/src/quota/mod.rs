@@ -24,6 +24,7 @@ mod policy;
 mod preemption;
 pub(crate) mod request;
 mod share;
+mod tournament;
 mod tree;
 
 pub use flavors::QuotaVerdict;
@@ -38,5 +39,7 @@ pub use policy::{
 pub(crate) use preemption::{Places, victims_for};
 pub use preemption::{PreemptionReason, Preemptor, RunningGang, Sharing, Victim, victims};
 pub use share::Share;
+pub(crate) use tournament::{Asked, Next, Tournament};
+pub use tournament::{Entrant, fair_order};
 pub(crate) use tree::{Lack, NodeId, PairId};
 pub use tree::{QuotaTree, TreeFault};

@@ -14,7 +14,7 @@ use std::{
 
 use super::{
     policy::Weight,
-    tree::{NodeId, QuotaTree},
+    tree::{NodeId, PairId, QuotaTree},
 };
 use crate::{
     amount::Resource,
@@ -147,16 +147,34 @@ impl QuotaTree {
 
     /// The share of a node below a parent of whom so much could be lent.
     pub(super) fn share_of(&self, node: NodeId, lendable: Option<&Lendable>) -> Share {
+        self.share_with(node, lendable, &BTreeMap::new())
+    }
+
+    /// The same, as if the node used so much more.
+    pub(super) fn share_with(
+        &self,
+        node: NodeId,
+        lendable: Option<&Lendable>,
+        added: &BTreeMap<PairId, i128>,
+    ) -> Share {
         let weight = self.weight_of(node);
         let mut share = Share::none(weight);
         let Some(lendable) = lendable else {
             return share;
         };
         let mut borrowed: BTreeMap<&Resource, i128> = BTreeMap::new();
-        for (pair, account) in self.accounts_of(node) {
-            let above = account.usage - account.subtree;
+        let mut borrow = |pair: PairId, above: i128| {
             if above > 0 {
                 *borrowed.entry(&self.named(pair).resource).or_default() += above;
+            }
+        };
+        for (pair, account) in self.accounts_of(node) {
+            let added = added.get(&pair).copied().unwrap_or_default();
+            borrow(pair, added - account.headroom());
+        }
+        for (pair, added) in added {
+            if !self.has_account(node, *pair) {
+                borrow(*pair, *added);
             }
         }
         share.is_borrowing = !borrowed.is_empty();

@@ -7,6 +7,7 @@ use super::{
     charges::Delta,
     graph::Graph,
     policy::{PreemptionPolicy, Weight},
+    preemption::Sharing,
 };
 use crate::{
     amount::{Amount, FlavorResource},
@@ -85,6 +86,8 @@ struct QuotaNode {
     weight: Weight,
     /// Whom its gangs may preempt, if it is a Team.
     preemption: PreemptionPolicy,
+    /// How all below it share, if it is a root.
+    sharing: Sharing<'static>,
 }
 
 impl Default for NodeId {
@@ -113,6 +116,7 @@ impl QuotaTree {
             let cohort = cohorts.get(name);
             let node = tree.push(parent, cohort.map(|cohort| &cohort.quota), None);
             tree.nodes[index(node.0)].weight = cohort.map_or(Weight::ONE, |cohort| cohort.weight);
+            tree.nodes[index(node.0)].sharing = cohort.map(|it| it.sharing).unwrap_or_default();
             places.insert(name, node);
         }
         for team in teams.values() {
@@ -226,10 +230,20 @@ impl QuotaTree {
         self.node(team).preemption
     }
 
+    /// How all share that are in the same tree as a node.
+    pub(crate) fn sharing_of(&self, node: NodeId) -> Sharing<'static> {
+        self.node(self.root_of(node)).sharing
+    }
+
     /// Every account of a node that is not zero for ever.
     pub(super) fn accounts_of(&self, node: NodeId) -> impl Iterator<Item = (PairId, Account)> {
         let accounts = self.node(node).accounts.iter();
         accounts.map(|(pair, account)| (*pair, *account))
+    }
+
+    /// Whether a node has an account of something.
+    pub(super) fn has_account(&self, node: NodeId, pair: PairId) -> bool {
+        self.node(node).accounts.contains_key(&pair)
     }
 
     /// What a node has an account of.

@@ -6,6 +6,7 @@ use super::{
     State,
     ids::{ClassId, GangId, GroupId, TeamId},
     team::{Class, Discipline},
+    wait_queue::Precedence,
     waiting::Obstacle,
     waits::{Group, Wait},
 };
@@ -204,11 +205,11 @@ impl State {
         {
             return;
         }
-        let level = self.borrow_level_if_listed(team, wait);
+        let precedence = self.precedence_if_listed(team, wait);
         let left = self
             .waits
             .queue_mut(wait)
-            .is_some_and(|queue| queue.remove(team, place, id, level));
+            .is_some_and(|queue| queue.remove(team, place, id, precedence));
         if left && let Some(entry) = self.teams.get_mut(team) {
             entry.queues.remove(&wait);
         }
@@ -227,9 +228,9 @@ impl State {
             self.waits.change.insert(id);
             return;
         }
-        let level = self.borrow_level_if_listed(team, wait);
+        let precedence = self.precedence_if_listed(team, wait);
         if let Some(queue) = self.waits.queue_mut(wait) {
-            queue.insert(team, place, id, level);
+            queue.insert(team, place, id, precedence);
         }
         if let Some(entry) = self.teams.get_mut(team) {
             entry.queues.insert(wait);
@@ -318,8 +319,17 @@ impl State {
         }
     }
 
+    /// By what a Team is listed in a queue.
+    pub(super) fn precedence(&self, team: TeamId, wait: Wait) -> Precedence {
+        if self.fair_root_of(team).is_some() {
+            Precedence::ByShare
+        } else {
+            Precedence::Reaching(self.borrow_level(team, wait))
+        }
+    }
+
     /// No gang of the Team in this queue is had from less far up than this.
-    pub(super) fn borrow_level(&self, team: TeamId, wait: Wait) -> usize {
+    fn borrow_level(&self, team: TeamId, wait: Wait) -> usize {
         let Some(entry) = self.teams.get(team) else {
             return 0;
         };
@@ -350,9 +360,9 @@ impl State {
         }
     }
 
-    fn borrow_level_if_listed(&self, team: TeamId, wait: Wait) -> Option<usize> {
+    fn precedence_if_listed(&self, team: TeamId, wait: Wait) -> Option<Precedence> {
         let listed = self.teams.get(team).is_some_and(|entry| entry.listed);
-        listed.then(|| self.borrow_level(team, wait))
+        listed.then(|| self.precedence(team, wait))
     }
 
     /// Lists a Team in all its queues, or in none.
@@ -362,9 +372,9 @@ impl State {
         };
         entry.listed = listed;
         for wait in entry.queues.clone() {
-            let level = self.borrow_level_if_listed(team, wait);
+            let precedence = self.precedence_if_listed(team, wait);
             if let Some(queue) = self.waits.queue_mut(wait) {
-                queue.relist(team, level);
+                queue.relist(team, precedence);
             }
         }
     }

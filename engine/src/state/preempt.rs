@@ -27,8 +27,7 @@ use crate::{
     placement::{DeviceCharge, Effort, Plan, Request, Verdict, plan},
     quota::{
         FlavorMode, NodeId, PairId, Places, PreemptionPolicy, PreemptionReason, Preemptor,
-        QuotaTree, Rank, ReclaimWithinCohort, RunningGang, Search, Sharing, Suitability,
-        WithinTeam,
+        QuotaTree, Rank, ReclaimWithinCohort, RunningGang, Search, Suitability, WithinTeam,
         charges::{Delta, undoing},
         request::{Assignment, QuotaRequest},
         victims_for,
@@ -49,6 +48,11 @@ pub(super) struct Preempting {
 }
 
 impl Preempting {
+    /// What it is charged ahead.
+    pub(super) fn charges(&self) -> &[Delta] {
+        &self.charges
+    }
+
     /// What it takes for the gang to have the Flavor.
     fn suits(&self) -> Suitability {
         let mut victims = self.victims.iter();
@@ -213,7 +217,8 @@ impl State {
         if has_quota && places.is_there_without(&[]) {
             return None;
         }
-        let victims = victims_for(tree, Sharing::ByPriority, &running, &preemptor, &mut places);
+        let sharing = tree.sharing_of(node);
+        let victims = victims_for(tree, sharing, &running, &preemptor, &mut places);
         let positions: Vec<usize> = victims.iter().map(|victim| victim.position).collect();
         // A search that gave up may have kept somebody who need not go.
         if positions.is_empty() || places.gave_up {
@@ -417,7 +422,7 @@ fn contested(
     let may_preempt = contested.iter().all(|pair| {
         asked
             .get(pair)
-            .is_some_and(|amount| tree.may_preempt_at(node, *pair, *amount, Sharing::ByPriority))
+            .is_some_and(|amount| tree.may_preempt_at(node, *pair, *amount, tree.sharing_of(node)))
     });
     (may_preempt && !contested.is_empty()).then_some(contested)
 }

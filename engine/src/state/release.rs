@@ -12,7 +12,7 @@ use super::{
     State,
     ids::{ClassId, TeamId},
     judge::{Candidate, Fitting, request},
-    wait_queue::WaitQueue,
+    wait_queue::{Precedence, WaitQueue},
     waits::Wait,
 };
 use crate::{
@@ -64,13 +64,13 @@ struct Afterwards<'a> {
 /// The first [`CANDIDATES`] classes by turn, each at its earliest.
 #[derive(Default)]
 struct Candidates<'a> {
-    in_order: BTreeSet<((usize, &'a Place), ClassId)>,
-    turns: BTreeMap<ClassId, (usize, &'a Place)>,
+    in_order: BTreeSet<((Precedence, &'a Place), ClassId)>,
+    turns: BTreeMap<ClassId, (Precedence, &'a Place)>,
 }
 
 impl<'a> Candidates<'a> {
     /// Adds a class; whether one that comes later could still be among the first.
-    fn add(&mut self, turn: (usize, &'a Place), class: ClassId) -> bool {
+    fn add(&mut self, turn: (Precedence, &'a Place), class: ClassId) -> bool {
         if self.in_order.len() >= CANDIDATES
             && let Some(last) = self.in_order.last()
             && *last < (turn, class)
@@ -174,6 +174,13 @@ impl State {
                 Err(GaveUp) => break,
             }
         }
+        // Where shares are fair, who goes first depends on all who are awake then.
+        if fitting
+            .iter()
+            .any(|fits: &Fits| self.fair_root_of(fits.team).is_some())
+        {
+            return BTreeMap::new();
+        }
         // The order of admission: the first of every Team, then the second.
         fitting.sort_by(|one, other| one.place.cmp(&other.place));
         let mut of_team: BTreeMap<TeamId, usize> = BTreeMap::new();
@@ -244,8 +251,8 @@ impl State {
                 if let Some((class, place)) =
                     class.and_then(|class| Some((class, class.line.keys().next()?)))
                 {
-                    let level = self.borrow_level(class.team, Wait::Ready);
-                    candidates.add((level, place), id);
+                    let precedence = self.precedence(class.team, Wait::Ready);
+                    candidates.add((precedence, place), id);
                 }
             }
         }

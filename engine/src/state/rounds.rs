@@ -3,7 +3,8 @@
 //! A Team's *head* is the first gang of its line that fits; a gang that does not fit takes no turn, and where the order
 //! is strict it may hold up those behind it. In a round every Team with a head has one gang admitted, in Kueue's order:
 //! who stays within the own quota before who borrows, and the less far up the tree the better; then the higher
-//! tier, then who waits longest, then the smaller UID. Then the next round begins. A round that the budget cut
+//! tier, then who waits longest, then the smaller UID; in trees with fair shares, by these ([`super::fair_turns`]). Then the next
+//! round begins. A round that the budget cut
 //! short goes on with the next budget, so that any slicing admits the same gangs in the same order. A call ends, too, once
 //! searches were in vain for long enough: who was refused stays so, and the heads that were found are found again.
 //!
@@ -14,12 +15,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     State,
+    fair_turns::{FairTurn, FairTurns},
     ids::{ClassId, GangId, GroupId, TeamId},
     judge::Fitting,
     preempt::Preempting,
     shapes::Refused,
     team::{Class, Reason, Refusing},
-    wait_queue::{Turn, WaitQueue},
+    wait_queue::{Precedence, Turn, WaitQueue},
     waits::{Group, QuotaNeed, Wait},
     work::Work,
 };
@@ -31,14 +33,14 @@ use crate::{
 };
 
 /// The head of a Team, as things are at a moment.
-struct Head {
-    gang: GangId,
-    turn: What,
+pub(super) struct Head {
+    pub(super) gang: GangId,
+    pub(super) turn: What,
     moment: Moment,
 }
 
 /// What a head does when its turn comes.
-enum What {
+pub(super) enum What {
     /// It is admitted.
     Fits {
         fitting: Box<Fitting>,
@@ -60,6 +62,7 @@ struct Moment {
 struct Contenders {
     order: BTreeSet<(Turn, TeamId)>,
     heads: BTreeMap<TeamId, (Turn, Head)>,
+    fair: FairTurns,
 }
 
 impl Contenders {
@@ -141,10 +144,24 @@ impl State {
             {
                 work.visited.teams += 1;
                 self.list(team, false);
-                contenders.enter(turn, team, None);
+                if self.compete(&mut contenders.fair, team, None).is_err() {
+                    contenders.enter(turn, team, None);
+                }
                 continue;
             }
-            let Some((team, head)) = contenders.next() else {
+            let next = match contenders.fair.next(self) {
+                FairTurn::Judge(team) => Some((team, contenders.fair.leave(self, team))),
+                FairTurn::First(Some((turn, team)))
+                    if contenders
+                        .order
+                        .first()
+                        .is_none_or(|(first, _)| turn < *first) =>
+                {
+                    Some((team, contenders.fair.leave(self, team)))
+                }
+                FairTurn::First(_) => contenders.next(),
+            };
+            let Some((team, head)) = next else {
                 if self.served.is_empty() {
                     break;
                 }
@@ -155,7 +172,12 @@ impl State {
             };
             let Some(head) = head.filter(|head| head.moment == self.moment()) else {
                 match self.head(team, budget, decisions, work) {
-                    Some((turn, head)) => contenders.enter(turn, team, Some(head)),
+                    Some(head) => {
+                        let competing = self.compete(&mut contenders.fair, team, Some(head));
+                        if let Err(Some((turn, head))) = competing {
+                            contenders.enter(turn, team, Some(head));
+                        }
+                    }
                     None => self.list(team, true),
                 }
                 if decisions.interrupted {
@@ -180,8 +202,12 @@ impl State {
             }
             self.served.insert(team);
             self.lower_heads(&mut contenders);
+            self.compete_anew(&mut contenders.fair, team);
         }
         for (_, team) in contenders.order {
+            self.list(team, true);
+        }
+        for team in contenders.fair.all() {
             self.list(team, true);
         }
     }
@@ -199,7 +225,7 @@ impl State {
     fn lower_heads(&self, contenders: &mut Contenders) {
         let borrowing = contenders.heads.iter();
         let lost: Vec<(TeamId, Turn)> = borrowing
-            .filter(|(_, (turn, _))| turn.0 > 0)
+            .filter(|(_, (turn, _))| turn.0 > Precedence::Reaching(0))
             .filter_map(|(team, (turn, head))| {
                 let least = self.least_turn(*team)?;
                 let may_come_earlier = least < *turn
@@ -214,7 +240,7 @@ impl State {
     }
 
     /// Whether nothing was taken from under a head since it was judged.
-    fn still_fits(&self, team: TeamId, head: &Head) -> bool {
+    pub(super) fn still_fits(&self, team: TeamId, head: &Head) -> bool {
         let What::Fits { fitting, .. } = &head.turn else {
             return false;
         };
@@ -262,10 +288,13 @@ impl State {
         let open = queues.iter().filter(|wait| self.waits.is_open(**wait));
         let turns = open.filter_map(|wait| {
             let (place, _) = self.waits.queue(*wait)?.first_of(team)?;
-            Some((self.borrow_level(team, *wait), place))
+            Some((self.precedence(team, *wait), place))
         });
-        let (levels, places): (Vec<usize>, Vec<&Place>) = turns.unzip();
-        Some((levels.into_iter().min()?, places.into_iter().min()?.clone()))
+        let (precedences, places): (Vec<Precedence>, Vec<&Place>) = turns.unzip();
+        Some((
+            precedences.into_iter().min()?,
+            places.into_iter().min()?.clone(),
+        ))
     }
 
     /// The listed Team whose turn comes first, by a lower bound.
@@ -281,10 +310,10 @@ impl State {
                     break;
                 }
                 // The Team may borrow from further up by now than when it was listed.
-                let level = self.borrow_level(team, wait);
-                if level != turn.0 {
+                let precedence = self.precedence(team, wait);
+                if precedence != turn.0 {
                     if let Some(queue) = self.waits.queue_mut(wait) {
-                        queue.relist(team, Some(level));
+                        queue.relist(team, Some(precedence));
                     }
                     continue;
                 }
@@ -432,7 +461,7 @@ impl State {
                         self.set_too_large(class, needs, budget, decisions);
                         continue;
                     }
-                    let turn = (fitting.borrow_level, place);
+                    let turn = (Precedence::Reaching(fitting.borrow_level), place);
                     let fitting = Box::new(fitting);
                     let head = Head {
                         gang,
@@ -443,7 +472,7 @@ impl State {
                 }
                 Err(refusals) => {
                     if let Some(preempting) = self.find_victims(class, gang, &refusals, work) {
-                        let turn = (preempting.borrow_level, place);
+                        let turn = (Precedence::Reaching(preempting.borrow_level), place);
                         let head = Head {
                             gang,
                             turn: What::Preempts(preempting),

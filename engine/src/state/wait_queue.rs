@@ -5,8 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::ids::{ClassId, TeamId};
 use crate::queue::Place;
 
-/// A Team's turn in a queue: how far up the quota tree it has to reach at least, then the place of its first gang.
-pub(super) type Turn = (usize, Place);
+/// What decides about a Team's turn before the place of its first gang does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Precedence {
+    /// Its share, compared with those of its tree: all of them are taken off the lists first, to compete ([`super::fair_turns`]).
+    ByShare,
+    /// How far up the quota tree it has to reach at least.
+    Reaching(usize),
+}
+
+/// A Team's turn in a queue: by precedence, then by the place of its first gang.
+pub(super) type Turn = (Precedence, Place);
 
 /// A queue of classes, each at the place of its first gang. Within a Team the order is by place; between
 /// Teams by [`Turn`].
@@ -31,18 +40,18 @@ impl WaitQueue {
         self.teams.is_empty()
     }
 
-    /// Puts a class in line. The Team is listed by `borrow_level`, or not at all.
+    /// Puts a class in line. The Team is listed by `precedence`, or not at all.
     pub(super) fn insert(
         &mut self,
         team: TeamId,
         place: Place,
         class: ClassId,
-        borrow_level: Option<usize>,
+        precedence: Option<Precedence>,
     ) {
         self.unlist(team);
         let line = self.teams.entry(team).or_default();
         line.classes.insert((place, class));
-        self.list_again(team, borrow_level);
+        self.list_again(team, precedence);
     }
 
     /// Takes a class out of line; whether the Team has none left here.
@@ -51,7 +60,7 @@ impl WaitQueue {
         team: TeamId,
         place: &Place,
         class: ClassId,
-        borrow_level: Option<usize>,
+        precedence: Option<Precedence>,
     ) -> bool {
         self.unlist(team);
         let Some(line) = self.teams.get_mut(&team) else {
@@ -62,14 +71,14 @@ impl WaitQueue {
             self.teams.remove(&team);
             return true;
         }
-        self.list_again(team, borrow_level);
+        self.list_again(team, precedence);
         false
     }
 
     /// Lists a Team anew, or takes it off the list.
-    pub(super) fn relist(&mut self, team: TeamId, borrow_level: Option<usize>) {
+    pub(super) fn relist(&mut self, team: TeamId, precedence: Option<Precedence>) {
         self.unlist(team);
-        self.list_again(team, borrow_level);
+        self.list_again(team, precedence);
     }
 
     fn unlist(&mut self, team: TeamId) {
@@ -80,12 +89,12 @@ impl WaitQueue {
         }
     }
 
-    fn list_again(&mut self, team: TeamId, borrow_level: Option<usize>) {
-        let Some(level) = borrow_level else { return };
+    fn list_again(&mut self, team: TeamId, precedence: Option<Precedence>) {
+        let Some(precedence) = precedence else { return };
         if let Some(line) = self.teams.get_mut(&team)
             && let Some((place, _)) = line.classes.first()
         {
-            let turn = (level, place.clone());
+            let turn = (precedence, place.clone());
             line.turn = Some(turn.clone());
             self.list.insert((turn, team));
         }

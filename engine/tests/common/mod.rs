@@ -9,7 +9,7 @@ use muster_engine::{
     NodeFilterId, NodeName, Pod, PodResources, PodUid, Queueing, QuotaLimit, Resource, SelectorId,
     State, Stop, Team, TeamName, Timestamp, Topology, TopologyName, TopologyRequest, Update, Why,
     model::Quota,
-    quota::{FlavorFungibility, PreemptionPolicy, Weight},
+    quota::{FlavorFungibility, PreemptionPolicy, Sharing, Weight},
 };
 
 /// The Flavor of all devices here, unless said.
@@ -58,6 +58,7 @@ pub(crate) fn cohort(name: &str, parent: Option<&str>, nominal: i64) -> Cohort {
         parent: parent.map(CohortName::from),
         quota: gpu_quota(limit(nominal)),
         weight: Weight::ONE,
+        sharing: Sharing::ByPriority,
     }
 }
 

@@ -23,3 +23,4 @@ mod play;
 mod properties;
 mod random;
 mod seeds;
+mod turns;

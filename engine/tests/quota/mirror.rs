@@ -6,10 +6,10 @@ use muster_engine::{
     Amount, Cohort, CohortName, FlavorResource, Queueing, QuotaLimit, Resource, ResourceCharge,
     Stop, Team, TeamName, Timestamp,
     model::Quota,
-    quota::{PreemptionPolicy, Preemptor, QuotaTree, RunningGang, Weight},
+    quota::{Entrant, PreemptionPolicy, Preemptor, QuotaTree, RunningGang, Sharing, Weight},
 };
 
-use crate::model::{Asking, Limit, Name, Node, Nodes, Pair, Running};
+use crate::model::{Asking, Limit, Name, Node, Nodes, Pair, Running, Waiting};
 
 /// In alphabetical order: that is how ties of the dominant resource are decided.
 const RESOURCES: u8 = 5;
@@ -85,6 +85,7 @@ fn cohort(name: Name, node: &Node) -> Option<Cohort> {
         parent: node.parent.map(cohort_name),
         quota: quota(&node.limits),
         weight: Weight(node.weight),
+        sharing: Sharing::ByPriority,
     })
 }
 
@@ -125,6 +126,16 @@ pub(crate) fn running(gang: &Running) -> RunningGang {
         queued_at: Timestamp(gang.queued_at),
         admitted_at: gang.admitted_at.map(Timestamp),
         is_ending: gang.is_ending,
+        charges: charges(&gang.charges),
+    }
+}
+
+pub(crate) fn entrant(gang: &Waiting) -> Entrant {
+    Entrant {
+        gang: format!("gang-{:08}", gang.uid).as_str().into(),
+        team: team_name(gang.team),
+        priority: gang.priority,
+        queued_at: Timestamp(gang.queued_at),
         charges: charges(&gang.charges),
     }
 }

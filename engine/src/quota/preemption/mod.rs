@@ -65,12 +65,18 @@ pub struct Preemptor {
 }
 
 /// How the Teams of a tree share what they do not use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sharing<'a> {
     /// First come, first served; who needs its own quota, or that of a Cohort that it is closer to, has it back.
+    #[default]
     ByPriority,
     /// By weighted shares, with these tests: the second is tried where the first frees too little.
     Fair(&'a [FairStrategy]),
+}
+
+impl Sharing<'_> {
+    /// By weighted shares, as Kueue shares by default.
+    pub const FAIR: Sharing<'static> = Sharing::Fair(&FairStrategy::DEFAULT);
 }
 
 /// Why a gang is preempted. The texts are shown to users.
@@ -171,7 +177,7 @@ pub(crate) fn victims_for(
 }
 
 /// Charges in the tree's own numbers, each pair once.
-fn charged(tree: &mut QuotaTree, charges: &[ResourceCharge]) -> Vec<(PairId, i128)> {
+pub(super) fn charged(tree: &mut QuotaTree, charges: &[ResourceCharge]) -> Vec<(PairId, i128)> {
     let mut sums = BTreeMap::new();
     for charge in charges {
         *sums.entry(tree.pair(&charge.of)).or_default() += i128::from(charge.amount.0);

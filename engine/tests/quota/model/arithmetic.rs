@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Limit, Name, Nodes, PARENT_CONTRIBUTION_IS_AT_LEAST_NOTHING, Pair};
 
 /// The limits of all nodes, and what is charged to each Team.
+#[derive(Clone)]
 pub(crate) struct Tree<'a> {
     nodes: &'a Nodes,
     charged: BTreeMap<(Name, Pair), i128>,

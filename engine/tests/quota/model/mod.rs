@@ -8,6 +8,7 @@ mod by_priority;
 mod fair;
 mod order;
 mod share;
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,6 +16,7 @@ use muster_engine::quota::{FairStrategy, PreemptionPolicy, PreemptionReason};
 
 pub(crate) use arithmetic::Tree;
 pub(crate) use share::Share;
+pub(crate) use turns::{Waiting, order};
 
 /// The one deviation from Kueue: what a parent contributes to a node's availability is no less than nothing, so that an
 /// over-admitted Cohort does not eat what its members never lent. `false` is Kueue.

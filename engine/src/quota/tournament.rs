@@ -1,0 +1,325 @@
+//! Whose turn it is where shares are fair: a tournament below one root Cohort. The rules are Kueue's.
+//!
+//! At every Cohort its children compete: a Team with the gang that is first in its line, an inner Cohort with the gang that
+//! has won there. A child wins that borrows none of what its gang asks for, once that is charged, before one that does; then the
+//! one with the smaller share, the gang counted; then the gang of higher priority, the one that waits longer, and the smaller
+//! UID. Who wins at the root is served, its Team is charged, and all compete again.
+//!
+//! What a child stands for depends on what is charged at and below it alone, so a charge moves the nodes on its way up and no
+//! others: the children of a Cohort stay in order, and a turn costs the height of the tree and one look at each node on the way.
+//!
+//! What the gang of a Team asks for may be known by a lower bound only, and finding it out is expensive. A Team then competes by
+//! that bound, and is told as [`Next::Unknown`] as soon as it would win in its Cohort: whoever is behind it is found out about
+//! later, or never.
+
+use std::{
+    cmp::Ordering,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use super::{
+    preemption::charged,
+    share::{Lendable, Share},
+    tree::{NodeId, PairId, QuotaTree},
+};
+use crate::{
+    amount::ResourceCharge,
+    names::{CohortName, GangUid, TeamName, Timestamp},
+    queue::Place,
+};
+
+/// What is asked for, by Flavor and resource.
+pub(crate) type Asked = BTreeMap<PairId, i128>;
+
+/// The first gang of a Team's line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entrant {
+    /// Which one.
+    pub gang: GangUid,
+    /// Its Team.
+    pub team: TeamName,
+    /// Its priority.
+    pub priority: i32,
+    /// Since when it is in its queue.
+    pub queued_at: Timestamp,
+    /// What its Team would be charged for it. What is listed twice counts twice.
+    pub charges: Vec<ResourceCharge>,
+}
+
+/// In which order gangs below a root Cohort are served, each charged before the next is chosen. They are named by their positions.
+///
+/// Of a Team with several gangs the first takes part; nor do those that are not below the Cohort. The tree is as before then.
+pub fn fair_order(tree: &mut QuotaTree, root: &CohortName, gangs: &[Entrant]) -> Vec<usize> {
+    let Some(root) = tree.node_of_cohort(root) else {
+        return Vec::new();
+    };
+    let mut first: BTreeMap<NodeId, (Place, usize)> = BTreeMap::new();
+    for (position, gang) in gangs.iter().enumerate() {
+        let Some(team) = tree.node_of(&gang.team) else {
+            continue;
+        };
+        if tree.root_of(team) != root {
+            continue;
+        }
+        let place = Place::new(gang.priority, gang.queued_at, gang.gang.clone());
+        let entry = (place, position);
+        let known = first.entry(team).or_insert_with(|| entry.clone());
+        if entry < *known {
+            *known = entry;
+        }
+    }
+    let mut tournament = Tournament::new(root);
+    for (team, (place, position)) in &first {
+        let asked = charged(tree, &gangs[*position].charges);
+        tournament.enter(
+            tree,
+            *team,
+            asked.into_iter().collect(),
+            place.clone(),
+            true,
+        );
+    }
+    let mut order = Vec::new();
+    let mut served = Vec::new();
+    while let Next::Winner(team) = tournament.next(tree) {
+        for (pair, amount) in tournament.leave(tree, team) {
+            tree.change(team, pair, amount, |_, _| {});
+            served.push((team, pair, amount));
+        }
+        tournament.note_charged(tree, team);
+        order.extend(first.get(&team).map(|(_, position)| *position));
+    }
+    for (team, pair, amount) in served.into_iter().rev() {
+        tree.change(team, pair, -amount, |_, _| {});
+    }
+    order
+}
+
+/// Who is served next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// The gang of this Team.
+    Winner(NodeId),
+    /// It depends on what the gang of this Team asks for.
+    Unknown(NodeId),
+    /// Nobody is left.
+    Nobody,
+}
+
+/// A Team with the gang that competes for it.
+#[derive(Clone, Debug)]
+struct Competing {
+    /// What the gang asks for, or no more than that.
+    asked: Asked,
+    place: Place,
+    is_known: bool,
+}
+
+/// By what the children of a Cohort compete; the least wins.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Standing {
+    borrows: bool,
+    share: InOrder,
+    /// `None` while it is not known who has won there: before all others.
+    place: Option<Place>,
+}
+
+/// A share by its size.
+#[derive(Clone, Debug)]
+struct InOrder(Share);
+
+impl Ord for InOrder {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.compare(&other.0)
+    }
+}
+
+impl PartialOrd for InOrder {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for InOrder {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for InOrder {}
+
+/// The children of a Cohort that compete.
+#[derive(Clone, Debug, Default)]
+struct Bracket {
+    order: BTreeSet<(Standing, NodeId)>,
+    standings: BTreeMap<NodeId, Standing>,
+    /// The Team whose gang has won here, once that is known.
+    winner: Option<NodeId>,
+    /// What its children can be lent.
+    lendable: Lendable,
+}
+
+impl Bracket {
+    fn place(&mut self, child: NodeId, standing: Standing) {
+        self.remove(child);
+        self.order.insert((standing.clone(), child));
+        self.standings.insert(child, standing);
+    }
+
+    fn remove(&mut self, child: NodeId) {
+        if let Some(standing) = self.standings.remove(&child) {
+            self.order.remove(&(standing, child));
+        }
+    }
+}
+
+/// See the module. It holds as long as the limits of the tree do.
+#[derive(Clone, Debug)]
+pub(crate) struct Tournament {
+    root: NodeId,
+    competing: BTreeMap<NodeId, Competing>,
+    brackets: BTreeMap<NodeId, Bracket>,
+}
+
+impl Tournament {
+    /// Below a root Cohort; nobody competes.
+    pub(crate) fn new(root: NodeId) -> Self {
+        Self {
+            root,
+            competing: BTreeMap::new(),
+            brackets: BTreeMap::new(),
+        }
+    }
+
+    /// A Team below the root competes with a gang, instead of any that did before. If it `is_known`, so much is asked for; else no
+    /// less, by nobody before that place.
+    pub(crate) fn enter(
+        &mut self,
+        tree: &QuotaTree,
+        team: NodeId,
+        asked: Asked,
+        place: Place,
+        is_known: bool,
+    ) {
+        let competing = Competing {
+            asked,
+            place,
+            is_known,
+        };
+        self.competing.insert(team, competing);
+        self.move_team(tree, team);
+    }
+
+    /// A Team competes no longer. What its gang asked for.
+    pub(crate) fn leave(&mut self, tree: &QuotaTree, team: NodeId) -> Asked {
+        let competing = self.competing.remove(&team);
+        self.move_team(tree, team);
+        competing.map(|it| it.asked).unwrap_or_default()
+    }
+
+    /// What is charged to a Team changed.
+    pub(crate) fn note_charged(&mut self, tree: &QuotaTree, team: NodeId) {
+        self.move_team(tree, team);
+    }
+
+    /// Who is next. Asked again it says the same, until something is changed.
+    pub(crate) fn next(&mut self, tree: &QuotaTree) -> Next {
+        self.next_in(tree, self.root)
+    }
+
+    fn next_in(&mut self, tree: &QuotaTree, cohort: NodeId) -> Next {
+        loop {
+            let Some(bracket) = self.brackets.get(&cohort) else {
+                return Next::Nobody;
+            };
+            if let Some(winner) = bracket.winner {
+                return Next::Winner(winner);
+            }
+            let Some((standing, child)) = bracket.order.first() else {
+                return Next::Nobody;
+            };
+            let (is_settled, child) = (standing.place.is_some(), *child);
+            let next = if tree.is_team(child) {
+                match self.competing.get(&child) {
+                    Some(competing) if competing.is_known => Next::Winner(child),
+                    _ => Next::Unknown(child),
+                }
+            } else {
+                self.next_in(tree, child)
+            };
+            match next {
+                Next::Winner(team) if is_settled => {
+                    self.bracket(tree, cohort).winner = Some(team);
+                }
+                // Now it is known by what this Cohort competes: it may be behind others.
+                Next::Winner(team) => {
+                    let standing = self.standing(tree, cohort, child, Some(team));
+                    self.bracket(tree, cohort).place(child, standing);
+                }
+                Next::Unknown(team) => return Next::Unknown(team),
+                Next::Nobody => self.bracket(tree, cohort).remove(child),
+            }
+        }
+    }
+
+    /// Puts a Team where it belongs now, and has those above it compete anew.
+    fn move_team(&mut self, tree: &QuotaTree, team: NodeId) {
+        let is_there = self.competing.contains_key(&team);
+        let mut child = team;
+        while let Some(cohort) = tree.parent_of(child) {
+            if child == team && !is_there {
+                self.bracket(tree, cohort).remove(team);
+            } else {
+                let winner = (child == team).then_some(team);
+                let standing = self.standing(tree, cohort, child, winner);
+                self.bracket(tree, cohort).place(child, standing);
+            }
+            self.bracket(tree, cohort).winner = None;
+            child = cohort;
+        }
+    }
+
+    /// By what a child competes with the gang of that Team; with none, by no more than with any.
+    fn standing(
+        &mut self,
+        tree: &QuotaTree,
+        cohort: NodeId,
+        child: NodeId,
+        winner: Option<NodeId>,
+    ) -> Standing {
+        let none = Asked::new();
+        let competing = winner.and_then(|team| self.competing.get(&team));
+        let asked = competing.map_or(&none, |competing| &competing.asked);
+        let added = winner.map_or_else(Asked::new, |team| reaching(tree, team, child, asked));
+        let borrows = asked.keys().any(|pair| {
+            let added = added.get(pair).copied().unwrap_or_default();
+            added > tree.account(child, *pair).headroom()
+        });
+        let place = competing.map(|competing| competing.place.clone());
+        let lendable = &self.bracket(tree, cohort).lendable;
+        Standing {
+            borrows,
+            share: InOrder(tree.share_with(child, Some(lendable), &added)),
+            place,
+        }
+    }
+
+    fn bracket(&mut self, tree: &QuotaTree, cohort: NodeId) -> &mut Bracket {
+        self.brackets.entry(cohort).or_insert_with(|| Bracket {
+            lendable: tree.lendable_of(cohort),
+            ..Bracket::default()
+        })
+    }
+}
+
+/// How much of what is charged to a Team is charged to a node above it.
+fn reaching(tree: &QuotaTree, team: NodeId, node: NodeId, asked: &Asked) -> Asked {
+    let mut reaching = asked.clone();
+    for below in tree.path(team).take_while(|below| *below != node) {
+        for (pair, amount) in &mut reaching {
+            let covered = tree.account(below, *pair).local_available();
+            *amount = (*amount - covered).max(0);
+        }
+    }
+    reaching
+}

@@ -1,0 +1,257 @@
+//! Turns where shares are fair: the Teams below one root Cohort compete in a [`Tournament`], and who wins there takes its turn
+//! among the Teams of other trees by the precedence and place that its gang has.
+//!
+//! All Teams of such a tree that are awake compete. A Team is judged only when its gang might be the next: until then it
+//! competes by the least that any of its gangs that are awake may be charged. What one Team is charged moves nobody else's share,
+//! so that who was judged goes on competing by that, unless it lost its place or its quota, or may be charged less by now; then
+//! it may come earlier, and competes by the least again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    State,
+    ids::{ClassId, TeamId},
+    judge::Candidate,
+    rounds::{Head, What},
+    wait_queue::Turn,
+};
+use crate::{
+    queue::Place,
+    quota::{Asked, Next, NodeId, PairId, Sharing, Tournament, request::QuotaRequest},
+};
+
+/// By the least of how many classes a Team competes that was not judged; with more, by nothing.
+const MOST_CLASSES: usize = 8;
+
+/// The Teams that compete, by root.
+#[derive(Default)]
+pub(super) struct FairTurns {
+    tournaments: BTreeMap<NodeId, Tournament>,
+    /// Those that were judged.
+    heads: BTreeMap<TeamId, (Turn, Head)>,
+    teams: BTreeMap<NodeId, TeamId>,
+}
+
+/// What is to be done so that a turn can be taken.
+pub(super) enum FairTurn {
+    /// This Team is to be judged.
+    Judge(TeamId),
+    /// The turns of those who have won in their trees are known, the first of all is this one; if there is any.
+    First(Option<(Turn, TeamId)>),
+}
+
+impl FairTurns {
+    /// Takes a Team out, with its head if that is known.
+    pub(super) fn leave(&mut self, state: &State, team: TeamId) -> Option<Head> {
+        let place = state.fair_root_of(team);
+        if let Some((root, node)) = place
+            && let Some(tournament) = self.tournaments.get_mut(&root)
+        {
+            tournament.leave(&state.tree, node);
+            self.teams.remove(&node);
+        }
+        self.heads.remove(&team).map(|(_, head)| head)
+    }
+
+    /// Everybody who competes.
+    pub(super) fn all(&self) -> impl Iterator<Item = TeamId> + '_ {
+        self.teams.values().copied()
+    }
+
+    /// Whose turn it is.
+    pub(super) fn next(&mut self, state: &State) -> FairTurn {
+        let mut first: Option<(Turn, TeamId)> = None;
+        for tournament in self.tournaments.values_mut() {
+            match tournament.next(&state.tree) {
+                Next::Nobody => {}
+                Next::Unknown(node) => {
+                    if let Some(team) = self.teams.get(&node) {
+                        return FairTurn::Judge(*team);
+                    }
+                }
+                Next::Winner(node) => {
+                    let winner = self.teams.get(&node).and_then(|team| {
+                        let (turn, _) = self.heads.get(team)?;
+                        Some((turn.clone(), *team))
+                    });
+                    first = [first, winner].into_iter().flatten().min();
+                }
+            }
+        }
+        FairTurn::First(first)
+    }
+}
+
+impl State {
+    /// The root of a Team's tree and its own node there, if shares are fair in it.
+    pub(super) fn fair_root_of(&self, team: TeamId) -> Option<(NodeId, NodeId)> {
+        let node = self.teams.get(team)?.node?;
+        let is_fair = matches!(self.tree.sharing_of(node), Sharing::Fair(_));
+        is_fair.then(|| (self.tree.root_of(node), node))
+    }
+
+    /// A Team of a tree with fair shares competes from now on, with its head if that is known; whether it is such a Team.
+    pub(super) fn compete(
+        &self,
+        turns: &mut FairTurns,
+        team: TeamId,
+        head: Option<(Turn, Head)>,
+    ) -> Result<(), Option<(Turn, Head)>> {
+        let Some((root, node)) = self.fair_root_of(team) else {
+            return Err(head);
+        };
+        let (asked, place, is_known) = match &head {
+            Some(((_, place), head)) => (self.asked_by(team, head), place.clone(), true),
+            None => {
+                let (asked, place) = self.least_asked(team);
+                (asked, place, false)
+            }
+        };
+        turns.teams.insert(node, team);
+        match head {
+            Some(head) => turns.heads.insert(team, head),
+            None => turns.heads.remove(&team),
+        };
+        let tournament = turns.tournaments.entry(root);
+        let tournament = tournament.or_insert_with(|| Tournament::new(root));
+        tournament.enter(&self.tree, node, asked, place, is_known);
+        Ok(())
+    }
+
+    /// A Team was charged, and nodes were taken.
+    pub(super) fn compete_anew(&self, turns: &mut FairTurns, charged: TeamId) {
+        if let Some((root, node)) = self.fair_root_of(charged)
+            && let Some(tournament) = turns.tournaments.get_mut(&root)
+        {
+            tournament.note_charged(&self.tree, node);
+        }
+        let moved = turns.heads.iter();
+        let moved: Vec<TeamId> = moved
+            .filter(|(team, (_, head))| self.may_ask_less(**team, head))
+            .map(|(team, _)| *team)
+            .collect();
+        for team in moved {
+            turns.leave(self, team);
+            // It was known, so it is a Team of such a tree.
+            let _ = self.compete(turns, team, None);
+        }
+    }
+
+    /// Whether a Team, judged now, may have another head, or one that is charged less. Who has others give way is judged
+    /// anew when its turn comes.
+    fn may_ask_less(&self, team: TeamId, head: &Head) -> bool {
+        let What::Fits { fitting, .. } = &head.turn else {
+            return false;
+        };
+        if fitting.fits_on.len() > 1 || !self.still_fits(team, head) {
+            return true;
+        }
+        let least = fitting.assignment.and_then(|at| {
+            let shape = self.waiting.get(head.gang)?.shape;
+            let totals = &self.shapes.get(shape)?.totals;
+            let assignments = &self.teams.get(team)?.assignments;
+            totals
+                .least(assignments.get(at)?, assignments, &self.cluster)
+                .ok()
+        });
+        least.is_some_and(|least| asked(least) != self.asked_by(team, head))
+    }
+
+    /// What a head would be charged.
+    fn asked_by(&self, team: TeamId, head: &Head) -> Asked {
+        match &head.turn {
+            What::Fits { fitting, .. } => {
+                let exact = fitting.assignment.and_then(|at| {
+                    let entry = self.teams.get(team)?;
+                    let waiting = self.waiting.get(head.gang)?;
+                    let candidate = Candidate {
+                        waiting,
+                        totals: &self.shapes.get(waiting.shape)?.totals,
+                        node: entry.node,
+                        assignments: &entry.assignments,
+                        at,
+                    };
+                    let (_, exact) = self.charged(&candidate, &fitting.plan).ok()?;
+                    Some(asked(exact))
+                });
+                exact.unwrap_or_default()
+            }
+            What::Preempts(preempting) => {
+                let mut asked = Asked::new();
+                for delta in preempting.charges() {
+                    if let Some(pair) = self.tree.known_pair(&delta.of) {
+                        *asked.entry(pair).or_default() += i128::from(delta.amount);
+                    }
+                }
+                asked
+            }
+        }
+    }
+
+    /// The least that a gang of a Team may be charged that is awake, and the place of the first of them.
+    fn least_asked(&self, team: TeamId) -> (Asked, Place) {
+        let Some(entry) = self.teams.get(team) else {
+            return (Asked::new(), Place::first_of_all());
+        };
+        let open = entry
+            .queues
+            .iter()
+            .filter(|wait| self.waits.is_open(**wait));
+        let queues = open.filter_map(|wait| self.waits.queue(*wait));
+        let mut classes: BTreeSet<ClassId> = BTreeSet::new();
+        let mut first: Option<&Place> = None;
+        for queue in queues {
+            let of_team = queue.of_team(team);
+            for (place, class) in of_team.take(MOST_CLASSES + 1) {
+                first = Some(first.map_or(place, |known| known.min(place)));
+                classes.insert(*class);
+            }
+        }
+        let Some(place) = first.cloned() else {
+            return (Asked::new(), Place::first_of_all());
+        };
+        if classes.len() > MOST_CLASSES {
+            return (Asked::new(), place);
+        }
+        let mut least: Option<Asked> = None;
+        for class in classes {
+            let shape = self.classes.get(class).map(|class| class.shape);
+            let Some(shape) = shape.and_then(|shape| self.shapes.get(shape)) else {
+                continue;
+            };
+            let all = &entry.assignments;
+            for assignment in all.iter() {
+                // One that cannot be charged is not taken.
+                if let Ok(request) = shape.totals.least(assignment, all, &self.cluster) {
+                    let request = asked(request);
+                    least = Some(
+                        least.map_or_else(|| request.clone(), |known| lesser(known, &request)),
+                    );
+                }
+            }
+            if all.is_empty() {
+                least = Some(Asked::new());
+            }
+        }
+        (least.unwrap_or_default(), place)
+    }
+}
+
+fn asked(request: QuotaRequest) -> Asked {
+    let request = request.into_iter();
+    request
+        .map(|(pair, amount)| (pair, i128::from(amount.0)))
+        .collect()
+}
+
+/// Of each amount the lesser one.
+fn lesser(mut one: Asked, other: &Asked) -> Asked {
+    one.retain(|pair: &PairId, amount| match other.get(pair) {
+        Some(less) => {
+            *amount = (*amount).min(*less);
+            true
+        }
+        None => false,
+    });
+    one
+}
