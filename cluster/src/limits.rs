@@ -74,6 +74,7 @@ pub fn flavor(flavor: &api::Flavor) -> engine::Flavor {
     engine::Flavor {
         name: name_of(&flavor.metadata).into(),
         topology: flavor.spec.topology.as_deref().map(Into::into),
+        excluded: std::collections::BTreeSet::new(),
     }
 }
 

@@ -135,6 +135,9 @@ pub struct Flavor {
     pub name: FlavorName,
     /// The Topology by which its gangs are placed; a flat one without it.
     pub topology: Option<TopologyName>,
+    /// What pods may say about nodes that none of its nodes meets, by its own labels and taints. A gang with such a pod does not get
+    /// it: neither its quota nor its nodes are asked about, and nobody gives way there.
+    pub excluded: BTreeSet<NodeFilterId>,
 }
 
 /// A fabric tree over nodes. Each node says where it stands.

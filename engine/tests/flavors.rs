@@ -1,6 +1,11 @@
 //! Which Flavor a gang gets where its Team has several, and when its turn is then.
 
-#![allow(clippy::expect_used, clippy::print_stdout, reason = "tests")]
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "tests"
+)]
 
 mod common;
 
@@ -8,8 +13,8 @@ use std::collections::BTreeMap;
 
 use common::*;
 use muster_engine::{
-    Admission, Amount, Budget, CommitRoom, FlavorName, Gang, Node, NodeFilterId, QuotaLimit,
-    Resource, State, Team, Update,
+    Admission, Amount, Budget, CommitRoom, Flavor, FlavorName, Gang, Node, NodeFilterId,
+    QuotaLimit, Resource, State, Team, Update, Why,
     quota::{AtAPrice, FlavorFungibility},
 };
 
@@ -215,4 +220,54 @@ fn a_head_comes_earlier_once_it_borrows_less_with_other_devices() {
     );
     let expected = ["picks", "borrows", "last"];
     assert_eq!(at_once_and_one_by_one(&state), [expected, expected]);
+}
+
+/// A gang of 8 GPUs whose pods say something about nodes.
+fn picky(name: &str, filter: NodeFilterId) -> Gang {
+    let mut gang = gang(name, "a", 1, 8);
+    for pod in &mut gang.pods {
+        pod.filter = filter;
+    }
+    gang
+}
+
+#[test]
+fn a_flavor_that_excludes_what_pods_say_about_nodes_is_passed_over_until_it_does_not() {
+    const PICKY: NodeFilterId = NodeFilterId(7);
+    let nodes = [node("h", "s/l", 8), a100_node("a")].map(|mut node| {
+        node.filters = std::collections::BTreeSet::from([ANY_NODE, PICKY]).into();
+        node
+    });
+    let teams = vec![both("a", "pool", 8, 8, AtAPrice::MayStopSearch)];
+    let mut state = state(nodes.into(), teams);
+    let told = |name: &str, excluded: &[NodeFilterId]| {
+        Update::Flavor(Flavor {
+            excluded: excluded.iter().copied().collect(),
+            ..flavor(name, Some(FABRIC))
+        })
+    };
+    state.apply(told(H100, &[PICKY]));
+    state.apply(told(A100, &[]));
+    submit(
+        &mut state,
+        [picky("first", PICKY), at(1, picky("second", PICKY))],
+    );
+    let decisions = decide(&mut state);
+    let on = |name: &str, flavor: &str| vec![(name.to_owned(), flavor.to_owned())];
+    assert_eq!(admitted_on(&decisions.admissions), on("first", A100));
+    // The one Flavor is full, the other one is not for it, though it is free and would hold it.
+    assert!(matches!(why(&state, "second"), Why::Quota { .. }));
+    state.apply(told(A100, &[PICKY]));
+    assert!(decide(&mut state).admissions.is_empty());
+    let Why::PlacementImpossible { fit, excluded, .. } = why(&state, "second") else {
+        panic!("{:?}", why(&state, "second"));
+    };
+    assert_eq!(fit, 0);
+    assert!(
+        excluded[0].0.contains("excludes the Flavor"),
+        "{excluded:?}"
+    );
+    state.apply(told(H100, &[]));
+    let decisions = decide(&mut state);
+    assert_eq!(admitted_on(&decisions.admissions), on("second", H100));
 }

@@ -229,6 +229,7 @@ fn tell_nodes(state: &mut State, nodes: usize) {
         state.apply(Update::Flavor(Flavor {
             name: flavor.into(),
             topology: Some("fabric".into()),
+            excluded: BTreeSet::new(),
         }));
     }
     for number in 0..nodes {

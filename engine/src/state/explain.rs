@@ -321,6 +321,15 @@ impl State {
                 unfit.is_fit_partial = false;
                 impossible(waiting, unfit)
             }
+            Refusing::ExcludedFlavor => {
+                let mut unfit = self.unfit(waiting, flavor, &View::Empty, steps);
+                let name = flavor.map_or("", FlavorName::as_str);
+                let text = format!("what the pods say about nodes excludes the Flavor {name}");
+                unfit.excluded = vec![(text, unfit.nodes)];
+                unfit.fit = 0;
+                unfit.is_fit_partial = false;
+                impossible(waiting, unfit)
+            }
             Refusing::TooFewDevices(_) => {
                 impossible(waiting, self.unfit(waiting, flavor, &View::Empty, steps))
             }

@@ -284,8 +284,12 @@ impl State {
         tree: &QuotaTree,
     ) -> Result<usize, Refusing> {
         let assignment = candidate.assignment().ok_or(Refusing::Unnamed)?;
-        if !self.flavors.contains_key(&assignment.flavor) {
-            return Err(Refusing::UnknownFlavor);
+        let flavor = self.flavors.get(&assignment.flavor);
+        let flavor = flavor.ok_or(Refusing::UnknownFlavor)?;
+        let classes = candidate.waiting.demand.classes.iter();
+        let mut filters = classes.flat_map(|class| class.shape.filters());
+        if filters.any(|filter| flavor.excluded.contains(filter)) {
+            return Err(Refusing::ExcludedFlavor);
         }
         let all = candidate.assignments;
         let least = candidate.totals.least(assignment, all, &self.cluster)?;

@@ -116,6 +116,7 @@ impl State {
                 Refusing::ExceedsMax { .. }
                 | Refusing::Unnamed
                 | Refusing::UnknownFlavor
+                | Refusing::ExcludedFlavor
                 | Refusing::TooFewDevices(_)
                 | Refusing::Overflow => false,
             };

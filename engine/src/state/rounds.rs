@@ -650,6 +650,7 @@ impl State {
                 Refusing::ExceedsMax { .. }
                 | Refusing::Unnamed
                 | Refusing::UnknownFlavor
+                | Refusing::ExcludedFlavor
                 | Refusing::Overflow => self.wait_for(id, Wait::Change),
             }
         }

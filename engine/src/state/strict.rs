@@ -43,6 +43,7 @@ impl State {
                 Refusing::ExceedsMax { .. }
                 | Refusing::Unnamed
                 | Refusing::UnknownFlavor
+                | Refusing::ExcludedFlavor
                 | Refusing::Overflow => false,
             };
             if may_fit {

@@ -159,6 +159,8 @@ pub(super) enum Refusing {
     Unnamed,
     /// There is no such Flavor.
     UnknownFlavor,
+    /// None of its nodes is what some pod says about nodes.
+    ExcludedFlavor,
     /// All nodes together have too few such devices.
     TooFewDevices(Refusal),
     /// No nodes.
@@ -173,7 +175,9 @@ impl Refusing {
             Self::NoPlace { .. } | Self::TooFewDevices(_) => Reason::Place,
             Self::Quota { .. } | Self::QuotaForDevices { .. } => Reason::Quota,
             Self::ExceedsMax { .. } => Reason::Limits,
-            Self::Unnamed | Self::UnknownFlavor | Self::Overflow => Reason::Other,
+            Self::Unnamed | Self::UnknownFlavor | Self::ExcludedFlavor | Self::Overflow => {
+                Reason::Other
+            }
         }
     }
 }

@@ -66,6 +66,7 @@ pub(crate) fn flavor(name: &str, topology: Option<&str>) -> Flavor {
     Flavor {
         name: name.into(),
         topology: topology.map(TopologyName::from),
+        excluded: BTreeSet::new(),
     }
 }
 

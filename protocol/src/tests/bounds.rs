@@ -21,6 +21,7 @@ fn feed() -> Feed {
     feed.apply(engine::Update::Flavor(engine::Flavor {
         name: "gpu".into(),
         topology: None,
+        excluded: std::collections::BTreeSet::new(),
     }));
     let limit = engine::QuotaLimit {
         nominal: engine::Amount(1_000_000),
