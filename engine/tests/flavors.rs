@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use common::*;
 use muster_engine::{
     Admission, Amount, Budget, CommitRoom, Flavor, FlavorName, Gang, Node, NodeFilterId,
-    QuotaLimit, Resource, State, Team, Update, Why,
-    quota::{AtAPrice, FlavorFungibility},
+    QuotaLimit, Resource, Running, State, Team, Update, Why,
+    quota::{AtAPrice, FlavorFungibility, FlavorPreference, PreemptionPolicy, WithinTeam},
 };
 
 const A100: &str = "a100";
@@ -270,4 +270,65 @@ fn a_flavor_that_excludes_what_pods_say_about_nodes_is_passed_over_until_it_does
     state.apply(told(H100, &[]));
     let decisions = decide(&mut state);
     assert_eq!(admitted_on(&decisions.admissions), on("second", H100));
+}
+
+/// `low` runs on all GPUs of the first Flavor; those of the second are a pool's, or the Team's own.
+#[test]
+fn a_team_rather_preempts_than_borrows_or_tries_the_next_flavor_if_it_says_so() {
+    let try_next = FlavorFungibility {
+        when_can_borrow: AtAPrice::TryNextFlavor,
+        when_can_preempt: AtAPrice::TryNextFlavor,
+        preference: FlavorPreference::BorrowingOverPreemption,
+    };
+    let over_borrowing = FlavorFungibility {
+        preference: FlavorPreference::PreemptionOverBorrowing,
+        ..try_next
+    };
+    let stops = FlavorFungibility {
+        when_can_preempt: AtAPrice::MayStopSearch,
+        ..try_next
+    };
+    for (fungibility, own, pooled, preempts) in [
+        (try_next, 0, 8, false),
+        (over_borrowing, 0, 8, true),
+        // Who borrows nothing has no reason to preempt.
+        (over_borrowing, 8, 0, false),
+        (stops, 8, 0, true),
+        (stops, 0, 8, true),
+    ] {
+        let team = Team {
+            fungibility,
+            preemption: PreemptionPolicy {
+                within_team: WithinTeam::LowerPriority,
+                ..PreemptionPolicy::NEVER
+            },
+            ..both("a", "pool", 8, own, AtAPrice::TryNextFlavor)
+        };
+        let mut state = one_node_of_each(vec![team]);
+        state.apply(pool("pool", None, 0, pooled));
+        let all: Vec<usize> = (0..8).collect();
+        let low = hold("low", "a", "h", &all);
+        state.apply(Update::Running(Running {
+            uid: low.gang.clone(),
+            team: "a".into(),
+            priority: -1,
+            queued_at: NOW,
+            admitted_at: NOW,
+            protected_until: None,
+            ending_since: None,
+        }));
+        state.apply(Update::Hold(low));
+        submit(&mut state, [gang("g", "a", 1, 8)]);
+        let decisions = decide(&mut state);
+        let told = (
+            admitted_on(&decisions.admissions),
+            decisions.preemptions.len(),
+        );
+        let expected = if preempts {
+            (Vec::new(), 1)
+        } else {
+            (vec![("g".to_owned(), A100.to_owned())], 0)
+        };
+        assert_eq!(told, expected, "{fungibility:?}, {own} of its own");
+    }
 }

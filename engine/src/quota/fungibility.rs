@@ -80,6 +80,15 @@ impl FlavorFungibility {
         self.order(one, other).is_gt()
     }
 
+    /// Whether preemption may be preferred to a Flavor that is free: then it has to be looked into.
+    pub(crate) fn may_rather_preempt(self, free: Suitability) -> bool {
+        let least = Suitability {
+            mode: FlavorMode::Reclaim,
+            borrow_level: 0,
+        };
+        self.when_can_preempt == AtAPrice::MayStopSearch || self.is_preferred(least, free)
+    }
+
     fn order(self, one: Suitability, other: Suitability) -> Ordering {
         // From `Preempt` on the modes differ by price only.
         let class = |suits: Suitability| suits.mode.min(FlavorMode::Preempt);

@@ -41,6 +41,8 @@ pub(super) struct Fitting {
     pub(super) borrow_level: usize,
     /// The Flavors on which it fits, of those that were tried, by their indices.
     pub(super) fits_on: Vec<usize>,
+    /// Why it does not on others.
+    pub(super) refused: Vec<(usize, Refusing)>,
 }
 
 impl Fitting {
@@ -133,6 +135,7 @@ impl State {
                     plan,
                     borrow_level: 0,
                     fits_on: Vec::new(),
+                    refused: Vec::new(),
                 });
         }
         let (mut refusals, mut fits_on) = (Vec::new(), Vec::new());
@@ -155,11 +158,17 @@ impl State {
                         break;
                     }
                 }
-                Err(refusing) => refusals.push(refusing),
+                Err(refusing) => refusals.push((at, refusing)),
             }
         }
-        let best = search.best().map(|(_, fitting)| fitting);
-        best.map(|best| Fitting { fits_on, ..best }).ok_or(refusals)
+        match search.best() {
+            Some((_, best)) => Ok(Fitting {
+                fits_on,
+                refused: refusals,
+                ..best
+            }),
+            None => Err(refusals.into_iter().map(|(_, refusing)| refusing).collect()),
+        }
     }
 
     /// Whether a Flavor would not be the best of those that were tried, whichever devices the gang got there: then nobody
@@ -383,6 +392,7 @@ impl State {
             plan,
             claims,
             fits_on: vec![candidate.at],
+            refused: Vec::new(),
         })
     }
 

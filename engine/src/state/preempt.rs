@@ -14,7 +14,7 @@ use std::{
 use super::{
     State,
     ids::{ClassId, GangId, ShapeId},
-    judge::{Candidate, request},
+    judge::{Candidate, Fitting, request},
     reservations::{MOST_SECONDS, Reservation},
     team::Refusing,
     work::Work,
@@ -94,6 +94,44 @@ impl State {
         refusals: &[Refusing],
         work: &mut Work,
     ) -> Option<Preempting> {
+        let mut more_at = None;
+        let refusals = refusals.iter().enumerate();
+        let found = self.search_victims(gang, refusals, None, &mut more_at, work);
+        if found.is_none()
+            && let Some(at) = more_at
+        {
+            self.may_preempt_later.insert((at, class));
+        }
+        found
+    }
+
+    /// Who would give way to a gang that fits, on a Flavor that suits it better than the one on which it does: as its Team's
+    /// fungibility has it, because it borrows less there, or because that Flavor is tried before.
+    pub(super) fn find_victims_rather(
+        &mut self,
+        gang: GangId,
+        fitting: &Fitting,
+        work: &mut Work,
+    ) -> Option<Preempting> {
+        let entry = self.teams.get(self.waiting.get(gang)?.team)?;
+        if !entry.fungibility.may_rather_preempt(fitting.suits()) {
+            return None;
+        }
+        let refusals = fitting.refused.iter();
+        let refusals = refusals.map(|(at, refusing)| (*at, refusing));
+        let fits = (fitting.assignment?, fitting.suits());
+        self.search_victims(gang, refusals, Some(fits), &mut None, work)
+    }
+
+    /// Who would give way to a gang on one of these Flavors; nobody if the one on which it fits, if any, suits it better.
+    fn search_victims<'a>(
+        &mut self,
+        gang: GangId,
+        refusals: impl Iterator<Item = (usize, &'a Refusing)>,
+        fits: Option<(usize, Suitability)>,
+        more_at: &mut Option<Timestamp>,
+        work: &mut Work,
+    ) -> Option<Preempting> {
         let waiting = self.waiting.get(gang)?;
         let (shape, entry) = (waiting.shape, self.teams.get(waiting.team)?);
         let node = entry.node?;
@@ -103,13 +141,18 @@ impl State {
         }
         let assignments = Arc::clone(&entry.assignments);
         let before = self.cluster.visited();
-        let mut more_at = None;
         let mut search = Search::new(entry.fungibility);
+        let mut fits = fits;
         // It is taken out for the search, which changes it and changes it back. Who gives way to others is gone already.
         let mut tree = std::mem::take(&mut self.tree);
         let going = self.charges_of_victims();
         tree.apply(&undoing(&going), |_, _, _| {});
-        for (at, refusing) in refusals.iter().enumerate() {
+        for (at, refusing) in refusals {
+            if let Some((_, suits)) = fits.take_if(|(fits_on, _)| *fits_on < at)
+                && search.offer(suits, None).is_break()
+            {
+                break;
+            }
             let may_help = match refusing {
                 Refusing::Quota { .. } | Refusing::QuotaForDevices { .. } => true,
                 Refusing::NoPlace { gave_up, .. } => !gave_up,
@@ -130,19 +173,21 @@ impl State {
                 assignments: &assignments,
                 at,
             };
-            let found = self.find_victims_on(on, &mut tree, work.now, &mut more_at);
-            if found.is_some_and(|found| search.offer(found.suits(), found).is_break()) {
+            let found = self.find_victims_on(on, &mut tree, work.now, more_at);
+            if found.is_some_and(|found| search.offer(found.suits(), Some(found)).is_break()) {
+                fits = None;
                 break;
             }
         }
-        let found = search.best().map(|(_, found)| found);
+        if let Some((_, suits)) = fits {
+            // Whether the search would end there does not matter any more.
+            let _ = search.offer(suits, None);
+        }
+        let found = search.best().and_then(|(_, found)| found);
         tree.apply(&going, |_, _, _| {});
         self.tree = tree;
         if found.is_none() {
             work.note_in_vain(&self.cluster, before);
-            if let Some(at) = more_at {
-                self.may_preempt_later.insert((at, class));
-            }
         }
         found
     }

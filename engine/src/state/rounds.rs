@@ -461,14 +461,20 @@ impl State {
                         self.set_too_large(class, needs, budget, decisions);
                         continue;
                     }
-                    let turn = (Precedence::Reaching(fitting.borrow_level), place);
-                    let fitting = Box::new(fitting);
+                    let preempting = self.find_victims_rather(gang, &fitting, work);
+                    let (borrow_level, turn) = match preempting {
+                        Some(preempting) => (preempting.borrow_level, What::Preempts(preempting)),
+                        None => {
+                            let (level, fitting) = (fitting.borrow_level, Box::new(fitting));
+                            (level, What::Fits { fitting, needs })
+                        }
+                    };
                     let head = Head {
                         gang,
-                        turn: What::Fits { fitting, needs },
+                        turn,
                         moment: self.moment(),
                     };
-                    return Some((turn, head));
+                    return Some(((Precedence::Reaching(borrow_level), place), head));
                 }
                 Err(refusals) => {
                     if let Some(preempting) = self.find_victims(class, gang, &refusals, work) {
