@@ -21,10 +21,16 @@ const SUITES: [&str; 7] = [
 /// The one whose cases are skipped where they keep names of Go's builders.
 const KEEPS_BUILDER_NAMES: &str = "flavor_assignment";
 
-/// Whole rounds. What Kueue does in them and Muster does not yet: capacity held for a head that nobody may give way to,
-/// preemption that is preferred to borrowing, partial admission, Flavors by taints and labels, fair shares. Two cases more are about
-/// what is no quota: limits of containers, and a write that fails.
-const ROUNDS: [(&str, usize); 2] = [("schedule_cycle", 20), ("schedule_cycle_recompute", 0)];
+/// Whole rounds, and how many of their cases may fail. Partial admission is not there yet; of one case more its data do not say
+/// that a write fails in it.
+const ROUNDS: [(&str, usize); 3] = [
+    ("schedule_cycle", 3),
+    ("schedule_cycle_fair_sharing", 0),
+    ("schedule_cycle_recompute", 0),
+];
+
+/// Where users read of deviations.
+const DEVIATIONS: &str = include_str!("../../docs/kueue.md");
 
 #[test]
 fn every_case_of_a_known_suite_passes() {
@@ -48,25 +54,31 @@ fn every_case_of_a_known_suite_passes() {
         assert!(passed > 0, "the file has no case of {suite}");
         known += passed;
     }
-    let mut failed = 0;
-    for (suite, least) in ROUNDS {
+    let (mut failed, mut deviated) = (0, 0);
+    for (suite, most_failed) in ROUNDS {
         let counts = report.counts(Some(suite));
-        assert!(counts.passed >= least, "{suite}: {report}");
+        assert!(counts.failed <= most_failed, "{suite}: {report}");
+        assert!(counts.passed + counts.deviated > 0, "{suite}: {report}");
         known += counts.passed;
         failed += counts.failed;
+        deviated += counts.deviated;
     }
     let all = report.counts(None);
     let expected = Counts {
         passed: known,
+        deviated,
         failed,
         skipped: all.skipped,
-        ..Counts::default()
     };
     assert_eq!(all, expected, "what is not known is skipped: {report}");
+    for (suite, case, deviation) in report.deviated() {
+        let row = format!("| {suite} | {case} | {deviation} |");
+        assert!(DEVIATIONS.contains(&row), "docs/kueue.md lacks {row}");
+    }
 }
 
 #[test]
-fn what_is_not_known_is_skipped_and_what_differs_fails() {
+fn what_is_not_known_is_skipped_and_what_differs_deviates_or_fails() {
     let of = |suite: &str, case: &str| {
         let text = format!(r#"{{"_about": 1, "{suite}": {{"_source": "here", "case": {case}}}}}"#);
         let report = conformance::run(&text).expect("it can be read");
@@ -77,7 +89,58 @@ fn what_is_not_known_is_skipped_and_what_differs_fails() {
             r#"{{"a": {{"preemptionMode": "fit"}}, "b": {{"preemptionMode": "reclaim"}}, "wantPreferred": {wanted}}}"#
         )
     };
+    // One of A's two GPUs is used: its own gang wants two, B's wants one. Nobody can give way.
+    let round = |left: &str, assigned: &str| {
+        let queue = |name: &str, nominal: &str| {
+            format!(
+                r#"{{"name": "{name}", "cohort": "root", "resourceGroups": [[{{"flavor": "spot", "resources": {{"gpu": {{"nominal": "{nominal}"}}}}}}]]}}"#
+            )
+        };
+        let local = |name: &str| {
+            format!(r#"{{"name": "{name}", "namespace": "n", "clusterQueue": "{name}"}}"#)
+        };
+        let waits = |queue: &str, gpus: &str| {
+            format!(
+                r#"{{"name": "{queue}", "namespace": "n", "queue": "{queue}", "requests": {{"gpu": "{gpus}"}}}}"#
+            )
+        };
+        let gets = |queue: &str| {
+            format!(
+                r#""n/{queue}": {{"clusterQueue": "{queue}", "podSets": [{{"flavors": {{"gpu": ["spot", "1"]}}}}]}}"#
+            )
+        };
+        let runs = r#"{"name": "runs", "namespace": "n", "queue": "A", "requests": {"gpu": "1"}, "reserved": {"clusterQueue": "A", "flavor": "spot"}}"#;
+        let running = r#""n/runs": {"clusterQueue": "A", "flavor": "spot"}"#;
+        let assigned: Vec<String> = assigned.split_whitespace().map(gets).collect();
+        let assigned = [vec![running.to_owned()], assigned].concat().join(",");
+        let left = left.split_whitespace().map(|name| format!(r#""n/{name}""#));
+        let left: Vec<String> = left.collect();
+        format!(
+            r#"{{"extraClusterQueues": [{}, {}], "extraLocalQueues": [{}, {}], "workloads": [{runs}, {}, {}],
+                "wantAssignments": {{{assigned}}}, "wantLeft": {{"any": [{}]}}}}"#,
+            queue("A", "2"),
+            queue("B", "0"),
+            local("A"),
+            local("B"),
+            waits("A", "2"),
+            waits("B", "1"),
+            left.join(",")
+        )
+    };
     for (report, last) in [
+        (
+            of("schedule_cycle", &round("A", "B")),
+            "passed 1, deviated 0, failed 0, skipped 0",
+        ),
+        // Kueue holds the other GPU for A until the end of the cycle.
+        (
+            of("schedule_cycle", &round("A B", "")),
+            "passed 0, deviated 1, failed 0, skipped 0",
+        ),
+        (
+            of("schedule_cycle", &round("B", "A")),
+            "passed 0, deviated 0, failed 1, skipped 0",
+        ),
         (
             of("flavor_is_preferred", &preferred(true)),
             "passed 1, deviated 0, failed 0, skipped 0",

@@ -7,20 +7,24 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Context;
 use muster_engine::{
-    Amount, Budget, Flavor, FlavorResource, Gang, GangUid, Hold, Node, NodeFilterId, Pod,
-    PodResources, Queueing, Resource, Running, State, Timestamp, TopologyRequest, Update,
-    quota::PreemptionReason,
+    Amount, Budget, Cohort, CohortName, Flavor, FlavorName, FlavorResource, Gang, GangUid, Hold,
+    Node, NodeFilterId, Pod, PodResources, Queueing, Resource, ResourceCharge, Running, State,
+    Team, TeamName, Timestamp, TopologyRequest, Update,
+    quota::{QuotaTree, RunningGang, Sharing, Weight},
 };
 use serde::Deserialize;
 
 use super::{
+    nodes::Constraints,
+    one_cycle::{Head, OneCycle},
     preemption::{Reason, Reserved},
     queues::{self, PodSet, Queue},
     same,
 };
 
-const ANY_NODE: NodeFilterId = NodeFilterId(0);
 const NODE: &str = "large";
+/// The labels of namespaces, and the queues that select them: names begin with them.
+const DEPARTMENTS: [&str; 3] = ["eng", "sales", "lend"];
 /// The one Flavor of these cases that has no object.
 const MISSING_FLAVOR: &str = "nonexistent-flavor";
 /// More than any case asks for, and far from any bound.
@@ -44,6 +48,10 @@ pub(super) struct Case {
     extra_local_queues: Vec<LocalQueue>,
     #[serde(default)]
     cohorts: Vec<Queue>,
+    #[serde(default)]
+    enable_fair_sharing: bool,
+    #[serde(default)]
+    feature_gates: BTreeMap<String, bool>,
     workloads: Vec<Workload>,
     #[serde(default)]
     want_assignments: BTreeMap<String, Reserved>,
@@ -82,6 +90,8 @@ struct Workload {
     requests: BTreeMap<String, String>,
     #[serde(default)]
     pod_sets: Vec<PodSet>,
+    #[serde(default)]
+    other: Constraints,
 }
 
 /// What is charged, by Flavor and resource.
@@ -92,21 +102,79 @@ impl Workload {
         format!("{}/{}", self.namespace, self.name)
     }
 
+    /// Its ClusterQueue, if there is one.
+    fn queue_in<'a>(&self, queues: &QueuesByName<'a>) -> Option<&'a str> {
+        let key = (self.namespace.as_str(), self.queue.as_str());
+        queues.get(&key).copied()
+    }
+
+    /// What all its pods ask for together.
+    fn total(&self) -> anyhow::Result<BTreeMap<Resource, Amount>> {
+        let mut total = BTreeMap::new();
+        for set in self.sets() {
+            let count = usize::try_from(set.count).context("a pod set has a count")?;
+            for (name, text) in &set.requests {
+                let resource = queues::resource(name);
+                let amount = queues::amount(&resource, text)?.times(count)?;
+                let sum: &mut Amount = total.entry(resource).or_default();
+                *sum = sum.add(amount)?;
+            }
+        }
+        Ok(total)
+    }
+
     /// Ordered by UID where there is one. Cases give the same to several.
     fn gang(&self) -> GangUid {
         let uid = self.uid.as_ref().unwrap_or(&self.name);
         format!("{uid} {}", self.key()).as_str().into()
     }
 
+    fn sets(&self) -> Vec<PodSet> {
+        if self.pod_sets.is_empty() {
+            vec![PodSet::of_one_pod(
+                self.requests.clone(),
+                self.other.clone(),
+            )]
+        } else {
+            self.pod_sets.clone()
+        }
+    }
+
     /// What it asks for: a pod for each set, with all that its pods ask for.
     fn pods(&self) -> anyhow::Result<Vec<PodResources>> {
-        let whole = PodSet::of_one_pod(self.requests.clone());
-        let sets = if self.pod_sets.is_empty() {
-            std::slice::from_ref(&whole)
-        } else {
-            &self.pod_sets
-        };
-        sets.iter().map(resources).collect()
+        self.sets().iter().map(resources).collect()
+    }
+
+    /// Of these Flavors, those that are not there, or on whose nodes some of its pods may not run.
+    fn excluded<'a>(
+        &self,
+        flavors: impl IntoIterator<Item = &'a str>,
+    ) -> anyhow::Result<BTreeSet<FlavorName>> {
+        let about_nodes: Vec<Constraints> = self.sets().iter().map(PodSet::about_nodes).collect();
+        let mut excluded = BTreeSet::new();
+        for flavor in flavors {
+            let mut is_excluded = flavor == MISSING_FLAVOR;
+            for constraints in &about_nodes {
+                is_excluded |= constraints.exclude(flavor)?;
+            }
+            if is_excluded {
+                excluded.insert(flavor.into());
+            }
+        }
+        Ok(excluded)
+    }
+
+    /// Whether it never comes to wait: its pods are refused, or its namespace is not the queue's.
+    fn is_turned_away(&self, queue: &str) -> anyhow::Result<bool> {
+        let sets = self.sets();
+        let exceed = sets.iter().map(PodSet::exceeds_its_limits);
+        let exceed: Vec<bool> = exceed.collect::<anyhow::Result<_>>()?;
+        let own = DEPARTMENTS
+            .iter()
+            .find(|it| self.namespace.starts_with(**it));
+        let of_queue = DEPARTMENTS.iter().find(|it| queue.starts_with(**it));
+        let is_foreign = own.zip(of_queue).is_some_and(|(own, other)| own != other);
+        Ok(is_foreign || exceed.contains(&true))
     }
 }
 
@@ -154,54 +222,45 @@ impl Reserved {
     }
 }
 
+/// ClusterQueues by namespace and LocalQueue.
+type QueuesByName<'a> = BTreeMap<(&'a str, &'a str), &'a str>;
+
 /// One case in its cluster.
 struct Cluster<'a> {
     state: State,
-    /// ClusterQueues by namespace and LocalQueue.
-    queues: BTreeMap<(&'a str, &'a str), &'a str>,
+    queues: QueuesByName<'a>,
     names: BTreeMap<GangUid, &'a Workload>,
 }
 
+/// What was decided of a case.
+#[derive(Default)]
+struct Decided {
+    /// What is charged for whom, of all that run or are admitted.
+    assigned: BTreeMap<String, Charged>,
+    preempted: BTreeMap<String, Reason>,
+}
+
+/// The gate by which those are nominated anew whose victims others have taken.
+const RECOMPUTES: &str = "RecomputeAssignmentUponPreemptionTargetsOverlap";
+
+/// By the engine's decision.
 pub(super) fn judge(fixture: &Fixture, case: &Case) -> anyhow::Result<()> {
-    let mut cluster = Cluster::new(fixture, case)?;
-    let mut assigned: BTreeMap<String, Charged> = BTreeMap::new();
-    let mut waiting: BTreeSet<&str> = BTreeSet::new();
-    for workload in &case.workloads {
-        if let Some(reserved) = &workload.reserved {
-            let charged = reserved.charged(&workload.requests)?;
-            cluster.runs(workload, reserved, &charged);
-            assigned.insert(workload.key(), charged);
-        } else if let Some(queue) = cluster.queue_of(workload) {
-            cluster.waits(workload, queue)?;
-            waiting.insert(queue);
-        }
-    }
-    anyhow::ensure!(
-        waiting.len() == cluster.waiting(case),
-        "two gangs wait in one queue: which of them one round admits is not compared"
-    );
-    let decisions = cluster.state.decide(Timestamp(0), &Budget::UNLIMITED);
-    for admission in &decisions.admissions {
-        let name = cluster.name_of(&admission.gang)?.key();
-        let charges = admission.pods.iter().flat_map(|pod| &pod.charged);
-        let mut charged = Charged::new();
-        for charge in charges {
-            let sum = charged.entry(charge.of.clone()).or_insert(Amount::ZERO);
-            *sum = sum.add(charge.amount)?;
-        }
-        charged.retain(|_, amount| *amount > Amount::ZERO);
-        assigned.insert(name, charged);
-    }
-    let mut preempted: BTreeMap<String, PreemptionReason> = BTreeMap::new();
-    for victim in decisions.preemptions.iter().flat_map(|it| &it.victims) {
-        let name = cluster.name_of(&victim.gang)?.name.clone();
-        preempted.insert(name, victim.reason);
-    }
-    let preempted: BTreeMap<String, Reason> = preempted
-        .into_iter()
-        .map(|(name, reason)| (name, reason.into()))
-        .collect();
-    same(|| "preempted".to_owned(), &preempted, &case.want_preempted)?;
+    let decided = Cluster::new(fixture, case)?.decide(case)?;
+    compare(fixture, case, &decided)
+}
+
+/// By one cycle as Kueue runs it, which looks at one gang of each queue, once.
+pub(super) fn judge_one_cycle(fixture: &Fixture, case: &Case) -> anyhow::Result<()> {
+    let decided = decide_one_cycle(fixture, case)?;
+    compare(fixture, case, &decided)
+}
+
+fn compare(fixture: &Fixture, case: &Case, decided: &Decided) -> anyhow::Result<()> {
+    same(
+        || "preempted".to_owned(),
+        &decided.preempted,
+        &case.want_preempted,
+    )?;
     let mut wanted: BTreeMap<String, Charged> = BTreeMap::new();
     for (name, reserved) in &case.want_assignments {
         let workload = case.workloads.iter().find(|it| it.key() == *name);
@@ -211,11 +270,12 @@ pub(super) fn judge(fixture: &Fixture, case: &Case) -> anyhow::Result<()> {
             reserved.charged(&requests.unwrap_or_default())?,
         );
     }
-    same(|| "assigned".to_owned(), &assigned, &wanted)?;
+    same(|| "assigned".to_owned(), &decided.assigned, &wanted)?;
+    let queues = queues_by_name(fixture, case);
     let left: BTreeSet<String> = case
         .workloads
         .iter()
-        .filter(|it| cluster.queue_of(it).is_some() && !assigned.contains_key(&it.key()))
+        .filter(|it| it.queue_in(&queues).is_some() && !decided.assigned.contains_key(&it.key()))
         .map(Workload::key)
         .collect();
     let wanted = case
@@ -226,31 +286,132 @@ pub(super) fn judge(fixture: &Fixture, case: &Case) -> anyhow::Result<()> {
     same(|| "left".to_owned(), &left, &wanted)
 }
 
+fn all_queues<'a>(fixture: &'a Fixture, case: &'a Case) -> impl Iterator<Item = &'a Queue> {
+    fixture
+        .cluster_queues
+        .iter()
+        .chain(&case.extra_cluster_queues)
+}
+
+/// ClusterQueues by namespace and LocalQueue.
+fn queues_by_name<'a>(fixture: &'a Fixture, case: &'a Case) -> QueuesByName<'a> {
+    let local = fixture.local_queues.iter().chain(&case.extra_local_queues);
+    let local = local.map(|queue| {
+        let key = (queue.namespace.as_str(), queue.name.as_str());
+        (key, queue.cluster_queue.as_str())
+    });
+    local.collect()
+}
+
+fn decide_one_cycle(fixture: &Fixture, case: &Case) -> anyhow::Result<Decided> {
+    let local = queues_by_name(fixture, case);
+    let mut decided = Decided::default();
+    let (mut running, mut heads, mut charges) = (Vec::new(), Vec::new(), Vec::new());
+    let flavors: Vec<&str> = all_queues(fixture, case).flat_map(Queue::flavors).collect();
+    for workload in &case.workloads {
+        if let Some(reserved) = &workload.reserved {
+            let charged = reserved.charged(&workload.requests)?;
+            let team: TeamName = reserved.cluster_queue.as_str().into();
+            let of_gang: Vec<ResourceCharge> = charged
+                .iter()
+                .map(|(of, amount)| ResourceCharge {
+                    of: of.clone(),
+                    amount: *amount,
+                })
+                .collect();
+            let of_team = of_gang.iter().map(|charge| (team.clone(), charge.clone()));
+            charges.extend(of_team);
+            running.push(RunningGang {
+                uid: workload.gang(),
+                team,
+                priority: workload.priority,
+                queued_at: Timestamp(workload.created_at_sec),
+                admitted_at: Some(Timestamp(workload.reserved_at_sec)),
+                is_ending: false,
+                charges: of_gang,
+            });
+            decided.assigned.insert(workload.key(), charged);
+        } else if let Some(queue) = workload.queue_in(&local)
+            && !workload.is_turned_away(queue)?
+        {
+            heads.push(Head {
+                gang: workload.gang(),
+                team: queue.into(),
+                priority: workload.priority,
+                queued_at: Timestamp(workload.created_at_sec),
+                requests: workload.total()?,
+                excluded: workload.excluded(flavors.iter().copied())?,
+            });
+        }
+    }
+    let teams = all_queues(fixture, case).map(Queue::team);
+    let teams = teams.map(|team| team.map(|team| (team.name.clone(), team)));
+    let teams: BTreeMap<TeamName, Team> = teams.collect::<anyhow::Result<_>>()?;
+    let cohorts = cohorts(fixture, case)?;
+    let usage = charges.iter();
+    let usage = usage.map(|(team, charge)| (team, &charge.of, i128::from(charge.amount.0)));
+    let root = |team: &Team| {
+        let above = |name: &CohortName| -> Option<CohortName> { cohorts.get(name)?.parent.clone() };
+        std::iter::successors(team.cohort.clone(), above)
+            .take(cohorts.len())
+            .last()
+    };
+    let cycle = OneCycle {
+        tree: QuotaTree::new(&teams, &cohorts, usage),
+        roots: teams
+            .values()
+            .filter_map(|team| Some((team.name.clone(), root(team)?)))
+            .collect(),
+        sharing: if case.enable_fair_sharing {
+            Sharing::FAIR
+        } else {
+            Sharing::ByPriority
+        },
+        recomputes: case.feature_gates.get(RECOMPUTES).copied().unwrap_or(true),
+        teams,
+        running,
+        heads,
+    }
+    .decide();
+    let names = case.workloads.iter();
+    let names: BTreeMap<GangUid, &Workload> = names.map(|it| (it.gang(), it)).collect();
+    for (gang, charges) in cycle.admitted {
+        let mut charged = Charged::new();
+        for charge in charges {
+            let sum = charged.entry(charge.of).or_insert(Amount::ZERO);
+            *sum = sum.add(charge.amount)?;
+        }
+        decided.assigned.insert(names[&gang].key(), charged);
+    }
+    for (gang, reason) in cycle.preempted {
+        let name = names[&gang].name.clone();
+        decided.preempted.insert(name, reason.into());
+    }
+    Ok(decided)
+}
+
 impl<'a> Cluster<'a> {
     fn new(fixture: &'a Fixture, case: &'a Case) -> anyhow::Result<Self> {
-        let queues = || {
-            fixture
-                .cluster_queues
-                .iter()
-                .chain(&case.extra_cluster_queues)
-        };
-        let local = fixture.local_queues.iter().chain(&case.extra_local_queues);
-        let local = local.map(|queue| {
-            let key = (queue.namespace.as_str(), queue.name.as_str());
-            (key, queue.cluster_queue.as_str())
-        });
         let mut state = State::new();
-        let flavors = queues().flat_map(Queue::flavors);
-        for flavor in flavors.filter(|name| *name != MISSING_FLAVOR) {
+        let flavors = all_queues(fixture, case).flat_map(Queue::flavors);
+        let flavors: BTreeSet<&str> = flavors.filter(|name| *name != MISSING_FLAVOR).collect();
+        for name in &flavors {
+            let mut excluded = BTreeSet::new();
+            for (workload, filter) in case.workloads.iter().zip((0..).map(NodeFilterId)) {
+                if !workload.excluded([*name])?.is_empty() {
+                    excluded.insert(filter);
+                }
+            }
             state.apply(Update::Flavor(Flavor {
-                name: flavor.into(),
+                name: (*name).into(),
                 topology: None,
+                excluded,
             }));
         }
-        for cohort in fixture.cohorts.iter().chain(&case.cohorts) {
-            state.apply(Update::Cohort(cohort.cohort()?));
+        for cohort in cohorts(fixture, case)?.into_values() {
+            state.apply(Update::Cohort(cohort));
         }
-        for queue in queues() {
+        for queue in all_queues(fixture, case) {
             state.apply(Update::Team(queue.team()?));
         }
         let mut others = BTreeMap::new();
@@ -274,21 +435,56 @@ impl<'a> Cluster<'a> {
                 used: PodResources::default(),
                 fabric: BTreeMap::new(),
                 accelerator: BTreeMap::new(),
-                filters: BTreeSet::from([ANY_NODE]).into(),
+                filters: (0..)
+                    .map(NodeFilterId)
+                    .take(case.workloads.len())
+                    .collect::<BTreeSet<_>>()
+                    .into(),
                 devices: Vec::new(),
             }));
         }
         Ok(Self {
             state,
-            queues: local.collect(),
+            queues: queues_by_name(fixture, case),
             names: BTreeMap::new(),
         })
     }
 
-    /// The ClusterQueue of a workload, if there is one.
-    fn queue_of(&self, workload: &Workload) -> Option<&'a str> {
-        let key = (workload.namespace.as_str(), workload.queue.as_str());
-        self.queues.get(&key).copied()
+    fn decide(mut self, case: &'a Case) -> anyhow::Result<Decided> {
+        let mut decided = Decided::default();
+        let mut waiting: BTreeSet<&str> = BTreeSet::new();
+        for (workload, filter) in case.workloads.iter().zip((0..).map(NodeFilterId)) {
+            if let Some(reserved) = &workload.reserved {
+                let charged = reserved.charged(&workload.requests)?;
+                self.runs(workload, reserved, &charged);
+                decided.assigned.insert(workload.key(), charged);
+            } else if let Some(queue) = workload.queue_in(&self.queues)
+                && !workload.is_turned_away(queue)?
+            {
+                self.waits(workload, queue, filter)?;
+                anyhow::ensure!(
+                    waiting.insert(queue),
+                    "two gangs wait in one queue: which of them one round admits is not compared"
+                );
+            }
+        }
+        let decisions = self.state.decide(Timestamp(0), &Budget::UNLIMITED);
+        for admission in &decisions.admissions {
+            let name = self.name_of(&admission.gang)?.key();
+            let charges = admission.pods.iter().flat_map(|pod| &pod.charged);
+            let mut charged = Charged::new();
+            for charge in charges {
+                let sum = charged.entry(charge.of.clone()).or_insert(Amount::ZERO);
+                *sum = sum.add(charge.amount)?;
+            }
+            charged.retain(|_, amount| *amount > Amount::ZERO);
+            decided.assigned.insert(name, charged);
+        }
+        for victim in decisions.preemptions.iter().flat_map(|it| &it.victims) {
+            let name = self.name_of(&victim.gang)?.name.clone();
+            decided.preempted.insert(name, victim.reason.into());
+        }
+        Ok(decided)
     }
 
     fn name_of(&self, gang: &GangUid) -> anyhow::Result<&'a Workload> {
@@ -296,19 +492,18 @@ impl<'a> Cluster<'a> {
         name.with_context(|| format!("nobody told of {gang}"))
     }
 
-    fn waiting(&self, case: &Case) -> usize {
-        let workloads = case.workloads.iter();
-        let waiting = workloads.filter(|it| it.reserved.is_none() && self.queue_of(it).is_some());
-        waiting.count()
-    }
-
-    fn waits(&mut self, workload: &'a Workload, queue: &str) -> anyhow::Result<()> {
+    fn waits(
+        &mut self,
+        workload: &'a Workload,
+        queue: &str,
+        filter: NodeFilterId,
+    ) -> anyhow::Result<()> {
         let uid = workload.gang();
         let pods = workload.pods()?.into_iter().enumerate();
         let pods = pods.map(|(at, resources)| Pod {
             uid: format!("{uid} {at}").as_str().into(),
             resources,
-            filter: ANY_NODE,
+            filter,
             claims: Vec::new(),
         });
         self.state.apply(Update::Waiting(Gang {
@@ -356,6 +551,33 @@ impl<'a> Cluster<'a> {
         }));
         self.names.insert(uid, workload);
     }
+}
+
+/// The Cohorts of a case. How shares are compared is said for all of them at once, so those are told, too, that have no object.
+fn cohorts(fixture: &Fixture, case: &Case) -> anyhow::Result<BTreeMap<CohortName, Cohort>> {
+    let told = || fixture.cohorts.iter().chain(&case.cohorts);
+    let queues = fixture.cluster_queues.iter();
+    let queues = queues.chain(&case.extra_cluster_queues).chain(told());
+    let implicit = queues.filter_map(Queue::above).map(|name| Cohort {
+        name: name.into(),
+        parent: None,
+        quota: Vec::new(),
+        weight: Weight::ONE,
+        sharing: Sharing::ByPriority,
+    });
+    let mut cohorts: BTreeMap<CohortName, Cohort> = implicit
+        .map(|cohort| (cohort.name.clone(), cohort))
+        .collect();
+    for cohort in told() {
+        let cohort = cohort.cohort()?;
+        cohorts.insert(cohort.name.clone(), cohort);
+    }
+    if case.enable_fair_sharing {
+        for cohort in cohorts.values_mut() {
+            cohort.sharing = Sharing::FAIR;
+        }
+    }
+    Ok(cohorts)
 }
 
 impl Queue {

@@ -1,4 +1,4 @@
-//! What nodes the Flavors of `flavor_assignment` have, and what pods say about nodes.
+//! What nodes the Flavors of the cases have, and what pods say about nodes.
 //!
 //! Only what a Flavor's own labels say counts: nodes may have any others.
 
@@ -45,7 +45,15 @@ struct Presumed {
 
 fn presumed(flavor: &str) -> Option<Presumed> {
     let (labels, taint): (&[_], _) = match flavor {
-        "default" | "taint_and_toleration" | "tas-a" | "tas-b" => (&[], None),
+        "default"
+        | "on-demand"
+        | "spot"
+        | "model-a"
+        | "taint_and_toleration"
+        | "tas-a"
+        | "tas-b" => (&[], None),
+        "spot-tainted" => (&[], Some(("key", "val"))),
+        "spot-tainted-2" => (&[], Some(("key", "val2"))),
         "one" => (&[("type", "one")], None),
         "two" => (&[("type", "two")], None),
         "b_one" => (&[("b_type", "one")], None),
@@ -58,7 +66,43 @@ fn presumed(flavor: &str) -> Option<Presumed> {
     Some(Presumed { labels, taint })
 }
 
+/// What says something about nodes, of all that Go's builders say of pods.
+const ABOUT_NODES: [&str; 3] = [
+    "NodeSelector",
+    "Toleration",
+    "RequiredDuringSchedulingIgnoredDuringExecution",
+];
+
 impl Constraints {
+    /// Those of them that say something about nodes.
+    pub(super) fn about_nodes(&self) -> Self {
+        let about_nodes = self.0.iter();
+        let about_nodes = about_nodes.filter(|(kind, _)| ABOUT_NODES.contains(&kind.as_str()));
+        Self(about_nodes.cloned().collect())
+    }
+
+    /// Those of both.
+    pub(super) fn and(mut self, other: Self) -> Self {
+        self.0.extend(other.0);
+        self
+    }
+
+    /// Whether no node of a Flavor takes a pod, as far as it is known what they are like.
+    pub(super) fn exclude(&self, flavor: &str) -> anyhow::Result<bool> {
+        Ok(presumed(flavor).is_some() && !self.allow(flavor)?)
+    }
+
+    /// The limits of containers, by resource.
+    pub(super) fn limits(&self) -> anyhow::Result<Vec<(String, String)>> {
+        let limits = self.0.iter().filter(|(kind, _)| kind == "Limit");
+        limits
+            .map(|(_, arguments)| match arguments.as_slice() {
+                [name, amount] => Ok((read(name)?, read(amount)?)),
+                _ => anyhow::bail!("a limit has a resource and an amount"),
+            })
+            .collect()
+    }
+
     /// Whether a pod may run on nodes of a Flavor.
     pub(super) fn allow(&self, flavor: &str) -> anyhow::Result<bool> {
         let Some(Presumed { labels, taint }) = presumed(flavor) else {

@@ -11,7 +11,7 @@ use muster_engine::{
     model::Quota,
     quota::{
         self, BorrowWithinCohort, FlavorFungibility, FlavorPreference, PreemptionPolicy, QuotaTree,
-        ReclaimWithinCohort, Weight, WithinTeam,
+        ReclaimWithinCohort, Sharing, Weight, WithinTeam,
     },
 };
 use serde::Deserialize;
@@ -27,7 +27,7 @@ pub(super) struct Queue {
     parent: Option<String>,
     pub(super) resource_groups: Vec<Vec<FlavorQuota>>,
     pub(super) flavor_fungibility: Fungibility,
-    preemption: Preemption,
+    preemption: Option<Preemption>,
     fair_weight: Option<Quantity>,
     pub(super) queueing_strategy: Option<String>,
 }
@@ -94,7 +94,9 @@ impl Fungibility {
 #[serde(rename_all = "PascalCase", default)]
 struct Preemption {
     within_cluster_queue: Within,
-    reclaim_within_cohort: Reclaim,
+    /// Where a queue says something of preemption but not this, Kueue's tests leave it empty, which Kueue takes neither for `Never`
+    /// nor for `Any`.
+    reclaim_within_cohort: Option<Reclaim>,
     borrow_within_cohort: Borrow,
 }
 
@@ -136,7 +138,10 @@ impl Preemption {
                 Within::LowerPriority => WithinTeam::LowerPriority,
                 Within::LowerOrNewerEqualPriority => WithinTeam::LowerOrNewerEqualPriority,
             },
-            reclaim_within_cohort: match self.reclaim_within_cohort {
+            reclaim_within_cohort: match self
+                .reclaim_within_cohort
+                .unwrap_or(Reclaim::LowerPriority)
+            {
                 Reclaim::Never => ReclaimWithinCohort::Never,
                 Reclaim::LowerPriority => ReclaimWithinCohort::LowerPriority,
                 Reclaim::Any => ReclaimWithinCohort::Any,
@@ -201,9 +206,17 @@ impl Queue {
             queueing: self.queueing(),
             stop: Stop::None,
             fungibility: self.flavor_fungibility.policy(),
-            preemption: self.preemption.policy(),
+            preemption: self
+                .preemption
+                .as_ref()
+                .map_or(PreemptionPolicy::NEVER, Preemption::policy),
             weight: self.weight()?,
         })
+    }
+
+    /// The Cohort above.
+    pub(super) fn above(&self) -> Option<&str> {
+        self.cohort.as_deref().or(self.parent.as_deref())
     }
 
     pub(super) fn cohort(&self) -> anyhow::Result<Cohort> {
@@ -212,6 +225,7 @@ impl Queue {
             parent: self.parent.as_deref().map(CohortName::from),
             quota: self.quota()?,
             weight: self.weight()?,
+            sharing: Sharing::ByPriority,
         })
     }
 }
@@ -228,6 +242,9 @@ pub(super) struct PodSet {
     pub(super) requests: BTreeMap<String, String>,
     #[serde(default)]
     pub(super) constraints: Constraints,
+    /// What else Go's builders say of its pods.
+    #[serde(default)]
+    pub(super) other: Constraints,
 }
 
 fn one() -> i64 {
@@ -235,13 +252,34 @@ fn one() -> i64 {
 }
 
 impl PodSet {
-    pub(super) fn of_one_pod(requests: BTreeMap<String, String>) -> Self {
+    pub(super) fn of_one_pod(requests: BTreeMap<String, String>, other: Constraints) -> Self {
         Self {
             name: String::new(),
             count: 1,
             requests,
             constraints: Constraints::default(),
+            other,
         }
+    }
+
+    /// What its pods say about nodes.
+    pub(super) fn about_nodes(&self) -> Constraints {
+        let other = self.other.about_nodes();
+        self.constraints.clone().and(other)
+    }
+
+    /// Whether its pods ask for more of something than their own limit. No API server takes in such a pod.
+    pub(super) fn exceeds_its_limits(&self) -> anyhow::Result<bool> {
+        for (name, text) in self.other.limits()? {
+            let resource = resource(&name);
+            let limit = amount(&resource, &text)?;
+            let asked = self.requests.get(&name);
+            let asked = asked.map(|text| amount(&resource, text)).transpose()?;
+            if asked.is_some_and(|asked| asked > limit) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 
