@@ -90,23 +90,20 @@ impl State {
         is_fair.then(|| (self.tree.root_of(node), node))
     }
 
-    /// A Team of a tree with fair shares competes from now on, with its head if that is known; whether it is such a Team.
+    /// A Team below a root with fair shares competes from now on, with its head if that is known.
     pub(super) fn compete(
         &self,
         turns: &mut FairTurns,
+        (root, node): (NodeId, NodeId),
         team: TeamId,
         head: Option<(Turn, Head)>,
-    ) -> Result<(), Option<(Turn, Head)>> {
-        let Some((root, node)) = self.fair_root_of(team) else {
-            return Err(head);
-        };
-        let (asked, place, is_known) = match &head {
-            Some(((_, place), head)) => (self.asked_by(team, head), place.clone(), true),
-            None => {
-                let (asked, place) = self.least_asked(team);
-                (asked, place, false)
-            }
-        };
+    ) {
+        let known = head.as_ref().map(|((_, place), head)| {
+            let asked = self.asked_by(team, head);
+            (asked, place.clone())
+        });
+        let is_known = known.is_some();
+        let (asked, place) = known.unwrap_or_else(|| self.least_asked(team));
         turns.teams.insert(node, team);
         match head {
             Some(head) => turns.heads.insert(team, head),
@@ -115,7 +112,6 @@ impl State {
         let tournament = turns.tournaments.entry(root);
         let tournament = tournament.or_insert_with(|| Tournament::new(root));
         tournament.enter(&self.tree, node, asked, place, is_known);
-        Ok(())
     }
 
     /// A Team was charged, and nodes were taken.
@@ -132,8 +128,9 @@ impl State {
             .collect();
         for team in moved {
             turns.leave(self, team);
-            // It was known, so it is a Team of such a tree.
-            let _ = self.compete(turns, team, None);
+            if let Some(place) = self.fair_root_of(team) {
+                self.compete(turns, place, team, None);
+            }
         }
     }
 
@@ -180,7 +177,7 @@ impl State {
                 let mut asked = Asked::new();
                 for delta in preempting.charges() {
                     if let Some(pair) = self.tree.known_pair(&delta.of) {
-                        *asked.entry(pair).or_default() += i128::from(delta.amount);
+                        *asked.entry(pair).or_default() += delta.amount;
                     }
                 }
                 asked

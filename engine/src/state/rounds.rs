@@ -144,9 +144,7 @@ impl State {
             {
                 work.visited.teams += 1;
                 self.list(team, false);
-                if self.compete(&mut contenders.fair, team, None).is_err() {
-                    contenders.enter(turn, team, None);
-                }
+                self.contend(&mut contenders, turn, team, None);
                 continue;
             }
             let next = match contenders.fair.next(self) {
@@ -172,12 +170,7 @@ impl State {
             };
             let Some(head) = head.filter(|head| head.moment == self.moment()) else {
                 match self.head(team, budget, decisions, work) {
-                    Some(head) => {
-                        let competing = self.compete(&mut contenders.fair, team, Some(head));
-                        if let Err(Some((turn, head))) = competing {
-                            contenders.enter(turn, team, Some(head));
-                        }
-                    }
+                    Some((turn, head)) => self.contend(&mut contenders, turn, team, Some(head)),
                     None => self.list(team, true),
                 }
                 if decisions.interrupted {
@@ -209,6 +202,16 @@ impl State {
         }
         for team in contenders.fair.all() {
             self.list(team, true);
+        }
+    }
+
+    /// A Team contends from now on: with others of its tree where shares are fair, else with all.
+    fn contend(&self, contenders: &mut Contenders, turn: Turn, team: TeamId, head: Option<Head>) {
+        if let Some(place) = self.fair_root_of(team) {
+            let head = head.map(|head| (turn, head));
+            self.compete(&mut contenders.fair, place, team, head);
+        } else {
+            contenders.enter(turn, team, head);
         }
     }
 
@@ -462,12 +465,11 @@ impl State {
                         continue;
                     }
                     let preempting = self.find_victims_rather(gang, &fitting, work);
-                    let (borrow_level, turn) = match preempting {
-                        Some(preempting) => (preempting.borrow_level, What::Preempts(preempting)),
-                        None => {
-                            let (level, fitting) = (fitting.borrow_level, Box::new(fitting));
-                            (level, What::Fits { fitting, needs })
-                        }
+                    let (borrow_level, turn) = if let Some(preempting) = preempting {
+                        (preempting.borrow_level, What::Preempts(preempting))
+                    } else {
+                        let (level, fitting) = (fitting.borrow_level, Box::new(fitting));
+                        (level, What::Fits { fitting, needs })
                     };
                     let head = Head {
                         gang,
