@@ -385,3 +385,43 @@ fn an_amount_of_a_limit_that_overflows_decides_nothing_for_others() {
     );
     assert_eq!(admitted(&decide(&mut state)), ["b", "a"]);
 }
+
+/// The gang that waits longer borrows from the root. The other one needs no more than what its own Cohort, far down, never lends: of that
+/// nothing is charged to the Cohorts above.
+#[test]
+fn in_a_deep_tree_cohorts_cover_what_they_keep_for_themselves() {
+    const DEPTH: usize = 300;
+    let name = |side: &str, depth: usize| format!("{side}-{depth}");
+    let mut cohorts = vec![fair(ROOT, None, 4)];
+    for side in ["keeps", "lends"] {
+        for depth in 0..DEPTH {
+            let above = depth.checked_sub(1).map(|above| name(side, above));
+            let above = above.as_deref().unwrap_or(ROOT);
+            let is_last = depth + 1 == DEPTH;
+            let mut cohort = cohort(&name(side, depth), Some(above), i64::from(is_last) * 4);
+            if is_last && side == "keeps" {
+                let limit = cohort.quota[0].1.get_mut(&Resource::Gpus);
+                limit.expect("it has a limit").lending_limit = Some(Amount::ZERO);
+            }
+            cohorts.push(cohort);
+        }
+    }
+    let teams = ["keeps", "lends"].map(|side| {
+        let cohort = name(side, DEPTH - 1);
+        team(side, Some(&cohort), limit(0))
+    });
+    let mut state = state(vec![node("n0", "s/l", 16)], teams.into());
+    for cohort in cohorts {
+        state.apply(Update::Cohort(cohort));
+    }
+    runs(&mut state, "r1", "keeps", 0..3);
+    runs(&mut state, "r2", "lends", 4..8);
+    submit(
+        &mut state,
+        [
+            at(0, gang("borrows", "lends", 1, 1)),
+            at(1, gang("stays-within", "keeps", 1, 1)),
+        ],
+    );
+    assert_eq!(admitted(&decide(&mut state)), ["stays-within", "borrows"]);
+}

@@ -6,7 +6,7 @@
 //! UID. Who wins at the root is served, its Team is charged, and all compete again.
 //!
 //! What a child stands for depends on what is charged at and below it alone, so a charge moves the nodes on its way up and no
-//! others: the children of a Cohort stay in order, and a turn costs the height of the tree and one look at each node on the way.
+//! others: the children of a Cohort stay in order, and a turn costs one look at each node on the way.
 //!
 //! What the gang of a Team asks for may be known by a lower bound only, and finding it out is expensive. A Team then competes by
 //! that bound, and is told as [`Next::Unknown`] as soon as it would win in its Cohort: whoever is behind it is found out about
@@ -153,10 +153,20 @@ impl Eq for InOrder {}
 struct Bracket {
     order: BTreeSet<(Standing, NodeId)>,
     standings: BTreeMap<NodeId, Standing>,
-    /// The Team whose gang has won here, once that is known.
-    winner: Option<NodeId>,
-    /// What its children can be lent.
+    /// Whose gang has won here, once that is known.
+    winner: Option<Winner>,
+    /// The most that the Cohort could ever have, of all that its root has an account of.
+    potential: Asked,
+    /// What its children can be lent: the same by resource.
     lendable: Lendable,
+}
+
+/// A Team whose gang has won at a Cohort.
+#[derive(Clone, Debug)]
+struct Winner {
+    team: NodeId,
+    /// What of the gang is charged to the Cohort, after what those below it keep for themselves.
+    asked: Asked,
 }
 
 impl Bracket {
@@ -232,8 +242,8 @@ impl Tournament {
             let Some(bracket) = self.brackets.get(&cohort) else {
                 return Next::Nobody;
             };
-            if let Some(winner) = bracket.winner {
-                return Next::Winner(winner);
+            if let Some(winner) = &bracket.winner {
+                return Next::Winner(winner.team);
             }
             let Some((standing, child)) = bracket.order.first() else {
                 return Next::Nobody;
@@ -249,7 +259,12 @@ impl Tournament {
             };
             match next {
                 Next::Winner(team) if is_settled => {
-                    self.bracket(tree, cohort).winner = Some(team);
+                    let mut asked = self.asked_of(child, team);
+                    for (pair, amount) in &mut asked {
+                        let covered = tree.account(child, *pair).local_available();
+                        *amount = (*amount - covered).max(0);
+                    }
+                    self.bracket(tree, cohort).winner = Some(Winner { team, asked });
                 }
                 // Now it is known by what this Cohort competes: it may be behind others.
                 Next::Winner(team) => {
@@ -287,14 +302,11 @@ impl Tournament {
         child: NodeId,
         winner: Option<NodeId>,
     ) -> Standing {
-        let none = Asked::new();
+        let added = winner.map_or_else(Asked::new, |team| self.asked_of(child, team));
+        let borrows =
+            |(pair, added): (&PairId, &i128)| *added > tree.account(child, *pair).headroom();
+        let borrows = added.iter().any(borrows);
         let competing = winner.and_then(|team| self.competing.get(&team));
-        let asked = competing.map_or(&none, |competing| &competing.asked);
-        let added = winner.map_or_else(Asked::new, |team| reaching(tree, team, child, asked));
-        let borrows = asked.keys().any(|pair| {
-            let added = added.get(pair).copied().unwrap_or_default();
-            added > tree.account(child, *pair).headroom()
-        });
         let place = competing.map(|competing| competing.place.clone());
         let lendable = &self.bracket(tree, cohort).lendable;
         Standing {
@@ -304,22 +316,42 @@ impl Tournament {
         }
     }
 
-    fn bracket(&mut self, tree: &QuotaTree, cohort: NodeId) -> &mut Bracket {
-        self.brackets.entry(cohort).or_insert_with(|| Bracket {
-            lendable: tree.lendable_of(cohort),
-            ..Bracket::default()
-        })
+    /// What of the gang of a Team is charged to a child that it stands for: to the Team itself, or to a Cohort where it has won.
+    fn asked_of(&self, child: NodeId, team: NodeId) -> Asked {
+        let asked = if child == team {
+            self.competing.get(&team).map(|competing| &competing.asked)
+        } else {
+            let winner = self.brackets.get(&child).and_then(|it| it.winner.as_ref());
+            winner.map(|winner| &winner.asked)
+        };
+        asked.cloned().unwrap_or_default()
     }
-}
 
-/// How much of what is charged to a Team is charged to a node above it.
-fn reaching(tree: &QuotaTree, team: NodeId, node: NodeId, asked: &Asked) -> Asked {
-    let mut reaching = asked.clone();
-    for below in tree.path(team).take_while(|below| *below != node) {
-        for (pair, amount) in &mut reaching {
-            let covered = tree.account(below, *pair).local_available();
-            *amount = (*amount - covered).max(0);
+    fn bracket(&mut self, tree: &QuotaTree, cohort: NodeId) -> &mut Bracket {
+        if !self.brackets.contains_key(&cohort) {
+            let path: Vec<NodeId> = tree.path(cohort).collect();
+            for node in path.into_iter().rev() {
+                self.open(tree, node);
+            }
         }
+        self.brackets.entry(cohort).or_default()
     }
-    reaching
+
+    /// Nobody competes at a Cohort yet; the one above it is open.
+    fn open(&mut self, tree: &QuotaTree, cohort: NodeId) {
+        if self.brackets.contains_key(&cohort) {
+            return;
+        }
+        let above = tree.parent_of(cohort);
+        let above = above.and_then(|above| self.brackets.get(&above));
+        let mut bracket = Bracket::default();
+        for pair in tree.pairs_at(tree.root_of(cohort)) {
+            let of_parent = above.and_then(|above| above.potential.get(&pair).copied());
+            let potential = tree.account(cohort, pair).potential(of_parent);
+            bracket.potential.insert(pair, potential);
+            let resource = tree.named(pair).resource.clone();
+            *bracket.lendable.entry(resource).or_default() += potential;
+        }
+        self.brackets.insert(cohort, bracket);
+    }
 }
