@@ -14,9 +14,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use common::*;
 use muster_engine::{
     Amount, Budget, Cohort, CommitRoom, FlavorResource, Gang, Hold, QuotaLimit, Resource,
-    ResourceCharge, State, Team, TeamName, Update,
+    ResourceCharge, Running, State, Team, TeamName, Update,
     model::Quota,
-    quota::{Entrant, QuotaTree, Sharing, fair_order},
+    quota::{
+        Entrant, PreemptionPolicy, PreemptionReason, QuotaTree, ReclaimWithinCohort, Sharing,
+        fair_order,
+    },
 };
 use proptest::prelude::*;
 
@@ -424,4 +427,42 @@ fn in_a_deep_tree_cohorts_cover_what_they_keep_for_themselves() {
         ],
     );
     assert_eq!(admitted(&decide(&mut state)), ["stays-within", "borrows"]);
+}
+
+/// A pool that one Team has taken whole; the other Team has nothing of its own either.
+#[test]
+fn where_shares_are_fair_a_gang_of_the_larger_share_gives_way_to_one_of_the_smaller() {
+    for (sharing, expected) in [
+        (Sharing::FAIR, vec![PreemptionReason::FairShare]),
+        (Sharing::ByPriority, Vec::new()),
+    ] {
+        let mut state = pool(sharing, 4, &["greedy"]);
+        state.apply(Update::Team(Team {
+            preemption: PreemptionPolicy {
+                reclaim_within_cohort: ReclaimWithinCohort::Any,
+                ..PreemptionPolicy::NEVER
+            },
+            ..team("late", Some(ROOT), limit(0))
+        }));
+        for number in 0..4 {
+            let held = hold(&format!("r{number}"), "greedy", "n0", &[number]);
+            state.apply(Update::Running(Running {
+                uid: held.gang.clone(),
+                team: held.team.clone(),
+                priority: 0,
+                queued_at: NOW,
+                admitted_at: NOW,
+                protected_until: None,
+                ending_since: None,
+            }));
+            state.apply(Update::Hold(held));
+        }
+        submit(&mut state, [gang("g", "late", 1, 1)]);
+        let preemptions = decide(&mut state).preemptions;
+        let victims = preemptions
+            .iter()
+            .flat_map(|preemption| &preemption.victims);
+        let reasons: Vec<PreemptionReason> = victims.map(|victim| victim.reason).collect();
+        assert_eq!(reasons, expected, "{sharing:?}");
+    }
 }
