@@ -164,15 +164,18 @@ impl Workload {
         Ok(excluded)
     }
 
-    /// Whether it never comes to wait: its pods are refused, or its namespace is not the queue's.
-    fn is_turned_away(&self, queue: &str) -> anyhow::Result<bool> {
+    /// Whether it never comes to wait: its pods are refused, or its queue is one that all cases share, which selects other namespaces.
+    fn is_turned_away(&self, fixture: &Fixture, queue: &str) -> anyhow::Result<bool> {
         let sets = self.sets();
         let exceed = sets.iter().map(PodSet::exceeds_its_limits);
         let exceed: Vec<bool> = exceed.collect::<anyhow::Result<_>>()?;
         let own = DEPARTMENTS
             .iter()
             .find(|it| self.namespace.starts_with(**it));
-        let of_queue = DEPARTMENTS.iter().find(|it| queue.starts_with(**it));
+        let mut shared = fixture.cluster_queues.iter();
+        let selects = shared.any(|shared| shared.name == queue);
+        let mut of_queue = DEPARTMENTS.iter().filter(|_| selects);
+        let of_queue = of_queue.find(|it| queue.starts_with(**it));
         let is_foreign = own.zip(of_queue).is_some_and(|(own, other)| own != other);
         Ok(is_foreign || exceed.contains(&true))
     }
@@ -245,7 +248,7 @@ const RECOMPUTES: &str = "RecomputeAssignmentUponPreemptionTargetsOverlap";
 
 /// By the engine's decision.
 pub(super) fn judge(fixture: &Fixture, case: &Case) -> anyhow::Result<()> {
-    let decided = Cluster::new(fixture, case)?.decide(case)?;
+    let decided = Cluster::new(fixture, case)?.decide(fixture, case)?;
     compare(fixture, case, &decided)
 }
 
@@ -332,7 +335,7 @@ fn decide_one_cycle(fixture: &Fixture, case: &Case) -> anyhow::Result<Decided> {
             });
             decided.assigned.insert(workload.key(), charged);
         } else if let Some(queue) = workload.queue_in(&local)
-            && !workload.is_turned_away(queue)?
+            && !workload.is_turned_away(fixture, queue)?
         {
             heads.push(Head {
                 gang: workload.gang(),
@@ -450,7 +453,7 @@ impl<'a> Cluster<'a> {
         })
     }
 
-    fn decide(mut self, case: &'a Case) -> anyhow::Result<Decided> {
+    fn decide(mut self, fixture: &Fixture, case: &'a Case) -> anyhow::Result<Decided> {
         let mut decided = Decided::default();
         let mut waiting: BTreeSet<&str> = BTreeSet::new();
         for (workload, filter) in case.workloads.iter().zip((0..).map(NodeFilterId)) {
@@ -459,7 +462,7 @@ impl<'a> Cluster<'a> {
                 self.runs(workload, reserved, &charged);
                 decided.assigned.insert(workload.key(), charged);
             } else if let Some(queue) = workload.queue_in(&self.queues)
-                && !workload.is_turned_away(queue)?
+                && !workload.is_turned_away(fixture, queue)?
             {
                 self.waits(workload, queue, filter)?;
                 anyhow::ensure!(
