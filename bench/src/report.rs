@@ -1,7 +1,8 @@
 //! What was measured, as it is written.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
+use anyhow::{Context, Result};
 use serde::Serialize;
 
 /// The report. Times are the machine's own, on the processor: what the world around it takes is not counted. The takeover's
@@ -94,6 +95,47 @@ impl std::fmt::Display for Spread {
     }
 }
 
+/// A number and what it is to be.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Verdict {
+    pub(crate) what: String,
+    pub(crate) found: f64,
+    pub(crate) at_most: f64,
+    pub(crate) is_met: bool,
+}
+
+impl Verdict {
+    pub(crate) fn at_most(what: &str, found: f64, at_most: f64) -> Self {
+        Self {
+            what: what.to_owned(),
+            found,
+            at_most,
+            is_met: found <= at_most,
+        }
+    }
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            what,
+            found,
+            at_most,
+            is_met,
+        } = self;
+        let verdict = if *is_met { "within" } else { "ABOVE" };
+        write!(formatter, "{what}: {found:.4}; {verdict} {at_most}")
+    }
+}
+
+/// Writes a report as JSON, if it is wanted.
+pub(crate) fn write(report: &impl Serialize, path: Option<&Path>) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let text = serde_json::to_string_pretty(report)?;
+    std::fs::write(path, text + "\n").with_context(|| format!("writing {}", path.display()))
+}
+
 /// In microseconds, as a number of JSON.
 pub(crate) fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1_000_000.0
@@ -111,6 +153,17 @@ pub(crate) fn mebibytes(bytes: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_at_its_limit_is_within_it() {
+        for (found, text) in [
+            (1.0, "size: 1.0000; within 1"),
+            (1.01, "size: 1.0100; ABOVE 1"),
+            (f64::NAN, "size: NaN; ABOVE 1"),
+        ] {
+            assert_eq!(Verdict::at_most("size", found, 1.0).to_string(), text);
+        }
+    }
 
     #[test]
     fn quantiles_are_by_nearest_rank() {

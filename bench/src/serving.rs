@@ -1,7 +1,7 @@
 //! The API server of the takeover as a process of its own, so that memory and CPU of the process that takes over are the
 //! controller's.
 //!
-//! The process is this very program, started with `--serve`. It writes its URL as the first line of its standard output,
+//! The process is this very program, started with `scale --serve`. It writes its URL as the first line of its standard output,
 //! serves until its standard input ends, which it does with the parent however that ends, and then writes the seconds of CPU
 //! that it took as the second.
 
@@ -69,7 +69,7 @@ impl Serving {
     /// Starts one for a cluster of that size, and waits for its URL.
     pub(crate) fn start(nodes: usize, gangs: usize) -> Result<Self> {
         let mut process = Command::new(std::env::current_exe()?)
-            .arg("--serve")
+            .args(["scale", "--serve"])
             .arg(format!("--nodes={nodes}"))
             .arg(format!("--gangs={gangs}"))
             .stdin(Stdio::piped())

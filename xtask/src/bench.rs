@@ -1,6 +1,9 @@
 //! `cargo xtask bench`: measurements that are too long, or too dependent on the machine, for a test.
 
-use std::{path::PathBuf, process::Command};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context, Result, bail};
 use clap::{CommandFactory, Subcommand};
@@ -36,6 +39,23 @@ enum Bench {
         #[arg(long, value_name = "FILE")]
         report: Option<PathBuf>,
     },
+    /// Kueue's performance scenarios with the engine in virtual time: makespan, times to admission, quota in use, evictions, and what the
+    /// engine costs, beside a scheduler of the same policies that takes no time.
+    Quota {
+        /// Which of Kueue's scenarios: baseline, large-scale or all. [default: all]
+        #[arg(long)]
+        scenario: Option<String>,
+        /// Writes what was measured as JSON.
+        #[arg(long, value_name = "FILE")]
+        report: Option<PathBuf>,
+    },
+    /// Two months of Microsoft's Philly cluster by teams, quota counted in GPUs: what stays idle, who waits how long, what
+    /// preemption costs, beside naive reclaim.
+    Philly {
+        /// Writes what was measured as JSON.
+        #[arg(long, value_name = "FILE")]
+        report: Option<PathBuf>,
+    },
     /// What the engine alone costs, by kind of event, at 10,000 nodes and 50,000 waiting gangs and at less.
     Engine,
 }
@@ -65,17 +85,29 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             } else {
                 "muster-bench"
             };
-            // By its name and not by its package: see the programs of `tests`, which are built with the same features.
-            command.args(["--release", "--bin", program, "--"]);
+            run_program(&mut command, program);
+            if !real {
+                command.arg("scale");
+            }
             for (name, number) in [("--nodes", nodes), ("--gangs", gangs)] {
                 if let Some(number) = number {
                     command.args([name, &number.to_string()]);
                 }
             }
-            if let Some(report) = report {
-                // The measurement runs in the repository's root; the path is the caller's.
-                command.arg("--report").arg(std::path::absolute(report)?);
+            report_to(&mut command, report.as_deref())?;
+        }
+        Bench::Quota { scenario, report } => {
+            run_program(&mut command, "muster-bench");
+            command.arg("quota");
+            if let Some(scenario) = scenario {
+                command.args(["--scenario", scenario]);
             }
+            report_to(&mut command, report.as_deref())?;
+        }
+        Bench::Philly { report } => {
+            run_program(&mut command, "muster-bench");
+            command.arg("philly");
+            report_to(&mut command, report.as_deref())?;
         }
         Bench::Engine => {
             command.args([
@@ -90,6 +122,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let status = command.status().context("starting the measurement")?;
     if !status.success() {
         bail!("the measurement failed ({status})");
+    }
+    Ok(())
+}
+
+/// By its name and not by its package: see the programs of `tests`, which are built with the same features.
+fn run_program(command: &mut Command, program: &str) {
+    command.args(["--release", "--bin", program, "--"]);
+}
+
+/// The measurement runs in the repository's root; the path is the caller's.
+fn report_to(command: &mut Command, report: Option<&Path>) -> Result<()> {
+    if let Some(report) = report {
+        command.arg("--report").arg(std::path::absolute(report)?);
     }
     Ok(())
 }
@@ -116,7 +161,7 @@ mod tests {
     #[test]
     fn every_measurement_is_listed_with_what_it_measures() {
         let names = names();
-        for wanted in ["scale", "engine"] {
+        for wanted in ["scale", "quota", "philly", "engine"] {
             let found = names.iter().find(|(name, _)| name == wanted);
             assert!(
                 found.is_some_and(|(_, about)| about.len() > 20),

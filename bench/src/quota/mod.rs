@@ -1,0 +1,115 @@
+//! Kueue's performance scenarios in virtual time: `cargo xtask bench quota`.
+//!
+//! The API server takes no time: what the engine admits runs at once and ends after its run time, who gives way is released at once
+//! and waits again with its age. So what is left is what the policies cost, beside a scheduler of the same policies that is written
+//! apart ([`zero_latency`]), and the engine's own time on the processor.
+
+mod published;
+mod report;
+mod scenario;
+mod summary;
+mod zero_latency;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::ValueEnum;
+
+use crate::{
+    memory::HeapPeak,
+    progress::Progress,
+    replay::{
+        Interruption, Rules,
+        engine::{Engine, Setting},
+        replay,
+    },
+    report::write,
+};
+use report::{EngineCost, Report, Run};
+use scenario::{Name, Scenario};
+use summary::Summary;
+use zero_latency::ZeroLatency;
+
+/// Kueue's performance scenarios, with the engine in virtual time.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Which of Kueue's scenarios.
+    #[arg(long, value_enum, default_value_t = Choice::All)]
+    scenario: Choice,
+    /// Writes what was measured as JSON.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Choice {
+    Baseline,
+    LargeScale,
+    All,
+}
+
+impl Choice {
+    fn names(self) -> &'static [Name] {
+        match self {
+            Self::Baseline => &[Name::Baseline],
+            Self::LargeScale => &[Name::LargeScale],
+            Self::All => &[Name::Baseline, Name::LargeScale],
+        }
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let names = arguments.scenario.names().iter();
+    let runs: Result<Vec<Run>> = names.map(|name| measure(*name)).collect();
+    let report = Report::of(runs?)?;
+    report.print();
+    write(&report, arguments.report.as_deref())
+}
+
+fn measure(name: Name) -> Result<Run> {
+    let scenario = Scenario::read(name)?;
+    let mut progress = Progress::of(&format!(
+        "{}: {} gangs of {} Teams in {} Cohorts",
+        name.as_str(),
+        scenario.jobs.len(),
+        scenario.teams.len(),
+        scenario.cohorts
+    ));
+    let rules = Rules {
+        capacity: scenario.capacity(),
+        horizon: None,
+        interruption: Interruption::LosesEverything,
+        notice: 0,
+    };
+    let (jobs, teams) = (&scenario.jobs, scenario.teams.len());
+    let mut zero_latency = ZeroLatency::new(jobs, &scenario.teams);
+    let outcome = replay(jobs, teams, rules, &mut zero_latency, |status| {
+        progress.tick(|| format!("zero latency: {status}"));
+    })?;
+    let bound = Summary::of(&scenario, &outcome);
+    progress.say(&format!(
+        "zero latency: all ended after {} ms",
+        bound.makespan_ms
+    ));
+
+    let setting = Setting {
+        teams: scenario.teams.clone(),
+        pools: Vec::new(),
+        // At one moment, at most one of each Team in a round.
+        preemptions: teams,
+        min_runtime: 0,
+    };
+    let mut heap = HeapPeak::from_now();
+    let mut engine = Engine::new(jobs, &setting)?;
+    let outcome = replay(jobs, teams, rules, &mut engine, |status| {
+        heap.look();
+        progress.tick(|| format!("engine: {status}"));
+    })?;
+    let cost = EngineCost::of(engine.into_spent(), heap.mebibytes());
+    let engine = Summary::of(&scenario, &outcome);
+    progress.say(&format!(
+        "engine: all ended after {} ms, {:.2} s on the processor",
+        engine.makespan_ms, cost.processor_seconds
+    ));
+    Ok(Run::of(name, &scenario, bound, engine, cost))
+}
