@@ -52,6 +52,7 @@ pub(super) struct Load {
     naive: Summary,
     /// The same, beginning with each virtual cluster in turn.
     naive_by_first: Vec<Summary>,
+    /// The mean over these.
     naive_mean_p95_seconds: f64,
     engine: Vec<EngineRun>,
     targets: Vec<Verdict>,
@@ -114,7 +115,7 @@ impl Load {
                 1.0,
             ),
             Verdict::at_most(
-                "p95 wait over naive reclaim's, the mean of all first virtual clusters",
+                "p95 wait over naive reclaim's, the mean of all orders",
                 p95(found) / mean_p95,
                 1.0,
             ),
@@ -141,7 +142,7 @@ impl Load {
             row(&format!("engine: {}", run.mode.name), &run.summary);
         }
         println!(
-            "naive reclaim that begins with another virtual cluster: p95 wait {:.0} s in the mean",
+            "naive reclaim, beginning with each virtual cluster in turn: p95 wait {:.0} s in the mean",
             self.naive_mean_p95_seconds
         );
         if let Some(run) = self.engine.last() {
