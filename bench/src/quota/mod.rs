@@ -4,6 +4,8 @@
 //! and waits again with its age. So what is left is what the policies cost, beside a scheduler of the same policies that is written
 //! apart ([`zero_latency`]), and the engine's own time on the processor.
 
+#[cfg(test)]
+mod agreement;
 mod published;
 mod report;
 mod scenario;
