@@ -332,3 +332,41 @@ fn a_team_rather_preempts_than_borrows_or_tries_the_next_flavor_if_it_says_so() 
         assert_eq!(told, expected, "{fungibility:?}, {own} of its own");
     }
 }
+
+/// `low` runs on all GPUs of the second Flavor, which are the Team's own; those of the first are a pool's.
+#[test]
+fn a_flavor_that_ends_the_search_is_taken_whatever_the_ones_before_it_were_like() {
+    let team = Team {
+        fungibility: FlavorFungibility {
+            when_can_borrow: AtAPrice::TryNextFlavor,
+            when_can_preempt: AtAPrice::MayStopSearch,
+            ..FlavorFungibility::default()
+        },
+        preemption: PreemptionPolicy {
+            within_team: WithinTeam::LowerPriority,
+            ..PreemptionPolicy::NEVER
+        },
+        ..both("a", "pool", 0, 8, AtAPrice::TryNextFlavor)
+    };
+    let mut state = one_node_of_each(vec![team]);
+    state.apply(pool("pool", None, 8, 0));
+    let all: Vec<usize> = (0..8).collect();
+    let mut low = hold("low", "a", "a", &all);
+    for claim in &mut low.claims {
+        claim.flavor = A100.into();
+    }
+    state.apply(Update::Running(Running {
+        uid: low.gang.clone(),
+        team: "a".into(),
+        priority: -1,
+        queued_at: NOW,
+        admitted_at: NOW,
+        protected_until: None,
+        ending_since: None,
+    }));
+    state.apply(Update::Hold(low));
+    submit(&mut state, [gang("g", "a", 1, 8)]);
+    let decisions = decide(&mut state);
+    assert_eq!(admitted_on(&decisions.admissions), []);
+    assert_eq!(decisions.preemptions.len(), 1);
+}

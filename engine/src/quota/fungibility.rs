@@ -132,13 +132,14 @@ impl<T> Search<T> {
         Self { fungibility, best }
     }
 
-    /// Takes note of the next Flavor in order; whether the one after it is to be tried. Of those that suit equally well the
-    /// first is the best.
+    /// Takes note of the next Flavor in order; whether the one after it is to be tried. A Flavor that ends the search is taken,
+    /// whatever those before it were like; else, of those that suit equally well, the first is the best.
     pub fn offer(&mut self, suits: Suitability, found: T) -> ControlFlow<()> {
-        if self.would_be_best(suits) {
+        let stops = self.fungibility.stops_at(suits);
+        if stops || self.would_be_best(suits) {
             self.best = Some((suits, found));
         }
-        if self.fungibility.stops_at(suits) {
+        if stops {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())

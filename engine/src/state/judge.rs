@@ -295,10 +295,12 @@ impl State {
         let assignment = candidate.assignment().ok_or(Refusing::Unnamed)?;
         let flavor = self.flavors.get(&assignment.flavor);
         let flavor = flavor.ok_or(Refusing::UnknownFlavor)?;
-        let classes = candidate.waiting.demand.classes.iter();
-        let mut filters = classes.flat_map(|class| class.shape.filters());
-        if filters.any(|filter| flavor.excluded.contains(filter)) {
-            return Err(Refusing::ExcludedFlavor);
+        if !flavor.excluded.is_empty() {
+            let classes = candidate.waiting.demand.classes.iter();
+            let mut filters = classes.flat_map(|class| class.shape.filters());
+            if filters.any(|filter| flavor.excluded.contains(filter)) {
+                return Err(Refusing::ExcludedFlavor);
+            }
         }
         let all = candidate.assignments;
         let least = candidate.totals.least(assignment, all, &self.cluster)?;
