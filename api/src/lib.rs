@@ -32,7 +32,7 @@ pub mod team;
 pub mod topology;
 
 pub use charge::{Charge, ClaimsCharge, ResourceCharge};
-pub use cohort::{Cohort, CohortSpec};
+pub use cohort::{Cohort, CohortSpec, Sharing};
 pub use flavor::{DeviceSource, Flavor, FlavorSpec};
 pub use gang::{
     Admission, Gang, GangPhase, GangPlacement, GangSpec, GangStatus, NodeRanks, PodSet, Proposal,

@@ -83,6 +83,10 @@ pub struct QueueStatus {
     /// Gangs of the Team that wait.
     #[serde(default)]
     pub pending_gangs: i64,
+    /// How much of what could be lent to it the Team borrows, for its weight, in thousandths; the largest number there is for one
+    /// that borrows at weight 0. Absent unless its root Cohort shares `Fair`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weighted_share: Option<i64>,
     /// The first 100 waiting gangs of **this namespace**, in the order of the queue.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pending: Vec<PendingGang>,

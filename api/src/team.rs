@@ -4,7 +4,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{queue::QueueLimit, quota::FlavorQuota};
+use crate::{quantity::Quantity, queue::QueueLimit, quota::FlavorQuota};
 
 /// A Team owns quota. A namespace belongs to at most one Team, by its label `muster.dev/team`.
 #[derive(
@@ -24,6 +24,7 @@ use crate::{queue::QueueLimit, quota::FlavorQuota};
     printcolumn(name = "Used", json_path = ".status.limits[?(@.resource==\"gpus\")].used", type_ = "string", description = "GPUs of that Flavor in use; all resources with -o wide"),
     printcolumn(name = "Admitted", json_path = ".status.admittedGangs", type_ = "integer", description = "Gangs that hold quota"),
     printcolumn(name = "Pending", json_path = ".status.pendingGangs", type_ = "integer", description = "Gangs that wait"),
+    printcolumn(name = "Share", json_path = ".status.weightedShare", type_ = "integer", description = "Thousandths of what could be lent to it that it borrows, for its weight", priority = 1),
     printcolumn(name = "Queueing", json_path = ".spec.queueing", type_ = "string"),
     printcolumn(name = "Stop", json_path = ".spec.stop", type_ = "string"),
     printcolumn(name = "Quota", json_path = ".spec.quota", type_ = "string", priority = 1),
@@ -48,6 +49,10 @@ pub struct TeamSpec {
     /// How a gang's Flavor is chosen where several come into question.
     #[serde(default)]
     pub flavor_fungibility: FlavorFungibility,
+    /// How much of what is lent is this Team's fair share, beside the weights of its siblings: 1 without it. At 0 it is
+    /// served after all who have a weight. It counts where the root Cohort shares `Fair`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fair_share_weight: Option<Quantity>,
     /// Tiers that gangs of this Team may have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tiers: Option<TeamTiers>,
@@ -70,6 +75,10 @@ pub struct TeamStatus {
     /// Gangs of the Team that wait.
     #[serde(default)]
     pub pending_gangs: i64,
+    /// How much of what could be lent to it the Team borrows, for its weight, in thousandths; the largest number there is for one
+    /// that borrows at weight 0. Absent unless its root Cohort shares `Fair`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weighted_share: Option<i64>,
 }
 
 /// Order discipline of a Team's queue.

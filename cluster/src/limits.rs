@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use muster_api::{self as api, FlavorQuota, ResourceQuota};
 use muster_engine::{
     self as engine,
-    quota::{AtAPrice, FlavorFungibility, FlavorPreference},
+    quota::{AtAPrice, FlavorFungibility, FlavorPreference, Sharing, Weight},
 };
 
 use crate::quantity::{self, QuantityError};
 
 /// A Team for the engine, and what of it is not understood.
 pub fn team(team: &api::Team) -> (engine::Team, Vec<QuantityError>) {
-    let (quota, faults) = quota(&team.spec.quota);
+    let (quota, mut faults) = quota(&team.spec.quota);
     let team = engine::Team {
         name: name_of(&team.metadata).into(),
         generation: team.metadata.generation.unwrap_or(0),
@@ -31,9 +31,23 @@ pub fn team(team: &api::Team) -> (engine::Team, Vec<QuantityError>) {
         },
         fungibility: fungibility(team.spec.flavor_fungibility),
         preemption: engine::quota::PreemptionPolicy::default(),
-        weight: engine::quota::Weight::ONE,
+        weight: weight(team.spec.fair_share_weight.as_ref(), &mut faults),
     };
     (team, faults)
+}
+
+/// The weight of a fair share. One that is not understood is none: its owner borrows after all others.
+fn weight(given: Option<&api::Quantity>, faults: &mut Vec<QuantityError>) -> Weight {
+    let Some(given) = given else {
+        return Weight::ONE;
+    };
+    match quantity::billionths(&given.0, "spec.fairShareWeight") {
+        Ok(weight) => Weight(weight),
+        Err(fault) => {
+            faults.push(fault);
+            Weight::ZERO
+        }
+    }
 }
 
 fn fungibility(given: api::team::FlavorFungibility) -> FlavorFungibility {
@@ -58,13 +72,16 @@ fn fungibility(given: api::team::FlavorFungibility) -> FlavorFungibility {
 
 /// A Cohort for the engine, and what of it is not understood.
 pub fn cohort(cohort: &api::Cohort) -> (engine::Cohort, Vec<QuantityError>) {
-    let (quota, faults) = quota(&cohort.spec.quota);
+    let (quota, mut faults) = quota(&cohort.spec.quota);
     let cohort = engine::Cohort {
         name: name_of(&cohort.metadata).into(),
         parent: cohort.spec.parent.as_deref().map(Into::into),
         quota,
-        weight: engine::quota::Weight::ONE,
-        sharing: engine::quota::Sharing::ByPriority,
+        weight: weight(cohort.spec.fair_share_weight.as_ref(), &mut faults),
+        sharing: match cohort.spec.sharing {
+            api::Sharing::Classical => Sharing::ByPriority,
+            api::Sharing::Fair => Sharing::FAIR,
+        },
     };
     (cohort, faults)
 }
@@ -136,6 +153,55 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn the_weight_of_a_fair_share_is_exact_and_without_one_it_is_one() {
+        for (said, expected) in [
+            (None, Weight::ONE),
+            (Some(json!(1)), Weight::ONE),
+            (Some(json!("0")), Weight::ZERO),
+            (Some(json!("500m")), Weight(500_000_000)),
+            (Some(json!("2.5")), Weight(2_500_000_000)),
+            (Some(json!("9223372036")), Weight(9_223_372_036_000_000_000)),
+        ] {
+            let mut object = crate::testing::team("vision");
+            let mut above = json!({"apiVersion": "muster.dev/v1alpha1", "kind": "Cohort",
+                "metadata": {"name": "all"}, "spec": {}});
+            if let Some(said) = &said {
+                object["spec"]["fairShareWeight"] = said.clone();
+                above["spec"]["fairShareWeight"] = said.clone();
+            }
+            let object: api::Team = serde_json::from_value(object).expect("it is a Team");
+            let above: api::Cohort = serde_json::from_value(above).expect("it is a Cohort");
+            assert_eq!(team(&object).0.weight, expected, "{said:?}");
+            assert_eq!(cohort(&above).0.weight, expected, "{said:?}");
+        }
+    }
+
+    #[test]
+    fn a_weight_beyond_what_can_be_counted_is_told_and_borrows_last() {
+        let mut object = crate::testing::team("vision");
+        object["spec"]["fairShareWeight"] = json!("9223372037");
+        let object: api::Team = serde_json::from_value(object).expect("it is a Team");
+        let (read, faults) = team(&object);
+        assert_eq!(read.weight, Weight::ZERO);
+        assert_eq!(faults.len(), 1);
+        assert_eq!(faults[0].field, "spec.fairShareWeight");
+    }
+
+    #[test]
+    fn how_a_tree_shares_is_told_to_the_engine() {
+        for (said, expected) in [
+            (json!({}), Sharing::ByPriority),
+            (json!({"sharing": "Classical"}), Sharing::ByPriority),
+            (json!({"sharing": "Fair"}), Sharing::FAIR),
+        ] {
+            let object = json!({"apiVersion": "muster.dev/v1alpha1", "kind": "Cohort",
+                "metadata": {"name": "all"}, "spec": said});
+            let object: api::Cohort = serde_json::from_value(object).expect("it is a Cohort");
+            assert_eq!(cohort(&object).0.sharing, expected);
+        }
+    }
 
     fn fungibility_of(said: Option<&Value>) -> FlavorFungibility {
         let mut object = crate::testing::team("vision");

@@ -46,6 +46,12 @@ pub fn units(text: &str, field: &str) -> Result<i64, QuantityError> {
     scaled(text, 1).map_err(|cause| error(text, field, cause))
 }
 
+/// Reads billionths, rounded up: weights. At most 2^63 of them, which is a weight of more than nine billion.
+pub fn billionths(text: &str, field: &str) -> Result<u64, QuantityError> {
+    let read = scaled(text, NANO).map_err(|cause| error(text, field, cause))?;
+    Ok(read.unsigned_abs())
+}
+
 /// Reads an amount in the unit that the engine counts the resource in.
 pub fn amount(resource: &Resource, text: &str, field: &str) -> Result<Amount, QuantityError> {
     match resource {
@@ -64,6 +70,19 @@ pub fn written(resource: &Resource, amount: Amount) -> Quantity {
         },
         Resource::Vram | Resource::Memory => written_bytes(amount.0),
         Resource::Extended(_) => amount.0.to_string(),
+    })
+}
+
+/// An amount of the resource of this name in GPUs, cores, bytes or pieces, as metrics show it: to be read, not to be counted
+/// with. `None` if nobody can count with it.
+pub fn in_base_units(name: &str, quantity: &Quantity) -> Option<f64> {
+    let resource = resource(name);
+    let amount = amount(&resource, &quantity.0, "").ok()?;
+    #[expect(clippy::cast_precision_loss, reason = "it is read by people")]
+    let counted = amount.0 as f64;
+    Some(match resource {
+        Resource::Gpus | Resource::Cpu => counted / 1000.0,
+        Resource::Vram | Resource::Memory | Resource::Extended(_) => counted,
     })
 }
 

@@ -54,7 +54,7 @@ use crate::{
     names::{FlavorName, GangUid, PodUid, TeamName, Timestamp},
     placement::{Cluster, Demand, NodeChange, Version},
     queue::Place,
-    quota::{QuotaTree, charges::Charges},
+    quota::{QuotaTree, Share, Sharing, charges::Charges},
 };
 
 /// Most gangs of one class that are named one by one when its reason changed; of more, the Team is named.
@@ -277,6 +277,18 @@ impl State {
                 }
             })
             .collect()
+    }
+
+    /// How much of what could be lent to it a Team borrows, where its tree shares fairly. `None` elsewhere, for an unknown
+    /// Team, and for one that a cycle of Cohorts cuts off.
+    pub fn fair_share(&self, team: &TeamName) -> Option<Share> {
+        let rebuilt = self.tree_is_stale.then(|| self.built_tree());
+        let tree = rebuilt.as_ref().unwrap_or(&self.tree);
+        let node = tree.node_of(team)?;
+        match tree.sharing_of(node) {
+            Sharing::ByPriority => None,
+            Sharing::Fair(_) => tree.team_share(team),
+        }
     }
 
     /// How many looks were taken at nodes and domains since the state was made, and for explanations at what costs as

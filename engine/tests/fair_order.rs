@@ -18,7 +18,7 @@ use muster_engine::{
     model::Quota,
     quota::{
         Entrant, PreemptionPolicy, PreemptionReason, QuotaTree, ReclaimWithinCohort, Sharing,
-        fair_order,
+        Weight, fair_order,
     },
 };
 use proptest::prelude::*;
@@ -65,6 +65,26 @@ fn where_shares_are_fair_the_smaller_share_goes_first_and_elsewhere_who_waits_lo
         );
         assert_eq!(admitted(&decide(&mut state)), first, "{sharing:?}");
     }
+}
+
+#[test]
+fn a_team_says_its_weighted_share_where_shares_are_fair() {
+    for (sharing, weight, share) in [
+        (Sharing::FAIR, Weight::ONE, Some(Some(500))),
+        (Sharing::FAIR, Weight(2 * Weight::ONE.0), Some(Some(250))),
+        (Sharing::FAIR, Weight::ZERO, Some(None)),
+        (Sharing::ByPriority, Weight::ONE, None),
+    ] {
+        let mut state = pool(sharing, 8, &["small"]);
+        let large = team("large", Some(ROOT), limit(0));
+        state.apply(Update::Team(Team { weight, ..large }));
+        runs(&mut state, "r", "large", 0..4);
+        let told = state.fair_share(&"large".into());
+        let told = told.map(|share| share.thousandths());
+        assert_eq!(told, share, "{sharing:?} {weight:?}");
+    }
+    let state = pool(Sharing::FAIR, 8, &["small"]);
+    assert!(state.fair_share(&"nobody".into()).is_none());
 }
 
 /// Each asks for what makes its share: of equal shares the higher priority, then the age, then the UID.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_api::{Cohort, Reason, Team};
-use muster_cluster::text::quoted;
+use muster_cluster::{limits, quantity::QuantityError, text::quoted};
 
 use crate::{
     cache::Cache,
@@ -13,6 +13,7 @@ use crate::{
 /// Checks a Team.
 pub fn check_team(team: &Team, facts: &Cache) -> Findings {
     let mut findings = Findings::default();
+    refuse_amounts(limits::team(team).1, &mut findings);
     if let Some(cohort) = &team.spec.cohort {
         warn_of_implicit_cohort("spec.cohort", cohort, facts, &mut findings);
     }
@@ -50,6 +51,7 @@ pub fn check_team(team: &Team, facts: &Cache) -> Findings {
 /// together; the engine therefore does not rely on there being none.
 pub fn check_cohort(cohort: &Cohort, facts: &Cache) -> Findings {
     let mut findings = Findings::default();
+    refuse_amounts(limits::cohort(cohort).1, &mut findings);
     let Some(parent) = &cohort.spec.parent else {
         return findings;
     };
@@ -67,6 +69,14 @@ pub fn check_cohort(cohort: &Cohort, facts: &Cache) -> Findings {
     }
     warn_of_implicit_cohort("spec.parent", parent, facts, &mut findings);
     findings
+}
+
+/// What the controller could not count with. The schema lets pass what is written well; how much it is depends on the unit.
+fn refuse_amounts(faults: Vec<QuantityError>, findings: &mut Findings) {
+    for fault in faults {
+        let message = format!("{} {}", quoted(&fault.text), fault.cause);
+        findings.error(Reason::InvalidValue, &fault.field, message);
+    }
 }
 
 /// A Cohort that is only named has neither quota nor limits: legal, and often a misspelling.
@@ -104,7 +114,7 @@ fn ancestors_back_to<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use muster_api::{CohortSpec, TeamSpec, team::TeamTiers};
+    use muster_api::{CohortSpec, FlavorQuota, ResourceQuota, TeamSpec, team::TeamTiers};
     use proptest::prelude::*;
 
     fn cohorts(parents: &[(&str, Option<&str>)]) -> Cache {
@@ -120,7 +130,7 @@ mod tests {
     fn cohort(name: &str, parent: Option<&str>) -> Cohort {
         let spec = CohortSpec {
             parent: parent.map(str::to_owned),
-            quota: vec![],
+            ..CohortSpec::default()
         };
         Cohort::new(name, spec)
     }
@@ -139,6 +149,57 @@ mod tests {
             check_cohort(&cohort("c", Some("a")), &facts),
             Findings::default()
         );
+    }
+
+    #[test]
+    fn an_amount_beyond_what_can_be_counted_is_refused_with_its_field() {
+        for (resource, amount, is_refused) in [
+            ("gpus", "9223372036854775", false),
+            ("gpus", "9223372036854776", true),
+            ("memory", "7Ei", false),
+            ("memory", "8Ei", true),
+            ("cpu", "1E", true),
+            ("example.com/nic", "9E", false),
+            ("example.com/nic", "10E", true),
+        ] {
+            let quota = vec![FlavorQuota {
+                flavor: "h100".into(),
+                resources: vec![ResourceQuota {
+                    name: resource.into(),
+                    nominal: "0".into(),
+                    borrowing_limit: Some(amount.into()),
+                    lending_limit: None,
+                }],
+            }];
+            let team = Team::new(
+                "red",
+                TeamSpec {
+                    cohort: Some("all".into()),
+                    quota: quota.clone(),
+                    ..TeamSpec::default()
+                },
+            );
+            let above = Cohort::new(
+                "all",
+                CohortSpec {
+                    quota,
+                    ..CohortSpec::default()
+                },
+            );
+            let facts = cohorts(&[("all", None)]);
+            for findings in [check_team(&team, &facts), check_cohort(&above, &facts)] {
+                assert_eq!(
+                    !findings.errors.is_empty(),
+                    is_refused,
+                    "{amount} {resource}"
+                );
+                for error in &findings.errors {
+                    assert_eq!(error.reason, Reason::InvalidValue);
+                    assert_eq!(error.field, "spec.quota[0].resources[0].borrowingLimit");
+                    assert!(error.message.contains(amount), "{error:?}");
+                }
+            }
+        }
     }
 
     #[test]

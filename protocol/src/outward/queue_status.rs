@@ -42,7 +42,7 @@ pub(crate) struct Queues {
     /// Whether others did anything since those were noted.
     is_use_changed: bool,
     /// What each Team had and used when its Queues were looked at last.
-    shown: BTreeMap<String, Vec<engine::Usage>>,
+    shown: BTreeMap<String, Shown>,
     /// Queues that may have lost their Team.
     orphans: BTreeSet<NamespacedName>,
     /// In which second of the monotonic clock they were looked at last.
@@ -54,6 +54,27 @@ pub(crate) struct Queues {
 struct Counted {
     team: String,
     is_admitted: bool,
+}
+
+/// What a Team has, uses and borrows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Shown {
+    usage: Vec<engine::Usage>,
+    weighted_share: Option<i64>,
+}
+
+impl Shown {
+    fn of(engine: &engine::State, team: &str) -> Self {
+        let team = team.into();
+        let share = engine.fair_share(&team);
+        Self {
+            usage: engine.usage(&team),
+            weighted_share: share.map(|share| {
+                let thousandths = share.thousandths();
+                thousandths.map_or(i64::MAX, |it| i64::try_from(it).unwrap_or(i64::MAX))
+            }),
+        }
+    }
 }
 
 /// Gangs of a Team.
@@ -188,8 +209,7 @@ impl Queues {
                 break;
             };
             // Others change what it has, and nothing else that its Queues show.
-            let usage = engine.usage(&team.as_str().into());
-            if self.shown.get(&team) != Some(&usage) {
+            if self.shown.get(&team) != Some(&Shown::of(engine, &team)) {
                 changed += usize::from(teams.insert(team));
             }
         }
@@ -214,14 +234,16 @@ impl Queues {
             return Vec::new();
         };
         let name = team.into();
-        let usage = engine.usage(&name);
-        let limits: Vec<QueueLimit> = usage.iter().map(limit).collect();
-        self.shown.insert(team.to_owned(), usage);
+        let shown = Shown::of(engine, team);
+        let limits: Vec<QueueLimit> = shown.usage.iter().map(limit).collect();
+        let weighted_share = shown.weighted_share;
+        self.shown.insert(team.to_owned(), shown);
         let counts = self.counts.get(team).copied().unwrap_or_default();
         let own = TeamStatus {
             limits: limits.clone(),
             admitted_gangs: counts.admitted,
             pending_gangs: counts.pending,
+            weighted_share,
         };
         let own = (object.status.as_ref() != Some(&own)).then(|| ApiRequest::PublishTeam {
             team: team.to_owned(),
@@ -236,6 +258,7 @@ impl Queues {
                 limits: limits.clone(),
                 admitted_gangs: counts.admitted,
                 pending_gangs: counts.pending,
+                weighted_share,
                 pending: waiting.remove(namespace.as_str()).unwrap_or_default(),
             };
             publication(context, namespace, team, status)

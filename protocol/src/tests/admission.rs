@@ -323,6 +323,43 @@ fn a_team_shows_its_quota_and_its_use_and_a_user_may_edit_it_meanwhile() {
 }
 
 #[test]
+fn a_team_whose_tree_shares_fairly_shows_its_weighted_share_and_so_do_its_queues() {
+    let mut bench = Bench::new();
+    let shares = |bench: &Bench| {
+        let Some(Object::Team(team)) = bench.server.list(Kind::Team).pop() else {
+            panic!("a Team")
+        };
+        let Some(Object::Queue(queue)) = bench.server.list(Kind::Queue).pop() else {
+            panic!("a Queue")
+        };
+        let share = queue.status.clone().unwrap_or_default().weighted_share;
+        (
+            team.status.clone().unwrap_or_default().weighted_share,
+            share,
+        )
+    };
+    let cohort = |sharing: &str| {
+        Object::Cohort(parse(json!({
+            "apiVersion": "muster.dev/v1alpha1", "kind": "Cohort", "metadata": {"name": "all"},
+            "spec": {"sharing": sharing, "quota": [{"flavor": "gpu", "resources": [{"name": "gpus", "nominal": 2}]}]},
+        })))
+    };
+    bench.server.put(cohort("Classical"));
+    bench.server.put(Object::Team(parse(json!({
+        "apiVersion": "muster.dev/v1alpha1", "kind": "Team", "metadata": {"name": "vision"},
+        "spec": {"cohort": "all", "fairShareWeight": "500m",
+            "quota": [{"flavor": "gpu", "resources": [{"name": "gpus", "nominal": 2}]}]},
+    }))));
+    bench.gang("train", 3);
+    bench.run();
+    assert_eq!(shares(&bench), (None, None));
+    // One of four that could be lent is borrowed, at half the weight.
+    bench.server.put(cohort("Fair"));
+    bench.run();
+    assert_eq!(shares(&bench), (Some(500), Some(500)));
+}
+
+#[test]
 fn a_gang_shows_the_tier_that_counts_whoever_names_it() {
     let tier = |name: &str, default: bool| {
         Object::PriorityTier(parse(json!({
