@@ -1,5 +1,7 @@
 //! What a controller shows of itself.
 
+mod quota;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::atomic::AtomicU64,
@@ -20,6 +22,7 @@ use prometheus_client::{
 };
 
 use crate::{extender_probe::ExtenderState, outcome, perform};
+use quota::{QuotaCensus, QuotaFamilies};
 
 /// The controller's metrics.
 #[derive(Clone, Debug)]
@@ -39,6 +42,7 @@ pub struct ControllerMetrics {
     ungating_withheld: Gauge,
     ungating_careful: Gauge,
     stages_held: Gauge,
+    quota: QuotaFamilies,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
@@ -107,6 +111,7 @@ impl ControllerMetrics {
             ungating_withheld: Gauge::default(),
             ungating_careful: Gauge::default(),
             stages_held: Gauge::default(),
+            quota: QuotaFamilies::register(metrics),
         };
         metrics.register(|registry| {
             registry.register("leading", "1 if this replica leads", all.leading.clone());
@@ -265,11 +270,13 @@ pub(crate) struct Census {
     metrics: ControllerMetrics,
     gangs: BTreeMap<ObjectKey, GangLabels>,
     shown: BTreeSet<GangLabels>,
+    quota: QuotaCensus,
 }
 
 impl Census {
     pub(crate) fn new(metrics: ControllerMetrics) -> Self {
         Self {
+            quota: QuotaCensus::new(metrics.quota.clone()),
             metrics,
             gangs: BTreeMap::new(),
             shown: BTreeSet::new(),
@@ -277,6 +284,7 @@ impl Census {
     }
 
     pub(crate) fn observe(&mut self, change: &Change) {
+        self.quota.observe(change);
         match change {
             Change::Applied(object) => self.count(object),
             Change::Deleted(key) => {
