@@ -137,8 +137,10 @@ fn limit(given: &ResourceQuota, path: &str) -> Result<engine::QuotaLimit, Quanti
             .map(|quantity| read(quantity, field))
             .transpose()
     };
+    // Without a nominal amount it is none; the schema lets none but an automatic one be without.
     Ok(engine::QuotaLimit {
-        nominal: read(&given.nominal, "nominal")?,
+        nominal: optional(&given.nominal, "nominal")?.unwrap_or_default(),
+        automatic: given.auto,
         borrowing_limit: optional(&given.borrowing_limit, "borrowingLimit")?,
         lending_limit: optional(&given.lending_limit, "lendingLimit")?,
     })
@@ -153,6 +155,21 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn a_nominal_quota_is_a_number_or_follows_the_inventory() {
+        for (said, nominal, automatic) in [
+            (json!({"name": "gpus", "nominal": 4}), 4_000, false),
+            (json!({"name": "gpus", "auto": true}), 0, true),
+        ] {
+            let mut object = crate::testing::team("vision");
+            object["spec"]["quota"][0]["resources"] = json!([said]);
+            let object: api::Team = serde_json::from_value(object).expect("it is a Team");
+            let limit = team(&object).0.quota[0].1[&engine::Resource::Gpus];
+            let told = (limit.nominal, limit.automatic);
+            assert_eq!(told, (engine::Amount(nominal), automatic));
+        }
+    }
 
     #[test]
     fn the_weight_of_a_fair_share_is_exact_and_without_one_it_is_one() {

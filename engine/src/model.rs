@@ -79,8 +79,11 @@ pub enum Stop {
 /// Limits of one resource of one Flavor at one node of the quota tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotaLimit {
-    /// Guaranteed to the owner.
+    /// Guaranteed to the owner. It is not read where it is `automatic`.
     pub nominal: Amount,
+    /// Guaranteed is what is healthy of the Flavor, less all nominal quota that is given as a number: all of it, or a part by the
+    /// weight of the owner where several ask for it. It follows GPUs and their memory; of other resources it is nothing.
+    pub automatic: bool,
     /// Most that may be borrowed above `nominal`; no limit without it.
     pub borrowing_limit: Option<Amount>,
     /// Most of `nominal` that may be lent; all of it without.

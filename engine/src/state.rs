@@ -146,14 +146,16 @@ impl State {
     pub fn apply(&mut self, update: Update) {
         self.changes += 1;
         match update {
-            Update::Team(team) => self.set_team(team),
+            Update::Team(team) => {
+                let team = self.limits.resolved_team(team);
+                self.set_team(team);
+            }
             Update::TeamGone(name) => self.remove_team(&name),
             Update::Cohort(cohort) => {
+                let cohort = self.limits.resolved_cohort(cohort);
                 self.tree_is_stale |= self.limits.set_cohort(cohort);
             }
-            Update::CohortGone(name) => {
-                self.tree_is_stale |= self.limits.cohorts.remove(&name).is_some();
-            }
+            Update::CohortGone(name) => self.remove_cohort(&name),
             Update::Flavor(flavor) => {
                 if self.flavors.get(&flavor.name) != Some(&flavor) {
                     self.flavors.insert(flavor.name.clone(), flavor);
@@ -178,12 +180,14 @@ impl State {
                 }
             }
             Update::Node(node) => {
+                self.limits.automatic.note_node(&node);
                 let change = self.cluster.set_node(node);
                 if change == NodeChange::Inventory {
                     self.inventory_changed();
                 }
             }
             Update::NodeGone(name) => {
+                self.limits.automatic.note_node_gone(&name);
                 self.cluster.remove_node(&name);
                 self.inventory_changed();
             }

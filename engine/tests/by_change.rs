@@ -110,6 +110,7 @@ fn limits(nominal: i64, borrowing: Option<i64>, lending: Option<i64>) -> QuotaLi
         nominal: gpus(nominal),
         borrowing_limit: borrowing.map(gpus),
         lending_limit: lending.map(gpus),
+        automatic: false,
     }
 }
 

@@ -29,6 +29,7 @@ fn lending(nominal: i64, borrowing: Option<i64>, lending: Option<i64>) -> QuotaL
         nominal: gpus(nominal),
         borrowing_limit: borrowing.map(gpus),
         lending_limit: lending.map(gpus),
+        automatic: false,
     }
 }
 
@@ -1006,6 +1007,7 @@ fn a_limit_without_measure_stops_nobody_else() {
         nominal: Amount(i64::MAX),
         borrowing_limit: Some(Amount(i64::MAX)),
         lending_limit: None,
+        automatic: false,
     };
     let teams = vec![
         team("huge", Some("all"), huge),

@@ -285,6 +285,7 @@ fn numbers_without_measure_stop_nobody_else() {
         nominal: Amount(i64::MAX),
         borrowing_limit: Some(Amount(i64::MAX)),
         lending_limit: Some(Amount(i64::MAX)),
+        automatic: false,
     };
     let mut nodes = nodes(2, 2);
     nodes[1].allocatable.memory_bytes = i64::MAX;

@@ -30,6 +30,7 @@ fn limits(nominal: i64, borrowing: Option<i64>, lending: Option<i64>) -> QuotaLi
         nominal: gpus(nominal),
         borrowing_limit: borrowing.map(gpus),
         lending_limit: lending.map(gpus),
+        automatic: false,
     }
 }
 
@@ -162,6 +163,7 @@ fn a_limit_without_measure_concerns_nobody_else_and_saturates() {
         nominal: Amount(i64::MAX - 7),
         borrowing_limit: Some(Amount(i64::MAX)),
         lending_limit: Some(Amount(0)),
+        automatic: false,
     });
     let mut lends_all = huge.clone();
     lends_all.name = "lends-all".into();

@@ -238,9 +238,9 @@ pub fn team(shape: &TeamShape) -> Team {
         flavor: quota.product.flavor().to_owned(),
         resources: vec![ResourceQuota {
             name: "gpus".to_owned(),
-            nominal: gpus(quota.nominal_gpus),
+            nominal: Some(gpus(quota.nominal_gpus)),
             borrowing_limit: quota.borrowing_gpus.map(gpus),
-            lending_limit: None,
+            ..ResourceQuota::default()
         }],
     });
     Team::new(

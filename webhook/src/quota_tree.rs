@@ -166,9 +166,9 @@ mod tests {
                 flavor: "h100".into(),
                 resources: vec![ResourceQuota {
                     name: resource.into(),
-                    nominal: "0".into(),
+                    nominal: Some("0".into()),
                     borrowing_limit: Some(amount.into()),
-                    lending_limit: None,
+                    ..ResourceQuota::default()
                 }],
             }];
             let team = Team::new(

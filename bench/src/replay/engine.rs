@@ -276,6 +276,7 @@ fn quota(nominal: u64, borrowing_limit: Option<u64>) -> Result<muster_engine::mo
         nominal: amount(nominal)?,
         borrowing_limit: borrowing_limit.map(amount).transpose()?,
         lending_limit: None,
+        automatic: false,
     };
     let resource = Resource::Extended(RESOURCE.into());
     Ok(vec![(FLAVOR.into(), BTreeMap::from([(resource, limit)]))])

@@ -248,7 +248,10 @@ impl QuotaCensus {
         }
         for (of, (has, uses)) in &shown {
             let families = &self.families;
-            set(&families.nominal, of, has.map(|it| &it.nominal));
+            // What follows the inventory stands in the status alone.
+            let nominal = has.and_then(|it| it.nominal.as_ref());
+            let nominal = nominal.or(uses.map(|it| &it.nominal));
+            set(&families.nominal, of, nominal);
             let borrowing_limit = has.and_then(|it| it.borrowing_limit.as_ref());
             set(&families.borrowing_limit, of, borrowing_limit);
             let lending_limit = has.and_then(|it| it.lending_limit.as_ref());
@@ -427,6 +430,11 @@ mod tests {
             shown.family("team_weighted_share"),
             ["team=\"vision\"} 125.0"]
         );
+
+        let follows =
+            json!({"quota": [{"flavor": "h100", "resources": [{"name": "gpus", "auto": true}]}]});
+        shown.see(team(&follows, &status));
+        assert_eq!(shown.family("team_nominal_quota"), gpus("7.5"));
 
         let narrowed =
             json!({"quota": [{"flavor": "h100", "resources": [{"name": "gpus", "nominal": 4}]}]});

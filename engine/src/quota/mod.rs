@@ -16,6 +16,7 @@
 //! a charge without measure affects nobody but its owner. Answers saturate at 64 bits.
 
 mod account;
+pub(crate) mod automatic;
 pub(crate) mod charges;
 mod flavors;
 mod fungibility;

@@ -11,9 +11,13 @@ use super::{
     team::TeamEntry,
 };
 use crate::{
-    model::{Cohort, Stop, Team, Topology},
+    model::{Cohort, Quota, Stop, Team, Topology},
     names::{CohortName, TeamName, TopologyName},
-    quota::{QuotaTree, request::assignments},
+    quota::{
+        QuotaTree, Weight,
+        automatic::{Automatic, Owner},
+        request::assignments,
+    },
 };
 
 /// What was told of Teams, Cohorts and Topologies.
@@ -22,6 +26,8 @@ pub(super) struct Limits {
     pub(super) teams: BTreeMap<TeamName, Team>,
     pub(super) cohorts: BTreeMap<CohortName, Cohort>,
     pub(super) topologies: BTreeMap<TopologyName, Topology>,
+    /// Whose nominal quota follows the inventory. Teams and Cohorts above have it as it was divided last.
+    pub(super) automatic: Automatic,
 }
 
 impl Limits {
@@ -30,6 +36,23 @@ impl Limits {
         let changes = self.cohorts.get(&cohort.name) != Some(&cohort);
         self.cohorts.insert(cohort.name.clone(), cohort);
         changes
+    }
+
+    /// A Team as it was told, with its part of what follows the inventory.
+    pub(super) fn resolved_team(&mut self, mut team: Team) -> Team {
+        let owner = Owner::Team(team.name.clone());
+        self.automatic.note_quota(&owner, &team.quota, team.weight);
+        self.automatic.resolve(&owner, &mut team.quota);
+        team
+    }
+
+    /// A Cohort as it was told, with its part of what follows the inventory.
+    pub(super) fn resolved_cohort(&mut self, mut cohort: Cohort) -> Cohort {
+        let owner = Owner::Cohort(cohort.name.clone());
+        self.automatic
+            .note_quota(&owner, &cohort.quota, cohort.weight);
+        self.automatic.resolve(&owner, &mut cohort.quota);
+        cohort
     }
 
     /// Takes in a Topology; whether that changes anything.
@@ -69,11 +92,45 @@ impl State {
     }
 
     pub(super) fn remove_team(&mut self, name: &TeamName) {
+        let owner = Owner::Team(name.clone());
+        let nothing = Quota::new();
+        self.limits
+            .automatic
+            .note_quota(&owner, &nothing, Weight::default());
         if self.limits.teams.remove(name).is_some() {
             self.tree_is_stale = true;
             if let Some(id) = self.team_ids.get(name).copied() {
                 self.stale_teams.insert(id);
                 self.forget_team_if_unused(id);
+            }
+        }
+    }
+
+    pub(super) fn remove_cohort(&mut self, name: &CohortName) {
+        let owner = Owner::Cohort(name.clone());
+        let nothing = Quota::new();
+        self.limits
+            .automatic
+            .note_quota(&owner, &nothing, Weight::default());
+        self.tree_is_stale |= self.limits.cohorts.remove(name).is_some();
+    }
+
+    /// Divides anew what follows the inventory, as far as that changed: once for all changes.
+    fn divide_inventory(&mut self) {
+        for owner in self.limits.automatic.divide_again() {
+            match owner {
+                Owner::Team(name) => {
+                    if let Some(team) = self.limits.teams.get(&name).cloned() {
+                        let team = self.limits.resolved_team(team);
+                        self.set_team(team);
+                    }
+                }
+                Owner::Cohort(name) => {
+                    if let Some(cohort) = self.limits.cohorts.get(&name).cloned() {
+                        let cohort = self.limits.resolved_cohort(cohort);
+                        self.tree_is_stale |= self.limits.set_cohort(cohort);
+                    }
+                }
             }
         }
     }
@@ -133,6 +190,7 @@ impl State {
 
     /// Brings everything that is derived up to date.
     pub(super) fn refresh(&mut self) {
+        self.divide_inventory();
         let kinds = self.cluster.kinds_version();
         if std::mem::replace(&mut self.kinds, kinds) != kinds {
             self.wake_all();

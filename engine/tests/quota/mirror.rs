@@ -51,6 +51,7 @@ fn quota(limits: &BTreeMap<Pair, Limit>) -> Quota {
             nominal: amount(limit.nominal),
             borrowing_limit: limit.borrowing.map(amount),
             lending_limit: limit.lending.map(amount),
+            automatic: false,
         };
         match quota.iter_mut().find(|(known, _)| *known == flavor) {
             Some((_, resources)) => {

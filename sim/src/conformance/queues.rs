@@ -168,6 +168,7 @@ impl Queue {
                         nominal: read(&limit.nominal)?,
                         borrowing_limit: limit.borrowing_limit.as_ref().map(read).transpose()?,
                         lending_limit: limit.lending_limit.as_ref().map(read).transpose()?,
+                        automatic: false,
                     };
                     Ok((resource, limits))
                 });

@@ -123,8 +123,10 @@ impl History {
         let generation = team.metadata.generation.unwrap_or_default();
         for quota in &team.spec.quota {
             for resource in &quota.resources {
-                if let Some(borrowing) = &resource.borrowing_limit {
-                    let most = gpus(&resource.nominal) + gpus(borrowing);
+                if let (Some(nominal), Some(borrowing)) =
+                    (&resource.nominal, &resource.borrowing_limit)
+                {
+                    let most = gpus(nominal) + gpus(borrowing);
                     let of = (name.clone(), generation, quota.flavor.clone());
                     self.limits_milli.insert(of, most * 1_000);
                 }

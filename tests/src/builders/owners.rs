@@ -71,8 +71,8 @@ pub async fn cohort(client: &Client, name: &str, quota: Vec<FlavorQuota>) -> Res
     let mut cohort = Cohort::new(
         name,
         CohortSpec {
-            parent: None,
             quota,
+            ..CohortSpec::default()
         },
     );
     cohort.metadata.labels = Some(made(&[]));
@@ -130,9 +130,9 @@ pub fn gpu_quota(flavor: &str, nominal: u32, borrowing_limit: Option<u32>) -> Fl
         flavor: flavor.to_owned(),
         resources: vec![muster_api::ResourceQuota {
             name: "gpus".to_owned(),
-            nominal: quantity(nominal),
+            nominal: Some(quantity(nominal)),
             borrowing_limit: borrowing_limit.map(quantity),
-            lending_limit: None,
+            ..muster_api::ResourceQuota::default()
         }],
     }
 }

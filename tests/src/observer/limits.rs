@@ -3,7 +3,7 @@
 //! For each resource of each Flavor, with `quota(n)` the node's own nominal plus what its children lend it:
 //! a child lends at most its lending limit of its quota, and asks of its parent only what it uses beyond
 //! what it does not lend. No node may use more than its quota and its borrowing limit, no root more than
-//! its quota.
+//! its quota. A resource of which anybody's quota follows the inventory (`auto`) is not judged: no scenario has one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -114,19 +114,22 @@ fn judge(
     });
 }
 
-/// Every (Flavor, resource) that a quota names.
+/// Every (Flavor, resource) that a quota names, unless some of it follows the inventory.
 fn resources(world: &World) -> BTreeSet<(String, String)> {
     let teams = world.teams.values().flat_map(|team| &team.spec.quota);
     let cohorts = world.cohorts.values().flat_map(|cohort| &cohort.spec.quota);
-    teams
-        .chain(cohorts)
-        .flat_map(|quota| {
-            quota
-                .resources
-                .iter()
-                .map(|resource| (quota.flavor.clone(), resource.name.clone()))
-        })
-        .collect()
+    let mut named = BTreeSet::new();
+    let mut automatic = BTreeSet::new();
+    for quota in teams.chain(cohorts) {
+        for resource in &quota.resources {
+            let of = (quota.flavor.clone(), resource.name.clone());
+            if resource.auto {
+                automatic.insert(of.clone());
+            }
+            named.insert(of);
+        }
+    }
+    named.difference(&automatic).cloned().collect()
 }
 
 fn limit_of(quota: &[FlavorQuota], flavor: &str, resource: &str) -> Limit {
@@ -144,7 +147,7 @@ fn limit_of(quota: &[FlavorQuota], flavor: &str, resource: &str) -> Limit {
         .flat_map(|quota| &quota.resources)
         .find(|limit| limit.name == resource)
         .map_or_else(Limit::default, |limit| Limit {
-            nominal: amount(&limit.nominal).unwrap_or(0),
+            nominal: limit.nominal.as_ref().and_then(amount).unwrap_or(0),
             borrowing: limit.borrowing_limit.as_ref().and_then(amount),
             lending: limit.lending_limit.as_ref().and_then(amount),
         })
