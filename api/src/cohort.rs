@@ -35,7 +35,7 @@ pub struct CohortSpec {
     #[schemars(length(max = 16))]
     pub quota: Vec<FlavorQuota>,
     /// How much of what is lent is the fair share of all below this Cohort, beside the weights of its siblings: 1 without
-    /// it. It counts where the root Cohort shares `Fair`.
+    /// it. It counts where the root Cohort shares `Fair`, and where several quotas are `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fair_share_weight: Option<Quantity>,
     /// Who goes first of all below this Cohort when they wait for what others lend. The root of the tree decides.

@@ -50,7 +50,7 @@ pub struct TeamSpec {
     #[serde(default)]
     pub flavor_fungibility: FlavorFungibility,
     /// How much of what is lent is this Team's fair share, beside the weights of its siblings: 1 without it. At 0 it is
-    /// served after all who have a weight. It counts where the root Cohort shares `Fair`.
+    /// served after all who have a weight. It counts where the root Cohort shares `Fair`, and where several quotas are `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fair_share_weight: Option<Quantity>,
     /// Tiers that gangs of this Team may have.

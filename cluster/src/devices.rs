@@ -10,6 +10,7 @@ use std::{
 };
 
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, ResourceSlice};
+use muster_api::keys;
 use muster_engine::{Amount, AttributeName};
 
 use crate::{pools::PoolKey, quantity, selectors::Subject};
@@ -59,6 +60,8 @@ pub struct DeviceKind {
     pub nvlink_group: Option<String>,
     /// Whether a device may be planned: it is not tainted, and is given out as a whole and at once.
     pub usable: bool,
+    /// Whether it may be once what it was given to is released.
+    pub healthy: bool,
 }
 
 /// A device of a node.
@@ -175,7 +178,7 @@ impl DeviceKinds {
         old: &BTreeMap<&str, &PublishedDevice>,
     ) -> PublishedDevice {
         let name = crate::pools::device_name(driver, pool, &device.name);
-        let usable = is_whole(&device) && !is_tainted(&device);
+        let state = DeviceState::of(&device);
         let attributes = device.attributes.unwrap_or_default();
         let (own, common): (BTreeMap<_, _>, _) =
             attributes.into_iter().partition(|(name, _)| is_own(name));
@@ -186,7 +189,7 @@ impl DeviceKinds {
             allow_multiple_allocations: device.allow_multiple_allocations,
             ..Device::default()
         };
-        let kind = self.intern(driver, common, usable);
+        let kind = self.intern(driver, common, state);
         let old = old.get(name.as_str());
         if let Some(old) = old.filter(|old| Arc::ptr_eq(&old.kind, &kind) && old.own == own) {
             return (*old).clone();
@@ -202,9 +205,10 @@ impl DeviceKinds {
         }
     }
 
-    fn intern(&mut self, driver: &str, device: Device, usable: bool) -> Arc<DeviceKind> {
+    fn intern(&mut self, driver: &str, device: Device, state: DeviceState) -> Arc<DeviceKind> {
         // Serialising these types cannot fail.
-        let text = serde_json::to_string(&(driver, usable, &device)).unwrap_or_default();
+        let text = serde_json::to_string(&(driver, state.usable, state.healthy, &device))
+            .unwrap_or_default();
         if let Some(known) = self.by_text.get(&text).and_then(Weak::upgrade) {
             return known;
         }
@@ -223,7 +227,8 @@ impl DeviceKinds {
             attributes: Arc::new(qualified(driver, attributes).collect()),
             memory: memory(driver, &device),
             nvlink_group,
-            usable,
+            usable: state.usable,
+            healthy: state.healthy,
             device,
         });
         self.by_text.insert(text, Arc::downgrade(&kind));
@@ -321,9 +326,29 @@ fn is_whole(device: &Device) -> bool {
         && device.all_nodes != Some(true)
 }
 
-fn is_tainted(device: &Device) -> bool {
-    let mut taints = device.taints.iter().flatten();
-    taints.any(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"))
+/// What its taints say of a device.
+#[derive(Clone, Copy)]
+struct DeviceState {
+    /// Whether it may be allocated.
+    usable: bool,
+    /// Whether it may be once what it was given to is released.
+    healthy: bool,
+}
+
+impl DeviceState {
+    fn of(device: &Device) -> Self {
+        let mut repelling = device
+            .taints
+            .iter()
+            .flatten()
+            .filter(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"));
+        let is_whole = is_whole(device);
+        let is_faulty = repelling.clone().any(|taint| taint.key != keys::TAINT_HELD);
+        Self {
+            usable: is_whole && repelling.next().is_none(),
+            healthy: is_whole && !is_faulty,
+        }
+    }
 }
 
 fn has_any<V>(list: Option<&Vec<V>>) -> bool {

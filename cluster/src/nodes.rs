@@ -181,11 +181,10 @@ fn block(parts: &NodeParts<'_>) -> Option<NodeBlock> {
     if facts.is_some_and(|facts| facts.is_lost) {
         return Some(NodeBlock::Lost);
     }
-    if !is_ready(parts.node) {
-        return Some(NodeBlock::NotReady);
-    }
-    if let Some(block) = taints::block(parts.node) {
-        return Some(block);
+    let not_ready = (!is_ready(parts.node)).then_some(NodeBlock::NotReady);
+    let by_itself = taints::block(parts.node).into_iter().chain(not_ready).min();
+    if by_itself.is_some() {
+        return by_itself;
     }
     if parts.slices_missing {
         return Some(NodeBlock::SlicesMissing);
@@ -295,5 +294,6 @@ fn device_of(
         attributes: Arc::clone(&published.kind.attributes),
         own_attributes: Arc::clone(&published.own_attributes),
         usable: published.kind.usable,
+        healthy: published.kind.healthy,
     }
 }

@@ -46,7 +46,7 @@ pub fn units(text: &str, field: &str) -> Result<i64, QuantityError> {
     scaled(text, 1).map_err(|cause| error(text, field, cause))
 }
 
-/// Reads billionths, rounded up: weights. At most 2^63 of them, which is a weight of more than nine billion.
+/// Reads billionths, rounded up: weights. Fewer than 2^63 of them, which is a weight of more than nine billion.
 pub fn billionths(text: &str, field: &str) -> Result<u64, QuantityError> {
     let read = scaled(text, NANO).map_err(|cause| error(text, field, cause))?;
     Ok(read.unsigned_abs())

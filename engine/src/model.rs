@@ -179,10 +179,10 @@ pub struct Node {
 /// Why nothing new may be planned on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeBlock {
+    /// It is cordoned, whatever else is so: that lasts until somebody ends it.
+    Cordoned,
     /// It is not Ready.
     NotReady,
-    /// It is cordoned.
-    Cordoned,
     /// It is marked lost.
     Lost,
     /// Its slices vanished or are incomplete: the kubelet or the driver restarts.
@@ -268,6 +268,8 @@ pub struct Device {
     pub nvlink_group: Option<String>,
     /// Whether it may be allocated again (no taint forbids it).
     pub usable: bool,
+    /// Whether nothing is wrong with it. One that is not usable only because what it was given to is not released yet is healthy.
+    pub healthy: bool,
     /// The claim that it is allocated to, as the API server knows it.
     pub allocated_to: Option<ClaimUid>,
 }

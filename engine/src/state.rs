@@ -92,6 +92,8 @@ pub struct State {
     tree: QuotaTree,
     /// Whether limits changed since `tree` was built.
     tree_is_stale: bool,
+    /// Moves whenever it is built anew.
+    limits_version: u64,
     /// Teams that were told anew since.
     stale_teams: BTreeSet<TeamId>,
     inventory_changed: bool,
@@ -281,6 +283,11 @@ impl State {
                 }
             })
             .collect()
+    }
+
+    /// Moves when a decision goes by other limits than the one before: what [`State::usage`] says of any Team may be another.
+    pub fn limits_version(&self) -> u64 {
+        self.limits_version
     }
 
     /// How much of what could be lent to it a Team borrows, where its tree shares fairly. `None` elsewhere, for an unknown

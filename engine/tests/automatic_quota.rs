@@ -49,6 +49,15 @@ fn has(state: &mut State, team: &str) -> (i64, i64) {
 fn faulty(mut node: Node, devices: usize) -> Node {
     for device in node.devices.iter_mut().take(devices) {
         device.usable = false;
+        device.healthy = false;
+    }
+    node
+}
+
+/// The first devices of a node are allocated.
+fn in_use(mut node: Node, devices: usize) -> Node {
+    for (at, device) in node.devices.iter_mut().take(devices).enumerate() {
+        device.allocated_to = Some(format!("claim-{at}").as_str().into());
     }
     node
 }
@@ -100,6 +109,62 @@ fn a_cordoned_or_lost_node_counts_as_drained_and_one_that_is_silent_for_the_mome
     assert_eq!(has(&mut state, "all-of-it"), (0, 0));
 }
 
+/// The pool is lent when its node is drained. What the owner is guaranteed is free, and it gets it.
+#[test]
+fn what_is_drained_under_a_borrower_is_missed_when_it_is_free_and_costs_no_owner_its_guarantee() {
+    for drained in [
+        |mut node: Node| {
+            node.block = Some(NodeBlock::Cordoned);
+            node
+        },
+        |node: Node| faulty(node, 8),
+    ] {
+        let teams = vec![
+            team("owns", Some(ROOT), limit(8)),
+            team("borrows", Some(ROOT), limit(0)),
+        ];
+        let free = node("n1", "s/l", 8);
+        let mut state = state(vec![node("n0", "s/l", 8), free.clone()], teams);
+        state.apply(Update::Cohort(slack()));
+        let devices: Vec<usize> = (0..8).collect();
+        state.apply(Update::Hold(hold("r", "borrows", "n1", &devices)));
+        state.apply(Update::Node(drained(in_use(free.clone(), 8))));
+        submit(&mut state, [gang("of-owner", "owns", 1, 8)]);
+        assert_eq!(admitted(&decide(&mut state)), ["of-owner"]);
+        assert_eq!(has(&mut state, "borrows").1, 0);
+
+        state.apply(Update::HoldGone(pod_uid("r")));
+        state.apply(Update::Node(drained(free)));
+        assert_eq!(has(&mut state, "borrows").1, 0);
+    }
+}
+
+#[test]
+fn a_device_that_is_only_held_until_it_is_released_is_not_missed() {
+    let mut state = state(vec![], vec![team("all-of-it", None, automatic())]);
+    let mut held = node("n0", "s/l", 8);
+    held.devices[0].usable = false;
+    state.apply(Update::Node(held));
+    assert_eq!(has(&mut state, "all-of-it").0, 8);
+}
+
+#[test]
+fn whoever_asks_decides_by_limits_that_follow_the_inventory_hears_when_they_move() {
+    let mut state = state(
+        vec![node("n0", "s/l", 8)],
+        vec![team("a", None, automatic())],
+    );
+    decide(&mut state);
+    let before = state.limits_version();
+    decide(&mut state);
+    state.apply(Update::Node(in_use(node("n0", "s/l", 8), 2)));
+    decide(&mut state);
+    assert_eq!(state.limits_version(), before, "nothing moved");
+    state.apply(Update::Node(faulty(node("n0", "s/l", 8), 1)));
+    decide(&mut state);
+    assert_ne!(state.limits_version(), before);
+}
+
 #[test]
 fn several_that_follow_the_inventory_share_it_by_weight() {
     let weighted = |name: &str, weight: u64| Team {
@@ -130,15 +195,28 @@ fn memory_of_gpus_is_followed_too_and_what_no_device_has_is_nothing() {
     for resource in [Resource::Vram, Resource::Cpu] {
         follows.quota[0].1.insert(resource, automatic());
     }
-    let mut state = state(vec![node("n0", "s/l", 2)], vec![follows]);
-    decide(&mut state);
-    let usage = state.usage(&team_name("a"));
-    let nominal = |resource: &Resource| {
+    let second = Team {
+        name: team_name("b"),
+        ..follows.clone()
+    };
+    let mut state = state(vec![node("n0", "s/l", 3)], vec![follows]);
+    let nominal = |state: &mut State, name: &str, resource: &Resource| {
+        decide(state);
+        let usage = state.usage(&team_name(name));
         let limit = usage.iter().find(|usage| usage.of.resource == *resource);
         limit.expect("it is named").nominal
     };
-    assert_eq!(nominal(&Resource::Vram), Amount(160 * GIB));
-    assert_eq!(nominal(&Resource::Cpu), Amount::ZERO);
+    assert_eq!(nominal(&mut state, "a", &Resource::Vram), Amount(240 * GIB));
+    assert_eq!(nominal(&mut state, "a", &Resource::Cpu), Amount::ZERO);
+    // The memory goes with the GPUs.
+    state.apply(Update::Team(second));
+    for (name, gpus) in [("a", 2), ("b", 1)] {
+        let of = |state: &mut State, resource| nominal(state, name, resource);
+        assert_eq!(of(&mut state, &Resource::Gpus), Amount(gpus * 1000));
+        assert_eq!(of(&mut state, &Resource::Vram), Amount(gpus * 80 * GIB));
+    }
+    state.apply(Update::Node(node("n0", "s/l", 2)));
+    assert_eq!(nominal(&mut state, "a", &Resource::Vram), Amount(80 * GIB));
 }
 
 #[test]

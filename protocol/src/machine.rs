@@ -392,6 +392,7 @@ impl Machine {
             let budget = admit::budget(self.context(epoch, now, &wake), &wanted);
             let decided = self.feed.decide(wall, &budget, room);
             wanted.extend(decided.into_iter().map(Wanted::new));
+            self.queues.note_limits(self.feed.engine.limits_version());
         }
         for gang in self.feed.explain(&self.index, EXPLAINING_LOOKS) {
             self.note_gang_by_uid(&gang);

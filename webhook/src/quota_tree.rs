@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_api::{Cohort, Reason, Team};
+use muster_api::{Cohort, Reason, Sharing, Team};
 use muster_cluster::{limits, quantity::QuantityError, text::quoted};
 
 use crate::{
@@ -10,10 +10,13 @@ use crate::{
     finding::{Findings, listed},
 };
 
-/// Checks a Team.
-pub fn check_team(team: &Team, facts: &Cache) -> Findings {
+/// Checks a Team. `before`: as it was, on an update. What it said then already is not refused any more: it could not be labelled,
+/// nor deleted in the foreground.
+pub fn check_team(team: &Team, before: Option<&Team>, facts: &Cache) -> Findings {
     let mut findings = Findings::default();
-    refuse_amounts(limits::team(team).1, &mut findings);
+    if before.is_none_or(|before| before.spec != team.spec) {
+        refuse_amounts(limits::team(team).1, &mut findings);
+    }
     if let Some(cohort) = &team.spec.cohort {
         warn_of_implicit_cohort("spec.cohort", cohort, facts, &mut findings);
     }
@@ -49,12 +52,19 @@ pub fn check_team(team: &Team, facts: &Cache) -> Findings {
 ///
 /// Two changes at the same moment, or one that our watch has not told us of yet, can still close a cycle
 /// together; the engine therefore does not rely on there being none.
-pub fn check_cohort(cohort: &Cohort, facts: &Cache) -> Findings {
+pub fn check_cohort(cohort: &Cohort, before: Option<&Cohort>, facts: &Cache) -> Findings {
     let mut findings = Findings::default();
-    refuse_amounts(limits::cohort(cohort).1, &mut findings);
+    if before.is_none_or(|before| before.spec != cohort.spec) {
+        refuse_amounts(limits::cohort(cohort).1, &mut findings);
+    }
     let Some(parent) = &cohort.spec.parent else {
         return findings;
     };
+    if cohort.spec.sharing != Sharing::default() {
+        findings.warn(
+            "spec.sharing: the root of the tree decides how it shares; this Cohort has a parent",
+        );
+    }
     let name = cohort.metadata.name.as_deref().unwrap_or_default();
     if let Some(ancestors) = ancestors_back_to(name, parent, &facts.parent_of_cohort) {
         findings.error(
@@ -138,7 +148,7 @@ mod tests {
     #[test]
     fn a_cycle_is_refused_with_the_way_it_takes() {
         let facts = cohorts(&[("a", None), ("b", Some("a")), ("c", Some("b"))]);
-        let findings = check_cohort(&cohort("a", Some("c")), &facts);
+        let findings = check_cohort(&cohort("a", Some("c")), None, &facts);
         assert_eq!(findings.errors[0].reason, Reason::CohortCycle);
         assert_eq!(findings.errors[0].field, "spec.parent");
         assert!(
@@ -146,7 +156,7 @@ mod tests {
             "{findings:?}"
         );
         assert_eq!(
-            check_cohort(&cohort("c", Some("a")), &facts),
+            check_cohort(&cohort("c", Some("a")), None, &facts),
             Findings::default()
         );
     }
@@ -187,7 +197,21 @@ mod tests {
                 },
             );
             let facts = cohorts(&[("all", None)]);
-            for findings in [check_team(&team, &facts), check_cohort(&above, &facts)] {
+            let said_before = [
+                check_team(&team, Some(&team), &facts),
+                check_cohort(&above, Some(&above), &facts),
+            ];
+            assert!(
+                said_before
+                    .iter()
+                    .all(|findings| findings.errors.is_empty())
+            );
+            for findings in [
+                check_team(&team, None, &facts),
+                check_cohort(&above, None, &facts),
+                check_team(&team, Some(&Team::new("red", TeamSpec::default())), &facts),
+                check_cohort(&above, Some(&cohort("all", None)), &facts),
+            ] {
                 assert_eq!(
                     !findings.errors.is_empty(),
                     is_refused,
@@ -204,9 +228,24 @@ mod tests {
 
     #[test]
     fn a_cohort_that_is_only_named_is_allowed_with_a_warning() {
-        let findings = check_cohort(&cohort("a", Some("new")), &Cache::default());
+        let findings = check_cohort(&cohort("a", Some("new")), None, &Cache::default());
         assert!(findings.errors.is_empty());
         assert_eq!(findings.warnings.len(), 1);
+    }
+
+    #[test]
+    fn a_cohort_below_another_is_warned_that_it_does_not_decide_how_the_tree_shares() {
+        let facts = cohorts(&[("all", None)]);
+        for (parent, sharing, warnings) in [
+            (None, Sharing::Fair, 0),
+            (Some("all"), Sharing::Classical, 0),
+            (Some("all"), Sharing::Fair, 1),
+        ] {
+            let mut below = cohort("a", parent);
+            below.spec.sharing = sharing;
+            let findings = check_cohort(&below, None, &facts);
+            assert_eq!(findings.warnings.len(), warnings, "{parent:?} {sharing:?}");
+        }
     }
 
     #[test]
@@ -229,7 +268,7 @@ mod tests {
                     ..TeamSpec::default()
                 },
             );
-            let findings = check_team(&team, &facts);
+            let findings = check_team(&team, None, &facts);
             assert_eq!(!findings.errors.is_empty(), refused, "{default}");
         }
     }
@@ -243,7 +282,7 @@ mod tests {
             parent in "[a-e]",
         ) {
             let mut facts = Cache { parent_of_cohort: parents, ..Cache::default() };
-            let refused = !check_cohort(&cohort(&name, Some(&parent)), &facts).errors.is_empty();
+            let refused = !check_cohort(&cohort(&name, Some(&parent)), None, &facts).errors.is_empty();
             facts.parent_of_cohort.insert(name.clone(), Some(parent));
             let mut current = name.clone();
             let mut back = false;

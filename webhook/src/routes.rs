@@ -130,7 +130,7 @@ async fn validate_team(
             &headers,
             &body,
             |request, team: &Team, facts| {
-                let findings = quota_tree::check_team(team, facts);
+                let findings = quota_tree::check_team(team, request.old_object.as_ref(), facts);
                 Ok(findings.answer(AdmissionResponse::from(request)))
             },
         )
@@ -148,7 +148,7 @@ async fn validate_cohort(
             &headers,
             &body,
             |request, cohort: &Cohort, facts| {
-                let findings = quota_tree::check_cohort(cohort, facts);
+                let findings = quota_tree::check_cohort(cohort, request.old_object.as_ref(), facts);
                 Ok(findings.answer(AdmissionResponse::from(request)))
             },
         )

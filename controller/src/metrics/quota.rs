@@ -67,6 +67,7 @@ pub(super) struct QuotaCensus {
     /// What is shown of each Team.
     teams: BTreeMap<String, BTreeSet<LimitLabels>>,
     gangs: BTreeMap<ObjectKey, SeenGang>,
+    pending: BTreeMap<WaitLabels, i64>,
 }
 
 /// What was seen of a gang last.
@@ -131,7 +132,7 @@ impl QuotaFamilies {
             );
             registry.register(
                 "admission_wait_time_seconds",
-                "Time from a gang's place in the queue to its admission, by Team",
+                "Time from a gang's place in the queue to its first admission, by Team",
                 families.admission_wait_seconds.clone(),
             );
         });
@@ -152,29 +153,19 @@ impl QuotaFamilies {
 }
 
 impl QuotaCensus {
-    /// Begins with nothing; what an earlier leadership showed goes, but for what only grows.
     pub(super) fn new(families: QuotaFamilies) -> Self {
-        for family in [
-            &families.nominal,
-            &families.borrowing_limit,
-            &families.lending_limit,
-            &families.usage,
-        ] {
-            family.clear();
-        }
-        families.weighted_share.clear();
-        families.pending.clear();
         Self {
             families,
             teams: BTreeMap::new(),
             gangs: BTreeMap::new(),
+            pending: BTreeMap::new(),
         }
     }
 
     pub(super) fn observe(&mut self, change: &Change) {
         match change {
             Change::Applied(Object::Team(team)) => self.show_team(team),
-            Change::Applied(Object::Gang(gang)) => self.count_gang(gang, true),
+            Change::Applied(Object::Gang(gang)) => self.count_gang(gang),
             Change::Applied(_) => {}
             Change::Deleted(key) => self.forget(key),
             Change::ListedKeys(kind, keys) => self.keep(*kind, |key| keys.contains(key)),
@@ -184,8 +175,7 @@ impl QuotaCensus {
                 for object in objects {
                     match object {
                         Object::Team(team) => self.show_team(team),
-                        // When it was admitted nobody looked.
-                        Object::Gang(gang) => self.count_gang(gang, false),
+                        Object::Gang(gang) => self.count_gang(gang),
                         _ => {}
                     }
                 }
@@ -218,7 +208,7 @@ impl QuotaCensus {
             }
             Kind::Gang => {
                 if let Some(waits) = self.gangs.remove(key).and_then(|seen| seen.waits) {
-                    self.families.pending.get_or_create(&waits).dec();
+                    self.count_pending(waits, -1);
                 }
             }
             _ => {}
@@ -250,7 +240,7 @@ impl QuotaCensus {
             let families = &self.families;
             // What follows the inventory stands in the status alone.
             let nominal = has.and_then(|it| it.nominal.as_ref());
-            let nominal = nominal.or(uses.map(|it| &it.nominal));
+            let nominal = nominal.or_else(|| uses.map(|it| &it.nominal));
             set(&families.nominal, of, nominal);
             let borrowing_limit = has.and_then(|it| it.borrowing_limit.as_ref());
             set(&families.borrowing_limit, of, borrowing_limit);
@@ -277,10 +267,8 @@ impl QuotaCensus {
         }
     }
 
-    fn count_gang(&mut self, gang: &Gang, is_news: bool) {
-        let Some(status) = &gang.status else {
-            return;
-        };
+    fn count_gang(&mut self, gang: &Gang) {
+        let status = gang.status.clone().unwrap_or_default();
         let team = status.team.clone().unwrap_or_default();
         let waits = status.queue.as_ref().filter(|_| !has_ended(gang));
         let waits = waits.map(|wait| WaitLabels {
@@ -288,24 +276,38 @@ impl QuotaCensus {
             reason: wait.reason.to_string(),
         });
         let is_admitted = status.admission.is_some();
-        if let Some(waits) = &waits {
-            self.families.pending.get_or_create(waits).inc();
+        if let Some(waits) = waits.clone() {
+            self.count_pending(waits, 1);
         }
-        let seen = SeenGang { waits, is_admitted };
         let key = ObjectKey::of(Kind::Gang, &gang.metadata);
-        let before = self.gangs.insert(key, seen).unwrap_or_default();
-        if let Some(waits) = before.waits {
-            self.families.pending.get_or_create(&waits).dec();
+        let before = self.gangs.insert(key, SeenGang { waits, is_admitted });
+        // One that is admitted when it is first seen was admitted before anybody looked.
+        let is_new = is_admitted && before.as_ref().is_some_and(|seen| !seen.is_admitted);
+        if let Some(waits) = before.and_then(|seen| seen.waits) {
+            self.count_pending(waits, -1);
         }
         // An adopted gang ran before it was admitted: it did not wait.
         let is_adopted = status.admission.as_ref().is_some_and(|it| it.adopted);
-        if is_news && is_admitted && !before.is_admitted && !is_adopted {
+        if is_new && !is_adopted {
             let label = TeamLabel { team };
             self.families.admitted.get_or_create(&label).inc();
-            if let Some(waited) = waited_seconds(status) {
+            // It keeps its age, so of a later admission nobody knows how long it waited for that.
+            let is_first = status.attempt <= gang.spec.first_attempt.max(1);
+            if let Some(waited) = waited_seconds(&status).filter(|_| is_first) {
                 let waits = self.families.admission_wait_seconds.get_or_create(&label);
                 waits.observe(waited);
             }
+        }
+    }
+
+    fn count_pending(&mut self, waits: WaitLabels, by: i64) {
+        let count = self.pending.entry(waits.clone()).or_default();
+        *count += by;
+        if *count == 0 {
+            self.families.pending.remove(&waits);
+            self.pending.remove(&waits);
+        } else {
+            self.families.pending.get_or_create(&waits).set(*count);
         }
     }
 }
@@ -450,7 +452,7 @@ mod tests {
         }
         shown
             .census
-            .observe(&Change::ListedKeys(Kind::Team, BTreeSet::new().into()));
+            .observe(&Change::ListedKeys(Kind::Team, BTreeSet::new()));
         assert_eq!(shown.family("team_nominal_quota"), [""; 0]);
     }
 
@@ -460,17 +462,25 @@ mod tests {
         shown.see(gang("a", &waiting("WaitingForQuota")));
         shown.see(gang("a", &waiting("WaitingForQuota")));
         shown.see(gang("b", &waiting("WaitingForQuota")));
-        let of = |quota, place| {
-            [("WaitingForPlacement", place), ("WaitingForQuota", quota)]
-                .map(|(reason, count)| format!("team=\"vision\",reason=\"{reason}\"}} {count}"))
-        };
-        assert_eq!(shown.family("pending_gangs"), of(2, 0)[1..]);
+        let line = |reason, count| format!("team=\"vision\",reason=\"{reason}\"}} {count}");
+        assert_eq!(shown.family("pending_gangs"), [line("WaitingForQuota", 2)]);
         shown.see(gang("a", &waiting("WaitingForPlacement")));
-        assert_eq!(shown.family("pending_gangs"), of(1, 1));
+        assert_eq!(
+            shown.family("pending_gangs"),
+            [line("WaitingForPlacement", 1), line("WaitingForQuota", 1)]
+        );
+        // Made again under its name, before anything was said of it.
+        shown.see(gang("b", &json!({})));
+        assert_eq!(
+            shown.family("pending_gangs"),
+            [line("WaitingForPlacement", 1)]
+        );
         shown.see(gang("a", &admitted(false)));
-        let b = gang("b", &waiting("WaitingForQuota"));
-        shown.census.observe(&Change::Deleted(b.key()));
-        assert_eq!(shown.family("pending_gangs"), of(0, 0));
+        assert_eq!(shown.family("pending_gangs"), [""; 0]);
+        shown.see(gang("c", &waiting("WaitingForQuota")));
+        let c = gang("c", &waiting("WaitingForQuota"));
+        shown.census.observe(&Change::Deleted(c.key()));
+        assert_eq!(shown.family("pending_gangs"), [""; 0]);
     }
 
     #[test]
@@ -480,15 +490,13 @@ mod tests {
         shown.see(gang("a", &admitted(false)));
         shown.see(gang("a", &admitted(false)));
         // It ran already.
-        shown.see(gang("found", &admitted(true)));
-        // It was admitted before anybody looked.
-        shown.census.observe(&Change::Listed(
-            Kind::Gang,
-            vec![
-                gang("a", &admitted(false)),
-                gang("earlier", &admitted(false)),
-            ],
+        shown.see(gang(
+            "found",
+            &json!({"team": "vision", "phase": "Assembling"}),
         ));
+        shown.see(gang("found", &admitted(true)));
+        // It was admitted before this leader looked: a first list comes object by object.
+        shown.see(gang("earlier", &admitted(false)));
         assert_eq!(shown.family("admitted_gangs_total"), ["team=\"vision\"} 1"]);
         assert_eq!(
             shown.family("admission_wait_time_seconds_sum"),
@@ -498,18 +506,16 @@ mod tests {
             shown.family("admission_wait_time_seconds_count"),
             ["team=\"vision\"} 1"]
         );
-    }
 
-    #[test]
-    fn a_new_leadership_shows_nothing_of_the_one_before() {
-        let mut shown = Shown::new();
-        shown.see(team(
-            &json!({"quota": [{"flavor": "h100", "resources": [{"name": "gpus", "nominal": 4}]}]}),
-            &json!({}),
-        ));
+        // Again, after an attempt that ran: it counts, but nobody knows for how long it waited since.
+        let mut again = admitted(false);
+        again["attempt"] = json!(2);
         shown.see(gang("a", &waiting("WaitingForQuota")));
-        shown.census = QuotaCensus::new(shown.census.families.clone());
-        assert_eq!(shown.family("team_nominal_quota"), [""; 0]);
-        assert_eq!(shown.family("pending_gangs"), [""; 0]);
+        shown.see(gang("a", &again));
+        assert_eq!(shown.family("admitted_gangs_total"), ["team=\"vision\"} 2"]);
+        assert_eq!(
+            shown.family("admission_wait_time_seconds_count"),
+            ["team=\"vision\"} 1"]
+        );
     }
 }

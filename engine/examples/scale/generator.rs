@@ -70,6 +70,7 @@ pub(crate) fn node(number: usize) -> Node {
         own_attributes: Arc::default(),
         nvlink_group: Some("switch".to_owned()),
         usable: true,
+        healthy: true,
         allocated_to: None,
     });
     Node {

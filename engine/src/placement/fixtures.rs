@@ -45,6 +45,7 @@ pub(super) fn device(at: usize) -> Device {
         own_attributes: Arc::default(),
         nvlink_group: None,
         usable: true,
+        healthy: true,
         allocated_to: None,
     }
 }

@@ -1,20 +1,21 @@
 //! Nominal quota that follows the inventory: what is healthy of a Flavor, less all nominal quota that is given as a number, by weight.
 //!
-//! So a drained GPU takes from the slack first, and from no guarantee before the slack is used up. Nothing is ever divided that is
-//! not there: the parts, and what is given as numbers, together are what is healthy, or the numbers alone are more.
+//! So a drained GPU takes from the slack first, and from no guarantee before the slack is used up. Of one Flavor nothing is divided
+//! that is not there: the parts, and what is given as numbers, together are what is healthy, or the numbers alone are more. Flavors
+//! that count the same devices are divided apart.
 //!
 //! Work follows change: a node moves the sums of the Flavors that count its devices, a Team or Cohort those that its quota
 //! names, and only where somebody's nominal quota follows a sum that moved it is divided again.
 
 use std::{
     cmp::Ordering,
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, BinaryHeap},
 };
 
 use super::policy::Weight;
 use crate::{
     amount::{Amount, FlavorResource, Resource},
-    model::{Node, NodeBlock, Quota},
+    model::{Device, Node, NodeBlock, Quota},
     names::{CohortName, NodeName, TeamName},
 };
 
@@ -140,17 +141,21 @@ impl Automatic {
     /// Divides what changed again. Returns who has another part by that.
     pub(crate) fn divide_again(&mut self) -> BTreeSet<Owner> {
         let mut moved = BTreeSet::new();
-        for of in std::mem::take(&mut self.changed) {
+        while let Some(of) = self.changed.pop_first() {
             let Some(owners) = self.following.get(&of) else {
                 continue;
             };
             let sum = |sums: &BTreeMap<_, _>| sums.get(&of).copied().unwrap_or_default();
             let left = sum(&self.healthy) - sum(&self.fixed);
             let left = left.clamp(0, i128::from(i64::MAX));
-            let weights: Vec<Weight> = owners.values().copied().collect();
+            let weights = self.weights(&of, owners);
             let parts = divide(left, unit(&of.resource), &weights);
             let parts = parts.into_iter().map(amount);
             let parts: BTreeMap<Owner, Amount> = owners.keys().cloned().zip(parts).collect();
+            if of.resource == Resource::Gpus {
+                let memory = memory_of(&of);
+                self.note_changed(&memory);
+            }
             let before = self.parts.insert(of, parts.clone()).unwrap_or_default();
             let other = parts
                 .into_iter()
@@ -158,6 +163,23 @@ impl Automatic {
             moved.extend(other.map(|(owner, _)| owner));
         }
         moved
+    }
+
+    /// By what an amount is divided: memory as the GPUs that it belongs to, where all have a part of those as well.
+    fn weights(&self, of: &FlavorResource, owners: &BTreeMap<Owner, Weight>) -> Vec<Weight> {
+        if of.resource == Resource::Vram {
+            let gpus = FlavorResource {
+                flavor: of.flavor.clone(),
+                resource: Resource::Gpus,
+            };
+            let parts = self.parts.get(&gpus);
+            let part = |owner| Some(Weight(parts?.get(owner)?.0.unsigned_abs()));
+            let parts: Option<Vec<Weight>> = owners.keys().map(part).collect();
+            if let Some(parts) = parts {
+                return parts;
+            }
+        }
+        owners.values().copied().collect()
     }
 
     /// Writes an owner's parts into its quota, as far as its nominal quota follows the inventory.
@@ -177,6 +199,13 @@ impl Automatic {
     }
 }
 
+fn memory_of(gpus: &FlavorResource) -> FlavorResource {
+    FlavorResource {
+        flavor: gpus.flavor.clone(),
+        resource: Resource::Vram,
+    }
+}
+
 fn add(sums: &mut BTreeMap<FlavorResource, i128>, of: &FlavorResource, by: i128) {
     let sum = sums.entry(of.clone()).or_default();
     *sum += by;
@@ -189,14 +218,19 @@ fn amount(part: i128) -> Amount {
     Amount(i64::try_from(part).unwrap_or(i64::MAX))
 }
 
-/// What is healthy of a node's devices. One that is not Ready for the moment, or whose driver restarts, keeps them: a guarantee does not
-/// come and go with that. A device in several Flavors counts in each.
+/// What is healthy of a node's devices: none of a lost node, whose charges are nobody's either; of a cordoned one, and of those that
+/// have a fault, what is in use still. Until it is free it is charged: taken out at once, it would be missed twice. A node that is
+/// not Ready for the moment, or whose driver restarts, keeps its devices: a guarantee does not come and go with that. A device
+/// in several Flavors counts in each.
 fn healthy_of(node: &Node) -> BTreeMap<FlavorResource, i128> {
     let mut healthy = BTreeMap::new();
-    if matches!(node.block, Some(NodeBlock::Cordoned | NodeBlock::Lost)) {
+    if node.block == Some(NodeBlock::Lost) {
         return healthy;
     }
-    for device in node.devices.iter().filter(|device| device.usable) {
+    let is_cordoned = node.block == Some(NodeBlock::Cordoned);
+    let counts =
+        |device: &&Device| device.allocated_to.is_some() || (device.healthy && !is_cordoned);
+    for device in node.devices.iter().filter(counts) {
         for flavor in &device.flavors {
             for (resource, amount) in [(Resource::Gpus, device.gpus), (Resource::Vram, device.vram)]
             {
@@ -237,21 +271,45 @@ fn divide(left: i128, unit: i128, weights: &[Weight]) -> Vec<i128> {
         .map(|weight| units / total * weight + (units % total) * weight / total)
         .collect();
     let given: i128 = parts.iter().sum();
+    let mut next: BinaryHeap<Next> = weights
+        .iter()
+        .zip(&parts)
+        .enumerate()
+        .map(|(at, (weight, part))| Next {
+            weight: *weight,
+            units: part + 1,
+            at,
+        })
+        .collect();
     for _ in given..units {
-        let most = (0..parts.len()).max_by(|one, other| {
-            let (one, other) = (*one, *other);
-            let by_weight =
-                (weights[one] * (parts[other] + 1)).cmp(&(weights[other] * (parts[one] + 1)));
-            match by_weight {
-                Ordering::Equal => other.cmp(&one),
-                order => order,
-            }
-        });
-        if let Some(most) = most {
-            parts[most] += 1;
+        if let Some(mut first) = next.peek_mut() {
+            parts[first.at] += 1;
+            first.units += 1;
         }
     }
     parts.into_iter().map(|part| part * unit).collect()
+}
+
+/// One that may get the next unit. The greatest does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Next {
+    weight: i128,
+    /// How many units it would have then.
+    units: i128,
+    at: usize,
+}
+
+impl Ord for Next {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let by_weight = (self.weight * other.units).cmp(&(other.weight * self.units));
+        by_weight.then_with(|| other.at.cmp(&self.at))
+    }
+}
+
+impl PartialOrd for Next {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 #[cfg(test)]

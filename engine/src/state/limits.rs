@@ -221,6 +221,7 @@ impl State {
             self.wake(class);
         }
         self.tree = self.built_tree();
+        self.limits_version += 1;
         self.charge_version += 1;
         let ids: Vec<TeamId> = self.team_ids.values().copied().collect();
         for id in ids {

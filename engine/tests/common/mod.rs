@@ -89,6 +89,7 @@ pub(crate) fn device(index: usize) -> Device {
         own_attributes: std::sync::Arc::default(),
         nvlink_group: None,
         usable: true,
+        healthy: true,
         allocated_to: None,
     }
 }

@@ -41,6 +41,8 @@ pub(crate) struct Queues {
     affected: BTreeSet<String>,
     /// Whether others did anything since those were noted.
     is_use_changed: bool,
+    /// By which limits the engine decided last.
+    limits_version: u64,
     /// What each Team had and used when its Queues were looked at last.
     shown: BTreeMap<String, Shown>,
     /// Queues that may have lost their Team.
@@ -136,6 +138,12 @@ impl Queues {
     /// What some Team uses changed: what others could get may be another, too.
     pub(crate) fn note_use(&mut self) {
         self.is_use_changed = true;
+    }
+
+    /// The engine decides by these limits. Those that follow the inventory change with it.
+    pub(crate) fn note_limits(&mut self, version: u64) {
+        self.is_use_changed |= self.limits_version != version;
+        self.limits_version = version;
     }
 
     /// Notes the Team of a namespace.

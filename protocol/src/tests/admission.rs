@@ -360,6 +360,29 @@ fn a_team_whose_tree_shares_fairly_shows_its_weighted_share_and_so_do_its_queues
 }
 
 #[test]
+fn a_quota_that_follows_the_inventory_is_shown_as_it_is_by_now_though_nothing_else_happens() {
+    let mut bench = Bench::new();
+    bench.server.put(Object::Team(parse(json!({
+        "apiVersion": "muster.dev/v1alpha1", "kind": "Team", "metadata": {"name": "vision"},
+        "spec": {"quota": [{"flavor": "gpu", "resources": [{"name": "gpus", "auto": true}]}]},
+    }))));
+    bench.run();
+    let nominal = |bench: &Bench| match bench.server.list(Kind::Team).pop() {
+        Some(Object::Team(team)) => team.status.clone().unwrap_or_default().limits[0]
+            .nominal
+            .0
+            .clone(),
+        _ => panic!("a Team"),
+    };
+    assert_eq!(nominal(&bench), "4");
+    for object in node_with_gpus("n2", 3) {
+        bench.server.put(object);
+    }
+    bench.run();
+    assert_eq!(nominal(&bench), "7");
+}
+
+#[test]
 fn a_gang_shows_the_tier_that_counts_whoever_names_it() {
     let tier = |name: &str, default: bool| {
         Object::PriorityTier(parse(json!({

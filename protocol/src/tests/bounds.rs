@@ -51,6 +51,7 @@ fn feed() -> Feed {
         own_attributes: Arc::default(),
         nvlink_group: None,
         usable: true,
+        healthy: true,
         allocated_to: None,
     };
     for at in 0..20 {

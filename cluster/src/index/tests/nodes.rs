@@ -90,6 +90,7 @@ fn why_nothing_new_may_be_planned_on_a_node() {
         "/status/conditions/0/status",
         json!("Unknown"),
     );
+    let both = with(not_ready.clone(), "/spec/unschedulable", json!(true));
     let lost = with(node_devices("a"), "/spec/lost", json!(true));
     for (what, object, block) in [
         ("not Ready", not_ready, NodeBlock::NotReady),
@@ -98,6 +99,7 @@ fn why_nothing_new_may_be_planned_on_a_node() {
             spec("unschedulable", json!(true)),
             NodeBlock::Cordoned,
         ),
+        ("cordoned and not Ready", both, NodeBlock::Cordoned),
         ("lost", lost, NodeBlock::Lost),
         (
             "incomplete slices",
@@ -211,21 +213,33 @@ fn devices_stand_in_the_order_in_which_the_allocator_tries_them() {
 fn devices_that_may_not_be_given_out_are_not_usable() {
     let device =
         |field: &str, value: Value| with(slice("a", 1), &format!("/spec/devices/0/{field}"), value);
-    for (what, slice, usable) in [
-        ("no taint", slice("a", 1), true),
+    for (what, slice, usable, healthy) in [
+        ("no taint", slice("a", 1), true, true),
         (
             "NoSchedule",
             device("taints", json!([{"key": "k", "effect": "NoSchedule"}])),
             false,
+            false,
+        ),
+        (
+            "held by what is being released",
+            device(
+                "taints",
+                json!([{"key": "gpu.muster.dev/held", "effect": "NoSchedule"}]),
+            ),
+            false,
+            true,
         ),
         (
             "NoExecute",
             device("taints", json!([{"key": "k", "effect": "NoExecute"}])),
             false,
+            false,
         ),
         (
             "None",
             device("taints", json!([{"key": "k", "effect": "None"}])),
+            true,
             true,
         ),
         (
@@ -235,23 +249,25 @@ fn devices_that_may_not_be_given_out_are_not_usable() {
                 json!([{"counterSet": "s", "counters": {}}]),
             ),
             false,
+            false,
         ),
         (
             "shared",
             device("allowMultipleAllocations", json!(true)),
+            false,
             false,
         ),
         (
             "binding conditions",
             device("bindingConditions", json!(["c"])),
             false,
+            false,
         ),
     ] {
-        assert_eq!(
-            told(&index_with([slice]), "a").devices[0].usable,
-            usable,
-            "{what}"
-        );
+        let index = index_with([slice]);
+        let node = told(&index, "a");
+        let is = (node.devices[0].usable, node.devices[0].healthy);
+        assert_eq!(is, (usable, healthy), "{what}");
     }
 }
 
