@@ -93,6 +93,12 @@ impl Request {
         }
     }
 
+    fn namespace(&self) -> &str {
+        let versions = [&self.new, &self.old].into_iter();
+        let mut namespaces = versions.filter_map(|it| it["metadata"]["namespace"].as_str());
+        namespaces.next().unwrap_or_default()
+    }
+
     fn context(&self) -> Context<'static> {
         let extra = self.node.map_or_else(
             || json!({}),
@@ -101,7 +107,7 @@ impl Request {
         let (resource, subresource) = self.resource.split_once('/').unwrap_or((self.resource, ""));
         let request = json!({
             "operation": self.operation, "subResource": subresource,
-            "resource": {"group": "", "version": "v1", "resource": resource},
+            "resource": {"group": "", "version": "v1", "resource": resource}, "namespace": self.namespace(),
             "userInfo": {"username": self.by, "groups": [], "extra": extra},
         });
         let mut context = Context::default().with_all();
@@ -306,6 +312,166 @@ fn of_a_pods_status_the_controller_writes_the_condition_disruption_target() {
             allowed,
             "{status}"
         );
+    }
+}
+
+const SUSPENDED_FOR: &str = "muster.dev/suspended-for";
+
+#[test]
+fn the_controller_changes_of_a_job_what_an_eviction_needs_and_nothing_else() {
+    let job = json!({"metadata": {"name": "j", "namespace": "ml", "labels": {"app": "x"},
+            "annotations": {"note": "1", "muster.dev/gang-size": "2"}},
+        "spec": {"suspend": false, "backoffLimit": 6, "parallelism": 2, "template": {"spec": {}}},
+        "status": {"active": 2}});
+    let suspended = json!({"spec": {"suspend": true}});
+    let ours = merged(
+        &suspended,
+        &json!({"metadata": {"annotations": {SUSPENDED_FOR: "1"}}}),
+    );
+    let resumed = json!({"spec": {"suspend": false}});
+    let resumed_by_us =
+        json!({"metadata": {"annotations": {SUSPENDED_FOR: null}}, "spec": {"suspend": false}});
+    let annotations = |annotations: Value| json!({"metadata": {"annotations": annotations}});
+    for (what, before, change, allowed) in [
+        ("nothing", json!({}), json!({}), true),
+        ("a suspension of ours", json!({}), ours.clone(), true),
+        (
+            "one that does not say so",
+            json!({}),
+            suspended.clone(),
+            false,
+        ),
+        ("the end of ours", ours.clone(), resumed_by_us.clone(), true),
+        ("half of its end", ours.clone(), resumed.clone(), false),
+        (
+            "the end of a user's",
+            suspended.clone(),
+            resumed.clone(),
+            false,
+        ),
+        (
+            "a note on a user's",
+            suspended.clone(),
+            annotations(json!({SUSPENDED_FOR: "1"})),
+            true,
+        ),
+        (
+            "the note of one that a user ended",
+            annotations(json!({SUSPENDED_FOR: "1"})),
+            annotations(json!({SUSPENDED_FOR: null})),
+            true,
+        ),
+        (
+            "a higher limit",
+            json!({}),
+            json!({"spec": {"backoffLimit": 8}}),
+            true,
+        ),
+        (
+            "a lower limit",
+            json!({}),
+            json!({"spec": {"backoffLimit": 5}}),
+            false,
+        ),
+        (
+            "no limit",
+            json!({}),
+            json!({"spec": {"backoffLimit": null}}),
+            true,
+        ),
+        (
+            "no limit, which is a lower one",
+            json!({"spec": {"backoffLimit": 7}}),
+            json!({"spec": {"backoffLimit": null}}),
+            false,
+        ),
+        (
+            "its size",
+            json!({}),
+            json!({"spec": {"parallelism": 1}}),
+            false,
+        ),
+        (
+            "its template",
+            json!({}),
+            json!({"spec": {"template": {"spec": {"nodeName": "a"}}}}),
+            false,
+        ),
+        (
+            "its status",
+            json!({}),
+            json!({"status": {"active": 1}}),
+            false,
+        ),
+        (
+            "what the user declared",
+            json!({}),
+            annotations(json!({"muster.dev/gang-size": "1"})),
+            false,
+        ),
+        (
+            "another's annotation",
+            json!({}),
+            annotations(json!({"note": "2"})),
+            false,
+        ),
+        (
+            "a label",
+            json!({}),
+            json!({"metadata": {"labels": {"app": "y"}}}),
+            false,
+        ),
+        (
+            "an owner",
+            json!({}),
+            json!({"metadata": {"ownerReferences": [{"uid": "1"}]}}),
+            false,
+        ),
+        (
+            "a finalizer",
+            json!({}),
+            json!({"metadata": {"finalizers": ["x/y"]}}),
+            false,
+        ),
+    ] {
+        let old = merged(&job, &before);
+        let new = merged(&old, &change);
+        let passes = |by, old: &Value, new: &Value| {
+            passes(
+                "muster-job-by-controller",
+                &Request::update(by, "jobs", old, new),
+            )
+        };
+        assert_eq!(passes(CONTROLLER, &old, &new), allowed, "{what}");
+        assert!(passes(USER, &old, &new), "of others RBAC decides: {what}");
+        let elsewhere = json!({"metadata": {"namespace": "kube-system"}});
+        let (old, new) = (merged(&old, &elsewhere), merged(&new, &elsewhere));
+        assert!(!passes(CONTROLLER, &old, &new), "{what} in kube-system");
+    }
+}
+
+#[test]
+fn the_controller_deletes_pods_of_gangs_only() {
+    let named = |namespace: &str| json!({"metadata": {"namespace": namespace, "annotations": {"muster.dev/gang-name": "g"}}});
+    let nobodys = json!({"metadata": {"annotations": {"muster.dev/gang-name": null}}});
+    let bare = json!({"metadata": {"annotations": null}});
+    for (what, change, allowed) in [
+        ("of a gang", named("ml"), true),
+        ("of nobody's", nobodys, false),
+        ("without annotations", bare, false),
+        ("of the control plane", named("kube-system"), false),
+    ] {
+        for by in [CONTROLLER, USER, KUBELET] {
+            let mut request =
+                Request::update(by, "pods", &merged(&gated_pod(), &change), &Value::Null);
+            request.operation = "DELETE";
+            let expected = allowed || by != CONTROLLER;
+            assert_eq!(
+                passes("muster-pod-evicted", &request),
+                expected,
+                "{what} by {by}"
+            );
+        }
     }
 }
 
@@ -583,7 +749,7 @@ fn in_observe_only_what_is_about_workloads_is_audited_and_in_enforce_nothing() {
                 "{name}"
             );
         }
-        assert_eq!(policies, workloads.len() + 4);
+        assert_eq!(policies, workloads.len() + 6);
     }
 }
 
@@ -599,11 +765,15 @@ fn controller_and_driver_have_no_verb_that_they_do_not_use() {
         ),
         ("controller", &["ledgers", "nodedevices"], &["delete"]),
         ("controller", &["gangs", "queues"], &["update"]),
+        ("controller", &["pods", "events"], &["create", "update"]),
+        ("controller", &["events"], &["delete"]),
+        ("controller", &["pods/status"], &["update", "delete"]),
         (
             "controller",
-            &["pods", "events"],
+            &["jobs", "jobs/status"],
             &["create", "update", "delete"],
         ),
+        ("controller", &["jobs/status", "leases"], &["patch", "get"]),
         // With the status of claims, it could give any pod any device.
         (
             "driver",

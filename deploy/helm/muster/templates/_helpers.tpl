@@ -164,6 +164,11 @@ request.userInfo.username == '{{ include "muster.controllerUsername" . }}'
 ['muster.dev/gang-size', 'muster.dev/topology-required', 'muster.dev/topology-preferred', 'muster.dev/gpus', 'muster.dev/vram', 'muster.dev/interconnect', 'muster.dev/container']
 {{- end }}
 
+{{/* The annotation of a Job that Muster suspended: its own suspension can be told from a user's. */}}
+{{- define "muster.suspensionAnnotation" -}}
+muster.dev/suspended-for
+{{- end }}
+
 {{/* CEL: whether every one of these keys is the same in variables old and new. Call with (list "labels" KEYS). */}}
 {{- define "muster.unchanged" -}}
 {{ index . 1 }}.all(k, (k in variables.{{ index . 0 }}) == (k in variables.old_{{ index . 0 }}) && (!(k in variables.{{ index . 0 }}) || variables.{{ index . 0 }}[k] == variables.old_{{ index . 0 }}[k]))
