@@ -18,6 +18,7 @@ mod holds;
 mod ids;
 mod judge;
 mod limits;
+mod moments;
 mod preempt;
 mod release;
 mod reservations;
@@ -39,6 +40,7 @@ use std::{
 
 use ids::{ClassId, GangId, Slab, TeamId};
 use limits::Limits;
+use moments::Moments;
 use release::Promises;
 use reservations::Reservations;
 use running::RunningGangs;
@@ -89,7 +91,10 @@ pub struct State {
     charges: Charges,
     /// Moves with every charge.
     charge_version: u64,
+    /// What counts for whoever is to be admitted.
     tree: QuotaTree,
+    /// What is charged now, and what will be.
+    moments: Moments,
     /// Whether limits changed since `tree` was built.
     tree_is_stale: bool,
     /// Moves whenever it is built anew.
@@ -101,6 +106,8 @@ pub struct State {
     running: RunningGangs,
     /// What is kept for gangs that others give way to.
     reservations: Reservations,
+    /// Pods of gangs that give way, on nodes that are kept for nobody.
+    going: BTreeSet<PodUid>,
     /// Classes that nobody could give way to, and when somebody's minimum run time ends.
     may_preempt_later: BTreeSet<(Timestamp, ClassId)>,
     /// Pods whose holds only wait for the proof of release.
@@ -199,7 +206,7 @@ impl State {
                     self.remove_waiting(id);
                 }
             }
-            Update::Running(running) => self.running.set(running),
+            Update::Running(running) => self.set_running(running),
             Update::NotRunning(uid) => self.running.remove(&uid),
             Update::Hold(hold) => self.set_told_hold(hold),
             Update::HoldGone(pod) => self.remove_told_hold(&pod),
@@ -240,6 +247,7 @@ impl State {
         for pod in self.provisional.remove(gang).unwrap_or_default() {
             self.remove_hold(&pod);
         }
+        self.keep_again(gang);
     }
 
     /// What a Team has and uses, by Flavor and resource: first what its quota names, in its order, then
@@ -248,7 +256,7 @@ impl State {
         let Some(known) = self.limits.teams.get(team) else {
             return Vec::new();
         };
-        let rebuilt = self.tree_is_stale.then(|| self.built_tree());
+        let rebuilt = self.tree_is_stale.then(|| self.built_trees().0);
         let tree = rebuilt.as_ref().unwrap_or(&self.tree);
         let used: BTreeMap<&FlavorResource, Amount> = self.charges.of_team(team).collect();
         let named: Vec<(FlavorResource, Amount)> = known
@@ -293,7 +301,7 @@ impl State {
     /// How much of what could be lent to it a Team borrows, where its tree shares fairly. `None` elsewhere, for an unknown
     /// Team, and for one that a cycle of Cohorts cuts off.
     pub fn fair_share(&self, team: &TeamName) -> Option<Share> {
-        let rebuilt = self.tree_is_stale.then(|| self.built_tree());
+        let rebuilt = self.tree_is_stale.then(|| self.built_trees().0);
         let tree = rebuilt.as_ref().unwrap_or(&self.tree);
         let node = tree.node_of(team)?;
         match tree.sharing_of(node) {
@@ -356,6 +364,7 @@ impl State {
         self.drop_out(id);
         self.too_large.remove(&id);
         if let Some(waiting) = self.waiting.leave(id) {
+            self.reservations.note_committed(&waiting.gang.uid);
             self.shapes.give_back(waiting.shape);
             if let Some(entry) = self.teams.get_mut(waiting.team) {
                 entry.gangs -= 1;

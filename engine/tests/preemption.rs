@@ -571,6 +571,13 @@ proptest! {
             for preemption in &decisions.preemptions {
                 prop_assert!(world.state.waiting(&preemption.gang).is_some());
             }
+            // What was kept up change by change is what comes of all that is known.
+            let mut anew = world.state.clone();
+            anew.apply(Update::Team(team("stranger", None, limit(1))));
+            for at in 0..3 {
+                let name = format!("t{at}").as_str().into();
+                prop_assert_eq!(world.state.usage(&name), anew.usage(&name));
+            }
         }
         for gang in world.running() {
             world.released(&gang);
@@ -668,4 +675,177 @@ fn what_is_kept_stays_kept_when_limits_change() {
     assert!(world.decide().admissions.is_empty(), "half is kept");
     world.released("b1");
     assert_eq!(admitted(&world.decide()), ["a0"]);
+}
+
+/// A Team of its own borrows all that is there, and another one takes back what is its own: that is under way.
+fn a_borrower_gives_way_to_one_of_two_lenders() -> World {
+    let teams = vec![
+        preempting("borrower", Some("all"), 4),
+        preempting("first", Some("all"), 4),
+        preempting("second", Some("all"), 4),
+    ];
+    let mut world = World::new(3, 4, teams);
+    let gangs = (0..3).map(|number| at(number, gang(&format!("b{number}"), "borrower", 1, 4)));
+    world.submit(gangs);
+    assert_eq!(world.decide().admissions.len(), 3);
+    world.submit([gang("f", "first", 1, 4)]);
+    assert_eq!(told(&world.decide().preemptions), ["f: b0 Reclaimed"]);
+    world
+}
+
+#[test]
+fn while_a_victim_goes_others_start_who_take_nothing_of_what_is_freed() {
+    let mut world = a_borrower_gives_way_to_one_of_two_lenders();
+    // One that was not asked to ends by itself: what it held is free now, and is not what was freed for anybody.
+    world.released("b2");
+    world.submit([gang("s", "second", 1, 4)]);
+    assert_eq!(admitted(&world.decide()), ["s"]);
+    world.submit([with_priority(9, gang("more", "borrower", 1, 4))]);
+    assert_eq!(admitted(&world.decide()), [""; 0]);
+    world.released("b0");
+    assert_eq!(admitted(&world.decide()), ["f"]);
+}
+
+#[test]
+fn two_lenders_never_count_on_the_same_victim() {
+    let mut world = a_borrower_gives_way_to_one_of_two_lenders();
+    world.submit([gang("s", "second", 1, 4)]);
+    assert_eq!(told(&world.decide().preemptions), ["s: b1 Reclaimed"]);
+    world.released("b1");
+    assert_eq!(admitted(&world.decide()), ["s"]);
+    world.released("b0");
+    assert_eq!(admitted(&world.decide()), ["f"]);
+}
+
+/// A gang of two pods for which two gangs give way, of which one is gone already; another Team has quota, too.
+fn half_of_what_a_gang_needs_is_freed() -> World {
+    let teams = vec![
+        preempting("borrower", Some("all"), 0),
+        preempting("first", Some("all"), 8),
+        preempting("second", Some("all"), 4),
+    ];
+    let mut world = World::new(3, 4, teams);
+    let gangs = (0..3).map(|number| at(number, gang(&format!("b{number}"), "borrower", 1, 4)));
+    world.submit(gangs);
+    assert_eq!(world.decide().admissions.len(), 3);
+    world.submit([gang("f", "first", 2, 4)]);
+    assert_eq!(
+        told(&world.decide().preemptions),
+        ["f: b0 Reclaimed, b1 Reclaimed"]
+    );
+    world.released("b0");
+    assert_eq!(admitted(&world.decide()), [""; 0]);
+    world
+}
+
+/// What is kept for a gang that does not start is kept no longer, and nobody gives way to it any more.
+#[test]
+fn what_is_kept_for_a_gang_of_a_team_that_is_stopped_moved_or_gone_is_free_again() {
+    let stopped = Team {
+        stop: muster_engine::Stop::Hold,
+        generation: 2,
+        ..preempting("first", Some("all"), 8)
+    };
+    let moved = Team {
+        generation: 2,
+        ..preempting("first", Some("elsewhere"), 0)
+    };
+    let starts = (vec!["s"], vec![]);
+    // Its quota went with it.
+    let preempts = (vec![], vec!["s: b1 Reclaimed, b2 Reclaimed"]);
+    for (what, update, expected) in [
+        ("stopped", Update::Team(stopped), starts),
+        ("moved", Update::Team(moved), preempts.clone()),
+        ("gone", Update::TeamGone("first".into()), preempts),
+    ] {
+        let mut world = half_of_what_a_gang_needs_is_freed();
+        world.state.apply(update);
+        world.submit([gang("s", "second", 1, 4)]);
+        let decisions = world.decide();
+        let (admissions, preemptions) = (admitted(&decisions), told(&decisions.preemptions));
+        let [admissions, preemptions]: [Vec<&str>; 2] =
+            [&admissions, &preemptions].map(|names| names.iter().map(String::as_str).collect());
+        assert_eq!((admissions, preemptions), expected, "{what}");
+    }
+}
+
+#[test]
+fn nothing_is_kept_for_a_gang_that_was_admitted_by_somebody_else() {
+    let mut world = half_of_what_a_gang_needs_is_freed();
+    let mut hold = world.holds[&GangUid::from("b2")][0].clone();
+    world.released("b2");
+    (hold.gang, hold.team) = ("f".into(), "first".into());
+    hold.pod = world.gangs[&GangUid::from("f")].pods[0].uid.clone();
+    world.state.apply(Update::Hold(hold));
+    // Beside what it holds, nothing is charged for it, and no node is kept.
+    world.submit([gang("s", "second", 1, 4)]);
+    assert_eq!(admitted(&world.decide()), ["s"]);
+}
+
+#[test]
+fn what_was_freed_for_a_gang_is_kept_for_it_when_its_admission_cannot_be_committed() {
+    let mut world = a_borrower_gives_way_to_one_of_two_lenders();
+    world.released("b0");
+    let budget = muster_engine::Budget::UNLIMITED;
+    let decisions = world.state.decide(Timestamp(world.now + 1), &budget);
+    assert_eq!(admitted(&decisions), ["f"]);
+    world.state.undo(&"f".into());
+    // By its place in line this one would go first.
+    world.submit([with_priority(9, at(-1, gang("s", "second", 1, 4)))]);
+    let decisions = world.decide();
+    assert_eq!(admitted(&decisions), ["f"]);
+    assert_eq!(told(&decisions.preemptions), ["s: b1 Reclaimed"]);
+}
+
+#[test]
+fn a_victim_that_begins_to_end_late_is_not_counted_on_again() {
+    let mut world = World::new(1, 8, vec![preempting("a", None, 8)]);
+    world.submit([
+        gang("stuck", "a", 1, 4),
+        with_priority(5, gang("other", "a", 1, 4)),
+    ]);
+    world.decide();
+    world.submit([with_priority(10, gang("high", "a", 1, 4))]);
+    assert_eq!(told(&world.decide().preemptions), ["high: stuck InTeam"]);
+    let decided_at = world.now;
+    world.state.apply(Update::Running(Running {
+        uid: "stuck".into(),
+        team: "a".into(),
+        priority: 0,
+        queued_at: Timestamp(0),
+        admitted_at: Timestamp(1),
+        protected_until: None,
+        ending_since: Some(Timestamp(decided_at + 30)),
+    }));
+    world.now = decided_at + MOST_SECONDS - 1;
+    assert_eq!(told(&world.decide().preemptions), ["high: other InTeam"]);
+}
+
+#[test]
+fn who_is_released_and_has_no_place_waits_on_only_while_others_make_one() {
+    let mut world = a_borrower_gives_way_to_one_of_two_lenders();
+    // Elsewhere somebody gives way, too.
+    world.state.apply(Update::Node(node("n3", "s/l", 4)));
+    world
+        .state
+        .apply(Update::Team(preempting("alone", None, 4)));
+    world.submit([gang("low", "alone", 1, 4)]);
+    assert_eq!(admitted(&world.decide()), ["low"]);
+    world.submit([with_priority(5, gang("high", "alone", 1, 4))]);
+    assert_eq!(told(&world.decide().preemptions), ["high: low InTeam"]);
+    world.released("b0");
+    for at in 0..3 {
+        let mut node = node(&format!("n{at}"), "s/l", 4);
+        node.block = Some(muster_engine::NodeBlock::Cordoned);
+        world.state.apply(Update::Node(node));
+    }
+    assert_eq!(admitted(&world.decide()), [""; 0]);
+    let why = why(&world.state, "f");
+    assert!(
+        !matches!(why, Why::Preemption { .. }),
+        "nobody makes a place for it: {why:?}"
+    );
+    world.state.apply(Update::Node(node("n1", "s/l", 4)));
+    world.released("b1");
+    assert_eq!(admitted(&world.decide()), ["f"]);
 }

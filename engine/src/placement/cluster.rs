@@ -30,7 +30,8 @@ pub(crate) struct Cluster {
     by_name: BTreeMap<NodeName, usize>,
     holds: BTreeMap<NodeName, BTreeMap<PodUid, Arc<Hold>>>,
     /// Nodes on which nothing new is planned, since they are kept for somebody.
-    reserved: BTreeSet<NodeName>,
+    /// By how many reservations.
+    reserved: BTreeMap<NodeName, usize>,
     kinds: Kinds,
     inventory: Inventory,
     /// By Topology; under `None` the flat one.
@@ -90,7 +91,7 @@ impl Default for Cluster {
             vacant: Vec::new(),
             by_name: BTreeMap::new(),
             holds: BTreeMap::new(),
-            reserved: BTreeSet::new(),
+            reserved: BTreeMap::new(),
             kinds: Kinds::default(),
             inventory: Inventory::default(),
             trees: BTreeMap::from([(None, Tree::new(None, version))]),
@@ -235,7 +236,7 @@ impl Cluster {
 
     /// What is free on a node by all that is held there.
     fn occupancy(&self, record: &NodeRecord) -> Occupancy {
-        if self.reserved.contains(&record.node.name) {
+        if self.is_reserved(&record.node.name) {
             return Occupancy::reserved(record.node.devices.len());
         }
         let holds = self.holds.get(&record.node.name);
@@ -243,16 +244,35 @@ impl Cluster {
         record.occupancy(holds, &Released::new())
     }
 
-    /// Nothing new is planned on a node, or something may be again. What is held there stays.
-    pub(crate) fn reserve(&mut self, node: &NodeName, reserved: bool) {
-        let changes = if reserved {
-            self.reserved.insert(node.clone())
-        } else {
-            self.reserved.remove(node)
-        };
-        if changes {
+    /// Nothing new is planned on a node from now on. What is held there stays.
+    pub(crate) fn reserve(&mut self, node: &NodeName) {
+        let count = self.reserved.entry(node.clone()).or_default();
+        *count += 1;
+        if *count == 1 {
             self.hold_changed(node);
         }
+    }
+
+    /// One reservation of a node is over: something may be planned there again, unless there is another one.
+    pub(crate) fn end_reservation(&mut self, node: &NodeName) {
+        match self.reserved.get_mut(node) {
+            Some(count) if *count > 1 => *count -= 1,
+            Some(_) => {
+                self.reserved.remove(node);
+                self.hold_changed(node);
+            }
+            None => {}
+        }
+    }
+
+    /// Whether nothing new is planned on a node.
+    pub(crate) fn is_reserved(&self, node: &NodeName) -> bool {
+        self.reserved.contains_key(node)
+    }
+
+    /// The pods that hold something on a node.
+    pub(crate) fn pods_on(&self, node: &NodeName) -> impl Iterator<Item = &PodUid> {
+        self.holds.get(node).into_iter().flat_map(BTreeMap::keys)
     }
 
     /// A Topology is as given. It costs all nodes.
@@ -382,7 +402,7 @@ impl Cluster {
             let Some(record) = self.record(*slot) else {
                 continue;
             };
-            if self.reserved.contains(name) {
+            if self.is_reserved(name) {
                 continue;
             }
             let holds = self.holds.get(name).into_iter().flat_map(BTreeMap::values);

@@ -19,9 +19,10 @@ use crate::{
 /// How many gangs an explanation names.
 const BLOCKERS_NAMED: usize = 3;
 
-/// A change of what one Team is charged for one resource; negative when it is taken back.
+/// A change of what one Team is charged for one resource of one gang; negative when it is taken back.
 #[derive(Clone, Debug)]
 pub(crate) struct Delta {
+    pub(crate) gang: GangUid,
     pub(crate) team: TeamName,
     pub(crate) of: FlavorResource,
     pub(crate) amount: i128,
@@ -301,6 +302,7 @@ impl Charges {
             self.shares.remove(&of);
         }
         deltas.push(Delta {
+            gang: gang.clone(),
             team: team.clone(),
             of,
             amount: i128::from(amount),
@@ -376,6 +378,7 @@ impl Charges {
             }
             for ResourceCharge { of, amount } in &hold.charged {
                 deltas.push(Delta {
+                    gang: hold.gang.clone(),
                     team: hold.team.clone(),
                     of: of.clone(),
                     amount: -i128::from(amount.0),
@@ -398,6 +401,7 @@ impl Charges {
             };
             for (resource, amount) in charge.amounts() {
                 deltas.push(Delta {
+                    gang: charge.gang.clone(),
                     team: charge.team.clone(),
                     of: FlavorResource {
                         flavor: charge.flavor.clone(),

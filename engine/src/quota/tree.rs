@@ -54,6 +54,16 @@ pub(crate) struct Released {
     pub(crate) headroom: bool,
 }
 
+impl Released {
+    fn between(before: &Account, after: &Account, is_root: bool) -> Self {
+        Self {
+            ceiling: after.ceiling(is_root).is_some(),
+            local: after.local_available() > before.local_available(),
+            headroom: !is_root && before.headroom() <= 0 && after.headroom() > 0,
+        }
+    }
+}
+
 /// The quota tree with what is charged in it.
 #[derive(Clone, Debug, Default)]
 pub struct QuotaTree {
@@ -267,6 +277,13 @@ impl QuotaTree {
         id
     }
 
+    /// Gives what another tree names the numbers that it has there, given that this one names no more than that.
+    pub(crate) fn name_as(&mut self, other: &Self) {
+        for at in self.pairs.names.len()..other.pairs.names.len() {
+            self.pair(&other.pairs.names[at]);
+        }
+    }
+
     /// The number of a Flavor and resource that somebody named.
     pub(crate) fn known_pair(&self, of: &FlavorResource) -> Option<PairId> {
         self.pairs.ids.get(of).copied()
@@ -337,17 +354,33 @@ impl QuotaTree {
                 amount = account.charge(amount);
             } else {
                 amount = -account.discharge(-amount);
-                let bounded = account.ceiling(is_root).is_some();
-                released(
-                    id,
-                    Released {
-                        ceiling: bounded,
-                        local: account.local_available() > before.local_available(),
-                        headroom: !is_root && before.headroom() <= 0 && account.headroom() > 0,
-                    },
-                );
+                released(id, Released::between(&before, account, is_root));
             }
             at = node.parent;
+        }
+    }
+
+    /// Uses, from a Team upwards, the larger of what two trees with the same limits use; `released` is told what became
+    /// free where.
+    pub(crate) fn use_larger(
+        &mut self,
+        team: NodeId,
+        pair: PairId,
+        (one, other): (&Self, &Self),
+        mut released: impl FnMut(NodeId, Released),
+    ) {
+        let mut at = Some(team);
+        while let Some(id) = at {
+            let usage = |tree: &Self| tree.account(id, pair).usage;
+            let usage = usage(one).max(usage(other));
+            let node = &mut self.nodes[index(id.0)];
+            at = node.parent;
+            let (is_root, account) = (node.parent.is_none(), node.account_mut(pair));
+            let before = *account;
+            account.usage = usage;
+            if usage < before.usage {
+                released(id, Released::between(&before, account, is_root));
+            }
         }
     }
 

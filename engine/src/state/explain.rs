@@ -86,7 +86,7 @@ impl State {
             return None;
         }
         let why = if self.tree_is_stale {
-            let mut tree = self.built_tree();
+            let (mut tree, _) = self.built_trees();
             let assignments = assignments(team, &mut tree);
             let standing = Standing {
                 node: tree.node_of(&team.name),

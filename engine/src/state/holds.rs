@@ -6,7 +6,7 @@ use super::{State, ids::GangId, waiting::HeldClaims};
 use crate::{
     model::{Gang, Hold},
     names::{ClaimUid, PodUid},
-    quota::charges::{Delta, HolderChange},
+    quota::charges::HolderChange,
 };
 
 impl State {
@@ -16,6 +16,7 @@ impl State {
             pods.remove(&hold.pod);
             if pods.is_empty() {
                 self.provisional.remove(&hold.gang);
+                self.reservations.note_committed(&hold.gang);
             }
         }
         self.set_hold(hold);
@@ -47,9 +48,12 @@ impl State {
         {
             waiting.pods_that_hold += 1;
             if waiting.pods_that_hold == 1 {
+                // It is admitted, by whomever: nothing is kept for it beside what it holds.
+                self.give_up_reservation(id);
                 self.drop_out(id);
             }
         }
+        self.note_going(&hold.pod);
         self.note_holders(changes.holders);
     }
 
@@ -64,7 +68,9 @@ impl State {
             self.releasing.remove(&hold.pod)
         };
         self.releasing_changed |= changed;
-        self.holds.insert(hold.pod.clone(), hold);
+        let pod = hold.pod.clone();
+        self.holds.insert(pod.clone(), hold);
+        self.note_going(&pod);
     }
 
     /// A hold is gone. One that only this engine knows of cannot be: what says so speaks of an earlier one.
@@ -81,12 +87,13 @@ impl State {
             return;
         };
         self.running.note_hold_gone(&hold.gang, pod);
-        if self.running.is_released(&hold.gang) {
-            self.reservations.note_released(&hold.gang);
-        }
         let changes = self.charges.remove(&hold);
         self.change_tree(&changes.deltas);
         self.cluster.remove_hold(&hold);
+        self.note_going(pod);
+        if self.running.is_released(&hold.gang) {
+            self.note_released(&hold.gang);
+        }
         if self.releasing.remove(pod) {
             self.releasing_changed = true;
         }
@@ -146,36 +153,8 @@ impl State {
         held
     }
 
-    pub(super) fn change_tree(&mut self, deltas: &[Delta]) {
-        if deltas.is_empty() {
-            return;
-        }
-        self.charge_version += 1;
-        if self.tree_is_stale {
-            return;
-        }
-        let mut released = Vec::new();
-        let note = |node, pair, what| released.push((node, pair, what));
-        self.tree.apply(deltas, note);
-        for (node, pair, what) in released {
-            if what.ceiling
-                && let Some(ceiling) = self.tree.ceiling(node, pair)
-            {
-                self.waits.open_quota(node, pair, ceiling);
-            }
-            if what.local {
-                for class in self.waits.watching(node, pair) {
-                    self.wake(class);
-                }
-            }
-            if what.headroom {
-                self.list_again_below(node);
-            }
-        }
-    }
-
     /// Teams below a node may borrow from less far up than they are listed by.
-    fn list_again_below(&mut self, node: crate::quota::NodeId) {
+    pub(super) fn list_again_below(&mut self, node: crate::quota::NodeId) {
         let names: Vec<_> = self.tree.teams_below(node).into_iter().cloned().collect();
         for name in names {
             if let Some(id) = self.team_ids.get(&name).copied()

@@ -14,7 +14,7 @@ use crate::{
     model::{Cohort, Quota, Stop, Team, Topology},
     names::{CohortName, TeamName, TopologyName},
     quota::{
-        QuotaTree, Weight,
+        Weight,
         automatic::{Automatic, Owner},
         request::assignments,
     },
@@ -178,16 +178,6 @@ impl State {
         self.changed_teams.remove(&id);
     }
 
-    pub(super) fn built_tree(&self) -> QuotaTree {
-        let ahead = self.reservations.charges();
-        let ahead = ahead.map(|delta| (&delta.team, &delta.of, delta.amount));
-        QuotaTree::new(
-            &self.limits.teams,
-            &self.limits.cohorts,
-            self.charges.sums().chain(ahead),
-        )
-    }
-
     /// Brings everything that is derived up to date.
     pub(super) fn refresh(&mut self) {
         self.divide_inventory();
@@ -198,13 +188,19 @@ impl State {
         if std::mem::take(&mut self.inventory_changed) {
             self.note_placement_reasons();
         }
-        if std::mem::take(&mut self.tree_is_stale) {
+        let is_rebuilt = std::mem::take(&mut self.tree_is_stale);
+        if is_rebuilt {
             self.rebuild_tree();
         }
-        for id in std::mem::take(&mut self.stale_teams) {
+        let stale_teams = std::mem::take(&mut self.stale_teams);
+        let limits_changed = is_rebuilt || !stale_teams.is_empty();
+        for id in stale_teams {
             self.bring_up_to_date(id);
             self.changed_teams.insert(id);
             self.wake_team(id);
+        }
+        if limits_changed {
+            self.end_vain_reservations();
         }
     }
 
@@ -220,7 +216,7 @@ impl State {
         for class in waiting {
             self.wake(class);
         }
-        self.tree = self.built_tree();
+        (self.tree, self.moments) = self.built_trees();
         self.limits_version += 1;
         self.charge_version += 1;
         let ids: Vec<TeamId> = self.team_ids.values().copied().collect();
@@ -264,6 +260,7 @@ impl State {
     pub(super) fn judge_all_again(&mut self) {
         self.inventory_changed();
         self.shapes.forget();
+        self.reservations.judge_again();
         self.wake_all();
     }
 

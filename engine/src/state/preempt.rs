@@ -2,7 +2,7 @@
 //!
 //! Whenever the first gang of a class is judged and refused, it is asked who could give way to it, on each Flavor as far as the
 //! Team's fungibility says; the best of them is chosen.
-//! Only the Team's policy and what is charged decide who may ([`crate::quota`]); who was not told as running, is protected by a
+//! Only the Team's policy and what will be charged decide who may ([`super::moments`], [`crate::quota`]); who was not told as running, is protected by a
 //! minimum run time, or was to go and did not, is left out. There is no preemption without a place: the nodes are planned as if
 //! the victims were gone, and kept ([`super::reservations`]).
 
@@ -114,7 +114,7 @@ impl State {
         work: &mut Work,
     ) -> Option<Preempting> {
         let entry = self.teams.get(self.waiting.get(gang)?.team)?;
-        if !entry.fungibility.may_rather_preempt(fitting.suits()) {
+        if fitting.refused.is_empty() || !entry.fungibility.may_rather_preempt(fitting.suits()) {
             return None;
         }
         let refusals = fitting.refused.iter();
@@ -142,11 +142,11 @@ impl State {
         let assignments = Arc::clone(&entry.assignments);
         let before = self.cluster.visited();
         let mut search = Search::new(entry.fungibility);
+        // Of who fits all the same nothing is in vain: it is admitted.
+        let is_refused = fits.is_none();
         let mut fits = fits;
-        // It is taken out for the search, which changes it and changes it back. Who gives way to others is gone already.
-        let mut tree = std::mem::take(&mut self.tree);
-        let going = self.charges_of_victims();
-        tree.apply(&undoing(&going), |_, _, _| {});
+        // It is taken out for the search, which changes it and changes it back.
+        let mut tree = std::mem::take(&mut self.moments.afterwards);
         for (at, refusing) in refusals {
             if let Some((_, suits)) = fits.take_if(|(fits_on, _)| *fits_on < at)
                 && search.offer(suits, None).is_break()
@@ -184,23 +184,11 @@ impl State {
             let _ = search.offer(suits, None);
         }
         let found = search.best().and_then(|(_, found)| found);
-        tree.apply(&going, |_, _, _| {});
-        self.tree = tree;
-        if found.is_none() {
+        self.moments.afterwards = tree;
+        if found.is_none() && is_refused {
             work.note_in_vain(&self.cluster, before);
         }
         found
-    }
-
-    /// What is charged for those who give way to others.
-    fn charges_of_victims(&self) -> Vec<Delta> {
-        let told = self.reservations.victims();
-        let told = told.filter_map(|victim| self.running.get(victim));
-        told.flat_map(|victim| {
-            let charges = self.charges.of_gang(&victim.team, &victim.uid);
-            deltas(&victim.team, &charges).collect::<Vec<_>>()
-        })
-        .collect()
     }
 
     fn find_victims_on(
@@ -256,7 +244,7 @@ impl State {
             most_visits: self.cluster.visited().wrapping_add(MOST_LOOKS),
             gave_up: false,
         };
-        // It only has to wait for those who give way to others.
+        // It only has to wait for those who give way to others, if for anybody.
         let has_quota = asked
             .iter()
             .all(|(pair, amount)| *amount <= tree.available_at(node, *pair));
@@ -276,7 +264,7 @@ impl State {
         let borrow_level = borrow_level_without(tree, node, &asked, &gone);
         Some(Preempting {
             borrow_level,
-            charges: deltas(&preemptor.team, &preemptor.charges).collect(),
+            charges: deltas(&waiting.gang.uid, &preemptor.team, &preemptor.charges).collect(),
             nodes,
             victims: victims
                 .iter()
@@ -362,7 +350,7 @@ impl State {
                     if !policy.may_preempt(rank, other, is_own) {
                         continue;
                     }
-                    if self.reservations.gives_way(uid) {
+                    if self.reservations.gives_way(uid) || self.reservations.is_overdue(uid) {
                         continue;
                     }
                     let ending_since = told.ending_since;
@@ -409,6 +397,7 @@ impl State {
             charges: preempting.charges,
             nodes: preempting.nodes,
             since: now,
+            judged: None,
         };
         self.reserve(id, reservation);
         Some(preemption)
@@ -473,12 +462,14 @@ fn contested(
     (may_preempt && !contested.is_empty()).then_some(contested)
 }
 
-/// What a Team is charged, as a change.
+/// What a Team is charged for a gang, as a change.
 fn deltas<'a>(
+    gang: &'a GangUid,
     team: &'a TeamName,
     charges: &'a [ResourceCharge],
 ) -> impl Iterator<Item = Delta> + 'a {
     charges.iter().map(|charge| Delta {
+        gang: gang.clone(),
         team: team.clone(),
         of: charge.of.clone(),
         amount: i128::from(charge.amount.0),
@@ -493,7 +484,7 @@ fn borrow_level_without(
     gone: &[&RunningGang],
 ) -> usize {
     let charges = gone.iter();
-    let charges = charges.flat_map(|gang| deltas(&gang.team, &gang.charges));
+    let charges = charges.flat_map(|gang| deltas(&gang.uid, &gang.team, &gang.charges));
     let charges: Vec<Delta> = charges.collect();
     tree.apply(&undoing(&charges), |_, _, _| {});
     let levels = asked.iter();
@@ -534,9 +525,7 @@ impl Without<'_> {
         if self.gave_up {
             return None;
         }
-        let going = self.state.reservations.victims();
-        let going = going.flat_map(|victim| self.state.running.pods_of(victim));
-        let going = going.filter_map(|pod| self.state.holds.get(pod).map(AsRef::as_ref));
+        let going = self.state.going();
         let gone = self.holds_of(positions).map(|(_, hold)| hold);
         let gone: BTreeMap<PodUid, &Hold> = gone
             .chain(going)

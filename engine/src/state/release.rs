@@ -174,13 +174,6 @@ impl State {
                 Err(GaveUp) => break,
             }
         }
-        // Where shares are fair, who goes first depends on all who are awake then.
-        if fitting
-            .iter()
-            .any(|fits: &Fits| self.fair_root_of(fits.team).is_some())
-        {
-            return BTreeMap::new();
-        }
         // The order of admission: the first of every Team, then the second.
         fitting.sort_by(|one, other| one.place.cmp(&other.place));
         let mut of_team: BTreeMap<TeamId, usize> = BTreeMap::new();
@@ -195,6 +188,10 @@ impl State {
         let mut first: Option<String> = None;
         let mut promised = BTreeMap::new();
         for fits in fitting {
+            // Where shares are fair, who goes first depends on all who are awake then; so it does for whoever comes after.
+            if first.is_none() && self.fair_root_of(fits.team).is_some() {
+                break;
+            }
             let behind = first.clone();
             let (pods, blocker) = after.released_on(fits.flavor.as_ref());
             if pods == 0 {
@@ -216,9 +213,8 @@ impl State {
         let gone: BTreeMap<PodUid, &Hold> = releasing
             .filter_map(|pod| Some((pod.clone(), &**self.holds.get(pod)?)))
             .collect();
-        let mut tree = self.tree.clone();
         let mut freed = BTreeSet::new();
-        tree.apply(&self.charges.without(&gone), |node, pair, _| {
+        let tree = self.tree_after(&self.charges.without(&gone), |node, pair| {
             freed.insert((node, pair));
         });
         Afterwards {

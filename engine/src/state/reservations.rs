@@ -1,23 +1,27 @@
 //! What is kept for gangs that others give way to.
 //!
 //! From the moment that a preemption is decided until it is over, nobody else takes what is freed by it: the preemptor is
-//! charged beside its victims, which are charged until they are proved released (S1), and nothing new is planned on the nodes
-//! on which it would have its place. That is more than it needs while both are charged; a preemption is short.
+//! charged for the time afterwards, its victims are charged until they are proved released (S1), and whoever else is to be
+//! admitted must fit now and afterwards ([`super::moments`]). Nothing new is planned on the nodes on which it would have its
+//! place. That is more than it needs; a preemption is short.
 //!
 //! Those to whom others give way do not hold up each other. Who preempts counts the victims of those before it as gone, and
-//! what is kept for those as taken: so all of them have room once all victims are gone. When its own victims are gone, it is judged
-//! by what is really charged (S1), before anybody else; should that not suffice yet since victims of others hold it, it goes on
-//! waiting for them.
+//! what is kept for those as taken: so all of them have room once all victims are gone. When its own victims are gone, it is
+//! judged before anybody else; should what it needs be held by victims of others still, it goes on waiting for them.
 //!
-//! A reservation is over when its gang is admitted, gone or another one, or after [`MOST_SECONDS`]: then the gang waits as
-//! before, and may preempt others. A victim that did not go in that time is counted on no more.
+//! A reservation is over when its gang is admitted (by whomever), gone, another one or stopped, when limits changed so that it
+//! has no room afterwards either, or after [`MOST_SECONDS`]: then the gang waits as before, and may preempt others. A victim
+//! that did not go in that time is *overdue*, and counted on no more before it is told anew as one that is not ending. Should
+//! an admission not be committed, what was kept for it is kept again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{State, ids::GangId, work::Work};
+use super::{State, ids::GangId, judge::request, rounds::Moment, work::Work};
 use crate::{
     decision::{Blocker, Budget, CommitRoom, Decisions, Why},
-    names::{GangUid, NodeName, Timestamp},
+    model::{Hold, Running},
+    names::{GangUid, NodeName, PodUid, Timestamp},
+    placement::{Effort, Verdict, plan},
     quota::charges::{Delta, largest, undoing},
 };
 
@@ -35,6 +39,8 @@ pub(super) struct Reservation {
     pub(super) nodes: BTreeSet<NodeName>,
     /// Since when.
     pub(super) since: Timestamp,
+    /// As of when it was judged last, without success, since its victims are gone.
+    pub(super) judged: Option<Moment>,
 }
 
 /// All of them.
@@ -46,12 +52,21 @@ pub(super) struct Reservations {
     /// Gangs whose victims are all released.
     released: BTreeSet<GangUid>,
     by_end: BTreeSet<(Timestamp, GangUid)>,
+    /// What was kept for gangs that were admitted, until it is known that the admission was committed.
+    admitted: BTreeMap<GangUid, Reservation>,
+    /// Victims that did not go in time, as long as they hold something.
+    overdue: BTreeSet<GangUid>,
 }
 
 impl Reservations {
-    fn enter(&mut self, gang: &GangUid, reservation: Reservation) {
+    /// Keeps something; who gives way from now on that did not before.
+    fn enter(&mut self, gang: &GangUid, reservation: Reservation) -> Vec<GangUid> {
+        let mut new = Vec::new();
         for victim in &reservation.victims {
             let preemptors = self.by_victim.entry(victim.clone()).or_default();
+            if preemptors.is_empty() {
+                new.push(victim.clone());
+            }
             preemptors.insert(gang.clone());
         }
         if reservation.victims.is_empty() {
@@ -59,25 +74,30 @@ impl Reservations {
         }
         self.by_end.insert((end(&reservation), gang.clone()));
         self.by_gang.insert(gang.clone(), reservation);
+        new
     }
 
-    fn leave(&mut self, gang: &GangUid) -> Option<Reservation> {
+    /// Keeps something no longer; who gives way to nobody any more.
+    fn leave(&mut self, gang: &GangUid) -> Option<(Reservation, Vec<GangUid>)> {
         let reservation = self.by_gang.remove(gang)?;
+        let mut spared = Vec::new();
         for victim in &reservation.victims {
             if let Some(preemptors) = self.by_victim.get_mut(victim) {
                 preemptors.remove(gang);
                 if preemptors.is_empty() {
                     self.by_victim.remove(victim);
+                    spared.push(victim.clone());
                 }
             }
         }
         self.released.remove(gang);
         self.by_end.remove(&(end(&reservation), gang.clone()));
-        Some(reservation)
+        Some((reservation, spared))
     }
 
     /// A gang holds nothing any more.
-    pub(super) fn note_released(&mut self, victim: &GangUid) {
+    fn note_released(&mut self, victim: &GangUid) {
+        self.overdue.remove(victim);
         for gang in self.by_victim.remove(victim).unwrap_or_default() {
             if let Some(reservation) = self.by_gang.get_mut(&gang) {
                 reservation.victims.remove(victim);
@@ -88,9 +108,24 @@ impl Reservations {
         }
     }
 
+    /// An admission cannot be taken back any more.
+    pub(super) fn note_committed(&mut self, gang: &GangUid) {
+        self.admitted.remove(gang);
+    }
+
+    /// Whether nothing is kept for anybody.
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_gang.is_empty()
+    }
+
     /// Whether a gang gives way to others.
     pub(super) fn gives_way(&self, victim: &GangUid) -> bool {
         self.by_victim.contains_key(victim)
+    }
+
+    /// Whether a gang was to give way and did not.
+    pub(super) fn is_overdue(&self, victim: &GangUid) -> bool {
+        self.overdue.contains(victim)
     }
 
     /// Everything that is charged ahead.
@@ -108,6 +143,15 @@ impl Reservations {
         self.by_end.first().map(|(at, _)| *at)
     }
 
+    /// What was found out about those whose victims are gone does not hold any more.
+    pub(super) fn judge_again(&mut self) {
+        for gang in &self.released {
+            if let Some(reservation) = self.by_gang.get_mut(gang) {
+                reservation.judged = None;
+            }
+        }
+    }
+
     /// Those whose time is over.
     fn ended(&self, now: Timestamp) -> Vec<GangUid> {
         let by_end = self.by_end.iter().take_while(|(at, _)| *at <= now);
@@ -120,6 +164,14 @@ fn end(reservation: &Reservation) -> Timestamp {
 }
 
 impl State {
+    /// What preemption goes by is told of a gang.
+    pub(super) fn set_running(&mut self, running: Running) {
+        if running.ending_since.is_none() {
+            self.reservations.overdue.remove(&running.uid);
+        }
+        self.running.set(running);
+    }
+
     /// Keeps something for a gang, which is not judged until that is over.
     pub(super) fn reserve(&mut self, id: GangId, reservation: Reservation) {
         let Some(waiting) = self.waiting.get_mut(id) else {
@@ -129,22 +181,33 @@ impl State {
         let uid = waiting.gang.uid.clone();
         self.drop_out(id);
         self.changed_gangs.insert(id);
-        self.change_tree(&reservation.charges);
-        for node in &reservation.nodes {
-            self.cluster.reserve(node, true);
+        let (charges, nodes) = (reservation.charges.clone(), reservation.nodes.clone());
+        let victims = self.reservations.enter(&uid, reservation);
+        for victim in &victims {
+            self.change_afterwards(&undoing(&self.charges_of(victim)));
+            self.note_all_going(victim);
         }
-        self.reservations.enter(&uid, reservation);
+        self.change_afterwards(&charges);
+        for node in &nodes {
+            self.cluster.reserve(node);
+            self.note_going_on(node);
+        }
     }
 
     /// Keeps nothing for a gang any longer.
     pub(super) fn give_up_reservation(&mut self, id: GangId) -> Option<Reservation> {
         let waiting = self.waiting.get_mut(id)?;
-        let reservation = self.reservations.leave(&waiting.gang.uid)?;
+        let (reservation, spared) = self.reservations.leave(&waiting.gang.uid)?;
         waiting.is_reserved_for = false;
         let holds = waiting.pods_that_hold > 0;
-        self.change_tree(&undoing(&reservation.charges));
+        for victim in &spared {
+            self.change_afterwards(&self.charges_of(victim));
+            self.note_all_going(victim);
+        }
+        self.change_afterwards(&undoing(&reservation.charges));
         for node in &reservation.nodes {
-            self.cluster.reserve(node, false);
+            self.cluster.end_reservation(node);
+            self.note_going_on(node);
         }
         if !holds {
             self.line_up(id);
@@ -152,12 +215,93 @@ impl State {
         Some(reservation)
     }
 
-    /// Does something as if nothing of this were charged. Nobody is woken by it.
-    fn without_charges<T>(&mut self, charges: &[Delta], work: impl FnOnce(&mut Self) -> T) -> T {
-        self.tree.apply(&undoing(charges), |_, _, _| {});
-        let done = work(self);
-        self.tree.apply(charges, |_, _, _| {});
-        done
+    /// A gang holds nothing any more: nobody has to wait for it.
+    pub(super) fn note_released(&mut self, gang: &GangUid) {
+        self.reservations.note_released(gang);
+    }
+
+    /// A pod may be on its way now from a node that is kept for nobody, or not any more.
+    pub(super) fn note_going(&mut self, pod: &PodUid) {
+        let hold = self.holds.get(pod);
+        let is_going = hold.is_some_and(|hold| {
+            self.reservations.gives_way(&hold.gang) && !self.cluster.is_reserved(&hold.node)
+        });
+        if is_going {
+            self.going.insert(pod.clone());
+        } else {
+            self.going.remove(pod);
+        }
+    }
+
+    fn note_all_going(&mut self, gang: &GangUid) {
+        for pod in self.running.pods_of(gang).cloned().collect::<Vec<_>>() {
+            self.note_going(&pod);
+        }
+    }
+
+    fn note_going_on(&mut self, node: &NodeName) {
+        for pod in self.cluster.pods_on(node).cloned().collect::<Vec<_>>() {
+            self.note_going(&pod);
+        }
+    }
+
+    /// What is held by those that give way, but for what is held on nodes that are kept for somebody.
+    pub(super) fn going(&self) -> impl Iterator<Item = &Hold> {
+        let going = self.going.iter();
+        going.filter_map(|pod| self.holds.get(pod).map(AsRef::as_ref))
+    }
+
+    /// Limits changed, or Teams were stopped: who has no room afterwards either waits as before. Of several that have no room
+    /// together, those that come first in their order keep theirs.
+    pub(super) fn end_vain_reservations(&mut self) {
+        let reserved = self.reservations.by_gang.keys();
+        let mut reserved: Vec<GangId> = reserved.filter_map(|uid| self.waiting.id(uid)).collect();
+        reserved.sort_by_key(|id| self.waiting.get(*id).map(|waiting| waiting.place.clone()));
+        for id in reserved.into_iter().rev() {
+            if !self.has_room_afterwards(id) {
+                self.give_up_reservation(id);
+                self.wake_class_of(id);
+            }
+        }
+    }
+
+    /// Whether what a gang is charged ahead is within the quota of its Team once all victims are gone.
+    fn has_room_afterwards(&mut self, id: GangId) -> bool {
+        let Some(waiting) = self.waiting.get(id) else {
+            return false;
+        };
+        let node = self.teams.get(waiting.team).and_then(|team| team.node);
+        let Some(node) = node else { return false };
+        let Some(kept) = self.reservations.by_gang.get(&waiting.gang.uid) else {
+            return false;
+        };
+        let tree = &mut self.moments.afterwards;
+        tree.apply(&undoing(&kept.charges), |_, _, _| {});
+        let mut charges = kept.charges.iter();
+        let has_room = charges.all(|delta| {
+            let pair = tree.known_pair(&delta.of);
+            let available = pair.map(|pair| tree.available_at(node, pair));
+            available.is_some_and(|available| delta.amount <= i128::from(available.0))
+        });
+        tree.apply(&kept.charges, |_, _, _| {});
+        has_room
+    }
+
+    /// An admission was taken back: what was kept for it is kept again, until its time is over.
+    pub(super) fn keep_again(&mut self, gang: &GangUid) {
+        let Some(kept) = self.reservations.admitted.remove(gang) else {
+            return;
+        };
+        if let Some(id) = self.waiting.id(gang)
+            && let Some(waiting) = self.waiting.get(id)
+            && waiting.pods_that_hold == 0
+        {
+            self.reserve(id, kept);
+            if !self.tree_is_stale && !self.has_room_afterwards(id) {
+                self.give_up_reservation(id);
+                self.wake_class_of(id);
+            }
+        }
     }
 
     /// Judges those whose victims are released, before anybody else, and lets those wait as before whose time is over.
@@ -169,14 +313,22 @@ impl State {
         work: &mut Work,
     ) {
         for uid in self.reservations.ended(work.now) {
-            if let Some(id) = self.waiting.id(&uid) {
-                self.give_up_reservation(id);
+            if let Some(id) = self.waiting.id(&uid)
+                && let Some(ended) = self.give_up_reservation(id)
+            {
+                self.reservations.overdue.extend(ended.victims);
                 self.wake_class_of(id);
             }
         }
+        let moment = self.moment();
         let released = self.reservations.released.iter();
+        let released = released.filter(|uid| {
+            let kept = self.reservations.by_gang.get(*uid);
+            kept.is_some_and(|kept| kept.judged != Some(moment))
+        });
         let mut released: Vec<GangId> = released.filter_map(|uid| self.waiting.id(uid)).collect();
         released.sort_by_key(|id| self.waiting.get(*id).map(|waiting| waiting.place.clone()));
+        let mut unsettled = Vec::new();
         for id in released {
             // It is to be admitted as soon as nothing is kept for it any more; how many nodes it needs then is not known.
             let Some(needs) = self.needs(id) else {
@@ -196,11 +348,10 @@ impl State {
             let Some((class, kept)) = class.zip(kept) else {
                 continue;
             };
-            let ahead: Vec<Delta> = self.reservations.charges().cloned().collect();
-            let judged = self.without_charges(&ahead, |state| state.judge(class, id, work));
-            let Ok(fitting) = judged else {
-                if self.reservations.victims().next().is_some() {
+            let Ok(fitting) = self.judge(class, id, work) else {
+                if self.fits_afterwards_at(id, &kept) {
                     self.reserve(id, kept);
+                    unsettled.push(id);
                 }
                 continue;
             };
@@ -210,9 +361,61 @@ impl State {
             };
             if left.holds(&needs) {
                 *left = left.less(&needs);
-                decisions.admissions.extend(self.admit(id, &fitting));
+                if let Some(admission) = self.admit(id, &fitting) {
+                    self.reservations
+                        .admitted
+                        .insert(admission.gang.clone(), kept);
+                    decisions.admissions.push(admission);
+                }
+            } else if budget.empty.holds(&needs) {
+                self.reserve(id, kept);
+                decisions.exhausted = true;
+                return;
             }
         }
+        let moment = self.moment();
+        for id in unsettled {
+            let uid = self.waiting.get(id).map(|waiting| &waiting.gang.uid);
+            if let Some(kept) = uid.and_then(|uid| self.reservations.by_gang.get_mut(uid)) {
+                kept.judged = Some(moment);
+            }
+        }
+    }
+
+    /// Whether a gang for which nothing is kept any more has quota and a place where it was kept, once the victims of others
+    /// are gone. Without any, it has not: it was judged already.
+    fn fits_afterwards_at(&self, id: GangId, kept: &Reservation) -> bool {
+        if self.reservations.by_victim.is_empty() {
+            return false;
+        }
+        let waiting = self.waiting.get(id);
+        let entry = waiting.and_then(|waiting| self.teams.get(waiting.team));
+        let Some((waiting, entry)) = waiting.zip(entry) else {
+            return false;
+        };
+        let Some(node) = entry.node else { return false };
+        let tree = &self.moments.afterwards;
+        let has_quota = kept.charges.iter().all(|delta| {
+            let pair = tree.known_pair(&delta.of);
+            let available = pair.map(|pair| tree.available_at(node, pair));
+            available.is_some_and(|available| delta.amount <= i128::from(available.0))
+        });
+        if !has_quota {
+            return false;
+        }
+        let gone: BTreeMap<PodUid, &Hold> =
+            self.going().map(|hold| (hold.pod.clone(), hold)).collect();
+        self.cluster.note_visits(gone.len() as u64);
+        let view = self.cluster.without(&gone);
+        let mut flavors = entry.assignments.iter().map(|it| &it.flavor);
+        let flavor = flavors.find(|flavor| {
+            let mut charges = kept.charges.iter();
+            charges.any(|delta| delta.of.flavor == **flavor)
+        });
+        let flavor = flavor.and_then(|name| self.flavors.get(name));
+        let request = request(waiting, flavor);
+        let verdict = plan(&self.cluster, &view, &request, &mut Effort::default());
+        matches!(verdict, Verdict::Placed(_))
     }
 
     fn wake_class_of(&mut self, id: GangId) {

@@ -51,8 +51,8 @@ pub(super) enum What {
 }
 
 /// A state of nodes and charges. While it stands, so does every verdict.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Moment {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Moment {
     nodes: Version,
     charges: u64,
 }
@@ -215,7 +215,7 @@ impl State {
         }
     }
 
-    fn moment(&self) -> Moment {
+    pub(super) fn moment(&self) -> Moment {
         Moment {
             nodes: self.cluster.version(),
             charges: self.charge_version,

@@ -1,0 +1,181 @@
+//! Quota now, and afterwards.
+//!
+//! While victims go there are two truths. *Now* they are charged, and those to whom they give way are not; *afterwards* it is
+//! the other way round. Each is a tree, and every change is applied to both in time linear in what changed:
+//!
+//! | change | now | afterwards |
+//! |---|---|---|
+//! | a hold comes or goes | charged | charged, unless its gang gives way |
+//! | a gang begins to give way | - | all that is charged for it is taken back |
+//! | it does so no longer | - | all that is charged for it is charged again |
+//! | something is kept for a gang, or no longer | - | charged ahead |
+//!
+//! Who is asked what:
+//! * Whoever is to be admitted must fit at both moments: now, so that nothing is over its limit (S1), and afterwards, so that it
+//!   takes nothing of what is freed for others. It is judged by [`State::tree`], in which each account uses the larger of both.
+//! * Whoever looks for victims is judged by what is there afterwards: victims of others are no help to it, what is kept for
+//!   others is in its way.
+//! * Whoever gives way to others is charged until its release is proved, whatever it does meanwhile: if its holds shrink, what
+//!   they give back is free now and taken afterwards; if they grow, the reverse.
+
+use super::{State, limits::Limits};
+use crate::{
+    names::GangUid,
+    quota::{
+        NodeId, PairId, QuotaTree,
+        charges::{Delta, undoing},
+    },
+};
+
+/// See the module. Both have the numbers of nodes and pairs that [`State::tree`] has.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Moments {
+    /// As things are.
+    pub(super) now: QuotaTree,
+    /// As if all that give way were gone, and those to whom they give way admitted.
+    pub(super) afterwards: QuotaTree,
+}
+
+/// Which moments a change is about.
+#[derive(Clone, Copy)]
+enum Concerns {
+    /// Both, or the present alone for gangs that give way.
+    Holds,
+    /// The time afterwards alone.
+    Afterwards,
+}
+
+impl State {
+    /// What is really charged changed.
+    pub(super) fn change_tree(&mut self, deltas: &[Delta]) {
+        self.change_moments(deltas, Concerns::Holds);
+    }
+
+    /// What will be charged changed.
+    pub(super) fn change_afterwards(&mut self, deltas: &[Delta]) {
+        self.change_moments(deltas, Concerns::Afterwards);
+    }
+
+    fn change_moments(&mut self, deltas: &[Delta], concerns: Concerns) {
+        if deltas.is_empty() {
+            return;
+        }
+        self.charge_version += 1;
+        if self.tree_is_stale {
+            return;
+        }
+        let mut released = Vec::new();
+        for delta in deltas {
+            let Some(node) = self.tree.node_of(&delta.team) else {
+                continue;
+            };
+            let pair = self.tree.pair(&delta.of);
+            let Moments { now, afterwards } = &mut self.moments;
+            now.name_as(&self.tree);
+            afterwards.name_as(&self.tree);
+            let (is_now, is_afterwards) = match concerns {
+                Concerns::Holds => (true, !self.reservations.gives_way(&delta.gang)),
+                Concerns::Afterwards => (false, true),
+            };
+            if is_now {
+                now.change(node, pair, delta.amount, |_, _| {});
+            }
+            if is_afterwards {
+                afterwards.change(node, pair, delta.amount, |_, _| {});
+            }
+            let note = |at, what| released.push((at, pair, what));
+            self.tree.use_larger(node, pair, (now, afterwards), note);
+        }
+        for (node, pair, what) in released {
+            if what.ceiling
+                && let Some(ceiling) = self.tree.ceiling(node, pair)
+            {
+                self.waits.open_quota(node, pair, ceiling);
+            }
+            if what.local {
+                for class in self.waits.watching(node, pair) {
+                    self.wake(class);
+                }
+            }
+            if what.headroom {
+                self.list_again_below(node);
+            }
+        }
+    }
+
+    /// What counts for whoever is to be admitted, after these changes of what is charged; `freed` is told what they free.
+    pub(super) fn tree_after(
+        &self,
+        deltas: &[Delta],
+        mut freed: impl FnMut(NodeId, PairId),
+    ) -> QuotaTree {
+        let mut tree = self.tree.clone();
+        if self.reservations.is_empty() {
+            tree.apply(deltas, |node, pair, _| freed(node, pair));
+            return tree;
+        }
+        let Moments {
+            mut now,
+            mut afterwards,
+        } = self.moments.clone();
+        for delta in deltas {
+            let Some((node, pair)) = tree.node_of(&delta.team).zip(tree.known_pair(&delta.of))
+            else {
+                continue;
+            };
+            now.name_as(&tree);
+            afterwards.name_as(&tree);
+            now.change(node, pair, delta.amount, |_, _| {});
+            if !self.reservations.gives_way(&delta.gang) {
+                afterwards.change(node, pair, delta.amount, |_, _| {});
+            }
+            tree.use_larger(node, pair, (&now, &afterwards), |at, _| freed(at, pair));
+        }
+        tree
+    }
+
+    /// All that is charged for a gang.
+    pub(super) fn charges_of(&self, gang: &GangUid) -> Vec<Delta> {
+        let pods = self.running.pods_of(gang);
+        let holds = pods.filter_map(|pod| self.holds.get(pod));
+        let mut teams: Vec<_> = holds.map(|hold| hold.team.clone()).collect();
+        teams.sort_unstable();
+        teams.dedup();
+        let charges = teams.into_iter().flat_map(|team| {
+            let charges = self.charges.of_gang(&team, gang);
+            charges.into_iter().map(move |charge| Delta {
+                gang: gang.clone(),
+                team: team.clone(),
+                of: charge.of,
+                amount: i128::from(charge.amount.0),
+            })
+        });
+        charges.collect()
+    }
+
+    /// The trees of the limits that are told, with all that is charged and kept.
+    pub(super) fn built_trees(&self) -> (QuotaTree, Moments) {
+        let Limits { teams, cohorts, .. } = &self.limits;
+        let now = QuotaTree::new(teams, cohorts, self.charges.sums());
+        let mut moments = Moments {
+            afterwards: now.clone(),
+            now,
+        };
+        let mut tree = moments.now.clone();
+        let going = self.reservations.victims();
+        let going: Vec<Delta> = going.flat_map(|gang| self.charges_of(gang)).collect();
+        let ahead = self.reservations.charges().cloned();
+        for delta in undoing(&going).into_iter().chain(ahead) {
+            let Some(node) = tree.node_of(&delta.team) else {
+                continue;
+            };
+            let pair: PairId = tree.pair(&delta.of);
+            let Moments { now, afterwards } = &mut moments;
+            now.name_as(&tree);
+            afterwards.name_as(&tree);
+            afterwards.change(node, pair, delta.amount, |_, _| {});
+            tree.use_larger(node, pair, (now, afterwards), |_, _| {});
+        }
+        (tree, moments)
+    }
+}
