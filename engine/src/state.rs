@@ -15,6 +15,7 @@ mod classes;
 mod explain;
 mod fair_turns;
 mod holds;
+mod hopes;
 mod ids;
 mod judge;
 mod limits;
@@ -38,9 +39,11 @@ use std::{
     sync::Arc,
 };
 
+use hopes::Hopes;
 use ids::{ClassId, GangId, Slab, TeamId};
 use limits::Limits;
 use moments::Moments;
+use preempt::InVain;
 use release::Promises;
 use reservations::Reservations;
 use running::RunningGangs;
@@ -108,6 +111,10 @@ pub struct State {
     reservations: Reservations,
     /// Pods of gangs that give way, on nodes that are kept for nobody.
     going: BTreeSet<PodUid>,
+    /// Classes that nobody could give way to, and after how much they are asked again.
+    hopes: Hopes,
+    /// What the class that searched last waits for, if it was in vain.
+    in_vain: Option<(ClassId, InVain)>,
     /// Classes that nobody could give way to, and when somebody's minimum run time ends.
     may_preempt_later: BTreeSet<(Timestamp, ClassId)>,
     /// Pods whose holds only wait for the proof of release.
@@ -229,7 +236,7 @@ impl State {
             self.judge_too_large_again();
         }
         self.admit_all(now, budget, &mut decisions);
-        decisions.look_again_at = self.due_next();
+        decisions.look_again_at = self.due_next(now);
         // Nothing is promised while somebody was not judged: it is told then.
         if decisions.is_cut_short() {
             self.releasing_changed |= !self.releasing.is_empty();

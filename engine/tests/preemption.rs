@@ -849,3 +849,126 @@ fn who_is_released_and_has_no_place_waits_on_only_while_others_make_one() {
     world.released("b1");
     assert_eq!(admitted(&world.decide()), ["f"]);
 }
+
+/// A gang as it was told as running, with another priority.
+fn told_as_running(world: &mut World, uid: &str, priority: i32) {
+    let gang = &world.gangs[&GangUid::from(uid)];
+    world.state.apply(Update::Running(Running {
+        uid: gang.uid.clone(),
+        team: gang.team.clone(),
+        priority,
+        queued_at: gang.queued_at,
+        admitted_at: Timestamp(1),
+        protected_until: None,
+        ending_since: None,
+    }));
+}
+
+#[test]
+fn a_gang_is_asked_again_when_less_comes_free_than_it_lacks_and_others_can_give_up_the_rest() {
+    // By quota: two of its own Team are too important, one is not.
+    let mut world = World::new(1, 16, vec![preempting("a", None, 8)]);
+    world.submit([
+        gang("low", "a", 1, 3),
+        with_priority(9, gang("high", "a", 1, 2)),
+        with_priority(9, gang("higher", "a", 1, 3)),
+    ]);
+    assert_eq!(world.decide().admissions.len(), 3);
+    world.submit([with_priority(5, gang("middle", "a", 1, 6))]);
+    assert_eq!(world.decide().preemptions, []);
+    world.released("high");
+    assert_eq!(world.decide().preemptions, [], "one lacks still");
+    world.released("higher");
+    assert_eq!(told(&world.decide().preemptions), ["middle: low InTeam"]);
+
+    // By place: both are on its node.
+    let mut world = World::new(1, 8, vec![preempting("a", None, 100)]);
+    world.submit([
+        gang("low", "a", 1, 4),
+        with_priority(9, gang("high", "a", 1, 4)),
+    ]);
+    assert_eq!(world.decide().admissions.len(), 2);
+    world.submit([with_priority(5, gang("middle", "a", 1, 8))]);
+    assert_eq!(world.decide().preemptions, []);
+    world.released("high");
+    assert_eq!(told(&world.decide().preemptions), ["middle: low InTeam"]);
+}
+
+#[test]
+fn a_gang_is_asked_again_when_somebody_becomes_one_who_can_be_asked() {
+    let refused = || {
+        let mut world = World::new(1, 8, vec![preempting("a", None, 8)]);
+        world.submit([with_priority(9, gang("runs", "a", 1, 8))]);
+        world.decide();
+        world
+    };
+    let waits = |world: &mut World| {
+        world.submit([with_priority(5, gang("waits", "a", 1, 8))]);
+        assert_eq!(world.decide().preemptions, []);
+    };
+    // Its tier changes.
+    let mut world = refused();
+    waits(&mut world);
+    told_as_running(&mut world, "runs", 0);
+    assert_eq!(told(&world.decide().preemptions), ["waits: runs InTeam"]);
+
+    // It is told as running after what it holds.
+    let mut world = refused();
+    world.state.apply(Update::NotRunning("runs".into()));
+    waits(&mut world);
+    told_as_running(&mut world, "runs", 0);
+    assert_eq!(told(&world.decide().preemptions), ["waits: runs InTeam"]);
+
+    // What it holds is told after it was told as running: that of somebody else was in the way first.
+    let mut world = refused();
+    waits(&mut world);
+    let hold = world.holds[&GangUid::from("runs")][0].clone();
+    let found = Hold {
+        gang: "found".into(),
+        team: "a".into(),
+        ..hold
+    };
+    told_as_running(&mut world, "runs", 0);
+    world.state.apply(Update::Running(Running {
+        uid: "found".into(),
+        team: "a".into(),
+        priority: 0,
+        queued_at: Timestamp(0),
+        admitted_at: Timestamp(1),
+        protected_until: Some(Timestamp(world.now + 100)),
+        ending_since: None,
+    }));
+    world.state.apply(Update::Hold(found));
+    let decisions = world.decide();
+    assert_eq!(decisions.preemptions, []);
+    assert_eq!(decisions.look_again_at, Some(Timestamp(world.now + 99)));
+    world.now += 99;
+    assert_eq!(told(&world.decide().preemptions), ["waits: found InTeam"]);
+}
+
+/// A Team that borrows nothing cannot be asked for anything; from the first that it borrows, for all that it holds.
+#[test]
+fn a_gang_is_asked_again_when_another_team_begins_to_borrow() {
+    let mut lender = preempting("lender", Some("all"), 8);
+    lender.preemption.reclaim_within_cohort = ReclaimWithinCohort::LowerPriority;
+    let teams = vec![
+        lender,
+        team("borrower", Some("all"), limit(8)),
+        team("important", Some("all"), limit(0)),
+    ];
+    let mut world = World::new(4, 16, teams);
+    world.submit([
+        with_priority(-5, gang("large", "borrower", 1, 8)),
+        with_priority(9, gang("i7", "important", 1, 7)),
+        with_priority(9, gang("i1", "important", 1, 1)),
+    ]);
+    assert_eq!(world.decide().admissions.len(), 3);
+    world.submit([with_priority(5, gang("waits", "lender", 1, 8))]);
+    assert_eq!(world.decide().preemptions, []);
+    world.released("i1");
+    assert_eq!(world.decide().preemptions, []);
+    world.submit([gang("small", "borrower", 1, 1)]);
+    let decisions = world.decide();
+    assert_eq!(admitted(&decisions), ["small"]);
+    assert_eq!(told(&decisions.preemptions), ["waits: large Reclaimed"]);
+}

@@ -309,14 +309,15 @@ impl Charges {
         });
     }
 
-    /// The gangs that are charged for a resource, by Team.
+    /// The gangs for which a Team is charged a resource.
     pub(crate) fn holding(
         &self,
         of: &FlavorResource,
-    ) -> impl Iterator<Item = (&TeamName, impl Iterator<Item = &GangUid>)> {
+        team: &TeamName,
+    ) -> impl Iterator<Item = &GangUid> {
         let teams = self.shares.get(of);
-        let teams = teams.into_iter().flat_map(|teams| &teams.by_team);
-        teams.map(|(team, shares)| (team, shares.by_gang.keys()))
+        let shares = teams.and_then(|teams| teams.by_team.get(team));
+        shares.into_iter().flat_map(|shares| shares.by_gang.keys())
     }
 
     /// What a Team is charged for one gang.

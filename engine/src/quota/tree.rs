@@ -211,7 +211,7 @@ impl QuotaTree {
     }
 
     /// The node above, unless this is a root.
-    pub(super) fn parent_of(&self, node: NodeId) -> Option<NodeId> {
+    pub(crate) fn parent_of(&self, node: NodeId) -> Option<NodeId> {
         self.node(node).parent
     }
 
@@ -262,7 +262,7 @@ impl QuotaTree {
     }
 
     /// A node and those above it, upwards.
-    pub(super) fn path(&self, from: NodeId) -> impl Iterator<Item = NodeId> + '_ {
+    pub(crate) fn path(&self, from: NodeId) -> impl Iterator<Item = NodeId> + '_ {
         std::iter::successors(Some(from), |node| self.node(*node).parent)
     }
 
@@ -481,6 +481,29 @@ impl QuotaTree {
             rest = (rest - account.local_available()).max(0);
             holds
         })
+    }
+
+    /// What is charged at or below a node, and how much more before it borrows.
+    pub(crate) fn usage_and_headroom(&self, node: NodeId, pair: PairId) -> (i128, i128) {
+        let account = self.account(node, pair);
+        (account.usage, account.headroom())
+    }
+
+    /// How much a Team asks of each node on its way up, and what that has before it borrows: upwards.
+    pub(crate) fn asked_upwards(
+        &self,
+        team: NodeId,
+        pair: PairId,
+        amount: Amount,
+    ) -> Vec<(NodeId, i128, i128)> {
+        let mut rest = i128::from(amount.0);
+        let path = self.path(team).map(|node| {
+            let account = self.account(node, pair);
+            let asked = rest;
+            rest = (rest - account.local_available()).max(0);
+            (node, asked, account.headroom())
+        });
+        path.collect()
     }
 
     /// Whether a node uses more than its quota.

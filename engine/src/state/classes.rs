@@ -261,6 +261,7 @@ impl State {
         let Some(class) = self.classes.get_mut(id) else {
             return;
         };
+        self.hopes.forget(id);
         let waits = std::mem::take(&mut class.waits);
         let watches = std::mem::take(&mut class.watches);
         let place = class.line.keys().next().cloned();

@@ -208,6 +208,7 @@ impl State {
     fn rebuild_tree(&mut self) {
         let mut waiting: BTreeSet<ClassId> = self.waits.for_quota();
         waiting.extend(&self.waits.change);
+        waiting.extend(self.hopes.everybody());
         waiting.extend(
             self.teams
                 .iter()

@@ -18,9 +18,11 @@
 //! * Whoever gives way to others is charged until its release is proved, whatever it does meanwhile: if its holds shrink, what
 //!   they give back is free now and taken afterwards; if they grow, the reverse.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::{State, limits::Limits};
 use crate::{
-    names::GangUid,
+    names::{GangUid, TeamName},
     quota::{
         NodeId, PairId, QuotaTree,
         charges::{Delta, undoing},
@@ -34,6 +36,33 @@ pub(super) struct Moments {
     pub(super) now: QuotaTree,
     /// As if all that give way were gone, and those to whom they give way admitted.
     pub(super) afterwards: QuotaTree,
+    /// The Teams that borrow then, by root: among them are all who may be asked for what is lent.
+    borrowing: BTreeMap<(NodeId, PairId), BTreeSet<TeamName>>,
+}
+
+impl Moments {
+    /// The Teams in the tree of a root that borrow something afterwards.
+    pub(super) fn borrowing(&self, root: NodeId, pair: PairId) -> impl Iterator<Item = &TeamName> {
+        self.borrowing.get(&(root, pair)).into_iter().flatten()
+    }
+
+    /// What a Team will be charged changes.
+    fn change_afterwards(&mut self, (name, team): (&TeamName, NodeId), pair: PairId, amount: i128) {
+        let tree = &mut self.afterwards;
+        tree.change(team, pair, amount, |_, _| {});
+        let key = (tree.root_of(team), pair);
+        if tree.borrows(team, pair) {
+            let teams = self.borrowing.entry(key).or_default();
+            if !teams.contains(name) {
+                teams.insert(name.clone());
+            }
+        } else if let Some(teams) = self.borrowing.get_mut(&key) {
+            teams.remove(name);
+            if teams.is_empty() {
+                self.borrowing.remove(&key);
+            }
+        }
+    }
 }
 
 /// Which moments a change is about.
@@ -64,27 +93,52 @@ impl State {
         if self.tree_is_stale {
             return;
         }
-        let mut released = Vec::new();
+        let (mut released, mut came) = (Vec::new(), Vec::new());
         for delta in deltas {
             let Some(node) = self.tree.node_of(&delta.team) else {
                 continue;
             };
             let pair = self.tree.pair(&delta.of);
-            let Moments { now, afterwards } = &mut self.moments;
-            now.name_as(&self.tree);
-            afterwards.name_as(&self.tree);
+            self.moments.now.name_as(&self.tree);
+            self.moments.afterwards.name_as(&self.tree);
             let (is_now, is_afterwards) = match concerns {
                 Concerns::Holds => (true, !self.reservations.gives_way(&delta.gang)),
                 Concerns::Afterwards => (false, true),
             };
             if is_now {
-                now.change(node, pair, delta.amount, |_, _| {});
+                self.moments.now.change(node, pair, delta.amount, |_, _| {});
             }
+            let lends_to: Vec<_> = if is_afterwards && delta.amount > 0 {
+                let afterwards = &self.moments.afterwards;
+                let path = afterwards.path(node);
+                path.filter(|at| !afterwards.borrows(*at, pair)).collect()
+            } else {
+                Vec::new()
+            };
             if is_afterwards {
-                afterwards.change(node, pair, delta.amount, |_, _| {});
+                self.moments
+                    .change_afterwards((&delta.team, node), pair, delta.amount);
+                if delta.amount < 0 {
+                    came.push((node, pair, -delta.amount));
+                } else if self.running.get(&delta.gang).is_some() {
+                    came.push((node, pair, delta.amount));
+                }
+            }
+            let Moments {
+                now, afterwards, ..
+            } = &self.moments;
+            for at in lends_to {
+                if afterwards.borrows(at, pair)
+                    && let Some(above) = afterwards.parent_of(at)
+                {
+                    came.push((above, pair, afterwards.usage_and_headroom(at, pair).0));
+                }
             }
             let note = |at, what| released.push((at, pair, what));
             self.tree.use_larger(node, pair, (now, afterwards), note);
+        }
+        for (node, pair, amount) in came {
+            self.note_came(node, pair, amount);
         }
         for (node, pair, what) in released {
             if what.ceiling
@@ -117,6 +171,7 @@ impl State {
         let Moments {
             mut now,
             mut afterwards,
+            ..
         } = self.moments.clone();
         for delta in deltas {
             let Some((node, pair)) = tree.node_of(&delta.team).zip(tree.known_pair(&delta.of))
@@ -160,8 +215,14 @@ impl State {
         let mut moments = Moments {
             afterwards: now.clone(),
             now,
+            borrowing: BTreeMap::new(),
         };
         let mut tree = moments.now.clone();
+        for (team, of, _) in self.charges.sums() {
+            if let Some((node, pair)) = tree.node_of(team).zip(tree.known_pair(of)) {
+                moments.change_afterwards((team, node), pair, 0);
+            }
+        }
         let going = self.reservations.victims();
         let going: Vec<Delta> = going.flat_map(|gang| self.charges_of(gang)).collect();
         let ahead = self.reservations.charges().cloned();
@@ -169,12 +230,12 @@ impl State {
             let Some(node) = tree.node_of(&delta.team) else {
                 continue;
             };
-            let pair: PairId = tree.pair(&delta.of);
-            let Moments { now, afterwards } = &mut moments;
-            now.name_as(&tree);
-            afterwards.name_as(&tree);
-            afterwards.change(node, pair, delta.amount, |_, _| {});
-            tree.use_larger(node, pair, (now, afterwards), |_, _| {});
+            let pair = tree.pair(&delta.of);
+            moments.now.name_as(&tree);
+            moments.afterwards.name_as(&tree);
+            moments.change_afterwards((&delta.team, node), pair, delta.amount);
+            let both = (&moments.now, &moments.afterwards);
+            tree.use_larger(node, pair, both, |_, _| {});
         }
         (tree, moments)
     }

@@ -13,14 +13,15 @@ use std::{
 
 use super::{
     State,
-    ids::{ClassId, GangId, ShapeId},
+    hopes::Hope,
+    ids::{ClassId, GangId, ShapeId, TeamId},
     judge::{Candidate, Fitting, request},
     reservations::{MOST_SECONDS, Reservation},
     team::Refusing,
     work::Work,
 };
 use crate::{
-    amount::ResourceCharge,
+    amount::{Amount, ResourceCharge},
     decision::{Preempted, Preemption},
     model::Hold,
     names::{GangUid, NodeName, PodUid, TeamName, Timestamp},
@@ -78,6 +79,16 @@ struct On<'a> {
     at: usize,
 }
 
+/// What somebody who searched in vain waits for.
+#[derive(Clone, Debug, Default)]
+pub(super) struct InVain {
+    /// When a minimum run time ends.
+    more_at: Option<Timestamp>,
+    hopes: Vec<Hope>,
+    /// Whether it does not lack quota alone.
+    takes_turns: bool,
+}
+
 /// Gangs that may be preempted, and when there will be more of them.
 #[derive(Default)]
 struct Preemptable {
@@ -86,6 +97,30 @@ struct Preemptable {
 }
 
 impl State {
+    /// Whether a gang reaches less far up the quota tree than was found, once these victims are gone.
+    pub(super) fn may_reach_less(
+        &self,
+        team: TeamId,
+        preempting: &Preempting,
+        tree: &mut QuotaTree,
+    ) -> bool {
+        let Some(node) = self.teams.get(team).and_then(|entry| entry.node) else {
+            return true;
+        };
+        let victims = preempting.victims.iter();
+        let going = victims.flat_map(|victim| self.charges_of(&victim.gang));
+        let going: Vec<Delta> = going.collect();
+        tree.apply(&undoing(&going), |_, _, _| {});
+        let levels = preempting.charges.iter().filter_map(|delta| {
+            let pair = tree.known_pair(&delta.of)?;
+            let amount = i64::try_from(delta.amount).unwrap_or(i64::MAX);
+            Some(tree.borrow_level_at(node, pair, Amount(amount)))
+        });
+        let level = levels.max().unwrap_or(0);
+        tree.apply(&going, |_, _, _| {});
+        level < preempting.borrow_level
+    }
+
     /// Who would give way to a gang that was refused.
     pub(super) fn find_victims(
         &mut self,
@@ -94,15 +129,29 @@ impl State {
         refusals: &[Refusing],
         work: &mut Work,
     ) -> Option<Preempting> {
-        let mut more_at = None;
+        let mut in_vain = InVain::default();
         let refusals = refusals.iter().enumerate();
-        let found = self.search_victims(gang, refusals, None, &mut more_at, work);
-        if found.is_none()
-            && let Some(at) = more_at
-        {
-            self.may_preempt_later.insert((at, class));
+        let found = self.search_victims(gang, refusals, None, &mut in_vain, work);
+        if found.is_none() {
+            self.in_vain = Some((class, in_vain));
         }
         found
+    }
+
+    /// A class that searched for victims in vain waits, besides, for what may make another search worth its while.
+    pub(super) fn wait_for_victims(&mut self, id: ClassId) {
+        let Some((_, in_vain)) = self.in_vain.take().filter(|(class, _)| *class == id) else {
+            return;
+        };
+        if let Some(at) = in_vain.more_at {
+            self.may_preempt_later.insert((at, id));
+        }
+        for hope in in_vain.hopes {
+            self.hopes.hope(id, hope);
+        }
+        if in_vain.takes_turns {
+            self.hopes.take_turns(id, self.moment());
+        }
     }
 
     /// Who would give way to a gang that fits, on a Flavor that suits it better than the one on which it does: as its Team's
@@ -120,7 +169,7 @@ impl State {
         let refusals = fitting.refused.iter();
         let refusals = refusals.map(|(at, refusing)| (*at, refusing));
         let fits = (fitting.assignment?, fitting.suits());
-        self.search_victims(gang, refusals, Some(fits), &mut None, work)
+        self.search_victims(gang, refusals, Some(fits), &mut InVain::default(), work)
     }
 
     /// Who would give way to a gang on one of these Flavors; nobody if the one on which it fits, if any, suits it better.
@@ -129,7 +178,7 @@ impl State {
         gang: GangId,
         refusals: impl Iterator<Item = (usize, &'a Refusing)>,
         fits: Option<(usize, Suitability)>,
-        more_at: &mut Option<Timestamp>,
+        in_vain: &mut InVain,
         work: &mut Work,
     ) -> Option<Preempting> {
         let waiting = self.waiting.get(gang)?;
@@ -173,7 +222,7 @@ impl State {
                 assignments: &assignments,
                 at,
             };
-            let found = self.find_victims_on(on, &mut tree, work.now, more_at);
+            let found = self.find_victims_on(on, &mut tree, work.now, in_vain);
             if found.is_some_and(|found| search.offer(found.suits(), Some(found)).is_break()) {
                 fits = None;
                 break;
@@ -196,7 +245,7 @@ impl State {
         on: On<'_>,
         tree: &mut QuotaTree,
         now: Timestamp,
-        more_at: &mut Option<Timestamp>,
+        in_vain: &mut InVain,
     ) -> Option<Preempting> {
         let On {
             node,
@@ -210,12 +259,25 @@ impl State {
             .totals
             .least(assignment, assignments, &self.cluster)
             .ok()?;
-        let contested = contested(tree, node, assignment, &asked)?;
-        let preemptable = self.preemptable(&candidate, tree, &contested, now);
-        *more_at = [*more_at, preemptable.more_at].into_iter().flatten().min();
-        let running = preemptable.gangs;
-        if running.is_empty() {
+        let Some(contested) = contested(tree, node, assignment, &asked) else {
+            in_vain.hopes.extend(right_lacking(tree, node, &asked));
             return None;
+        };
+        let preemptable = self.preemptable(&candidate, tree, &contested, now);
+        let more_at = [in_vain.more_at, preemptable.more_at];
+        in_vain.more_at = more_at.into_iter().flatten().min();
+        let running = preemptable.gangs;
+        match quota_lacking(tree, node, &asked, &running) {
+            Some(hope) => {
+                // All of them together do not free enough.
+                in_vain.hopes.push(hope);
+                return None;
+            }
+            None if running.is_empty() => {
+                in_vain.takes_turns = true;
+                return None;
+            }
+            None => {}
         }
         let waiting = candidate.waiting;
         let preemptor = Preemptor {
@@ -256,6 +318,7 @@ impl State {
         let positions: Vec<usize> = victims.iter().map(|victim| victim.position).collect();
         // A search that gave up may have kept somebody who need not go.
         if positions.is_empty() || places.gave_up {
+            in_vain.takes_turns = true;
             return None;
         }
         let plan = places.plan_without(&positions)?;
@@ -321,23 +384,17 @@ impl State {
         };
         let mut seen: BTreeSet<&GangUid> = BTreeSet::new();
         let mut preemptable = Preemptable::default();
-        for pair in contested {
-            for (team, gangs) in self.charges.holding(tree.named(*pair)) {
-                let Some(of_team) = tree.node_of(team) else {
-                    continue;
-                };
-                let is_own = of_team == node;
-                let may_be_asked = if is_own {
-                    policy.within_team != WithinTeam::Never
-                } else {
-                    policy.reclaim_within_cohort != ReclaimWithinCohort::Never
-                        && tree.root_of(of_team) == root
-                        && contested.iter().any(|pair| tree.borrows(of_team, *pair))
-                };
-                self.cluster.note_visits(1);
-                if !may_be_asked {
-                    continue;
-                }
+        let own = (policy.within_team != WithinTeam::Never).then_some(&preemptor.team);
+        let may_reclaim = policy.reclaim_within_cohort != ReclaimWithinCohort::Never;
+        let others = contested.iter().filter(|_| may_reclaim);
+        let others = others.flat_map(|pair| self.moments.borrowing(root, *pair));
+        let others = others.filter(|team| **team != preemptor.team);
+        let asked: BTreeSet<&TeamName> = own.into_iter().chain(others).collect();
+        for team in asked {
+            let is_own = *team == preemptor.team;
+            self.cluster.note_visits(1);
+            for pair in contested {
+                let gangs = self.charges.holding(tree.named(*pair), team);
                 for uid in gangs.filter(|uid| seen.insert(uid)) {
                     self.cluster.note_visits(1);
                     let Some(told) = self.running.get(uid) else {
@@ -399,7 +456,12 @@ impl State {
             since: now,
             judged: None,
         };
+        let class = self.waiting.get(id)?.class;
         self.reserve(id, reservation);
+        // Whoever is behind it may preempt others, though less quota is there than it waited for.
+        if let Some(class) = class {
+            self.wake(class);
+        }
         Some(preemption)
     }
 
@@ -414,9 +476,13 @@ impl State {
     }
 
     /// When something is due by time alone.
-    pub(super) fn due_next(&self) -> Option<Timestamp> {
+    pub(super) fn due_next(&self, now: Timestamp) -> Option<Timestamp> {
         let later = self.may_preempt_later.first().map(|(at, _)| *at);
-        [later, self.reservations.ends_next()]
+        let soon = self
+            .hopes
+            .are_more
+            .then_some(Timestamp(now.0.saturating_add(1)));
+        [later, soon, self.reservations.ends_next()]
             .into_iter()
             .flatten()
             .min()
@@ -460,6 +526,43 @@ fn contested(
             .is_some_and(|amount| tree.may_preempt_at(node, *pair, *amount, tree.sharing_of(node)))
     });
     (may_preempt && !contested.is_empty()).then_some(contested)
+}
+
+/// Where so much lacks that the Team has no right to preempt for what it asks: one of these has to come at least.
+fn right_lacking(tree: &QuotaTree, node: NodeId, asked: &QuotaRequest) -> Vec<Hope> {
+    let sharing = tree.sharing_of(node);
+    let lacking = asked.iter().find(|(pair, amount)| {
+        **amount <= tree.potential_at(node, **pair)
+            && **amount > tree.available_at(node, **pair)
+            && !tree.may_preempt_at(node, **pair, **amount, sharing)
+    });
+    let upwards = lacking.into_iter().flat_map(|(pair, amount)| {
+        let upwards = tree.asked_upwards(node, *pair, *amount);
+        let below_root = upwards.len().saturating_sub(1);
+        let below_root = upwards.into_iter().take(below_root);
+        below_root.map(|(at, asked, headroom)| (at, *pair, asked - headroom))
+    });
+    upwards.collect()
+}
+
+/// What lacks, and where, even if all of these were gone. The tree is as before then.
+fn quota_lacking(
+    tree: &mut QuotaTree,
+    node: NodeId,
+    asked: &QuotaRequest,
+    gone: &[RunningGang],
+) -> Option<Hope> {
+    let charges = gone.iter();
+    let charges = charges.flat_map(|gang| deltas(&gang.uid, &gang.team, &gang.charges));
+    let charges: Vec<Delta> = charges.collect();
+    tree.apply(&undoing(&charges), |_, _, _| {});
+    let lacking = asked.iter().find_map(|(pair, amount)| {
+        let lack = tree.lack(node, *pair, *amount)?;
+        let ceiling = tree.ceiling(lack.node, *pair).unwrap_or_default();
+        Some((lack.node, *pair, lack.need - ceiling))
+    });
+    tree.apply(&charges, |_, _, _| {});
+    lacking
 }
 
 /// What a Team is charged for a gang, as a change.

@@ -169,7 +169,18 @@ impl State {
         if running.ending_since.is_none() {
             self.reservations.overdue.remove(&running.uid);
         }
+        let known = self.running.get(&running.uid);
+        // That it ends from now on helps nobody more than before.
+        let is_news = known.is_none_or(|known| {
+            let mut before = known.clone();
+            before.ending_since = before.ending_since.or(running.ending_since);
+            before != running
+        });
+        let uid = running.uid.clone();
         self.running.set(running);
+        if is_news {
+            self.note_can_be_asked(&uid);
+        }
     }
 
     /// Keeps something for a gang, which is not judged until that is over.

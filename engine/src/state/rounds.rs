@@ -30,6 +30,7 @@ use crate::{
     names::Timestamp,
     placement::{Refusal, Version, fits_since},
     queue::Place,
+    quota::NodeId,
 };
 
 /// The head of a Team, as things are at a moment.
@@ -37,6 +38,8 @@ pub(super) struct Head {
     pub(super) gang: GangId,
     pub(super) turn: What,
     moment: Moment,
+    /// Whether it fits, and might borrow less with other devices, when it was judged.
+    may_borrow_less: bool,
 }
 
 /// What a head does when its turn comes.
@@ -102,14 +105,24 @@ impl State {
         let mut goes_on =
             std::mem::take(&mut self.waits.was_interrupted) && self.waits.is_anybody_awake();
         // What was admitted may, in rare cases, make room for a gang with several claims per pod.
-        while std::mem::take(&mut goes_on) || self.open_groups(&mut work) {
-            self.admit_awake(budget, &mut left, decisions, &mut work);
-            if decisions.is_cut_short() {
-                self.waits.was_interrupted = decisions.interrupted;
-                break;
+        let mut took_turns = false;
+        loop {
+            while std::mem::take(&mut goes_on) || self.open_groups(&mut work) {
+                self.admit_awake(budget, &mut left, decisions, &mut work);
+                if decisions.is_cut_short() {
+                    self.waits.was_interrupted = decisions.interrupted;
+                    break;
+                }
+                self.close_groups();
+                if self.cluster.version() == self.groups_asked {
+                    break;
+                }
             }
-            self.close_groups();
-            if self.cluster.version() == self.groups_asked {
+            // At the end, so that it is the same however the budget cuts what comes before.
+            if decisions.is_cut_short()
+                || std::mem::replace(&mut took_turns, true)
+                || !self.wake_in_turn()
+            {
                 break;
             }
         }
@@ -194,7 +207,7 @@ impl State {
                 }
             }
             self.served.insert(team);
-            self.lower_heads(&mut contenders);
+            self.lower_heads(&mut contenders, team);
             self.compete_anew(&mut contenders.fair, team);
         }
         for (_, team) in contenders.order {
@@ -224,22 +237,50 @@ impl State {
 
     /// After an admission, a Team whose head would borrow may come earlier than it did: if the head has lost its place or
     /// its quota, with a gang behind it or on another Flavor; if what was admitted has changed which devices suit it best,
-    /// with others that are charged less.
-    fn lower_heads(&self, contenders: &mut Contenders) {
+    /// with others that are charged less. Who has others give way comes earlier if it borrows less without these by now. In the
+    /// trees of other roots than that of the Team that was charged, nothing changed but nodes.
+    fn lower_heads(&mut self, contenders: &mut Contenders, charged: TeamId) {
+        let changed_root = self.root_of(charged);
+        let mut afterwards = std::mem::take(&mut self.moments.afterwards);
         let borrowing = contenders.heads.iter();
         let lost: Vec<(TeamId, Turn)> = borrowing
             .filter(|(_, (turn, _))| turn.0 > Precedence::Reaching(0))
             .filter_map(|(team, (turn, head))| {
+                let same_root = self.root_of(*team) == changed_root;
+                let may_come_earlier = match &head.turn {
+                    What::Preempts(preempting) => {
+                        same_root && self.may_reach_less(*team, preempting, &mut afterwards)
+                    }
+                    What::Fits { .. } if same_root => {
+                        !self.still_fits(*team, head) || self.may_borrow_less(*team, head)
+                    }
+                    What::Fits { fitting, .. } => {
+                        head.may_borrow_less || self.lost_a_node(fitting, head.moment.nodes)
+                    }
+                };
+                if !may_come_earlier {
+                    return None;
+                }
                 let least = self.least_turn(*team)?;
-                let may_come_earlier = least < *turn
-                    && (!self.still_fits(*team, head) || self.may_borrow_less(*team, head));
-                may_come_earlier.then_some((*team, least))
+                (least < *turn).then_some((*team, least))
             })
             .collect();
+        self.moments.afterwards = afterwards;
         for (team, least) in lost {
             contenders.leave(team);
             contenders.enter(least, team, None);
         }
+    }
+
+    fn root_of(&self, team: TeamId) -> Option<NodeId> {
+        let node = self.teams.get(team)?.node?;
+        Some(self.tree.root_of(node))
+    }
+
+    /// Whether a node on which a head would be placed changed since.
+    fn lost_a_node(&self, fitting: &Fitting, since: Version) -> bool {
+        let mut units = fitting.plan.units.iter();
+        units.any(|unit| self.cluster.slot_changed_since(unit.slot, since))
     }
 
     /// Whether nothing was taken from under a head since it was judged.
@@ -248,12 +289,7 @@ impl State {
             return false;
         };
         let plan = &fitting.plan;
-        let since = head.moment.nodes;
-        if plan
-            .units
-            .iter()
-            .any(|unit| self.cluster.slot_changed_since(unit.slot, since))
-        {
+        if self.lost_a_node(fitting, head.moment.nodes) {
             return false;
         }
         let Some(at) = fitting.assignment else {
@@ -270,16 +306,20 @@ impl State {
     /// Whether a head may borrow from less far up than it would with the devices that were found for it. On Flavors that it
     /// was refused, nothing has come free since.
     fn may_borrow_less(&self, team: TeamId, head: &Head) -> bool {
-        let Some((entry, waiting)) = self.teams.get(team).zip(self.waiting.get(head.gang)) else {
-            return true;
-        };
-        let What::Fits { fitting, .. } = &head.turn else {
+        match &head.turn {
+            What::Fits { fitting, .. } => self.may_be_had_for_less(team, head.gang, fitting),
+            What::Preempts(_) => true,
+        }
+    }
+
+    fn may_be_had_for_less(&self, team: TeamId, gang: GangId, fitting: &Fitting) -> bool {
+        let Some((entry, waiting)) = self.teams.get(team).zip(self.waiting.get(gang)) else {
             return true;
         };
         let mut fits_on = fitting.fits_on.iter();
         fits_on.any(|at| {
             let all = &entry.assignments;
-            let candidate = self.candidate(waiting.shape, head.gang, entry.node, all, *at);
+            let candidate = self.candidate(waiting.shape, gang, entry.node, all, *at);
             let least = candidate.map(|it| self.may_be_charged(&it, &self.tree));
             matches!(least, Some(Ok(least)) if least < fitting.borrow_level)
         })
@@ -465,6 +505,7 @@ impl State {
                         continue;
                     }
                     let preempting = self.find_victims_rather(gang, &fitting, work);
+                    let may_borrow_less = self.may_be_had_for_less(team, gang, &fitting);
                     let (borrow_level, turn) = if let Some(preempting) = preempting {
                         (preempting.borrow_level, What::Preempts(preempting))
                     } else {
@@ -475,6 +516,7 @@ impl State {
                         gang,
                         turn,
                         moment: self.moment(),
+                        may_borrow_less,
                     };
                     return Some(((Precedence::Reaching(borrow_level), place), head));
                 }
@@ -485,6 +527,7 @@ impl State {
                             gang,
                             turn: What::Preempts(preempting),
                             moment: self.moment(),
+                            may_borrow_less: false,
                         };
                         return Some((turn, head));
                     }
@@ -665,6 +708,7 @@ impl State {
         if refusals.is_empty() {
             self.wait_for(id, Wait::Change);
         }
+        self.wait_for_victims(id);
         self.note_reason(id, refusals);
         let strict = self
             .teams
