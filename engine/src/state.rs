@@ -11,6 +11,7 @@
 //! worked out when somebody asks ([`State::explain`]).
 
 mod admit;
+mod circles;
 mod classes;
 mod explain;
 mod fair_turns;
@@ -39,6 +40,7 @@ use std::{
     sync::Arc,
 };
 
+use circles::Circles;
 use hopes::Hopes;
 use ids::{ClassId, GangId, Slab, TeamId};
 use limits::Limits;
@@ -109,6 +111,8 @@ pub struct State {
     running: RunningGangs,
     /// What is kept for gangs that others give way to.
     reservations: Reservations,
+    /// Who went for whom.
+    circles: Circles,
     /// Pods of gangs that give way, on nodes that are kept for nobody.
     going: BTreeSet<PodUid>,
     /// Classes that nobody could give way to, and after how much they are asked again.

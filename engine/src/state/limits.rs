@@ -219,6 +219,7 @@ impl State {
         }
         (self.tree, self.moments) = self.built_trees();
         self.limits_version += 1;
+        self.circles.forget_all();
         self.charge_version += 1;
         let ids: Vec<TeamId> = self.team_ids.values().copied().collect();
         for id in ids {

@@ -263,7 +263,10 @@ impl State {
             in_vain.hopes.extend(right_lacking(tree, node, &asked));
             return None;
         };
-        let preemptable = self.preemptable(&candidate, tree, &contested, now);
+        let stays_within_nominal = asked
+            .iter()
+            .all(|(pair, amount)| i128::from(amount.0) <= tree.usage_and_headroom(node, *pair).1);
+        let preemptable = self.preemptable(&candidate, tree, &contested, stays_within_nominal, now);
         let more_at = [in_vain.more_at, preemptable.more_at];
         in_vain.more_at = more_at.into_iter().flatten().min();
         let running = preemptable.gangs;
@@ -371,6 +374,7 @@ impl State {
         candidate: &Candidate<'_>,
         tree: &QuotaTree,
         contested: &BTreeSet<PairId>,
+        stays_within_nominal: bool,
         now: Timestamp,
     ) -> Preemptable {
         let preemptor = &candidate.waiting.gang;
@@ -381,6 +385,12 @@ impl State {
         let rank = Rank {
             priority: preemptor.priority,
             queued_at: preemptor.queued_at,
+        };
+        // Those for which it went, and which stay where it would borrow.
+        let above = if stays_within_nominal {
+            BTreeSet::new()
+        } else {
+            self.circles.above(&preemptor.uid, preemptor.priority)
         };
         let mut seen: BTreeSet<&GangUid> = BTreeSet::new();
         let mut preemptable = Preemptable::default();
@@ -405,6 +415,11 @@ impl State {
                         queued_at: told.queued_at,
                     };
                     if !policy.may_preempt(rank, other, is_own) {
+                        continue;
+                    }
+                    let went_for_it = above.contains(uid)
+                        && !self.circles.has_sunk(&preemptor.uid, uid, told.priority);
+                    if went_for_it {
                         continue;
                     }
                     if self.reservations.gives_way(uid) || self.reservations.is_overdue(uid) {
@@ -447,6 +462,13 @@ impl State {
             attempt: gang.attempt,
             victims: preempting.victims,
         };
+        let winner = (gang.uid.clone(), gang.priority);
+        for victim in &preemption.victims {
+            if let Some(told) = self.running.get(&victim.gang) {
+                let loser = (&victim.gang, told.priority);
+                self.circles.note(loser, (&winner.0, winner.1));
+            }
+        }
         let victims = preemption.victims.iter();
         let victims = victims.map(|victim| victim.gang.clone());
         let reservation = Reservation {
