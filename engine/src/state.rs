@@ -115,12 +115,10 @@ pub struct State {
     circles: Circles,
     /// Pods of gangs that give way, on nodes that are kept for nobody.
     going: BTreeSet<PodUid>,
-    /// Classes that nobody could give way to, and after how much they are asked again.
+    /// Classes that nobody could give way to, and after what they are asked again.
     hopes: Hopes,
     /// What the class that searched last waits for, if it was in vain.
     in_vain: Option<(ClassId, InVain)>,
-    /// Classes that nobody could give way to, and when somebody's minimum run time ends.
-    may_preempt_later: BTreeSet<(Timestamp, ClassId)>,
     /// Pods whose holds only wait for the proof of release.
     releasing: BTreeSet<PodUid>,
     releasing_changed: bool,
@@ -356,6 +354,7 @@ impl State {
             class: None,
             pods_that_hold: pods.filter(|pod| self.holds.contains_key(&pod.uid)).count(),
             held_claims: self.held_claims(&gang),
+            earlier_pods: self.earlier_pods(&gang),
             is_reserved_for: false,
             too_large: false,
             gang,

@@ -69,6 +69,11 @@ impl World {
         let decisions = self
             .state
             .decide(Timestamp(self.now), &muster_engine::Budget::UNLIMITED);
+        if decisions.look_again_at != Some(Timestamp(self.now + 1)) {
+            let budget = muster_engine::Budget::UNLIMITED;
+            let again = self.state.clone().decide(Timestamp(self.now), &budget);
+            assert_eq!((again.admissions, again.preemptions), (vec![], vec![]));
+        }
         for admission in &decisions.admissions {
             let gang = &self.gangs[&admission.gang];
             let holds = holds_of(gang, admission);
@@ -971,4 +976,159 @@ fn a_gang_is_asked_again_when_another_team_begins_to_borrow() {
     let decisions = world.decide();
     assert_eq!(admitted(&decisions), ["small"]);
     assert_eq!(told(&decisions.preemptions), ["waits: large Reclaimed"]);
+}
+
+/// A victim is released when it is told so, not when what it holds is told as something else.
+#[test]
+fn a_victim_of_one_pod_whose_hold_shrinks_is_waited_for() {
+    let mut world = half_of_what_a_gang_needs_is_freed();
+    let mut hold = world.holds[&GangUid::from("b1")][0].clone();
+    hold.claims[0].gpus.0 -= 1;
+    world.state.apply(Update::Hold(hold.clone()));
+    world.submit([with_priority(9, gang("s", "second", 1, 4))]);
+    let decisions = world.decide();
+    assert_eq!(told(&decisions.preemptions), ["s: b2 Reclaimed"]);
+    assert_eq!(admitted(&decisions), [""; 0], "b0's room is kept");
+    world.released("b1");
+    assert_eq!(admitted(&world.decide()), ["f"]);
+}
+
+/// What it held is still on its way then: what it comes back for would be taken for what gives way.
+#[test]
+fn a_victim_that_comes_back_waits_for_the_release_of_what_it_held() {
+    let mut world = World::new(3, 4, vec![preempting("a", None, 8)]);
+    let mut cordoned = node("n2", "s/l", 4);
+    cordoned.block = Some(muster_engine::NodeBlock::Cordoned);
+    world.state.apply(Update::Node(cordoned));
+    world.submit([gang("g", "a", 1, 4), with_priority(9, gang("h", "a", 1, 4))]);
+    assert_eq!(world.decide().admissions.len(), 2);
+    world.submit([with_priority(5, gang("p", "a", 1, 4))]);
+    assert_eq!(told(&world.decide().preemptions), ["p: g InTeam"]);
+    let again = Gang {
+        uid: "g".into(),
+        attempt: 2,
+        ..gang("g2", "a", 1, 4)
+    };
+    world.submit([again]);
+    world.released("h");
+    assert_eq!(admitted(&world.decide()), [""; 0]);
+    let why = why(&world.state, "g");
+    assert!(matches!(why, Why::Release { pods: 1, .. }), "{why:?}");
+    world.released("g");
+    assert_eq!(admitted(&world.decide()), ["p", "g"]);
+}
+
+#[test]
+fn who_only_waits_for_the_victims_of_others_is_asked_again_when_these_are_spared() {
+    let mut world = World::new(1, 8, vec![preempting("a", None, 8)]);
+    world.state.apply(Update::Node(node("n1", "s/l", 4)));
+    world.submit([gang("v", "a", 1, 8)]);
+    assert_eq!(admitted(&world.decide()), ["v"]);
+    world.submit([with_priority(5, gang("p", "a", 1, 4))]);
+    assert_eq!(told(&world.decide().preemptions), ["p: v InTeam"]);
+    world.submit([with_priority(4, gang("g", "a", 1, 3))]);
+    assert_eq!(world.decide().preemptions, []);
+    let mut cordoned = node("n1", "s/l", 4);
+    cordoned.block = Some(muster_engine::NodeBlock::Cordoned);
+    world.state.apply(Update::Node(cordoned));
+    world.state.apply(Update::NotWaiting("p".into()));
+    assert_eq!(told(&world.decide().preemptions), ["g: v InTeam"]);
+}
+
+#[test]
+fn a_gang_that_lacks_a_place_is_asked_again_when_it_has_a_right_to_have_one_made() {
+    let teams = vec![
+        preempting("a", Some("part"), 0),
+        team("b", Some("part"), limit(0)),
+        team("z", Some("all"), limit(16)),
+        team("y", Some("all"), limit(0)),
+    ];
+    let mut world = World::new(1, 8, teams);
+    world.state.apply(Update::Node(node("n1", "s/l", 1)));
+    world.state.apply(Update::Cohort(cohort("all", None, 0)));
+    world
+        .state
+        .apply(Update::Cohort(cohort("part", Some("all"), 8)));
+    world.submit([gang("b", "b", 1, 1), gang("y", "y", 1, 8)]);
+    assert_eq!(world.decide().admissions.len(), 2);
+    world.submit([gang("a", "a", 1, 8)]);
+    assert_eq!(world.decide().preemptions, []);
+    world.released("b");
+    assert_eq!(told(&world.decide().preemptions), ["a: y Reclaimed"]);
+}
+
+#[test]
+fn a_victim_that_does_not_go_is_not_counted_on_again_when_it_is_told_as_before() {
+    let mut world = World::new(1, 8, vec![preempting("a", None, 8)]);
+    world.submit([
+        gang("stuck", "a", 1, 4),
+        with_priority(5, gang("other", "a", 1, 4)),
+    ]);
+    world.decide();
+    world.submit([with_priority(10, gang("high", "a", 1, 4))]);
+    assert_eq!(told(&world.decide().preemptions), ["high: stuck InTeam"]);
+    world.now += MOST_SECONDS - 1;
+    let mut at_its_end = world.state.clone();
+    let budget = muster_engine::Budget::UNLIMITED;
+    let decisions = at_its_end.decide(Timestamp(world.now + 1), &budget);
+    assert_eq!(told(&decisions.preemptions), ["high: other InTeam"]);
+    // As soon as its time is over it is told once more, and the other one is gone with its preemptor.
+    world.state = at_its_end;
+    world.state.apply(Update::NotWaiting("high".into()));
+    told_as_running(&mut world, "stuck", 0);
+    world.submit([with_priority(10, gang("next", "a", 1, 4))]);
+    assert_eq!(told(&world.decide().preemptions), ["next: other InTeam"]);
+}
+
+#[test]
+fn who_waits_for_nobody_any_more_is_not_asked_when_a_minimum_run_time_ends() {
+    let mut world = World::new(1, 8, vec![preempting("a", None, 8)]);
+    world.protected_seconds = 100;
+    world.submit([gang("low", "a", 1, 8)]);
+    world.decide();
+    world.submit([with_priority(5, gang("high", "a", 1, 8))]);
+    assert_eq!(world.decide().look_again_at, Some(Timestamp(101)));
+    world.state.apply(Update::NotWaiting("high".into()));
+    assert_eq!(world.decide().look_again_at, None);
+}
+
+#[test]
+fn what_was_freed_stays_kept_while_somebody_else_holds_a_claim_that_is_named() {
+    let mut world = half_of_what_a_gang_needs_is_freed();
+    world.released("b1");
+    let hold = world.holds[&GangUid::from("b2")][0].clone();
+    let mut other = Hold {
+        pod: "x-0".into(),
+        gang: "x".into(),
+        charged_to_node: true,
+        ..hold
+    };
+    other.claims[0].uid = "f-0".into();
+    other.claims[0].gpus.0 = 0;
+    other.claims[0].request = None;
+    world.state.apply(Update::Hold(other));
+    world.submit([with_priority(9, gang("s", "second", 1, 4))]);
+    let decisions = world.decide();
+    assert_eq!(admitted(&decisions), [""; 0]);
+    world.state.apply(Update::HoldGone("x-0".into()));
+    assert_eq!(admitted(&world.decide()), ["f"]);
+}
+
+#[test]
+fn who_holds_a_claim_with_somebody_else_frees_nothing_by_going() {
+    let mut world = World::new(2, 8, vec![preempting("a", None, 8)]);
+    world.submit([gang("v", "a", 1, 8)]);
+    assert_eq!(admitted(&world.decide()), ["v"]);
+    let hold = world.holds[&GangUid::from("v")][0].clone();
+    let other = Hold {
+        pod: "w-0".into(),
+        gang: "w".into(),
+        gang_name: "a/w".into(),
+        ..hold
+    };
+    world.state.apply(Update::Hold(other));
+    world.submit([with_priority(5, gang("p", "a", 1, 8))]);
+    assert_eq!(world.decide().preemptions, []);
+    world.state.apply(Update::HoldGone("w-0".into()));
+    assert_eq!(told(&world.decide().preemptions), ["p: v InTeam"]);
 }

@@ -178,6 +178,8 @@ impl Shares {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Charges {
     claims: BTreeMap<ClaimUid, Holders>,
+    /// How many claims several gangs hold.
+    shared_claims: usize,
     /// Sums in 128 bits: no number of 64-bit charges that fits into memory overflows them.
     teams: BTreeMap<TeamName, BTreeMap<FlavorResource, i128>>,
     shares: BTreeMap<FlavorResource, TeamShares>,
@@ -222,6 +224,7 @@ impl Charges {
     ) {
         let holders = self.claims.entry(uid.clone()).or_default();
         let old = holders.charged().cloned();
+        let was_shared = holders.pods_of.len() > 1;
         let comes = charge.is_some();
         let known = match charge {
             Some(charge) => holders.by_pod.insert(hold.pod.clone(), charge),
@@ -235,6 +238,11 @@ impl Charges {
                 holds: comes,
                 holders: holders.pods_of.len(),
             });
+        }
+        match (was_shared, holders.pods_of.len() > 1) {
+            (false, true) => self.shared_claims += 1,
+            (true, false) => self.shared_claims -= 1,
+            _ => {}
         }
         let new = holders.charged().cloned();
         if holders.by_pod.is_empty() {
@@ -333,10 +341,21 @@ impl Charges {
         charges.collect()
     }
 
+    /// Whether some claim is held by several gangs.
+    pub(crate) fn are_claims_shared(&self) -> bool {
+        self.shared_claims > 0
+    }
+
     /// How many gangs hold a claim.
     pub(crate) fn holders(&self, uid: &ClaimUid) -> usize {
         let holders = self.claims.get(uid);
         holders.map_or(0, |holders| holders.pods_of.len())
+    }
+
+    /// The gang that holds a claim, if it is the only one.
+    pub(crate) fn only_holder(&self, uid: &ClaimUid) -> Option<&GangUid> {
+        let mut gangs = self.claims.get(uid)?.pods_of.keys();
+        gangs.next().filter(|_| gangs.next().is_none())
     }
 
     /// Whether a gang holds a claim.

@@ -33,14 +33,10 @@ pub(super) struct Circles {
 }
 
 impl Circles {
-    /// A gang is told to go for another one.
-    pub(super) fn note(&mut self, loser: (&GangUid, i32), winner: (&GangUid, i32)) {
-        // Should it have gone for the loser, through others perhaps, that counts no more.
-        for above in self.above(winner.0, winner.1) {
-            if above == *loser.0 || self.reaches(&above, loser.0) {
-                self.forget(winner.0, &above);
-            }
-        }
+    /// A gang is told to go for another one; whether something else is remembered no longer, so that somebody may preempt whom
+    /// it left alone before.
+    pub(super) fn note(&mut self, loser: (&GangUid, i32), winner: (&GangUid, i32)) -> bool {
+        let mut forgets = self.forget_ways(winner.0, loser.0);
         self.forget(loser.0, winner.0);
         self.last += 1;
         let went = Went {
@@ -56,7 +52,52 @@ impl Circles {
             && let Some((_, (loser, winner))) = self.by_number.pop_first()
         {
             self.forget(&loser, &winner);
+            forgets = true;
         }
+        forgets
+    }
+
+    /// That a gang went for another one, through others perhaps and with whatever priority, counts no more. It looks at each
+    /// gang on the way once.
+    fn forget_ways(&mut self, from: &GangUid, to: &GangUid) -> bool {
+        let first: Vec<GangUid> = self
+            .winners
+            .get(from)
+            .into_iter()
+            .flatten()
+            .map(|(uid, _)| uid.clone())
+            .collect();
+        let mut leads_elsewhere = BTreeSet::new();
+        let mut forgets = false;
+        for first in first {
+            let mut seen = BTreeSet::new();
+            if self.leads_to(&first, to, &leads_elsewhere, &mut seen) {
+                self.forget(from, &first);
+                forgets = true;
+            } else {
+                leads_elsewhere.append(&mut seen);
+            }
+        }
+        forgets
+    }
+
+    fn leads_to(
+        &self,
+        from: &GangUid,
+        to: &GangUid,
+        elsewhere: &BTreeSet<GangUid>,
+        seen: &mut BTreeSet<GangUid>,
+    ) -> bool {
+        let mut rest = vec![from];
+        while let Some(gang) = rest.pop() {
+            if gang == to {
+                return true;
+            }
+            if !elsewhere.contains(gang) && seen.insert(gang.clone()) {
+                rest.extend(self.winners.get(gang).into_iter().flat_map(BTreeMap::keys));
+            }
+        }
+        false
     }
 
     /// Limits changed.
@@ -90,11 +131,7 @@ impl Circles {
         above
     }
 
-    fn reaches(&self, from: &GangUid, to: &GangUid) -> bool {
-        self.above(from, i32::MIN).contains(to)
-    }
-
-    /// Whether a gang went for another one that has a lower priority by now.
+    /// Whether the gang for which one went, not through others, has a lower priority by now than it had then.
     pub(super) fn has_sunk(&self, loser: &GangUid, winner: &GangUid, priority: i32) -> bool {
         let went = self.winners.get(loser).and_then(|it| it.get(winner));
         went.is_some_and(|went| priority < went.winner_priority)

@@ -158,7 +158,7 @@ impl State {
         Some(head.gang.name.clone())
     }
 
-    /// The claim by name that stands in the way, whatever is free.
+    /// What stands in the way, whatever is free.
     fn why_obstacle(&self, waiting: &WaitingGang) -> Option<Why> {
         let gang = &waiting.gang;
         let obstacle = waiting.obstacle()?;
@@ -173,7 +173,9 @@ impl State {
             });
         }
         Some(Why::Release {
-            pods: self.charges.pods_holding(&gang.uid, claims),
+            pods: waiting
+                .earlier_pods
+                .max(self.charges.pods_holding(&gang.uid, claims)),
             blocker: Blocker {
                 gangs: vec![gang.name.clone()],
                 ..Blocker::default()

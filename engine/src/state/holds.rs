@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use super::{State, ids::GangId, waiting::HeldClaims};
+use super::{
+    State,
+    ids::GangId,
+    waiting::{HeldClaims, WaitingGang},
+};
 use crate::{
     model::{Gang, Hold},
     names::{ClaimUid, PodUid},
@@ -32,7 +36,8 @@ impl State {
                 return;
             }
         }
-        self.remove_hold(&hold.pod);
+        // What is told anew is not released, whatever it is charged now.
+        let before = self.take_hold(&hold.pod);
         let hold = Arc::new(hold);
         let changes = self.charges.add(&hold);
         self.change_tree(&changes.deltas);
@@ -52,6 +57,12 @@ impl State {
                 self.give_up_reservation(id);
                 self.drop_out(id);
             }
+        }
+        self.note_earlier_pod(&hold, true);
+        if let Some(before) = before
+            && self.running.is_released(&before.gang)
+        {
+            self.note_released(&before.gang);
         }
         self.note_going(&hold.pod);
         self.note_holders(changes.holders);
@@ -83,17 +94,21 @@ impl State {
     }
 
     pub(super) fn remove_hold(&mut self, pod: &PodUid) {
-        let Some(hold) = self.holds.remove(pod) else {
-            return;
-        };
+        if let Some(hold) = self.take_hold(pod)
+            && self.running.is_released(&hold.gang)
+        {
+            self.note_released(&hold.gang);
+        }
+    }
+
+    /// A pod holds nothing any more, or something else from now on.
+    fn take_hold(&mut self, pod: &PodUid) -> Option<Arc<Hold>> {
+        let hold = self.holds.remove(pod)?;
         self.running.note_hold_gone(&hold.gang, pod);
         let changes = self.charges.remove(&hold);
         self.change_tree(&changes.deltas);
         self.cluster.remove_hold(&hold);
         self.note_going(pod);
-        if self.running.is_released(&hold.gang) {
-            self.note_released(&hold.gang);
-        }
         if self.releasing.remove(pod) {
             self.releasing_changed = true;
         }
@@ -106,6 +121,33 @@ impl State {
                 self.line_up(id);
             }
         }
+        self.note_earlier_pod(&hold, false);
+        Some(hold)
+    }
+
+    /// A pod began or ceased to hold something: if it is of an earlier attempt of a gang that waits, that stands in the way.
+    fn note_earlier_pod(&mut self, hold: &Hold, holds: bool) {
+        let id = self.waiting.id(&hold.gang);
+        if let Some(id) = id.filter(|id| self.waiting.of_pod(&hold.pod) != Some(*id)) {
+            let is_released = self.running.is_released(&hold.gang);
+            self.change_obstacle(id, |waiting| {
+                count(&mut waiting.earlier_pods, holds);
+                if is_released {
+                    waiting.earlier_pods = 0;
+                }
+            });
+        }
+    }
+
+    /// How many pods hold something for a gang that are not its own any more.
+    pub(super) fn earlier_pods(&self, gang: &Gang) -> usize {
+        let held = self.running.pods_of(&gang.uid).count();
+        if held == 0 {
+            return 0;
+        }
+        let own: BTreeSet<&PodUid> = gang.pods.iter().map(|pod| &pod.uid).collect();
+        let held = self.running.pods_of(&gang.uid);
+        held.filter(|pod| !own.contains(pod)).count()
     }
 
     /// Gangs began or ceased to hold claims: who names these may have an obstacle now, or none any more.
@@ -115,22 +157,38 @@ impl State {
             for id in naming {
                 self.note_holder(id, &change);
             }
+            // Who shared it with others freed nothing of it by going; who is left alone does.
+            if !change.holds
+                && let Some(gang) = self.charges.only_holder(&change.claim).cloned()
+            {
+                self.note_can_be_asked(&gang);
+            }
         }
     }
 
     fn note_holder(&mut self, id: GangId, change: &HolderChange) {
+        let Some(waiting) = self.waiting.get(id) else {
+            return;
+        };
+        let others =
+            change.holders - usize::from(self.charges.is_held_by(&change.claim, &waiting.gang.uid));
+        self.change_obstacle(id, |waiting| {
+            if waiting.gang.uid == change.gang {
+                count(&mut waiting.held_claims.by_itself, change.holds);
+            } else if others == usize::from(change.holds) {
+                // The first other gang came, or the last one went.
+                count(&mut waiting.held_claims.by_others, change.holds);
+            }
+        });
+    }
+
+    /// What stands in the way of a gang may be something else.
+    fn change_obstacle(&mut self, id: GangId, change: impl FnOnce(&mut WaitingGang)) {
         let Some(waiting) = self.waiting.get_mut(id) else {
             return;
         };
         let before = waiting.obstacle();
-        let others =
-            change.holders - usize::from(self.charges.is_held_by(&change.claim, &waiting.gang.uid));
-        if waiting.gang.uid == change.gang {
-            count(&mut waiting.held_claims.by_itself, change.holds);
-        } else if others == usize::from(change.holds) {
-            // The first other gang came, or the last one went.
-            count(&mut waiting.held_claims.by_others, change.holds);
-        }
+        change(waiting);
         let (after, holds) = (waiting.obstacle(), waiting.pods_that_hold > 0);
         // A gang that holds something is seated when it does so no longer.
         if before != after && !holds {

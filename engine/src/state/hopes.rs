@@ -1,4 +1,4 @@
-//! Classes that nobody could give way to, and after how much they are asked again whether somebody could now.
+//! Classes that nobody could give way to, and after what they are asked again whether somebody could now.
 //!
 //! A gang that may preempt needs less than a gang that may not: what is there, and what others would give up for it, need only
 //! suffice together. So it is not enough to wake it when all that it lacks comes free. When it searched for victims in vain, it
@@ -8,20 +8,22 @@
 //! * what somebody holds who can be asked from now on: it was told as running, or as another one; it gives way to nobody any more;
 //! * what a Team or Cohort uses that begins to borrow: all of it may be asked for from now on.
 //!
-//! The sum never falls, so that one may be asked too early, and never too late. Who lacks no quota in that case, but a place or
-//! a right, is asked again when a node or a charge changed: a few of them in each call, in turn ([`MOST_ASKED`]).
+//! The sum never falls, so that one may be asked too early, and never too late. Who lacks no quota in that case waits for what
+//! may help it ([`Lacking`]), and is asked in turn then: a few of those in each call ([`MOST_ASKED`]), and more as long as that
+//! is cheap.
 //!
 //! The end of a minimum run time is an event of its own ([`State::wake_whoever_may_preempt`]), and so is a change of limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{State, ids::ClassId, rounds::Moment};
+use super::{State, ids::ClassId};
 use crate::{
-    names::GangUid,
-    quota::{NodeId, PairId},
+    names::{GangUid, Timestamp},
+    placement::Version,
+    quota::{NodeId, PairId, PreemptionPolicy, ReclaimWithinCohort, WithinTeam},
 };
 
-/// How many classes that lack a place or a right are asked again in one call.
+/// How many classes that do not lack quota are asked again at once.
 const MOST_ASKED: usize = 2;
 
 /// Where so much has to come before a class is asked again.
@@ -34,18 +36,75 @@ struct Sum {
     until: BTreeSet<(i128, ClassId)>,
 }
 
+/// What a class lacks that would have enough quota without everybody who can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Lacking {
+    /// Somebody who can be asked. Whoever came free or moved elsewhere is no help.
+    Somebody,
+    /// A place, or a right: besides, what comes free helps.
+    Place,
+    /// Only that the victims of others are gone. What is taken meanwhile may be what it waits for: then it has to ask.
+    Time,
+}
+
+/// Who can be asked by a class: gangs whose priority is less than these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asks {
+    /// Its Team, and gangs of that.
+    own: (NodeId, i64),
+    /// The root of its tree, and gangs of Teams in that tree that borrow.
+    others: (NodeId, i64),
+}
+
+impl Asks {
+    /// As the policy of a Team says; of gangs of equal priority perhaps too many.
+    pub(super) fn of(policy: PreemptionPolicy, priority: i32, team: NodeId, root: NodeId) -> Self {
+        let priority = i64::from(priority);
+        let own = match policy.within_team {
+            WithinTeam::Never => i64::MIN,
+            WithinTeam::LowerPriority => priority,
+            WithinTeam::LowerOrNewerEqualPriority => priority + 1,
+        };
+        let others = match policy.reclaim_within_cohort {
+            ReclaimWithinCohort::Never => i64::MIN,
+            ReclaimWithinCohort::LowerPriority => priority,
+            ReclaimWithinCohort::Any => i64::MAX,
+        };
+        Self {
+            own: (team, own),
+            others: (root, others),
+        }
+    }
+}
+
+/// A class that lacks no quota, and what it waits for.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    asks: Asks,
+    lacking: Lacking,
+    number: u64,
+}
+
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Hopes {
     sums: BTreeMap<(NodeId, PairId), Sum>,
     of_class: BTreeMap<ClassId, Vec<Hope>>,
-    /// Classes that do not lack quota alone, each with the moment as of which it searched: who searched first is first.
-    in_turn: BTreeMap<u64, (ClassId, Moment)>,
-    turn_of: BTreeMap<ClassId, u64>,
+    /// Classes that do not lack quota alone.
+    turns: BTreeMap<ClassId, Turn>,
+    /// The same by whom they ask, who asks most first.
+    asking: BTreeMap<NodeId, BTreeSet<(i64, ClassId)>>,
+    /// Those that are helped by what comes free, and those that are concerned by any change, by the root of their tree.
+    by_root: BTreeMap<(Lacking, NodeId), BTreeSet<ClassId>>,
+    /// Those for which something happened, who searched first first.
+    ready: BTreeMap<u64, ClassId>,
     /// How many turns were given.
-    turns: u64,
-    /// Whether the last call left somebody to be asked.
-    pub(super) are_more: bool,
+    given: u64,
+    /// As of when what happened to nodes was looked at.
+    nodes_seen: Version,
+    /// Classes by when somebody's minimum run time ends.
+    later: BTreeSet<(Timestamp, ClassId)>,
+    later_of: BTreeMap<ClassId, Timestamp>,
 }
 
 impl Hopes {
@@ -58,17 +117,105 @@ impl Hopes {
         hopes.push((node, pair, until));
     }
 
-    /// A class is asked again in its turn, once anything is different.
-    pub(super) fn take_turns(&mut self, class: ClassId, moment: Moment) {
-        self.turns += 1;
-        self.in_turn.insert(self.turns, (class, moment));
-        self.turn_of.insert(class, self.turns);
+    /// A class is asked again at a time.
+    pub(super) fn ask_at(&mut self, class: ClassId, at: Timestamp) {
+        if let Some(known) = self.later_of.insert(class, at) {
+            self.later.remove(&(known, class));
+        }
+        self.later.insert((at, class));
+    }
+
+    /// The first time at which somebody is asked again.
+    pub(super) fn next_at(&self) -> Option<(Timestamp, ClassId)> {
+        self.later.first().copied()
+    }
+
+    /// A class is asked again in its turn, once something happened that may help it.
+    pub(super) fn take_turns(&mut self, class: ClassId, asks: Asks, lacking: Lacking) {
+        self.given += 1;
+        let number = self.given;
+        for (node, below) in [asks.own, asks.others] {
+            if below > i64::MIN {
+                self.asking.entry(node).or_default().insert((below, class));
+            }
+        }
+        if lacking != Lacking::Somebody {
+            let root = (lacking, asks.others.0);
+            self.by_root.entry(root).or_default().insert(class);
+        }
+        let turn = Turn {
+            asks,
+            lacking,
+            number,
+        };
+        self.turns.insert(class, turn);
+    }
+
+    /// Whether nobody waits for a turn.
+    fn takes_no_turns(&self) -> bool {
+        self.turns.is_empty()
+    }
+
+    /// Somebody can be asked, by its Team or by those who ask for what is borrowed.
+    fn can_be_asked(&mut self, at: NodeId, priority: i32) {
+        let asking = self.asking.get(&at).into_iter().flatten().rev();
+        let asking = asking.take_while(|(below, _)| *below > i64::from(priority));
+        let asking: Vec<ClassId> = asking.map(|(_, class)| *class).collect();
+        self.happened_for(asking);
+    }
+
+    /// Something happened in the tree of a root to those who lack this.
+    fn happened(&mut self, lacking: Lacking, root: NodeId) {
+        if let Some(classes) = self.by_root.get(&(lacking, root)) {
+            let classes = classes.iter().copied().collect();
+            self.happened_for(classes);
+        }
+    }
+
+    /// Something happened in any tree to those who lack this.
+    fn happened_everywhere(&mut self, concerns: impl Fn(Lacking) -> bool) {
+        let classes = self.by_root.iter();
+        let classes = classes.filter(|((lacking, _), _)| concerns(*lacking));
+        let classes = classes.flat_map(|(_, classes)| classes).copied().collect();
+        self.happened_for(classes);
+    }
+
+    /// These are asked in turn. They wait for nothing else then, so that no event looks at them again.
+    fn happened_for(&mut self, classes: Vec<ClassId>) {
+        for class in classes {
+            if let Some(turn) = self.turns.get(&class).copied() {
+                self.stop_waiting(class, &turn);
+                self.ready.insert(turn.number, class);
+            }
+        }
+    }
+
+    fn stop_waiting(&mut self, class: ClassId, turn: &Turn) {
+        for (node, below) in [turn.asks.own, turn.asks.others] {
+            if let Some(asking) = self.asking.get_mut(&node) {
+                asking.remove(&(below, class));
+                if asking.is_empty() {
+                    self.asking.remove(&node);
+                }
+            }
+        }
+        let root = (turn.lacking, turn.asks.others.0);
+        if let Some(classes) = self.by_root.get_mut(&root) {
+            classes.remove(&class);
+            if classes.is_empty() {
+                self.by_root.remove(&root);
+            }
+        }
     }
 
     /// A class waits for nothing of this any more.
     pub(super) fn forget(&mut self, class: ClassId) {
-        if let Some(turn) = self.turn_of.remove(&class) {
-            self.in_turn.remove(&turn);
+        if let Some(turn) = self.turns.remove(&class) {
+            self.stop_waiting(class, &turn);
+            self.ready.remove(&turn.number);
+        }
+        if let Some(at) = self.later_of.remove(&class) {
+            self.later.remove(&(at, class));
         }
         for (node, pair, until) in self.of_class.remove(&class).unwrap_or_default() {
             if let Some(sum) = self.sums.get_mut(&(node, pair)) {
@@ -91,24 +238,14 @@ impl Hopes {
         until.map(|(_, class)| *class).collect()
     }
 
-    /// Who is next in turn, of those that searched before something changed; whether there are more.
-    fn next_in_turn(&self, moment: Moment) -> (Vec<ClassId>, bool) {
-        let mut waiting = self.in_turn.values();
-        let mut next = Vec::new();
-        while let Some((class, searched)) = waiting.next()
-            && *searched != moment
-        {
-            if next.len() == MOST_ASKED {
-                return (next, true);
-            }
-            next.push(*class);
-        }
-        (next, false)
+    /// Whether somebody is to be asked in turn.
+    pub(super) fn is_anybody_ready(&self) -> bool {
+        !self.ready.is_empty()
     }
 
     /// Everybody who waits: the numbers of nodes are about to change.
     pub(super) fn everybody(&self) -> Vec<ClassId> {
-        let waiting = self.of_class.keys().chain(self.turn_of.keys());
+        let waiting = self.of_class.keys().chain(self.turns.keys());
         waiting.copied().collect()
     }
 }
@@ -129,24 +266,82 @@ impl State {
 
     /// A gang can be asked to give way from now on, that could not before or by others only.
     pub(super) fn note_can_be_asked(&mut self, gang: &GangUid) {
-        if self.hopes.sums.is_empty() || self.tree_is_stale {
+        if (self.hopes.sums.is_empty() && self.hopes.takes_no_turns()) || self.tree_is_stale {
             return;
         }
         for delta in self.charges_of(gang) {
             let node = self.tree.node_of(&delta.team);
             if let Some((node, pair)) = node.zip(self.tree.known_pair(&delta.of)) {
                 self.note_came(node, pair, delta.amount);
+                self.note_candidate(gang, node, pair);
             }
         }
     }
 
+    /// A gang can be asked for something, if it was told as running.
+    pub(super) fn note_candidate(&mut self, gang: &GangUid, team: NodeId, pair: PairId) {
+        if self.hopes.takes_no_turns() {
+            return;
+        }
+        let Some(priority) = self.running.get(gang).map(|told| told.priority) else {
+            return;
+        };
+        self.hopes.can_be_asked(team, priority);
+        let tree = &self.moments.afterwards;
+        if tree.borrows(team, pair) {
+            self.hopes.can_be_asked(tree.root_of(team), priority);
+        }
+    }
+
+    /// Below a node somebody begins to borrow: whoever it is can be asked.
+    pub(super) fn note_borrows(&mut self, node: NodeId) {
+        if !self.hopes.takes_no_turns() {
+            let root = self.moments.afterwards.root_of(node);
+            self.hopes.can_be_asked(root, i32::MIN);
+        }
+    }
+
+    /// What is charged at a node afterwards changes.
+    pub(super) fn note_charged(&mut self, node: NodeId, amount: i128) {
+        if self.hopes.takes_no_turns() {
+            return;
+        }
+        let root = self.moments.afterwards.root_of(node);
+        self.hopes.happened(Lacking::Time, root);
+        if amount < 0 {
+            self.hopes.happened(Lacking::Place, root);
+        }
+    }
+
+    /// Who lacked a right may have it.
+    pub(super) fn note_rights(&mut self) {
+        self.hopes
+            .happened_everywhere(|lacking| lacking != Lacking::Somebody);
+    }
+
+    /// Has those who wait for it notice what happened to nodes.
+    pub(super) fn note_nodes(&mut self) {
+        let seen = std::mem::replace(&mut self.hopes.nodes_seen, self.cluster.version());
+        if seen == self.cluster.version() || self.hopes.takes_no_turns() {
+            return;
+        }
+        let came = self.cluster.grown_since(seen).next().is_some()
+            || self.cluster.topologies_changed_since(seen);
+        self.hopes.happened_everywhere(|lacking| match lacking {
+            Lacking::Somebody => false,
+            Lacking::Place => came,
+            Lacking::Time => true,
+        });
+    }
+
     /// Asks some of those again who do not lack quota alone; whether there were any.
     pub(super) fn wake_in_turn(&mut self) -> bool {
-        let (next, are_more) = self.hopes.next_in_turn(self.moment());
-        self.hopes.are_more = are_more;
-        for class in &next {
+        self.note_nodes();
+        let ready = self.hopes.ready.values().take(MOST_ASKED);
+        let ready: Vec<ClassId> = ready.copied().collect();
+        for class in &ready {
             self.wake(*class);
         }
-        !next.is_empty()
+        !ready.is_empty()
     }
 }

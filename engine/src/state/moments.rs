@@ -13,6 +13,9 @@
 //! Who is asked what:
 //! * Whoever is to be admitted must fit at both moments: now, so that nothing is over its limit (S1), and afterwards, so that it
 //!   takes nothing of what is freed for others. It is judged by [`State::tree`], in which each account uses the larger of both.
+//!   That is safe, since what is available falls with each usage, and may be more than needed: where one account is fuller now
+//!   and another one afterwards, a gang that fits at each of the moments may be refused until the victims are gone, be it
+//!   within the quota of its Team.
 //! * Whoever looks for victims is judged by what is there afterwards: victims of others are no help to it, what is kept for
 //!   others is in its way.
 //! * Whoever gives way to others is charged until its release is proved, whatever it does meanwhile: if its holds shrink, what
@@ -118,12 +121,15 @@ impl State {
             if is_afterwards {
                 self.moments
                     .change_afterwards((&delta.team, node), pair, delta.amount);
+                self.note_charged(node, delta.amount);
                 if delta.amount < 0 {
                     came.push((node, pair, -delta.amount));
                 } else if self.running.get(&delta.gang).is_some() {
                     came.push((node, pair, delta.amount));
+                    self.note_candidate(&delta.gang, node, pair);
                 }
             }
+            let mut begin_to_borrow = Vec::new();
             let Moments {
                 now, afterwards, ..
             } = &self.moments;
@@ -132,10 +138,14 @@ impl State {
                     && let Some(above) = afterwards.parent_of(at)
                 {
                     came.push((above, pair, afterwards.usage_and_headroom(at, pair).0));
+                    begin_to_borrow.push(at);
                 }
             }
             let note = |at, what| released.push((at, pair, what));
             self.tree.use_larger(node, pair, (now, afterwards), note);
+            for at in begin_to_borrow {
+                self.note_borrows(at);
+            }
         }
         for (node, pair, amount) in came {
             self.note_came(node, pair, amount);

@@ -13,7 +13,7 @@ use std::{
 
 use super::{
     State,
-    hopes::Hope,
+    hopes::{Asks, Hope, Lacking},
     ids::{ClassId, GangId, ShapeId, TeamId},
     judge::{Candidate, Fitting, request},
     reservations::{MOST_SECONDS, Reservation},
@@ -21,7 +21,7 @@ use super::{
     work::Work,
 };
 use crate::{
-    amount::{Amount, ResourceCharge},
+    amount::{Amount, FlavorResource, ResourceCharge},
     decision::{Preempted, Preemption},
     model::Hold,
     names::{GangUid, NodeName, PodUid, TeamName, Timestamp},
@@ -85,14 +85,16 @@ pub(super) struct InVain {
     /// When a minimum run time ends.
     more_at: Option<Timestamp>,
     hopes: Vec<Hope>,
-    /// Whether it does not lack quota alone.
-    takes_turns: bool,
+    /// What it lacks, on some Flavor, that is not quota.
+    lacking: BTreeSet<Lacking>,
 }
 
 /// Gangs that may be preempted, and when there will be more of them.
 #[derive(Default)]
 struct Preemptable {
     gangs: Vec<RunningGang>,
+    /// Whether somebody is left out for whom it went itself.
+    some_stay: bool,
     more_at: Option<Timestamp>,
 }
 
@@ -144,14 +146,25 @@ impl State {
             return;
         };
         if let Some(at) = in_vain.more_at {
-            self.may_preempt_later.insert((at, id));
+            self.hopes.ask_at(id, at);
         }
         for hope in in_vain.hopes {
             self.hopes.hope(id, hope);
         }
-        if in_vain.takes_turns {
-            self.hopes.take_turns(id, self.moment());
+        if let Some(lacking) = in_vain.lacking.last()
+            && let Some(asks) = self.asks(id)
+        {
+            self.hopes.take_turns(id, asks, *lacking);
         }
+    }
+
+    /// Whom the first gang of a class can ask.
+    fn asks(&self, id: ClassId) -> Option<Asks> {
+        let class = self.classes.get(id)?;
+        let waiting = self.waiting.get(*class.line.values().next()?)?;
+        let node = self.teams.get(class.team)?.node?;
+        let (policy, root) = (self.tree.policy_of(node), self.tree.root_of(node));
+        Some(Asks::of(policy, waiting.gang.priority, node, root))
     }
 
     /// Who would give way to a gang that fits, on a Flavor that suits it better than the one on which it does: as its Team's
@@ -260,7 +273,14 @@ impl State {
             .least(assignment, assignments, &self.cluster)
             .ok()?;
         let Some(contested) = contested(tree, node, assignment, &asked) else {
-            in_vain.hopes.extend(right_lacking(tree, node, &asked));
+            match right_lacking(tree, node, &asked) {
+                // It has none by its limits.
+                None => {}
+                Some(hopes) if hopes.is_empty() => {
+                    in_vain.lacking.insert(Lacking::Place);
+                }
+                Some(hopes) => in_vain.hopes.extend(hopes),
+            }
             return None;
         };
         let stays_within_nominal = asked
@@ -269,15 +289,14 @@ impl State {
         let preemptable = self.preemptable(&candidate, tree, &contested, stays_within_nominal, now);
         let more_at = [in_vain.more_at, preemptable.more_at];
         in_vain.more_at = more_at.into_iter().flatten().min();
+        if preemptable.some_stay {
+            in_vain.lacking.insert(Lacking::Place);
+        }
         let running = preemptable.gangs;
         match quota_lacking(tree, node, &asked, &running) {
             Some(hope) => {
                 // All of them together do not free enough.
                 in_vain.hopes.push(hope);
-                return None;
-            }
-            None if running.is_empty() => {
-                in_vain.takes_turns = true;
                 return None;
             }
             None => {}
@@ -314,6 +333,11 @@ impl State {
             .iter()
             .all(|(pair, amount)| *amount <= tree.available_at(node, *pair));
         if has_quota && places.is_there_without(&[]) {
+            in_vain.lacking.insert(Lacking::Time);
+            return None;
+        }
+        if running.is_empty() {
+            in_vain.lacking.insert(Lacking::Somebody);
             return None;
         }
         let sharing = tree.sharing_of(node);
@@ -321,10 +345,13 @@ impl State {
         let positions: Vec<usize> = victims.iter().map(|victim| victim.position).collect();
         // A search that gave up may have kept somebody who need not go.
         if positions.is_empty() || places.gave_up {
-            in_vain.takes_turns = true;
+            in_vain.lacking.insert(Lacking::Place);
             return None;
         }
-        let plan = places.plan_without(&positions)?;
+        let Some(plan) = places.plan_without(&positions) else {
+            in_vain.lacking.insert(Lacking::Place);
+            return None;
+        };
         let nodes = self.nodes_of(&plan);
         let gone: Vec<&RunningGang> = positions.iter().filter_map(|at| running.get(*at)).collect();
         let borrow_level = borrow_level_without(tree, node, &asked, &gone);
@@ -420,6 +447,7 @@ impl State {
                     let went_for_it = above.contains(uid)
                         && !self.circles.has_sunk(&preemptor.uid, uid, told.priority);
                     if went_for_it {
+                        preemptable.some_stay = true;
                         continue;
                     }
                     if self.reservations.gives_way(uid) || self.reservations.is_overdue(uid) {
@@ -440,13 +468,35 @@ impl State {
                             queued_at: told.queued_at,
                             admitted_at: Some(told.admitted_at),
                             is_ending: ending_since.is_some(),
-                            charges: self.charges.of_gang(team, uid),
+                            charges: self.freed_by(team, uid),
                         }),
                     }
                 }
             }
         }
         preemptable
+    }
+
+    /// What a Team is charged no longer once a gang is gone. Claims that others hold, too, stay.
+    fn freed_by(&self, team: &TeamName, gang: &GangUid) -> Vec<ResourceCharge> {
+        if !self.charges.are_claims_shared() {
+            return self.charges.of_gang(team, gang);
+        }
+        let pods = self.running.pods_of(gang);
+        let holds = pods.filter_map(|pod| Some((pod.clone(), &**self.holds.get(pod)?)));
+        let mut freed: BTreeMap<FlavorResource, i128> = BTreeMap::new();
+        for delta in self.charges.without(&holds.collect()) {
+            if delta.gang == *gang && delta.team == *team {
+                *freed.entry(delta.of).or_default() -= delta.amount;
+            }
+        }
+        let freed = freed.into_iter().filter(|(_, amount)| *amount > 0);
+        freed
+            .map(|(of, amount)| ResourceCharge {
+                of,
+                amount: Amount(i64::try_from(amount).unwrap_or(i64::MAX)),
+            })
+            .collect()
     }
 
     /// Commits to a preemption.
@@ -463,11 +513,15 @@ impl State {
             victims: preempting.victims,
         };
         let winner = (gang.uid.clone(), gang.priority);
+        let mut may_ask_more = false;
         for victim in &preemption.victims {
             if let Some(told) = self.running.get(&victim.gang) {
                 let loser = (&victim.gang, told.priority);
-                self.circles.note(loser, (&winner.0, winner.1));
+                may_ask_more |= self.circles.note(loser, (&winner.0, winner.1));
             }
+        }
+        if may_ask_more {
+            self.note_rights();
         }
         let victims = preemption.victims.iter();
         let victims = victims.map(|victim| victim.gang.clone());
@@ -489,20 +543,20 @@ impl State {
 
     /// Whoever nobody could give way to before may be helped now, since some minimum run time is over.
     pub(super) fn wake_whoever_may_preempt(&mut self, now: Timestamp) {
-        while let Some((at, class)) = self.may_preempt_later.first().copied()
+        while let Some((at, class)) = self.hopes.next_at()
             && at <= now
         {
-            self.may_preempt_later.pop_first();
+            self.hopes.forget(class);
             self.wake(class);
         }
     }
 
     /// When something is due by time alone.
     pub(super) fn due_next(&self, now: Timestamp) -> Option<Timestamp> {
-        let later = self.may_preempt_later.first().map(|(at, _)| *at);
+        let later = self.hopes.next_at().map(|(at, _)| at);
         let soon = self
             .hopes
-            .are_more
+            .is_anybody_ready()
             .then_some(Timestamp(now.0.saturating_add(1)));
         [later, soon, self.reservations.ends_next()]
             .into_iter()
@@ -550,12 +604,18 @@ fn contested(
     (may_preempt && !contested.is_empty()).then_some(contested)
 }
 
-/// Where so much lacks that the Team has no right to preempt for what it asks: one of these has to come at least.
-fn right_lacking(tree: &QuotaTree, node: NodeId, asked: &QuotaRequest) -> Vec<Hope> {
+/// Where so much lacks that the Team has no right to preempt for what it asks: one of these has to come at least. With none, it
+/// lacks no quota: a place lacks, and a right to have it made. `None` if limits alone can give it a right.
+fn right_lacking(tree: &QuotaTree, node: NodeId, asked: &QuotaRequest) -> Option<Vec<Hope>> {
+    if asked
+        .iter()
+        .any(|(pair, amount)| *amount > tree.potential_at(node, *pair))
+    {
+        return None;
+    }
     let sharing = tree.sharing_of(node);
     let lacking = asked.iter().find(|(pair, amount)| {
-        **amount <= tree.potential_at(node, **pair)
-            && **amount > tree.available_at(node, **pair)
+        **amount > tree.available_at(node, **pair)
             && !tree.may_preempt_at(node, **pair, **amount, sharing)
     });
     let upwards = lacking.into_iter().flat_map(|(pair, amount)| {
@@ -564,7 +624,7 @@ fn right_lacking(tree: &QuotaTree, node: NodeId, asked: &QuotaRequest) -> Vec<Ho
         let below_root = upwards.into_iter().take(below_root);
         below_root.map(|(at, asked, headroom)| (at, *pair, asked - headroom))
     });
-    upwards.collect()
+    Some(upwards.collect())
 }
 
 /// What lacks, and where, even if all of these were gone. The tree is as before then.

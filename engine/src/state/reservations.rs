@@ -11,8 +11,8 @@
 //!
 //! A reservation is over when its gang is admitted (by whomever), gone, another one or stopped, when limits changed so that it
 //! has no room afterwards either, or after [`MOST_SECONDS`]: then the gang waits as before, and may preempt others. A victim
-//! that did not go in that time is *overdue*, and counted on no more before it is told anew as one that is not ending. Should
-//! an admission not be committed, what was kept for it is kept again.
+//! that did not go in that time is *overdue*, and counted on no more before it is told that it is not ending any more, or was
+//! admitted anew. Should an admission not be committed, what was kept for it is kept again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -166,10 +166,15 @@ fn end(reservation: &Reservation) -> Timestamp {
 impl State {
     /// What preemption goes by is told of a gang.
     pub(super) fn set_running(&mut self, running: Running) {
-        if running.ending_since.is_none() {
+        let known = self.running.get(&running.uid);
+        // The same told twice is no news.
+        let does_not_end = running.ending_since.is_none()
+            && known.is_none_or(|known| {
+                known.ending_since.is_some() || known.admitted_at != running.admitted_at
+            });
+        if does_not_end {
             self.reservations.overdue.remove(&running.uid);
         }
-        let known = self.running.get(&running.uid);
         // That it ends from now on helps nobody more than before.
         let is_news = known.is_none_or(|known| {
             let mut before = known.clone();
@@ -356,7 +361,14 @@ impl State {
             let kept = self.give_up_reservation(id);
             self.wake_class_of(id);
             let class = self.waiting.get(id).and_then(|it| it.class);
-            let Some((class, kept)) = class.zip(kept) else {
+            let Some(kept) = kept else { continue };
+            let Some(class) = class else {
+                // Something stands in its way for now that is not room.
+                let waiting = self.waiting.get(id);
+                if waiting.is_some_and(|waiting| waiting.obstacle().is_some()) {
+                    self.reserve(id, kept);
+                    unsettled.push(id);
+                }
                 continue;
             };
             let Ok(fitting) = self.judge(class, id, work) else {
@@ -393,7 +405,7 @@ impl State {
         }
     }
 
-    /// Whether a gang for which nothing is kept any more has quota and a place where it was kept, once the victims of others
+    /// Whether a gang for which nothing is kept any more has quota and a place, wherever it is, once the victims of others
     /// are gone. Without any, it has not: it was judged already.
     fn fits_afterwards_at(&self, id: GangId, kept: &Reservation) -> bool {
         if self.reservations.by_victim.is_empty() {

@@ -28,10 +28,13 @@ use super::{
 use crate::{
     decision::{Budget, CommitRoom, Decisions, TooLarge},
     names::Timestamp,
-    placement::{Refusal, Version, fits_since},
+    placement::{Effort, Refusal, Version, fits_since},
     queue::Place,
     quota::NodeId,
 };
+
+/// How often in one call some who searched for victims in vain are asked again.
+const MOST_TIMES_ASKED: usize = 64;
 
 /// The head of a Team, as things are at a moment.
 pub(super) struct Head {
@@ -105,7 +108,8 @@ impl State {
         let mut goes_on =
             std::mem::take(&mut self.waits.was_interrupted) && self.waits.is_anybody_awake();
         // What was admitted may, in rare cases, make room for a gang with several claims per pod.
-        let mut took_turns = false;
+        self.note_nodes();
+        let (mut asked, mut before) = (0, self.cluster.visited());
         loop {
             while std::mem::take(&mut goes_on) || self.open_groups(&mut work) {
                 self.admit_awake(budget, &mut left, decisions, &mut work);
@@ -119,12 +123,18 @@ impl State {
                 }
             }
             // At the end, so that it is the same however the budget cuts what comes before.
+            let looks = self.cluster.visited().wrapping_sub(before);
             if decisions.is_cut_short()
-                || std::mem::replace(&mut took_turns, true)
+                || asked == MOST_TIMES_ASKED
+                || (asked > 0 && looks >= Effort::ONE_DECISION)
                 || !self.wake_in_turn()
             {
                 break;
             }
+            if asked == 0 {
+                before = self.cluster.visited();
+            }
+            asked += 1;
         }
         if !decisions.is_cut_short() {
             self.end_round();

@@ -24,6 +24,8 @@ pub(super) struct WaitingGang {
     pub(super) pods_that_hold: usize,
     /// How many of the claims that it names are held, whatever is free.
     pub(super) held_claims: HeldClaims,
+    /// How many pods of an earlier attempt hold something.
+    pub(super) earlier_pods: usize,
     /// Others give way to it, and what they free is kept for it: it is not judged before.
     pub(super) is_reserved_for: bool,
     /// No commit can carry it.
@@ -40,8 +42,8 @@ pub(super) struct HeldClaims {
 }
 
 impl HeldClaims {
-    /// What stands in the way of the gang.
-    pub(super) fn obstacle(self) -> Option<Obstacle> {
+    /// Whether a claim stands in the way of the gang.
+    fn obstacle(self) -> Option<Obstacle> {
         if self.by_others > 0 {
             return Some(Obstacle::Shared);
         }
@@ -50,18 +52,19 @@ impl HeldClaims {
 }
 
 impl WaitingGang {
-    /// A claim by name that stands in its way, whatever is free.
+    /// What stands in its way, whatever is free: a claim by name, or what it holds itself since an earlier attempt.
     pub(super) fn obstacle(&self) -> Option<Obstacle> {
-        self.held_claims.obstacle()
+        let earlier = (self.earlier_pods > 0).then_some(Obstacle::OwnRelease);
+        self.held_claims.obstacle().or(earlier)
     }
 }
 
-/// A claim that is held and keeps a gang that names it from being judged.
+/// What keeps a gang from being judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Obstacle {
-    /// Another gang holds it.
+    /// Another gang holds a claim that it names.
     Shared,
-    /// An earlier attempt of the gang itself holds it.
+    /// An earlier attempt of the gang itself holds a claim that it names, or something else.
     OwnRelease,
 }
 
