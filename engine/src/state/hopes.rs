@@ -8,6 +8,8 @@
 //! * what somebody holds who can be asked from now on: it was told as running, or as another one; it gives way to nobody any more;
 //! * what a Team or Cohort uses that begins to borrow: all of it may be asked for from now on.
 //!
+//! What can be asked comes only if somebody who waits may ask for it ([`Asks`]): what runs is mostly as important as who waits.
+//!
 //! The sum never falls, so that one may be asked too early, and never too late. Who lacks no quota in that case waits for what
 //! may help it ([`Lacking`]), and is asked in turn then: a few of those in each call ([`MOST_ASKED`]), and more as long as that
 //! is cheap.
@@ -77,6 +79,38 @@ impl Asks {
     }
 }
 
+/// Classes by whom they ask.
+#[derive(Clone, Debug, Default)]
+struct Asking(BTreeMap<NodeId, BTreeSet<(i64, ClassId)>>);
+
+impl Asking {
+    fn enter(&mut self, class: ClassId, asks: Asks) {
+        for (node, below) in [asks.own, asks.others] {
+            if below > i64::MIN {
+                self.0.entry(node).or_default().insert((below, class));
+            }
+        }
+    }
+
+    fn leave(&mut self, class: ClassId, asks: Asks) {
+        for (node, below) in [asks.own, asks.others] {
+            if let Some(asking) = self.0.get_mut(&node) {
+                asking.remove(&(below, class));
+                if asking.is_empty() {
+                    self.0.remove(&node);
+                }
+            }
+        }
+    }
+
+    /// Who asks gangs of this priority at a node: its own Team's, or those who borrow in its tree.
+    fn of(&self, node: NodeId, priority: i32) -> impl Iterator<Item = ClassId> {
+        let asking = self.0.get(&node).into_iter().flatten().rev();
+        let asking = asking.take_while(move |(below, _)| *below > i64::from(priority));
+        asking.map(|(_, class)| *class)
+    }
+}
+
 /// A class that lacks no quota, and what it waits for.
 #[derive(Clone, Copy, Debug)]
 struct Turn {
@@ -89,11 +123,13 @@ struct Turn {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Hopes {
     sums: BTreeMap<(NodeId, PairId), Sum>,
-    of_class: BTreeMap<ClassId, Vec<Hope>>,
+    of_class: BTreeMap<ClassId, (Asks, Vec<Hope>)>,
+    /// The same by whom they ask.
+    hoping: Asking,
     /// Classes that do not lack quota alone.
     turns: BTreeMap<ClassId, Turn>,
-    /// The same by whom they ask, who asks most first.
-    asking: BTreeMap<NodeId, BTreeSet<(i64, ClassId)>>,
+    /// The same by whom they ask.
+    asking: Asking,
     /// Those that are helped by what comes free, and those that are concerned by any change, by the root of their tree.
     by_root: BTreeMap<(Lacking, NodeId), BTreeSet<ClassId>>,
     /// Those for which something happened, who searched first first.
@@ -109,12 +145,14 @@ pub(super) struct Hopes {
 
 impl Hopes {
     /// A class is asked again once so much came.
-    pub(super) fn hope(&mut self, class: ClassId, (node, pair, lacking): Hope) {
+    pub(super) fn hope(&mut self, class: ClassId, asks: Asks, (node, pair, lacking): Hope) {
         let sum = self.sums.entry((node, pair)).or_default();
         let until = sum.came + lacking.max(1);
         sum.until.insert((until, class));
-        let hopes = self.of_class.entry(class).or_default();
+        let of_class = self.of_class.entry(class);
+        let (_, hopes) = of_class.or_insert_with(|| (asks, Vec::new()));
         hopes.push((node, pair, until));
+        self.hoping.enter(class, asks);
     }
 
     /// A class is asked again at a time.
@@ -134,11 +172,7 @@ impl Hopes {
     pub(super) fn take_turns(&mut self, class: ClassId, asks: Asks, lacking: Lacking) {
         self.given += 1;
         let number = self.given;
-        for (node, below) in [asks.own, asks.others] {
-            if below > i64::MIN {
-                self.asking.entry(node).or_default().insert((below, class));
-            }
-        }
+        self.asking.enter(class, asks);
         if lacking != Lacking::Somebody {
             let root = (lacking, asks.others.0);
             self.by_root.entry(root).or_default().insert(class);
@@ -158,9 +192,7 @@ impl Hopes {
 
     /// Somebody can be asked, by its Team or by those who ask for what is borrowed.
     fn can_be_asked(&mut self, at: NodeId, priority: i32) {
-        let asking = self.asking.get(&at).into_iter().flatten().rev();
-        let asking = asking.take_while(|(below, _)| *below > i64::from(priority));
-        let asking: Vec<ClassId> = asking.map(|(_, class)| *class).collect();
+        let asking = self.asking.of(at, priority).collect();
         self.happened_for(asking);
     }
 
@@ -191,14 +223,7 @@ impl Hopes {
     }
 
     fn stop_waiting(&mut self, class: ClassId, turn: &Turn) {
-        for (node, below) in [turn.asks.own, turn.asks.others] {
-            if let Some(asking) = self.asking.get_mut(&node) {
-                asking.remove(&(below, class));
-                if asking.is_empty() {
-                    self.asking.remove(&node);
-                }
-            }
-        }
+        self.asking.leave(class, turn.asks);
         let root = (turn.lacking, turn.asks.others.0);
         if let Some(classes) = self.by_root.get_mut(&root) {
             classes.remove(&class);
@@ -217,7 +242,11 @@ impl Hopes {
         if let Some(at) = self.later_of.remove(&class) {
             self.later.remove(&(at, class));
         }
-        for (node, pair, until) in self.of_class.remove(&class).unwrap_or_default() {
+        let Some((asks, hopes)) = self.of_class.remove(&class) else {
+            return;
+        };
+        self.hoping.leave(class, asks);
+        for (node, pair, until) in hopes {
             if let Some(sum) = self.sums.get_mut(&(node, pair)) {
                 sum.until.remove(&(until, class));
                 if sum.until.is_empty() {
@@ -272,32 +301,37 @@ impl State {
         for delta in self.charges_of(gang) {
             let node = self.tree.node_of(&delta.team);
             if let Some((node, pair)) = node.zip(self.tree.known_pair(&delta.of)) {
-                self.note_came(node, pair, delta.amount);
-                self.note_candidate(gang, node, pair);
+                self.note_candidate(gang, (node, pair, delta.amount));
             }
         }
     }
 
-    /// A gang can be asked for something, if it was told as running.
-    pub(super) fn note_candidate(&mut self, gang: &GangUid, team: NodeId, pair: PairId) {
-        if self.hopes.takes_no_turns() {
-            return;
-        }
+    /// A gang can be asked for so much of something, if it was told as running.
+    pub(super) fn note_candidate(&mut self, gang: &GangUid, (team, pair, amount): Hope) {
         let Some(priority) = self.running.get(gang).map(|told| told.priority) else {
             return;
         };
-        self.hopes.can_be_asked(team, priority);
         let tree = &self.moments.afterwards;
-        if tree.borrows(team, pair) {
-            self.hopes.can_be_asked(tree.root_of(team), priority);
+        let others = tree.borrows(team, pair).then(|| tree.root_of(team));
+        let mut is_asked = false;
+        for at in [Some(team), others].into_iter().flatten() {
+            is_asked |= self.hopes.hoping.of(at, priority).next().is_some();
+            self.hopes.can_be_asked(at, priority);
+        }
+        if is_asked {
+            self.note_came(team, pair, amount);
         }
     }
 
-    /// Below a node somebody begins to borrow: whoever it is can be asked.
-    pub(super) fn note_borrows(&mut self, node: NodeId) {
-        if !self.hopes.takes_no_turns() {
-            let root = self.moments.afterwards.root_of(node);
-            self.hopes.can_be_asked(root, i32::MIN);
+    /// Below a node somebody begins to borrow: whoever it is can be asked for what the node uses, by those above.
+    pub(super) fn note_borrows(&mut self, (node, pair, amount): Hope) {
+        let tree = &self.moments.afterwards;
+        let (root, above) = (tree.root_of(node), tree.parent_of(node));
+        self.hopes.can_be_asked(root, i32::MIN);
+        if let Some(above) = above
+            && self.hopes.hoping.of(root, i32::MIN).next().is_some()
+        {
+            self.note_came(above, pair, amount);
         }
     }
 

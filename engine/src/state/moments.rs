@@ -97,6 +97,7 @@ impl State {
             return;
         }
         let (mut released, mut came) = (Vec::new(), Vec::new());
+        let (mut candidates, mut begin_to_borrow) = (Vec::new(), Vec::new());
         for delta in deltas {
             let Some(node) = self.tree.node_of(&delta.team) else {
                 continue;
@@ -124,31 +125,30 @@ impl State {
                 self.note_charged(node, delta.amount);
                 if delta.amount < 0 {
                     came.push((node, pair, -delta.amount));
-                } else if self.running.get(&delta.gang).is_some() {
-                    came.push((node, pair, delta.amount));
-                    self.note_candidate(&delta.gang, node, pair);
+                } else {
+                    candidates.push((&delta.gang, (node, pair, delta.amount)));
                 }
             }
-            let mut begin_to_borrow = Vec::new();
             let Moments {
                 now, afterwards, ..
             } = &self.moments;
             for at in lends_to {
-                if afterwards.borrows(at, pair)
-                    && let Some(above) = afterwards.parent_of(at)
-                {
-                    came.push((above, pair, afterwards.usage_and_headroom(at, pair).0));
-                    begin_to_borrow.push(at);
+                if afterwards.borrows(at, pair) {
+                    let usage = afterwards.usage_and_headroom(at, pair).0;
+                    begin_to_borrow.push((at, pair, usage));
                 }
             }
             let note = |at, what| released.push((at, pair, what));
             self.tree.use_larger(node, pair, (now, afterwards), note);
-            for at in begin_to_borrow {
-                self.note_borrows(at);
-            }
         }
         for (node, pair, amount) in came {
             self.note_came(node, pair, amount);
+        }
+        for (gang, holds) in candidates {
+            self.note_candidate(gang, holds);
+        }
+        for borrows in begin_to_borrow {
+            self.note_borrows(borrows);
         }
         for (node, pair, what) in released {
             if what.ceiling

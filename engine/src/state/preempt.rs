@@ -148,12 +148,11 @@ impl State {
         if let Some(at) = in_vain.more_at {
             self.hopes.ask_at(id, at);
         }
+        let Some(asks) = self.asks(id) else { return };
         for hope in in_vain.hopes {
-            self.hopes.hope(id, hope);
+            self.hopes.hope(id, asks, hope);
         }
-        if let Some(lacking) = in_vain.lacking.last()
-            && let Some(asks) = self.asks(id)
-        {
+        if let Some(lacking) = in_vain.lacking.last() {
             self.hopes.take_turns(id, asks, *lacking);
         }
     }
