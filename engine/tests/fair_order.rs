@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use common::*;
 use muster_engine::{
     Amount, Budget, Cohort, CommitRoom, FlavorResource, Gang, Hold, QuotaLimit, Resource,
-    ResourceCharge, Running, State, Team, TeamName, Update,
+    ResourceCharge, Running, State, Team, TeamName, Update, Why,
     model::Quota,
     quota::{
         Entrant, PreemptionPolicy, PreemptionReason, QuotaTree, ReclaimWithinCohort, Sharing,
@@ -180,6 +180,29 @@ fn shares_are_compared_anew_after_every_admission() {
     // A round serves each Team once.
     let admitted = admitted(&decide(&mut state));
     assert_eq!(admitted, ["b0", "a0", "b1", "a1"]);
+}
+
+#[test]
+fn what_is_released_is_promised_to_who_comes_before_those_whose_shares_are_fair() {
+    for (queued_at, is_promised) in [(0, true), (2, false)] {
+        let teams = vec![team("a", None, limit(8)), team("f", Some("fair"), limit(8))];
+        let mut state = state(vec![node("n0", "s/l", 8)], teams);
+        state.apply(Update::Cohort(fair("fair", None, 0)));
+        let mut ending = hold("p", "a", "n0", &[0, 1, 2, 3, 4, 5, 6, 7]);
+        ending.releasing = true;
+        state.apply(Update::Hold(ending));
+        submit(
+            &mut state,
+            [
+                at(queued_at, gang("g", "a", 1, 8)),
+                at(1, gang("h", "f", 1, 8)),
+            ],
+        );
+        decide(&mut state);
+        let told = why(&state, "g");
+        let is_told = matches!(told, Why::Release { behind: None, .. });
+        assert_eq!(is_told, is_promised, "queued at {queued_at}: {told:?}");
+    }
 }
 
 fn budget_of_one() -> Budget {

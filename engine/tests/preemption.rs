@@ -1132,3 +1132,20 @@ fn who_holds_a_claim_with_somebody_else_frees_nothing_by_going() {
     world.state.apply(Update::HoldGone("w-0".into()));
     assert_eq!(told(&world.decide().preemptions), ["p: v InTeam"]);
 }
+
+#[test]
+fn who_waits_is_not_asked_again_when_somebody_runs_whom_it_may_not_ask() {
+    let mut world = World::new(1, 8, vec![preempting("a", None, 8)]);
+    world.submit([with_priority(9, gang("high", "a", 1, 8))]);
+    assert_eq!(admitted(&world.decide()), ["high"]);
+    world.submit([with_priority(5, gang("low", "a", 1, 4))]);
+    assert_eq!(world.decide().preemptions, []);
+    // With the least priority that it may not ask, and with the highest that it may.
+    for (priority, expected) in [(5, &[""; 0][..]), (4, &["low: high InTeam"])] {
+        told_as_running(&mut world, "high", priority);
+        let before = world.state.visited();
+        assert_eq!(told(&world.decide().preemptions), expected);
+        let is_asked = world.state.visited() > before;
+        assert_eq!(is_asked, !expected.is_empty(), "priority {priority}");
+    }
+}

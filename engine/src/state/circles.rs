@@ -163,6 +163,22 @@ mod tests {
         assert_eq!(circles.above(&b, 1), BTreeSet::new());
     }
 
+    /// Those below it may preempt those on the way then, and are to be asked again.
+    #[test]
+    fn who_comes_back_by_right_sets_those_free_for_whom_it_went_whatever_its_priority_by_now() {
+        for priority in [0, 9] {
+            let mut circles = Circles::default();
+            let (a, b, c, d) = (gang("a"), gang("b"), gang("c"), gang("d"));
+            assert!(!circles.note((&a, 0), (&b, 0)));
+            assert!(!circles.note((&b, 0), (&c, 0)));
+            assert!(!circles.note((&d, 0), (&a, 0)));
+            let above = BTreeSet::from([a.clone(), b, c.clone()]);
+            assert_eq!(circles.above(&d, 0), above);
+            assert!(circles.note((&c, 0), (&a, priority)));
+            assert_eq!(circles.above(&d, 0), BTreeSet::from([a]));
+        }
+    }
+
     #[test]
     fn so_many_pairs_are_remembered_and_no_more() {
         let mut circles = Circles::default();

@@ -68,6 +68,8 @@ impl Asks {
             WithinTeam::LowerOrNewerEqualPriority => priority + 1,
         };
         let others = match policy.reclaim_within_cohort {
+            // There is nobody else.
+            _ if team == root => i64::MIN,
             ReclaimWithinCohort::Never => i64::MIN,
             ReclaimWithinCohort::LowerPriority => priority,
             ReclaimWithinCohort::Any => i64::MAX,
