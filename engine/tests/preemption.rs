@@ -1020,10 +1020,12 @@ fn a_victim_that_comes_back_waits_for_the_release_of_what_it_held() {
 
 #[test]
 fn who_only_waits_for_the_victims_of_others_is_asked_again_when_these_are_spared() {
-    let mut world = World::new(1, 8, vec![preempting("a", None, 8)]);
+    let mut world = World::new(1, 8, vec![preempting("a", None, 9)]);
     world.state.apply(Update::Node(node("n1", "s/l", 4)));
-    world.submit([gang("v", "a", 1, 8)]);
-    assert_eq!(admitted(&world.decide()), ["v"]);
+    world.state.apply(Update::Node(node("n2", "s/l", 1)));
+    // One that can be asked, so that it is no reason to ask again that nobody can.
+    world.submit([gang("v", "a", 1, 8), gang("w", "a", 1, 1)]);
+    assert_eq!(admitted(&world.decide()), ["v", "w"]);
     world.submit([with_priority(5, gang("p", "a", 1, 4))]);
     assert_eq!(told(&world.decide().preemptions), ["p: v InTeam"]);
     world.submit([with_priority(4, gang("g", "a", 1, 3))]);

@@ -292,13 +292,10 @@ impl State {
             in_vain.lacking.insert(Lacking::Place);
         }
         let running = preemptable.gangs;
-        match quota_lacking(tree, node, &asked, &running) {
-            Some(hope) => {
-                // All of them together do not free enough.
-                in_vain.hopes.push(hope);
-                return None;
-            }
-            None => {}
+        if let Some(hope) = quota_lacking(tree, node, &asked, &running) {
+            // All of them together do not free enough.
+            in_vain.hopes.push(hope);
+            return None;
         }
         let waiting = candidate.waiting;
         let preemptor = Preemptor {
