@@ -6,5 +6,7 @@ pub const ADMITTED: &str = "Admitted";
 pub const RUNNING: &str = "Running";
 /// True once the gang ended without a failed pod.
 pub const FINISHED: &str = "Finished";
+/// True from the eviction of an attempt until the gang is admitted again: the message says why.
+pub const EVICTED: &str = "Evicted";
 /// True while an admitted gang cannot start as planned: the message names the rank and the cause.
 pub const DEGRADED: &str = "Degraded";

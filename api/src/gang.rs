@@ -119,6 +119,11 @@ pub struct RestartPolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub max_restarts: Option<i32>,
+    /// How long a rank may have failed while others of its attempt go on, in seconds; then the attempt is evicted. 60
+    /// without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub failure_grace_seconds: Option<i64>,
 }
 
 /// Where a gang is in its life.
@@ -177,7 +182,7 @@ pub struct GangStatus {
     /// Why it waits; absent while it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<WaitReason>,
-    /// Standard conditions: `Admitted`, `Running`, `Finished`, `Degraded`.
+    /// Standard conditions: `Admitted`, `Running`, `Finished`, `Degraded`, `Evicted`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
     /// Generation of `spec` that this status speaks about.
@@ -187,9 +192,29 @@ pub struct GangStatus {
     /// again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued_at: Option<Time>,
+    /// When it may be admitted again after an eviction, if not at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requeue_at: Option<Time>,
+    /// The last evictions of its attempts, at most 8, the latest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub evictions: Vec<Eviction>,
     /// When the gang ended; it is removed an hour later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
+}
+
+/// An attempt that was taken back after pods of it were let go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Eviction {
+    /// The attempt.
+    pub attempt: i64,
+    /// Why.
+    pub reason: Reason,
+    /// The same with numbers, for people.
+    pub message: String,
+    /// When.
+    pub at: Time,
 }
 
 /// What a gang is to hold and where, written before the Ledger names it. It counts only while an intent of the Ledger names

@@ -76,7 +76,7 @@ pub struct NodeDevicesSpec {
 pub struct Permit {
     /// UID of the pod.
     pub pod_uid: String,
-    /// UIDs of its claims, ascending.
+    /// UIDs of its claims, ascending. Without any the permit only charges, and its driver has no say about it.
     pub claim_uids: Vec<String>,
     /// `namespace/name` of the Gang.
     pub gang: String,

@@ -45,6 +45,10 @@ pub enum Reason {
     GangTooLarge,
     /// The tier does not exist or the Team may not use it.
     TierNotAllowed,
+    /// Pods of an attempt that is over are being ended.
+    Evicting,
+    /// After an eviction the gang pauses before it is tried again.
+    BackingOff,
 
     // --- how an admitted gang fares
     /// The gang was admitted.
@@ -114,6 +118,8 @@ impl Reason {
             Self::RequestNotUnderstood => "RequestNotUnderstood",
             Self::GangTooLarge => "GangTooLarge",
             Self::TierNotAllowed => "TierNotAllowed",
+            Self::Evicting => "Evicting",
+            Self::BackingOff => "BackingOff",
             Self::Admitted => "Admitted",
             Self::Running => "Running",
             Self::StartTimeout => "StartTimeout",

@@ -8,7 +8,7 @@ use muster_api::keys;
 
 pub use fields::PodFields;
 pub(crate) use observed::READ_PREFIXES;
-pub use observed::{NodeRulesOfPod, ObservedPod};
+pub use observed::{DISRUPTION_TARGET, NodeRulesOfPod, ObservedPod, StartOfPod};
 
 /// Annotation and label that hold the completion index of a pod of an Indexed Job.
 pub(crate) const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";

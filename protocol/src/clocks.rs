@@ -6,15 +6,16 @@ use std::collections::BTreeMap;
 use muster_api::Reason;
 use muster_cluster::table::Table;
 
-/// How far a gang's start has come; any change of it is progress.
+/// How far a gang's start has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
-    /// Ranks that are ungated.
-    pub(crate) ungated: usize,
-    /// Ranks that are bound.
-    pub(crate) bound: usize,
+    /// Steps that its ranks have taken: ungated, bound, sandbox, each init container that is done, each container that was
+    /// started, running. More of them than ever before in the attempt are progress.
+    pub(crate) steps: usize,
     /// Ranks that run or ended.
     pub(crate) running: usize,
+    /// Whether every rank that does not run yet is in an init container, in its first run: those take as long as they take.
+    pub(crate) is_initializing: bool,
 }
 
 /// How long a kubelet may take to make a sandbox before it is asked to look again, in seconds: longer than it takes
@@ -30,19 +31,29 @@ struct Nudge {
     pause_seconds: u64,
 }
 
+/// The start of an attempt.
+#[derive(Clone, Copy, Debug)]
+struct Start {
+    attempt: i64,
+    most_steps: usize,
+    /// Since when it made no progress; `None` while its clock stands still.
+    since: Option<u64>,
+}
+
 /// Since when, in seconds of the monotonic clock.
 #[derive(Debug, Default)]
 pub(crate) struct Clocks {
     /// Pods that wait for their sandbox, by UID of their Gang and of the pod.
     nudges: Table<String, BTreeMap<String, Nudge>>,
     not_ready: BTreeMap<String, u64>,
-    starts: Table<String, (Progress, u64)>,
+    starts: Table<String, Start>,
     reasons: Table<String, (Reason, u64)>,
     /// When the status of a Gang was written.
     status_writes: Table<String, u64>,
     ends: BTreeMap<String, u64>,
-    /// While it stands still: ungating is withheld, and no start can make progress.
+    /// While it stands still: ungating is withheld, or kube-scheduler is away, and no start can make progress.
     stands_still: bool,
+    scheduler_is_away: bool,
     stood_still_until: u64,
 }
 
@@ -110,22 +121,39 @@ impl Clocks {
         (due, next)
     }
 
-    /// Notes how far the start of a Gang has come; `None`: it is not starting.
-    pub(crate) fn note_start(&mut self, gang_uid: &str, progress: Option<Progress>, now: u64) {
-        let Some(progress) = progress else {
+    /// Notes how far the start of an attempt of a Gang has come; `None`: it is not starting.
+    pub(crate) fn note_start(
+        &mut self,
+        gang_uid: &str,
+        progress: Option<(i64, Progress)>,
+        now: u64,
+    ) {
+        let Some((attempt, progress)) = progress else {
             self.starts.remove(gang_uid);
             return;
         };
-        match self.starts.get(gang_uid) {
-            Some((before, _)) if *before == progress => {}
-            _ => {
-                self.starts.insert(gang_uid.to_owned(), (progress, now));
-            }
-        }
+        let known = self.starts.get(gang_uid).copied();
+        let known = known.filter(|start| start.attempt == attempt);
+        let is_progress = known.is_none_or(|start| start.most_steps < progress.steps);
+        let since = known.and_then(|start| start.since).filter(|_| !is_progress);
+        let start = Start {
+            attempt,
+            most_steps: known
+                .map_or(0, |start| start.most_steps)
+                .max(progress.steps),
+            since: (!progress.is_initializing).then_some(since.unwrap_or(now)),
+        };
+        self.starts.insert(gang_uid.to_owned(), start);
+    }
+
+    /// Notes whether kube-scheduler is away; whether that is news.
+    pub(crate) fn note_scheduler_away(&mut self, is_away: bool) -> bool {
+        std::mem::replace(&mut self.scheduler_is_away, is_away) != is_away
     }
 
     /// While time stands still no start is late, and afterwards every clock starts again.
-    pub(crate) fn stand_still(&mut self, still: bool, now: u64) {
+    pub(crate) fn stand_still(&mut self, is_withheld: bool, now: u64) {
+        let still = is_withheld || self.scheduler_is_away;
         if self.stands_still && !still {
             self.stood_still_until = now;
         }
@@ -134,8 +162,8 @@ impl Clocks {
 
     /// Since when the start of a Gang made no progress; `None`: it is not starting, or time stands still.
     pub(crate) fn stalled_since(&self, gang_uid: &str) -> Option<u64> {
-        let (_, since) = self.starts.get(gang_uid)?;
-        (!self.stands_still).then(|| (*since).max(self.stood_still_until))
+        let since = self.starts.get(gang_uid)?.since?;
+        (!self.stands_still).then(|| since.max(self.stood_still_until))
     }
 
     /// Notes why a Gang waits, or does not run as planned.
@@ -154,6 +182,12 @@ impl Clocks {
     /// Since when that is the reason.
     pub(crate) fn reason_since(&self, gang_uid: &str) -> Option<u64> {
         self.reasons.get(gang_uid).map(|(_, since)| *since)
+    }
+
+    /// Since when that very reason is the reason.
+    pub(crate) fn is_reason_since(&self, gang_uid: &str, reason: Reason) -> Option<u64> {
+        let (_, since) = self.reasons.get(gang_uid).filter(|it| it.0 == reason)?;
+        Some(*since)
     }
 
     /// The status of a Gang is written.

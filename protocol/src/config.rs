@@ -36,6 +36,9 @@ pub struct Config {
     pub scheduler_names: BTreeSet<String>,
     /// Most bytes of the Ledger's content as JSON: one compare-and-swap, far below what etcd takes.
     pub ledger_bytes: usize,
+    /// Most bytes of the Evicts among it, which `ledger_bytes` does not count: what is to be taken back must not wait for what
+    /// is to be given.
+    pub evict_bytes: usize,
     /// Bytes of an intent, as JSON, up to which the Ledger has it whole. A larger one is proposed to its Gang first and
     /// named by its digest.
     pub whole_intent_bytes: usize,
@@ -64,6 +67,7 @@ impl Config {
             window_seconds: 30,
             scheduler_names: std::iter::once("default-scheduler".to_owned()).collect(),
             ledger_bytes: 256 * 1024,
+            evict_bytes: 64 * 1024,
             whole_intent_bytes: 32 * 1024,
             proposal_bytes: 1_152 * 1024,
             keep_ended_seconds: 3_600,

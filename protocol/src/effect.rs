@@ -121,6 +121,28 @@ pub enum ApiRequest {
         /// JSON Patch operations; they test `/metadata/uid` and `/metadata/resourceVersion` first.
         patch: Value,
     },
+    /// A JSON patch of a pod's status: the condition that it is about to be evicted.
+    PatchPodStatus {
+        /// Which pod.
+        key: ObjectKey,
+        /// JSON Patch operations; they test `/metadata/uid` and `/metadata/resourceVersion` first.
+        patch: Value,
+    },
+    /// Deletes a pod of an attempt that is over, with the grace period of its own.
+    DeletePod {
+        /// Which pod.
+        key: ObjectKey,
+        /// Its UID: one made again under the same name is not meant.
+        uid: String,
+    },
+    /// A JSON patch of a Job whose pods are evicted: suspended or resumed, together with the annotation that says so, or
+    /// its `backoffLimit` raised.
+    PatchJob {
+        /// Which Job.
+        key: ObjectKey,
+        /// JSON Patch operations; they test `/metadata/uid` and `/metadata/resourceVersion` first.
+        patch: Value,
+    },
     /// Creates a Queue, or replaces its status.
     PublishQueue {
         /// Namespace of the Queue.
@@ -167,6 +189,9 @@ impl ApiRequest {
             Self::ReplaceGangStatus { key, .. }
             | Self::DeleteGang { key, .. }
             | Self::PatchPod { key, .. }
+            | Self::PatchPodStatus { key, .. }
+            | Self::DeletePod { key, .. }
+            | Self::PatchJob { key, .. }
             | Self::DeleteQueue { key } => key.clone(),
             Self::CreateNodeDevices { node, .. } | Self::ReplaceNodeDevices { node, .. } => {
                 cluster(Kind::NodeDevices, node)

@@ -52,7 +52,7 @@ pub(crate) struct InFlightWrites {
     retry_seconds: u64,
 }
 
-/// How often the API server refused to have a pod changed.
+/// How often the API server refused to have a pod or a Job changed.
 #[derive(Debug, Default)]
 struct Refusals {
     times: u32,
@@ -134,7 +134,7 @@ impl InFlightWrites {
                 })
     }
 
-    /// The last word of the API server that it does not let the pod be changed, and until when it is taken for that.
+    /// The last word of the API server that it does not let the pod, or the Job, be changed, and until when it is taken for that.
     pub(crate) fn refused(&self, key: &ObjectKey) -> Option<(&str, u64)> {
         let refusals = self.refused.get(key)?;
         let last = refusals.times >= REFUSED_AT_MOST;
@@ -230,7 +230,7 @@ impl InFlightWrites {
                 (pause(self.retry_seconds), meaning_of_conflict(key.kind))
             }
             Outcome::Refused(answer) => {
-                if key.kind == Kind::Pod {
+                if matches!(key.kind, Kind::Pod | Kind::Job) {
                     let refusals = self.refused.entry(key.clone()).or_default();
                     refusals.times = refusals.times.saturating_add(1);
                     refusals.answer.clone_from(answer);

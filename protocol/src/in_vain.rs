@@ -178,6 +178,10 @@ fn facts(status: &GangStatus) -> GangStatus {
     let mut facts = status.clone();
     facts.queued_at = None;
     facts.finished_at = None;
+    facts.requeue_at = None;
+    for eviction in &mut facts.evictions {
+        eviction.at.0 = jiff::Timestamp::UNIX_EPOCH;
+    }
     if let Some(queue) = &mut facts.queue {
         queue.details.clear();
     }

@@ -115,7 +115,10 @@ impl Place {
                 let namespace = gang.metadata.namespace.as_deref().unwrap_or_default();
                 (Lane::Outward, party_of_namespace(namespace, index))
             }
-            ApiRequest::PatchPod { key, .. } => {
+            ApiRequest::PatchPod { key, .. }
+            | ApiRequest::PatchPodStatus { key, .. }
+            | ApiRequest::DeletePod { key, .. }
+            | ApiRequest::PatchJob { key, .. } => {
                 (Lane::Outward, party_of_namespace(&key.namespace, index))
             }
             ApiRequest::DeleteGang { key, .. } | ApiRequest::DeleteQueue { key } => {

@@ -22,7 +22,8 @@ use crate::{
     objects::{
         bound_node, gang_key_of_uid, is_deleting, is_gated, is_terminal, key_of, phase, uid,
     },
-    outward::{gangs, nudge, permits, release, ungate},
+    outward::{evict, gangs, nudge, permits, release, ungate},
+    poll_context::PollContext,
     resync::{GANGS_PER_SLICE, NODES_PER_SLICE},
     tables::agenda::Subject,
     tables::permits::Named,
@@ -32,6 +33,7 @@ use muster_cluster::{
     index::NamespacedName,
     object::{Change, Kind, Object, ObjectKey},
     pod::PodFields,
+    rank_state::RankState,
 };
 
 /// What was observed and is not looked up yet.
@@ -44,6 +46,7 @@ pub(crate) struct News {
     namespaces: BTreeSet<String>,
     teams: BTreeSet<String>,
     queues: BTreeSet<NamespacedName>,
+    jobs: BTreeSet<NamespacedName>,
     pub(crate) withheld_changed: bool,
     /// Whether everything was looked at once.
     is_complete: bool,
@@ -174,10 +177,12 @@ impl Machine {
                     self.note_claim(&uid);
                 }
             }
+            (Kind::Job, _) => {
+                self.news.jobs.insert(name);
+            }
             // The index says which gangs these concern.
             (
                 Kind::Cohort
-                | Kind::Job
                 | Kind::Ledger
                 | Kind::PriorityTier
                 | Kind::ResourceSlice
@@ -276,6 +281,9 @@ impl Machine {
             }
             Kind::Team => {
                 self.news.teams.insert(key.name.clone());
+            }
+            Kind::Job => {
+                self.news.jobs.insert(name);
             }
             _ => {}
         }
@@ -378,6 +386,13 @@ impl Machine {
         for pod in self.window.pods() {
             self.agenda.pod(pod);
         }
+        let suspended = self.suspensions.jobs().cloned();
+        let jobs = self
+            .index
+            .jobs()
+            .filter(|(_, job)| evict::suspended_for(job).is_some());
+        let jobs = jobs.map(|(name, _)| name.clone()).chain(suspended);
+        self.news.jobs.extend(jobs);
         let namespaces = self.index.namespaces().map(|(name, _)| name.clone());
         let known = self.queues.namespaces().cloned();
         self.news.namespaces.extend(namespaces.chain(known));
@@ -429,6 +444,17 @@ impl Machine {
             for key in self.plans.on_node(&name) {
                 self.agenda.gang(key);
             }
+            // A pod that is being deleted there may be out of reach.
+            for pod in self.index.pods_on_node(&name) {
+                if let Some(key) =
+                    gang_key_of_uid(&self.index, uid(pod)).filter(|_| is_deleting(pod))
+                {
+                    self.agenda.gang(key);
+                }
+            }
+        }
+        for name in std::mem::take(&mut self.news.jobs) {
+            self.look_up_job(&name);
         }
         for name in std::mem::take(&mut self.news.other_nodes) {
             for pod in self.index.pods_on_node(&name) {
@@ -461,6 +487,24 @@ impl Machine {
             queues.note_queue(&queue);
         }
         self.queues = queues;
+    }
+
+    /// A Job changed: the gang that it was suspended for goes by it, and so do those of its pods.
+    fn look_up_job(&mut self, name: &NamespacedName) {
+        let job = self.index.job(name);
+        let suspended_for = job.and_then(|job| evict::suspended_for(job));
+        let suspended_for = suspended_for.map(|(key, _)| key);
+        let before = self.suspensions.set(name, suspended_for.clone());
+        for key in before.into_iter().chain(suspended_for) {
+            self.agenda.gang(&key);
+        }
+        let uid = job.and_then(|job| job.metadata.uid.as_deref());
+        let pods = uid.map(|uid| self.index.pods_of_job(uid));
+        for pod in pods.into_iter().flatten() {
+            if let Some(key) = gang_key_of_uid(&self.index, crate::objects::uid(pod)) {
+                self.agenda.gang(key);
+            }
+        }
     }
 
     /// A permit came, went or changed: its gang is concerned, and whichever gang its pod is planned for or belongs to by
@@ -586,12 +630,12 @@ impl Machine {
         wake: &Cell<Option<u64>>,
     ) -> Vec<String> {
         let second = now.monotonic_seconds;
-        let progress = plan.map(|plan| progress(&self.index, plan));
+        let progress = plan.map(|plan| progress(self.context(epoch, now, wake), plan));
         let starting = progress
             .zip(plan)
             .filter(|(progress, plan)| progress.running < plan.ranks.len());
-        self.clocks
-            .note_start(gang_uid, starting.map(|(progress, _)| progress), second);
+        let start = starting.map(|(progress, plan)| (plan.attempt, progress));
+        self.clocks.note_start(gang_uid, start, second);
         let context = self.context(epoch, now, wake);
         let waiting = starting.map_or_else(Vec::new, |(_, plan)| {
             nudge::waiting(context, plan).collect()
@@ -691,6 +735,10 @@ impl Machine {
             }
         }
         writes.extend(gangs::write(context, key));
+        if let Some(gang) = self.index.gang(key) {
+            writes.extend(evict::writes(context, key, gang));
+        }
+        writes.extend(evict::resumptions(context, self.suspensions.of(key)));
         writes.extend(ungate::unmanaged(context, key));
         writes
     }
@@ -755,13 +803,23 @@ fn for_nodes(view: &View) -> impl PartialEq + '_ {
     (stands, &view.voided, &view.fenced, view.is_permitted)
 }
 
-fn progress(index: &muster_cluster::index::Index, plan: &Plan) -> Progress {
+fn progress(context: PollContext<'_>, plan: &Plan) -> Progress {
     let mut progress = Progress::default();
-    let pods = plan.ranks.iter();
-    for pod in pods.filter_map(|rank| index.pod_by_uid(&rank.pod)) {
-        progress.ungated += usize::from(!is_gated(pod));
-        progress.bound += usize::from(bound_node(pod).is_some());
-        progress.running += usize::from(phase(pod) == "Running" || is_terminal(pod));
+    let mut initializing = 0;
+    for (rank, state) in plan.states(context) {
+        let Some(pod) = context.index.pod_by_uid(&rank.pod) else {
+            progress.running += usize::from(state == RankState::Succeeded);
+            continue;
+        };
+        let start = pod.start();
+        let runs = phase(pod) == "Running" || is_terminal(pod);
+        progress.running += usize::from(runs);
+        let reached = [!is_gated(pod), bound_node(pod).is_some(), runs];
+        progress.steps += reached.into_iter().filter(|reached| *reached).count();
+        progress.steps += usize::from(start.steps);
+        initializing += usize::from(!runs && start.is_initializing);
     }
+    progress.is_initializing =
+        initializing > 0 && progress.running + initializing == plan.ranks.len();
     progress
 }

@@ -28,6 +28,7 @@ use crate::{
     tables::agenda::Agenda,
     tables::permits::PermitTable,
     tables::plans::Plans,
+    tables::suspensions::Suspensions,
 };
 use muster_cluster::{
     index::{Index, NamespacedName},
@@ -57,6 +58,7 @@ pub struct Machine {
     pub(crate) clocks: Clocks,
     pub(crate) plans: Plans,
     pub(crate) permits: PermitTable,
+    pub(crate) suspensions: Suspensions,
     pub(crate) views: Views,
     pub(crate) window: Window,
     pub(crate) feed: Feed,
@@ -89,6 +91,7 @@ impl Machine {
             clocks: Clocks::default(),
             plans: Plans::default(),
             permits: PermitTable::default(),
+            suspensions: Suspensions::default(),
             views: Views::default(),
             window: Window::default(),
             feed: Feed::new(),
@@ -258,6 +261,13 @@ impl Machine {
     pub fn withhold_ungating(&mut self, withheld: bool) {
         if self.ungating_withheld != withheld {
             self.ungating_withheld = withheld;
+            self.news.withheld_changed = true;
+        }
+    }
+
+    /// While kube-scheduler is away (nobody renews its lease), no start can make progress, and none is late.
+    pub fn note_scheduler_away(&mut self, is_away: bool) {
+        if self.clocks.note_scheduler_away(is_away) {
             self.news.withheld_changed = true;
         }
     }

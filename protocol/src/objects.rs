@@ -1,5 +1,6 @@
 //! Facts of objects that the protocol decides by, and the keys under which they are written.
 
+use k8s_openapi::api::batch::v1::Job;
 use muster_api::{Gang, Intent, LedgerSpec, keys};
 
 use muster_cluster::{
@@ -64,6 +65,11 @@ pub(crate) fn pod_object(pod: &ObservedPod) -> ObjectKey {
     }
 }
 
+/// The key of a Job.
+pub(crate) fn job_object(job: &Job) -> ObjectKey {
+    ObjectKey::of(Kind::Job, &job.metadata)
+}
+
 /// The key of the Ledger.
 pub(crate) fn ledger_object() -> ObjectKey {
     ObjectKey {
@@ -87,6 +93,7 @@ pub(crate) fn resource_version<'a>(index: &'a Index, key: &ObjectKey) -> Option<
         }
         Kind::NodeDevices => &index.node_devices(&key.name)?.metadata,
         Kind::Pod => return index.pod(&namespaced)?.resource_version(),
+        Kind::Job => &index.job(&namespaced)?.metadata,
         Kind::Queue => &index.queue(&namespaced)?.metadata,
         Kind::Team => &index.team(&key.name)?.metadata,
         _ => return None,

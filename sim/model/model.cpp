@@ -21,13 +21,13 @@ const char*BN[NB]={"take","crash","freeze","evict","force","delgang","delnd","ow
 struct S{Api a; Drv d[NN]; Kub k[MP]; Ctl c[2]; u8 owner[NG],done[NG]; uint32_t stored[NG]; u8 bud[NB],viol;};
 // ---- switches
 enum { M_NONE,M_ACKFIRST,M_RELVANISH,M_NOUID,M_STAMPUNG,M_NOSTAMP,M_VOIDNOND,M_EVNOINT,M_PRECHECK,M_NOVIEW,M_LITCHARGE,M_UNPBUSY,M_UNGEARLY,
-  M_NOCLAIM,M_UIDBLIND,M_NOPERMIT,M_ADMNOCAS,M_RELUNACK,M_VOIDNOGANG,M_PERMBEFORE,M_PUNSEEN,M_PNOCMP,M_PNONODES,M_PIGNORED,M_PCARRY,M_PUNSEENCMP,M_ABNOSTAMP,M_ABNOFENCE,NM };
+  M_NOCLAIM,M_UIDBLIND,M_NOPERMIT,M_ADMNOCAS,M_RELUNACK,M_VOIDNOGANG,M_PERMBEFORE,M_PUNSEEN,M_PNOCMP,M_PNONODES,M_PIGNORED,M_PCARRY,M_PUNSEENCMP,M_ABNOSTAMP,M_ABNOFENCE,M_EVFORGETS,NM };
 const char*MN[NM]={"none","ack-before-disk","release-on-vanished","no-uid-in-status","stamp-ungated","no-stamp-gated","void-without-nodedevices","evict-without-intent",
  "permit-before-wait-only","prepare-by-older-view","charge-literal","unprepare-with-process","ungate-before-plan","claim-uid-unchecked","uid-blind-ack","no-permit-check",
  "epoch-not-raised","release-withdrawn-unacked","void-without-gang","permits-before-gang","proposal-not-seen","proposal-not-compared","proposed-nodes-forgotten","lost-proposal-ignored","proposal-carried-uncommitted",
- "proposal-neither-seen-nor-compared","abandon-without-stamp","abandon-without-nodedevices"};
-enum { F_STAYS=1,F_NDFIN=2,F_FENCE=4,F_RAISE=8,F_CGROUP=16,F_ACKMAX=32,F_CANCEL=64,F_PLANREC=128,F_TOUCH=256 };
-int MUT=0,FIX=0,LIMIT=1,NODES=2,SZ[NG]={1,1}; bool LATE=false,live_mode=false,PROP=false,NOEVICT=false; bool CHK_S16=true;
+ "proposal-neither-seen-nor-compared","abandon-without-stamp","abandon-without-nodedevices","evicted-plan-forgotten"};
+enum { F_STAYS=1,F_NDFIN=2,F_FENCE=4,F_RAISE=8,F_CGROUP=16,F_ACKMAX=32,F_CANCEL=64,F_PLANREC=128,F_TOUCH=256,F_BARE=512 };
+int MUT=0,FIX=0,LIMIT=1,NODES=2,SZ[NG]={1,1}; bool LATE=false,live_mode=false,PROP=false,NOEVICT=false,BARE=false; bool CHK_S16=true;
 enum { V_OK,V_S1C,V_S1P,V_S2,V_S2R,V_S3,V_S3P,V_S4,V_S4M,V_S16U,V_S16D,V_S16W,V_S16L,NV };
 const char*VN[NV]={"ok","S1 charges over limit","S1 physical over limit","S2 process without charge","S2 prepared without charge","S3 unit used twice","S3 prepared without permit",
  "S4 ungate before plan stored","S4 two plans mixed","S16 ungate of an attempt already evicted","S16 stale leader deletes pod of live attempt","S16 stale leader withdraws permit of live attempt","S16 stale leader writes over newer attempt"};
@@ -52,12 +52,14 @@ unsigned charged(const Api&a,bool lit=false){unsigned m=0;
     if((FIX&F_PLANREC)&&I.kind==EVICT)for(int r=0;r<SZ[g];r++)if(I.pod[r])m|=1u<<(I.pod[r]-1);}
   for(int n=0;n<NODES;n++)if(a.n[n].ex)for(auto&p:a.n[n].p)if(p.pod&&(p.wd||!lit))m|=1u<<(p.pod-1);
   return m;}
-// ---- proposals: with PROP an Admit names pods, claims and plan by digest only, and its nodes. Equal content is equal digest.
+// with BARE pods have no claim: no driver has a say, and they run as soon as they are bound. Do they have permits, which only charge?
+static bool permits(){return !BARE||(FIX&F_BARE);}
+// ---- proposals: with PROP an intent names pods, claims and plan by digest only, and its nodes. Equal content is equal digest.
 static bool same(const Gang&G,const Intent&I){return G.patt==I.att&&!memcmp(G.pplan,I.plan,RM)&&!memcmp(G.ppod,I.pod,RM)&&!memcmp(G.pcl,I.cl,RM);}
 static bool nocmp(){return MUT==M_PNOCMP||MUT==M_PUNSEENCMP;} static bool unseen(){return MUT==M_PUNSEEN||MUT==M_PUNSEENCMP;}
 static bool visible(const Api&v,int g){const Intent&I=v.l.in[g];const Gang&G=v.g[g];return G.ex&&((G.adm&&G.att==I.att)||same(G,I)||(nocmp()&&G.patt));}
 // the intents as this leader reads them: content that it neither remembers nor sees is lost (kind stays, pods are none)
-static u8 readIntents(const Api&v,u8 kn,Intent*J){u8 lost=0;for(int g=0;g<NG;g++){J[g]=v.l.in[g];if(!PROP||J[g].kind!=ADMIT)continue;const Gang&G=v.g[g];
+static u8 readIntents(const Api&v,u8 kn,Intent*J){u8 lost=0;for(int g=0;g<NG;g++){J[g]=v.l.in[g];if(!PROP||!J[g].kind)continue;const Gang&G=v.g[g];
    bool carried=G.ex&&G.adm&&G.att==J[g].att;
    if(nocmp()&&!carried&&G.ex&&G.patt){memcpy(J[g].plan,G.pplan,RM);memcpy(J[g].pod,G.ppod,RM);memcpy(J[g].cl,G.pcl,RM);continue;}
    if((kn>>g&1)&&!nocmp())continue; if(visible(v,g))continue;
@@ -84,9 +86,9 @@ static bool stale(const S&s,int c){return s.c[c].ep<s.a.l.ep;}
 static void setv(S&s,int v){if(!s.viol)s.viol=v;}
 void check(S&s){ if(s.viol)return;
   unsigned ch=charged(s.a); 
-  unsigned phys=0; for(int n=0;n<NODES;n++){unsigned m=s.d[n].rec;for(int p=0;p<MP;p++)if(s.k[p].kst==3&&s.k[p].nv&&(s.k[p].fl&3)==n+1)m|=1u<<p; phys|=m; if(pc(m)>1)setv(s,V_S3);
+  unsigned phys=0; for(int n=0;n<NODES;n++){unsigned m=s.d[n].rec;for(int p=0;p<MP;p++)if(s.k[p].kst==3&&s.k[p].nv&&(s.k[p].fl&3)==n+1&&(!BARE||s.a.p[p].ex))m|=1u<<p; phys|=m; if(pc(m)>1)setv(s,V_S3);
     if(s.d[n].rec&~ch)setv(s,V_S2R);}
-  unsigned pr=0;for(int p=0;p<MP;p++)if(s.k[p].kst==3&&s.k[p].nv)pr|=1u<<p;
+  unsigned pr=0;for(int p=0;p<MP;p++)if(s.k[p].kst==3&&s.k[p].nv&&(!BARE||s.a.p[p].ex))pr|=1u<<p; if(BARE)phys=pr;
   if(pr&~ch)s.viol=V_S2; if(pc(phys)>LIMIT)s.viol=V_S1P; if(pc(ch)>LIMIT&&!s.viol)s.viol=V_S1C; }
 static void emit(Out&o,Lab l,S&&t){check(t);o.push_back({l,move(t)});}
 #define E(kk,aa,bb,cc) emit(out,Lab{(u8)(kk),(u8)(aa),(u8)(bb),(u8)(cc)},move(t))
@@ -103,7 +105,7 @@ void ctl(const S&s,int c,Out&out){
     for(int m=-1;m<nm;m++){ if(!other&&m>=0)break; if(m<0&&other&&false)continue;
       S t=s; if(other)t.bud[B_TAKE]--;
       if(m<0){ if(other)exitc(t,o);} else freeze(t,o,masks[m]);
-      if(MUT!=M_ADMNOCAS)t.a.l.ep++; exitc(t,c); t.c[c].role=1; t.c[c].ep=t.a.l.ep; if(PROP)for(int g=0;g<NG;g++)if(t.a.l.in[g].kind==ADMIT&&visible(t.a,g))t.c[c].kn|=1<<g;
+      if(MUT!=M_ADMNOCAS)t.a.l.ep++; exitc(t,c); t.c[c].role=1; t.c[c].ep=t.a.l.ep; if(PROP)for(int g=0;g<NG;g++)if(t.a.l.in[g].kind&&visible(t.a,g))t.c[c].kn|=1<<g;
       if(MUT!=M_ADMNOCAS)touch(t,0,c);
       
       E(A_TAKE,c,m+1,0); }
@@ -142,7 +144,7 @@ void ctl(const S&s,int c,Out&out){
     bool allterm=G.ex&&G.adm; if(allterm)for(int r=0;r<SZ[g];r++){const Pod&p=V.p[G.pod[r]-1];if(!(p.ex&&p.gang==g&&p.term))allterm=false;}
     
     if(!NOEVICT&&G.ex&&G.adm&&(I.kind==NONE||(I.kind==ADMIT&&carried))&&!allterm){ bool must=!matchG; if(must||s.bud[B_EV]){
-       auto f=[&](S&t){ if(!must)t.bud[B_EV]--; Intent&J=t.a.l.in[g];J.kind=EVICT;J.att=G.att;J.ep=t.c[c].ep;for(int r=0;r<RM;r++){J.plan[r]=G.plan[r];J.pod[r]=G.pod[r];J.cl[r]=G.cl[r];} t.c[c].vt[g]=0;};
+       auto f=[&](S&t){ if(!must)t.bud[B_EV]--; Intent&J=t.a.l.in[g];J.kind=EVICT;J.att=G.att;J.ep=t.c[c].ep;for(int r=0;r<RM;r++){J.plan[r]=G.plan[r];J.pod[r]=G.pod[r];J.cl[r]=G.cl[r];} t.c[c].vt[g]=0;t.c[c].kn|=1<<g;};
        if(MUT==M_EVNOINT)wr(1+g,A_EGANG,g,9,[&](S&t){if(!must)t.bud[B_EV]--;t.a.g[g].adm=0;t.a.g[g].att=G.att+1;memset(t.a.g[g].plan,0,3*RM);});
        else led(A_EVICT,g,must,f);} }
     // ---- Admit intent
@@ -153,7 +155,7 @@ void ctl(const S&s,int c,Out&out){
         else vd=true; }
       else if(NOEVICT&&!match&&!allterm){ bool any=false;for(int r=0;r<SZ[g];r++){const Pod&p=V.p[I.pod[r]-1];if(p.ex&&!p.gated)any=true;} if(any)abandon=true; else vd=true; }
       else if(!mine&&!match&&!allterm)vd=true;
-      else if(!abandon&&!vd){ bool okd=true; if(FIX&F_STAYS){for(int r=0;r<SZ[g];r++)if(V.p[I.pod[r]-1].gated||!V.p[I.pod[r]-1].ex)okd=false; for(int r=0;r<SZ[g];r++)if(!has(V.n[I.plan[r]-1],I.pod[r],I.att,-1))okd=false; if(allterm)okd=true;}
+      else if(!abandon&&!vd){ bool okd=true; if(FIX&F_STAYS){for(int r=0;r<SZ[g];r++)if(V.p[I.pod[r]-1].gated||!V.p[I.pod[r]-1].ex)okd=false; for(int r=0;r<SZ[g];r++)if(permits()&&!has(V.n[I.plan[r]-1],I.pod[r],I.att,-1))okd=false; if(allterm)okd=true;}
         if(okd)led(A_DROP,g,0,[&](S&t){memset(&t.a.l.in[g],0,sizeof(Intent));t.c[c].kn&=~(1<<g);}); }
       if(abandon){ bool pend=false;   // started in part, never to be completed: what is gated is stamped, what ended unpermitted is fenced; it stays charged by its Gang
         for(int r=0;r<SZ[g];r++){int p=I.pod[r]-1,n=I.plan[r]-1;const Pod&P=V.p[p]; bool per=has(V.n[n],p+1,I.att,-1);
@@ -175,14 +177,14 @@ void ctl(const S&s,int c,Out&out){
     if(I.kind==EVICT){ bool pend=false;
       if(MUT!=M_NOSTAMP)for(int p=0;p<MP;p++)if(livepod(V.p[p],g)&&V.p[p].gated&&V.p[p].stamp<I.att+1){pend=true;wr(5+p,A_ESTAMP,p,0,[&](S&t){t.a.p[p].stamp=I.att+1;});}
       if(MUT==M_STAMPUNG)for(int p=0;p<MP;p++)if(livepod(V.p[p],g)&&!V.p[p].gated&&V.p[p].stamp<I.att+1){pend=true;wr(5+p,A_ESTAMP,p,1,[&](S&t){t.a.p[p].stamp=I.att+1;});}
-      if(!pend&&G.ex&&G.att==I.att){pend=true;wr(1+g,A_EGANG,g,0,[&](S&t){Gang&H=t.a.g[g];H.att=I.att+1;H.adm=0;memset(H.plan,0,3*RM);});}
-      if(!pend&&(FIX&F_TOUCH))for(int r=0;r<SZ[g];r++){int n=I.plan[r]-1;if(!(C.vt[g]>>n&1)){pend=true;wr(3+n,A_ETOUCH,n,0,[&](S&t){t.c[c].vt[g]|=1<<n;for(auto&q:t.a.n[n].p)if(q.pod&&q.gang==g&&q.att<=I.att&&!q.wd){q.wd=1;}if(t.a.n[n].ex)t.a.n[n].gen++;});}}
+      if(!pend&&G.ex&&G.att==I.att){pend=true;wr(1+g,A_EGANG,g,0,[&](S&t){Gang&H=t.a.g[g];H.att=I.att+1;H.adm=0;memset(H.plan,0,3*RM);if(PROP&&!isLost&&MUT!=M_EVFORGETS){H.patt=I.att;memcpy(H.pplan,I.plan,RM);memcpy(H.ppod,I.pod,RM);memcpy(H.pcl,I.cl,RM);}});}
+      if(!pend&&(FIX&F_TOUCH))for(int r=0;r<SZ[g];r++){int n=I.plan[r]-1;if(n<0)continue;if(!(C.vt[g]>>n&1)){pend=true;wr(3+n,A_ETOUCH,n,0,[&](S&t){t.c[c].vt[g]|=1<<n;for(auto&q:t.a.n[n].p)if(q.pod&&q.gang==g&&q.att<=I.att&&!q.wd){q.wd=1;}if(t.a.n[n].ex)t.a.n[n].gen++;});}}
       if(!pend&&(FIX&F_STAYS)){for(int n=0;n<NODES;n++)if(V.n[n].ex)for(auto&q:V.n[n].p)if(q.pod&&q.gang==g&&q.att<=I.att&&!q.wd)pend=true;}
-      if(!pend)led(A_DROP,g,2,[&](S&t){memset(&t.a.l.in[g],0,sizeof(Intent));t.c[c].vt[g]=0;}); }
+      if(!pend)led(A_DROP,g,2,[&](S&t){memset(&t.a.l.in[g],0,sizeof(Intent));t.c[c].vt[g]=0;t.c[c].kn&=~(1<<g);}); }
     // ---- outwards
     if(G.ex&&G.adm&&I.kind!=EVICT&&!(I.kind==ADMIT&&I.ep!=C.ep&&!matchG)&&matchG&&((FIX&F_STAYS)?true:true)){
       bool allp=true; for(int r=0;r<SZ[g];r++){int n=G.plan[r]-1,p=G.pod[r]-1; if(!V.n[n].ex){allp=false;continue;}
-        if(V.p[p].term)continue; if(!has(V.n[n],p+1,G.att,-1)){allp=false;wr(3+n,A_PERMIT,n,p,[&](S&t){if(addp(t.a.n[n],Permit{(u8)(p+1),G.cl[r],(u8)g,G.att,0}))t.a.n[n].gen++;});}
+        if(V.p[p].term||!permits())continue; if(!has(V.n[n],p+1,G.att,-1)){allp=false;wr(3+n,A_PERMIT,n,p,[&](S&t){if(addp(t.a.n[n],Permit{(u8)(p+1),G.cl[r],(u8)g,G.att,0}))t.a.n[n].gen++;});}
         else if(!has(V.n[n],p+1,G.att,0))allp=false; }
       if(allp)for(int r=0;r<SZ[g];r++){int p=G.pod[r]-1; if(V.p[p].gated)wr(5+p,A_UNGATE,p,0,[&](S&t){Pod&P=t.a.p[p];P.gated=0;P.stamp=G.att;P.pin=G.plan[r];
           const Gang&H=t.a.g[g]; if(!(t.stored[g]>>(G.att&31)&1))setv(t,V_S4); if(CHK_S16&&H.ex&&H.att>G.att&&(st||!(FIX&F_FENCE)||H.ep>=t.c[c].ep))setv(t,V_S16U); if(H.ex&&H.adm&&H.att==G.att&&(H.plan[r]!=G.plan[r]||H.pod[r]!=G.pod[r]))setv(t,V_S4M);}); } }
@@ -192,13 +194,13 @@ void ctl(const S&s,int c,Out&out){
   }
   for(int n=0;n<NODES;n++){ const ND&D=V.n[n];
     if(!D.ex){ if(!s.a.n[n].ex)wr(3+n,A_MKND,n,0,[&](S&t){ND z;memset(&z,0,sizeof z);z.ex=1;z.uid=s.a.n[n].uid+1;z.gen=1;
-         for(int g=0;g<NG;g++)if(V.g[g].ex&&V.g[g].adm&&V.l.in[g].kind!=EVICT)for(int r=0;r<SZ[g];r++)if(V.g[g].plan[r]==n+1&&V.p[V.g[g].pod[r]-1].ex)addp(z,Permit{V.g[g].pod[r],V.g[g].cl[r],(u8)g,V.g[g].att,0}); t.a.n[n]=z;}); continue; }
+         for(int g=0;g<NG;g++)if(permits()&&V.g[g].ex&&V.g[g].adm&&V.l.in[g].kind!=EVICT)for(int r=0;r<SZ[g];r++)if(V.g[g].plan[r]==n+1&&V.p[V.g[g].pod[r]-1].ex)addp(z,Permit{V.g[g].pod[r],V.g[g].cl[r],(u8)g,V.g[g].att,0}); t.a.n[n]=z;}); continue; }
     for(int i=0;i<NPER;i++){const Permit&q=D.p[i]; if(!q.pod)continue; const Pod&P=V.p[q.pod-1]; const Gang&G=V.g[q.gang];
       bool gone=!P.ex||P.term; bool dead=G.ex&&(G.att>q.att||G.fin);
       if(!q.wd&&(gone||dead))wr(3+n,A_WITHDRAW,n,q.pod-1,[&](S&t){for(auto&x:t.a.n[n].p)if(x.pod==q.pod&&x.att==q.att)x.wd=1;t.a.n[n].gen++;
           const Gang&H=t.a.g[q.gang]; if(CHK_S16&&st&&H.ex&&H.adm&&H.att==q.att&&t.a.p[q.pod-1].ex&&!t.a.p[q.pod-1].term&&!t.a.p[q.pod-1].del&&t.a.l.in[q.gang].kind!=EVICT)setv(t,V_S16W);});
       bool ack=(D.suid==D.uid||MUT==M_NOUID)&&D.sgen>=D.gen&&!(D.held>>(q.pod-1)&1);
-      if(MUT==M_RELVANISH&&!P.ex)ack=true; if(MUT==M_RELUNACK)ack=!(D.held>>(q.pod-1)&1);
+      if(BARE)ack=gone||P.gated||(P.node&&P.node!=n+1); if(MUT==M_RELVANISH&&!P.ex)ack=true; if(MUT==M_RELUNACK)ack=!(D.held>>(q.pod-1)&1);
       if(q.wd&&ack)wr(3+n,A_RELEASE,n,q.pod-1,[&](S&t){for(auto&x:t.a.n[n].p)if(x.pod==q.pod&&x.att==q.att)memset(&x,0,sizeof x);sortp(t.a.n[n].p);t.a.n[n].gen++;}); }
     for(int p=0;p<MP;p++)if((D.held>>p&1)&&D.suid==D.uid&&!hasAny(D,p+1)&&D.sgen>=D.gen)wr(3+n,A_ADOPT,n,p,[&](S&t){if(addp(t.a.n[n],Permit{(u8)(p+1),0,gangOf(s,p),V.p[p].ex?V.p[p].stamp:(u8)0,1}))t.a.n[n].gen++;});
      }
@@ -216,7 +218,7 @@ void drv(const S&s,int n,Out&out){ const Drv&D=s.d[n]; const ND&O=s.a.n[n];
     if(v.pend==1){S t=s;View&w=t.d[n].v[i]; if(O.ex&&(O.uid==v.puid||MUT==M_NOUID)){ND&X=t.a.n[n];if(X.suid!=v.puid||X.sgen!=v.pgen||X.held!=v.pheld){X.suid=v.puid;X.sgen=v.pgen;X.held=v.pheld;touch(t,3+n);}}
       u8 gu=w.puid,gg=w.pgen; w.pend=w.puid=w.pgen=w.pheld=0; if(MUT==M_ACKFIRST){w.pend=2;w.puid=gu;w.pgen=gg;} E(A_STATUS,n,i,v.pheld);}
     if(v.pend==2){S t=s;View&w=t.d[n].v[i];t.d[n].auid=v.puid;t.d[n].agen=v.pgen;w.pend=w.puid=w.pgen=0;E(A_LATEDISK,n,i,0);}
-    for(int p=0;p<MP;p++){ if((s.k[p].fl&3)!=n+1)continue; bool want=(s.k[p].kst==1)||s.k[p].infl; if(!want||(D.rec>>p&1))continue;
+    for(int p=0;p<MP;p++){ if((s.k[p].fl&3)!=n+1)continue; bool want=!BARE&&((s.k[p].kst==1)||s.k[p].infl); if(!want||(D.rec>>p&1))continue;
       unsigned busy=D.rec;for(int q=0;q<MP;q++)if(q!=p&&s.k[q].kst==3&&s.k[q].nv&&(s.k[q].fl&3)==n+1)busy|=1u<<q;
       bool per=false;for(auto&q:v.p)if(q.pod==p+1&&!q.wd&&(q.swap==s.a.p[p].swap||MUT==M_NOCLAIM))per=true; if(MUT==M_NOPERMIT)per=true;
       bool vw=D.auid==v.uid&&v.gen>=D.agen; if(MUT==M_NOVIEW||MUT==M_NOPERMIT)vw=true;
@@ -233,7 +235,8 @@ void drv(const S&s,int n,Out&out){ const Drv&D=s.d[n]; const ND&O=s.a.n[n];
 }
 void env(const S&s,Out&out){
   for(int p=0;p<MP;p++){ const Pod&P=s.a.p[p]; const Kub&k=s.k[p]; int nn=(k.fl&3)-1; bool alive=P.ex&&!P.del;
-    if(k.kst==1){ if(nn>=0&&(s.d[nn].rec>>p&1)&&k.infl==0){S t=s;t.k[p].kst=2;E(A_ANSWER,nn,0,p);}
+    if(BARE&&k.kst==1){ S t=s; t.k[p].kst=alive?3:5; t.k[p].nv=alive?1:0; E(alive?A_KSTART:A_KNOPREP,nn,0,p); }
+    else if(k.kst==1){ if(nn>=0&&(s.d[nn].rec>>p&1)&&k.infl==0){S t=s;t.k[p].kst=2;E(A_ANSWER,nn,0,p);}
       if(!alive){S t=s;bool r=s.d[nn].rec>>p&1;t.k[p].kst=r?4:5;t.k[p].infl=0;E(A_KNOPREP,nn,0,p);
         if(s.bud[B_ZOM]&&!r){S t=s;t.bud[B_ZOM]--;t.k[p].kst=5;t.k[p].infl=1;E(A_KNOPREP,nn,1,p);} } }
     if(k.kst==2){ if(alive){S t=s;t.k[p].kst=3;t.k[p].nv=LATE?0:1;E(A_KSTART,nn,0,p);} else {S t=s;t.k[p].kst=4;E(A_KKILL,nn,0,p);} }
@@ -319,7 +322,7 @@ int main(int ac,char**av){ S s0; string mode="bfs"; u8 bud[NB]={0}; u64 maxs=200
   for(int i=1;i<ac;i++){string a=av[i];auto e=a.find('=');string k=a.substr(0,e),v=e==string::npos?"":a.substr(e+1);bool f=false;
     for(int b=0;b<NB;b++)if(k==BN[b]){bud[b]=stoi(v);f=true;} if(f){if(k=="late")LATE=true;continue;}
     if(k=="mut"){bool ok=false;for(int m=0;m<NM;m++)if(v==MN[m]){MUT=m;ok=true;}if(!ok){fprintf(stderr,"unknown mut\n");return 2;}} else if(k=="fix")FIX=stoi(v); else if(k=="limit")LIMIT=stoi(v); else if(k=="nodes")NODES=stoi(v); else if(k=="szA")SZ[0]=stoi(v); else if(k=="szB")SZ[1]=stoi(v);
-    else if(k=="max")maxs=stoull(v); else if(k=="live")lives=stoi(v); else if(k=="walks"){walks=stoull(v);mode="walk";} else if(k=="depth")depth=stoull(v); else if(k=="seed")seed=stoull(v); else if(k=="ignore")ign.insert(stoi(v)); else if(k=="time")tl=stod(v); else if(k=="prop")PROP=stoi(v); else if(k=="noevict")NOEVICT=stoi(v); else if(k=="showlive")showlive=true; else {fprintf(stderr,"? %s\n",a.c_str());return 2;}}
+    else if(k=="max")maxs=stoull(v); else if(k=="live")lives=stoi(v); else if(k=="walks"){walks=stoull(v);mode="walk";} else if(k=="depth")depth=stoull(v); else if(k=="seed")seed=stoull(v); else if(k=="ignore")ign.insert(stoi(v)); else if(k=="time")tl=stod(v); else if(k=="prop")PROP=stoi(v); else if(k=="bare")BARE=stoi(v); else if(k=="noevict")NOEVICT=stoi(v); else if(k=="showlive")showlive=true; else {fprintf(stderr,"? %s\n",a.c_str());return 2;}}
   s0=init();memcpy(s0.bud,bud,NB);S0BYP=bud[B_BYP];canon(s0); auto T0=chrono::steady_clock::now(); auto el=[&]{return chrono::duration<double>(chrono::steady_clock::now()-T0).count();};
   map<string,int>lv; map<int,int>found; Out out; u64 nlive=0;
   auto tracep=[&](const vector<int>&path,const char*what){printf("VIOLATION %s, %zu steps:\n",what,path.size());S s=s0;Out o;int i=1;for(int a:path){succ(s,o);printf("  %2d %s\n",i++,labs(o[a].first).c_str());S t=o[a].second;s=t;}};

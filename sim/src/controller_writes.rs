@@ -1,7 +1,7 @@
 //! The protocol's writes, done to the API server directly: for a benchmark, where the requests of the controller
 //! ([`crate::performing`]) would only cost time. That both come to the same is asserted (`tests/requests.rs`).
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use muster_api::{Gang, Ledger, NodeDevices, Queue, QueueSpec, Team, keys};
 use muster_cluster::object::{Kind, Object, ObjectKey};
 use muster_protocol::{ApiRequest, Outcome};
@@ -82,6 +82,25 @@ pub fn apply(api: &mut ApiServer, write: &ApiRequest) -> Outcome {
             })
         }
         ApiRequest::PatchPod { key, patch } => patch_pod(api, key, patch),
+        ApiRequest::PatchPodStatus { key, patch } => {
+            patched::<Pod>(api, key, patch).and_then(|after| {
+                api.update::<Pod>(&key.namespace, &key.name, Precondition::default(), |pod| {
+                    pod.status = after.status;
+                })
+            })
+        }
+        ApiRequest::DeletePod { key, uid } => {
+            return match api.delete(key, Precondition::uid(uid)) {
+                Ok(()) => Outcome::Done(api.object(key).cloned()),
+                Err(failure) => outcome(Err(failure)),
+            };
+        }
+        ApiRequest::PatchJob { key, patch } => patched::<Job>(api, key, patch).and_then(|after| {
+            api.update::<Job>(&key.namespace, &key.name, Precondition::default(), |job| {
+                job.metadata.annotations = after.metadata.annotations;
+                job.spec = after.spec;
+            })
+        }),
         ApiRequest::PublishQueue {
             namespace,
             team,
@@ -130,22 +149,29 @@ fn deleted(done: Result<(), Failure>) -> Outcome {
     }
 }
 
-/// A JSON patch: a failed test is a conflict; a patch that does not fit, or changes what the API server lets
-/// nobody change, is refused.
-fn patch_pod(api: &mut ApiServer, key: &ObjectKey, patch: &Value) -> Result<Object, Failure> {
+/// The object as a JSON patch leaves it: a failed test is a conflict; a patch that does not fit is refused.
+fn patched<T>(api: &ApiServer, key: &ObjectKey, patch: &Value) -> Result<T, Failure>
+where
+    T: Stored + serde::Serialize + serde::de::DeserializeOwned,
+{
     let refused = |cause: &dyn std::fmt::Display| Failure::Refused(cause.to_string());
-    let pod = api
-        .get::<Pod>(&key.namespace, &key.name)
-        .ok_or(Failure::NotFound)?
-        .clone();
+    let before = api.get::<T>(&key.namespace, &key.name);
+    let before = before.ok_or(Failure::NotFound)?;
     let patch: json_patch::Patch =
         serde_json::from_value(patch.clone()).map_err(|error| refused(&error))?;
-    let mut document = serde_json::to_value(&pod).map_err(|error| refused(&error))?;
+    let mut document = serde_json::to_value(before).map_err(|error| refused(&error))?;
     json_patch::patch(&mut document, &patch.0).map_err(|error| match error.kind {
         json_patch::PatchErrorKind::TestFailed => Failure::Conflict,
         _ => refused(&error),
     })?;
-    let after: Pod = serde_json::from_value(document).map_err(|error| refused(&error))?;
+    serde_json::from_value(document).map_err(|error| refused(&error))
+}
+
+/// A patch that changes what the API server lets nobody change is refused.
+fn patch_pod(api: &mut ApiServer, key: &ObjectKey, patch: &Value) -> Result<Object, Failure> {
+    let after: Pod = patched(api, key, patch)?;
+    let pod = api.get::<Pod>(&key.namespace, &key.name);
+    let pod = pod.ok_or(Failure::NotFound)?.clone();
     validation::update(&pod, &after).map_err(Failure::Refused)?;
     api.update::<Pod>(&key.namespace, &key.name, Precondition::default(), |pod| {
         pod.metadata.annotations = after.metadata.annotations;
@@ -204,6 +230,16 @@ pub fn describe(write: &ApiRequest) -> String {
         }
         ApiRequest::ReplaceNodeDevices { node, spec, .. } => {
             format!("NodeDevices {node}: {}", permits(spec))
+        }
+        ApiRequest::PatchPodStatus { key, .. } => format!("tell {} that it is evicted", name(key)),
+        ApiRequest::DeletePod { key, .. } => format!("evict {}", name(key)),
+        ApiRequest::PatchJob { key, patch } => {
+            let operations = patch.as_array().map_or(&[][..], Vec::as_slice);
+            let changes = operations.iter().filter(|it| it["op"] != "test");
+            let paths: Vec<String> = changes
+                .map(|it| format!("{} {} {}", it["op"], it["path"], it["value"]))
+                .collect();
+            format!("patch {}: {}", name(key), paths.join(", "))
         }
         ApiRequest::PatchPod { key, patch } => {
             let parts: Vec<String> = patch

@@ -34,6 +34,12 @@ pub enum EffectKind {
     ReplaceNodeDevices,
     /// A controller lets a pod go, stamps or nudges it.
     PatchPod,
+    /// A controller tells a pod that it is evicted.
+    PatchPodStatus,
+    /// A controller deletes a pod that is evicted.
+    DeletePod,
+    /// A controller suspends a Job, resumes it, or raises its limit of failures.
+    PatchJob,
     /// A controller writes a Queue.
     PublishQueue,
     /// A controller deletes a Queue.
@@ -86,7 +92,7 @@ pub enum Mishap {
 }
 
 /// Every kind of effect.
-pub const EFFECTS: [EffectKind; 24] = [
+pub const EFFECTS: [EffectKind; 27] = [
     EffectKind::ReadObject,
     EffectKind::ReadAll,
     EffectKind::CreateLedger,
@@ -98,6 +104,9 @@ pub const EFFECTS: [EffectKind; 24] = [
     EffectKind::CreateNodeDevices,
     EffectKind::ReplaceNodeDevices,
     EffectKind::PatchPod,
+    EffectKind::PatchPodStatus,
+    EffectKind::DeletePod,
+    EffectKind::PatchJob,
     EffectKind::PublishQueue,
     EffectKind::DeleteQueue,
     EffectKind::PublishEvent,
@@ -143,6 +152,9 @@ impl EffectKind {
             ApiRequest::CreateNodeDevices { .. } => Self::CreateNodeDevices,
             ApiRequest::ReplaceNodeDevices { .. } => Self::ReplaceNodeDevices,
             ApiRequest::PatchPod { .. } => Self::PatchPod,
+            ApiRequest::PatchPodStatus { .. } => Self::PatchPodStatus,
+            ApiRequest::DeletePod { .. } => Self::DeletePod,
+            ApiRequest::PatchJob { .. } => Self::PatchJob,
             ApiRequest::PublishQueue { .. } | ApiRequest::PublishTeam { .. } => Self::PublishQueue,
             ApiRequest::DeleteQueue { .. } => Self::DeleteQueue,
             ApiRequest::PublishEvent(_) => Self::PublishEvent,
@@ -179,6 +191,7 @@ impl EffectKind {
             | Self::CreateNodeDevices
             | Self::PublishQueue
             | Self::DeleteQueue
+            | Self::DeletePod
             | Self::DeleteGang => &[
                 Mishap::Conflict,
                 Mishap::NotDone,
@@ -192,6 +205,8 @@ impl EffectKind {
             | Self::ProposeToGang
             | Self::ReplaceNodeDevices
             | Self::PatchPod
+            | Self::PatchPodStatus
+            | Self::PatchJob
             | Self::DriverWriteStatus => &MISHAPS,
         };
         matches!(mishap, Mishap::CrashBefore | Mishap::CrashAfter) || besides.contains(&mishap)

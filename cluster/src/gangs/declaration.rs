@@ -88,7 +88,7 @@ fn in_range(text: &str) -> Result<u32, PendingReason> {
 
 /// Ranks of an Indexed Job that succeeded: those that the Job has counted, and those whose pods
 /// say so.
-pub(super) fn succeeded_ranks(job: &Job, pods: &[&ObservedPod]) -> BTreeSet<u32> {
+pub fn succeeded_ranks(job: &Job, pods: &[&ObservedPod]) -> BTreeSet<u32> {
     if !is_indexed(job) {
         return BTreeSet::new();
     }

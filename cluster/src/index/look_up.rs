@@ -121,6 +121,16 @@ impl Index {
             .flatten()
     }
 
+    /// All Jobs, in the order of their names. A walk over everything: asked once, at the takeover.
+    pub fn jobs(&self) -> impl Iterator<Item = (&NamespacedName, &Arc<Job>)> {
+        self.objects.jobs.iter()
+    }
+
+    /// Pods that Muster admits and that the Job of that UID controls, whatever became of them.
+    pub fn pods_of_job(&self, uid: &str) -> impl Iterator<Item = &Arc<ObservedPod>> {
+        self.links.of_job.of(uid).filter_map(|name| self.pod(name))
+    }
+
     /// A Job.
     pub fn job(&self, key: &NamespacedName) -> Option<&Arc<Job>> {
         self.objects.jobs.get(key)

@@ -156,11 +156,14 @@ fn job(job: Job) -> Job {
             completion_mode: spec.completion_mode,
             parallelism: spec.parallelism,
             suspend: spec.suspend,
+            backoff_limit: spec.backoff_limit,
+            backoff_limit_per_index: spec.backoff_limit_per_index,
             ..JobSpec::default()
         }),
         status: job.status.map(|status| JobStatus {
             conditions: status.conditions,
             completed_indexes: status.completed_indexes,
+            succeeded: status.succeeded,
             ..JobStatus::default()
         }),
     }

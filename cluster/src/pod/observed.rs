@@ -6,7 +6,10 @@
 use std::{borrow::Cow, collections::BTreeMap};
 
 use k8s_openapi::{
-    api::core::v1::{Affinity, Pod, PodResourceClaim, PodResourceClaimStatus, PodSpec, Toleration},
+    api::core::v1::{
+        Affinity, ContainerState, ContainerStatus, Pod, PodCondition, PodResourceClaim,
+        PodResourceClaimStatus, PodSpec, Toleration,
+    },
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 
@@ -22,6 +25,8 @@ pub(crate) const READ_PREFIXES: [&str; 3] =
 const PHASES: [&str; 5] = ["Pending", "Running", "Succeeded", "Failed", "Unknown"];
 /// The scheduler of a pod that names none.
 const DEFAULT_SCHEDULER: &str = "default-scheduler";
+/// The condition of a pod that is ended by somebody else than its workload; a Job's `podFailurePolicy` may go by it.
+pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
 /// Most bytes that are kept of what a pod says about its failure.
 const FAILURE_BYTES: usize = 512;
 
@@ -40,6 +45,8 @@ pub struct ObservedPod {
     is_deleting: bool,
     is_unschedulable: bool,
     lacks_sandbox: bool,
+    conditions: Conditions,
+    start: StartOfPod,
     node_name: Box<str>,
     gates: Box<[Box<str>]>,
     phase: Cow<'static, str>,
@@ -49,6 +56,27 @@ pub struct ObservedPod {
     claim_statuses: Box<[PodResourceClaimStatus]>,
     node_rules: Option<Box<NodeRulesOfPod>>,
     failure: Option<Box<str>>,
+}
+
+/// What is read of its conditions besides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Conditions {
+    /// It has none.
+    None,
+    /// It has some.
+    Some,
+    /// One of them says that it is, or is about to be, ended by somebody else than its workload.
+    Disrupted,
+}
+
+/// How far a pod that was bound has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StartOfPod {
+    /// Steps that were taken, of sandbox, init containers and containers: none is ever taken back, however often a container
+    /// is started again.
+    pub steps: u8,
+    /// Whether an init container is in its first run, which takes as long as it takes. Not one that stays beside the others.
+    pub is_initializing: bool,
 }
 
 /// Keys and their values: few, so they are looked through.
@@ -87,6 +115,8 @@ impl ObservedPod {
             is_deleting: pod.is_deleting(),
             is_unschedulable: pod.is_unschedulable(),
             lacks_sandbox: pod.lacks_sandbox(),
+            conditions: conditions(pod),
+            start: start(pod),
             node_name: pod.node_name().into(),
             gates: pod.gates().map(Into::into).collect(),
             phase: phase(pod.phase()),
@@ -141,6 +171,21 @@ impl ObservedPod {
     /// What it says about nodes; `None`: nothing.
     pub fn node_rules(&self) -> Option<&NodeRulesOfPod> {
         self.node_rules.as_deref()
+    }
+
+    /// Whether it has any condition: a patch must know.
+    pub fn has_conditions(&self) -> bool {
+        self.conditions != Conditions::None
+    }
+
+    /// Whether its condition `DisruptionTarget` is true.
+    pub fn is_disrupted(&self) -> bool {
+        self.conditions == Conditions::Disrupted
+    }
+
+    /// How far it has come since it was bound.
+    pub fn start(&self) -> StartOfPod {
+        self.start
     }
 
     /// What a pod that failed says about it: its reason and message, else the exit code of a container.
@@ -231,6 +276,63 @@ fn node_rules(spec: &PodSpec, is_bound: bool) -> Option<Box<NodeRulesOfPod>> {
         tolerations: spec.tolerations.clone().unwrap_or_default().into(),
     };
     (rules != NodeRulesOfPod::default()).then(|| Box::new(rules))
+}
+
+fn conditions(pod: &Pod) -> Conditions {
+    let conditions = pod.status.iter().flat_map(|status| &status.conditions);
+    let mut conditions = conditions.flatten().peekable();
+    if conditions.peek().is_none() {
+        return Conditions::None;
+    }
+    let is_disrupted = |it: &PodCondition| it.type_ == DISRUPTION_TARGET && it.status == "True";
+    if conditions.any(is_disrupted) {
+        Conditions::Disrupted
+    } else {
+        Conditions::Some
+    }
+}
+
+fn start(pod: &Pod) -> StartOfPod {
+    let Some(status) = pod.status.as_ref() else {
+        return StartOfPod::default();
+    };
+    let has_sandbox = status.conditions.iter().flatten().any(|condition| {
+        condition.type_ == "PodReadyToStartContainers" && condition.status == "True"
+    });
+    let spec = pod.spec.as_ref();
+    let init_containers = spec.and_then(|spec| spec.init_containers.as_ref());
+    let stays = |name: &str| {
+        let mut containers = init_containers.into_iter().flatten();
+        containers.any(|it| it.name == name && it.restart_policy.as_deref() == Some("Always"))
+    };
+    let has_run = |it: &ContainerStatus| {
+        let is_there =
+            |state: &ContainerState| state.running.is_some() || state.terminated.is_some();
+        it.restart_count > 0 || it.state.as_ref().is_some_and(is_there)
+    };
+    let has_ended_well = |it: &ContainerStatus| {
+        let ended = it
+            .state
+            .as_ref()
+            .and_then(|state| state.terminated.as_ref());
+        ended.is_some_and(|ended| ended.exit_code == 0)
+    };
+    let init = || status.init_container_statuses.iter().flatten();
+    let initialized = init().filter(|it| has_ended_well(it) || stays(&it.name) && has_run(it));
+    let started = status.container_statuses.iter().flatten();
+    let started = started.filter(|it| has_run(it));
+    let steps = usize::from(has_sandbox) + initialized.count() + started.count();
+    let is_initializing = init().any(|it| {
+        let runs = it
+            .state
+            .as_ref()
+            .is_some_and(|state| state.running.is_some());
+        runs && it.restart_count == 0 && !stays(&it.name)
+    });
+    StartOfPod {
+        steps: u8::try_from(steps).unwrap_or(u8::MAX),
+        is_initializing,
+    }
 }
 
 fn failure(pod: &Pod) -> Option<String> {

@@ -8,6 +8,7 @@ use std::{fmt::Debug, sync::Arc};
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
+        batch::v1::Job,
         core::v1::{ObjectReference, Pod},
         events::v1::Event,
     },
@@ -115,6 +116,9 @@ impl Performer {
                     .await
             }
             ApiRequest::PatchPod { key, patch } => self.patch_pod(key, patch).await,
+            ApiRequest::PatchPodStatus { key, patch } => self.patch_pod_status(key, patch).await,
+            ApiRequest::DeletePod { key, uid } => self.delete_pod(key, uid).await,
+            ApiRequest::PatchJob { key, patch } => self.patch_job(key, patch).await,
             ApiRequest::PublishQueue {
                 namespace,
                 team,
@@ -217,12 +221,44 @@ impl Performer {
     }
 
     async fn patch_pod(&self, key: &ObjectKey, patch: &Value) -> Written {
-        let patch: json_patch::Patch = serde_json::from_value(patch.clone())
-            .map_err(|error| Outcome::Refused(format!("no JSON patch: {error}")))?;
+        let patch = json_patch_of(patch)?;
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
         let (params, patch) = (patch_params(), Patch::Json::<()>(patch));
         let call = pods.patch(&key.name, &params, &patch);
         done(within(CALL_LIMIT, call).await, Object::Pod)
+    }
+
+    async fn patch_pod_status(&self, key: &ObjectKey, patch: &Value) -> Written {
+        let patch = json_patch_of(patch)?;
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+        let (params, patch) = (patch_params(), Patch::Json::<()>(patch));
+        let call = pods.patch_status(&key.name, &params, &patch);
+        done(within(CALL_LIMIT, call).await, Object::Pod)
+    }
+
+    /// With the grace period that the pod says. A pod that its kubelet has to end first is answered as it is until then.
+    async fn delete_pod(&self, key: &ObjectKey, uid: &str) -> Written {
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: Some(uid.to_owned()),
+                resource_version: None,
+            }),
+            ..DeleteParams::default()
+        };
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+        let call = pods.delete(&key.name, &params);
+        let answer = within(CALL_LIMIT, call).await.map_err(failed)?;
+        answer
+            .left()
+            .map_or(Ok(None), |pod| done(Ok(pod), Object::Pod))
+    }
+
+    async fn patch_job(&self, key: &ObjectKey, patch: &Value) -> Written {
+        let patch = json_patch_of(patch)?;
+        let jobs: Api<Job> = Api::namespaced(self.client.clone(), &key.namespace);
+        let (params, patch) = (patch_params(), Patch::Json::<()>(patch));
+        let call = jobs.patch(&key.name, &params, &patch);
+        done(within(CALL_LIMIT, call).await, Object::Job)
     }
 
     /// Without precondition: only leaders write Queues, nothing is decided by them, and what a superseded
@@ -277,6 +313,11 @@ impl Performer {
     }
 }
 
+fn json_patch_of(patch: &Value) -> Result<json_patch::Patch, Outcome> {
+    serde_json::from_value(patch.clone())
+        .map_err(|error| Outcome::Refused(format!("no JSON patch: {error}")))
+}
+
 /// `add` replaces what is there, whole.
 async fn patch_status<K>(
     api: &Api<K>,
@@ -288,8 +329,7 @@ where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
     let operations = json!([{"op": "add", "path": "/status", "value": status}]);
-    let patch: json_patch::Patch = serde_json::from_value(operations)
-        .map_err(|error| Outcome::Refused(format!("no JSON patch: {error}")))?;
+    let patch = json_patch_of(&operations)?;
     let (params, patch) = (patch_params(), Patch::Json::<()>(patch));
     let call = api.patch_status(name, &params, &patch);
     done(within(CALL_LIMIT, call).await, wrap)
@@ -308,6 +348,9 @@ pub fn name(write: &ApiRequest) -> &'static str {
         ApiRequest::CreateNodeDevices { .. } => "CreateNodeDevices",
         ApiRequest::ReplaceNodeDevices { .. } => "ReplaceNodeDevices",
         ApiRequest::PatchPod { .. } => "PatchPod",
+        ApiRequest::PatchPodStatus { .. } => "PatchPodStatus",
+        ApiRequest::DeletePod { .. } => "DeletePod",
+        ApiRequest::PatchJob { .. } => "PatchJob",
         ApiRequest::PublishQueue { .. } => "PublishQueue",
         ApiRequest::PublishTeam { .. } => "PublishTeam",
         ApiRequest::DeleteQueue { .. } => "DeleteQueue",

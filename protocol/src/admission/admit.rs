@@ -13,9 +13,9 @@
 //! the engine decides the very same again. One that conflicts is written again if its gang still waits for it; else the
 //! admission is undone. One that is never answered keeps its gang's place and quota, and its room in the Ledger, until it is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use muster_api::{Gang, GangPhase, Intent, LedgerSpec, Proposal, Reason};
+use muster_api::{Gang, GangPhase, Intent, IntentKind, LedgerSpec, Proposal, Reason};
 use muster_engine as engine;
 
 use crate::{
@@ -27,6 +27,7 @@ use crate::{
     objects::{gang_key, gang_object, key_of},
     outward::gang_status,
     poll_context::PollContext,
+    tables::plans::Taken,
 };
 use muster_cluster::formed::{GangKey, PendingReason};
 
@@ -93,7 +94,9 @@ pub(crate) fn commit(context: PollContext<'_>, wanted: Vec<Wanted>, again: Vec<I
         commit.left_out = wanted.into_iter().map(|it| it.admission.gang).collect();
         return commit;
     };
-    if wanted.is_empty() && again.is_empty() && !context.views.is_any_settled() {
+    let mut evicts = evicts(context);
+    if wanted.is_empty() && again.is_empty() && evicts.is_empty() && !context.views.is_any_settled()
+    {
         return commit;
     }
     let before = &ledger.spec;
@@ -107,25 +110,35 @@ pub(crate) fn commit(context: PollContext<'_>, wanted: Vec<Wanted>, again: Vec<I
     let is_standing = |intent: &&Intent| !settles || !context.views.is_settled(&gang_key(intent));
     let standing = before.intents.iter().filter(is_standing);
     let again_bytes: usize = again.iter().map(|intent| bytes(intent) + 1).sum();
-    let mut is_changed = !again.is_empty();
+    let mut is_changed = !again.is_empty() || !evicts.is_empty();
+    // Each takes the place of its gang's Admit, if that still stands.
+    let mut standing: Vec<Intent> = standing.cloned().chain(again).collect();
+    for intent in evicts.values_mut() {
+        intent.sequence = sequence;
+    }
+    for intent in &mut standing {
+        if let Some(evict) = evicts.remove(&gang_key(intent)) {
+            *intent = evict;
+        }
+    }
     let mut after = LedgerSpec {
         leader_epoch: context.epoch,
-        sequence: if again.is_empty() {
-            before.sequence
-        } else {
+        sequence: if is_changed {
             sequence
+        } else {
+            before.sequence
         },
-        intents: standing.cloned().chain(again).collect(),
+        intents: standing.into_iter().chain(evicts.into_values()).collect(),
     };
     let limit = context.config.ledger_bytes;
-    is_changed |= after.intents.len() != before.intents.len();
+    is_changed |= settles;
     let empty = INTENTS_FIELD_BYTES
         + bytes(&LedgerSpec {
             intents: Vec::new(),
             ..after
         });
     // Never less than what is written: each intent counts with a comma.
-    let mut size = empty + standing_bytes(context).0 + again_bytes;
+    let mut size = empty + standing_admits(context).bytes + again_bytes;
     for wanted in wanted {
         let gang = wanted.admission.gang.clone();
         if commit.is_full {
@@ -286,20 +299,48 @@ fn propose(
     gang_status::write(context, &plan.key, gang, status)
 }
 
-/// Bytes of the Ledger that is seen, without what is settled in it, and how many intents these are.
-fn standing_bytes(context: PollContext<'_>) -> (usize, usize) {
-    let (mut bytes, mut intents) = context.plans.committed_bytes();
+/// What the Admits of the Ledger that is seen take of it, without what is settled. Evicts have room of their own.
+fn standing_admits(context: PollContext<'_>) -> Taken {
+    standing(context, IntentKind::Admit)
+}
+
+fn standing(context: PollContext<'_>, kind: IntentKind) -> Taken {
+    let mut taken = context.plans.taken(kind);
     let settled = context.views.settled();
-    for intent in settled.filter_map(|key| context.plans.committed(key)) {
-        bytes -= intent.bytes;
-        intents -= 1;
+    let settled = settled.filter_map(|key| context.plans.committed(key));
+    for intent in settled.filter(|intent| intent.kind == kind) {
+        taken.bytes -= intent.bytes;
+        taken.intents -= 1;
     }
-    (bytes, intents)
+    taken
+}
+
+/// The Evicts that enter the Ledger now: those that their own room has room for, or one, however large it is. Its nodes are what
+/// it takes: 4,096 of them at most.
+fn evicts(context: PollContext<'_>) -> BTreeMap<GangKey, Intent> {
+    let Taken { mut bytes, .. } = standing(context, IntentKind::Evict);
+    let mut evicts = BTreeMap::new();
+    for (key, cause) in context.views.to_evict() {
+        let committed = context.intent_of(key).map(|intent| intent.kind);
+        let carried = context.plans.carried(key);
+        let Some(plan) = carried.filter(|_| committed != Some(IntentKind::Evict)) else {
+            continue;
+        };
+        // The sequence is not known yet; this one takes the most room.
+        let intent = plan.to_eviction(context, cause.reason, i64::MAX);
+        let own = record::bytes(&intent) + 1;
+        if bytes > 0 && bytes + own > context.config.evict_bytes {
+            break;
+        }
+        bytes += own;
+        evicts.insert(key.clone(), intent);
+    }
+    evicts
 }
 
 /// Bytes of the Ledger that neither its intents nor what is being proposed take.
 pub(crate) fn room(context: PollContext<'_>, proposing: &[Wanted]) -> usize {
-    let (standing, _) = standing_bytes(context);
+    let standing = standing_admits(context).bytes;
     let reserved: usize = proposing.iter().map(|it| it.reserved_bytes).sum();
     let limit = context.config.ledger_bytes;
     limit.saturating_sub(standing + reserved)
@@ -314,9 +355,10 @@ pub(crate) fn room(context: PollContext<'_>, proposing: &[Wanted]) -> usize {
 pub(crate) fn budget(context: PollContext<'_>, proposing: &[Wanted]) -> engine::Budget {
     let limit = context.config.ledger_bytes;
     let left = room(context, proposing);
-    let (standing, intents) = standing_bytes(context);
+    let standing = standing_admits(context);
     let usual = standing
-        .checked_div(intents)
+        .bytes
+        .checked_div(standing.intents)
         .unwrap_or(LEAST_INTENT_BYTES)
         .clamp(LEAST_INTENT_BYTES, USUAL_INTENT_BYTES);
     let of_gang = context.config.proposal_bytes;

@@ -78,6 +78,7 @@ fn is_adoptable(context: PollContext<'_>, formed: &FormedGang) -> bool {
                 .is_some_and(|devices| devices.spec.enforce);
             unadmitted(&member.identity.uid)
                 && !is_gated(pod)
+                && !pod.is_disrupted()
                 && (phase(pod) == "Running"
                     || permits_of(context, pod).next().is_some()
                     || (!enforced && !context.index.is_marked(&member.identity.uid)))

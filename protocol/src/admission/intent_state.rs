@@ -1,7 +1,8 @@
-//! What is to become of an Admit intent.
+//! What is to become of an intent.
 //!
 //! Worked out by whoever leads: an intent is carried out by the leader that committed it, completed by its successor
-//! if the Gang carries it and its pods still match, and taken back otherwise.
+//! if the Gang carries it and its pods still match, and taken back otherwise. An Evict is completed by whoever leads: taking
+//! back its attempt is all that it asks for.
 
 use muster_api::{IntentKind, Reason};
 
@@ -26,10 +27,7 @@ pub(crate) enum IntentState {
     Carry,
     /// The Gang carries it: permits and pods are to follow, or did.
     Complete,
-    /// The attempt was started in part and can never be completed: it is left as it is, charged, and what is still
-    /// gated of it is not started any more.
-    Abandon,
-    /// It is to be taken back.
+    /// It is to be taken back: an Admit that cannot be carried out, and every Evict.
     Void,
 }
 
@@ -40,7 +38,6 @@ pub(crate) fn intent_state(context: PollContext<'_>, intent: &Committed) -> Inte
         return IntentState::Undecided;
     }
     if intent.kind == IntentKind::Evict {
-        // Written by a later version: all that is left to do here is to take its permits back.
         return IntentState::Void;
     }
     if intent.lost.is_some() {
@@ -68,16 +65,11 @@ pub(crate) fn intent_state(context: PollContext<'_>, intent: &Committed) -> Inte
     }
 }
 
-/// Once a pod was ungated the attempt is not taken back: that takes an eviction. What it lacks is a
-/// condition of the Gang, and its charge is kept. A stamp of a later attempt says that it is being taken back only
+/// Once a pod was ungated the attempt is not taken back: that takes an Evict ([`super::evict`]). A stamp of a later attempt says that it is being taken back only
 /// as long as no pod was ungated: a write of an older leader may stamp a pod late.
 fn state_of_carried(context: PollContext<'_>, plan: &Plan) -> IntentState {
     if !plan.is_untouched(context) {
-        return if context.views.is_abandoned(plan) || is_abandoned(context, plan).is_some() {
-            IntentState::Abandon
-        } else {
-            IntentState::Complete
-        };
+        return IntentState::Complete;
     }
     // From then on there is no way back, whoever leads.
     if plan.is_given_up(context) {
@@ -105,31 +97,12 @@ pub(crate) fn obstacle(context: PollContext<'_>, plan: &Plan) -> Option<PendingR
         .or_else(|| place::lost(context, plan).map(|lost| lost.reason))
 }
 
-/// Why the gated pods of an attempt that was started in part are not started any more, if so: the obstacle does not
-/// heal, or it lasts.
-pub(crate) fn is_abandoned(context: PollContext<'_>, plan: &Plan) -> Option<PendingReason> {
-    let waits = plan.ranks.iter().any(|rank| {
-        let pod = context.index.pod_by_uid(&rank.pod);
-        pod.is_some_and(is_gated)
-    });
-    if !waits {
-        return None;
-    }
-    let lost = place::lost(context, plan).map(|lost| (lost.reason, lost.for_good));
-    let mismatch = plan.mismatch(context).map(|it| (it.reason, it.for_good));
-    let refused = refused(context, plan).map(|reason| (reason, true));
-    let mut obstacles = [mismatch, refused, lost].into_iter().flatten();
-    let first = obstacles.next()?;
-    let (reason, _) = std::iter::once(first.clone())
-        .chain(obstacles)
-        .find(|(_, for_good)| *for_good)
-        .or_else(|| {
-            let since = context.clocks.stalled_since(&plan.gang_uid)?;
-            context
-                .has_come(since + context.config.not_ready_seconds)
-                .then_some(first)
-        })?;
-    Some(reason)
+/// Whether anything that stands in the way of the plan cannot heal.
+pub(crate) fn is_obstacle_for_good(context: PollContext<'_>, plan: &Plan) -> bool {
+    plan.mismatch(context)
+        .is_some_and(|mismatch| mismatch.for_good)
+        || refused(context, plan).is_some()
+        || place::lost(context, plan).is_some_and(|lost| lost.for_good)
 }
 
 /// The first rank whose pod the API server refused to have changed too often.

@@ -1,17 +1,21 @@
 //! The plan of one attempt, whichever object records it, and whether its pods match.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use muster_api::{Charge, Reason};
 
 use crate::{
     objects::{bound_node, is_deleting, is_gated, is_over, is_terminal, stamp},
-    outward::permits::is_permitted,
     poll_context::PollContext,
 };
 use muster_cluster::{
     formed::{GangKey, PendingReason},
-    pod::{ObservedPod, PodFields},
+    gangs::succeeded_ranks,
+    index::NamespacedName,
+    pod::{ObservedPod, PodFields, completion_index},
     rank_state::RankState,
 };
 
@@ -67,6 +71,12 @@ pub(crate) struct PlannedNode {
 }
 
 impl Plan {
+    /// Whether a rank has a permit while it is let go: it has claims, which its driver prepares by it, or is charged for
+    /// anything else, which its permit says once its Gang does not any more.
+    pub(crate) fn needs_permit(&self, rank: &Rank) -> bool {
+        !rank.claims.is_empty() || !self.charge.resources.is_empty()
+    }
+
     /// Names of its nodes, each once, ascending.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = &String> {
         self.places.keys()
@@ -80,21 +90,6 @@ impl Plan {
             .all(|rank| is_over(context.index, &rank.pod))
     }
 
-    /// Whether nothing of it runs or can be started any more: every pod is over, or gated and stamped with a later
-    /// attempt. A gated one must have its permit: so all permits of the attempt were written before it was given up, and
-    /// none is on its way.
-    pub(crate) fn is_left(&self, context: PollContext<'_>) -> bool {
-        self.ranks.iter().all(|rank| {
-            let Some(pod) = context.index.pod_by_uid(&rank.pod) else {
-                return true;
-            };
-            let given_up = is_gated(pod)
-                && stamp(pod) > self.attempt
-                && (rank.claims.is_empty() || is_permitted(context, self, rank, true));
-            is_terminal(pod) || given_up
-        })
-    }
-
     /// Whether a pod of it that is still gated belongs to a later attempt.
     pub(crate) fn is_given_up(&self, context: PollContext<'_>) -> bool {
         self.ranks.iter().any(|rank| {
@@ -103,14 +98,45 @@ impl Plan {
         })
     }
 
-    /// What became of each of its ranks, in the order of their places.
+    /// What became of each of its ranks, in the order of their places. A rank that succeeded is done, whether or not its pod
+    /// still exists.
     pub(crate) fn states(
         &self,
         context: PollContext<'_>,
     ) -> impl Iterator<Item = (&Rank, RankState)> {
+        let missing_are_done = self.missing_are_done(context);
         self.ranks.iter().map(move |rank| {
             let pod = context.index.pod_by_uid(&rank.pod);
-            (rank, RankState::of(pod.map(AsRef::as_ref)))
+            match RankState::of(pod.map(AsRef::as_ref)) {
+                RankState::Missing if missing_are_done => (rank, RankState::Succeeded),
+                state => (rank, state),
+            }
+        })
+    }
+
+    /// Whether every rank whose pod is gone had succeeded before: its Job counts as many indexes as done that no pod of the
+    /// plan has. (Indexes are not recorded: a Job makes no pod for one that is done.)
+    fn missing_are_done(&self, context: PollContext<'_>) -> bool {
+        let pods = || {
+            let ranks = self.ranks.iter();
+            ranks.map(|rank| context.index.pod_by_uid(&rank.pod))
+        };
+        let missing = pods().filter(Option::is_none).count();
+        if missing == 0 {
+            return false;
+        }
+        let present: BTreeSet<u32> = pods().flatten().filter_map(completion_index).collect();
+        let gang = context.gang_of(self);
+        let owners = gang.and_then(|gang| gang.metadata.owner_references.as_ref());
+        let mut owners = owners.into_iter().flatten();
+        owners.any(|owner| {
+            let name = NamespacedName::new(self.key.namespace.clone(), owner.name.clone());
+            let job = context.index.job(&name);
+            job.filter(|job| job.metadata.uid.as_ref() == Some(&owner.uid))
+                .is_some_and(|job| {
+                    let done = succeeded_ranks(job, &[]);
+                    done.difference(&present).count() >= missing
+                })
         })
     }
 
@@ -130,7 +156,11 @@ impl Plan {
 
     /// The first rank whose pod no longer is what was planned, and how.
     pub(crate) fn mismatch(&self, context: PollContext<'_>) -> Option<Mismatch> {
+        let missing_are_done = self.missing_are_done(context);
         self.ranks.iter().enumerate().find_map(|(place, rank)| {
+            if missing_are_done && context.index.pod_by_uid(&rank.pod).is_none() {
+                return None;
+            }
             let (details, for_good) = self.mismatch_of(context, rank)?;
             let reason = PendingReason {
                 reason: Reason::MembersChanged,

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use muster_api::Gang;
-
 use crate::{
-    admission::intent_state::{IntentState, intent_state, is_abandoned},
+    admission::evict,
+    admission::intent_state::{IntentState, intent_state},
     admission::plan::Plan,
     admission::void,
     feed::waiting,
@@ -13,21 +12,13 @@ use crate::{
     outward::{gang_status, ungate},
     poll_context::{PollContext, attempt},
 };
+use muster_api::IntentKind;
 use muster_cluster::{
     formed::{DETAILS_BYTES, GangKey, PendingReason, has_ended},
     links::Links,
     table::Table,
     text::truncate,
 };
-
-/// Why an attempt ends before its pods do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Cause {
-    /// It is taken back before any of its pods was ungated.
-    Void,
-    /// It was started in part and can never be completed.
-    Abandoned,
-}
 
 /// How far an attempt has come. Stages are passed in this order, and none is passed back within a leadership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,8 +33,9 @@ pub(crate) enum Stage {
     Starting,
     /// Every pod was ungated, or is over.
     Started,
-    /// It ends; what it holds is charged until it is proved released.
-    Ending(Cause),
+    /// It is taken back: voided before any of its pods was ungated, or evicted. What it holds is charged until it is proved
+    /// released.
+    Ending,
     /// The Gang ended, or every pod of the attempt is over.
     Over,
 }
@@ -71,6 +63,8 @@ pub(crate) struct View {
     pub(crate) may_ungate: bool,
     /// Why it waits, or why it does not run as planned.
     pub(crate) reason: Option<PendingReason>,
+    /// Why its attempt is to be evicted, or is being evicted while its Gang does not say so yet.
+    pub(crate) eviction: Option<PendingReason>,
 }
 
 /// The views of all gangs that were looked at, and what nodes need of them.
@@ -82,6 +76,7 @@ pub(crate) struct Views {
     voided: Table<String, i64>,
     fenced: Links<String, GangKey>,
     settled: BTreeSet<GangKey>,
+    to_evict: BTreeSet<GangKey>,
 }
 
 impl Views {
@@ -99,22 +94,16 @@ impl Views {
 
     /// Whether this leader has begun to take the attempt back.
     pub(crate) fn is_being_voided(&self, plan: &Plan) -> bool {
-        self.cause(plan) == Some(Cause::Void)
+        self.of(&plan.key).is_some_and(|view| {
+            let same = view.gang_uid == plan.gang_uid && view.attempt == plan.attempt;
+            same && view.stage == Stage::Ending
+        })
     }
 
-    /// Whether this leader has given the rest of the attempt up.
-    pub(crate) fn is_abandoned(&self, plan: &Plan) -> bool {
-        self.cause(plan) == Some(Cause::Abandoned)
-    }
-
-    /// Why the attempt ends, if this leader has found so.
-    fn cause(&self, plan: &Plan) -> Option<Cause> {
-        let view = self.of(&plan.key)?;
-        let same = view.gang_uid == plan.gang_uid && view.attempt == plan.attempt;
-        match view.stage {
-            Stage::Ending(cause) if same => Some(cause),
-            _ => None,
-        }
+    /// Gangs whose attempt is to be evicted, or is being evicted, and why.
+    pub(crate) fn to_evict(&self) -> impl Iterator<Item = (&GangKey, &PendingReason)> {
+        let gangs = self.to_evict.iter();
+        gangs.filter_map(|key| Some((key, self.of(key)?.eviction.as_ref()?)))
     }
 
     /// Up to which attempt permits of the Gang are to be withdrawn.
@@ -170,6 +159,11 @@ impl Views {
         } else {
             self.settled.remove(key);
         }
+        if view.as_ref().is_some_and(|view| view.eviction.is_some()) {
+            self.to_evict.insert(key.clone());
+        } else {
+            self.to_evict.remove(key);
+        }
         let before = before?;
         let (voided, fenced) = view.map_or((None, Vec::new()), |view| (view.voided, view.fenced));
         if let Some((gang, _)) = &before.voided
@@ -205,15 +199,15 @@ pub(crate) fn view(context: PollContext<'_>, key: &GangKey) -> Option<View> {
         is_permitted: false,
         may_ungate: false,
         reason: None,
+        eviction: None,
     };
     let own_intent = intent.filter(|intent| {
         intent.plan.gang_uid == view.gang_uid && intent.plan.attempt == view.attempt
     });
     let is_void = own_intent.is_some() && state == Some(IntentState::Void);
     view.stage = match carried {
-        _ if gang.is_none() || is_void => Stage::Ending(Cause::Void),
+        _ if gang.is_none() || is_void => Stage::Ending,
         _ if gang.is_some_and(|gang| has_ended(gang)) => Stage::Over,
-        Some(plan) if intent.is_none() && plan.is_left(context) => Stage::Over,
         Some(plan) => stage_of_carried(context, plan),
         None if own_intent.is_some() => Stage::Committed,
         None => Stage::Waiting,
@@ -227,6 +221,14 @@ pub(crate) fn view(context: PollContext<'_>, key: &GangKey) -> Option<View> {
     }
     if let Some(intent) = intent {
         void::judge(context, intent, &mut view);
+        if is_void && intent.kind == IntentKind::Evict {
+            // The Gang says why once it is raised.
+            let before = context
+                .views
+                .of(key)
+                .filter(|it| it.attempt == view.attempt);
+            view.eviction = before.and_then(|before| before.eviction.clone());
+        }
     }
     if let Some(plan) = carried {
         view.is_permitted = match state {
@@ -236,13 +238,11 @@ pub(crate) fn view(context: PollContext<'_>, key: &GangKey) -> Option<View> {
             Some(_) => false,
         };
         let complete = state.is_none_or(|state| state == IntentState::Complete);
-        view.reason = gang.and_then(|gang| {
-            let given_up = view.stage == Stage::Ending(Cause::Abandoned);
-            let given_up_for = || given_up_for(context, key, gang, plan);
-            let degraded = || gang_status::degraded(context, gang, plan);
-            given_up.then(given_up_for).flatten().or_else(degraded)
-        });
+        view.reason = gang.and_then(|gang| gang_status::degraded(context, gang, plan));
         view.may_ungate = complete && view.stage < Stage::Started && ungate::is_owed(context, plan);
+        if let Some(gang) = gang.filter(|_| complete) {
+            view.eviction = evict::due(context, gang, plan, &view);
+        }
     }
     // What is committed waits for nothing but to be carried.
     if carried.is_none()
@@ -251,7 +251,7 @@ pub(crate) fn view(context: PollContext<'_>, key: &GangKey) -> Option<View> {
     {
         view.reason = waiting::why(context, key, gang);
     }
-    if let Some(wait) = &mut view.reason {
+    for wait in [&mut view.reason, &mut view.eviction].into_iter().flatten() {
         truncate(&mut wait.details, DETAILS_BYTES);
     }
     Some(view)
@@ -261,8 +261,8 @@ fn stage_of_carried(context: PollContext<'_>, plan: &Plan) -> Stage {
     if plan.is_over(context) {
         return Stage::Over;
     }
-    if let Some(cause) = context.views.cause(plan) {
-        return Stage::Ending(cause);
+    if context.views.is_being_voided(plan) {
+        return Stage::Ending;
     }
     if plan.is_untouched(context) {
         return Stage::Carried;
@@ -271,36 +271,11 @@ fn stage_of_carried(context: PollContext<'_>, plan: &Plan) -> Stage {
         let pod = context.index.pod_by_uid(uid);
         pod.is_some_and(|pod| is_gated(pod) && !is_over(context.index, uid))
     };
-    if !plan.ranks.iter().any(|rank| gated(&rank.pod)) {
-        return Stage::Started;
-    }
-    if is_abandoned(context, plan).is_some() {
-        Stage::Ending(Cause::Abandoned)
-    } else {
+    if plan.ranks.iter().any(|rank| gated(&rank.pod)) {
         Stage::Starting
+    } else {
+        Stage::Started
     }
-}
-
-/// Why what is left of an attempt is not started any more: as it was found when it was given up. Afterwards its pods only
-/// show that it was; whoever takes over goes by what the Gang says.
-fn given_up_for(
-    context: PollContext<'_>,
-    key: &GangKey,
-    gang: &Gang,
-    plan: &Plan,
-) -> Option<PendingReason> {
-    if context.views.is_abandoned(plan) {
-        return context.views.of(key)?.reason.clone();
-    }
-    if let Some(told) = gang_status::told_degraded(gang).filter(|_| plan.is_given_up(context)) {
-        return Some(told);
-    }
-    let mut wait = is_abandoned(context, plan)?;
-    wait.details.push_str(
-        "; what is left of the attempt is not started any more: delete its pods, or their owner, to have the gang started \
-         again",
-    );
-    Some(wait)
 }
 
 /// The view that follows another one, and whether it had to be held back: an attempt that passed a stage stays in it,
@@ -320,7 +295,7 @@ fn may_follow(before: &View, after: &View) -> bool {
     // How it ends may become clearer, and an attempt that is taken back is over when its pods are.
     let rank = |stage: Stage| match stage {
         // An end is an end: a commit may show only after its Gang ended, and is taken back then.
-        Stage::Ending(_) | Stage::Over => Stage::Over,
+        Stage::Ending | Stage::Over => Stage::Over,
         other => other,
     };
     // The only pods that were ungated may vanish: then nothing of the attempt has begun any more, and it is about to be
@@ -345,6 +320,7 @@ mod tests {
             is_permitted: true,
             may_ungate: true,
             reason: None,
+            eviction: None,
         }
     }
 
@@ -356,7 +332,7 @@ mod tests {
             Stage::Carried,
             Stage::Starting,
             Stage::Started,
-            Stage::Ending(Cause::Void),
+            Stage::Ending,
             Stage::Over,
         ];
         for (first, before) in stages.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Taking back an attempt of which no pod was ungated, and leaving one that was started in part.
+//! Taking back an attempt: one of which no pod was ungated, or one that is evicted.
 //!
 //! In this order: each pod that is still gated is stamped with the next attempt, so that a late ungate of an
 //! older leader conflicts; then the Gang is raised above the attempt; then every `NodeDevices` of the plan is
@@ -10,12 +10,12 @@
 //! permits on these nodes name: no pod with claims is ungated before its permit is seen. What it charges is not known, so
 //! nothing is admitted before it has left the Ledger.
 //!
-//! An attempt that was started in part and can never be completed is only stamped: then no pod of it can be ungated any
-//! more, by nobody, and its intent leaves the Ledger. Its Gang carries it, and is charged for it, until its pods are
-//! over.
+//! Of an attempt that is evicted the pods that were ungated keep their stamp, and are ended once the intent owes nothing any more
+//! ([`crate::outward::evict`]). What they hold is charged by their permits.
 
 use std::collections::BTreeMap;
 
+use muster_api::IntentKind;
 use muster_cluster::{formed::has_ended, pod::ObservedPod};
 
 use crate::{
@@ -35,10 +35,10 @@ use crate::{
 /// Stamps, or the raise of the Gang.
 pub(crate) fn writes(context: PollContext<'_>, intent: &Committed, view: &View) -> Vec<ApiRequest> {
     let stamps = match view.intent {
-        Some(IntentState::Void | IntentState::Abandon) => stamps(context, intent),
+        Some(IntentState::Void) => stamps(context, intent),
         _ => return Vec::new(),
     };
-    if !stamps.is_empty() || view.intent == Some(IntentState::Abandon) {
+    if !stamps.is_empty() {
         return stamps;
     }
     raise(context, intent).into_iter().collect()
@@ -62,7 +62,7 @@ pub(crate) fn judge(context: PollContext<'_>, intent: &Committed, view: &mut Vie
             }
             view.is_settled = plan.nodes().all(|node| is_taken_back(context, plan, node));
         }
-        IntentState::Complete | IntentState::Abandon => {
+        IntentState::Complete => {
             if !unfenced {
                 let ended = plan.ranks.iter();
                 let ended = ended.filter(|rank| ended_unpermitted(context, plan, rank));
@@ -72,20 +72,14 @@ pub(crate) fn judge(context: PollContext<'_>, intent: &Committed, view: &mut Vie
                 || plan
                     .ranks
                     .iter()
-                    .all(|rank| is_complete(context, intent, rank, state));
+                    .all(|rank| is_complete(context, intent, rank));
         }
     }
 }
 
 /// A rank is complete when its pod is ungated and its permit seen. One that ended before its permit was
-/// seen, or after it was released, is complete once no older leader can write that permit any more; a gated one of an
-/// attempt that is left, once no older leader can ungate it.
-fn is_complete(
-    context: PollContext<'_>,
-    intent: &Committed,
-    rank: &Rank,
-    state: IntentState,
-) -> bool {
+/// seen, or after it was released, is complete once no older leader can write that permit any more.
+fn is_complete(context: PollContext<'_>, intent: &Committed, rank: &Rank) -> bool {
     let plan = &intent.plan;
     if pod_is_busy(context, &rank.pod) {
         return false;
@@ -98,9 +92,9 @@ fn is_complete(
         return true;
     };
     if is_gated(pod) {
-        return state == IntentState::Abandon && !owes_stamp(context, intent, pod);
+        return false;
     }
-    rank.claims.is_empty() || permitted()
+    !plan.needs_permit(rank) || permitted()
 }
 
 fn ended_unpermitted(context: PollContext<'_>, plan: &Plan, rank: &Rank) -> bool {
@@ -151,7 +145,10 @@ fn raise(context: PollContext<'_>, intent: &Committed) -> Option<ApiRequest> {
     let owed = attempt(gang) == plan.attempt
         && !has_ended(gang)
         && !context.bugs.has(InjectedBug::VoidWithoutGang);
-    let mut raise = owed.then(|| gang_status::next_attempt(context, &plan.key, gang))?;
+    let mut raise = owed.then(|| match intent.kind {
+        IntentKind::Admit => gang_status::next_attempt(context, &plan.key, gang),
+        IntentKind::Evict => gang_status::evicted(context, gang, plan, intent.cause),
+    })?;
     if let (Some(ApiRequest::ReplaceGangStatus { status, .. }), true) =
         (&mut raise, intent.is_proposed && intent.lost.is_none())
     {

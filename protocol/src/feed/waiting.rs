@@ -5,7 +5,8 @@ use muster_engine as engine;
 
 use crate::{
     admission::intent_state::release_refused,
-    objects::{gang_object, has_foreign_gate, is_deleting, is_gated, is_terminal, stamp},
+    objects::{gang_object, has_foreign_gate, is_gated, is_terminal, stamp},
+    outward::{evict, gang_status},
     poll_context::{PollContext, attempt},
 };
 use muster_cluster::{
@@ -32,7 +33,8 @@ pub(crate) fn why(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Optio
 
 /// Why the engine is not asked, as far as the objects alone show it.
 fn by_objects(context: PollContext<'_>, formed: &FormedGang, gang: &Gang) -> Option<PendingReason> {
-    if let Some(wait) = &formed.wait {
+    let left = evict::waits_for(context, &formed.key, gang);
+    if let Some(wait) = left.as_ref().or(formed.wait.as_ref()) {
         return Some(wait.clone());
     }
     if gang.spec.suspend {
@@ -50,35 +52,51 @@ fn by_objects(context: PollContext<'_>, formed: &FormedGang, gang: &Gang) -> Opt
             ),
         });
     }
-    leftover(context, formed, attempt(gang)).or_else(|| refused(context, formed))
+    let bypass = bypass(context, formed, attempt(gang));
+    let bypass = bypass.or_else(|| refused(context, formed));
+    bypass.or_else(|| backing_off(context, gang))
 }
 
-/// Pods that are free already, without an admission: of an earlier attempt, or around the gate. Nothing is
-/// admitted beside them, since they may hold what it would be given.
-fn leftover(context: PollContext<'_>, formed: &FormedGang, attempt: i64) -> Option<PendingReason> {
+/// Pods that are free already, without an admission: they went around the gate, or are of an earlier attempt and out of anybody's
+/// reach. Nothing is admitted beside the former, since they may hold what it would be given.
+fn bypass(context: PollContext<'_>, formed: &FormedGang, attempt: i64) -> Option<PendingReason> {
     let pods = context.index.pods_of_gang(&formed.key);
-    let free = pods
+    let mut free = pods
         .iter()
-        .find(|pod| !is_gated(pod) && !is_terminal(pod))?;
-    let name = free.name();
-    let stamp = stamp(free);
-    let way_out = if is_deleting(free) {
-        ""
-    } else {
-        "; delete it, or its owner, to have the gang started again"
-    };
+        .filter(|pod| !is_gated(pod) && !is_terminal(pod) && !evict::is_out_of_reach(context, pod));
+    let first = free.next()?;
+    let (name, stamp) = (first.name(), stamp(first));
+    let way_out = "delete it, or its owner, to have the gang started again";
     Some(if stamp == 0 {
         PendingReason {
             reason: Reason::Bypass,
-            details: format!("pod {name} passed the gate without an admission"),
+            details: format!("pod {name} passed the gate without an admission; {way_out}"),
         }
     } else {
         PendingReason {
             reason: Reason::WaitingForRelease,
             details: format!(
-                "pod {name} of attempt {stamp} is still there (this is {attempt}){way_out}"
+                "pod {name} of attempt {stamp} is still there (this is {attempt}); {way_out}"
             ),
         }
+    })
+}
+
+/// The pause after an eviction.
+fn backing_off(context: PollContext<'_>, gang: &Gang) -> Option<PendingReason> {
+    let status = gang.status.as_ref()?;
+    let at = status.requeue_at.as_ref()?.0;
+    let left = at.as_second() - context.now.wall.as_second();
+    let left = u64::try_from(left).unwrap_or(0);
+    if context.has_come(context.now.monotonic_seconds + left) {
+        return None;
+    }
+    let times = gang_status::consecutive_start_timeouts(status);
+    Some(PendingReason {
+        reason: Reason::BackingOff,
+        details: format!(
+            "it did not start within its limit {times} times in a row, and is tried again at {at}"
+        ),
     })
 }
 

@@ -104,6 +104,9 @@ fn news(status: &GangStatus) -> Option<(Reason, &str)> {
             .map_or("", |condition| &condition.message);
         return Some((Reason::PodFailed, message));
     }
+    if let (GangPhase::Evicting, Some(eviction)) = (status.phase, status.evictions.last()) {
+        return Some((eviction.reason, &eviction.message));
+    }
     if let Some(degraded) = condition(condition_types::DEGRADED, "True") {
         let reason = [
             Reason::StartTimeout,

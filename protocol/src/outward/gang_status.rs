@@ -1,9 +1,11 @@
 //! What `Gang.status` has to say. Written by the leader only, conditional on UID and resourceVersion, and only
 //! when something changed.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use muster_api::{Gang, GangPhase, GangStatus, Reason, WaitReason, conditions as condition_types};
+use muster_api::{
+    Gang, GangPhase, GangStatus, Reason, WaitReason, conditions as condition_types, gang::Eviction,
+};
 
 use crate::{
     ApiRequest,
@@ -98,6 +100,8 @@ fn told_by(gang: &Gang) -> GangStatus {
         conditions: status.conditions.clone(),
         observed_generation: status.observed_generation,
         queued_at: status.queued_at.clone(),
+        requeue_at: status.requeue_at.clone(),
+        evictions: status.evictions.clone(),
         finished_at: status.finished_at.clone(),
     }
 }
@@ -126,10 +130,13 @@ impl Difference {
                 conditions,
                 observed_generation,
                 queued_at,
+                requeue_at,
+                evictions,
                 finished_at,
             } = status;
             let queue = queue.as_ref().map(|queue| queue.reason);
-            let life = (phase, attempt, queue, queued_at, finished_at);
+            let evicted = (requeue_at, evictions);
+            let life = (phase, attempt, queue, queued_at, evicted, finished_at);
             let of = (team, tier);
             (
                 leader_epoch,
@@ -172,6 +179,83 @@ pub(crate) fn next_attempt(
     gang: &Gang,
 ) -> Option<ApiRequest> {
     raised_to(context, key, gang, attempt(gang) + 1)
+}
+
+/// Most evictions that a Gang remembers.
+const EVICTIONS_TOLD: usize = 8;
+/// Pause after the first of consecutive evictions by the start limit, in seconds; each time twice as long.
+const FIRST_BACK_OFF_SECONDS: i64 = 30;
+/// The longest such pause, in seconds.
+const MOST_BACK_OFF_SECONDS: i64 = 1_800;
+
+/// The Gang after an attempt that is evicted for that cause: in the next one, holding nothing. It keeps its place in the queue.
+pub(crate) fn evicted(
+    context: PollContext<'_>,
+    gang: &Gang,
+    plan: &Plan,
+    cause: Option<Reason>,
+) -> Option<ApiRequest> {
+    let cause = cause.unwrap_or(Reason::AttemptSuperseded);
+    // A successor may find something else by now, or nothing.
+    let view = context.views.of(&plan.key);
+    let found = view
+        .into_iter()
+        .flat_map(|view| [&view.eviction, &view.reason]);
+    let mut found = found.flatten().filter(|found| found.reason == cause);
+    let message = found.next().map_or_else(
+        || format!("attempt {} is evicted", plan.attempt),
+        |found| found.details.clone(),
+    );
+    let request = raised_to(context, &plan.key, gang, plan.attempt + 1)?;
+    let ApiRequest::ReplaceGangStatus {
+        key,
+        uid,
+        resource_version,
+        mut status,
+        tells,
+    } = request
+    else {
+        return None;
+    };
+    let now = context.now.wall;
+    status.phase = GangPhase::Evicting;
+    status.evictions.push(Eviction {
+        attempt: plan.attempt,
+        reason: cause,
+        message: message.clone(),
+        at: Time(now),
+    });
+    let surplus = status.evictions.len().saturating_sub(EVICTIONS_TOLD);
+    status.evictions.drain(..surplus);
+    let times = consecutive_start_timeouts(&status);
+    let doublings = u32::try_from(times.saturating_sub(1))
+        .unwrap_or(u32::MAX)
+        .min(16);
+    let pause = (FIRST_BACK_OFF_SECONDS << doublings).min(MOST_BACK_OFF_SECONDS);
+    status.requeue_at = (times > 0)
+        .then(|| now + SignedDuration::from_secs(pause))
+        .map(Time);
+    let says = ConditionUpdate {
+        type_: condition_types::EVICTED,
+        holds: true,
+        reason: cause.as_str(),
+        message,
+    };
+    tell(context, gang, &mut status, says);
+    Some(ApiRequest::ReplaceGangStatus {
+        key,
+        uid,
+        resource_version,
+        status,
+        tells,
+    })
+}
+
+/// How often in a row the last attempts of a Gang were evicted by the start limit.
+pub(crate) fn consecutive_start_timeouts(status: &GangStatus) -> usize {
+    let evictions = status.evictions.iter().rev();
+    let timeouts = evictions.take_while(|eviction| eviction.reason == Reason::StartTimeout);
+    timeouts.count()
 }
 
 /// The Gang in a given attempt, holding nothing.
@@ -239,7 +323,10 @@ pub(crate) fn ended(
             Reason::Completed,
             "all pods ended well".to_owned(),
         ),
-        Ended::Failed(details) => (GangPhase::Failed, Reason::PodFailed, details.clone()),
+        Ended::Failed(details) => {
+            let message = after_eviction(gang, details.clone());
+            (GangPhase::Failed, Reason::PodFailed, message)
+        }
     };
     let mut status = status_of(gang);
     status.phase = phase;
@@ -267,6 +354,19 @@ pub(crate) fn ended(
         &message,
     );
     write(context, key, gang, status)
+}
+
+/// What is told of a gang that failed: whose pods nobody makes again once they were evicted failed by that.
+fn after_eviction(gang: &Gang, details: String) -> String {
+    let conditions = gang.status.iter().flat_map(|status| &status.conditions);
+    let mut evicted = conditions.filter(|it| it.type_ == condition_types::EVICTED);
+    match evicted.next().filter(|it| it.status == "True") {
+        Some(evicted) => format!(
+            "{details} after it was evicted ({}: {}), and nobody made them again",
+            evicted.reason, evicted.message
+        ),
+        None => details,
+    }
 }
 
 /// The write, if the status differs from the one that is seen.
@@ -341,10 +441,10 @@ fn tell_waiting(
     wait: &PendingReason,
     status: &mut GangStatus,
 ) {
-    status.phase = if is_assembling(wait.reason) {
-        GangPhase::Assembling
-    } else {
-        GangPhase::Pending
+    status.phase = match wait.reason {
+        Reason::Evicting => GangPhase::Evicting,
+        reason if is_assembling(reason) => GangPhase::Assembling,
+        _ => GangPhase::Pending,
     };
     let says = ConditionUpdate {
         type_: condition_types::ADMITTED,
@@ -404,6 +504,15 @@ pub(crate) fn tell_admitted(
         message,
     };
     tell(context, gang, status, says);
+    status.requeue_at = None;
+    let says = ConditionUpdate {
+        type_: condition_types::EVICTED,
+        holds: false,
+        reason: reason.as_str(),
+        message: "the gang is admitted again".to_owned(),
+    };
+    let generation = gang.metadata.generation.unwrap_or_default();
+    conditions::clear(&mut status.conditions, says, generation, context.now.wall);
     tell_running(context, gang, plan, status);
     tell_degraded(context, gang, None, status);
 }
@@ -457,18 +566,7 @@ fn tell_degraded(
     conditions::clear(&mut status.conditions, says, generation, context.now.wall);
 }
 
-/// Why the gang is degraded, as its Gang says so.
-pub(crate) fn told_degraded(gang: &Gang) -> Option<PendingReason> {
-    let mut conditions = gang.status.iter().flat_map(|status| &status.conditions);
-    let told =
-        conditions.find(|it| it.type_ == condition_types::DEGRADED && it.status == "True")?;
-    Some(PendingReason {
-        reason: serde_json::from_value(told.reason.as_str().into()).ok()?,
-        details: told.message.clone(),
-    })
-}
-
-/// Why an admitted gang cannot start as planned: what an eviction would be owed for. Its charge is kept.
+/// Why an admitted gang does not run as planned: what costs it its attempt if it lasts.
 pub(crate) fn degraded(
     context: PollContext<'_>,
     gang: &Gang,
@@ -524,8 +622,7 @@ fn failed(context: PollContext<'_>, plan: &Plan) -> Option<PendingReason> {
     Some(PendingReason {
         reason: Reason::PodFailed,
         details: format!(
-            "rank {place}: pod {name} failed, and its attempt cannot go on without it; delete the pods of the attempt, or \
-             their owner, to have the gang started again"
+            "rank {place}: pod {name} failed, and its attempt cannot go on without it"
         ),
     })
 }

@@ -1,7 +1,7 @@
 //! Gang objects: made from pods, kept in the right attempt, ended, and removed an hour later.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use muster_api::Gang;
+use muster_api::{Gang, GangPhase};
 
 use crate::{
     ApiRequest,
@@ -90,7 +90,7 @@ fn owed(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Option<ApiReque
             .gang_of(&intent.plan)
             .is_some_and(|gang| PollContext::carries(gang, &intent.plan));
         let state = context.views.of(key).and_then(|view| view.intent);
-        let fares = matches!(state, Some(IntentState::Complete | IntentState::Abandon));
+        let fares = state == Some(IntentState::Complete);
         return (carried && fares).then(|| gang_status::update(context, key, gang))?;
     }
     if let Some(plan) = context.plans.carried(key) {
@@ -103,10 +103,17 @@ fn owed(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Option<ApiReque
     if let Some(end) = end_of_waiting(context, key, gang) {
         return gang_status::ended(context, key, gang, &end);
     }
-    adopt::admission(context, key, gang).or_else(|| gang_status::update(context, key, gang))
+    let may_adopt = gang
+        .status
+        .as_ref()
+        .is_none_or(|it| it.phase != GangPhase::Evicting);
+    let adopted = may_adopt
+        .then(|| adopt::admission(context, key, gang))
+        .flatten();
+    adopted.or_else(|| gang_status::update(context, key, gang))
 }
 
-/// All its pods ended or are gone, or can never be started: that stays true, so it needs no intent, and whoever
+/// All its pods ended or are gone: that stays true, so it needs no intent, and whoever
 /// concludes it is right. What they held is charged by their permits until it is proved released.
 fn owed_to_admitted(
     context: PollContext<'_>,
@@ -114,7 +121,7 @@ fn owed_to_admitted(
     gang: &Gang,
     plan: &Plan,
 ) -> Option<ApiRequest> {
-    if !plan.is_left(context) {
+    if !plan.is_over(context) {
         return gang_status::update(context, key, gang);
     }
     match end_of_waiting(context, key, gang) {

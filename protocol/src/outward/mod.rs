@@ -2,6 +2,7 @@
 
 pub(crate) mod conditions;
 pub(crate) mod events;
+pub(crate) mod evict;
 pub(crate) mod gang_status;
 pub(crate) mod gangs;
 pub(crate) mod nudge;

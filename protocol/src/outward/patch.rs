@@ -1,13 +1,21 @@
-//! JSON patches of pods.
+//! JSON patches of pods and Jobs.
 //!
 //! Each tests UID and resourceVersion first: a pod that changed since it was looked at, or one that was made
 //! again under the same name, is not meant. A [`nudge`] tests the UID only: kubelets write often.
 
+use jiff::Timestamp;
+use k8s_openapi::{api::batch::v1::Job, apimachinery::pkg::apis::meta::v1::Time};
 use muster_api::keys;
-use muster_cluster::pod::{self, ObservedPod, PodFields};
+use muster_cluster::pod::{self, DISRUPTION_TARGET, ObservedPod, PodFields};
 use serde_json::{Value, json};
 
-use crate::{ApiRequest, objects::pod_object};
+use crate::{
+    ApiRequest,
+    objects::{job_object, pod_object},
+};
+
+/// What the condition of a pod that is evicted names as its reason.
+const EVICTED_BY: &str = "EvictedByMuster";
 
 /// What an ungated pod is told.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +66,24 @@ pub(crate) fn nudge(pod: &ObservedPod) -> ApiRequest {
     written(pod, patch)
 }
 
+/// Tells a pod, and whoever counts its failure, that it is about to be deleted, and why.
+pub(crate) fn disrupt(pod: &ObservedPod, message: &str, now: Timestamp) -> ApiRequest {
+    let condition = json!({
+        "type": DISRUPTION_TARGET, "status": "True", "reason": EVICTED_BY, "message": message,
+        "lastTransitionTime": Time(now),
+    });
+    let mut patch = guards(pod);
+    patch.push(if pod.has_conditions() {
+        json!({"op": "add", "path": "/status/conditions/-", "value": condition})
+    } else {
+        json!({"op": "add", "path": "/status/conditions", "value": [condition]})
+    });
+    ApiRequest::PatchPodStatus {
+        key: pod_object(pod),
+        patch: Value::Array(patch),
+    }
+}
+
 /// Takes the gate of a pod that Muster has no say about.
 pub(crate) fn ungate_anywhere(pod: &ObservedPod) -> ApiRequest {
     let mut patch = guards(pod);
@@ -87,11 +113,49 @@ fn is_that_pod(pod: &ObservedPod) -> Value {
 
 fn annotate(patch: &mut Vec<Value>, pod: &ObservedPod, annotations: &[(&str, String)]) {
     if !pod.has_annotations() {
-        patch.push(json!({"op": "add", "path": "/metadata/annotations", "value": {}}));
+        patch.push(no_annotations());
     }
     for (key, value) in annotations {
-        let pointer = format!("/metadata/annotations/{}", key.replace('/', "~1"));
-        patch.push(json!({"op": "add", "path": pointer, "value": value}));
+        patch.push(json!({"op": "add", "path": pointer_to(key), "value": value}));
+    }
+}
+
+fn no_annotations() -> Value {
+    json!({"op": "add", "path": "/metadata/annotations", "value": {}})
+}
+
+fn pointer_to(annotation: &str) -> String {
+    format!("/metadata/annotations/{}", annotation.replace('/', "~1"))
+}
+
+/// A change of a Job: annotations that are set (`Some`) or taken (`None`), and fields of its spec that are set. It tests UID
+/// and resourceVersion first: whoever writes the Job in between is not overruled.
+pub(crate) fn job(
+    job: &Job,
+    annotations: &[(&str, Option<&str>)],
+    spec: &[(&str, Value)],
+) -> ApiRequest {
+    let metadata = &job.metadata;
+    let mut patch = vec![
+        json!({"op": "test", "path": "/metadata/uid", "value": metadata.uid}),
+        json!({"op": "test", "path": "/metadata/resourceVersion", "value": metadata.resource_version}),
+    ];
+    if metadata.annotations.is_none() {
+        patch.push(no_annotations());
+    }
+    for (key, value) in annotations {
+        let path = pointer_to(key);
+        patch.push(match value {
+            Some(value) => json!({"op": "add", "path": path, "value": value}),
+            None => json!({"op": "remove", "path": path}),
+        });
+    }
+    for (field, value) in spec {
+        patch.push(json!({"op": "add", "path": format!("/spec/{field}"), "value": value}));
+    }
+    ApiRequest::PatchJob {
+        key: job_object(job),
+        patch: Value::Array(patch),
     }
 }
 

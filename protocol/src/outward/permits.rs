@@ -193,7 +193,7 @@ fn add_admitted(context: PollContext<'_>, node: &str, spec: &mut NodeDevicesSpec
             // A pod that is bound here is on this node, as whatever it was registered when it was planned.
             let here = rank.node.uid == spec.node_uid || bound_node(pod) == Some(node);
             let stands = standing.contains(&(&*rank.pod, &*plan.gang_uid, plan.attempt));
-            if here && !rank.claims.is_empty() && !is_terminal(pod) && !stands {
+            if here && plan.needs_permit(rank) && !is_terminal(pod) && !stands {
                 added.push(permit(plan, *place));
             }
         }

@@ -9,6 +9,9 @@
 //! anything for it, but kube-scheduler may give it devices at any time, or has. Planned for another gang, they would be
 //! missing there.
 //!
+//! A permit without claims only charges (cpu, memory): no driver has a say about it, and it goes once it is withdrawn and its
+//! pod is terminal, gone, still gated, or bound to another node.
+//!
 //! Not a proof: that the pod is gone (its container may live on after a force delete), that the claim is
 //! gone or deallocated, that time has passed.
 
@@ -86,10 +89,22 @@ impl<'a> DriverAnswer<'a> {
         {
             return !listed;
         }
+        if permit.claim_uids.is_empty() {
+            return over || self.takes_nothing(context, &permit.pod_uid);
+        }
         if covers_foreign_only(context, permit) {
             return over;
         }
         self.acknowledges && !listed && !self.is_let_go(context, &permit.pod_uid)
+    }
+
+    /// Whether a pod without claims takes nothing here: it was not let go, or is bound to another node. No driver has a say
+    /// about it. Whoever let it go by this permit did so before it was withdrawn, and that is seen: each pod that is still
+    /// gated is stamped first.
+    fn takes_nothing(&self, context: PollContext<'_>, pod_uid: &str) -> bool {
+        context.index.pod_by_uid(pod_uid).is_some_and(|pod| {
+            is_gated(pod) || bound_node(pod).is_some_and(|node| node != self.node)
+        })
     }
 
     /// Whether kube-scheduler may bind the pod to this node, or has, and no live permit covers it.

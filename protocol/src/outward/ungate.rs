@@ -47,7 +47,7 @@ pub(crate) fn is_owed(context: PollContext<'_>, plan: &Plan) -> bool {
     gated
         && obstacle(context, plan).is_none()
         && plan.ranks.iter().all(|rank| {
-            rank.claims.is_empty()
+            !plan.needs_permit(rank)
                 || is_over(context.index, &rank.pod)
                 || is_permitted(context, plan, rank, true)
         })

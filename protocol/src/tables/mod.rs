@@ -4,3 +4,4 @@
 pub(crate) mod agenda;
 pub(crate) mod permits;
 pub(crate) mod plans;
+pub(crate) mod suspensions;

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use muster_api::{Gang, Intent, IntentKind, LedgerSpec};
+use muster_api::{Gang, Intent, IntentKind, LedgerSpec, Reason};
 
 use crate::{
     admission::{plan::Plan, record},
@@ -20,7 +20,9 @@ pub(crate) struct Committed {
     pub(crate) leader_epoch: i64,
     /// What it is about.
     pub(crate) kind: IntentKind,
-    /// What it commits. Of one whose proposal is gone, only its nodes are known.
+    /// Why the attempt is evicted.
+    pub(crate) cause: Option<Reason>,
+    /// What it commits, or takes back. Of one whose proposal is gone, only its nodes are known.
     pub(crate) plan: Arc<Plan>,
     /// Whether it names a proposal instead of saying what it commits.
     pub(crate) is_proposed: bool,
@@ -38,6 +40,7 @@ impl Committed {
         Self {
             leader_epoch: intent.leader_epoch,
             kind: intent.kind,
+            cause: intent.cause,
             plan: Arc::new(plan),
             is_proposed: intent.digest.is_some(),
             bytes: record::bytes(intent) + 1,
@@ -55,14 +58,25 @@ impl Committed {
     }
 }
 
+/// What intents take of the Ledger.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// Bytes.
+    pub(crate) bytes: usize,
+    /// Intents.
+    pub(crate) intents: usize,
+}
+
 /// The plans that are known.
 #[derive(Debug, Default)]
 pub(crate) struct Plans {
     committed: Table<GangKey, Committed>,
     /// The Gangs of these.
     in_ledger: BTreeSet<GangKey>,
-    /// Bytes that all of them take of the Ledger.
-    committed_bytes: usize,
+    /// Of Admits and of Evicts, which have their own room each: bytes that all of them take of the Ledger, and how many there
+    /// are.
+    admits: Taken,
+    evicts: Taken,
     /// With the resourceVersion of the Gang that they were read from.
     carried: Table<GangKey, (Option<String>, Arc<Plan>)>,
     by_pod: Links<String, GangKey>,
@@ -84,9 +98,19 @@ impl Plans {
         self.committed.in_order()
     }
 
-    /// Bytes that all intents take of the Ledger, and how many there are.
-    pub(crate) fn committed_bytes(&self) -> (usize, usize) {
-        (self.committed_bytes, self.committed.len())
+    /// What all intents of a kind take of the Ledger.
+    pub(crate) fn taken(&self, kind: IntentKind) -> Taken {
+        match kind {
+            IntentKind::Admit => self.admits,
+            IntentKind::Evict => self.evicts,
+        }
+    }
+
+    fn taken_mut(&mut self, kind: IntentKind) -> &mut Taken {
+        match kind {
+            IntentKind::Admit => &mut self.admits,
+            IntentKind::Evict => &mut self.evicts,
+        }
     }
 
     /// The plan that a Gang carries.
@@ -172,14 +196,18 @@ impl Plans {
             }
             self.link(&after.plan.clone());
             self.in_ledger.insert(key.clone());
-            self.committed_bytes += after.bytes;
+            let taken = self.taken_mut(after.kind);
+            taken.bytes += after.bytes;
+            taken.intents += 1;
             self.committed.insert(key.clone(), after)
         } else {
             self.in_ledger.remove(key);
             self.committed.remove(key)
         };
         if let Some(before) = before {
-            self.committed_bytes -= before.bytes;
+            let taken = self.taken_mut(before.kind);
+            taken.bytes -= before.bytes;
+            taken.intents -= 1;
             self.unlink(&before.plan);
         }
     }
@@ -331,7 +359,8 @@ mod tests {
             let differ: BTreeSet<GangKey> = differ.map(|(key, _)| key.clone()).collect();
             assert_eq!(changed, differ, "step {step}");
             let bytes = after.iter().map(|(_, intent)| intent.bytes).sum();
-            assert_eq!(plans.committed_bytes(), (bytes, after.len()));
+            let intents = after.len();
+            assert_eq!(plans.taken(IntentKind::Admit), Taken { bytes, intents });
             for (key, intent) in &after {
                 let pod = &intent.plan.ranks.first();
                 let of_pod = pod.map(|rank| plans.of_pod(&rank.pod).any(|it| it == key));

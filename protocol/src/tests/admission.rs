@@ -244,31 +244,6 @@ fn a_gang_whose_ranks_all_run_is_running() {
 }
 
 #[test]
-fn a_rank_that_is_lost_after_the_start_degrades_the_gang_and_keeps_its_charge() {
-    let mut bench = Bench::new();
-    bench.gang("train", 2);
-    bench.run();
-    bench.server.remove(&pod_key("train-1"));
-    bench.run();
-    let status = bench.gang_status();
-    let degraded = status
-        .conditions
-        .iter()
-        .find(|it| it.type_ == conditions::DEGRADED)
-        .unwrap();
-    assert_eq!(
-        (degraded.status.as_str(), degraded.reason.as_str()),
-        ("True", "MembersChanged")
-    );
-    assert!(
-        degraded.message.starts_with("rank 1: "),
-        "{}",
-        degraded.message
-    );
-    assert!(status.admission.is_some());
-}
-
-#[test]
 fn each_namespace_of_a_team_has_a_queue_with_limits_and_use() {
     let mut bench = Bench::new();
     bench.gang("train", 3);

@@ -201,7 +201,7 @@ fn what_is_said_of_a_gang_is_cut_where_the_next_byte_is_too_many() {
     };
     let short = said(63);
     assert!(
-        short.ends_with("passed the gate without an admission"),
+        short.contains("passed the gate without an admission"),
         "{short}"
     );
     let own = short.len() - 63;

@@ -92,7 +92,7 @@ fn pods_that_are_bound_are_adopted_whether_or_not_all_of_them_run_yet() {
 }
 
 #[test]
-fn a_pod_that_is_left_of_a_deleted_gang_is_named_with_the_way_out() {
+fn a_pod_that_is_left_of_a_deleted_gang_and_holds_nothing_yet_is_named_and_then_evicted() {
     let mut bench = Bench::new();
     bench.gang("train", 2);
     bench.run();
@@ -101,10 +101,12 @@ fn a_pod_that_is_left_of_a_deleted_gang_is_named_with_the_way_out() {
     let queue = bench.gang_status().queue.unwrap();
     assert_eq!(queue.reason, muster_api::Reason::WaitingForRelease);
     let details = queue.details;
-    assert!(
-        details.contains("train-0") && details.contains("delete it"),
-        "{details}"
-    );
+    assert!(details.contains("train-0 of attempt 1"), "{details}");
+    bench.seconds += 30;
+    bench.run();
+    // Nobody makes them again.
+    assert!(bench.server.list(Kind::Pod).is_empty());
+    assert_eq!(bench.gang_status().phase, GangPhase::Failed);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod admission;
 mod bounds;
 mod deleted_gangs;
+mod evictions;
 mod golden;
 mod hostile;
 mod in_vain;

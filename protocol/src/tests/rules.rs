@@ -80,39 +80,6 @@ fn numbers_inside_a_reason_are_written_at_most_once_in_30_seconds() {
 }
 
 #[test]
-fn no_text_of_a_stuck_gang_counts_seconds() {
-    let mut bench = Bench::new();
-    bench.gang("train", 1);
-    bench.run();
-    let set_ready = |bench: &mut Bench, ready: &str| {
-        for mut node in bench.server.list(Kind::Node) {
-            if let Object::Node(node) = &mut node {
-                let conditions = json!([{"type": "Ready", "status": ready}]);
-                let status = Arc::make_mut(node).status.as_mut().unwrap();
-                status.conditions = serde_json::from_value(conditions).unwrap();
-            }
-            bench.server.put(node);
-        }
-    };
-    set_ready(&mut bench, "False");
-    bench.run_at_once();
-    bench.seconds += 40;
-    bench.run();
-    let degraded = |bench: &Bench| {
-        let conditions = bench.gang_status().conditions;
-        let mut conditions = conditions.into_iter();
-        conditions.find(|it| it.type_ == "Degraded").unwrap()
-    };
-    assert_eq!(degraded(&bench).reason, "PlaceLost");
-    bench.written.clear();
-    for _ in 0..120 {
-        bench.seconds += 1;
-        bench.run_at_once();
-    }
-    assert_eq!(gang_writes(&bench), 0, "{}", degraded(&bench).message);
-}
-
-#[test]
 fn a_conflict_of_a_pod_stops_nothing_and_asks_nobody_who_leads() {
     let mut bench = Bench::new();
     let is_pod = |write: &ApiRequest| matches!(write, ApiRequest::PatchPod { .. });
@@ -177,7 +144,7 @@ fn a_node_that_is_made_again_under_its_name_keeps_its_permits_and_is_answered_fo
 }
 
 #[test]
-fn a_late_stamp_of_an_older_leader_does_not_void_a_partly_started_attempt() {
+fn a_late_stamp_of_an_older_leader_does_not_void_a_partly_started_attempt_but_costs_it_whole() {
     let mut bench = Bench::with(Config {
         ungated_unbound_limit: 1,
         ..config()
@@ -190,12 +157,19 @@ fn a_late_stamp_of_an_older_leader_does_not_void_a_partly_started_attempt() {
         annotations.insert(keys::ATTEMPT.to_owned(), "2".to_owned());
     });
     bench.take_over();
-    bench.run();
+    bench.run_at_once();
+    bench.seconds += 2;
+    bench.run_at_once();
     let status = bench.gang_status();
     assert_eq!(status.attempt, 1, "one of its pods may run");
     assert!(status.admission.is_some());
     let degraded = status.conditions.iter().find(|it| it.type_ == "Degraded");
     assert_eq!(degraded.unwrap().reason, "MembersChanged");
+    bench.seconds += 5;
+    bench.run();
+    let status = bench.gang_status();
+    assert_eq!(status.evictions[0].reason, Reason::MembersChanged);
+    assert_eq!(status.attempt, 2);
 }
 
 #[test]
@@ -243,20 +217,11 @@ fn what_a_plan_does_not_look_at_is_named_while_the_gang_is_admitted() {
     // The volume is elsewhere: no pod comes to run.
     bench.seconds += 3_600;
     bench.run();
-    let degraded = message(&bench, "Degraded");
+    let degraded = bench.gang_status().evictions.remove(0).message;
     assert!(
         degraded.contains("no rank made progress") && degraded.contains(named),
         "{degraded}"
     );
-    for name in ["train-0", "train-1"] {
-        bench.change_pod(name, |pod| {
-            pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
-        });
-    }
-    bench.run();
-    assert_eq!(bench.gang_status().phase, GangPhase::Running);
-    assert_eq!(message(&bench, "Admitted"), admitted);
-    assert_eq!(message(&bench, "Degraded"), "as planned");
 }
 
 #[test]

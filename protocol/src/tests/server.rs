@@ -2,8 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use k8s_openapi::api::core::v1::Pod;
+use jiff::Timestamp;
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
 use muster_api::{Gang, Ledger, NodeDevices, Queue, QueueSpec, Team, keys};
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{ApiRequest, Outcome};
@@ -149,7 +151,25 @@ impl Server {
                 devices.metadata.finalizers = finalizers(*finalizer);
                 self.replace(Object::NodeDevices(Arc::new(devices)), resource_version)
             }
-            ApiRequest::PatchPod { key, patch } => self.patch(key, patch),
+            ApiRequest::PatchPod { key, patch } | ApiRequest::PatchPodStatus { key, patch } => {
+                let Some(Object::Pod(pod)) = self.objects.get(key) else {
+                    return Outcome::NotFound;
+                };
+                match patched(pod.as_ref(), patch) {
+                    Some(pod) => Outcome::Done(Some(self.put(Object::Pod(Arc::new(pod))))),
+                    None => Outcome::Conflict,
+                }
+            }
+            ApiRequest::PatchJob { key, patch } => {
+                let Some(Object::Job(job)) = self.objects.get(key) else {
+                    return Outcome::NotFound;
+                };
+                match patched(job.as_ref(), patch) {
+                    Some(job) => Outcome::Done(Some(self.put(Object::Job(Arc::new(job))))),
+                    None => Outcome::Conflict,
+                }
+            }
+            ApiRequest::DeletePod { key, uid } => self.delete_pod(key, uid),
             ApiRequest::PublishQueue {
                 namespace,
                 team,
@@ -213,34 +233,57 @@ impl Server {
         Outcome::Done(Some(self.put(object)))
     }
 
-    fn patch(&mut self, key: &ObjectKey, patch: &Value) -> Outcome {
+    /// A pod that is bound is there until its kubelet has ended it.
+    fn delete_pod(&mut self, key: &ObjectKey, uid: &str) -> Outcome {
         let Some(Object::Pod(pod)) = self.objects.get(key) else {
             return Outcome::NotFound;
         };
-        let mut document = serde_json::to_value(pod.as_ref()).unwrap();
-        for operation in patch.as_array().unwrap() {
-            let pointer = operation["path"].as_str().unwrap();
-            if operation["op"] == "test" {
-                if document.pointer(pointer) != Some(&operation["value"]) {
-                    return Outcome::Conflict;
-                }
-                continue;
-            }
-            let (parent, field) = pointer.rsplit_once('/').unwrap();
-            let parent = document.pointer_mut(parent).unwrap();
-            match (operation["op"].as_str().unwrap(), parent) {
-                ("add", Value::Object(fields)) => {
-                    fields.insert(field.replace("~1", "/"), operation["value"].clone());
-                }
-                ("remove", Value::Array(list)) => {
-                    list.remove(field.parse().unwrap());
-                }
-                (other, _) => panic!("{other} at {pointer}"),
-            }
+        if pod.metadata.uid.as_deref() != Some(uid) {
+            return Outcome::Conflict;
         }
-        let pod: Pod = serde_json::from_value(document).unwrap();
+        let mut pod = Pod::clone(pod);
+        if pod
+            .spec
+            .as_ref()
+            .is_none_or(|spec| spec.node_name.is_none())
+        {
+            self.remove(key);
+            return Outcome::Done(None);
+        }
+        pod.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
         Outcome::Done(Some(self.put(Object::Pod(Arc::new(pod)))))
     }
+}
+
+/// The object as a JSON patch leaves it; `None`: a test failed.
+fn patched<T: Serialize + DeserializeOwned>(object: &T, patch: &Value) -> Option<T> {
+    let mut document = serde_json::to_value(object).unwrap();
+    for operation in patch.as_array().unwrap() {
+        let pointer = operation["path"].as_str().unwrap();
+        if operation["op"] == "test" {
+            if document.pointer(pointer) != Some(&operation["value"]) {
+                return None;
+            }
+            continue;
+        }
+        let (parent, field) = pointer.rsplit_once('/').unwrap();
+        let field = field.replace("~1", "/");
+        let parent = document.pointer_mut(parent).unwrap();
+        match (operation["op"].as_str().unwrap(), parent) {
+            ("add", Value::Object(fields)) => {
+                fields.insert(field, operation["value"].clone());
+            }
+            ("add", Value::Array(list)) if field == "-" => list.push(operation["value"].clone()),
+            ("remove", Value::Array(list)) => {
+                list.remove(field.parse().unwrap());
+            }
+            ("remove", Value::Object(fields)) => {
+                fields.remove(&field).unwrap();
+            }
+            (other, _) => panic!("{other} at {pointer}"),
+        }
+    }
+    Some(serde_json::from_value(document).unwrap())
 }
 
 fn finalizers(any: bool) -> Option<Vec<String>> {

@@ -196,21 +196,19 @@ fn a_pod_in_the_place_of_one_that_may_not_be_changed_is_tried_though_nobody_told
 }
 
 #[test]
-fn an_attempt_that_is_refused_half_way_leaves_the_ledger_and_stays_charged() {
+fn an_attempt_that_is_refused_half_way_is_evicted() {
     let mut bench = Bench::new();
     bench.gang("train", 2);
     let refusals = run_refusing(&mut bench, "train-1", 50);
     assert_eq!(refusals, 3);
     let status = bench.gang_status();
-    assert_eq!(status.attempt, 1);
-    assert!(status.admission.is_some(), "what runs stays charged");
+    assert_eq!((status.attempt, status.admission), (2, None));
+    assert_eq!(status.evictions[0].reason, muster_api::Reason::NotPermitted);
     assert!(bench.server.ledger().unwrap().spec.intents.is_empty());
-    let degraded = status.conditions.iter().find(|it| it.type_ == "Degraded");
-    assert_eq!(degraded.unwrap().reason, "NotPermitted");
 }
 
 #[test]
-fn an_attempt_with_one_pod_ungated_and_another_deleted_leaves_the_ledger_and_the_window() {
+fn an_attempt_with_one_pod_ungated_and_another_deleted_is_evicted() {
     let mut bench = narrow(1);
     bench.gang("train", 2);
     bench.run_at_once();
@@ -218,11 +216,14 @@ fn an_attempt_with_one_pod_ungated_and_another_deleted_leaves_the_ledger_and_the
     let gated = usize::from(!is_gated(&bench.server.pod("train-0").unwrap()));
     bench.server.remove(&pod_key(&format!("train-{gated}")));
     bench.run();
+    bench.seconds += 5;
+    bench.run();
     let status = bench.gang_status();
-    assert_eq!(status.attempt, 1);
-    assert!(status.admission.is_some(), "what was ungated stays charged");
-    let degraded = status.conditions.iter().find(|it| it.type_ == "Degraded");
-    assert_eq!(degraded.unwrap().reason, "MembersChanged");
+    assert_eq!((status.attempt, status.admission), (2, None));
+    assert_eq!(
+        status.evictions[0].reason,
+        muster_api::Reason::MembersChanged
+    );
     assert!(bench.server.ledger().unwrap().spec.intents.is_empty());
 }
 
@@ -249,46 +250,4 @@ fn a_partly_started_attempt_with_a_pod_gone_stamps_the_gated_ones_before_it_leav
         2,
         "nothing of it runs any more"
     );
-}
-
-#[test]
-fn a_gang_says_what_the_rest_of_its_attempt_was_given_up_for_also_after_it_has_passed_and_under_another_leader()
- {
-    let mut bench = narrow(1);
-    bench.server.put(team("vision", 3));
-    bench.gang("train", 3);
-    bench.run_at_once();
-    assert_eq!(ungated(&bench, "train"), 1);
-    let nodes = bench.gang_status().placement.unwrap().nodes;
-    let last = nodes.last().unwrap().node.clone();
-    assert_ne!(nodes[0].node, last, "the ungated one is elsewhere");
-    let key = ObjectKey {
-        kind: Kind::Node,
-        namespace: String::new(),
-        name: last.clone(),
-    };
-    bench.server.remove(&key);
-    bench.run();
-    let told = |bench: &Bench| {
-        let conditions = bench.gang_status().conditions;
-        let mut conditions = conditions.into_iter();
-        let degraded = conditions.find(|it| it.type_ == "Degraded").unwrap();
-        (degraded.status, degraded.reason, degraded.message)
-    };
-    let first = told(&bench);
-    assert_eq!((first.0.as_str(), first.1.as_str()), ("True", "PlaceLost"));
-    for part in [
-        &format!("node {last} is gone"),
-        "not started any more",
-        "delete its pods",
-    ] {
-        assert!(first.2.contains(part), "{first:?}");
-    }
-    let [node, _] = node_with_gpus(&last, 2);
-    bench.server.put(node);
-    bench.run();
-    assert_eq!(told(&bench), first, "what it was given up for has passed");
-    bench.take_over();
-    bench.run();
-    assert_eq!(told(&bench), first, "another leader");
 }

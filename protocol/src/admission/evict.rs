@@ -1,0 +1,145 @@
+//! Which attempts are evicted, why, and the intent that says so.
+//!
+//! An attempt of which any pod was let go is never taken back in part. It is evicted whole, and its gang keeps its place in the
+//! queue. What is found has to last for a while first ([`due`]): pods are deleted one by one though all of them are meant, and
+//! watches of several kinds come in any order.
+//!
+//! **The intent** replaces what the Ledger has of the gang, in place. It names the Gang, the attempt and the cause, the nodes of
+//! the plan, and the rest by its digest: that the Gang carries, as its admission before it is raised and as a proposal
+//! afterwards. So a successor knows what is charged until the intent leaves the Ledger, and where permits are to be taken
+//! back though the Gang was deleted. It is never taken back itself: whoever leads completes it, in the order in which
+//! attempts are voided ([`super::void`]). Twice or late it changes nothing: it concerns one attempt of one Gang.
+
+use muster_api::{Charge, Gang, Intent, IntentKind, Reason, team::Stop};
+
+use crate::{
+    Mode,
+    admission::intent_state::{is_obstacle_for_good, obstacle},
+    admission::plan::Plan,
+    admission::stage::{Stage, View},
+    objects::{is_deleting, is_terminal, stamp},
+    poll_context::PollContext,
+};
+use muster_cluster::formed::{PendingReason, has_ended};
+
+/// How long what stands for good in the way of an attempt has to last, in seconds: pods that are all to be deleted are so
+/// one by one.
+const FOR_GOOD_SECONDS: u64 = 5;
+/// How long a rank may have failed while others go on where its Gang does not say, in seconds.
+const FAILURE_GRACE_SECONDS: i64 = 60;
+
+/// Why the attempt that a Gang carries is to be evicted now, if it is. `view`: where it is, and what is wrong with it.
+pub(crate) fn due(
+    context: PollContext<'_>,
+    gang: &Gang,
+    plan: &Plan,
+    view: &View,
+) -> Option<PendingReason> {
+    let is_under_way = (Stage::Carried..=Stage::Started).contains(&view.stage);
+    if !is_under_way
+        || context.config.mode == Mode::Observe
+        || has_ended(gang)
+        || gang.metadata.deletion_timestamp.is_some()
+        || is_as_found(context, plan)
+    {
+        return None;
+    }
+    if let Some(drained) = drained(context, plan) {
+        return Some(drained);
+    }
+    // Before any pod was let go it is taken back without more ado.
+    let wrong = view
+        .reason
+        .as_ref()
+        .filter(|_| view.stage > Stage::Carried)?;
+    let delay_seconds = delay_seconds(context, gang, plan, wrong.reason)?;
+    let noted = context.clocks.is_reason_since(&plan.gang_uid, wrong.reason);
+    let since = noted.unwrap_or(context.now.monotonic_seconds);
+    context
+        .has_come(since.saturating_add(delay_seconds))
+        .then(|| wrong.clone())
+}
+
+/// How long a reason has to last until it costs the attempt, in seconds; `None`: it never does.
+fn delay_seconds(
+    context: PollContext<'_>,
+    gang: &Gang,
+    plan: &Plan,
+    reason: Reason,
+) -> Option<u64> {
+    let has_ended = || {
+        let formed = context.formed(&plan.key);
+        formed.is_some_and(|formed| formed.ended.is_some())
+    };
+    match reason {
+        // That limit has passed.
+        Reason::StartTimeout => Some(0),
+        Reason::PodFailed if has_ended() => None,
+        Reason::PodFailed => {
+            let grace = gang.spec.restart.failure_grace_seconds;
+            u64::try_from(grace.unwrap_or(FAILURE_GRACE_SECONDS)).ok()
+        }
+        _ if obstacle(context, plan).is_none() => None,
+        _ if has_living(context, plan) && is_obstacle_for_good(context, plan) => {
+            Some(FOR_GOOD_SECONDS)
+        }
+        _ => Some(context.config.not_ready_seconds),
+    }
+}
+
+/// Whether any of its pods goes on as far as anybody knows.
+fn has_living(context: PollContext<'_>, plan: &Plan) -> bool {
+    let mut pods = plan.ranks.iter();
+    pods.any(|rank| {
+        let pod = context.index.pod_by_uid(&rank.pod);
+        pod.is_some_and(|pod| !is_terminal(pod) && !is_deleting(pod))
+    })
+}
+
+/// Whether it was found running and not let go by any controller: it is charged as it is, and left alone.
+fn is_as_found(context: PollContext<'_>, plan: &Plan) -> bool {
+    plan.adopted
+        && plan.ranks.iter().any(|rank| {
+            let pod = context.index.pod_by_uid(&rank.pod);
+            pod.is_some_and(|pod| stamp(pod) == 0)
+        })
+}
+
+/// That an administrator wants the Team's gangs ended, if so.
+fn drained(context: PollContext<'_>, plan: &Plan) -> Option<PendingReason> {
+    let team = context.index.team(&plan.team)?;
+    (team.spec.stop == Stop::HoldAndDrain).then(|| PendingReason {
+        reason: Reason::TeamStopped,
+        details: format!("Team {} says stop: HoldAndDrain", plan.team),
+    })
+}
+
+impl Plan {
+    /// The intent that evicts it, committed by a write of that sequence.
+    pub(crate) fn to_eviction(
+        &self,
+        context: PollContext<'_>,
+        cause: Reason,
+        sequence: i64,
+    ) -> Intent {
+        Intent {
+            sequence,
+            leader_epoch: context.epoch,
+            kind: IntentKind::Evict,
+            namespace: self.key.namespace.clone(),
+            name: self.key.name.clone(),
+            gang_uid: self.gang_uid.clone(),
+            attempt: self.attempt,
+            cause: Some(cause),
+            digest: Some(self.digest()),
+            nodes: self.nodes().cloned().collect(),
+            team: self.team.clone(),
+            team_generation: self.team_generation,
+            charge: Charge::default(),
+            pods: Vec::new(),
+            plan: Vec::new(),
+            level: None,
+            domain: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,792 @@
+//! Attempts that are evicted: what costs one, in which order it is taken back, and how its pods are ended.
+
+use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
+use muster_api::{GangPhase, GangStatus, Intent, IntentKind, Reason, gang::Eviction};
+
+use super::{
+    ranks::{job, pod_of_job},
+    *,
+};
+use crate::objects::{is_deleting, is_gated, stamp};
+
+/// The pods of the one gang are bound where they are planned, and run.
+fn start(bench: &mut Bench, pods: &[&str]) {
+    let status = bench.gang_status();
+    let (admission, placement) = (status.admission.unwrap(), status.placement.unwrap());
+    for name in pods {
+        let uid = bench.server.pod(name).unwrap().metadata.uid.unwrap();
+        let place = admission.pods.iter().position(|it| it.uid == uid).unwrap();
+        let node = placement.node_of(place).unwrap().node.clone();
+        bench.change_pod(name, |pod| {
+            pod.spec.as_mut().unwrap().node_name = Some(node);
+            set_phase(pod, "Running");
+        });
+    }
+    bench.run();
+}
+
+fn set_phase(pod: &mut Pod, phase: &str) {
+    pod.status.as_mut().unwrap().phase = Some(phase.to_owned());
+}
+
+/// Kubelets end what is being deleted. Returns how many pods that were.
+fn end_deleted(bench: &mut Bench) -> usize {
+    let pods = bench.server.list(Kind::Pod);
+    let gone: Vec<ObjectKey> = pods
+        .iter()
+        .filter(|pod| matches!(pod, Object::Pod(pod) if is_deleting(pod.as_ref())))
+        .map(Object::key)
+        .collect();
+    for key in &gone {
+        bench.server.remove(key);
+    }
+    gone.len()
+}
+
+/// A gang of two pods by label that runs.
+fn running() -> Bench {
+    let mut bench = Bench::new();
+    bench.gang("train", 2);
+    bench.run();
+    start(&mut bench, &["train-0", "train-1"]);
+    bench.written.clear();
+    bench
+}
+
+/// A gang of two pods of a Job that runs. `change`: what else the Job says.
+fn running_job(change: impl FnOnce(&mut Job)) -> Bench {
+    let mut bench = Bench::new();
+    bench.server.put(job(2, 0));
+    change_job(&mut bench, change);
+    pod_of_job(&mut bench, 0);
+    pod_of_job(&mut bench, 1);
+    bench.run();
+    start(&mut bench, &["fit-0", "fit-1"]);
+    bench.written.clear();
+    bench
+}
+
+fn the_job(bench: &Bench) -> Job {
+    match bench.server.list(Kind::Job).pop() {
+        Some(Object::Job(job)) => Arc::unwrap_or_clone(job),
+        _ => panic!("a Job"),
+    }
+}
+
+fn change_job(bench: &mut Bench, change: impl FnOnce(&mut Job)) {
+    let mut job = the_job(bench);
+    change(&mut job);
+    bench.server.put(Object::Job(Arc::new(job)));
+}
+
+fn is_suspended(bench: &Bench) -> bool {
+    the_job(bench).spec.unwrap().suspend == Some(true)
+}
+
+fn annotation(bench: &Bench, key: &str) -> Option<String> {
+    the_job(bench).metadata.annotations?.get(key).cloned()
+}
+
+/// An administrator ends what the Team runs, or lets it go on.
+fn stop(bench: &mut Bench, stop: &str) {
+    let mut object = team("vision", 4);
+    if let Object::Team(team) = &mut object {
+        Arc::make_mut(team).spec.stop = serde_json::from_value(stop.into()).unwrap();
+    }
+    bench.server.put(object);
+    bench.run();
+}
+
+fn intents(bench: &Bench) -> Vec<Intent> {
+    bench.server.ledger().unwrap().spec.intents
+}
+
+fn evictions(bench: &Bench) -> Vec<(i64, Reason)> {
+    let evictions = bench.gang_status().evictions;
+    let of = |eviction: &Eviction| (eviction.attempt, eviction.reason);
+    evictions.iter().map(of).collect()
+}
+
+fn evicts(write: &ApiRequest) -> bool {
+    let is_evict = |intent: &Intent| intent.kind == IntentKind::Evict;
+    matches!(write, ApiRequest::ReplaceLedger { spec, .. } if spec.intents.iter().any(is_evict))
+}
+
+/// What is written for an eviction, in order, each step once.
+fn order(written: &[ApiRequest]) -> Vec<&'static str> {
+    let steps = written.iter().filter_map(|write| match write {
+        write if evicts(write) => Some("evict"),
+        ApiRequest::ReplaceLedger { spec, .. } if spec.intents.is_empty() => Some("drop"),
+        ApiRequest::ReplaceGangStatus { status, .. } if status.phase == GangPhase::Evicting => {
+            Some("gang")
+        }
+        ApiRequest::ReplaceNodeDevices { .. } => Some("permits"),
+        ApiRequest::PatchPod { .. } => Some("stamp"),
+        ApiRequest::PatchPodStatus { .. } => Some("condition"),
+        ApiRequest::DeletePod { .. } => Some("delete"),
+        ApiRequest::PatchJob { .. } => Some("job"),
+        _ => None,
+    });
+    let mut steps: Vec<&str> = steps.collect();
+    steps.dedup();
+    steps
+}
+
+#[test]
+fn an_eviction_goes_from_the_ledger_over_stamps_gang_and_permits_to_the_pods() {
+    let mut bench = Bench::with(Config {
+        ungated_unbound_limit: 1,
+        ..config()
+    });
+    bench.gang("train", 3);
+    bench.run();
+    bench.machine.withhold_ungating(true);
+    bench.run();
+    let first = intents(&bench).remove(0);
+    assert_eq!(first.kind, IntentKind::Admit, "pods are still gated");
+    bench.written.clear();
+    stop(&mut bench, "HoldAndDrain");
+    let order = order(&bench.written);
+    assert!(
+        order.starts_with(&["evict", "stamp", "gang", "permits"]),
+        "{order:?}"
+    );
+    assert!(
+        order.contains(&"drop") && order.contains(&"delete"),
+        "{order:?}"
+    );
+    let evict = bench.written.iter().find_map(|write| match write {
+        ApiRequest::ReplaceLedger { spec, .. } if evicts(write) => Some(spec.intents.clone()),
+        _ => None,
+    });
+    let [evict] = evict.unwrap().try_into().unwrap();
+    assert_eq!(evict.cause, Some(Reason::TeamStopped));
+    assert_eq!((evict.attempt, evict.gang_uid), (1, first.gang_uid));
+    assert!(evict.pods.is_empty() && evict.plan.is_empty() && evict.digest.is_some());
+    let mut nodes: Vec<_> = first.plan.into_iter().map(|run| run.node).collect();
+    nodes.dedup();
+    assert_eq!(evict.nodes, nodes);
+    let stamps = (0..3).filter_map(|rank| bench.server.pod(&format!("train-{rank}")));
+    let stamps: Vec<i64> = stamps.filter(is_gated).map(|pod| stamp(&pod)).collect();
+    assert_eq!(stamps, [2, 2]);
+}
+
+#[test]
+fn a_pod_is_told_before_it_is_deleted_and_only_pods_that_were_let_go_are() {
+    let mut bench = running();
+    bench.server.remove(&pod_key("train-1"));
+    bench.run();
+    bench.pod("train", 1, 2, keys::DEVICE_CLASS_GPU);
+    bench.seconds += 5;
+    bench.run();
+    let pods: Vec<&ApiRequest> = bench
+        .written
+        .iter()
+        .filter(|write| write.target() == Some(pod_key("train-0")))
+        .collect();
+    let [
+        ApiRequest::PatchPodStatus { patch, .. },
+        ApiRequest::DeletePod { uid, .. },
+    ] = pods.as_slice()
+    else {
+        panic!("{pods:?}")
+    };
+    assert_eq!(uid, "train-0-uid");
+    let condition = &patch.as_array().unwrap().last().unwrap()["value"][0];
+    assert_eq!(condition["type"], "DisruptionTarget");
+    let message = condition["message"].as_str().unwrap();
+    assert!(message.contains("MembersChanged: rank 1"), "{message}");
+    let new = bench.server.pod("train-1").unwrap();
+    assert!(!is_deleting(&new) && is_gated(&new));
+}
+
+#[test]
+fn a_gang_that_was_evicted_keeps_its_place_and_is_admitted_again_once_all_is_released() {
+    let mut bench = running();
+    let queued_at = bench.gang_status().queued_at;
+    bench.server.remove(&pod_key("train-1"));
+    bench.run();
+    bench.pod("train", 1, 2, keys::DEVICE_CLASS_GPU);
+    bench.seconds += 5;
+    bench.run();
+    let status = bench.gang_status();
+    assert_eq!((status.phase, status.attempt), (GangPhase::Evicting, 2));
+    let queue = status.queue.unwrap();
+    assert_eq!(queue.reason, Reason::Evicting, "{}", queue.details);
+    assert_eq!(end_deleted(&mut bench), 1);
+    bench.pod("train", 0, 2, keys::DEVICE_CLASS_GPU);
+    bench.run();
+    let status = bench.gang_status();
+    assert_eq!((status.phase, status.attempt), (GangPhase::Admitted, 2));
+    assert_eq!(status.queued_at, queued_at);
+    assert_eq!(evictions(&bench), [(1, Reason::MembersChanged)]);
+    let evicted = status.conditions.iter().find(|it| it.type_ == "Evicted");
+    assert_eq!(evicted.unwrap().status, "False");
+    assert!(intents(&bench).is_empty());
+}
+
+#[test]
+fn what_an_evicted_gang_holds_is_charged_until_it_is_proved_released() {
+    let mut bench = running();
+    bench.gang("next", 4);
+    bench.run();
+    stop(&mut bench, "HoldAndDrain");
+    let admitted = |bench: &Bench| {
+        let gangs = bench.server.list(Kind::Gang);
+        let admitted = gangs.iter().filter(|gang| match gang {
+            Object::Gang(gang) => gang.status.as_ref().unwrap().admission.is_some(),
+            _ => false,
+        });
+        admitted.count()
+    };
+    assert_eq!(admitted(&bench), 0);
+    stop(&mut bench, "None");
+    assert_eq!(admitted(&bench), 0, "its pods are still there");
+    let held = ["claim-of-train-0", "claim-of-train-1"];
+    bench.acknowledge(&held);
+    bench.run_in_silence();
+    assert_eq!(end_deleted(&mut bench), 2);
+    bench.run_in_silence();
+    assert_eq!(admitted(&bench), 0, "the driver still holds their claims");
+    bench.run();
+    assert_eq!(admitted(&bench), 1);
+}
+
+/// A rank without claims has no devices that a driver would speak for: its permit alone says what it is charged.
+#[test]
+fn pods_without_claims_are_charged_until_they_are_gone() {
+    let mut bench = Bench::new();
+    let quota = json!([
+        {"flavor": "gpu", "resources": [{"name": "gpus", "nominal": 4}, {"name": "cpu", "nominal": "4"}]},
+    ]);
+    let mut object = team("vision", 4);
+    if let Object::Team(team) = &mut object {
+        Arc::make_mut(team).spec.quota = serde_json::from_value(quota).unwrap();
+    }
+    bench.server.put(object.clone());
+    let plain = |bench: &mut Bench, label: &str| {
+        bench.gang(label, 1);
+        bench.change_pod(&format!("{label}-0"), |pod| {
+            let spec = pod.spec.as_mut().unwrap();
+            spec.resource_claims = None;
+            let resources = json!({"requests": {"cpu": "3"}});
+            spec.containers[0].resources = serde_json::from_value(resources).unwrap();
+        });
+    };
+    plain(&mut bench, "train");
+    bench.run();
+    start(&mut bench, &["train-0"]);
+    let permits: Vec<_> = ["n0", "n1"]
+        .into_iter()
+        .flat_map(|node| bench.server.node_devices(node).unwrap().spec.permits)
+        .collect();
+    let [permit] = permits.as_slice() else {
+        panic!("{permits:?}")
+    };
+    assert!(permit.claim_uids.is_empty());
+    assert_eq!(permit.charge.resources[0].amount, 3_000);
+    stop_as(&mut bench, &object, "HoldAndDrain");
+    assert_eq!(evictions(&bench), [(1, Reason::TeamStopped)]);
+    plain(&mut bench, "next");
+    stop_as(&mut bench, &object, "None");
+    assert!(
+        is_gated(&bench.server.pod("next-0").unwrap()),
+        "3 of 4 cores are in use"
+    );
+    assert_eq!(end_deleted(&mut bench), 1);
+    bench.run_in_silence();
+    assert!(
+        !is_gated(&bench.server.pod("next-0").unwrap()),
+        "no driver has a say about cores"
+    );
+}
+
+fn stop_as(bench: &mut Bench, team: &Object, stop: &str) {
+    let mut object = team.clone();
+    if let Object::Team(team) = &mut object {
+        Arc::make_mut(team).spec.stop = serde_json::from_value(stop.into()).unwrap();
+    }
+    bench.server.put(object);
+    bench.run();
+}
+
+#[test]
+fn whoever_leads_completes_an_eviction_wherever_it_stands() {
+    type Stop = fn(&ApiRequest) -> bool;
+    let stops: [(&str, Stop); 6] = [
+        (
+            "committed",
+            |write| matches!(write, ApiRequest::ReplaceGangStatus { status, .. } if status.phase == GangPhase::Evicting),
+        ),
+        (
+            "gang raised",
+            |write| matches!(write, ApiRequest::ReplaceNodeDevices { spec, .. } if spec.permits.iter().any(|it| it.withdrawn)),
+        ),
+        (
+            "permits withdrawn",
+            |write| matches!(write, ApiRequest::ReplaceLedger { spec, .. } if spec.intents.is_empty()),
+        ),
+        ("intent dropped", |write| {
+            matches!(write, ApiRequest::PatchPodStatus { .. })
+        }),
+        ("told", |write| {
+            matches!(write, ApiRequest::DeletePod { .. })
+        }),
+        ("before", evicts),
+    ];
+    for (step, reached) in stops {
+        for deletes_gang in [false, true] {
+            let mut bench = running();
+            let mut object = team("vision", 4);
+            if let Object::Team(team) = &mut object {
+                Arc::make_mut(team).spec.stop = muster_api::team::Stop::HoldAndDrain;
+            }
+            bench.server.put(object);
+            assert!(bench.run_until(reached), "{step}");
+            if deletes_gang {
+                let gang = bench.server.list(Kind::Gang).pop().unwrap();
+                bench.server.remove(&gang.key());
+            }
+            bench.take_over();
+            bench.run();
+            // A Gang that was made again waits for its pods to be taken up, or to go by themselves, first.
+            bench.seconds += 30;
+            bench.run();
+            assert!(intents(&bench).is_empty(), "{step}");
+            assert_eq!(
+                end_deleted(&mut bench),
+                2,
+                "{step}, deleted: {deletes_gang}"
+            );
+            bench.run();
+            for node in ["n0", "n1"] {
+                assert!(!bench.has_permits(node), "{step}");
+            }
+            assert_eq!(bench.gang_status().phase, GangPhase::Failed, "{step}");
+        }
+    }
+}
+
+#[test]
+fn a_gang_whose_pods_nobody_makes_again_fails_and_says_why() {
+    let mut bench = running();
+    stop(&mut bench, "HoldAndDrain");
+    end_deleted(&mut bench);
+    bench.run();
+    let status = bench.gang_status();
+    assert_eq!(status.phase, GangPhase::Failed);
+    let finished = status.conditions.iter().find(|it| it.type_ == "Finished");
+    let message = &finished.unwrap().message;
+    assert!(
+        message.contains("TeamStopped") && message.contains("HoldAndDrain"),
+        "{message}"
+    );
+}
+
+#[test]
+fn a_job_is_suspended_until_its_pods_are_gone_and_then_resumed() {
+    let mut bench = running_job(|_| {});
+    stop(&mut bench, "HoldAndDrain");
+    assert!(is_suspended(&bench));
+    let gang = bench.server.list(Kind::Gang).pop().unwrap().key().name;
+    assert_eq!(
+        annotation(&bench, keys::SUSPENDED_FOR),
+        Some(format!("{gang}/1"))
+    );
+    let deletes = |write: &ApiRequest| matches!(write, ApiRequest::DeletePod { .. });
+    assert!(
+        !bench.written.iter().any(deletes),
+        "its controller does that"
+    );
+    bench.server.remove(&pod_key("fit-0"));
+    bench.run();
+    assert!(is_suspended(&bench), "one pod is left");
+    bench.take_over();
+    bench.server.remove(&pod_key("fit-1"));
+    bench.run();
+    assert!(!is_suspended(&bench));
+    assert_eq!(annotation(&bench, keys::SUSPENDED_FOR), None);
+    stop(&mut bench, "None");
+    for index in 0..2 {
+        pod_of_job(&mut bench, index);
+    }
+    bench.run();
+    let status = bench.gang_status();
+    assert_eq!((status.phase, status.attempt), (GangPhase::Admitted, 2));
+}
+
+#[test]
+fn a_job_that_muster_suspended_is_resumed_though_its_gang_was_deleted() {
+    let mut bench = running_job(|_| {});
+    stop(&mut bench, "HoldAndDrain");
+    assert!(is_suspended(&bench));
+    let gang = bench.server.list(Kind::Gang).pop().unwrap();
+    bench.server.remove(&gang.key());
+    for pod in ["fit-0", "fit-1"] {
+        bench.server.remove(&pod_key(pod));
+    }
+    bench.take_over();
+    bench.run();
+    assert!(!is_suspended(&bench));
+}
+
+#[test]
+fn a_suspension_of_the_users_own_is_never_undone() {
+    let mut bench = running_job(|_| {});
+    change_job(&mut bench, |job| {
+        job.spec.as_mut().unwrap().suspend = Some(true);
+    });
+    stop(&mut bench, "HoldAndDrain");
+    for pod in ["fit-0", "fit-1"] {
+        bench.server.remove(&pod_key(pod));
+    }
+    bench.run();
+    assert!(is_suspended(&bench));
+    let patches = |write: &ApiRequest| matches!(write, ApiRequest::PatchJob { .. });
+    assert!(!bench.written.iter().any(patches));
+}
+
+#[test]
+fn a_job_that_somebody_else_resumes_is_not_suspended_again_and_loses_its_pods() {
+    let mut bench = running_job(|_| {});
+    stop(&mut bench, "HoldAndDrain");
+    change_job(&mut bench, |job| {
+        job.spec.as_mut().unwrap().suspend = Some(false);
+    });
+    bench.run();
+    assert!(!is_suspended(&bench));
+    assert_eq!(annotation(&bench, keys::SUSPENDED_FOR), None);
+    assert_eq!(end_deleted(&mut bench), 2);
+}
+
+#[test]
+fn the_pods_of_a_job_that_cannot_be_suspended_without_harm_are_deleted_after_its_limit_was_raised()
+{
+    type Change = fn(&mut Job);
+    let queue = |job: &mut Job| {
+        let spec = job.spec.as_mut().unwrap();
+        spec.completions = None;
+        spec.completion_mode = None;
+        let annotations = job.metadata.annotations.get_or_insert_default();
+        annotations.insert(keys::GANG_SIZE.to_owned(), "2".to_owned());
+        job.status.as_mut().unwrap().succeeded = Some(1);
+    };
+    let controlled = |job: &mut Job| {
+        let owner = json!([{"apiVersion": "jobset.x-k8s.io/v1", "kind": "JobSet", "name": "s", "uid": "s", "controller": true}]);
+        job.metadata.owner_references = serde_json::from_value(owner).unwrap();
+    };
+    for (case, change) in [("work queue", queue as Change), ("controlled", controlled)] {
+        let mut bench = running_job(change);
+        stop(&mut bench, "HoldAndDrain");
+        assert!(!is_suspended(&bench), "{case}");
+        let steps = order(&bench.written);
+        let at = |step: &str| steps.iter().position(|it| *it == step);
+        assert!(
+            at("job").unwrap() < at("delete").unwrap(),
+            "{case}: {steps:?}"
+        );
+        let limit = the_job(&bench).spec.unwrap().backoff_limit;
+        assert_eq!(limit, Some(6 + 2), "{case}: raised once, by both pods");
+        assert_eq!(end_deleted(&mut bench), 2, "{case}");
+        bench.run();
+        assert!(intents(&bench).is_empty());
+    }
+}
+
+#[test]
+fn a_job_that_may_not_be_changed_loses_its_pods_and_its_gang_says_so() {
+    let mut bench = running_job(|_| {});
+    let mut object = team("vision", 4);
+    if let Object::Team(team) = &mut object {
+        Arc::make_mut(team).spec.stop = muster_api::team::Stop::HoldAndDrain;
+    }
+    bench.server.put(object);
+    for _ in 0..60 {
+        for _ in 0..12 {
+            bench.acknowledge(&[]);
+            for effect in &bench.poll() {
+                if matches!(*effect.write, ApiRequest::PatchJob { .. }) {
+                    let answer = Outcome::Refused("a policy forbids it".to_owned());
+                    bench.machine.settle(effect.id, answer);
+                } else {
+                    bench.perform(effect);
+                }
+            }
+        }
+        bench.seconds += 1;
+    }
+    let queue = bench.gang_status().queue.unwrap();
+    assert!(
+        queue.details.contains("a policy forbids it"),
+        "{}",
+        queue.details
+    );
+    assert_eq!(end_deleted(&mut bench), 2);
+}
+
+#[test]
+fn a_pod_on_a_lost_node_holds_no_job_suspended_and_no_gang_back() {
+    let mut bench = running_job(|_| {});
+    stop(&mut bench, "HoldAndDrain");
+    bench.change_pod("fit-0", |pod| {
+        pod.metadata.deletion_timestamp =
+            serde_json::from_value(json!("2027-01-01T00:00:09Z")).unwrap();
+    });
+    bench.server.remove(&pod_key("fit-1"));
+    bench.run();
+    assert!(is_suspended(&bench), "it may end yet");
+    let node = bench.server.pod("fit-0").unwrap().spec.unwrap().node_name;
+    let key = ObjectKey {
+        kind: Kind::Node,
+        namespace: String::new(),
+        name: node.unwrap(),
+    };
+    bench.server.remove(&key);
+    bench.run();
+    assert!(!is_suspended(&bench));
+}
+
+#[test]
+fn a_start_that_makes_no_progress_is_evicted_and_tried_again_after_a_pause_that_doubles() {
+    let mut bench = Bench::new();
+    let create = |bench: &mut Bench| {
+        bench.pod("train", 0, 1, keys::DEVICE_CLASS_GPU);
+        bench.change_pod("train-0", |pod| {
+            let owner = json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "train", "uid": "s", "controller": true}]);
+            pod.metadata.owner_references = serde_json::from_value(owner).unwrap();
+        });
+    };
+    create(&mut bench);
+    for (times, pause) in [(1, 30), (2, 60), (3, 120)] {
+        bench.run();
+        assert_eq!(bench.gang_status().phase, GangPhase::Admitted, "{times}");
+        bench.seconds += 590;
+        bench.run();
+        assert_eq!(evictions(&bench).len(), times - 1, "the limit has not come");
+        bench.seconds += 10;
+        // Not bound: it is gone at once, and its owner makes it again.
+        bench.run_at_once();
+        let status = bench.gang_status();
+        assert_eq!(evictions(&bench).len(), times, "{status:?}");
+        assert_eq!(status.evictions[times - 1].reason, Reason::StartTimeout);
+        let at = |time: Option<&k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>| {
+            time.unwrap().0.as_second()
+        };
+        let evicted = at(Some(&status.evictions[times - 1].at));
+        assert_eq!(at(status.requeue_at.as_ref()) - evicted, pause);
+        assert!(bench.server.pod("train-0").is_none());
+        create(&mut bench);
+        bench.run();
+        let status: GangStatus = bench.gang_status();
+        assert_eq!(status.queue.unwrap().reason, Reason::BackingOff);
+        bench.seconds += u64::try_from(pause).unwrap();
+    }
+}
+
+#[test]
+fn no_start_is_late_while_nothing_can_be_let_go_or_nobody_schedules() {
+    type Obstruct = fn(&mut Machine, bool);
+    let obstructs: [Obstruct; 2] = [Machine::withhold_ungating, Machine::note_scheduler_away];
+    for obstruct in obstructs {
+        let mut bench = Bench::new();
+        bench.gang("train", 1);
+        bench.run();
+        bench.seconds += 590;
+        obstruct(&mut bench.machine, true);
+        bench.run();
+        bench.seconds += 3_600;
+        bench.run();
+        assert_eq!(evictions(&bench), []);
+        obstruct(&mut bench.machine, false);
+        bench.run();
+        bench.seconds += 590;
+        bench.run();
+        assert_eq!(evictions(&bench), [], "the clock began anew");
+        bench.seconds += 10;
+        bench.run();
+        assert_eq!(evictions(&bench).len(), 1);
+    }
+}
+
+/// Statuses of the one init container of a pod.
+fn init_container(pod: &mut Pod, restarts: i32, state: &Value) {
+    let containers = json!([{"name": "fetch"}]);
+    pod.spec.as_mut().unwrap().init_containers = serde_json::from_value(containers).unwrap();
+    let statuses = json!([{
+        "name": "fetch", "image": "", "imageID": "", "ready": false, "restartCount": restarts,
+        "state": state,
+    }]);
+    pod.status.as_mut().unwrap().init_container_statuses =
+        serde_json::from_value(statuses).unwrap();
+}
+
+#[test]
+fn an_init_container_takes_as_long_as_it_takes_unless_it_crashes() {
+    let runs = json!({"running": {}});
+    let waits = json!({"waiting": {"reason": "CrashLoopBackOff"}});
+    for (case, restarts, is_evicted) in [("first run", 0, false), ("crash loop", 3, true)] {
+        let mut bench = Bench::new();
+        bench.gang("train", 1);
+        bench.run();
+        let node = bench.gang_status().placement.unwrap().nodes[0].node.clone();
+        bench.change_pod("train-0", |pod| {
+            pod.spec.as_mut().unwrap().node_name = Some(node);
+        });
+        for minute in 0..40 {
+            let (restarts, state) = match restarts {
+                0 => (0, &runs),
+                _ if minute % 2 == 0 => (restarts + minute, &runs),
+                _ => (restarts + minute, &waits),
+            };
+            if bench.server.pod("train-0").is_some() {
+                bench.change_pod("train-0", |pod| init_container(pod, restarts, state));
+            }
+            bench.run_at_once();
+            bench.seconds += 60;
+        }
+        assert_eq!(evictions(&bench).len(), usize::from(is_evicted), "{case}");
+    }
+}
+
+#[test]
+fn a_rank_that_failed_costs_the_attempt_once_its_peers_have_gone_on_for_the_grace() {
+    let mut bench = running_job(|_| {});
+    bench.change_pod("fit-1", |pod| set_phase(pod, "Failed"));
+    bench.run();
+    bench.seconds += 50;
+    bench.run();
+    assert_eq!(evictions(&bench), [], "the grace has not passed");
+    bench.seconds += 10;
+    bench.run();
+    assert_eq!(evictions(&bench), [(1, Reason::PodFailed)]);
+    assert!(is_suspended(&bench));
+}
+
+#[test]
+fn a_job_that_is_over_is_left_to_its_own_controller() {
+    let mut bench = running_job(|_| {});
+    bench.change_pod("fit-1", |pod| set_phase(pod, "Failed"));
+    change_job(&mut bench, |job| {
+        let conditions =
+            json!([{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]);
+        job.status.as_mut().unwrap().conditions = serde_json::from_value(conditions).unwrap();
+    });
+    bench.run();
+    bench.seconds += 600;
+    bench.run();
+    assert_eq!(evictions(&bench), []);
+}
+
+#[test]
+fn an_index_that_succeeded_is_done_though_its_pod_is_gone() {
+    let mut bench = running_job(|_| {});
+    bench.change_pod("fit-0", |pod| set_phase(pod, "Succeeded"));
+    change_job(&mut bench, |job| {
+        let status = job.status.as_mut().unwrap();
+        status.succeeded = Some(1);
+        status.completed_indexes = Some("0".to_owned());
+    });
+    bench.run();
+    bench.server.remove(&pod_key("fit-0"));
+    bench.run();
+    bench.seconds += 3_600;
+    bench.run();
+    let status = bench.gang_status();
+    assert_eq!((status.phase, status.attempt), (GangPhase::Running, 1));
+    assert_eq!(status.evictions, []);
+}
+
+/// A StatefulSet replaces one pod, and waits for the new one to run before it replaces the next.
+#[test]
+fn an_owner_that_replaces_its_pods_one_by_one_does_not_lock_its_gang_out() {
+    let mut bench = running();
+    bench.server.remove(&pod_key("train-1"));
+    bench.pod("train", 1, 2, keys::DEVICE_CLASS_GPU);
+    bench.run();
+    bench.seconds += 5;
+    bench.run();
+    assert_eq!(
+        end_deleted(&mut bench),
+        1,
+        "the other one of its generation"
+    );
+    bench.pod("train", 0, 2, keys::DEVICE_CLASS_GPU);
+    bench.run();
+    start(&mut bench, &["train-0", "train-1"]);
+    let status = bench.gang_status();
+    assert_eq!((status.phase, status.attempt), (GangPhase::Running, 2));
+    assert_eq!(status.evictions.len(), 1);
+}
+
+#[test]
+fn a_gang_that_is_deleted_by_its_owner_is_not_evicted() {
+    let mut bench = running();
+    for pod in ["train-0", "train-1"] {
+        bench.change_pod(pod, |pod| {
+            pod.metadata.deletion_timestamp =
+                serde_json::from_value(json!("2027-01-01T00:00:09Z")).unwrap();
+        });
+        bench.run_at_once();
+        bench.seconds += 2;
+    }
+    bench.run();
+    assert_eq!(evictions(&bench), []);
+    end_deleted(&mut bench);
+    bench.run();
+    let status = bench.gang_status();
+    assert_eq!(
+        (status.phase, status.evictions.len()),
+        (GangPhase::Failed, 0)
+    );
+}
+
+#[test]
+fn evictions_have_room_of_their_own_and_go_one_after_the_other_where_it_is_full() {
+    for (evict_bytes, at_once) in [(64 * 1024, 3), (400, 1), (1, 1)] {
+        let mut bench = Bench::with(Config {
+            evict_bytes,
+            ..config()
+        });
+        for gang in ["a", "b", "c"] {
+            bench.gang(gang, 1);
+        }
+        bench.run();
+        bench.written.clear();
+        stop(&mut bench, "HoldAndDrain");
+        let most = bench.written.iter().map(|write| match write {
+            ApiRequest::ReplaceLedger { spec, .. } => spec.intents.len(),
+            _ => 0,
+        });
+        assert_eq!(most.max(), Some(at_once), "{evict_bytes} bytes");
+        assert!(intents(&bench).is_empty());
+        assert!(
+            bench.server.list(Kind::Pod).is_empty(),
+            "all are evicted in the end"
+        );
+    }
+}
+
+#[test]
+fn what_was_found_running_before_muster_is_not_evicted() {
+    let mut bench = Bench::new();
+    bench.gang("old", 1);
+    bench.change_pod("old-0", |pod| {
+        let spec = pod.spec.as_mut().unwrap();
+        spec.scheduling_gates = None;
+        spec.node_name = Some("n1".to_owned());
+        set_phase(pod, "Running");
+    });
+    let mut object = claim("old-0", keys::DEVICE_CLASS_GPU);
+    if let Object::ResourceClaim(claim) = &mut object {
+        Arc::make_mut(claim).status =
+            serde_json::from_value(json!({"allocation": {"devices": {"results": [
+                {"request": "gpu", "driver": keys::DRIVER, "pool": "n1", "device": "gpu-0"},
+            ]}}}))
+            .unwrap();
+    }
+    bench.server.put(object);
+    bench.run();
+    assert!(bench.gang_status().admission.unwrap().adopted);
+    stop(&mut bench, "HoldAndDrain");
+    assert_eq!(evictions(&bench), []);
+}
