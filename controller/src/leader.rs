@@ -42,6 +42,8 @@ pub struct Leader {
     pub leadership: watch::Receiver<Leadership>,
     /// Whether pods may be released, and how many at a time, as far as the extender goes.
     pub extender: watch::Receiver<ExtenderState>,
+    /// Whether kube-scheduler is away.
+    pub scheduler_is_away: watch::Receiver<bool>,
     /// Is told of pods, for the claim templates of their shorthand.
     pub waiting_for_templates: claim_templates::Waiting,
     /// Which of those templates cannot be made.
@@ -77,6 +79,7 @@ impl Leader {
             metrics,
             mut leadership,
             mut extender,
+            mut scheduler_is_away,
             waiting_for_templates,
             mut refused_templates,
             stop,
@@ -100,9 +103,11 @@ impl Leader {
                 judgement = judge.next() => work.give_judgement(judgement),
                 change = feed.next() => work.observe(change?, &mut feed),
                 Ok(()) = extender.changed() => {}
+                Ok(()) = scheduler_is_away.changed() => {}
                 () = tokio::time::sleep_until(next_poll) => {}
             }
             work.take_in_what_is_ready(&mut feed)?;
+            work.note_scheduler_away(*scheduler_is_away.borrow_and_update());
             work.poll(*extender.borrow_and_update(), &mut feed);
             if let Some(reason) = work.must_exit() {
                 return Err(End::Superseded(reason));

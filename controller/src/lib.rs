@@ -4,7 +4,7 @@
 //! remains: watches in ([`feed`]), writes out ([`perform`], [`outcome`]), one task between them that owns
 //! the machine ([`leader`]). Beside it stand what a leader keeps right by other means: the webhooks' CA bundle
 //! ([`ca_bundle`]), the claim templates of the shorthand ([`claim_templates`]), and whether an extender answers
-//! ([`extender_probe`]).
+//! ([`extender_probe`]) and kube-scheduler is there ([`scheduler_lease`]).
 //!
 //! **Invariant: one task owns the machine**, so that what it observes, decides and is given has one order.
 //! **Invariant: a replica leads at most once.** It never goes back to following: what it knew is worth nothing
@@ -22,6 +22,7 @@ pub mod outcome;
 pub mod perform;
 pub mod run;
 pub mod scheduler_config;
+pub mod scheduler_lease;
 
 #[cfg(feature = "failpoints")]
 mod failpoint;

@@ -24,6 +24,7 @@ use crate::{
     leader::Leader,
     metrics::ControllerMetrics,
     perform::Performer,
+    scheduler_lease,
 };
 
 /// Runs the controller until it is told to stop or must not lead any more.
@@ -65,6 +66,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         shutdown.spawn_until_stopped("keeper of the CA bundle", keeper.keep(writes.clone()));
         let (templates, waiting_for_templates, refused_templates) = claim_templates::Keeper::new();
         shutdown.spawn_until_stopped("keeper of claim templates", templates.keep(writes.clone()));
+        let scheduler_is_away = scheduler_lease::spawn(writes.clone(), &shutdown);
         let leader = Leader {
             feed,
             machine,
@@ -72,6 +74,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
             metrics,
             leadership,
             extender,
+            scheduler_is_away,
             waiting_for_templates,
             refused_templates,
             stop: shutdown.token().clone(),

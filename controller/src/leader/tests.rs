@@ -30,6 +30,7 @@ fn leader() -> (Leader, watch::Sender<Leadership>) {
         metrics: ControllerMetrics::register(&metrics),
         leadership,
         extender: watch::channel(ExtenderState::Ready).1,
+        scheduler_is_away: watch::channel(false).1,
         waiting_for_templates: claim_templates::Waiting::default(),
         refused_templates: watch::channel(claim_templates::Refused::new()).1,
         stop: CancellationToken::new(),

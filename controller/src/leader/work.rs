@@ -142,6 +142,10 @@ impl Work {
         self.machine.give_judgements([judgement]);
     }
 
+    pub(super) fn note_scheduler_away(&mut self, is_away: bool) {
+        self.machine.note_scheduler_away(is_away);
+    }
+
     pub(super) fn poll(&mut self, extender: ExtenderState, feed: &mut Feed) {
         self.machine
             .withhold_ungating(extender == ExtenderState::Unready);

@@ -47,6 +47,7 @@ pub(crate) async fn take_over(url: Uri, limit: Duration) -> (Duration, String) {
         metrics: ControllerMetrics::register(&metrics),
         leadership,
         extender: watch::channel(ExtenderState::Ready).1,
+        scheduler_is_away: watch::channel(false).1,
         waiting_for_templates: claim_templates::Waiting::default(),
         refused_templates: watch::channel(claim_templates::Refused::new()).1,
         stop: stop.clone(),
