@@ -10,13 +10,16 @@ use muster_sim::{
 /// Enough that every kind of write is met.
 const RUNS: u64 = 40;
 /// Every kind of write but the list of a kind, which is its watch's.
-const KINDS: [&str; 13] = [
+const KINDS: [&str; 16] = [
     "CreateGang",
     "CreateLedger",
     "CreateNodeDevices",
     "DeleteGang",
+    "DeletePod",
     "DeleteQueue",
+    "PatchJob",
     "PatchPod",
+    "PatchPodStatus",
     "PublishEvent",
     "PublishQueue",
     "PublishTeam",

@@ -334,3 +334,69 @@ fn an_event_is_one_that_kubernetes_accepts() {
     assert_eq!(event.reporting_instance.unwrap().len(), 128);
     assert_eq!(event.regarding.unwrap().uid.as_deref(), Some("u-1"));
 }
+
+#[tokio::test]
+async fn an_evicted_pod_is_told_in_its_status_and_deleted_by_its_uid_with_a_grace_of_its_own() {
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "w-0", "resourceVersion": "8"}});
+    let status = json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Success"});
+    let api = ScriptedApi::new([
+        (200, pod.clone()),
+        (200, pod),
+        (200, status),
+        failure(409, "UID"),
+    ]);
+    let patch = json!([{"op": "test", "path": "/metadata/uid", "value": "u-1"}]);
+    let told = ApiRequest::PatchPodStatus {
+        key: key(Kind::Pod, "team-a", "w-0"),
+        patch: patch.clone(),
+    };
+    let outcome = perform(&api, told).await;
+    assert!(
+        matches!(outcome, Outcome::Done(Some(Object::Pod(_)))),
+        "{outcome:?}"
+    );
+    let delete = ApiRequest::DeletePod {
+        key: key(Kind::Pod, "team-a", "w-0"),
+        uid: "u-1".to_owned(),
+    };
+    let ending = perform(&api, delete.clone()).await;
+    assert!(
+        matches!(ending, Outcome::Done(Some(Object::Pod(_)))),
+        "{ending:?}"
+    );
+    let gone = perform(&api, delete.clone()).await;
+    assert!(matches!(gone, Outcome::Done(None)), "{gone:?}");
+    assert!(matches!(perform(&api, delete).await, Outcome::Conflict));
+    let asked = api.asked();
+    let path = "/api/v1/namespaces/team-a/pods/w-0";
+    assert_eq!(asked[0].what, format!("PATCH {path}/status"));
+    assert_eq!(asked[0].body, patch);
+    assert_eq!(asked[1].what, format!("DELETE {path}"));
+    assert_eq!(asked[1].body["preconditions"], json!({"uid": "u-1"}));
+    assert_eq!(asked[1].body.get("gracePeriodSeconds"), None);
+}
+
+#[tokio::test]
+async fn a_job_is_patched_as_it_was_seen() {
+    let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "fit", "resourceVersion": "8"}});
+    let api = ScriptedApi::new([(200, job)]);
+    let patch = json!([
+        {"op": "test", "path": "/metadata/resourceVersion", "value": "7"},
+        {"op": "add", "path": "/spec/suspend", "value": true},
+    ]);
+    let write = ApiRequest::PatchJob {
+        key: key(Kind::Job, "team-a", "fit"),
+        patch: patch.clone(),
+    };
+    let outcome = perform(&api, write).await;
+    assert!(
+        matches!(outcome, Outcome::Done(Some(Object::Job(_)))),
+        "{outcome:?}"
+    );
+    let asked = only(&api);
+    assert_eq!(
+        asked.what,
+        "PATCH /apis/batch/v1/namespaces/team-a/jobs/fit"
+    );
+    assert_eq!(asked.body, patch);
+}
