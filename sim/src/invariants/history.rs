@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Pod;
 use muster_api::{
-    Gang, GangPlacement, Ledger, NodeDevices, Permit, Reason, Team, gang::AdmittedPod, keys,
+    Gang, GangPlacement, Intent, Ledger, NodeDevices, Permit, Reason, Team, gang::AdmittedPod, keys,
 };
 use muster_cluster::object::{Kind, Object};
 
@@ -142,17 +142,21 @@ impl History {
             if !self.committed.insert(attempt.clone()) || self.plans.contains_key(&attempt) {
                 continue;
             }
-            // Of what is committed together some may have been decided, and proposed, by an older generation; the latest
-            // was decided with all of it in view.
-            let of_team = ledger.spec.intents.iter();
-            let of_team = of_team.filter(|other| other.team == intent.team);
-            let generation = of_team.map(|other| other.team_generation).max();
-            let generation = generation.unwrap_or_default();
             let team = &intent.team;
             let claims = charges::of_intent(api, intent).flat_map(|charge| &charge.claims);
             let flavors: BTreeSet<&String> = claims.map(|group| &group.flavor).collect();
             let charges = Charges::of(api);
             for flavor in flavors {
+                // Of what is committed together some may have been decided, and proposed, by an older generation; the latest
+                // that takes of the Flavor was decided with all of it in view.
+                let takes = |other: &&Intent| {
+                    let mut claims =
+                        charges::of_intent(api, other).flat_map(|charge| &charge.claims);
+                    other.team == *team && claims.any(|it| it.flavor == *flavor)
+                };
+                let others = ledger.spec.intents.iter().filter(takes);
+                let generation = others.map(|other| other.team_generation).max();
+                let generation = generation.unwrap_or_default();
                 let used = charges.used_milli(team, flavor);
                 let judged_by = (team.clone(), generation, flavor.clone());
                 let limit = self.limits_milli.get(&judged_by);
