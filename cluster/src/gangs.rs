@@ -15,7 +15,7 @@ mod spec;
 mod tiers;
 mod waiting;
 
-pub use declaration::succeeded_ranks;
+pub use declaration::{failed_ranks, succeeded_ranks};
 pub(crate) use forming::{GangInputs, NamespaceTeam, PodRequest, PodRequests, facts_of, form};
 pub(crate) use group::{Belonging, Group, belonging};
 pub(crate) use naming::{GangFinder, Incarnations, gang_key, group_of_gang};

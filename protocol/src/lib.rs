@@ -52,6 +52,7 @@ mod feed;
 mod in_flight;
 mod in_vain;
 mod injected_bug;
+mod jobs;
 pub mod lanes;
 mod leadership;
 mod look;

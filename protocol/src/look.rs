@@ -18,6 +18,7 @@ use crate::{
     feed::holds::{self, Said, Source},
     feed::waiting,
     injected_bug::InjectedBug,
+    jobs,
     leadership::ledger_recovery,
     objects::{
         bound_node, gang_key_of_uid, is_deleting, is_gated, is_terminal, key_of, phase, uid,
@@ -387,12 +388,12 @@ impl Machine {
             self.agenda.pod(pod);
         }
         let suspended = self.suspensions.jobs().cloned();
-        let jobs = self
+        let suspending = self
             .index
             .jobs()
-            .filter(|(_, job)| evict::suspended_for(job).is_some());
-        let jobs = jobs.map(|(name, _)| name.clone()).chain(suspended);
-        self.news.jobs.extend(jobs);
+            .filter(|(_, job)| jobs::suspended_for(job).is_some());
+        let suspending = suspending.map(|(name, _)| name.clone());
+        self.news.jobs.extend(suspending.chain(suspended));
         let namespaces = self.index.namespaces().map(|(name, _)| name.clone());
         let known = self.queues.namespaces().cloned();
         self.news.namespaces.extend(namespaces.chain(known));
@@ -492,7 +493,7 @@ impl Machine {
     /// A Job changed: the gang that it was suspended for goes by it, and so do those of its pods.
     fn look_up_job(&mut self, name: &NamespacedName) {
         let job = self.index.job(name);
-        let suspended_for = job.and_then(|job| evict::suspended_for(job));
+        let suspended_for = job.and_then(|job| jobs::suspended_for(job));
         let suspended_for = suspended_for.map(|(key, _)| key);
         let before = self.suspensions.set(name, suspended_for.clone());
         for key in before.into_iter().chain(suspended_for) {

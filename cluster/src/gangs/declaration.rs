@@ -112,6 +112,37 @@ pub fn succeeded_ranks(job: &Job, pods: &[&ObservedPod]) -> BTreeSet<u32> {
         .collect()
 }
 
+/// Ranks of an Indexed Job that failed for good, as those of a Job with `backoffLimitPerIndex` do: it makes no pod for them
+/// any more.
+pub fn failed_ranks(job: &Job) -> BTreeSet<u32> {
+    let status = job.status.as_ref();
+    let failed = status.and_then(|status| status.failed_indexes.as_deref());
+    let completions = job.spec.as_ref().and_then(|spec| spec.completions);
+    let completions = u32::try_from(completions.unwrap_or(0)).unwrap_or(0);
+    indexes(failed.unwrap_or_default(), completions)
+        .filter(|index| *index < completions)
+        .collect()
+}
+
+/// How many pods a Job that declared so many still makes: none for ranks that succeeded or failed for good.
+pub(super) fn left(declared: u32, job: Option<&Job>, pods: &[&ObservedPod]) -> u32 {
+    let Some(job) = job else { return declared };
+    if is_indexed(job) {
+        let mut done = succeeded_ranks(job, pods);
+        done.extend(failed_ranks(job));
+        return declared.saturating_sub(u32::try_from(done.len()).unwrap_or(u32::MAX));
+    }
+    let succeeded = job.status.as_ref().and_then(|status| status.succeeded);
+    let completions = job.spec.as_ref().and_then(|spec| spec.completions);
+    match (completions, succeeded.unwrap_or(0)) {
+        (Some(completions), succeeded) if succeeded > 0 => {
+            let left = completions.saturating_sub(succeeded);
+            declared.min(u32::try_from(left).unwrap_or(0))
+        }
+        _ => declared,
+    }
+}
+
 /// Reads `1,3-5,7`, as Jobs write it; never more than `limit` numbers per entry.
 fn indexes(text: &str, limit: u32) -> impl Iterator<Item = u32> {
     text.split(',').flat_map(move |part| {
@@ -199,7 +230,44 @@ fn agreed(
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+
+    #[test]
+    fn ranks_that_are_done_are_not_waited_for() {
+        let indexed = json!({"completionMode": "Indexed", "completions": 8, "parallelism": 8});
+        let counted = json!({"completions": 4, "parallelism": 4});
+        let queue = json!({"parallelism": 4});
+        for (spec, status, declared, expected) in [
+            (&indexed, json!({}), 8, 8),
+            (&indexed, json!({"completedIndexes": "0-1"}), 8, 6),
+            (
+                &indexed,
+                json!({"completedIndexes": "0-1", "failedIndexes": "5,9"}),
+                8,
+                5,
+            ),
+            (&counted, json!({}), 4, 4),
+            (&counted, json!({"succeeded": 1}), 4, 3),
+            (&json!({"completions": 8}), json!({"succeeded": 1}), 4, 4),
+            (&queue, json!({"succeeded": 1}), 4, 4),
+        ] {
+            let job = json!({"metadata": {}, "spec": spec, "status": status});
+            let job: Job = serde_json::from_value(with_template(job)).unwrap();
+            assert_eq!(
+                left(declared, Some(&job), &[]),
+                expected,
+                "{spec}, {status}"
+            );
+        }
+        assert_eq!(left(3, None, &[]), 3);
+    }
+
+    fn with_template(mut job: Value) -> Value {
+        job["spec"]["template"] = json!({});
+        job
+    }
 
     #[test]
     fn completed_indexes_are_read_as_jobs_write_them() {

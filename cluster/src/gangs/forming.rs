@@ -225,10 +225,8 @@ impl<'f, 'a> Forming<'f, 'a> {
         match declaration::size(declaring, job) {
             Ok((declared, implied)) => {
                 let pods: Vec<&ObservedPod> = self.pods.iter().map(AsRef::as_ref).collect();
-                let succeeded = job.map_or(0, |job| declaration::succeeded_ranks(job, &pods).len());
-                let left = declared.saturating_sub(u32::try_from(succeeded).unwrap_or(u32::MAX));
                 Size {
-                    pods: left.max(1),
+                    pods: declaration::left(declared, job, &pods).max(1),
                     implied,
                     wait: None,
                 }

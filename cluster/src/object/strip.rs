@@ -164,6 +164,7 @@ fn job(job: Job) -> Job {
             conditions: status.conditions,
             completed_indexes: status.completed_indexes,
             succeeded: status.succeeded,
+            failed_indexes: status.failed_indexes,
             ..JobStatus::default()
         }),
     }

@@ -10,6 +10,7 @@
 //! back though the Gang was deleted. It is never taken back itself: whoever leads completes it, in the order in which
 //! attempts are voided ([`super::void`]). Twice or late it changes nothing: it concerns one attempt of one Gang.
 
+use k8s_openapi::api::batch::v1::Job;
 use muster_api::{Charge, Gang, Intent, IntentKind, Reason, team::Stop};
 
 use crate::{
@@ -17,10 +18,14 @@ use crate::{
     admission::intent_state::{is_obstacle_for_good, obstacle},
     admission::plan::Plan,
     admission::stage::{Stage, View},
+    jobs,
     objects::{is_deleting, is_terminal, stamp},
     poll_context::PollContext,
 };
-use muster_cluster::formed::{PendingReason, has_ended};
+use muster_cluster::{
+    formed::{PendingReason, has_ended},
+    gangs::failed_ranks,
+};
 
 /// How long what stands for good in the way of an attempt has to last, in seconds: pods that are all to be deleted are so
 /// one by one.
@@ -44,15 +49,23 @@ pub(crate) fn due(
     {
         return None;
     }
-    if let Some(drained) = drained(context, plan) {
+    // Whose pods are being ended anyway, and nobody waits for their places, is left alone.
+    if !has_living(context, plan) && !has_successors(context, plan) {
+        return None;
+    }
+    let jobs = jobs::of_plan(context, plan);
+    if let Some(drained) = drained(context, plan, &jobs) {
         return Some(drained);
+    }
+    if jobs.iter().any(|job| jobs::is_ending(job)) {
+        return None;
     }
     // Before any pod was let go it is taken back without more ado.
     let wrong = view
         .reason
         .as_ref()
         .filter(|_| view.stage > Stage::Carried)?;
-    let delay_seconds = delay_seconds(context, gang, plan, wrong.reason)?;
+    let delay_seconds = delay_seconds(context, gang, plan, &jobs, wrong.reason)?;
     let noted = context.clocks.is_reason_since(&plan.gang_uid, wrong.reason);
     let since = noted.unwrap_or(context.now.monotonic_seconds);
     context
@@ -65,13 +78,20 @@ fn delay_seconds(
     context: PollContext<'_>,
     gang: &Gang,
     plan: &Plan,
+    jobs: &[&Job],
     reason: Reason,
 ) -> Option<u64> {
     let has_ended = || {
         let formed = context.formed(&plan.key);
         formed.is_some_and(|formed| formed.ended.is_some())
     };
+    // Its pods go on without what they lack: started anew, they would not have it either.
+    let goes_on = || jobs.iter().any(|job| !failed_ranks(job).is_empty());
+    let is_queue = |job: &&Job| jobs::is_drained_queue(context.index, job);
     match reason {
+        // Its pods would not be made again.
+        _ if jobs.iter().any(is_queue) => None,
+        Reason::PodFailed | Reason::MembersChanged if goes_on() => None,
         // That limit has passed.
         Reason::StartTimeout => Some(0),
         Reason::PodFailed if has_ended() => None,
@@ -105,12 +125,30 @@ fn is_as_found(context: PollContext<'_>, plan: &Plan) -> bool {
         })
 }
 
-/// That an administrator wants the Team's gangs ended, if so.
-fn drained(context: PollContext<'_>, plan: &Plan) -> Option<PendingReason> {
+/// Whether pods wait that were made since, in place of its own.
+fn has_successors(context: PollContext<'_>, plan: &Plan) -> bool {
+    let formed = context.formed(&plan.key);
+    formed.is_some_and(|formed| !formed.excess.is_empty())
+}
+
+/// That an administrator wants the Team's gangs ended, if so, and what that costs where more than a start is lost.
+fn drained(context: PollContext<'_>, plan: &Plan, jobs: &[&Job]) -> Option<PendingReason> {
     let team = context.index.team(&plan.team)?;
-    (team.spec.stop == Stop::HoldAndDrain).then(|| PendingReason {
+    if team.spec.stop != Stop::HoldAndDrain || !has_living(context, plan) {
+        return None;
+    }
+    let mut details = format!("Team {} says stop: HoldAndDrain", plan.team);
+    let mut jobs = jobs.iter();
+    if let Some(job) = jobs.find(|job| jobs::is_drained_queue(context.index, job)) {
+        let name = job.metadata.name.as_deref().unwrap_or_default();
+        details = format!(
+            "{details}; Job {name} has no completions and a pod of it succeeded, so Kubernetes takes it for complete without \
+             its other pods, whatever work is left"
+        );
+    }
+    Some(PendingReason {
         reason: Reason::TeamStopped,
-        details: format!("Team {} says stop: HoldAndDrain", plan.team),
+        details,
     })
 }
 

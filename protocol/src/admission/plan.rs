@@ -114,8 +114,9 @@ impl Plan {
         })
     }
 
-    /// Whether every rank whose pod is gone had succeeded before: its Job counts as many indexes as done that no pod of the
-    /// plan has. (Indexes are not recorded: a Job makes no pod for one that is done.)
+    /// Whether every rank whose pod is gone had succeeded before: each index of its Job is done, or a pod of the plan has it.
+    /// (Indexes are not recorded. To count what is done is not enough: the plan of a later attempt lacks what was done
+    /// before it. Only of a Job that does not run all indexes at once they are counted: it has some that no pod has yet.)
     fn missing_are_done(&self, context: PollContext<'_>) -> bool {
         let pods = || {
             let ranks = self.ranks.iter();
@@ -135,7 +136,14 @@ impl Plan {
             job.filter(|job| job.metadata.uid.as_ref() == Some(&owner.uid))
                 .is_some_and(|job| {
                     let done = succeeded_ranks(job, &[]);
-                    done.difference(&present).count() >= missing
+                    let spec = job.spec.as_ref();
+                    let completions = spec.and_then(|spec| spec.completions);
+                    if spec.and_then(|spec| spec.parallelism) < completions {
+                        return done.difference(&present).count() >= missing;
+                    }
+                    let completions = u32::try_from(completions.unwrap_or(0)).unwrap_or(0);
+                    let is_there = |index: &u32| done.contains(index) || present.contains(index);
+                    !done.is_empty() && (0..completions).all(|index| is_there(&index))
                 })
         })
     }

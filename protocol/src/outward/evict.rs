@@ -29,14 +29,15 @@ use serde_json::json;
 
 use crate::{
     ApiRequest, Mode,
+    jobs::{annotation, is_drained_queue, is_suspended, job_of, suspended_for},
     objects::{bound_node, is_deleting, is_gated, is_terminal, job_object, pod_object, stamp, uid},
     outward::patch,
     poll_context::{PollContext, attempt},
 };
 use muster_cluster::{
     formed::{GangKey, PendingReason, has_ended},
-    index::{Index, NamespacedName},
-    pod::{self, ObservedPod, PodFields},
+    index::NamespacedName,
+    pod::{ObservedPod, PodFields},
 };
 
 /// Failures that a Job without `backoffLimit` may have.
@@ -199,13 +200,6 @@ fn resumption(context: PollContext<'_>, job: &Job) -> Option<ApiRequest> {
     (!is_awaited).then(|| patch::job(job, &annotation, &[("suspend", json!(false))]))
 }
 
-/// The Gang that a Job was suspended for, and the attempt that is evicted, if Muster suspended it.
-pub(crate) fn suspended_for(job: &Job) -> Option<(GangKey, i64)> {
-    let (name, attempt) = annotation(job, keys::SUSPENDED_FOR)?.rsplit_once('/')?;
-    let namespace = job.metadata.namespace.as_deref()?;
-    Some((GangKey::new(namespace, name), attempt.parse().ok()?))
-}
-
 fn evicted_for(key: &GangKey, attempt: i64) -> String {
     format!("{}/{attempt}", key.name)
 }
@@ -233,7 +227,7 @@ fn way(context: PollContext<'_>, gang: &Gang, job: &Job, eviction: &str) -> Way 
         return Way::Wait;
     }
     let was_resumed = annotation(job, keys::RESUMED_BY_OTHERS) == Some(eviction);
-    if !is_refused && !was_resumed && may_be_suspended(gang, job) {
+    if !is_refused && !was_resumed && may_be_suspended(context, gang, job) {
         return Way::Suspend;
     }
     let spec = job.spec.as_ref();
@@ -247,21 +241,17 @@ fn way(context: PollContext<'_>, gang: &Gang, job: &Job, eviction: &str) -> Way 
 }
 
 /// Whether suspending the Job ends nothing but this gang, and changes nothing but that.
-fn may_be_suspended(gang: &Gang, job: &Job) -> bool {
+fn may_be_suspended(context: PollContext<'_>, gang: &Gang, job: &Job) -> bool {
     let mut owners = job.metadata.owner_references.iter().flatten();
     // Who controls a Job keeps its spec as it wants it. A CronJob leaves the Jobs alone that it made.
     let is_controlled =
         owners.any(|owner| owner.controller == Some(true) && owner.kind != "CronJob");
     let spec = job.spec.as_ref();
-    let completions = spec.and_then(|spec| spec.completions);
-    let succeeded = job.status.as_ref().and_then(|status| status.succeeded);
-    // Without pods, a work queue of which a pod succeeded is done.
-    let would_be_complete = completions.is_none() && succeeded.unwrap_or(0) > 0;
     // The pods of a Job are one gang, unless each of them is one for itself.
     let is_single = gang.spec.size == 1 && gang.spec.group.is_none();
     let parallelism = spec.and_then(|spec| spec.parallelism).unwrap_or(1);
     let are_apart = is_single && parallelism > 1;
-    !(is_controlled || would_be_complete || are_apart)
+    !(is_controlled || are_apart || is_drained_queue(context.index, job))
 }
 
 /// The condition first, then the deletion. Where the condition is refused, the pod is deleted without it.
@@ -290,23 +280,7 @@ fn refused_job<'a>(context: PollContext<'a>, pod: &ObservedPod) -> Option<(&'a s
     Some((job.metadata.name.as_deref()?, answer))
 }
 
-fn job_of<'a>(index: &'a Index, pod: &ObservedPod) -> Option<&'a Job> {
-    let owner = pod::controlling_job(pod)?;
-    let job = index.job(&NamespacedName::new(pod.namespace(), owner.name.clone()))?;
-    (job.metadata.uid.as_ref() == Some(&owner.uid)).then_some(job)
-}
-
 fn backoff_limit(job: &Job) -> i32 {
     let limit = job.spec.as_ref().and_then(|spec| spec.backoff_limit);
     limit.unwrap_or(DEFAULT_BACKOFF_LIMIT)
-}
-
-fn is_suspended(job: &Job) -> bool {
-    let spec = job.spec.as_ref();
-    spec.is_some_and(|spec| spec.suspend == Some(true))
-}
-
-fn annotation<'a>(job: &'a Job, key: &str) -> Option<&'a str> {
-    let annotations = job.metadata.annotations.as_ref()?;
-    annotations.get(key).map(String::as_str)
 }

@@ -356,8 +356,13 @@ pub(crate) fn ended(
     write(context, key, gang, status)
 }
 
-/// What is told of a gang that failed: whose pods nobody makes again once they were evicted failed by that.
+/// What is told of a gang that failed: pods without an owner are made again by nobody, so it failed by its eviction. An owner
+/// says itself why it ended.
 fn after_eviction(gang: &Gang, details: String) -> String {
+    let mut owners = gang.metadata.owner_references.iter().flatten();
+    if owners.next().is_some() {
+        return details;
+    }
     let conditions = gang.status.iter().flat_map(|status| &status.conditions);
     let mut evicted = conditions.filter(|it| it.type_ == condition_types::EVICTED);
     match evicted.next().filter(|it| it.status == "True") {

@@ -55,15 +55,45 @@ fn running() -> Bench {
 
 /// A gang of two pods of a Job that runs. `change`: what else the Job says.
 fn running_job(change: impl FnOnce(&mut Job)) -> Bench {
+    running_job_of(2, change)
+}
+
+/// The same, of so many pods.
+fn running_job_of(pods: usize, change: impl FnOnce(&mut Job)) -> Bench {
     let mut bench = Bench::new();
-    bench.server.put(job(2, 0));
+    bench.server.put(job(pods, 0));
     change_job(&mut bench, change);
-    pod_of_job(&mut bench, 0);
-    pod_of_job(&mut bench, 1);
-    bench.run();
-    start(&mut bench, &["fit-0", "fit-1"]);
+    make_again(&mut bench, 0..pods);
     bench.written.clear();
     bench
+}
+
+/// The Job makes its pods with these indexes, and they run once they are admitted.
+fn make_again(bench: &mut Bench, indexes: std::ops::Range<usize>) {
+    for index in indexes.clone() {
+        pod_of_job(bench, index);
+    }
+    bench.run();
+    let names: Vec<String> = indexes.map(|index| format!("fit-{index}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    start(bench, &names);
+}
+
+/// The Job becomes a work queue of so many pods.
+fn work_queue(job: &mut Job, pods: usize) {
+    let spec = job.spec.as_mut().unwrap();
+    spec.completions = None;
+    spec.completion_mode = None;
+    let annotations = job.metadata.annotations.get_or_insert_default();
+    annotations.insert(keys::GANG_SIZE.to_owned(), pods.to_string());
+}
+
+/// Somebody deletes a pod, which takes its time to end.
+fn delete_slowly(bench: &mut Bench, name: &str) {
+    bench.change_pod(name, |pod| {
+        pod.metadata.deletion_timestamp =
+            serde_json::from_value(json!("2027-01-01T00:00:09Z")).unwrap();
+    });
 }
 
 fn the_job(bench: &Bench) -> Job {
@@ -384,6 +414,27 @@ fn a_gang_whose_pods_nobody_makes_again_fails_and_says_why() {
 }
 
 #[test]
+fn a_gang_whose_job_fails_after_an_eviction_fails_by_what_its_job_says() {
+    let mut bench = running_job(|_| {});
+    stop(&mut bench, "HoldAndDrain");
+    for pod in ["fit-0", "fit-1"] {
+        bench.server.remove(&pod_key(pod));
+    }
+    change_job(&mut bench, |job| {
+        let conditions =
+            json!([{"type": "Failed", "status": "True", "reason": "DeadlineExceeded"}]);
+        job.status.as_mut().unwrap().conditions = serde_json::from_value(conditions).unwrap();
+    });
+    bench.run();
+    let status = bench.gang_status();
+    assert_eq!(status.phase, GangPhase::Failed);
+    let finished = status.conditions.iter().find(|it| it.type_ == "Finished");
+    let message = &finished.unwrap().message;
+    assert!(message.contains("DeadlineExceeded"), "{message}");
+    assert!(!message.contains("nobody made them again"), "{message}");
+}
+
+#[test]
 fn a_job_is_suspended_until_its_pods_are_gone_and_then_resumed() {
     let mut bench = running_job(|_| {});
     stop(&mut bench, "HoldAndDrain");
@@ -464,11 +515,7 @@ fn the_pods_of_a_job_that_cannot_be_suspended_without_harm_are_deleted_after_its
 {
     type Change = fn(&mut Job);
     let queue = |job: &mut Job| {
-        let spec = job.spec.as_mut().unwrap();
-        spec.completions = None;
-        spec.completion_mode = None;
-        let annotations = job.metadata.annotations.get_or_insert_default();
-        annotations.insert(keys::GANG_SIZE.to_owned(), "2".to_owned());
+        work_queue(job, 2);
         job.status.as_mut().unwrap().succeeded = Some(1);
     };
     let controlled = |job: &mut Job| {
@@ -528,10 +575,7 @@ fn a_job_that_may_not_be_changed_loses_its_pods_and_its_gang_says_so() {
 fn a_pod_on_a_lost_node_holds_no_job_suspended_and_no_gang_back() {
     let mut bench = running_job(|_| {});
     stop(&mut bench, "HoldAndDrain");
-    bench.change_pod("fit-0", |pod| {
-        pod.metadata.deletion_timestamp =
-            serde_json::from_value(json!("2027-01-01T00:00:09Z")).unwrap();
-    });
+    delete_slowly(&mut bench, "fit-0");
     bench.server.remove(&pod_key("fit-1"));
     bench.run();
     assert!(is_suspended(&bench), "it may end yet");
@@ -678,6 +722,132 @@ fn a_job_that_is_over_is_left_to_its_own_controller() {
 }
 
 #[test]
+fn a_job_whose_pods_are_being_ended_by_itself_or_its_user_is_not_evicted() {
+    type Change = fn(&mut Job);
+    fn says(job: &mut Job, condition: &str) {
+        let conditions = json!([{"type": condition, "status": "True"}]);
+        let conditions = serde_json::from_value(conditions).unwrap();
+        job.status.as_mut().unwrap().conditions = conditions;
+    }
+    let endings: [(&str, Change, usize); 5] = [
+        ("nothing", |_| {}, 1),
+        ("about to fail", |job| says(job, "FailureTarget"), 0),
+        (
+            "about to complete",
+            |job| says(job, "SuccessCriteriaMet"),
+            0,
+        ),
+        (
+            "deleted",
+            |job| {
+                job.metadata.deletion_timestamp =
+                    serde_json::from_value(json!("2027-01-01T00:00:09Z")).unwrap();
+            },
+            0,
+        ),
+        (
+            "suspended by its user",
+            |job| job.spec.as_mut().unwrap().suspend = Some(true),
+            0,
+        ),
+    ];
+    for (case, change, evicted) in endings {
+        let mut bench = running_job(|_| {});
+        change_job(&mut bench, change);
+        // The other one is about to be.
+        delete_slowly(&mut bench, "fit-1");
+        bench.run();
+        bench.seconds += 600;
+        bench.run();
+        assert_eq!(evictions(&bench).len(), evicted, "{case}");
+        assert_eq!(bench.gang_status().attempt > 1, evicted > 0, "{case}");
+    }
+}
+
+#[test]
+fn a_failed_rank_costs_nothing_where_its_job_would_not_make_all_pods_again() {
+    type Change = fn(&mut Job);
+    let per_index = |job: &mut Job| {
+        job.spec.as_mut().unwrap().backoff_limit_per_index = Some(0);
+        job.status.as_mut().unwrap().failed_indexes = Some("1".to_owned());
+    };
+    let counted = |job: &mut Job| job.status.as_mut().unwrap().succeeded = Some(1);
+    let cases: [(&str, Change, Change, usize); 5] = [
+        ("indexed", |_| {}, |_| {}, 1),
+        ("failed for good", |_| {}, per_index, 0),
+        ("work queue", |job| work_queue(job, 3), |_| {}, 1),
+        (
+            "work queue with a success",
+            |job| work_queue(job, 3),
+            counted,
+            0,
+        ),
+        (
+            "work queue, success of a pod not counted yet",
+            |job| work_queue(job, 3),
+            |_| {},
+            0,
+        ),
+    ];
+    for (case, before, after, evicted) in cases {
+        let mut bench = running_job_of(3, before);
+        if case.contains("not counted") {
+            bench.change_pod("fit-0", |pod| set_phase(pod, "Succeeded"));
+        }
+        bench.change_pod("fit-1", |pod| set_phase(pod, "Failed"));
+        change_job(&mut bench, after);
+        bench.run();
+        bench.seconds += 600;
+        bench.run();
+        assert_eq!(evictions(&bench).len(), evicted, "{case}");
+    }
+}
+
+#[test]
+fn draining_a_work_queue_of_which_a_pod_succeeded_says_what_is_lost() {
+    for (succeeded, says_so) in [(0, false), (1, true)] {
+        let mut bench = running_job(|job| work_queue(job, 2));
+        change_job(&mut bench, |job| {
+            job.status.as_mut().unwrap().succeeded = Some(succeeded);
+        });
+        stop(&mut bench, "HoldAndDrain");
+        let message = bench.gang_status().evictions[0].message.clone();
+        assert!(message.contains("HoldAndDrain"), "{message}");
+        assert_eq!(message.contains("complete without"), says_so, "{message}");
+    }
+}
+
+/// The plan of a later attempt lacks what was done before it, so that is no reason for any of its pods to be gone.
+#[test]
+fn a_rank_that_is_gone_is_not_taken_for_one_that_succeeded_before_its_attempt() {
+    let mut bench = running_job_of(3, |_| {});
+    bench.change_pod("fit-0", |pod| set_phase(pod, "Succeeded"));
+    change_job(&mut bench, |job| {
+        let status = job.status.as_mut().unwrap();
+        status.succeeded = Some(1);
+        status.completed_indexes = Some("0".to_owned());
+    });
+    bench.change_pod("fit-1", |pod| set_phase(pod, "Failed"));
+    bench.run();
+    bench.seconds += 60;
+    bench.run();
+    assert_eq!(evictions(&bench), [(1, Reason::PodFailed)]);
+    for pod in ["fit-0", "fit-1", "fit-2"] {
+        bench.server.remove(&pod_key(pod));
+    }
+    bench.run();
+    make_again(&mut bench, 1..3);
+    assert_eq!(bench.gang_status().phase, GangPhase::Running);
+    bench.server.remove(&pod_key("fit-2"));
+    pod_of_job(&mut bench, 2);
+    bench.run();
+    bench.seconds += 5;
+    bench.run();
+    let second = (2, Reason::MembersChanged);
+    assert_eq!(evictions(&bench), [(1, Reason::PodFailed), second]);
+}
+
+#[test]
 fn an_index_that_succeeded_is_done_though_its_pod_is_gone() {
     let mut bench = running_job(|_| {});
     bench.change_pod("fit-0", |pod| set_phase(pod, "Succeeded"));
@@ -722,15 +892,14 @@ fn an_owner_that_replaces_its_pods_one_by_one_does_not_lock_its_gang_out() {
 fn a_gang_that_is_deleted_by_its_owner_is_not_evicted() {
     let mut bench = running();
     for pod in ["train-0", "train-1"] {
-        bench.change_pod(pod, |pod| {
-            pod.metadata.deletion_timestamp =
-                serde_json::from_value(json!("2027-01-01T00:00:09Z")).unwrap();
-        });
+        delete_slowly(&mut bench, pod);
         bench.run_at_once();
         bench.seconds += 2;
     }
     bench.run();
-    assert_eq!(evictions(&bench), []);
+    bench.seconds += 600;
+    bench.run();
+    assert_eq!(evictions(&bench), [], "they take as long as they take");
     end_deleted(&mut bench);
     bench.run();
     let status = bench.gang_status();
