@@ -53,14 +53,15 @@ pub const PLACEMENT_SCORED: &str = "scored";
 /// Value of [`PLACEMENT`]: the pod asks only for excepted devices; Muster has no say.
 pub const PLACEMENT_ANY: &str = "any";
 
-/// Job annotation, written by the controller only, as `GANG/ATTEMPT`: Muster suspended the Job to evict that attempt of that
-/// Gang, and resumes it once its pods are gone. A suspension without it is somebody else's, and is never undone.
+/// Job annotation, written by the controller only, as `GANG/ATTEMPT/UID` with the UID of the Job: Muster suspended the Job to evict
+/// that attempt of that Gang, and resumes it once its pods are gone. A suspension without it is somebody else's, and is never
+/// undone; so is one that names another Job, from whose manifest this one was made.
 pub const SUSPENDED_FOR: &str = "muster.dev/suspended-for";
-/// Job annotation, written by the controller only, as `GANG/ATTEMPT`: somebody else resumed the Job while Muster had suspended
+/// Job annotation, written by the controller only, as `GANG/ATTEMPT/UID`: somebody else resumed the Job while Muster had suspended
 /// it for that. It is not suspended for that again.
 pub const RESUMED_BY_OTHERS: &str = "muster.dev/resumed-by-others";
-/// Job annotation, written by the controller only, as `GANG/ATTEMPT`: the Job's `backoffLimit` was raised by the number of the
-/// pods that are deleted for that.
+/// Job annotation, written by the controller only, as `GANG/ATTEMPT/UID/LIMIT`: the Job's `backoffLimit` was raised to that, by the
+/// number of the pods that are deleted for that attempt.
 pub const BACKOFF_RAISED_FOR: &str = "muster.dev/backoff-limit-raised-for";
 
 /// Scheduling gate, put by the webhook, taken by the controller only.

@@ -140,6 +140,8 @@ pub enum ApiRequest {
     PatchJob {
         /// Which Job.
         key: ObjectKey,
+        /// What it changes.
+        change: JobChange,
         /// JSON Patch operations; they test `/metadata/uid` and `/metadata/resourceVersion` first.
         patch: Value,
     },
@@ -168,7 +170,26 @@ pub enum ApiRequest {
     PublishEvent(EventNote),
 }
 
+/// What a write changes of a Job whose pods are evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum JobChange {
+    /// It is suspended.
+    Suspend,
+    /// It is resumed, or what says that Muster suspended it goes because somebody else resumed it.
+    Resume,
+    /// Its `backoffLimit` is raised.
+    RaiseBackoffLimit,
+}
+
 impl ApiRequest {
+    /// What it changes of a Job; `None`: it is no write of a Job.
+    pub(crate) fn job_change(&self) -> Option<JobChange> {
+        match self {
+            Self::PatchJob { change, .. } => Some(*change),
+            _ => None,
+        }
+    }
+
     /// The object that is written; `None` for an Event and for reads.
     pub fn target(&self) -> Option<ObjectKey> {
         let cluster = |kind, name: &str| ObjectKey {

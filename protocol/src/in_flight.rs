@@ -17,7 +17,8 @@ use std::{
 };
 
 use crate::{
-    ApiRequest, Effect, EffectId, Now, Outcome, in_vain::WritesInVain, objects::resource_version,
+    ApiRequest, Effect, EffectId, JobChange, Now, Outcome, in_vain::WritesInVain,
+    objects::resource_version,
 };
 use muster_cluster::{
     index::Index,
@@ -47,12 +48,13 @@ pub(crate) struct InFlightWrites {
     due: BTreeMap<u64, BTreeSet<ObjectKey>>,
     /// Objects that nothing may be written to, and that count as being written for ever.
     untouchable: BTreeSet<ObjectKey>,
-    refused: BTreeMap<ObjectKey, Refusals>,
+    /// By object, and of Jobs by what was to be changed: one change may be forbidden, and another not.
+    refused: BTreeMap<(ObjectKey, Option<JobChange>), Refusals>,
     pub(crate) in_vain: WritesInVain,
     retry_seconds: u64,
 }
 
-/// How often the API server refused to have a pod or a Job changed.
+/// How often the API server refused to have a pod changed, or a Job in some way.
 #[derive(Debug, Default)]
 struct Refusals {
     times: u32,
@@ -134,16 +136,33 @@ impl InFlightWrites {
                 })
     }
 
-    /// The last word of the API server that it does not let the pod, or the Job, be changed, and until when it is taken for that.
-    pub(crate) fn refused(&self, key: &ObjectKey) -> Option<(&str, u64)> {
-        let refusals = self.refused.get(key)?;
+    /// The last word of the API server that it does not let the pod be changed, and until when it is taken for that.
+    pub(crate) fn refused(&self, pod: &ObjectKey) -> Option<(&str, u64)> {
+        self.refusal(pod, None)
+    }
+
+    /// The same of a change of a Job.
+    pub(crate) fn refused_change(&self, job: &ObjectKey, change: JobChange) -> Option<(&str, u64)> {
+        self.refusal(job, Some(change))
+    }
+
+    fn refusal(&self, key: &ObjectKey, change: Option<JobChange>) -> Option<(&str, u64)> {
+        let refusals = self.refused.get(&(key.clone(), change))?;
         let last = refusals.times >= REFUSED_AT_MOST;
         last.then_some((refusals.answer.as_str(), refusals.until))
     }
 
     /// Whether the API server refused to have the object changed, be it once.
     pub(crate) fn was_refused(&self, key: &ObjectKey) -> bool {
-        self.refused.contains_key(key)
+        self.refusals_of(key).next().is_some()
+    }
+
+    fn refusals_of(
+        &self,
+        key: &ObjectKey,
+    ) -> impl Iterator<Item = &(ObjectKey, Option<JobChange>)> {
+        let of = self.refused.range((key.clone(), None)..);
+        of.map(|(of, _)| of).take_while(move |(of, _)| of == key)
     }
 
     /// Whether nothing may be written to the object.
@@ -161,7 +180,10 @@ impl InFlightWrites {
             self.moved.insert(key.clone());
         }
         if is_gone {
-            self.refused.remove(key);
+            let refused: Vec<_> = self.refusals_of(key).cloned().collect();
+            for of in refused {
+                self.refused.remove(&of);
+            }
             self.in_vain.forget(key);
         }
     }
@@ -219,7 +241,8 @@ impl InFlightWrites {
             Outcome::Done(object) => {
                 let version = object.as_ref().and_then(version_of);
                 let until = seconds + SHOWN_WITHIN_SECONDS;
-                self.refused.remove(&key);
+                let change = flight.write.job_change();
+                self.refused.remove(&(key, change));
                 (Stage::Done { version, until }, Answer::Taken)
             }
             Outcome::Unknown => {
@@ -231,7 +254,8 @@ impl InFlightWrites {
             }
             Outcome::Refused(answer) => {
                 if matches!(key.kind, Kind::Pod | Kind::Job) {
-                    let refusals = self.refused.entry(key.clone()).or_default();
+                    let of = (key.clone(), flight.write.job_change());
+                    let refusals = self.refused.entry(of).or_default();
                     refusals.times = refusals.times.saturating_add(1);
                     refusals.answer.clone_from(answer);
                     muster_cluster::text::truncate(&mut refusals.answer, REFUSAL_BYTES);

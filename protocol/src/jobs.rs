@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::batch::v1::Job;
-use muster_api::keys;
+use muster_api::{Gang, keys};
 use muster_cluster::{
     formed::GangKey,
     index::{Index, NamespacedName},
@@ -23,13 +23,18 @@ fn by_uid<'a>(index: &'a Index, namespace: &str, name: &str, uid: &str) -> Optio
     (job.metadata.uid.as_deref() == Some(uid)).then_some(job)
 }
 
+/// The Jobs that own a Gang.
+pub(crate) fn owners_of<'a>(index: &'a Index, gang: &'a Gang) -> impl Iterator<Item = &'a Job> {
+    let namespace = gang.metadata.namespace.as_deref().unwrap_or_default();
+    let owners = gang.metadata.owner_references.iter().flatten();
+    let owners = owners.filter(|owner| owner.kind == "Job");
+    owners.filter_map(move |owner| by_uid(index, namespace, &owner.name, &owner.uid))
+}
+
 /// The Jobs that make the pods of a plan, each once: those that own its Gang or control a pod of it.
 pub(crate) fn of_plan<'a>(context: PollContext<'a>, plan: &Plan) -> Vec<&'a Job> {
-    let gang = context.gang_of(plan);
-    let owners = gang.and_then(|gang| gang.metadata.owner_references.as_ref());
-    let owners = owners.into_iter().flatten().filter(|it| it.kind == "Job");
-    let owners = owners
-        .filter_map(|owner| by_uid(context.index, &plan.key.namespace, &owner.name, &owner.uid));
+    let gang = context.gang_of(plan).into_iter();
+    let owners = gang.flat_map(|gang| owners_of(context.index, gang));
     let pods = plan.ranks.iter();
     let pods = pods.filter_map(|rank| context.index.pod_by_uid(&rank.pod));
     let controllers = pods.filter_map(|pod| job_of(context.index, pod));
@@ -67,10 +72,21 @@ pub(crate) fn is_suspended(job: &Job) -> bool {
     spec.is_some_and(|spec| spec.suspend == Some(true))
 }
 
-/// The Gang that a Job was suspended for, and the attempt that is evicted, if Muster suspended it. What cannot be read is not
-/// Muster's.
+/// What annotations of a Job say it was changed for: the attempt of a Gang that is evicted, and the Job itself, since others may be
+/// made from its manifest.
+pub(crate) fn eviction_mark(job: &Job, key: &GangKey, attempt: i64) -> String {
+    let uid = job.metadata.uid.as_deref().unwrap_or_default();
+    format!("{}/{attempt}/{uid}", key.name)
+}
+
+/// The Gang that a Job was suspended for, and the attempt that is evicted, if Muster suspended it. What cannot be read, or names
+/// another Job, is not Muster's.
 pub(crate) fn suspended_for(job: &Job) -> Option<(GangKey, i64)> {
-    let (name, attempt) = annotation(job, keys::SUSPENDED_FOR)?.rsplit_once('/')?;
+    let mut parts = annotation(job, keys::SUSPENDED_FOR)?.splitn(3, '/');
+    let (name, attempt, uid) = (parts.next()?, parts.next()?, parts.next()?);
+    if job.metadata.uid.as_deref() != Some(uid) {
+        return None;
+    }
     let namespace = job.metadata.namespace.as_deref()?;
     Some((GangKey::new(namespace, name), attempt.parse().ok()?))
 }

@@ -66,7 +66,7 @@ mod tables;
 mod tests;
 
 pub use config::{Config, Mode, Now};
-pub use effect::{ApiRequest, Effect, EffectId, EventNote, Outcome};
+pub use effect::{ApiRequest, Effect, EffectId, EventNote, JobChange, Outcome};
 pub use in_vain::FieldNotStored;
 pub use injected_bug::InjectedBug;
 pub use leadership::fence::ExitReason;

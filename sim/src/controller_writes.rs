@@ -95,12 +95,14 @@ pub fn apply(api: &mut ApiServer, write: &ApiRequest) -> Outcome {
                 Err(failure) => outcome(Err(failure)),
             };
         }
-        ApiRequest::PatchJob { key, patch } => patched::<Job>(api, key, patch).and_then(|after| {
-            api.update::<Job>(&key.namespace, &key.name, Precondition::default(), |job| {
-                job.metadata.annotations = after.metadata.annotations;
-                job.spec = after.spec;
+        ApiRequest::PatchJob { key, patch, .. } => {
+            patched::<Job>(api, key, patch).and_then(|after| {
+                api.update::<Job>(&key.namespace, &key.name, Precondition::default(), |job| {
+                    job.metadata.annotations = after.metadata.annotations;
+                    job.spec = after.spec;
+                })
             })
-        }),
+        }
         ApiRequest::PublishQueue {
             namespace,
             team,
@@ -233,7 +235,7 @@ pub fn describe(write: &ApiRequest) -> String {
         }
         ApiRequest::PatchPodStatus { key, .. } => format!("tell {} that it is evicted", name(key)),
         ApiRequest::DeletePod { key, .. } => format!("evict {}", name(key)),
-        ApiRequest::PatchJob { key, patch } => {
+        ApiRequest::PatchJob { key, patch, .. } => {
             let operations = patch.as_array().map_or(&[][..], Vec::as_slice);
             let changes = operations.iter().filter(|it| it["op"] != "test");
             let paths: Vec<String> = changes

@@ -118,7 +118,7 @@ impl Performer {
             ApiRequest::PatchPod { key, patch } => self.patch_pod(key, patch).await,
             ApiRequest::PatchPodStatus { key, patch } => self.patch_pod_status(key, patch).await,
             ApiRequest::DeletePod { key, uid } => self.delete_pod(key, uid).await,
-            ApiRequest::PatchJob { key, patch } => self.patch_job(key, patch).await,
+            ApiRequest::PatchJob { key, patch, .. } => self.patch_job(key, patch).await,
             ApiRequest::PublishQueue {
                 namespace,
                 team,

@@ -1,5 +1,6 @@
 use muster_api::{GangPhase, Permit, Reason};
 use muster_cluster::object::Kind;
+use muster_protocol::JobChange;
 
 use super::*;
 use crate::scripted_api::{Asked, ScriptedApi, failure};
@@ -386,6 +387,7 @@ async fn a_job_is_patched_as_it_was_seen() {
     ]);
     let write = ApiRequest::PatchJob {
         key: key(Kind::Job, "team-a", "fit"),
+        change: JobChange::Suspend,
         patch: patch.clone(),
     };
     let outcome = perform(&api, write).await;

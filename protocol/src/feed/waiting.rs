@@ -16,6 +16,16 @@ use muster_cluster::{
 
 /// Why the Gang is not admitted. `None`: it was not looked at yet.
 pub(crate) fn why(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Option<PendingReason> {
+    let mut why = why_not(context, key, gang)?;
+    if why.reason == Reason::MissingPods
+        && let Some(refused) = evict::refused_resumption(context, gang)
+    {
+        why.details = format!("{}; {refused}", why.details);
+    }
+    Some(why)
+}
+
+fn why_not(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Option<PendingReason> {
     let Some(formed) = context.formed(key) else {
         let details = format!("0 of {} pods exist", gang.spec.size);
         let reason = Reason::MissingPods;

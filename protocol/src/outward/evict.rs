@@ -18,8 +18,9 @@
 //! It suspends a Job only as it saw it: before pods of a later attempt run, its successor has changed the Job, or the Job
 //! controller has told of other pods in its status.
 //!
-//! **What the API server refuses** must not stop an eviction: a Job that may not be changed loses its pods, and a pod that may
-//! not be told is deleted all the same.
+//! **What the API server refuses**, or never answers, must not stop an eviction: a Job that may not be suspended loses its pods, after its
+//! limit was raised if that is allowed, and a pod that may not be told is deleted all the same. So does a Job whose controller
+//! does nothing for two minutes. A refusal is believed for a while only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,8 +29,10 @@ use muster_api::{Gang, GangPhase, Reason, keys};
 use serde_json::json;
 
 use crate::{
-    ApiRequest, Mode,
-    jobs::{annotation, is_drained_queue, is_suspended, job_of, suspended_for},
+    ApiRequest, JobChange, Mode,
+    jobs::{
+        annotation, eviction_mark, is_drained_queue, is_suspended, job_of, owners_of, suspended_for,
+    },
     objects::{bound_node, is_deleting, is_gated, is_terminal, job_object, pod_object, stamp, uid},
     outward::patch,
     poll_context::{PollContext, attempt},
@@ -40,6 +43,12 @@ use muster_cluster::{
     pod::{ObservedPod, PodFields},
 };
 
+/// How long an owner may take to end its pods, or the API server to answer that it is suspended, in seconds: longer than it takes
+/// controllers to find a new leader.
+const OWNER_ENDS_WITHIN_SECONDS: u64 = 120;
+/// How long the API server may take to answer that a limit is raised, in seconds: pods that are deleted without may cost their Job,
+/// and many gangs may have pods of one Job, which is written once for each.
+const RAISED_WITHIN_SECONDS: u64 = 600;
 /// Failures that a Job without `backoffLimit` may have.
 const DEFAULT_BACKOFF_LIMIT: i32 = 6;
 
@@ -64,19 +73,28 @@ pub(crate) fn writes(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Ve
     }
     let mut writes = Vec::new();
     for (job, pods) in of_jobs.into_values() {
-        let eviction = evicted_for(key, attempt(gang) - 1);
-        match way(context, gang, job, &eviction) {
+        let mark = eviction_mark(job, key, attempt(gang) - 1);
+        match way(context, gang, job, &mark) {
             Way::Wait => {}
             Way::Suspend => {
-                let annotation = [(keys::SUSPENDED_FOR, Some(eviction.as_str()))];
-                writes.push(patch::job(job, &annotation, &[("suspend", json!(true))]));
+                let annotation = [(keys::SUSPENDED_FOR, Some(mark.as_str()))];
+                let suspend = [("suspend", json!(true))];
+                writes.push(patch::job(job, JobChange::Suspend, &annotation, &suspend));
             }
             Way::Raise => {
-                let annotation = [(keys::BACKOFF_RAISED_FOR, Some(eviction.as_str()))];
-                let limit = backoff_limit(job);
-                let pods = i32::try_from(pods.len()).unwrap_or(i32::MAX);
-                let raised = json!(limit.saturating_add(pods));
-                writes.push(patch::job(job, &annotation, &[("backoffLimit", raised)]));
+                let raised = raised_to(job, &mark);
+                let (told, untold): (Vec<_>, Vec<_>) =
+                    pods.into_iter().partition(|pod| pod.is_disrupted());
+                if raised.is_none() {
+                    // Raised by their number before they were told, be it that another gang of the Job has written its own mark
+                    // since.
+                    others.extend(told);
+                }
+                let more = i32::try_from(untold.len()).unwrap_or(i32::MAX);
+                if more > 0 || raised.is_some() {
+                    let limit = raised.unwrap_or_else(|| backoff_limit(job).saturating_add(more));
+                    writes.push(raise(job, &mark, limit));
+                }
             }
             Way::Delete => others.extend(pods),
         }
@@ -100,11 +118,15 @@ pub(crate) fn left<'a>(
     })
 }
 
-/// Whether nothing more can be done about the pod, and its Gang goes on without it: it is being deleted, and its node is gone
-/// or was not Ready for long. What it holds stays charged until it is proved released.
+/// Whether nothing more can be done about the pod, and its Gang goes on without it: it is being deleted, and has no node, or its
+/// node is gone or was not Ready for long. What it holds stays charged until it is proved released.
 pub(crate) fn is_out_of_reach(context: PollContext<'_>, pod: &ObservedPod) -> bool {
-    let Some(node) = bound_node(pod).filter(|_| is_deleting(pod)) else {
+    if !is_deleting(pod) {
         return false;
+    }
+    // Nobody binds it any more, and only finalizers of others hold it.
+    let Some(node) = bound_node(pod) else {
+        return true;
     };
     context.index.node(node).is_none()
         || context
@@ -168,6 +190,19 @@ fn is_given_up(context: PollContext<'_>, gang: &Gang) -> bool {
     context.has_come(since + context.config.not_ready_seconds)
 }
 
+/// That a Job of the Gang stays suspended because the API server refuses to have it resumed, if so.
+pub(crate) fn refused_resumption(context: PollContext<'_>, gang: &Gang) -> Option<String> {
+    let mut jobs = owners_of(context.index, gang);
+    jobs.find_map(|job| {
+        let resumption = context.flights.refused_change(&job_object(job), JobChange::Resume);
+        let (answer, _) = resumption.filter(|_| suspended_for(job).is_some())?;
+        let name = job.metadata.name.as_deref().unwrap_or_default();
+        Some(format!(
+            "the API server refuses to resume Job {name}, which was suspended to evict its pods: {answer}"
+        ))
+    })
+}
+
 /// What is owed to Jobs that are suspended for the eviction of a Gang, whether or not it still exists.
 pub(crate) fn resumptions(
     context: PollContext<'_>,
@@ -187,7 +222,7 @@ fn resumption(context: PollContext<'_>, job: &Job) -> Option<ApiRequest> {
             (keys::SUSPENDED_FOR, None),
             (keys::RESUMED_BY_OTHERS, Some(eviction)),
         ];
-        return Some(patch::job(job, &annotations, &[]));
+        return Some(patch::job(job, JobChange::Resume, &annotations, &[]));
     }
     let (_, of) = suspended_for(job)?;
     let job_uid = job.metadata.uid.as_deref()?;
@@ -197,11 +232,23 @@ fn resumption(context: PollContext<'_>, job: &Job) -> Option<ApiRequest> {
         is_left && !is_out_of_reach(context, pod)
     });
     let annotation = [(keys::SUSPENDED_FOR, None)];
-    (!is_awaited).then(|| patch::job(job, &annotation, &[("suspend", json!(false))]))
+    let resume = [("suspend", json!(false))];
+    (!is_awaited).then(|| patch::job(job, JobChange::Resume, &annotation, &resume))
 }
 
-fn evicted_for(key: &GangKey, attempt: i64) -> String {
-    format!("{}/{attempt}", key.name)
+/// The limit is raised by one guarded write, which says to what: where somebody lowers it again before the pods are gone, it is
+/// raised to that once more, never beyond.
+fn raise(job: &Job, mark: &str, limit: i32) -> ApiRequest {
+    let value = format!("{mark}/{limit}");
+    let annotation = [(keys::BACKOFF_RAISED_FOR, Some(value.as_str()))];
+    let raised = [("backoffLimit", json!(limit))];
+    patch::job(job, JobChange::RaiseBackoffLimit, &annotation, &raised)
+}
+
+/// To what the limit of the Job was raised for that, if it was.
+fn raised_to(job: &Job, mark: &str) -> Option<i32> {
+    let value = annotation(job, keys::BACKOFF_RAISED_FOR)?;
+    value.strip_prefix(mark)?.strip_prefix('/')?.parse().ok()
 }
 
 /// How the pods of a Job are ended.
@@ -217,24 +264,49 @@ enum Way {
     Delete,
 }
 
-fn way(context: PollContext<'_>, gang: &Gang, job: &Job, eviction: &str) -> Way {
-    let is_refused = context.flights.refused(&job_object(job)).is_some();
-    if is_suspended(job) || job.metadata.deletion_timestamp.is_some() {
-        return Way::Wait;
+/// What cannot be done, or is never answered, stops no eviction: pods whose owner does nothing about them are deleted after a
+/// while. Where the suspension of their Job is applied only then, its annotation has it resumed.
+fn way(context: PollContext<'_>, gang: &Gang, job: &Job, mark: &str) -> Way {
+    let key = job_object(job);
+    let is_refused = |change| {
+        let refused = context.flights.refused_change(&key, change);
+        refused.is_some_and(|(_, until)| !context.has_come(until))
+    };
+    let within = |seconds, way| {
+        let uid = gang.metadata.uid.as_deref().unwrap_or_default();
+        let since = context.clocks.is_reason_since(uid, Reason::Evicting);
+        let since = since.unwrap_or(context.now.monotonic_seconds);
+        if context.has_come(since + seconds) {
+            Way::Delete
+        } else {
+            way
+        }
+    };
+    // Somebody else resumed it; that is noted first.
+    let is_resumed = || suspended_for(job).is_some() && !is_refused(JobChange::Resume);
+    if is_suspended(job) || job.metadata.deletion_timestamp.is_some() || is_resumed() {
+        return within(OWNER_ENDS_WITHIN_SECONDS, Way::Wait);
     }
-    if !is_refused && annotation(job, keys::SUSPENDED_FOR).is_some() {
-        // Somebody else resumed it; that is noted first.
-        return Way::Wait;
-    }
-    let was_resumed = annotation(job, keys::RESUMED_BY_OTHERS) == Some(eviction);
-    if !is_refused && !was_resumed && may_be_suspended(context, gang, job) {
-        return Way::Suspend;
+    let is_owed_answer = || context.flights.is_sent(&key);
+    let was_resumed = annotation(job, keys::RESUMED_BY_OTHERS) == Some(mark);
+    let raised = raised_to(job, mark);
+    let may_be_suspended = !was_resumed && raised.is_none() && may_be_suspended(context, gang, job);
+    if may_be_suspended && !is_refused(JobChange::Suspend) {
+        return if is_owed_answer() {
+            within(OWNER_ENDS_WITHIN_SECONDS, Way::Suspend)
+        } else {
+            Way::Suspend
+        };
     }
     let spec = job.spec.as_ref();
     let is_per_index = spec.is_some_and(|spec| spec.backoff_limit_per_index.is_some());
-    let was_raised = annotation(job, keys::BACKOFF_RAISED_FOR) == Some(eviction);
-    if is_refused || is_per_index || was_raised || backoff_limit(job) == i32::MAX {
+    let limit = backoff_limit(job);
+    let is_raised = raised.is_some_and(|raised| limit >= raised);
+    let needs_none = is_per_index || is_raised || limit == i32::MAX;
+    if needs_none || is_refused(JobChange::RaiseBackoffLimit) {
         Way::Delete
+    } else if is_owed_answer() {
+        within(RAISED_WITHIN_SECONDS, Way::Raise)
     } else {
         Way::Raise
     }
@@ -276,7 +348,10 @@ fn why(gang: &Gang) -> String {
 /// The Job of the pod, and the API server's last word that it may not be changed, if it said so.
 fn refused_job<'a>(context: PollContext<'a>, pod: &ObservedPod) -> Option<(&'a str, &'a str)> {
     let job = job_of(context.index, pod)?;
-    let (answer, _) = context.flights.refused(&job_object(job))?;
+    let suspension = context
+        .flights
+        .refused_change(&job_object(job), JobChange::Suspend);
+    let (answer, _) = suspension?;
     Some((job.metadata.name.as_deref()?, answer))
 }
 

@@ -10,7 +10,7 @@ use muster_cluster::pod::{self, DISRUPTION_TARGET, ObservedPod, PodFields};
 use serde_json::{Value, json};
 
 use crate::{
-    ApiRequest,
+    ApiRequest, JobChange,
     objects::{job_object, pod_object},
 };
 
@@ -132,6 +132,7 @@ fn pointer_to(annotation: &str) -> String {
 /// and resourceVersion first: whoever writes the Job in between is not overruled.
 pub(crate) fn job(
     job: &Job,
+    change: JobChange,
     annotations: &[(&str, Option<&str>)],
     spec: &[(&str, Value)],
 ) -> ApiRequest {
@@ -155,6 +156,7 @@ pub(crate) fn job(
     }
     ApiRequest::PatchJob {
         key: job_object(job),
+        change,
         patch: Value::Array(patch),
     }
 }

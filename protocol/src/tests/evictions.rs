@@ -7,16 +7,27 @@ use super::{
     ranks::{job, pod_of_job},
     *,
 };
-use crate::objects::{is_deleting, is_gated, stamp};
+use crate::{
+    JobChange,
+    objects::{is_deleting, is_gated, stamp},
+};
 
-/// The pods of the one gang are bound where they are planned, and run.
+/// The pods are bound where they are planned, and run.
 fn start(bench: &mut Bench, pods: &[&str]) {
-    let status = bench.gang_status();
-    let (admission, placement) = (status.admission.unwrap(), status.placement.unwrap());
     for name in pods {
         let uid = bench.server.pod(name).unwrap().metadata.uid.unwrap();
-        let place = admission.pods.iter().position(|it| it.uid == uid).unwrap();
-        let node = placement.node_of(place).unwrap().node.clone();
+        let gangs = bench.server.list(Kind::Gang).into_iter();
+        let mut nodes = gangs.filter_map(|gang| match gang {
+            Object::Gang(gang) => {
+                let status = gang.status.as_ref()?;
+                let pods = &status.admission.as_ref()?.pods;
+                let place = pods.iter().position(|it| it.uid == uid)?;
+                let node = status.placement.as_ref()?.node_of(place)?;
+                Some(node.node.clone())
+            }
+            _ => None,
+        });
+        let node = nodes.next().unwrap();
         bench.change_pod(name, |pod| {
             pod.spec.as_mut().unwrap().node_name = Some(node);
             set_phase(pod, "Running");
@@ -86,6 +97,35 @@ fn work_queue(job: &mut Job, pods: usize) {
     spec.completion_mode = None;
     let annotations = job.metadata.annotations.get_or_insert_default();
     annotations.insert(keys::GANG_SIZE.to_owned(), pods.to_string());
+}
+
+/// An administrator wants what the Team runs to end; nothing has come of it yet.
+fn drain(bench: &mut Bench) {
+    let mut object = team("vision", 4);
+    if let Object::Team(team) = &mut object {
+        Arc::make_mut(team).spec.stop = muster_api::team::Stop::HoldAndDrain;
+    }
+    bench.server.put(object);
+}
+
+fn forbidden() -> Outcome {
+    Outcome::Refused("a policy forbids it".to_owned())
+}
+
+/// So many seconds in which some writes are answered otherwise than by doing what they ask for.
+fn run_answering(bench: &mut Bench, seconds: u64, answer: impl Fn(&ApiRequest) -> Option<Outcome>) {
+    for _ in 0..seconds {
+        for _ in 0..12 {
+            bench.acknowledge(&[]);
+            for effect in &bench.poll() {
+                match answer(&effect.write) {
+                    Some(outcome) => bench.machine.settle(effect.id, outcome),
+                    None => bench.perform(effect),
+                }
+            }
+        }
+        bench.seconds += 1;
+    }
 }
 
 /// Somebody deletes a pod, which takes its time to end.
@@ -367,11 +407,7 @@ fn whoever_leads_completes_an_eviction_wherever_it_stands() {
     for (step, reached) in stops {
         for deletes_gang in [false, true] {
             let mut bench = running();
-            let mut object = team("vision", 4);
-            if let Object::Team(team) = &mut object {
-                Arc::make_mut(team).spec.stop = muster_api::team::Stop::HoldAndDrain;
-            }
-            bench.server.put(object);
+            drain(&mut bench);
             assert!(bench.run_until(reached), "{step}");
             if deletes_gang {
                 let gang = bench.server.list(Kind::Gang).pop().unwrap();
@@ -442,7 +478,7 @@ fn a_job_is_suspended_until_its_pods_are_gone_and_then_resumed() {
     let gang = bench.server.list(Kind::Gang).pop().unwrap().key().name;
     assert_eq!(
         annotation(&bench, keys::SUSPENDED_FOR),
-        Some(format!("{gang}/1"))
+        Some(format!("{gang}/1/fit-uid"))
     );
     let deletes = |write: &ApiRequest| matches!(write, ApiRequest::DeletePod { .. });
     assert!(
@@ -483,18 +519,173 @@ fn a_job_that_muster_suspended_is_resumed_though_its_gang_was_deleted() {
 
 #[test]
 fn a_suspension_of_the_users_own_is_never_undone() {
-    let mut bench = running_job(|_| {});
-    change_job(&mut bench, |job| {
-        job.spec.as_mut().unwrap().suspend = Some(true);
+    let mut gang = running_job(|_| {}).server.list(Kind::Gang);
+    let copied = format!("{}/1/uid-of-another-job", gang.pop().unwrap().key().name);
+    for mark in [None, Some("x"), Some(copied.as_str())] {
+        let mut bench = running_job(|_| {});
+        change_job(&mut bench, |job| {
+            job.spec.as_mut().unwrap().suspend = Some(true);
+            let annotations = job.metadata.annotations.get_or_insert_default();
+            annotations.extend(mark.map(|mark| (keys::SUSPENDED_FOR.to_owned(), mark.to_owned())));
+        });
+        stop(&mut bench, "HoldAndDrain");
+        for pod in ["fit-0", "fit-1"] {
+            bench.server.remove(&pod_key(pod));
+        }
+        bench.run();
+        assert!(is_suspended(&bench), "{mark:?}");
+        let patches = |write: &ApiRequest| matches!(write, ApiRequest::PatchJob { .. });
+        assert!(!bench.written.iter().any(patches), "{mark:?}");
+    }
+}
+
+#[test]
+fn an_annotation_that_nobody_can_read_keeps_no_job_from_being_suspended() {
+    let mut bench = running_job(|job| {
+        let annotations = job.metadata.annotations.get_or_insert_default();
+        annotations.insert(keys::SUSPENDED_FOR.to_owned(), "x".to_owned());
     });
     stop(&mut bench, "HoldAndDrain");
+    assert!(is_suspended(&bench));
     for pod in ["fit-0", "fit-1"] {
         bench.server.remove(&pod_key(pod));
     }
     bench.run();
+    assert!(!is_suspended(&bench));
+}
+
+#[test]
+fn pods_whose_owner_does_nothing_about_them_are_deleted_after_two_minutes() {
+    type Change = fn(&mut Job);
+    let owners: [(&str, Change); 3] = [
+        ("suspended by its user", |job| {
+            job.spec.as_mut().unwrap().suspend = Some(true);
+        }),
+        ("deleted, but for a finalizer", |job| {
+            job.metadata.deletion_timestamp =
+                serde_json::from_value(json!("2027-01-01T00:00:09Z")).unwrap();
+        }),
+        ("suspended by Muster", |_| {}),
+    ];
+    for (case, change) in owners {
+        let mut bench = running_job(|_| {});
+        change_job(&mut bench, change);
+        stop(&mut bench, "HoldAndDrain");
+        bench.seconds += 110;
+        bench.run();
+        assert_eq!(end_deleted(&mut bench), 0, "{case}");
+        bench.seconds += 10;
+        bench.run();
+        assert_eq!(end_deleted(&mut bench), 2, "{case}");
+    }
+}
+
+#[test]
+fn a_suspension_that_is_never_answered_stops_no_eviction() {
+    let mut bench = running_job(|_| {});
+    drain(&mut bench);
+    let silent = |write: &ApiRequest| match write {
+        ApiRequest::PatchJob { .. } => Some(Outcome::Unknown),
+        _ => None,
+    };
+    run_answering(&mut bench, 100, silent);
+    assert_eq!(end_deleted(&mut bench), 0);
+    run_answering(&mut bench, 40, silent);
+    assert_eq!(end_deleted(&mut bench), 2);
+}
+
+#[test]
+fn a_job_that_may_not_be_suspended_has_its_limit_raised_all_the_same() {
+    let mut bench = running_job(|_| {});
+    drain(&mut bench);
+    run_answering(&mut bench, 60, |write| match write {
+        ApiRequest::PatchJob {
+            change: JobChange::Suspend,
+            ..
+        } => Some(forbidden()),
+        _ => None,
+    });
+    assert!(!is_suspended(&bench));
+    let limit = the_job(&bench).spec.unwrap().backoff_limit;
+    assert_eq!(limit, Some(6 + 2));
+    assert_eq!(end_deleted(&mut bench), 2);
+}
+
+#[test]
+fn a_refusal_is_believed_for_a_while_only() {
+    let mut bench = running_job(|_| {});
+    drain(&mut bench);
+    run_answering(&mut bench, 60, |write| match write {
+        ApiRequest::PatchJob { .. } => Some(forbidden()),
+        _ => None,
+    });
+    assert_eq!(end_deleted(&mut bench), 2);
+    stop(&mut bench, "None");
+    bench.seconds += 120;
+    make_again(&mut bench, 0..2);
+    stop(&mut bench, "HoldAndDrain");
+    assert!(is_suspended(&bench), "somebody has allowed it since");
+}
+
+#[test]
+fn a_gang_says_that_its_job_may_not_be_resumed() {
+    let mut bench = running_job(|_| {});
+    stop(&mut bench, "HoldAndDrain");
+    for pod in ["fit-0", "fit-1"] {
+        bench.server.remove(&pod_key(pod));
+    }
+    run_answering(&mut bench, 60, |write| match write {
+        ApiRequest::PatchJob { .. } => Some(forbidden()),
+        _ => None,
+    });
     assert!(is_suspended(&bench));
-    let patches = |write: &ApiRequest| matches!(write, ApiRequest::PatchJob { .. });
-    assert!(!bench.written.iter().any(patches));
+    let queue = bench.gang_status().queue.unwrap();
+    let says_so =
+        queue.details.contains("resume Job fit") && queue.details.contains("a policy forbids it");
+    assert!(says_so, "{}", queue.details);
+}
+
+fn controlled_by_another(job: &mut Job) {
+    let owner = json!([{"apiVersion": "jobset.x-k8s.io/v1", "kind": "JobSet", "name": "s", "uid": "s", "controller": true}]);
+    job.metadata.owner_references = serde_json::from_value(owner).unwrap();
+}
+
+#[test]
+fn a_limit_that_somebody_lowers_before_the_pods_are_gone_is_raised_again_and_not_beyond() {
+    let mut bench = running_job(controlled_by_another);
+    drain(&mut bench);
+    let raised = |bench: &Bench| the_job(bench).spec.unwrap().backoff_limit == Some(6 + 2);
+    for _ in 0..60 {
+        bench.acknowledge(&[]);
+        for effect in &bench.poll() {
+            bench.perform(effect);
+        }
+        if raised(&bench) {
+            break;
+        }
+        bench.seconds += 1;
+    }
+    assert!(raised(&bench));
+    change_job(&mut bench, |job| {
+        job.spec.as_mut().unwrap().backoff_limit = Some(6)
+    });
+    bench.run();
+    assert!(raised(&bench));
+    assert_eq!(end_deleted(&mut bench), 2);
+}
+
+#[test]
+fn each_gang_of_one_that_a_job_has_raises_its_limit_by_one() {
+    let mut bench = running_job(|job| {
+        let annotations = job.metadata.annotations.get_or_insert_default();
+        annotations.insert(keys::GANG_SIZE.to_owned(), "1".to_owned());
+    });
+    assert_eq!(bench.server.list(Kind::Gang).len(), 2);
+    stop(&mut bench, "HoldAndDrain");
+    assert!(!is_suspended(&bench));
+    let limit = the_job(&bench).spec.unwrap().backoff_limit;
+    assert_eq!(limit, Some(6 + 2));
+    assert_eq!(end_deleted(&mut bench), 2);
 }
 
 #[test]
@@ -518,11 +709,8 @@ fn the_pods_of_a_job_that_cannot_be_suspended_without_harm_are_deleted_after_its
         work_queue(job, 2);
         job.status.as_mut().unwrap().succeeded = Some(1);
     };
-    let controlled = |job: &mut Job| {
-        let owner = json!([{"apiVersion": "jobset.x-k8s.io/v1", "kind": "JobSet", "name": "s", "uid": "s", "controller": true}]);
-        job.metadata.owner_references = serde_json::from_value(owner).unwrap();
-    };
-    for (case, change) in [("work queue", queue as Change), ("controlled", controlled)] {
+    let cases: [(&str, Change); 2] = [("work queue", queue), ("controlled", controlled_by_another)];
+    for (case, change) in cases {
         let mut bench = running_job(change);
         stop(&mut bench, "HoldAndDrain");
         assert!(!is_suspended(&bench), "{case}");
@@ -543,25 +731,11 @@ fn the_pods_of_a_job_that_cannot_be_suspended_without_harm_are_deleted_after_its
 #[test]
 fn a_job_that_may_not_be_changed_loses_its_pods_and_its_gang_says_so() {
     let mut bench = running_job(|_| {});
-    let mut object = team("vision", 4);
-    if let Object::Team(team) = &mut object {
-        Arc::make_mut(team).spec.stop = muster_api::team::Stop::HoldAndDrain;
-    }
-    bench.server.put(object);
-    for _ in 0..60 {
-        for _ in 0..12 {
-            bench.acknowledge(&[]);
-            for effect in &bench.poll() {
-                if matches!(*effect.write, ApiRequest::PatchJob { .. }) {
-                    let answer = Outcome::Refused("a policy forbids it".to_owned());
-                    bench.machine.settle(effect.id, answer);
-                } else {
-                    bench.perform(effect);
-                }
-            }
-        }
-        bench.seconds += 1;
-    }
+    drain(&mut bench);
+    run_answering(&mut bench, 60, |write| match write {
+        ApiRequest::PatchJob { .. } => Some(forbidden()),
+        _ => None,
+    });
     let queue = bench.gang_status().queue.unwrap();
     assert!(
         queue.details.contains("a policy forbids it"),
@@ -586,6 +760,23 @@ fn a_pod_on_a_lost_node_holds_no_job_suspended_and_no_gang_back() {
         name: node.unwrap(),
     };
     bench.server.remove(&key);
+    bench.run();
+    assert!(!is_suspended(&bench));
+}
+
+#[test]
+fn a_pod_that_was_never_bound_and_is_kept_by_a_finalizer_holds_no_job_suspended() {
+    let mut bench = Bench::new();
+    bench.server.put(job(2, 0));
+    pod_of_job(&mut bench, 0);
+    pod_of_job(&mut bench, 1);
+    bench.run();
+    stop(&mut bench, "HoldAndDrain");
+    assert!(is_suspended(&bench));
+    bench.server.remove(&pod_key("fit-1"));
+    bench.run();
+    assert!(is_suspended(&bench), "the other one may be bound yet");
+    delete_slowly(&mut bench, "fit-0");
     bench.run();
     assert!(!is_suspended(&bench));
 }

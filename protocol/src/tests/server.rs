@@ -160,7 +160,7 @@ impl Server {
                     None => Outcome::Conflict,
                 }
             }
-            ApiRequest::PatchJob { key, patch } => {
+            ApiRequest::PatchJob { key, patch, .. } => {
                 let Some(Object::Job(job)) = self.objects.get(key) else {
                     return Outcome::NotFound;
                 };
