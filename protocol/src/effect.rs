@@ -181,11 +181,24 @@ pub enum JobChange {
     RaiseBackoffLimit,
 }
 
+/// A change that the API server may refuse for good: one of an object may be forbidden, and another not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Refusable {
+    /// A pod is changed.
+    Pod,
+    /// A pod is deleted.
+    PodDeletion,
+    /// A Job is changed.
+    Job(JobChange),
+}
+
 impl ApiRequest {
-    /// What it changes of a Job; `None`: it is no write of a Job.
-    pub(crate) fn job_change(&self) -> Option<JobChange> {
+    /// What may be refused for good, if it may.
+    pub(crate) fn refusable(&self) -> Option<Refusable> {
         match self {
-            Self::PatchJob { change, .. } => Some(*change),
+            Self::PatchPod { .. } | Self::PatchPodStatus { .. } => Some(Refusable::Pod),
+            Self::DeletePod { .. } => Some(Refusable::PodDeletion),
+            Self::PatchJob { change, .. } => Some(Refusable::Job(*change)),
             _ => None,
         }
     }

@@ -17,7 +17,7 @@ use std::{
 };
 
 use crate::{
-    ApiRequest, Effect, EffectId, JobChange, Now, Outcome, in_vain::WritesInVain,
+    ApiRequest, Effect, EffectId, Now, Outcome, effect::Refusable, in_vain::WritesInVain,
     objects::resource_version,
 };
 use muster_cluster::{
@@ -48,13 +48,12 @@ pub(crate) struct InFlightWrites {
     due: BTreeMap<u64, BTreeSet<ObjectKey>>,
     /// Objects that nothing may be written to, and that count as being written for ever.
     untouchable: BTreeSet<ObjectKey>,
-    /// By object, and of Jobs by what was to be changed: one change may be forbidden, and another not.
-    refused: BTreeMap<(ObjectKey, Option<JobChange>), Refusals>,
+    refused: BTreeMap<(ObjectKey, Refusable), Refusals>,
     pub(crate) in_vain: WritesInVain,
     retry_seconds: u64,
 }
 
-/// How often the API server refused to have a pod changed, or a Job in some way.
+/// How often the API server refused a change of a pod or a Job.
 #[derive(Debug, Default)]
 struct Refusals {
     times: u32,
@@ -136,17 +135,9 @@ impl InFlightWrites {
                 })
     }
 
-    /// The last word of the API server that it does not let the pod be changed, and until when it is taken for that.
-    pub(crate) fn refused(&self, pod: &ObjectKey) -> Option<(&str, u64)> {
-        self.refusal(pod, None)
-    }
-
-    /// The same of a change of a Job.
-    pub(crate) fn refused_change(&self, job: &ObjectKey, change: JobChange) -> Option<(&str, u64)> {
-        self.refusal(job, Some(change))
-    }
-
-    fn refusal(&self, key: &ObjectKey, change: Option<JobChange>) -> Option<(&str, u64)> {
+    /// The last word of the API server that it does not let the object be changed like that, and until when it is taken for
+    /// that.
+    pub(crate) fn refused(&self, key: &ObjectKey, change: Refusable) -> Option<(&str, u64)> {
         let refusals = self.refused.get(&(key.clone(), change))?;
         let last = refusals.times >= REFUSED_AT_MOST;
         last.then_some((refusals.answer.as_str(), refusals.until))
@@ -157,11 +148,8 @@ impl InFlightWrites {
         self.refusals_of(key).next().is_some()
     }
 
-    fn refusals_of(
-        &self,
-        key: &ObjectKey,
-    ) -> impl Iterator<Item = &(ObjectKey, Option<JobChange>)> {
-        let of = self.refused.range((key.clone(), None)..);
+    fn refusals_of(&self, key: &ObjectKey) -> impl Iterator<Item = &(ObjectKey, Refusable)> {
+        let of = self.refused.range((key.clone(), Refusable::Pod)..);
         of.map(|(of, _)| of).take_while(move |(of, _)| of == key)
     }
 
@@ -241,8 +229,9 @@ impl InFlightWrites {
             Outcome::Done(object) => {
                 let version = object.as_ref().and_then(version_of);
                 let until = seconds + SHOWN_WITHIN_SECONDS;
-                let change = flight.write.job_change();
-                self.refused.remove(&(key, change));
+                if let Some(change) = flight.write.refusable() {
+                    self.refused.remove(&(key, change));
+                }
                 (Stage::Done { version, until }, Answer::Taken)
             }
             Outcome::Unknown => {
@@ -253,9 +242,8 @@ impl InFlightWrites {
                 (pause(self.retry_seconds), meaning_of_conflict(key.kind))
             }
             Outcome::Refused(answer) => {
-                if matches!(key.kind, Kind::Pod | Kind::Job) {
-                    let of = (key.clone(), flight.write.job_change());
-                    let refusals = self.refused.entry(of).or_default();
+                if let Some(change) = flight.write.refusable() {
+                    let refusals = self.refused.entry((key.clone(), change)).or_default();
                     refusals.times = refusals.times.saturating_add(1);
                     refusals.answer.clone_from(answer);
                     muster_cluster::text::truncate(&mut refusals.answer, REFUSAL_BYTES);

@@ -13,7 +13,7 @@ use muster_engine as engine;
 use crate::{
     ApiRequest, Mode,
     admission::admit,
-    admission::charge::{ClaimCost, ClaimsByCost},
+    admission::charge::{ChargeSum, ClaimCost},
     admission::plan::{Plan, PlannedNode},
     feed::holds::allocated,
     objects::{bound_node, is_gated, phase, stamp, uid},
@@ -37,7 +37,7 @@ pub(crate) fn admission(
         return None;
     }
     let team = formed.team.as_ref()?.to_string();
-    let mut charged = ClaimsByCost::default();
+    let mut charged = ChargeSum::default();
     let mut pods = Vec::new();
     for member in &formed.pods {
         let pod = context.index.pod_by_uid(&member.identity.uid)?;
@@ -58,7 +58,7 @@ pub(crate) fn admission(
     let gang_uid = gang.metadata.uid.as_deref()?;
     let team = (team, generation);
     let attempt = attempt(gang);
-    let plan = Plan::adopted(key, gang_uid, attempt, team, charge(charged), pods);
+    let plan = Plan::adopted(key, gang_uid, attempt, team, charged.into_charge(), pods);
     admit::carry(context, &plan)
 }
 
@@ -99,11 +99,12 @@ fn permits_of<'a>(
 }
 
 /// What the pod is charged for, and its claims. That is what it was let go with, if a permit says so: one that was deleted
-/// and made again since is charged to nobody, and gets nothing. Else what it was allocated; `None`: not everything is yet.
+/// and made again since is charged to nobody, and gets nothing. Else what it was allocated, and nothing besides; `None`: not
+/// everything is yet.
 fn claims_of(
     context: PollContext<'_>,
     pod: &ObservedPod,
-    charged: &mut ClaimsByCost,
+    charged: &mut ChargeSum,
 ) -> Option<Vec<String>> {
     let mut permits: Vec<&Permit> = permits_of(context, pod).collect();
     let mut claims: Vec<String> = if permits.is_empty() {
@@ -113,16 +114,24 @@ fn claims_of(
         let claims: Vec<String> = request.claims.iter().map(|it| it.uid.to_string()).collect();
         for claim in &claims {
             let devices = allocated(context, claim)?;
-            charged.add(cost(context, node, &devices), claim);
+            charged.add_claim(cost(context, node, &devices), claim);
         }
         claims
     } else {
         // The latest one that names a claim says what that claim costs.
         permits.sort_by_key(|permit| std::cmp::Reverse(permit.attempt));
+        // What it takes besides claims the pod takes once, whatever earlier attempts were to give it.
+        for part in permits
+            .iter()
+            .take(1)
+            .flat_map(|permit| &permit.charge.resources)
+        {
+            charged.add_resource(&part.flavor, &part.resource, part.amount);
+        }
         let mut known = BTreeSet::new();
         for group in permits.iter().flat_map(|permit| &permit.charge.claims) {
             for claim in group.uids.iter().filter(|uid| known.insert(*uid)) {
-                charged.add(ClaimCost::of(group), claim);
+                charged.add_claim(ClaimCost::of(group), claim);
             }
         }
         let claims = permits.iter().flat_map(|permit| &permit.claim_uids);
@@ -193,9 +202,9 @@ fn returned(context: PollContext<'_>, node: &str, held: &Held) -> Permit {
         .map(|claim| claim.namespace.to_string());
     let team = namespace.and_then(|namespace| context.index.team_of_namespace(&namespace));
     let charge = devices.map_or_else(Charge::default, |devices| {
-        let mut charged = ClaimsByCost::default();
-        charged.add(cost(context, node, &devices), &held.claim_uid);
-        charge(charged)
+        let mut charged = ChargeSum::default();
+        charged.add_claim(cost(context, node, &devices), &held.claim_uid);
+        charged.into_charge()
     });
     let pod = held
         .pod_uid
@@ -247,11 +256,4 @@ fn cost(context: PollContext<'_>, node: &str, devices: &[engine::DeviceName]) ->
         }
     }
     ClaimCost { flavor, ..cost }
-}
-
-fn charge(claims: ClaimsByCost) -> Charge {
-    Charge {
-        claims: claims.into_charges(),
-        resources: Vec::new(),
-    }
 }

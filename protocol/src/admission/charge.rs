@@ -32,33 +32,55 @@ impl ClaimCost {
     }
 }
 
-/// Claims by what they cost: those that cost the same stand together in a charge.
+/// A charge that is being added up. Claims that cost the same stand together in it.
 #[derive(Debug, Default)]
-pub(crate) struct ClaimsByCost(BTreeMap<ClaimCost, BTreeSet<String>>);
+pub(crate) struct ChargeSum {
+    claims: BTreeMap<ClaimCost, BTreeSet<String>>,
+    /// By Flavor and resource.
+    resources: BTreeMap<(String, String), i64>,
+}
 
-impl ClaimsByCost {
+impl ChargeSum {
     /// Adds a claim, by its UID. Twice is once.
-    pub(crate) fn add(&mut self, cost: ClaimCost, claim: &str) {
-        self.0.entry(cost).or_default().insert(claim.to_owned());
+    pub(crate) fn add_claim(&mut self, cost: ClaimCost, claim: &str) {
+        self.claims
+            .entry(cost)
+            .or_default()
+            .insert(claim.to_owned());
     }
 
-    /// As a charge has it, in order.
-    pub(crate) fn into_charges(self) -> Vec<ClaimsCharge> {
-        let groups = self.0.into_iter();
-        let charges = groups.map(|(cost, uids)| ClaimsCharge {
+    /// Adds what one pod is charged besides its claims.
+    pub(crate) fn add_resource(&mut self, flavor: &str, resource: &str, amount: i64) {
+        let of = (flavor.to_owned(), resource.to_owned());
+        let sum = self.resources.entry(of).or_default();
+        *sum = sum.saturating_add(amount);
+    }
+
+    /// The charge, in order.
+    pub(crate) fn into_charge(self) -> Charge {
+        let claims = self.claims.into_iter();
+        let claims = claims.map(|(cost, uids)| ClaimsCharge {
             flavor: cost.flavor,
             gpus_milli: cost.gpus_milli,
             vram_bytes: cost.vram_bytes,
             uids: uids.into_iter().collect(),
         });
-        charges.collect()
+        let resources = self.resources.into_iter();
+        let resources = resources.map(|((flavor, resource), amount)| ResourceCharge {
+            flavor,
+            resource,
+            amount,
+        });
+        Charge {
+            claims: claims.collect(),
+            resources: resources.collect(),
+        }
     }
 }
 
 /// Groups what the engine charges a gang's pods.
 pub(crate) fn of_admission(pods: &[engine::AdmittedPod]) -> Charge {
-    let mut claims = ClaimsByCost::default();
-    let mut resources: BTreeMap<(String, String), i64> = BTreeMap::new();
+    let mut sum = ChargeSum::default();
     for pod in pods {
         for claim in &pod.claims {
             let cost = ClaimCost {
@@ -66,25 +88,18 @@ pub(crate) fn of_admission(pods: &[engine::AdmittedPod]) -> Charge {
                 gpus_milli: claim.gpus.0,
                 vram_bytes: claim.vram.0,
             };
-            claims.add(cost, claim.uid.as_str());
+            sum.add_claim(cost, claim.uid.as_str());
         }
         for charge in &pod.charged {
-            let of = (charge.of.flavor.to_string(), charge.of.resource.to_string());
-            let sum = resources.entry(of).or_default();
-            *sum = sum.saturating_add(charge.amount.0);
+            let of = &charge.of;
+            sum.add_resource(
+                &of.flavor.to_string(),
+                &of.resource.to_string(),
+                charge.amount.0,
+            );
         }
     }
-    Charge {
-        claims: claims.into_charges(),
-        resources: resources
-            .into_iter()
-            .map(|((flavor, resource), amount)| ResourceCharge {
-                flavor,
-                resource,
-                amount,
-            })
-            .collect(),
-    }
+    sum.into_charge()
 }
 
 /// The part of one rank: its claims, and an even share of what is charged besides. Shares of all ranks

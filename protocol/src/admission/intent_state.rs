@@ -9,6 +9,7 @@ use muster_api::{IntentKind, Reason};
 use crate::{
     admission::place,
     admission::plan::Plan,
+    effect::Refusable,
     objects::{gang_object, is_gated, pod_object},
     poll_context::{PollContext, attempt},
     tables::plans::Committed,
@@ -118,7 +119,7 @@ pub(crate) fn release_refused(
     context: PollContext<'_>,
     pod: &ObservedPod,
 ) -> Option<PendingReason> {
-    let (answer, until) = context.flights.refused(&pod_object(pod))?;
+    let (answer, until) = context.flights.refused(&pod_object(pod), Refusable::Pod)?;
     if !is_gated(pod) || context.has_come(until) {
         return None;
     }

@@ -23,6 +23,7 @@ use crate::{
     admission::intent_state::{IntentState, pod_is_busy, release_refused},
     admission::plan::{Plan, Rank},
     admission::stage::View,
+    effect::Refusable,
     injected_bug::InjectedBug,
     objects::{is_deleting, is_gated, is_over, node_devices_object, pod_object, stamp, uid},
     outward::gang_status,
@@ -101,14 +102,24 @@ fn ended_unpermitted(context: PollContext<'_>, plan: &Plan, rank: &Rank) -> bool
     is_over(context.index, &rank.pod) && !is_permitted(context, plan, rank, false)
 }
 
+/// The stamps that are owed. A pod of an attempt that is evicted which the API server does not let be stamped is deleted, by its
+/// UID: it never ran, and whatever an older leader still sends for it finds another version, or none.
 fn stamps(context: PollContext<'_>, intent: &Committed) -> Vec<ApiRequest> {
     if context.bugs.has(InjectedBug::NoStampGated) {
         return Vec::new();
     }
     let pods = members(context, intent).into_iter();
     let pods = pods.filter(|pod| owes_stamp(context, intent, pod));
-    pods.map(|pod| patch::stamp(pod, intent.plan.attempt + 1))
-        .collect()
+    let is_evict = intent.kind == IntentKind::Evict;
+    pods.map(|pod| {
+        if is_evict && release_refused(context, pod).is_some() {
+            let (key, uid) = (pod_object(pod), uid(pod).to_owned());
+            ApiRequest::DeletePod { key, uid }
+        } else {
+            patch::stamp(pod, intent.plan.attempt + 1)
+        }
+    })
+    .collect()
 }
 
 /// The pods that the intent may be about.
@@ -132,9 +143,21 @@ fn members<'a>(context: PollContext<'a>, intent: &Committed) -> Vec<&'a Observed
 }
 
 /// Whether the pod is still to be stamped. Where the API server refuses to have it changed, a leader does without for
-/// what it committed itself: no older one knows of that attempt, and its own writes of the pod were all answered.
+/// an admission that it committed itself: no older one knows of that attempt, and its own writes of the pod were all answered.
+/// Of an attempt that is evicted, which an older one may have admitted, it does without only where the pod may not be deleted either:
+/// then nobody's write of it passes.
 fn owes_stamp(context: PollContext<'_>, intent: &Committed, pod: &ObservedPod) -> bool {
-    let in_vain = intent.leader_epoch == context.epoch && release_refused(context, pod).is_some();
+    let in_vain = match intent.kind {
+        IntentKind::Admit => {
+            intent.leader_epoch == context.epoch && release_refused(context, pod).is_some()
+        }
+        IntentKind::Evict => {
+            let deletion = context
+                .flights
+                .refused(&pod_object(pod), Refusable::PodDeletion);
+            deletion.is_some()
+        }
+    };
     is_gated(pod) && !is_deleting(pod) && stamp(pod) <= intent.plan.attempt && !in_vain
 }
 

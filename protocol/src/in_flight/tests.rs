@@ -45,7 +45,7 @@ fn refused(times: u64, answer: &str) -> Option<(String, u64)> {
         flights.advance(&index, now(second));
         flights.advance(&index, now(second + 10));
     }
-    let (answer, until) = flights.refused(&key(Kind::Pod))?;
+    let (answer, until) = flights.refused(&key(Kind::Pod), Refusable::Pod)?;
     Some((answer.to_owned(), until - 1_000))
 }
 

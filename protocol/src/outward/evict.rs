@@ -30,6 +30,7 @@ use serde_json::json;
 
 use crate::{
     ApiRequest, JobChange, Mode,
+    effect::Refusable,
     jobs::{
         annotation, eviction_mark, is_drained_queue, is_suspended, job_of, owners_of, suspended_for,
     },
@@ -148,7 +149,7 @@ pub(crate) fn waits_for(
     let mut pods = pods.filter(|pod| !is_out_of_reach(context, pod));
     let first = pods.next()?;
     let (name, of) = (first.name(), stamp(first));
-    if !is_given_up(context, gang) {
+    if !is_given_up(context, key, gang) {
         let reason = Reason::WaitingForRelease;
         let details = format!(
             "pod {name} of attempt {of} is still there (this is {})",
@@ -167,7 +168,10 @@ pub(crate) fn waits_for(
     if let Some((job, answer)) = refused_job(context, first) {
         details =
             format!("{details}; Job {job} may not be suspended, so its pods are deleted: {answer}");
-    } else if let Some((answer, _)) = context.flights.refused(&pod_object(first)) {
+    } else if let Some((answer, _)) = context
+        .flights
+        .refused(&pod_object(first), Refusable::PodDeletion)
+    {
         details = format!("{details}; the API server refuses to delete it: {answer}");
     }
     Some(PendingReason {
@@ -177,9 +181,16 @@ pub(crate) fn waits_for(
 }
 
 /// Whether the Gang does not wait any longer for what is left to go by itself, or to be found holding what it does and be
-/// charged for it: a Gang that was deleted and made again may take its pods up again.
-fn is_given_up(context: PollContext<'_>, gang: &Gang) -> bool {
+/// charged for it: a Gang that was deleted and made again may take its pods up again, if it has a Team to charge.
+fn is_given_up(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> bool {
     let phase = gang.status.as_ref().map(|status| status.phase);
+    if phase != Some(GangPhase::Evicting)
+        && context
+            .formed(key)
+            .is_some_and(|formed| formed.team.is_none())
+    {
+        return false;
+    }
     let uid = gang.metadata.uid.as_deref().unwrap_or_default();
     let since = |reason| context.clocks.is_reason_since(uid, reason);
     if phase == Some(GangPhase::Evicting) || since(Reason::Evicting).is_some() {
@@ -194,8 +205,9 @@ fn is_given_up(context: PollContext<'_>, gang: &Gang) -> bool {
 pub(crate) fn refused_resumption(context: PollContext<'_>, gang: &Gang) -> Option<String> {
     let mut jobs = owners_of(context.index, gang);
     jobs.find_map(|job| {
-        let resumption = context.flights.refused_change(&job_object(job), JobChange::Resume);
-        let (answer, _) = resumption.filter(|_| suspended_for(job).is_some())?;
+        suspended_for(job)?;
+        let resumption = Refusable::Job(JobChange::Resume);
+        let (answer, _) = context.flights.refused(&job_object(job), resumption)?;
         let name = job.metadata.name.as_deref().unwrap_or_default();
         Some(format!(
             "the API server refuses to resume Job {name}, which was suspended to evict its pods: {answer}"
@@ -269,7 +281,7 @@ enum Way {
 fn way(context: PollContext<'_>, gang: &Gang, job: &Job, mark: &str) -> Way {
     let key = job_object(job);
     let is_refused = |change| {
-        let refused = context.flights.refused_change(&key, change);
+        let refused = context.flights.refused(&key, Refusable::Job(change));
         refused.is_some_and(|(_, until)| !context.has_come(until))
     };
     let within = |seconds, way| {
@@ -350,7 +362,7 @@ fn refused_job<'a>(context: PollContext<'a>, pod: &ObservedPod) -> Option<(&'a s
     let job = job_of(context.index, pod)?;
     let suspension = context
         .flights
-        .refused_change(&job_object(job), JobChange::Suspend);
+        .refused(&job_object(job), Refusable::Job(JobChange::Suspend));
     let (answer, _) = suspension?;
     Some((job.metadata.name.as_deref()?, answer))
 }

@@ -92,6 +92,28 @@ fn pods_that_are_bound_are_adopted_whether_or_not_all_of_them_run_yet() {
 }
 
 #[test]
+fn pods_that_run_are_left_alone_while_nobody_can_be_charged_for_them() {
+    let mut bench = Bench::new();
+    bench.gang("train", 2);
+    bench.run();
+    bind_as_planned(&mut bench, &["Running", "Running"]);
+    bench.run();
+    let namespace = |labels: Value| {
+        Object::Namespace(parse(json!({"metadata": {"name": "ml", "labels": labels}})))
+    };
+    bench.server.put(namespace(json!({})));
+    delete_gang(&mut bench);
+    bench.run();
+    bench.seconds += 600;
+    bench.run();
+    let deletes = |write: &ApiRequest| matches!(write, ApiRequest::DeletePod { .. });
+    assert!(!bench.written.iter().any(deletes));
+    bench.server.put(namespace(json!({keys::TEAM: "vision"})));
+    bench.run();
+    assert!(bench.gang_status().admission.unwrap().adopted);
+}
+
+#[test]
 fn a_pod_that_is_left_of_a_deleted_gang_and_holds_nothing_yet_is_named_and_then_evicted() {
     let mut bench = Bench::new();
     bench.gang("train", 2);

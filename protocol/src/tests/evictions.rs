@@ -322,9 +322,19 @@ fn what_an_evicted_gang_holds_is_charged_until_it_is_proved_released() {
     assert_eq!(admitted(&bench), 1);
 }
 
-/// A rank without claims has no devices that a driver would speak for: its permit alone says what it is charged.
-#[test]
-fn pods_without_claims_are_charged_until_they_are_gone() {
+/// A gang of one pod that asks for three cores, and no device.
+fn gang_with_cores(bench: &mut Bench, label: &str) {
+    bench.gang(label, 1);
+    bench.change_pod(&format!("{label}-0"), |pod| {
+        let spec = pod.spec.as_mut().unwrap();
+        spec.resource_claims = None;
+        let resources = json!({"requests": {"cpu": "3"}});
+        spec.containers[0].resources = serde_json::from_value(resources).unwrap();
+    });
+}
+
+/// Such a gang that runs, and its Team, which has four cores.
+fn running_with_cores() -> (Bench, Object) {
     let mut bench = Bench::new();
     let quota = json!([
         {"flavor": "gpu", "resources": [{"name": "gpus", "nominal": 4}, {"name": "cpu", "nominal": "4"}]},
@@ -334,18 +344,16 @@ fn pods_without_claims_are_charged_until_they_are_gone() {
         Arc::make_mut(team).spec.quota = serde_json::from_value(quota).unwrap();
     }
     bench.server.put(object.clone());
-    let plain = |bench: &mut Bench, label: &str| {
-        bench.gang(label, 1);
-        bench.change_pod(&format!("{label}-0"), |pod| {
-            let spec = pod.spec.as_mut().unwrap();
-            spec.resource_claims = None;
-            let resources = json!({"requests": {"cpu": "3"}});
-            spec.containers[0].resources = serde_json::from_value(resources).unwrap();
-        });
-    };
-    plain(&mut bench, "train");
+    gang_with_cores(&mut bench, "train");
     bench.run();
     start(&mut bench, &["train-0"]);
+    (bench, object)
+}
+
+/// A rank without claims has no devices that a driver would speak for: its permit alone says what it is charged.
+#[test]
+fn pods_without_claims_are_charged_until_they_are_gone() {
+    let (mut bench, object) = running_with_cores();
     let permits: Vec<_> = ["n0", "n1"]
         .into_iter()
         .flat_map(|node| bench.server.node_devices(node).unwrap().spec.permits)
@@ -357,7 +365,7 @@ fn pods_without_claims_are_charged_until_they_are_gone() {
     assert_eq!(permit.charge.resources[0].amount, 3_000);
     stop_as(&mut bench, &object, "HoldAndDrain");
     assert_eq!(evictions(&bench), [(1, Reason::TeamStopped)]);
-    plain(&mut bench, "next");
+    gang_with_cores(&mut bench, "next");
     stop_as(&mut bench, &object, "None");
     assert!(
         is_gated(&bench.server.pod("next-0").unwrap()),
@@ -371,6 +379,29 @@ fn pods_without_claims_are_charged_until_they_are_gone() {
     );
 }
 
+/// Its Gang is deleted, and made again: what is charged besides claims is known by the permits alone.
+#[test]
+fn a_gang_that_is_adopted_is_charged_what_its_permits_say_besides_claims() {
+    let (mut bench, _) = running_with_cores();
+    let gang = bench.server.list(Kind::Gang).pop().unwrap();
+    bench.server.remove(&gang.key());
+    bench.run();
+    let admission = bench.gang_status().admission.unwrap();
+    assert!(admission.adopted);
+    let charged: Vec<_> = admission.charge.resources.iter().collect();
+    assert_eq!(charged.len(), 1, "{charged:?}");
+    assert_eq!(
+        (charged[0].resource.as_str(), charged[0].amount),
+        ("cpu", 3_000)
+    );
+    gang_with_cores(&mut bench, "next");
+    bench.run();
+    assert!(
+        is_gated(&bench.server.pod("next-0").unwrap()),
+        "3 of 4 cores are in use"
+    );
+}
+
 fn stop_as(bench: &mut Bench, team: &Object, stop: &str) {
     let mut object = team.clone();
     if let Object::Team(team) = &mut object {
@@ -378,6 +409,50 @@ fn stop_as(bench: &mut Bench, team: &Object, stop: &str) {
     }
     bench.server.put(object);
     bench.run();
+}
+
+/// A pod that may not be changed may not be ungated by a write that comes late either, once its attempt is over.
+#[test]
+fn a_pod_of_an_evicted_attempt_that_may_not_be_stamped_is_deleted_before_its_gang_is_raised() {
+    for is_taken_over in [false, true] {
+        for may_be_deleted in [true, false] {
+            let case = format!("taken over: {is_taken_over}, may be deleted: {may_be_deleted}");
+            let mut bench = Bench::with(Config {
+                ungated_unbound_limit: 1,
+                ..config()
+            });
+            bench.gang("train", 2);
+            bench.run();
+            assert!(is_gated(&bench.server.pod("train-1").unwrap()));
+            let refuses = |write: &ApiRequest| match write {
+                ApiRequest::PatchPod { key, .. } if key.name == "train-1" => Some(forbidden()),
+                ApiRequest::DeletePod { uid, .. } if uid == "train-1-uid" && !may_be_deleted => {
+                    Some(forbidden())
+                }
+                _ => None,
+            };
+            drain(&mut bench);
+            run_answering(&mut bench, 2, refuses);
+            assert_eq!(intents(&bench)[0].kind, IntentKind::Evict, "{case}");
+            if is_taken_over {
+                bench.take_over();
+            }
+            bench.written.clear();
+            run_answering(&mut bench, 90, refuses);
+            assert!(intents(&bench).is_empty(), "{case}");
+            let deleted = bench.written.iter().position(|write| match write {
+                ApiRequest::DeletePod { uid, .. } => uid == "train-1-uid",
+                _ => false,
+            });
+            let raised = bench.written.iter().position(|write| match write {
+                ApiRequest::ReplaceGangStatus { status, .. } => status.attempt == 2,
+                _ => false,
+            });
+            let raised = raised.unwrap();
+            let is_before = deleted.is_some_and(|deleted| deleted < raised);
+            assert_eq!(is_before, may_be_deleted, "{case}");
+        }
+    }
 }
 
 #[test]

@@ -199,8 +199,9 @@ fn a_pod_in_the_place_of_one_that_may_not_be_changed_is_tried_though_nobody_told
 fn an_attempt_that_is_refused_half_way_is_evicted() {
     let mut bench = Bench::new();
     bench.gang("train", 2);
-    let refusals = run_refusing(&mut bench, "train-1", 50);
-    assert_eq!(refusals, 3);
+    // Nor may the pod be deleted.
+    let refusals = run_refusing(&mut bench, "train-1", 80);
+    assert_eq!(refusals, 3 + 3);
     let status = bench.gang_status();
     assert_eq!((status.attempt, status.admission), (2, None));
     assert_eq!(status.evictions[0].reason, muster_api::Reason::NotPermitted);
