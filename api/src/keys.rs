@@ -20,6 +20,13 @@ pub const TOPOLOGY_REQUIRED: &str = "muster.dev/topology-required";
 /// Annotation: the level of the Topology that should hold the whole gang. Fixed.
 pub const TOPOLOGY_PREFERRED: &str = "muster.dev/topology-preferred";
 
+/// Pod or Job annotation: for how long the gang's start may make no progress, in seconds, 1 to [`MAX_LIMIT_SECONDS`]. Then its
+/// attempt is evicted. Fixed.
+pub const START_TIMEOUT_SECONDS: &str = "muster.dev/start-timeout-seconds";
+/// Pod or Job annotation: for how long a rank may have failed while others of its attempt go on, in seconds, 1 to
+/// [`MAX_LIMIT_SECONDS`]. Then the attempt is evicted. Fixed.
+pub const FAILURE_GRACE_SECONDS: &str = "muster.dev/failure-grace-seconds";
+
 /// Annotation, shorthand for a claim: number of GPUs. Fixed.
 pub const GPUS: &str = "muster.dev/gpus";
 /// Annotation, shorthand for a claim: least memory per GPU, a Kubernetes quantity. Fixed.
@@ -84,6 +91,9 @@ pub const TAINT_HELD: &str = "gpu.muster.dev/held";
 
 /// Name of the one `Ledger` object.
 pub const LEDGER_NAME: &str = "cluster";
+
+/// Longest limit that a gang may ask for by [`START_TIMEOUT_SECONDS`] and [`FAILURE_GRACE_SECONDS`]: a day.
+pub const MAX_LIMIT_SECONDS: u32 = 86_400;
 
 /// Largest gang. Bounded by what one `Ledger` write may carry.
 pub const MAX_GANG_SIZE: u32 = 4096;

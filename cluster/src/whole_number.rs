@@ -5,7 +5,7 @@
 
 use std::ops::RangeInclusive;
 
-use muster_api::keys::MAX_GANG_SIZE;
+use muster_api::keys::{MAX_GANG_SIZE, MAX_LIMIT_SECONDS};
 
 /// The number, if the text is plain digits without leading zero and within `range`.
 pub fn parse(text: &str, range: &RangeInclusive<u32>) -> Option<u32> {
@@ -20,6 +20,11 @@ pub fn parse(text: &str, range: &RangeInclusive<u32>) -> Option<u32> {
 /// The size of a gang as the annotation `muster.dev/gang-size` gives it: 1 to 4,096.
 pub fn gang_size(text: &str) -> Option<u32> {
     parse(text, &(1..=MAX_GANG_SIZE))
+}
+
+/// A limit of a gang in seconds, as its annotations give it: 1 to 86,400.
+pub fn limit_seconds(text: &str) -> Option<u32> {
+    parse(text, &(1..=MAX_LIMIT_SECONDS))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ pub(crate) struct Progress {
     pub(crate) steps: usize,
     /// Ranks that run or ended.
     pub(crate) running: usize,
-    /// Whether every rank that does not run yet is in an init container, in its first run: those take as long as they take.
+    /// Whether every rank that does not run yet is in an init container, which may take long.
     pub(crate) is_initializing: bool,
 }
 
@@ -31,13 +31,29 @@ struct Nudge {
     pause_seconds: u64,
 }
 
+/// How long a start may take without a step, at least, as long as init containers run, in seconds.
+const INITIALIZING_SECONDS: u64 = 3_600;
+
 /// The start of an attempt.
 #[derive(Clone, Copy, Debug)]
 struct Start {
     attempt: i64,
     most_steps: usize,
-    /// Since when it made no progress; `None` while its clock stands still.
-    since: Option<u64>,
+    /// When the last step was taken, or began to be waited for.
+    step_at: u64,
+    /// How long it made no progress since, while no init container ran; up to `noted_at`.
+    stalled_seconds: u64,
+    noted_at: u64,
+    is_initializing: bool,
+}
+
+/// When a start is late, and after how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Late {
+    /// The second from which on it is late if nothing happens.
+    pub(crate) at: u64,
+    /// For how long no step was taken by then, in seconds.
+    pub(crate) after_seconds: u64,
 }
 
 /// Since when, in seconds of the monotonic clock.
@@ -55,6 +71,22 @@ pub(crate) struct Clocks {
     stands_still: bool,
     scheduler_is_away: bool,
     stood_still_until: u64,
+}
+
+impl Start {
+    /// The same, some time later.
+    fn at(self, now: u64) -> Self {
+        let stalled = if self.is_initializing {
+            0
+        } else {
+            now.saturating_sub(self.noted_at)
+        };
+        Self {
+            stalled_seconds: self.stalled_seconds.saturating_add(stalled),
+            noted_at: now,
+            ..self
+        }
+    }
 }
 
 impl Clocks {
@@ -132,17 +164,24 @@ impl Clocks {
             self.starts.remove(gang_uid);
             return;
         };
-        let known = self.starts.get(gang_uid).copied();
-        let known = known.filter(|start| start.attempt == attempt);
-        let is_progress = known.is_none_or(|start| start.most_steps < progress.steps);
-        let since = known.and_then(|start| start.since).filter(|_| !is_progress);
-        let start = Start {
+        let begun = Start {
             attempt,
-            most_steps: known
-                .map_or(0, |start| start.most_steps)
-                .max(progress.steps),
-            since: (!progress.is_initializing).then_some(since.unwrap_or(now)),
+            most_steps: progress.steps,
+            step_at: now,
+            stalled_seconds: 0,
+            noted_at: now,
+            is_initializing: progress.is_initializing,
         };
+        let known = self.starts.get(gang_uid);
+        let known = known.filter(|start| {
+            // What happened before time went on again does not count.
+            let is_current = start.attempt == attempt && start.step_at >= self.stood_still_until;
+            is_current && start.most_steps >= progress.steps
+        });
+        let start = known.map_or(begun, |start| Start {
+            is_initializing: progress.is_initializing,
+            ..start.at(now)
+        });
         self.starts.insert(gang_uid.to_owned(), start);
     }
 
@@ -160,10 +199,28 @@ impl Clocks {
         self.stands_still = still;
     }
 
-    /// Since when the start of a Gang made no progress; `None`: it is not starting, or time stands still.
-    pub(crate) fn stalled_since(&self, gang_uid: &str) -> Option<u64> {
-        let since = self.starts.get(gang_uid)?.since?;
-        (!self.stands_still).then(|| since.max(self.stood_still_until))
+    /// When the start of a Gang that may stall for so long is late; `None`: it is not starting, or time stands still. While init
+    /// containers run it does not stall, but not for ever: they may hang.
+    pub(crate) fn late(&self, gang_uid: &str, limit_seconds: u64) -> Option<Late> {
+        let start = self.starts.get(gang_uid).filter(|_| !self.stands_still)?;
+        let most = limit_seconds.max(INITIALIZING_SECONDS);
+        let at_most = Late {
+            at: start.step_at.saturating_add(most),
+            after_seconds: most,
+        };
+        if start.is_initializing {
+            return Some(at_most);
+        }
+        let left = limit_seconds.saturating_sub(start.stalled_seconds);
+        let stalled = Late {
+            at: start.noted_at.saturating_add(left),
+            after_seconds: limit_seconds,
+        };
+        Some(if at_most.at < stalled.at {
+            at_most
+        } else {
+            stalled
+        })
     }
 
     /// Notes why a Gang waits, or does not run as planned.

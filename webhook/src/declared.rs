@@ -18,8 +18,10 @@ const PREFIX: &str = "muster.dev/";
 /// Labels that mean something on a pod or Job.
 const LABELS: [&str; 2] = [keys::GANG, keys::TIER];
 /// Annotations that mean something on a pod or Job, besides the controller's and the shorthand.
-const ANNOTATIONS: [&str; 4] = [
+const ANNOTATIONS: [&str; 6] = [
     keys::GANG_SIZE,
+    keys::START_TIMEOUT_SECONDS,
+    keys::FAILURE_GRACE_SECONDS,
     keys::TOPOLOGY_REQUIRED,
     keys::TOPOLOGY_PREFERRED,
     CHECKPOINTED_AT,
@@ -114,6 +116,21 @@ impl<'a> Declared<'a> {
                     keys::MAX_GANG_SIZE
                 ),
             );
+        }
+        for key in [keys::START_TIMEOUT_SECONDS, keys::FAILURE_GRACE_SECONDS] {
+            let limit = self.annotation(key);
+            let limit = limit.filter(|limit| whole_number::limit_seconds(limit).is_none());
+            if let Some(limit) = limit {
+                findings.error(
+                    Reason::InvalidValue,
+                    self.annotation_path(key),
+                    format!(
+                        "{}: must be a whole number of seconds from 1 to {}, in plain digits",
+                        quoted(limit),
+                        keys::MAX_LIMIT_SECONDS
+                    ),
+                );
+            }
         }
     }
 

@@ -172,23 +172,60 @@ pub(super) fn tier(
     )
 }
 
+/// What pods, or else their Job, say by an annotation.
+fn agreed_annotation(
+    declaring: &[Declaring<'_>],
+    job: Option<&Job>,
+    key: &str,
+) -> Result<Option<String>, PendingReason> {
+    agreed(
+        declaring,
+        job,
+        &format!("metadata.annotations[{key}]"),
+        &|one| annotation(one.pod, key).map(str::to_owned),
+        &|job| {
+            job.and_then(|job| job_annotation(job, key))
+                .map(str::to_owned)
+        },
+    )
+}
+
+/// How long the gang may make no progress, where pods or their Job say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Limits {
+    pub(super) start_timeout_seconds: Option<u32>,
+    pub(super) failure_grace_seconds: Option<u32>,
+}
+
+/// The limits that pods, or else their Job, name.
+pub(super) fn limits(
+    declaring: &[Declaring<'_>],
+    job: Option<&Job>,
+) -> Result<Limits, PendingReason> {
+    let limit = |key: &str| {
+        let Some(text) = agreed_annotation(declaring, job, key)? else {
+            return Ok(None);
+        };
+        let limit = whole_number::limit_seconds(&text);
+        limit.map(Some).ok_or_else(|| {
+            let text: String = text.chars().take(64).collect();
+            let most = keys::MAX_LIMIT_SECONDS;
+            let cause = format!("is {text:?}; write a whole number of seconds from 1 to {most}");
+            UnsupportedField::new(format!("metadata.annotations[{key}]"), cause).wait("pods")
+        })
+    };
+    Ok(Limits {
+        start_timeout_seconds: limit(keys::START_TIMEOUT_SECONDS)?,
+        failure_grace_seconds: limit(keys::FAILURE_GRACE_SECONDS)?,
+    })
+}
+
 /// Where pods, or else their Job, say that the gang must or should be.
 pub(super) fn topology(
     declaring: &[Declaring<'_>],
     job: Option<&Job>,
 ) -> Result<Option<TopologyRequest>, PendingReason> {
-    let one = |key: &'static str| {
-        agreed(
-            declaring,
-            job,
-            &format!("metadata.annotations[{key}]"),
-            &|one| annotation(one.pod, key).map(str::to_owned),
-            &|job| {
-                job.and_then(|job| job_annotation(job, key))
-                    .map(str::to_owned)
-            },
-        )
-    };
+    let one = |key: &str| agreed_annotation(declaring, job, key);
     let request = TopologyRequest {
         required: one(keys::TOPOLOGY_REQUIRED)?,
         preferred: one(keys::TOPOLOGY_PREFERRED)?,
@@ -262,6 +299,30 @@ mod tests {
             );
         }
         assert_eq!(left(3, None, &[]), 3);
+    }
+
+    #[test]
+    fn a_limit_is_a_whole_number_of_seconds_up_to_a_day() {
+        let of = |start: Value, grace: Value| {
+            let annotations =
+                json!({keys::START_TIMEOUT_SECONDS: start, keys::FAILURE_GRACE_SECONDS: grace});
+            let job = json!({"metadata": {"annotations": annotations}, "spec": {}});
+            let job: Job = serde_json::from_value(with_template(job)).unwrap();
+            limits(&[], Some(&job))
+        };
+        let limits = of(json!("86400"), json!("1")).unwrap();
+        assert_eq!(limits.start_timeout_seconds, Some(86_400));
+        assert_eq!(limits.failure_grace_seconds, Some(1));
+        for (start, grace, named) in [
+            ("0", "1", keys::START_TIMEOUT_SECONDS),
+            ("86401", "1", keys::START_TIMEOUT_SECONDS),
+            ("1", "1m", keys::FAILURE_GRACE_SECONDS),
+        ] {
+            let wait = of(json!(start), json!(grace)).unwrap_err();
+            assert_eq!(wait.reason, Reason::RequestNotUnderstood);
+            assert!(wait.details.contains(named), "{}", wait.details);
+            assert!(wait.details.contains("1 to 86400"), "{}", wait.details);
+        }
     }
 
     fn with_template(mut job: Value) -> Value {

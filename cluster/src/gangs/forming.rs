@@ -133,12 +133,14 @@ impl<'f, 'a> Forming<'f, 'a> {
         let size = self.size(&declaring, job, active.len());
         let (members, excess) = self.members(&active, size.pods);
         let topology = declaration::topology(&declaring, job);
+        let limits = declaration::limits(&declaring, job);
         let tier = self.tier(&declaring, job);
         let excepted = self.is_excepted(&members, size.implied);
         let wait = if excepted {
             None
         } else {
-            self.wait(&members, &size, &tier, topology.as_ref().err())
+            let declared = topology.as_ref().err().or(limits.as_ref().err());
+            self.wait(&members, &size, &tier, declared)
         };
         let is_settling = wait.is_none() && !excepted && self.is_settling(&members);
         let wait = wait.or_else(|| is_settling.then(waiting::settling));
@@ -154,7 +156,13 @@ impl<'f, 'a> Forming<'f, 'a> {
         FormedGang {
             key: self.key.clone(),
             owner: self.owner(),
-            spec: self.spec(&members, &size, &tier, topology.ok().flatten()),
+            spec: self.spec(
+                &members,
+                &size,
+                &tier,
+                topology.ok().flatten(),
+                limits.unwrap_or_default(),
+            ),
             team: match &self.team {
                 NamespaceTeam::Is(team) => team.metadata.name.as_deref().map(Into::into),
                 NamespaceTeam::Unnamed | NamespaceTeam::Unknown(_) => None,

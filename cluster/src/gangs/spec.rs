@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use muster_api::{GangSpec, PodSet};
+use muster_api::{GangSpec, PodSet, RestartPolicy};
 use muster_engine as engine;
 
 use super::{
+    declaration::Limits,
     forming::{Forming, Size},
     tiers::ResolvedTier,
 };
@@ -21,6 +22,7 @@ impl Forming<'_, '_> {
         size: &Size,
         tier: &Result<ResolvedTier, PendingReason>,
         topology: Option<muster_api::TopologyRequest>,
+        limits: Limits,
     ) -> GangSpec {
         let base = self.gang.map_or_else(
             || GangSpec {
@@ -31,10 +33,17 @@ impl Forming<'_, '_> {
             },
             |gang| gang.spec.clone(),
         );
+        let start_timeout_seconds = limits.start_timeout_seconds.map(i64::from);
+        let failure_grace_seconds = limits.failure_grace_seconds.map(i64::from);
         GangSpec {
             size: i32::try_from(size.pods).unwrap_or(i32::MAX),
             pod_sets: self.pod_sets(members),
             topology,
+            start_timeout_seconds: start_timeout_seconds.unwrap_or(base.start_timeout_seconds),
+            restart: RestartPolicy {
+                failure_grace_seconds: failure_grace_seconds.or(base.restart.failure_grace_seconds),
+                ..base.restart
+            },
             ..base
         }
     }

@@ -26,7 +26,7 @@ impl Forming<'_, '_> {
         members: &[&Arc<ObservedPod>],
         size: &Size,
         tier: &Result<ResolvedTier, PendingReason>,
-        topology: Option<&PendingReason>,
+        declared: Option<&PendingReason>,
     ) -> Option<PendingReason> {
         self.suspended()
             .or_else(|| self.no_team())
@@ -34,7 +34,7 @@ impl Forming<'_, '_> {
             .or_else(|| tier.as_ref().err().cloned())
             .or_else(|| self.missing_pods(members, size.pods))
             .or_else(|| foreign_gate(members))
-            .or_else(|| topology.cloned())
+            .or_else(|| declared.cloned())
             .or_else(|| self.unknown_level(members))
             .or_else(|| {
                 let mut requests = members.iter().filter_map(|pod| self.request(pod));

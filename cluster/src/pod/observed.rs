@@ -55,7 +55,8 @@ pub struct ObservedPod {
     claims: Box<[PodResourceClaim]>,
     claim_statuses: Box<[PodResourceClaimStatus]>,
     node_rules: Option<Box<NodeRulesOfPod>>,
-    failure: Option<Box<str>>,
+    /// What it says about its failure; of one that has not failed, what a container of it waits for.
+    trouble: Option<Box<str>>,
 }
 
 /// What is read of its conditions besides.
@@ -75,7 +76,7 @@ pub struct StartOfPod {
     /// Steps that were taken, of sandbox, init containers and containers: none is ever taken back, however often a container
     /// is started again.
     pub steps: u8,
-    /// Whether an init container is in its first run, which takes as long as it takes. Not one that stays beside the others.
+    /// Whether an init container runs, which may take long. Not one that stays beside the others.
     pub is_initializing: bool,
 }
 
@@ -124,7 +125,9 @@ impl ObservedPod {
             claims: claims.unwrap_or_default().into(),
             claim_statuses: claim_statuses.unwrap_or_default().into(),
             node_rules: spec.and_then(|spec| node_rules(spec, bound_to(pod).is_some())),
-            failure: failure(pod).map(String::into_boxed_str),
+            trouble: failure(pod)
+                .or_else(|| waiting(pod))
+                .map(String::into_boxed_str),
         }
     }
 
@@ -190,7 +193,12 @@ impl ObservedPod {
 
     /// What a pod that failed says about it: its reason and message, else the exit code of a container.
     pub fn failure(&self) -> Option<&str> {
-        self.failure.as_deref()
+        self.trouble.as_deref().filter(|_| self.phase == "Failed")
+    }
+
+    /// What a container of it waits for, other than that it is being made, if the pod has not ended: `container fetch: ImagePullBackOff`.
+    pub fn waits_for(&self) -> Option<&str> {
+        self.trouble.as_deref().filter(|_| self.phase != "Failed")
     }
 }
 
@@ -327,7 +335,7 @@ fn start(pod: &Pod) -> StartOfPod {
             .state
             .as_ref()
             .is_some_and(|state| state.running.is_some());
-        runs && it.restart_count == 0 && !stays(&it.name)
+        runs && !stays(&it.name)
     });
     StartOfPod {
         steps: u8::try_from(steps).unwrap_or(u8::MAX),
@@ -352,6 +360,25 @@ fn failure(pod: &Pod) -> Option<String> {
     });
     let (container, code) = exited.next()?;
     Some(format!("container {container} exited with code {code}"))
+}
+
+/// Reasons of containers that only say that it is not their turn, or that they are being made.
+const USUAL_WAITS: [&str; 2] = ["PodInitializing", "ContainerCreating"];
+
+fn waiting(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref().filter(|_| pod.phase() == "Pending")?;
+    let init = status.init_container_statuses.iter().flatten();
+    let mut containers = init.chain(status.container_statuses.iter().flatten());
+    containers.find_map(|container| {
+        let waiting = container.state.as_ref()?.waiting.as_ref()?;
+        let reason = waiting.reason.as_deref()?;
+        let is_told = !reason.is_empty() && !USUAL_WAITS.contains(&reason);
+        is_told.then(|| {
+            let mut text = format!("container {}: {reason}", container.name);
+            text::truncate(&mut text, FAILURE_BYTES);
+            text
+        })
+    })
 }
 
 #[cfg(test)]

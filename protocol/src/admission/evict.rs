@@ -20,6 +20,7 @@ use crate::{
     admission::stage::{Stage, View},
     jobs,
     objects::{is_deleting, is_terminal, stamp},
+    outward::gang_status,
     poll_context::PollContext,
 };
 use muster_cluster::{
@@ -96,7 +97,8 @@ fn delay_seconds(
         Reason::StartTimeout => Some(0),
         Reason::PodFailed if has_ended() => None,
         Reason::PodFailed => {
-            let grace = gang.spec.restart.failure_grace_seconds;
+            let spec = gang_status::limits(context, &plan.key, gang);
+            let grace = spec.restart.failure_grace_seconds;
             u64::try_from(grace.unwrap_or(FAILURE_GRACE_SECONDS)).ok()
         }
         _ if obstacle(context, plan).is_none() => None,

@@ -580,21 +580,26 @@ pub(crate) fn degraded(
     if let Some(wait) = obstacle(context, plan).or_else(|| failed(context, plan)) {
         return Some(wait);
     }
-    let stalled = context.clocks.stalled_since(&plan.gang_uid)?;
-    let limit = gang.spec.start_timeout_seconds;
-    if !context.has_come(stalled.saturating_add(u64::try_from(limit).unwrap_or(u64::MAX))) {
+    let spec = limits(context, &plan.key, gang);
+    let limit = u64::try_from(spec.start_timeout_seconds).unwrap_or(u64::MAX);
+    let late = context.clocks.late(&plan.gang_uid, limit)?;
+    if !context.has_come(late.at) {
         return None;
     }
+    let limit = late.after_seconds;
     let mut late = plan.states(context).enumerate();
     let (late, rank) =
         late.find_map(|(place, (rank, state))| (!state.is_well()).then_some((place, rank)))?;
     let pod = context.index.pod_by_uid(&rank.pod)?;
     let stage = if is_gated(pod) {
-        "not released yet"
-    } else if bound_node(pod).is_none() {
-        "not bound yet"
+        "not released yet".to_owned()
+    } else if let Some(node) = bound_node(pod) {
+        // The pod, and what it says, are gone once it is evicted.
+        let waits_for = pod.waits_for();
+        let waits_for = waits_for.map_or_else(String::new, |what| format!(" ({what})"));
+        format!("bound to node {node}, but does not run{waits_for}")
     } else {
-        "bound, but does not run"
+        "not bound yet".to_owned()
     };
     let details = format!(
         "rank {late} (attempt {}) is {stage}; no rank made progress for {limit} s",
@@ -604,6 +609,16 @@ pub(crate) fn degraded(
         reason: Reason::StartTimeout,
         details: with_unmodelled(context, plan, details),
     })
+}
+
+/// The spec whose limits the attempt goes by: pods may name others than those of whom its Gang was made.
+pub(crate) fn limits<'a>(
+    context: PollContext<'a>,
+    key: &GangKey,
+    gang: &'a Gang,
+) -> &'a muster_api::GangSpec {
+    let formed = context.formed(key);
+    formed.map_or(&gang.spec, |formed| &formed.spec)
 }
 
 /// A text that also names what the plan does not look at.

@@ -931,10 +931,22 @@ fn init_container(pod: &mut Pod, restarts: i32, state: &Value) {
 }
 
 #[test]
-fn an_init_container_takes_as_long_as_it_takes_unless_it_crashes() {
+fn an_init_container_may_take_an_hour_unless_it_crashes_all_the_time() {
     let runs = json!({"running": {}});
     let waits = json!({"waiting": {"reason": "CrashLoopBackOff"}});
-    for (case, restarts, is_evicted) in [("first run", 0, false), ("crash loop", 3, true)] {
+    type Runs = fn(u64) -> bool;
+    let cases: [(&str, Runs, u64, bool); 4] = [
+        ("runs", |_| true, 55, false),
+        (
+            "runs again after a failure",
+            |minute| minute != 20,
+            55,
+            false,
+        ),
+        ("hangs", |_| true, 65, true),
+        ("crashes all the time", |minute| minute % 2 == 0, 40, true),
+    ];
+    for (case, is_running, minutes, is_evicted) in cases {
         let mut bench = Bench::new();
         bench.gang("train", 1);
         bench.run();
@@ -942,13 +954,11 @@ fn an_init_container_takes_as_long_as_it_takes_unless_it_crashes() {
         bench.change_pod("train-0", |pod| {
             pod.spec.as_mut().unwrap().node_name = Some(node);
         });
-        for minute in 0..40 {
-            let (restarts, state) = match restarts {
-                0 => (0, &runs),
-                _ if minute % 2 == 0 => (restarts + minute, &runs),
-                _ => (restarts + minute, &waits),
-            };
+        for minute in 0..minutes {
+            let restarts = (1..=minute).filter(|minute| !is_running(*minute)).count();
+            let state = if is_running(minute) { &runs } else { &waits };
             if bench.server.pod("train-0").is_some() {
+                let restarts = i32::try_from(restarts).unwrap();
                 bench.change_pod("train-0", |pod| init_container(pod, restarts, state));
             }
             bench.run_at_once();
@@ -956,6 +966,62 @@ fn an_init_container_takes_as_long_as_it_takes_unless_it_crashes() {
         }
         assert_eq!(evictions(&bench).len(), usize::from(is_evicted), "{case}");
     }
+}
+
+#[test]
+fn pods_say_how_long_their_start_may_take_and_a_failure_may_last() {
+    for (key, seconds) in [
+        (keys::START_TIMEOUT_SECONDS, 1_200),
+        (keys::FAILURE_GRACE_SECONDS, 300),
+    ] {
+        let mut bench = running_job(|job| {
+            let annotations = job.metadata.annotations.get_or_insert_default();
+            annotations.insert(key.to_owned(), seconds.to_string());
+        });
+        if key == keys::FAILURE_GRACE_SECONDS {
+            bench.change_pod("fit-1", |pod| set_phase(pod, "Failed"));
+        } else {
+            stop(&mut bench, "HoldAndDrain");
+            bench.server.remove(&pod_key("fit-0"));
+            bench.server.remove(&pod_key("fit-1"));
+            bench.run();
+            stop(&mut bench, "None");
+            pod_of_job(&mut bench, 0);
+            pod_of_job(&mut bench, 1);
+        }
+        bench.run();
+        let before = evictions(&bench).len();
+        bench.seconds += seconds - 10;
+        bench.run();
+        assert_eq!(evictions(&bench).len(), before, "{key}");
+        bench.seconds += 10;
+        bench.run();
+        assert_eq!(evictions(&bench).len(), before + 1, "{key}");
+    }
+}
+
+#[test]
+fn a_start_that_is_late_says_on_which_node_and_what_it_waits_for() {
+    let mut bench = Bench::new();
+    bench.gang("train", 1);
+    bench.run();
+    bench.change_pod("train-0", |pod| {
+        pod.spec.as_mut().unwrap().node_name = Some("n0".to_owned());
+        let statuses = json!([{
+            "name": "rank", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+            "state": {"waiting": {"reason": "ImagePullBackOff"}},
+        }]);
+        pod.status.as_mut().unwrap().container_statuses = serde_json::from_value(statuses).unwrap();
+    });
+    bench.run();
+    bench.seconds += 600;
+    bench.run();
+    let message = bench.gang_status().evictions[0].message.clone();
+    assert!(message.contains("node n0"), "{message}");
+    assert!(
+        message.contains("container rank: ImagePullBackOff"),
+        "{message}"
+    );
 }
 
 #[test]

@@ -236,6 +236,18 @@ fn every_refusal_names_its_field_and_reason() {
             Reason::InvalidValue,
         ),
         (
+            gang.clone(),
+            of_two("muster.dev/start-timeout-seconds", "0"),
+            "metadata.annotations[muster.dev/start-timeout-seconds]",
+            Reason::InvalidValue,
+        ),
+        (
+            gang.clone(),
+            of_two("muster.dev/failure-grace-seconds", "86401"),
+            "metadata.annotations[muster.dev/failure-grace-seconds]",
+            Reason::InvalidValue,
+        ),
+        (
             json!({"muster.dev/gang": ""}),
             of_two("a", "b"),
             "metadata.labels[muster.dev/gang]",
