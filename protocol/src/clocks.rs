@@ -64,6 +64,8 @@ pub(crate) struct Clocks {
     not_ready: BTreeMap<String, u64>,
     starts: Table<String, Start>,
     reasons: Table<String, (Reason, u64)>,
+    /// Gangs that pause until a time that is taken by the wall clock, and since when that is known.
+    pauses: Table<String, (i64, u64)>,
     /// When the status of a Gang was written.
     status_writes: Table<String, u64>,
     ends: BTreeMap<String, u64>,
@@ -247,6 +249,24 @@ impl Clocks {
         Some(*since)
     }
 
+    /// Notes until when a Gang pauses, in seconds of the wall clock of whoever wrote that.
+    pub(crate) fn note_pause(&mut self, gang_uid: &str, until: Option<i64>, now: u64) {
+        match until {
+            None => {
+                self.pauses.remove(gang_uid);
+            }
+            Some(until) if self.pauses.get(gang_uid).is_some_and(|it| it.0 == until) => {}
+            Some(until) => {
+                self.pauses.insert(gang_uid.to_owned(), (until, now));
+            }
+        }
+    }
+
+    /// Since when it is known that the Gang pauses until the time that it names.
+    pub(crate) fn pauses_since(&self, gang_uid: &str) -> Option<u64> {
+        self.pauses.get(gang_uid).map(|(_, since)| *since)
+    }
+
     /// The status of a Gang is written.
     pub(crate) fn note_status_write(&mut self, gang_uid: &str, now: u64) {
         self.status_writes.insert(gang_uid.to_owned(), now);
@@ -262,6 +282,7 @@ impl Clocks {
         self.nudges.remove(gang_uid);
         self.starts.remove(gang_uid);
         self.reasons.remove(gang_uid);
+        self.pauses.remove(gang_uid);
         self.status_writes.remove(gang_uid);
     }
 }

@@ -593,6 +593,11 @@ impl Machine {
         let uid = uid.unwrap_or_default();
         let wake = Cell::new(None);
         let nudged = self.note_start(&uid, plan.as_deref(), epoch, now, &wake);
+        let status = gang.as_ref().and_then(|gang| gang.status.as_ref());
+        let pauses_until = status.and_then(|status| status.requeue_at.as_ref());
+        let pauses_until = pauses_until.map(|at| at.0.as_second());
+        self.clocks
+            .note_pause(&uid, pauses_until, now.monotonic_seconds);
 
         let view = stage::view(self.context(epoch, now, &wake), key);
         let view = view.map(|view| self.not_going_back(key, view));

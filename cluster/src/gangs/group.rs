@@ -84,7 +84,7 @@ fn group(pod: &ObservedPod, namespace: String, jobs: &JobFinder<'_>) -> Option<G
 }
 
 /// Whether the pods of a Job are one gang: it says so, or it is Indexed and runs all its ranks at once.
-fn is_gang(job: &Job, pod: &ObservedPod) -> bool {
+pub fn is_gang(job: &Job, pod: &ObservedPod) -> bool {
     match annotation(pod, keys::GANG_SIZE).or_else(|| job_annotation(job, keys::GANG_SIZE)) {
         Some(size) => whole_number::gang_size(size) != Some(1),
         None => implied_size(job).is_some(),

@@ -315,10 +315,24 @@ fn standing(context: PollContext<'_>, kind: IntentKind) -> Taken {
     taken
 }
 
-/// The Evicts that enter the Ledger now: those that their own room has room for, or one, however large it is. Its nodes are what
-/// it takes: 4,096 of them at most.
+/// The Evicts that enter the Ledger now: those that their own room has room for, and one that is larger than all of it. Its nodes
+/// are what it takes: 4,096 of them at most. None keeps another from entering that has room.
 fn evicts(context: PollContext<'_>) -> BTreeMap<GangKey, Intent> {
-    let Taken { mut bytes, .. } = standing(context, IntentKind::Evict);
+    let room = context.config.evict_bytes;
+    let standing = context
+        .plans
+        .all_committed()
+        .filter(|(key, intent)| intent.kind == IntentKind::Evict && !context.views.is_settled(key));
+    let (mut bytes, mut has_oversize) = (0, false);
+    if context.views.to_evict().next().is_some() {
+        for (_, intent) in standing {
+            if intent.bytes > room {
+                has_oversize = true;
+            } else {
+                bytes += intent.bytes;
+            }
+        }
+    }
     let mut evicts = BTreeMap::new();
     for (key, cause) in context.views.to_evict() {
         let committed = context.intent_of(key).map(|intent| intent.kind);
@@ -329,10 +343,15 @@ fn evicts(context: PollContext<'_>) -> BTreeMap<GangKey, Intent> {
         // The sequence is not known yet; this one takes the most room.
         let intent = plan.to_eviction(context, cause.reason, i64::MAX);
         let own = record::bytes(&intent) + 1;
-        if bytes > 0 && bytes + own > context.config.evict_bytes {
-            break;
+        if own > room {
+            if std::mem::replace(&mut has_oversize, true) {
+                continue;
+            }
+        } else if bytes + own > room {
+            continue;
+        } else {
+            bytes += own;
         }
-        bytes += own;
         evicts.insert(key.clone(), intent);
     }
     evicts

@@ -221,8 +221,8 @@ pub(crate) fn view(context: PollContext<'_>, key: &GangKey) -> Option<View> {
     }
     if let Some(intent) = intent {
         void::judge(context, intent, &mut view);
-        if is_void && intent.kind == IntentKind::Evict {
-            // The Gang says why once it is raised.
+        if own_intent.is_some() && intent.kind == IntentKind::Evict {
+            // The Gang says why once it is raised; until then it is remembered, also while an answer is owed.
             let before = context
                 .views
                 .of(key)

@@ -92,13 +92,18 @@ fn bypass(context: PollContext<'_>, formed: &FormedGang, attempt: i64) -> Option
     })
 }
 
-/// The pause after an eviction.
+/// The pause after an eviction. Until when it lasts was told by the clock of another machine, perhaps; it is never longer than
+/// it was meant to be, counted from when this leader learnt of it.
 fn backing_off(context: PollContext<'_>, gang: &Gang) -> Option<PendingReason> {
     let status = gang.status.as_ref()?;
     let at = status.requeue_at.as_ref()?.0;
     let left = at.as_second() - context.now.wall.as_second();
     let left = u64::try_from(left).unwrap_or(0);
-    if context.has_come(context.now.monotonic_seconds + left) {
+    let now = context.now.monotonic_seconds;
+    let uid = gang.metadata.uid.as_deref().unwrap_or_default();
+    let since = context.clocks.pauses_since(uid).unwrap_or(now);
+    let most = since.saturating_add(gang_status::pause_seconds(status));
+    if context.has_come(now.saturating_add(left).min(most)) {
         return None;
     }
     let times = gang_status::consecutive_start_timeouts(status);

@@ -40,6 +40,7 @@ use crate::{
 };
 use muster_cluster::{
     formed::{GangKey, PendingReason, has_ended},
+    gangs::is_gang,
     index::NamespacedName,
     pod::{ObservedPod, PodFields},
 };
@@ -75,7 +76,8 @@ pub(crate) fn writes(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Ve
     let mut writes = Vec::new();
     for (job, pods) in of_jobs.into_values() {
         let mark = eviction_mark(job, key, attempt(gang) - 1);
-        match way(context, gang, job, &mark) {
+        let may_be_suspended = may_be_suspended(context, gang, job, &pods);
+        match way(context, gang, job, &mark, may_be_suspended) {
             Way::Wait => {}
             Way::Suspend => {
                 let annotation = [(keys::SUSPENDED_FOR, Some(mark.as_str()))];
@@ -278,7 +280,13 @@ enum Way {
 
 /// What cannot be done, or is never answered, stops no eviction: pods whose owner does nothing about them are deleted after a
 /// while. Where the suspension of their Job is applied only then, its annotation has it resumed.
-fn way(context: PollContext<'_>, gang: &Gang, job: &Job, mark: &str) -> Way {
+fn way(
+    context: PollContext<'_>,
+    gang: &Gang,
+    job: &Job,
+    mark: &str,
+    may_be_suspended: bool,
+) -> Way {
     let key = job_object(job);
     let is_refused = |change| {
         let refused = context.flights.refused(&key, Refusable::Job(change));
@@ -302,8 +310,8 @@ fn way(context: PollContext<'_>, gang: &Gang, job: &Job, mark: &str) -> Way {
     let is_owed_answer = || context.flights.is_sent(&key);
     let was_resumed = annotation(job, keys::RESUMED_BY_OTHERS) == Some(mark);
     let raised = raised_to(job, mark);
-    let may_be_suspended = !was_resumed && raised.is_none() && may_be_suspended(context, gang, job);
-    if may_be_suspended && !is_refused(JobChange::Suspend) {
+    let is_suspended_next = may_be_suspended && !was_resumed && raised.is_none();
+    if is_suspended_next && !is_refused(JobChange::Suspend) {
         return if is_owed_answer() {
             within(OWNER_ENDS_WITHIN_SECONDS, Way::Suspend)
         } else {
@@ -324,15 +332,20 @@ fn way(context: PollContext<'_>, gang: &Gang, job: &Job, mark: &str) -> Way {
     }
 }
 
-/// Whether suspending the Job ends nothing but this gang, and changes nothing but that.
-fn may_be_suspended(context: PollContext<'_>, gang: &Gang, job: &Job) -> bool {
+/// Whether suspending the Job ends nothing but this gang, of which these pods are left, and changes nothing but that.
+fn may_be_suspended(
+    context: PollContext<'_>,
+    gang: &Gang,
+    job: &Job,
+    pods: &[&ObservedPod],
+) -> bool {
     let mut owners = job.metadata.owner_references.iter().flatten();
     // Who controls a Job keeps its spec as it wants it. A CronJob leaves the Jobs alone that it made.
     let is_controlled =
         owners.any(|owner| owner.controller == Some(true) && owner.kind != "CronJob");
     let spec = job.spec.as_ref();
-    // The pods of a Job are one gang, unless each of them is one for itself.
-    let is_single = gang.spec.size == 1 && gang.spec.group.is_none();
+    // The pods of a Job are one gang, unless each of them is one for itself. (How many are left of it says nothing.)
+    let is_single = gang.spec.group.is_none() && !pods.iter().any(|pod| is_gang(job, pod));
     let parallelism = spec.and_then(|spec| spec.parallelism).unwrap_or(1);
     let are_apart = is_single && parallelism > 1;
     !(is_controlled || are_apart || is_drained_queue(context.index, job))

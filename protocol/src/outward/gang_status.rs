@@ -251,11 +251,27 @@ pub(crate) fn evicted(
     })
 }
 
-/// How often in a row the last attempts of a Gang were evicted by the start limit.
+/// How often in a row the last attempts of a Gang were evicted by the start limit. An attempt in between that was not evicted, since
+/// its pods ended otherwise, ends the row.
 pub(crate) fn consecutive_start_timeouts(status: &GangStatus) -> usize {
     let evictions = status.evictions.iter().rev();
-    let timeouts = evictions.take_while(|eviction| eviction.reason == Reason::StartTimeout);
+    let last = evictions.clone().next().map_or(0, |last| last.attempt);
+    let timeouts = evictions
+        .zip((0..=last).rev())
+        .take_while(|(eviction, attempt)| {
+            eviction.reason == Reason::StartTimeout && eviction.attempt == *attempt
+        });
     timeouts.count()
+}
+
+/// How long a Gang pauses after its last eviction, in seconds, whatever the clock said that its times were taken by.
+pub(crate) fn pause_seconds(status: &GangStatus) -> u64 {
+    let evicted = status.evictions.last().map(|eviction| &eviction.at.0);
+    let until = status.requeue_at.as_ref().map(|at| &at.0);
+    let pause = evicted.zip(until).map_or(0, |(evicted, until)| {
+        until.as_second().saturating_sub(evicted.as_second())
+    });
+    u64::try_from(pause.clamp(0, MOST_BACK_OFF_SECONDS)).unwrap_or(0)
 }
 
 /// The Gang in a given attempt, holding nothing.

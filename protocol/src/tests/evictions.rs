@@ -10,6 +10,7 @@ use super::{
 use crate::{
     JobChange,
     objects::{is_deleting, is_gated, stamp},
+    outward::gang_status,
 };
 
 /// The pods are bound where they are planned, and run.
@@ -894,6 +895,65 @@ fn a_start_that_makes_no_progress_is_evicted_and_tried_again_after_a_pause_that_
 }
 
 #[test]
+fn an_attempt_that_ran_ends_the_row_of_failed_starts() {
+    let timeouts = |attempts: &[i64]| GangStatus {
+        evictions: attempts
+            .iter()
+            .map(|attempt| Eviction {
+                attempt: *attempt,
+                reason: Reason::StartTimeout,
+                message: String::new(),
+                at: serde_json::from_value(json!("2027-01-01T00:00:00Z")).unwrap(),
+            })
+            .collect(),
+        ..GangStatus::default()
+    };
+    let row = |attempts| gang_status::consecutive_start_timeouts(&timeouts(attempts));
+    assert_eq!(row(&[]), 0);
+    assert_eq!(row(&[1, 2, 3]), 3);
+    assert_eq!(row(&[1, 2, 4]), 1, "attempt 3 ended by itself");
+}
+
+/// The clock of the leader that evicted was a day ahead.
+#[test]
+fn a_pause_is_never_longer_than_it_was_meant_to_be() {
+    let mut bench = Bench::new();
+    bench.gang("train", 1);
+    bench.run();
+    bench.seconds += 600;
+    bench.run_until(|write| matches!(write, ApiRequest::PatchPodStatus { .. }));
+    let gang = bench.server.list(Kind::Gang).pop().unwrap();
+    let Object::Gang(mut gang) = gang else {
+        panic!("a Gang")
+    };
+    let ahead = jiff::SignedDuration::from_hours(24);
+    let status = Arc::make_mut(&mut gang).status.as_mut().unwrap();
+    status.evictions[0].at.0 += ahead;
+    status.requeue_at.as_mut().unwrap().0 += ahead;
+    bench.server.put(Object::Gang(gang));
+    bench.take_over();
+    bench.server.remove(&pod_key("train-0"));
+    bench.gang("train", 1);
+    bench.run();
+    let queue = bench.gang_status().queue.unwrap();
+    assert_eq!(queue.reason, Reason::BackingOff);
+    bench.seconds += 30;
+    bench.run();
+    assert_eq!(bench.gang_status().phase, GangPhase::Admitted);
+}
+
+#[test]
+fn a_job_of_which_one_index_is_left_is_suspended_all_the_same() {
+    let mut bench = Bench::new();
+    bench.server.put(job(2, 1));
+    make_again(&mut bench, 1..2);
+    let gang = bench.server.list(Kind::Gang).pop().unwrap();
+    assert!(matches!(gang, Object::Gang(gang) if gang.spec.size == 1));
+    stop(&mut bench, "HoldAndDrain");
+    assert!(is_suspended(&bench));
+}
+
+#[test]
 fn no_start_is_late_while_nothing_can_be_let_go_or_nobody_schedules() {
     type Obstruct = fn(&mut Machine, bool);
     let obstructs: [Obstruct; 2] = [Machine::withhold_ungating, Machine::note_scheduler_away];
@@ -1241,14 +1301,58 @@ fn a_gang_that_is_deleted_by_its_owner_is_not_evicted() {
     );
 }
 
+/// A name of 60 characters.
+const LONG_NAME: &str = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+
+/// The gangs whose evictions are in each write of the Ledger that has any, where they have so many bytes.
+fn evicted_at_once(evict_bytes: usize, gangs: [&str; 3]) -> Vec<Vec<Intent>> {
+    let mut bench = Bench::with(Config {
+        evict_bytes,
+        ..config()
+    });
+    for gang in gangs {
+        bench.gang(gang, 1);
+    }
+    bench.run();
+    bench.written.clear();
+    stop(&mut bench, "HoldAndDrain");
+    let batches = bench.written.iter().filter_map(|write| match write {
+        ApiRequest::ReplaceLedger { spec, .. } if evicts(write) => Some(spec.intents.clone()),
+        _ => None,
+    });
+    batches.collect()
+}
+
+#[test]
+fn an_eviction_that_has_no_room_yet_keeps_none_behind_it_from_entering() {
+    // In the order of their names the long one is the second.
+    let gangs = ["0", LONG_NAME, "b"];
+    let all = evicted_at_once(64 * 1024, gangs);
+    let bytes = |intent: &Intent| serde_json::to_string(intent).unwrap().len();
+    let mut of_each: Vec<usize> = all[0].iter().map(bytes).collect();
+    of_each.sort_unstable();
+    let [small, other, long] = of_each.try_into().unwrap();
+    // The sequence, which is not known before, counts as its longest.
+    let room = small + other + 2 * 20;
+    assert!(long <= room && small + long > room);
+    let first = &evicted_at_once(room, gangs)[0];
+    assert_eq!(first.len(), 2, "{first:?}");
+}
+
 #[test]
 fn evictions_have_room_of_their_own_and_go_one_after_the_other_where_it_is_full() {
-    for (evict_bytes, at_once) in [(64 * 1024, 3), (400, 1), (1, 1)] {
+    // A name takes as many bytes as it has: one that is larger than all of the room does not hold the others up.
+    for (evict_bytes, at_once, first) in [
+        (64 * 1024, 3, "a"),
+        (400, 1, "a"),
+        (1, 1, "a"),
+        (400, 2, LONG_NAME),
+    ] {
         let mut bench = Bench::with(Config {
             evict_bytes,
             ..config()
         });
-        for gang in ["a", "b", "c"] {
+        for gang in [first, "b", "c"] {
             bench.gang(gang, 1);
         }
         bench.run();
