@@ -19,11 +19,12 @@
 //! successor writes each of these objects before it takes anything back from the attempt they belong to,
 //! and from then on the older precondition fails. Pods are patched with a test of their resourceVersion,
 //! and are stamped with a higher attempt before the attempt that an older leader may know is taken back, or given up half
-//! way. A Gang is deleted only as it was seen: UID and resourceVersion.
+//! way. A Gang is deleted only as it was seen: UID and resourceVersion. Jobs are changed as they were seen as well, and pods are
+//! deleted by their UID, of attempts that are over whoever leads (`outward::evict`).
 //!
 //! **A conflict** on the Ledger, a Gang or `NodeDevices` may mean a newer leader: the Ledger is read again, uncached, and
 //! nothing is committed before; what is committed goes on outwards, since each of its writes carries its own precondition.
-//! Everybody writes to pods: a conflict there concerns that pod.
+//! Everybody writes to pods and Jobs: a conflict there concerns that object.
 //!
 //! **Applied twice, late or never answered**: a write with a resourceVersion is applied at most once. A
 //! write whose answer is lost is repeated word by word until it is answered (`in_flight`), and nothing that

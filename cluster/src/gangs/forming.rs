@@ -139,7 +139,7 @@ impl<'f, 'a> Forming<'f, 'a> {
         let wait = if excepted {
             None
         } else {
-            let declared = topology.as_ref().err().or(limits.as_ref().err());
+            let declared = topology.as_ref().err().or_else(|| limits.as_ref().err());
             self.wait(&members, &size, &tier, declared)
         };
         let is_settling = wait.is_none() && !excepted && self.is_settling(&members);

@@ -61,7 +61,8 @@ pub(crate) fn due(
     if jobs.iter().any(|job| jobs::is_ending(job)) {
         return None;
     }
-    // Before any pod was let go it is taken back without more ado.
+    // Before any pod was let go, what stands in its way has it taken back without more ado. A start that is late then waits for its
+    // permits, as an eviction would, and is told only.
     let wrong = view
         .reason
         .as_ref()

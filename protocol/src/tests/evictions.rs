@@ -743,7 +743,7 @@ fn a_limit_that_somebody_lowers_before_the_pods_are_gone_is_raised_again_and_not
     }
     assert!(raised(&bench));
     change_job(&mut bench, |job| {
-        job.spec.as_mut().unwrap().backoff_limit = Some(6)
+        job.spec.as_mut().unwrap().backoff_limit = Some(6);
     });
     bench.run();
     assert!(raised(&bench));
@@ -992,9 +992,9 @@ fn init_container(pod: &mut Pod, restarts: i32, state: &Value) {
 
 #[test]
 fn an_init_container_may_take_an_hour_unless_it_crashes_all_the_time() {
+    type Runs = fn(u64) -> bool;
     let runs = json!({"running": {}});
     let waits = json!({"waiting": {"reason": "CrashLoopBackOff"}});
-    type Runs = fn(u64) -> bool;
     let cases: [(&str, Runs, u64, bool); 4] = [
         ("runs", |_| true, 55, false),
         (
