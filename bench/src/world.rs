@@ -440,5 +440,8 @@ fn kind(write: &ApiRequest) -> &'static str {
         ApiRequest::CreateNodeDevices { .. } => "create NodeDevices",
         ApiRequest::ReplaceNodeDevices { .. } => "NodeDevices",
         ApiRequest::PatchPod { .. } => "patch of a Pod",
+        ApiRequest::PatchPodStatus { .. } => "patch of a Pod's status",
+        ApiRequest::DeletePod { .. } => "delete Pod",
+        ApiRequest::PatchJob { .. } => "patch of a Job",
     }
 }
