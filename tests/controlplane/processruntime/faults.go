@@ -15,15 +15,18 @@ import (
 // then a rename); they are in force from the next call on, and gone when the file is gone:
 //
 //	{
+//	  "missingImage": [{"image": "example.invalid/rank:2", "message": "manifest unknown"}],
 //	  "refuseCreate": [{"pod": "train-", "message": "no space left on device"}],
 //	  "delayStart":   [{"pod": "train-3", "seconds": 2.5}],
 //	  "hangStop":     [{"pod": "train-0"}]
 //	}
 //
-// "pod" is a prefix of the pod's name; the empty one fits all. refuseCreate fails CreateContainer.
+// "pod" is a prefix of the pod's name, "image" one of the image's; the empty one fits all. missingImage fails PullImage,
+// and ImageStatus says that the image is not there. refuseCreate fails CreateContainer.
 // delayStart makes StartContainer wait first. hangStop makes StopContainer, StopPodSandbox and the
 // Remove calls of a running container wait, with the process left alone, until the fault is gone or the caller gives up.
 type faults struct {
+	MissingImage []fault `json:"missingImage"`
 	RefuseCreate []fault `json:"refuseCreate"`
 	DelayStart   []fault `json:"delayStart"`
 	HangStop     []fault `json:"hangStop"`
@@ -31,6 +34,7 @@ type faults struct {
 
 type fault struct {
 	Pod     string  `json:"pod"`
+	Image   string  `json:"image"`
 	Message string  `json:"message"`
 	Seconds float64 `json:"seconds"`
 }
@@ -49,7 +53,7 @@ func readFaults(path string) (faults, error) {
 	decoder := json.NewDecoder(bytes.NewReader(content))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&result); err != nil {
-		return result, fmt.Errorf("%s: %w; it may hold refuseCreate, delayStart and hangStop, each a list of {pod, message, seconds}", path, err)
+		return result, fmt.Errorf("%s: %w; it may hold missingImage, refuseCreate, delayStart and hangStop, each a list of {pod, image, message, seconds}", path, err)
 	}
 	return result, nil
 }
@@ -58,6 +62,23 @@ func find(list []fault, pod string) *fault {
 	for i := range list {
 		if strings.HasPrefix(pod, list[i].Pod) {
 			return &list[i]
+		}
+	}
+	return nil
+}
+
+// missingImage is the error of pulling an image, if it is missing.
+func missingImage(path, image string) error {
+	current, err := readFaults(path)
+	if err != nil {
+		return err
+	}
+	for _, f := range current.MissingImage {
+		if strings.HasPrefix(image, f.Image) {
+			if f.Message == "" {
+				return fmt.Errorf("missing on demand (image name prefix %q)", f.Image)
+			}
+			return errors.New(f.Message)
 		}
 	}
 	return nil

@@ -34,6 +34,37 @@ func TestFaultsAreMadeForThePodsNamedAndEndWithTheFile(t *testing.T) {
 	n.faults("")
 }
 
+func TestAnImageThatIsMissingIsNotThereAndCannotBePulledUntilTheFaultIsGone(t *testing.T) {
+	n := startNode(t)
+	missing, other := &runtimeapi.ImageSpec{Image: "example.invalid/late:1"}, &runtimeapi.ImageSpec{Image: "example.invalid/rank:1"}
+	status := func(image *runtimeapi.ImageSpec) *runtimeapi.Image {
+		t.Helper()
+		response, err := n.images.ImageStatus(n.context(), &runtimeapi.ImageStatusRequest{Image: image})
+		check(t, err)
+		return response.Image
+	}
+	id := &runtimeapi.ImageSpec{Image: status(missing).Id}
+	n.faults(`{"missingImage": [{"image": "example.invalid/late:", "message": "manifest unknown"}]}`)
+	for _, image := range []*runtimeapi.ImageSpec{missing, id} {
+		if found := status(image); found != nil {
+			t.Errorf("%s is said to be there: %v", image.Image, found)
+		}
+		_, err := n.images.PullImage(n.context(), &runtimeapi.PullImageRequest{Image: image})
+		if err == nil || !strings.Contains(err.Error(), "manifest unknown") {
+			t.Errorf("%s was pulled: %v", image.Image, err)
+		}
+	}
+	if status(other) == nil {
+		t.Error("an image that is not named is missing")
+	}
+	n.faults("")
+	if status(missing) == nil {
+		t.Error("it is still missing")
+	}
+	_, err := n.images.PullImage(n.context(), &runtimeapi.PullImageRequest{Image: missing})
+	check(t, err)
+}
+
 func TestAStopHangsUntilTheFaultIsGone(t *testing.T) {
 	n := startNode(t)
 	id, _ := n.run("stuck", "echo up; sleep 1000")

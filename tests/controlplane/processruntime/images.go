@@ -12,11 +12,12 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// imageService says that every image exists, and remembers the names that it was asked for, because
-// the kubelet lists them.
+// imageService says that every image exists unless a fault says that it is missing, and remembers the names that it was
+// asked for, because the kubelet lists them.
 type imageService struct {
 	runtimeapi.UnimplementedImageServiceServer
 	stateDirectory string
+	faultsPath     string
 	known          *knownImages
 }
 
@@ -25,8 +26,8 @@ type knownImages struct {
 	names map[string]string // by id
 }
 
-func newImageService(stateDirectory string) imageService {
-	return imageService{stateDirectory: stateDirectory, known: &knownImages{names: map[string]string{}}}
+func newImageService(stateDirectory, faultsPath string) imageService {
+	return imageService{stateDirectory: stateDirectory, faultsPath: faultsPath, known: &knownImages{names: map[string]string{}}}
 }
 
 // imageID is the same for the same name always. The kubelet also asks by id.
@@ -48,6 +49,16 @@ func (k *knownImages) image(name string) *runtimeapi.Image {
 	return describeImage(id, k.names[id])
 }
 
+// name is the name of an image that is asked for by name or by id.
+func (k *knownImages) name(image string) string {
+	k.mutex.Lock()
+	defer k.mutex.Unlock()
+	if name, isID := k.names[image]; isID {
+		return name
+	}
+	return image
+}
+
 func describeImage(id, name string) *runtimeapi.Image {
 	image := &runtimeapi.Image{
 		Id: id, Size: 1 << 20,
@@ -64,11 +75,20 @@ func describeImage(id, name string) *runtimeapi.Image {
 }
 
 func (s imageService) ImageStatus(_ context.Context, request *runtimeapi.ImageStatusRequest) (*runtimeapi.ImageStatusResponse, error) {
-	return &runtimeapi.ImageStatusResponse{Image: s.known.image(request.GetImage().GetImage())}, nil
+	name := request.GetImage().GetImage()
+	if missingImage(s.faultsPath, s.known.name(name)) != nil {
+		// An answer without an image: it is not there.
+		return &runtimeapi.ImageStatusResponse{}, nil
+	}
+	return &runtimeapi.ImageStatusResponse{Image: s.known.image(name)}, nil
 }
 
 func (s imageService) PullImage(_ context.Context, request *runtimeapi.PullImageRequest) (*runtimeapi.PullImageResponse, error) {
-	return &runtimeapi.PullImageResponse{ImageRef: s.known.image(request.GetImage().GetImage()).Id}, nil
+	name := request.GetImage().GetImage()
+	if err := missingImage(s.faultsPath, s.known.name(name)); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.PullImageResponse{ImageRef: s.known.image(name).Id}, nil
 }
 
 func (s imageService) RemoveImage(_ context.Context, request *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {

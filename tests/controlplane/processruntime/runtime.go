@@ -61,15 +61,16 @@ func New(options Options) (*Runtime, error) {
 	if err != nil {
 		return nil, err
 	}
+	faultsPath := filepath.Join(state, "faults.json")
 	r := &Runtime{
 		cdiDirectory:   options.CDIDirectory,
 		stateDirectory: state,
-		faultsPath:     filepath.Join(state, "faults.json"),
+		faultsPath:     faultsPath,
 		node:           options.Node,
 		clock:          newRevisionClock(options.EtcdURL),
 		sandboxes:      map[string]*sandbox{},
 		containers:     map[string]*container{},
-		imageService:   newImageService(state),
+		imageService:   newImageService(state, faultsPath),
 	}
 	if r.addresses, err = newAddressPool(options.AddressPrefix); err != nil {
 		return nil, err
