@@ -208,7 +208,7 @@ impl QuotaCensus {
             }
             Kind::Gang => {
                 if let Some(waits) = self.gangs.remove(key).and_then(|seen| seen.waits) {
-                    self.count_pending(waits, -1);
+                    self.count_pending(&waits, -1);
                 }
             }
             _ => {}
@@ -276,7 +276,7 @@ impl QuotaCensus {
             reason: wait.reason.to_string(),
         });
         let is_admitted = status.admission.is_some();
-        if let Some(waits) = waits.clone() {
+        if let Some(waits) = &waits {
             self.count_pending(waits, 1);
         }
         let key = ObjectKey::of(Kind::Gang, &gang.metadata);
@@ -284,7 +284,7 @@ impl QuotaCensus {
         // One that is admitted when it is first seen was admitted before anybody looked.
         let is_new = is_admitted && before.as_ref().is_some_and(|seen| !seen.is_admitted);
         if let Some(waits) = before.and_then(|seen| seen.waits) {
-            self.count_pending(waits, -1);
+            self.count_pending(&waits, -1);
         }
         // An adopted gang ran before it was admitted: it did not wait.
         let is_adopted = status.admission.as_ref().is_some_and(|it| it.adopted);
@@ -300,14 +300,14 @@ impl QuotaCensus {
         }
     }
 
-    fn count_pending(&mut self, waits: WaitLabels, by: i64) {
+    fn count_pending(&mut self, waits: &WaitLabels, by: i64) {
         let count = self.pending.entry(waits.clone()).or_default();
         *count += by;
         if *count == 0 {
-            self.families.pending.remove(&waits);
-            self.pending.remove(&waits);
+            self.families.pending.remove(waits);
+            self.pending.remove(waits);
         } else {
-            self.families.pending.get_or_create(&waits).set(*count);
+            self.families.pending.get_or_create(waits).set(*count);
         }
     }
 }
