@@ -67,6 +67,32 @@ pub async fn wait_until_running(client: &Client, namespace: &str, beginning: &st
     wait_for_phase(client, namespace, beginning, &[GangPhase::Running]).await
 }
 
+/// Waits until all pods of the Gang run in this attempt or a later one.
+pub async fn wait_until_running_again(
+    client: &Client,
+    namespace: &str,
+    beginning: &str,
+    attempt: i64,
+) -> Result<Gang> {
+    let what = format!("gang {namespace}/{beginning}* runs in attempt {attempt}");
+    eventually(&what, LIMIT, async || {
+        let Some(gang) = find(client, namespace, beginning).await? else {
+            return Ok(Progress::NotYet("there is no such Gang".to_owned()));
+        };
+        let status = gang.status.clone().unwrap_or_default();
+        let runs = status.phase == GangPhase::Running && status.attempt >= attempt;
+        Ok(if runs {
+            Progress::Done(gang)
+        } else {
+            Progress::NotYet(format!(
+                "it is {:?} in attempt {}, {:?}",
+                status.phase, status.attempt, status.queue
+            ))
+        })
+    })
+    .await
+}
+
 /// Waits until all pods of the Gang have ended well.
 pub async fn wait_until_finished(client: &Client, namespace: &str, beginning: &str) -> Result<()> {
     wait_for_phase(client, namespace, beginning, &[GangPhase::Finished])

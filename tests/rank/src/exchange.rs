@@ -37,6 +37,8 @@ pub(crate) enum Failure {
     Lost(u32),
     /// A peer says something else about the gang.
     Disagreement(String),
+    /// It was told to fail.
+    Told,
     /// SIGTERM.
     Terminated,
     /// This rank cannot listen, or cannot write its address.
@@ -46,6 +48,7 @@ pub(crate) enum Failure {
 impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
+            Self::Told => 1,
             Self::Io(_) => 2,
             Self::Deadline(_) => 10,
             Self::Lost(_) => 11,
@@ -61,6 +64,7 @@ impl fmt::Display for Failure {
             Self::Deadline(missing) => write!(formatter, "deadline passed; not met: {missing:?}"),
             Self::Lost(rank) => write!(formatter, "lost rank {rank}"),
             Self::Disagreement(what) => write!(formatter, "disagreement: {what}"),
+            Self::Told => formatter.write_str("told to fail"),
             Self::Terminated => formatter.write_str("terminated"),
             Self::Io(error) => write!(formatter, "{error}"),
         }

@@ -4,9 +4,12 @@
 //! finds its peers, waits for *all* of them, steps in lockstep, and obeys SIGTERM. So a gang of it
 //! that ends with success proves that the whole gang ran at the same time.
 //!
+//! Ranks can be told to fail, and to hang once they have lost a peer, as collective communication does.
+//!
 //! | exit code | meaning |
 //! | --- | --- |
 //! | 0 | all peers were met and all steps done |
+//! | 1 | it was told to fail |
 //! | 2 | the arguments or the environment are wrong |
 //! | 10 | not all peers were there before the deadline |
 //! | 11 | a peer went away between two steps |
@@ -59,6 +62,9 @@ struct Options {
     /// Duration of a step.
     #[arg(long, env = "STEP_MILLIS", default_value_t = 50)]
     step_millis: u64,
+    /// Waits to be ended once a peer has gone away, instead of ending with 11.
+    #[arg(long, env = "HANG_WHEN_LOST", action = clap::ArgAction::Set, default_value_t = false)]
+    hang_when_lost: bool,
     /// Longest time until all peers are met.
     #[arg(long, env = "DEADLINE_SECONDS", default_value_t = 60)]
     deadline_seconds: u64,
@@ -105,11 +111,22 @@ async fn run(options: &Options, rank: u32, report: &mut Report) -> Result<(), Fa
         tokio::time::sleep(Duration::from_millis(options.step_millis)).await;
         let wants_to_finish =
             !options.finish_file.is_empty() && Path::new(&options.finish_file).exists();
-        let finished = peers.barrier(step, wants_to_finish).await?;
+        if take_order_to_fail(&options.peers_dir, rank) {
+            return Err(Failure::Told);
+        }
+        let finished = match peers.barrier(step, wants_to_finish).await {
+            Err(Failure::Lost(_)) if options.hang_when_lost => std::future::pending().await,
+            done => done?,
+        };
         report.steps = step + 1;
         if finished {
             break;
         }
     }
     Ok(())
+}
+
+/// Whether `RANK.fail` is in the shared directory. It is removed: the next attempt's rank does not fail.
+fn take_order_to_fail(peers_dir: &Path, rank: u32) -> bool {
+    std::fs::remove_file(peers_dir.join(format!("{rank}.fail"))).is_ok()
 }

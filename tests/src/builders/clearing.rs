@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use k8s_openapi::api::{
+    apps::v1::StatefulSet,
     batch::v1::Job,
     core::v1::{Namespace, Pod},
     resource::v1::ResourceClaim,
@@ -63,6 +64,7 @@ fn made_by_us() -> ListParams {
 
 async fn clear_namespace(client: &Client, name: &str) -> Result<()> {
     let jobs: Api<Job> = Api::namespaced(client.clone(), name);
+    let stateful_sets: Api<StatefulSet> = Api::namespaced(client.clone(), name);
     let pods: Api<Pod> = Api::namespaced(client.clone(), name);
     let everything = ListParams::default();
     let background = DeleteParams {
@@ -70,6 +72,9 @@ async fn clear_namespace(client: &Client, name: &str) -> Result<()> {
         ..DeleteParams::default()
     };
     jobs.delete_collection(&background, &everything).await?;
+    stateful_sets
+        .delete_collection(&background, &everything)
+        .await?;
     eventually(
         &format!("all pods of namespace {name} are gone"),
         CLEAR_LIMIT,

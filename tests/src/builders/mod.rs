@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::{
+    apps::v1::StatefulSet,
     batch::v1::Job,
     core::v1::{Container, Pod, PodSpec},
     resource::v1::{ResourceClaim, ResourceClaimTemplate},
@@ -102,6 +103,27 @@ pub fn indexed_job(
             "parallelism": ranks,
             "backoffLimit": 0,
             "template": {"metadata": {"labels": made(&[])}, "spec": spec},
+        },
+    }))
+}
+
+/// A StatefulSet whose pods are one gang. They are made side by side: each starts only with all others.
+pub fn gang_stateful_set(name: &str, ranks: u32, spec: &PodSpec) -> Result<StatefulSet> {
+    let labels = made(&[(keys::GANG, name)]);
+    let annotations = map(&[(keys::GANG_SIZE, &ranks.to_string())]);
+    // A StatefulSet takes no other policy.
+    let spec = PodSpec {
+        restart_policy: Some("Always".to_owned()),
+        ..spec.clone()
+    };
+    typed(json!({
+        "metadata": {"name": name, "labels": made(&[])},
+        "spec": {
+            "serviceName": name,
+            "replicas": ranks,
+            "podManagementPolicy": "Parallel",
+            "selector": {"matchLabels": {keys::GANG: name}},
+            "template": {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec},
         },
     }))
 }

@@ -38,6 +38,8 @@ pub struct RankProgram {
     pub step_millis: u64,
     /// Where the rank finds its number.
     pub rank: RankSource,
+    /// Whether a rank that has lost a peer waits to be ended.
+    pub hangs_when_lost: bool,
 }
 
 impl RankProgram {
@@ -50,6 +52,7 @@ impl RankProgram {
             steps: 3,
             step_millis: 50,
             rank: RankSource::Annotation,
+            hangs_when_lost: false,
         }
     }
 
@@ -67,6 +70,19 @@ impl RankProgram {
         self.steps = 9000;
         self.step_millis = 100;
         self
+    }
+
+    /// Ranks that have lost a peer hang until they are ended, as collective communication does.
+    #[must_use]
+    pub fn hanging_when_lost(mut self) -> Self {
+        self.hangs_when_lost = true;
+        self
+    }
+
+    /// Tells a rank that runs to fail with exit code 1. It does so once.
+    pub fn fail(&self, rank: u32) -> Result<()> {
+        std::fs::write(self.peers_dir.join(format!("{rank}.fail")), "")?;
+        Ok(())
     }
 
     /// Tells all ranks to finish with success.
@@ -88,6 +104,7 @@ impl RankProgram {
             json!({"name": "WORLD_SIZE", "value": self.world_size.to_string()}),
             json!({"name": "STEPS", "value": self.steps.to_string()}),
             json!({"name": "STEP_MILLIS", "value": self.step_millis.to_string()}),
+            json!({"name": "HANG_WHEN_LOST", "value": self.hangs_when_lost.to_string()}),
             json!({"name": "POD_IP", "valueFrom": from_field("status.podIP")}),
         ];
         match self.rank {
