@@ -12,7 +12,9 @@ use std::{
 };
 
 use anyhow::Context;
+use muster_api::{GangPhase, IntentKind};
 use muster_protocol::ApiRequest;
+use serde_json::Value;
 
 /// Writes are sent side by side; a second one waits this long before it dies, so that the first is answered.
 const FIRST_IS_ANSWERED: Duration = Duration::from_millis(500);
@@ -33,10 +35,18 @@ enum Failpoint {
     AfterFirstUngate,
     /// Exactly one pod is ungated.
     BeforeSecondUngate,
+    /// An Evict is in the Ledger, nothing else of it is written.
+    AfterEvictCommit,
+    /// The Gang of an attempt that is evicted is in the next one, its pods are as they were.
+    AfterGangEvicted,
+    /// A Job is suspended for an eviction.
+    AfterJobSuspended,
+    /// Its pods are gone, and it was not resumed.
+    BeforeJobResumed,
 }
 
 impl Failpoint {
-    const ALL: [(&str, Self); 5] = [
+    const ALL: [(&str, Self); 9] = [
         ("after-ledger-commit", Self::AfterLedgerCommit),
         ("after-first-permit", Self::AfterFirstPermit),
         (
@@ -45,6 +55,10 @@ impl Failpoint {
         ),
         ("after-first-ungate", Self::AfterFirstUngate),
         ("before-second-ungate", Self::BeforeSecondUngate),
+        ("after-evict-commit", Self::AfterEvictCommit),
+        ("after-gang-evicted", Self::AfterGangEvicted),
+        ("after-job-suspended", Self::AfterJobSuspended),
+        ("before-job-resumed", Self::BeforeJobResumed),
     ];
 
     fn named(name: &str) -> anyhow::Result<Self> {
@@ -80,6 +94,9 @@ pub(crate) fn arm() -> anyhow::Result<()> {
 /// Dies if the named failpoint lies right before this write, which is not sent.
 pub(crate) fn before(write: &ApiRequest) {
     static UNGATED_BEFORE: AtomicBool = AtomicBool::new(false);
+    if suspends(write) == Some(false) {
+        Failpoint::BeforeJobResumed.die_here();
+    }
     if is_ungating(write) {
         Failpoint::AfterGangStatusBeforeUngate.die_here();
         if UNGATED_BEFORE.swap(true, Ordering::Relaxed) && Failpoint::BeforeSecondUngate.is_armed()
@@ -95,7 +112,15 @@ pub(crate) fn after(write: &ApiRequest) {
     match write {
         ApiRequest::ReplaceLedger { spec, .. } if !spec.intents.is_empty() => {
             Failpoint::AfterLedgerCommit.die_here();
+            let mut kinds = spec.intents.iter().map(|intent| intent.kind);
+            if kinds.any(|kind| kind == IntentKind::Evict) {
+                Failpoint::AfterEvictCommit.die_here();
+            }
         }
+        ApiRequest::ReplaceGangStatus { status, .. } if status.phase == GangPhase::Evicting => {
+            Failpoint::AfterGangEvicted.die_here();
+        }
+        write if suspends(write) == Some(true) => Failpoint::AfterJobSuspended.die_here(),
         ApiRequest::CreateNodeDevices { spec, .. }
         | ApiRequest::ReplaceNodeDevices { spec, .. }
             if spec.permits.iter().any(|permit| !permit.withdrawn) =>
@@ -112,10 +137,23 @@ fn is_ungating(write: &ApiRequest) -> bool {
     let ApiRequest::PatchPod { patch, .. } = write else {
         return false;
     };
+    change_of(patch, "/spec/schedulingGates").is_some()
+}
+
+/// Whether a Job is suspended (true) or resumed by the write; `None`: neither.
+fn suspends(write: &ApiRequest) -> Option<bool> {
+    let ApiRequest::PatchJob { patch, .. } = write else {
+        return None;
+    };
+    change_of(patch, "/spec/suspend")?["value"].as_bool()
+}
+
+/// The operation of a JSON patch that changes what is below a path.
+fn change_of<'a>(patch: &'a Value, below: &str) -> Option<&'a Value> {
     let operations = patch.as_array().map(Vec::as_slice).unwrap_or_default();
-    operations.iter().any(|operation| {
+    operations.iter().find(|operation| {
         let path = operation["path"].as_str().unwrap_or_default();
-        operation["op"] != "test" && path.starts_with("/spec/schedulingGates")
+        operation["op"] != "test" && path.starts_with(below)
     })
 }
 

@@ -1,5 +1,6 @@
 //! Gangs with everything that ships: four nodes on two leaves, and a fifth that stands alone.
 
+mod evictions;
 mod queue;
 mod races;
 mod reasons;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         queue::scenarios(),
         reasons::scenarios(),
         shorthand::scenarios(),
+        evictions::scenarios(),
     ];
     suite::run("gangs", options, scenarios.into_iter().flatten().collect())
 }

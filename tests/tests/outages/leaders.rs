@@ -130,7 +130,7 @@ async fn a_leader_that_hangs_past_its_lease_commits_nothing_when_it_goes_on(
     all_finish(cluster, "hangs", &ranks).await
 }
 
-fn controller(replica: usize) -> Program<'static> {
+pub(crate) fn controller(replica: usize) -> Program<'static> {
     Program::Muster(Part::Controller, replica)
 }
 
@@ -183,7 +183,7 @@ async fn all_finish(cluster: &Cluster, namespace: &str, ranks: &[RankProgram]) -
 }
 
 /// Waits until one of these replicas holds the lease, and returns which.
-async fn wait_until_leading(cluster: &mut Cluster, replicas: &[usize]) -> Result<usize> {
+pub(crate) async fn wait_until_leading(cluster: &mut Cluster, replicas: &[usize]) -> Result<usize> {
     let leases: Api<Lease> = Api::namespaced(cluster.client(), NAMESPACE);
     let mut processes = Vec::new();
     for replica in replicas {

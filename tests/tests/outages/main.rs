@@ -2,6 +2,7 @@
 //! replaced in the middle. Two controllers run all the time.
 
 mod control_plane;
+mod evictions;
 mod leaders;
 mod programs;
 
@@ -16,6 +17,7 @@ fn main() -> ExitCode {
     }
     let scenarios = [
         leaders::scenarios(),
+        evictions::scenarios(),
         control_plane::scenarios(),
         programs::scenarios(),
     ];
