@@ -1,6 +1,7 @@
 //! What users who try to go round Muster get: a refusal by name, or no device. With the webhook up, down and deleted;
 //! the same call by the identity that may make it passes.
 
+mod evicting;
 mod extender;
 mod identities;
 mod no_device;
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
         // First, because it shows that the extender was never asked so far.
         extender::scenarios(),
         policies::scenarios(),
+        evicting::scenarios(),
         no_device::scenarios(),
     ];
     let options = ClusterOptions::with_failpoints(&NODES);

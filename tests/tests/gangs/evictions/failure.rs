@@ -43,7 +43,8 @@ async fn a_rank_that_fails_while_the_others_hang_costs_the_attempt_and_the_job_r
     let mut job = builders::indexed_job("train", 4, &[], &spec)?;
     job.spec.as_mut().context("a spec")?.backoff_limit = Some(1);
     let jobs: Api<Job> = Api::namespaced(client.clone(), "fails");
-    kubernetes::create(&jobs, &job).await?;
+    let job_uid = kubernetes::create(&jobs, &job).await?.metadata.uid;
+    let job_uid = job_uid.context("a UID")?;
     let train = gangs::of_job("train");
     let grace = json!({"restart": {"failureGraceSeconds": 2}});
     set_limits(cluster, "fails", &train, &grace).await?;
@@ -58,7 +59,7 @@ async fn a_rank_that_fails_while_the_others_hang_costs_the_attempt_and_the_job_r
         Ok((gang, eviction)) => {
             ensure!(eviction.attempt == 1, "{eviction:?}");
             gangs::ensure_says(&eviction.message, &["rank 2"])?;
-            let eviction = format!("{}/1", gang.name_any());
+            let eviction = format!("{}/1/{job_uid}", gang.name_any());
             stays_suspended_for(&jobs, &eviction).await
         }
         Err(error) => Err(error),

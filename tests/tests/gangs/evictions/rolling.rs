@@ -8,6 +8,7 @@ use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams},
 };
+use muster_api::Gang;
 use muster_tests::{
     builders,
     cluster::Cluster,
@@ -47,7 +48,7 @@ async fn a_rolling_update_of_a_stateful_set_that_is_a_gang_comes_to_its_end(
     let spec = workload.pod_spec(&client, &ranks).await?;
     let sets: Api<StatefulSet> = Api::namespaced(client.clone(), "rolls");
     kubernetes::create(&sets, &builders::gang_stateful_set("serve", 3, &spec)?).await?;
-    gangs::wait_until_running(&client, "rolls", &workload.gang()).await?;
+    let gang = gangs::wait_until_running(&client, "rolls", &workload.gang()).await?;
 
     let version = json!({"spec": {"template": {"metadata": {"annotations": {VERSION: "2"}}}}});
     let parameters = PatchParams::default();
@@ -76,6 +77,9 @@ async fn a_rolling_update_of_a_stateful_set_that_is_a_gang_comes_to_its_end(
         }))
     })
     .await?;
+    let all: Vec<Gang> = kubernetes::list(&client, Some("rolls")).await?;
+    let uids: Vec<Option<String>> = all.iter().map(ResourceExt::uid).collect();
+    ensure!(uids == [gang.uid()], "it is another gang now: {all:?}");
     let gang = gangs::wait_until_running(&client, "rolls", &workload.gang()).await?;
     let status = gang.status.unwrap_or_default();
     eprintln!(
