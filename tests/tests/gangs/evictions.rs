@@ -7,17 +7,13 @@ mod start_limit;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::batch::v1::Job;
-use kube::{Api, Client, ResourceExt, api::Patch, api::PatchParams};
+use kube::{Api, Client, ResourceExt};
 use muster_api::{Gang, Reason, conditions, gang::Eviction, keys};
 use muster_tests::{
-    cluster::Cluster,
     gangs,
-    install::NAMESPACE,
-    kubeconfig,
     kubernetes::{LIMIT, Progress, eventually},
     suite::Scenario,
 };
-use serde_json::{Value, json};
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
     let scenarios = [
@@ -27,37 +23,6 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         rolling::scenarios(),
     ];
     scenarios.into_iter().flatten().collect()
-}
-
-/// Gives a Gang limits that a test can wait for. Users may not change these, so this is done in the controller's name.
-async fn set_limits(
-    cluster: &Cluster,
-    namespace: &str,
-    beginning: &str,
-    limits: &Value,
-) -> Result<()> {
-    let user = format!("system:serviceaccount:{NAMESPACE}:muster-controller");
-    let rights = Some("system:masters");
-    let file = cluster
-        .control_plane
-        .kubeconfig_for("limits", &user, rights)?;
-    let client = kubeconfig::client(&file).await?;
-    let what = format!("there is a gang {namespace}/{beginning}*");
-    let name = eventually(&what, LIMIT, async || {
-        let gang = gangs::find(&client, namespace, beginning).await?;
-        Ok(match gang {
-            Some(gang) => Progress::Done(gang.name_any()),
-            None => Progress::NotYet("none".to_owned()),
-        })
-    })
-    .await?;
-    let gangs: Api<Gang> = Api::namespaced(client, namespace);
-    let patch = Patch::Merge(json!({ "spec": limits }));
-    gangs
-        .patch(&name, &PatchParams::default(), &patch)
-        .await
-        .context("the limits of a Gang")?;
-    Ok(())
 }
 
 /// Waits until the Gang says that this attempt of it was evicted for that reason, and that nothing of it is admitted.

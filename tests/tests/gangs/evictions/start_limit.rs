@@ -3,14 +3,14 @@
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::batch::v1::Job;
 use kube::Api;
-use muster_api::{Reason, conditions};
+use muster_api::{Reason, conditions, keys};
 use muster_tests::{
     builders, cluster::Cluster, events, gangs, kubernetes, scenarios, suite::Scenario,
     workloads::Workload,
 };
 use serde_json::json;
 
-use super::{ensure_job_goes_on, set_limits, wait_for_eviction};
+use super::{ensure_job_goes_on, wait_for_eviction};
 use crate::stage::{FABRIC_NODES, prepare_team};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
@@ -22,7 +22,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 /// The image that one node does not get.
 const IMAGE: &str = "example.invalid/late:1";
 /// Longest time without progress, in seconds: longer than any step takes where all is well.
-const START_LIMIT_SECONDS: i64 = 10;
+const START_LIMIT_SECONDS: &str = "10";
 /// The pause after the first start that came to nothing.
 const PAUSE_SECONDS: i64 = 30;
 
@@ -47,10 +47,10 @@ async fn a_gang_one_of_whose_images_never_arrives_is_evicted_told_and_tried_agai
         .node(FABRIC_NODES[3])?
         .set_runtime_faults(&missing)?;
     let jobs: Api<Job> = Api::namespaced(client.clone(), "images");
-    kubernetes::create(&jobs, &builders::indexed_job("late", 4, &[], &spec)?).await?;
+    let limits = [(keys::START_TIMEOUT_SECONDS, START_LIMIT_SECONDS)];
+    let job = builders::indexed_job("late", 4, &limits, &spec)?;
+    kubernetes::create(&jobs, &job).await?;
     let late = gangs::of_job("late");
-    let limit = json!({"startTimeoutSeconds": START_LIMIT_SECONDS});
-    set_limits(cluster, "images", &late, &limit).await?;
 
     let evicted = wait_for_eviction(&client, "images", &late, Reason::StartTimeout).await;
     cluster
@@ -58,7 +58,9 @@ async fn a_gang_one_of_whose_images_never_arrives_is_evicted_told_and_tried_agai
         .set_runtime_faults(&json!({}))?;
     let (gang, eviction) = evicted?;
     let seconds = format!("{START_LIMIT_SECONDS} s");
-    gangs::ensure_says(&eviction.message, &["rank", &seconds])?;
+    gangs::ensure_says(&eviction.message, &["rank", &seconds, FABRIC_NODES[3]])?;
+    let names_image = eviction.message.contains("ImagePull");
+    ensure!(names_image, "what is waited for: {}", eviction.message);
     let requeue_at = gang.status.and_then(|status| status.requeue_at);
     let requeue_at = requeue_at.context("it is tried again at once")?.0;
     let pause = requeue_at.as_second() - eviction.at.0.as_second();
