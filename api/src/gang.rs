@@ -198,6 +198,9 @@ pub struct GangStatus {
     /// The last evictions of its attempts, at most 8, the latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evictions: Vec<Eviction>,
+    /// That its attempt is to give way to another gang; absent while it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preemption: Option<PreemptionNotice>,
     /// When the gang ended; it is removed an hour later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
@@ -215,6 +218,22 @@ pub struct Eviction {
     pub message: String,
     /// When.
     pub at: Time,
+}
+
+/// The notice that an attempt is to give way to another gang. It is taken back if that gang can do without, or is gone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PreemptionNotice {
+    /// The attempt.
+    pub attempt: i64,
+    /// `namespace/name` of the gang that it gives way to.
+    pub preemptor: String,
+    /// By what right, for people.
+    pub message: String,
+    /// Since when.
+    pub noticed_at: Time,
+    /// When it is evicted at the latest, unless the controller is away. Its pods carry the same in `muster.dev/preempt-at`.
+    pub preempt_at: Time,
 }
 
 /// What a gang is to hold and where, written before the Ledger names it. It counts only while an intent of the Ledger names

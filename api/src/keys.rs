@@ -50,8 +50,13 @@ pub const PLACEMENT: &str = "muster.dev/placement";
 /// Pod annotation, written by the controller: how often the kubelet was asked to look at the pod again. A changed
 /// annotation is what makes it.
 pub const NUDGES: &str = "muster.dev/nudges";
+/// Pod annotation, written by the controller only: when the pod's gang is ended for another one at the latest, in RFC 3339. It is
+/// taken away if the gang may stay. Readable by the downward API.
+pub const PREEMPT_AT: &str = "muster.dev/preempt-at";
+/// Pod annotation, written by the workload at any time: when it wrote its last checkpoint, in RFC 3339.
+pub const CHECKPOINTED_AT: &str = "muster.dev/checkpointed-at";
 /// The annotations that only the controller writes.
-pub const CONTROLLER_ANNOTATIONS: [&str; 4] = [RANK, ATTEMPT, GANG_NAME, PLACEMENT];
+pub const CONTROLLER_ANNOTATIONS: [&str; 5] = [RANK, ATTEMPT, GANG_NAME, PLACEMENT, PREEMPT_AT];
 
 /// Value of [`PLACEMENT`]: the pod's node affinity names exactly one node.
 pub const PLACEMENT_PINNED: &str = "pinned";

@@ -32,9 +32,27 @@ pub struct PriorityTierSpec {
     /// How gangs of this tier may be preempted.
     #[serde(default)]
     pub preemption: TierPreemption,
+    /// How long before its end a gang that is to give way is told so, in seconds; 60 without it. With `AfterCheckpoint`, the
+    /// longest time that it is waited for a checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 300))]
+    pub notice_seconds: Option<i64>,
+    /// For how long a gang runs, or has been admitted without running yet, before it may be preempted, in seconds; the Team's
+    /// counts if that is longer. 0 without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 604_800))]
+    pub min_runtime_seconds: Option<i64>,
     /// Whether gangs that name no tier get this one. Of several the highest value wins, then the first name.
     #[serde(default)]
     pub default: bool,
+}
+
+impl PriorityTierSpec {
+    /// The notice of a tier that does not say, in seconds.
+    pub const DEFAULT_NOTICE_SECONDS: i64 = 60;
+    /// The longest notice, in seconds. Together with the pods' grace period it has to be shorter than what is freed by a
+    /// preemption is kept for whom it is made.
+    pub const MOST_NOTICE_SECONDS: i64 = 300;
 }
 
 /// How gangs of a tier may be preempted.
@@ -43,8 +61,9 @@ pub enum TierPreemption {
     /// Never.
     #[default]
     Never,
-    /// Once the gang has written a checkpoint after the notice.
+    /// Once the gang has written a checkpoint after the notice (pod annotation `muster.dev/checkpointed-at`), at the latest when
+    /// the notice ends.
     AfterCheckpoint,
-    /// At once, after the notice.
+    /// When the notice ends.
     Immediate,
 }

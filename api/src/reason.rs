@@ -61,6 +61,10 @@ pub enum Reason {
     PlaceLost,
     /// The pods of the attempt no longer match the admission.
     MembersChanged,
+    /// The gang was told that it is to give way to another one.
+    PreemptionNotice,
+    /// The gang gave way to another one.
+    Preempted,
     /// The gang was found holding devices without an admission and charged as it is.
     Adopted,
     /// All pods ended well.
@@ -125,6 +129,8 @@ impl Reason {
             Self::StartTimeout => "StartTimeout",
             Self::PlaceLost => "PlaceLost",
             Self::MembersChanged => "MembersChanged",
+            Self::PreemptionNotice => "PreemptionNotice",
+            Self::Preempted => "Preempted",
             Self::Adopted => "Adopted",
             Self::Completed => "Completed",
             Self::PodFailed => "PodFailed",

@@ -53,6 +53,14 @@ pub struct TeamSpec {
     /// served after all who have a weight. It counts where the root Cohort shares `Fair`, and where several quotas are `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fair_share_weight: Option<Quantity>,
+    /// Whose gangs may be ended so that gangs of this Team can start.
+    #[serde(default)]
+    pub preemption: TeamPreemption,
+    /// For how long a gang of this Team runs, or has been admitted without running yet, before it may be preempted, in seconds;
+    /// its tier's counts if that is longer. 0 without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 604_800))]
+    pub min_runtime_seconds: Option<i64>,
     /// Tiers that gangs of this Team may have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tiers: Option<TeamTiers>,
@@ -89,6 +97,91 @@ pub enum Queueing {
     BestEffort,
     /// A gang that does not fit holds up those behind it.
     StrictFifo,
+}
+
+/// Whose gangs may be ended so that gangs of a Team can start. The words are Kueue's. Gangs whose tier says `Never`, or that have
+/// no tier, are never ended for others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = ("!has(self.borrowWithinCohort) || !has(self.borrowWithinCohort.policy) || self.borrowWithinCohort.policy == 'Never' || !has(self.reclaimWithinCohort) || self.reclaimWithinCohort != 'Never'", "borrowWithinCohort says nothing where reclaimWithinCohort is Never"))]
+pub struct TeamPreemption {
+    /// Gangs of the Team itself.
+    #[serde(default = "WithinTeam::lower_priority")]
+    pub within_team: WithinTeam,
+    /// Gangs of other Teams that borrow, where the Team needs no more than its own nominal quota or that of a Cohort that it is
+    /// closer to.
+    #[serde(default = "ReclaimWithinCohort::any")]
+    pub reclaim_within_cohort: ReclaimWithinCohort,
+    /// Gangs of other Teams that borrow, where the Team borrows itself. It says nothing where the root Cohort shares `Fair`.
+    #[serde(default)]
+    pub borrow_within_cohort: BorrowWithinCohort,
+}
+
+impl Default for TeamPreemption {
+    fn default() -> Self {
+        Self {
+            within_team: WithinTeam::lower_priority(),
+            reclaim_within_cohort: ReclaimWithinCohort::any(),
+            borrow_within_cohort: BorrowWithinCohort::default(),
+        }
+    }
+}
+
+/// Which gangs of its own Team a gang may preempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum WithinTeam {
+    /// None.
+    Never,
+    /// Those of lower tiers.
+    LowerPriority,
+    /// Those of lower tiers, and those of equal ones that were queued later.
+    LowerOrNewerEqualPriority,
+}
+
+impl WithinTeam {
+    fn lower_priority() -> Self {
+        Self::LowerPriority
+    }
+}
+
+/// Which gangs of other Teams, which borrow, a gang may preempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ReclaimWithinCohort {
+    /// None.
+    Never,
+    /// Those of lower tiers.
+    LowerPriority,
+    /// All of them.
+    Any,
+}
+
+impl ReclaimWithinCohort {
+    fn any() -> Self {
+        Self::Any
+    }
+}
+
+/// Whether a gang that will borrow itself may preempt gangs of other Teams.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = ("!has(self.maxPriorityThreshold) || self.policy != 'Never'", "maxPriorityThreshold says nothing where policy is Never"))]
+pub struct BorrowWithinCohort {
+    /// Which gangs.
+    #[serde(default)]
+    pub policy: BorrowPolicy,
+    /// Only those whose tier has at most this value; without it all of lower tiers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_priority_threshold: Option<i32>,
+}
+
+/// Which gangs of other Teams a gang may preempt that will borrow itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum BorrowPolicy {
+    /// None.
+    #[default]
+    Never,
+    /// Those of lower tiers.
+    LowerPriority,
 }
 
 /// How the gangs of a Team choose between its Flavors. They are tried in the order of the quota; the words are Kueue's.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use muster_api::{Gang, GangPhase, GangSpec, Reason, keys};
+use muster_api::{Gang, GangPhase, GangSpec, Reason, TierPreemption, keys};
 use muster_engine as engine;
 
 /// `namespace/name` of a Gang. Shared: a dozen tables know a gang by it, and its text is kept once.
@@ -89,6 +89,8 @@ pub struct FormedGang {
     pub tier: Option<String>,
     /// Value of its tier.
     pub priority: i32,
+    /// How it may be preempted, as its tier and its Team say; not at all without a tier.
+    pub preemptible: Preemptible,
     /// Creation time of its last pod (seconds since the Unix epoch): since when it queues if complete.
     pub last_pod_created_at: i64,
     /// Since when it queues, in seconds since the Unix epoch: the creation of its Gang object, which a pod that is made
@@ -125,6 +127,18 @@ impl FormedGang {
             .map(|label| (keys::GANG.to_owned(), label.clone()))
             .collect()
     }
+}
+
+/// How a gang may be preempted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Preemptible {
+    /// When its attempt ends, once it is to give way.
+    pub when: TierPreemption,
+    /// How long before that its pods are told at the least, but for `AfterCheckpoint`: then it is the longest time to wait for
+    /// a checkpoint. In seconds.
+    pub notice_seconds: i64,
+    /// For how long it runs before it may be preempted, in seconds.
+    pub min_runtime_seconds: i64,
 }
 
 /// One member of a gang.

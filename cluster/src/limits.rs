@@ -8,7 +8,10 @@ use std::collections::BTreeMap;
 use muster_api::{self as api, FlavorQuota, ResourceQuota};
 use muster_engine::{
     self as engine,
-    quota::{AtAPrice, FlavorFungibility, FlavorPreference, Sharing, Weight},
+    quota::{
+        AtAPrice, BorrowWithinCohort, FlavorFungibility, FlavorPreference, PreemptionPolicy,
+        ReclaimWithinCohort, Sharing, Weight, WithinTeam,
+    },
 };
 
 use crate::quantity::{self, QuantityError};
@@ -30,7 +33,7 @@ pub fn team(team: &api::Team) -> (engine::Team, Vec<QuantityError>) {
             api::team::Stop::Hold | api::team::Stop::HoldAndDrain => engine::Stop::Hold,
         },
         fungibility: fungibility(team.spec.flavor_fungibility),
-        preemption: engine::quota::PreemptionPolicy::default(),
+        preemption: preemption(&team.spec.preemption),
         weight: weight(team.spec.fair_share_weight.as_ref(), &mut faults),
     };
     (team, faults)
@@ -47,6 +50,28 @@ fn weight(given: Option<&api::Quantity>, faults: &mut Vec<QuantityError>) -> Wei
             faults.push(fault);
             Weight::ZERO
         }
+    }
+}
+
+fn preemption(given: &api::team::TeamPreemption) -> PreemptionPolicy {
+    use api::team;
+    PreemptionPolicy {
+        within_team: match given.within_team {
+            team::WithinTeam::Never => WithinTeam::Never,
+            team::WithinTeam::LowerPriority => WithinTeam::LowerPriority,
+            team::WithinTeam::LowerOrNewerEqualPriority => WithinTeam::LowerOrNewerEqualPriority,
+        },
+        reclaim_within_cohort: match given.reclaim_within_cohort {
+            team::ReclaimWithinCohort::Never => ReclaimWithinCohort::Never,
+            team::ReclaimWithinCohort::LowerPriority => ReclaimWithinCohort::LowerPriority,
+            team::ReclaimWithinCohort::Any => ReclaimWithinCohort::Any,
+        },
+        borrow_within_cohort: match given.borrow_within_cohort.policy {
+            team::BorrowPolicy::Never => BorrowWithinCohort::Never,
+            team::BorrowPolicy::LowerPriority => BorrowWithinCohort::LowerPriority {
+                highest: given.borrow_within_cohort.max_priority_threshold,
+            },
+        },
     }
 }
 

@@ -86,6 +86,9 @@ pub struct Decisions {
     pub admissions: Vec<Admission>,
     /// Gangs that are to give way, each time for one other. From now on the engine keeps for that one what is freed.
     pub preemptions: Vec<Preemption>,
+    /// Gangs that were to give way, hold something still, and give way to nobody any more: for whom they were to is gone, another
+    /// one, stopped, or waited too long. In the order of their UIDs.
+    pub spared: Vec<GangUid>,
     /// When something is due though nothing is observed: nobody may be preempted before the end of its minimum run time, and
     /// nothing is kept for a gang for ever. Ask again then.
     pub look_again_at: Option<Timestamp>,
@@ -158,6 +161,15 @@ pub struct Preemption {
 pub struct Preempted {
     /// The gang.
     pub gang: GangUid,
+    /// By what right.
+    pub reason: PreemptionReason,
+}
+
+/// To whom a gang is to give way ([`crate::State::gives_way_to`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GivesWay<'a> {
+    /// `namespace/name` of the gang that waits for it.
+    pub preemptor: &'a str,
     /// By what right.
     pub reason: PreemptionReason,
 }

@@ -26,7 +26,7 @@ mod text;
 pub use amount::{Amount, FlavorResource, Overflow, Resource, ResourceCharge};
 pub use decision::{
     Admission, AdmittedClaim, AdmittedPod, Blocker, Budget, CommitRoom, Decisions, Explanation,
-    Preempted, Preemption, ReasonsChanged, TooLarge, Visited, Why,
+    GivesWay, Preempted, Preemption, ReasonsChanged, TooLarge, Visited, Why,
 };
 pub use model::{
     Claim, Cohort, Constraint, Device, DeviceRequest, Flavor, Gang, HeldClaim, Hold, HostPort,

@@ -317,6 +317,11 @@ pub struct Running {
     pub queued_at: Timestamp,
     /// When it was admitted.
     pub admitted_at: Timestamp,
+    /// When it wrote its last checkpoint, where it may go on from there: what it did since would be lost. Of equals whoever loses
+    /// least goes first.
+    pub checkpointed_at: Option<Timestamp>,
+    /// Whether its pods are made again. Of equals those go last whose pods are not.
+    pub is_made_again: bool,
     /// Until when nobody may preempt it: the end of its minimum run time.
     pub protected_until: Option<Timestamp>,
     /// Since when it is to give way, by whatever cause: it costs nothing to count on that, for a while.

@@ -238,6 +238,10 @@ impl State {
             self.judge_too_large_again();
         }
         self.admit_all(now, budget, &mut decisions);
+        decisions.spared = self.reservations.take_spared();
+        decisions
+            .spared
+            .retain(|victim| !self.running.is_released(victim));
         decisions.look_again_at = self.due_next(now);
         // Nothing is promised while somebody was not judged: it is told then.
         if decisions.is_cut_short() {

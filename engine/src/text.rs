@@ -6,6 +6,7 @@ use crate::{
     amount::{Amount, FlavorResource, Resource},
     decision::{Blocker, CommitRoom, Why},
     names::{FlavorName, LevelName},
+    quota::PreemptionReason,
 };
 
 /// Most causes that a text names.
@@ -16,6 +17,18 @@ struct Quantity<'a>(&'a Resource, Amount);
 
 /// An amount as a bare number, for where the unit was said already.
 struct Number<'a>(&'a Resource, Amount);
+
+impl fmt::Display for PreemptionReason {
+    /// Says of the gang that the other one gives way to by what right: "..., whose Team ...".
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::InTeam => "which goes first in its Team",
+            Self::Reclaimed => "whose Team has quota back that others borrowed",
+            Self::FairShare => "whose Team has a smaller share",
+            Self::ReclaimedWhileBorrowing => "which has the higher tier, while both Teams borrow",
+        })
+    }
+}
 
 impl fmt::Display for Quantity<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -62,6 +62,8 @@ impl Play {
                 queued_at: gang.queued_at,
                 admitted_at: Timestamp(now),
                 protected_until: None,
+                checkpointed_at: None,
+                is_made_again: true,
                 ending_since: None,
             }));
             self.holds.insert(gang.uid.clone(), holds);

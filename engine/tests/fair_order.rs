@@ -496,6 +496,8 @@ fn where_shares_are_fair_a_gang_of_the_larger_share_gives_way_to_one_of_the_smal
                 queued_at: NOW,
                 admitted_at: NOW,
                 protected_until: None,
+                checkpointed_at: None,
+                is_made_again: true,
                 ending_since: None,
             }));
             state.apply(Update::Hold(held));

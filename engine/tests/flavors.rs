@@ -315,6 +315,8 @@ fn a_team_rather_preempts_than_borrows_or_tries_the_next_flavor_if_it_says_so() 
             queued_at: NOW,
             admitted_at: NOW,
             protected_until: None,
+            checkpointed_at: None,
+            is_made_again: true,
             ending_since: None,
         }));
         state.apply(Update::Hold(low));
@@ -362,6 +364,8 @@ fn a_flavor_that_ends_the_search_is_taken_whatever_the_ones_before_it_were_like(
         queued_at: NOW,
         admitted_at: NOW,
         protected_until: None,
+        checkpointed_at: None,
+        is_made_again: true,
         ending_since: None,
     }));
     state.apply(Update::Hold(low));

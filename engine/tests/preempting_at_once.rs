@@ -52,6 +52,8 @@ fn looks(teams: usize, borrow: bool) -> u64 {
             queued_at: Timestamp(0),
             admitted_at: Timestamp(1),
             protected_until: None,
+            checkpointed_at: None,
+            is_made_again: true,
             ending_since: None,
         }));
     }

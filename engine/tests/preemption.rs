@@ -89,6 +89,8 @@ impl World {
                 admitted_at: Timestamp(self.now),
                 protected_until: (self.protected_seconds > 0)
                     .then_some(Timestamp(self.now + self.protected_seconds)),
+                checkpointed_at: None,
+                is_made_again: true,
                 ending_since: None,
             }));
             self.holds.insert(gang.uid.clone(), holds);
@@ -143,6 +145,44 @@ fn in_its_team_a_gang_of_higher_priority_preempts_as_few_as_it_needs_and_starts_
     assert_eq!(victims.gangs, ["a/old"]);
     world.released("old");
     assert_eq!(admitted(&world.decide()), ["urgent"]);
+}
+
+#[test]
+fn of_equals_goes_first_who_loses_least_and_last_whose_pods_nobody_makes_again() {
+    // (admitted at, checkpointed at, made again) of gangs a and b; who goes.
+    let cases = [
+        ((1, None, true), (2, None, true), "b"),
+        ((1, Some(9), true), (2, None, true), "a"),
+        ((1, Some(9), true), (2, Some(8), true), "a"),
+        ((5, Some(3), true), (4, None, true), "a"),
+        ((5, None, true), (4, Some(6), true), "b"),
+        ((5, None, false), (5, None, true), "b"),
+        ((6, None, false), (5, None, true), "a"),
+    ];
+    for (a, b, first) in cases {
+        let mut world = World::new(1, 4, vec![preempting("t", None, 4)]);
+        world.submit([gang("a", "t", 1, 2), gang("b", "t", 1, 2)]);
+        assert_eq!(world.decide().admissions.len(), 2);
+        for (uid, (admitted_at, checkpointed_at, is_made_again)) in [("a", a), ("b", b)] {
+            let gang = &world.gangs[&GangUid::from(uid)];
+            let running = Running {
+                uid: gang.uid.clone(),
+                team: gang.team.clone(),
+                priority: gang.priority,
+                queued_at: gang.queued_at,
+                admitted_at: Timestamp(admitted_at),
+                checkpointed_at: checkpointed_at.map(Timestamp),
+                is_made_again,
+                protected_until: None,
+                ending_since: None,
+            };
+            world.state.apply(Update::Running(running));
+        }
+        world.submit([with_priority(9, gang("urgent", "t", 1, 2))]);
+        let decisions = world.decide();
+        let expected = [format!("urgent: {first} InTeam")];
+        assert_eq!(told(&decisions.preemptions), expected, "{a:?}, {b:?}");
+    }
 }
 
 #[test]
@@ -272,6 +312,8 @@ fn a_victim_that_does_not_go_is_counted_on_for_so_long_and_then_others_go() {
             queued_at: Timestamp(0),
             admitted_at: Timestamp(1),
             protected_until: None,
+            checkpointed_at: None,
+            is_made_again: true,
             ending_since: Some(Timestamp(decided_at)),
         }));
     };
@@ -820,6 +862,8 @@ fn a_victim_that_begins_to_end_late_is_not_counted_on_again() {
         queued_at: Timestamp(0),
         admitted_at: Timestamp(1),
         protected_until: None,
+        checkpointed_at: None,
+        is_made_again: true,
         ending_since: Some(Timestamp(decided_at + 30)),
     }));
     world.now = decided_at + MOST_SECONDS - 1;
@@ -865,6 +909,8 @@ fn told_as_running(world: &mut World, uid: &str, priority: i32) {
         queued_at: gang.queued_at,
         admitted_at: Timestamp(1),
         protected_until: None,
+        checkpointed_at: None,
+        is_made_again: true,
         ending_since: None,
     }));
 }
@@ -941,6 +987,8 @@ fn a_gang_is_asked_again_when_somebody_becomes_one_who_can_be_asked() {
         queued_at: Timestamp(0),
         admitted_at: Timestamp(1),
         protected_until: Some(Timestamp(world.now + 100)),
+        checkpointed_at: None,
+        is_made_again: true,
         ending_since: None,
     }));
     world.state.apply(Update::Hold(found));

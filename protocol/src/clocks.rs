@@ -64,6 +64,10 @@ pub(crate) struct Clocks {
     not_ready: BTreeMap<String, u64>,
     starts: Table<String, Start>,
     reasons: Table<String, (Reason, u64)>,
+    /// Since when nobody wants a Gang to go that has a notice, and which one.
+    unwanted: Table<String, (i64, u64)>,
+    /// When a Gang was first seen with a notice, and which one, by the second in which it was given.
+    notices: Table<String, (i64, u64)>,
     /// Gangs that pause until a time that is taken by the wall clock, and since when that is known.
     pauses: Table<String, (i64, u64)>,
     /// When the status of a Gang was written.
@@ -251,20 +255,32 @@ impl Clocks {
 
     /// Notes until when a Gang pauses, in seconds of the wall clock of whoever wrote that.
     pub(crate) fn note_pause(&mut self, gang_uid: &str, until: Option<i64>, now: u64) {
-        match until {
-            None => {
-                self.pauses.remove(gang_uid);
-            }
-            Some(until) if self.pauses.get(gang_uid).is_some_and(|it| it.0 == until) => {}
-            Some(until) => {
-                self.pauses.insert(gang_uid.to_owned(), (until, now));
-            }
-        }
+        note_value(&mut self.pauses, gang_uid, until, now);
     }
 
     /// Since when it is known that the Gang pauses until the time that it names.
     pub(crate) fn pauses_since(&self, gang_uid: &str) -> Option<u64> {
         self.pauses.get(gang_uid).map(|(_, since)| *since)
+    }
+
+    /// Notes the notice that a Gang carries, by the second in which it was given.
+    pub(crate) fn note_notice(&mut self, gang_uid: &str, noticed_at: Option<i64>, now: u64) {
+        note_value(&mut self.notices, gang_uid, noticed_at, now);
+    }
+
+    /// Notes which notice of a Gang nobody wants any more, by the second in which it was given.
+    pub(crate) fn note_unwanted(&mut self, gang_uid: &str, noticed_at: Option<i64>, now: u64) {
+        note_value(&mut self.unwanted, gang_uid, noticed_at, now);
+    }
+
+    /// Since when nobody wants a Gang to go that has a notice.
+    pub(crate) fn unwanted_since(&self, gang_uid: &str) -> Option<u64> {
+        self.unwanted.get(gang_uid).map(|(_, since)| *since)
+    }
+
+    /// When the notice that a Gang carries was seen first.
+    pub(crate) fn notice_seen_at(&self, gang_uid: &str) -> Option<u64> {
+        self.notices.get(gang_uid).map(|(_, seen)| *seen)
     }
 
     /// The status of a Gang is written.
@@ -282,7 +298,28 @@ impl Clocks {
         self.nudges.remove(gang_uid);
         self.starts.remove(gang_uid);
         self.reasons.remove(gang_uid);
+        self.notices.remove(gang_uid);
+        self.unwanted.remove(gang_uid);
         self.pauses.remove(gang_uid);
         self.status_writes.remove(gang_uid);
+    }
+}
+
+/// Notes a value of a Gang, and since when it has been that one.
+fn note_value(
+    values: &mut Table<String, (i64, u64)>,
+    gang_uid: &str,
+    value: Option<i64>,
+    now: u64,
+) {
+    let known = values.get(gang_uid).map(|(known, _)| *known);
+    match value {
+        None => {
+            values.remove(gang_uid);
+        }
+        Some(value) if known == Some(value) => {}
+        Some(value) => {
+            values.insert(gang_uid.to_owned(), (value, now));
+        }
     }
 }

@@ -12,18 +12,19 @@ use crate::{
     admission::intent_state::IntentState,
     admission::place,
     admission::plan::Plan,
+    admission::preempt,
     admission::stage::{self, Stage, View},
     admission::void,
     clocks::Progress,
     feed::holds::{self, Said, Source},
-    feed::waiting,
+    feed::{running, waiting},
     injected_bug::InjectedBug,
     jobs,
     leadership::ledger_recovery,
     objects::{
         bound_node, gang_key_of_uid, is_deleting, is_gated, is_terminal, key_of, phase, uid,
     },
-    outward::{evict, gangs, nudge, permits, release, ungate},
+    outward::{evict, gangs, nudge, permits, preemption, release, ungate},
     poll_context::PollContext,
     resync::{GANGS_PER_SLICE, NODES_PER_SLICE},
     tables::agenda::Subject,
@@ -46,6 +47,8 @@ pub(crate) struct News {
     node_devices: BTreeSet<String>,
     namespaces: BTreeSet<String>,
     teams: BTreeSet<String>,
+    /// Teams that were stopped, or are not any more.
+    stopped_teams: BTreeSet<String>,
     queues: BTreeSet<NamespacedName>,
     jobs: BTreeSet<NamespacedName>,
     pub(crate) withheld_changed: bool,
@@ -146,7 +149,15 @@ impl Machine {
             (Kind::Namespace, _) => {
                 self.news.namespaces.insert(key.name.clone());
             }
-            (Kind::Team, _) => {
+            (Kind::Team, after) => {
+                let before = self.index.team(&key.name).map(|team| team.spec.stop);
+                let after = match after {
+                    Some(Object::Team(team)) => Some(team.spec.stop),
+                    _ => None,
+                };
+                if before != after {
+                    self.news.stopped_teams.insert(key.name.clone());
+                }
                 self.news.teams.insert(key.name.clone());
             }
             (Kind::ResourceClaim, after) => {
@@ -481,6 +492,14 @@ impl Machine {
             self.news.namespaces.extend(named.chain(known));
             queues.note_team(&team);
         }
+        // Whoever is charged to a Team goes by its stop, though the namespace has left it.
+        let stopped = std::mem::take(&mut self.news.stopped_teams);
+        if !stopped.is_empty() {
+            let plans = self.plans.all_carried();
+            for plan in plans.filter(|plan| stopped.contains(&plan.team)) {
+                self.agenda.gang(&plan.key);
+            }
+        }
         for namespace in std::mem::take(&mut self.news.namespaces) {
             queues.note_namespace(self.context(epoch, now, &wake), &namespace);
         }
@@ -593,6 +612,20 @@ impl Machine {
         let uid = uid.unwrap_or_default();
         let wake = Cell::new(None);
         let nudged = self.note_start(&uid, plan.as_deref(), epoch, now, &wake);
+        let notice = gang.as_deref().zip(plan.as_deref());
+        let notice = notice.and_then(|(gang, plan)| preempt::notice(gang, plan));
+        let noticed_at = notice.map(|notice| notice.noticed_at.0.as_second());
+        self.clocks
+            .note_notice(&uid, noticed_at, now.monotonic_seconds);
+        let is_unwanted = self.feed.has_decided
+            && self
+                .feed
+                .engine
+                .gives_way_to(&uid.as_str().into())
+                .is_none();
+        let unwanted = noticed_at.filter(|_| is_unwanted);
+        self.clocks
+            .note_unwanted(&uid, unwanted, now.monotonic_seconds);
         let status = gang.as_ref().and_then(|gang| gang.status.as_ref());
         let pauses_until = status.and_then(|status| status.requeue_at.as_ref());
         let pauses_until = pauses_until.map(|at| at.0.as_second());
@@ -743,6 +776,9 @@ impl Machine {
         writes.extend(gangs::write(context, key));
         if let Some(gang) = self.index.gang(key) {
             writes.extend(evict::writes(context, key, gang));
+            if let Some(plan) = self.plans.carried(key) {
+                writes.extend(preemption::writes(context, gang, plan));
+            }
         }
         writes.extend(evict::resumptions(context, self.suspensions.of(key)));
         writes.extend(ungate::unmanaged(context, key));
@@ -778,7 +814,12 @@ impl Machine {
             Some(said) if plan.is_some_and(|plan| Arc::ptr_eq(plan, intent)) => said.clone(),
             _ => says(&sources.1, intent),
         });
+        let view = self.views.of(key);
+        let running = gang.zip(plan).zip(view);
+        let running =
+            running.and_then(|((gang, plan), view)| running::running(context, gang, plan, view));
         self.feed.set_candidate(key, candidate);
+        self.feed.set_running(key, running);
         self.feed.holds.set(&sources.0, of_gang);
         self.feed.holds.set(&sources.1, of_intent);
     }

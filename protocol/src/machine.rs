@@ -210,6 +210,11 @@ impl Machine {
             self.ledger_check.next_due(),
             self.store_check.next_due(),
             Some(self.resync.next_due(now)),
+            self.now.and_then(|now| {
+                let wall = engine::Timestamp(now.wall.as_second());
+                let seconds = self.feed.due_in_seconds(wall)?;
+                Some(now.monotonic_seconds.saturating_add(seconds))
+            }),
         ];
         due.into_iter().flatten().min()
     }
@@ -346,6 +351,7 @@ impl Machine {
             permits: &self.permits,
             views: &self.views,
             explanations: &self.feed.explanations,
+            engine: &self.feed.engine,
             clocks: &self.clocks,
             bugs: self.bugs,
             epoch,
@@ -398,9 +404,12 @@ impl Machine {
             self.plans.is_any_lost() && !self.bugs.has(InjectedBug::LostProposalIgnored);
         if is_charge_unknown {
             self.feed.note_proposing(std::mem::take(&mut wanted));
-        } else if self.feed.is_due(room) {
+        } else if self.feed.is_due(wall, room) {
             let budget = admit::budget(self.context(epoch, now, &wake), &wanted);
-            let decided = self.feed.decide(wall, &budget, room);
+            let (decided, giving_way) = self.feed.decide(wall, &budget, room);
+            for gang in giving_way {
+                self.note_gang_by_uid(&gang);
+            }
             wanted.extend(decided.into_iter().map(Wanted::new));
             self.queues.note_limits(self.feed.engine.limits_version());
         }

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 
 use muster_api::Gang;
+use muster_engine as engine;
 
 use crate::{
     Config, Now,
@@ -31,6 +32,7 @@ pub(crate) struct PollContext<'a> {
     pub(crate) permits: &'a PermitTable,
     pub(crate) views: &'a Views,
     pub(crate) explanations: &'a Explanations,
+    pub(crate) engine: &'a engine::State,
     pub(crate) clocks: &'a Clocks,
     pub(crate) bugs: InjectedBugs,
     /// The epoch of this leadership.
@@ -56,6 +58,11 @@ impl<'a> PollContext<'a> {
     pub(crate) fn gang_of(self, plan: &Plan) -> Option<&'a Gang> {
         let gang = self.index.gang(&plan.key)?;
         (gang.metadata.uid.as_deref() == Some(&plan.gang_uid)).then_some(gang)
+    }
+
+    /// To whom a Gang is to give way, as the engine has it now.
+    pub(crate) fn gives_way(self, gang_uid: &str) -> Option<engine::GivesWay<'a>> {
+        self.engine.gives_way_to(&gang_uid.into())
     }
 
     /// The gang as its pods declare it.

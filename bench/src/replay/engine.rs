@@ -179,6 +179,8 @@ impl<'a> Engine<'a> {
             queued_at: Timestamp(signed(arrives_at)),
             admitted_at: Timestamp(admitted_at),
             protected_until: (protected > 0).then_some(Timestamp(admitted_at + protected)),
+            checkpointed_at: None,
+            is_made_again: true,
             ending_since: ending_since.map(|since| Timestamp(signed(since))),
         }
     }

@@ -17,7 +17,7 @@ use super::{
     is_active, is_job, name, phase, ranks, uid, waiting,
 };
 use crate::{
-    formed::{FormedGang, FormedPod, GangKey, PendingReason, PodIdentity, has_ended},
+    formed::{FormedGang, FormedPod, GangKey, PendingReason, PodIdentity, Preemptible, has_ended},
     pod::ObservedPod,
     table::Table,
 };
@@ -168,6 +168,9 @@ impl<'f, 'a> Forming<'f, 'a> {
                 NamespaceTeam::Unnamed | NamespaceTeam::Unknown(_) => None,
             },
             priority: tier.as_ref().map_or(0, |tier| tier.value),
+            preemptible: tier
+                .as_ref()
+                .map_or_else(|_| Preemptible::default(), |tier| tier.preemptible),
             tier: tier.ok().and_then(|tier| tier.name),
             queued_since: self.queued_since(&members),
             last_pod_created_at: members.iter().map(created_at).max().unwrap_or(0),

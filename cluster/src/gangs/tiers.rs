@@ -3,13 +3,13 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::batch::v1::Job;
-use muster_api::{PriorityTier, Reason, Team};
+use muster_api::{PriorityTier, PriorityTierSpec, Reason, Team};
 
 use super::{
     declaration::{self, Declaring},
     forming::{Forming, NamespaceTeam},
 };
-use crate::formed::PendingReason;
+use crate::formed::{PendingReason, Preemptible};
 
 /// The tier of a gang.
 pub(super) struct ResolvedTier {
@@ -19,6 +19,8 @@ pub(super) struct ResolvedTier {
     pub(super) name: Option<String>,
     /// Its value; 0 without one.
     pub(super) value: i32,
+    /// How a gang of it may be preempted.
+    pub(super) preemptible: Preemptible,
 }
 
 impl Forming<'_, '_> {
@@ -40,8 +42,26 @@ impl Forming<'_, '_> {
         Ok(ResolvedTier {
             name: counts.map(|(name, _)| name.to_owned()),
             value: counts.map_or(0, |(_, tier)| tier.spec.value),
+            preemptible: counts.map_or_else(Preemptible::default, |(_, tier)| {
+                Preemptible::of(&tier.spec, team)
+            }),
             declared,
         })
+    }
+}
+
+impl Preemptible {
+    /// As a tier and a Team say.
+    fn of(tier: &PriorityTierSpec, team: Option<&Team>) -> Self {
+        let of_team = team.and_then(|team| team.spec.min_runtime_seconds);
+        let notice = tier.notice_seconds;
+        Self {
+            when: tier.preemption,
+            notice_seconds: notice
+                .unwrap_or(PriorityTierSpec::DEFAULT_NOTICE_SECONDS)
+                .clamp(0, PriorityTierSpec::MOST_NOTICE_SECONDS),
+            min_runtime_seconds: tier.min_runtime_seconds.max(of_team).unwrap_or(0).max(0),
+        }
     }
 }
 

@@ -462,7 +462,8 @@ impl State {
                             team: team.clone(),
                             priority: told.priority,
                             queued_at: told.queued_at,
-                            admitted_at: Some(told.admitted_at),
+                            admitted_at: told.checkpointed_at.max(Some(told.admitted_at)),
+                            is_made_again: told.is_made_again,
                             is_ending: ending_since.is_some(),
                             charges: self.freed_by(team, uid),
                         }),
@@ -520,9 +521,11 @@ impl State {
             self.note_rights();
         }
         let victims = preemption.victims.iter();
-        let victims = victims.map(|victim| victim.gang.clone());
+        let victims = victims.filter(|victim| !self.running.is_released(&victim.gang));
         let reservation = Reservation {
-            victims: victims.filter(|it| !self.running.is_released(it)).collect(),
+            victims: victims
+                .map(|victim| (victim.gang.clone(), victim.reason))
+                .collect(),
             charges: preempting.charges,
             nodes: preempting.nodes,
             since: now,

@@ -18,11 +18,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{State, ids::GangId, judge::request, rounds::Moment, work::Work};
 use crate::{
-    decision::{Blocker, Budget, CommitRoom, Decisions, Why},
+    decision::{Blocker, Budget, CommitRoom, Decisions, GivesWay, Why},
     model::{Hold, Running},
     names::{GangUid, NodeName, PodUid, Timestamp},
     placement::{Effort, Verdict, plan},
-    quota::charges::{Delta, largest, undoing},
+    quota::{
+        PreemptionReason,
+        charges::{Delta, largest, undoing},
+    },
 };
 
 /// For how many seconds something is kept for a gang at most, and a victim is counted on.
@@ -31,8 +34,8 @@ pub(super) const MOST_SECONDS: i64 = 600;
 /// What is kept for one gang.
 #[derive(Clone, Debug)]
 pub(super) struct Reservation {
-    /// Those of its victims that hold something still.
-    pub(super) victims: BTreeSet<GangUid>,
+    /// Those of its victims that hold something still, and by what right they go.
+    pub(super) victims: BTreeMap<GangUid, PreemptionReason>,
     /// What it is charged ahead.
     pub(super) charges: Vec<Delta>,
     /// Where nothing new is planned.
@@ -56,13 +59,15 @@ pub(super) struct Reservations {
     admitted: BTreeMap<GangUid, Reservation>,
     /// Victims that did not go in time, as long as they hold something.
     overdue: BTreeSet<GangUid>,
+    /// Who gave way at any moment since that was told, and may give way to nobody now.
+    spared: BTreeSet<GangUid>,
 }
 
 impl Reservations {
     /// Keeps something; who gives way from now on that did not before.
     fn enter(&mut self, gang: &GangUid, reservation: Reservation) -> Vec<GangUid> {
         let mut new = Vec::new();
-        for victim in &reservation.victims {
+        for victim in reservation.victims.keys() {
             let preemptors = self.by_victim.entry(victim.clone()).or_default();
             if preemptors.is_empty() {
                 new.push(victim.clone());
@@ -81,7 +86,7 @@ impl Reservations {
     fn leave(&mut self, gang: &GangUid) -> Option<(Reservation, Vec<GangUid>)> {
         let reservation = self.by_gang.remove(gang)?;
         let mut spared = Vec::new();
-        for victim in &reservation.victims {
+        for victim in reservation.victims.keys() {
             if let Some(preemptors) = self.by_victim.get_mut(victim) {
                 preemptors.remove(gang);
                 if preemptors.is_empty() {
@@ -90,6 +95,7 @@ impl Reservations {
                 }
             }
         }
+        self.spared.extend(spared.iter().cloned());
         self.released.remove(gang);
         self.by_end.remove(&(end(&reservation), gang.clone()));
         Some((reservation, spared))
@@ -106,6 +112,12 @@ impl Reservations {
                 }
             }
         }
+    }
+
+    /// Who gives way to nobody any more; told once.
+    pub(super) fn take_spared(&mut self) -> Vec<GangUid> {
+        let spared = std::mem::take(&mut self.spared).into_iter();
+        spared.filter(|victim| !self.gives_way(victim)).collect()
     }
 
     /// An admission cannot be taken back any more.
@@ -126,6 +138,13 @@ impl Reservations {
     /// Whether a gang was to give way and did not.
     pub(super) fn is_overdue(&self, victim: &GangUid) -> bool {
         self.overdue.contains(victim)
+    }
+
+    /// For whom a gang gives way, the first by UID of those that still wait for it, and by what right.
+    fn first_preemptor(&self, victim: &GangUid) -> Option<(&GangUid, PreemptionReason)> {
+        let preemptor = self.by_victim.get(victim)?.first()?;
+        let kept = self.by_gang.get(preemptor)?;
+        Some((preemptor, *kept.victims.get(victim)?))
     }
 
     /// Everything that is charged ahead.
@@ -175,10 +194,12 @@ impl State {
         if does_not_end {
             self.reservations.overdue.remove(&running.uid);
         }
-        // That it ends from now on helps nobody more than before.
+        // That it ends from now on helps nobody more than before, nor does what decides only who goes first.
         let is_news = known.is_none_or(|known| {
             let mut before = known.clone();
             before.ending_since = before.ending_since.or(running.ending_since);
+            before.checkpointed_at = running.checkpointed_at;
+            before.is_made_again = running.is_made_again;
             before != running
         });
         let uid = running.uid.clone();
@@ -320,6 +341,15 @@ impl State {
         }
     }
 
+    /// To whom a gang is to give way, if it is: as decided, and not taken back since.
+    pub fn gives_way_to(&self, victim: &GangUid) -> Option<GivesWay<'_>> {
+        let (preemptor, reason) = self.reservations.first_preemptor(victim)?;
+        Some(GivesWay {
+            preemptor: &self.waiting(preemptor)?.name,
+            reason,
+        })
+    }
+
     /// Judges those whose victims are released, before anybody else, and lets those wait as before whose time is over.
     pub(super) fn settle_reservations(
         &mut self,
@@ -332,7 +362,7 @@ impl State {
             if let Some(id) = self.waiting.id(&uid)
                 && let Some(ended) = self.give_up_reservation(id)
             {
-                self.reservations.overdue.extend(ended.victims);
+                self.reservations.overdue.extend(ended.victims.into_keys());
                 self.wake_class_of(id);
             }
         }
@@ -450,7 +480,7 @@ impl State {
     /// That others give way to a gang, if they do.
     pub(super) fn why_reserved(&self, gang: &GangUid) -> Option<Why> {
         let reservation = self.reservations.by_gang.get(gang)?;
-        let names = reservation.victims.iter().filter_map(|victim| {
+        let names = reservation.victims.keys().filter_map(|victim| {
             let mut pods = self.running.pods_of(victim);
             let hold = self.holds.get(pods.next()?)?;
             Some((1, hold.gang_name.as_str()))

@@ -126,6 +126,7 @@ pub(crate) fn running(gang: &Running) -> RunningGang {
         priority: gang.priority,
         queued_at: Timestamp(gang.queued_at),
         admitted_at: gang.admitted_at.map(Timestamp),
+        is_made_again: true,
         is_ending: gang.is_ending,
         charges: charges(&gang.charges),
     }

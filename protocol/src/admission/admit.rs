@@ -340,6 +340,11 @@ fn evicts(context: PollContext<'_>) -> BTreeMap<GangKey, Intent> {
         let Some(plan) = carried.filter(|_| committed != Some(IntentKind::Evict)) else {
             continue;
         };
+        // The engine may have decided otherwise since that was looked at.
+        let is_preempted = cause.reason == Reason::Preempted;
+        if is_preempted && context.gives_way(&plan.gang_uid).is_none() {
+            continue;
+        }
         // The sequence is not known yet; this one takes the most room.
         let intent = plan.to_eviction(context, cause.reason, i64::MAX);
         let own = record::bytes(&intent) + 1;

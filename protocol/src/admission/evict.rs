@@ -17,6 +17,7 @@ use crate::{
     Mode,
     admission::intent_state::{is_obstacle_for_good, obstacle},
     admission::plan::Plan,
+    admission::preempt,
     admission::stage::{Stage, View},
     jobs,
     objects::{is_deleting, is_terminal, stamp},
@@ -41,8 +42,7 @@ pub(crate) fn due(
     plan: &Plan,
     view: &View,
 ) -> Option<PendingReason> {
-    let is_under_way = (Stage::Carried..=Stage::Started).contains(&view.stage);
-    if !is_under_way
+    if !view.is_under_way()
         || context.config.mode == Mode::Observe
         || has_ended(gang)
         || gang.metadata.deletion_timestamp.is_some()
@@ -57,6 +57,11 @@ pub(crate) fn due(
     let jobs = jobs::of_plan(context, plan);
     if let Some(drained) = drained(context, plan, &jobs) {
         return Some(drained);
+    }
+    if has_living(context, plan)
+        && let Some(preempted) = preempt::due(context, gang, plan)
+    {
+        return Some(preempted);
     }
     if jobs.iter().any(|job| jobs::is_ending(job)) {
         return None;
@@ -120,7 +125,7 @@ fn has_living(context: PollContext<'_>, plan: &Plan) -> bool {
 }
 
 /// Whether it was found running and not let go by any controller: it is charged as it is, and left alone.
-fn is_as_found(context: PollContext<'_>, plan: &Plan) -> bool {
+pub(crate) fn is_as_found(context: PollContext<'_>, plan: &Plan) -> bool {
     plan.adopted
         && plan.ranks.iter().any(|rank| {
             let pod = context.index.pod_by_uid(&rank.pod);

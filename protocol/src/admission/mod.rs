@@ -7,6 +7,7 @@ pub(crate) mod evict;
 pub(crate) mod intent_state;
 pub(crate) mod place;
 pub(crate) mod plan;
+pub(crate) mod preempt;
 pub(crate) mod record;
 pub(crate) mod stage;
 pub(crate) mod void;

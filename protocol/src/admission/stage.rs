@@ -67,6 +67,13 @@ pub(crate) struct View {
     pub(crate) eviction: Option<PendingReason>,
 }
 
+impl View {
+    /// Whether the attempt is carried and not over, nor being taken back.
+    pub(crate) fn is_under_way(&self) -> bool {
+        (Stage::Carried..=Stage::Started).contains(&self.stage)
+    }
+}
+
 /// The views of all gangs that were looked at, and what nodes need of them.
 #[derive(Debug, Default)]
 pub(crate) struct Views {

@@ -1,6 +1,7 @@
 //! What the engine is told of gangs, which wait and what each pod holds, and what it says of them.
 
 pub(crate) mod holds;
+pub(crate) mod running;
 mod unexplained;
 pub(crate) mod waiting;
 
@@ -35,6 +36,12 @@ pub(crate) struct Feed {
     pub(crate) explanations: Explanations,
     /// The Gang that waits under a name; the engine has it as it was told.
     waiting: Table<GangKey, engine::GangUid>,
+    /// The gangs that others may preempt, as the engine has them.
+    running: Table<GangKey, engine::Running>,
+    /// Whether the engine decided once about everything that it was told: until then it may be about to let somebody give way.
+    pub(crate) has_decided: bool,
+    /// When the engine is to be asked again though nothing changed, by the wall clock.
+    look_again_at: Option<engine::Timestamp>,
     /// What is to be told of gangs: `None`, that it does not wait any more.
     changed: BTreeMap<GangKey, Option<engine::Gang>>,
     /// Attempts that no commit can carry, by UID of the Gang.
@@ -70,6 +77,9 @@ impl Feed {
             holds: Holds::default(),
             explanations: Explanations::default(),
             waiting: Table::default(),
+            running: Table::default(),
+            has_decided: false,
+            look_again_at: None,
             changed: BTreeMap::new(),
             too_large: Table::default(),
             committing: Vec::new(),
@@ -102,6 +112,34 @@ impl Feed {
             self.changed.remove(key);
         } else {
             self.changed.insert(key.clone(), candidate);
+        }
+    }
+
+    /// Notes whether others may preempt a gang, and what they go by.
+    pub(crate) fn set_running(&mut self, key: &GangKey, running: Option<engine::Running>) {
+        let before = self.running.get(key);
+        if before == running.as_ref() {
+            return;
+        }
+        if let Some(before) = before
+            && running.as_ref().is_none_or(|it| it.uid != before.uid)
+        {
+            let gone = before.uid.clone();
+            self.running.remove(key);
+            self.apply(engine::Update::NotRunning(gone));
+        }
+        if let Some(running) = running {
+            let before = self.running.insert(key.clone(), running.clone());
+            let is_later_checkpoint = before.is_some_and(|mut before| {
+                before.checkpointed_at = running.checkpointed_at;
+                before == running
+            });
+            // Who would go first is news for nobody: it counts once somebody has to go.
+            if is_later_checkpoint {
+                self.engine.apply(engine::Update::Running(running));
+            } else {
+                self.apply(engine::Update::Running(running));
+            }
         }
     }
 
@@ -168,31 +206,53 @@ impl Feed {
         self.is_interrupted = false;
     }
 
-    /// Whether the engine has anything new to decide, and there is more room in the Ledger, in bytes, than was too little.
-    pub(crate) fn is_due(&self, room: usize) -> bool {
-        self.has_news && self.too_little_room.is_none_or(|least| room > least)
+    /// Whether the engine has anything new to decide, or its time has come, and there is more room in the Ledger, in bytes, than was
+    /// too little.
+    pub(crate) fn is_due(&self, now: engine::Timestamp, room: usize) -> bool {
+        let has_come = self.look_again_at.is_some_and(|at| at <= now);
+        (self.has_news || has_come) && self.too_little_room.is_none_or(|least| room > least)
     }
 
-    /// Lets the engine decide what is new. Returns what is to be admitted, in order.
+    /// In how many seconds the engine is to be asked though nothing changes. That time may have passed, where nothing can be
+    /// decided: it is tried again a second later, not at once.
+    pub(crate) fn due_in_seconds(&self, now: engine::Timestamp) -> Option<u64> {
+        let seconds = self.look_again_at?.0.saturating_sub(now.0);
+        Some(u64::try_from(seconds).unwrap_or(0).max(1))
+    }
+
+    /// Lets the engine decide what is new. Returns what is to be admitted, in order, and who is to give way from now on, or not any
+    /// more.
     pub(crate) fn decide(
         &mut self,
         now: engine::Timestamp,
         budget: &engine::Budget,
         room: usize,
-    ) -> Vec<engine::Admission> {
+    ) -> (Vec<engine::Admission>, Vec<engine::GangUid>) {
         let decisions = self.engine.decide(now, budget);
         self.has_news = decisions.is_cut_short();
         self.is_interrupted = decisions.interrupted;
         let fits_none = decisions.exhausted && decisions.admissions.is_empty();
         self.too_little_room = fits_none.then_some(room);
-        self.unexplained.extend(decisions.reasons_changed.gangs);
-        for team in &decisions.reasons_changed.teams {
+        let changed = &decisions.reasons_changed;
+        self.unexplained.extend(changed.gangs.iter().cloned());
+        for team in &changed.teams {
             let waiting = self.engine.queue(team).map(|gang| gang.uid.clone());
             self.unexplained.extend(waiting);
         }
-        let too_large = decisions.too_large.into_iter().map(|gang| gang.gang);
+        let too_large = decisions.too_large.iter().map(|gang| gang.gang.clone());
         self.unexplained.extend(too_large);
-        decisions.admissions
+        let preempted = decisions.preemptions.iter().flat_map(|it| &it.victims);
+        let mut concerned: Vec<engine::GangUid> =
+            preempted.map(|victim| victim.gang.clone()).collect();
+        concerned.extend(decisions.spared.iter().cloned());
+        if !decisions.is_cut_short() && !std::mem::replace(&mut self.has_decided, true) {
+            // Notices of a former leader are confirmed, or not.
+            let told = self.running.in_order().map(|(_, running)| running);
+            let told = told.filter(|running| running.ending_since.is_some());
+            concerned.extend(told.map(|running| running.uid.clone()));
+        }
+        self.look_again_at = decisions.look_again_at;
+        (decisions.admissions, concerned)
     }
 
     /// Asks the engine why gangs wait, of those whose reason may be another one. That stops after a bounded number of

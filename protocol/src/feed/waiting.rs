@@ -188,7 +188,7 @@ pub(crate) fn candidate(
         queued_at: engine::Timestamp(
             status
                 .and_then(|status| status.queued_at.as_ref())
-                .map_or(formed.queued_since, |at| at.0.as_second()),
+                .map_or(formed.last_pod_created_at, |at| at.0.as_second()),
         ),
         topology: engine::TopologyRequest {
             required: level(topology.and_then(|request| request.required.as_ref())),

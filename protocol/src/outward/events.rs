@@ -107,6 +107,9 @@ fn news(status: &GangStatus) -> Option<(Reason, &str)> {
     if let (GangPhase::Evicting, Some(eviction)) = (status.phase, status.evictions.last()) {
         return Some((eviction.reason, &eviction.message));
     }
+    if let Some(notice) = &status.preemption {
+        return Some((Reason::PreemptionNotice, &notice.message));
+    }
     if let Some(degraded) = condition(condition_types::DEGRADED, "True") {
         let reason = [
             Reason::StartTimeout,

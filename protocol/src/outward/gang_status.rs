@@ -14,6 +14,7 @@ use crate::{
     injected_bug::InjectedBug,
     objects::{bound_node, gang_object, is_gated, stamp},
     outward::conditions::{self, ConditionUpdate},
+    outward::preemption,
     poll_context::{PollContext, attempt},
 };
 use muster_cluster::{
@@ -36,6 +37,7 @@ pub(crate) fn update(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Op
     tell_tier(context, key, &mut status);
     if let Some(plan) = context.plans.carried(key) {
         tell_running(context, gang, plan, &mut status);
+        preemption::tell(context, gang, plan, &mut status);
         if lasts {
             tell_degraded(context, gang, reason, &mut status);
         }
@@ -102,6 +104,7 @@ fn told_by(gang: &Gang) -> GangStatus {
         queued_at: status.queued_at.clone(),
         requeue_at: status.requeue_at.clone(),
         evictions: status.evictions.clone(),
+        preemption: status.preemption.clone(),
         finished_at: status.finished_at.clone(),
     }
 }
@@ -132,10 +135,11 @@ impl Difference {
                 queued_at,
                 requeue_at,
                 evictions,
+                preemption,
                 finished_at,
             } = status;
             let queue = queue.as_ref().map(|queue| queue.reason);
-            let evicted = (requeue_at, evictions);
+            let evicted = (requeue_at, evictions, preemption);
             let life = (phase, attempt, queue, queued_at, evicted, finished_at);
             let of = (team, tier);
             (
@@ -285,6 +289,7 @@ pub(crate) fn raised_to(
     let was_admitted = status.admission.take().is_some();
     status.attempt = attempt;
     status.placement = None;
+    status.preemption = None;
     status.finished_at = None;
     // Why it waits now is told once it is known, and lasts.
     status.queue = None;
@@ -349,6 +354,7 @@ pub(crate) fn ended(
     status.admission = None;
     status.placement = None;
     status.proposal = None;
+    status.preemption = None;
     status.queue = None;
     if status.finished_at.is_none() {
         status.finished_at = Some(Time(context.now.wall));
@@ -439,7 +445,8 @@ fn replacement(
     let decides = |status: &GangStatus| {
         let proposed = status.proposal.as_ref().map(|it| it.digest.clone());
         let holds = (status.admission.is_some(), proposed);
-        (status.attempt, holds, status.finished_at.is_some())
+        let ends = (status.finished_at.is_some(), status.preemption.is_some());
+        (status.attempt, holds, ends)
     };
     let tells = decides(&status_of(gang)) == decides(&status);
     Some(ApiRequest::ReplaceGangStatus {

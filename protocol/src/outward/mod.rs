@@ -8,6 +8,7 @@ pub(crate) mod gangs;
 pub(crate) mod nudge;
 pub(crate) mod patch;
 pub(crate) mod permits;
+pub(crate) mod preemption;
 pub(crate) mod queue_status;
 pub(crate) mod release;
 pub(crate) mod ungate;

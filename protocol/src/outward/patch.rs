@@ -66,6 +66,17 @@ pub(crate) fn nudge(pod: &ObservedPod) -> ApiRequest {
     written(pod, patch)
 }
 
+/// Tells a pod when its gang gives way to another one; `None`: it does not any more.
+pub(crate) fn preempt_at(pod: &ObservedPod, preempt_at: Option<&str>) -> ApiRequest {
+    let mut patch = guards(pod);
+    if let Some(at) = preempt_at {
+        annotate(&mut patch, pod, &[(keys::PREEMPT_AT, at.to_owned())]);
+    } else {
+        patch.push(json!({"op": "remove", "path": pointer_to(keys::PREEMPT_AT)}));
+    }
+    written(pod, patch)
+}
+
 /// Tells a pod, and whoever counts its failure, that it is about to be deleted, and why.
 pub(crate) fn disrupt(pod: &ObservedPod, message: &str, now: Timestamp) -> ApiRequest {
     let condition = json!({

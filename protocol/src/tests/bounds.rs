@@ -120,7 +120,7 @@ fn explained(
         feed.apply(engine::Update::Waiting(gang));
     }
     let decided = feed.decide(engine::Timestamp(0), &engine::Budget::UNLIMITED, usize::MAX);
-    assert!(decided.is_empty(), "{decided:?}");
+    assert!(decided.0.is_empty(), "{decided:?}");
     let index = index::Index::new(config().index);
     let mut polls_left = 0..polls;
     let poll = std::iter::from_fn(|| {

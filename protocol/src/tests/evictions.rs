@@ -297,6 +297,17 @@ fn a_gang_that_was_evicted_keeps_its_place_and_is_admitted_again_once_all_is_rel
 }
 
 #[test]
+fn a_gang_is_drained_with_the_team_that_is_charged_though_its_namespace_left_it() {
+    let mut bench = running();
+    bench.server.put(Object::Namespace(parse(
+        json!({"metadata": {"name": "ml"}}),
+    )));
+    bench.run();
+    stop(&mut bench, "HoldAndDrain");
+    assert_eq!(evictions(&bench), [(1, Reason::TeamStopped)]);
+}
+
+#[test]
 fn what_an_evicted_gang_holds_is_charged_until_it_is_proved_released() {
     let mut bench = running();
     bench.gang("next", 4);

@@ -11,6 +11,7 @@ mod in_vain;
 mod interrupted;
 mod ledger_recovery;
 mod nudge;
+mod preemption;
 mod proposals;
 mod ranks;
 mod release;

@@ -330,6 +330,7 @@ fn decide_one_cycle(fixture: &Fixture, case: &Case) -> anyhow::Result<Decided> {
                 priority: workload.priority,
                 queued_at: Timestamp(workload.created_at_sec),
                 admitted_at: Some(Timestamp(workload.reserved_at_sec)),
+                is_made_again: true,
                 is_ending: false,
                 charges: of_gang,
             });
@@ -549,6 +550,8 @@ impl<'a> Cluster<'a> {
             priority: workload.priority,
             queued_at: Timestamp(workload.created_at_sec),
             admitted_at: Timestamp(workload.reserved_at_sec),
+            checkpointed_at: None,
+            is_made_again: true,
             protected_until: None,
             ending_since: None,
         }));

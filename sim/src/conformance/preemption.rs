@@ -195,6 +195,7 @@ fn running(workload: &Workload) -> anyhow::Result<RunningGang> {
         priority: workload.priority,
         queued_at: Timestamp(workload.created_at_sec),
         admitted_at: workload.reserved_at_sec.map(Timestamp),
+        is_made_again: true,
         is_ending: conditions.any(|found| found.kind == "Evicted" && found.status == "True"),
         charges,
     })

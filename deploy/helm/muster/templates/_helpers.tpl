@@ -155,7 +155,7 @@ request.userInfo.username == '{{ include "muster.controllerUsername" . }}'
 
 {{/* CEL lists of the keys that only the controller writes, and of those that are fixed once the pod exists. */}}
 {{- define "muster.controllerAnnotations" -}}
-['muster.dev/rank', 'muster.dev/attempt', 'muster.dev/gang-name', 'muster.dev/placement']
+['muster.dev/rank', 'muster.dev/attempt', 'muster.dev/gang-name', 'muster.dev/placement', 'muster.dev/preempt-at']
 {{- end }}
 {{- define "muster.fixedLabels" -}}
 ['muster.dev/gang', 'muster.dev/tier']

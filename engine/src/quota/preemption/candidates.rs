@@ -81,7 +81,8 @@ impl Contest<'_> {
         policy.may_preempt(preemptor, other, team == self.team)
     }
 
-    /// Who goes first: what ends already, then other Teams, lower priority, the one admitted last, and the UID.
+    /// Who goes first: what ends already, then other Teams, lower priority, the one admitted or checkpointed last, those whose pods
+    /// are made again, and the UID.
     pub(super) fn order(&self, left: &Candidate, right: &Candidate) -> Ordering {
         let key = |candidate: &Candidate| {
             let gang = self.gang(candidate);
@@ -91,6 +92,7 @@ impl Contest<'_> {
                 self.is_own(candidate),
                 gang.priority,
                 Reverse(admitted_at),
+                !gang.is_made_again,
             )
         };
         let uid = |candidate| &self.gang(candidate).uid;

@@ -41,8 +41,10 @@ pub struct RunningGang {
     pub priority: i32,
     /// Since when it is in its queue: its age, kept over its attempts.
     pub queued_at: Timestamp,
-    /// When it was admitted; `None` counts as just now.
+    /// When it was admitted, or wrote its last checkpoint, whichever came last; `None` counts as just now.
     pub admitted_at: Option<Timestamp>,
+    /// Whether its pods are made again.
+    pub is_made_again: bool,
     /// Whether its eviction has begun already. Such gangs are chosen first: they cost nothing.
     pub is_ending: bool,
     /// What its Team is charged for it. What is listed twice counts twice.

@@ -22,6 +22,7 @@ pub fn shipped_tiers() -> [PriorityTier; 3] {
                 value,
                 preemption,
                 default,
+                ..PriorityTierSpec::default()
             },
         )
     };

@@ -1,0 +1,73 @@
+//! When an attempt that is to give way to another gang is evicted.
+//!
+//! The engine decides who gives way to whom. Nothing is done to the attempt before its Gang says so (`status.preemption`): that is the
+//! notice, which its pods are then told by an annotation ([`crate::outward::preemption`]). It changes nothing that is held,
+//! so it is no intent. The intent to evict comes when the notice ends, or, for a tier that says `AfterCheckpoint`, once a pod of
+//! the gang says that it wrote a checkpoint since.
+//!
+//! **Clocks**: the notice ends on the monotonic clock of whoever leads, and starts anew with each leader: a gang may get more
+//! notice than it was told, never less. Whether a checkpoint is newer than the notice is told by the workload's own wall
+//! clock; one that is ahead costs nobody but its gang.
+//!
+//! **Takeover**: a new leader's engine decides anew. It is told who has a notice, and takes those first, so as a rule
+//! it decides the same. Nobody is evicted unless the engine wants it at the moment of the commit. A notice that it does not want for
+//! [`UNWANTED_SECONDS`] is taken back: a gang that waits, and blinks, costs its victims no writes.
+//!
+//! **A tier that changes** during the notice changes nothing: the notice was given under the rules of then.
+
+use muster_api::{Gang, Reason, TierPreemption, gang::PreemptionNotice, keys};
+use muster_cluster::{formed::PendingReason, pod};
+
+use crate::{admission::plan::Plan, poll_context::PollContext};
+
+/// How long a notice stands that nobody wants any more, in seconds.
+const UNWANTED_SECONDS: u64 = 30;
+
+/// The notice of the attempt that a Gang carries.
+pub(crate) fn notice<'a>(gang: &'a Gang, plan: &Plan) -> Option<&'a PreemptionNotice> {
+    let notice = gang.status.as_ref()?.preemption.as_ref()?;
+    (notice.attempt == plan.attempt).then_some(notice)
+}
+
+/// Whether the notice is to be taken back: its gang may stay.
+pub(crate) fn is_void(context: PollContext<'_>, plan: &Plan) -> bool {
+    let since = context.clocks.unwanted_since(&plan.gang_uid);
+    since.is_some_and(|since| context.has_come(since + UNWANTED_SECONDS))
+}
+
+/// Why the attempt is to be evicted now, if the time has come.
+pub(crate) fn due(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<PendingReason> {
+    let notice = notice(gang, plan)?;
+    context.gives_way(&plan.gang_uid)?;
+    let formed = context.formed(&plan.key);
+    let when = formed.map_or(TierPreemption::Immediate, |formed| formed.preemptible.when);
+    let checkpoint = checkpointed_at(context, plan)
+        .filter(|at| at.as_second() > notice.noticed_at.0.as_second());
+    let checkpoint = checkpoint.filter(|_| when == TierPreemption::AfterCheckpoint);
+    let seconds = notice.preempt_at.0.as_second() - notice.noticed_at.0.as_second();
+    let seen = context.clocks.notice_seen_at(&plan.gang_uid)?;
+    let end = seen.saturating_add(u64::try_from(seconds).unwrap_or(0));
+    let waited = match checkpoint {
+        Some(at) => format!("; it wrote a checkpoint at {at}"),
+        None if !context.has_come(end) => return None,
+        None if when == TierPreemption::AfterCheckpoint => {
+            format!("; it wrote no checkpoint for {seconds} s")
+        }
+        None => String::new(),
+    };
+    Some(PendingReason {
+        reason: Reason::Preempted,
+        details: format!("{}{waited}", notice.message),
+    })
+}
+
+/// When any pod of the attempt wrote a checkpoint last, as it says itself. One in the future is newer than any notice.
+pub(crate) fn checkpointed_at(context: PollContext<'_>, plan: &Plan) -> Option<jiff::Timestamp> {
+    let pods = plan.ranks.iter();
+    let pods = pods.filter_map(|rank| context.index.pod_by_uid(&rank.pod));
+    let said = pods.filter_map(|pod| {
+        let at = pod::annotation(pod, keys::CHECKPOINTED_AT)?;
+        at.parse::<jiff::Timestamp>().ok()
+    });
+    said.max()
+}

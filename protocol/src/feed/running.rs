@@ -1,0 +1,87 @@
+//! Which gangs others may preempt, as the engine is told.
+
+use muster_api::{Gang, TierPreemption, conditions as condition_types};
+use muster_cluster::formed::{FormedGang, has_ended};
+use muster_engine as engine;
+
+use crate::{
+    Mode,
+    admission::{evict, plan::Plan, preempt, stage::View},
+    jobs,
+    poll_context::PollContext,
+};
+
+/// A gang as far as preemption goes by it, if any other may preempt it: its attempt is under way, and its tier allows it.
+pub(crate) fn running(
+    context: PollContext<'_>,
+    gang: &Gang,
+    plan: &Plan,
+    view: &View,
+) -> Option<engine::Running> {
+    let formed = context.formed(&plan.key)?;
+    let notice = preempt::notice(gang, plan);
+    let may_be_preempted = context.config.mode == Mode::Enforce
+        && formed.preemptible.when != TierPreemption::Never
+        && view.is_under_way()
+        && !has_ended(gang)
+        && gang.metadata.deletion_timestamp.is_none()
+        && !evict::is_as_found(context, plan);
+    if !may_be_preempted {
+        return None;
+    }
+    let status = gang.status.as_ref()?;
+    let admitted_at = since(gang, condition_types::ADMITTED).unwrap_or(0);
+    let queued_at = status.queued_at.as_ref();
+    Some(engine::Running {
+        uid: plan.gang_uid.as_str().into(),
+        team: plan.team.as_str().into(),
+        priority: formed.priority,
+        queued_at: engine::Timestamp(
+            queued_at.map_or(formed.last_pod_created_at, |at| at.0.as_second()),
+        ),
+        admitted_at: engine::Timestamp(admitted_at),
+        checkpointed_at: checkpointed_at(context, formed, plan),
+        is_made_again: is_made_again(context, gang, plan),
+        protected_until: protected_until(gang, formed, admitted_at),
+        ending_since: notice.map(|notice| engine::Timestamp(notice.noticed_at.0.as_second())),
+    })
+}
+
+/// Whether its pods are made again once they were evicted: those without owner are not, nor those of a work queue of which a pod
+/// succeeded.
+fn is_made_again(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> bool {
+    let mut owners = gang.metadata.owner_references.iter().flatten();
+    let mut jobs = jobs::of_plan(context, plan).into_iter();
+    owners.next().is_some() && !jobs.any(|job| jobs::is_drained_queue(context.index, job))
+}
+
+/// Its last checkpoint, where its tier waits for one: other gangs are not known to go on from theirs.
+fn checkpointed_at(
+    context: PollContext<'_>,
+    formed: &FormedGang,
+    plan: &Plan,
+) -> Option<engine::Timestamp> {
+    if formed.preemptible.when != TierPreemption::AfterCheckpoint {
+        return None;
+    }
+    let at = preempt::checkpointed_at(context, plan)?;
+    Some(engine::Timestamp(at.as_second()))
+}
+
+/// The end of its minimum run time: counted from its start, and before that from its admission.
+fn protected_until(
+    gang: &Gang,
+    formed: &FormedGang,
+    admitted_at: i64,
+) -> Option<engine::Timestamp> {
+    let seconds = formed.preemptible.min_runtime_seconds;
+    let since = since(gang, condition_types::RUNNING).unwrap_or(admitted_at);
+    (seconds > 0).then(|| engine::Timestamp(since.saturating_add(seconds)))
+}
+
+/// Since when a condition of a Gang holds, in seconds since the Unix epoch, if it does.
+fn since(gang: &Gang, type_: &str) -> Option<i64> {
+    let conditions = gang.status.iter().flat_map(|status| &status.conditions);
+    let mut conditions = conditions.filter(|it| it.type_ == type_ && it.status == "True");
+    Some(conditions.next()?.last_transition_time.0.as_second())
+}
