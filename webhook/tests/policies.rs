@@ -452,10 +452,20 @@ fn the_controller_changes_of_a_job_what_an_eviction_needs_and_nothing_else() {
 
 #[test]
 fn the_controller_deletes_pods_of_gangs_only() {
-    let named = |namespace: &str| json!({"metadata": {"namespace": namespace, "annotations": {"muster.dev/gang-name": "g"}}});
-    let nobodys = json!({"metadata": {"annotations": {"muster.dev/gang-name": null}}});
-    let bare = json!({"metadata": {"annotations": null}});
+    let of = |namespace: &str, annotations: Value, gates: Value| {
+        json!({
+            "metadata": {"namespace": namespace, "annotations": annotations},
+            "spec": {"schedulingGates": gates},
+        })
+    };
+    let none = || Value::Null;
+    let named = |namespace| of(namespace, json!({"muster.dev/gang-name": "g"}), none());
+    let gate = |name: &str| json!([{"name": name}]);
+    let nobodys = of("ml", json!({"muster.dev/gang-name": null}), none());
+    let bare = of("ml", none(), gate("example.com/other"));
+    let waiting = of("ml", none(), gate("muster.dev/admission"));
     for (what, change, allowed) in [
+        ("that waits", waiting, true),
         ("of a gang", named("ml"), true),
         ("of nobody's", nobodys, false),
         ("without annotations", bare, false),

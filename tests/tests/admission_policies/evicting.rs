@@ -122,7 +122,7 @@ async fn change_jobs(controller: &Client) -> Result<()> {
     Ok(())
 }
 
-/// Of pods that do not carry the name of a Gang, it may delete none.
+/// Of pods that carry neither the name of a Gang nor the gate, it may delete none.
 async fn end_pods(cluster: &Cluster, controller: &Client) -> Result<()> {
     let client = cluster.client();
     let all: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
