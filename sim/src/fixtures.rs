@@ -20,11 +20,13 @@ use k8s_openapi::apimachinery::pkg::{
 };
 use muster_api::{
     Cohort, CohortSpec, DeviceSource, Flavor, FlavorQuota, FlavorSpec, PriorityTier,
-    PriorityTierSpec, Team, TeamSpec, Topology, TopologyLevel, TopologySpec, keys,
+    PriorityTierSpec, Team, TeamSpec, TierPreemption, Topology, TopologyLevel, TopologySpec, keys,
     quota::ResourceQuota,
 };
 
-use crate::scenario::{Counting, GangShape, NodeShape, OwnerKind, Parent, Product, TeamShape};
+use crate::scenario::{
+    Counting, GangShape, Hardship, Hardships, NodeShape, OwnerKind, Parent, Product, TeamShape,
+};
 
 /// The one Cohort.
 pub const COHORT: &str = "all";
@@ -223,17 +225,26 @@ pub fn cohort() -> Cohort {
     Cohort::new(COHORT, CohortSpec::default())
 }
 
+/// How long before its end a gang is told that it is to give way.
+const NOTICE_SECONDS: i64 = 10;
+
 /// Names and values of the tiers; gangs that name none are of the first.
 pub const TIERS: [(&str, i32); 2] = [("standard", 100), ("urgent", 1_000)];
 
-/// One of the tiers.
-pub fn priority_tier(number: usize) -> PriorityTier {
+/// One of the tiers; gangs of the first may give way to others.
+pub fn priority_tier(number: usize, hardships: &Hardships) -> PriorityTier {
     let (name, value) = TIERS[number];
     PriorityTier::new(
         name,
         PriorityTierSpec {
             value,
             default: number == 0,
+            preemption: if number == 0 && hardships.have(Hardship::Preemptions) {
+                TierPreemption::Immediate
+            } else {
+                TierPreemption::Never
+            },
+            notice_seconds: Some(NOTICE_SECONDS),
             ..PriorityTierSpec::default()
         },
     )

@@ -137,10 +137,12 @@ pub enum Hardship {
     DeadMachines,
     /// Administrators stop Teams.
     TeamStops,
+    /// Gangs of the common tier give way to others.
+    Preemptions,
 }
 
 /// All of them.
-pub const HARDSHIPS: [Hardship; 11] = [
+pub const HARDSHIPS: [Hardship; 12] = [
     Hardship::PatientUsers,
     Hardship::LimitedJobs,
     Hardship::WorkQueues,
@@ -152,6 +154,7 @@ pub const HARDSHIPS: [Hardship; 11] = [
     Hardship::LongInits,
     Hardship::DeadMachines,
     Hardship::TeamStops,
+    Hardship::Preemptions,
 ];
 
 /// Those that a run has.
@@ -167,6 +170,7 @@ impl Hardships {
             Hardship::LongInits,
             Hardship::DeadMachines,
             Hardship::TeamStops,
+            Hardship::Preemptions,
         ];
         Self(borne.into())
     }

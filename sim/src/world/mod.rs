@@ -253,8 +253,8 @@ fn furnish(api: &mut ApiServer, scenario: &Scenario) {
         api.create(fixtures::device_class()),
         api.create(fixtures::topology()),
         api.create(fixtures::cohort()),
-        api.create(fixtures::priority_tier(0)),
-        api.create(fixtures::priority_tier(1)),
+        api.create(fixtures::priority_tier(0, &scenario.hardships)),
+        api.create(fixtures::priority_tier(1, &scenario.hardships)),
     ];
     for product in Product::ALL {
         done.push(api.create(fixtures::flavor(product)));
