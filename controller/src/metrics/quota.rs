@@ -42,7 +42,7 @@ struct TeamLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, EncodeLabelSet)]
-struct WaitLabels {
+struct ReasonLabels {
     team: String,
     reason: String,
 }
@@ -55,8 +55,9 @@ pub(super) struct QuotaFamilies {
     lending_limit: Amounts,
     usage: Amounts,
     weighted_share: Family<TeamLabel, Gauge<f64, AtomicU64>>,
-    pending: Family<WaitLabels, Gauge>,
+    pending: Family<ReasonLabels, Gauge>,
     admitted: Family<TeamLabel, Counter>,
+    evicted: Family<ReasonLabels, Counter>,
     admission_wait_seconds: Family<TeamLabel, Histogram>,
 }
 
@@ -67,14 +68,16 @@ pub(super) struct QuotaCensus {
     /// What is shown of each Team.
     teams: BTreeMap<String, BTreeSet<LimitLabels>>,
     gangs: BTreeMap<ObjectKey, SeenGang>,
-    pending: BTreeMap<WaitLabels, i64>,
+    pending: BTreeMap<ReasonLabels, i64>,
 }
 
 /// What was seen of a gang last.
 #[derive(Debug, Default)]
 struct SeenGang {
-    waits: Option<WaitLabels>,
+    waits: Option<ReasonLabels>,
     is_admitted: bool,
+    /// The last attempt that was evicted.
+    evicted: Option<i64>,
 }
 
 impl QuotaFamilies {
@@ -88,6 +91,7 @@ impl QuotaFamilies {
             weighted_share: Family::default(),
             pending: Family::default(),
             admitted: Family::default(),
+            evicted: Family::default(),
             // 1 s to 3 days.
             admission_wait_seconds: Family::new_with_constructor(|| {
                 Histogram::new(exponential_buckets(1.0, 2.0, 19))
@@ -129,6 +133,11 @@ impl QuotaFamilies {
                 "admitted_gangs",
                 "Admissions that this replica has seen, by Team",
                 families.admitted.clone(),
+            );
+            registry.register(
+                "evicted_gangs",
+                "Evictions that this replica has seen, by Team and cause",
+                families.evicted.clone(),
             );
             registry.register(
                 "admission_wait_time_seconds",
@@ -271,7 +280,7 @@ impl QuotaCensus {
         let status = gang.status.clone().unwrap_or_default();
         let team = status.team.clone().unwrap_or_default();
         let waits = status.queue.as_ref().filter(|_| !has_ended(gang));
-        let waits = waits.map(|wait| WaitLabels {
+        let waits = waits.map(|wait| ReasonLabels {
             team: team.clone(),
             reason: wait.reason.to_string(),
         });
@@ -280,7 +289,23 @@ impl QuotaCensus {
             self.count_pending(waits, 1);
         }
         let key = ObjectKey::of(Kind::Gang, &gang.metadata);
-        let before = self.gangs.insert(key, SeenGang { waits, is_admitted });
+        let eviction = status.evictions.last();
+        let evicted = eviction.map(|eviction| eviction.attempt);
+        let seen = SeenGang {
+            waits,
+            is_admitted,
+            evicted,
+        };
+        let before = self.gangs.insert(key, seen);
+        if let (Some(eviction), Some(before)) = (eviction, &before)
+            && before.evicted < evicted
+        {
+            let of = ReasonLabels {
+                team: team.clone(),
+                reason: eviction.reason.to_string(),
+            };
+            self.families.evicted.get_or_create(&of).inc();
+        }
         // One that is admitted when it is first seen was admitted before anybody looked.
         let is_new = is_admitted && before.as_ref().is_some_and(|seen| !seen.is_admitted);
         if let Some(waits) = before.and_then(|seen| seen.waits) {
@@ -300,7 +325,7 @@ impl QuotaCensus {
         }
     }
 
-    fn count_pending(&mut self, waits: &WaitLabels, by: i64) {
+    fn count_pending(&mut self, waits: &ReasonLabels, by: i64) {
         let count = self.pending.entry(waits.clone()).or_default();
         *count += by;
         if *count == 0 {
@@ -481,6 +506,30 @@ mod tests {
         let c = gang("c", &waiting("WaitingForQuota"));
         shown.census.observe(&Change::Deleted(c.key()));
         assert_eq!(shown.family("pending_gangs"), [""; 0]);
+    }
+
+    #[test]
+    fn an_eviction_counts_once_by_its_cause() {
+        let evicted = |attempts: &[(i64, &str)]| {
+            let evictions = attempts.iter().map(|(attempt, reason)| {
+                json!({"attempt": attempt, "reason": reason, "message": "", "at": "2027-01-01T00:00:00Z"})
+            });
+            let evictions: Vec<Value> = evictions.collect();
+            json!({"team": "vision", "phase": "Evicting", "evictions": evictions})
+        };
+        let mut shown = Shown::new();
+        shown.see(gang("a", &admitted(false)));
+        shown.see(gang("a", &evicted(&[(1, "Preempted")])));
+        shown.see(gang("a", &evicted(&[(1, "Preempted")])));
+        shown.see(gang(
+            "a",
+            &evicted(&[(1, "Preempted"), (2, "StartTimeout")]),
+        ));
+        // Before this leader looked.
+        shown.see(gang("earlier", &evicted(&[(1, "Preempted")])));
+        let line = |reason| format!("team=\"vision\",reason=\"{reason}\"}} 1");
+        let expected = [line("Preempted"), line("StartTimeout")];
+        assert_eq!(shown.family("evicted_gangs_total"), expected);
     }
 
     #[test]
