@@ -2,6 +2,7 @@
 
 mod drain;
 mod failure;
+mod preemption;
 mod rolling;
 mod start_limit;
 
@@ -20,6 +21,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         failure::scenarios(),
         start_limit::scenarios(),
         drain::scenarios(),
+        preemption::scenarios(),
         rolling::scenarios(),
     ];
     scenarios.into_iter().flatten().collect()
