@@ -407,8 +407,12 @@ impl Machine {
         } else if self.feed.is_due(wall, room) {
             let budget = admit::budget(self.context(epoch, now, &wake), &wanted);
             let (decided, giving_way) = self.feed.decide(wall, &budget, room);
-            for gang in giving_way {
-                self.note_gang_by_uid(&gang);
+            for gang in &giving_way {
+                self.note_gang_by_uid(gang);
+            }
+            // Whose notice is over goes with this commit, if it is wanted again.
+            if !giving_way.is_empty() {
+                self.look(epoch, now, effects);
             }
             wanted.extend(decided.into_iter().map(Wanted::new));
             self.queues.note_limits(self.feed.engine.limits_version());
