@@ -98,7 +98,9 @@ pub fn apply(api: &mut ApiServer, write: &ApiRequest) -> Outcome {
         ApiRequest::PatchJob { key, patch, .. } => {
             patched::<Job>(api, key, patch).and_then(|after| {
                 api.update::<Job>(&key.namespace, &key.name, Precondition::default(), |job| {
-                    job.metadata.annotations = after.metadata.annotations;
+                    // The last one is gone: the API server keeps no empty map.
+                    let annotations = after.metadata.annotations;
+                    job.metadata.annotations = annotations.filter(|kept| !kept.is_empty());
                     job.spec = after.spec;
                 })
             })
