@@ -67,7 +67,7 @@ async fn a_team_that_borrows_is_told_and_gives_back_and_its_job_runs_again_when_
     let lends = gangs::of_job("own");
     let notice = wait_for_notice(&client, &borrows).await?;
     ensure!(notice.preemptor.starts_with("lends/"), "{notice:?}");
-    gangs::ensure_says(&notice.message, &["lends/", "quota back"])?;
+    gangs::ensure_says(&notice.message, &[notice.preemptor.as_str(), "quota"])?;
     wait_until_pods_are_told(&client, &borrows, notice.preempt_at.0).await?;
     gangs::wait_for_reason(&client, "lends", &lends, Reason::WaitingForRelease).await?;
     for (kind, beginning) in [("Gang", borrows.as_str()), ("Job", "large")] {
@@ -77,7 +77,7 @@ async fn a_team_that_borrows_is_told_and_gives_back_and_its_job_runs_again_when_
 
     let (gang, eviction) =
         wait_for_eviction(&client, "borrows", &borrows, Reason::Preempted).await?;
-    gangs::ensure_says(&eviction.message, &["lends/"])?;
+    gangs::ensure_says(&eviction.message, &[notice.preemptor.as_str()])?;
     let lasted = eviction.at.0.as_second() - notice.noticed_at.0.as_second();
     ensure!(lasted >= NOTICE_SECONDS, "its notice took {lasted} s");
     let status = gang.status.context("a status")?;
