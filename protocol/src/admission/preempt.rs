@@ -46,7 +46,8 @@ pub(crate) fn due(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<
     let checkpoint = checkpoint.filter(|_| when == TierPreemption::AfterCheckpoint);
     let seconds = notice.preempt_at.0.as_second() - notice.noticed_at.0.as_second();
     let seen = context.clocks.notice_seen_at(&plan.gang_uid)?;
-    let end = seen.saturating_add(u64::try_from(seconds).unwrap_or(0));
+    // Whole seconds: the one in which it was seen had begun before.
+    let end = seen.saturating_add(u64::try_from(seconds).unwrap_or(0) + 1);
     let waited = match checkpoint {
         Some(at) => format!("; it wrote a checkpoint at {at}"),
         None if !context.has_come(end) => return None,

@@ -269,7 +269,7 @@ fn nobody_is_evicted_for_a_gang_that_is_gone_by_the_moment_of_the_commit() {
     let notice = status(&bench, "low").preemption.unwrap();
     let noticed_at = u64::try_from(notice.noticed_at.0.as_second() - 1_800_000_000).unwrap();
     // The last second of the notice, and the end of whom it is for, come in one poll.
-    let left = noticed_at + NOTICE_SECONDS - 1 - bench.seconds;
+    let left = noticed_at + NOTICE_SECONDS - bench.seconds;
     pass(&mut bench, left);
     assert!(!is_evicted(&bench));
     bench.seconds += 1;
