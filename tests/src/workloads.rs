@@ -58,20 +58,54 @@ impl Workload<'_> {
         annotations: &[(&str, &str)],
     ) -> Result<RankProgram> {
         let (program, spec) = self.prepare(cluster).await?;
-        let jobs: Api<Job> = Api::namespaced(cluster.client(), self.namespace);
-        let job = builders::indexed_job(self.name, self.ranks, annotations, &spec)?;
-        kubernetes::create(&jobs, &job).await?;
+        self.create_job(&cluster.client(), annotations, None, &spec)
+            .await?;
         Ok(program)
+    }
+
+    /// Submits it as an Indexed Job of this tier, whose ranks behave as `program` makes them.
+    pub async fn submit_job_of_tier(
+        &self,
+        cluster: &Cluster,
+        tier: &str,
+        program: impl FnOnce(RankProgram) -> RankProgram,
+    ) -> Result<RankProgram> {
+        let program = program(self.program(cluster)?);
+        let spec = self.pod_spec(&cluster.client(), &program).await?;
+        self.create_job(&cluster.client(), &[], Some(tier), &spec)
+            .await?;
+        Ok(program)
+    }
+
+    async fn create_job(
+        &self,
+        client: &Client,
+        annotations: &[(&str, &str)],
+        tier: Option<&str>,
+        spec: &PodSpec,
+    ) -> Result<()> {
+        let mut job = builders::indexed_job(self.name, self.ranks, annotations, spec)?;
+        if let Some(tier) = tier {
+            let labels = job.metadata.labels.get_or_insert_default();
+            labels.insert(keys::TIER.to_owned(), tier.to_owned());
+        }
+        let jobs: Api<Job> = Api::namespaced(client.clone(), self.namespace);
+        kubernetes::create(&jobs, &job).await.map(drop)
     }
 
     /// Makes what its pods need, and one pod's spec.
     pub async fn prepare(&self, cluster: &Cluster) -> Result<(RankProgram, PodSpec)> {
-        let directory = format!("{}-{}", self.namespace, self.name);
-        let peers = builders::peers_directory(cluster.directory(), &directory)?;
-        let program =
-            RankProgram::new(cluster.programs().path("rank"), peers, self.ranks).until_finished();
+        let program = self.program(cluster)?;
         let spec = self.pod_spec(&cluster.client(), &program).await?;
         Ok((program, spec))
+    }
+
+    /// What its ranks run: until they are told to finish.
+    fn program(&self, cluster: &Cluster) -> Result<RankProgram> {
+        let directory = format!("{}-{}", self.namespace, self.name);
+        let peers = builders::peers_directory(cluster.directory(), &directory)?;
+        let program = RankProgram::new(cluster.programs().path("rank"), peers, self.ranks);
+        Ok(program.until_finished())
     }
 
     /// The same with a claim that exists by itself and has this name.

@@ -4,7 +4,8 @@
 //! finds its peers, waits for *all* of them, steps in lockstep, and obeys SIGTERM. So a gang of it
 //! that ends with success proves that the whole gang ran at the same time.
 //!
-//! Ranks can be told to fail, and to hang once they have lost a peer, as collective communication does.
+//! Ranks can be told to fail, to hang once they have lost a peer, as collective communication does, to write checkpoints and
+//! go on from the last one, and not to listen to SIGTERM.
 //!
 //! | exit code | meaning |
 //! | --- | --- |
@@ -16,6 +17,7 @@
 //! | 12 | a peer says something else about the gang than this rank |
 //! | 143 | ended by SIGTERM (128 + 15) |
 
+mod checkpoint;
 mod exchange;
 mod report;
 
@@ -27,9 +29,9 @@ use std::{
 };
 
 use clap::Parser;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::{exchange::Failure, report::Report};
+use crate::{checkpoint::Checkpoint, exchange::Failure, report::Report};
 
 /// Everything comes from the environment, as it does for a real training job.
 #[derive(Debug, Parser)]
@@ -65,6 +67,12 @@ struct Options {
     /// Waits to be ended once a peer has gone away, instead of ending with 11.
     #[arg(long, env = "HANG_WHEN_LOST", action = clap::ArgAction::Set, default_value_t = false)]
     hang_when_lost: bool,
+    /// Rank 0 notes in the shared directory how many steps are done, and a gang that starts goes on from there.
+    #[arg(long, env = "CHECKPOINTS", action = clap::ArgAction::Set, default_value_t = false)]
+    checkpoints: bool,
+    /// SIGTERM changes nothing.
+    #[arg(long, env = "IGNORE_SIGTERM", action = clap::ArgAction::Set, default_value_t = false)]
+    ignore_sigterm: bool,
     /// Longest time until all peers are met.
     #[arg(long, env = "DEADLINE_SECONDS", default_value_t = 60)]
     deadline_seconds: u64,
@@ -84,11 +92,21 @@ async fn main() -> ExitCode {
     let outcome = match signal(SignalKind::terminate()) {
         Ok(mut terminated) => tokio::select! {
             outcome = run(&options, rank, &mut report) => outcome,
-            _ = terminated.recv() => Err(Failure::Terminated),
+            () = told_to_end(&mut terminated, options.ignore_sigterm) => Err(Failure::Terminated),
         },
         Err(error) => Err(Failure::Io(error)),
     };
     report.finish(&options.peers_dir, outcome)
+}
+
+/// Waits for SIGTERM; one that is ignored never comes.
+async fn told_to_end(terminated: &mut Signal, is_ignored: bool) {
+    loop {
+        terminated.recv().await;
+        if !is_ignored {
+            return;
+        }
+    }
 }
 
 /// RANK, else the index of an Indexed Job.
@@ -105,9 +123,16 @@ async fn run(options: &Options, rank: u32, report: &mut Report) -> Result<(), Fa
         rank,
         size: options.world_size,
     };
+    // Before the meeting: nobody is past it, and writes the next checkpoint, until all have read this one.
+    let checkpoint = options
+        .checkpoints
+        .then(|| Checkpoint::of(&options.peers_dir));
+    let first = checkpoint.as_ref().map_or(0, Checkpoint::read);
+    report.resumed_at = first;
+    report.steps = first;
     let mut peers = gang.meet(options.pod_ip, deadline).await?;
     report.peers = peers.ranks();
-    for step in 0..options.steps {
+    for step in first..options.steps {
         tokio::time::sleep(Duration::from_millis(options.step_millis)).await;
         let wants_to_finish =
             !options.finish_file.is_empty() && Path::new(&options.finish_file).exists();
@@ -119,6 +144,9 @@ async fn run(options: &Options, rank: u32, report: &mut Report) -> Result<(), Fa
             done => done?,
         };
         report.steps = step + 1;
+        if let Some(checkpoint) = checkpoint.as_ref().filter(|_| rank == 0) {
+            checkpoint.write(report.steps)?;
+        }
         if finished {
             break;
         }

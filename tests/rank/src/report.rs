@@ -15,7 +15,9 @@ pub(crate) struct Report {
     /// Ranks that were met, ascending, without this one.
     pub(crate) peers: Vec<u32>,
     gpus: Vec<String>,
-    /// Steps that all ranks have done.
+    /// Steps that were done before this rank started, by the gang's last checkpoint.
+    pub(crate) resumed_at: u32,
+    /// Steps that all ranks have done, those before included.
     pub(crate) steps: u32,
     /// `Finished`, or why not.
     outcome: String,
@@ -32,6 +34,7 @@ impl Report {
                 .filter(|gpu| !gpu.is_empty())
                 .map(str::to_owned)
                 .collect(),
+            resumed_at: 0,
             steps: 0,
             outcome: String::new(),
         }

@@ -40,6 +40,10 @@ pub struct RankProgram {
     pub rank: RankSource,
     /// Whether a rank that has lost a peer waits to be ended.
     pub hangs_when_lost: bool,
+    /// Whether the gang notes after each step how far it is, and goes on from there when it starts again.
+    pub checkpoints: bool,
+    /// Whether SIGTERM changes nothing.
+    pub ignores_sigterm: bool,
 }
 
 impl RankProgram {
@@ -53,6 +57,8 @@ impl RankProgram {
             step_millis: 50,
             rank: RankSource::Annotation,
             hangs_when_lost: false,
+            checkpoints: false,
+            ignores_sigterm: false,
         }
     }
 
@@ -77,6 +83,26 @@ impl RankProgram {
     pub fn hanging_when_lost(mut self) -> Self {
         self.hangs_when_lost = true;
         self
+    }
+
+    /// A gang that writes a checkpoint after each step, and goes on from the last one.
+    #[must_use]
+    pub fn with_checkpoints(mut self) -> Self {
+        self.checkpoints = true;
+        self
+    }
+
+    /// Ranks that only SIGKILL ends.
+    #[must_use]
+    pub fn ignoring_sigterm(mut self) -> Self {
+        self.ignores_sigterm = true;
+        self
+    }
+
+    /// Steps that the gang's last checkpoint says were done; 0 without one.
+    pub fn checkpointed_steps(&self) -> u32 {
+        let text = std::fs::read_to_string(self.peers_dir.join("checkpoint")).ok();
+        text.and_then(|text| text.parse().ok()).unwrap_or(0)
     }
 
     /// Tells a rank that runs to fail with exit code 1. It does so once.
@@ -105,6 +131,8 @@ impl RankProgram {
             json!({"name": "STEPS", "value": self.steps.to_string()}),
             json!({"name": "STEP_MILLIS", "value": self.step_millis.to_string()}),
             json!({"name": "HANG_WHEN_LOST", "value": self.hangs_when_lost.to_string()}),
+            json!({"name": "CHECKPOINTS", "value": self.checkpoints.to_string()}),
+            json!({"name": "IGNORE_SIGTERM", "value": self.ignores_sigterm.to_string()}),
             json!({"name": "POD_IP", "valueFrom": from_field("status.podIP")}),
         ];
         match self.rank {

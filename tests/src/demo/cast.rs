@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use kube::{Api, Client};
+use muster_api::{PriorityTier, PriorityTierSpec, TierPreemption, keys};
 
 use crate::{
     builders::{self, RankProgram, RankSource},
@@ -23,6 +24,11 @@ const CLAIM_TEMPLATE: &str = "eight-gpus";
 const FLAVOR: &str = "h100";
 /// The only spine.
 const SPINE: &str = "spine-0";
+
+/// The tier whose gangs give way.
+pub(super) const GIVES_WAY: &str = "gives-way-soon";
+/// For how long they are told before. Short, so that nobody has to wait for the story to go on.
+pub const NOTICE_SECONDS: i64 = 8;
 
 /// Four nodes of eight GPUs; the leaves in the given order, so that luck in names does not place a gang well.
 pub fn nodes(leaves: [&str; 4]) -> Vec<NodeOptions> {
@@ -59,6 +65,14 @@ impl<'a> Roles<'a> {
         .await?;
         let nodes = [(SPINE_LABEL, SPINE)];
         builders::flavor_on(&client, FLAVOR, Some("fabric"), &nodes).await?;
+        let gives_way = PriorityTierSpec {
+            value: 10,
+            preemption: TierPreemption::Immediate,
+            notice_seconds: Some(NOTICE_SECONDS),
+            ..PriorityTierSpec::default()
+        };
+        let tier = PriorityTier::new(GIVES_WAY, gives_way);
+        kubernetes::apply(&Api::all(client.clone()), &tier).await?;
         builders::cohort(&client, "lab", vec![builders::gpu_quota(FLAVOR, 8, None)]).await?;
         for (team, gpus) in [("research", 16), ("product", 8)] {
             builders::team(
@@ -75,13 +89,15 @@ impl<'a> Roles<'a> {
         Ok(Self { client, cluster })
     }
 
-    /// Submits an Indexed Job of `ranks` pods with eight GPUs each, which runs for about `seconds`.
+    /// Submits an Indexed Job of `ranks` pods with eight GPUs each, which runs for about `seconds`; of the default tier if
+    /// none is named.
     pub(super) async fn submit(
         &self,
         team: &str,
         name: &str,
         ranks: u32,
         seconds: u32,
+        tier: Option<&str>,
     ) -> Result<()> {
         let peers = builders::peers_directory(self.cluster.directory(), &format!("{team}-{name}"))?;
         let mut program = RankProgram::new(self.cluster.programs().path("rank"), peers, ranks)
@@ -89,7 +105,11 @@ impl<'a> Roles<'a> {
         program.rank = RankSource::Annotation;
         let spec = builders::pod_spec(&program.container(&["gpus"])?)?;
         let spec = builders::with_claim_template(spec, CLAIM_TEMPLATE);
-        let job = builders::indexed_job(name, ranks, &[], &spec)?;
+        let mut job = builders::indexed_job(name, ranks, &[], &spec)?;
+        if let Some(tier) = tier {
+            let labels = job.metadata.labels.get_or_insert_default();
+            labels.insert(keys::TIER.to_owned(), tier.to_owned());
+        }
         kubernetes::create(&Api::namespaced(self.client.clone(), team), &job).await?;
         Ok(())
     }

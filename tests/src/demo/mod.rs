@@ -2,7 +2,8 @@
 //!
 //! Two teams share a cohort with a slack pool. A gang of 16 GPUs takes two whole nodes of one leaf; another
 //! team borrows idle quota; a third gang waits and says why in numbers; the first one ends, the waiting one
-//! starts. Everything that is told or reported is observed from the API server, nothing is what was intended.
+//! starts. Then a gang that runs on borrowed quota is told to give way, goes, and runs again once there is room.
+//! Everything that is told or reported is observed from the API server, nothing is what was intended.
 //!
 //! `cargo xtask demo` runs it; a scenario runs the same story and judges it.
 
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-pub use cast::{LEAF_LABEL, nodes};
+pub use cast::{LEAF_LABEL, NOTICE_SECONDS, nodes};
 pub use report::{DemoReport, GangReport, ObserverReport};
 
 use crate::cluster::Cluster;
@@ -42,21 +43,21 @@ pub async fn play(cluster: &Cluster, say: impl Fn(&str)) -> Result<DemoReport> {
         "two teams, research (16 GPUs) and product (8 GPUs), share cohort lab with 8 GPUs of slack",
     );
     play.say("research submits train: an Indexed Job of 2 pods, 8 GPUs each");
-    roles.submit("research", "train", 2, 15).await?;
+    roles.submit("research", "train", 2, 15, None).await?;
     play.until("research/train runs", |seen| {
         seen.is_running("research", "train")
     })
     .await?;
 
     play.say("product submits sweep: 16 GPUs, 8 more than its own; idle slack is lent");
-    roles.submit("product", "sweep", 2, 60).await?;
+    roles.submit("product", "sweep", 2, 300, None).await?;
     play.until("product/sweep runs", |seen| {
         seen.is_running("product", "sweep")
     })
     .await?;
 
     play.say("research submits next: 8 GPUs, while all quota is in use");
-    roles.submit("research", "next", 1, 60).await?;
+    roles.submit("research", "next", 1, 300, None).await?;
     play.until("research/next waits with a reason", |seen| {
         seen.waits("research", "next")
     })
@@ -67,6 +68,34 @@ pub async fn play(cluster: &Cluster, say: impl Fn(&str)) -> Result<DemoReport> {
     .await?;
     play.until("research/next runs", |seen| {
         seen.is_running("research", "next")
+    })
+    .await?;
+
+    play.say(&format!(
+        "product submits batch: 8 GPUs that research leaves idle, in a tier that gives way {NOTICE_SECONDS} s after a notice"
+    ));
+    let tier = Some(cast::GIVES_WAY);
+    roles.submit("product", "batch", 1, 300, tier).await?;
+    play.until("product/batch runs", |seen| {
+        seen.is_running("product", "batch")
+    })
+    .await?;
+    play.say("research submits serve: 8 GPUs, which it is guaranteed and product borrows");
+    roles.submit("research", "serve", 1, 5, None).await?;
+    play.until("product/batch is told to give way", |seen| {
+        seen.is_told_to_give_way("product", "batch")
+    })
+    .await?;
+    play.until("product/batch is evicted", |seen| {
+        seen.is_evicted("product", "batch")
+    })
+    .await?;
+    play.until("research/serve runs", |seen| {
+        seen.is_running("research", "serve")
+    })
+    .await?;
+    play.until("product/batch runs again", |seen| {
+        seen.is_running_again("product", "batch")
     })
     .await?;
 

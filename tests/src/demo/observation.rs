@@ -31,6 +31,14 @@ pub(super) struct Seen {
     pub(super) nodes: BTreeSet<String>,
     pub(super) leaves: BTreeSet<String>,
     pub(super) gpus: BTreeSet<String>,
+    /// Number of its attempt.
+    pub(super) attempt: i64,
+    /// What it is told about giving way, as long as it is.
+    pub(super) notice: Option<String>,
+    /// Why it was evicted, each time.
+    pub(super) evictions: Vec<String>,
+    told_since: Option<Instant>,
+    evicted_since: Option<Instant>,
     complete_since: Option<Instant>,
     running_since: Option<Instant>,
 }
@@ -65,7 +73,7 @@ impl Observation {
         for gang in &gangs {
             let members: Vec<&Pod> = pods.iter().filter(|pod| is_member(pod, gang)).collect();
             let seen = self.gangs.entry(name_of(gang)).or_default();
-            seen.take_status(gang);
+            seen.take_status(gang, now);
             for pod in &members {
                 seen.take_pod(pod, &claims, &uuids, &leaves);
             }
@@ -83,6 +91,22 @@ impl Observation {
     pub(super) fn is_running(&self, team: &str, name: &str) -> bool {
         self.seen(team, name)
             .is_some_and(|seen| seen.running_since.is_some())
+    }
+
+    pub(super) fn is_told_to_give_way(&self, team: &str, name: &str) -> bool {
+        self.seen(team, name)
+            .is_some_and(|seen| seen.told_since.is_some())
+    }
+
+    pub(super) fn is_evicted(&self, team: &str, name: &str) -> bool {
+        self.seen(team, name)
+            .is_some_and(|seen| seen.evicted_since.is_some())
+    }
+
+    /// In a later attempt than its first.
+    pub(super) fn is_running_again(&self, team: &str, name: &str) -> bool {
+        self.seen(team, name)
+            .is_some_and(|seen| seen.phase == GangPhase::Running && seen.attempt > 1)
     }
 
     pub(super) fn waits(&self, team: &str, name: &str) -> bool {
@@ -114,6 +138,9 @@ impl Observation {
             leaves: seen.leaves.iter().cloned().collect(),
             gpus: seen.gpus.iter().cloned().collect(),
             wait_seconds: seen.wait().map(tenths),
+            attempts: seen.attempt,
+            notice_seconds: seen.notice_lasted().map(tenths),
+            evictions: seen.evictions.clone(),
         });
         DemoReport {
             gangs: gangs.collect(),
@@ -143,8 +170,31 @@ impl Seen {
         )
     }
 
-    fn take_status(&mut self, gang: &Gang) {
+    /// From the first sight of its notice to that of its eviction.
+    fn notice_lasted(&self) -> Option<Duration> {
+        Some(
+            self.evicted_since?
+                .saturating_duration_since(self.told_since?),
+        )
+    }
+
+    fn take_status(&mut self, gang: &Gang, now: Instant) {
         let Some(status) = &gang.status else { return };
+        self.attempt = status.attempt;
+        self.notice = status.preemption.as_ref().map(|notice| {
+            let at = notice.preempt_at.0;
+            format!("is to end by {at:.0}: {}", notice.message)
+        });
+        if self.notice.is_some() {
+            self.told_since.get_or_insert(now);
+        }
+        let evictions = status.evictions.iter();
+        self.evictions = evictions
+            .map(|eviction| format!("{}: {}", eviction.reason, eviction.message))
+            .collect();
+        if !self.evictions.is_empty() {
+            self.evicted_since.get_or_insert(now);
+        }
         self.phase = status.phase;
         self.team = status.team.clone().unwrap_or_default();
         self.reason = status

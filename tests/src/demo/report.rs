@@ -95,14 +95,20 @@ pub struct GangReport {
     pub gpus: Vec<String>,
     /// From its last pod created until all its pods ran; absent if they never did.
     pub wait_seconds: Option<f64>,
+    /// How often it was planned and started: 1 if it never had to give way.
+    pub attempts: i64,
+    /// From the first sight of its notice to that of its eviction; absent if it was never told.
+    pub notice_seconds: Option<f64>,
+    /// Why it was evicted, each time.
+    pub evictions: Vec<String>,
 }
 
 impl fmt::Display for DemoReport {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             formatter,
-            "{:<16} {:<10} {:<9} {:<16} {:<8} {:>7}  GPUS",
-            "GANG", "TEAM", "PHASE", "NODES", "LEAF", "WAIT"
+            "{:<16} {:<10} {:<9} {:<16} {:<8} {:>7} {:>8}  GPUS",
+            "GANG", "TEAM", "PHASE", "NODES", "LEAF", "WAIT", "ATTEMPTS"
         )?;
         for gang in &self.gangs {
             let wait = gang
@@ -110,16 +116,17 @@ impl fmt::Display for DemoReport {
                 .map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.1} s"));
             writeln!(
                 formatter,
-                "{:<16} {:<10} {:<9} {:<16} {:<8} {wait:>7}  {}",
+                "{:<16} {:<10} {:<9} {:<16} {:<8} {wait:>7} {:>8}  {}",
                 gang.name,
                 gang.team,
                 gang.phase,
                 gang.nodes.join(","),
                 gang.leaves.join(","),
+                gang.attempts,
                 gang.gpus.first().map_or("-", String::as_str),
             )?;
             for gpu in gang.gpus.iter().skip(1) {
-                writeln!(formatter, "{:<72}  {gpu}", "")?;
+                writeln!(formatter, "{:<81}  {gpu}", "")?;
             }
         }
         write!(formatter, "\n{}", self.observer)

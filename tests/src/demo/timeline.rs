@@ -18,6 +18,18 @@ impl Timeline {
         let mut lines = Vec::new();
         for (name, seen) in &observation.gangs {
             let before = self.told.insert(name.clone(), seen.clone());
+            let mut tell = |what: &str| lines.push(format!("{name:<16} {what}"));
+            let (evictions, notice) = before.as_ref().map_or((0, &None), |before| {
+                (before.evictions.len(), &before.notice)
+            });
+            if let Some(told) = &seen.notice
+                && notice.is_none()
+            {
+                tell(&format!("{:<11} {told}", "Told"));
+            }
+            for why in seen.evictions.iter().skip(evictions) {
+                tell(&format!("{:<11} {why}", "Evicted"));
+            }
             let is_news = before
                 .is_none_or(|before| (before.phase, &before.reason) != (seen.phase, &seen.reason));
             if is_news {

@@ -2,7 +2,6 @@
 
 mod drain;
 mod failure;
-mod preemption;
 mod rolling;
 mod start_limit;
 
@@ -21,14 +20,13 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         failure::scenarios(),
         start_limit::scenarios(),
         drain::scenarios(),
-        preemption::scenarios(),
         rolling::scenarios(),
     ];
     scenarios.into_iter().flatten().collect()
 }
 
 /// Waits until the Gang says that this attempt of it was evicted for that reason, and that nothing of it is admitted.
-async fn wait_for_eviction(
+pub(crate) async fn wait_for_eviction(
     client: &Client,
     namespace: &str,
     beginning: &str,
@@ -76,7 +74,7 @@ fn suspension(job: &Job) -> (bool, Option<&str>) {
 }
 
 /// The Job goes on, Muster left no mark on it, and its limit of failures is what it was.
-async fn ensure_job_goes_on(
+pub(crate) async fn ensure_job_goes_on(
     client: &Client,
     namespace: &str,
     name: &str,

@@ -1,6 +1,7 @@
 //! Gangs with everything that ships: four nodes on two leaves, and a fifth that stands alone.
 
 mod evictions;
+mod preemption;
 mod queue;
 mod races;
 mod reasons;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         reasons::scenarios(),
         shorthand::scenarios(),
         evictions::scenarios(),
+        preemption::scenarios(),
     ];
     suite::run("gangs", options, scenarios.into_iter().flatten().collect())
 }

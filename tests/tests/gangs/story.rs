@@ -41,6 +41,7 @@ async fn the_demo_shows_what_it_promises(cluster: &mut Cluster) -> Result<()> {
         ("research/train", 2, 16),
         ("product/sweep", 2, 16),
         ("research/next", 1, 8),
+        ("research/serve", 1, 8),
     ] {
         let gang = report.gangs.iter().find(|gang| gang.name == name);
         let gang = gang.with_context(|| format!("{name} is in the report"))?;
@@ -55,6 +56,31 @@ async fn the_demo_shows_what_it_promises(cluster: &mut Cluster) -> Result<()> {
         .lines()
         .any(|line| line.contains("research/next") && line.contains("WaitingForQuota"));
     ensure!(waits, "nobody is told why research/next waits:\n{told}");
+    let batch = report
+        .gangs
+        .iter()
+        .find(|gang| gang.name == "product/batch");
+    let batch = batch.context("product/batch is in the report")?;
+    let notice_seconds = f64::from(i32::try_from(demo::NOTICE_SECONDS)?);
+    // Looks are a tenth of a second apart, and the notice is counted in whole seconds.
+    ensure!(
+        batch.attempts == 2
+            && batch.evictions.len() == 1
+            && batch.evictions[0].contains("Preempted")
+            && batch
+                .notice_seconds
+                .is_some_and(|took| took > notice_seconds - 1.5),
+        "{batch:?}"
+    );
+    for word in ["Told", "Evicted"] {
+        let is_told = told
+            .lines()
+            .any(|line| line.contains("product/batch") && line.contains(word));
+        ensure!(
+            is_told,
+            "nobody is told that product/batch is {word}:\n{told}"
+        );
+    }
     let observer = &report.observer;
     ensure!(observer.all_well && observer.gangs >= 3, "{observer}");
     Ok(())
