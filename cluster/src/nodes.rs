@@ -105,7 +105,8 @@ pub fn node(parts: &NodeParts<'_>, selectors: &mut Selectors) -> Made {
                 .filter(|flavor| flavor.selector.is_none_or(|id| matched.contains(&id)))
                 .map(|flavor| flavor.name.clone())
                 .collect();
-            device_of(device, in_flavors, matched, parts.allocated)
+            let is_gpu = hands_out_gpus(&device.kind.driver, parts.flavors);
+            device_of(device, is_gpu, in_flavors, matched, parts.allocated)
         })
         .collect();
     let failed = |id: &SelectorId| matches!(judged.get(id), Some(Judgement::Fails(_)));
@@ -272,8 +273,15 @@ fn judge(
     matching
 }
 
+/// Whether devices of a driver are GPUs: of our own, and of each that any Flavor counts, whether or not a Flavor counts this
+/// very device. What a network card costs nobody counts; a GPU that no Flavor counts (yet) is nobody's, not free.
+fn hands_out_gpus(driver: &str, flavors: &[FlavorRule]) -> bool {
+    driver == keys::DRIVER || flavors.iter().any(|flavor| flavor.driver == driver)
+}
+
 fn device_of(
     published: &PublishedDevice,
+    is_gpu: bool,
     flavors: BTreeSet<FlavorName>,
     selectors: Arc<BTreeSet<SelectorId>>,
     allocated: &BTreeMap<String, ClaimUid>,
@@ -281,11 +289,11 @@ fn device_of(
     engine::Device {
         allocated_to: allocated.get(published.name.as_ref()).cloned(),
         name: published.name.as_ref().into(),
-        // Only what a Flavor counts is a GPU: a network card in the same claim is not charged as one.
-        gpus: if flavors.is_empty() {
-            Amount::ZERO
-        } else {
+        // A network card in the same claim is not charged as a GPU.
+        gpus: if is_gpu {
             Amount::ONE_GPU
+        } else {
+            Amount::ZERO
         },
         flavors,
         vram: published.kind.memory,

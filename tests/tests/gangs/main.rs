@@ -41,8 +41,9 @@ fn main() -> ExitCode {
         ..ClusterOptions::default()
     };
     let scenarios = [
-        starting::scenarios(),
+        // First: as long as nobody has made a Flavor of node solo, its GPUs are nobody's.
         story::scenarios(),
+        starting::scenarios(),
         races::scenarios(),
         queue::scenarios(),
         reasons::scenarios(),

@@ -247,12 +247,42 @@ fn a_cordon_with_its_taint_blocks_a_node_and_does_not_make_it_unsuitable() {
 }
 
 #[test]
-fn a_device_that_no_flavor_counts_is_no_gpu() {
+fn a_device_is_no_gpu_if_no_flavor_counts_any_of_its_driver() {
     let mut card = slice("c", 1);
     card["spec"]["driver"] = json!("nic.example.com");
     let index = index_with([node("c", "s1", "l1"), card]);
     let gpus = |node: &str| index.engine_node(node).unwrap().devices[0].gpus.0;
     assert_eq!((gpus("a"), gpus("c")), (1000, 0));
+}
+
+/// Free of charge, it would be planned for whoever asks, and the driver would refuse it.
+#[test]
+fn a_gpu_that_no_flavor_counts_is_nobodys_and_not_free() {
+    let elsewhere = |driver: &str| {
+        let flavor = json!({
+            "apiVersion": "muster.dev/v1alpha1", "kind": "Flavor", "metadata": {"name": driver, "uid": driver},
+            "spec": {"nodeSelector": {"no-node": "has-it"}, "devices": {"driver": driver}},
+        });
+        flavor
+    };
+    let mut other = slice("c", 1);
+    other["spec"]["driver"] = json!("gpu.example.com");
+    for (flavors, gpus) in [
+        (vec!["gpu.muster.dev"], (1000, 0)),
+        (vec!["gpu.example.com"], (1000, 1000)),
+        (vec![], (1000, 0)),
+    ] {
+        let mut index = index_with([node("c", "s1", "l1"), other.clone()]);
+        index.observe(gone(Kind::Flavor, "", "h100"));
+        for flavor in &flavors {
+            index.observe(is(elsewhere(flavor)));
+        }
+        index.refresh(Timestamp(0));
+        let device = |node: &str| index.engine_node(node).unwrap().devices[0].clone();
+        let found = (device("a").gpus.0, device("c").gpus.0);
+        assert_eq!(found, gpus, "{flavors:?}");
+        assert!(device("a").flavors.is_empty() && device("c").flavors.is_empty());
+    }
 }
 
 #[test]
