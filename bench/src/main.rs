@@ -43,7 +43,7 @@ enum Bench {
 async fn main() -> ExitCode {
     let done = match Bench::parse() {
         Bench::Scale(arguments) => scale::run(arguments).await,
-        Bench::Quota(arguments) => quota::run(&arguments),
+        Bench::Quota(arguments) => quota::run(&arguments).await,
         Bench::Philly(arguments) => philly::run(&arguments),
     };
     match done {

@@ -112,6 +112,25 @@ pub struct RunArgs {
     #[arg(long, env = "MUSTER_SCHEDULER_NAME", value_name = "NAME")]
     pub scheduler_name: Option<String>,
 
+    /// Most calls that the leader sends to the API server in a second, watches not counted; 0: as many as there are. Its
+    /// writes go by priority, and at most 32 are under way, so a bound is for API servers that have to be spared.
+    #[arg(
+        long,
+        env = "MUSTER_KUBE_API_QPS",
+        default_value_t = 0,
+        value_name = "CALLS"
+    )]
+    pub kube_api_qps: u32,
+
+    /// Calls that may be sent at once after a rest, where there is a bound.
+    #[arg(
+        long,
+        env = "MUSTER_KUBE_API_BURST",
+        default_value_t = 100,
+        value_name = "CALLS"
+    )]
+    pub kube_api_burst: u32,
+
     /// How the lease is held.
     #[command(flatten)]
     pub lease: LeaseArgs,

@@ -7,6 +7,7 @@
 //! When the lease is lost or a higher epoch is seen, nothing more is started and what is under way is dropped;
 //! what of it still arrives fails its precondition, or is what the protocol expects of a superseded leader.
 
+mod pace;
 mod takeover_clock;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use muster_serve::lease::Leadership;
 use tokio::{sync::watch, task::JoinError};
 use tokio_util::sync::CancellationToken;
 
+pub use self::pace::Pace;
 use self::work::Work;
 use crate::{
     claim_templates,
@@ -36,6 +38,8 @@ pub struct Leader {
     pub machine: Machine,
     /// Carries out its effects.
     pub performer: Performer,
+    /// How many of them a second.
+    pub pace: Pace,
     /// What is shown of it.
     pub metrics: ControllerMetrics,
     /// Whether we lead.
@@ -76,6 +80,7 @@ impl Leader {
             mut feed,
             machine,
             performer,
+            pace,
             metrics,
             mut leadership,
             mut extender,
@@ -86,7 +91,7 @@ impl Leader {
         } = self;
         metrics.set_leading(true);
         let mut judge = Judge::new(judge::evaluate);
-        let mut work = Work::new(machine, performer, metrics, waiting_for_templates);
+        let mut work = Work::new(machine, performer, pace, metrics, waiting_for_templates);
         loop {
             let next_poll = work.next_poll();
             tokio::select! {

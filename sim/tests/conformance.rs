@@ -158,8 +158,24 @@ fn what_is_not_known_is_skipped_and_what_differs_deviates_or_fails() {
             "passed 0, deviated 0, failed 0, skipped 1",
         ),
         (
+            of(
+                "schedule_cycle",
+                r#"{"workloads": [{"$": "MakeWorkload"}]}"#,
+            ),
+            "passed 0, deviated 0, failed 0, skipped 1",
+        ),
+        (
             of("another_suite", "{}"),
             "passed 0, deviated 0, failed 0, skipped 1",
+        ),
+        // What stands beside the cases is read only where it is known what it means.
+        (
+            of("another_suite", r#"1, "_fixture": {"cohorts": {}}"#),
+            "passed 0, deviated 0, failed 0, skipped 1",
+        ),
+        (
+            of("schedule_cycle", r#"{}, "_fixture": {"cohorts": {}}"#),
+            "passed 0, deviated 0, failed 1, skipped 0",
         ),
     ] {
         assert_eq!(report.lines().last(), Some(last), "{report}");

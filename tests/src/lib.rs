@@ -41,6 +41,7 @@ pub mod observer;
 pub mod pki;
 pub mod preflight;
 pub mod process;
+pub mod processes;
 pub mod programs;
 pub mod progress;
 pub mod scale;

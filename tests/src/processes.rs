@@ -7,7 +7,7 @@ use rustix::param::{clock_ticks_per_second, page_size};
 
 /// CPU time and memory of every child, summed by program.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Processes {
+pub struct Processes {
     programs: BTreeMap<String, Cost>,
 }
 
@@ -19,7 +19,7 @@ struct Cost {
 
 impl Processes {
     /// All descendants of this process now.
-    pub(super) fn now() -> Result<Self> {
+    pub fn now() -> Result<Self> {
         let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         let mut costs: BTreeMap<u32, (String, Cost)> = BTreeMap::new();
         for entry in fs::read_dir("/proc")?.flatten() {
@@ -55,7 +55,7 @@ impl Processes {
         clippy::cast_precision_loss,
         reason = "ticks of minutes are far below 2^52"
     )]
-    pub(super) fn cpu_since(&self, before: &Self) -> BTreeMap<String, f64> {
+    pub fn cpu_since(&self, before: &Self) -> BTreeMap<String, f64> {
         let ticks = |processes: &Self, name: &str| {
             let cost = processes.programs.get(name);
             cost.map_or(0, |cost| cost.cpu_ticks)
@@ -71,7 +71,7 @@ impl Processes {
 
     /// Resident memory of each program in MiB.
     #[expect(clippy::cast_precision_loss, reason = "pages are far fewer than 2^52")]
-    pub(super) fn memory(&self) -> BTreeMap<String, f64> {
+    pub fn memory(&self) -> BTreeMap<String, f64> {
         self.programs
             .iter()
             .map(|(name, cost)| {

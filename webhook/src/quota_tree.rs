@@ -23,7 +23,8 @@ pub fn check_team(team: &Team, before: Option<&Team>, facts: &Cache) -> Findings
     let Some(tiers) = &team.spec.tiers else {
         return findings;
     };
-    if let Some(default) = &tiers.default
+    if before.is_none_or(|before| before.spec.tiers != team.spec.tiers)
+        && let Some(default) = &tiers.default
         && !tiers.allowed.is_empty()
         && !tiers.allowed.contains(default)
     {
@@ -48,7 +49,8 @@ pub fn check_team(team: &Team, before: Option<&Team>, facts: &Cache) -> Findings
     findings
 }
 
-/// Checks a Cohort: it must not be its own ancestor.
+/// Checks a Cohort: it must not be its own ancestor. `before`: as it was, on an update, as for a Team; one in a cycle can still be
+/// labelled and deleted.
 ///
 /// Two changes at the same moment, or one that our watch has not told us of yet, can still close a cycle
 /// together; the engine therefore does not rely on there being none.
@@ -66,7 +68,9 @@ pub fn check_cohort(cohort: &Cohort, before: Option<&Cohort>, facts: &Cache) -> 
         );
     }
     let name = cohort.metadata.name.as_deref().unwrap_or_default();
-    if let Some(ancestors) = ancestors_back_to(name, parent, &facts.parent_of_cohort) {
+    if before.is_none_or(|before| before.spec.parent != cohort.spec.parent)
+        && let Some(ancestors) = ancestors_back_to(name, parent, &facts.parent_of_cohort)
+    {
         findings.error(
             Reason::CohortCycle,
             "spec.parent",
@@ -159,6 +163,36 @@ mod tests {
             check_cohort(&cohort("c", Some("a")), None, &facts),
             Findings::default()
         );
+    }
+
+    #[test]
+    fn what_stood_before_is_refused_no_more_so_that_it_can_be_labelled_and_deleted() {
+        let facts = cohorts(&[("a", Some("b")), ("b", Some("a"))]);
+        let in_cycle = cohort("a", Some("b"));
+        let mut labelled = in_cycle.clone();
+        labelled.metadata.labels = Some(BTreeMap::from([("x".into(), "y".into())]));
+        let refused =
+            |before: Option<&Cohort>| !check_cohort(&labelled, before, &facts).errors.is_empty();
+        assert!(refused(None) && refused(Some(&cohort("a", None))));
+        assert!(!refused(Some(&in_cycle)));
+
+        let tiers = TeamTiers {
+            allowed: vec!["high".into()],
+            default: Some("low".into()),
+        };
+        let spec = |tiers| TeamSpec {
+            tiers,
+            ..TeamSpec::default()
+        };
+        let team = Team::new("red", spec(Some(tiers)));
+        let other = Team::new("red", spec(None));
+        let refused = |before: Option<&Team>| {
+            !check_team(&team, before, &Cache::default())
+                .errors
+                .is_empty()
+        };
+        assert!(refused(None) && refused(Some(&other)));
+        assert!(!refused(Some(&team.clone())));
     }
 
     #[test]

@@ -40,11 +40,20 @@ enum Bench {
         report: Option<PathBuf>,
     },
     /// Kueue's performance scenarios with the engine in virtual time: makespan, times to admission, quota in use, evictions, and what the
-    /// engine costs, beside a scheduler of the same policies that takes no time.
+    /// engine costs, beside a scheduler of the same policies that takes no time. With --real on a real control plane.
     Quota {
-        /// Which of Kueue's scenarios: baseline, large-scale or all. [default: all]
+        /// Which of Kueue's scenarios: baseline, large-scale or all. [default: all; with --real baseline]
         #[arg(long)]
         scenario: Option<String>,
+        /// Runs the scenario on a real control plane instead, with nodes that one process plays and a pod for each gang.
+        #[arg(long)]
+        real: bool,
+        /// Calls that the controller may send in a second. [default: no bound; Kueue's runner has 50]
+        #[arg(long, requires = "real")]
+        kube_api_qps: Option<u32>,
+        /// Only the first so many Cohorts, which share nothing. [default: all]
+        #[arg(long, requires = "real")]
+        cohorts: Option<u32>,
         /// Writes what was measured as JSON.
         #[arg(long, value_name = "FILE")]
         report: Option<PathBuf>,
@@ -96,11 +105,26 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             }
             report_to(&mut command, report.as_deref())?;
         }
-        Bench::Quota { scenario, report } => {
+        Bench::Quota {
+            scenario,
+            real,
+            kube_api_qps,
+            cohorts,
+            report,
+        } => {
             run_program(&mut command, "muster-bench");
             command.arg("quota");
             if let Some(scenario) = scenario {
                 command.args(["--scenario", scenario]);
+            }
+            if *real {
+                prerequisites::check()?;
+                command.arg("--real");
+            }
+            for (name, number) in [("--kube-api-qps", kube_api_qps), ("--cohorts", cohorts)] {
+                if let Some(number) = number {
+                    command.args([name, &number.to_string()]);
+                }
             }
             report_to(&mut command, report.as_deref())?;
         }

@@ -13,6 +13,7 @@ mod doors;
 mod generate;
 mod metadata;
 mod prerequisites;
+mod simulate;
 mod test;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -33,6 +34,8 @@ enum Command {
     Test(test::Arguments),
     /// Measures what no test does.
     Bench(bench::Arguments),
+    /// Runs the simulation of the whole protocol with many seeds.
+    Simulate(simulate::Arguments),
     /// Shows the main job on a real control plane on this machine.
     Demo(demo::Arguments),
     /// Writes the files that are derived from the Rust types.
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Test(arguments) => test::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Generate { check } => generate::run(&root(), check),
     };

@@ -15,6 +15,7 @@ use super::scenario::Name;
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Published {
+    pub(super) gangs: usize,
     pub(super) makespan_ms: u64,
     pub(super) quota_use_percent: f64,
     pub(super) time_to_admission_mean_ms: BTreeMap<&'static str, u64>,
@@ -30,6 +31,7 @@ pub(super) fn of(name: Name) -> Published {
     };
     match name {
         Name::Baseline => Published {
+            gangs: 15_000,
             makespan_ms: 351_116,
             quota_use_percent: 55.9,
             time_to_admission_mean_ms: classes(16_501, 76_768, 215_468),
@@ -39,6 +41,7 @@ pub(super) fn of(name: Name) -> Published {
             creates_pods: false,
         },
         Name::LargeScale => Published {
+            gangs: 50_000,
             makespan_ms: 1_179_411,
             quota_use_percent: 38.64,
             time_to_admission_mean_ms: classes(105_604, 256_413, 700_379),

@@ -211,6 +211,26 @@ impl Scenario {
         Ok(())
     }
 
+    /// Only the first so many Cohorts, with their Teams and gangs.
+    pub(crate) fn keep_cohorts(&mut self, count: usize) {
+        let mut names: Vec<&str> = Vec::new();
+        let mut kept = 0;
+        for team in &self.teams {
+            let name = team.cohort.as_deref().unwrap_or(&team.name);
+            if !names.contains(&name) {
+                names.push(name);
+            }
+            if names.len() > count {
+                break;
+            }
+            kept += 1;
+        }
+        self.cohorts = names.len().min(count);
+        self.teams.truncate(kept);
+        self.team_class.truncate(kept);
+        self.jobs.retain(|job| job.team < kept);
+    }
+
     /// What all Teams together are guaranteed.
     pub(crate) fn capacity(&self) -> u64 {
         self.teams.iter().map(|team| team.nominal).sum()
@@ -340,6 +360,20 @@ cohorts:
         );
         assert_eq!(team.preemption.within_team, WithinTeam::LowerPriority);
         assert_eq!(scenario.capacity(), 80_000);
+        Ok(())
+    }
+
+    #[test]
+    fn of_some_cohorts_all_teams_and_their_gangs_are_kept() -> Result<()> {
+        let whole = Scenario::parse(TEXT)?;
+        for (count, teams) in [(1, 2), (2, 4), (9, 4)] {
+            let mut part = Scenario::parse(TEXT)?;
+            part.keep_cohorts(count);
+            assert_eq!((part.teams.len(), part.cohorts), (teams, count.min(2)));
+            assert_eq!(part.team_class.len(), teams);
+            let jobs = whole.jobs.iter().filter(|job| job.team < teams);
+            assert!(part.jobs.iter().eq(jobs), "{count}");
+        }
         Ok(())
     }
 

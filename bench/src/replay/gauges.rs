@@ -12,6 +12,27 @@ pub(crate) struct TeamUse {
     now: u64,
 }
 
+impl TeamUse {
+    /// Something happens to a gang of it: until now it held what it holds.
+    pub(crate) fn note_event(&mut self, now: u64) {
+        let since = self.last_event_at.replace(now).unwrap_or(now);
+        self.held += u128::from(now - since) * u128::from(self.now);
+        self.first_event_at.get_or_insert(now);
+    }
+
+    /// So much more is held from now on.
+    pub(crate) fn hold(&mut self, size: u64, now: u64) {
+        self.note_event(now);
+        self.now += size;
+    }
+
+    /// So much less is held from now on.
+    pub(crate) fn give_back(&mut self, size: u64, now: u64) {
+        self.note_event(now);
+        self.now -= size;
+    }
+}
+
 /// Sums over time, up to the horizon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Measured {
@@ -75,22 +96,17 @@ impl Gauges {
     pub(super) fn starts(&mut self, team: usize, size: u64, now: u64) {
         self.pending -= size;
         self.held += size;
-        self.note_event(team, now);
-        self.measured.teams[team].now += size;
+        self.measured.teams[team].hold(size, now);
     }
 
     pub(super) fn release(&mut self, team: usize, size: u64, now: u64) {
         self.held -= size;
-        self.note_event(team, now);
-        self.measured.teams[team].now -= size;
+        self.measured.teams[team].give_back(size, now);
     }
 
     /// Something happens to a gang of a Team.
     pub(super) fn note_event(&mut self, team: usize, now: u64) {
-        let team = &mut self.measured.teams[team];
-        let since = team.last_event_at.replace(now).unwrap_or(now);
-        team.held += u128::from(now - since) * u128::from(team.now);
-        team.first_event_at.get_or_insert(now);
+        self.measured.teams[team].note_event(now);
     }
 
     pub(super) fn measured(mut self, now: u64) -> Measured {

@@ -16,7 +16,7 @@ use std::{
 use anyhow::{Result, ensure};
 
 use gauges::Gauges;
-pub(crate) use gauges::Measured;
+pub(crate) use gauges::{Measured, TeamUse};
 pub(crate) use progress_kept::Interruption;
 use progress_kept::Run;
 

@@ -27,6 +27,7 @@ fn leader() -> (Leader, watch::Sender<Leadership>) {
         feed: Feed::open(&Readiness::default(), &metrics, client.clone()),
         machine: machine(),
         performer: Performer::new(client, "replica-0".to_owned()),
+        pace: Pace::new(0, 0),
         metrics: ControllerMetrics::register(&metrics),
         leadership,
         extender: watch::channel(ExtenderState::Ready).1,
@@ -72,6 +73,7 @@ async fn of_a_flood_of_changes_so_many_are_taken_in_before_the_machine_is_polled
         let mut work = Work::new(
             machine(),
             Performer::new(silent(), "replica-0".to_owned()),
+            Pace::new(0, 0),
             ControllerMetrics::register(&Metrics::new("test", "0")),
             claim_templates::Waiting::default(),
         );

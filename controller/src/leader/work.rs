@@ -23,7 +23,7 @@ use crate::{
     claim_templates,
     extender_probe::ExtenderState,
     feed::Feed,
-    leader::takeover_clock::TakeoverClock,
+    leader::{pace::Pace, takeover_clock::TakeoverClock},
     metrics::{Census, ControllerMetrics},
     outcome,
     perform::{self, Performer},
@@ -56,6 +56,9 @@ pub(super) struct Work {
     lists: BTreeMap<Kind, EffectId>,
     /// What waits, and since when.
     waiting: Lanes<(Effect, Instant)>,
+    pace: Pace,
+    /// The next to be sent, which waits for its turn by [`Pace`].
+    next: Option<(Place, (Effect, Instant))>,
     under_way: JoinSet<Performed>,
 }
 
@@ -63,6 +66,7 @@ impl Work {
     pub(super) fn new(
         mut machine: Machine,
         performer: Performer,
+        pace: Pace,
         metrics: ControllerMetrics,
         waiting_for_templates: claim_templates::Waiting,
     ) -> Self {
@@ -77,6 +81,8 @@ impl Work {
             started_at: Instant::now(),
             lists: BTreeMap::new(),
             waiting: Lanes::default(),
+            pace,
+            next: None,
             under_way: JoinSet::new(),
         }
     }
@@ -183,13 +189,15 @@ impl Work {
         }
     }
 
-    /// When the machine is to be polled though nothing happens: when something is due by time alone.
+    /// When there is something to do though nothing happens: when the machine, or the next call, is due by time alone.
     pub(super) fn next_poll(&self) -> Instant {
         let now = Instant::now();
         let due = self.machine.next_due().map_or(LONGEST_REST, |due| {
             Duration::from_secs(due).saturating_sub(self.started_at.elapsed())
         });
-        now + due.clamp(BREATH, LONGEST_REST)
+        let next_poll = now + due.clamp(BREATH, LONGEST_REST);
+        let next_call = self.pace.again_at().filter(|_| self.next.is_some());
+        next_call.map_or(next_poll, |next_call| next_poll.min(next_call))
     }
 
     /// Why this leadership is over, if it is.
@@ -198,7 +206,14 @@ impl Work {
     }
 
     pub(super) fn start(&mut self) {
-        while let Some((place, (effect, since))) = self.waiting.pop() {
+        loop {
+            self.next = self.next.take().or_else(|| self.waiting.pop());
+            if self.next.is_none() || !self.pace.take() {
+                break;
+            }
+            let Some((place, (effect, since))) = self.next.take() else {
+                break;
+            };
             self.metrics.sent(place.lane, since.elapsed());
             self.spawn(place, effect);
         }

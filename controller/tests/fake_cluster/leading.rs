@@ -12,8 +12,12 @@ use std::time::Duration;
 use axum::http::Uri;
 use muster_cluster::{index, managed::ManagedPods};
 use muster_controller::{
-    claim_templates, extender_probe::ExtenderState, feed::Feed, leader::Leader,
-    metrics::ControllerMetrics, perform::Performer,
+    claim_templates,
+    extender_probe::ExtenderState,
+    feed::Feed,
+    leader::{Leader, Pace},
+    metrics::ControllerMetrics,
+    perform::Performer,
 };
 use muster_protocol::{Config, Machine};
 use muster_serve::{Readiness, lease::Leadership, metrics::Metrics};
@@ -44,6 +48,7 @@ pub(crate) async fn take_over(url: Uri, limit: Duration) -> (Duration, String) {
         feed: Feed::open(&Readiness::default(), &metrics, client()),
         machine: Machine::new(config),
         performer: Performer::new(client(), "replica-0".to_owned()),
+        pace: Pace::new(0, 0),
         metrics: ControllerMetrics::register(&metrics),
         leadership,
         extender: watch::channel(ExtenderState::Ready).1,

@@ -227,13 +227,19 @@ fn agree(history: &History) -> Result<Tally, String> {
 #[test]
 fn the_engine_agrees_with_the_reference_model_after_every_event_of_random_histories() {
     let first = seeds::first();
-    let histories = seeds::number("MUSTER_HISTORIES").unwrap_or(HISTORIES);
+    let histories = seeds::histories(HISTORIES);
     let mut sum = Tally::default();
+    let mut preempting = 0;
     for tally in seeds::all(first..first + histories, agree) {
+        preempting += u64::from(tally.preempted > 0);
         sum.add(&tally);
     }
-    println!("{histories} histories from seed {first}: {sum:?}");
+    println!("{histories} histories from seed {first}, {preempting} of which preempt: {sum:?}");
     if histories >= HISTORIES {
+        assert!(
+            preempting * 3 >= histories,
+            "a third of all histories preempt: {preempting} of {histories}"
+        );
         assert!(
             sum.asked * 10 >= sum.events * 3,
             "three of ten events ask: {sum:?}"

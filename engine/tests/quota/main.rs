@@ -1,8 +1,8 @@
 //! Quota against a second reading of its rules: a model that is slow and plain, on random histories; and what must hold of
 //! every preemption, whatever the model says.
 //!
-//! The ordinary run plays a sample. `MUSTER_HISTORIES=100000` plays so many histories, from the seed `MUSTER_SEED` (1). A
-//! failure tells its seed and the shortest part of its history that fails.
+//! The ordinary run plays a sample. `cargo xtask test engine/quota --runs 100000 --seed 1` plays so many histories, from that
+//! seed. A failure tells its seed and the shortest part of its history that fails.
 
 #![allow(
     clippy::expect_used,

@@ -21,7 +21,7 @@ pub(crate) fn at_every_question<const KINDS: usize>(
     check: impl Fn(&mut Play, &Question, &[Chosen]) -> Result<[usize; KINDS], String> + Sync,
 ) -> Option<[usize; KINDS]> {
     let first = seeds::first();
-    let histories = seeds::number("MUSTER_HISTORIES").unwrap_or(ordinary);
+    let histories = seeds::histories(ordinary);
     let counts = seeds::all(first..first + histories, |history| {
         let mut counts = [0; KINDS];
         play_on(history, |play, question, victims| {
@@ -153,7 +153,7 @@ fn s14_the_gang_fits_without_its_victims_and_not_if_any_one_of_them_stays() {
 #[test]
 fn s6_nothing_is_charged_borrowed_or_missing_once_everything_has_ended() {
     let first = seeds::first();
-    let histories = seeds::number("MUSTER_HISTORIES").unwrap_or(HISTORIES);
+    let histories = seeds::histories(HISTORIES);
     let ended = seeds::all(first..first + histories, |history| {
         let mut play = play_on(history, |_, _, _| Ok(()))?;
         let gangs = play.running.len();

@@ -12,13 +12,18 @@ use std::{
 
 use crate::history::{Event, History};
 
-pub(crate) fn number(name: &str) -> Option<u64> {
+fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
 /// The first seed, by `MUSTER_SEED`.
 pub(crate) fn first() -> u64 {
     number("MUSTER_SEED").unwrap_or(1)
+}
+
+/// How many histories are played, by `MUSTER_RUNS`.
+pub(crate) fn histories(ordinary: u64) -> u64 {
+    number("MUSTER_RUNS").unwrap_or(ordinary)
 }
 
 /// Plays the history of every seed, and returns what came of each.
@@ -59,7 +64,7 @@ pub(crate) fn all<T: Send>(
         let history = cut(History::draw(seed), &play);
         let last = guarded(&history, &play).err().unwrap_or(failure);
         panic!(
-            "seed {seed} (MUSTER_SEED={seed} MUSTER_HISTORIES=1), cut to {} events: {last}\n{history:?}",
+            "seed {seed} (MUSTER_SEED={seed} MUSTER_RUNS=1), cut to {} events: {last}\n{history:?}",
             history.events.len()
         );
     }

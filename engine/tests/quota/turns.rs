@@ -48,7 +48,7 @@ fn roots(play: &Play) -> Vec<Name> {
 /// Calls `check` with every root and with who waits, after every event of random histories; it says how many turns it has checked.
 fn after_every_event(check: impl Fn(&mut Play, Name, &[Waiting]) -> Result<usize, String> + Sync) {
     let first = seeds::first();
-    let histories = seeds::number("MUSTER_HISTORIES").unwrap_or(HISTORIES);
+    let histories = seeds::histories(HISTORIES);
     let turns = seeds::all(first..first + histories, |history: &History| {
         let mut play = Play::new(history);
         let mut turns = 0;

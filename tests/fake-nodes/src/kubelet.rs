@@ -26,7 +26,7 @@ use crate::{
     statistics::Statistics,
 };
 
-/// Annotation: for how many seconds the pod runs before it succeeds. Without it, until it is deleted.
+/// Annotation: for how many seconds the pod runs before it succeeds, fractions allowed. Without it, until it is deleted.
 pub const RUN_SECONDS: &str = "fake-nodes.muster.dev/run-seconds";
 /// When a refused Unprepare, or a claim that could not be read, is tried again.
 const RETRY_SOON: Duration = Duration::from_secs(5);
@@ -321,13 +321,11 @@ impl FakeKubelet {
             return;
         };
         driver.start_containers(uid, &pod.claims);
-        let seconds = pod
-            .object
-            .annotations()
-            .get(RUN_SECONDS)
-            .and_then(|text| text.parse().ok());
+        let said = pod.object.annotations().get(RUN_SECONDS);
+        let seconds: Option<f64> = said.and_then(|text| text.parse().ok());
+        let runs_for = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
         pod.stage = Stage::Running {
-            until: seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds)),
+            until: runs_for.and_then(|runs_for| Instant::now().checked_add(runs_for)),
         };
         self.statistics.running.fetch_add(1, Ordering::Relaxed);
         Statistics::count(&self.statistics.started);

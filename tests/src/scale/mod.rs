@@ -7,7 +7,6 @@
 
 mod load;
 mod permitted;
-mod processes;
 mod watched;
 
 use std::{
@@ -18,9 +17,8 @@ use std::{
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use crate::{cluster::Cluster, fake_nodes::FakeNodes};
+use crate::{cluster::Cluster, fake_nodes::FakeNodes, processes::Processes};
 use load::Load;
-use processes::Processes;
 use watched::Watched;
 
 /// Longest time until all gangs run.
