@@ -98,9 +98,7 @@ pub fn apply(api: &mut ApiServer, write: &ApiRequest) -> Outcome {
         ApiRequest::PatchJob { key, patch, .. } => {
             patched::<Job>(api, key, patch).and_then(|after| {
                 api.update::<Job>(&key.namespace, &key.name, Precondition::default(), |job| {
-                    // The last one is gone: the API server keeps no empty map.
-                    let annotations = after.metadata.annotations;
-                    job.metadata.annotations = annotations.filter(|kept| !kept.is_empty());
+                    job.metadata.annotations = after.metadata.annotations;
                     job.spec = after.spec;
                 })
             })

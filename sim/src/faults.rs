@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::{
     matrix::{self, EffectKind, Mishap},
     random::Random,
+    scenario::{Hardship, Hardships},
 };
 
 /// A kind of fault.
@@ -70,6 +71,23 @@ pub enum Fault {
     NodeMadeAgain,
     /// A machine is lost with all that runs on it, and another one comes up under its name.
     MachineLost,
+    /// A user suspends a Job for a while.
+    SuspendJob,
+    /// A user resumes a Job that somebody suspended.
+    ResumeJob,
+    /// Images of pods that come to a node for a while never arrive.
+    ImageMissing,
+    /// A machine dies, and its Node stays: for five minutes nothing happens, then its pods are deleted, which nobody there
+    /// hears. Later it boots, or an administrator says that it is out of service.
+    MachineDies,
+    /// The same, once its pods were deleted. It is not drawn, but follows.
+    MachineStaysDead,
+    /// An administrator holds a Team for a while.
+    HoldTeam,
+    /// An administrator holds and drains a Team for a while.
+    DrainTeam,
+    /// A user changes the tier of a gang.
+    ChangeTier,
     /// The history of the API server is compacted.
     Compaction,
     /// The one effect that the seed aims at meets the one mishap that it aims at.
@@ -77,7 +95,7 @@ pub enum Fault {
 }
 
 /// Every kind of fault.
-pub const FAULTS: [Fault; 31] = [
+pub const FAULTS: [Fault; 38] = [
     Fault::LeaseLost,
     Fault::ControllerCrash,
     Fault::ControllerUnanswered,
@@ -108,8 +126,28 @@ pub const FAULTS: [Fault; 31] = [
     Fault::NotReady,
     Fault::NodeMadeAgain,
     Fault::MachineLost,
+    Fault::SuspendJob,
+    Fault::ResumeJob,
+    Fault::ImageMissing,
+    Fault::MachineDies,
+    Fault::HoldTeam,
+    Fault::DrainTeam,
+    Fault::ChangeTier,
     Fault::Compaction,
 ];
+
+impl Fault {
+    /// The hardship that it is, if it is one.
+    pub fn hardship(self) -> Option<Hardship> {
+        match self {
+            Self::SuspendJob | Self::ResumeJob => Some(Hardship::Suspensions),
+            Self::ImageMissing => Some(Hardship::MissingImages),
+            Self::MachineDies | Self::MachineStaysDead => Some(Hardship::DeadMachines),
+            Self::HoldTeam | Self::DrainTeam => Some(Hardship::TeamStops),
+            _ => None,
+        }
+    }
+}
 
 /// How often each may still happen, and how often it did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -132,9 +170,11 @@ impl Faults {
 
     /// Any faults: some kinds up to three times, others not at all, so that each meets each; and one pair of effect and
     /// mishap, of which consecutive seeds have different ones.
-    pub fn draw(random: &mut Random, seed: u64) -> Self {
+    pub fn draw(random: &mut Random, seed: u64, hardships: &Hardships) -> Self {
+        let is_borne = |fault: &Fault| fault.hardship().is_none_or(|it| hardships.have(it));
         let mut budget: BTreeMap<Fault, u64> = FAULTS
             .into_iter()
+            .filter(is_borne)
             .filter(|fault| *fault != Fault::KubeletForgets)
             .map(|fault| (fault, random.below(4).saturating_sub(random.below(2))))
             .collect();

@@ -20,11 +20,13 @@ use k8s_openapi::apimachinery::pkg::{
 };
 use muster_api::{
     Cohort, CohortSpec, DeviceSource, Flavor, FlavorQuota, FlavorSpec, PriorityTier,
-    PriorityTierSpec, Team, TeamSpec, Topology, TopologyLevel, TopologySpec, keys,
+    PriorityTierSpec, Team, TeamSpec, TierPreemption, Topology, TopologyLevel, TopologySpec, keys,
     quota::ResourceQuota,
 };
 
-use crate::scenario::{GangShape, NodeShape, OwnerKind, Product, TeamShape};
+use crate::scenario::{
+    Counting, GangShape, Hardship, Hardships, NodeShape, OwnerKind, Parent, Product, TeamShape,
+};
 
 /// The one Cohort.
 pub const COHORT: &str = "all";
@@ -38,6 +40,10 @@ pub const GPU_BYTES: i64 = 80 << 30;
 const TOPOLOGY: &str = "fabric";
 const LEAF_LABEL: &str = "example.com/leaf";
 const PRODUCT_LABEL: &str = "example.com/gpu";
+/// Label of a Job's pods.
+pub const JOB_NAME: &str = "batch.kubernetes.io/job-name";
+/// Finalizer of a Job's pods that are not counted yet.
+pub const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
 fn metadata(namespace: Option<&str>, name: &str) -> ObjectMeta {
@@ -219,13 +225,26 @@ pub fn cohort() -> Cohort {
     Cohort::new(COHORT, CohortSpec::default())
 }
 
-/// The tier of gangs that name none.
-pub fn priority_tier() -> PriorityTier {
+/// How long before its end a gang is told that it is to give way.
+const NOTICE_SECONDS: i64 = 10;
+
+/// Names and values of the tiers; gangs that name none are of the first.
+pub const TIERS: [(&str, i32); 2] = [("standard", 100), ("urgent", 1_000)];
+
+/// One of the tiers; gangs of the first may give way to others.
+pub fn priority_tier(number: usize, hardships: &Hardships) -> PriorityTier {
+    let (name, value) = TIERS[number];
     PriorityTier::new(
-        "standard",
+        name,
         PriorityTierSpec {
-            value: 100,
-            default: true,
+            value,
+            default: number == 0,
+            preemption: if number == 0 && hardships.have(Hardship::Preemptions) {
+                TierPreemption::Immediate
+            } else {
+                TierPreemption::Never
+            },
+            notice_seconds: Some(NOTICE_SECONDS),
             ..PriorityTierSpec::default()
         },
     )
@@ -265,14 +284,29 @@ pub fn namespace(team: &str) -> Namespace {
 
 /// The Job of a gang. Its pods are made by the simulated Job controller.
 pub fn job(shape: &GangShape) -> Job {
+    let job = shape.job();
     let count = i32::try_from(shape.pods).ok();
+    let is_indexed = job.counting == Counting::Indexed;
+    let mut metadata = metadata(Some(&shape.team), &shape.name);
+    metadata.owner_references = job.parent.map(|parent| {
+        let (api_version, kind) = match parent {
+            Parent::JobSet => ("jobset.x-k8s.io/v1alpha2", "JobSet"),
+            Parent::CronJob => ("batch/v1", "CronJob"),
+        };
+        let uid = parent_uid(shape);
+        vec![controlled_by(api_version, kind, &shape.name, &uid)]
+    });
     Job {
-        metadata: metadata(Some(&shape.team), &shape.name),
+        metadata,
         spec: Some(JobSpec {
-            completion_mode: Some("Indexed".to_owned()),
-            completions: count,
+            completion_mode: Some(if is_indexed { "Indexed" } else { "NonIndexed" }.to_owned()),
+            completions: count.filter(|_| is_indexed),
             parallelism: count,
-            backoff_limit: Some(1_000),
+            backoff_limit: Some(job.backoff_limit),
+            backoff_limit_per_index: job.backoff_limit_per_index,
+            pod_replacement_policy: job.replaces_failed_only.then(|| "Failed".to_owned()),
+            active_deadline_seconds: job.active_deadline_seconds,
+            suspend: Some(false),
             template: PodTemplateSpec {
                 metadata: None,
                 // All pods of a Job are equal.
@@ -284,33 +318,60 @@ pub fn job(shape: &GangShape) -> Job {
     }
 }
 
-/// A pod of a gang as the webhook lets it through: gated and marked. `job_uid` is given for a pod of a Job.
-pub fn pod(shape: &GangShape, name: &str, index: usize, job_uid: Option<&str>) -> Pod {
-    let mut metadata = metadata(Some(&shape.team), name);
-    match shape.owner {
-        OwnerKind::Job => {
-            let index = index.to_string();
-            metadata.annotations = Some(texts(&[(INDEX, &index)]));
-            metadata.labels = Some(texts(&[
-                (INDEX, &index),
-                ("batch.kubernetes.io/job-name", &shape.name),
-            ]));
-            metadata.owner_references = job_uid.map(|uid| {
-                vec![OwnerReference {
-                    api_version: "batch/v1".to_owned(),
-                    kind: "Job".to_owned(),
-                    name: shape.name.clone(),
-                    uid: uid.to_owned(),
-                    controller: Some(true),
-                    block_owner_deletion: Some(true),
-                }]
-            });
-        }
-        OwnerKind::User => {
-            metadata.labels = Some(texts(&[(keys::GANG, &shape.name)]));
-            metadata.annotations = Some(texts(&[(keys::GANG_SIZE, &shape.pods.to_string())]));
-        }
+/// UID of what controls a gang's Job.
+pub fn parent_uid(shape: &GangShape) -> String {
+    format!("parent-of-{}", shape.name)
+}
+
+fn controlled_by(api_version: &str, kind: &str, name: &str, uid: &str) -> OwnerReference {
+    OwnerReference {
+        api_version: api_version.to_owned(),
+        kind: kind.to_owned(),
+        name: name.to_owned(),
+        uid: uid.to_owned(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
     }
+}
+
+/// The Job that made a pod, by its name.
+pub fn job_of(pod: &Pod) -> Option<&str> {
+    let labels = pod.metadata.labels.as_ref()?;
+    labels.get(JOB_NAME).map(String::as_str)
+}
+
+/// A pod of a gang as the webhook lets it through: gated and marked. `owner` is the UID of what controls it, if anything
+/// does.
+pub fn pod(shape: &GangShape, name: &str, index: usize, owner: Option<&str>) -> Pod {
+    let mut metadata = metadata(Some(&shape.team), name);
+    let of_gang = [(keys::GANG, shape.name.as_str())];
+    let size = shape.pods.to_string();
+    let (labels, annotations) = match shape.owner {
+        OwnerKind::Job(job) => {
+            metadata.finalizers = Some(vec![TRACKING.to_owned()]);
+            let mut labels = texts(&[(JOB_NAME, &shape.name)]);
+            if job.counting == Counting::Indexed {
+                let index = index.to_string();
+                labels.insert(INDEX.to_owned(), index.clone());
+                (labels, texts(&[(INDEX, &index)]))
+            } else {
+                labels.extend(texts(&of_gang));
+                (labels, texts(&[(keys::GANG_SIZE, &size)]))
+            }
+        }
+        _ => (texts(&of_gang), texts(&[(keys::GANG_SIZE, &size)])),
+    };
+    metadata.labels = Some(labels);
+    metadata.annotations = Some(annotations);
+    let kind = match shape.owner {
+        OwnerKind::Job(_) => Some(("batch/v1", "Job")),
+        OwnerKind::StatefulSet => Some(("apps/v1", "StatefulSet")),
+        OwnerKind::Deployment => Some(("apps/v1", "ReplicaSet")),
+        OwnerKind::User => None,
+    };
+    metadata.owner_references = kind
+        .zip(owner)
+        .map(|((api_version, kind), uid)| vec![controlled_by(api_version, kind, &shape.name, uid)]);
     let mut spec = pod_spec(shape, index);
     spec.scheduling_gates = Some(vec![PodSchedulingGate {
         name: keys::ADMISSION_GATE.to_owned(),
@@ -353,9 +414,18 @@ fn pod_spec(shape: &GangShape, index: usize) -> PodSpec {
     });
     let claims = names.map(claim).chain(shared).collect();
     let marker = (keys::MARKER_RESOURCE, "0");
+    // What the simulated kubelet goes by.
+    let init = shape.ranks.init_seconds.map(|seconds| Container {
+        name: "init".to_owned(),
+        args: Some(vec![seconds.to_string()]),
+        ..Container::default()
+    });
+    let trap = shape.ranks.ignore_sigterm.then(|| vec!["trap".to_owned()]);
     PodSpec {
+        init_containers: init.map(|init| vec![init]),
         containers: vec![Container {
             name: "rank".to_owned(),
+            args: trap,
             resources: Some(ResourceRequirements {
                 requests: Some(quantities(&[("cpu", "1"), ("memory", "1Gi"), marker])),
                 limits: Some(quantities(&[marker])),
@@ -372,6 +442,19 @@ fn pod_spec(shape: &GangShape, index: usize) -> PodSpec {
 fn template_name(gpus: usize, product: Option<Product>) -> String {
     let flavor = product.map_or("any", Product::flavor);
     format!("{flavor}-{gpus}")
+}
+
+/// How long the pod's init container runs, in milliseconds.
+pub fn init_milliseconds(pod: &Pod) -> Option<u64> {
+    let init = pod.spec.as_ref()?.init_containers.as_ref()?.first()?;
+    let seconds: u64 = init.args.as_ref()?.first()?.parse().ok()?;
+    Some(seconds * 1_000)
+}
+
+/// Whether the pod's container does nothing on SIGTERM.
+pub fn ignores_sigterm(pod: &Pod) -> bool {
+    let spec = pod.spec.as_ref();
+    spec.is_some_and(|spec| spec.containers.iter().any(|it| it.args.is_some()))
 }
 
 /// The claim that a template gives to a pod; `None` for a template that nobody made.

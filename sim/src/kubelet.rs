@@ -10,13 +10,18 @@
 //! * A claim that several of its pods name is prepared once: who names one that is prepared causes no call at all. It is
 //!   unprepared when the last of them goes; the others only cease to be counted. Who begins to name a claim while it is
 //!   being unprepared is forgotten with it: its container does not start without the CDI file, and it asks again.
+//! * A container starts after the pod's init container has run. An image that has not arrived never does, as far as that pod
+//!   is concerned.
 //! * A kubelet that restarts knows who names what (its checkpoint), but not what is prepared. If it has lost its
 //!   checkpoint, too, it unprepares nothing of what it had prepared before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::{
-    core::v1::{Pod, PodStatus},
+    core::v1::{
+        ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
+        ContainerStatus, Pod, PodStatus,
+    },
     resource::v1::ResourceClaim,
 };
 use muster_cluster::object::Kind;
@@ -26,6 +31,7 @@ use crate::{
     api_server::{ApiServer, Informer, Precondition, has_ended, key, node_of},
     claim_controller::claims_of,
     drivers::{Answered, Drivers},
+    fixtures,
     gpu_node::{Container, GpuNode},
     random::Random,
     scheduler,
@@ -50,6 +56,8 @@ pub struct Kubelet {
     pub informer: Informer,
     /// Until when it does nothing.
     pub paused_until: u64,
+    /// Whether the images of pods that come to it now never arrive.
+    pub lacks_images: bool,
 }
 
 /// A claim that the kubelet knows.
@@ -68,6 +76,11 @@ struct Sandbox {
     name: String,
     claims: Vec<ClaimRef>,
     stage: Stage,
+    /// Whether its image never arrives, and whether that was told.
+    image: Image,
+    /// How long its init container runs.
+    init_milliseconds: Option<u64>,
+    ignores_sigterm: bool,
     /// Claims that it counts as naming, for the driver may have prepared them.
     owed: BTreeSet<String>,
     unpreparing: BTreeMap<(u64, CallId), String>,
@@ -75,6 +88,12 @@ struct Sandbox {
     /// When its container, told to stop, is dead.
     dies_at: Option<u64>,
     succeeded: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Image {
+    Arrives,
+    Misses { told: bool },
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -89,6 +108,8 @@ enum Stage {
     },
     /// Everything is prepared.
     Prepared,
+    /// Its init container runs.
+    Init { until: u64 },
     /// Its container lives.
     Running { reported: bool },
     /// No container lives, or ever will.
@@ -104,6 +125,10 @@ pub enum Step {
     Prepare(String),
     /// Gives up waiting for an answer.
     TimeOut(String),
+    /// Says that the image cannot be pulled.
+    MissImage(String),
+    /// Starts the init container.
+    Init(String),
     /// Starts the container.
     Start(String),
     /// NVML begins to list the container's process.
@@ -131,6 +156,7 @@ impl Default for Kubelet {
             claims: BTreeMap::new(),
             informer: Informer::new(&[Kind::Pod]),
             paused_until: 0,
+            lacks_images: false,
         }
     }
 }
@@ -170,7 +196,7 @@ impl Kubelet {
         self.pods
             .values()
             .filter_map(|sandbox| match &sandbox.stage {
-                Stage::Waiting { at } => Some(*at),
+                Stage::Waiting { at } | Stage::Init { until: at } => Some(*at),
                 Stage::Preparing { since, .. } => Some(since + CALL_MILLISECONDS),
                 Stage::Stopped if !sandbox.owed.is_empty() => Some(sandbox.unprepare_at),
                 Stage::Running { .. } => sandbox.dies_at,
@@ -202,6 +228,8 @@ impl Kubelet {
                 let at = now + random.between(60_000, 90_000);
                 self.with(uid, |sandbox| sandbox.stage = Stage::Waiting { at });
             }
+            Step::MissImage(uid) => self.with(uid, |sandbox| sandbox.miss_image(api, uid)),
+            Step::Init(uid) => self.with(uid, |sandbox| sandbox.init(api, uid, now)),
             Step::Start(uid) => {
                 self.with(uid, |sandbox| sandbox.start(uid, now, node));
             }
@@ -217,8 +245,15 @@ impl Kubelet {
                 });
             }
             Step::Terminate(uid) => {
-                let at = now + random.below(GRACE_MILLISECONDS);
-                self.with(uid, |sandbox| sandbox.dies_at = Some(at));
+                let soon = random.below(GRACE_MILLISECONDS);
+                self.with(uid, |sandbox| {
+                    let after = if sandbox.ignores_sigterm {
+                        GRACE_MILLISECONDS
+                    } else {
+                        soon
+                    };
+                    sandbox.dies_at = Some(now + after);
+                });
             }
             Step::Stop(uid) => self.stop(uid, node, false),
             Step::Unprepare(uid) => self.unprepare(uid, now, random, drivers),
@@ -299,7 +334,7 @@ impl Kubelet {
         self.claims.clear();
         for sandbox in self.pods.values_mut() {
             sandbox.owed.clear();
-            if sandbox.stage == Stage::Prepared {
+            if matches!(sandbox.stage, Stage::Prepared | Stage::Init { .. }) {
                 sandbox.stage = Stage::Waiting { at: now };
             }
         }
@@ -322,6 +357,13 @@ impl Kubelet {
                 name: pod.metadata.name.clone().unwrap_or_default(),
                 claims: Vec::new(),
                 stage: Stage::Waiting { at: now },
+                image: if self.lacks_images {
+                    Image::Misses { told: false }
+                } else {
+                    Image::Arrives
+                },
+                init_milliseconds: fixtures::init_milliseconds(pod),
+                ignores_sigterm: fixtures::ignores_sigterm(pod),
                 owed: BTreeSet::new(),
                 unpreparing: BTreeMap::new(),
                 unprepare_at: now,
@@ -484,11 +526,21 @@ impl Sandbox {
             Stage::Preparing { since, .. } if since + CALL_MILLISECONDS <= now => {
                 steps.push(step(Step::TimeOut));
             }
-            Stage::Prepared if wanted => steps.push(step(Step::Start)),
+            Stage::Prepared if wanted => match (self.image, self.init_milliseconds) {
+                (Image::Misses { told: true }, _) => {}
+                (Image::Misses { told: false }, _) => steps.push(step(Step::MissImage)),
+                (Image::Arrives, Some(_)) => steps.push(step(Step::Init)),
+                (Image::Arrives, None) => steps.push(step(Step::Start)),
+            },
+            Stage::Init { until } if wanted && *until <= now => steps.push(step(Step::Start)),
             Stage::Running { reported: false } if wanted => steps.push(step(Step::Report)),
             Stage::Stopped if self.owed.is_empty() => match object {
                 Some(pod) if !has_ended(pod) => steps.push(step(Step::End)),
-                Some(pod) if pod.metadata.deletion_timestamp.is_some() => {
+                // One that a finalizer holds was removed once already.
+                Some(pod)
+                    if pod.metadata.deletion_timestamp.is_some()
+                        && pod.metadata.deletion_grace_period_seconds != Some(0) =>
+                {
                     steps.push(step(Step::Remove));
                 }
                 Some(_) | None => steps.push(step(Step::Forget)),
@@ -544,6 +596,45 @@ impl Sandbox {
         }
     }
 
+    fn miss_image(&mut self, api: &mut ApiServer, uid: &str) {
+        self.image = Image::Misses { told: true };
+        self.write_status(api, uid, |status| {
+            let waiting = ContainerStateWaiting {
+                reason: Some("ImagePullBackOff".to_owned()),
+                ..ContainerStateWaiting::default()
+            };
+            status.container_statuses = Some(vec![ContainerStatus {
+                name: "rank".to_owned(),
+                state: Some(ContainerState {
+                    waiting: Some(waiting),
+                    ..ContainerState::default()
+                }),
+                ..ContainerStatus::default()
+            }]);
+        });
+    }
+
+    fn init(&mut self, api: &mut ApiServer, uid: &str, now: u64) {
+        self.stage = Stage::Init {
+            until: now + self.init_milliseconds.unwrap_or_default(),
+        };
+        let state = ContainerState {
+            running: Some(ContainerStateRunning::default()),
+            ..ContainerState::default()
+        };
+        self.write_init(api, uid, state);
+    }
+
+    fn write_init(&self, api: &mut ApiServer, uid: &str, state: ContainerState) {
+        self.write_status(api, uid, |status| {
+            status.init_container_statuses = Some(vec![ContainerStatus {
+                name: "init".to_owned(),
+                state: Some(state),
+                ..ContainerStatus::default()
+            }]);
+        });
+    }
+
     /// Starts the container; without all its CDI files it does not start, and everything is asked for again.
     fn start(&mut self, uid: &str, now: u64, node: &mut GpuNode) {
         let is_there = |claim: &ClaimRef| node.cdi.contains_key(&claim.uid);
@@ -574,10 +665,20 @@ impl Sandbox {
     }
 
     fn write_phase(&self, api: &mut ApiServer, uid: &str, phase: &str) {
+        if phase == "Running" && self.init_milliseconds.is_some() {
+            let state = ContainerState {
+                terminated: Some(ContainerStateTerminated::default()),
+                ..ContainerState::default()
+            };
+            self.write_init(api, uid, state);
+        }
+        self.write_status(api, uid, |status| status.phase = Some(phase.to_owned()));
+    }
+
+    fn write_status(&self, api: &mut ApiServer, uid: &str, change: impl FnOnce(&mut PodStatus)) {
         let precondition = Precondition::uid(uid);
         let _ = api.update::<Pod>(&self.namespace, &self.name, precondition, |pod| {
-            let status = pod.status.get_or_insert_with(PodStatus::default);
-            status.phase = Some(phase.to_owned());
+            change(pod.status.get_or_insert_default());
         });
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     matrix::{EffectKind, Matrix},
     performing::Performing,
     random::Random,
-    scenario::{Product, Scenario},
+    scenario::{Hardships, Product, Scenario},
     script::Script,
     world::World,
 };
@@ -44,6 +44,8 @@ pub enum Writes {
 pub struct Options {
     /// The faults; drawn from the seed without.
     pub faults: Option<Faults>,
+    /// What users, administrators and nodes do that only an eviction puts right; what is borne without, by default.
+    pub hardships: Option<Hardships>,
     /// What is done instead of what the seed draws: its cluster, and its faults alone.
     pub script: Option<Script>,
     /// Rules that are broken on purpose; mostly one, and the two ends of one that stands on both sides.
@@ -89,8 +91,9 @@ pub struct Report {
 /// Runs a seed.
 pub fn run(seed: u64, options: &Options) -> Report {
     let mut random = Random::new(seed);
-    let drawn = Scenario::draw(&mut random);
-    let drawn_faults = Faults::draw(&mut random, seed);
+    let hardships = options.hardships.clone().unwrap_or_else(Hardships::borne);
+    let drawn = Scenario::draw(&mut random, &hardships);
+    let drawn_faults = Faults::draw(&mut random, seed, &hardships);
     let (mut scenario, faults) = match &options.script {
         Some(script) => (script.scenario.clone(), Faults::none()),
         None => (drawn, options.faults.clone().unwrap_or(drawn_faults)),

@@ -4,6 +4,10 @@ use std::collections::BTreeSet;
 
 use crate::random::Random;
 
+mod owner;
+
+pub use owner::{Counting, HARDSHIPS, Hardship, Hardships, JobShape, OwnerKind, Parent, Ranks};
+
 /// What a run begins with, and what is submitted while it lasts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scenario {
@@ -13,6 +17,8 @@ pub struct Scenario {
     pub teams: Vec<TeamShape>,
     /// What is submitted.
     pub gangs: Vec<GangShape>,
+    /// What only an eviction puts right.
+    pub hardships: Hardships,
     /// How long a Gang that ended is kept, in seconds.
     pub keep_ended_seconds: i64,
     /// Bytes of an intent up to which it stands whole in the Ledger; larger ones are proposed first.
@@ -87,15 +93,6 @@ pub struct QuotaShape {
     pub borrowing_gpus: Option<usize>,
 }
 
-/// Who makes the pods of a gang.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OwnerKind {
-    /// An Indexed Job: what fails or vanishes is made anew.
-    Job,
-    /// A user, pod by pod: what fails stays failed.
-    User,
-}
-
 /// As the time of a gang that a script submits.
 pub const BY_SCRIPT: u64 = u64::MAX;
 
@@ -129,19 +126,21 @@ pub struct GangShape {
     pub claims_per_pod: usize,
     /// What pods of it share.
     pub shared: Option<SharedClaim>,
+    /// What its ranks do.
+    pub ranks: Ranks,
     /// When it is submitted, in milliseconds of the run.
     pub submitted_at: u64,
 }
 
 impl Scenario {
     /// The scenario of a seed: every gang fits the empty cluster and its Team's limits, all of it on one kind of GPUs.
-    pub fn draw(random: &mut Random) -> Self {
+    pub fn draw(random: &mut Random, hardships: &Hardships) -> Self {
         let nodes = nodes(random);
         let teams = teams(random, &nodes);
         let count = random.between(2, 5);
         let keep_ended_seconds = if random.one_in(3) { 60 } else { 3_600 };
         let mut gangs: Vec<GangShape> = (0..count)
-            .map(|number| gang(random, number, &nodes, &teams))
+            .map(|number| gang(random, number, &nodes, &teams, hardships))
             .collect();
         gangs.extend(guest(random, &gangs));
         let whole_intent_bytes = [0, MIDDLING_INTENT_BYTES, WHOLE_INTENT_BYTES][random.index(3)];
@@ -149,6 +148,7 @@ impl Scenario {
             nodes,
             teams,
             gangs,
+            hardships: hardships.clone(),
             keep_ended_seconds,
             whole_intent_bytes,
         }
@@ -182,6 +182,14 @@ impl TeamShape {
 }
 
 impl GangShape {
+    /// The Job that makes its pods, if one does.
+    pub fn job(&self) -> &JobShape {
+        match &self.owner {
+            OwnerKind::Job(job) => job,
+            _ => &JobShape::PATIENT,
+        }
+    }
+
     /// All GPUs that it needs.
     fn gpus(&self) -> usize {
         self.pods * self.gpus_per_pod + self.shared.as_ref().map_or(0, |shared| shared.gpus)
@@ -288,11 +296,18 @@ fn share_out(random: &mut Random, product: Product, gpus: usize, members: Vec<&m
     }
 }
 
-fn gang(random: &mut Random, number: u64, nodes: &[NodeShape], teams: &[TeamShape]) -> GangShape {
+fn gang(
+    random: &mut Random,
+    number: u64,
+    nodes: &[NodeShape],
+    teams: &[TeamShape],
+    hardships: &Hardships,
+) -> GangShape {
     let scenario = Scenario {
         nodes: nodes.to_vec(),
         teams: teams.to_vec(),
         gangs: Vec::new(),
+        hardships: Hardships::default(),
         keep_ended_seconds: 3_600,
         whole_intent_bytes: WHOLE_INTENT_BYTES,
     };
@@ -308,11 +323,7 @@ fn gang(random: &mut Random, number: u64, nodes: &[NodeShape], teams: &[TeamShap
     let fits = pods_that_fit(nodes, home, gpus_per_pod);
     let pods = 1 + random.index(4.min(fits).min(most / gpus_per_pod).max(1));
     let claims_per_pod = 1 + random.index(gpus_per_pod);
-    let owner = if random.one_in(3) {
-        OwnerKind::User
-    } else {
-        OwnerKind::Job
-    };
+    let owner = owner::draw(random, hardships);
     let gang = GangShape {
         name: format!("gang-{number}"),
         team: team.name.clone(),
@@ -322,6 +333,7 @@ fn gang(random: &mut Random, number: u64, nodes: &[NodeShape], teams: &[TeamShap
         gpus_per_pod,
         claims_per_pod,
         shared: None,
+        ranks: owner::draw_ranks(random, owner, hardships),
         submitted_at: random.below(20_000),
     };
     let sharing = sharing(random, &gang, nodes, most, home);
@@ -337,13 +349,13 @@ fn sharing(
     most_gpus: usize,
     home: Product,
 ) -> Option<GangShape> {
-    if !random.one_in(3) {
+    if !gang.owner.is_finite() || !random.one_in(3) {
         return None;
     }
     let pods = gang.pods.max(2);
     let sharing = match gang.owner {
-        OwnerKind::Job => pods,
         OwnerKind::User => 2 + random.index(pods - 1),
+        _ => pods,
     };
     let own = usize::from(sharing < pods || random.one_in(2));
     let gang = GangShape {
@@ -394,7 +406,7 @@ mod tests {
     #[test]
     fn every_gang_fits_the_empty_cluster_and_the_limits_of_its_team() {
         for seed in 0..500 {
-            let scenario = Scenario::draw(&mut Random::new(seed));
+            let scenario = Scenario::draw(&mut Random::new(seed), &Hardships::default());
             for node in &scenario.nodes {
                 assert!(scenario.cohort_gpus(node.product) >= 2, "seed {seed}");
             }
@@ -412,7 +424,7 @@ mod tests {
     fn every_mix_of_products_quotas_and_wishes_is_drawn() {
         let mut seen = BTreeSet::new();
         for seed in 0..500 {
-            let scenario = Scenario::draw(&mut Random::new(seed));
+            let scenario = Scenario::draw(&mut Random::new(seed), &Hardships::default());
             let products: BTreeSet<_> = scenario.nodes.iter().map(|node| node.product).collect();
             seen.insert(format!("{} products", products.len()));
             for team in &scenario.teams {
@@ -437,7 +449,12 @@ mod tests {
                     } else {
                         "its own"
                     };
-                    let shape = format!("{:?}: {all} share {whose}, {own} besides", gang.owner);
+                    let owner = if gang.owner == OwnerKind::User {
+                        "User"
+                    } else {
+                        "Job"
+                    };
+                    let shape = format!("{owner}: {all} share {whose}, {own} besides");
                     seen.insert(shape);
                 }
             }

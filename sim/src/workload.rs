@@ -1,7 +1,8 @@
 //! What runs in the pods: ranks that wait for each other, work, and end.
 //!
 //! A rank succeeds only after all ranks of its gang ran at the same time, or had succeeded before. One that waits
-//! for the others for two minutes fails, as a rendezvous does: so a gang that is never whole ends by itself.
+//! for the others for two minutes fails, as a rendezvous does: so a gang that is never whole ends by itself. Where ranks
+//! hang, none of them ends once one that they met has failed or vanished; and ranks of a service never end by themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,6 +22,12 @@ const WORK_MILLISECONDS: u64 = 3_000;
 #[derive(Debug, Default)]
 pub struct Workload {
     met: BTreeSet<String>,
+    /// Ranks that hang for ever, because one that they had met failed.
+    hung: BTreeSet<String>,
+    /// Ranks that did their work.
+    ended_well: BTreeSet<String>,
+    /// The last meeting of every gang: who was there.
+    meetings: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// A container ends by itself.
@@ -51,6 +58,9 @@ impl Workload {
         let mut steps = Vec::new();
         for (name, node) in nodes {
             for (pod, container) in &node.containers {
+                if self.hung.contains(pod) || serves(api, pod, owners) {
+                    continue;
+                }
                 let has_met = self.met.contains(pod);
                 let patience = if has_met {
                     WORK_MILLISECONDS
@@ -69,6 +79,13 @@ impl Workload {
         steps
     }
 
+    /// A container ended by itself.
+    pub fn note_end(&mut self, step: &Step) {
+        if step.succeeded {
+            self.ended_well.insert(step.pod.clone());
+        }
+    }
+
     /// When time alone will make a step possible.
     pub fn wakes_at(&self, now: u64, nodes: &BTreeMap<String, GpuNode>) -> Option<u64> {
         nodes
@@ -82,17 +99,44 @@ impl Workload {
             .min()
     }
 
+    /// Of a gang whose ranks hang, who is left hangs when one that was there at its meeting is gone before its work is done.
+    fn hang(&mut self, gang: &str, pods: &[&Pod], alive: &BTreeSet<&str>) {
+        let Some(meeting) = self.meetings.get(gang) else {
+            return;
+        };
+        let succeeded = |uid: &String| {
+            pods.iter().any(|pod| {
+                let phase = pod
+                    .status
+                    .as_ref()
+                    .and_then(|status| status.phase.as_deref());
+                pod.metadata.uid.as_ref() == Some(uid) && phase == Some("Succeeded")
+            })
+        };
+        let is_lost = |uid: &String| {
+            !alive.contains(uid.as_str()) && !self.ended_well.contains(uid) && !succeeded(uid)
+        };
+        if meeting.iter().any(is_lost) {
+            self.hung.extend(meeting.iter().cloned());
+        }
+    }
+
     fn meet(&mut self, api: &ApiServer, alive: &BTreeSet<&str>, owners: &Owners) {
-        let mut gangs: BTreeMap<&str, (usize, Vec<&Pod>)> = BTreeMap::new();
+        let mut gangs: BTreeMap<&str, (usize, bool, Vec<&Pod>)> = BTreeMap::new();
         for pod in api.list::<Pod>() {
             if let Some(shape) = owners.shape_of(pod) {
-                let (_, pods) = gangs
-                    .entry(shape.name.as_str())
-                    .or_insert((shape.pods, Vec::new()));
+                let (_, _, pods) = gangs.entry(shape.name.as_str()).or_insert((
+                    shape.pods,
+                    shape.ranks.hang,
+                    Vec::new(),
+                ));
                 pods.push(pod);
             }
         }
-        for (size, pods) in gangs.into_values() {
+        for (name, (size, hang, pods)) in gangs {
+            if hang {
+                self.hang(name, &pods, alive);
+            }
             let here: Vec<&&Pod> = pods
                 .iter()
                 .filter(|pod| {
@@ -115,9 +159,20 @@ impl Workload {
                 .filter_map(fixtures::index_of)
                 .collect();
             if indices.len() == size {
-                self.met
-                    .extend(here.iter().filter_map(|pod| pod.metadata.uid.clone()));
+                let here = here.iter().filter_map(|pod| pod.metadata.uid.clone());
+                let here: BTreeSet<String> = here.collect();
+                let meeting = self.meetings.entry(name.to_owned()).or_default();
+                if !here.is_subset(meeting) {
+                    meeting.clone_from(&here);
+                }
+                self.met.extend(here);
             }
         }
     }
+}
+
+/// Whether it is a rank of a service.
+fn serves(api: &ApiServer, pod: &str, owners: &Owners) -> bool {
+    let shape = api.pod_by_uid(pod).and_then(|pod| owners.shape_of(pod));
+    shape.is_some_and(|shape| !shape.owner.is_finite())
 }

@@ -81,7 +81,7 @@ pub struct ApiServer {
     revision: u64,
     uids: u64,
     objects: BTreeMap<ObjectKey, Object>,
-    /// UIDs of all objects.
+    /// UIDs of all objects, those of kinds that are not kept here included.
     known_uids: BTreeSet<String>,
     log: Log,
 }
@@ -99,6 +99,21 @@ impl ApiServer {
     /// Sets the time of day, for creation and deletion times.
     pub fn set_time(&mut self, now: Timestamp) {
         self.now = now;
+    }
+
+    /// The time of day.
+    pub fn time(&self) -> Timestamp {
+        self.now
+    }
+
+    /// There is an object of a kind that is not kept here: what it owns is no garbage.
+    pub fn know(&mut self, uid: &str) {
+        self.known_uids.insert(uid.to_owned());
+    }
+
+    /// An object of a kind that is not kept here is gone, and what it owns is garbage.
+    pub fn forget(&mut self, uid: &str) {
+        self.known_uids.remove(uid);
     }
 
     /// Number of changes so far.

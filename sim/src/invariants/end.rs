@@ -1,12 +1,20 @@
-//! S6 and L-6: what must be left, and what must not, once nothing goes wrong any more and nothing moves.
+//! S5, S6 and L-6: what must be left, and what must not, once nothing goes wrong any more and nothing moves.
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
+use k8s_openapi::api::{
+    batch::v1::Job,
+    resource::v1::{ResourceClaim, ResourceSlice},
+};
 use muster_api::{Gang, Ledger, NodeDevices};
 
 use super::{Charges, Violation};
-use crate::{api_server::ApiServer, gpu_node::GpuNode, owners::Owners, scheduler};
+use crate::{
+    api_server::ApiServer,
+    gpu_node::GpuNode,
+    owners::{self, Owners},
+    scheduler,
+};
 
 /// Every gang that was not given up is done, and nothing is left of any.
 pub fn check(
@@ -14,10 +22,26 @@ pub fn check(
     nodes: &BTreeMap<String, GpuNode>,
     owners: &Owners,
 ) -> Result<(), Violation> {
+    if let Some(what) = left_suspended(api) {
+        return Err(Violation::new("S5", what));
+    }
     match left(api, nodes, owners) {
         None => Ok(()),
         Some(what) => Err(Violation::new("S6", what)),
     }
+}
+
+/// S5: who suspended a Job has resumed it; what is suspended now, Muster left so.
+fn left_suspended(api: &ApiServer) -> Option<String> {
+    let mut jobs = api.list::<Job>();
+    let left = jobs.find(|job| {
+        let is_suspended = job
+            .spec
+            .as_ref()
+            .is_some_and(|spec| spec.suspend == Some(true));
+        is_suspended && !owners::has_finished(job)
+    })?;
+    Some(format!("Job {:?} is left suspended", left.metadata.name))
 }
 
 fn left(api: &ApiServer, nodes: &BTreeMap<String, GpuNode>, owners: &Owners) -> Option<String> {

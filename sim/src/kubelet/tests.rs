@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     claim_controller, drivers, fixtures,
     invariants::given,
-    scenario::{GangShape, NodeShape, OwnerKind, Product, SharedClaim},
+    scenario::{GangShape, NodeShape, OwnerKind, Product, Ranks, SharedClaim},
 };
 
 /// More than anything here takes.
@@ -43,6 +43,7 @@ fn sharing(name: &str, claim: &str) -> GangShape {
             pods: 2,
             gpus: 1,
         }),
+        ranks: Ranks::default(),
         submitted_at: 0,
     }
 }

@@ -1,12 +1,12 @@
-//! Those who make pods: the Job controller, and users who make them one by one.
+//! Those who make pods: controllers of Jobs, StatefulSets and Deployments, and users who make them one by one.
 //!
-//! An Indexed Job makes a pod for every index that has neither succeeded nor an active pod, and ends all while it is suspended.
-//! A user's gang is made
-//! once; a pod that vanishes before any of them was let go is made again, later ones are not, and a gang of which some
-//! pods ended before others began is cleaned up. What never gets
-//! anywhere for ten minutes its user deletes: eviction is not built yet, and a real user would not wait for ever.
+//! A user's gang is made once; a pod that vanishes before any of them was let go is made again, later ones are not, and a
+//! gang of which some pods ended before others began is cleaned up. What never gets anywhere for ten minutes its user
+//! deletes, unless users are [patient](Hardship::PatientUsers): then what is stuck has to be evicted.
 
+mod job;
 mod obstacle;
+mod replicas;
 mod submission;
 #[cfg(test)]
 mod tests;
@@ -18,10 +18,11 @@ use muster_api::Gang;
 use muster_cluster::object::Kind;
 
 use crate::{
-    api_server::{ApiServer, Precondition, has_ended, key},
+    api_server::{ApiServer, Precondition, has_ended, is_bound, key},
     fixtures,
-    scenario::{GangShape, OwnerKind, Scenario},
+    scenario::{GangShape, Hardship, OwnerKind, Parent, Scenario},
 };
+pub(crate) use job::has_finished;
 use submission::{State, Submission};
 
 /// After which time without getting anywhere a pod is deleted by its user.
@@ -33,8 +34,13 @@ pub struct Owners {
     gangs: BTreeMap<String, Submission>,
     /// Since when a pod has been let go or admitted and does not run, by its UID.
     stuck: BTreeMap<String, Stuck>,
-    made: u64,
     healed: bool,
+    /// Whether users delete nothing that gets nowhere.
+    are_patient: bool,
+    /// UIDs of pods that Muster deleted.
+    evicted: BTreeSet<String>,
+    /// Jobs that their users want to be suspended.
+    suspended: BTreeSet<String>,
     given_up: BTreeMap<String, u64>,
     /// A pod that was given up although nothing goes wrong any more, and what kept it.
     stranded: Option<String>,
@@ -58,10 +64,13 @@ pub enum Step {
     MakeClaim(String),
     /// Makes the pod of an index.
     MakePod(String, usize),
-    /// Ends a pod of a Job that is suspended.
-    EndSuspended(String, String),
-    /// Writes the Job's status.
-    TellStatus(String),
+    /// A step about the Job of a gang.
+    Job(String, job::Step),
+    /// A step of the StatefulSet or Deployment of a gang.
+    Replicas(String, replicas::Step),
+    /// A pod that was never bound, and that its deletion finds held by a finalizer, has failed: the pod garbage collector
+    /// says so.
+    CollectPod(String, String),
     /// Deletes a pod that gets nowhere, by namespace and name.
     GiveUp(String, String),
     /// Deletes what is left of a user's gang that lost a pod.
@@ -71,20 +80,17 @@ pub enum Step {
 impl Owners {
     /// The owners of a scenario; nothing is submitted yet.
     pub fn new(scenario: &Scenario) -> Self {
-        let gangs = scenario.gangs.iter().map(|shape| {
-            let submission = Submission {
-                shape: shape.clone(),
-                state: State::Planned,
-                made: BTreeSet::new(),
-                released: false,
-            };
-            (shape.name.clone(), submission)
-        });
+        let gangs = scenario
+            .gangs
+            .iter()
+            .map(|shape| (shape.name.clone(), Submission::new(shape.clone())));
         Self {
             gangs: gangs.collect(),
             stuck: BTreeMap::new(),
-            made: 0,
             healed: false,
+            are_patient: scenario.hardships.have(Hardship::PatientUsers),
+            evicted: BTreeSet::new(),
+            suspended: BTreeSet::new(),
             given_up: BTreeMap::new(),
             stranded: None,
         }
@@ -109,15 +115,17 @@ impl Owners {
     pub fn steps(&mut self, now: u64, api: &ApiServer) -> Vec<Step> {
         self.note_stuck(now, api);
         let mut steps = Vec::new();
-        for (name, gang) in &self.gangs {
+        for (name, gang) in &mut self.gangs {
             match gang.state {
-                State::Cancelled => {}
+                // What its controllers still hold of it they let go.
+                State::Cancelled if gang.shape.owner == OwnerKind::User => {}
+                State::Cancelled | State::Served => gang.leave(now, api, &mut steps),
                 State::Planned => {
                     if gang.shape.submitted_at <= now {
                         steps.push(Step::Submit(name.clone()));
                     }
                 }
-                State::Submitted => gang.steps(api, &mut steps),
+                State::Submitted => gang.steps(now, api, &mut steps),
             }
         }
         for pod in api.list::<Pod>() {
@@ -131,8 +139,76 @@ impl Owners {
                 let name = pod.metadata.name.clone().unwrap_or_default();
                 steps.push(Step::GiveUp(namespace, name));
             }
+            let is_held = pod.metadata.deletion_timestamp.is_some() && !is_bound(pod);
+            if is_held && !has_ended(pod) {
+                let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+                let name = pod.metadata.name.clone().unwrap_or_default();
+                steps.push(Step::CollectPod(namespace, name));
+            }
         }
         steps
+    }
+
+    /// Muster deleted a pod.
+    pub fn note_evicted(&mut self, uid: &str) {
+        self.evicted.insert(uid.to_owned());
+    }
+
+    /// What was done to a Job that nobody may do to it (S5).
+    pub fn wronged(&self, api: &ApiServer) -> Option<String> {
+        let jobs = self
+            .gangs
+            .values()
+            .filter(|gang| gang.state == State::Submitted);
+        let mut jobs = jobs.filter(|gang| matches!(gang.shape.owner, OwnerKind::Job(_)));
+        jobs.find_map(|gang| {
+            let job = api.get::<Job>(&gang.shape.team, &gang.shape.name)?;
+            let is_suspended = job
+                .spec
+                .as_ref()
+                .is_some_and(|spec| spec.suspend == Some(true));
+            let name = &gang.shape.name;
+            if self.suspended.contains(name) && !is_suspended {
+                return Some(format!("{name} is resumed, and its user suspended it"));
+            }
+            gang.job.wronged(&gang.shape, api)
+        })
+    }
+
+    /// Jobs that run and that a user might suspend, or that somebody suspended and a user might resume.
+    pub fn suspendable(&self, api: &ApiServer, suspended: bool) -> Vec<String> {
+        let gangs = self.gangs.values().filter(|gang| {
+            let parent = gang.shape.job().parent;
+            gang.state == State::Submitted
+                && matches!(gang.shape.owner, OwnerKind::Job(_))
+                && parent != Some(Parent::JobSet)
+                && !self.suspended.contains(&gang.shape.name)
+        });
+        let jobs = gangs.filter_map(|gang| api.get::<Job>(&gang.shape.team, &gang.shape.name));
+        let jobs = jobs.filter(|job| {
+            let is_suspended = job
+                .spec
+                .as_ref()
+                .is_some_and(|spec| spec.suspend == Some(true));
+            is_suspended == suspended && !job::has_finished(job)
+        });
+        jobs.filter_map(|job| job.metadata.name.clone()).collect()
+    }
+
+    /// A user suspends a Job, or ends a suspension, whoever's it is.
+    pub fn suspend(&mut self, name: &str, suspend: bool, api: &mut ApiServer) {
+        let Some(gang) = self.gangs.get(name) else {
+            return;
+        };
+        let any = Precondition::default();
+        let _ = api.update::<Job>(&gang.shape.team, name, any, |job| {
+            job.spec.get_or_insert_default().suspend = Some(suspend);
+        });
+        if suspend {
+            self.suspended.insert(name.to_owned());
+        } else {
+            self.suspended.remove(name);
+        }
     }
 
     /// From now on nobody should have to give up.
@@ -169,6 +245,9 @@ impl Owners {
     }
 
     fn note_stuck(&mut self, now: u64, api: &ApiServer) {
+        if self.are_patient {
+            return;
+        }
         let before = std::mem::take(&mut self.stuck);
         let admitted: BTreeSet<&str> = api
             .list::<Gang>()
@@ -188,21 +267,17 @@ impl Owners {
     }
 
     /// When time alone will make a step possible.
-    pub fn wakes_at(&self) -> Option<u64> {
-        let planned = self
-            .gangs
-            .values()
-            .filter(|gang| gang.state == State::Planned)
-            .map(|gang| gang.shape.submitted_at);
+    pub fn wakes_at(&self, now: u64, api: &ApiServer) -> Option<u64> {
+        let gangs = self.gangs.values().filter_map(|gang| gang.wakes_at(api));
         let stuck = self
             .stuck
             .values()
             .map(|stuck| stuck.since + PATIENCE_MILLISECONDS);
-        planned.chain(stuck).min()
+        gangs.chain(stuck).filter(|at| *at > now).min()
     }
 
     /// Takes a step.
-    pub fn perform(&mut self, step: &Step, api: &mut ApiServer) {
+    pub fn perform(&mut self, now: u64, step: &Step, api: &mut ApiServer) {
         match step {
             Step::Submit(name) => self.submit(name, api),
             Step::MakeClaim(name) => {
@@ -212,19 +287,23 @@ impl Owners {
                 }
             }
             Step::MakePod(name, index) => self.make_pod(name, *index, api),
-            Step::EndSuspended(name, pod) => {
-                if let Some(gang) = self.gangs.get(name) {
-                    let pod = key(Kind::Pod, &gang.shape.team, pod);
-                    let _ = api.delete(&pod, Precondition::default());
+            Step::Job(name, step) => {
+                if let Some(gang) = self.gangs.get_mut(name) {
+                    gang.job.perform(now, &gang.shape, step, api, &self.evicted);
                 }
             }
-            Step::TellStatus(name) => {
-                if let Some(gang) = self.gangs.get(name) {
-                    let status = gang.job_status(api);
-                    let (namespace, job) = (&gang.shape.team, &gang.shape.name);
-                    let any = Precondition::default();
-                    let _ = api.update::<Job>(namespace, job, any, |job| job.status = Some(status));
+            Step::Replicas(name, step) => {
+                if let Some(gang) = self.gangs.get_mut(name)
+                    && gang.replicas.perform(&gang.shape, step, api)
+                {
+                    gang.state = State::Served;
                 }
+            }
+            Step::CollectPod(namespace, pod) => {
+                let any = Precondition::default();
+                let _ = api.update::<Pod>(namespace, pod, any, |pod| {
+                    pod.status.get_or_insert_default().phase = Some("Failed".to_owned());
+                });
             }
             Step::GiveUp(namespace, pod) => {
                 self.note_given_up(namespace, pod, api);
@@ -242,9 +321,10 @@ impl Owners {
         gang.state = State::Cancelled;
         let any = Precondition::default();
         match gang.shape.owner {
-            OwnerKind::Job => {
+            OwnerKind::Job(_) => {
                 let _ = api.delete(&key(Kind::Job, &gang.shape.team, name), any);
             }
+            OwnerKind::StatefulSet | OwnerKind::Deployment => api.forget(&gang.replicas.uid),
             OwnerKind::User => {
                 let pods: Vec<String> = gang
                     .pods(api)
@@ -271,7 +351,7 @@ impl Owners {
     pub fn shape_of(&self, pod: &Pod) -> Option<&GangShape> {
         let labels = pod.metadata.labels.as_ref()?;
         let name = labels
-            .get("batch.kubernetes.io/job-name")
+            .get(fixtures::JOB_NAME)
             .or_else(|| labels.get(muster_api::keys::GANG))?;
         self.gangs.get(name).map(|gang| &gang.shape)
     }
@@ -288,8 +368,16 @@ impl Owners {
             return;
         };
         gang.state = State::Submitted;
-        if gang.shape.owner == OwnerKind::Job {
-            let _ = api.create(fixtures::job(&gang.shape));
+        match gang.shape.owner {
+            OwnerKind::Job(_) => {
+                api.know(&fixtures::parent_uid(&gang.shape));
+                let _ = api.create(fixtures::job(&gang.shape));
+            }
+            OwnerKind::User => {}
+            OwnerKind::StatefulSet | OwnerKind::Deployment => {
+                gang.replicas.uid = format!("set-{name}");
+                api.know(&gang.replicas.uid);
+            }
         }
     }
 
@@ -297,19 +385,13 @@ impl Owners {
         let Some(gang) = self.gangs.get_mut(name) else {
             return;
         };
-        self.made += 1;
         gang.made.insert(index);
-        let job = api.get::<Job>(&gang.shape.team, name);
-        let uid = job.and_then(|job| job.metadata.uid.clone());
-        let pod_name = match gang.shape.owner {
-            OwnerKind::Job => format!("{name}-{index}-{:03}", self.made),
-            OwnerKind::User => format!("{name}-{index}"),
-        };
-        let _ = api.create(fixtures::pod(&gang.shape, &pod_name, index, uid.as_deref()));
+        let pod = format!("{name}-{index}");
+        let _ = api.create(fixtures::pod(&gang.shape, &pod, index, None));
     }
 }
 
-/// Let go or admitted, and not running.
+/// Let go or admitted, and not running, nor is its init container.
 fn is_stuck(pod: &Pod, admitted: &BTreeSet<&str>) -> bool {
     let phase = pod
         .status
@@ -319,6 +401,16 @@ fn is_stuck(pod: &Pod, admitted: &BTreeSet<&str>) -> bool {
     (!is_gated(pod) || admitted.contains(uid))
         && pod.metadata.deletion_timestamp.is_none()
         && phase == Some("Pending")
+        && !initializes(pod)
+}
+
+fn initializes(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    let inits = status.and_then(|status| status.init_container_statuses.as_ref());
+    inits.is_some_and(|inits| {
+        let mut states = inits.iter().filter_map(|init| init.state.as_ref());
+        states.any(|state| state.running.is_some())
+    })
 }
 
 /// Whether the pod has a scheduling gate.

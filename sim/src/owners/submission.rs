@@ -1,14 +1,10 @@
-//! One gang that is submitted: its pods, what is missing of it, and what its Job says.
+//! One gang that is submitted: who makes its pods, and what is missing of it.
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::{
-    batch::v1::{Job, JobCondition, JobStatus},
-    core::v1::Pod,
-    resource::v1::ResourceClaim,
-};
+use k8s_openapi::api::{core::v1::Pod, resource::v1::ResourceClaim};
 
-use super::{Step, is_gated};
+use super::{Step, is_gated, job, replicas};
 use crate::{
     api_server::{ApiServer, has_ended},
     fixtures,
@@ -24,6 +20,10 @@ pub(super) struct Submission {
     pub(super) made: BTreeSet<usize>,
     /// Whether a pod of it was ever let go.
     pub(super) released: bool,
+    /// What its Job's controllers remember.
+    pub(super) job: job::Keeper,
+    /// What its StatefulSet's or Deployment's controllers remember.
+    pub(super) replicas: replicas::Keeper,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +32,22 @@ pub(super) enum State {
     Submitted,
     /// Given up, or deleted by its user: nothing more is made.
     Cancelled,
+    /// It served its time, and was deleted by its user.
+    Served,
 }
 
 impl Submission {
+    pub(super) fn new(shape: GangShape) -> Self {
+        Self {
+            shape,
+            state: State::Planned,
+            made: BTreeSet::new(),
+            released: false,
+            job: job::Keeper::default(),
+            replicas: replicas::Keeper::default(),
+        }
+    }
+
     pub(super) fn note_released(&mut self, api: &ApiServer) {
         let released = self.pods(api).any(|pod| !is_gated(pod) || has_ended(pod));
         self.released |= released;
@@ -43,8 +56,8 @@ impl Submission {
     pub(super) fn pods<'a>(&'a self, api: &'a ApiServer) -> impl Iterator<Item = &'a Pod> {
         let name = self.shape.name.as_str();
         let label = match self.shape.owner {
-            OwnerKind::Job => "batch.kubernetes.io/job-name",
-            OwnerKind::User => muster_api::keys::GANG,
+            OwnerKind::Job(_) => fixtures::JOB_NAME,
+            _ => muster_api::keys::GANG,
         };
         api.list::<Pod>().filter(move |pod| {
             pod.metadata
@@ -57,22 +70,16 @@ impl Submission {
 
     pub(super) fn is_complete(&self, api: &ApiServer) -> bool {
         match self.shape.owner {
-            OwnerKind::Job => api
-                .get::<Job>(&self.shape.team, &self.shape.name)
-                .and_then(|job| job.status.as_ref()?.conditions.as_ref())
-                .is_some_and(|conditions| {
-                    conditions
-                        .iter()
-                        .any(|condition| condition.type_ == "Complete")
-                }),
+            OwnerKind::Job(_) => self.job.is_complete(&self.shape, api),
             OwnerKind::User => {
                 self.made.len() == self.shape.pods
                     && self.pods(api).filter(|pod| has_ended(pod)).count() == self.shape.pods
             }
+            OwnerKind::StatefulSet | OwnerKind::Deployment => self.state == State::Served,
         }
     }
 
-    pub(super) fn steps(&self, api: &ApiServer, steps: &mut Vec<Step>) {
+    pub(super) fn steps(&mut self, now: u64, api: &ApiServer, steps: &mut Vec<Step>) {
         let name = self.shape.name.clone();
         if let Some(shared) = &self.shape.shared
             && !self.is_complete(api)
@@ -83,81 +90,53 @@ impl Submission {
             steps.push(Step::MakeClaim(name.clone()));
         }
         match self.shape.owner {
-            OwnerKind::Job => {
-                let Some(job) = api.get::<Job>(&self.shape.team, &name) else {
-                    return;
-                };
-                if job.metadata.deletion_timestamp.is_some() || self.is_complete(api) {
-                    return;
-                }
-                let done = self.indices(api, succeeded);
-                let active = self.indices(api, |pod| {
-                    !has_ended(pod) && pod.metadata.deletion_timestamp.is_none()
-                });
-                if job.spec.as_ref().and_then(|spec| spec.suspend) == Some(true) {
-                    let active = self
-                        .pods(api)
-                        .filter(|pod| !has_ended(pod) && pod.metadata.deletion_timestamp.is_none());
-                    let names = active.filter_map(|pod| pod.metadata.name.clone());
-                    steps.extend(names.map(|pod| Step::EndSuspended(name.clone(), pod)));
-                } else {
-                    let missing = (0..self.shape.pods)
-                        .filter(|index| !done.contains(index) && !active.contains(index));
-                    steps.extend(missing.map(|index| Step::MakePod(name.clone(), index)));
-                }
-                if job.status.as_ref() != Some(&self.job_status(api)) {
-                    steps.push(Step::TellStatus(name));
-                }
+            OwnerKind::Job(_) => {
+                let of_job = self.job.steps(now, &self.shape, api).into_iter();
+                steps.extend(of_job.map(|step| Step::Job(name.clone(), step)));
             }
-            OwnerKind::User => {
-                let there = self.indices(api, |_| true);
-                let missing: Vec<usize> = (0..self.shape.pods)
-                    .filter(|index| !there.contains(index))
-                    .collect();
-                let lost = missing.iter().any(|index| self.made.contains(index));
-                let is_broken = self.pods(api).any(has_ended) && self.pods(api).any(is_gated);
-                if (lost && self.released) || is_broken {
-                    steps.push(Step::CleanUp(name));
-                } else {
-                    steps.extend(
-                        missing
-                            .into_iter()
-                            .map(|index| Step::MakePod(name.clone(), index)),
-                    );
-                }
+            OwnerKind::User => self.steps_of_user(api, steps),
+            OwnerKind::StatefulSet | OwnerKind::Deployment => {
+                let shape = self.shape.clone();
+                let pods: Vec<Pod> = self.pods(api).cloned().collect();
+                let pods: Vec<&Pod> = pods.iter().collect();
+                self.replicas.look(now, &shape, &pods);
+                let of_set = self.replicas.steps(now, &shape, &pods).into_iter();
+                steps.extend(of_set.map(|step| Step::Replicas(name.clone(), step)));
             }
         }
     }
 
-    fn indices(&self, api: &ApiServer, holds: impl Fn(&Pod) -> bool) -> BTreeSet<usize> {
-        self.pods(api)
-            .filter(|pod| holds(pod))
-            .filter_map(fixtures::index_of)
-            .collect()
+    /// What is left to do for a gang that its user deleted.
+    pub(super) fn leave(&self, now: u64, api: &ApiServer, steps: &mut Vec<Step>) {
+        if let OwnerKind::Job(_) = self.shape.owner {
+            let of_job = self.job.steps(now, &self.shape, api).into_iter();
+            let letting_go = of_job.filter(|step| matches!(step, job::Step::Release(_)));
+            steps.extend(letting_go.map(|step| Step::Job(self.shape.name.clone(), step)));
+        }
     }
 
-    pub(super) fn job_status(&self, api: &ApiServer) -> JobStatus {
-        let done = self.indices(api, succeeded);
-        let count = |number: usize| i32::try_from(number).ok().filter(|number| *number > 0);
-        let is_complete = done.len() == self.shape.pods;
-        let active = self.pods(api).filter(|pod| !has_ended(pod)).count();
-        let failed = self
-            .pods(api)
-            .filter(|pod| has_ended(pod) && !succeeded(pod))
-            .count();
-        JobStatus {
-            active: count(active),
-            succeeded: count(done.len()),
-            failed: count(failed),
-            completed_indexes: Some(intervals(&done)),
-            conditions: is_complete.then(|| {
-                vec![JobCondition {
-                    type_: "Complete".to_owned(),
-                    status: "True".to_owned(),
-                    ..JobCondition::default()
-                }]
-            }),
-            ..JobStatus::default()
+    fn steps_of_user(&self, api: &ApiServer, steps: &mut Vec<Step>) {
+        let name = &self.shape.name;
+        let there: BTreeSet<usize> = self.pods(api).filter_map(fixtures::index_of).collect();
+        let missing: Vec<usize> = (0..self.shape.pods)
+            .filter(|index| !there.contains(index))
+            .collect();
+        let lost = missing.iter().any(|index| self.made.contains(index));
+        let is_broken = self.pods(api).any(has_ended) && self.pods(api).any(is_gated);
+        if (lost && self.released) || is_broken {
+            steps.push(Step::CleanUp(name.clone()));
+        } else {
+            let missing = missing.into_iter();
+            steps.extend(missing.map(|index| Step::MakePod(name.clone(), index)));
+        }
+    }
+
+    pub(super) fn wakes_at(&self, api: &ApiServer) -> Option<u64> {
+        match (self.state, self.shape.owner) {
+            (State::Planned, _) => Some(self.shape.submitted_at),
+            (State::Submitted, OwnerKind::Job(_)) => self.job.wakes_at(&self.shape, api),
+            (State::Submitted, _) => self.replicas.wakes_at(),
+            (State::Cancelled | State::Served, _) => None,
         }
     }
 }
@@ -182,7 +161,7 @@ pub(super) fn intervals(indices: &BTreeSet<usize>) -> String {
     texts.join(",")
 }
 
-fn succeeded(pod: &Pod) -> bool {
+pub(super) fn succeeded(pod: &Pod) -> bool {
     pod.status
         .as_ref()
         .and_then(|status| status.phase.as_deref())

@@ -1,4 +1,5 @@
 use super::{submission::intervals, *};
+use crate::scenario::{Counting, Hardships, JobShape, Ranks};
 
 #[test]
 fn completed_indices_are_written_as_a_job_writes_them() {
@@ -8,80 +9,391 @@ fn completed_indices_are_written_as_a_job_writes_them() {
         (vec![0, 1], "0,1"),
         (vec![0, 2, 3, 4, 7], "0,2-4,7"),
     ] {
-        assert_eq!(intervals(&indices.into_iter().collect()), text);
+        assert_eq!(intervals(&indices.iter().copied().collect()), text);
+        assert_eq!(job::read_intervals(text), indices);
     }
 }
 
-fn owners(owner: OwnerKind) -> (Owners, ApiServer) {
-    let scenario = Scenario {
-        nodes: Vec::new(),
-        teams: Vec::new(),
-        keep_ended_seconds: 3_600,
-        whole_intent_bytes: crate::scenario::WHOLE_INTENT_BYTES,
-        gangs: vec![GangShape {
-            name: "g".into(),
-            team: "blue".into(),
-            owner,
-            pods: 2,
-            product: None,
-            gpus_per_pod: 1,
-            claims_per_pod: 1,
-            shared: None,
-            submitted_at: 5,
-        }],
-    };
-    (Owners::new(&scenario), ApiServer::default())
+/// Two pods of an owner, and the API server that they are in.
+struct Stage {
+    owners: Owners,
+    api: ApiServer,
+    now: u64,
 }
 
-fn run(owners: &mut Owners, api: &mut ApiServer) {
-    while let Some(step) = owners.steps(10, api).first().cloned() {
-        owners.perform(&step, api);
+impl Stage {
+    fn new(owner: OwnerKind) -> Self {
+        let scenario = Scenario {
+            nodes: Vec::new(),
+            teams: Vec::new(),
+            hardships: Hardships::default(),
+            keep_ended_seconds: 3_600,
+            whole_intent_bytes: crate::scenario::WHOLE_INTENT_BYTES,
+            gangs: vec![GangShape {
+                name: "g".into(),
+                team: "blue".into(),
+                owner,
+                pods: 2,
+                product: None,
+                gpus_per_pod: 1,
+                claims_per_pod: 1,
+                shared: None,
+                ranks: Ranks::default(),
+                submitted_at: 5,
+            }],
+        };
+        let mut stage = Self {
+            owners: Owners::new(&scenario),
+            api: ApiServer::default(),
+            now: 10,
+        };
+        stage.run();
+        stage
     }
-}
 
-fn end(api: &mut ApiServer, pod: &str, phase: &str) {
-    api.update::<Pod>("blue", pod, Precondition::default(), |pod| {
-        pod.status.get_or_insert_default().phase = Some(phase.to_owned());
-    })
-    .unwrap();
+    fn of_job(shape: JobShape) -> Self {
+        Self::new(OwnerKind::Job(shape))
+    }
+
+    /// Owners, and the garbage collector, do what they can.
+    fn run(&mut self) {
+        loop {
+            let steps = self.owners.steps(self.now, &self.api);
+            if let Some(step) = steps.first() {
+                self.owners.perform(self.now, step, &mut self.api);
+            } else if let Some(garbage) = self.api.garbage().first() {
+                self.api.delete(garbage, Precondition::default()).unwrap();
+            } else {
+                return;
+            }
+            self.owners.look(&self.api);
+        }
+    }
+
+    fn run_at(&mut self, now: u64) {
+        self.now = now;
+        self.run();
+    }
+
+    fn pods(&self) -> Vec<String> {
+        let pods = self.api.list::<Pod>();
+        pods.filter_map(|pod| pod.metadata.name.clone()).collect()
+    }
+
+    fn set_phase(&mut self, pod: &str, phase: &str) {
+        let any = Precondition::default();
+        self.api
+            .update::<Pod>("blue", pod, any, |pod| {
+                pod.status.get_or_insert_default().phase = Some(phase.to_owned());
+            })
+            .unwrap();
+    }
+
+    fn all_run(&mut self) {
+        for pod in self.pods() {
+            self.set_phase(&pod, "Running");
+        }
+    }
+
+    /// Every pod is bound, so that a deletion waits for its kubelet.
+    fn all_are_bound(&mut self) {
+        for pod in self.pods() {
+            let any = Precondition::default();
+            self.api
+                .update::<Pod>("blue", &pod, any, |pod| {
+                    pod.spec.get_or_insert_default().node_name = Some("n".to_owned());
+                })
+                .unwrap();
+        }
+    }
+
+    fn delete(&mut self, pod: &str) {
+        let any = Precondition::default();
+        self.api.delete(&key(Kind::Pod, "blue", pod), any).unwrap();
+    }
+
+    /// The kubelet of a deleted pod lets go.
+    fn let_go(&mut self, pod: &str) {
+        let any = Precondition::default();
+        self.api
+            .delete_now(&key(Kind::Pod, "blue", pod), any)
+            .unwrap();
+    }
+
+    fn job(&self) -> &Job {
+        self.api.get::<Job>("blue", "g").unwrap()
+    }
+
+    /// Pods that it counts as failed.
+    fn failed(&self) -> i32 {
+        let status = self.job().status.as_ref().unwrap();
+        status.failed.unwrap_or_default()
+    }
+
+    /// Its conditions that hold.
+    fn says(&self) -> Vec<String> {
+        let status = self.job().status.as_ref().unwrap();
+        let conditions = status.conditions.iter().flatten();
+        let hold = conditions.filter(|condition| condition.status == "True");
+        hold.map(|condition| condition.type_.clone()).collect()
+    }
 }
 
 #[test]
 fn a_job_makes_what_failed_anew_and_is_complete_when_every_index_succeeded() {
-    let (mut owners, mut api) = owners(OwnerKind::Job);
-    assert!(owners.steps(4, &api).is_empty(), "not yet submitted");
-    run(&mut owners, &mut api);
-    let names: Vec<String> = api
-        .list::<Pod>()
-        .filter_map(|pod| pod.metadata.name.clone())
-        .collect();
-    assert_eq!(names, ["g-0-001", "g-1-002"]);
-    end(&mut api, "g-0-001", "Failed");
-    end(&mut api, "g-1-002", "Succeeded");
-    run(&mut owners, &mut api);
-    assert!(api.get::<Pod>("blue", "g-0-003").is_some());
-    assert!(!owners.is_complete("g", &api));
-    end(&mut api, "g-0-003", "Succeeded");
-    run(&mut owners, &mut api);
-    assert!(owners.is_complete("g", &api));
+    let mut stage = Stage::of_job(JobShape::PATIENT);
+    assert_eq!(stage.pods(), ["g-0-001", "g-1-002"]);
+    stage.set_phase("g-0-001", "Failed");
+    stage.set_phase("g-1-002", "Succeeded");
+    stage.run();
+    assert_eq!(stage.pods(), ["g-0-001", "g-1-002"], "it backs off");
+    stage.run_at(10_010);
+    assert!(stage.pods().contains(&"g-0-003".to_owned()));
+    assert!(!stage.owners.is_complete("g", &stage.api));
+    stage.set_phase("g-0-003", "Succeeded");
+    stage.run();
+    assert!(stage.owners.is_complete("g", &stage.api));
+    assert_eq!(stage.says(), ["SuccessCriteriaMet", "Complete"]);
+}
+
+#[test]
+fn a_deleted_pod_of_a_job_counts_as_a_failure_at_once_and_stays_until_it_is_counted() {
+    let mut stage = Stage::of_job(JobShape::PATIENT);
+    stage.all_are_bound();
+    stage.delete("g-0-001");
+    stage.run();
+    assert_eq!(stage.failed(), 1);
+    stage.run_at(20_000);
+    assert_eq!(
+        stage.pods(),
+        ["g-0-001", "g-0-003", "g-1-002"],
+        "replaced while it ends"
+    );
+    stage.delete("g-1-002");
+    stage.let_go("g-1-002");
+    assert!(
+        stage.pods().contains(&"g-1-002".to_owned()),
+        "held by the finalizer"
+    );
+    stage.run();
+    assert!(!stage.pods().contains(&"g-1-002".to_owned()));
+    assert_eq!(stage.failed(), 2);
+}
+
+#[test]
+fn where_only_failed_pods_are_replaced_a_deleted_one_is_counted_when_it_has_failed() {
+    let mut stage = Stage::of_job(JobShape {
+        replaces_failed_only: true,
+        ..JobShape::PATIENT
+    });
+    stage.all_are_bound();
+    stage.delete("g-0-001");
+    stage.run_at(20_000);
+    assert_eq!((stage.failed(), stage.pods().len()), (0, 2));
+    stage.set_phase("g-0-001", "Failed");
+    stage.run();
+    assert_eq!((stage.failed(), stage.pods().len()), (1, 2));
+    stage.run_at(30_000);
+    assert_eq!(stage.pods().len(), 3);
+}
+
+#[test]
+fn a_suspended_job_deletes_its_pods_counts_nothing_and_its_clock_begins_anew() {
+    let mut stage = Stage::of_job(JobShape {
+        backoff_limit: 0,
+        active_deadline_seconds: Some(60),
+        ..JobShape::PATIENT
+    });
+    stage.all_are_bound();
+    stage.owners.suspend("g", true, &mut stage.api);
+    stage.run_at(50_000);
+    assert_eq!(
+        (stage.failed(), stage.says()),
+        (0, vec!["Suspended".to_owned()])
+    );
+    assert!(stage.job().status.as_ref().unwrap().start_time.is_none());
+    for pod in stage.pods() {
+        stage.let_go(&pod);
+    }
+    stage.run_at(500_000);
+    assert!(stage.pods().is_empty());
+    stage.owners.suspend("g", false, &mut stage.api);
+    stage.run();
+    assert_eq!((stage.pods().len(), stage.failed()), (2, 0));
+    stage.run_at(559_000);
+    assert!(
+        stage.says().is_empty(),
+        "the deadline counts from its return"
+    );
+    stage.run_at(560_000);
+    assert!(stage.says().contains(&"Failed".to_owned()));
+}
+
+#[test]
+fn more_failures_than_the_limit_end_the_job_and_its_pods() {
+    let mut stage = Stage::of_job(JobShape {
+        backoff_limit: 0,
+        ..JobShape::PATIENT
+    });
+    stage.all_are_bound();
+    stage.set_phase("g-0-001", "Failed");
+    stage.run();
+    assert_eq!(stage.says(), ["FailureTarget"], "its other pod still ends");
+    stage.let_go("g-1-002");
+    stage.run();
+    assert_eq!(stage.says(), ["FailureTarget", "Failed"]);
+    assert!(stage.owners.is_complete("g", &stage.api));
+    assert_eq!(stage.owners.wronged(&stage.api), None);
+}
+
+#[test]
+fn a_limit_that_only_deletions_by_muster_exceed_wrongs_the_job() {
+    let mut stage = Stage::of_job(JobShape {
+        backoff_limit: 0,
+        ..JobShape::PATIENT
+    });
+    let pod = stage.api.get::<Pod>("blue", "g-0-001").unwrap();
+    let uid = pod.metadata.uid.clone().unwrap();
+    stage.owners.note_evicted(&uid);
+    stage.delete("g-0-001");
+    stage.run();
+    let wronged = stage.owners.wronged(&stage.api).unwrap();
+    assert!(wronged.contains("1 of them by Muster"), "{wronged}");
+}
+
+#[test]
+fn indexes_with_limits_of_their_own_fail_one_by_one() {
+    let mut stage = Stage::of_job(JobShape {
+        backoff_limit: i32::MAX,
+        backoff_limit_per_index: Some(0),
+        ..JobShape::PATIENT
+    });
+    stage.set_phase("g-0-001", "Failed");
+    stage.run_at(700_000);
+    assert_eq!(stage.pods().len(), 2, "index 0 is not made again");
+    stage.set_phase("g-1-002", "Succeeded");
+    stage.run();
+    assert!(stage.says().contains(&"Failed".to_owned()));
+    let status = stage.job().status.clone().unwrap();
+    assert_eq!(status.failed_indexes.as_deref(), Some("0"));
+    assert_eq!(status.completed_indexes.as_deref(), Some("1"));
+}
+
+#[test]
+fn a_work_queue_of_which_a_pod_succeeded_is_complete_when_it_is_suspended() {
+    let shape = JobShape {
+        counting: Counting::WorkQueue,
+        ..JobShape::PATIENT
+    };
+    let mut stage = Stage::of_job(shape);
+    assert_eq!(stage.pods(), ["g-1", "g-2"]);
+    stage.set_phase("g-1", "Succeeded");
+    stage.run();
+    assert!(
+        !stage.owners.is_complete("g", &stage.api),
+        "the other still works"
+    );
+    stage.owners.suspend("g", true, &mut stage.api);
+    stage.run();
+    assert!(stage.owners.is_complete("g", &stage.api));
+}
+
+#[test]
+fn what_controls_a_job_makes_it_anew_when_it_failed_and_resumes_it() {
+    let mut stage = Stage::of_job(JobShape {
+        backoff_limit: 0,
+        parent: Some(Parent::JobSet),
+        ..JobShape::PATIENT
+    });
+    let first = stage.job().metadata.uid.clone();
+    stage.set_phase("g-0-001", "Failed");
+    stage.run();
+    assert_ne!(stage.job().metadata.uid, first);
+    assert_eq!(stage.pods(), ["g-0-003", "g-1-004"]);
+    assert!(!stage.owners.is_complete("g", &stage.api));
+    let any = Precondition::default();
+    stage
+        .api
+        .update::<Job>("blue", "g", any, |job| {
+            job.spec.get_or_insert_default().suspend = Some(true);
+        })
+        .unwrap();
+    stage.run();
+    assert_eq!(stage.job().spec.as_ref().unwrap().suspend, Some(false));
+}
+
+#[test]
+fn a_suspension_of_a_user_that_somebody_undoes_wrongs_the_job() {
+    let mut stage = Stage::of_job(JobShape::PATIENT);
+    stage.owners.suspend("g", true, &mut stage.api);
+    assert_eq!(stage.owners.wronged(&stage.api), None);
+    let any = Precondition::default();
+    stage
+        .api
+        .update::<Job>("blue", "g", any, |job| {
+            job.spec.get_or_insert_default().suspend = Some(false);
+        })
+        .unwrap();
+    assert!(stage.owners.wronged(&stage.api).is_some());
+}
+
+#[test]
+fn a_stateful_set_replaces_one_pod_at_a_time_from_the_highest_and_waits_until_it_runs() {
+    let mut stage = Stage::new(OwnerKind::StatefulSet);
+    assert_eq!(stage.pods(), ["g-0", "g-1"]);
+    let uid = |stage: &Stage, pod: &str| {
+        let pod = stage.api.get::<Pod>("blue", pod);
+        pod.and_then(|pod| pod.metadata.uid.clone()).unwrap()
+    };
+    let (first, second) = (uid(&stage, "g-0"), uid(&stage, "g-1"));
+    stage.all_run();
+    stage.run();
+    stage.run_at(10_000);
+    assert_ne!(uid(&stage, "g-1"), second, "replaced");
+    assert_eq!(uid(&stage, "g-0"), first, "waits for the other");
+    stage.set_phase("g-1", "Running");
+    stage.run();
+    assert_ne!(uid(&stage, "g-0"), first);
+    stage.set_phase("g-0", "Running");
+    stage.run();
+    stage.run_at(20_000);
+    assert!(stage.pods().is_empty(), "its user is done");
+    assert!(stage.owners.is_complete("g", &stage.api));
+}
+
+#[test]
+fn a_deployment_makes_one_pod_more_and_deletes_an_old_one_when_it_runs() {
+    let mut stage = Stage::new(OwnerKind::Deployment);
+    stage.all_run();
+    stage.run();
+    stage.run_at(10_000);
+    assert_eq!(stage.pods(), ["g-1", "g-2", "g-3"]);
+    stage.set_phase("g-3", "Running");
+    stage.run();
+    assert_eq!(stage.pods(), ["g-2", "g-3", "g-4"]);
+    stage.set_phase("g-4", "Running");
+    stage.run();
+    assert_eq!(stage.pods(), ["g-3", "g-4"]);
+    stage.run_at(20_000);
+    assert!(stage.owners.is_complete("g", &stage.api));
 }
 
 #[test]
 fn a_user_makes_a_vanished_pod_again_only_while_none_was_let_go() {
-    let (mut owners, mut api) = owners(OwnerKind::User);
-    run(&mut owners, &mut api);
-    let pod = key(Kind::Pod, "blue", "g-0");
+    let mut stage = Stage::new(OwnerKind::User);
+    stage.delete("g-0");
+    stage.run();
+    assert_eq!(stage.pods(), ["g-0", "g-1"]);
     let any = Precondition::default();
-    api.delete(&pod, any).unwrap();
-    run(&mut owners, &mut api);
-    assert!(api.object(&pod).is_some());
-    api.update::<Pod>("blue", "g-1", any, |pod| {
-        pod.spec.as_mut().unwrap().scheduling_gates = None;
-    })
-    .unwrap();
-    owners.look(&api);
-    api.delete(&pod, any).unwrap();
-    run(&mut owners, &mut api);
-    assert_eq!(api.list::<Pod>().count(), 0, "given up as a whole");
-    assert_eq!(owners.wanted().count(), 0);
+    stage
+        .api
+        .update::<Pod>("blue", "g-1", any, |pod| {
+            pod.spec.as_mut().unwrap().scheduling_gates = None;
+        })
+        .unwrap();
+    stage.owners.look(&stage.api);
+    stage.delete("g-0");
+    stage.run();
+    assert!(stage.pods().is_empty(), "given up as a whole");
+    assert_eq!(stage.owners.wanted().count(), 0);
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     api_server::node_of,
     claim_controller, fixtures,
-    scenario::{GangShape, NodeShape, OwnerKind, Product},
+    scenario::{GangShape, NodeShape, OwnerKind, Product, Ranks},
 };
 
 fn gang(gpus_per_pod: usize) -> GangShape {
@@ -17,6 +17,7 @@ fn gang(gpus_per_pod: usize) -> GangShape {
         gpus_per_pod,
         claims_per_pod: 1,
         shared: None,
+        ranks: Ranks::default(),
         submitted_at: 0,
     }
 }

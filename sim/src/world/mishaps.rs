@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::{core::v1::Pod, resource::v1::ResourceClaim};
 use muster_api::{Gang, Ledger, NodeDevices};
+use muster_cluster::object::{Kind, Object, ObjectKey};
 
 use super::World;
 use crate::{
     api_server::{Precondition, Stored, has_ended, is_bound, key},
     controllers::LAGGING_KINDS,
     faults::Fault,
-    scheduler,
+    fixtures, scheduler,
 };
 
 impl World {
@@ -85,12 +86,26 @@ impl World {
             | Fault::Cordon
             | Fault::NotReady
             | Fault::NodeMadeAgain
-            | Fault::MachineLost => self.begin(fault),
+            | Fault::MachineLost
+            | Fault::SuspendJob
+            | Fault::ImageMissing
+            | Fault::MachineDies
+            | Fault::HoldTeam
+            | Fault::DrainTeam => self.begin(fault),
+            Fault::ResumeJob => {
+                let jobs = self.owners.suspendable(&self.api, true);
+                self.random.pick(jobs).map(|job| {
+                    self.owners.suspend(&job, false, &mut self.api);
+                    format!("{job} is resumed by its user")
+                })
+            }
+            Fault::ChangeTier => self.change_tier(),
             Fault::Compaction => {
                 self.api.compact();
                 Some("the history is compacted".to_owned())
             }
             Fault::Aimed
+            | Fault::MachineStaysDead
             | Fault::ControllerCrash
             | Fault::ControllerUnanswered
             | Fault::ControllerConflict
@@ -208,6 +223,19 @@ impl World {
             self.api.delete(&key, any)
         };
         done.ok().map(|()| format!("{:?} {}", key.kind, key.name))
+    }
+
+    fn change_tier(&mut self) -> Option<String> {
+        let gangs: Vec<ObjectKey> = self.api.objects(Kind::Gang).map(Object::key).collect();
+        let gang = self.random.pick(gangs)?;
+        let tier = fixtures::TIERS[self.random.index(fixtures::TIERS.len())].0;
+        let any = Precondition::default();
+        let _ = self
+            .api
+            .update::<Gang>(&gang.namespace, &gang.name, any, |gang| {
+                gang.spec.tier = Some(tier.to_owned());
+            });
+        Some(format!("{} is of tier {tier} now", gang.name))
     }
 
     fn fail_rank(&mut self) -> Option<String> {

@@ -160,6 +160,12 @@ impl World {
                 what: format!("after healing a user had to give up {what}"),
             });
         }
+        if let Some(what) = self.owners.wronged(&self.api) {
+            return Err(Violation {
+                invariant: "S5",
+                what,
+            });
+        }
         if let Some(what) = self.controllers.overlooked() {
             return Err(Violation {
                 invariant: "wakeup",
@@ -187,7 +193,7 @@ impl World {
     /// Whether nobody has anything to do, now or later, but poll.
     pub fn is_quiet(&mut self) -> bool {
         let later = [
-            self.owners.wakes_at(),
+            self.owners.wakes_at(self.now, &self.api),
             self.workload.wakes_at(self.now, &self.nodes),
             self.kubelets.values().filter_map(Kubelet::wakes_at).min(),
             self.drivers_wake_at(),
@@ -219,7 +225,7 @@ impl World {
 
     fn until_somebody_wakes(&self) -> u64 {
         [
-            self.owners.wakes_at(),
+            self.owners.wakes_at(self.now, &self.api),
             self.workload.wakes_at(self.now, &self.nodes),
             self.kubelets.values().filter_map(Kubelet::wakes_at).min(),
             self.drivers_wake_at(),
@@ -247,7 +253,8 @@ fn furnish(api: &mut ApiServer, scenario: &Scenario) {
         api.create(fixtures::device_class()),
         api.create(fixtures::topology()),
         api.create(fixtures::cohort()),
-        api.create(fixtures::priority_tier()),
+        api.create(fixtures::priority_tier(0, &scenario.hardships)),
+        api.create(fixtures::priority_tier(1, &scenario.hardships)),
     ];
     for product in Product::ALL {
         done.push(api.create(fixtures::flavor(product)));

@@ -1,13 +1,13 @@
 //! Faults that last for a while and are undone then: what administrators do to nodes, Teams and Namespaces, and machines
 //! that go and come back.
 
-use k8s_openapi::api::core::v1::{Namespace, Node, NodeCondition, Pod, Taint};
-use muster_api::{Team, keys};
+use k8s_openapi::api::core::v1::{Namespace, Node, NodeCondition, Pod, PodCondition, Taint};
+use muster_api::{Team, keys, team::Stop};
 use muster_cluster::object::{Kind, Object};
 
 use super::World;
 use crate::{
-    api_server::{Precondition, Stored, key, node_of},
+    api_server::{Precondition, Stored, has_ended, key, node_of},
     drivers::Drivers,
     faults::Fault,
     fixtures,
@@ -18,18 +18,24 @@ use crate::{
 /// After which time the pods of a node that is gone are deleted by force: the pod garbage collector of
 /// kube-controller-manager waits so long.
 const POD_GC_MILLISECONDS: u64 = 40_000;
+/// How long pods bear that their node is not reachable.
+const TOLERATION_MILLISECONDS: u64 = 300_000;
 
 impl World {
     /// Begins a fault that passes, if there is something that it can happen to and does not happen to yet.
     pub(super) fn begin(&mut self, fault: Fault) -> Option<String> {
         let names: Vec<String> = match fault {
             Fault::LeaveTeam => self.api.list::<Namespace>().filter_map(name).collect(),
-            Fault::LowerQuota => self.api.list::<Team>().filter_map(name).collect(),
+            Fault::LowerQuota | Fault::HoldTeam | Fault::DrainTeam => {
+                self.api.list::<Team>().filter_map(name).collect()
+            }
+            Fault::SuspendJob => self.owners.suspendable(&self.api, false),
             _ => self.nodes.keys().cloned().collect(),
         };
         let is_free = |name: &String| {
             !self.passing.keys().any(|(other, of)| {
-                of == name && (*other == fault || (is_absence(*other) && is_absence(fault)))
+                let excludes = |is: fn(Fault) -> bool| is(*other) && is(fault);
+                of == name && (*other == fault || excludes(is_absence) || excludes(is_stop))
             })
         };
         let free = names.into_iter().filter(is_free).collect();
@@ -40,6 +46,7 @@ impl World {
             Fault::MachineLost => (POD_GC_MILLISECONDS + 1_000, 90_000),
             // Longer than a place is kept for a node that is not Ready.
             Fault::NotReady => (1_000, 100_000),
+            Fault::MachineDies => (TOLERATION_MILLISECONDS, TOLERATION_MILLISECONDS),
             _ => (1_000, 60_000),
         };
         let until = self.now + self.random.between(least, most);
@@ -74,6 +81,29 @@ impl World {
                 self.remove_node(&name);
                 format!("the machine {name} is lost, and Node {name} deleted")
             }
+            Fault::SuspendJob => {
+                self.owners.suspend(&name, true, &mut self.api);
+                format!("{name} is suspended by its user")
+            }
+            Fault::ImageMissing => {
+                if let Some(kubelet) = self.kubelets.get_mut(&name) {
+                    kubelet.lacks_images = true;
+                }
+                format!("{name}: images of new pods never arrive")
+            }
+            Fault::MachineDies => {
+                self.lose_machine(&name);
+                self.set_ready(&name, false);
+                format!("the machine {name} dies")
+            }
+            Fault::HoldTeam => {
+                self.stop_team(&name, Stop::Hold);
+                format!("team {name} is held")
+            }
+            Fault::DrainTeam => {
+                self.stop_team(&name, Stop::HoldAndDrain);
+                format!("team {name} is held and drained")
+            }
             _ => return None,
         };
         Some(format!("{told}, for a while"))
@@ -93,6 +123,27 @@ impl World {
                     self.start_machine(&name);
                     self.add_node(&name);
                 }
+                Fault::SuspendJob => self.owners.suspend(&name, false, &mut self.api),
+                Fault::ImageMissing => {
+                    if let Some(kubelet) = self.kubelets.get_mut(&name) {
+                        kubelet.lacks_images = false;
+                    }
+                }
+                Fault::MachineDies => {
+                    self.evict_by_taint(&name);
+                    let until = self.now + self.random.between(1_000, 400_000);
+                    let next = (Fault::MachineStaysDead, name.clone());
+                    self.passing.insert(next, until);
+                }
+                Fault::MachineStaysDead => {
+                    if self.random.one_in(2) {
+                        // The taint out-of-service: the pod garbage collector deletes by force what is deleted already.
+                        self.collect_pods(&name);
+                    }
+                    self.start_machine(&name);
+                    self.set_ready(&name, true);
+                }
+                Fault::HoldTeam | Fault::DrainTeam => self.stop_team(&name, Stop::None),
                 _ => self.add_node(&name),
             }
             self.trace
@@ -103,8 +154,43 @@ impl World {
     /// Lets all of it end now.
     pub(super) fn end_all_passing(&mut self) {
         let now = self.now;
-        self.passing.values_mut().for_each(|until| *until = now);
-        self.end_passing();
+        // What ends may begin what follows it.
+        while !self.passing.is_empty() {
+            self.passing.values_mut().for_each(|until| *until = now);
+            self.end_passing();
+        }
+    }
+
+    /// The node controller deletes the pods of a node that it has heard nothing of for as long as they bear it.
+    fn evict_by_taint(&mut self, node: &str) {
+        let lives = |pod: &&Pod| node_of(pod) == Some(node) && !has_ended(pod);
+        let pods: Vec<_> = self.api.list::<Pod>().filter(lives).cloned().collect();
+        for pod in pods {
+            let key = Object::key(&pod.wrap());
+            let any = Precondition::default();
+            let _ = self
+                .api
+                .update::<Pod>(&key.namespace, &key.name, any, |pod| {
+                    let status = pod.status.get_or_insert_default();
+                    status
+                        .conditions
+                        .get_or_insert_default()
+                        .push(PodCondition {
+                            type_: "DisruptionTarget".to_owned(),
+                            status: "True".to_owned(),
+                            reason: Some("DeletionByTaintManager".to_owned()),
+                            ..PodCondition::default()
+                        });
+                });
+            let _ = self.api.delete(&key, any);
+        }
+    }
+
+    fn stop_team(&mut self, team: &str, stop: Stop) {
+        let any = Precondition::default();
+        let _ = self
+            .api
+            .update::<Team>("", team, any, |team| team.spec.stop = stop);
     }
 
     fn first_over(&self) -> Option<(Fault, String)> {
@@ -143,7 +229,7 @@ impl World {
         let any = Precondition::default();
         let _ = self
             .api
-            .update::<Team>("", team, any, |team| team.spec = spec);
+            .update::<Team>("", team, any, |team| team.spec.quota = spec.quota);
         Some(left)
     }
 
@@ -155,7 +241,7 @@ impl World {
         let any = Precondition::default();
         let _ = self
             .api
-            .update::<Team>("", team, any, |team| team.spec = spec);
+            .update::<Team>("", team, any, |team| team.spec.quota = spec.quota);
     }
 
     /// As `kubectl cordon` and the node controller do: the field, and the taint that follows it.
@@ -221,20 +307,30 @@ impl World {
         self.kubelets.insert(name.to_owned(), kubelet);
     }
 
-    /// The pods of a node that is gone are deleted by force.
+    /// The pods of a node that is gone have failed, and are deleted by force.
     fn collect_pods(&mut self, node: &str) {
         let of_node = |pod: &&Pod| node_of(pod) == Some(node);
         let pods: Vec<_> = self.api.list::<Pod>().filter(of_node).cloned().collect();
         for pod in pods {
             let key = Object::key(&pod.wrap());
+            let any = Precondition::default();
+            let _ = self
+                .api
+                .update::<Pod>(&key.namespace, &key.name, any, |pod| {
+                    if !has_ended(pod) {
+                        pod.status.get_or_insert_default().phase = Some("Failed".to_owned());
+                    }
+                });
             let _ = self.api.delete_now(&key, Precondition::default());
         }
     }
 
     /// Whether a node's machine is lost, so that no program of the node runs.
     pub(super) fn is_off(&self, node: &str) -> bool {
-        self.passing
-            .contains_key(&(Fault::MachineLost, node.to_owned()))
+        let is_there = |fault| self.passing.contains_key(&(fault, node.to_owned()));
+        is_there(Fault::MachineLost)
+            || is_there(Fault::MachineDies)
+            || is_there(Fault::MachineStaysDead)
     }
 
     /// The drivers of nodes whose machines are there.
@@ -244,7 +340,18 @@ impl World {
 }
 
 fn is_absence(fault: Fault) -> bool {
-    matches!(fault, Fault::NodeMadeAgain | Fault::MachineLost)
+    matches!(
+        fault,
+        Fault::NodeMadeAgain
+            | Fault::MachineLost
+            | Fault::MachineDies
+            | Fault::MachineStaysDead
+            | Fault::NotReady
+    )
+}
+
+fn is_stop(fault: Fault) -> bool {
+    matches!(fault, Fault::HoldTeam | Fault::DrainTeam)
 }
 
 fn name<T: Stored>(object: &T) -> Option<String> {

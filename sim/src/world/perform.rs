@@ -1,12 +1,15 @@
 //! Taking a step: whoever's it is, with what goes wrong in it.
 
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
+use muster_cluster::object::Kind;
+
 use super::{
     World,
     turns::{Step, Who},
     wall,
 };
 use crate::{
-    api_server::Precondition,
+    api_server::{Precondition, Stored},
     claim_controller, controllers, drivers, kubelet,
     matrix::{EffectKind, Mishap},
     scheduler,
@@ -47,7 +50,7 @@ impl World {
             }
             Step::Owners(step) => {
                 self.trace.note(self.now, format!("owner: {step:?}"));
-                self.owners.perform(step, &mut self.api);
+                self.owners.perform(self.now, step, &mut self.api);
             }
             Step::Workload(step) => {
                 let end = if step.succeeded { "succeeds" } else { "fails" };
@@ -55,6 +58,7 @@ impl World {
                     self.now,
                     format!("{}: container of {} {end}", step.node, step.pod),
                 );
+                self.workload.note_end(step);
                 self.finish(&step.node, &step.pod, step.succeeded);
             }
             Step::Kubelet(name, step) => self.perform_kubelet(name, step),
@@ -71,11 +75,21 @@ impl World {
             self.note_met(effect, mishap, stale);
         }
         let wall = wall(self.now);
+        let pods = self.api.watch(Kind::Pod);
         let told = self
             .controllers
             .perform(step, self.now, wall, &mut self.api, mishap);
         if let Some(told) = told {
             self.trace.note(self.now, told);
+        }
+        // Whichever pods that deletes, their Jobs count as failed what no rank of theirs did.
+        for event in self.api.events_from(pods) {
+            let pod = event.object.as_ref().and_then(Pod::of);
+            let now = Some(Time(self.api.time()));
+            let deleted = pod.filter(|pod| pod.metadata.deletion_timestamp == now);
+            if let Some(uid) = deleted.and_then(|pod| pod.metadata.uid.as_deref()) {
+                self.owners.note_evicted(uid);
+            }
         }
     }
 

@@ -82,7 +82,7 @@ impl World {
     pub fn submit(&mut self, gang: &str) {
         self.note(&format!("{gang} is submitted"));
         let step = owners::Step::Submit(gang.to_owned());
-        self.owners.perform(&step, &mut self.api);
+        self.owners.perform(self.now, &step, &mut self.api);
     }
 
     /// A user deletes a pod; by force, its container does not stop it.

@@ -12,8 +12,8 @@ use muster_sim::{
     gpu_node::GpuNode,
     invariants::Violation,
     scenario::{
-        BY_SCRIPT, GangShape, NodeShape, OwnerKind, Product, QuotaShape, Scenario, TeamShape,
-        WHOLE_INTENT_BYTES,
+        BY_SCRIPT, GangShape, Hardships, NodeShape, OwnerKind, Product, QuotaShape, Ranks,
+        Scenario, TeamShape, WHOLE_INTENT_BYTES,
     },
     script::Script,
     world::{Steps, World},
@@ -36,6 +36,7 @@ fn script(gangs: &[Shape], play: fn(&mut World) -> Result<(), Violation>) -> Scr
         gpus_per_pod: *gpus_per_pod,
         claims_per_pod: 1,
         shared: None,
+        ranks: Ranks::default(),
         submitted_at: BY_SCRIPT,
     });
     let scenario = Scenario {
@@ -54,6 +55,7 @@ fn script(gangs: &[Shape], play: fn(&mut World) -> Result<(), Violation>) -> Scr
             }],
         }],
         gangs: gangs.collect(),
+        hardships: Hardships::default(),
         keep_ended_seconds: 3_600,
         whole_intent_bytes: WHOLE_INTENT_BYTES,
     };
