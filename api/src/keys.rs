@@ -67,10 +67,10 @@ pub const PLACEMENT_ANY: &str = "any";
 
 /// Job annotation, written by the controller only, as `GANG/ATTEMPT/UID` with the UID of the Job: Muster suspended the Job to evict
 /// that attempt of that Gang, and resumes it once its pods are gone. A suspension without it is somebody else's, and is never
-/// undone; so is one that names another Job, from whose manifest this one was made.
+/// undone; so is one that names another Job, from whose manifest this one was made, or that another field manager wants as well.
 pub const SUSPENDED_FOR: &str = "muster.dev/suspended-for";
 /// Job annotation, written by the controller only, as `GANG/ATTEMPT/UID`: somebody else resumed the Job while Muster had suspended
-/// it for that. It is not suspended for that again.
+/// it for that, or made the suspension theirs. It is neither suspended nor resumed for that again.
 pub const RESUMED_BY_OTHERS: &str = "muster.dev/resumed-by-others";
 /// Job annotation, written by the controller only, as `GANG/ATTEMPT/UID/LIMIT`: the Job's `backoffLimit` was raised to that, by the
 /// number of the pods that are deleted for that attempt.

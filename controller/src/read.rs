@@ -9,7 +9,7 @@ use kube::{
 use muster_cluster::object::{Kind, Object, ObjectKey};
 use muster_serve::{
     client::{CALL_LIMIT, CallError, within},
-    watch::Decoded,
+    watch::{Decoded, managed_fields},
 };
 use serde::de::DeserializeOwned;
 
@@ -68,7 +68,7 @@ where
     };
     match stored {
         Decoded::Whole(mut object) => {
-            object.meta_mut().managed_fields = None;
+            managed_fields::reduce(object.meta_mut());
             Ok(Some(wrap(Arc::new(object))))
         }
         // Neither there nor gone, for whoever asked: nothing may be concluded from a part.

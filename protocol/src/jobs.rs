@@ -12,6 +12,9 @@ use muster_cluster::{
 
 use crate::{admission::plan::Plan, poll_context::PollContext};
 
+/// Under which name the API server sums up the oldest field managers where there are many: Muster may be one of them.
+const ANCIENT_CHANGES: &str = "ancient-changes";
+
 /// The Job that controls the pod, if it is known.
 pub(crate) fn job_of<'a>(index: &'a Index, pod: &ObservedPod) -> Option<&'a Job> {
     let owner = pod::controlling_job(pod)?;
@@ -52,7 +55,7 @@ pub(crate) fn is_ending(job: &Job) -> bool {
     let mut conditions = conditions.flatten().filter(|it| it.status == "True");
     conditions.any(|it| ENDS.contains(&it.type_.as_str()))
         || job.metadata.deletion_timestamp.is_some()
-        || is_suspended(job) && suspended_for(job).is_none()
+        || is_suspended(job) && !is_suspended_by_muster(job)
 }
 
 /// Whether it is a work queue (it names no `completions`) of which a pod succeeded: without pods it is complete, whatever
@@ -89,6 +92,27 @@ pub(crate) fn suspended_for(job: &Job) -> Option<(GangKey, i64)> {
     }
     let namespace = job.metadata.namespace.as_deref()?;
     Some((GangKey::new(namespace, name), attempt.parse().ok()?))
+}
+
+/// Whether Muster suspended it, and nobody else wants it to be suspended as well. Who sets a field to the value that it has changes
+/// nothing that could be seen. But the API server tells who has set `spec.suspend` since Muster did: whoever applies it server-side
+/// owns it too, and whoever ends Muster's suspension and then suspends the Job owns it alone. Where it does not tell, the
+/// annotation counts: whoever takes that away makes the suspension theirs.
+pub(crate) fn is_suspended_by_muster(job: &Job) -> bool {
+    is_suspended(job) && suspended_for(job).is_some() && !is_suspended_by_others(job)
+}
+
+/// Whether a field manager other than Muster's has set `spec.suspend` as it is.
+fn is_suspended_by_others(job: &Job) -> bool {
+    let entries = job.metadata.managed_fields.iter().flatten();
+    let mut suspenders = entries.filter(|entry| {
+        let fields = entry.fields_v1.as_ref();
+        fields.is_some_and(|it| it.0.pointer("/f:spec/f:suspend").is_some())
+    });
+    suspenders.any(|entry| {
+        let manager = entry.manager.as_deref().unwrap_or_default();
+        manager != keys::FIELD_MANAGER_CONTROLLER && manager != ANCIENT_CHANGES
+    })
 }
 
 /// The value of an annotation of a Job.

@@ -2,7 +2,7 @@
 //!
 //! What kube's watcher leaves to its users is done here: nobody concludes anything from half a list; an object that
 //! cannot be decoded costs that object at most, and not the watch ([`decoded`]); a failing watch is retried with
-//! back-off and its age is a metric; `managedFields` are dropped.
+//! back-off and its age is a metric; of `managedFields` only who set `spec.suspend` is kept ([`managed_fields`]).
 //!
 //! There are two ways to be told: [`run`] tells lists whole, [`run_streamed`] object by object.
 //!
@@ -12,6 +12,7 @@
 pub mod decoded;
 mod decoder;
 mod health;
+pub mod managed_fields;
 mod streamed;
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
-use muster_api::{Charge, Gang, NodeDevices};
+use muster_api::{Charge, Gang, NodeDevices, keys};
 
 use super::types;
 use crate::pod::READ_PREFIXES;
@@ -82,6 +82,7 @@ fn is_read(key: &str) -> bool {
 }
 
 fn gang(mut gang: Gang) -> Gang {
+    gang.metadata.managed_fields = None;
     gang.metadata.owner_references = without_room(gang.metadata.owner_references.take());
     gang.spec.pod_sets.shrink_to_fit();
     let Some(status) = &mut gang.status else {
@@ -148,9 +149,17 @@ fn node(node: Node) -> Node {
     }
 }
 
-fn job(job: Job) -> Job {
+fn job(mut job: Job) -> Job {
+    // Who suspended it is asked only while Muster may have done so.
+    let is_suspended = job.spec.as_ref().and_then(|spec| spec.suspend) == Some(true);
+    let annotations = job.metadata.annotations.as_ref();
+    let is_marked = annotations.is_some_and(|it| it.contains_key(keys::SUSPENDED_FOR));
+    let suspenders = job.metadata.managed_fields.take();
     Job {
-        metadata: metadata_of(job.metadata, is_read),
+        metadata: ObjectMeta {
+            managed_fields: suspenders.filter(|_| is_suspended && is_marked),
+            ..metadata_of(job.metadata, is_read)
+        },
         spec: job.spec.map(|spec| JobSpec {
             completions: spec.completions,
             completion_mode: spec.completion_mode,

@@ -26,7 +26,10 @@ use muster_api::{
 };
 use muster_cluster::object::{Object, ObjectKey};
 use muster_protocol::{ApiRequest, EventNote, Outcome};
-use muster_serve::client::{CALL_LIMIT, CallError, within};
+use muster_serve::{
+    client::{CALL_LIMIT, CallError, within},
+    watch::managed_fields,
+};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -360,7 +363,7 @@ pub fn name(write: &ApiRequest) -> &'static str {
 
 fn done<K: Resource>(answer: Result<K, CallError>, wrap: fn(Arc<K>) -> Object) -> Written {
     let mut object = answer.map_err(failed)?;
-    object.meta_mut().managed_fields = None;
+    managed_fields::reduce(object.meta_mut());
     Ok(Some(wrap(Arc::new(object))))
 }
 

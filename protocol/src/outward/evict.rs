@@ -8,7 +8,8 @@
 //! Deleted by anybody else, each counts as a failure, and more of them than `backoffLimit` end the Job. The field and our
 //! annotation change in one patch, which tests the resourceVersion: a suspension of ours can be told from a user's, which is
 //! respected and never undone. Once its pods are gone, those on lost nodes aside, the Job is resumed by one patch as well. If
-//! somebody else resumes it, only the annotation goes, and the Job is not suspended for this attempt again.
+//! somebody else resumes it, or suspends it as well, only the annotation goes, and the Job is neither resumed nor suspended for
+//! this attempt again.
 //!
 //! **All others** lose their pods one by one, each by its UID, after it was told so by its condition `DisruptionTarget`. A Job
 //! among them has its `backoffLimit` raised by their number first, in one guarded write that says for which attempt.
@@ -32,7 +33,8 @@ use crate::{
     ApiRequest, JobChange, Mode,
     effect::Refusable,
     jobs::{
-        annotation, eviction_mark, is_drained_queue, is_suspended, job_of, owners_of, suspended_for,
+        annotation, eviction_mark, is_drained_queue, is_suspended, is_suspended_by_muster, job_of,
+        owners_of, suspended_for,
     },
     objects::{bound_node, is_deleting, is_gated, is_terminal, job_object, pod_object, stamp, uid},
     outward::patch,
@@ -205,9 +207,8 @@ fn is_given_up(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> bool {
 
 /// That a Job of the Gang stays suspended because the API server refuses to have it resumed, if so.
 pub(crate) fn refused_resumption(context: PollContext<'_>, gang: &Gang) -> Option<String> {
-    let mut jobs = owners_of(context.index, gang);
-    jobs.find_map(|job| {
-        suspended_for(job)?;
+    let jobs = owners_of(context.index, gang);
+    jobs.filter(|job| is_suspended_by_muster(job)).find_map(|job| {
         let resumption = Refusable::Job(JobChange::Resume);
         let (answer, _) = context.flights.refused(&job_object(job), resumption)?;
         let name = job.metadata.name.as_deref().unwrap_or_default();
@@ -231,7 +232,8 @@ fn resumption(context: PollContext<'_>, job: &Job) -> Option<ApiRequest> {
     if context.busy(&job_object(job)) || job.metadata.deletion_timestamp.is_some() {
         return None;
     }
-    if !is_suspended(job) {
+    // Somebody else resumed it, or wants it to be suspended.
+    if !is_suspended_by_muster(job) {
         let annotations = [
             (keys::SUSPENDED_FOR, None),
             (keys::RESUMED_BY_OTHERS, Some(eviction)),

@@ -3,6 +3,8 @@
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use muster_api::{GangPhase, GangStatus, Intent, IntentKind, Reason, gang::Eviction};
 
+mod suspensions;
+
 use super::{
     ranks::{job, pod_of_job},
     *,

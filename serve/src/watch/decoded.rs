@@ -21,6 +21,8 @@ use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use serde_json::Value;
 use serde_path_to_error::{Path, Segment};
 
+use super::managed_fields;
+
 /// Parts that are mended or left out of one object; one that needs more is known by its metadata only.
 const MENDS: usize = 64;
 
@@ -64,13 +66,13 @@ impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for Decoded<K> {
 }
 
 impl<K: Resource> Decoded<K> {
-    /// They are large, and nobody reads them.
-    pub(super) fn drop_managed_fields(&mut self) {
-        self.meta_mut().managed_fields = None;
+    /// They are large, and hardly anybody reads them.
+    pub(super) fn reduce_managed_fields(&mut self) {
+        managed_fields::reduce(self.meta_mut());
         if let Self::Partial(partial) = self
             && let Some(object) = &mut partial.object
         {
-            object.meta_mut().managed_fields = None;
+            managed_fields::reduce(object.meta_mut());
         }
     }
 }

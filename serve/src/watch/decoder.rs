@@ -89,7 +89,7 @@ impl<K: Resource<DynamicType = ()>> WatchDecoder<K> {
     }
 
     fn decode(&mut self, mut decoded: Decoded<K>) -> Option<K> {
-        decoded.drop_managed_fields();
+        decoded.reduce_managed_fields();
         let name = name(decoded.meta());
         match decoded {
             Decoded::Whole(object) => {

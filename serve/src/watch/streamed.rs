@@ -61,7 +61,7 @@ impl<F> StreamDecoder<F> {
         K: Resource<DynamicType = ()>,
         F: Fn(Decoded<K>) -> Taken<T>,
     {
-        object.drop_managed_fields();
+        object.reduce_managed_fields();
         let name = name(object.meta());
         if let Some(names) = &mut self.incoming {
             names.insert(name.clone());
