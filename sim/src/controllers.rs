@@ -9,6 +9,7 @@ mod replica;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
+use muster_api::keys;
 use muster_cluster::{index::Config as IndexConfig, managed::ManagedPods, object::Kind};
 use muster_protocol::{ApiRequest, Config, Machine, Outcome};
 
@@ -103,11 +104,14 @@ impl Controllers {
 
     /// Carries out a write. A list is not one: it is its watch's.
     fn write(&mut self, api: &mut ApiServer, sent: &Sent) -> Outcome {
-        match &mut self.performing {
+        let before = api.hear(keys::FIELD_MANAGER_CONTROLLER);
+        let outcome = match &mut self.performing {
             _ if matches!(*sent.write, ApiRequest::ReadAll { .. }) => Outcome::Done(None),
             Some(performing) => performing.perform(api, &sent.write, sent.seen.as_deref()),
             None => apply(api, &sent.write),
-        }
+        };
+        api.hear(before);
+        outcome
     }
 
     /// Breaks a rule in every leadership that begins from now on.

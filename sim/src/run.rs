@@ -76,6 +76,8 @@ pub struct Report {
     pub given_up: BTreeMap<String, u64>,
     /// Gangs that waited for a claim that another gang held.
     pub waited_for_claims: usize,
+    /// How often each thing happened that is worth to be counted: takeovers, notices, evictions by their cause.
+    pub tally: BTreeMap<String, u64>,
     /// How often each kind of write was carried out by the controller's requests.
     pub requested: BTreeMap<&'static str, u64>,
     /// What met what.
@@ -138,6 +140,7 @@ pub fn run(seed: u64, options: &Options) -> Report {
         cancelled: scenario.gangs.len() - wanted.len(),
         given_up: world.owners.given_up().clone(),
         waited_for_claims: world.invariants.waited_for_claims(),
+        tally: world.invariants.tally().clone(),
         requested: world.controllers.requested(),
         matrix: world.matrix.clone(),
         faults: world.faults.injected().clone(),

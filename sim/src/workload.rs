@@ -157,6 +157,7 @@ impl Workload {
                 .map(|pod| **pod)
                 .chain(done.copied())
                 .filter_map(fixtures::index_of)
+                .chain(owners.completed_indexes(name, api))
                 .collect();
             if indices.len() == size {
                 let here = here.iter().filter_map(|pod| pod.metadata.uid.clone());

@@ -13,6 +13,18 @@ use muster_sim::{
 /// Seeds of the ordinary run. Enough that every effect meets every mishap.
 const RUNS: u64 = 2_000;
 
+/// What has to happen in them, besides every fault.
+const EVENTFUL: [&str; 8] = [
+    "admitted after others gave way",
+    "evicted: Preempted",
+    "evicted: StartTimeout",
+    "evicted: TeamStopped",
+    "notices",
+    "notices taken back",
+    "takeovers while an attempt is evicted",
+    "takeovers while somebody is to give way",
+];
+
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
@@ -36,6 +48,7 @@ fn no_seed_breaks_an_invariant_every_run_comes_to_rest_and_every_effect_meets_ev
     let mut matrix = Matrix::default();
     let mut broken = Vec::new();
     let (mut steps, mut effects, mut admitted, mut finished, mut cancelled) = (0, 0, 0, 0, 0);
+    let mut tally: BTreeMap<String, u64> = BTreeMap::new();
     let mut waited_for_claims = 0;
     for report in seeds::all(first..first + runs, |seed| run(seed, &options)) {
         if let Some(violation) = &report.violation {
@@ -53,6 +66,9 @@ fn no_seed_breaks_an_invariant_every_run_comes_to_rest_and_every_effect_meets_ev
         for (fault, times) in report.faults {
             *faults.entry(fault).or_insert(0) += times;
         }
+        for (what, times) in report.tally {
+            *tally.entry(what).or_default() += times;
+        }
         for (kept_by, pods) in report.given_up {
             *given_up.entry(kept_by).or_insert(0) += pods;
         }
@@ -61,6 +77,7 @@ fn no_seed_breaks_an_invariant_every_run_comes_to_rest_and_every_effect_meets_ev
         "{runs} seeds from {first}: {steps} steps, {effects} effects, {admitted} attempts admitted, \
          {finished} gangs finished, {cancelled} deleted by their users; faults: {faults:?}"
     );
+    println!("happened: {tally:#?}");
     println!("Gangs that waited for a claim that another gang held: {waited_for_claims}");
     println!("pods given up by their users after ten minutes: {given_up:#?}");
     println!("{matrix}");
@@ -87,6 +104,14 @@ fn no_seed_breaks_an_invariant_every_run_comes_to_rest_and_every_effect_meets_ev
         assert!(
             waited_for_claims > 0,
             "no gang ever waited for another's claim in {runs} seeds"
+        );
+        let unseen: Vec<_> = EVENTFUL
+            .iter()
+            .filter(|what| !tally.contains_key(**what))
+            .collect();
+        assert!(
+            unseen.is_empty(),
+            "never happened in {runs} seeds: {unseen:?}"
         );
         let missing = matrix.missing();
         assert!(missing.is_empty(), "never met in {runs} seeds: {missing:?}");

@@ -5,6 +5,8 @@
 //!   write of its own;
 //! * a precondition (UID, resourceVersion) that does not hold fails the write with a conflict;
 //! * a **finalizer** keeps a deleted object until it is taken; a bound pod stays until its kubelet lets go;
+//! * of `metadata.managedFields` it keeps who set `spec.suspend` of a Job: whoever gives it another value owns it alone, as with
+//!   every update that is not applied server-side;
 //! * a **watch** is a place in the log of one kind: who reads it slowly, lags. One that breaks off goes on where it was,
 //!   unless the history was **compacted** meanwhile: then it is answered 410 Gone, and lists again. (A connected watch is
 //!   served from memory, and bookmarks keep it from falling behind by being quiet.)
@@ -20,12 +22,18 @@ pub mod rest;
 mod stored;
 pub(crate) mod validation;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
+use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
+    FieldsV1, ManagedFieldsEntry, OwnerReference, Time,
+};
 use muster_cluster::object::{Kind, Object, ObjectKey};
+use serde_json::json;
 
 pub use informer::Informer;
 use log::Log;
@@ -84,6 +92,8 @@ pub struct ApiServer {
     /// UIDs of all objects, those of kinds that are not kept here included.
     known_uids: BTreeSet<String>,
     log: Log,
+    /// Whose writes come in; nobody's in particular by default.
+    field_manager: &'static str,
 }
 
 /// The key of an object.
@@ -104,6 +114,11 @@ impl ApiServer {
     /// The time of day.
     pub fn time(&self) -> Timestamp {
         self.now
+    }
+
+    /// Whose writes come in from now on; returns whose came before.
+    pub fn hear(&mut self, field_manager: &'static str) -> &'static str {
+        std::mem::replace(&mut self.field_manager, field_manager)
     }
 
     /// There is an object of a kind that is not kept here: what it owns is no garbage.
@@ -199,7 +214,11 @@ impl ApiServer {
             let generation = before.metadata().generation.unwrap_or_default();
             after.metadata_mut().generation = Some(generation + 1);
         }
-        Ok(self.store(key, after.wrap()))
+        let mut after = after.wrap();
+        if let (Object::Job(after), Some(before)) = (&mut after, Job::of(current)) {
+            note_suspender(before, after, self.field_manager);
+        }
+        Ok(self.store(key, after))
     }
 
     /// Deletes an object. A bound pod that has not ended is only marked, for its kubelet to let go; so is
@@ -355,6 +374,20 @@ impl ApiServer {
             .map(|(key, _)| key.clone())
             .collect()
     }
+}
+
+fn note_suspender(before: &Job, after: &mut Arc<Job>, manager: &str) {
+    let suspend = |job: &Job| job.spec.as_ref().and_then(|spec| spec.suspend);
+    if suspend(before) == suspend(after) {
+        return;
+    }
+    Arc::make_mut(after).metadata.managed_fields = Some(vec![ManagedFieldsEntry {
+        manager: Some(manager.to_owned()),
+        operation: Some("Update".to_owned()),
+        fields_type: Some("FieldsV1".to_owned()),
+        fields_v1: Some(FieldsV1(json!({"f:spec": {"f:suspend": {}}}))),
+        ..ManagedFieldsEntry::default()
+    }]);
 }
 
 /// Whether the pod has a node.

@@ -85,6 +85,24 @@ impl Charges {
         of_team.map(|charge| charge.gpus_milli).sum()
     }
 
+    /// UIDs of the claims for which a Team is charged a Flavor.
+    pub(super) fn claims_of(&self, team: &str, flavor: &str) -> impl Iterator<Item = &String> {
+        let claims = self.claims.iter();
+        let charged =
+            claims.filter(move |(_, charge)| charge.team == team && charge.flavor == flavor);
+        charged.map(|(claim, _)| claim)
+    }
+
+    /// Thousandths of a GPU of a Flavor that all are charged.
+    pub(super) fn all_used_milli(&self, flavor: &str) -> i64 {
+        self.of_flavor(flavor).map(|charge| charge.gpus_milli).sum()
+    }
+
+    /// Leaves out what a gang is charged, by namespace and name.
+    pub(super) fn forget(&mut self, gang: &str) {
+        self.claims.retain(|_, charge| charge.gang != gang);
+    }
+
     fn of_flavor(&self, flavor: &str) -> impl Iterator<Item = &ClaimCharge> {
         let all = self.claims.values();
         all.filter(move |charge| charge.flavor == flavor)
@@ -108,7 +126,7 @@ impl Charges {
                     return Err(Violation::new("S1", what));
                 }
             }
-            let used: i64 = self.of_flavor(flavor).map(|charge| charge.gpus_milli).sum();
+            let used = self.all_used_milli(flavor);
             let most = milli(scenario.cohort_gpus(product));
             if used > most {
                 let what = format!("the cohort is charged {used} of {most} {flavor}");

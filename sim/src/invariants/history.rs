@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Pod;
 use muster_api::{
-    Gang, GangPlacement, Intent, Ledger, NodeDevices, Permit, Reason, Team, gang::AdmittedPod, keys,
+    Gang, GangPlacement, Ledger, NodeDevices, Permit, Reason, Team, gang::AdmittedPod, keys,
 };
 use muster_cluster::object::{Kind, Object};
 
-use super::{Charges, Violation, charges};
+use super::{Charges, Violation, charges, preemption::Preemptions};
 use crate::{
     api_server::{ApiServer, Place, Stored, has_ended},
+    scenario::Scenario,
     scheduler,
 };
 
@@ -37,8 +38,11 @@ pub(super) struct History {
     limits_milli: BTreeMap<(String, i64, String), i64>,
     /// Attempts that an intent was seen of, by UID of their Gang.
     committed: BTreeSet<(String, i64)>,
+    /// Generation of its Team that the last admission which charges a claim was judged by, by UID of the claim.
+    judged_by: BTreeMap<String, i64>,
     /// UIDs of Gangs that said that they wait for a claim that another gang holds.
     waited_for_claims: BTreeSet<String>,
+    preemptions: Preemptions,
 }
 
 impl Default for History {
@@ -61,7 +65,9 @@ impl Default for History {
             live_permits: BTreeMap::new(),
             limits_milli: BTreeMap::new(),
             committed: BTreeSet::new(),
+            judged_by: BTreeMap::new(),
             waited_for_claims: BTreeSet::new(),
+            preemptions: Preemptions::default(),
         }
     }
 }
@@ -75,30 +81,49 @@ impl History {
         self.waited_for_claims.len()
     }
 
+    /// How often each thing happened.
+    pub(super) fn tally(&self) -> &BTreeMap<String, u64> {
+        self.preemptions.tally()
+    }
+
+    /// Nothing goes wrong from now on.
+    pub(super) fn heal(&mut self, api: &ApiServer) {
+        self.preemptions.heal(api.time());
+    }
+
     /// Takes in what changed since the last call.
-    pub(super) fn check(&mut self, api: &ApiServer) -> Result<(), Violation> {
+    pub(super) fn check(&mut self, api: &ApiServer, scenario: &Scenario) -> Result<(), Violation> {
         for number in 0..self.places.len() {
             while let Some(event) = api.next_event(self.places[number]) {
                 if let Some(object) = &event.object {
-                    self.check_object(api, object)?;
+                    self.check_object(api, scenario, object)?;
                 }
                 self.places[number] = self.places[number].after();
             }
         }
-        Ok(())
+        self.preemptions.check_ending(api)
     }
 
-    fn check_object(&mut self, api: &ApiServer, object: &Object) -> Result<(), Violation> {
+    fn check_object(
+        &mut self,
+        api: &ApiServer,
+        scenario: &Scenario,
+        object: &Object,
+    ) -> Result<(), Violation> {
         match object {
             Object::Ledger(ledger) => {
                 self.raise_epoch(&**ledger, ledger.spec.leader_epoch)?;
-                self.check_intents(api, ledger)
+                self.check_intents(api, scenario, ledger)
             }
             Object::Team(team) => {
                 self.note_limit(team);
+                self.preemptions.forget_kept();
                 Ok(())
             }
-            Object::Gang(gang) => self.check_gang(gang),
+            Object::Gang(gang) => {
+                self.preemptions.check_gang(api, gang)?;
+                self.check_gang(gang)
+            }
             Object::NodeDevices(devices) => self.check_permits(api, devices),
             Object::Pod(pod) => self.check_pod(api, pod),
             _ => Ok(()),
@@ -136,27 +161,37 @@ impl History {
 
     /// S1: an attempt that is committed fits, with all that its Team is charged, the limits that it was judged by of each
     /// Flavor that it takes. One that runs is committed again after the Ledger was lost, whatever the limits are by then.
-    fn check_intents(&mut self, api: &ApiServer, ledger: &Ledger) -> Result<(), Violation> {
+    fn check_intents(
+        &mut self,
+        api: &ApiServer,
+        scenario: &Scenario,
+        ledger: &Ledger,
+    ) -> Result<(), Violation> {
+        let claims_of = |intent| charges::of_intent(api, intent).flat_map(|it| &it.claims);
+        let mut entered = Vec::new();
         for intent in &ledger.spec.intents {
             let attempt = (intent.gang_uid.clone(), intent.attempt);
             if !self.committed.insert(attempt.clone()) || self.plans.contains_key(&attempt) {
                 continue;
             }
+            let uids = claims_of(intent).flat_map(|group| &group.uids).cloned();
+            let judged = uids.map(|uid| (uid, intent.team_generation));
+            self.judged_by.extend(judged);
+            entered.push(intent);
+        }
+        self.preemptions
+            .check_ledger(api, scenario, ledger, &entered)?;
+        let charges = Charges::of(api);
+        for intent in entered {
             let team = &intent.team;
-            let claims = charges::of_intent(api, intent).flat_map(|charge| &charge.claims);
-            let flavors: BTreeSet<&String> = claims.map(|group| &group.flavor).collect();
-            let charges = Charges::of(api);
+            let flavors: BTreeSet<&String> = claims_of(intent).map(|it| &it.flavor).collect();
             for flavor in flavors {
-                // Of what is committed together some may have been decided, and proposed, by an older generation; the latest
-                // that takes of the Flavor was decided with all of it in view.
-                let takes = |other: &&Intent| {
-                    let mut claims =
-                        charges::of_intent(api, other).flat_map(|charge| &charge.claims);
-                    other.team == *team && claims.any(|it| it.flavor == *flavor)
-                };
-                let others = ledger.spec.intents.iter().filter(takes);
-                let generation = others.map(|other| other.team_generation).max();
-                let generation = generation.unwrap_or_default();
+                // Gangs are not committed in the order in which they were decided: one whose proposal conflicts comes after
+                // others that a later generation let in. Whatever was judged by the latest generation was judged with all
+                // of this in view, committed or not.
+                let charged = charges.claims_of(team, flavor);
+                let generation = charged.filter_map(|claim| self.judged_by.get(claim)).max();
+                let generation = generation.copied().unwrap_or_default();
                 let used = charges.used_milli(team, flavor);
                 let judged_by = (team.clone(), generation, flavor.clone());
                 let limit = self.limits_milli.get(&judged_by);

@@ -11,7 +11,8 @@
 //! * **S4** a pod is let go only to where the stored plan of its attempt says, after that plan is stored and all its
 //!   pods were made; no attempt has two plans;
 //! * **S16** no epoch and no attempt ever falls, nothing is let go for an attempt that is over, and a stale leader
-//!   withdraws no permit of an attempt that lives.
+//!   withdraws no permit of an attempt that lives;
+//! * **S4**, **S14** and **S15** of evictions and of who gives way to whom: [`preemption`].
 //!
 //! What must hold in the end (S6) is in [`end`].
 
@@ -19,6 +20,7 @@ mod charges;
 pub mod end;
 pub(crate) mod given;
 mod history;
+mod preemption;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -89,13 +91,23 @@ impl Invariants {
         self.history.waited_for_claims()
     }
 
+    /// How often each thing happened that is worth to be counted.
+    pub fn tally(&self) -> &BTreeMap<String, u64> {
+        self.history.tally()
+    }
+
+    /// Nothing goes wrong from now on.
+    pub fn heal(&mut self, api: &ApiServer) {
+        self.history.heal(api);
+    }
+
     /// Everything that must hold after a step.
     pub fn check(
         &mut self,
         api: &ApiServer,
         nodes: &BTreeMap<String, GpuNode>,
     ) -> Result<(), Violation> {
-        self.history.check(api)?;
+        self.history.check(api, &self.scenario)?;
         let charges = Charges::of(api);
         charges.check(&self.scenario)?;
         self.check_held(nodes, &charges)?;

@@ -356,6 +356,15 @@ impl Owners {
         self.gangs.get(name).map(|gang| &gang.shape)
     }
 
+    /// Indexes of a gang that its Job counts as done, whether or not their pods are still there.
+    pub fn completed_indexes(&self, name: &str, api: &ApiServer) -> Vec<usize> {
+        let shape = self.gangs.get(name).map(|gang| &gang.shape);
+        let job = shape.and_then(|shape| api.get::<Job>(&shape.team, &shape.name));
+        let status = job.and_then(|job| job.status.as_ref());
+        let completed = status.and_then(|status| status.completed_indexes.as_deref());
+        job::read_intervals(completed.unwrap_or_default())
+    }
+
     /// Whether the gang is done: its Job is complete, or all its user's pods ended.
     pub fn is_complete(&self, name: &str, api: &ApiServer) -> bool {
         self.gangs

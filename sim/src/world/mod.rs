@@ -182,6 +182,7 @@ impl World {
         self.held.clear();
         self.owners.heal();
         self.end_all_passing();
+        self.invariants.heal(&self.api);
         self.controllers.heal(&self.api);
         self.drivers.values_mut().for_each(Drivers::heal);
         for kubelet in self.kubelets.values_mut() {

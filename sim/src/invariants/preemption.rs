@@ -1,0 +1,386 @@
+//! Evictions and preemption (S4, S14, S15), and a tally of what happened in a run.
+//!
+//! * A gang keeps its place in the queue: since when it queues never changes.
+//! * Who gives way to another gang of its Team is of a lower tier.
+//! * Nobody is evicted for another before its Gang has said so for as long as its notice says.
+//! * What victims leave is their preemptor's: as long as that waits, the same leader commits nobody else who leaves it too little.
+//! * An attempt is evicted whole; and once nothing goes wrong any more, nobody gives way time and again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+use muster_api::{
+    Gang, GangPhase, Intent, IntentKind, Ledger, PriorityTier, Reason, gang::PreemptionNotice,
+};
+
+use super::{Charges, Violation};
+use crate::{
+    api_server::{ApiServer, has_ended},
+    scenario::{GangShape, Product, Scenario},
+};
+
+/// How long after the last fault some pods of an attempt may be left alone though others of it were deleted.
+const PARTLY_ENDED_SECONDS: i64 = 60;
+/// How often a gang may give way to others after the last fault.
+const MOST_PREEMPTIONS: u64 = 3;
+/// For how long what is freed is kept for the gang that others gave way to.
+const KEPT_SECONDS: i64 = 600;
+
+/// What was seen of it so far.
+#[derive(Debug, Default)]
+pub(super) struct Preemptions {
+    queued_at: BTreeMap<String, Timestamp>,
+    /// The last notice of a Gang, by its UID, whether or not it still stands.
+    notices: BTreeMap<String, Notice>,
+    /// Attempts of which an intent was seen that evicts them.
+    evicted: BTreeSet<(String, i64)>,
+    /// Pods of attempts that are evicted, and of whose pods not all are being ended.
+    ending: Vec<Vec<String>>,
+    /// When one pod of such an attempt was seen to be deleted first, by UID of its first pod.
+    ending_since: BTreeMap<String, Timestamp>,
+    /// Gangs for whom something is kept, by their name.
+    kept: BTreeMap<String, Kept>,
+    epoch: i64,
+    healed_at: Option<Timestamp>,
+    preempted_since: BTreeMap<String, u64>,
+    tally: BTreeMap<String, u64>,
+}
+
+#[derive(Clone, Debug)]
+struct Notice {
+    attempt: i64,
+    preemptor: String,
+    since: Timestamp,
+    seconds: i64,
+    stands: bool,
+}
+
+/// What is kept for a gang that asks for one kind of GPUs.
+#[derive(Clone, Debug)]
+struct Kept {
+    product: Product,
+    gpus: usize,
+    team: String,
+    attempt: i64,
+    generation: Option<i64>,
+    since: Timestamp,
+}
+
+impl Preemptions {
+    /// How often each thing happened.
+    pub(super) fn tally(&self) -> &BTreeMap<String, u64> {
+        &self.tally
+    }
+
+    fn count(&mut self, what: impl Into<String>) {
+        *self.tally.entry(what.into()).or_default() += 1;
+    }
+
+    /// Nothing goes wrong from now on.
+    pub(super) fn heal(&mut self, now: Timestamp) {
+        self.healed_at = Some(now);
+    }
+
+    /// Limits, or who belongs to whom, changed: what is kept is judged anew.
+    pub(super) fn forget_kept(&mut self) {
+        self.kept.clear();
+    }
+
+    /// What a Gang says now.
+    pub(super) fn check_gang(&mut self, api: &ApiServer, gang: &Gang) -> Result<(), Violation> {
+        let uid = gang.metadata.uid.clone().unwrap_or_default();
+        let name = name_of(gang);
+        let Some(status) = &gang.status else {
+            return Ok(());
+        };
+        let before = self.queued_at.get(&uid);
+        let now = status.queued_at.as_ref().map(|at| at.0);
+        if let Some(before) = before.filter(|before| Some(**before) != now) {
+            let what = format!("{name} queues since {now:?}, and had queued since {before}");
+            return Err(Violation::new("S14", what));
+        }
+        if let Some(at) = now {
+            self.queued_at.insert(uid.clone(), at);
+        }
+        let keeps = self.kept.get(&name).is_some_and(|kept| {
+            kept.generation == gang.metadata.generation
+                && kept.attempt == status.attempt
+                && status.phase == GangPhase::Pending
+        });
+        if !keeps {
+            self.kept.remove(&name);
+        }
+        let notice = status.preemption.as_ref();
+        let notice = notice.filter(|notice| notice.attempt == status.attempt);
+        self.check_notice(api, gang, &uid, notice)
+    }
+
+    fn check_notice(
+        &mut self,
+        api: &ApiServer,
+        gang: &Gang,
+        uid: &str,
+        notice: Option<&PreemptionNotice>,
+    ) -> Result<(), Violation> {
+        let Some(notice) = notice else {
+            let stood = self.notices.get_mut(uid).filter(|before| before.stands);
+            if let Some(before) = stood {
+                before.stands = false;
+                let evicted = self.evicted.contains(&(uid.to_owned(), before.attempt));
+                if !evicted {
+                    self.count("notices taken back");
+                }
+            }
+            return Ok(());
+        };
+        let known = self.notices.get_mut(uid);
+        if let Some(known) = known.filter(|it| it.stands && it.attempt == notice.attempt) {
+            known.preemptor.clone_from(&notice.preemptor);
+            return Ok(());
+        }
+        let seconds = notice.preempt_at.0.as_second() - notice.noticed_at.0.as_second();
+        let new = Notice {
+            attempt: notice.attempt,
+            preemptor: notice.preemptor.clone(),
+            since: api.time(),
+            seconds,
+            stands: true,
+        };
+        self.notices.insert(uid.to_owned(), new);
+        self.count("notices");
+        let preemptor = gang_named(api, &notice.preemptor);
+        if let Some(preemptor) = preemptor
+            && let (Some(low), Some(high)) = (steady_tier(api, gang), steady_tier(api, preemptor))
+            && gang.metadata.namespace == preemptor.metadata.namespace
+            && low >= high
+        {
+            let what = format!(
+                "{} of value {low} is to give way to {} of value {high}",
+                name_of(gang),
+                notice.preemptor
+            );
+            return Err(Violation::new("S14", what));
+        }
+        Ok(())
+    }
+
+    /// What the Ledger commits now. `entered`: the intents that admit attempts which were not committed before.
+    pub(super) fn check_ledger(
+        &mut self,
+        api: &ApiServer,
+        scenario: &Scenario,
+        ledger: &Ledger,
+        entered: &[&Intent],
+    ) -> Result<(), Violation> {
+        if ledger.spec.leader_epoch != self.epoch {
+            self.epoch = ledger.spec.leader_epoch;
+            self.kept.clear();
+            self.count("takeovers");
+            if self.notices.values().any(|notice| notice.stands) {
+                self.count("takeovers while somebody is to give way");
+            }
+            let mut intents = ledger.spec.intents.iter();
+            if intents.any(|intent| intent.kind == IntentKind::Evict) {
+                self.count("takeovers while an attempt is evicted");
+            }
+        }
+        for intent in &ledger.spec.intents {
+            let attempt = (intent.gang_uid.clone(), intent.attempt);
+            if intent.kind == IntentKind::Evict && self.evicted.insert(attempt) {
+                self.check_eviction(api, scenario, intent)?;
+            }
+        }
+        for intent in entered {
+            let name = format!("{}/{}", intent.namespace, intent.name);
+            if self.kept.remove(&name).is_some() {
+                self.count("admitted after others gave way");
+            }
+        }
+        if entered.is_empty() {
+            return Ok(());
+        }
+        self.check_kept(api, scenario)
+    }
+
+    fn check_eviction(
+        &mut self,
+        api: &ApiServer,
+        scenario: &Scenario,
+        intent: &Intent,
+    ) -> Result<(), Violation> {
+        let cause = intent.cause.map_or("?", Reason::as_str);
+        self.count(format!("evicted: {cause}"));
+        let gang = api.get::<Gang>(&intent.namespace, &intent.name);
+        let status = gang.and_then(|gang| gang.status.as_ref());
+        let admission = status.and_then(|status| status.admission.as_ref());
+        let pods = admission.iter().flat_map(|admission| &admission.pods);
+        self.ending.push(pods.map(|pod| pod.uid.clone()).collect());
+        if intent.cause != Some(Reason::Preempted) {
+            return Ok(());
+        }
+        if self.healed_at.is_some() {
+            let times = self.preempted_since.entry(intent.gang_uid.clone());
+            let times = times.or_default();
+            *times += 1;
+            if *times > MOST_PREEMPTIONS {
+                let what = format!("{} gives way {times} times", intent.name);
+                return Err(Violation::new("S15", what));
+            }
+        }
+        let now = api.time();
+        let notice = self.notices.get(&intent.gang_uid).cloned();
+        let notice = notice.filter(|notice| notice.attempt == intent.attempt);
+        let told = notice
+            .as_ref()
+            .is_some_and(|notice| notice.since + SignedDuration::from_secs(notice.seconds) <= now);
+        if !told {
+            let what = format!(
+                "{} is evicted at {now} for another, and was told {notice:?}",
+                intent.name
+            );
+            return Err(Violation::new("S14", what));
+        }
+        if let Some(notice) = notice {
+            self.keep(api, scenario, &notice.preemptor);
+        }
+        Ok(())
+    }
+
+    /// From now on what this gang asks for is kept for it, if it waits and that can be told from its shape.
+    fn keep(&mut self, api: &ApiServer, scenario: &Scenario, preemptor: &str) {
+        let Some(gang) = gang_named(api, preemptor) else {
+            return;
+        };
+        let mut shapes = scenario.gangs.iter();
+        let shape = shapes.find(|shape| preemptor.contains(&shape.name));
+        let status = gang.status.as_ref();
+        let status = status.filter(|it| it.phase == GangPhase::Pending && it.admission.is_none());
+        let (Some(status), Some(shape)) = (status, shape) else {
+            return;
+        };
+        let is_alone = scenario.gangs.iter().all(|it| it.shared.is_none());
+        let Some(product) = shape.product.filter(|_| is_alone) else {
+            return;
+        };
+        let kept = Kept {
+            product,
+            gpus: gpus(shape),
+            team: shape.team.clone(),
+            attempt: status.attempt,
+            generation: gang.metadata.generation,
+            since: api.time(),
+        };
+        self.kept.entry(preemptor.to_owned()).or_insert(kept);
+    }
+
+    /// Whether each of those for whom something is kept would have room once all who are to give way are gone.
+    fn check_kept(&mut self, api: &ApiServer, scenario: &Scenario) -> Result<(), Violation> {
+        let now = api.time();
+        let lasts = |kept: &Kept| kept.since + SignedDuration::from_secs(KEPT_SECONDS) > now;
+        self.kept.retain(|_, kept| lasts(kept));
+        if self.kept.is_empty() {
+            return Ok(());
+        }
+        let mut charges = Charges::of(api);
+        for gang in api.list::<Gang>() {
+            let uid = gang.metadata.uid.as_deref().unwrap_or_default();
+            let going = self.notices.get(uid).filter(|notice| {
+                notice.stands || self.evicted.contains(&(uid.to_owned(), notice.attempt))
+            });
+            let status = gang.status.as_ref();
+            let is_again = status.is_some_and(|status| {
+                going.is_some_and(|notice| status.attempt > notice.attempt)
+                    && status.admission.is_some()
+            });
+            if going.is_some() && !is_again {
+                charges.forget(&name_of(gang));
+            }
+        }
+        for (name, kept) in &self.kept {
+            let flavor = kept.product.flavor();
+            let wanted = milli(kept.gpus);
+            let team = scenario.teams.iter().find(|team| team.name == kept.team);
+            let most = team.map_or(0, |team| scenario.most_gpus(team, kept.product));
+            let room = [
+                (charges.used_milli(&kept.team, flavor), milli(most)),
+                (
+                    charges.all_used_milli(flavor),
+                    milli(scenario.cohort_gpus(kept.product)),
+                ),
+            ];
+            if let Some((used, most)) = room.into_iter().find(|(used, most)| used + wanted > *most)
+            {
+                let what = format!(
+                    "others gave way to {name}, which wants {wanted} {flavor}, and {used} of {most} are used without them"
+                );
+                return Err(Violation::new("S14", what));
+            }
+        }
+        Ok(())
+    }
+
+    /// S4: of an attempt that is evicted not only some pods are ended.
+    pub(super) fn check_ending(&mut self, api: &ApiServer) -> Result<(), Violation> {
+        let (Some(healed_at), false) = (self.healed_at, self.ending.is_empty()) else {
+            return Ok(());
+        };
+        let now = api.time();
+        let mut left = Vec::new();
+        for pods in std::mem::take(&mut self.ending) {
+            let there: Vec<&Pod> = pods.iter().filter_map(|uid| api.pod_by_uid(uid)).collect();
+            let is_deleted = |pod: &&&Pod| pod.metadata.deletion_timestamp.is_some();
+            let living = there
+                .iter()
+                .filter(|pod| !is_deleted(pod) && !has_ended(pod))
+                .filter(|pod| !crate::owners::is_gated(pod));
+            let living: Vec<&str> = living
+                .filter_map(|pod| pod.metadata.uid.as_deref())
+                .collect();
+            if living.is_empty() {
+                continue;
+            }
+            let is_partly_ended = living.len() < pods.len();
+            let id = pods.first().cloned().unwrap_or_default();
+            if is_partly_ended {
+                let since = *self.ending_since.entry(id).or_insert(now);
+                let since = since.max(healed_at);
+                if since + SignedDuration::from_secs(PARTLY_ENDED_SECONDS) < now {
+                    let what =
+                        format!("pods {living:?} of {pods:?} go on, and others were evicted");
+                    return Err(Violation::new("S4", what));
+                }
+            }
+            left.push(pods);
+        }
+        self.ending = left;
+        Ok(())
+    }
+}
+
+fn milli(gpus: usize) -> i64 {
+    i64::try_from(gpus).unwrap_or(i64::MAX) * 1_000
+}
+
+fn gpus(shape: &GangShape) -> usize {
+    shape.pods * shape.gpus_per_pod
+}
+
+fn name_of(gang: &Gang) -> String {
+    let namespace = gang.metadata.namespace.as_deref().unwrap_or_default();
+    let name = gang.metadata.name.as_deref().unwrap_or_default();
+    format!("{namespace}/{name}")
+}
+
+fn gang_named<'a>(api: &'a ApiServer, name: &str) -> Option<&'a Gang> {
+    let (namespace, name) = name.split_once('/')?;
+    api.get::<Gang>(namespace, name)
+}
+
+/// The value of the tier of a Gang whose spec was never changed.
+fn steady_tier(api: &ApiServer, gang: &Gang) -> Option<i32> {
+    let is_steady = gang.metadata.generation == Some(1);
+    let tier = gang.status.as_ref()?.tier.as_ref()?;
+    let tier = api.get::<PriorityTier>("", tier).filter(|_| is_steady)?;
+    Some(tier.spec.value)
+}
