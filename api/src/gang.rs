@@ -218,6 +218,10 @@ pub struct Eviction {
     pub message: String,
     /// When.
     pub at: Time,
+    /// The node where it failed, if it is the node's doing perhaps. New plans of the gang avoid it for six hours, where there is
+    /// room elsewhere, or until an attempt runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
 }
 
 /// The notice that an attempt is to give way to another gang. It is taken back if that gang can do without, or is gone.

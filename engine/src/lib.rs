@@ -30,8 +30,8 @@ pub use decision::{
 };
 pub use model::{
     Claim, Cohort, Constraint, Device, DeviceRequest, Flavor, Gang, HeldClaim, Hold, HostPort,
-    HostPortProtocol, Node, NodeBlock, Pod, PodResources, Queueing, QuotaLimit, Running, Stop,
-    Team, Topology, TopologyRequest, Update,
+    HostPortProtocol, MOST_AVOIDED_NODES, Node, NodeBlock, Pod, PodResources, Queueing, QuotaLimit,
+    Running, Stop, Team, Topology, TopologyRequest, Update,
 };
 pub use names::{
     AttributeName, ClaimUid, CohortName, DeviceName, FlavorName, GangUid, LevelName, NodeFilterId,

@@ -328,6 +328,9 @@ pub struct Running {
     pub ending_since: Option<Timestamp>,
 }
 
+/// Most nodes that a gang avoids.
+pub const MOST_AVOIDED_NODES: usize = 8;
+
 /// Where a gang must or should be placed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TopologyRequest {
@@ -335,6 +338,9 @@ pub struct TopologyRequest {
     pub required: Option<LevelName>,
     /// The level whose one domain should hold the gang.
     pub preferred: Option<LevelName>,
+    /// Nodes where an earlier attempt failed. It gets them only if it fits nowhere without them. At most
+    /// [`MOST_AVOIDED_NODES`] count, the first by name.
+    pub avoided: BTreeSet<NodeName>,
 }
 
 /// One pod of a waiting gang.

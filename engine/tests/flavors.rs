@@ -52,6 +52,25 @@ fn one_node_of_each(teams: Vec<Team>) -> State {
     state
 }
 
+#[test]
+fn a_gang_gets_another_flavor_rather_than_a_node_that_it_avoids() {
+    for (avoided, expected) in [
+        (&[][..], H100),
+        (&["h"], A100),
+        (&["a"], H100),
+        (&["a", "h"], H100),
+    ] {
+        let mut state = one_node_of_each(vec![both("a", "all", 8, 8, AtAPrice::TryNextFlavor)]);
+        submit(&mut state, [avoiding(avoided, gang("g", "a", 1, 8))]);
+        let admitted = admitted_on(&decide(&mut state).admissions);
+        assert_eq!(
+            admitted,
+            [("g".to_owned(), expected.to_owned())],
+            "{avoided:?}"
+        );
+    }
+}
+
 /// Who is admitted, in order, each on the Flavor of its first claim.
 fn admitted_on(admissions: &[Admission]) -> Vec<(String, String)> {
     let on = |admission: &Admission| {

@@ -184,6 +184,77 @@ fn a_gang_goes_to_the_narrowest_and_tightest_domain() {
 }
 
 #[test]
+fn a_gang_avoids_nodes_where_it_failed_unless_it_fits_nowhere_else() {
+    for (what, leaves, gang, expected) in [
+        (
+            "two nodes instead of one",
+            &[("s/l", "a:2 b:1 c:1")][..],
+            avoiding(&["a"], one_gpu_each(2)),
+            "b c",
+        ),
+        (
+            "another leaf, if one must hold it",
+            &[("s/l1", "a:2 b:1"), ("s/l2", "c:4")],
+            requiring("leaf", avoiding(&["a"], one_gpu_each(2))),
+            "c c",
+        ),
+        (
+            "nowhere else",
+            &[("s/l", "a:2 b:1")],
+            avoiding(&["a"], one_gpu_each(2)),
+            "a a",
+        ),
+        (
+            "all of them",
+            &[("s/l", "a:2 b:2")],
+            avoiding(&["a", "b"], one_gpu_each(2)),
+            "a a",
+        ),
+        (
+            "one that is gone",
+            &[("s/l", "a:2 b:2")],
+            avoiding(&["z"], one_gpu_each(2)),
+            "a a",
+        ),
+        (
+            "pods without devices",
+            &[("s/l", "a:0 b:0")],
+            avoiding(&["a"], gang("g", "research", 1, 0)),
+            "b",
+        ),
+        (
+            "as many as count",
+            &[("s/l", "a:1 b:1 c:1 d:1 e:1 f:1 g:1 h:1 i:1 j:1")],
+            avoiding(
+                &["a", "b", "c", "d", "e", "f", "g", "h", "i"],
+                one_gpu_each(2),
+            ),
+            "i j",
+        ),
+    ] {
+        let placed = nodes_of(&mut open_state(cluster(leaves)), gang);
+        assert_eq!(placed.unwrap_or_default().join(" "), expected, "{what}");
+    }
+}
+
+#[test]
+fn what_one_gang_avoids_another_one_like_it_gets() {
+    let mut state = open_state(cluster(&[("s/l", "a:2 b:2")]));
+    let picky = avoiding(&["a", "b"], gang("g", "research", 1, 2));
+    submit(
+        &mut state,
+        [
+            picky,
+            avoiding(&["b"], gang("h", "research", 1, 2)),
+            gang("i", "research", 1, 2),
+        ],
+    );
+    let admitted = decide(&mut state).admissions;
+    let nodes = admitted.iter().map(|it| it.pods[0].node.to_string());
+    assert_eq!(nodes.collect::<Vec<_>>(), ["a", "b"]);
+}
+
+#[test]
 fn ranks_follow_the_tree() {
     let mut state = open_state(cluster(&[
         ("s1/l1", "d:2 b:2"),

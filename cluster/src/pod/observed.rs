@@ -196,6 +196,14 @@ impl ObservedPod {
         self.trouble.as_deref().filter(|_| self.phase == "Failed")
     }
 
+    /// Whether it failed by what its node did with it (refused or evicted it, was shut down) and not by what runs in it.
+    pub fn failed_by_its_node(&self) -> bool {
+        let by_itself = |failure: &str| {
+            failure.starts_with(OF_CONTAINER) || failure.starts_with("DeadlineExceeded")
+        };
+        self.failure().is_some_and(|failure| !by_itself(failure))
+    }
+
     /// What a container of it waits for, other than that it is being made, if the pod has not ended: `container fetch: ImagePullBackOff`.
     pub fn waits_for(&self) -> Option<&str> {
         self.trouble.as_deref().filter(|_| self.phase != "Failed")
@@ -343,6 +351,9 @@ fn start(pod: &Pod) -> StartOfPod {
     }
 }
 
+/// How the text about a container that failed begins; reasons of pods are one word.
+const OF_CONTAINER: &str = "container ";
+
 fn failure(pod: &Pod) -> Option<String> {
     if pod.phase() != "Failed" {
         return None;
@@ -359,7 +370,7 @@ fn failure(pod: &Pod) -> Option<String> {
         (terminated.exit_code != 0).then_some((container.name.as_str(), terminated.exit_code))
     });
     let (container, code) = exited.next()?;
-    Some(format!("container {container} exited with code {code}"))
+    Some(format!("{OF_CONTAINER}{container} exited with code {code}"))
 }
 
 /// Reasons of containers that only say that it is not their turn, or that they are being made.

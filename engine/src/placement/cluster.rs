@@ -65,8 +65,8 @@ pub(crate) enum NodeChange {
 pub(crate) enum View {
     /// Everything as it is.
     Now,
-    /// As if some holds were gone: what is then free in the slots of the nodes concerned. See
-    /// [`Cluster::without`].
+    /// As if some holds were gone, or some nodes were full: what is then free in the slots of the nodes concerned. See
+    /// [`Cluster::without`] and [`Cluster::without_nodes`].
     Without(BTreeMap<usize, Occupancy>),
     /// As if nothing ran and no node was blocked.
     Empty,
@@ -421,6 +421,20 @@ impl Cluster {
             changed.insert(*slot, record.occupancy(stays, &released));
         }
         View::Without(changed)
+    }
+
+    /// The view in which nothing is free on these nodes; `None`: none of them is known.
+    pub(crate) fn without_nodes<'a>(
+        &self,
+        nodes: impl Iterator<Item = &'a NodeName>,
+    ) -> Option<View> {
+        let slots = nodes.filter_map(|name| self.by_name.get(name));
+        let full = slots.filter_map(|slot| {
+            let record = self.record(*slot)?;
+            Some((*slot, Occupancy::reserved(record.node.devices.len())))
+        });
+        let full: BTreeMap<usize, Occupancy> = full.collect();
+        (!full.is_empty()).then_some(View::Without(full))
     }
 
     /// How many devices that may be charged to a Flavor match a selector on all nodes, taken or not.

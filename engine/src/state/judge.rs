@@ -14,7 +14,7 @@ use super::{
 use crate::{
     amount::{Amount, FlavorResource, Resource},
     decision::Visited,
-    model::Flavor,
+    model::{Flavor, MOST_AVOIDED_NODES},
     names::FlavorName,
     placement::{
         DeviceCharge, Effort, GaveUp, Plan, Refusal, Request, Verdict, View, may_fit_since, plan,
@@ -92,19 +92,39 @@ impl State {
         gang: GangId,
         work: &mut Work,
     ) -> Result<Fitting, Vec<Refusing>> {
-        let mut effort = Effort::default();
         let before = self.cluster.visited();
-        let judged = self.judge_with(class, gang, &mut effort, &mut work.visited);
+        let visited = &mut work.visited;
+        let judged = match self.judge_elsewhere(class, gang, visited) {
+            Some(fitting) => Ok(fitting),
+            None => self.judge_with(class, gang, &View::Now, &mut Effort::default(), visited),
+        };
         if judged.is_err() {
             work.note_in_vain(&self.cluster, before);
         }
         judged
     }
 
+    /// What a gang that avoids nodes would get without them. It has an effort of its own, so that it is refused by what any
+    /// other gang of its class is refused by. Nothing is remembered of it.
+    fn judge_elsewhere(
+        &mut self,
+        class: ClassId,
+        gang: GangId,
+        visited: &mut Visited,
+    ) -> Option<Fitting> {
+        let avoided = self.waiting.get(gang)?.gang.topology.avoided.iter();
+        let view = self
+            .cluster
+            .without_nodes(avoided.take(MOST_AVOIDED_NODES))?;
+        let effort = &mut Effort::default();
+        self.judge_with(class, gang, &view, effort, visited).ok()
+    }
+
     fn judge_with(
         &mut self,
         class: ClassId,
         gang: GangId,
+        view: &View,
         effort: &mut Effort,
         visited: &mut Visited,
     ) -> Result<Fitting, Vec<Refusing>> {
@@ -126,7 +146,7 @@ impl State {
             .get(shape)
             .map_or(0, |shape| shape.totals.claims);
         if assignments.is_empty() && claims == 0 {
-            let placed = self.place_unless_refused(shape, gang, None, effort, visited);
+            let placed = self.place_unless_refused(shape, gang, None, view, effort, visited);
             return placed
                 .map_err(|refusing| vec![refusing])
                 .map(|plan| Fitting {
@@ -149,7 +169,7 @@ impl State {
                 continue;
             }
             let judged = effort.part(parts, |effort| {
-                self.judge_on(shape, gang, &assignments, at, effort, visited)
+                self.judge_on(shape, gang, &assignments, at, view, effort, visited)
             });
             match judged {
                 Ok(fitting) => {
@@ -219,6 +239,7 @@ impl State {
         gang: GangId,
         assignments: &[Assignment],
         at: usize,
+        view: &View,
         effort: &mut Effort,
         visited: &mut Visited,
     ) -> Result<Fitting, Refusing> {
@@ -233,7 +254,8 @@ impl State {
             let candidate = candidate.ok_or(Refusing::Overflow)?;
             self.may_be_placed(&candidate, &self.tree)?;
         }
-        let plan = self.place_unless_refused(shape, gang, flavor.as_ref(), effort, visited)?;
+        let plan =
+            self.place_unless_refused(shape, gang, flavor.as_ref(), view, effort, visited)?;
         let candidate = self.candidate(shape, gang, node, assignments, at);
         let candidate = candidate.ok_or(Refusing::Overflow)?;
         let refusing = match self.cost(&candidate, plan, &self.tree) {
@@ -246,7 +268,7 @@ impl State {
             return Err(refusing);
         };
         // The best place has devices that the quota does not admit.
-        let lesser = self.place_lesser(&candidate, pair, &self.tree, &View::Now, effort, visited);
+        let lesser = self.place_lesser(&candidate, pair, &self.tree, view, effort, visited);
         let lack = node.and_then(|node| self.tree.lack(node, pair, asked));
         let gave_up = match lesser {
             Ok(Some(fitting)) => return Ok(fitting),
@@ -313,6 +335,7 @@ impl State {
         shape: ShapeId,
         gang: GangId,
         flavor: Option<&FlavorName>,
+        view: &View,
         effort: &mut Effort,
         visited: &mut Visited,
     ) -> Result<Plan, Refusing> {
@@ -333,13 +356,13 @@ impl State {
                     Verdict::NoPlace(self.refusal())
                 }
             }
-            Some(known) if known.gave_up_after.is_none() => {
+            Some(known) if known.gave_up_after.is_none() && matches!(view, View::Now) => {
                 visited.plans += 1;
                 plan_since(&self.cluster, &request, known.refusal, effort)
             }
             _ => {
                 visited.plans += 1;
-                plan(&self.cluster, &View::Now, &request, effort)
+                plan(&self.cluster, view, &request, effort)
             }
         };
         let (refusal, gave_up) = match verdict {
@@ -347,7 +370,7 @@ impl State {
             Verdict::NoPlace(refusal) => (refusal, false),
             Verdict::GaveUp(refusal) => (refusal, true),
         };
-        if let Some(shape) = self.shapes.get_mut(shape) {
+        if let (Some(shape), View::Now) = (self.shapes.get_mut(shape), view) {
             let gave_up_after = gave_up.then_some(steps);
             shape.refused.insert(
                 key,

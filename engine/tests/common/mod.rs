@@ -195,6 +195,11 @@ pub(crate) fn with_priority(priority: i32, mut gang: Gang) -> Gang {
     gang
 }
 
+pub(crate) fn avoiding(nodes: &[&str], mut gang: Gang) -> Gang {
+    gang.topology.avoided = nodes.iter().map(|node| (*node).into()).collect();
+    gang
+}
+
 pub(crate) fn requiring(level: &str, mut gang: Gang) -> Gang {
     gang.topology.required = Some(level.into());
     gang

@@ -193,6 +193,11 @@ pub(crate) fn candidate(
         topology: engine::TopologyRequest {
             required: level(topology.and_then(|request| request.required.as_ref())),
             preferred: level(topology.and_then(|request| request.preferred.as_ref())),
+            avoided: status
+                .into_iter()
+                .flat_map(|status| gang_status::avoided_nodes(context, status))
+                .map(|(node, _)| node.into())
+                .collect(),
         },
         pods: Some(pods).filter(|pods| !pods.is_empty())?,
     })

@@ -10,7 +10,7 @@ use muster_api::{
 use crate::{
     ApiRequest,
     admission::intent_state::obstacle,
-    admission::plan::Plan,
+    admission::plan::{Plan, Rank},
     injected_bug::InjectedBug,
     objects::{bound_node, gang_object, is_gated, stamp},
     outward::conditions::{self, ConditionUpdate},
@@ -228,6 +228,7 @@ pub(crate) fn evicted(
         reason: cause,
         message: message.clone(),
         at: Time(now),
+        node: failing_node(context, plan, cause),
     });
     let surplus = status.evictions.len().saturating_sub(EVICTIONS_TOLD);
     status.evictions.drain(..surplus);
@@ -266,6 +267,42 @@ pub(crate) fn consecutive_start_timeouts(status: &GangStatus) -> usize {
             eviction.reason == Reason::StartTimeout && eviction.attempt == *attempt
         });
     timeouts.count()
+}
+
+/// How long a node is avoided after an attempt failed there, in seconds.
+const AVOIDED_SECONDS: i64 = 6 * 3_600;
+
+/// The node where an attempt failed that is evicted for that cause: where the start of its first late rank got no further, or what
+/// failed a rank.
+fn failing_node(context: PollContext<'_>, plan: &Plan, cause: Reason) -> Option<String> {
+    let pod_of = |rank: &Rank| context.index.pod_by_uid(&rank.pod);
+    let rank = match cause {
+        Reason::StartTimeout => {
+            let (_, rank) = late_rank(context, plan)?;
+            pod_of(rank)
+                .is_some_and(|pod| !is_gated(pod))
+                .then_some(rank)
+        }
+        Reason::PodFailed => {
+            let mut ranks = plan.ranks.iter();
+            ranks.find(|rank| pod_of(rank).is_some_and(|pod| pod.failed_by_its_node()))
+        }
+        _ => None,
+    };
+    rank.map(|rank| rank.node.name.clone())
+}
+
+/// The nodes where attempts of a Gang failed lately, and which attempts: new plans avoid them. By whose clock that was is not known;
+/// what is to come counts as now.
+pub(crate) fn avoided_nodes<'a>(
+    context: PollContext<'_>,
+    status: &'a GangStatus,
+) -> impl Iterator<Item = (&'a str, i64)> {
+    let now = context.now.wall.as_second();
+    let is_recent =
+        move |eviction: &&Eviction| now.saturating_sub(eviction.at.0.as_second()) < AVOIDED_SECONDS;
+    let evictions = status.evictions.iter().filter(is_recent);
+    evictions.filter_map(|eviction| Some((eviction.node.as_deref()?, eviction.attempt)))
 }
 
 /// How long a Gang pauses after its last eviction, in seconds, whatever the clock said that its times were taken by.
@@ -520,7 +557,12 @@ pub(crate) fn tell_admitted(
         (Reason::Adopted, message)
     } else {
         let nodes = plan.nodes().count();
-        let message = format!("{} ranks on {nodes} nodes", plan.ranks.len());
+        let mut message = format!("{} ranks on {nodes} nodes", plan.ranks.len());
+        let mut avoided = avoided_nodes(context, status);
+        if let Some((node, attempt)) = avoided.find(|(node, _)| plan.places.contains_key(*node)) {
+            let why = "there was no room without it";
+            message = format!("{message}; attempt {attempt} failed on {node}, but {why}");
+        }
         (Reason::Admitted, message)
     };
     // It stands there for as long as the gang is admitted, and costs no write of its own.
@@ -550,6 +592,10 @@ fn tell_running(context: PollContext<'_>, gang: &Gang, plan: &Plan, status: &mut
     let pods = plan.ranks.len();
     let all = plan.states(context).all(|(_, state)| state.is_well());
     status.phase = if all {
+        // Whatever failed before does not fail the gang any more.
+        for eviction in &mut status.evictions {
+            eviction.node = None;
+        }
         GangPhase::Running
     } else {
         GangPhase::Admitted
@@ -610,9 +656,7 @@ pub(crate) fn degraded(
         return None;
     }
     let limit = late.after_seconds;
-    let mut late = plan.states(context).enumerate();
-    let (late, rank) =
-        late.find_map(|(place, (rank, state))| (!state.is_well()).then_some((place, rank)))?;
+    let (late, rank) = late_rank(context, plan)?;
     let pod = context.index.pod_by_uid(&rank.pod)?;
     let stage = if is_gated(pod) {
         "not released yet".to_owned()
@@ -632,6 +676,12 @@ pub(crate) fn degraded(
         reason: Reason::StartTimeout,
         details: with_unmodelled(context, plan, details),
     })
+}
+
+/// The first rank that does not run, and its place.
+fn late_rank<'a>(context: PollContext<'a>, plan: &'a Plan) -> Option<(usize, &'a Rank)> {
+    let mut states = plan.states(context).enumerate();
+    states.find_map(|(place, (rank, state))| (!state.is_well()).then_some((place, rank)))
 }
 
 /// The spec whose limits the attempt goes by: pods may name others than those of whom its Gang was made.

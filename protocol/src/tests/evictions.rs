@@ -3,6 +3,7 @@
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use muster_api::{GangPhase, GangStatus, Intent, IntentKind, Reason, gang::Eviction};
 
+mod failing_nodes;
 mod suspensions;
 
 use super::{
@@ -917,6 +918,7 @@ fn an_attempt_that_ran_ends_the_row_of_failed_starts() {
                 reason: Reason::StartTimeout,
                 message: String::new(),
                 at: serde_json::from_value(json!("2027-01-01T00:00:00Z")).unwrap(),
+                node: None,
             })
             .collect(),
         ..GangStatus::default()

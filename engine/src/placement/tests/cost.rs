@@ -4,7 +4,8 @@
 use std::time::Instant;
 
 use crate::{
-    model::Gang,
+    model::{Gang, MOST_AVOIDED_NODES},
+    names::NodeName,
     placement::{
         Cluster, Effort, Verdict, View, explain, fits, fixtures::*, plan_since, search::MOST_TIES,
     },
@@ -83,6 +84,21 @@ fn looks(nodes: usize) -> Vec<(&'static str, u64)> {
         let known = measured(&cluster, 20, || placed(&cluster, gang));
         seen.push((*what, report(what, nodes, known)));
     }
+    // What is avoided costs nothing but a look at each: the nodes that come first, which it would get.
+    let gang = &gangs[1].1;
+    let avoided: Vec<NodeName> = (0..MOST_AVOIDED_NODES)
+        .map(|at| name(at * 20).as_str().into())
+        .collect();
+    let view = cluster
+        .without_nodes(avoided.iter())
+        .expect("they are there");
+    let elsewhere = measured(&cluster, 20, || {
+        assert!(matches!(judged(&cluster, &view, gang), Verdict::Placed(_)));
+    });
+    seen.push((
+        "avoiding",
+        report("1 x 8, avoiding 8 nodes", nodes, elsewhere),
+    ));
     // A gang that finds no node with eight GPUs and then one that came free.
     let full: Vec<usize> = (0..nodes).filter(|at| at % 20 == 0).collect();
     for at in &full {
