@@ -222,6 +222,10 @@ pub struct Eviction {
     /// room elsewhere, or until an attempt runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
+    /// What its pods were made from, if that is known: the revision of a StatefulSet, else the UID of whoever controls them. Pods
+    /// that are made from anything else end the pause after a failed start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
 }
 
 /// The notice that an attempt is to give way to another gang. It is taken back if that gang can do without, or is gone.

@@ -14,6 +14,8 @@ pub use observed::{DISRUPTION_TARGET, NodeRulesOfPod, ObservedPod, StartOfPod};
 pub(crate) const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 /// Label that holds the ordinal of a pod of a StatefulSet.
 pub(crate) const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
+/// Label that tells the template that a StatefulSet made the pod from.
+pub(crate) const REVISION_HASH: &str = "controller-revision-hash";
 
 /// Name of the pod; empty if it has none.
 pub fn name(pod: &impl PodFields) -> &str {
@@ -111,6 +113,24 @@ pub fn controlling_job(pod: &impl PodFields) -> Option<&OwnerReference> {
 /// Whether the owner is a batch Job.
 pub(crate) fn is_job(owner: &OwnerReference) -> bool {
     owner.kind == "Job" && owner.api_version.starts_with("batch/")
+}
+
+/// What tells from which template a pod was made, as far as pods tell: the revision of a StatefulSet, else the UID of whoever
+/// controls it. (A Deployment has a ReplicaSet for each template.)
+pub fn template(pod: &impl PodFields) -> Option<&str> {
+    label(pod, REVISION_HASH).or_else(|| Some(controller(pod)?.uid.as_str()))
+}
+
+/// The Deployment whose ReplicaSet controls the pod: the ReplicaSet is named after it and a hash.
+pub fn deployment(pod: &impl PodFields) -> Option<&str> {
+    // The alphabet of such hashes, which has no vowels.
+    let is_hash = |text: &str| {
+        let mut bytes = text.bytes();
+        !text.is_empty() && bytes.all(|byte| b"bcdfghjklmnpqrstvwxz2456789".contains(&byte))
+    };
+    let owner = controller(pod).filter(|owner| owner.kind == "ReplicaSet")?;
+    let (deployment, hash) = owner.name.rsplit_once('-')?;
+    (owner.api_version.starts_with("apps/") && is_hash(hash)).then_some(deployment)
 }
 
 /// The completion index of a pod of an Indexed Job.

@@ -15,12 +15,16 @@ use k8s_openapi::{
 
 use muster_api::keys;
 
-use super::{PodFields, bound_to};
+use super::{PodFields, REVISION_HASH, bound_to};
 use crate::text;
 
 /// Prefixes of the annotations and labels that are read.
-pub(crate) const READ_PREFIXES: [&str; 3] =
-    ["muster.dev/", "batch.kubernetes.io/", "apps.kubernetes.io/"];
+pub(crate) const READ_PREFIXES: [&str; 4] = [
+    "muster.dev/",
+    "batch.kubernetes.io/",
+    "apps.kubernetes.io/",
+    REVISION_HASH,
+];
 /// Phases of a pod, as Kubernetes knows them.
 const PHASES: [&str; 5] = ["Pending", "Running", "Succeeded", "Failed", "Unknown"];
 /// The scheduler of a pod that names none.

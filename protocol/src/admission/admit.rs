@@ -13,7 +13,10 @@
 //! the engine decides the very same again. One that conflicts is written again if its gang still waits for it; else the
 //! admission is undone. One that is never answered keeps its gang's place and quota, and its room in the Ledger, until it is.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use muster_api::{Gang, GangPhase, Intent, IntentKind, LedgerSpec, Proposal, Reason};
 use muster_engine as engine;
@@ -334,12 +337,7 @@ fn evicts(context: PollContext<'_>) -> BTreeMap<GangKey, Intent> {
         }
     }
     let mut evicts = BTreeMap::new();
-    for (key, cause) in context.views.to_evict() {
-        let committed = context.intent_of(key).map(|intent| intent.kind);
-        let carried = context.plans.carried(key);
-        let Some(plan) = carried.filter(|_| committed != Some(IntentKind::Evict)) else {
-            continue;
-        };
+    for (key, cause, plan) in evictions_in_turns(context) {
         // The engine may have decided otherwise since that was looked at.
         let is_preempted = cause.reason == Reason::Preempted;
         if is_preempted && context.gives_way(&plan.gang_uid).is_none() {
@@ -360,6 +358,25 @@ fn evicts(context: PollContext<'_>) -> BTreeMap<GangKey, Intent> {
         evicts.insert(key.clone(), intent);
     }
     evicts
+}
+
+/// The evictions that are due and not in the Ledger, in the order in which they get its room: the Teams take turns, whatever
+/// their gangs are named.
+fn evictions_in_turns(context: PollContext<'_>) -> Vec<(&GangKey, &PendingReason, &Arc<Plan>)> {
+    let due = context.views.to_evict().filter_map(|(key, cause)| {
+        let committed = context.intent_of(key).map(|intent| intent.kind);
+        let carried = context.plans.carried(key);
+        let plan = carried.filter(|_| committed != Some(IntentKind::Evict))?;
+        Some((key, cause, plan))
+    });
+    let mut due: Vec<_> = due.collect();
+    let mut turns: BTreeMap<&str, usize> = BTreeMap::new();
+    due.sort_by_cached_key(|(_, _, plan)| {
+        let turn = turns.entry(&plan.team).or_default();
+        *turn += 1;
+        *turn
+    });
+    due
 }
 
 /// Bytes of the Ledger that neither its intents nor what is being proposed take.

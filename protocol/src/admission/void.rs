@@ -28,7 +28,7 @@ use crate::{
     objects::{is_deleting, is_gated, is_over, node_devices_object, pod_object, stamp, uid},
     outward::gang_status,
     outward::patch,
-    outward::permits::is_permitted,
+    outward::permits::{self, is_permitted},
     poll_context::{PollContext, attempt},
     tables::plans::Committed,
 };
@@ -198,7 +198,7 @@ fn is_taken_back(context: PollContext<'_>, plan: &Plan, node: &str) -> bool {
             permit.gang_uid == plan.gang_uid && permit.attempt <= plan.attempt && !permit.withdrawn
         })
     });
-    !live && carries_own_epoch(context, node)
+    !live && carries_own_epoch(context, node) && !permits::owes_charge(context, node)
 }
 
 /// Whether this leader wrote the node's object, so that no older one can any more; or there is neither

@@ -1,6 +1,6 @@
 //! Why a Gang is not admitted, and which Gangs the engine may admit.
 
-use muster_api::{Gang, Reason};
+use muster_api::{Gang, GangStatus, Reason, conditions as condition_types};
 use muster_engine as engine;
 
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
 };
 use muster_cluster::{
     formed::{FormedGang, GangKey, PendingReason, has_ended},
-    pod::PodFields,
+    pod::{self, PodFields},
 };
 
 /// Why the Gang is not admitted. `None`: it was not looked at yet.
@@ -64,7 +64,7 @@ fn by_objects(context: PollContext<'_>, formed: &FormedGang, gang: &Gang) -> Opt
     }
     let bypass = bypass(context, formed, attempt(gang));
     let bypass = bypass.or_else(|| refused(context, formed));
-    bypass.or_else(|| backing_off(context, gang))
+    bypass.or_else(|| backing_off(context, formed, gang))
 }
 
 /// Pods that are free already, without an admission: they went around the gate, or are of an earlier attempt and out of anybody's
@@ -92,18 +92,33 @@ fn bypass(context: PollContext<'_>, formed: &FormedGang, attempt: i64) -> Option
     })
 }
 
-/// The pause after an eviction. Until when it lasts was told by the clock of another machine, perhaps; it is never longer than
-/// it was meant to be, counted from when this leader learnt of it.
-fn backing_off(context: PollContext<'_>, gang: &Gang) -> Option<PendingReason> {
+/// The pause after an eviction. Until when it lasts was told by the clock of another machine, perhaps. Counted from when this
+/// leader learnt of it, it is never longer than it was meant to be; and unless it seems to be over for long, never shorter than the
+/// shortest.
+fn backing_off(
+    context: PollContext<'_>,
+    formed: &FormedGang,
+    gang: &Gang,
+) -> Option<PendingReason> {
     let status = gang.status.as_ref()?;
     let at = status.requeue_at.as_ref()?.0;
-    let left = at.as_second() - context.now.wall.as_second();
-    let left = u64::try_from(left).unwrap_or(0);
+    if is_changed_since_eviction(context, formed, gang, status) {
+        return None;
+    }
+    let left = at.as_second().saturating_sub(context.now.wall.as_second());
     let now = context.now.monotonic_seconds;
     let uid = gang.metadata.uid.as_deref().unwrap_or_default();
     let since = context.clocks.pauses_since(uid).unwrap_or(now);
-    let most = since.saturating_add(gang_status::pause_seconds(status));
-    if context.has_come(now.saturating_add(left).min(most)) {
+    let pause = gang_status::pause_seconds(status);
+    let most = since.saturating_add(pause);
+    let mut until = now
+        .saturating_add(u64::try_from(left).unwrap_or(0))
+        .min(most);
+    if left > -gang_status::MOST_BACK_OFF_SECONDS {
+        let shortest = u64::try_from(gang_status::FIRST_BACK_OFF_SECONDS).unwrap_or(0);
+        until = until.max(since.saturating_add(shortest.min(pause)));
+    }
+    if context.has_come(until) {
         return None;
     }
     let times = gang_status::consecutive_start_timeouts(status);
@@ -113,6 +128,28 @@ fn backing_off(context: PollContext<'_>, gang: &Gang) -> Option<PendingReason> {
             "it did not start within its limit {times} times in a row, and is tried again at {at}"
         ),
     })
+}
+
+/// Whether somebody changed what may have kept the gang from starting: its spec (a user may change the tier, or suspend the gang and let
+/// it go on), or the template of its pods.
+fn is_changed_since_eviction(
+    context: PollContext<'_>,
+    formed: &FormedGang,
+    gang: &Gang,
+    status: &GangStatus,
+) -> bool {
+    let mut conditions = status.conditions.iter();
+    let evicted = conditions.find(|it| it.type_ == condition_types::EVICTED);
+    let as_of = evicted.and_then(|evicted| evicted.observed_generation);
+    if as_of.is_some_and(|as_of| gang.metadata.generation.unwrap_or(as_of) > as_of) {
+        return true;
+    }
+    let before = status.evictions.last();
+    let before = before.and_then(|eviction| eviction.template.as_deref());
+    let pod = formed.pods.first();
+    let pod = pod.and_then(|member| context.index.pod_by_uid(&member.identity.uid));
+    let now = pod.and_then(|pod| pod::template(pod));
+    before.zip(now).is_some_and(|(before, now)| before != now)
 }
 
 /// A pod that was not let go the last time: it would not be this time.

@@ -4,7 +4,8 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use muster_api::{
-    Gang, GangPhase, GangStatus, Reason, WaitReason, conditions as condition_types, gang::Eviction,
+    Gang, GangPhase, GangStatus, Proposal, Reason, WaitReason, conditions as condition_types,
+    gang::Eviction,
 };
 
 use crate::{
@@ -20,7 +21,7 @@ use crate::{
 use muster_cluster::{
     explain::name_unmodelled,
     formed::{Ended, GangKey, PendingReason},
-    pod::PodFields,
+    pod::{self, PodFields},
     rank_state::RankState,
 };
 
@@ -68,7 +69,11 @@ pub(crate) fn update(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Op
     }
     status.admission.clone_from(&before.admission);
     status.placement.clone_from(&before.placement);
-    status.proposal.clone_from(&before.proposal);
+    // What an eviction leaves of it is for whoever has to know what the Ledger names.
+    let is_left = |proposal: &&Proposal| {
+        proposal.attempt >= status.attempt || context.intent_of(key).is_some()
+    };
+    status.proposal = before.proposal.as_ref().filter(is_left).cloned();
     replacement(context, key, gang, status)
 }
 
@@ -188,9 +193,9 @@ pub(crate) fn next_attempt(
 /// Most evictions that a Gang remembers.
 const EVICTIONS_TOLD: usize = 8;
 /// Pause after the first of consecutive evictions by the start limit, in seconds; each time twice as long.
-const FIRST_BACK_OFF_SECONDS: i64 = 30;
+pub(crate) const FIRST_BACK_OFF_SECONDS: i64 = 30;
 /// The longest such pause, in seconds.
-const MOST_BACK_OFF_SECONDS: i64 = 1_800;
+pub(crate) const MOST_BACK_OFF_SECONDS: i64 = 1_800;
 
 /// The Gang after an attempt that is evicted for that cause: in the next one, holding nothing. It keeps its place in the queue.
 pub(crate) fn evicted(
@@ -229,6 +234,10 @@ pub(crate) fn evicted(
         message: message.clone(),
         at: Time(now),
         node: failing_node(context, plan, cause),
+        template: plan.ranks.iter().find_map(|rank| {
+            let pod = context.index.pod_by_uid(&rank.pod)?;
+            pod::template(pod).map(str::to_owned)
+        }),
     });
     let surplus = status.evictions.len().saturating_sub(EVICTIONS_TOLD);
     status.evictions.drain(..surplus);

@@ -5,9 +5,9 @@
 //! it exists its claims are charged. It is written only for what an admission carries already, so that
 //! adding it never charges anything new.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
-use muster_api::{NodeDevices, NodeDevicesSpec, Permit, keys};
+use muster_api::{IntentKind, NodeDevices, NodeDevicesSpec, Permit, keys};
 
 use crate::{
     ApiRequest,
@@ -17,7 +17,7 @@ use crate::{
     injected_bug::InjectedBug,
     leadership::ledger_recovery,
     objects::{bound_node, gang_key_of_uid, is_over, is_terminal, node_devices_object},
-    outward::release::DriverAnswer,
+    outward::release::{DriverAnswer, is_let_go},
     poll_context::{PollContext, attempt},
 };
 use muster_cluster::formed::{GangKey, has_ended};
@@ -199,6 +199,45 @@ fn add_admitted(context: PollContext<'_>, node: &str, spec: &mut NodeDevicesSpec
         }
     }
     spec.permits.extend(added);
+    for (plan, place) in owed_by_evicted(context, node, spec) {
+        spec.permits.push(Permit {
+            withdrawn: true,
+            ..permit(&plan, place)
+        });
+    }
+}
+
+/// Ranks of attempts that are evicted which were let go to a node and have no permit there, since somebody deleted the object
+/// that said so: what they are charged besides claims no driver lists. It is said by a permit that is withdrawn from the start.
+fn owed_by_evicted(
+    context: PollContext<'_>,
+    node: &str,
+    spec: &NodeDevicesSpec,
+) -> Vec<(Arc<Plan>, usize)> {
+    let mut owed = Vec::new();
+    for key in context.plans.on_node(node) {
+        let intent = context.intent_of(key);
+        let Some(evict) = intent.filter(|it| it.kind == IntentKind::Evict && it.lost.is_none())
+        else {
+            continue;
+        };
+        let plan = &evict.plan;
+        for place in plan.places.get(node).into_iter().flatten() {
+            let rank = &plan.ranks[*place];
+            let own = (&*rank.pod, &*plan.gang_uid, plan.attempt);
+            let stands = spec.permits.iter().any(|permit| identity(permit) == own);
+            if !stands && plan.needs_permit(rank) && is_let_go(context, node, &rank.pod) {
+                owed.push((Arc::clone(plan), *place));
+            }
+        }
+    }
+    owed
+}
+
+/// Whether an eviction owes a node a permit that says what its pods are charged there.
+pub(crate) fn owes_charge(context: PollContext<'_>, node: &str) -> bool {
+    let devices = context.index.node_devices(node);
+    devices.is_some_and(|devices| !owed_by_evicted(context, node, &devices.spec).is_empty())
 }
 
 fn permit(plan: &Plan, place: usize) -> Permit {

@@ -109,13 +109,15 @@ impl<'a> DriverAnswer<'a> {
 
     /// Whether kube-scheduler may bind the pod to this node, or has, and no live permit covers it.
     fn is_let_go(&self, context: PollContext<'_>, pod_uid: &str) -> bool {
-        context.index.pod_by_uid(pod_uid).is_some_and(|pod| {
-            !is_gated(pod)
-                && !is_terminal(pod)
-                && bound_node(pod).is_none_or(|node| node == self.node)
-                && !self.permitted.contains(pod_uid)
-        })
+        is_let_go(context, self.node, pod_uid) && !self.permitted.contains(pod_uid)
     }
+}
+
+/// Whether kube-scheduler may bind the pod to the node, or has.
+pub(crate) fn is_let_go(context: PollContext<'_>, node: &str, pod_uid: &str) -> bool {
+    context.index.pod_by_uid(pod_uid).is_some_and(|pod| {
+        !is_gated(pod) && !is_terminal(pod) && bound_node(pod).is_none_or(|bound| bound == node)
+    })
 }
 
 /// Whether the driver has answered for the object as it is now: what it lists is all that it holds

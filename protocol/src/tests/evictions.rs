@@ -4,6 +4,8 @@ use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use muster_api::{GangPhase, GangStatus, Intent, IntentKind, Reason, gang::Eviction};
 
 mod failing_nodes;
+mod pauses;
+mod room;
 mod suspensions;
 
 use super::{
@@ -17,7 +19,7 @@ use crate::{
 };
 
 /// The pods are bound where they are planned, and run.
-fn start(bench: &mut Bench, pods: &[&str]) {
+pub(super) fn start(bench: &mut Bench, pods: &[&str]) {
     for name in pods {
         let uid = bench.server.pod(name).unwrap().metadata.uid.unwrap();
         let gangs = bench.server.list(Kind::Gang).into_iter();
@@ -392,6 +394,44 @@ fn pods_without_claims_are_charged_until_they_are_gone() {
         !is_gated(&bench.server.pod("next-0").unwrap()),
         "no driver has a say about cores"
     );
+}
+
+/// Somebody deletes the object that says so, while the Evict is in the Ledger.
+#[test]
+fn pods_without_claims_are_charged_though_their_permits_are_lost_while_they_are_evicted() {
+    let (mut bench, object) = running_with_cores();
+    let node = ["n0", "n1"]
+        .into_iter()
+        .find(|node| bench.has_permits(node));
+    let node = node.unwrap();
+    let mut drained = object.clone();
+    if let Object::Team(team) = &mut drained {
+        Arc::make_mut(team).spec.stop = muster_api::team::Stop::HoldAndDrain;
+    }
+    bench.server.put(drained);
+    assert!(
+        bench.run_until(|write| matches!(write, ApiRequest::ReplaceNodeDevices { .. })),
+        "the Gang is raised"
+    );
+    bench.server.remove(&ObjectKey {
+        kind: Kind::NodeDevices,
+        namespace: String::new(),
+        name: node.to_owned(),
+    });
+    bench.take_over();
+    bench.run();
+    assert_eq!(evictions(&bench), [(1, Reason::TeamStopped)]);
+    assert!(intents(&bench).is_empty());
+    gang_with_cores(&mut bench, "next");
+    stop_as(&mut bench, &object, "None");
+    assert!(
+        is_gated(&bench.server.pod("next-0").unwrap()),
+        "3 of 4 cores are in use"
+    );
+    assert_eq!(end_deleted(&mut bench), 1);
+    bench.run();
+    assert!(!is_gated(&bench.server.pod("next-0").unwrap()));
+    assert!(intents(&bench).is_empty());
 }
 
 /// Its Gang is deleted, and made again: what is charged besides claims is known by the permits alone.
@@ -919,6 +959,7 @@ fn an_attempt_that_ran_ends_the_row_of_failed_starts() {
                 message: String::new(),
                 at: serde_json::from_value(json!("2027-01-01T00:00:00Z")).unwrap(),
                 node: None,
+                template: None,
             })
             .collect(),
         ..GangStatus::default()
@@ -930,33 +971,6 @@ fn an_attempt_that_ran_ends_the_row_of_failed_starts() {
 }
 
 /// The clock of the leader that evicted was a day ahead.
-#[test]
-fn a_pause_is_never_longer_than_it_was_meant_to_be() {
-    let mut bench = Bench::new();
-    bench.gang("train", 1);
-    bench.run();
-    bench.seconds += 600;
-    bench.run_until(|write| matches!(write, ApiRequest::PatchPodStatus { .. }));
-    let gang = bench.server.list(Kind::Gang).pop().unwrap();
-    let Object::Gang(mut gang) = gang else {
-        panic!("a Gang")
-    };
-    let ahead = jiff::SignedDuration::from_hours(24);
-    let status = Arc::make_mut(&mut gang).status.as_mut().unwrap();
-    status.evictions[0].at.0 += ahead;
-    status.requeue_at.as_mut().unwrap().0 += ahead;
-    bench.server.put(Object::Gang(gang));
-    bench.take_over();
-    bench.server.remove(&pod_key("train-0"));
-    bench.gang("train", 1);
-    bench.run();
-    let queue = bench.gang_status().queue.unwrap();
-    assert_eq!(queue.reason, Reason::BackingOff);
-    bench.seconds += 30;
-    bench.run();
-    assert_eq!(bench.gang_status().phase, GangPhase::Admitted);
-}
-
 #[test]
 fn a_job_of_which_one_index_is_left_is_suspended_all_the_same() {
     let mut bench = Bench::new();

@@ -294,6 +294,32 @@ fn the_end_of_a_pod_that_only_a_permit_names_wakes_the_intent_that_waits_for_it(
 }
 
 #[test]
+fn what_was_proposed_for_an_eviction_goes_once_the_ledger_does_not_name_it() {
+    let mut bench = proposing();
+    bench.gang("train", 2);
+    bench.run();
+    super::evictions::start(&mut bench, &["train-0", "train-1"]);
+    let mut object = team("vision", 4);
+    if let Object::Team(team) = &mut object {
+        Arc::make_mut(team).spec.stop = muster_api::team::Stop::HoldAndDrain;
+    }
+    bench.server.put(object);
+    let raises = |write: &ApiRequest| match write {
+        ApiRequest::ReplaceGangStatus { status, .. } => {
+            status.attempt == 2 && status.proposal.is_some()
+        }
+        _ => false,
+    };
+    assert!(bench.run_until(raises), "a successor has to know it");
+    bench.take_over_proposing();
+    bench.run();
+    let status = bench.gang_status();
+    assert_eq!((status.phase, status.attempt), (GangPhase::Evicting, 2));
+    assert!(bench.server.ledger().unwrap().spec.intents.is_empty());
+    assert!(status.proposal.is_none());
+}
+
+#[test]
 fn a_proposal_with_another_digest_or_of_another_attempt_is_not_what_was_committed() {
     let other_content = |status: &mut GangStatus| {
         let proposal = status.proposal.as_mut().unwrap();

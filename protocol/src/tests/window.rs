@@ -4,7 +4,7 @@ use super::*;
 use crate::objects::is_gated;
 
 /// A second Team with a namespace of its own and room for all its gangs.
-fn with_second_team(bench: &mut Bench) {
+pub(super) fn with_second_team(bench: &mut Bench) {
     bench.server.put(team("speech", 4));
     bench.server.put(Object::Namespace(parse(
         json!({"metadata": {"name": "sp", "labels": {keys::TEAM: "speech"}}}),
@@ -120,7 +120,7 @@ fn one_team_fills_half_of_the_window_while_another_wants_it() {
     assert_eq!((ungated(&bench, "train"), ungated(&bench, "other")), (1, 1));
 }
 
-fn move_to_namespace(bench: &mut Bench, name: &str, namespace: &str) {
+pub(super) fn move_to_namespace(bench: &mut Bench, name: &str, namespace: &str) {
     let mut pod = bench.server.pod(name).unwrap();
     bench.server.remove(&pod_key(name));
     pod.metadata.namespace = Some(namespace.to_owned());
