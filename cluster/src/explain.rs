@@ -18,6 +18,9 @@ pub struct Circumstances<'a> {
     pub unmodelled: &'a [String],
     /// [`crate::index::Index::faults_of_team`]: named where quota is the reason, since a limit that is not understood grants nothing.
     pub faults: &'a [String],
+    /// The pod that a Deployment keeps until the one that waits runs ([`crate::index::Index::elder_of_deployment`]): named where the
+    /// other one may wait for what it has.
+    pub elder: Option<&'a str>,
 }
 
 /// The reason and the text of an engine explanation.
@@ -49,6 +52,16 @@ pub fn explain(why: &Why, circumstances: Circumstances<'_>) -> PendingReason {
     }
     if of_placement {
         name_unmodelled(&mut details, circumstances.unmodelled);
+    }
+    if let (Some(elder), Reason::WaitingForQuota | Reason::WaitingForPlacement) =
+        (circumstances.elder, reason)
+    {
+        details.push_str("; pod ");
+        details.push_str(elder);
+        details.push_str(
+            " of the same Deployment may keep what it has until this one runs: strategy Recreate, or RollingUpdate with \
+             maxSurge 0, ends it first",
+        );
     }
     text::truncate(&mut details, DETAILS_BYTES);
     PendingReason { reason, details }
@@ -255,6 +268,7 @@ mod tests {
             implied: false,
             unmodelled: &unmodelled,
             faults: &faults,
+            elder: None,
         };
         let no_quota = Why::NoQuotaForResource {
             resource: Resource::Gpus,

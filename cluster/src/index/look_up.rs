@@ -14,7 +14,7 @@ use crate::{
     claims::ObservedClaim,
     formed::{FormedGang, GangKey},
     gangs::NamespaceTeam,
-    pod::ObservedPod,
+    pod::{self, ObservedPod},
 };
 
 impl Index {
@@ -129,6 +129,19 @@ impl Index {
     /// Pods that Muster admits and that the Job of that UID controls, whatever became of them.
     pub fn pods_of_job(&self, uid: &str) -> impl Iterator<Item = &Arc<ObservedPod>> {
         self.links.of_job.of(uid).filter_map(|name| self.pod(name))
+    }
+
+    /// A pod that another ReplicaSet of the same Deployment made and that was let go: while a Deployment is rolled out it may keep
+    /// such a pod until the one that is to take its place runs. So many of each ReplicaSet are looked at.
+    pub fn elder_of_deployment(&self, pod: &ObservedPod) -> Option<&Arc<ObservedPod>> {
+        const LOOKED_AT: usize = 64;
+        let own = &pod::controller(pod)?.uid;
+        let deployment = NamespacedName::new(pod::namespace(pod), pod::deployment(pod)?);
+        let others = self.links.of_deployment.of(&deployment);
+        let others = others.filter(|uid| *uid != own);
+        let pods = others.flat_map(|uid| self.links.of_replica_set.of(uid).take(LOOKED_AT));
+        let mut pods = pods.filter_map(|name| self.pod(name));
+        pods.find(|pod| !pod::is_gated(*pod) && pod::is_active(*pod))
     }
 
     /// A Job.

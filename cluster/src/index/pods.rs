@@ -194,6 +194,10 @@ pub(super) struct PodLinks {
     pub(super) of_claim: Links<NamespacedName, NamespacedName>,
     /// Our pods by the UID of the Job that controls them.
     pub(super) of_job: Links<String, NamespacedName>,
+    /// Our pods by the UID of the ReplicaSet that controls them, if a Deployment has made it.
+    pub(super) of_replica_set: Links<String, NamespacedName>,
+    /// UIDs of the ReplicaSets of a Deployment that have pods of ours.
+    pub(super) of_deployment: Links<NamespacedName, String>,
 }
 
 impl PodLinks {
@@ -227,6 +231,21 @@ impl PodLinks {
         for claim in after.difference(&before) {
             self.of_claim.link(claim.clone(), key.clone());
         }
+        let (before, after) = (replica_set(old), replica_set(new));
+        if before != after {
+            if let Some((deployment, replica_set)) = before {
+                self.of_replica_set.unlink(replica_set, key);
+                if !self.of_replica_set.has(replica_set) {
+                    self.of_deployment
+                        .unlink(&deployment, &replica_set.to_owned());
+                }
+            }
+            if let Some((deployment, replica_set)) = after {
+                self.of_replica_set
+                    .link(replica_set.to_owned(), key.clone());
+                self.of_deployment.link(deployment, replica_set.to_owned());
+            }
+        }
         let (before, after) = (job(old), job(new));
         if before != after {
             if let Some(job) = before {
@@ -237,6 +256,13 @@ impl PodLinks {
             }
         }
     }
+}
+
+/// The Deployment that our pod belongs to, and the UID of its ReplicaSet.
+fn replica_set(pod: Option<&KeptPod>) -> Option<(NamespacedName, &str)> {
+    let pod = &pod?.ours()?.object;
+    let deployment = NamespacedName::new(pod::namespace(pod), pod::deployment(pod)?);
+    Some((deployment, pod::controller(pod)?.uid.as_str()))
 }
 
 /// The UID of the Job that controls our pod.

@@ -15,6 +15,7 @@ use muster_cluster::{
     explain::{Circumstances, explain},
     formed::{GangKey, PendingReason},
     index::Index,
+    pod::PodFields,
     table::Table,
 };
 use unexplained::Unexplained;
@@ -290,10 +291,14 @@ impl Feed {
             .and_then(|gang| index.formed_gang(&crate::objects::key_of(gang)?));
         let team = formed.and_then(|formed| formed.team.as_ref());
         let faults = team.map_or_else(Vec::new, |team| index.faults_of_team(team.as_str()));
+        let single = formed.filter(|formed| formed.spec.size == 1);
+        let pod = single.and_then(|formed| index.pod_by_uid(&formed.pods.first()?.identity.uid));
+        let elder = pod.and_then(|pod| index.elder_of_deployment(pod));
         let circumstances = formed.map_or_else(Circumstances::default, |formed| Circumstances {
             implied: formed.implied,
             unmodelled: &formed.unmodelled,
             faults: &faults,
+            elder: elder.map(|pod| pod.name()),
         });
         let wait = explain(&explanation.why, circumstances);
         if self.explanations.get(uid) == Some(&wait) {
