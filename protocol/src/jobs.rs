@@ -69,6 +69,12 @@ pub(crate) fn is_drained_queue(index: &Index, job: &Job) -> bool {
     completions.is_none() && (succeeded.unwrap_or(0) > 0 || pods.any(|pod| has_succeeded(pod)))
 }
 
+/// Whether its time is limited, which runs while its pods wait and stands while it is suspended.
+pub(crate) fn has_deadline(job: &Job) -> bool {
+    let spec = job.spec.as_ref();
+    spec.is_some_and(|spec| spec.active_deadline_seconds.is_some())
+}
+
 /// Whether it is suspended, by whomever.
 pub(crate) fn is_suspended(job: &Job) -> bool {
     let spec = job.spec.as_ref();

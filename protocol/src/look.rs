@@ -500,6 +500,12 @@ impl Machine {
                 self.agenda.gang(&plan.key);
             }
         }
+        // Jobs may stay suspended because of the Team of their namespace. They are few.
+        if !self.news.namespaces.is_empty() {
+            for key in self.suspensions.gangs() {
+                self.agenda.gang(key);
+            }
+        }
         for namespace in std::mem::take(&mut self.news.namespaces) {
             queues.note_namespace(self.context(epoch, now, &wake), &namespace);
         }

@@ -165,6 +165,7 @@ fn job(mut job: Job) -> Job {
             completion_mode: spec.completion_mode,
             parallelism: spec.parallelism,
             suspend: spec.suspend,
+            active_deadline_seconds: spec.active_deadline_seconds,
             backoff_limit: spec.backoff_limit,
             backoff_limit_per_index: spec.backoff_limit_per_index,
             ..JobSpec::default()

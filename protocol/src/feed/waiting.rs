@@ -1,6 +1,6 @@
 //! Why a Gang is not admitted, and which Gangs the engine may admit.
 
-use muster_api::{Gang, GangStatus, Reason, conditions as condition_types};
+use muster_api::{Gang, GangStatus, Reason, conditions as condition_types, team::Stop};
 use muster_engine as engine;
 
 use crate::{
@@ -17,6 +17,11 @@ use muster_cluster::{
 /// Why the Gang is not admitted. `None`: it was not looked at yet.
 pub(crate) fn why(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Option<PendingReason> {
     let mut why = why_not(context, key, gang)?;
+    if why.reason == Reason::MissingPods
+        && let Some(held) = evict::held_suspended(context, gang)
+    {
+        return Some(held);
+    }
     if why.reason == Reason::MissingPods
         && let Some(refused) = evict::refused_resumption(context, gang)
     {
@@ -47,24 +52,48 @@ fn by_objects(context: PollContext<'_>, formed: &FormedGang, gang: &Gang) -> Opt
     if let Some(wait) = left.as_ref().or(formed.wait.as_ref()) {
         return Some(wait.clone());
     }
-    if gang.spec.suspend {
-        return Some(PendingReason {
-            reason: Reason::Suspended,
-            details: "spec.suspend is true".to_owned(),
-        });
+    if let Some(wait) = suspended(gang) {
+        return Some(wait);
     }
     if formed.team.is_none() {
-        return Some(PendingReason {
-            reason: Reason::NoTeam,
-            details: format!(
-                "namespace {} names no Team that exists (label muster.dev/team)",
-                formed.key.namespace
-            ),
-        });
+        return Some(no_team(&formed.key.namespace));
     }
     let bypass = bypass(context, formed, attempt(gang));
     let bypass = bypass.or_else(|| refused(context, formed));
-    bypass.or_else(|| backing_off(context, formed, gang))
+    bypass.or_else(|| backing_off(context, Some(formed), gang))
+}
+
+/// Why a gang would wait if its pods existed, as far as that is known without them.
+pub(crate) fn held_back(context: PollContext<'_>, gang: &Gang) -> Option<PendingReason> {
+    let namespace = gang.metadata.namespace.as_deref().unwrap_or_default();
+    if let Some(wait) = suspended(gang) {
+        return Some(wait);
+    }
+    let Some(team) = context.index.team_of_namespace(namespace) else {
+        return Some(no_team(namespace));
+    };
+    let stop = context.index.team(team.as_str()).map(|it| it.spec.stop);
+    if stop.is_some_and(|stop| stop != Stop::None) {
+        return Some(PendingReason {
+            reason: Reason::TeamStopped,
+            details: format!("Team {team} is stopped"),
+        });
+    }
+    backing_off(context, None, gang)
+}
+
+fn suspended(gang: &Gang) -> Option<PendingReason> {
+    gang.spec.suspend.then(|| PendingReason {
+        reason: Reason::Suspended,
+        details: "spec.suspend is true".to_owned(),
+    })
+}
+
+fn no_team(namespace: &str) -> PendingReason {
+    PendingReason {
+        reason: Reason::NoTeam,
+        details: format!("namespace {namespace} names no Team that exists (label muster.dev/team)"),
+    }
 }
 
 /// Pods that are free already, without an admission: they went around the gate, or are of an earlier attempt and out of anybody's
@@ -97,7 +126,7 @@ fn bypass(context: PollContext<'_>, formed: &FormedGang, attempt: i64) -> Option
 /// shortest.
 fn backing_off(
     context: PollContext<'_>,
-    formed: &FormedGang,
+    formed: Option<&FormedGang>,
     gang: &Gang,
 ) -> Option<PendingReason> {
     let status = gang.status.as_ref()?;
@@ -134,7 +163,7 @@ fn backing_off(
 /// it go on), or the template of its pods.
 fn is_changed_since_eviction(
     context: PollContext<'_>,
-    formed: &FormedGang,
+    formed: Option<&FormedGang>,
     gang: &Gang,
     status: &GangStatus,
 ) -> bool {
@@ -146,7 +175,7 @@ fn is_changed_since_eviction(
     }
     let before = status.evictions.last();
     let before = before.and_then(|eviction| eviction.template.as_deref());
-    let pod = formed.pods.first();
+    let pod = formed.and_then(|formed| formed.pods.first());
     let pod = pod.and_then(|member| context.index.pod_by_uid(&member.identity.uid));
     let now = pod.and_then(|pod| pod::template(pod));
     before.zip(now).is_some_and(|(before, now)| before != now)

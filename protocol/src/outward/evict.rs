@@ -11,6 +11,8 @@
 //! somebody else resumes it, or suspends it as well, only the annotation goes, and the Job is neither resumed nor suspended for
 //! this attempt again.
 //!
+//! A Job whose time is limited stays suspended as long as it is known without its pods that they would wait.
+//!
 //! **All others** lose their pods one by one, each by its UID, after it was told so by its condition `DisruptionTarget`. A Job
 //! among them has its `backoffLimit` raised by their number first, in one guarded write that says for which attempt.
 //!
@@ -32,9 +34,10 @@ use serde_json::json;
 use crate::{
     ApiRequest, JobChange, Mode,
     effect::Refusable,
+    feed::waiting,
     jobs::{
-        annotation, eviction_mark, is_drained_queue, is_suspended, is_suspended_by_muster, job_of,
-        owners_of, suspended_for,
+        annotation, eviction_mark, has_deadline, is_drained_queue, is_suspended,
+        is_suspended_by_muster, job_of, owners_of, suspended_for,
     },
     objects::{bound_node, is_deleting, is_gated, is_terminal, job_object, pod_object, stamp, uid},
     outward::patch,
@@ -218,6 +221,21 @@ pub(crate) fn refused_resumption(context: PollContext<'_>, gang: &Gang) -> Optio
     })
 }
 
+/// Why a Job of the Gang stays suspended though its pods are gone, if one does: its deadline would run while it waits.
+pub(crate) fn held_suspended(context: PollContext<'_>, gang: &Gang) -> Option<PendingReason> {
+    let mut jobs = owners_of(context.index, gang);
+    let job = jobs.find(|job| has_deadline(job) && is_suspended_by_muster(job))?;
+    let name = job.metadata.name.as_deref().unwrap_or_default();
+    let held = waiting::held_back(context, gang)?;
+    Some(PendingReason {
+        details: format!(
+            "{}; Job {name} stays suspended meanwhile: its activeDeadlineSeconds would run",
+            held.details
+        ),
+        ..held
+    })
+}
+
 /// What is owed to Jobs that are suspended for the eviction of a Gang, whether or not it still exists.
 pub(crate) fn resumptions(
     context: PollContext<'_>,
@@ -240,7 +258,11 @@ fn resumption(context: PollContext<'_>, job: &Job) -> Option<ApiRequest> {
         ];
         return Some(patch::job(job, JobChange::Resume, &annotations, &[]));
     }
-    let (_, of) = suspended_for(job)?;
+    let (key, of) = suspended_for(job)?;
+    let gang = context.index.gang(&key);
+    if has_deadline(job) && gang.is_some_and(|gang| waiting::held_back(context, gang).is_some()) {
+        return None;
+    }
     let job_uid = job.metadata.uid.as_deref()?;
     let mut pods = context.index.pods_of_job(job_uid);
     let is_awaited = pods.any(|pod| {

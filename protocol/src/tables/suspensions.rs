@@ -37,6 +37,11 @@ impl Suspensions {
         self.of_gang.get(gang).unwrap_or(&self.none)
     }
 
+    /// The gangs for which Jobs are suspended.
+    pub(crate) fn gangs(&self) -> impl Iterator<Item = &GangKey> {
+        self.of_gang.keys()
+    }
+
     /// All of them.
     pub(crate) fn jobs(&self) -> impl Iterator<Item = &NamespacedName> {
         self.of_job.keys()

@@ -83,3 +83,53 @@ fn a_job_that_its_user_resumes_in_the_end_starts_again() {
     make_again(&mut bench, 0..2);
     assert_eq!(bench.gang_status().phase, GangPhase::Running);
 }
+
+/// What limits a Job's time stands while it is suspended, and runs while its pods wait.
+#[test]
+fn a_job_with_a_deadline_stays_suspended_while_its_pods_would_wait_for_sure() {
+    for deadline in [None, Some(3_600)] {
+        let mut bench = running_job(|job| {
+            job.spec.as_mut().unwrap().active_deadline_seconds = deadline;
+        });
+        stop(&mut bench, "HoldAndDrain");
+        end_pods(&mut bench);
+        assert_eq!(is_suspended(&bench), deadline.is_some(), "{deadline:?}");
+        bench.take_over();
+        bench.run();
+        assert_eq!(is_suspended(&bench), deadline.is_some(), "{deadline:?}");
+        let queue = bench.gang_status().queue.unwrap();
+        let says = queue.details.contains("Job fit stays suspended");
+        assert_eq!(says, deadline.is_some(), "{}", queue.details);
+        assert_eq!(queue.reason == Reason::TeamStopped, deadline.is_some());
+        stop(&mut bench, "None");
+        assert!(!is_suspended(&bench), "{deadline:?}");
+        make_again(&mut bench, 0..2);
+        assert_eq!(bench.gang_status().phase, GangPhase::Running);
+    }
+}
+
+#[test]
+fn a_job_with_a_deadline_stays_suspended_while_its_gang_pauses_or_is_suspended_itself() {
+    let mut bench = running_job(|job| {
+        job.spec.as_mut().unwrap().active_deadline_seconds = Some(3_600);
+    });
+    bench.change_pod("fit-1", |pod| set_phase(pod, "Pending"));
+    bench.run();
+    bench.seconds += 600;
+    bench.run();
+    assert_eq!(evictions(&bench), [(1, Reason::StartTimeout)]);
+    end_pods(&mut bench);
+    assert!(is_suspended(&bench));
+    let queue = bench.gang_status().queue.unwrap();
+    assert_eq!(queue.reason, Reason::BackingOff, "{}", queue.details);
+    for suspend in [true, false] {
+        let Some(Object::Gang(mut gang)) = bench.server.list(Kind::Gang).pop() else {
+            panic!("a Gang")
+        };
+        Arc::make_mut(&mut gang).spec.suspend = suspend;
+        bench.server.put(Object::Gang(gang));
+        bench.seconds += 30;
+        bench.run();
+        assert_eq!(is_suspended(&bench), suspend);
+    }
+}
