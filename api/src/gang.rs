@@ -115,10 +115,6 @@ pub struct TopologyRequest {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RestartPolicy {
-    /// Most restarts after which the gang is Failed; no limit without it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0))]
-    pub max_restarts: Option<i32>,
     /// How long a rank may have failed while others of its attempt go on, in seconds; then the attempt is evicted. 60
     /// without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
