@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 
 use common::*;
 use muster_engine::{
-    Budget, Cohort, Gang, GangUid, Hold, Running, State, Team, Timestamp, Update,
+    Budget, Cohort, Gang, GangUid, Hold, Node, NodeBlock, QuotaLimit, Running, State, Team,
+    Timestamp, Update,
     quota::{BorrowWithinCohort, PreemptionPolicy, ReclaimWithinCohort, Sharing, WithinTeam},
 };
 use proptest::prelude::*;
@@ -96,27 +97,65 @@ fn policed(name: &str, nominal: i64, preemption: PreemptionPolicy) -> Team {
     }
 }
 
-#[test]
-fn three_gangs_that_would_go_round_by_priority_come_to_rest() {
+/// Three gangs that would go round for ever, each of which runs or waits.
+fn three_gangs() -> Play {
     let policy = PreemptionPolicy {
         reclaim_within_cohort: ReclaimWithinCohort::Any,
         borrow_within_cohort: BorrowWithinCohort::LowerPriority { highest: None },
         ..PreemptionPolicy::NEVER
     };
-    let teams = vec![policed("lender", 1, policy), policed("other", 2, policy)];
+    let automatic = QuotaLimit {
+        automatic: true,
+        ..QuotaLimit::default()
+    };
+    let teams = vec![
+        policed("lender", 1, policy),
+        policed("other", 2, policy),
+        team("rest", None, automatic),
+    ];
     let mut play = Play::new(3, Sharing::ByPriority, teams);
     play.submit(gang("1-small", "lender", 1, 1));
     play.submit(at(1, gang("2-large", "lender", 2, 1)));
     assert_eq!(play.decide(0), 0);
     play.submit(with_priority(1, at(2, gang("important", "other", 3, 1))));
-    let told = play.all_decisions();
+    play
+}
+
+fn come_to_rest(told: &[usize]) {
     assert!(told.iter().sum::<usize>() >= 3, "{told:?}");
-    assert!(
-        told.iter().rev().take(AT_REST).all(|told| *told == 0),
-        "{told:?}"
-    );
+    let mut last = told.iter().rev().take(AT_REST);
+    assert!(last.all(|told| *told == 0), "{told:?}");
+}
+
+#[test]
+fn three_gangs_that_would_go_round_by_priority_come_to_rest() {
+    let mut play = three_gangs();
+    come_to_rest(&play.all_decisions());
     // Who is within its Team's quota has it.
     assert!(play.holds.contains_key(&GangUid::from("1-small")));
+}
+
+#[test]
+fn quota_that_follows_nodes_which_come_and_go_sets_nobody_going_round_again() {
+    let mut play = three_gangs();
+    let blocks = [NodeBlock::Cordoned, NodeBlock::NotReady];
+    let times = (0..).zip(blocks.into_iter().cycle()).take(DECISIONS);
+    let told = times.map(|(now, block)| {
+        play.state.apply(Update::Node(Node {
+            block: Some(block),
+            ..node("spare", "s/l", 1)
+        }));
+        let before = play.state.limits_version();
+        let told = play.decide(now);
+        let follows = play.state.limits_version() > before;
+        assert!(
+            follows || now == 0,
+            "a cordoned node that is new counts for nothing"
+        );
+        told
+    });
+    let told: Vec<usize> = told.collect();
+    come_to_rest(&told);
 }
 
 #[test]

@@ -7,7 +7,8 @@
 //!
 //! Why that ends is argued in the record of decisions about preemption in circles. It is remembered for the priorities that
 //! both had then: with a higher one, or against a lower one, a gang has another claim. At most [`MOST_REMEMBERED`] are
-//! remembered, the last ones; and nothing once limits changed, since then rights are others, too.
+//! remembered, the last ones; and nothing once somebody changed limits, since then rights are others, too. That quota follows the
+//! inventory changes nothing: nodes come and go all the time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -100,7 +101,7 @@ impl Circles {
         false
     }
 
-    /// Limits changed.
+    /// Somebody changed limits.
     pub(super) fn forget_all(&mut self) {
         *self = Self::default();
     }

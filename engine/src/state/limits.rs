@@ -180,6 +180,7 @@ impl State {
 
     /// Brings everything that is derived up to date.
     pub(super) fn refresh(&mut self) {
+        let are_limits_told = self.tree_is_stale;
         self.divide_inventory();
         let kinds = self.cluster.kinds_version();
         if std::mem::replace(&mut self.kinds, kinds) != kinds {
@@ -191,6 +192,10 @@ impl State {
         let is_rebuilt = std::mem::take(&mut self.tree_is_stale);
         if is_rebuilt {
             self.rebuild_tree();
+        }
+        // A node that comes and goes is no reason to go round once more.
+        if are_limits_told {
+            self.circles.forget_all();
         }
         let stale_teams = std::mem::take(&mut self.stale_teams);
         let limits_changed = is_rebuilt || !stale_teams.is_empty();
@@ -219,7 +224,6 @@ impl State {
         }
         (self.tree, self.moments) = self.built_trees();
         self.limits_version += 1;
-        self.circles.forget_all();
         self.charge_version += 1;
         let ids: Vec<TeamId> = self.team_ids.values().copied().collect();
         for id in ids {
