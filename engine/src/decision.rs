@@ -1,6 +1,6 @@
 //! What is decided, and why.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use crate::{
     amount::{Amount, FlavorResource, Resource, ResourceCharge},
@@ -170,8 +170,23 @@ pub struct Preempted {
 pub struct GivesWay<'a> {
     /// `namespace/name` of the gang that waits for it.
     pub preemptor: &'a str,
+    /// Its UID.
+    pub preemptor_uid: &'a GangUid,
     /// By what right.
     pub reason: PreemptionReason,
+}
+
+/// What is kept for a gang to which others give way ([`crate::State::kept_for`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept<'a> {
+    /// Since when.
+    pub since: Timestamp,
+    /// When it is kept no longer.
+    pub until: Timestamp,
+    /// On which Flavor.
+    pub flavor: &'a FlavorName,
+    /// Who gives way to it and holds something still, and by what right.
+    pub victims: &'a BTreeMap<GangUid, PreemptionReason>,
 }
 
 /// A gang that is larger than an empty commit.

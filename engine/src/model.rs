@@ -16,7 +16,7 @@ use crate::{
         NodeFilterId, NodeName, PodSelectorId, PodUid, ResourceName, SelectorId, TeamName,
         Timestamp, TopologyName,
     },
-    quota::{FlavorFungibility, PreemptionPolicy, Sharing, Weight},
+    quota::{FlavorFungibility, PreemptionPolicy, PreemptionReason, Sharing, Weight},
 };
 
 /// One change of what was observed.
@@ -50,6 +50,11 @@ pub enum Update {
     Running(Running),
     /// A gang is admitted no longer, or ended.
     NotRunning(GangUid),
+    /// An admitted gang ends, by whatever cause: what it holds comes free by itself. Of one that was not told as running it says
+    /// nothing.
+    Ending(GangUid),
+    /// Something was kept for a gang by whoever decided before this state was made. To be told before the first decision.
+    Reserved(Reserved),
     /// What one pod holds is as given.
     Hold(Hold),
     /// A pod holds nothing any more: its devices are proved released.
@@ -330,6 +335,20 @@ pub struct Running {
 
 /// Most nodes that a gang avoids.
 pub const MOST_AVOIDED_NODES: usize = 8;
+
+/// That others were to give way to a gang, as it was recorded. It is taken up again if the gang waits, and has quota and a place once
+/// those victims are gone that still hold something; else the gang waits like any other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    /// UID of the gang that waits.
+    pub gang: GangUid,
+    /// The Flavor on which it is to be admitted.
+    pub flavor: FlavorName,
+    /// Who gives way to it, and by what right. Those that hold nothing any more count for nothing.
+    pub victims: BTreeMap<GangUid, PreemptionReason>,
+    /// Since when: what is left of its time goes on.
+    pub since: Timestamp,
+}
 
 /// Where a gang must or should be placed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

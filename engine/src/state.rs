@@ -24,8 +24,10 @@ mod moments;
 mod preempt;
 mod release;
 mod reservations;
+mod restore;
 mod rounds;
 mod running;
+mod settle;
 mod shapes;
 mod strict;
 mod team;
@@ -57,7 +59,7 @@ use waits::Waits;
 use crate::{
     amount::{Amount, FlavorResource},
     decision::{Budget, CommitRoom, Decisions, ReasonsChanged},
-    model::{Flavor, Gang, Hold, Update},
+    model::{Flavor, Gang, Hold, Reserved, Update},
     names::{FlavorName, GangUid, PodUid, TeamName, Timestamp},
     placement::{Cluster, Demand, NodeChange, Version},
     queue::Place,
@@ -111,6 +113,8 @@ pub struct State {
     running: RunningGangs,
     /// What is kept for gangs that others give way to.
     reservations: Reservations,
+    /// What was kept by whoever decided before, by gang; taken up with the first decision that finds the gang waiting.
+    recorded: BTreeMap<GangUid, Reserved>,
     /// Who went for whom.
     circles: Circles,
     /// Pods of gangs that give way, on nodes that are kept for nobody.
@@ -217,6 +221,10 @@ impl State {
             }
             Update::Running(running) => self.set_running(running),
             Update::NotRunning(uid) => self.running.remove(&uid),
+            Update::Ending(uid) => self.set_ending(&uid),
+            Update::Reserved(reserved) => {
+                self.recorded.insert(reserved.gang.clone(), reserved);
+            }
             Update::Hold(hold) => self.set_told_hold(hold),
             Update::HoldGone(pod) => self.remove_told_hold(&pod),
         }
@@ -233,7 +241,9 @@ impl State {
     pub fn decide(&mut self, now: Timestamp, budget: &Budget) -> Decisions {
         let mut decisions = Decisions::default();
         self.changes += 1;
+        self.reservations.forget_changes();
         self.refresh();
+        self.restore_reservations(now);
         if self.empty_commit.replace(budget.empty) != Some(budget.empty) {
             self.judge_too_large_again();
         }
@@ -378,7 +388,10 @@ impl State {
         self.drop_out(id);
         self.too_large.remove(&id);
         if let Some(waiting) = self.waiting.leave(id) {
-            self.reservations.note_committed(&waiting.gang.uid);
+            // It may be undone until its holds are told.
+            if !self.provisional.contains_key(&waiting.gang.uid) {
+                self.reservations.note_committed(&waiting.gang.uid);
+            }
             self.shapes.give_back(waiting.shape);
             if let Some(entry) = self.teams.get_mut(waiting.team) {
                 entry.gangs -= 1;

@@ -13,7 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use common::*;
 use muster_engine::{
-    Decisions, Gang, GangUid, Hold, Preemption, Running, State, Team, Timestamp, Update, Why,
+    Decisions, Gang, GangUid, Hold, Preemption, Reserved, Running, State, Team, Timestamp, Update,
+    Why,
     quota::{PreemptionPolicy, PreemptionReason, ReclaimWithinCohort, WithinTeam},
 };
 use proptest::prelude::*;
@@ -741,8 +742,19 @@ fn a_borrower_gives_way_to_one_of_two_lenders() -> World {
 }
 
 #[test]
-fn while_a_victim_goes_others_start_who_take_nothing_of_what_is_freed() {
-    let mut world = a_borrower_gives_way_to_one_of_two_lenders();
+fn while_victims_go_others_start_who_take_nothing_of_what_is_freed() {
+    let teams = vec![
+        preempting("borrower", Some("all"), 0),
+        preempting("first", Some("all"), 8),
+        preempting("second", Some("all"), 4),
+    ];
+    let mut world = World::new(3, 4, teams);
+    let gangs = (0..3).map(|number| at(number, gang(&format!("b{number}"), "borrower", 1, 4)));
+    world.submit(gangs);
+    assert_eq!(world.decide().admissions.len(), 3);
+    world.submit([gang("f", "first", 2, 4)]);
+    let expected = ["f: b0 Reclaimed, b1 Reclaimed"];
+    assert_eq!(told(&world.decide().preemptions), expected);
     // One that was not asked to ends by itself: what it held is free now, and is not what was freed for anybody.
     world.released("b2");
     world.submit([gang("s", "second", 1, 4)]);
@@ -750,6 +762,7 @@ fn while_a_victim_goes_others_start_who_take_nothing_of_what_is_freed() {
     world.submit([with_priority(9, gang("more", "borrower", 1, 4))]);
     assert_eq!(admitted(&world.decide()), [""; 0]);
     world.released("b0");
+    world.released("b1");
     assert_eq!(admitted(&world.decide()), ["f"]);
 }
 
@@ -1059,11 +1072,12 @@ fn a_victim_that_comes_back_waits_for_the_release_of_what_it_held() {
     };
     world.submit([again]);
     world.released("h");
-    assert_eq!(admitted(&world.decide()), [""; 0]);
+    // The other one needs it no more.
+    assert_eq!(admitted(&world.decide()), ["p"]);
     let why = why(&world.state, "g");
     assert!(matches!(why, Why::Release { pods: 1, .. }), "{why:?}");
     world.released("g");
-    assert_eq!(admitted(&world.decide()), ["p", "g"]);
+    assert_eq!(admitted(&world.decide()), ["g"]);
 }
 
 #[test]
@@ -1198,4 +1212,210 @@ fn who_waits_is_not_asked_again_when_somebody_runs_whom_it_may_not_ask() {
         let is_asked = world.state.visited() > before;
         assert_eq!(is_asked, !expected.is_empty(), "priority {priority}");
     }
+}
+
+/// The same cluster as a new process sees it: who waits, what is held, who runs, and what was recorded of what is kept.
+fn taken_over(world: &World, mut after: World) -> World {
+    after.now = world.now;
+    after.gangs = world.gangs.clone();
+    after.holds = world.holds.clone();
+    for (uid, gang) in &world.gangs {
+        let holds = world.holds.get(uid);
+        let Some(holds) = holds else {
+            after.state.apply(Update::Waiting(gang.clone()));
+            continue;
+        };
+        for hold in holds {
+            after.state.apply(Update::Hold(hold.clone()));
+        }
+        told_as_running(&mut after, uid.as_str(), gang.priority);
+    }
+    let kept = world.gangs.keys().filter_map(|uid| {
+        let kept = world.state.kept_for(uid)?;
+        Some(Update::Reserved(Reserved {
+            gang: uid.clone(),
+            flavor: kept.flavor.clone(),
+            victims: kept.victims.clone(),
+            since: kept.since,
+        }))
+    });
+    for reserved in kept {
+        after.state.apply(reserved.clone());
+        after.state.apply(reserved);
+    }
+    after
+}
+
+/// Team a has its quota back from b; c goes first where it finds room.
+fn mine_has_both_nodes_back(released: usize) -> (World, World) {
+    let world = || {
+        let teams = vec![
+            preempting("a", Some("all"), 8),
+            team("b", Some("all"), limit(0)),
+            team("c", Some("all"), limit(4)),
+        ];
+        World::new(2, 4, teams)
+    };
+    let mut before = world();
+    before.submit([gang("b0", "b", 1, 4), gang("b1", "b", 1, 4)]);
+    assert_eq!(before.decide().admissions.len(), 2);
+    before.submit([gang("mine", "a", 2, 4)]);
+    let expected = ["mine: b0 Reclaimed, b1 Reclaimed"];
+    assert_eq!(told(&before.decide().preemptions), expected);
+    before.submit([with_priority(100, gang("third", "c", 1, 4))]);
+    assert_eq!(admitted(&before.decide()), [""; 0]);
+    for victim in ["b0", "b1"].into_iter().take(released) {
+        before.released(victim);
+    }
+    (before, world())
+}
+
+#[test]
+fn whoever_decides_next_keeps_what_was_freed_for_a_gang() {
+    for released in 0..=2 {
+        let (before, after) = mine_has_both_nodes_back(released);
+        let since = before.state.kept_for(&"mine".into()).unwrap().since;
+        let mut after = taken_over(&before, after);
+        let first = after.decide();
+        assert_eq!(
+            first.preemptions,
+            [],
+            "{released} released: nobody new goes"
+        );
+        if released == 2 {
+            assert_eq!(admitted(&first), ["mine"]);
+            continue;
+        }
+        assert_eq!(admitted(&first), [""; 0], "{released} released");
+        let kept = after.state.kept_for(&"mine".into()).unwrap();
+        assert_eq!((kept.since, kept.victims.len()), (since, 2 - released));
+        for victim in ["b0", "b1"].into_iter().skip(released) {
+            after.released(victim);
+        }
+        assert_eq!(admitted(&after.decide()), ["mine"]);
+    }
+}
+
+#[test]
+fn what_was_recorded_is_kept_for_no_longer_than_it_was_meant_to_be() {
+    let (before, after) = mine_has_both_nodes_back(1);
+    let mut after = taken_over(&before, after);
+    after.now += MOST_SECONDS;
+    let first = after.decide();
+    assert_eq!(admitted(&first), ["third"]);
+    assert_eq!(first.preemptions, [], "b1 was to go, and did not");
+
+    // The clock of whoever recorded it was an hour ahead.
+    let (mut before, after) = mine_has_both_nodes_back(1);
+    let now = before.now;
+    before.now += 3_600;
+    let mut after = taken_over(&before, after);
+    after.now = now - 3_600;
+    after.decide();
+    let kept = after.state.kept_for(&"mine".into()).unwrap();
+    assert_eq!(kept.until, Timestamp(after.now + MOST_SECONDS));
+}
+
+#[test]
+fn what_was_recorded_of_a_gang_that_has_no_room_any_more_is_kept_for_nobody() {
+    let (before, after) = mine_has_both_nodes_back(1);
+    let mut after = taken_over(&before, after);
+    for team in [preempting("a", None, 4), team("b", Some("all"), limit(4))] {
+        after.state.apply(Update::Team(team));
+    }
+    assert_eq!(admitted(&after.decide()), ["third"]);
+    assert_eq!(after.state.kept_for(&"mine".into()), None);
+    assert_eq!(after.state.gives_way_to(&"b1".into()), None);
+}
+
+#[test]
+fn a_gang_that_finds_room_elsewhere_takes_it_and_its_victims_stay() {
+    // By quota and by place: (nominal quota, nodes).
+    for (nominal, nodes) in [(100, 2), (8, 3)] {
+        let mut world = World::new(nodes, 4, vec![preempting("a", None, nominal)]);
+        world.submit([
+            gang("low", "a", 1, 4),
+            with_priority(20, gang("other", "a", 1, 4)),
+        ]);
+        assert_eq!(world.decide().admissions.len(), 2);
+        world.submit([with_priority(10, gang("high", "a", 1, 4))]);
+        assert_eq!(told(&world.decide().preemptions), ["high: low InTeam"]);
+        world.submit([at(9, gang("late", "a", 1, 4))]);
+        assert_eq!(admitted(&world.decide()), [""; 0]);
+        world.released("other");
+        let decisions = world.decide();
+        assert_eq!(admitted(&decisions), ["high"], "nominal {nominal}");
+        assert_eq!(decisions.spared, [GangUid::from("low")]);
+        assert_eq!(world.state.gives_way_to(&"low".into()), None);
+        assert_eq!(decisions.preemptions, []);
+    }
+}
+
+#[test]
+fn room_that_a_gang_has_only_with_its_victims_gone_is_none_elsewhere() {
+    // The place is there, and the quota only once the victim is gone.
+    let mut world = World::new(2, 4, vec![preempting("a", None, 4)]);
+    world.submit([gang("low", "a", 1, 4)]);
+    world.decide();
+    world.submit([with_priority(10, gang("high", "a", 1, 4))]);
+    assert_eq!(told(&world.decide().preemptions), ["high: low InTeam"]);
+    world.state.apply(Update::Node(node("n2", "s/l", 4)));
+    assert_eq!(admitted(&world.decide()), [""; 0]);
+    world.released("low");
+    assert_eq!(admitted(&world.decide()), ["high"]);
+}
+
+#[test]
+fn nobody_is_told_to_go_where_those_that_end_by_themselves_free_enough() {
+    let mut world = World::new(2, 4, vec![preempting("a", None, 8)]);
+    world.protected_seconds = 1_000;
+    world.submit([gang("ends", "a", 1, 4), at(1, gang("stays", "a", 1, 4))]);
+    assert_eq!(world.decide().admissions.len(), 2);
+    told_as_running(&mut world, "stays", 0);
+    world.state.apply(Update::Ending("ends".into()));
+    world.submit([with_priority(10, gang("high", "a", 1, 4))]);
+    world.decide();
+    assert_eq!(
+        world.state.gives_way_to(&"ends".into()),
+        None,
+        "it goes anyway"
+    );
+    assert_eq!(world.state.gives_way_to(&"stays".into()), None);
+    assert_eq!(
+        world.state.kept_for(&"high".into()),
+        None,
+        "nothing to record"
+    );
+    let why = why(&world.state, "high");
+    let Why::Release {
+        pods: 1, blocker, ..
+    } = &why
+    else {
+        panic!("{why:?}");
+    };
+    assert_eq!(blocker.gangs, ["a/ends"]);
+    // It is not told as running any more, and another one that comes does not have its room.
+    world.submit([with_priority(5, gang("late", "a", 1, 4))]);
+    assert!(
+        told(&world.decide().preemptions)
+            .iter()
+            .all(|it| !it.contains("ends"))
+    );
+    for hold in world.holds.remove(&GangUid::from("ends")).unwrap() {
+        world.state.apply(Update::HoldGone(hold.pod));
+    }
+    assert_eq!(admitted(&world.decide()), ["high"]);
+}
+
+#[test]
+fn who_ends_by_itself_and_does_not_go_is_counted_on_for_so_long() {
+    let mut world = World::new(2, 4, vec![preempting("a", None, 8)]);
+    world.submit([gang("ends", "a", 1, 4), at(1, gang("stays", "a", 1, 4))]);
+    world.decide();
+    world.state.apply(Update::Ending("ends".into()));
+    world.submit([with_priority(10, gang("high", "a", 1, 4))]);
+    world.decide();
+    assert_eq!(world.state.gives_way_to(&"stays".into()), None);
+    world.now += MOST_SECONDS;
+    assert_eq!(told(&world.decide().preemptions), ["high: stays InTeam"]);
 }

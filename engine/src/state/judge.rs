@@ -330,7 +330,7 @@ impl State {
     }
 
     /// Places a gang of a shape, unless it is known that there is no place.
-    fn place_unless_refused(
+    pub(super) fn place_unless_refused(
         &mut self,
         shape: ShapeId,
         gang: GangId,

@@ -3,7 +3,8 @@
 //! Whenever the first gang of a class is judged and refused, it is asked who could give way to it, on each Flavor as far as the
 //! Team's fungibility says; the best of them is chosen.
 //! Only the Team's policy and what will be charged decide who may ([`super::moments`], [`crate::quota`]); who was not told as running, is protected by a
-//! minimum run time, or was to go and did not, is left out. There is no preemption without a place: the nodes are planned as if
+//! minimum run time, or was to go and did not, is left out. Who ends by itself is counted on first: nobody else goes where that is
+//! enough. There is no preemption without a place: the nodes are planned as if
 //! the victims were gone, and kept ([`super::reservations`]).
 
 use std::{
@@ -24,7 +25,7 @@ use crate::{
     amount::{Amount, FlavorResource, ResourceCharge},
     decision::{Preempted, Preemption},
     model::Hold,
-    names::{GangUid, NodeName, PodUid, TeamName, Timestamp},
+    names::{FlavorName, GangUid, NodeName, PodUid, TeamName, Timestamp},
     placement::{DeviceCharge, Effort, Plan, Request, Verdict, plan},
     quota::{
         FlavorMode, NodeId, PairId, Places, PreemptionPolicy, PreemptionReason, Preemptor,
@@ -42,6 +43,7 @@ const MOST_LOOKS: u64 = 10 * Effort::ONE_DECISION;
 #[derive(Clone, Debug)]
 pub(super) struct Preempting {
     victims: Vec<Preempted>,
+    flavor: FlavorName,
     charges: Vec<Delta>,
     nodes: BTreeSet<NodeName>,
     /// How far up the quota tree it reaches then.
@@ -314,16 +316,7 @@ impl State {
                 .map(|pair| tree.named(*pair).clone())
                 .collect(),
         };
-        let mut places = Without {
-            state: self,
-            candidate: &candidate,
-            asked: &asked,
-            request: self.request_for_victims(&candidate),
-            running: &running,
-            effort: Effort::of(MOST_LOOKS),
-            most_visits: self.cluster.visited().wrapping_add(MOST_LOOKS),
-            gave_up: false,
-        };
+        let mut places = Without::of(self, &candidate, &asked, &running, MOST_LOOKS);
         // It only has to wait for those who give way to others, if for anybody.
         let has_quota = asked
             .iter()
@@ -353,6 +346,7 @@ impl State {
         let borrow_level = borrow_level_without(tree, node, &asked, &gone);
         Some(Preempting {
             borrow_level,
+            flavor: assignment.flavor.clone(),
             charges: deltas(&waiting.gang.uid, &preemptor.team, &preemptor.charges).collect(),
             nodes,
             victims: victims
@@ -383,6 +377,32 @@ impl State {
             most_per_device: least,
             ..request(candidate.waiting, flavor)
         }
+    }
+
+    /// What a gang is charged on a Flavor at the least, and its place there once all that give way are gone.
+    pub(super) fn ahead(
+        &self,
+        gang: GangId,
+        flavor: &FlavorName,
+    ) -> Option<(Vec<Delta>, BTreeSet<NodeName>)> {
+        let waiting = self.waiting.get(gang)?;
+        let entry = self.teams.get(waiting.team)?;
+        let assignments = &entry.assignments;
+        let at = assignments.iter().position(|it| it.flavor == *flavor)?;
+        let candidate = self.candidate(waiting.shape, gang, entry.node, assignments, at)?;
+        let totals = &candidate.totals;
+        let asked = totals
+            .least(assignments.get(at)?, assignments, &self.cluster)
+            .ok()?;
+        let charges = asked.iter().map(|(pair, amount)| Delta {
+            gang: waiting.gang.uid.clone(),
+            team: waiting.gang.team.clone(),
+            of: self.tree.named(*pair).clone(),
+            amount: i128::from(amount.0),
+        });
+        let mut places = Without::of(self, &candidate, &asked, &[], Effort::ONE_DECISION);
+        let plan = places.plan_without(&[])?;
+        Some((charges.collect(), self.nodes_of(&plan)))
     }
 
     fn nodes_of(&self, plan: &Plan) -> BTreeSet<NodeName> {
@@ -440,7 +460,9 @@ impl State {
                     if !policy.may_preempt(rank, other, is_own) {
                         continue;
                     }
-                    let went_for_it = above.contains(uid)
+                    let ends = self.running.is_ending(uid);
+                    let went_for_it = !ends
+                        && above.contains(uid)
                         && !self.circles.has_sunk(&preemptor.uid, uid, told.priority);
                     if went_for_it {
                         preemptable.some_stay = true;
@@ -452,8 +474,9 @@ impl State {
                     let ending_since = told.ending_since;
                     let protected = told.protected_until.filter(|until| *until > now);
                     match (ending_since, protected) {
-                        (Some(since), _) if now.0.saturating_sub(since.0) >= MOST_SECONDS => {}
-                        (None, Some(until)) => {
+                        (Some(since), _)
+                            if !ends && now.0.saturating_sub(since.0) >= MOST_SECONDS => {}
+                        (None, Some(until)) if !ends => {
                             let known = preemptable.more_at.unwrap_or(until);
                             preemptable.more_at = Some(known.min(until));
                         }
@@ -464,7 +487,7 @@ impl State {
                             queued_at: told.queued_at,
                             admitted_at: told.checkpointed_at.max(Some(told.admitted_at)),
                             is_made_again: told.is_made_again,
-                            is_ending: ending_since.is_some(),
+                            is_ending: ends || ending_since.is_some(),
                             charges: self.freed_by(team, uid),
                         }),
                     }
@@ -511,7 +534,15 @@ impl State {
         };
         let winner = (gang.uid.clone(), gang.priority);
         let mut may_ask_more = false;
+        let (mut victims, mut ending) = (BTreeMap::new(), BTreeSet::new());
         for victim in &preemption.victims {
+            if self.running.is_ending(&victim.gang) {
+                ending.insert(victim.gang.clone());
+                continue;
+            }
+            if !self.running.is_released(&victim.gang) {
+                victims.insert(victim.gang.clone(), victim.reason);
+            }
             if let Some(told) = self.running.get(&victim.gang) {
                 let loser = (&victim.gang, told.priority);
                 may_ask_more |= self.circles.note(loser, (&winner.0, winner.1));
@@ -520,12 +551,11 @@ impl State {
         if may_ask_more {
             self.note_rights();
         }
-        let victims = preemption.victims.iter();
-        let victims = victims.filter(|victim| !self.running.is_released(&victim.gang));
         let reservation = Reservation {
-            victims: victims
-                .map(|victim| (victim.gang.clone(), victim.reason))
-                .collect(),
+            is_told: !victims.is_empty(),
+            victims,
+            ending,
+            flavor: preempting.flavor,
             charges: preempting.charges,
             nodes: preempting.nodes,
             since: now,
@@ -690,7 +720,26 @@ struct Without<'a> {
     gave_up: bool,
 }
 
-impl Without<'_> {
+impl<'a> Without<'a> {
+    fn of(
+        state: &'a State,
+        candidate: &'a Candidate<'a>,
+        asked: &'a QuotaRequest,
+        running: &'a [RunningGang],
+        most_looks: u64,
+    ) -> Self {
+        Self {
+            state,
+            candidate,
+            asked,
+            request: state.request_for_victims(candidate),
+            running,
+            effort: Effort::of(most_looks),
+            most_visits: state.cluster.visited().wrapping_add(most_looks),
+            gave_up: false,
+        }
+    }
+
     fn holds_of<'b>(&'b self, positions: &'b [usize]) -> impl Iterator<Item = (usize, &'b Hold)> {
         positions.iter().flat_map(|at| {
             let gang = self.running.get(*at);

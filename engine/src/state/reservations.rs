@@ -6,8 +6,9 @@
 //! place. That is more than it needs; a preemption is short.
 //!
 //! Those to whom others give way do not hold up each other. Who preempts counts the victims of those before it as gone, and
-//! what is kept for those as taken: so all of them have room once all victims are gone. When its own victims are gone, it is
-//! judged before anybody else; should what it needs be held by victims of others still, it goes on waiting for them.
+//! what is kept for those as taken: so all of them have room once all victims are gone. When its own victims are gone, or it finds
+//! room elsewhere meanwhile, it is judged before anybody else ([`super::settle`]); should what it needs be held by victims of others
+//! still, it goes on waiting for them. Gangs that end by themselves are waited for like victims, and told nothing.
 //!
 //! A reservation is over when its gang is admitted (by whomever), gone, another one or stopped, when limits changed so that it
 //! has no room afterwards either, or after [`MOST_SECONDS`]: then the gang waits as before, and may preempt others. A victim
@@ -16,12 +17,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{State, ids::GangId, judge::request, rounds::Moment, work::Work};
+use super::{State, ids::GangId, rounds::Moment};
 use crate::{
-    decision::{Blocker, Budget, CommitRoom, Decisions, GivesWay, Why},
+    decision::{Blocker, GivesWay, Kept, Why},
     model::{Hold, Running},
-    names::{GangUid, NodeName, PodUid, Timestamp},
-    placement::{Effort, Verdict, plan},
+    names::{FlavorName, GangUid, NodeName, PodUid, Timestamp},
     quota::{
         PreemptionReason,
         charges::{Delta, largest, undoing},
@@ -36,14 +36,31 @@ pub(super) const MOST_SECONDS: i64 = 600;
 pub(super) struct Reservation {
     /// Those of its victims that hold something still, and by what right they go.
     pub(super) victims: BTreeMap<GangUid, PreemptionReason>,
+    /// Those that were ending by themselves, and hold something still: nobody tells them to.
+    pub(super) ending: BTreeSet<GangUid>,
+    /// Whether anybody was told to give way.
+    pub(super) is_told: bool,
+    /// The Flavor on which it is charged.
+    pub(super) flavor: FlavorName,
     /// What it is charged ahead.
     pub(super) charges: Vec<Delta>,
     /// Where nothing new is planned.
     pub(super) nodes: BTreeSet<NodeName>,
     /// Since when.
     pub(super) since: Timestamp,
-    /// As of when it was judged last, without success, since its victims are gone.
+    /// As of when it was judged last, without success.
     pub(super) judged: Option<Moment>,
+}
+
+impl Reservation {
+    /// All that are waited for.
+    pub(super) fn all_victims(&self) -> Vec<GangUid> {
+        self.victims.keys().chain(&self.ending).cloned().collect()
+    }
+
+    fn is_released(&self) -> bool {
+        self.victims.is_empty() && self.ending.is_empty()
+    }
 }
 
 /// All of them.
@@ -61,20 +78,24 @@ pub(super) struct Reservations {
     overdue: BTreeSet<GangUid>,
     /// Who gave way at any moment since that was told, and may give way to nobody now.
     spared: BTreeSet<GangUid>,
+    /// For whom something is kept, or who gives way, otherwise than when that was asked last.
+    changed: BTreeSet<GangUid>,
 }
 
 impl Reservations {
     /// Keeps something; who gives way from now on that did not before.
     fn enter(&mut self, gang: &GangUid, reservation: Reservation) -> Vec<GangUid> {
         let mut new = Vec::new();
-        for victim in reservation.victims.keys() {
+        for victim in &reservation.all_victims() {
             let preemptors = self.by_victim.entry(victim.clone()).or_default();
             if preemptors.is_empty() {
                 new.push(victim.clone());
             }
             preemptors.insert(gang.clone());
+            self.changed.insert(victim.clone());
         }
-        if reservation.victims.is_empty() {
+        self.changed.insert(gang.clone());
+        if reservation.is_released() {
             self.released.insert(gang.clone());
         }
         self.by_end.insert((end(&reservation), gang.clone()));
@@ -86,9 +107,10 @@ impl Reservations {
     fn leave(&mut self, gang: &GangUid) -> Option<(Reservation, Vec<GangUid>)> {
         let reservation = self.by_gang.remove(gang)?;
         let mut spared = Vec::new();
-        for victim in reservation.victims.keys() {
+        for victim in &reservation.all_victims() {
             if let Some(preemptors) = self.by_victim.get_mut(victim) {
                 preemptors.remove(gang);
+                self.changed.insert(victim.clone());
                 if preemptors.is_empty() {
                     self.by_victim.remove(victim);
                     spared.push(victim.clone());
@@ -96,6 +118,7 @@ impl Reservations {
             }
         }
         self.spared.extend(spared.iter().cloned());
+        self.changed.insert(gang.clone());
         self.released.remove(gang);
         self.by_end.remove(&(end(&reservation), gang.clone()));
         Some((reservation, spared))
@@ -104,10 +127,15 @@ impl Reservations {
     /// A gang holds nothing any more.
     fn note_released(&mut self, victim: &GangUid) {
         self.overdue.remove(victim);
-        for gang in self.by_victim.remove(victim).unwrap_or_default() {
+        let preemptors = self.by_victim.remove(victim);
+        if preemptors.is_some() {
+            self.changed.insert(victim.clone());
+        }
+        for gang in preemptors.unwrap_or_default() {
             if let Some(reservation) = self.by_gang.get_mut(&gang) {
                 reservation.victims.remove(victim);
-                if reservation.victims.is_empty() {
+                reservation.ending.remove(victim);
+                if reservation.is_released() {
                     self.released.insert(gang);
                 }
             }
@@ -122,7 +150,19 @@ impl Reservations {
 
     /// An admission cannot be taken back any more.
     pub(super) fn note_committed(&mut self, gang: &GangUid) {
-        self.admitted.remove(gang);
+        if self.admitted.remove(gang).is_some() {
+            self.changed.insert(gang.clone());
+        }
+    }
+
+    /// Nobody asked what changed before a decision.
+    pub(super) fn forget_changes(&mut self) {
+        self.changed.clear();
+    }
+
+    /// Those for whom nothing is kept any more give way, and wait, in vain: they are counted on no longer.
+    pub(super) fn note_overdue(&mut self, victims: impl IntoIterator<Item = GangUid>) {
+        self.overdue.extend(victims);
     }
 
     /// Whether nothing is kept for anybody.
@@ -140,11 +180,13 @@ impl Reservations {
         self.overdue.contains(victim)
     }
 
-    /// For whom a gang gives way, the first by UID of those that still wait for it, and by what right.
+    /// For whom a gang is told to give way, the first by UID of those that still wait for it, and by what right.
     fn first_preemptor(&self, victim: &GangUid) -> Option<(&GangUid, PreemptionReason)> {
-        let preemptor = self.by_victim.get(victim)?.first()?;
-        let kept = self.by_gang.get(preemptor)?;
-        Some((preemptor, *kept.victims.get(victim)?))
+        let mut preemptors = self.by_victim.get(victim)?.iter();
+        preemptors.find_map(|preemptor| {
+            let kept = self.by_gang.get(preemptor)?;
+            Some((preemptor, *kept.victims.get(victim)?))
+        })
     }
 
     /// Everything that is charged ahead.
@@ -162,17 +204,50 @@ impl Reservations {
         self.by_end.first().map(|(at, _)| *at)
     }
 
-    /// What was found out about those whose victims are gone does not hold any more.
+    /// What was found out about them does not hold any more.
     pub(super) fn judge_again(&mut self) {
-        for gang in &self.released {
-            if let Some(reservation) = self.by_gang.get_mut(gang) {
-                reservation.judged = None;
+        for reservation in self.by_gang.values_mut() {
+            reservation.judged = None;
+        }
+    }
+
+    /// What is kept for a gang.
+    pub(super) fn of(&self, gang: &GangUid) -> Option<&Reservation> {
+        self.by_gang.get(gang)
+    }
+
+    /// Those that were not judged as of a moment, each with whether its victims are all released.
+    pub(super) fn unsettled(&self, moment: Moment) -> impl Iterator<Item = (&GangUid, bool)> {
+        let unsettled = self.by_gang.iter();
+        let unsettled = unsettled.filter(move |(_, kept)| kept.judged != Some(moment));
+        unsettled.map(|(gang, kept)| (gang, kept.is_released()))
+    }
+
+    /// These were judged as of a moment, in vain.
+    pub(super) fn note_judged(&mut self, gangs: &[GangUid], moment: Moment) {
+        for gang in gangs {
+            if let Some(kept) = self.by_gang.get_mut(gang) {
+                kept.judged = Some(moment);
             }
         }
     }
 
+    /// A gang was admitted: what was kept for it may have to be kept again.
+    pub(super) fn note_admitted(&mut self, gang: &GangUid, kept: Reservation) {
+        self.admitted.insert(gang.clone(), kept);
+    }
+
+    /// Those that give way to nobody but one gang.
+    pub(super) fn only_victims_of(&self, gang: &GangUid) -> Vec<GangUid> {
+        let kept = self.by_gang.get(gang);
+        let victims = kept.map_or_else(Vec::new, Reservation::all_victims);
+        let is_alone =
+            |victim: &GangUid| self.by_victim.get(victim).is_some_and(|of| of.len() == 1);
+        victims.into_iter().filter(is_alone).collect()
+    }
+
     /// Those whose time is over.
-    fn ended(&self, now: Timestamp) -> Vec<GangUid> {
+    pub(super) fn ended(&self, now: Timestamp) -> Vec<GangUid> {
         let by_end = self.by_end.iter().take_while(|(at, _)| *at <= now);
         by_end.map(|(_, gang)| gang.clone()).collect()
     }
@@ -206,6 +281,13 @@ impl State {
         self.running.set(running);
         if is_news {
             self.note_can_be_asked(&uid);
+        }
+    }
+
+    /// A gang ends by itself: who looks for victims counts on it, whether or not its minimum run time is over.
+    pub(super) fn set_ending(&mut self, gang: &GangUid) {
+        if self.running.note_ending(gang) {
+            self.note_can_be_asked(gang);
         }
     }
 
@@ -303,7 +385,7 @@ impl State {
     }
 
     /// Whether what a gang is charged ahead is within the quota of its Team once all victims are gone.
-    fn has_room_afterwards(&mut self, id: GangId) -> bool {
+    pub(super) fn has_room_afterwards(&mut self, id: GangId) -> bool {
         let Some(waiting) = self.waiting.get(id) else {
             return false;
         };
@@ -344,148 +426,66 @@ impl State {
     /// To whom a gang is to give way, if it is: as decided, and not taken back since.
     pub fn gives_way_to(&self, victim: &GangUid) -> Option<GivesWay<'_>> {
         let (preemptor, reason) = self.reservations.first_preemptor(victim)?;
+        let preemptor = self.waiting(preemptor)?;
         Some(GivesWay {
-            preemptor: &self.waiting(preemptor)?.name,
+            preemptor: &preemptor.name,
+            preemptor_uid: &preemptor.uid,
             reason,
         })
     }
 
-    /// Judges those whose victims are released, before anybody else, and lets those wait as before whose time is over.
-    pub(super) fn settle_reservations(
-        &mut self,
-        budget: &Budget,
-        left: &mut CommitRoom,
-        decisions: &mut Decisions,
-        work: &mut Work,
-    ) {
-        for uid in self.reservations.ended(work.now) {
-            if let Some(id) = self.waiting.id(&uid)
-                && let Some(ended) = self.give_up_reservation(id)
-            {
-                self.reservations.overdue.extend(ended.victims.into_keys());
-                self.wake_class_of(id);
-            }
-        }
-        let moment = self.moment();
-        let released = self.reservations.released.iter();
-        let released = released.filter(|uid| {
-            let kept = self.reservations.by_gang.get(*uid);
-            kept.is_some_and(|kept| kept.judged != Some(moment))
-        });
-        let mut released: Vec<GangId> = released.filter_map(|uid| self.waiting.id(uid)).collect();
-        released.sort_by_key(|id| self.waiting.get(*id).map(|waiting| waiting.place.clone()));
-        let mut unsettled = Vec::new();
-        for id in released {
-            // It is to be admitted as soon as nothing is kept for it any more; how many nodes it needs then is not known.
-            let Some(needs) = self.needs(id) else {
-                continue;
-            };
-            let most = CommitRoom {
-                nodes: needs.pods,
-                ..needs
-            };
-            if !left.holds(&most) && *left != budget.empty {
-                decisions.exhausted = true;
-                return;
-            }
-            let kept = self.give_up_reservation(id);
-            self.wake_class_of(id);
-            let class = self.waiting.get(id).and_then(|it| it.class);
-            let Some(kept) = kept else { continue };
-            let Some(class) = class else {
-                // Something stands in its way for now that is not room.
-                let waiting = self.waiting.get(id);
-                if waiting.is_some_and(|waiting| waiting.obstacle().is_some()) {
-                    self.reserve(id, kept);
-                    unsettled.push(id);
-                }
-                continue;
-            };
-            let Ok(fitting) = self.judge(class, id, work) else {
-                if self.fits_afterwards_at(id, &kept) {
-                    self.reserve(id, kept);
-                    unsettled.push(id);
-                }
-                continue;
-            };
-            let needs = CommitRoom {
-                nodes: fitting.plan.slots().len(),
-                ..needs
-            };
-            if left.holds(&needs) {
-                *left = left.less(&needs);
-                if let Some(admission) = self.admit(id, &fitting) {
-                    self.reservations
-                        .admitted
-                        .insert(admission.gang.clone(), kept);
-                    decisions.admissions.push(admission);
-                }
-            } else if budget.empty.holds(&needs) {
-                self.reserve(id, kept);
-                decisions.exhausted = true;
-                return;
-            }
-        }
-        let moment = self.moment();
-        for id in unsettled {
-            let uid = self.waiting.get(id).map(|waiting| &waiting.gang.uid);
-            if let Some(kept) = uid.and_then(|uid| self.reservations.by_gang.get_mut(uid)) {
-                kept.judged = Some(moment);
-            }
-        }
+    /// What is kept for a gang, if others were told to give way to it; as well after it was admitted, until that can be undone no more.
+    pub fn kept_for(&self, gang: &GangUid) -> Option<Kept<'_>> {
+        let Reservations {
+            by_gang, admitted, ..
+        } = &self.reservations;
+        let kept = by_gang.get(gang).or_else(|| admitted.get(gang));
+        let kept = kept.filter(|kept| kept.is_told)?;
+        Some(Kept {
+            since: kept.since,
+            until: end(kept),
+            flavor: &kept.flavor,
+            victims: &kept.victims,
+        })
     }
 
-    /// Whether a gang for which nothing is kept any more has quota and a place, wherever it is, once the victims of others
-    /// are gone. Without any, it has not: it was judged already.
-    fn fits_afterwards_at(&self, id: GangId, kept: &Reservation) -> bool {
-        if self.reservations.by_victim.is_empty() {
-            return false;
-        }
-        let waiting = self.waiting.get(id);
-        let entry = waiting.and_then(|waiting| self.teams.get(waiting.team));
-        let Some((waiting, entry)) = waiting.zip(entry) else {
-            return false;
-        };
-        let Some(node) = entry.node else { return false };
-        let tree = &self.moments.afterwards;
-        let has_quota = kept.charges.iter().all(|delta| {
-            let pair = tree.known_pair(&delta.of);
-            let available = pair.map(|pair| tree.available_at(node, pair));
-            available.is_some_and(|available| delta.amount <= i128::from(available.0))
-        });
-        if !has_quota {
-            return false;
-        }
-        let gone: BTreeMap<PodUid, &Hold> =
-            self.going().map(|hold| (hold.pod.clone(), hold)).collect();
-        self.cluster.note_visits(gone.len() as u64);
-        let view = self.cluster.without(&gone);
-        let mut flavors = entry.assignments.iter().map(|it| &it.flavor);
-        let flavor = flavors.find(|flavor| {
-            let mut charges = kept.charges.iter();
-            charges.any(|delta| delta.of.flavor == **flavor)
-        });
-        let flavor = flavor.and_then(|name| self.flavors.get(name));
-        let request = request(waiting, flavor);
-        let verdict = plan(&self.cluster, &view, &request, &mut Effort::default());
-        matches!(verdict, Verdict::Placed(_))
+    /// Gangs of which [`State::gives_way_to`] or [`State::kept_for`] may say something else than when this was asked last. What was
+    /// not asked about by then is forgotten by the next decision.
+    pub fn take_changed_preemptions(&mut self) -> BTreeSet<GangUid> {
+        std::mem::take(&mut self.reservations.changed)
     }
 
-    fn wake_class_of(&mut self, id: GangId) {
+    pub(super) fn wake_class_of(&mut self, id: GangId) {
         if let Some(class) = self.waiting.get(id).and_then(|it| it.class) {
             self.wake(class);
         }
     }
 
-    /// That others give way to a gang, if they do.
+    /// That others give way to a gang, or end by themselves, if it waits for that.
     pub(super) fn why_reserved(&self, gang: &GangUid) -> Option<Why> {
         let reservation = self.reservations.by_gang.get(gang)?;
-        let names = reservation.victims.keys().filter_map(|victim| {
-            let mut pods = self.running.pods_of(victim);
-            let hold = self.holds.get(pods.next()?)?;
-            Some((1, hold.gang_name.as_str()))
-        });
-        let victims: Blocker = largest(names);
-        Some(Why::Preemption { victims })
+        let told = || reservation.victims.keys();
+        let names = |gangs: &mut dyn Iterator<Item = &GangUid>| -> Blocker {
+            let mut names = Vec::new();
+            for gang in gangs {
+                let mut pods = self.running.pods_of(gang);
+                let hold = pods.next().and_then(|pod| self.holds.get(pod));
+                names.extend(hold.map(|hold| (1, hold.gang_name.as_str())));
+            }
+            largest(names.into_iter())
+        };
+        if told().next().is_some() || reservation.ending.is_empty() {
+            let victims = names(&mut told());
+            return Some(Why::Preemption { victims });
+        }
+        // Nobody goes for it.
+        let ending = || reservation.ending.iter();
+        Some(Why::Release {
+            pods: ending()
+                .map(|gang| self.running.pods_of(gang).count())
+                .sum(),
+            blocker: names(&mut ending()),
+            behind: None,
+        })
     }
 }

@@ -11,16 +11,33 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub(super) struct RunningGangs {
     told: BTreeMap<GangUid, Running>,
+    /// Of those, the ones that end; they are forgotten with the last of what they hold.
+    ending: BTreeSet<GangUid>,
     pods: BTreeMap<GangUid, BTreeSet<PodUid>>,
 }
 
 impl RunningGangs {
     pub(super) fn set(&mut self, running: Running) {
+        self.ending.remove(&running.uid);
         self.told.insert(running.uid.clone(), running);
+    }
+
+    /// A gang ends; whether that is news.
+    pub(super) fn note_ending(&mut self, gang: &GangUid) -> bool {
+        if self.is_released(gang) {
+            self.remove(gang);
+        }
+        self.told.contains_key(gang) && self.ending.insert(gang.clone())
+    }
+
+    /// Whether a gang ends by itself.
+    pub(super) fn is_ending(&self, gang: &GangUid) -> bool {
+        self.ending.contains(gang)
     }
 
     pub(super) fn remove(&mut self, gang: &GangUid) {
         self.told.remove(gang);
+        self.ending.remove(gang);
     }
 
     /// What was told of a gang. Nobody else may preempt it.
@@ -48,6 +65,9 @@ impl RunningGangs {
             pods.remove(pod);
             if pods.is_empty() {
                 self.pods.remove(gang);
+                if self.ending.remove(gang) {
+                    self.told.remove(gang);
+                }
             }
         }
     }

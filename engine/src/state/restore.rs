@@ -1,0 +1,87 @@
+//! What was kept for gangs by whoever decided before: it is kept again, with what is left of its time.
+//!
+//! A new process knows what is held and who waits, and not who gives way to whom. It is told that before its first decision
+//! ([`crate::model::Reserved`]), so that nobody takes meanwhile what was freed for another gang, and nobody goes for one that has
+//! victims already. Nothing but the names of both sides and the time is told: charges and nodes are worked out anew, as they would be
+//! were the victims chosen now. A gang that has no quota or no place then waits like any other.
+
+use std::collections::BTreeSet;
+
+use super::{
+    State,
+    reservations::{MOST_SECONDS, Reservation},
+};
+use crate::{model::Reserved, names::Timestamp};
+
+impl State {
+    /// Takes up what was recorded, the oldest first: later ones were decided when earlier ones were known. Each costs one search
+    /// for a place.
+    pub(super) fn restore_reservations(&mut self, now: Timestamp) {
+        if self.recorded.is_empty() {
+            return;
+        }
+        let recorded = std::mem::take(&mut self.recorded);
+        let mut recorded: Vec<Reserved> = recorded.into_values().collect();
+        recorded.sort_by(|one, other| {
+            let by = |reserved: &Reserved| (reserved.since, reserved.gang.clone());
+            by(one).cmp(&by(other))
+        });
+        for reserved in recorded {
+            let is_over = now.0.saturating_sub(reserved.since.0) >= MOST_SECONDS;
+            if is_over || self.waiting.id(&reserved.gang).is_some() {
+                self.restore_reservation(reserved, now);
+            } else {
+                // Its pods may not be understood yet.
+                self.recorded.insert(reserved.gang.clone(), reserved);
+            }
+        }
+    }
+
+    fn restore_reservation(&mut self, mut reserved: Reserved, now: Timestamp) {
+        let running = &self.running;
+        reserved
+            .victims
+            .retain(|victim, _| !running.is_released(victim));
+        // A clock that was ahead keeps nothing for longer.
+        let since = reserved.since.min(now);
+        if now.0.saturating_sub(since.0) >= MOST_SECONDS {
+            self.reservations.note_overdue(reserved.victims.into_keys());
+            return;
+        }
+        let Some(id) = self.waiting.id(&reserved.gang) else {
+            return;
+        };
+        let is_open = |state: &Self| {
+            let waiting = state.waiting.get(id);
+            waiting.is_some_and(|it| it.pods_that_hold == 0 && !it.is_reserved_for)
+        };
+        if !is_open(self) {
+            return;
+        }
+        // Whoever gives way from now on leaves its place for the search.
+        let reservation = Reservation {
+            is_told: true,
+            victims: reserved.victims,
+            ending: BTreeSet::new(),
+            flavor: reserved.flavor.clone(),
+            charges: Vec::new(),
+            nodes: BTreeSet::new(),
+            since,
+            judged: None,
+        };
+        self.reserve(id, reservation);
+        let ahead = self.ahead(id, &reserved.flavor);
+        let Some(mut reservation) = self.give_up_reservation(id) else {
+            return;
+        };
+        let Some((charges, nodes)) = ahead else {
+            return;
+        };
+        reservation.charges = charges;
+        reservation.nodes = nodes;
+        self.reserve(id, reservation);
+        if !self.has_room_afterwards(id) {
+            self.give_up_reservation(id);
+        }
+    }
+}

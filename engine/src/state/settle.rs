@@ -1,0 +1,217 @@
+//! How a reservation ends: its gang is admitted, once its victims are gone or because it found room without them, or its time is over.
+
+use std::collections::BTreeMap;
+
+use super::{State, ids::GangId, judge::request, reservations::Reservation, work::Work};
+use crate::{
+    decision::{Budget, CommitRoom, Decisions},
+    model::Hold,
+    names::{GangUid, PodUid},
+    placement::{Effort, Verdict, plan},
+    quota::{
+        NodeId, QuotaTree,
+        charges::{Delta, undoing},
+    },
+};
+
+/// What came of judging a gang for which something was kept.
+enum Settled {
+    /// It was admitted, or waits like any other from now on.
+    Over,
+    /// Something is kept for it still: it is not to be judged again before something changed.
+    Kept,
+    /// It is to be admitted by the next commit.
+    NextCommit,
+}
+
+impl State {
+    /// Judges those whose victims are released, and those that may have room without waiting for theirs, before anybody else; and
+    /// lets those wait as before whose time is over.
+    pub(super) fn settle_reservations(
+        &mut self,
+        budget: &Budget,
+        left: &mut CommitRoom,
+        decisions: &mut Decisions,
+        work: &mut Work,
+    ) {
+        for uid in self.reservations.ended(work.now) {
+            if let Some(id) = self.waiting.id(&uid)
+                && let Some(ended) = self.give_up_reservation(id)
+            {
+                self.reservations.note_overdue(ended.all_victims());
+                self.wake_class_of(id);
+            }
+        }
+        let moment = self.moment();
+        let mut unsettled: Vec<(GangUid, GangId, bool)> = self
+            .reservations
+            .unsettled(moment)
+            .filter_map(|(uid, is_released)| {
+                Some((uid.clone(), self.waiting.id(uid)?, is_released))
+            })
+            .collect();
+        unsettled
+            .sort_by_key(|(_, id, _)| self.waiting.get(*id).map(|waiting| waiting.place.clone()));
+        let mut kept = Vec::new();
+        for (uid, id, is_released) in unsettled {
+            let has_room =
+                is_released || (!work.is_enough() && self.finds_room_elsewhere(id, work));
+            let settled = if has_room {
+                self.settle(id, is_released, budget, left, decisions, work)
+            } else {
+                Settled::Kept
+            };
+            match settled {
+                Settled::Over => {}
+                Settled::Kept => kept.push(uid),
+                Settled::NextCommit => {
+                    decisions.exhausted = true;
+                    return;
+                }
+            }
+        }
+        let moment = self.moment();
+        self.reservations.note_judged(&kept, moment);
+    }
+
+    /// Judges a gang as if nothing were kept for it, and keeps it again if it has to wait still.
+    fn settle(
+        &mut self,
+        id: GangId,
+        is_released: bool,
+        budget: &Budget,
+        left: &mut CommitRoom,
+        decisions: &mut Decisions,
+        work: &mut Work,
+    ) -> Settled {
+        // It is to be admitted as soon as nothing is kept for it any more; how many nodes it needs then is not known.
+        let Some(needs) = self.needs(id) else {
+            return Settled::Over;
+        };
+        let most = CommitRoom {
+            nodes: needs.pods,
+            ..needs
+        };
+        if !left.holds(&most) && *left != budget.empty {
+            return Settled::NextCommit;
+        }
+        let kept = self.give_up_reservation(id);
+        self.wake_class_of(id);
+        let waiting = self.waiting.get(id);
+        let class = waiting.and_then(|it| it.class);
+        let has_obstacle = waiting.is_some_and(|it| it.obstacle().is_some());
+        let Some(kept) = kept else {
+            return Settled::Over;
+        };
+        let Some(class) = class else {
+            // Something stands in its way for now that is not room.
+            if has_obstacle || !is_released {
+                self.reserve(id, kept);
+                return Settled::Kept;
+            }
+            return Settled::Over;
+        };
+        let Ok(fitting) = self.judge(class, id, work) else {
+            if !is_released || self.fits_afterwards_at(id, &kept) {
+                self.reserve(id, kept);
+                return Settled::Kept;
+            }
+            return Settled::Over;
+        };
+        let needs = CommitRoom {
+            nodes: fitting.plan.slots().len(),
+            ..needs
+        };
+        if left.holds(&needs) {
+            *left = left.less(&needs);
+            if let Some(admission) = self.admit(id, &fitting) {
+                self.reservations.note_admitted(&admission.gang, kept);
+                decisions.admissions.push(admission);
+            }
+        } else if budget.empty.holds(&needs) {
+            self.reserve(id, kept);
+            return Settled::NextCommit;
+        }
+        Settled::Over
+    }
+
+    /// Whether a gang has quota and a place though its victims hold theirs still: on other nodes than those that are kept, its own
+    /// included, and with those victims charged that would stay. Nothing changes by the question.
+    fn finds_room_elsewhere(&mut self, id: GangId, work: &mut Work) -> bool {
+        let Some(waiting) = self.waiting.get(id) else {
+            return false;
+        };
+        let node = self.teams.get(waiting.team).and_then(|team| team.node);
+        let kept = self.reservations.of(&waiting.gang.uid);
+        let (Some(node), Some(kept)) = (node, kept) else {
+            return false;
+        };
+        if waiting.obstacle().is_some() || !has_quota(&self.moments.now, node, &kept.charges) {
+            return false;
+        }
+        let shape = waiting.shape;
+        let (flavor, charges) = (kept.flavor.clone(), kept.charges.clone());
+        let stay = self.reservations.only_victims_of(&waiting.gang.uid);
+        let stay: Vec<Delta> = stay
+            .iter()
+            .flat_map(|victim| self.charges_of(victim))
+            .collect();
+        let tree = &mut self.moments.afterwards;
+        tree.apply(&undoing(&charges), |_, _, _| {});
+        tree.apply(&stay, |_, _, _| {});
+        let has_quota = has_quota(tree, node, &charges);
+        tree.apply(&undoing(&stay), |_, _, _| {});
+        tree.apply(&charges, |_, _, _| {});
+        if !has_quota {
+            return false;
+        }
+        let before = self.cluster.visited();
+        let mut effort = Effort::default();
+        let placed =
+            self.place_unless_refused(shape, id, Some(&flavor), &mut effort, &mut work.visited);
+        if placed.is_err() {
+            work.note_in_vain(&self.cluster, before);
+        }
+        placed.is_ok()
+    }
+
+    /// Whether a gang for which nothing is kept any more has quota and a place, wherever it is, once the victims of others
+    /// are gone. Without any, it has not: it was judged already.
+    fn fits_afterwards_at(&self, id: GangId, kept: &Reservation) -> bool {
+        if self.reservations.victims().next().is_none() {
+            return false;
+        }
+        let waiting = self.waiting.get(id);
+        let entry = waiting.and_then(|waiting| self.teams.get(waiting.team));
+        let Some((waiting, entry)) = waiting.zip(entry) else {
+            return false;
+        };
+        let Some(node) = entry.node else { return false };
+        let tree = &self.moments.afterwards;
+        if !has_quota(tree, node, &kept.charges) {
+            return false;
+        }
+        let gone: BTreeMap<PodUid, &Hold> =
+            self.going().map(|hold| (hold.pod.clone(), hold)).collect();
+        self.cluster.note_visits(gone.len() as u64);
+        let view = self.cluster.without(&gone);
+        let mut flavors = entry.assignments.iter().map(|it| &it.flavor);
+        let flavor = flavors.find(|flavor| {
+            let mut charges = kept.charges.iter();
+            charges.any(|delta| delta.of.flavor == **flavor)
+        });
+        let flavor = flavor.and_then(|name| self.flavors.get(name));
+        let request = request(waiting, flavor);
+        let verdict = plan(&self.cluster, &view, &request, &mut Effort::default());
+        matches!(verdict, Verdict::Placed(_))
+    }
+}
+
+/// Whether so much is available to a Team.
+fn has_quota(tree: &QuotaTree, node: NodeId, charges: &[Delta]) -> bool {
+    charges.iter().all(|delta| {
+        let pair = tree.known_pair(&delta.of);
+        let available = pair.map(|pair| tree.available_at(node, pair));
+        available.is_some_and(|available| delta.amount <= i128::from(available.0))
+    })
+}
