@@ -194,9 +194,12 @@ pub struct GangStatus {
     /// The last evictions of its attempts, at most 8, the latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evictions: Vec<Eviction>,
-    /// That its attempt is to give way to another gang; absent while it is not.
+    /// That its attempt is to give way to another gang, or was evicted for it and holds something still; absent while it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preemption: Option<PreemptionNotice>,
+    /// That others give way to it: what they free is kept for it. Absent while nothing is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<Reservation>,
     /// When the gang ended; it is removed an hour later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
@@ -232,12 +235,69 @@ pub struct PreemptionNotice {
     pub attempt: i64,
     /// `namespace/name` of the gang that it gives way to.
     pub preemptor: String,
-    /// By what right, for people.
+    /// UID of that Gang.
+    #[serde(default)]
+    pub preemptor_uid: String,
+    /// By what right.
+    #[serde(default)]
+    pub right: PreemptionRight,
+    /// The same for people.
     pub message: String,
     /// Since when.
     pub noticed_at: Time,
     /// When it is evicted at the latest, unless the controller is away. Its pods carry the same in `muster.dev/preempt-at`.
     pub preempt_at: Time,
+}
+
+/// By what right a gang preempts another one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum PreemptionRight {
+    /// It goes first in its Team.
+    #[default]
+    InTeam,
+    /// Its Team has quota back that the Team of the other one borrows.
+    Reclaimed,
+    /// Its Team has a smaller share.
+    FairShare,
+    /// It has the higher tier, and both Teams borrow.
+    ReclaimedWhileBorrowing,
+}
+
+/// What is kept for a gang to which others give way. A new leader goes on keeping it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Reservation {
+    /// The Flavor on which the gang is to be admitted.
+    pub flavor: String,
+    /// How many gangs give way to it. Each says so itself, in its `preemption`.
+    pub victim_count: i32,
+    /// The first of them by UID, at most 16.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub victims: Vec<ReservationVictim>,
+    /// Since when.
+    pub since: Time,
+    /// Until when at the latest.
+    pub until: Time,
+}
+
+impl Reservation {
+    /// Most gangs that one names.
+    pub const VICTIMS_NAMED: usize = 16;
+}
+
+/// A gang that gives way to another one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ReservationVictim {
+    /// `namespace/name` of the Gang.
+    pub gang: String,
+    /// Its UID.
+    pub uid: String,
+    /// The attempt that gives way.
+    pub attempt: i64,
+    /// By what right.
+    pub right: PreemptionRight,
 }
 
 /// What a gang is to hold and where, written before the Ledger names it. It counts only while an intent of the Ledger names

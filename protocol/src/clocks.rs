@@ -66,6 +66,8 @@ pub(crate) struct Clocks {
     reasons: Table<String, (Reason, u64)>,
     /// Since when nobody wants a Gang to go that has a notice, and which one.
     unwanted: Table<String, (i64, u64)>,
+    /// When it was first seen since when a Gang runs, or is admitted, and since when.
+    runs: Table<String, (i64, u64)>,
     /// When a Gang was first seen with a notice, and which one, by the second in which it was given.
     notices: Table<String, (i64, u64)>,
     /// Gangs that pause until a time that is taken by the wall clock, and since when that is known.
@@ -268,6 +270,16 @@ impl Clocks {
         note_value(&mut self.notices, gang_uid, noticed_at, now);
     }
 
+    /// Notes since when a Gang runs, or is admitted, as it says.
+    pub(crate) fn note_running(&mut self, gang_uid: &str, since: Option<i64>, now: u64) {
+        note_value(&mut self.runs, gang_uid, since, now);
+    }
+
+    /// When it was seen first that a Gang runs, or is admitted.
+    pub(crate) fn running_seen_at(&self, gang_uid: &str) -> Option<u64> {
+        self.runs.get(gang_uid).map(|(_, seen)| *seen)
+    }
+
     /// Notes which notice of a Gang nobody wants any more, by the second in which it was given.
     pub(crate) fn note_unwanted(&mut self, gang_uid: &str, noticed_at: Option<i64>, now: u64) {
         note_value(&mut self.unwanted, gang_uid, noticed_at, now);
@@ -300,6 +312,7 @@ impl Clocks {
         self.reasons.remove(gang_uid);
         self.notices.remove(gang_uid);
         self.unwanted.remove(gang_uid);
+        self.runs.remove(gang_uid);
         self.pauses.remove(gang_uid);
         self.status_writes.remove(gang_uid);
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use muster_cluster::index;
+use muster_engine as engine;
 
 /// Whether Muster decides, or only shows what it would decide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,4 +86,14 @@ pub struct Now {
     pub monotonic_seconds: u64,
     /// The time of day, for fields of objects.
     pub wall: Timestamp,
+}
+
+impl Now {
+    /// A second of the monotonic clock as the engine is told it by a leader that began at this moment: the time of day then, and what
+    /// has passed since. A clock that is set meanwhile neither ends what is kept for a gang nor keeps it for longer.
+    pub(crate) fn engine_time(&self, monotonic_seconds: u64) -> engine::Timestamp {
+        let seconds = |seconds| i64::try_from(seconds).unwrap_or(i64::MAX);
+        let passed = seconds(monotonic_seconds).saturating_sub(seconds(self.monotonic_seconds));
+        engine::Timestamp(self.wall.as_second().saturating_add(passed))
+    }
 }

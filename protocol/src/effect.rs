@@ -186,6 +186,8 @@ pub enum JobChange {
 pub(crate) enum Refusable {
     /// A pod is changed.
     Pod,
+    /// A pod is told that it is about to be deleted.
+    PodCondition,
     /// A pod is deleted.
     PodDeletion,
     /// A Job is changed.
@@ -196,7 +198,8 @@ impl ApiRequest {
     /// What may be refused for good, if it may.
     pub(crate) fn refusable(&self) -> Option<Refusable> {
         match self {
-            Self::PatchPod { .. } | Self::PatchPodStatus { .. } => Some(Refusable::Pod),
+            Self::PatchPod { .. } => Some(Refusable::Pod),
+            Self::PatchPodStatus { .. } => Some(Refusable::PodCondition),
             Self::DeletePod { .. } => Some(Refusable::PodDeletion),
             Self::PatchJob { change, .. } => Some(Refusable::Job(*change)),
             _ => None,

@@ -148,6 +148,11 @@ impl InFlightWrites {
         self.refusals_of(key).next().is_some()
     }
 
+    /// Whether the API server refused to have the object changed like that, be it once.
+    pub(crate) fn was_refused_once(&self, key: &ObjectKey, change: Refusable) -> bool {
+        self.refused.contains_key(&(key.clone(), change))
+    }
+
     fn refusals_of(&self, key: &ObjectKey) -> impl Iterator<Item = &(ObjectKey, Refusable)> {
         let of = self.refused.range((key.clone(), Refusable::Pod)..);
         of.map(|(of, _)| of).take_while(move |(of, _)| of == key)

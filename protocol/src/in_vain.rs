@@ -179,6 +179,10 @@ fn facts(status: &GangStatus) -> GangStatus {
     facts.queued_at = None;
     facts.finished_at = None;
     facts.requeue_at = None;
+    if let Some(notice) = &mut facts.preemption {
+        notice.noticed_at.0 = jiff::Timestamp::UNIX_EPOCH;
+        notice.preempt_at.0 = jiff::Timestamp::UNIX_EPOCH;
+    }
     for eviction in &mut facts.evictions {
         eviction.at.0 = jiff::Timestamp::UNIX_EPOCH;
     }

@@ -18,7 +18,7 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 
 use muster_api::{NodeDevicesSpec, Permit};
-use muster_cluster::index::Index;
+use muster_cluster::{formed::GangKey, index::Index};
 
 use crate::{
     ApiRequest,
@@ -39,7 +39,8 @@ const BEFORE_A_LOWER_LANE: u32 = 9;
 /// How soon a write is sent. Declared from the first to the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lane {
-    /// The Ledger, reads that check the state of an object, and Gang status that carries, raises or ends an attempt.
+    /// The Ledger, reads that check the state of an object, and Gang status that carries, raises or ends an attempt, or says what
+    /// is kept for a gang.
     Commit,
     /// What a commit is carried out with: NodeDevices, pods, and Gangs that are made.
     Outward,
@@ -103,8 +104,15 @@ impl Place {
             | ApiRequest::ReadAll { .. }
             | ApiRequest::CreateLedger { .. }
             | ApiRequest::ReplaceLedger { .. } => (Lane::Commit, String::new()),
-            ApiRequest::ReplaceGangStatus { key, tells, .. } => {
-                let lane = if *tells { Lane::Tell } else { Lane::Commit };
+            ApiRequest::ReplaceGangStatus {
+                key, tells, status, ..
+            } => {
+                let seen = index.gang(&GangKey::new(&key.namespace, &key.name));
+                let seen = seen.and_then(|gang| gang.status.as_ref());
+                let seen = seen.and_then(|status| status.reservation.as_ref());
+                // Those who give way are evicted only once it is seen for whom.
+                let only_tells = *tells && status.reservation.as_ref() == seen;
+                let lane = if only_tells { Lane::Tell } else { Lane::Commit };
                 (lane, party_of_namespace(&key.namespace, index))
             }
             ApiRequest::CreateNodeDevices { node, spec }

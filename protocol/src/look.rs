@@ -17,7 +17,7 @@ use crate::{
     admission::void,
     clocks::Progress,
     feed::holds::{self, Said, Source},
-    feed::{running, waiting},
+    feed::{restored, running, waiting},
     injected_bug::InjectedBug,
     jobs,
     leadership::ledger_recovery,
@@ -564,9 +564,16 @@ impl Machine {
     /// Finds out which gangs and nodes the pods that changed belong to.
     pub(crate) fn resolve_pods(&mut self, epoch: i64, now: Now) {
         for uid in self.agenda.take_pods() {
-            for key in self.plans.of_pod(&uid) {
+            let wake = Cell::new(None);
+            let mut planned = self.plans.of_pod(&uid).peekable();
+            // Pods say things in their annotations all the time, and hold the same.
+            let takes = planned
+                .peek()
+                .map(|_| holds::resources(self.context(epoch, now, &wake), &uid))
+                .unwrap_or_default();
+            for key in planned {
                 self.agenda.gang(key);
-                self.feed.holds.note_stale(key);
+                self.feed.holds.note_pod(key, &uid, &takes);
             }
             for node in self.permits.of_pod(&uid) {
                 self.agenda.node(node);
@@ -623,6 +630,9 @@ impl Machine {
         let noticed_at = notice.map(|notice| notice.noticed_at.0.as_second());
         self.clocks
             .note_notice(&uid, noticed_at, now.monotonic_seconds);
+        let runs_since = gang.as_deref().and_then(running::runs_since);
+        self.clocks
+            .note_running(&uid, runs_since, now.monotonic_seconds);
         let is_unwanted = self.feed.has_decided
             && self
                 .feed
@@ -632,6 +642,9 @@ impl Machine {
         let unwanted = noticed_at.filter(|_| is_unwanted);
         self.clocks
             .note_unwanted(&uid, unwanted, now.monotonic_seconds);
+        if !self.feed.has_decided && gang.as_deref().is_some_and(restored::is_recorded) {
+            self.feed.recorded.insert(uid.as_str().into());
+        }
         let status = gang.as_ref().and_then(|gang| gang.status.as_ref());
         let pauses_until = status.and_then(|status| status.requeue_at.as_ref());
         let pauses_until = pauses_until.map(|at| at.0.as_second());
@@ -712,6 +725,18 @@ impl Machine {
         {
             self.feed.forget(&before.gang_uid);
             self.clocks.forget(&before.gang_uid);
+        }
+        // Nobody is evicted for a gang before that says so.
+        let has_reservation = |view: Option<&View>| view.is_some_and(|view| view.has_reservation);
+        if let Some(after) = after
+            && has_reservation(before) != after.has_reservation
+        {
+            let kept = self.feed.engine.kept_for(&after.gang_uid.as_str().into());
+            let victims: Vec<engine::GangUid> =
+                kept.map_or_else(Vec::new, |kept| kept.victims.keys().cloned().collect());
+            for victim in &victims {
+                self.note_gang_by_uid(victim);
+            }
         }
         let reason_before = before.and_then(|view| view.reason.as_ref());
         if reason_before != after.and_then(|view| view.reason.as_ref())
@@ -825,7 +850,8 @@ impl Machine {
         let running =
             running.and_then(|((gang, plan), view)| running::running(context, gang, plan, view));
         self.feed.set_candidate(key, candidate);
-        self.feed.set_running(key, running);
+        let ends = running.is_none() && running::ends(gang.map(AsRef::as_ref), view);
+        self.feed.set_running(key, running, ends);
         self.feed.holds.set(&sources.0, of_gang);
         self.feed.holds.set(&sources.1, of_intent);
     }

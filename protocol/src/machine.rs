@@ -9,7 +9,7 @@ use crate::{
     admission::admit::{self, Wanted},
     admission::stage::Views,
     clocks::Clocks,
-    feed::{EXPLAINING_LOOKS, Feed},
+    feed::{EXPLAINING_LOOKS, Feed, restored},
     in_flight::{Answer, InFlightWrites},
     in_vain::FieldNotStored,
     injected_bug::{InjectedBug, InjectedBugs},
@@ -78,6 +78,8 @@ pub struct Machine {
     pub(crate) held_stages: u64,
     pub(crate) bugs: InjectedBugs,
     pub(crate) now: Option<Now>,
+    /// When it was polled first.
+    began: Option<Now>,
 }
 
 impl Machine {
@@ -110,6 +112,7 @@ impl Machine {
             held_stages: 0,
             bugs: InjectedBugs::default(),
             now: None,
+            began: None,
         }
     }
 
@@ -141,6 +144,7 @@ impl Machine {
     /// What is owed next. Each effect is returned once; its outcome is to be told by [`Machine::settle`].
     pub fn poll(&mut self, now: Now) -> Vec<Effect> {
         self.now = Some(now);
+        self.began.get_or_insert(now);
         if self.exit.is_some() {
             return Vec::new();
         }
@@ -211,8 +215,9 @@ impl Machine {
             self.store_check.next_due(),
             Some(self.resync.next_due(now)),
             self.now.and_then(|now| {
-                let wall = engine::Timestamp(now.wall.as_second());
-                let seconds = self.feed.due_in_seconds(wall)?;
+                let seconds = self
+                    .feed
+                    .due_in_seconds(self.engine_time(now.monotonic_seconds))?;
                 Some(now.monotonic_seconds.saturating_add(seconds))
             }),
         ];
@@ -352,6 +357,8 @@ impl Machine {
             views: &self.views,
             explanations: &self.feed.explanations,
             engine: &self.feed.engine,
+            has_decided: self.feed.has_decided,
+            began: self.began.unwrap_or(now),
             clocks: &self.clocks,
             bugs: self.bugs,
             epoch,
@@ -393,7 +400,7 @@ impl Machine {
             }
         }
         self.take_engine_updates(now);
-        let wall = engine::Timestamp(now.wall.as_second());
+        let time = self.engine_time(now.monotonic_seconds);
         let proposing = self.feed.take_proposing();
         let (mut wanted, stale) = admit::still_wanted(self.context(epoch, now, &wake), proposing);
         for gang in &stale {
@@ -402,16 +409,18 @@ impl Machine {
         let room = admit::room(self.context(epoch, now, &wake), &wanted);
         let is_charge_unknown =
             self.plans.is_any_lost() && !self.bugs.has(InjectedBug::LostProposalIgnored);
+        self.note_changed_preemptions();
         if is_charge_unknown {
             self.feed.note_proposing(std::mem::take(&mut wanted));
-        } else if self.feed.is_due(wall, room) {
+        } else if self.feed.is_due(time, room) {
+            self.restore_reservations(epoch, now);
             let budget = admit::budget(self.context(epoch, now, &wake), &wanted);
-            let (decided, giving_way) = self.feed.decide(wall, &budget, room);
-            for gang in &giving_way {
+            let (decided, recorded) = self.feed.decide(time, &budget, room);
+            for gang in &recorded {
                 self.note_gang_by_uid(gang);
             }
             // Whose notice is over goes with this commit, if it is wanted again.
-            if !giving_way.is_empty() {
+            if self.note_changed_preemptions() || !recorded.is_empty() {
                 self.look(epoch, now, effects);
             }
             wanted.extend(decided.into_iter().map(Wanted::new));
@@ -445,8 +454,37 @@ impl Machine {
         if !is_charge_unknown {
             self.feed.note_proposing(commit.proposing);
         }
+        self.note_changed_preemptions();
         self.send(commit.write.into_iter().collect(), epoch, now, effects);
         self.send(commit.proposals, epoch, now, effects);
+    }
+
+    /// A second of the monotonic clock as the engine is told it.
+    fn engine_time(&self, monotonic_seconds: u64) -> engine::Timestamp {
+        let began = self.began.or(self.now);
+        began.map_or(engine::Timestamp(0), |began| {
+            began.engine_time(monotonic_seconds)
+        })
+    }
+
+    /// Tells the engine what Gangs say of preemptions that a former leader decided, once, before it decides itself.
+    fn restore_reservations(&mut self, epoch: i64, now: Now) {
+        if std::mem::replace(&mut self.feed.is_restored, true) {
+            return;
+        }
+        let wake = Cell::new(None);
+        for reserved in restored::recorded(self.context(epoch, now, &wake)) {
+            self.feed.apply(engine::Update::Reserved(reserved));
+        }
+    }
+
+    /// Has those looked at who give way, or to whom others do, otherwise than before; whether there are any.
+    fn note_changed_preemptions(&mut self) -> bool {
+        let changed = self.feed.engine.take_changed_preemptions();
+        for gang in &changed {
+            self.note_gang_by_uid(gang);
+        }
+        !changed.is_empty()
     }
 
     /// Whether nothing that an older leader still sends is taken any more: once it is so, it stays so.

@@ -33,11 +33,15 @@ pub(crate) struct PollContext<'a> {
     pub(crate) views: &'a Views,
     pub(crate) explanations: &'a Explanations,
     pub(crate) engine: &'a engine::State,
+    /// Whether the engine decided once about everything that it was told: before, it knows of no preemption.
+    pub(crate) has_decided: bool,
     pub(crate) clocks: &'a Clocks,
     pub(crate) bugs: InjectedBugs,
     /// The epoch of this leadership.
     pub(crate) epoch: i64,
     pub(crate) now: Now,
+    /// When this leader began.
+    pub(crate) began: Now,
     /// The earliest second at which the answer to a question about time changes. Whoever compares with the clock says so
     /// by [`PollContext::has_come`], so that nothing has to be asked in between.
     pub(crate) wake: &'a Cell<Option<u64>>,
@@ -58,6 +62,13 @@ impl<'a> PollContext<'a> {
     pub(crate) fn gang_of(self, plan: &Plan) -> Option<&'a Gang> {
         let gang = self.index.gang(&plan.key)?;
         (gang.metadata.uid.as_deref() == Some(&plan.gang_uid)).then_some(gang)
+    }
+
+    /// Whether the Gang says that others give way to it, so that this is known to whoever leads next.
+    pub(crate) fn is_reservation_recorded(self, gang_uid: &str) -> bool {
+        let gang = self.index.gang_by_uid(gang_uid);
+        let status = gang.and_then(|gang| gang.status.as_ref());
+        status.is_some_and(|status| status.reservation.is_some())
     }
 
     /// To whom a Gang is to give way, as the engine has it now.

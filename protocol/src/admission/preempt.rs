@@ -9,8 +9,9 @@
 //! notice than it was told, never less. Whether a checkpoint is newer than the notice is told by the workload's own wall
 //! clock; one that is ahead costs nobody but its gang.
 //!
-//! **Takeover**: a new leader's engine decides anew. It is told who has a notice, and takes those first, so as a rule
-//! it decides the same. Nobody is evicted unless the engine wants it at the moment of the commit. A notice that it does not want for
+//! **Takeover**: both sides say what was decided, the gang that waits and those that give way, and a new leader goes on with it
+//! ([`crate::feed::restored`]). Nobody is evicted before both are seen, nor unless the engine wants it at the moment of the commit. So
+//! whatever is lost between the two writes is lost while nothing is freed yet. A notice that the engine does not want for
 //! [`UNWANTED_SECONDS`] is taken back: a gang that waits, and blinks, costs its victims no writes.
 //!
 //! **A tier that changes** during the notice changes nothing: the notice was given under the rules of then.
@@ -38,7 +39,10 @@ pub(crate) fn is_void(context: PollContext<'_>, plan: &Plan) -> bool {
 /// Why the attempt is to be evicted now, if the time has come.
 pub(crate) fn due(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<PendingReason> {
     let notice = notice(gang, plan)?;
-    context.gives_way(&plan.gang_uid)?;
+    let gives_way = context.gives_way(&plan.gang_uid)?;
+    if !context.is_reservation_recorded(gives_way.preemptor_uid.as_str()) {
+        return None;
+    }
     let formed = context.formed(&plan.key);
     let when = formed.map_or(TierPreemption::Immediate, |formed| formed.preemptible.when);
     let checkpoint = checkpointed_at(context, plan)

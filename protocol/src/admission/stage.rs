@@ -65,6 +65,8 @@ pub(crate) struct View {
     pub(crate) reason: Option<PendingReason>,
     /// Why its attempt is to be evicted, or is being evicted while its Gang does not say so yet.
     pub(crate) eviction: Option<PendingReason>,
+    /// Whether the Gang says that others give way to it.
+    pub(crate) has_reservation: bool,
 }
 
 impl View {
@@ -207,6 +209,9 @@ pub(crate) fn view(context: PollContext<'_>, key: &GangKey) -> Option<View> {
         may_ungate: false,
         reason: None,
         eviction: None,
+        has_reservation: gang
+            .and_then(|gang| gang.status.as_ref())
+            .is_some_and(|status| status.reservation.is_some()),
     };
     let own_intent = intent.filter(|intent| {
         intent.plan.gang_uid == view.gang_uid && intent.plan.attempt == view.attempt
@@ -328,6 +333,7 @@ mod tests {
             may_ungate: true,
             reason: None,
             eviction: None,
+            has_reservation: false,
         }
     }
 

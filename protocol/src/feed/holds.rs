@@ -148,6 +148,19 @@ impl Holds {
         self.stale.insert(gang.clone(), ());
     }
 
+    /// What a pod takes of its node besides devices may be another now. Nothing else that a plan says goes by the pod itself.
+    pub(crate) fn note_pod(&mut self, gang: &GangKey, pod: &str, takes: &engine::PodResources) {
+        let pod = engine::PodUid::from(pod);
+        let sources = [Source::Gang(gang.clone()), Source::Intent(gang.clone())];
+        let mut said = sources.iter().filter_map(|source| {
+            let own = self.by_source.get(source)?.part.get(&pod)?;
+            Some(&own.hold.resources)
+        });
+        if !said.all(|said| said == takes) {
+            self.note_stale(gang);
+        }
+    }
+
     /// Whether what the plans of a gang say is to be worked out again; asked once.
     pub(crate) fn take_stale(&mut self, gang: &GangKey) -> bool {
         self.stale.remove(gang).is_some()
@@ -350,7 +363,7 @@ pub(crate) fn device_name(node: &str, device: &str) -> engine::DeviceName {
 
 /// A pod that ended takes nothing of the node but its devices. One that lives takes its cpu and memory whether or not
 /// its claims are understood (any more).
-fn resources(context: PollContext<'_>, pod: &str) -> engine::PodResources {
+pub(crate) fn resources(context: PollContext<'_>, pod: &str) -> engine::PodResources {
     if is_over(context.index, pod) {
         return engine::PodResources::default();
     }
@@ -408,5 +421,23 @@ mod tests {
             assert_eq!(place, (latest, false), "{earlier}, then {latest}");
             assert_eq!(hold.claims.len(), 2, "what both name is held");
         }
+    }
+
+    #[test]
+    fn a_pod_that_takes_what_it_did_makes_nothing_stale() {
+        let gang = GangKey::new("ml", "g");
+        let takes = |cpu_milli| engine::PodResources {
+            cpu_milli,
+            ..engine::PodResources::default()
+        };
+        let mut holds = Holds::default();
+        let (_, said) = permit("n0", 1, false);
+        holds.set(&Source::Gang(gang.clone()), said);
+        holds.note_pod(&gang, "p", &takes(0));
+        assert!(!holds.take_stale(&gang));
+        holds.note_pod(&gang, "p", &takes(1));
+        assert!(holds.take_stale(&gang));
+        holds.note_pod(&gang, "another", &takes(0));
+        assert!(!holds.take_stale(&gang));
     }
 }

@@ -1,11 +1,15 @@
 //! What the engine is told of gangs, which wait and what each pod holds, and what it says of them.
 
 pub(crate) mod holds;
+pub(crate) mod restored;
 pub(crate) mod running;
 mod unexplained;
 pub(crate) mod waiting;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use muster_engine as engine;
 
@@ -41,7 +45,12 @@ pub(crate) struct Feed {
     running: Table<GangKey, engine::Running>,
     /// Whether the engine decided once about everything that it was told: until then it may be about to let somebody give way.
     pub(crate) has_decided: bool,
-    /// When the engine is to be asked again though nothing changed, by the wall clock.
+    /// Whether the engine was told what a former leader recorded of preemptions.
+    pub(crate) is_restored: bool,
+    /// Gangs of which a former leader recorded that they preempt, or are preempted and hold something still, until the engine
+    /// has decided.
+    pub(crate) recorded: BTreeSet<engine::GangUid>,
+    /// When the engine is to be asked again though nothing changed, by [`crate::Now::engine_time`].
     look_again_at: Option<engine::Timestamp>,
     /// What is to be told of gangs: `None`, that it does not wait any more.
     changed: BTreeMap<GangKey, Option<engine::Gang>>,
@@ -80,6 +89,8 @@ impl Feed {
             waiting: Table::default(),
             running: Table::default(),
             has_decided: false,
+            is_restored: false,
+            recorded: BTreeSet::new(),
             look_again_at: None,
             changed: BTreeMap::new(),
             too_large: Table::default(),
@@ -116,8 +127,13 @@ impl Feed {
         }
     }
 
-    /// Notes whether others may preempt a gang, and what they go by.
-    pub(crate) fn set_running(&mut self, key: &GangKey, running: Option<engine::Running>) {
+    /// Notes whether others may preempt a gang, and what they go by. `ends`: if not, because its attempt is being ended.
+    pub(crate) fn set_running(
+        &mut self,
+        key: &GangKey,
+        running: Option<engine::Running>,
+        ends: bool,
+    ) {
         let before = self.running.get(key);
         if before == running.as_ref() {
             return;
@@ -127,7 +143,11 @@ impl Feed {
         {
             let gone = before.uid.clone();
             self.running.remove(key);
-            self.apply(engine::Update::NotRunning(gone));
+            self.apply(if ends {
+                engine::Update::Ending(gone)
+            } else {
+                engine::Update::NotRunning(gone)
+            });
         }
         if let Some(running) = running {
             let before = self.running.insert(key.clone(), running.clone());
@@ -221,14 +241,14 @@ impl Feed {
         Some(u64::try_from(seconds).unwrap_or(0).max(1))
     }
 
-    /// Lets the engine decide what is new. Returns what is to be admitted, in order, and who is to give way from now on, or not any
-    /// more.
+    /// Lets the engine decide what is new. Returns what is to be admitted, in order, and, with the first decision, the Gangs that
+    /// say of a preemption what is confirmed now, or not.
     pub(crate) fn decide(
         &mut self,
         now: engine::Timestamp,
         budget: &engine::Budget,
         room: usize,
-    ) -> (Vec<engine::Admission>, Vec<engine::GangUid>) {
+    ) -> (Vec<engine::Admission>, BTreeSet<engine::GangUid>) {
         let decisions = self.engine.decide(now, budget);
         self.has_news = decisions.is_cut_short();
         self.is_interrupted = decisions.interrupted;
@@ -242,18 +262,13 @@ impl Feed {
         }
         let too_large = decisions.too_large.iter().map(|gang| gang.gang.clone());
         self.unexplained.extend(too_large);
-        let preempted = decisions.preemptions.iter().flat_map(|it| &it.victims);
-        let mut concerned: Vec<engine::GangUid> =
-            preempted.map(|victim| victim.gang.clone()).collect();
-        concerned.extend(decisions.spared.iter().cloned());
-        if !decisions.is_cut_short() && !std::mem::replace(&mut self.has_decided, true) {
-            // Notices of a former leader are confirmed, or not.
-            let told = self.running.in_order().map(|(_, running)| running);
-            let told = told.filter(|running| running.ending_since.is_some());
-            concerned.extend(told.map(|running| running.uid.clone()));
+        let mut recorded = BTreeSet::new();
+        if !decisions.is_cut_short() {
+            self.has_decided = true;
+            recorded = std::mem::take(&mut self.recorded);
         }
         self.look_again_at = decisions.look_again_at;
-        (decisions.admissions, concerned)
+        (decisions.admissions, recorded)
     }
 
     /// Asks the engine why gangs wait, of those whose reason may be another one. That stops after a bounded number of

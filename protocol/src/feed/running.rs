@@ -42,9 +42,17 @@ pub(crate) fn running(
         admitted_at: engine::Timestamp(admitted_at),
         checkpointed_at: checkpointed_at(context, formed, plan),
         is_made_again: is_made_again(context, gang, plan),
-        protected_until: protected_until(gang, formed, admitted_at),
+        protected_until: protected_until(context, gang, formed, admitted_at),
         ending_since: notice.map(|notice| engine::Timestamp(notice.noticed_at.0.as_second())),
     })
+}
+
+/// Whether an attempt that was told as running is being ended, or ended.
+pub(crate) fn ends(gang: Option<&Gang>, view: Option<&View>) -> bool {
+    let Some(gang) = gang else { return true };
+    has_ended(gang)
+        || gang.metadata.deletion_timestamp.is_some()
+        || view.is_none_or(|view| !view.is_under_way())
 }
 
 /// Whether its pods are made again once they were evicted: those without owner are not, nor those of a work queue of which a pod
@@ -68,15 +76,26 @@ fn checkpointed_at(
     Some(engine::Timestamp(at.as_second()))
 }
 
-/// The end of its minimum run time: counted from its start, and before that from its admission.
+/// The end of its minimum run time: counted from its start, and before that from its admission. Those times were told by a wall
+/// clock; it is never longer than it was meant to be, counted from when this leader learnt of it.
 fn protected_until(
+    context: PollContext<'_>,
     gang: &Gang,
     formed: &FormedGang,
     admitted_at: i64,
 ) -> Option<engine::Timestamp> {
     let seconds = formed.preemptible.min_runtime_seconds;
     let since = since(gang, condition_types::RUNNING).unwrap_or(admitted_at);
+    let uid = gang.metadata.uid.as_deref().unwrap_or_default();
+    let learnt = context.clocks.running_seen_at(uid)?;
+    let learnt = context.began.engine_time(learnt).0;
+    let since = since.min(learnt);
     (seconds > 0).then(|| engine::Timestamp(since.saturating_add(seconds)))
+}
+
+/// Since when an attempt runs as its Gang says, or is admitted.
+pub(crate) fn runs_since(gang: &Gang) -> Option<i64> {
+    since(gang, condition_types::RUNNING).or_else(|| since(gang, condition_types::ADMITTED))
 }
 
 /// Since when a condition of a Gang holds, in seconds since the Unix epoch, if it does.

@@ -107,7 +107,8 @@ fn news(status: &GangStatus) -> Option<(Reason, &str)> {
     if let (GangPhase::Evicting, Some(eviction)) = (status.phase, status.evictions.last()) {
         return Some((eviction.reason, &eviction.message));
     }
-    if let Some(notice) = &status.preemption {
+    let notice = status.preemption.as_ref();
+    if let Some(notice) = notice.filter(|notice| notice.attempt == status.attempt) {
         return Some((Reason::PreemptionNotice, &notice.message));
     }
     if let Some(degraded) = condition(condition_types::DEGRADED, "True") {

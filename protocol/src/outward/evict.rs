@@ -378,7 +378,11 @@ fn may_be_suspended(
 /// The condition first, then the deletion. Where the condition is refused, the pod is deleted without it.
 fn end(context: PollContext<'_>, pod: &ObservedPod, why: &str) -> ApiRequest {
     let key = pod_object(pod);
-    if pod.is_disrupted() || context.flights.was_refused(&key) {
+    let is_refused = || {
+        let flights = context.flights;
+        flights.was_refused_once(&key, Refusable::PodCondition)
+    };
+    if pod.is_disrupted() || is_refused() {
         let uid = uid(pod).to_owned();
         return ApiRequest::DeletePod { key, uid };
     }

@@ -49,11 +49,12 @@ pub(crate) fn update(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Op
         if let (Some(wait), true) = (reason, lasts) {
             tell_waiting(context, gang, wait, &mut status);
         }
+        preemption::tell_waiting(context, gang, &mut status);
     }
     status.observed_generation = gang.metadata.generation.unwrap_or_default();
     let Some(before) = gang.status.as_ref() else {
         // The first one is written when there is something to say.
-        let says = reason.is_some() && lasts;
+        let says = reason.is_some() && lasts || status.reservation.is_some();
         return says.then(|| replacement(context, key, gang, status))?;
     };
     let is_owed = match Difference::between(before, &status) {
@@ -110,6 +111,7 @@ fn told_by(gang: &Gang) -> GangStatus {
         requeue_at: status.requeue_at.clone(),
         evictions: status.evictions.clone(),
         preemption: status.preemption.clone(),
+        reservation: status.reservation.clone(),
         finished_at: status.finished_at.clone(),
     }
 }
@@ -141,10 +143,11 @@ impl Difference {
                 requeue_at,
                 evictions,
                 preemption,
+                reservation,
                 finished_at,
             } = status;
             let queue = queue.as_ref().map(|queue| queue.reason);
-            let evicted = (requeue_at, evictions, preemption);
+            let evicted = (requeue_at, evictions, preemption, reservation);
             let life = (phase, attempt, queue, queued_at, evicted, finished_at);
             let of = (team, tier);
             (
@@ -335,7 +338,6 @@ pub(crate) fn raised_to(
     let was_admitted = status.admission.take().is_some();
     status.attempt = attempt;
     status.placement = None;
-    status.preemption = None;
     status.finished_at = None;
     // Why it waits now is told once it is known, and lasts.
     status.queue = None;
@@ -401,6 +403,7 @@ pub(crate) fn ended(
     status.placement = None;
     status.proposal = None;
     status.preemption = None;
+    status.reservation = None;
     status.queue = None;
     if status.finished_at.is_none() {
         status.finished_at = Some(Time(context.now.wall));
@@ -560,6 +563,8 @@ pub(crate) fn tell_admitted(
     status: &mut GangStatus,
 ) {
     status.queue = None;
+    status.preemption = None;
+    status.reservation = None;
     status.team = Some(plan.team.clone());
     let (reason, message) = if plan.adopted {
         let message = "found holding devices and charged as it is".to_owned();

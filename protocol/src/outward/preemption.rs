@@ -1,21 +1,29 @@
-//! What a gang that is to give way is told, and its pods.
+//! What gangs are told of preemptions: those that are to give way, with their pods, and those to which others do.
 //!
 //! The Gang's status first: it decides ([`crate::admission::preempt`]). Its pods follow it; the annotation is for the workload,
 //! which reads it through the downward API, and nobody decides by it. Each pod is told by one patch, which is repeated until it
 //! shows what the Gang says; told twice or late it does no harm.
+//!
+//! Both sides are written by the leader alone, each conditional on its own resourceVersion, in either order. A write that is not answered
+//! is settled by reading, and repeated until both say what the engine has.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use muster_api::{Gang, GangStatus, gang::PreemptionNotice, keys};
+use muster_api::{
+    Gang, GangStatus,
+    gang::{PreemptionNotice, PreemptionRight, Reservation, ReservationVictim},
+    keys,
+};
 use muster_cluster::pod;
+use muster_engine::{self as engine, quota::PreemptionReason};
 
 use crate::{
     ApiRequest, Mode,
     admission::{plan::Plan, preempt, stage::View},
     effect::Refusable,
-    objects::{is_deleting, is_gated, is_terminal, pod_object},
+    objects::{is_deleting, is_gated, is_terminal, key_of, pod_object},
     outward::patch,
-    poll_context::PollContext,
+    poll_context::{PollContext, attempt},
 };
 
 /// Writes into the status that the attempt is to give way, or that it is not any more.
@@ -23,25 +31,84 @@ pub(crate) fn tell(context: PollContext<'_>, gang: &Gang, plan: &Plan, status: &
     let view = context.views.of(&plan.key);
     let gives_way = context.gives_way(&plan.gang_uid);
     let gives_way = gives_way.filter(|_| view.is_some_and(View::is_under_way));
-    let says = gives_way.map(|it| {
-        let message = format!("it gives way to {}, {}", it.preemptor, it.reason);
-        (it.preemptor.to_owned(), message)
-    });
     status.preemption = preempt::notice(gang, plan)
         .filter(|_| !preempt::is_void(context, plan))
         .cloned();
-    match (&mut status.preemption, says) {
+    let Some(gives_way) = gives_way else { return };
+    let Some(notice) = new_notice(context, plan, &gives_way) else {
+        return;
+    };
+    status.preemption = Some(match status.preemption.take() {
         // Its time stands, whoever it is for by now.
-        (Some(notice), Some(says)) => (notice.preemptor, notice.message) = says,
-        (None, Some(says)) => status.preemption = new_notice(context, plan, says),
-        (_, None) => {}
+        Some(known) => PreemptionNotice {
+            noticed_at: known.noticed_at,
+            preempt_at: known.preempt_at,
+            ..notice
+        },
+        None => notice,
+    });
+}
+
+/// Writes into the status of a gang that holds nothing what is kept for it; and whether another one still waits for what it held.
+pub(crate) fn tell_waiting(context: PollContext<'_>, gang: &Gang, status: &mut GangStatus) {
+    // Until then what a former leader recorded stands.
+    if !context.has_decided {
+        return;
+    }
+    let uid = gang.metadata.uid.as_deref().unwrap_or_default();
+    if context.gives_way(uid).is_none() {
+        status.preemption = None;
+    }
+    let kept = context.engine.kept_for(&uid.into());
+    let waits = key_of(gang).and_then(|key| context.views.of(&key)?.reason.as_ref());
+    status.reservation = match (kept, status.reservation.take()) {
+        (Some(kept), Some(known)) if known.since.0.as_second() == kept.since.0 => Some(known),
+        (Some(kept), _) => reservation(context, kept),
+        // Between the decision and the commit it waits for no reason.
+        (None, known) => known.filter(|_| waits.is_none()),
+    };
+}
+
+fn reservation(context: PollContext<'_>, kept: engine::Kept<'_>) -> Option<Reservation> {
+    let victims = kept.victims.iter().take(Reservation::VICTIMS_NAMED);
+    let victims = victims.filter_map(|(uid, reason)| {
+        let gang = context.index.gang_by_uid(uid.as_str())?;
+        Some(ReservationVictim {
+            gang: key_of(gang)?.to_string(),
+            uid: uid.to_string(),
+            attempt: held_attempt(gang),
+            right: right(*reason),
+        })
+    });
+    Some(Reservation {
+        flavor: kept.flavor.to_string(),
+        victim_count: i32::try_from(kept.victims.len()).unwrap_or(i32::MAX),
+        victims: victims.collect(),
+        since: Time(Timestamp::from_second(kept.since.0).ok()?),
+        until: Time(Timestamp::from_second(kept.until.0).ok()?),
+    })
+}
+
+/// The attempt that holds what a Gang is to free. One that is over was followed by the next.
+fn held_attempt(gang: &Gang) -> i64 {
+    let status = gang.status.as_ref();
+    let is_carried = status.is_some_and(|status| status.admission.is_some());
+    attempt(gang) - i64::from(!is_carried)
+}
+
+fn right(reason: PreemptionReason) -> PreemptionRight {
+    match reason {
+        PreemptionReason::InTeam => PreemptionRight::InTeam,
+        PreemptionReason::Reclaimed => PreemptionRight::Reclaimed,
+        PreemptionReason::FairShare => PreemptionRight::FairShare,
+        PreemptionReason::ReclaimedWhileBorrowing => PreemptionRight::ReclaimedWhileBorrowing,
     }
 }
 
 fn new_notice(
     context: PollContext<'_>,
     plan: &Plan,
-    (preemptor, message): (String, String),
+    gives_way: &engine::GivesWay<'_>,
 ) -> Option<PreemptionNotice> {
     let formed = context.formed(&plan.key);
     let seconds = formed.map_or(0, |formed| formed.preemptible.notice_seconds);
@@ -49,8 +116,13 @@ fn new_notice(
     let now = Timestamp::from_second(context.now.wall.as_second()).ok()?;
     Some(PreemptionNotice {
         attempt: plan.attempt,
-        preemptor,
-        message,
+        preemptor: gives_way.preemptor.to_owned(),
+        preemptor_uid: gives_way.preemptor_uid.to_string(),
+        right: right(gives_way.reason),
+        message: format!(
+            "it gives way to {}, {}",
+            gives_way.preemptor, gives_way.reason
+        ),
         noticed_at: Time(now),
         preempt_at: Time(now + SignedDuration::from_secs(seconds)),
     })

@@ -44,6 +44,8 @@ struct Bench {
     server: Server,
     machine: Machine,
     seconds: u64,
+    /// By how much the clock on the wall was set since.
+    wall_set_by_seconds: i64,
     /// Every write that was performed, in order.
     written: Vec<ApiRequest>,
     /// What the driver of node `n0` lists besides, whatever it is asked.
@@ -75,6 +77,7 @@ impl Bench {
             server,
             machine: Machine::new(config),
             seconds: 1_000,
+            wall_set_by_seconds: 0,
             written: Vec::new(),
             invented: Vec::new(),
             checks_polls: true,
@@ -87,10 +90,10 @@ impl Bench {
     }
 
     fn now(&self) -> Now {
+        let passed = i64::try_from(self.seconds).unwrap() + self.wall_set_by_seconds;
         Now {
             monotonic_seconds: self.seconds,
-            wall: Timestamp::from_second(1_800_000_000 + i64::try_from(self.seconds).unwrap())
-                .unwrap(),
+            wall: Timestamp::from_second(1_800_000_000 + passed).unwrap(),
         }
     }
 

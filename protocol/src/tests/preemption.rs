@@ -1,6 +1,6 @@
 //! Gangs that give way to others: who is told, when its attempt ends, and what stops that.
 
-use muster_api::{GangPhase, GangStatus, Reason, keys};
+use muster_api::{Gang, GangPhase, GangStatus, Reason, gang::Reservation, keys};
 
 use super::*;
 use crate::objects::{is_deleting, is_gated};
@@ -59,14 +59,39 @@ fn start(bench: &mut Bench, label: &str, size: usize) {
     bench.run();
 }
 
-fn status(bench: &Bench, label: &str) -> GangStatus {
-    let gangs = bench.server.list(Kind::Gang);
-    let mut gangs = gangs.iter().filter_map(|gang| match gang {
-        Object::Gang(gang) => Some(gang),
-        _ => None,
-    });
+fn gang(bench: &Bench, label: &str) -> Arc<Gang> {
+    let mut gangs = bench
+        .server
+        .list(Kind::Gang)
+        .into_iter()
+        .filter_map(|gang| match gang {
+            Object::Gang(gang) => Some(gang),
+            _ => None,
+        });
     let gang = gangs.find(|gang| gang.spec.group.as_deref() == Some(label));
-    gang.unwrap().status.clone().unwrap()
+    gang.unwrap()
+}
+
+fn status(bench: &Bench, label: &str) -> GangStatus {
+    gang(bench, label).status.clone().unwrap()
+}
+
+/// The attempts that a Gang says give way to it.
+fn victims(status: &GangStatus) -> Vec<(String, i64)> {
+    let reservation = status.reservation.as_ref().unwrap();
+    let named = reservation.victims.iter();
+    let named: Vec<_> = named.map(|it| (it.gang.clone(), it.attempt)).collect();
+    assert_eq!(
+        usize::try_from(reservation.victim_count),
+        Ok(named.len()),
+        "all are named"
+    );
+    named
+}
+
+fn full_name(bench: &Bench, label: &str) -> String {
+    let name = gang(bench, label).metadata.name.clone().unwrap();
+    format!("ml/{name}")
 }
 
 /// What the pods of `low` say about when it ends.
@@ -146,7 +171,12 @@ fn a_gang_is_told_before_it_gives_way_and_comes_back_with_its_age() {
     assert!(is_evicted(&bench));
     let low = status(&bench, "low");
     assert_eq!((low.phase, low.attempt), (GangPhase::Evicting, 2));
-    assert_eq!((low.preemption, low.requeue_at), (None, None));
+    assert_eq!(low.requeue_at, None);
+    assert_eq!(low.preemption.map(|notice| notice.attempt), Some(1));
+    assert_eq!(
+        victims(&status(&bench, "high")),
+        [(full_name(&bench, "low"), 1)]
+    );
     assert!(
         is_gated(&bench.server.pod("high-0").unwrap()),
         "they are still there"
@@ -155,8 +185,10 @@ fn a_gang_is_told_before_it_gives_way_and_comes_back_with_its_age() {
     submit(&mut bench, "low", 4, "low");
     bench.run();
     assert!((0..4).all(|rank| !is_gated(&bench.server.pod(&format!("high-{rank}")).unwrap())));
+    assert_eq!(status(&bench, "high").reservation, None);
     let low = status(&bench, "low");
     assert_eq!((low.phase, low.attempt), (GangPhase::Pending, 2));
+    assert_eq!(low.preemption, None);
     assert_eq!(low.queued_at, queued_at);
     for rank in 0..4 {
         bench.server.remove(&pod_key(&format!("high-{rank}")));
@@ -355,7 +387,8 @@ fn nobody_is_evicted_on_a_notice_that_a_new_leader_does_not_confirm() {
         assert!(!is_evicted(&bench), "its clock starts anew");
         pass(&mut bench, NOTICE_SECONDS + 5);
         assert_eq!(is_evicted(&bench), !is_gone, "preemptor gone: {is_gone}");
-        assert_eq!(status(&bench, "low").preemption, None);
+        let notice = status(&bench, "low").preemption;
+        assert_eq!(notice.is_none(), is_gone, "it holds something still");
     }
 }
 
@@ -377,6 +410,28 @@ fn whose_tier_says_never_gives_way_to_nobody_and_the_minimum_run_time_is_waited_
     assert!(status(&bench, "low").preemption.is_some());
 }
 
+/// A gang of one GPU in namespace `talk`.
+fn voice(bench: &mut Bench, tier: &str) {
+    let name = "voice-0";
+    let mut claim = claim(name, keys::DEVICE_CLASS_GPU);
+    if let Object::ResourceClaim(claim) = &mut claim {
+        Arc::make_mut(claim).metadata.namespace = Some("talk".to_owned());
+    }
+    bench.server.put(claim);
+    bench.server.put(Object::Pod(parse(json!({
+        "metadata": {
+            "name": name, "namespace": "talk", "creationTimestamp": "2027-01-01T00:00:00Z",
+            "labels": {keys::TIER: tier},
+        },
+        "spec": {
+            "containers": [{"name": "rank", "resources": {"claims": [{"name": "gpu"}]}}],
+            "resourceClaims": [{"name": "gpu", "resourceClaimName": name}],
+            "schedulingGates": [{"name": keys::ADMISSION_GATE}],
+        },
+        "status": {"phase": "Pending"},
+    }))));
+}
+
 #[test]
 fn a_team_has_back_what_another_one_borrows() {
     let mut bench = Bench::new();
@@ -396,26 +451,260 @@ fn a_team_has_back_what_another_one_borrows() {
     submit(&mut bench, "low", 4, "low");
     bench.run();
     start(&mut bench, "low", 4);
-    let name = "voice-0";
-    let mut claim = claim(name, keys::DEVICE_CLASS_GPU);
-    if let Object::ResourceClaim(claim) = &mut claim {
-        Arc::make_mut(claim).metadata.namespace = Some("talk".to_owned());
-    }
-    bench.server.put(claim);
-    bench.server.put(Object::Pod(parse(json!({
-        "metadata": {
-            "name": name, "namespace": "talk", "creationTimestamp": "2027-01-01T00:00:00Z",
-            "labels": {keys::TIER: "low"},
-        },
-        "spec": {
-            "containers": [{"name": "rank", "resources": {"claims": [{"name": "gpu"}]}}],
-            "resourceClaims": [{"name": "gpu", "resourceClaimName": name}],
-            "schedulingGates": [{"name": keys::ADMISSION_GATE}],
-        },
-        "status": {"phase": "Pending"},
-    }))));
+    voice(&mut bench, "low");
     bench.run();
     let notice = status(&bench, "low").preemption.unwrap();
     let expected = "whose Team has quota back that others borrowed";
     assert!(notice.message.contains(expected), "{}", notice.message);
+}
+
+/// Takes over at a moment at which gang `high` waits for what gang `low` holds; a gang of another Team wants it too.
+fn new_leader_keeps_what_is_freed(until: fn(&mut Bench)) {
+    let mut bench = low_runs("Immediate", &json!({}));
+    // The third Team may borrow all, and its gang goes before everybody.
+    bench.server.put(tier("first", 100, "Never", &json!({})));
+    let teams = |cohort: &str, gpus: usize, name: &str| {
+        Object::Team(parse(json!({
+            "apiVersion": "muster.dev/v1alpha1", "kind": "Team", "metadata": {"name": name},
+            "spec": {"cohort": cohort, "quota": [{"flavor": "gpu", "resources": [{"name": "gpus", "nominal": gpus}]}]},
+        })))
+    };
+    bench.server.put(teams("all", 4, "vision"));
+    bench.server.put(teams("all", 4, "speech"));
+    bench.server.put(Object::Namespace(parse(
+        json!({"metadata": {"name": "talk", "labels": {keys::TEAM: "speech"}}}),
+    )));
+    submit(&mut bench, "high", 4, "high");
+    bench.run();
+    let since = status(&bench, "high").reservation.unwrap().since;
+    voice(&mut bench, "first");
+    bench.run();
+    until(&mut bench);
+    bench.take_over();
+    bench.run();
+    let voice = || bench.server.list(Kind::Pod);
+    let waits = voice().iter().any(|pod| match pod {
+        Object::Pod(pod) => {
+            pod.metadata.name.as_deref() == Some("voice-0") && is_gated(pod.as_ref())
+        }
+        _ => false,
+    });
+    assert!(waits, "it takes what is kept for another gang");
+    let high = status(&bench, "high");
+    if high.phase == GangPhase::Pending {
+        assert_eq!(high.reservation.unwrap().since, since, "its time goes on");
+        pass(&mut bench, NOTICE_SECONDS + 5);
+        assert!(is_evicted(&bench));
+        end_deleted(&mut bench);
+        bench.run();
+    }
+    let high = status(&bench, "high");
+    assert_eq!((high.phase, high.reservation), (GangPhase::Admitted, None));
+}
+
+#[test]
+fn a_new_leader_keeps_for_a_gang_what_others_free_during_the_notice() {
+    new_leader_keeps_what_is_freed(|_| {});
+}
+
+#[test]
+fn a_new_leader_keeps_for_a_gang_what_others_free_while_they_end() {
+    new_leader_keeps_what_is_freed(|bench| {
+        pass(bench, NOTICE_SECONDS + 5);
+        assert!(is_evicted(bench));
+        assert_eq!(status(bench, "low").attempt, 2);
+    });
+}
+
+#[test]
+fn a_new_leader_keeps_for_a_gang_what_others_have_freed() {
+    new_leader_keeps_what_is_freed(|bench| {
+        pass(bench, NOTICE_SECONDS + 5);
+        end_deleted(bench);
+        // The former leader dies before it admits anybody.
+        let admits = |write: &ApiRequest| matches!(write, ApiRequest::ReplaceLedger { spec, .. } if spec.intents.iter().any(|it| it.kind == muster_api::IntentKind::Admit));
+        assert!(bench.run_until(admits));
+    });
+}
+
+#[test]
+fn nobody_is_evicted_before_the_gang_that_it_is_for_says_so() {
+    let mut bench = low_runs("Immediate", &json!({}));
+    submit(&mut bench, "high", 4, "high");
+    bench.server.prunes = Some(|object| {
+        if let Object::Gang(gang) = object
+            && let Some(status) = &mut Arc::make_mut(gang).status
+        {
+            status.reservation = None;
+        }
+    });
+    pass(&mut bench, 2 * NOTICE_SECONDS);
+    assert!(status(&bench, "low").preemption.is_some());
+    assert!(!is_evicted(&bench));
+    bench.server.prunes = None;
+    // What is not stored is tried again ten minutes later; by then others would have been asked.
+    bench.take_over();
+    pass(&mut bench, NOTICE_SECONDS + 10);
+    assert!(is_evicted(&bench));
+}
+
+#[test]
+fn a_notice_is_taken_back_when_the_gang_that_it_is_for_finds_room_elsewhere() {
+    let mut bench = low_runs("Immediate", &json!({}));
+    bench.server.put(super::team("vision", 8));
+    submit(&mut bench, "high", 4, "high");
+    pass(&mut bench, 5);
+    assert!(status(&bench, "low").preemption.is_some());
+    for node in ["n2", "n3"] {
+        for object in node_with_gpus(node, 2) {
+            bench.server.put(object);
+        }
+    }
+    pass(&mut bench, 5);
+    let high = status(&bench, "high");
+    assert_eq!((high.phase, high.reservation), (GangPhase::Admitted, None));
+    pass(&mut bench, 2 * NOTICE_SECONDS);
+    assert!(!is_evicted(&bench));
+    assert_eq!(status(&bench, "low").preemption, None);
+    assert_eq!(told(&bench), vec![None; 4]);
+}
+
+#[test]
+fn nobody_is_told_to_go_beside_a_gang_that_ends_by_itself() {
+    let mut bench = low_runs("Immediate", &json!({}));
+    bench.server.put(super::team("vision", 8));
+    for node in ["n2", "n3"] {
+        for object in node_with_gpus(node, 2) {
+            bench.server.put(object);
+        }
+    }
+    submit(&mut bench, "late", 4, "low");
+    bench.run();
+    start(&mut bench, "late", 4);
+    bench.change_pod("late-0", |pod| {
+        pod.status.as_mut().unwrap().phase = Some("Failed".to_owned());
+    });
+    pass(&mut bench, 70);
+    let evictions = status(&bench, "late").evictions;
+    assert_eq!(evictions.last().unwrap().reason, Reason::PodFailed);
+    // Its pods are there still.
+    submit(&mut bench, "high", 4, "high");
+    bench.run();
+    assert_eq!(status(&bench, "low").preemption, None);
+    let high = status(&bench, "high");
+    assert_eq!(high.reservation, None, "nobody is told to go");
+    let waits = high.queue.unwrap();
+    assert_eq!(waits.reason, Reason::WaitingForRelease);
+    let expected = format!("held by {}", full_name(&bench, "late"));
+    assert!(waits.details.contains(&expected), "{}", waits.details);
+    end_deleted(&mut bench);
+    bench.run();
+    assert_eq!(status(&bench, "high").phase, GangPhase::Admitted);
+}
+
+#[test]
+fn a_clock_that_is_set_neither_ends_what_is_kept_for_a_gang_nor_keeps_it_for_longer() {
+    for by_seconds in [600, -3_600] {
+        let mut bench = low_runs("Immediate", &json!({}));
+        submit(&mut bench, "high", 4, "high");
+        pass(&mut bench, 5);
+        let kept = status(&bench, "high").reservation;
+        let notice = status(&bench, "low").preemption;
+        bench.wall_set_by_seconds = by_seconds;
+        pass(&mut bench, 10);
+        assert_eq!(status(&bench, "high").reservation, kept, "{by_seconds}");
+        assert_eq!(status(&bench, "low").preemption, notice, "{by_seconds}");
+        pass(&mut bench, NOTICE_SECONDS);
+        assert!(is_evicted(&bench));
+        // Its pods do not go.
+        pass(&mut bench, 520);
+        assert_eq!(status(&bench, "high").reservation, kept, "{by_seconds}");
+        pass(&mut bench, 40);
+        assert_eq!(status(&bench, "high").reservation, None, "{by_seconds}");
+    }
+}
+
+#[test]
+fn a_minimum_run_time_is_no_longer_for_a_clock_that_was_set() {
+    let mut bench = Bench::new();
+    bench.run();
+    bench.wall_set_by_seconds = 3_600;
+    let says = json!({"minRuntimeSeconds": 100});
+    bench.server.put(tier("low", 1, "Immediate", &says));
+    bench.server.put(tier("high", 10, "Never", &json!({})));
+    submit(&mut bench, "low", 4, "low");
+    bench.run();
+    start(&mut bench, "low", 4);
+    submit(&mut bench, "high", 4, "high");
+    pass(&mut bench, 90);
+    assert_eq!(status(&bench, "low").preemption, None);
+    pass(&mut bench, 15);
+    assert!(status(&bench, "low").preemption.is_some());
+}
+
+#[test]
+fn a_pod_that_could_not_be_told_its_end_is_told_that_it_is_evicted() {
+    let mut bench = low_runs("Immediate", &json!({}));
+    submit(&mut bench, "high", 4, "high");
+    let is_note = |write: &ApiRequest| matches!(write, ApiRequest::PatchPod { .. });
+    let mut is_refused = false;
+    for _ in 0..60 {
+        for effect in bench.poll() {
+            if is_note(&effect.write) && !is_refused {
+                is_refused = true;
+                let answer = Outcome::Refused("denied by a webhook".to_owned());
+                bench.machine.settle(effect.id, answer);
+            } else {
+                bench.perform(&effect);
+            }
+        }
+        bench.seconds += 1;
+        bench.acknowledge(&[]);
+    }
+    bench.run();
+    assert!(is_refused && is_evicted(&bench));
+    for rank in 0..4 {
+        let pod = bench.server.pod(&format!("low-{rank}")).unwrap();
+        let conditions = pod.status.unwrap().conditions.unwrap_or_default();
+        let told = conditions.iter().any(|it| it.type_ == "DisruptionTarget");
+        assert!(told, "rank {rank}: {conditions:?}");
+    }
+}
+
+#[test]
+fn a_gang_names_the_first_of_many_victims_and_a_new_leader_knows_all_of_them() {
+    let count = 2 * Reservation::VICTIMS_NAMED;
+    let mut bench = Bench::new();
+    bench.server.put(tier("low", 1, "Immediate", &json!({})));
+    bench.server.put(tier("high", 10, "Never", &json!({})));
+    bench.server.put(super::team("vision", count));
+    for node in 2..count / 2 {
+        for object in node_with_gpus(&format!("n{node}"), 2) {
+            bench.server.put(object);
+        }
+    }
+    for low in 0..count {
+        submit(&mut bench, &format!("low-{low}"), 1, "low");
+    }
+    bench.run();
+    for low in 0..count {
+        start(&mut bench, &format!("low-{low}"), 1);
+    }
+    submit(&mut bench, "high", count, "high");
+    pass(&mut bench, 5);
+    let reservation = status(&bench, "high").reservation.unwrap();
+    assert_eq!(usize::try_from(reservation.victim_count), Ok(count));
+    assert_eq!(reservation.victims.len(), Reservation::VICTIMS_NAMED);
+    pass(&mut bench, NOTICE_SECONDS + 10);
+    let is_evicting = |low| status(&bench, &format!("low-{low}")).phase == GangPhase::Evicting;
+    assert!((0..count).all(is_evicting));
+    bench.take_over();
+    bench.run();
+    assert_eq!(status(&bench, "high").reservation.unwrap(), reservation);
+    let uid = gang(&bench, "high").metadata.uid.clone().unwrap();
+    let kept = bench.machine.engine().kept_for(&uid.as_str().into());
+    assert_eq!(kept.unwrap().victims.len(), count);
+    assert_eq!(end_deleted(&mut bench), count);
+    bench.run();
+    assert_eq!(status(&bench, "high").phase, GangPhase::Admitted);
 }

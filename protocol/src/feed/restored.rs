@@ -1,0 +1,86 @@
+//! Preemptions that a former leader decided, as the Gangs say.
+//!
+//! Both sides are recorded: the gang that waits says since when something is kept for it and names the first of its victims
+//! (`status.reservation`), and each victim says to whom it gives way (`status.preemption`), until what it held is proved released.
+//! One Gang need not name thousands of victims by that. A crash between these writes loses nothing that counts: nobody is evicted before
+//! both are seen ([`crate::admission::preempt::due`]).
+//!
+//! The engine is told once in a leadership, before it decides for the first time. Late or stale it does no harm: what it says of is
+//! charged and placed anew, and its time is over ten minutes after it began, whoever leads.
+
+use std::collections::BTreeMap;
+
+use muster_api::{
+    Gang, GangStatus,
+    gang::{PreemptionRight, ReservationVictim},
+};
+use muster_engine::{self as engine, quota::PreemptionReason};
+
+use crate::{Mode, poll_context::PollContext};
+
+/// What the engine is to be told. In Observe nobody is made to go, so nothing is kept for anybody.
+pub(crate) fn recorded(context: PollContext<'_>) -> Vec<engine::Reserved> {
+    if context.config.mode == Mode::Observe {
+        return Vec::new();
+    }
+    let statuses = || {
+        let gangs = context.index.gangs();
+        gangs.filter_map(|(_, gang)| Some((gang.metadata.uid.as_deref()?, gang.status.as_ref()?)))
+    };
+    let mut recorded: BTreeMap<&str, engine::Reserved> = BTreeMap::new();
+    for (uid, status) in statuses() {
+        let waits = status.admission.is_none() && status.finished_at.is_none();
+        let Some(reservation) = status.reservation.as_ref().filter(|_| waits) else {
+            continue;
+        };
+        let named = reservation.victims.iter();
+        let named = named.filter(|victim| gives_way_still(context, victim));
+        let victims = named.map(|victim| (victim.uid.as_str().into(), reason(victim.right)));
+        let reserved = engine::Reserved {
+            gang: uid.into(),
+            flavor: reservation.flavor.as_str().into(),
+            victims: victims.collect(),
+            since: engine::Timestamp(reservation.since.0.as_second()),
+        };
+        recorded.insert(uid, reserved);
+    }
+    for (uid, status) in statuses() {
+        let Some(notice) = &status.preemption else {
+            continue;
+        };
+        if let Some(reserved) = recorded.get_mut(notice.preemptor_uid.as_str())
+            && is_or_was(notice.attempt, status)
+        {
+            let victims = &mut reserved.victims;
+            victims.insert(uid.into(), reason(notice.right));
+        }
+    }
+    recorded.into_values().collect()
+}
+
+/// Whether a Gang says anything of a preemption that its next status is to go by once the engine has decided.
+pub(crate) fn is_recorded(gang: &Gang) -> bool {
+    let status = gang.status.as_ref();
+    status.is_some_and(|status| status.reservation.is_some() || status.preemption.is_some())
+}
+
+/// Whether a victim has not begun another attempt since. If its Gang is gone, what it holds is on its way.
+fn gives_way_still(context: PollContext<'_>, victim: &ReservationVictim) -> bool {
+    let gang = context.index.gang_by_uid(&victim.uid);
+    let status = gang.and_then(|gang| gang.status.as_ref());
+    status.is_none_or(|status| is_or_was(victim.attempt, status))
+}
+
+/// Whether a Gang carries that attempt, or nothing since.
+fn is_or_was(attempt: i64, status: &GangStatus) -> bool {
+    status.attempt == attempt || status.admission.is_none()
+}
+
+fn reason(right: PreemptionRight) -> PreemptionReason {
+    match right {
+        PreemptionRight::InTeam => PreemptionReason::InTeam,
+        PreemptionRight::Reclaimed => PreemptionReason::Reclaimed,
+        PreemptionRight::FairShare => PreemptionReason::FairShare,
+        PreemptionRight::ReclaimedWhileBorrowing => PreemptionReason::ReclaimedWhileBorrowing,
+    }
+}
