@@ -1,7 +1,7 @@
 //! From the engine's explanation to the stable reason.
 
 use muster_api::{Reason, keys};
-use muster_engine::Why;
+use muster_engine::{Remedies, Why};
 
 use crate::{
     formed::{DETAILS_BYTES, PendingReason},
@@ -21,6 +21,8 @@ pub struct Circumstances<'a> {
     /// The pod that a Deployment keeps until the one that waits runs ([`crate::index::Index::elder_of_deployment`]): named where the
     /// other one may wait for what it has.
     pub elder: Option<&'a str>,
+    /// What would have it admitted.
+    pub remedies: Option<&'a Remedies>,
 }
 
 /// The reason and the text of an engine explanation.
@@ -63,6 +65,10 @@ pub fn explain(why: &Why, circumstances: Circumstances<'_>) -> PendingReason {
              maxSurge 0, ends it first",
         );
     }
+    if let Some(remedies) = circumstances.remedies.filter(|it| !it.each.is_empty()) {
+        details.push_str("; ");
+        details.push_str(&remedies.to_string());
+    }
     text::truncate(&mut details, DETAILS_BYTES);
     PendingReason { reason, details }
 }
@@ -94,9 +100,42 @@ fn reason(why: &Why) -> Reason {
 
 #[cfg(test)]
 mod tests {
-    use muster_engine::{Amount, FlavorResource, Resource, decision::Blocker};
+    use muster_engine::{
+        Amount, FlavorResource, Holder, Order, Remedy, RemedyEvent, Resource, decision::Blocker,
+    };
 
     use super::*;
+
+    #[test]
+    fn what_would_help_stands_behind_the_reason() {
+        let remedies = Remedies {
+            each: vec![Remedy {
+                event: RemedyEvent::GangsEnd(vec![Holder {
+                    gang: "a".into(),
+                    name: "ml/a".to_owned(),
+                    team: "research".into(),
+                    holds: None,
+                }]),
+                order: Order::After("ml/b".to_owned()),
+            }],
+            gave_up: true,
+        };
+        let told = |remedies| {
+            let circumstances = Circumstances {
+                remedies,
+                ..Circumstances::default()
+            };
+            explain(&Why::Overflow, circumstances).details
+        };
+        let alone = told(None);
+        assert_eq!(told(Some(&Remedies::default())), alone);
+        assert_eq!(
+            told(Some(&remedies)),
+            format!(
+                "{alone}; as things are, it is admitted once ml/a of Team research ends (after ml/b, which goes first)"
+            )
+        );
+    }
 
     #[test]
     fn every_explanation_has_its_reason_and_keeps_the_numbers() {

@@ -10,7 +10,7 @@
 //! [`State::decide`]; nothing is admitted without a placement.
 //!
 //! The room is laid out as: [`names`] and [`amount`] (vocabulary), [`model`] (what was observed),
-//! [`decision`] (what is decided, and why), [`quota`] (tree arithmetic), `placement` (nodes and
+//! [`decision`] (what is decided, and why), [`remedy`] (what would help), [`quota`] (tree arithmetic), `placement` (nodes and
 //! devices), [`state`] (the two joined).
 
 pub mod amount;
@@ -20,6 +20,7 @@ pub mod names;
 mod placement;
 mod queue;
 pub mod quota;
+pub mod remedy;
 pub mod state;
 mod text;
 
@@ -37,4 +38,5 @@ pub use names::{
     AttributeName, ClaimUid, CohortName, DeviceName, FlavorName, GangUid, LevelName, NodeFilterId,
     NodeName, PodSelectorId, PodUid, ResourceName, SelectorId, TeamName, Timestamp, TopologyName,
 };
+pub use remedy::{Holder, Order, Remedies, Remedy, RemedyEvent};
 pub use state::{State, Usage};

@@ -23,6 +23,7 @@ mod limits;
 mod moments;
 mod preempt;
 mod release;
+mod remedies;
 mod reservations;
 mod restore;
 mod rounds;

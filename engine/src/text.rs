@@ -3,14 +3,18 @@
 use std::fmt;
 
 use crate::{
-    amount::{Amount, FlavorResource, Resource},
+    amount::{Amount, FlavorResource, Resource, ResourceCharge},
     decision::{Blocker, CommitRoom, Why},
     names::{FlavorName, LevelName},
     quota::PreemptionReason,
+    remedy::{Holder, Order, Remedies, Remedy, RemedyEvent},
 };
 
 /// Most causes that a text names.
 const CAUSES_NAMED: usize = 4;
+
+/// Most gangs of which a text says that they have to end.
+const ENDING_NAMED: usize = 3;
 
 /// An amount of a resource: `16 GPUs`, `0.5 GPUs`, `64Gi of memory`, `12.5 cores`.
 struct Quantity<'a>(&'a Resource, Amount);
@@ -324,6 +328,78 @@ fn used_by(formatter: &mut fmt::Formatter<'_>, blocker: &Blocker) -> fmt::Result
         return Ok(());
     }
     write!(formatter, "; used by {blocker}")
+}
+
+impl fmt::Display for Remedies {
+    /// "it is admitted once ..., or once ..."; empty if nothing was found.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, remedy) in self.each.iter().enumerate() {
+            let begin = if at == 0 {
+                "as things are, it is admitted"
+            } else {
+                ", or"
+            };
+            write!(formatter, "{begin} once {remedy}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}", self.event)?;
+        match &self.order {
+            Order::Itself => Ok(()),
+            Order::After(first) => write!(formatter, " (after {first}, which goes first)"),
+            Order::Open => formatter.write_str(" (unless others go first)"),
+        }
+    }
+}
+
+impl fmt::Display for RemedyEvent {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::GangsEnd(gangs) => {
+                let named = gangs.len().min(ENDING_NAMED);
+                let more = gangs.len() - named;
+                for (at, holder) in gangs.iter().take(named).enumerate() {
+                    let comma = match at {
+                        0 => "",
+                        _ if at + 1 == named && more == 0 => " and ",
+                        _ => ", ",
+                    };
+                    write!(formatter, "{comma}{holder}")?;
+                }
+                match (gangs.len(), more) {
+                    (1, _) => formatter.write_str(" ends"),
+                    (_, 0) => formatter.write_str(" end"),
+                    (_, more) => write!(formatter, " and {more} more gangs end"),
+                }
+            }
+            Self::QuotaRaised(by) => {
+                formatter.write_str("the Team's nominal quota is raised by ")?;
+                for (at, more) in by.iter().enumerate() {
+                    let comma = if at > 0 { ", " } else { "" };
+                    let quantity = Quantity(&more.of.resource, more.amount);
+                    write!(formatter, "{comma}{quantity} of {}", more.of.flavor)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} of Team {}", self.name, self.team)?;
+        match &self.holds {
+            Some(ResourceCharge { of, amount }) => {
+                let quantity = Quantity(&of.resource, *amount);
+                write!(formatter, " ({quantity} of {})", of.flavor)
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -253,6 +253,12 @@ fn a_decision_says_team_domain_charge_and_the_numbers_of_its_reason() {
     assert_eq!(waiting["reason"], "WaitingForQuota");
     let details = waiting["details"].as_str().unwrap();
     assert!(details.contains("2 GPUs of h100"), "{details}");
+    let train = decided[0]["name"].as_str().unwrap();
+    let helps = format!(
+        "as things are, it is admitted once ml/{train} of Team research (16 GPUs of h100) ends, or once the Team's nominal \
+         quota is raised by 2 GPUs of h100"
+    );
+    assert!(details.ends_with(&helps), "{details}");
 }
 
 /// The same cluster, as older clusters write what belongs to the resource API.

@@ -43,6 +43,11 @@ impl Account {
         self.subtree - self.local_quota()
     }
 
+    /// What is charged to its parent.
+    pub(super) fn used_above(&self) -> i128 {
+        (self.usage - self.local_quota()).max(0)
+    }
+
     /// What is left before the node borrows.
     pub(super) fn headroom(&self) -> i128 {
         self.subtree - self.usage

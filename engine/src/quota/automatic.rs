@@ -138,6 +138,11 @@ impl Automatic {
         }
     }
 
+    /// Whether somebody's nominal quota follows what there is of something: what others have as numbers is taken from it.
+    pub(crate) fn is_divided(&self, of: &FlavorResource) -> bool {
+        self.following.contains_key(of)
+    }
+
     /// Divides what changed again. Returns who has another part by that.
     pub(crate) fn divide_again(&mut self) -> BTreeSet<Owner> {
         let mut moved = BTreeSet::new();

@@ -452,6 +452,39 @@ impl Charges {
         })
     }
 
+    /// The gangs that hold most of a resource, of these Teams or of all, whoever holds most first; and whether they are all. It looks
+    /// at each of these Teams once; of all, only at those to which the gangs belong.
+    pub(crate) fn largest_gangs(
+        &self,
+        of: &FlavorResource,
+        among: Option<&[&TeamName]>,
+        most: usize,
+    ) -> (Vec<GangUid>, bool) {
+        let Some(teams) = self.shares.get(of) else {
+            return (Vec::new(), true);
+        };
+        let by_team = |team: &TeamName| teams.by_team.get(team);
+        let counted: Vec<&Shares> = match among {
+            Some(among) => among.iter().filter_map(|team| by_team(team)).collect(),
+            None => {
+                let first = teams.in_order.iter().take(most);
+                first.filter_map(|(_, team)| by_team(team)).collect()
+            }
+        };
+        let count = match among {
+            Some(_) => counted.iter().map(|shares| shares.in_order.len()).sum(),
+            None => teams.gangs,
+        };
+        let first = counted
+            .iter()
+            .flat_map(|shares| shares.in_order.iter().take(most));
+        let mut first: Vec<_> = first.collect();
+        first.sort_unstable();
+        first.truncate(most);
+        let gangs = first.into_iter().map(|(_, _, gang)| gang.clone());
+        (gangs.collect(), count <= most)
+    }
+
     /// The gangs that hold most of a resource, of these Teams or of all. It looks at each of these Teams once; of all,
     /// only at those to which the gangs belong.
     pub(crate) fn blocker(&self, of: &FlavorResource, among: Option<&[&TeamName]>) -> Blocker {

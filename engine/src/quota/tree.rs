@@ -408,21 +408,85 @@ impl QuotaTree {
 
     /// The first node on the way up that lets too little of an amount pass; `None` if the amount is available.
     pub(crate) fn lack(&self, team: NodeId, pair: PairId, amount: Amount) -> Option<Lack> {
-        let mut need = i128::from(amount.0);
-        for node in self.path(team) {
-            let account = self.account(node, pair);
-            // What a node covers by itself is had whatever those above it let pass.
-            let rest = need - account.local_available();
-            if rest <= 0 {
-                return None;
+        self.lacks(team, pair, amount).next()
+    }
+
+    /// The nodes on the way up that let too little of an amount pass, upwards.
+    pub(crate) fn lacks(
+        &self,
+        team: NodeId,
+        pair: PairId,
+        amount: Amount,
+    ) -> impl Iterator<Item = Lack> + '_ {
+        let mut asked = i128::from(amount.0);
+        self.path(team)
+            .map_while(move |node| {
+                let need = asked;
+                // What a node covers by itself is had whatever those above it let pass.
+                asked -= self.account(node, pair).local_available();
+                (asked > 0).then_some(Lack { node, need })
+            })
+            .filter(move |lack| {
+                let ceiling = self.ceiling(lack.node, pair);
+                ceiling.is_some_and(|ceiling| ceiling < lack.need)
+            })
+    }
+
+    /// Raises the nominal quota of a Team, or lowers it; `raised` is told where more is let pass by that.
+    pub(crate) fn raise(
+        &mut self,
+        team: NodeId,
+        pair: PairId,
+        by: i128,
+        mut raised: impl FnMut(NodeId),
+    ) {
+        let (mut more_quota, mut more_used) = (by, 0);
+        let path: Vec<NodeId> = self.path(team).collect();
+        for (height, node) in path.into_iter().enumerate() {
+            let account = self.nodes[index(node.0)].account_mut(pair);
+            let before = *account;
+            if height == 0 {
+                account.nominal += by;
             }
-            let ceiling = self.ceiling(node, pair);
-            if ceiling.is_some_and(|ceiling| ceiling < need) {
-                return Some(Lack { node, need });
-            }
-            need = rest;
+            account.subtree += more_quota;
+            account.usage += more_used;
+            more_quota = account.lent() - before.lent();
+            more_used = account.used_above() - before.used_above();
+            raised(node);
         }
-        None
+    }
+
+    /// By how much the nominal quota of a Team has to be raised at least so that an amount is available; `None` if that does
+    /// not help. The tree is as before then.
+    pub(crate) fn raise_for(
+        &mut self,
+        team: NodeId,
+        pair: PairId,
+        amount: Amount,
+    ) -> Option<Amount> {
+        let suffices = |tree: &mut Self, by: i128| {
+            tree.raise(team, pair, by, |_| {});
+            let suffices = tree.available_at(team, pair) >= amount;
+            tree.raise(team, pair, -by, |_| {});
+            suffices
+        };
+        // All that is asked for, and all that those above used beyond their quota.
+        let beyond = self.path(team).map(|node| self.account(node, pair));
+        let beyond: i128 = beyond.map(|account| (-account.headroom()).max(0)).sum();
+        let mut most = i128::from(amount.0) + beyond;
+        if !suffices(self, most) {
+            return None;
+        }
+        let mut too_little = 0;
+        while most - too_little > 1 {
+            let between = too_little + (most - too_little) / 2;
+            if suffices(self, between) {
+                most = between;
+            } else {
+                too_little = between;
+            }
+        }
+        i64::try_from(most).ok().map(Amount)
     }
 
     /// The nodes on the way from a Team up to a node that keep quota for themselves: if one of them gets more

@@ -274,10 +274,15 @@ impl Hopes {
         !self.ready.is_empty()
     }
 
+    /// Who may find victims once something happened.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = ClassId> + '_ {
+        let waiting = self.of_class.keys().chain(self.turns.keys());
+        waiting.copied()
+    }
+
     /// Everybody who waits: the numbers of nodes are about to change.
     pub(super) fn everybody(&self) -> Vec<ClassId> {
-        let waiting = self.of_class.keys().chain(self.turns.keys());
-        waiting.copied().collect()
+        self.waiting().collect()
     }
 }
 

@@ -13,15 +13,19 @@ use super::{
     ids::{ClassId, TeamId},
     judge::{Candidate, Fitting, request},
     wait_queue::{Precedence, WaitQueue},
+    waiting::WaitingGang,
     waits::Wait,
 };
 use crate::{
     decision::{Blocker, Visited, Why},
     model::Hold,
     names::{FlavorName, GangUid, PodUid},
-    placement::{Cluster, Effort, GaveUp, Verdict, View, equal_pods_fit, may_fit_without, plan},
+    placement::{
+        Cluster, Effort, GaveUp, Plan, Verdict, View, equal_pods_fit, may_fit_without, plan,
+    },
     queue::Place,
     quota::{NodeId, PairId, QuotaTree, Search, charges::largest},
+    remedy::Order,
 };
 
 /// How many classes are tried, in order. Nothing is promised to those behind: they are told what they lack now.
@@ -51,8 +55,8 @@ struct Fits {
 /// lacks now.
 const MOST_RELEASED: usize = 1024;
 
-/// The world in which everything that only waits for the proof of its release were gone.
-struct Afterwards<'a> {
+/// A world in which more is free: what only waits for the proof of its release is gone, say.
+pub(super) struct Afterwards<'a> {
     gone: BTreeMap<PodUid, &'a Hold>,
     tree: QuotaTree,
     /// What is free then, once somebody asked.
@@ -160,30 +164,12 @@ impl State {
         self.cluster
             .note_visits((after.gone.len() + self.team_ids.len()) as u64);
         // Who waits for a claim by name that is released is in no queue, and may go first.
-        let claims = after.gone.values().flat_map(|hold| &hold.claims);
-        let mut released = claims.map(|claim| &claim.uid);
-        if released.any(|claim| self.waiting.naming(claim).next().is_some()) {
+        if self.is_claim_released(&after) {
             return BTreeMap::new();
         }
-        let mut fitting = Vec::new();
         let mut effort = Effort::default();
-        for class in self.candidates_for(&after) {
-            match self.fits_afterwards(class, &after, &mut effort) {
-                Ok(fits) => fitting.extend(fits),
-                // It may go before all those who come after it.
-                Err(GaveUp) => break,
-            }
-        }
-        // The order of admission: the first of every Team, then the second.
-        fitting.sort_by(|one, other| one.place.cmp(&other.place));
-        let mut of_team: BTreeMap<TeamId, usize> = BTreeMap::new();
-        for fits in &mut fitting {
-            let before = of_team.entry(fits.team).or_default();
-            fits.round = *before;
-            *before += 1;
-        }
-        let order = |fits: &Fits| (fits.round, fits.borrow_level, fits.place.clone());
-        fitting.sort_by_key(order);
+        // Who gave up may go before all those who come after it.
+        let (fitting, _) = self.fitting_in_order(&after, None, &mut effort);
         // One promise in all: a Team may fall back on the Flavor on which somebody else would be first.
         let mut first: Option<String> = None;
         let mut promised = BTreeMap::new();
@@ -208,9 +194,54 @@ impl State {
         promised
     }
 
-    fn afterwards(&self) -> Afterwards<'_> {
-        let releasing = self.releasing.iter();
-        let gone: BTreeMap<PodUid, &Hold> = releasing
+    /// Whether a claim is released that a gang which waits names: that one is in no queue, and may go first.
+    fn is_claim_released(&self, after: &Afterwards<'_>) -> bool {
+        let claims = after.gone.values().flat_map(|hold| &hold.claims);
+        let mut released = claims.map(|claim| &claim.uid);
+        released.any(|claim| self.waiting.naming(claim).next().is_some())
+    }
+
+    /// Those who fit in a world, of the first [`CANDIDATES`] whom it may help and of one class besides, in the order of admission;
+    /// and whether they are all.
+    fn fitting_in_order(
+        &self,
+        after: &Afterwards<'_>,
+        besides: Option<ClassId>,
+        effort: &mut Effort,
+    ) -> (Vec<Fits>, bool) {
+        let mut candidates = self.candidates_for(after);
+        let mut are_all = candidates.len() < CANDIDATES;
+        let besides = besides.filter(|class| !candidates.contains(class));
+        candidates.extend(besides);
+        let mut fitting = Vec::new();
+        for class in candidates {
+            match self.fits_afterwards(class, after, effort) {
+                Ok(fits) => fitting.extend(fits),
+                Err(GaveUp) => {
+                    are_all = false;
+                    break;
+                }
+            }
+        }
+        // The first of every Team, then the second.
+        fitting.sort_by(|one, other| one.place.cmp(&other.place));
+        let mut of_team: BTreeMap<TeamId, usize> = BTreeMap::new();
+        for fits in &mut fitting {
+            let before = of_team.entry(fits.team).or_default();
+            fits.round = *before;
+            *before += 1;
+        }
+        let order = |fits: &Fits| (fits.round, fits.borrow_level, fits.place.clone());
+        fitting.sort_by_key(order);
+        (fitting, are_all)
+    }
+
+    /// The world in which these pods hold nothing.
+    pub(super) fn world_without<'a>(
+        &'a self,
+        pods: impl Iterator<Item = &'a PodUid>,
+    ) -> Afterwards<'a> {
+        let gone: BTreeMap<PodUid, &Hold> = pods
             .filter_map(|pod| Some((pod.clone(), &**self.holds.get(pod)?)))
             .collect();
         let mut freed = BTreeSet::new();
@@ -223,6 +254,43 @@ impl State {
             tree,
             freed,
         }
+    }
+
+    /// The world in which quota is another one, and more of it is there at these nodes.
+    pub(super) fn world_with<'a>(
+        tree: QuotaTree,
+        freed: BTreeSet<(NodeId, PairId)>,
+    ) -> Afterwards<'a> {
+        Afterwards {
+            view: OnceCell::new(),
+            gone: BTreeMap::new(),
+            tree,
+            freed,
+        }
+    }
+
+    /// Who would be admitted first in a world in which the first gang of a class fits.
+    pub(super) fn order_in(
+        &self,
+        after: &Afterwards<'_>,
+        (class, gang): (ClassId, &GangUid),
+        effort: &mut Effort,
+    ) -> Order {
+        if self.is_claim_released(after) {
+            return Order::Open;
+        }
+        let (fitting, are_all) = self.fitting_in_order(after, Some(class), effort);
+        match fitting.first() {
+            Some(first) if first.gang == *gang && are_all => Order::Itself,
+            Some(first) if are_all && self.fair_root_of(first.team).is_none() => {
+                Order::After(first.name.clone())
+            }
+            _ => Order::Open,
+        }
+    }
+
+    fn afterwards(&self) -> Afterwards<'_> {
+        self.world_without(self.releasing.iter())
     }
 
     /// The first classes that what is released may help, in the order of their turns. Of each queue it looks at those who
@@ -273,21 +341,6 @@ impl State {
         let Some((entry, totals)) = entry.zip(shape.map(|shape| &shape.totals)) else {
             return Ok(None);
         };
-        let placed = |flavor: Option<&FlavorName>, effort: &mut Effort| {
-            let flavor = flavor.and_then(|name| self.flavors.get(name));
-            let request = request(waiting, flavor);
-            let view = after.view(&self.cluster);
-            if equal_pods_fit(&self.cluster, &View::Now, &request) == Some(false)
-                && !may_fit_without(&self.cluster, view, &request)
-            {
-                return Ok(None);
-            }
-            match plan(&self.cluster, view, &request, effort) {
-                Verdict::Placed(plan) => Ok(Some(plan)),
-                Verdict::NoPlace(_) => Ok(None),
-                Verdict::GaveUp(_) => Err(GaveUp),
-            }
-        };
         let fits = |flavor: Option<&FlavorName>, borrow_level| Fits {
             gang: waiting.gang.uid.clone(),
             name: waiting.gang.name.clone(),
@@ -298,7 +351,8 @@ impl State {
             round: 0,
         };
         if entry.assignments.is_empty() && totals.claims == 0 {
-            return Ok(placed(None, effort)?.map(|_| fits(None, 0)));
+            let placed = self.placed_in(waiting, None, after.view(&self.cluster), effort)?;
+            return Ok(placed.map(|_| fits(None, 0)));
         }
         let mut search = Search::new(entry.fungibility);
         for (at, assignment) in entry.assignments.iter().enumerate() {
@@ -310,34 +364,78 @@ impl State {
                 at,
             };
             if !self.is_beaten(&candidate, &search, &after.tree)
-                && self.may_be_charged(&candidate, &after.tree).is_ok()
-                && let Some(plan) = placed(Some(&assignment.flavor), effort)?
+                && let Some(fitting) = self.fits_in_world(&candidate, after, effort)?
+                && search.offer(fitting.suits(), &assignment.flavor).is_break()
             {
-                let fitting = match self.cost(&candidate, plan, &after.tree) {
-                    Ok(fitting) => Some(fitting),
-                    Err(_) => self.fits_lesser_afterwards(&candidate, after, effort)?,
-                };
-                if let Some(fitting) = fitting
-                    && search.offer(fitting.suits(), &assignment.flavor).is_break()
-                {
-                    break;
-                }
+                break;
             }
         }
         let best = search.best();
         Ok(best.map(|(suits, flavor)| fits(Some(flavor), suits.borrow_level)))
     }
 
-    fn fits_lesser_afterwards(
+    /// How a gang would fit on a Flavor in a world, if it would.
+    pub(super) fn fits_in_world(
         &self,
         candidate: &Candidate<'_>,
         after: &Afterwards<'_>,
         effort: &mut Effort,
     ) -> Result<Option<Fitting>, GaveUp> {
+        if self.may_be_charged(candidate, &after.tree).is_err() {
+            return Ok(None);
+        }
+        self.fits_in(candidate, &after.tree, after.view(&self.cluster), effort)
+    }
+
+    /// How a gang would fit on a Flavor with this quota and these nodes, if it would.
+    pub(super) fn fits_in(
+        &self,
+        candidate: &Candidate<'_>,
+        tree: &QuotaTree,
+        view: &View,
+        effort: &mut Effort,
+    ) -> Result<Option<Fitting>, GaveUp> {
+        let flavor = candidate.assignments.get(candidate.at).map(|it| &it.flavor);
+        let Some(plan) = self.placed_in(candidate.waiting, flavor, view, effort)? else {
+            return Ok(None);
+        };
+        match self.cost(candidate, plan, tree) {
+            Ok(fitting) => Ok(Some(fitting)),
+            Err(_) => self.fits_lesser_in(candidate, tree, view, effort),
+        }
+    }
+
+    /// The place that a gang would have on these nodes, if any.
+    pub(super) fn placed_in(
+        &self,
+        waiting: &WaitingGang,
+        flavor: Option<&FlavorName>,
+        view: &View,
+        effort: &mut Effort,
+    ) -> Result<Option<Plan>, GaveUp> {
+        let request = request(waiting, flavor.and_then(|name| self.flavors.get(name)));
+        if equal_pods_fit(&self.cluster, &View::Now, &request) == Some(false)
+            && !may_fit_without(&self.cluster, view, &request)
+        {
+            return Ok(None);
+        }
+        match plan(&self.cluster, view, &request, effort) {
+            Verdict::Placed(plan) => Ok(Some(plan)),
+            Verdict::NoPlace(_) => Ok(None),
+            Verdict::GaveUp(_) => Err(GaveUp),
+        }
+    }
+
+    fn fits_lesser_in(
+        &self,
+        candidate: &Candidate<'_>,
+        tree: &QuotaTree,
+        view: &View,
+        effort: &mut Effort,
+    ) -> Result<Option<Fitting>, GaveUp> {
         let Some(assignment) = candidate.assignments.get(candidate.at) else {
             return Ok(None);
         };
-        let (tree, view) = (&after.tree, after.view(&self.cluster));
         let mut gave_up = false;
         for pair in assignment.gpus.into_iter().chain(assignment.vram) {
             let visited = &mut Visited::default();
@@ -352,6 +450,7 @@ impl State {
 }
 
 impl Afterwards<'_> {
+    /// What is free there.
     fn view(&self, cluster: &Cluster) -> &View {
         self.view.get_or_init(|| cluster.without(&self.gone))
     }

@@ -309,11 +309,13 @@ impl Feed {
         let single = formed.filter(|formed| formed.spec.size == 1);
         let pod = single.and_then(|formed| index.pod_by_uid(&formed.pods.first()?.identity.uid));
         let elder = pod.and_then(|pod| index.elder_of_deployment(pod));
+        let remedies = self.engine.remedies(explanation);
         let circumstances = formed.map_or_else(Circumstances::default, |formed| Circumstances {
             implied: formed.implied,
             unmodelled: &formed.unmodelled,
             faults: &faults,
             elder: elder.map(|pod| pod.name()),
+            remedies: Some(&remedies),
         });
         let wait = explain(&explanation.why, circumstances);
         if self.explanations.get(uid) == Some(&wait) {
