@@ -7,7 +7,7 @@ use crate::{
     decision::{Budget, CommitRoom, Decisions},
     model::Hold,
     names::{GangUid, PodUid},
-    placement::{Effort, Verdict, plan},
+    placement::{Effort, Verdict, View, plan},
     quota::{
         NodeId, QuotaTree,
         charges::{Delta, undoing},
@@ -167,8 +167,14 @@ impl State {
         }
         let before = self.cluster.visited();
         let mut effort = Effort::default();
-        let placed =
-            self.place_unless_refused(shape, id, Some(&flavor), &mut effort, &mut work.visited);
+        let placed = self.place_unless_refused(
+            shape,
+            id,
+            Some(&flavor),
+            &View::Now,
+            &mut effort,
+            &mut work.visited,
+        );
         if placed.is_err() {
             work.note_in_vain(&self.cluster, before);
         }
