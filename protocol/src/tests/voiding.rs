@@ -138,7 +138,7 @@ fn a_voided_gang_says_that_it_waits_until_its_permits_are_proved_released() {
     assert_eq!(bench.gang_status().phase, GangPhase::Admitted);
 }
 
-fn cordon(bench: &mut Bench, node: &str) {
+pub(super) fn cordon(bench: &mut Bench, node: &str) {
     let mut object = bench
         .server
         .list(Kind::Node)

@@ -1,6 +1,70 @@
 //! Nodes where attempts failed: new plans avoid them, as far as they can.
 
 use super::*;
+use crate::tests::voiding::cordon;
+
+/// A gang of one pod by label, which is bound where it is planned, and whose image never comes.
+fn that_does_not_start() -> (Bench, String) {
+    let mut bench = Bench::new();
+    bench.gang("train", 1);
+    bench.run();
+    let node = bind(&mut bench);
+    (bench, node)
+}
+
+/// Its pod is bound where it is planned, and does not run; to which node.
+fn bind(bench: &mut Bench) -> String {
+    let placement = bench.gang_status().placement.unwrap();
+    let node = placement.node_of(0).unwrap().node.clone();
+    bench.change_pod("train-0", |pod| {
+        pod.spec.as_mut().unwrap().node_name = Some(node.clone());
+    });
+    bench.run();
+    node
+}
+
+/// Its start is late; its pod is ended and made again, and waits for the end of the pause.
+fn time_out(bench: &mut Bench) {
+    bench.seconds += 600;
+    bench.run();
+    assert_eq!(end_deleted(bench), 1);
+    bench.gang("train", 1);
+    bench.run();
+}
+
+fn wait(bench: &mut Bench, seconds: u64) {
+    bench.seconds += seconds;
+    bench.run();
+}
+
+/// What the Gang says about its admission.
+fn admitted(bench: &Bench) -> String {
+    let status = bench.gang_status();
+    let mut conditions = status.conditions.into_iter();
+    let admitted = conditions.find(|it| it.type_ == "Admitted");
+    admitted.unwrap().message
+}
+
+#[test]
+fn a_node_that_is_avoided_is_taken_where_there_is_no_room_without_it_and_that_is_told() {
+    let (mut bench, first) = that_does_not_start();
+    cordon(&mut bench, if first == "n0" { "n1" } else { "n0" });
+    time_out(&mut bench);
+    wait(&mut bench, 30);
+    assert_eq!(bind(&mut bench), first);
+    let told = format!("attempt 1 failed on {first}, but there was no room without it");
+    assert!(admitted(&bench).contains(&told), "{}", admitted(&bench));
+}
+
+#[test]
+fn a_node_is_avoided_for_six_hours() {
+    for (hours, is_avoided) in [(5, true), (6, false)] {
+        let (mut bench, first) = that_does_not_start();
+        time_out(&mut bench);
+        wait(&mut bench, hours * 3_600);
+        assert_eq!(bind(&mut bench) != first, is_avoided, "{hours} h");
+    }
+}
 
 #[test]
 fn a_node_that_fails_a_rank_is_avoided_and_not_one_where_a_program_does() {
