@@ -128,7 +128,8 @@ mod tests {
             explain(&Why::Overflow, circumstances).details
         };
         let alone = told(None);
-        assert_eq!(told(Some(&Remedies::default())), alone);
+        let nothing = Remedies::default();
+        assert_eq!(told(Some(&nothing)), alone);
         assert_eq!(
             told(Some(&remedies)),
             format!(
@@ -170,6 +171,7 @@ mod tests {
                     asked: Amount(16_000),
                     available: Amount(8000),
                     borrowable: Amount(0),
+                    may_borrow: true,
                     blocker: blocker.clone(),
                 },
                 Reason::WaitingForQuota,
@@ -180,6 +182,7 @@ mod tests {
                     of: of(),
                     asked: Amount(32_000),
                     most: Amount(16_000),
+                    may_borrow: true,
                 },
                 Reason::ExceedsMaxQuota,
                 "32",
@@ -308,6 +311,7 @@ mod tests {
             unmodelled: &unmodelled,
             faults: &faults,
             elder: None,
+            remedies: None,
         };
         let no_quota = Why::NoQuotaForResource {
             resource: Resource::Gpus,

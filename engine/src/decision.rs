@@ -298,6 +298,8 @@ pub enum Why {
         available: Amount,
         /// Of that, what it would borrow.
         borrowable: Amount,
+        /// Whether the gang may have that, too ([`crate::Gang::may_borrow`]).
+        may_borrow: bool,
         /// Who uses it.
         blocker: Blocker,
     },
@@ -309,6 +311,8 @@ pub enum Why {
         asked: Amount,
         /// The most that it may ever have.
         most: Amount,
+        /// Whether that includes what may be borrowed: the gang may not, else ([`crate::Gang::may_borrow`]).
+        may_borrow: bool,
     },
     /// No quota of the Team names a resource that is asked for.
     NoQuotaForResource {

@@ -303,6 +303,9 @@ pub struct Gang {
     pub priority: i32,
     /// Since when it queues; earlier goes first, then the smaller UID.
     pub queued_at: Timestamp,
+    /// Whether it may be charged to quota that its Team borrows. One that nobody may preempt may not: what was lent could never
+    /// come back.
+    pub may_borrow: bool,
     /// Where it must or should be placed.
     pub topology: TopologyRequest,
     /// Its pods, rank by rank.

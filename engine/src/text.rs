@@ -13,6 +13,10 @@ use crate::{
 /// Most causes that a text names.
 const CAUSES_NAMED: usize = 4;
 
+/// Why a gang may not borrow ([`crate::Gang::may_borrow`]).
+const BORROWS_NOTHING: &str = "a gang that nobody may preempt (its PriorityTier says preemption: Never, or it has none) \
+                               borrows nothing";
+
 /// Most gangs of which a text says that they have to end.
 const ENDING_NAMED: usize = 3;
 
@@ -112,16 +116,28 @@ impl fmt::Display for Why {
                 asked,
                 available,
                 borrowable,
+                may_borrow,
                 blocker,
             } => {
                 let FlavorResource { flavor, resource } = of;
+                let borrowed = if *may_borrow {
+                    Amount::ZERO
+                } else {
+                    *borrowable
+                };
                 write!(
                     formatter,
                     "asks for {} of {flavor}, {} can be had now",
                     Quantity(resource, *asked),
-                    Number(resource, *available)
+                    Number(resource, Amount(available.0.saturating_sub(borrowed.0)))
                 )?;
-                if *borrowable > Amount::ZERO {
+                if borrowed > Amount::ZERO {
+                    write!(
+                        formatter,
+                        "; {} more could be borrowed, but {BORROWS_NOTHING}",
+                        Number(resource, borrowed)
+                    )?;
+                } else if *borrowable > Amount::ZERO {
                     write!(
                         formatter,
                         " ({} of them borrowed)",
@@ -130,7 +146,25 @@ impl fmt::Display for Why {
                 }
                 used_by(formatter, blocker)
             }
-            Self::ExceedsMaxQuota { of, asked, most } => write!(
+            Self::ExceedsMaxQuota {
+                of,
+                asked,
+                most,
+                may_borrow: false,
+            } => write!(
+                formatter,
+                "asks for {} of {}, but the Team has no more than {} of its own, and {BORROWS_NOTHING}; ask for less, use another \
+                 tier, or have the Team's quota raised",
+                Quantity(&of.resource, *asked),
+                of.flavor,
+                Number(&of.resource, *most)
+            ),
+            Self::ExceedsMaxQuota {
+                of,
+                asked,
+                most,
+                may_borrow: true,
+            } => write!(
                 formatter,
                 "asks for {} of {}, but the Team can never have more than {}, borrowing included; \
                  ask for less, or have the Team's quota raised",

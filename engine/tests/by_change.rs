@@ -545,7 +545,9 @@ impl World {
                     assert_eq!(naive.tree.available(&gang.team, &of), Ok(available));
                     assert!(asked > available);
                 }
-                Why::ExceedsMaxQuota { of, asked, most } => {
+                Why::ExceedsMaxQuota {
+                    of, asked, most, ..
+                } => {
                     assert_eq!(naive.tree.potentially_available(&gang.team, &of), Ok(most));
                     assert!(asked > most);
                 }

@@ -958,7 +958,10 @@ fn cores_are_charged_wherever_the_team_has_quota_for_them() {
     assert_eq!(admitted(&decisions), ["few"]);
     let expected = ResourceCharge::new(H100.into(), Resource::Cpu, Amount(8000));
     assert_eq!(decisions.admissions[0].pods[0].charged, [expected]);
-    let Why::ExceedsMaxQuota { of, asked, most } = why(&state, "many") else {
+    let Why::ExceedsMaxQuota {
+        of, asked, most, ..
+    } = why(&state, "many")
+    else {
         panic!("{:?}", why(&state, "many"));
     };
     assert_eq!(

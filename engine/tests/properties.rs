@@ -118,7 +118,8 @@ fn new_gang(number: usize, team: usize, pods: usize, kind: usize, tier: i32) -> 
         };
         pod(&uid, claim_of(kind, &uid).into_iter().collect())
     });
-    let gang = gang_of(&name, &format!("t{team}"), pods.collect());
+    let mut gang = gang_of(&name, &format!("t{team}"), pods.collect());
+    gang.may_borrow = number % 3 != 2;
     with_priority(tier, at(i64::try_from(number).expect("few"), gang))
 }
 

@@ -95,7 +95,11 @@ impl World {
                 state.apply(Update::HoldGone(pod));
             }
         }
-        admitted(&state.decide(Timestamp(1), &Budget::UNLIMITED))
+        let decisions = state.decide(Timestamp(1), &Budget::UNLIMITED);
+        if decisions.admissions.is_empty() && !decisions.preemptions.is_empty() {
+            return vec![format!("{:?}", decisions.preemptions)];
+        }
+        admitted(&decisions)
     }
 
     fn pods_of(&self, gang: &GangUid) -> Vec<PodUid> {
@@ -163,6 +167,9 @@ fn random_world(random: &mut Random, preempts: bool, sharing: Sharing<'static>) 
         let mut gang = gang(&name, &of, pods, random.pick(&[1, 1, 2, 4]));
         if random.percent(30) {
             gang = requiring("leaf", gang);
+        }
+        if random.percent(25) {
+            gang = within_nominal(gang);
         }
         let tier = i32::try_from(random.between(0, 2)).unwrap();
         world.submit(with_priority(tier, at(number, gang)));
@@ -273,7 +280,9 @@ fn where_gangs_preempt_or_shares_are_fair_it_helps_too_or_is_left_open() {
             check(&world, &mut told, seed);
         }
         let certain = told.ends + told.raises - told.open;
-        assert!(certain > 50, "{told:?}");
+        // Where gangs preempt, who goes first is mostly left open.
+        assert!(certain > if preempts { 0 } else { 50 }, "{told:?}");
+        assert!(told.ends > 100, "{told:?}");
     }
 }
 

@@ -22,6 +22,7 @@ use muster_api::{
     Cohort, CohortSpec, DeviceSource, Flavor, FlavorQuota, FlavorSpec, PriorityTier,
     PriorityTierSpec, Team, TeamSpec, TierPreemption, Topology, TopologyLevel, TopologySpec, keys,
     quota::ResourceQuota,
+    team::{ReclaimWithinCohort, TeamPreemption, WithinTeam},
 };
 
 use crate::scenario::{
@@ -231,15 +232,15 @@ const NOTICE_SECONDS: i64 = 10;
 /// Names and values of the tiers; gangs that name none are of the first.
 pub const TIERS: [(&str, i32); 2] = [("standard", 100), ("urgent", 1_000)];
 
-/// One of the tiers; gangs of the first may give way to others.
-pub fn priority_tier(number: usize, hardships: &Hardships) -> PriorityTier {
+/// One of the tiers. Gangs of the first may be preempted, else they would borrow nothing; whether anybody does, its Team says.
+pub fn priority_tier(number: usize) -> PriorityTier {
     let (name, value) = TIERS[number];
     PriorityTier::new(
         name,
         PriorityTierSpec {
             value,
             default: number == 0,
-            preemption: if number == 0 && hardships.have(Hardship::Preemptions) {
+            preemption: if number == 0 {
                 TierPreemption::Immediate
             } else {
                 TierPreemption::Never
@@ -250,8 +251,8 @@ pub fn priority_tier(number: usize, hardships: &Hardships) -> PriorityTier {
     )
 }
 
-/// A Team.
-pub fn team(shape: &TeamShape) -> Team {
+/// A Team. Without [`Hardship::Preemptions`] it takes nothing from anybody.
+pub fn team(shape: &TeamShape, hardships: &Hardships) -> Team {
     let gpus = |number: usize| muster_api::Quantity(number.to_string());
     let quotas = shape.quotas.iter().map(|quota| FlavorQuota {
         flavor: quota.product.flavor().to_owned(),
@@ -267,6 +268,15 @@ pub fn team(shape: &TeamShape) -> Team {
         TeamSpec {
             cohort: Some(COHORT.to_owned()),
             quota: quotas.collect(),
+            preemption: if hardships.have(Hardship::Preemptions) {
+                TeamPreemption::default()
+            } else {
+                TeamPreemption {
+                    within_team: WithinTeam::Never,
+                    reclaim_within_cohort: ReclaimWithinCohort::Never,
+                    ..TeamPreemption::default()
+                }
+            },
             ..TeamSpec::default()
         },
     )

@@ -148,6 +148,7 @@ impl<'a> Engine<'a> {
             team: team.as_str().into(),
             priority,
             queued_at: Timestamp(signed(arrives_at)),
+            may_borrow: true,
             topology: TopologyRequest::default(),
             pods: vec![Pod {
                 uid: format!("{uid}-{}", self.attempts[job]).into(),

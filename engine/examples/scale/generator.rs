@@ -167,6 +167,7 @@ pub(crate) fn gang(number: usize, team: usize, (pods, gpus): (usize, u32)) -> Ga
         team: format!("t{team:04}").into(),
         priority: 0,
         queued_at: Timestamp(i64::try_from(number).unwrap_or(0)),
+        may_borrow: true,
         topology: TopologyRequest::default(),
         pods: pods.collect(),
     }

@@ -27,6 +27,11 @@ impl Account {
         self.lending_limit = limit.lending_limit.map(|limit| i128::from(limit.0));
     }
 
+    /// Sets the most that may be borrowed; returns what it was.
+    pub(super) fn limit_borrowing(&mut self, limit: Option<i128>) -> Option<i128> {
+        std::mem::replace(&mut self.borrowing_limit, limit)
+    }
+
     /// What never leaves the node.
     pub(super) fn local_quota(&self) -> i128 {
         self.lending_limit

@@ -5,6 +5,7 @@
 //! the amount for which it suits worst.
 
 use super::{
+    account::saturated,
     fungibility::{FlavorFungibility, Suitability},
     policy::{BorrowWithinCohort, ReclaimWithinCohort},
     preemption::Sharing,
@@ -39,6 +40,8 @@ pub enum QuotaVerdict {
 pub(crate) enum Shortage {
     /// Less is available now; where it lacks.
     Now(Lack),
+    /// The Team would have to borrow for it now, and may not.
+    Nominal,
     /// It is more than the Team could ever have.
     Ever { most: Amount },
 }
@@ -72,7 +75,7 @@ impl QuotaTree {
         self.answer_or(team, of, nothing, |node, pair| {
             match self.judge_at(node, pair, amount) {
                 Ok(borrow_level) => QuotaVerdict::Free { borrow_level },
-                Err(Shortage::Now(_)) => QuotaVerdict::Short {
+                Err(Shortage::Now(_) | Shortage::Nominal) => QuotaVerdict::Short {
                     borrow_level: self.borrow_level_at(node, pair, amount),
                 },
                 Err(Shortage::Ever { most }) => QuotaVerdict::ExceedsMax { most },
@@ -96,6 +99,27 @@ impl QuotaTree {
             Shortage::Ever { most }
         } else {
             Shortage::Now(lack)
+        })
+    }
+
+    /// The same for who may not borrow.
+    pub(crate) fn judge_within_nominal(
+        &self,
+        team: NodeId,
+        pair: PairId,
+        amount: Amount,
+    ) -> Result<usize, Shortage> {
+        let account = self.account(team, pair);
+        let asked = i128::from(amount.0);
+        if asked <= account.headroom() {
+            return self.judge_at(team, pair, amount);
+        }
+        Err(if asked > account.subtree {
+            Shortage::Ever {
+                most: saturated(account.subtree),
+            }
+        } else {
+            Shortage::Nominal
         })
     }
 

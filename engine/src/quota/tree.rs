@@ -432,6 +432,26 @@ impl QuotaTree {
             })
     }
 
+    /// Has a Team borrow nothing of some; returns what takes that back.
+    pub(crate) fn forbid_borrowing(
+        &mut self,
+        team: NodeId,
+        pairs: impl IntoIterator<Item = PairId>,
+    ) -> Vec<(PairId, Option<i128>)> {
+        let node = &mut self.nodes[index(team.0)];
+        let pairs = pairs.into_iter();
+        let before = pairs.map(|pair| (pair, node.account_mut(pair).limit_borrowing(Some(0))));
+        before.collect()
+    }
+
+    /// Has a Team borrow as before.
+    pub(crate) fn allow_borrowing(&mut self, team: NodeId, before: Vec<(PairId, Option<i128>)>) {
+        for (pair, limit) in before {
+            let account = self.nodes[index(team.0)].account_mut(pair);
+            account.limit_borrowing(limit);
+        }
+    }
+
     /// Raises the nominal quota of a Team, or lowers it; `raised` is told where more is let pass by that.
     pub(crate) fn raise(
         &mut self,

@@ -63,6 +63,7 @@ impl State {
             return;
         };
         let (team, shape, place) = (waiting.team, waiting.shape, waiting.place.clone());
+        let may_borrow = waiting.gang.may_borrow;
         if waiting.pods_that_hold > 0 || waiting.is_reserved_for || waiting.class.is_some() {
             return;
         }
@@ -86,7 +87,7 @@ impl State {
         let known = if entry.is_strict() {
             None
         } else {
-            entry.classes.get(&shape).copied()
+            entry.classes.get(&(shape, may_borrow)).copied()
         };
         let class = known.unwrap_or_else(|| {
             self.classes.insert(Class {
@@ -94,7 +95,9 @@ impl State {
                 shape,
                 line: BTreeMap::new(),
                 waits: BTreeSet::new(),
+                may_borrow,
                 watches: Vec::new(),
+                within_nominal: Vec::new(),
                 reason: None,
             })
         });
@@ -109,7 +112,7 @@ impl State {
             && let Some(entry) = self.teams.get_mut(team)
             && !entry.is_strict()
         {
-            entry.classes.insert(shape, class);
+            entry.classes.insert((shape, may_borrow), class);
         }
         if let Some(waiting) = self.waiting.get_mut(id) {
             waiting.class = Some(class);
@@ -156,7 +159,7 @@ impl State {
             if let Some(class) = self.classes.remove(class)
                 && let Some(entry) = self.teams.get_mut(class.team)
             {
-                entry.classes.remove(&class.shape);
+                entry.classes.remove(&(class.shape, class.may_borrow));
             }
         }
     }
@@ -264,9 +267,13 @@ impl State {
         self.hopes.forget(id);
         let waits = std::mem::take(&mut class.waits);
         let watches = std::mem::take(&mut class.watches);
+        let within_nominal = std::mem::take(&mut class.within_nominal);
         let place = class.line.keys().next().cloned();
         for (node, pair) in watches {
             self.waits.unwatch(node, pair, id);
+        }
+        for needs in within_nominal {
+            self.waits.forget_nominal(needs, id);
         }
         for wait in waits {
             if let Some(place) = &place {

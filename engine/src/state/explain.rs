@@ -252,8 +252,9 @@ impl State {
         let Err(refusing) = self.cost(candidate, plan, tree) else {
             return Ok(());
         };
-        let (Refusing::Quota { pair, asked, .. } | Refusing::ExceedsMax { pair, asked, .. }) =
-            refusing
+        let (Refusing::Quota { pair, asked, .. }
+        | Refusing::Nominal { pair, asked, .. }
+        | Refusing::ExceedsMax { pair, asked, .. }) = refusing
         else {
             return Err(refusing);
         };
@@ -263,6 +264,14 @@ impl State {
             Ok(None) => false,
             Err(GaveUp) => true,
         };
+        if candidate.lacks_nominal(&refusing) {
+            let lesser = Some((refusal, gave_up));
+            return Err(Refusing::Nominal {
+                pair,
+                asked,
+                lesser,
+            });
+        }
         let lack = candidate.node.and_then(|node| tree.lack(node, pair, asked));
         Err(Refusing::QuotaForDevices {
             pair,
@@ -339,6 +348,7 @@ impl State {
                 of: tree.named(pair).clone(),
                 asked,
                 most,
+                may_borrow: waiting.gang.may_borrow,
             },
             Refusing::QuotaForDevices {
                 pair,
@@ -351,10 +361,22 @@ impl State {
                     // Only a place with lesser devices can help.
                     return self.why_placement(waiting, flavor, gave_up, steps);
                 }
-                self.why_quota(team, tree.named(pair).clone(), asked, tree)
+                self.why_quota(team, tree.named(pair).clone(), asked, tree, true)
             }
-            Refusing::Quota { pair, asked, .. } => {
-                self.why_quota(team, tree.named(pair).clone(), asked, tree)
+            Refusing::Nominal {
+                pair,
+                asked,
+                lesser: Some((_, gave_up)),
+            } if tree
+                .nominal(&team.name, tree.named(pair))
+                .is_ok_and(|own| own < asked) =>
+            {
+                // Only a place with lesser devices can help.
+                self.why_placement(waiting, flavor, gave_up, steps)
+            }
+            Refusing::Quota { pair, asked, .. } | Refusing::Nominal { pair, asked, .. } => {
+                let of = tree.named(pair).clone();
+                self.why_quota(team, of, asked, tree, waiting.gang.may_borrow)
             }
             Refusing::NoPlace { gave_up, .. } => self.why_no_place(waiting, flavor, gave_up, steps),
         }
@@ -374,13 +396,21 @@ impl State {
         })
     }
 
-    fn why_quota(&self, team: &Team, of: FlavorResource, asked: Amount, tree: &QuotaTree) -> Why {
+    fn why_quota(
+        &self,
+        team: &Team,
+        of: FlavorResource,
+        asked: Amount,
+        tree: &QuotaTree,
+        may_borrow: bool,
+    ) -> Why {
         let around = tree.teams_around(&team.name);
         self.cluster.note_visits(around.len() as u64);
         Why::Quota {
             asked,
             available: tree.available(&team.name, &of).unwrap_or_default(),
             borrowable: tree.borrowable(&team.name, &of).unwrap_or_default(),
+            may_borrow,
             blocker: self.charges.blocker(&of, Some(&around)),
             of,
         }

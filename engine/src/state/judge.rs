@@ -81,6 +81,15 @@ impl Candidate<'_> {
     fn assignment(&self) -> Option<&Assignment> {
         self.assignments.get(self.at)
     }
+
+    /// Whether what it lacks is quota of its Team's own, since it may not borrow.
+    pub(super) fn lacks_nominal(&self, refusing: &Refusing) -> bool {
+        let is_own = matches!(
+            refusing,
+            Refusing::Nominal { .. } | Refusing::ExceedsMax { .. }
+        );
+        is_own && !self.waiting.gang.may_borrow
+    }
 }
 
 impl State {
@@ -262,8 +271,9 @@ impl State {
             Ok(fitting) => return Ok(fitting),
             Err(refusing) => refusing,
         };
-        let (Refusing::Quota { pair, asked, .. } | Refusing::ExceedsMax { pair, asked, .. }) =
-            refusing
+        let (Refusing::Quota { pair, asked, .. }
+        | Refusing::Nominal { pair, asked, .. }
+        | Refusing::ExceedsMax { pair, asked, .. }) = refusing
         else {
             return Err(refusing);
         };
@@ -275,6 +285,14 @@ impl State {
             Ok(None) => false,
             Err(GaveUp) => true,
         };
+        if candidate.lacks_nominal(&refusing) {
+            let lesser = Some((self.refusal(), gave_up));
+            return Err(Refusing::Nominal {
+                pair,
+                asked,
+                lesser,
+            });
+        }
         Err(Refusing::QuotaForDevices {
             pair,
             asked,
@@ -326,7 +344,7 @@ impl State {
         }
         let all = candidate.assignments;
         let least = candidate.totals.least(assignment, all, &self.cluster)?;
-        judge_quota(candidate.node, &least, tree)
+        judge_quota(candidate, &least, tree)
     }
 
     /// Places a gang of a shape, unless it is known that there is no place.
@@ -410,7 +428,7 @@ impl State {
         tree: &QuotaTree,
     ) -> Result<Fitting, Refusing> {
         let (claims, exact) = self.charged(candidate, &plan)?;
-        let borrow_level = judge_quota(candidate.node, &exact, tree)?;
+        let borrow_level = judge_quota(candidate, &exact, tree)?;
         Ok(Fitting {
             assignment: Some(candidate.at),
             borrow_level,
@@ -534,21 +552,35 @@ impl State {
 /// How far up the quota tree a request reaches, if the quota suffices; of several resources that lack, the first by name is
 /// told: the numbers of pairs depend on what was named first.
 fn judge_quota(
-    node: Option<NodeId>,
+    candidate: &Candidate<'_>,
     request: &QuotaRequest,
     tree: &QuotaTree,
 ) -> Result<usize, Refusing> {
-    let node = node.ok_or(Refusing::Unnamed)?;
+    let node = candidate.node.ok_or(Refusing::Unnamed)?;
+    let may_borrow = candidate.waiting.gang.may_borrow;
     let mut highest = 0;
     let mut first: Option<(usize, &FlavorResource, Refusing)> = None;
     for (&pair, &asked) in request {
-        let (order, refusing) = match tree.judge_at(node, pair, asked) {
+        let judged = if may_borrow {
+            tree.judge_at(node, pair, asked)
+        } else {
+            tree.judge_within_nominal(node, pair, asked)
+        };
+        let (order, refusing) = match judged {
             Ok(borrow_level) => {
                 highest = highest.max(borrow_level);
                 continue;
             }
             Err(Shortage::Ever { most }) => (0, Refusing::ExceedsMax { pair, asked, most }),
             Err(Shortage::Now(lack)) => (1, Refusing::Quota { pair, asked, lack }),
+            Err(Shortage::Nominal) => (
+                1,
+                Refusing::Nominal {
+                    pair,
+                    asked,
+                    lesser: None,
+                },
+            ),
         };
         let named = tree.named(pair);
         if first

@@ -156,6 +156,10 @@ impl State {
             {
                 self.waits.open_quota(node, pair, ceiling);
             }
+            let has = self.tree.usage_and_headroom(node, pair).1;
+            for class in self.waits.for_nominal(node, pair, has) {
+                self.wake(class);
+            }
             if what.local {
                 for class in self.waits.watching(node, pair) {
                     self.wake(class);

@@ -26,7 +26,7 @@ use crate::{
     decision::{Preempted, Preemption},
     model::Hold,
     names::{FlavorName, GangUid, NodeName, PodUid, TeamName, Timestamp},
-    placement::{DeviceCharge, Effort, Plan, Request, Verdict, plan},
+    placement::{Cluster, DeviceCharge, Effort, Plan, Request, Verdict, plan},
     quota::{
         FlavorMode, NodeId, PairId, Places, PreemptionPolicy, PreemptionReason, Preemptor,
         QuotaTree, Rank, ReclaimWithinCohort, RunningGang, Search, Suitability, WithinTeam,
@@ -217,7 +217,9 @@ impl State {
                 break;
             }
             let may_help = match refusing {
-                Refusing::Quota { .. } | Refusing::QuotaForDevices { .. } => true,
+                Refusing::Quota { .. }
+                | Refusing::Nominal { .. }
+                | Refusing::QuotaForDevices { .. } => true,
                 Refusing::NoPlace { gave_up, .. } => !gave_up,
                 Refusing::ExceedsMax { .. }
                 | Refusing::Unnamed
@@ -236,7 +238,9 @@ impl State {
                 assignments: &assignments,
                 at,
             };
+            let kept = self.as_it_may_borrow(on, &mut tree);
             let found = self.find_victims_on(on, &mut tree, work.now, in_vain);
+            tree.allow_borrowing(node, kept);
             if found.is_some_and(|found| search.offer(found.suits(), Some(found)).is_break()) {
                 fits = None;
                 break;
@@ -252,6 +256,15 @@ impl State {
             work.note_in_vain(&self.cluster, before);
         }
         found
+    }
+
+    /// Has the Team of a gang that may not borrow borrow nothing of what the gang asks for; returns what takes that back.
+    fn as_it_may_borrow(&self, on: On<'_>, tree: &mut QuotaTree) -> Vec<(PairId, Option<i128>)> {
+        let candidate = self.candidate(on.shape, on.gang, Some(on.node), on.assignments, on.at);
+        match candidate {
+            Some(candidate) => forbid_borrowing(&candidate, &self.cluster, tree),
+            None => Vec::new(),
+        }
     }
 
     fn find_victims_on(
@@ -592,6 +605,26 @@ impl State {
             .flatten()
             .min()
     }
+}
+
+/// Has the Team of a gang that may not borrow borrow nothing of what the gang asks for; returns what takes that back.
+pub(super) fn forbid_borrowing(
+    candidate: &Candidate<'_>,
+    cluster: &Cluster,
+    tree: &mut QuotaTree,
+) -> Vec<(PairId, Option<i128>)> {
+    let assignment = candidate.assignments.get(candidate.at);
+    let Some((node, assignment)) = candidate.node.zip(assignment) else {
+        return Vec::new();
+    };
+    if candidate.waiting.gang.may_borrow {
+        return Vec::new();
+    }
+    let asked = candidate
+        .totals
+        .least(assignment, candidate.assignments, cluster);
+    let pairs = asked.into_iter().flat_map(QuotaRequest::into_keys);
+    tree.forbid_borrowing(node, pairs)
 }
 
 /// Of what is asked, what others would have to give up: that of which too little is available, or, where only a place lacks,

@@ -280,12 +280,13 @@ impl State {
             return Order::Open;
         }
         let (fitting, are_all) = self.fitting_in_order(after, Some(class), effort);
-        match fitting.first() {
-            Some(first) if first.gang == *gang && are_all => Order::Itself,
-            Some(first) if are_all && self.fair_root_of(first.team).is_none() => {
-                Order::After(first.name.clone())
-            }
-            _ => Order::Open,
+        // Where shares are fair, they decide, and among the Teams of other trees, too.
+        let is_fair = |fits: &Fits| self.fair_root_of(fits.team).is_some();
+        let is_open = !are_all || (fitting.len() > 1 && fitting.iter().any(is_fair));
+        match fitting.first().filter(|_| !is_open) {
+            Some(first) if first.gang == *gang => Order::Itself,
+            Some(first) => Order::After(first.name.clone()),
+            None => Order::Open,
         }
     }
 
@@ -306,22 +307,32 @@ impl State {
                 candidates.add_queue(self.waits.queue(wait));
             }
         }
+        for (node, pair) in &after.freed {
+            let has = after.tree.usage_and_headroom(*node, *pair).1;
+            for id in self.waits.for_nominal(*node, *pair, has) {
+                self.add_ready(&mut candidates, id);
+            }
+        }
         for (group, _) in self.waits.groups() {
             candidates.add_queue(self.waits.queue(Wait::Place(group)));
         }
         for (node, pair) in &after.freed {
             for id in self.waits.watching(*node, *pair) {
-                let class = self.classes.get(id);
-                if let Some((class, place)) =
-                    class.and_then(|class| Some((class, class.line.keys().next()?)))
-                {
-                    let precedence = self.precedence(class.team, Wait::Ready);
-                    candidates.add((precedence, place), id);
-                }
+                self.add_ready(&mut candidates, id);
             }
         }
         let in_order = candidates.in_order.into_iter();
         in_order.map(|(_, class)| class).collect()
+    }
+
+    fn add_ready<'a>(&'a self, candidates: &mut Candidates<'a>, id: ClassId) {
+        let class = self.classes.get(id);
+        if let Some((class, place)) =
+            class.and_then(|class| Some((class, class.line.keys().next()?)))
+        {
+            let precedence = self.precedence(class.team, Wait::Ready);
+            candidates.add((precedence, place), id);
+        }
     }
 
     /// How the first gang of a class would fit, if it would.

@@ -12,6 +12,7 @@ use super::{
     State,
     ids::ClassId,
     judge::{Candidate, request},
+    preempt::forbid_borrowing,
     release::Afterwards,
     waiting::WaitingGang,
     waits::Wait,
@@ -122,6 +123,9 @@ impl State {
                 effort: effort.part(shares, |part| part.fresh()),
                 gave_up: false,
             };
+            if let Some(candidate) = &search.candidate {
+                forbid_borrowing(candidate, &self.cluster, &mut search.tree);
+            }
             if let Some(gangs) = search.who_has_to_end()
                 && search.is_certain(&gangs)
                 && fewest
@@ -231,24 +235,25 @@ impl State {
             let node = self.teams.get(team).and_then(|entry| entry.node);
             node.is_some_and(|node| self.tree.policy_of(node) != PreemptionPolicy::NEVER)
         };
-        let goes_before = |other: ClassId| {
-            let class = self.classes.get(other).filter(|_| other != id);
-            class.is_some_and(|class| {
-                let place = class.line.keys().next();
-                class.team != waiting.team || place.is_some_and(|place| *place < waiting.place)
-            })
-        };
-        let rivals = self.hopes.waiting().filter(|other| {
+        // Once something is free, who could preempt may find victims sooner than who fits is asked.
+        if may_preempt(waiting.team) && self.classes.iter().any(|(other, _)| other != id) {
+            return true;
+        }
+        let preempts = |other: &ClassId| {
             let class = self.classes.get(*other);
             class.is_some_and(|class| may_preempt(class.team))
-        });
-        let changed = self.waits.change.iter().copied();
-        let changed = changed.filter(|other| {
+        };
+        let gains = |other: &ClassId| {
             let class = self.classes.get(*other);
-            are_limits_others && class.is_some_and(|class| root(class.team) == own)
-        });
+            class.is_some_and(|class| root(class.team) == own)
+        };
+        let rivals = self.hopes.waiting().map(|other| (other, preempts(&other)));
+        let changed = self.waits.change.iter();
+        let changed = changed.take_while(|_| are_limits_others);
+        let changed = changed.map(|other| (*other, gains(other)));
+        // With too many to ask, some may.
         let mut rivals = rivals.chain(changed).take(MOST_RIVALS + 1).enumerate();
-        rivals.any(|(at, other)| at == MOST_RIVALS || goes_before(other))
+        rivals.any(|(at, (other, may))| at == MOST_RIVALS || (may && other != id))
     }
 }
 
@@ -479,7 +484,7 @@ impl Search<'_> {
         let state = self.state;
         let candidate = self.candidate?;
         let (node, asked) = (candidate.node?, self.asked()?);
-        let mut tree = self.tree.clone();
+        let (mut tree, mut raised) = (self.tree.clone(), state.tree.clone());
         let (mut by, mut freed) = (Vec::new(), BTreeSet::new());
         for (pair, amount) in &asked {
             if *amount <= tree.available_at(node, *pair) {
@@ -492,7 +497,8 @@ impl Search<'_> {
                 return None;
             }
             let more = tree.raise_for(node, *pair, *amount)?;
-            tree.raise(node, *pair, i128::from(more.0), |at| {
+            tree.raise(node, *pair, i128::from(more.0), |_| {});
+            raised.raise(node, *pair, i128::from(more.0), |at| {
                 freed.insert((at, *pair));
             });
             by.push(ResourceCharge { of, amount: more });
@@ -502,6 +508,10 @@ impl Search<'_> {
         }
         let fits = state.fits_in(&candidate, &tree, &View::Now, &mut self.effort);
         self.noted(fits).flatten()?;
-        Some(Raised { by, tree, freed })
+        Some(Raised {
+            by,
+            tree: raised,
+            freed,
+        })
     }
 }

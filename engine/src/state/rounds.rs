@@ -26,6 +26,7 @@ use super::{
     work::Work,
 };
 use crate::{
+    amount::Amount,
     decision::{Budget, CommitRoom, Decisions, TooLarge},
     names::Timestamp,
     placement::{Effort, Refusal, Version, fits_since},
@@ -689,6 +690,16 @@ impl State {
                         }
                     }
                 }
+                Refusing::Nominal {
+                    pair,
+                    asked,
+                    lesser,
+                } => {
+                    self.wait_for_nominal(id, *pair, *asked);
+                    if let Some((refusal, _)) = lesser {
+                        self.wait_for_place(id, flavor.as_ref(), None, *refusal);
+                    }
+                }
                 Refusing::QuotaForDevices {
                     pair,
                     lack,
@@ -743,6 +754,19 @@ impl State {
         };
         if class.reason.replace(nearest) != Some(nearest) {
             self.changed_classes.insert(id);
+        }
+    }
+
+    fn wait_for_nominal(&mut self, id: ClassId, pair: crate::quota::PairId, asked: Amount) {
+        self.wait_for(id, Wait::Change);
+        let class = self.classes.get_mut(id);
+        let Some((class, teams)) = class.zip(Some(&self.teams)) else {
+            return;
+        };
+        if let Some(node) = teams.get(class.team).and_then(|team| team.node) {
+            let needs = (node, pair, i128::from(asked.0));
+            class.within_nominal.push(needs);
+            self.waits.wait_for_nominal(needs, id);
         }
     }
 

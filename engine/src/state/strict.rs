@@ -29,9 +29,13 @@ impl State {
             let flavor = assignments.as_ref().and_then(|all| all.get(at));
             let flavor = flavor.map(|assignment| assignment.flavor.clone());
             let may_fit = match refusing {
-                Refusing::NoPlace { gave_up: true, .. } | Refusing::QuotaForDevices { .. } => true,
+                Refusing::NoPlace { gave_up: true, .. }
+                | Refusing::QuotaForDevices { .. }
+                | Refusing::Nominal {
+                    lesser: Some(_), ..
+                } => true,
                 // What is used now must not matter: it may be another amount by the time that the next gang is judged.
-                Refusing::Quota { .. } | Refusing::NoPlace { .. } => {
+                Refusing::Quota { .. } | Refusing::Nominal { .. } | Refusing::NoPlace { .. } => {
                     self.strict_by_inventory.insert(team);
                     let ways = refusals.len();
                     !self.is_impossible(shape, class, flavor, ways, &mut effort)

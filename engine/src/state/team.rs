@@ -17,6 +17,9 @@ use crate::{
     quota::{FlavorFungibility, Lack, NodeId, PairId, request::Assignment},
 };
 
+/// [`crate::Gang::may_borrow`].
+pub(super) type MayBorrow = bool;
+
 /// A Team that is known, by its object or because a gang of it waits.
 #[derive(Clone, Debug)]
 pub(super) struct TeamEntry {
@@ -34,7 +37,7 @@ pub(super) struct TeamEntry {
     /// How many of `line` ask for no device.
     pub(super) without_devices: usize,
     /// The classes of a `BestEffort` Team. In a `StrictFifo` Team each gang is a class by itself.
-    pub(super) classes: BTreeMap<ShapeId, ClassId>,
+    pub(super) classes: BTreeMap<(ShapeId, MayBorrow), ClassId>,
     pub(super) discipline: Discipline,
     /// Queues in which it has a class.
     pub(super) queues: BTreeSet<Wait>,
@@ -115,8 +118,12 @@ pub(super) struct Class {
     pub(super) line: BTreeMap<Place, GangId>,
     /// What it waits for; nothing while its Team is stopped.
     pub(super) waits: BTreeSet<Wait>,
+    /// Whether they may borrow.
+    pub(super) may_borrow: MayBorrow,
     /// See [`super::waits::Waits::watch`].
     pub(super) watches: Vec<(NodeId, PairId)>,
+    /// See [`super::waits::Waits::wait_for_nominal`].
+    pub(super) within_nominal: Vec<(NodeId, PairId, i128)>,
     /// Why it was refused last, roughly: the nearest of its Flavors' reasons.
     pub(super) reason: Option<Reason>,
 }
@@ -139,6 +146,14 @@ pub(super) enum Refusing {
         pair: PairId,
         asked: crate::amount::Amount,
         lack: Lack,
+    },
+    /// The Team would borrow, and the gang may not.
+    Nominal {
+        pair: PairId,
+        asked: crate::amount::Amount,
+        /// Where the devices that it would get are too many: as of when no place with lesser ones was found, and whether that search
+        /// gave up.
+        lesser: Option<(Refusal, bool)>,
     },
     /// The devices that it would get exceed the quota, and no place with lesser ones was found: there is none, unless the
     /// search gave up.
@@ -173,7 +188,9 @@ impl Refusing {
     pub(super) fn reason(&self) -> Reason {
         match self {
             Self::NoPlace { .. } | Self::TooFewDevices(_) => Reason::Place,
-            Self::Quota { .. } | Self::QuotaForDevices { .. } => Reason::Quota,
+            Self::Quota { .. } | Self::Nominal { .. } | Self::QuotaForDevices { .. } => {
+                Reason::Quota
+            }
             Self::ExceedsMax { .. } => Reason::Limits,
             Self::Unnamed | Self::UnknownFlavor | Self::ExcludedFlavor | Self::Overflow => {
                 Reason::Other

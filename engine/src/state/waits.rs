@@ -137,6 +137,8 @@ pub(super) struct Waits {
     pub(super) change: BTreeSet<ClassId>,
     /// Nodes that keep quota for themselves, below those that classes wait for.
     watched: BTreeMap<(NodeId, PairId), BTreeSet<ClassId>>,
+    /// Who may not borrow, and waits until the Team has so much of its own.
+    nominal: BTreeMap<(NodeId, PairId), BTreeSet<(i128, ClassId)>>,
     open: BTreeSet<Wait>,
     /// Whether the last call was interrupted, so that those who are awake are to be judged before anybody else is woken.
     pub(super) was_interrupted: bool,
@@ -385,6 +387,37 @@ impl Waits {
     pub(super) fn is_anybody_awake(&self) -> bool {
         self.open()
             .any(|wait| self.queue(wait).is_some_and(|queue| !queue.is_empty()))
+    }
+
+    /// A class whose gangs may not borrow is judged again once its Team has so much left of its own.
+    pub(super) fn wait_for_nominal(
+        &mut self,
+        (node, pair, need): (NodeId, PairId, i128),
+        class: ClassId,
+    ) {
+        let classes = self.nominal.entry((node, pair)).or_default();
+        classes.insert((need, class));
+    }
+
+    /// A class does so no longer.
+    pub(super) fn forget_nominal(
+        &mut self,
+        (node, pair, need): (NodeId, PairId, i128),
+        class: ClassId,
+    ) {
+        if let Some(classes) = self.nominal.get_mut(&(node, pair)) {
+            classes.remove(&(need, class));
+            if classes.is_empty() {
+                self.nominal.remove(&(node, pair));
+            }
+        }
+    }
+
+    /// Who may not borrow, and waits until a Team has no more than this of its own.
+    pub(super) fn for_nominal(&self, node: NodeId, pair: PairId, has: i128) -> Vec<ClassId> {
+        let classes = self.nominal.get(&(node, pair)).into_iter().flatten();
+        let classes = classes.take_while(|(need, _)| *need <= has);
+        classes.map(|(_, class)| *class).collect()
     }
 
     /// A class asks less of the quota above a node as soon as that node gets more of its own free.

@@ -167,6 +167,7 @@ pub(crate) fn gang_of(name: &str, team: &str, pods: Vec<Pod>) -> Gang {
         team: team.into(),
         priority: 0,
         queued_at: Timestamp(0),
+        may_borrow: true,
         topology: TopologyRequest::default(),
         pods,
     }
@@ -197,6 +198,12 @@ pub(crate) fn with_priority(priority: i32, mut gang: Gang) -> Gang {
 
 pub(crate) fn avoiding(nodes: &[&str], mut gang: Gang) -> Gang {
     gang.topology.avoided = nodes.iter().map(|node| (*node).into()).collect();
+    gang
+}
+
+/// A gang that nobody may preempt.
+pub(crate) fn within_nominal(mut gang: Gang) -> Gang {
+    gang.may_borrow = false;
     gang
 }
 

@@ -1,6 +1,8 @@
 //! Why a Gang is not admitted, and which Gangs the engine may admit.
 
-use muster_api::{Gang, GangStatus, Reason, conditions as condition_types, team::Stop};
+use muster_api::{
+    Gang, GangStatus, Reason, TierPreemption, conditions as condition_types, team::Stop,
+};
 use muster_engine as engine;
 
 use crate::{
@@ -256,6 +258,8 @@ pub(crate) fn candidate(
                 .and_then(|status| status.queued_at.as_ref())
                 .map_or(formed.last_pod_created_at, |at| at.0.as_second()),
         ),
+        // What is lent comes back by preemption alone.
+        may_borrow: formed.preemptible.when != TierPreemption::Never,
         topology: engine::TopologyRequest {
             required: level(topology.and_then(|request| request.required.as_ref())),
             preferred: level(topology.and_then(|request| request.preferred.as_ref())),

@@ -319,6 +319,7 @@ fn a_team_whose_tree_shares_fairly_shows_its_weighted_share_and_so_do_its_queues
             "spec": {"sharing": sharing, "quota": [{"flavor": "gpu", "resources": [{"name": "gpus", "nominal": 2}]}]},
         })))
     };
+    bench.tier_that_borrows();
     bench.server.put(cohort("Classical"));
     bench.server.put(Object::Team(parse(json!({
         "apiVersion": "muster.dev/v1alpha1", "kind": "Team", "metadata": {"name": "vision"},
@@ -332,6 +333,29 @@ fn a_team_whose_tree_shares_fairly_shows_its_weighted_share_and_so_do_its_queues
     bench.server.put(cohort("Fair"));
     bench.run();
     assert_eq!(shares(&bench), (Some(500), Some(500)));
+}
+
+#[test]
+fn a_gang_that_nobody_may_preempt_borrows_nothing_until_its_tier_is_another_one() {
+    let mut bench = Bench::new();
+    for name in ["vision", "speech"] {
+        bench.server.put(Object::Team(parse(json!({
+            "apiVersion": "muster.dev/v1alpha1", "kind": "Team", "metadata": {"name": name},
+            "spec": {"cohort": "all",
+                "quota": [{"flavor": "gpu", "resources": [{"name": "gpus", "nominal": 2}]}]},
+        }))));
+    }
+    bench.gang("train", 3);
+    bench.run();
+    bench.seconds += 2;
+    bench.run();
+    let wait = bench.gang_status().queue.expect("it waits");
+    assert_eq!(wait.reason, Reason::ExceedsMaxQuota);
+    let why = "the Team has no more than 2 of its own, and a gang that nobody may preempt";
+    assert!(wait.details.contains(why), "{}", wait.details);
+    bench.tier_that_borrows();
+    bench.run();
+    assert!(bench.gang_status().admission.is_some());
 }
 
 #[test]
@@ -443,6 +467,7 @@ fn what_one_team_takes_of_all_is_shown_to_the_others_some_each_second() {
             }))));
         }
     }
+    bench.tier_that_borrows();
     let shown = queues_by_second(&mut bench, 8);
     assert_eq!(shown.last(), Some(&0), "at rest: {shown:?}");
     bench.gang("train", 2);

@@ -104,6 +104,7 @@ fn gang(uid: &str, cores: &[i64]) -> engine::Gang {
         team: "vision".into(),
         priority: 0,
         queued_at: engine::Timestamp(0),
+        may_borrow: true,
         topology: engine::TopologyRequest::default(),
         pods: cores.iter().enumerate().map(pod).collect(),
     }

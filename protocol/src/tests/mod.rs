@@ -236,6 +236,14 @@ impl Bench {
     }
 
     /// Creates a gang of single-GPU pods by label.
+    /// Gangs that name no tier may be preempted, and so may borrow.
+    fn tier_that_borrows(&mut self) {
+        self.server.put(Object::PriorityTier(parse(json!({
+            "apiVersion": "muster.dev/v1alpha1", "kind": "PriorityTier", "metadata": {"name": "standard"},
+            "spec": {"value": 0, "preemption": "Immediate", "default": true},
+        }))));
+    }
+
     fn gang(&mut self, label: &str, size: usize) {
         for rank in 0..size {
             self.pod(label, rank, size, keys::DEVICE_CLASS_GPU);

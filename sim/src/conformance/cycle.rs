@@ -517,6 +517,7 @@ impl<'a> Cluster<'a> {
             team: queue.into(),
             priority: workload.priority,
             queued_at: Timestamp(workload.created_at_sec),
+            may_borrow: true,
             topology: TopologyRequest::default(),
             pods: pods.collect(),
         }));

@@ -254,14 +254,14 @@ fn furnish(api: &mut ApiServer, scenario: &Scenario) {
         api.create(fixtures::device_class()),
         api.create(fixtures::topology()),
         api.create(fixtures::cohort()),
-        api.create(fixtures::priority_tier(0, &scenario.hardships)),
-        api.create(fixtures::priority_tier(1, &scenario.hardships)),
+        api.create(fixtures::priority_tier(0)),
+        api.create(fixtures::priority_tier(1)),
     ];
     for product in Product::ALL {
         done.push(api.create(fixtures::flavor(product)));
     }
     for team in &scenario.teams {
-        done.push(api.create(fixtures::team(team)));
+        done.push(api.create(fixtures::team(team, &scenario.hardships)));
         done.push(api.create(fixtures::namespace(&team.name)));
     }
     for node in &scenario.nodes {

@@ -225,7 +225,7 @@ impl World {
         let before = quota.borrowing_gpus;
         quota.borrowing_gpus = Some(before.map_or(borrowing, |most| most.min(borrowing)));
         let left = *quota;
-        let spec = fixtures::team(&lower).spec;
+        let spec = fixtures::team(&lower, &self.hardships).spec;
         let any = Precondition::default();
         let _ = self
             .api
@@ -237,7 +237,7 @@ impl World {
         let Some(shape) = self.teams.iter().find(|shape| shape.name == team) else {
             return;
         };
-        let spec = fixtures::team(shape).spec;
+        let spec = fixtures::team(shape, &self.hardships).spec;
         let any = Precondition::default();
         let _ = self
             .api

@@ -1,0 +1,143 @@
+//! Gangs that nobody may preempt borrow nothing, so that what is lent can always come back.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "tests"
+)]
+
+mod common;
+
+use common::*;
+use muster_engine::{
+    Admission, Gang, Running, State, Team, Timestamp, Update, Why,
+    quota::{PreemptionPolicy, ReclaimWithinCohort, WithinTeam},
+};
+
+/// Two Teams of a Cohort that lend each other what they have, on one node with all of it.
+fn lending(devices: usize, nominal: [i64; 2]) -> State {
+    let team = |(name, nominal)| Team {
+        preemption: PreemptionPolicy {
+            within_team: WithinTeam::LowerPriority,
+            reclaim_within_cohort: ReclaimWithinCohort::Any,
+            ..PreemptionPolicy::NEVER
+        },
+        ..team(name, Some("all"), limit(nominal))
+    };
+    let teams = ["a", "b"].into_iter().zip(nominal).map(team);
+    state(vec![node("n0", "s/l0", devices)], teams.collect())
+}
+
+/// Commits an admission.
+fn runs(state: &mut State, gang: &Gang, admission: &Admission) {
+    for hold in holds_of(gang, admission) {
+        state.apply(Update::Hold(hold));
+    }
+    state.apply(Update::NotWaiting(gang.uid.clone()));
+    // Whoever may borrow may be preempted.
+    if gang.may_borrow {
+        state.apply(Update::Running(Running {
+            uid: gang.uid.clone(),
+            team: gang.team.clone(),
+            priority: gang.priority,
+            queued_at: gang.queued_at,
+            admitted_at: Timestamp(0),
+            protected_until: None,
+            checkpointed_at: None,
+            is_made_again: true,
+            ending_since: None,
+        }));
+    }
+}
+
+/// Submits a gang and decides; whether it runs.
+fn run(state: &mut State, gang: &Gang) -> bool {
+    submit(state, [gang.clone()]);
+    let decisions = decide(state);
+    assert!(decisions.preemptions.is_empty(), "{decisions:?}");
+    let mut admissions = decisions.admissions.iter();
+    let admission = admissions.find(|it| it.gang == gang.uid);
+    if let Some(admission) = admission {
+        runs(state, gang, admission);
+    }
+    admission.is_some()
+}
+
+fn ends(state: &mut State, gang: &Gang) {
+    state.apply(Update::NotRunning(gang.uid.clone()));
+    for pod in &gang.pods {
+        state.apply(Update::HoldGone(pod.uid.clone()));
+    }
+}
+
+#[test]
+fn it_is_admitted_within_nominal_quota_waits_though_quota_is_idle_and_starts_when_its_team_has_its_own_back()
+ {
+    let mut state = lending(16, [8, 8]);
+    let first = within_nominal(gang("first", "a", 1, 6));
+    let second = within_nominal(gang("second", "a", 1, 4));
+    assert!(run(&mut state, &first));
+    assert!(!run(&mut state, &second));
+    let told = why(&state, "second").to_string();
+    assert_eq!(
+        told,
+        "asks for 4 GPUs of h100, 2 can be had now; 8 more could be borrowed, but a gang that nobody may preempt (its \
+         PriorityTier says preemption: Never, or it has none) borrows nothing; used by a/first"
+    );
+    assert!(
+        run(&mut state, &gang("borrows", "a", 1, 4)),
+        "the same, of another tier"
+    );
+    ends(&mut state, &first);
+    assert_eq!(admitted(&decide(&mut state)), ["second"]);
+}
+
+#[test]
+fn more_than_the_nominal_quota_is_more_than_it_may_ever_have() {
+    let mut state = lending(16, [8, 8]);
+    assert!(!run(&mut state, &within_nominal(gang("large", "a", 3, 4))));
+    let told = why(&state, "large");
+    assert!(
+        matches!(&told, Why::ExceedsMaxQuota { most, may_borrow: false, .. } if *most == gpus(8)),
+        "{told:?}"
+    );
+    assert!(told.to_string().contains("use another tier"), "{told}");
+}
+
+#[test]
+fn it_has_back_what_others_borrow_and_preempts_nobody_to_borrow() {
+    let mut state = lending(16, [8, 8]);
+    let borrower = gang("borrower", "b", 1, 12);
+    assert!(run(&mut state, &borrower));
+    submit(&mut state, [within_nominal(gang("own", "a", 1, 8))]);
+    let preemptions = decide(&mut state).preemptions;
+    assert_eq!(preemptions.len(), 1);
+    assert_eq!(preemptions[0].victims[0].gang, borrower.uid);
+
+    let mut state = lending(16, [8, 8]);
+    let own = gang("own", "a", 1, 6);
+    assert!(run(&mut state, &own));
+    assert!(run(&mut state, &gang("borrower", "b", 1, 10)));
+    let urgent = with_priority(9, within_nominal(gang("urgent", "a", 1, 4)));
+    submit(&mut state, [urgent]);
+    let preemptions = decide(&mut state).preemptions;
+    // Within its quota it would be without its own Team's gang alone.
+    let victims = preemptions.iter().flat_map(|it| &it.victims);
+    let victims: Vec<&str> = victims.map(|it| it.gang.as_str()).collect();
+    assert!(victims.contains(&"own"), "{victims:?}");
+}
+
+#[test]
+fn of_gangs_that_ask_for_the_same_those_that_may_borrow_are_not_refused_with_those_that_may_not() {
+    let mut state = lending(16, [4, 12]);
+    assert!(run(&mut state, &gang("runs", "a", 1, 4)));
+    submit(
+        &mut state,
+        [
+            within_nominal(gang("first", "a", 1, 4)),
+            at(1, gang("second", "a", 1, 4)),
+        ],
+    );
+    assert_eq!(admitted(&decide(&mut state)), ["second"]);
+}
