@@ -42,6 +42,10 @@ pub(crate) enum Stage {
 
 /// Where one gang is. At most one attempt of it is before [`Stage::Ending`]: this one.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each says something else, and none follows from another"
+)]
 pub(crate) struct View {
     /// UID of the Gang; empty while there is none.
     pub(crate) gang_uid: String,

@@ -35,6 +35,10 @@ pub(crate) const EXPLAINING_LOOKS: u64 = 4_000;
 
 /// The engine, and what it was told: only differences are.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each says something else, and none follows from another"
+)]
 pub(crate) struct Feed {
     pub(crate) engine: engine::State,
     pub(crate) holds: Holds,
