@@ -464,12 +464,11 @@ impl Charges {
             return (Vec::new(), true);
         };
         let by_team = |team: &TeamName| teams.by_team.get(team);
-        let counted: Vec<&Shares> = match among {
-            Some(among) => among.iter().filter_map(|team| by_team(team)).collect(),
-            None => {
-                let first = teams.in_order.iter().take(most);
-                first.filter_map(|(_, team)| by_team(team)).collect()
-            }
+        let counted: Vec<&Shares> = if let Some(among) = among {
+            among.iter().filter_map(|team| by_team(team)).collect()
+        } else {
+            let first = teams.in_order.iter().take(most);
+            first.filter_map(|(_, team)| by_team(team)).collect()
         };
         let count = match among {
             Some(_) => counted.iter().map(|shares| shares.in_order.len()).sum(),

@@ -242,6 +242,7 @@ impl State {
         Ok(())
     }
 
+    #[expect(clippy::too_many_arguments, reason = "a gang, where, and at what effort")]
     fn judge_on(
         &mut self,
         shape: ShapeId,

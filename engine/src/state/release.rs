@@ -215,13 +215,11 @@ impl State {
         candidates.extend(besides);
         let mut fitting = Vec::new();
         for class in candidates {
-            match self.fits_afterwards(class, after, effort) {
-                Ok(fits) => fitting.extend(fits),
-                Err(GaveUp) => {
-                    are_all = false;
-                    break;
-                }
-            }
+            let Ok(fits) = self.fits_afterwards(class, after, effort) else {
+                are_all = false;
+                break;
+            };
+            fitting.extend(fits);
         }
         // The first of every Team, then the second.
         fitting.sort_by(|one, other| one.place.cmp(&other.place));
