@@ -42,7 +42,6 @@ impl Forming<'_, '_> {
             start_timeout_seconds: start_timeout_seconds.unwrap_or(base.start_timeout_seconds),
             restart: RestartPolicy {
                 failure_grace_seconds: failure_grace_seconds.or(base.restart.failure_grace_seconds),
-                ..base.restart
             },
             ..base
         }

@@ -318,7 +318,7 @@ impl Feed {
             implied: formed.implied,
             unmodelled: &formed.unmodelled,
             faults: &faults,
-            elder: elder.map(|pod| pod.name()),
+            elder: elder.map(muster_cluster::pod::PodFields::name),
             remedies: Some(&remedies),
         });
         let wait = explain(&explanation.why, circumstances);
