@@ -1,6 +1,7 @@
 //! Faults that can be planted into the protocol, one by one, to show that the simulator would see them.
 //!
-//! Each is named after a mutation, or a rule that can be left out, of the checked model of the protocol.
+//! Each is named after a mutation, or a rule that can be left out, of the checked model of the protocol; or it is a fault that other
+//! schedulers of its kind once had.
 //! Without the cargo feature `injected-bugs` none can be planted and [`InjectedBugs::has`] is `false` at compile
 //! time; a program that ships never has the feature.
 
@@ -47,11 +48,29 @@ pub enum InjectedBug {
     ProposedNodesForgotten,
     /// Gangs are admitted while nobody knows what an intent in the Ledger charges.
     LostProposalIgnored,
+    /// What a pod holds is free for others as soon as it is being deleted.
+    FreedAtDeletion,
+    /// Once the limits of a Team were changed, what it may borrow has none.
+    BorrowingLimitDropped,
+    /// What was decided and is not committed yet is free for others.
+    DecidedNotHeld,
+    /// A leader leaves alone the pods that its predecessor was to let go.
+    StartNotResumed,
+    /// A write that is never answered counts as done, and is waited for.
+    UnansweredCountsAsDone,
+    /// A gang that was evicted begins to queue anew.
+    AgeLost,
+    /// Who is to give way goes at once.
+    NoticeIgnored,
+    /// Gangs of any tier may be preempted.
+    TierIgnored,
+    /// What a pod holds stays charged if it failed.
+    FailedPodsKeepPermits,
 }
 
 impl InjectedBug {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 29] = [
         Self::ReleaseOnVanished,
         Self::ReleaseWithdrawnUnacknowledged,
         Self::NoUidInStatus,
@@ -72,6 +91,15 @@ impl InjectedBug {
         Self::NoTimers,
         Self::ProposedNodesForgotten,
         Self::LostProposalIgnored,
+        Self::FreedAtDeletion,
+        Self::BorrowingLimitDropped,
+        Self::DecidedNotHeld,
+        Self::StartNotResumed,
+        Self::UnansweredCountsAsDone,
+        Self::AgeLost,
+        Self::NoticeIgnored,
+        Self::TierIgnored,
+        Self::FailedPodsKeepPermits,
     ];
 }
 

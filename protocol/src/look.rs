@@ -223,6 +223,9 @@ impl Machine {
             if let (Some(node), true) = (pod.node, before != after) {
                 self.agenda.node(node);
             }
+            if pod.is_deleting && self.bugs.has(InjectedBug::FreedAtDeletion) {
+                self.feed.holds.tell_anew(pod.uid);
+            }
         }
     }
 
@@ -315,9 +318,16 @@ impl Machine {
     /// Hands the engine what the index derived.
     pub(crate) fn take_engine_updates(&mut self, now: Now) {
         let seconds = i64::try_from(now.monotonic_seconds).unwrap_or(i64::MAX);
-        for update in self.index.engine_updates(engine::Timestamp(seconds)) {
-            if let engine::Update::Team(engine::Team { name, .. }) = &update {
-                self.queues.note_team(name.as_str());
+        for mut update in self.index.engine_updates(engine::Timestamp(seconds)) {
+            if let engine::Update::Team(team) = &mut update {
+                self.queues.note_team(team.name.as_str());
+                if team.generation > 1 && self.bugs.has(InjectedBug::BorrowingLimitDropped) {
+                    let limits = team
+                        .quota
+                        .iter_mut()
+                        .flat_map(|(_, limits)| limits.values_mut());
+                    limits.for_each(|limit| limit.borrowing_limit = None);
+                }
             }
             self.feed.apply(update);
         }

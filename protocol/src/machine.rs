@@ -243,6 +243,12 @@ impl Machine {
     )]
     pub fn settle(&mut self, effect: EffectId, outcome: Outcome) {
         let Some(now) = self.now else { return };
+        let outcome = match outcome {
+            Outcome::Unknown if self.bugs.has(InjectedBug::UnansweredCountsAsDone) => {
+                Outcome::Done(None)
+            }
+            outcome => outcome,
+        };
         if self.ledger_check.end(effect) {
             self.take_ledger_check(&outcome, now);
             return;
@@ -381,7 +387,7 @@ impl Machine {
             return;
         }
         self.undo_uncommitted();
-        let holds = self.feed.apply_holds(&mut self.index);
+        let holds = self.feed.apply_holds(&mut self.index, self.bugs);
         let wake = Cell::new(None);
         if holds.any {
             self.queues.note_use();
@@ -413,6 +419,11 @@ impl Machine {
         if is_charge_unknown {
             self.feed.note_proposing(std::mem::take(&mut wanted));
         } else if self.feed.is_due(time, room) {
+            if self.bugs.has(InjectedBug::DecidedNotHeld) {
+                for wanted in &wanted {
+                    self.feed.undo(&wanted.admission.gang);
+                }
+            }
             self.restore_reservations(epoch, now);
             let budget = admit::budget(self.context(epoch, now, &wake), &wanted);
             let (decided, recorded) = self.feed.decide(time, &budget, room);

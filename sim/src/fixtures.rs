@@ -229,22 +229,25 @@ pub fn cohort() -> Cohort {
 /// How long before its end a gang is told that it is to give way.
 const NOTICE_SECONDS: i64 = 10;
 
-/// Names and values of the tiers; gangs that name none are of the first.
-pub const TIERS: [(&str, i32); 2] = [("standard", 100), ("urgent", 1_000)];
+/// Name and value of a tier, and how its gangs give way to others.
+pub type Tier = (&'static str, i32, TierPreemption);
+/// The tiers; gangs that name none are of the first.
+pub const TIERS: [Tier; 3] = [
+    ("standard", 100, TierPreemption::Immediate),
+    ("urgent", 1_000, TierPreemption::Never),
+    ("checkpointing", 50, TierPreemption::AfterCheckpoint),
+];
 
-/// One of the tiers. Gangs of the first may be preempted, else they would borrow nothing; whether anybody does, its Team says.
+/// One of the tiers. Without [`Hardship::Preemptions`] no Team takes anything from anybody; but who could not be preempted would
+/// borrow nothing.
 pub fn priority_tier(number: usize) -> PriorityTier {
-    let (name, value) = TIERS[number];
+    let (name, value, preemption) = TIERS[number];
     PriorityTier::new(
         name,
         PriorityTierSpec {
             value,
             default: number == 0,
-            preemption: if number == 0 {
-                TierPreemption::Immediate
-            } else {
-                TierPreemption::Never
-            },
+            preemption,
             notice_seconds: Some(NOTICE_SECONDS),
             ..PriorityTierSpec::default()
         },
@@ -356,7 +359,7 @@ pub fn pod(shape: &GangShape, name: &str, index: usize, owner: Option<&str>) -> 
     let mut metadata = metadata(Some(&shape.team), name);
     let of_gang = [(keys::GANG, shape.name.as_str())];
     let size = shape.pods.to_string();
-    let (labels, annotations) = match shape.owner {
+    let (mut labels, annotations) = match shape.owner {
         OwnerKind::Job(job) => {
             metadata.finalizers = Some(vec![TRACKING.to_owned()]);
             let mut labels = texts(&[(JOB_NAME, &shape.name)]);
@@ -371,6 +374,9 @@ pub fn pod(shape: &GangShape, name: &str, index: usize, owner: Option<&str>) -> 
         }
         _ => (texts(&of_gang), texts(&[(keys::GANG_SIZE, &size)])),
     };
+    if shape.tier > 0 {
+        labels.insert(keys::TIER.to_owned(), TIERS[shape.tier].0.to_owned());
+    }
     metadata.labels = Some(labels);
     metadata.annotations = Some(annotations);
     let kind = match shape.owner {

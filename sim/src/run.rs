@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     faults::{Fault, Faults},
+    fixtures,
     invariants::{Violation, end},
     matrix::{EffectKind, Matrix},
     performing::Performing,
@@ -213,9 +214,13 @@ fn describe(scenario: &Scenario) -> String {
     }
     for gang in &scenario.gangs {
         text += &format!(
-            "{} of {} ({:?}): {} pods x {} {} at {} ms{}\n",
+            "{} of {}{} ({:?}): {} pods x {} {} at {} ms{}\n",
             gang.name,
             gang.team,
+            match gang.tier {
+                0 => String::new(),
+                tier => format!(", {}", fixtures::TIERS[tier].0),
+            },
             gang.owner,
             gang.pods,
             gang.gpus_per_pod,

@@ -126,6 +126,8 @@ pub struct GangShape {
     pub claims_per_pod: usize,
     /// What pods of it share.
     pub shared: Option<SharedClaim>,
+    /// Which of the [tiers](crate::fixtures::TIERS) it asks for; the first is what it gets without asking.
+    pub tier: usize,
     /// What its ranks do.
     pub ranks: Ranks,
     /// When it is submitted, in milliseconds of the run.
@@ -333,11 +335,21 @@ fn gang(
         gpus_per_pod,
         claims_per_pod,
         shared: None,
+        tier: if hardships.have(Hardship::Preemptions) {
+            [0, 0, 1, 1, 2][aside(random).index(5)]
+        } else {
+            0
+        },
         ranks: owner::draw_ranks(random, owner, hardships),
         submitted_at: random.below(20_000),
     };
     let sharing = sharing(random, &gang, nodes, most, home);
     sharing.unwrap_or(gang)
+}
+
+/// Chance that leaves what is drawn next as it would be without.
+fn aside(random: &Random) -> Random {
+    Random::new(random.clone().below(u64::MAX))
 }
 
 /// Now and then pods of a gang share a claim, those of a Job all of them: they are equal. `None` where the gang would not

@@ -3,14 +3,16 @@
 //! A rank succeeds only after all ranks of its gang ran at the same time, or had succeeded before. One that waits
 //! for the others for two minutes fails, as a rendezvous does: so a gang that is never whole ends by itself. Where ranks
 //! hang, none of them ends once one that they met has failed or vanished; and ranks of a service never end by themselves.
+//! Whoever is told that it is to give way, and waits for its checkpoint, writes one, and says so.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Pod;
+use muster_api::{TierPreemption, keys};
 
 use crate::{
     api_server::{ApiServer, has_ended},
-    fixtures,
+    fixtures::{self, TIERS},
     gpu_node::GpuNode,
     owners::Owners,
 };
@@ -30,9 +32,18 @@ pub struct Workload {
     meetings: BTreeMap<String, BTreeSet<String>>,
 }
 
+/// What a container does by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It ends.
+    End(End),
+    /// It has written a checkpoint, and says so on its pod: namespace and name.
+    Checkpoint(String, String),
+}
+
 /// A container ends by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct End {
     /// Its node.
     pub node: String,
     /// UID of its pod.
@@ -68,19 +79,20 @@ impl Workload {
                     RENDEZVOUS_MILLISECONDS
                 };
                 if container.started_at + patience <= now {
-                    steps.push(Step {
+                    steps.push(Step::End(End {
                         node: name.clone(),
                         pod: pod.clone(),
                         succeeded: has_met,
-                    });
+                    }));
                 }
+                steps.extend(checkpoint(api, pod));
             }
         }
         steps
     }
 
     /// A container ended by itself.
-    pub fn note_end(&mut self, step: &Step) {
+    pub fn note_end(&mut self, step: &End) {
         if step.succeeded {
             self.ended_well.insert(step.pod.clone());
         }
@@ -170,6 +182,23 @@ impl Workload {
             }
         }
     }
+}
+
+/// What is owed by a pod that was told when it is to give way, and may do so once it wrote a checkpoint.
+fn checkpoint(api: &ApiServer, pod: &str) -> Option<Step> {
+    let metadata = &api.pod_by_uid(pod)?.metadata;
+    let (_, _, preemption) = TIERS.iter().copied().find(|(tier, _, _)| {
+        let labels = metadata.labels.as_ref();
+        labels.and_then(|labels| labels.get(keys::TIER)) == Some(&(*tier).to_owned())
+    })?;
+    let annotations = metadata.annotations.as_ref()?;
+    let owes = preemption == TierPreemption::AfterCheckpoint
+        && annotations.contains_key(keys::PREEMPT_AT)
+        && !annotations.contains_key(keys::CHECKPOINTED_AT);
+    owes.then(|| {
+        let namespace = metadata.namespace.clone().unwrap_or_default();
+        Step::Checkpoint(namespace, metadata.name.clone().unwrap_or_default())
+    })
 }
 
 /// Whether it is a rank of a service.

@@ -17,10 +17,10 @@ const RUNS: u64 = 2_000;
 const EVENTFUL: [&str; 8] = [
     "admitted after others gave way",
     "evicted: Preempted",
-    "evicted: StartTimeout",
     "evicted: TeamStopped",
     "notices",
     "notices taken back",
+    "preempted at a checkpoint",
     "takeovers while an attempt is evicted",
     "takeovers while somebody is to give way",
 ];

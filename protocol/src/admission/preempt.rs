@@ -19,7 +19,7 @@
 use muster_api::{Gang, Reason, TierPreemption, gang::PreemptionNotice, keys};
 use muster_cluster::{formed::PendingReason, pod};
 
-use crate::{admission::plan::Plan, poll_context::PollContext};
+use crate::{admission::plan::Plan, injected_bug::InjectedBug, poll_context::PollContext};
 
 /// How long a notice stands that nobody wants any more, in seconds.
 const UNWANTED_SECONDS: u64 = 30;
@@ -54,6 +54,7 @@ pub(crate) fn due(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<
     let end = seen.saturating_add(u64::try_from(seconds).unwrap_or(0) + 1);
     let waited = match checkpoint {
         Some(at) => format!("; it wrote a checkpoint at {at}"),
+        None if context.bugs.has(InjectedBug::NoticeIgnored) => String::new(),
         None if !context.has_come(end) => return None,
         None if when == TierPreemption::AfterCheckpoint => {
             format!("; it wrote no checkpoint for {seconds} s")

@@ -8,6 +8,7 @@ use crate::{
     admission::plan::Plan,
     admission::void,
     feed::waiting,
+    injected_bug::InjectedBug,
     objects::{is_gated, is_over},
     outward::{gang_status, ungate},
     poll_context::{PollContext, attempt},
@@ -256,6 +257,9 @@ pub(crate) fn view(context: PollContext<'_>, key: &GangKey) -> Option<View> {
         let complete = state.is_none_or(|state| state == IntentState::Complete);
         view.reason = gang.and_then(|gang| gang_status::degraded(context, gang, plan));
         view.may_ungate = complete && view.stage < Stage::Started && ungate::is_owed(context, plan);
+        if context.bugs.has(InjectedBug::StartNotResumed) {
+            view.may_ungate &= intent.is_none_or(|intent| intent.leader_epoch == context.epoch);
+        }
         if let Some(gang) = gang.filter(|_| complete) {
             view.eviction = evict::due(context, gang, plan, &view);
         }

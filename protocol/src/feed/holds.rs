@@ -161,6 +161,13 @@ impl Holds {
         }
     }
 
+    /// What a pod holds is to be told again.
+    pub(crate) fn tell_anew(&mut self, pod: &str) {
+        let pod = pod.into();
+        self.applied.remove(&pod);
+        self.changed.insert(pod);
+    }
+
     /// Whether what the plans of a gang say is to be worked out again; asked once.
     pub(crate) fn take_stale(&mut self, gang: &GangKey) -> bool {
         self.stale.remove(gang).is_some()

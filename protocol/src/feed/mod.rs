@@ -13,7 +13,11 @@ use std::{
 
 use muster_engine as engine;
 
-use crate::admission::admit::Wanted;
+use crate::{
+    admission::admit::Wanted,
+    injected_bug::{InjectedBug, InjectedBugs},
+    objects::is_deleting,
+};
 use holds::Holds;
 use muster_cluster::{
     explain::{Circumstances, explain},
@@ -176,9 +180,13 @@ impl Feed {
     }
 
     /// Applies what changed of holds to the engine.
-    pub(crate) fn apply_holds(&mut self, index: &mut Index) -> AppliedHolds {
+    pub(crate) fn apply_holds(&mut self, index: &mut Index, bugs: InjectedBugs) -> AppliedHolds {
         let mut applied = AppliedHolds::default();
-        for (pod, hold) in self.holds.take_changes() {
+        for (pod, mut hold) in self.holds.take_changes() {
+            if bugs.has(InjectedBug::FreedAtDeletion) {
+                let deleted = index.pod_by_uid(pod.as_str()).is_some_and(is_deleting);
+                hold = hold.filter(|_| !deleted);
+            }
             applied.any = true;
             if index.has_hold(pod.as_str()) != hold.is_some() {
                 index.set_hold(&pod, hold.is_some());

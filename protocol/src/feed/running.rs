@@ -7,6 +7,7 @@ use muster_engine as engine;
 use crate::{
     Mode,
     admission::{evict, plan::Plan, preempt, stage::View},
+    injected_bug::InjectedBug,
     jobs,
     poll_context::PollContext,
 };
@@ -21,7 +22,8 @@ pub(crate) fn running(
     let formed = context.formed(&plan.key)?;
     let notice = preempt::notice(gang, plan);
     let may_be_preempted = context.config.mode == Mode::Enforce
-        && formed.preemptible.when != TierPreemption::Never
+        && (formed.preemptible.when != TierPreemption::Never
+            || context.bugs.has(InjectedBug::TierIgnored))
         && view.is_under_way()
         && !has_ended(gang)
         && gang.metadata.deletion_timestamp.is_none()
@@ -35,7 +37,11 @@ pub(crate) fn running(
     Some(engine::Running {
         uid: plan.gang_uid.as_str().into(),
         team: plan.team.as_str().into(),
-        priority: formed.priority,
+        priority: if context.bugs.has(InjectedBug::TierIgnored) {
+            i32::MIN
+        } else {
+            formed.priority
+        },
         queued_at: engine::Timestamp(
             queued_at.map_or(formed.last_pod_created_at, |at| at.0.as_second()),
         ),

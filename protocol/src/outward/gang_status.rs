@@ -230,6 +230,9 @@ pub(crate) fn evicted(
         return None;
     };
     let now = context.now.wall;
+    if context.bugs.has(InjectedBug::AgeLost) {
+        status.queued_at = None;
+    }
     status.phase = GangPhase::Evicting;
     status.evictions.push(Eviction {
         attempt: plan.attempt,

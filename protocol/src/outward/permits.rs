@@ -16,7 +16,7 @@ use crate::{
     admission::plan::{Plan, Rank},
     injected_bug::InjectedBug,
     leadership::ledger_recovery,
-    objects::{bound_node, gang_key_of_uid, is_over, is_terminal, node_devices_object},
+    objects::{bound_node, gang_key_of_uid, is_over, is_terminal, node_devices_object, phase},
     outward::release::{DriverAnswer, is_let_go},
     poll_context::{PollContext, attempt},
 };
@@ -133,6 +133,10 @@ fn withdraw(context: PollContext<'_>, spec: &mut NodeDevicesSpec) {
                 .views
                 .voided(&permit.gang_uid)
                 .is_some_and(|attempt| permit.attempt <= attempt);
+        if context.bugs.has(InjectedBug::FailedPodsKeepPermits) {
+            let pod = context.index.pod_by_uid(&permit.pod_uid);
+            permit.withdrawn &= pod.is_none_or(|pod| phase(pod) != "Failed");
+        }
     }
 }
 

@@ -98,11 +98,6 @@ impl Charges {
         self.of_flavor(flavor).map(|charge| charge.gpus_milli).sum()
     }
 
-    /// Leaves out what a gang is charged, by namespace and name.
-    pub(super) fn forget(&mut self, gang: &str) {
-        self.claims.retain(|_, charge| charge.gang != gang);
-    }
-
     fn of_flavor(&self, flavor: &str) -> impl Iterator<Item = &ClaimCharge> {
         let all = self.claims.values();
         all.filter(move |charge| charge.flavor == flavor)

@@ -11,7 +11,6 @@ use muster_cluster::object::{Kind, Object};
 use super::{Charges, Violation, charges, preemption::Preemptions};
 use crate::{
     api_server::{ApiServer, Place, Stored, has_ended},
-    scenario::Scenario,
     scheduler,
 };
 
@@ -92,11 +91,11 @@ impl History {
     }
 
     /// Takes in what changed since the last call.
-    pub(super) fn check(&mut self, api: &ApiServer, scenario: &Scenario) -> Result<(), Violation> {
+    pub(super) fn check(&mut self, api: &ApiServer) -> Result<(), Violation> {
         for number in 0..self.places.len() {
             while let Some(event) = api.next_event(self.places[number]) {
                 if let Some(object) = &event.object {
-                    self.check_object(api, scenario, object)?;
+                    self.check_object(api, object)?;
                 }
                 self.places[number] = self.places[number].after();
             }
@@ -104,20 +103,14 @@ impl History {
         self.preemptions.check_ending(api)
     }
 
-    fn check_object(
-        &mut self,
-        api: &ApiServer,
-        scenario: &Scenario,
-        object: &Object,
-    ) -> Result<(), Violation> {
+    fn check_object(&mut self, api: &ApiServer, object: &Object) -> Result<(), Violation> {
         match object {
             Object::Ledger(ledger) => {
                 self.raise_epoch(&**ledger, ledger.spec.leader_epoch)?;
-                self.check_intents(api, scenario, ledger)
+                self.check_intents(api, ledger)
             }
             Object::Team(team) => {
                 self.note_limit(team);
-                self.preemptions.forget_kept();
                 Ok(())
             }
             Object::Gang(gang) => {
@@ -161,12 +154,7 @@ impl History {
 
     /// S1: an attempt that is committed fits, with all that its Team is charged, the limits that it was judged by of each
     /// Flavor that it takes. One that runs is committed again after the Ledger was lost, whatever the limits are by then.
-    fn check_intents(
-        &mut self,
-        api: &ApiServer,
-        scenario: &Scenario,
-        ledger: &Ledger,
-    ) -> Result<(), Violation> {
+    fn check_intents(&mut self, api: &ApiServer, ledger: &Ledger) -> Result<(), Violation> {
         let claims_of = |intent| charges::of_intent(api, intent).flat_map(|it| &it.claims);
         let mut entered = Vec::new();
         for intent in &ledger.spec.intents {
@@ -179,8 +167,7 @@ impl History {
             self.judged_by.extend(judged);
             entered.push(intent);
         }
-        self.preemptions
-            .check_ledger(api, scenario, ledger, &entered)?;
+        self.preemptions.check_ledger(api, ledger, &entered)?;
         let charges = Charges::of(api);
         for intent in entered {
             let team = &intent.team;

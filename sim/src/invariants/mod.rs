@@ -107,7 +107,7 @@ impl Invariants {
         api: &ApiServer,
         nodes: &BTreeMap<String, GpuNode>,
     ) -> Result<(), Violation> {
-        self.history.check(api, &self.scenario)?;
+        self.history.check(api)?;
         let charges = Charges::of(api);
         charges.check(&self.scenario)?;
         self.check_held(nodes, &charges)?;

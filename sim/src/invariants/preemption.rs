@@ -2,8 +2,7 @@
 //!
 //! * A gang keeps its place in the queue: since when it queues never changes.
 //! * Who gives way to another gang of its Team is of a lower tier.
-//! * Nobody is evicted for another before its Gang has said so for as long as its notice says.
-//! * What victims leave is their preemptor's: as long as that waits, the same leader commits nobody else who leaves it too little.
+//! * Nobody is evicted for another before its Gang has said so for as long as its notice says, or it wrote a checkpoint.
 //! * An attempt is evicted whole; and once nothing goes wrong any more, nobody gives way time and again.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,21 +10,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use muster_api::{
-    Gang, GangPhase, Intent, IntentKind, Ledger, PriorityTier, Reason, gang::PreemptionNotice,
+    Gang, Intent, IntentKind, Ledger, PriorityTier, Reason, gang::PreemptionNotice, keys,
 };
 
-use super::{Charges, Violation};
+use super::Violation;
 use crate::{
     api_server::{ApiServer, has_ended},
-    scenario::{GangShape, Product, Scenario},
+    owners::is_gated,
 };
 
 /// How long after the last fault some pods of an attempt may be left alone though others of it were deleted.
 const PARTLY_ENDED_SECONDS: i64 = 60;
 /// How often a gang may give way to others after the last fault.
 const MOST_PREEMPTIONS: u64 = 3;
-/// For how long what is freed is kept for the gang that others gave way to.
-const KEPT_SECONDS: i64 = 600;
 
 /// What was seen of it so far.
 #[derive(Debug, Default)]
@@ -35,12 +32,12 @@ pub(super) struct Preemptions {
     notices: BTreeMap<String, Notice>,
     /// Attempts of which an intent was seen that evicts them.
     evicted: BTreeSet<(String, i64)>,
-    /// Pods of attempts that are evicted, and of whose pods not all are being ended.
-    ending: Vec<Vec<String>>,
+    /// Attempts that are evicted and whose pods are not all being ended: their numbers, and UIDs of their pods.
+    ending: Vec<(i64, Vec<String>)>,
     /// When one pod of such an attempt was seen to be deleted first, by UID of its first pod.
     ending_since: BTreeMap<String, Timestamp>,
-    /// Gangs for whom something is kept, by their name.
-    kept: BTreeMap<String, Kept>,
+    /// Gangs for whom others were evicted, by their name.
+    preemptors: BTreeSet<String>,
     epoch: i64,
     healed_at: Option<Timestamp>,
     preempted_since: BTreeMap<String, u64>,
@@ -54,17 +51,6 @@ struct Notice {
     since: Timestamp,
     seconds: i64,
     stands: bool,
-}
-
-/// What is kept for a gang that asks for one kind of GPUs.
-#[derive(Clone, Debug)]
-struct Kept {
-    product: Product,
-    gpus: usize,
-    team: String,
-    attempt: i64,
-    generation: Option<i64>,
-    since: Timestamp,
 }
 
 impl Preemptions {
@@ -82,11 +68,6 @@ impl Preemptions {
         self.healed_at = Some(now);
     }
 
-    /// Limits, or who belongs to whom, changed: what is kept is judged anew.
-    pub(super) fn forget_kept(&mut self) {
-        self.kept.clear();
-    }
-
     /// What a Gang says now.
     pub(super) fn check_gang(&mut self, api: &ApiServer, gang: &Gang) -> Result<(), Violation> {
         let uid = gang.metadata.uid.clone().unwrap_or_default();
@@ -102,14 +83,6 @@ impl Preemptions {
         }
         if let Some(at) = now {
             self.queued_at.insert(uid.clone(), at);
-        }
-        let keeps = self.kept.get(&name).is_some_and(|kept| {
-            kept.generation == gang.metadata.generation
-                && kept.attempt == status.attempt
-                && status.phase == GangPhase::Pending
-        });
-        if !keeps {
-            self.kept.remove(&name);
         }
         let notice = status.preemption.as_ref();
         let notice = notice.filter(|notice| notice.attempt == status.attempt);
@@ -169,13 +142,11 @@ impl Preemptions {
     pub(super) fn check_ledger(
         &mut self,
         api: &ApiServer,
-        scenario: &Scenario,
         ledger: &Ledger,
         entered: &[&Intent],
     ) -> Result<(), Violation> {
         if ledger.spec.leader_epoch != self.epoch {
             self.epoch = ledger.spec.leader_epoch;
-            self.kept.clear();
             self.count("takeovers");
             if self.notices.values().any(|notice| notice.stands) {
                 self.count("takeovers while somebody is to give way");
@@ -188,34 +159,27 @@ impl Preemptions {
         for intent in &ledger.spec.intents {
             let attempt = (intent.gang_uid.clone(), intent.attempt);
             if intent.kind == IntentKind::Evict && self.evicted.insert(attempt) {
-                self.check_eviction(api, scenario, intent)?;
+                self.check_eviction(api, intent)?;
             }
         }
         for intent in entered {
             let name = format!("{}/{}", intent.namespace, intent.name);
-            if self.kept.remove(&name).is_some() {
+            if self.preemptors.remove(&name) {
                 self.count("admitted after others gave way");
             }
         }
-        if entered.is_empty() {
-            return Ok(());
-        }
-        self.check_kept(api, scenario)
+        Ok(())
     }
 
-    fn check_eviction(
-        &mut self,
-        api: &ApiServer,
-        scenario: &Scenario,
-        intent: &Intent,
-    ) -> Result<(), Violation> {
+    fn check_eviction(&mut self, api: &ApiServer, intent: &Intent) -> Result<(), Violation> {
         let cause = intent.cause.map_or("?", Reason::as_str);
         self.count(format!("evicted: {cause}"));
         let gang = api.get::<Gang>(&intent.namespace, &intent.name);
         let status = gang.and_then(|gang| gang.status.as_ref());
         let admission = status.and_then(|status| status.admission.as_ref());
         let pods = admission.iter().flat_map(|admission| &admission.pods);
-        self.ending.push(pods.map(|pod| pod.uid.clone()).collect());
+        let pods = pods.map(|pod| pod.uid.clone()).collect();
+        self.ending.push((intent.attempt, pods));
         if intent.cause != Some(Reason::Preempted) {
             return Ok(());
         }
@@ -231,9 +195,13 @@ impl Preemptions {
         let now = api.time();
         let notice = self.notices.get(&intent.gang_uid).cloned();
         let notice = notice.filter(|notice| notice.attempt == intent.attempt);
-        let told = notice
-            .as_ref()
-            .is_some_and(|notice| notice.since + SignedDuration::from_secs(notice.seconds) <= now);
+        let has_checkpoint = gang.is_some_and(|gang| has_checkpoint(api, gang));
+        if has_checkpoint {
+            self.count("preempted at a checkpoint");
+        }
+        let told = notice.as_ref().is_some_and(|notice| {
+            has_checkpoint || notice.since + SignedDuration::from_secs(notice.seconds) <= now
+        });
         if !told {
             let what = format!(
                 "{} is evicted at {now} for another, and was told {notice:?}",
@@ -242,80 +210,7 @@ impl Preemptions {
             return Err(Violation::new("S14", what));
         }
         if let Some(notice) = notice {
-            self.keep(api, scenario, &notice.preemptor);
-        }
-        Ok(())
-    }
-
-    /// From now on what this gang asks for is kept for it, if it waits and that can be told from its shape.
-    fn keep(&mut self, api: &ApiServer, scenario: &Scenario, preemptor: &str) {
-        let Some(gang) = gang_named(api, preemptor) else {
-            return;
-        };
-        let mut shapes = scenario.gangs.iter();
-        let shape = shapes.find(|shape| preemptor.contains(&shape.name));
-        let status = gang.status.as_ref();
-        let status = status.filter(|it| it.phase == GangPhase::Pending && it.admission.is_none());
-        let (Some(status), Some(shape)) = (status, shape) else {
-            return;
-        };
-        let is_alone = scenario.gangs.iter().all(|it| it.shared.is_none());
-        let Some(product) = shape.product.filter(|_| is_alone) else {
-            return;
-        };
-        let kept = Kept {
-            product,
-            gpus: gpus(shape),
-            team: shape.team.clone(),
-            attempt: status.attempt,
-            generation: gang.metadata.generation,
-            since: api.time(),
-        };
-        self.kept.entry(preemptor.to_owned()).or_insert(kept);
-    }
-
-    /// Whether each of those for whom something is kept would have room once all who are to give way are gone.
-    fn check_kept(&mut self, api: &ApiServer, scenario: &Scenario) -> Result<(), Violation> {
-        let now = api.time();
-        let lasts = |kept: &Kept| kept.since + SignedDuration::from_secs(KEPT_SECONDS) > now;
-        self.kept.retain(|_, kept| lasts(kept));
-        if self.kept.is_empty() {
-            return Ok(());
-        }
-        let mut charges = Charges::of(api);
-        for gang in api.list::<Gang>() {
-            let uid = gang.metadata.uid.as_deref().unwrap_or_default();
-            let going = self.notices.get(uid).filter(|notice| {
-                notice.stands || self.evicted.contains(&(uid.to_owned(), notice.attempt))
-            });
-            let status = gang.status.as_ref();
-            let is_again = status.is_some_and(|status| {
-                going.is_some_and(|notice| status.attempt > notice.attempt)
-                    && status.admission.is_some()
-            });
-            if going.is_some() && !is_again {
-                charges.forget(&name_of(gang));
-            }
-        }
-        for (name, kept) in &self.kept {
-            let flavor = kept.product.flavor();
-            let wanted = milli(kept.gpus);
-            let team = scenario.teams.iter().find(|team| team.name == kept.team);
-            let most = team.map_or(0, |team| scenario.most_gpus(team, kept.product));
-            let room = [
-                (charges.used_milli(&kept.team, flavor), milli(most)),
-                (
-                    charges.all_used_milli(flavor),
-                    milli(scenario.cohort_gpus(kept.product)),
-                ),
-            ];
-            if let Some((used, most)) = room.into_iter().find(|(used, most)| used + wanted > *most)
-            {
-                let what = format!(
-                    "others gave way to {name}, which wants {wanted} {flavor}, and {used} of {most} are used without them"
-                );
-                return Err(Violation::new("S14", what));
-            }
+            self.preemptors.insert(notice.preemptor);
         }
         Ok(())
     }
@@ -327,13 +222,13 @@ impl Preemptions {
         };
         let now = api.time();
         let mut left = Vec::new();
-        for pods in std::mem::take(&mut self.ending) {
-            let there: Vec<&Pod> = pods.iter().filter_map(|uid| api.pod_by_uid(uid)).collect();
-            let is_deleted = |pod: &&&Pod| pod.metadata.deletion_timestamp.is_some();
-            let living = there
-                .iter()
-                .filter(|pod| !is_deleted(pod) && !has_ended(pod))
-                .filter(|pod| !crate::owners::is_gated(pod));
+        for (attempt, pods) in std::mem::take(&mut self.ending) {
+            let there = pods.iter().filter_map(|uid| api.pod_by_uid(uid));
+            // What was still gated may be let go in a later attempt.
+            let living = there.filter(|pod| {
+                let is_deleted = pod.metadata.deletion_timestamp.is_some();
+                !is_deleted && !has_ended(pod) && !is_gated(pod) && attempt_of(pod) == Some(attempt)
+            });
             let living: Vec<&str> = living
                 .filter_map(|pod| pod.metadata.uid.as_deref())
                 .collect();
@@ -351,19 +246,11 @@ impl Preemptions {
                     return Err(Violation::new("S4", what));
                 }
             }
-            left.push(pods);
+            left.push((attempt, pods));
         }
         self.ending = left;
         Ok(())
     }
-}
-
-fn milli(gpus: usize) -> i64 {
-    i64::try_from(gpus).unwrap_or(i64::MAX) * 1_000
-}
-
-fn gpus(shape: &GangShape) -> usize {
-    shape.pods * shape.gpus_per_pod
 }
 
 fn name_of(gang: &Gang) -> String {
@@ -375,6 +262,23 @@ fn name_of(gang: &Gang) -> String {
 fn gang_named<'a>(api: &'a ApiServer, name: &str) -> Option<&'a Gang> {
     let (namespace, name) = name.split_once('/')?;
     api.get::<Gang>(namespace, name)
+}
+
+/// The attempt that a pod was let go for.
+fn attempt_of(pod: &Pod) -> Option<i64> {
+    let annotations = pod.metadata.annotations.as_ref()?;
+    annotations.get(keys::ATTEMPT)?.parse().ok()
+}
+
+/// Whether a pod of the gang says that it has written a checkpoint. It does so once it was told to.
+fn has_checkpoint(api: &ApiServer, gang: &Gang) -> bool {
+    let admission = gang.status.as_ref().and_then(|it| it.admission.as_ref());
+    let pods = admission.iter().flat_map(|admission| &admission.pods);
+    let mut pods = pods.filter_map(|pod| api.pod_by_uid(&pod.uid));
+    pods.any(|pod| {
+        let annotations = pod.metadata.annotations.as_ref();
+        annotations.is_some_and(|it| it.contains_key(keys::CHECKPOINTED_AT))
+    })
 }
 
 /// The value of the tier of a Gang whose spec was never changed.

@@ -43,6 +43,7 @@ fn sharing(name: &str, claim: &str) -> GangShape {
             pods: 2,
             gpus: 1,
         }),
+        tier: 0,
         ranks: Ranks::default(),
         submitted_at: 0,
     }

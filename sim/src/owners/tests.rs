@@ -1,5 +1,9 @@
 use super::{submission::intervals, *};
-use crate::scenario::{Counting, Hardships, JobShape, Ranks};
+use crate::{
+    gpu_node::{Container, GpuNode},
+    scenario::{Counting, Hardships, JobShape, NodeShape, Product, Ranks},
+    workload::{self, Workload},
+};
 
 #[test]
 fn completed_indices_are_written_as_a_job_writes_them() {
@@ -38,6 +42,7 @@ impl Stage {
                 gpus_per_pod: 1,
                 claims_per_pod: 1,
                 shared: None,
+                tier: 0,
                 ranks: Ranks::default(),
                 submitted_at: 5,
             }],
@@ -396,4 +401,35 @@ fn a_user_makes_a_vanished_pod_again_only_while_none_was_let_go() {
     stage.run();
     assert!(stage.pods().is_empty(), "given up as a whole");
     assert_eq!(stage.owners.wanted().count(), 0);
+}
+
+#[test]
+fn a_rank_that_is_made_again_meets_those_that_its_job_counts_as_done_though_their_pods_are_gone() {
+    let mut stage = Stage::of_job(JobShape::PATIENT);
+    stage.set_phase("g-0-001", "Succeeded");
+    stage.run();
+    stage.delete("g-0-001");
+    stage.run();
+    assert_eq!(stage.pods(), ["g-1-002"]);
+    assert_eq!(stage.owners.completed_indexes("g", &stage.api), [0]);
+    let pod = stage.api.get::<Pod>("blue", "g-1-002").unwrap();
+    let pod = pod.metadata.uid.clone().unwrap();
+    let mut node = GpuNode::new(NodeShape {
+        name: "n".into(),
+        leaf: "leaf".into(),
+        product: Product::H100,
+        gpus: 1,
+    });
+    let container = Container {
+        units: Vec::new(),
+        started_at: 0,
+        listed: true,
+    };
+    node.containers.insert(pod, container);
+    let nodes = BTreeMap::from([("n".to_owned(), node)]);
+    let steps = Workload::default().steps(200_000, &stage.api, &nodes, &stage.owners);
+    let [workload::Step::End(end)] = steps.as_slice() else {
+        panic!("one step, not {steps:?}");
+    };
+    assert!(end.succeeded);
 }

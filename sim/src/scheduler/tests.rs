@@ -17,6 +17,7 @@ fn gang(gpus_per_pod: usize) -> GangShape {
         gpus_per_pod,
         claims_per_pod: 1,
         shared: None,
+        tier: 0,
         ranks: Ranks::default(),
         submitted_at: 0,
     }

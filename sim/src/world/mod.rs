@@ -254,9 +254,11 @@ fn furnish(api: &mut ApiServer, scenario: &Scenario) {
         api.create(fixtures::device_class()),
         api.create(fixtures::topology()),
         api.create(fixtures::cohort()),
-        api.create(fixtures::priority_tier(0)),
-        api.create(fixtures::priority_tier(1)),
     ];
+    for number in 0..fixtures::TIERS.len() {
+        let tier = fixtures::priority_tier(number);
+        done.push(api.create(tier));
+    }
     for product in Product::ALL {
         done.push(api.create(fixtures::flavor(product)));
     }

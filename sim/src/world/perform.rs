@@ -1,6 +1,7 @@
 //! Taking a step: whoever's it is, with what goes wrong in it.
 
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
+use muster_api::keys;
 use muster_cluster::object::Kind;
 
 use super::{
@@ -12,7 +13,7 @@ use crate::{
     api_server::{Precondition, Stored},
     claim_controller, controllers, drivers, kubelet,
     matrix::{EffectKind, Mishap},
-    scheduler,
+    scheduler, workload,
 };
 
 impl World {
@@ -52,7 +53,17 @@ impl World {
                 self.trace.note(self.now, format!("owner: {step:?}"));
                 self.owners.perform(self.now, step, &mut self.api);
             }
-            Step::Workload(step) => {
+            Step::Workload(workload::Step::Checkpoint(namespace, pod)) => {
+                self.trace
+                    .note(self.now, format!("{pod} writes a checkpoint"));
+                let now = self.api.time();
+                let any = Precondition::default();
+                let _ = self.api.update::<Pod>(namespace, pod, any, |pod| {
+                    let annotations = pod.metadata.annotations.get_or_insert_default();
+                    annotations.insert(keys::CHECKPOINTED_AT.to_owned(), now.to_string());
+                });
+            }
+            Step::Workload(workload::Step::End(step)) => {
                 let end = if step.succeeded { "succeeds" } else { "fails" };
                 self.trace.note(
                     self.now,

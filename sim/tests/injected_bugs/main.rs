@@ -4,8 +4,9 @@
 //! Where chance finds the moment that shows it, the run is [`drawn`] from seeds, with the faults that the rule
 //! guards against. Where it does not, the run is [`steered`] by one of the [`scripts`]. Most scripts follow the
 //! shortest trace that the model of DESIGN section 6 prints for the bug of that name. Where the model evicts an
-//! attempt, these void one, or lose its pod by force: eviction is not built yet, and permits and late writes fare
-//! the same.
+//! attempt, these void one, or lose its pod by force: permits and late writes fare the same.
+//!
+//! Faults that other schedulers had are [`historic`].
 //!
 //! `NoUidInStatus` is one rule with two ends. The driver writes its status, which names the UID of the object that
 //! it is about, to the object with that UID only; the controller heeds no status that names another. With either end
@@ -14,6 +15,7 @@
 //! broken). What the driver's end guards alone, the generation on its disk, shows alone.
 
 mod drawn;
+mod historic;
 mod scripts;
 mod steered;
 
@@ -25,6 +27,7 @@ use muster_sim::{controllers, drivers, run::Planted};
 fn every_rule_that_can_be_broken_is_broken_here() {
     let covered: BTreeSet<String> = drawn::planted()
         .chain(steered::planted())
+        .chain(historic::planted())
         .map(|planted| format!("{planted:?}"))
         .collect();
     let controllers = controllers::InjectedBug::ALL.map(Planted::Controller);

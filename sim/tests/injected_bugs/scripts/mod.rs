@@ -36,6 +36,7 @@ fn script(gangs: &[Shape], play: fn(&mut World) -> Result<(), Violation>) -> Scr
         gpus_per_pod: *gpus_per_pod,
         claims_per_pod: 1,
         shared: None,
+        tier: 0,
         ranks: Ranks::default(),
         submitted_at: BY_SCRIPT,
     });
