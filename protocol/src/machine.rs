@@ -237,10 +237,6 @@ impl Machine {
 
     /// What came of an effect. The written object comes by [`Machine::observe`] too, through its watch;
     /// nothing more is written to it until then.
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "an outcome is told once and is of no use afterwards"
-    )]
     pub fn settle(&mut self, effect: EffectId, outcome: Outcome) {
         let Some(now) = self.now else { return };
         let outcome = match outcome {

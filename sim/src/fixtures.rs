@@ -254,8 +254,8 @@ pub fn priority_tier(number: usize) -> PriorityTier {
     )
 }
 
-/// A Team. Without [`Hardship::Preemptions`] it takes nothing from anybody.
-pub fn team(shape: &TeamShape, hardships: &Hardships) -> Team {
+/// What a Team is guaranteed, and may borrow.
+pub fn quota(shape: &TeamShape) -> Vec<FlavorQuota> {
     let gpus = |number: usize| muster_api::Quantity(number.to_string());
     let quotas = shape.quotas.iter().map(|quota| FlavorQuota {
         flavor: quota.product.flavor().to_owned(),
@@ -266,11 +266,16 @@ pub fn team(shape: &TeamShape, hardships: &Hardships) -> Team {
             ..ResourceQuota::default()
         }],
     });
+    quotas.collect()
+}
+
+/// A Team. Without [`Hardship::Preemptions`] it takes nothing from anybody.
+pub fn team(shape: &TeamShape, hardships: &Hardships) -> Team {
     Team::new(
         &shape.name,
         TeamSpec {
             cohort: Some(COHORT.to_owned()),
-            quota: quotas.collect(),
+            quota: quota(shape),
             preemption: if hardships.have(Hardship::Preemptions) {
                 TeamPreemption::default()
             } else {

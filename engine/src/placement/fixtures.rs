@@ -121,6 +121,7 @@ pub(super) fn gang(pods: Vec<Pod>) -> Gang {
         team: "team".into(),
         priority: 0,
         queued_at: Timestamp(0),
+        may_borrow: true,
         topology: TopologyRequest::default(),
         pods,
     }

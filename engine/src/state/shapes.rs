@@ -153,6 +153,7 @@ mod tests {
             team: "ml".into(),
             priority: 0,
             queued_at: Timestamp(0),
+            may_borrow: true,
             topology: TopologyRequest::default(),
             pods: vec![Pod {
                 uid: "p".into(),

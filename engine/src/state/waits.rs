@@ -483,6 +483,7 @@ mod tests {
             team: "ml".into(),
             priority: 0,
             queued_at: crate::names::Timestamp(0),
+            may_borrow: true,
             topology: TopologyRequest::default(),
             pods: vec![pod],
         };

@@ -326,7 +326,7 @@ impl Feed {
             implied: formed.implied,
             unmodelled: &formed.unmodelled,
             faults: &faults,
-            elder: elder.map(muster_cluster::pod::PodFields::name),
+            elder: elder.map(PodFields::name),
             remedies: Some(&remedies),
         });
         let wait = explain(&explanation.why, circumstances);

@@ -225,11 +225,11 @@ impl World {
         let before = quota.borrowing_gpus;
         quota.borrowing_gpus = Some(before.map_or(borrowing, |most| most.min(borrowing)));
         let left = *quota;
-        let spec = fixtures::team(&lower, &self.hardships).spec;
+        let quota = fixtures::quota(&lower);
         let any = Precondition::default();
         let _ = self
             .api
-            .update::<Team>("", team, any, |team| team.spec.quota = spec.quota);
+            .update::<Team>("", team, any, |team| team.spec.quota = quota);
         Some(left)
     }
 
@@ -237,11 +237,11 @@ impl World {
         let Some(shape) = self.teams.iter().find(|shape| shape.name == team) else {
             return;
         };
-        let spec = fixtures::team(shape, &self.hardships).spec;
+        let quota = fixtures::quota(shape);
         let any = Precondition::default();
         let _ = self
             .api
-            .update::<Team>("", team, any, |team| team.spec.quota = spec.quota);
+            .update::<Team>("", team, any, |team| team.spec.quota = quota);
     }
 
     /// As `kubectl cordon` and the node controller do: the field, and the taint that follows it.
