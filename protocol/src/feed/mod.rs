@@ -37,6 +37,9 @@ pub(crate) const EXPLAINED_AT_ONCE: usize = 16;
 /// millisecond; an explanation whose device request is new takes two for each node.
 pub(crate) const EXPLAINING_LOOKS: u64 = 4_000;
 
+/// Of how many gangs at the head of each Team's line it is worked out what would help: it costs more than to say why they wait.
+const HELPED: usize = 16;
+
 /// The engine, and what it was told: only differences are.
 #[derive(Debug)]
 #[expect(
@@ -321,13 +324,15 @@ impl Feed {
         let single = formed.filter(|formed| formed.spec.size == 1);
         let pod = single.and_then(|formed| index.pod_by_uid(&formed.pods.first()?.identity.uid));
         let elder = pod.and_then(|pod| index.elder_of_deployment(pod));
-        let remedies = self.engine.remedies(explanation);
+        // Whoever is further behind mostly waits for those before it.
+        let is_near = explanation.position <= HELPED;
+        let remedies = is_near.then(|| self.engine.remedies(explanation));
         let circumstances = formed.map_or_else(Circumstances::default, |formed| Circumstances {
             implied: formed.implied,
             unmodelled: &formed.unmodelled,
             faults: &faults,
             elder: elder.map(PodFields::name),
-            remedies: Some(&remedies),
+            remedies: remedies.as_ref(),
         });
         let wait = explain(&explanation.why, circumstances);
         if self.explanations.get(uid) == Some(&wait) {
