@@ -912,6 +912,49 @@ fn who_is_released_and_has_no_place_waits_on_only_while_others_make_one() {
     assert_eq!(admitted(&world.decide()), ["f"]);
 }
 
+/// A gang of four devices for which one gave way whose devices are allocated still, and one of one device that would fit
+/// beside it: the quota is for four.
+fn what_was_freed_is_allocated_still() -> World {
+    let mut world = World::new(1, 4, vec![preempting("a", None, 4)]);
+    world.state.apply(Update::Node(node("n1", "s/l", 1)));
+    world.submit([gang("low", "a", 1, 4)]);
+    assert_eq!(admitted(&world.decide()), ["low"]);
+    world.submit([with_priority(5, gang("high", "a", 1, 4))]);
+    assert_eq!(told(&world.decide().preemptions), ["high: low InTeam"]);
+    allocate_all_of_n0(&mut world, Some("low-0"));
+    world.released("low");
+    world.submit([gang("small", "a", 1, 1)]);
+    world
+}
+
+fn allocate_all_of_n0(world: &mut World, claim: Option<&str>) {
+    let mut node = node("n0", "s/l", 4);
+    for device in &mut node.devices {
+        device.allocated_to = claim.map(Into::into);
+    }
+    world.state.apply(Update::Node(node));
+}
+
+#[test]
+fn what_was_freed_stays_kept_while_the_devices_of_those_who_gave_way_are_allocated_still() {
+    let mut world = what_was_freed_is_allocated_still();
+    for _ in 0..3 {
+        assert_eq!(admitted(&world.decide()), [""; 0], "nobody takes its quota");
+    }
+    allocate_all_of_n0(&mut world, None);
+    assert_eq!(admitted(&world.decide()), ["high"]);
+}
+
+#[test]
+fn devices_that_nobody_ever_gives_back_are_waited_for_so_long() {
+    let mut world = what_was_freed_is_allocated_still();
+    assert_eq!(admitted(&world.decide()), [""; 0]);
+    let kept = world.state.kept_for(&"high".into()).map(|kept| kept.until);
+    world.now = kept.expect("it is kept").0 - 2;
+    assert_eq!(admitted(&world.decide()), [""; 0]);
+    assert_eq!(admitted(&world.decide()), ["small"]);
+}
+
 /// A gang as it was told as running, with another priority.
 fn told_as_running(world: &mut World, uid: &str, priority: i32) {
     let gang = &world.gangs[&GangUid::from(uid)];

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     amount::Overflow,
-    model::{Device, Hold, Node, Topology},
+    model::{Device, Hold, Node, PodResources, Topology},
     names::{ClaimUid, DeviceName, FlavorName, NodeName, PodUid, SelectorId, TopologyName},
 };
 
@@ -393,6 +393,57 @@ impl Cluster {
 
     /// The view in which these holds are gone, at the cost of the nodes that they are on.
     pub(crate) fn without(&self, gone: &BTreeMap<PodUid, &Hold>) -> View {
+        View::Without(self.changed_without(gone))
+    }
+
+    /// The view in which these holds are gone, and these claims that nobody holds any more have no devices on these nodes. Whose
+    /// devices are allocated still has pods there still: they count as gone as well, and since what of the use without a
+    /// hold is theirs is not told, all of it does on a node where such a claim has devices.
+    pub(crate) fn without_leftovers(
+        &self,
+        gone: &BTreeMap<PodUid, &Hold>,
+        nodes: &BTreeSet<NodeName>,
+        leftovers: &BTreeSet<&ClaimUid>,
+    ) -> View {
+        let mut changed = self.changed_without(gone);
+        for name in nodes {
+            let slot = self.by_name.get(name);
+            let record = slot.and_then(|slot| Some((*slot, self.record(*slot)?)));
+            let Some((slot, record)) = record else {
+                continue;
+            };
+            if self.is_reserved(name) {
+                continue;
+            }
+            let mut released: Released<'_> = record
+                .claims()
+                .filter(|claim| leftovers.contains(claim))
+                .map(|claim| (claim, &[][..]))
+                .collect();
+            if released.is_empty() {
+                continue;
+            }
+            let (stays, going) = self.parted(name, gone);
+            released.extend(going);
+            let used = PodResources::default();
+            let occupancy = record.occupancy_beside(&used, stays, &released);
+            changed.insert(slot, occupancy);
+        }
+        View::Without(changed)
+    }
+
+    /// The claims that have devices on these nodes.
+    pub(crate) fn claims_on<'a>(
+        &'a self,
+        nodes: &'a BTreeSet<NodeName>,
+    ) -> impl Iterator<Item = &'a ClaimUid> {
+        let slots = nodes.iter().filter_map(|name| self.by_name.get(name));
+        let records = slots.filter_map(|slot| self.record(*slot));
+        records.flat_map(NodeRecord::claims)
+    }
+
+    /// What is free without these holds on the nodes that they are on.
+    fn changed_without(&self, gone: &BTreeMap<PodUid, &Hold>) -> BTreeMap<usize, Occupancy> {
         let nodes: BTreeSet<&NodeName> = gone.values().map(|hold| &hold.node).collect();
         let mut changed = BTreeMap::new();
         for name in nodes {
@@ -405,22 +456,35 @@ impl Cluster {
             if self.is_reserved(name) {
                 continue;
             }
-            let holds = self.holds.get(name).into_iter().flat_map(BTreeMap::values);
-            let stays = holds.clone().filter(|hold| !gone.contains_key(&hold.pod));
-            let kept: BTreeSet<&ClaimUid> = stays
-                .clone()
-                .flat_map(|hold| &hold.claims)
-                .map(|claim| &claim.uid)
-                .collect();
-            let released = holds
-                .filter(|hold| gone.contains_key(&hold.pod))
-                .flat_map(|hold| &hold.claims)
-                .filter(|claim| !kept.contains(&claim.uid))
-                .map(|claim| (&claim.uid, claim.devices.as_deref().unwrap_or_default()))
-                .collect();
+            let (stays, released) = self.parted(name, gone);
             changed.insert(*slot, record.occupancy(stays, &released));
         }
-        View::Without(changed)
+        changed
+    }
+
+    /// The holds on a node that stay when these are gone, and the claims that are released then.
+    fn parted<'a>(
+        &'a self,
+        node: &NodeName,
+        gone: &'a BTreeMap<PodUid, &'a Hold>,
+    ) -> (
+        impl Iterator<Item = &'a Arc<Hold>> + Clone + use<'a>,
+        Released<'a>,
+    ) {
+        let holds = self.holds.get(node).into_iter().flat_map(BTreeMap::values);
+        let stays = holds.clone().filter(|hold| !gone.contains_key(&hold.pod));
+        let kept: BTreeSet<&ClaimUid> = stays
+            .clone()
+            .flat_map(|hold| &hold.claims)
+            .map(|claim| &claim.uid)
+            .collect();
+        let released = holds
+            .filter(|hold| gone.contains_key(&hold.pod))
+            .flat_map(|hold| &hold.claims)
+            .filter(|claim| !kept.contains(&claim.uid))
+            .map(|claim| (&claim.uid, claim.devices.as_deref().unwrap_or_default()))
+            .collect();
+        (stays, released)
     }
 
     /// The view in which nothing is free on these nodes; `None`: none of them is known.

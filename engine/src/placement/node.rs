@@ -73,11 +73,27 @@ impl NodeRecord {
         self.device_at.get(name).copied()
     }
 
+    /// The claims that have devices here, by the API server's account.
+    pub(crate) fn claims(&self) -> impl Iterator<Item = &ClaimUid> {
+        let devices = self.node.devices.iter();
+        devices.filter_map(|device| device.allocated_to.as_ref())
+    }
+
     /// What is free if just these holds stand. A device is taken if a claim has it, by the API server's
     /// account or a hold's. What is `released` counts as gone; a device that is known to be among it counts as
     /// usable: its driver taints it for as long as it is held.
     pub(crate) fn occupancy<'a>(
         &'a self,
+        holds: impl Iterator<Item = &'a Arc<Hold>> + Clone,
+        released: &Released<'a>,
+    ) -> Occupancy {
+        self.occupancy_beside(&self.node.used, holds, released)
+    }
+
+    /// The same if pods without a hold use just so much.
+    pub(crate) fn occupancy_beside<'a>(
+        &'a self,
+        used: &PodResources,
         holds: impl Iterator<Item = &'a Arc<Hold>> + Clone,
         released: &Released<'a>,
     ) -> Occupancy {
@@ -96,7 +112,7 @@ impl NodeRecord {
             }
         }
         let room = Arc::make_mut(&mut occupancy.room);
-        room.take(&self.node.used);
+        room.take(used);
         for hold in holds.clone() {
             room.take(&hold.resources);
             for claim in &hold.claims {

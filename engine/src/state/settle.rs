@@ -1,12 +1,12 @@
 //! How a reservation ends: its gang is admitted, once its victims are gone or because it found room without them, or its time is over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{State, ids::GangId, judge::request, reservations::Reservation, work::Work};
 use crate::{
     decision::{Budget, CommitRoom, Decisions},
     model::Hold,
-    names::{GangUid, PodUid},
+    names::{ClaimUid, GangUid, NodeName, PodUid},
     placement::{Effort, Verdict, View, plan},
     quota::{
         NodeId, QuotaTree,
@@ -182,9 +182,10 @@ impl State {
     }
 
     /// Whether a gang for which nothing is kept any more has quota and a place, wherever it is, once the victims of others
-    /// are gone. Without any, it has not: it was judged already.
+    /// are gone, and what its own have left behind. Without any of it, it has not: it was judged already.
     fn fits_afterwards_at(&self, id: GangId, kept: &Reservation) -> bool {
-        if self.reservations.victims().next().is_none() {
+        let leftovers = self.leftovers_on(&kept.nodes);
+        if leftovers.is_empty() && self.reservations.victims().next().is_none() {
             return false;
         }
         let waiting = self.waiting.get(id);
@@ -199,8 +200,11 @@ impl State {
         }
         let gone: BTreeMap<PodUid, &Hold> =
             self.going().map(|hold| (hold.pod.clone(), hold)).collect();
-        self.cluster.note_visits(gone.len() as u64);
-        let view = self.cluster.without(&gone);
+        let visits = gone.len() + kept.nodes.len();
+        self.cluster.note_visits(visits as u64);
+        let view = self
+            .cluster
+            .without_leftovers(&gone, &kept.nodes, &leftovers);
         let mut flavors = entry.assignments.iter().map(|it| &it.flavor);
         let flavor = flavors.find(|flavor| {
             let mut charges = kept.charges.iter();
@@ -210,6 +214,16 @@ impl State {
         let request = request(waiting, flavor);
         let verdict = plan(&self.cluster, &view, &request, &mut Effort::default());
         matches!(verdict, Verdict::Placed(_))
+    }
+
+    /// Claims that have devices on these nodes though nobody holds them, and nobody who waits names them. What a gang holds is gone
+    /// as soon as its driver says so; its claims are deallocated once its pods are gone as objects, too.
+    fn leftovers_on<'a>(&'a self, nodes: &'a BTreeSet<NodeName>) -> BTreeSet<&'a ClaimUid> {
+        let claims = self.cluster.claims_on(nodes);
+        let is_left = |claim: &&ClaimUid| {
+            self.charges.holders(claim) == 0 && self.waiting.naming(claim).next().is_none()
+        };
+        claims.filter(is_left).collect()
     }
 }
 
