@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::random::Random;
+use muster_api::TierPreemption;
+
+use crate::{fixtures::TIERS, random::Random};
 
 mod owner;
 
@@ -344,7 +346,15 @@ fn gang(
         submitted_at: random.below(20_000),
     };
     let sharing = sharing(random, &gang, nodes, most, home);
-    sharing.unwrap_or(gang)
+    let gang = sharing.unwrap_or(gang);
+    let guaranteed = team.quota(home).map_or(0, |quota| quota.nominal_gpus);
+    let (_, _, preemption) = TIERS[gang.tier];
+    // Whom nobody may preempt borrows nothing, and would wait for ever.
+    let never_fits = preemption == TierPreemption::Never && gang.gpus() > guaranteed;
+    GangShape {
+        tier: if never_fits { 0 } else { gang.tier },
+        ..gang
+    }
 }
 
 /// Chance that leaves what is drawn next as it would be without.

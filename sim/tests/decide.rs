@@ -255,8 +255,8 @@ fn a_decision_says_team_domain_charge_and_the_numbers_of_its_reason() {
     assert!(details.contains("2 GPUs of h100"), "{details}");
     let train = decided[0]["name"].as_str().unwrap();
     let helps = format!(
-        "as things are, it is admitted once ml/{train} of Team research (16 GPUs of h100) ends, or once the Team's nominal \
-         quota is raised by 2 GPUs of h100"
+        "as things are, it is admitted once ml/{train} of Team research (16 GPUs of h100) ends (unless others go first), or \
+         once the Team's nominal quota is raised by 2 GPUs of h100"
     );
     assert!(details.ends_with(&helps), "{details}");
 }
