@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::{core::v1::Pod, resource::v1::ResourceClaim};
-use muster_api::{Gang, Ledger, NodeDevices};
+use muster_api::{Gang, Ledger, NodeDevices, TierPreemption};
 use muster_cluster::object::{Kind, Object, ObjectKey};
 
 use super::World;
@@ -228,14 +228,28 @@ impl World {
     fn change_tier(&mut self) -> Option<String> {
         let gangs: Vec<ObjectKey> = self.api.objects(Kind::Gang).map(Object::key).collect();
         let gang = self.random.pick(gangs)?;
-        let tier = fixtures::TIERS[self.random.index(fixtures::TIERS.len())].0;
+        let (tier, _, preemption) = fixtures::TIERS[self.random.index(fixtures::TIERS.len())];
+        self.set_tier(&gang, tier);
+        if preemption == TierPreemption::Never {
+            self.promoted.insert(gang.clone());
+        }
+        Some(format!("{} is of tier {tier} now", gang.name))
+    }
+
+    /// Who waits for ever since nobody may preempt it is told to use another tier, and its user does.
+    pub(super) fn take_promotions_back(&mut self) {
+        for gang in std::mem::take(&mut self.promoted) {
+            self.set_tier(&gang, fixtures::TIERS[0].0);
+        }
+    }
+
+    fn set_tier(&mut self, gang: &ObjectKey, tier: &str) {
         let any = Precondition::default();
         let _ = self
             .api
             .update::<Gang>(&gang.namespace, &gang.name, any, |gang| {
                 gang.spec.tier = Some(tier.to_owned());
             });
-        Some(format!("{} is of tier {tier} now", gang.name))
     }
 
     fn fail_rank(&mut self) -> Option<String> {

@@ -7,10 +7,11 @@ pub mod steering;
 mod steps;
 mod turns;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use muster_api::Ledger;
+use muster_cluster::object::ObjectKey;
 
 use crate::{
     api_server::{ApiServer, Informer},
@@ -71,6 +72,8 @@ pub struct World {
     teams: Vec<TeamShape>,
     /// Faults that last for a while, with what they happen to, and when they are over.
     passing: BTreeMap<(Fault, String), u64>,
+    /// Gangs that somebody made ones that nobody may preempt, and that may be too large for that.
+    promoted: BTreeSet<ObjectKey>,
 }
 
 impl World {
@@ -97,6 +100,7 @@ impl World {
             matrix: Matrix::default(),
             teams: scenario.teams.clone(),
             passing: BTreeMap::new(),
+            promoted: BTreeSet::new(),
             random,
             scheduler: Informer::new(&scheduler::WATCHED),
             claim_controller: Informer::new(&claim_controller::WATCHED),
@@ -182,6 +186,7 @@ impl World {
         self.held.clear();
         self.owners.heal();
         self.end_all_passing();
+        self.take_promotions_back();
         self.invariants.heal(&self.api);
         self.controllers.heal(&self.api);
         self.drivers.values_mut().for_each(Drivers::heal);
