@@ -192,7 +192,6 @@ fn agreed_annotation(
 
 /// How long the gang may make no progress, where pods or their Job say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::struct_field_names, reason = "the unit stands in each name")]
 pub(super) struct Limits {
     pub(super) start_timeout_seconds: Option<u32>,
     pub(super) failure_grace_seconds: Option<u32>,

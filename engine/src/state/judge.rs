@@ -242,7 +242,10 @@ impl State {
         Ok(())
     }
 
-    #[expect(clippy::too_many_arguments, reason = "a gang, where, and at what effort")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a gang, where, and at what effort"
+    )]
     fn judge_on(
         &mut self,
         shape: ShapeId,
