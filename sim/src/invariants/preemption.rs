@@ -21,7 +21,8 @@ use crate::{
 
 /// How long after the last fault some pods of an attempt may be left alone though others of it were deleted.
 const PARTLY_ENDED_SECONDS: i64 = 60;
-/// How often a gang may give way to others after the last fault.
+/// How often a gang may give way to the same other gang after the last fault. (Pods that failed by themselves are made again as
+/// gangs of their own, so how many others there are is not known.)
 const MOST_PREEMPTIONS: u64 = 3;
 
 /// What was seen of it so far.
@@ -40,7 +41,7 @@ pub(super) struct Preemptions {
     preemptors: BTreeSet<String>,
     epoch: i64,
     healed_at: Option<Timestamp>,
-    preempted_since: BTreeMap<String, u64>,
+    preempted_since: BTreeMap<(String, String), u64>,
     tally: BTreeMap<String, u64>,
 }
 
@@ -184,8 +185,10 @@ impl Preemptions {
             return Ok(());
         }
         if self.healed_at.is_some() {
-            let times = self.preempted_since.entry(intent.gang_uid.clone());
-            let times = times.or_default();
+            let told = self.notices.get(&intent.gang_uid);
+            let preemptor = told.map(|notice| notice.preemptor.clone());
+            let pair = (intent.gang_uid.clone(), preemptor.unwrap_or_default());
+            let times = self.preempted_since.entry(pair).or_default();
             *times += 1;
             if *times > MOST_PREEMPTIONS {
                 let what = format!("{} gives way {times} times", intent.name);
