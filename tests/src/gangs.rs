@@ -4,9 +4,15 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
+use futures::StreamExt;
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod, resource::v1::ResourceClaim};
-use kube::{Api, Client, ResourceExt, api::ListParams};
+use kube::{
+    Api, Client, ResourceExt,
+    api::ListParams,
+    runtime::{WatchStreamExt, watcher},
+};
 use muster_api::{Gang, GangPhase, Reason, keys};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::kubernetes::{LIMIT, Progress, eventually, list};
 
@@ -38,6 +44,29 @@ pub async fn find(client: &Client, namespace: &str, beginning: &str) -> Result<O
         .into_iter()
         .filter(|gang| gang.name_any().starts_with(beginning));
     Ok(named.min_by_key(|gang| (gang.name_any().len(), gang.creation_timestamp())))
+}
+
+/// Namespace and name of the Job, or whatever else owns the Gang.
+pub fn owner_of(gang: &Gang) -> Option<(String, String)> {
+    let owner = gang.owner_references().first()?.name.clone();
+    Some((gang.namespace().unwrap_or_default(), owner))
+}
+
+/// Tells every Gang that there is, and each that changes, until what is returned is dropped.
+pub fn watch(
+    client: Client,
+    mut note: impl FnMut(&Gang) + Send + 'static,
+) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        let gangs = watcher(Api::<Gang>::all(client), watcher::Config::default());
+        let mut gangs = gangs.default_backoff().touched_objects().boxed();
+        while let Some(event) = gangs.next().await {
+            match event {
+                Ok(gang) => note(&gang),
+                Err(error) => tracing::warn!(%error, "watch of Gangs"),
+            }
+        }
+    }))
 }
 
 /// Waits until the Gang is in one of these phases.

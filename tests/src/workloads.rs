@@ -86,8 +86,7 @@ impl Workload<'_> {
     ) -> Result<()> {
         let mut job = builders::indexed_job(self.name, self.ranks, annotations, spec)?;
         if let Some(tier) = tier {
-            let labels = job.metadata.labels.get_or_insert_default();
-            labels.insert(keys::TIER.to_owned(), tier.to_owned());
+            job = builders::in_tier(job, tier);
         }
         let jobs: Api<Job> = Api::namespaced(client.clone(), self.namespace);
         kubernetes::create(&jobs, &job).await.map(drop)

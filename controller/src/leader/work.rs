@@ -206,14 +206,12 @@ impl Work {
     }
 
     pub(super) fn start(&mut self) {
-        loop {
-            self.next = self.next.take().or_else(|| self.waiting.pop());
-            if self.next.is_none() || !self.pace.take() {
+        while let Some(next) = self.next.take().or_else(|| self.waiting.pop()) {
+            if !self.pace.take() {
+                self.next = Some(next);
                 break;
             }
-            let Some((place, (effect, since))) = self.next.take() else {
-                break;
-            };
+            let (place, (effect, since)) = next;
             self.metrics.sent(place.lane, since.elapsed());
             self.spawn(place, effect);
         }

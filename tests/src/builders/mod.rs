@@ -23,7 +23,8 @@ use serde_json::{Value, json};
 pub use self::{
     clearing::{clear_owners, clear_workloads},
     owners::{
-        cohort, flavor, flavor_on, gpu_quota, namespace, team, team_of, team_of_sixteen, topology,
+        cohort, flavor, flavor_on, gpu_quota, namespace, team, team_of, team_of_sixteen, tier,
+        topology,
     },
     rank_program::{RankProgram, RankSource, peers_directory},
 };
@@ -105,6 +106,14 @@ pub fn indexed_job(
             "template": {"metadata": {"labels": made(&[])}, "spec": spec},
         },
     }))
+}
+
+/// The Job in a tier.
+#[must_use]
+pub fn in_tier(mut job: Job, tier: &str) -> Job {
+    let labels = job.metadata.labels.get_or_insert_default();
+    labels.insert(keys::TIER.to_owned(), tier.to_owned());
+    job
 }
 
 /// A StatefulSet whose pods are one gang. They are made side by side: each starts only with all others.

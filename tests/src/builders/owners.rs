@@ -6,8 +6,8 @@ use anyhow::Result;
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::{Api, Client};
 use muster_api::{
-    Cohort, CohortSpec, Flavor, FlavorQuota, FlavorSpec, Team, TeamSpec, Topology, TopologySpec,
-    keys,
+    Cohort, CohortSpec, Flavor, FlavorQuota, FlavorSpec, PriorityTier, PriorityTierSpec, Team,
+    TeamSpec, TierPreemption, Topology, TopologySpec, keys,
 };
 use serde_json::json;
 
@@ -56,6 +56,25 @@ pub async fn team_of(client: &Client, name: &str, spec: TeamSpec) -> Result<()> 
     let mut team = Team::new(name, spec);
     team.metadata.labels = Some(made(&[]));
     kubernetes::apply(&Api::all(client.clone()), &team).await?;
+    Ok(())
+}
+
+/// Makes or changes a PriorityTier.
+pub async fn tier(
+    client: &Client,
+    name: &str,
+    value: i32,
+    preemption: TierPreemption,
+    notice_seconds: Option<i64>,
+) -> Result<()> {
+    let spec = PriorityTierSpec {
+        value,
+        preemption,
+        notice_seconds,
+        ..PriorityTierSpec::default()
+    };
+    let tier = PriorityTier::new(name, spec);
+    kubernetes::apply(&Api::all(client.clone()), &tier).await?;
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use kube::{Api, Client};
-use muster_api::{PriorityTier, PriorityTierSpec, TierPreemption, keys};
+use muster_api::TierPreemption;
 
 use crate::{
     builders::{self, RankProgram, RankSource},
@@ -65,14 +65,8 @@ impl<'a> Roles<'a> {
         .await?;
         let nodes = [(SPINE_LABEL, SPINE)];
         builders::flavor_on(&client, FLAVOR, Some("fabric"), &nodes).await?;
-        let gives_way = PriorityTierSpec {
-            value: 10,
-            preemption: TierPreemption::Immediate,
-            notice_seconds: Some(NOTICE_SECONDS),
-            ..PriorityTierSpec::default()
-        };
-        let tier = PriorityTier::new(GIVES_WAY, gives_way);
-        kubernetes::apply(&Api::all(client.clone()), &tier).await?;
+        let immediate = TierPreemption::Immediate;
+        builders::tier(&client, GIVES_WAY, 10, immediate, Some(NOTICE_SECONDS)).await?;
         builders::cohort(&client, "lab", vec![builders::gpu_quota(FLAVOR, 8, None)]).await?;
         for (team, gpus) in [("research", 16), ("product", 8)] {
             builders::team(
@@ -107,8 +101,7 @@ impl<'a> Roles<'a> {
         let spec = builders::with_claim_template(spec, CLAIM_TEMPLATE);
         let mut job = builders::indexed_job(name, ranks, &[], &spec)?;
         if let Some(tier) = tier {
-            let labels = job.metadata.labels.get_or_insert_default();
-            labels.insert(keys::TIER.to_owned(), tier.to_owned());
+            job = builders::in_tier(job, tier);
         }
         kubernetes::create(&Api::namespaced(self.client.clone(), team), &job).await?;
         Ok(())

@@ -44,17 +44,11 @@ pub async fn play(cluster: &Cluster, say: impl Fn(&str)) -> Result<DemoReport> {
     );
     play.say("research submits train: an Indexed Job of 2 pods, 8 GPUs each");
     roles.submit("research", "train", 2, 15, None).await?;
-    play.until("research/train runs", |seen| {
-        seen.is_running("research", "train")
-    })
-    .await?;
+    play.until_running("research", "train").await?;
 
     play.say("product submits sweep: 16 GPUs, 8 more than its own; idle slack is lent");
     roles.submit("product", "sweep", 2, 300, None).await?;
-    play.until("product/sweep runs", |seen| {
-        seen.is_running("product", "sweep")
-    })
-    .await?;
+    play.until_running("product", "sweep").await?;
 
     play.say("research submits next: 8 GPUs, while all quota is in use");
     roles.submit("research", "next", 1, 300, None).await?;
@@ -66,20 +60,14 @@ pub async fn play(cluster: &Cluster, say: impl Fn(&str)) -> Result<DemoReport> {
         seen.has_ended("research", "train")
     })
     .await?;
-    play.until("research/next runs", |seen| {
-        seen.is_running("research", "next")
-    })
-    .await?;
+    play.until_running("research", "next").await?;
 
     play.say(&format!(
         "product submits batch: 8 GPUs that research leaves idle, in a tier that gives way {NOTICE_SECONDS} s after a notice"
     ));
     let tier = Some(cast::GIVES_WAY);
     roles.submit("product", "batch", 1, 300, tier).await?;
-    play.until("product/batch runs", |seen| {
-        seen.is_running("product", "batch")
-    })
-    .await?;
+    play.until_running("product", "batch").await?;
     play.say("research submits serve: 8 GPUs, which it is guaranteed and product borrows");
     roles.submit("research", "serve", 1, 5, None).await?;
     play.until("product/batch is told to give way", |seen| {
@@ -90,10 +78,7 @@ pub async fn play(cluster: &Cluster, say: impl Fn(&str)) -> Result<DemoReport> {
         seen.is_evicted("product", "batch")
     })
     .await?;
-    play.until("research/serve runs", |seen| {
-        seen.is_running("research", "serve")
-    })
-    .await?;
+    play.until_running("research", "serve").await?;
     play.until("product/batch runs again", |seen| {
         seen.is_running_again("product", "batch")
     })
@@ -119,6 +104,12 @@ impl<Say: Fn(&str)> Play<Say> {
             "{:>7.1} s  {text}",
             self.began.elapsed().as_secs_f64()
         ));
+    }
+
+    /// Looks at the cluster until the gang runs.
+    async fn until_running(&mut self, team: &str, name: &str) -> Result<()> {
+        let what = format!("{team}/{name} runs");
+        self.until(&what, |seen| seen.is_running(team, name)).await
     }
 
     /// Looks at the cluster until the act is over, telling what changes.

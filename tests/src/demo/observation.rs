@@ -19,7 +19,7 @@ use super::{
     cast::LEAF_LABEL,
     report::{DemoReport, GangReport},
 };
-use crate::{kubernetes::list, observer::Verdict};
+use crate::{gangs, kubernetes::list, observer::Verdict};
 
 /// What was seen of one gang, over all looks: nodes and GPUs stay known after its pods have ended.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -252,15 +252,10 @@ where
 
 /// `namespace/NAME`, with the name of the Job instead of the Gang's where there is one.
 fn name_of(gang: &Gang) -> String {
-    let owner = gang
-        .owner_references()
-        .first()
-        .map(|owner| owner.name.clone());
-    format!(
-        "{}/{}",
-        gang.namespace().unwrap_or_default(),
-        owner.unwrap_or_else(|| gang.name_any())
-    )
+    let owned = gangs::owner_of(gang);
+    let (namespace, name) =
+        owned.unwrap_or_else(|| (gang.namespace().unwrap_or_default(), gang.name_any()));
+    format!("{namespace}/{name}")
 }
 
 fn is_member(pod: &Pod, gang: &Gang) -> bool {

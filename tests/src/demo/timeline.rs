@@ -18,26 +18,23 @@ impl Timeline {
         let mut lines = Vec::new();
         for (name, seen) in &observation.gangs {
             let before = self.told.insert(name.clone(), seen.clone());
-            let mut tell = |what: &str| lines.push(format!("{name:<16} {what}"));
-            let (evictions, notice) = before.as_ref().map_or((0, &None), |before| {
-                (before.evictions.len(), &before.notice)
-            });
-            if let Some(told) = &seen.notice
-                && notice.is_none()
-            {
-                tell(&format!("{:<11} {told}", "Told"));
+            let mut tell = |word: &str, text: &str| {
+                lines.push(format!("{name:<16} {word:<11} {text}"));
+            };
+            let was_told = before
+                .as_ref()
+                .is_some_and(|before| before.notice.is_some());
+            if let Some(notice) = seen.notice.as_ref().filter(|_| !was_told) {
+                tell("Told", notice);
             }
-            for why in seen.evictions.iter().skip(evictions) {
-                tell(&format!("{:<11} {why}", "Evicted"));
+            let known = before.as_ref().map_or(0, |before| before.evictions.len());
+            for why in seen.evictions.iter().skip(known) {
+                tell("Evicted", why);
             }
             let is_news = before
                 .is_none_or(|before| (before.phase, &before.reason) != (seen.phase, &seen.reason));
             if is_news {
-                lines.push(format!(
-                    "{name:<16} {:<11} {}",
-                    format!("{:?}", seen.phase),
-                    details(seen)
-                ));
+                tell(&format!("{:?}", seen.phase), &details(seen));
             }
         }
         lines

@@ -6,13 +6,11 @@ use std::{
     time::Instant,
 };
 
-use futures::StreamExt;
-use kube::{
-    Api, Client, ResourceExt,
-    runtime::{WatchStreamExt, watcher},
-};
+use kube::Client;
 use muster_api::{Gang, GangPhase};
 use tokio_util::task::AbortOnDropHandle;
+
+use crate::gangs;
 
 /// Watches Gangs until it is dropped.
 #[derive(Debug)]
@@ -32,20 +30,8 @@ impl Watched {
     pub(super) fn start(client: Client) -> Self {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let noted = Arc::clone(&seen);
-        let task = tokio::spawn(async move {
-            let gangs = watcher(Api::<Gang>::all(client), watcher::Config::default());
-            let mut gangs = gangs.default_backoff().touched_objects().boxed();
-            while let Some(event) = gangs.next().await {
-                match event {
-                    Ok(gang) => lock(&noted).note(&gang),
-                    Err(error) => tracing::warn!(%error, "watch of Gangs"),
-                }
-            }
-        });
-        Self {
-            seen,
-            _task: AbortOnDropHandle::new(task),
-        }
+        let task = gangs::watch(client, move |gang| lock(&noted).note(gang));
+        Self { seen, _task: task }
     }
 
     pub(super) fn seen(&self) -> Seen {
@@ -59,11 +45,11 @@ fn lock(seen: &Mutex<Seen>) -> std::sync::MutexGuard<'_, Seen> {
 
 impl Seen {
     fn note(&mut self, gang: &Gang) {
-        let Some(job) = gang.owner_references().first().map(|owner| &owner.name) else {
+        let Some((namespace, job)) = gangs::owner_of(gang) else {
             return;
         };
         let status = gang.status.as_ref();
-        let key = format!("{}/{job}", gang.namespace().unwrap_or_default());
+        let key = format!("{namespace}/{job}");
         if status.is_some_and(|status| status.admission.is_some()) {
             self.admitted
                 .entry(key.clone())

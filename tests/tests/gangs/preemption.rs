@@ -5,15 +5,12 @@ mod reclaim;
 mod within_team;
 
 use anyhow::Result;
-use kube::{Api, Client, ResourceExt};
-use muster_api::{
-    PriorityTier, PriorityTierSpec, TeamSpec, TierPreemption, gang::PreemptionNotice, keys,
-    team::TeamTiers,
-};
+use kube::{Client, ResourceExt};
+use muster_api::{TeamSpec, gang::PreemptionNotice, keys, team::TeamTiers};
 use muster_tests::{
     builders::{self, gpu_quota},
     gangs,
-    kubernetes::{self, LIMIT, Progress, eventually},
+    kubernetes::{LIMIT, Progress, eventually},
     suite::Scenario,
 };
 
@@ -26,25 +23,6 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         checkpoint::scenarios(),
     ];
     scenarios.into_iter().flatten().collect()
-}
-
-/// A tier of these scenarios alone, whose notice a test can wait for.
-async fn tier(
-    client: &Client,
-    name: &str,
-    value: i32,
-    preemption: TierPreemption,
-    notice_seconds: Option<i64>,
-) -> Result<()> {
-    let spec = PriorityTierSpec {
-        value,
-        preemption,
-        notice_seconds,
-        ..PriorityTierSpec::default()
-    };
-    let tier = PriorityTier::new(name, spec);
-    kubernetes::apply(&Api::all(client.clone()), &tier).await?;
-    Ok(())
 }
 
 /// Two Teams in a Cohort of their own, each with a namespace of its name and so many GPUs of the fabric; gangs that name

@@ -7,36 +7,23 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::batch::v1 as batch;
 use kube::{Api, Client, api::PostParams};
-use muster_api::{
-    FlavorQuota, PriorityTier, PriorityTierSpec, Quantity, ResourceQuota, TeamSpec, TierPreemption,
-    keys,
-};
-use muster_engine::quota::{BorrowWithinCohort, PreemptionPolicy, ReclaimWithinCohort, WithinTeam};
-use muster_tests::{builders, kubernetes};
+use muster_api::{FlavorQuota, Quantity, ResourceQuota, Team, TeamSpec, TierPreemption, keys};
+use muster_fake_nodes::kubelet::RUN_SECONDS;
+use muster_tests::builders;
 use serde_json::json;
-use tokio::{sync::Semaphore, task::JoinHandle};
+use tokio::{sync::Semaphore, task::JoinSet};
+use tokio_util::task::AbortOnDropHandle;
 
-use crate::quota::scenario::Scenario;
+use crate::{
+    quota::scenario::Scenario,
+    replay::{Job, engine::TeamLimits},
+};
 
 const FLAVOR: &str = "default-flavor";
-/// What a played node runs a pod for.
-const RUN_SECONDS: &str = "fake-nodes.muster.dev/run-seconds";
 /// Jobs that are created at the same time.
 const AT_ONCE: usize = 64;
-/// What the Teams of the API do without being told to, and the scenario wants.
-const DEFAULT_POLICY: PreemptionPolicy = PreemptionPolicy {
-    within_team: WithinTeam::LowerPriority,
-    reclaim_within_cohort: ReclaimWithinCohort::Any,
-    borrow_within_cohort: BorrowWithinCohort::Never,
-};
-
-/// What creates the Jobs.
-pub(super) struct Load {
-    client: Client,
-}
-
 /// Name of the Job of the gang at this place among the scenario's.
 pub(super) fn job_name(place: usize) -> String {
     format!("gang-{place:05}")
@@ -46,102 +33,90 @@ fn tier_name(priority: i32) -> String {
     format!("priority-{priority}")
 }
 
-impl Load {
-    /// Makes everything but the Jobs.
-    pub(super) async fn prepare(client: &Client, scenario: &Scenario) -> Result<Self> {
-        builders::flavor(client, FLAVOR, None).await?;
-        let priorities: BTreeSet<i32> = scenario.jobs.iter().map(|job| job.priority).collect();
-        for priority in priorities {
-            let tier = tier(&tier_name(priority), priority);
-            kubernetes::create(&Api::all(client.clone()), &tier).await?;
-        }
-        for team in &scenario.teams {
-            ensure!(
-                team.preemption == DEFAULT_POLICY,
-                "Team {} wants another policy than Teams have by default",
-                team.name
-            );
-            if let Some(cohort) = &team.cohort {
-                builders::cohort(client, cohort, Vec::new()).await?;
-            }
-            let cores = |milli: u64| Quantity(format!("{milli}m"));
-            let quota = ResourceQuota {
-                name: "cpu".to_owned(),
-                nominal: Some(cores(team.nominal)),
-                borrowing_limit: team.borrowing_limit.map(cores),
-                ..ResourceQuota::default()
-            };
-            let spec = TeamSpec {
-                cohort: team.cohort.clone(),
-                quota: vec![FlavorQuota {
-                    flavor: FLAVOR.to_owned(),
-                    resources: vec![quota],
-                }],
-                ..TeamSpec::default()
-            };
-            builders::team_of(client, &team.name, spec).await?;
-            builders::namespace(client, &team.name, Some(&team.name)).await?;
-        }
-        Ok(Self {
-            client: client.clone(),
-        })
+/// Makes everything but the Jobs.
+pub(super) async fn prepare(client: &Client, scenario: &Scenario) -> Result<()> {
+    builders::flavor(client, FLAVOR, None).await?;
+    let priorities: BTreeSet<i32> = scenario.jobs.iter().map(|job| job.priority).collect();
+    for priority in priorities {
+        let (name, immediate) = (tier_name(priority), TierPreemption::Immediate);
+        builders::tier(client, &name, priority, immediate, Some(0)).await?;
     }
+    for limits in &scenario.teams {
+        if let Some(cohort) = &limits.cohort {
+            builders::cohort(client, cohort, Vec::new()).await?;
+        }
+        let spec = spec_of(limits);
+        let team = Team::new(&limits.name, spec.clone());
+        ensure!(
+            muster_cluster::limits::team(&team).0.preemption == limits.preemption,
+            "Team {} wants another policy than Teams have by default",
+            limits.name
+        );
+        builders::team_of(client, &limits.name, spec).await?;
+        builders::namespace(client, &limits.name, Some(&limits.name)).await?;
+    }
+    Ok(())
+}
 
-    /// Creates each Job at its time after `begun`; in the order of the scenario, when each was sent, in milliseconds.
-    pub(super) fn start(
-        &self,
-        scenario: &Scenario,
-        begun: Instant,
-    ) -> JoinHandle<Result<Vec<u64>>> {
-        let jobs: Vec<(u64, String, Job)> = scenario
-            .jobs
-            .iter()
-            .enumerate()
-            .map(|(place, job)| {
-                let namespace = scenario.teams[job.team].name.clone();
-                (job.arrives_at, namespace, object(place, job))
-            })
-            .collect();
-        let client = self.client.clone();
-        tokio::spawn(async move {
-            let room = Arc::new(Semaphore::new(AT_ONCE));
-            let mut calls = Vec::with_capacity(jobs.len());
-            for (at, namespace, job) in jobs {
-                let at = begun + Duration::from_millis(at);
-                tokio::time::sleep_until(at.into()).await;
-                let turn = Arc::clone(&room).acquire_owned().await?;
-                let sent = u64::try_from(begun.elapsed().as_millis())?;
-                let api: Api<Job> = Api::namespaced(client.clone(), &namespace);
-                calls.push(tokio::spawn(async move {
-                    let created = api.create(&PostParams::default(), &job).await;
-                    drop(turn);
-                    created.map(|_| sent).context("creating a Job")
-                }));
-            }
-            let mut sent = Vec::with_capacity(calls.len());
-            for call in calls {
-                sent.push(call.await??);
-            }
-            Ok(sent)
-        })
+fn spec_of(limits: &TeamLimits) -> TeamSpec {
+    let cores = |milli: u64| Quantity(format!("{milli}m"));
+    let quota = ResourceQuota {
+        name: "cpu".to_owned(),
+        nominal: Some(cores(limits.nominal)),
+        borrowing_limit: limits.borrowing_limit.map(cores),
+        ..ResourceQuota::default()
+    };
+    TeamSpec {
+        cohort: limits.cohort.clone(),
+        quota: vec![FlavorQuota {
+            flavor: FLAVOR.to_owned(),
+            resources: vec![quota],
+        }],
+        ..TeamSpec::default()
     }
 }
 
-fn tier(name: &str, value: i32) -> PriorityTier {
-    let spec = PriorityTierSpec {
-        value,
-        preemption: TierPreemption::Immediate,
-        notice_seconds: Some(0),
-        ..PriorityTierSpec::default()
-    };
-    PriorityTier::new(name, spec)
+/// Creates each Job at its time after `begun`; in the order of the scenario, when each was sent, in milliseconds.
+pub(super) fn start(
+    client: Client,
+    scenario: &Scenario,
+    begun: Instant,
+) -> Result<AbortOnDropHandle<Result<Vec<u64>>>> {
+    let jobs = scenario.jobs.iter().enumerate().map(|(place, job)| {
+        let namespace = scenario.teams[job.team].name.clone();
+        Ok((job.arrives_at, namespace, object(place, job)?))
+    });
+    let jobs: Vec<(u64, String, batch::Job)> = jobs.collect::<Result<_>>()?;
+    Ok(AbortOnDropHandle::new(tokio::spawn(async move {
+        let room = Arc::new(Semaphore::new(AT_ONCE));
+        let mut calls = JoinSet::new();
+        let mut sent = vec![0; jobs.len()];
+        for (place, (at, namespace, job)) in jobs.into_iter().enumerate() {
+            tokio::time::sleep_until((begun + Duration::from_millis(at)).into()).await;
+            let turn = Arc::clone(&room).acquire_owned().await?;
+            sent[place] = u64::try_from(begun.elapsed().as_millis())?;
+            let api: Api<batch::Job> = Api::namespaced(client.clone(), &namespace);
+            calls.spawn(async move {
+                let _turn = turn;
+                let created = api.create(&PostParams::default(), &job).await;
+                created.map(drop).context("creating a Job")
+            });
+            while let Some(done) = calls.try_join_next() {
+                done??;
+            }
+        }
+        while let Some(done) = calls.join_next().await {
+            done??;
+        }
+        Ok(sent)
+    })))
 }
 
 #[expect(
     clippy::cast_precision_loss,
     reason = "milliseconds of a run are far below 2^52"
 )]
-fn object(place: usize, job: &crate::replay::Job) -> Job {
+fn object(place: usize, job: &Job) -> Result<batch::Job> {
     let name = job_name(place);
     let labels = json!({keys::GANG: name, keys::TIER: tier_name(job.priority)});
     let seconds = job.runs_for as f64 / 1_000.0;
@@ -167,5 +142,5 @@ fn object(place: usize, job: &crate::replay::Job) -> Job {
             },
         },
     });
-    serde_json::from_value(object).unwrap_or_default()
+    Ok(serde_json::from_value(object)?)
 }

@@ -31,7 +31,6 @@ use super::{
     summary::Summary,
 };
 use crate::{progress::Progress, report::Verdict};
-use load::Load;
 use seen::Seen;
 
 /// Played nodes: with 128 cores each, far more than all quota, so that quota alone decides.
@@ -137,11 +136,12 @@ async fn run(
         scenario.teams.len(),
         scenario.cohorts
     ));
-    let load = Load::prepare(&cluster.client(), &scenario).await?;
+    load::prepare(&cluster.client(), &scenario).await?;
     let calls_before = metrics::calls(&muster.metrics(Part::Controller).await?);
     let before = Processes::now()?;
     let seen = Seen::start(cluster.client(), &scenario);
-    let creating = load.start(&scenario, seen.begun());
+    let mut creating = load::start(cluster.client(), &scenario, seen.begun())?;
+    let mut created = None;
     let last_creation_wanted_ms = scenario.jobs.last().map_or(0, |job| job.arrives_at);
     while !seen.have_all_finished() {
         progress.tick(|| seen.to_string());
@@ -153,10 +153,17 @@ async fn run(
             "after {} s: {seen}",
             LIMIT.as_secs()
         );
-        tokio::time::sleep(LOOK).await;
+        // What cannot be created never ends either.
+        tokio::select! {
+            done = &mut creating, if created.is_none() => created = Some(done??),
+            () = tokio::time::sleep(LOOK) => {}
+        }
     }
     let after = Processes::now()?;
-    let created = creating.await??;
+    let created = match created {
+        Some(created) => created,
+        None => creating.await??,
+    };
     for (job, at) in scenario.jobs.iter_mut().zip(&created) {
         job.arrives_at = *at;
     }
@@ -164,7 +171,9 @@ async fn run(
     let text = muster.metrics(Part::Controller).await?;
     let mut calls = metrics::calls(&text);
     for (kind, before) in calls_before {
-        calls.entry(kind).and_modify(|calls| *calls -= before);
+        calls
+            .entry(kind)
+            .and_modify(|calls| *calls = calls.saturating_sub(before));
     }
     let admissions = outcome.evictions + scenario.jobs.len() as u64;
     let processor_seconds = after.cpu_since(&before);

@@ -7,12 +7,9 @@ use std::{
     time::Instant,
 };
 
-use futures::StreamExt;
-use kube::{
-    Api, Client, ResourceExt,
-    runtime::{WatchStreamExt, watcher},
-};
+use kube::Client;
 use muster_api::{Gang, GangPhase};
+use muster_tests::gangs;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::load;
@@ -46,23 +43,16 @@ struct Gangs {
 impl Seen {
     pub(super) fn start(client: Client, scenario: &Scenario) -> Self {
         let begun = Instant::now();
-        let gangs = Arc::new(Mutex::new(Gangs::of(scenario)));
-        let noted = Arc::clone(&gangs);
-        let task = tokio::spawn(async move {
-            let all = watcher(Api::<Gang>::all(client), watcher::Config::default());
-            let mut all = all.default_backoff().touched_objects().boxed();
-            while let Some(event) = all.next().await {
-                let now = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-                match event {
-                    Ok(gang) => lock(&noted).note(&gang, now),
-                    Err(error) => eprintln!("watch of Gangs: {error}"),
-                }
-            }
+        let all = Arc::new(Mutex::new(Gangs::of(scenario)));
+        let noted = Arc::clone(&all);
+        let task = gangs::watch(client, move |gang| {
+            let now = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+            lock(&noted).note(gang, now);
         });
         Self {
             begun,
-            gangs,
-            _task: AbortOnDropHandle::new(task),
+            gangs: all,
+            _task: task,
         }
     }
 
@@ -134,11 +124,7 @@ impl Gangs {
     }
 
     fn note(&mut self, gang: &Gang, now: u64) {
-        let owners = gang.owner_references();
-        let key = owners.first().map(|owner| {
-            let namespace = gang.namespace().unwrap_or_default();
-            (namespace, owner.name.clone())
-        });
+        let key = gangs::owner_of(gang);
         let Some(place) = key.and_then(|key| self.places.get(&key).copied()) else {
             return;
         };

@@ -9,7 +9,7 @@ use kube::{
 };
 use muster_api::{Reason, TierPreemption, keys};
 use muster_tests::{
-    builders::RankProgram,
+    builders::{RankProgram, tier},
     cluster::Cluster,
     gangs,
     kubernetes::{LIMIT, Progress, eventually},
@@ -19,7 +19,7 @@ use muster_tests::{
 };
 use serde_json::json;
 
-use super::{prepare_teams, tier, wait_for_notice, wait_until_pods_are_told};
+use super::{prepare_teams, wait_for_notice, wait_until_pods_are_told};
 use crate::evictions::wait_for_eviction;
 
 pub(super) fn scenarios() -> Vec<Scenario> {

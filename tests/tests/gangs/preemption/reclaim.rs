@@ -3,10 +3,11 @@
 use anyhow::{Context, Result, ensure};
 use muster_api::{Reason, TierPreemption};
 use muster_tests::{
-    cluster::Cluster, events, gangs, scenarios, suite::Scenario, workloads::Workload,
+    builders::tier, cluster::Cluster, events, gangs, scenarios, suite::Scenario,
+    workloads::Workload,
 };
 
-use super::{prepare_teams, tier, wait_for_notice, wait_until_pods_are_told};
+use super::{prepare_teams, wait_for_notice, wait_until_pods_are_told};
 use crate::evictions::{ensure_job_goes_on, wait_for_eviction};
 
 pub(super) fn scenarios() -> Vec<Scenario> {

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use muster_api::{Reason, TeamSpec, TierPreemption};
 use muster_tests::{
-    builders::{self, RankProgram, gpu_quota},
+    builders::{self, RankProgram, gpu_quota, tier},
     cluster::Cluster,
     gangs,
     kubernetes::list,
@@ -14,7 +14,7 @@ use muster_tests::{
     workloads::Workload,
 };
 
-use super::{tier, wait_for_notice, wait_until_pods_are_told};
+use super::{wait_for_notice, wait_until_pods_are_told};
 use crate::{evictions::wait_for_eviction, stage::prepare_flavors};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
