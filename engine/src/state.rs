@@ -371,6 +371,7 @@ impl State {
             held_claims: self.held_claims(&gang),
             earlier_pods: self.earlier_pods(&gang),
             is_reserved_for: false,
+            was_charged_ahead: false,
             too_large: false,
             gang,
         };

@@ -11,12 +11,17 @@ mod common;
 
 use common::*;
 use muster_engine::{
-    Admission, Gang, Running, State, Team, Timestamp, Update, Why,
+    Admission, Gang, Node, Running, State, Team, Timestamp, Update, Why,
     quota::{PreemptionPolicy, ReclaimWithinCohort, WithinTeam},
 };
 
 /// Two Teams of a Cohort that lend each other what they have, on one node with all of it.
 fn lending(devices: usize, nominal: [i64; 2]) -> State {
+    lending_on(vec![node("n0", "s/l0", devices)], nominal)
+}
+
+/// The same on these nodes.
+fn lending_on(nodes: Vec<Node>, nominal: [i64; 2]) -> State {
     let team = |(name, nominal)| Team {
         preemption: PreemptionPolicy {
             within_team: WithinTeam::LowerPriority,
@@ -26,7 +31,7 @@ fn lending(devices: usize, nominal: [i64; 2]) -> State {
         ..team(name, Some("all"), limit(nominal))
     };
     let teams = ["a", "b"].into_iter().zip(nominal).map(team);
-    state(vec![node("n0", "s/l0", devices)], teams.collect())
+    state(nodes, teams.collect())
 }
 
 /// Commits an admission.
@@ -140,4 +145,33 @@ fn of_gangs_that_ask_for_the_same_those_that_may_borrow_are_not_refused_with_tho
         ],
     );
     assert_eq!(admitted(&decide(&mut state)), ["second"]);
+}
+
+/// A gang of its Team that borrows meanwhile would have it preempt, or wait, for ever.
+#[test]
+fn what_others_give_way_for_it_has_though_gangs_of_its_team_borrow_by_then() {
+    let nodes = ["n0", "n1", "n2"]
+        .map(|name| node(name, "s/l0", 8))
+        .to_vec();
+    let mut state = lending_on(nodes, [8, 16]);
+    let own = gang("own", "a", 1, 8);
+    assert!(run(&mut state, &own));
+    let urgent = with_priority(9, within_nominal(gang("urgent", "a", 1, 4)));
+    submit(&mut state, [urgent.clone()]);
+    assert_eq!(decide(&mut state).preemptions.len(), 1);
+    let borrows = run(&mut state, &gang("borrows", "a", 1, 8));
+    assert!(
+        borrows,
+        "on a node that is kept for nobody: {}",
+        why(&state, "borrows")
+    );
+    ends(&mut state, &own);
+    let decisions = decide(&mut state);
+    assert!(decisions.preemptions.is_empty(), "{decisions:?}");
+    assert_eq!(admitted(&decisions), ["urgent"]);
+    runs(&mut state, &urgent, &decisions.admissions[0]);
+    assert!(
+        !run(&mut state, &within_nominal(gang("late", "a", 1, 2))),
+        "for it nothing was kept"
+    );
 }

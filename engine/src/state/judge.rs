@@ -88,7 +88,7 @@ impl Candidate<'_> {
             refusing,
             Refusing::Nominal { .. } | Refusing::ExceedsMax { .. }
         );
-        is_own && !self.waiting.gang.may_borrow
+        is_own && !self.waiting.may_borrow()
     }
 }
 
@@ -561,7 +561,7 @@ fn judge_quota(
     tree: &QuotaTree,
 ) -> Result<usize, Refusing> {
     let node = candidate.node.ok_or(Refusing::Unnamed)?;
-    let may_borrow = candidate.waiting.gang.may_borrow;
+    let may_borrow = candidate.waiting.may_borrow();
     let mut highest = 0;
     let mut first: Option<(usize, &FlavorResource, Refusing)> = None;
     for (&pair, &asked) in request {

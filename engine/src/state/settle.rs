@@ -2,7 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{State, ids::GangId, judge::request, reservations::Reservation, work::Work};
+use super::{
+    State,
+    ids::{ClassId, GangId},
+    judge::{Fitting, request},
+    reservations::Reservation,
+    team::Refusing,
+    work::Work,
+};
 use crate::{
     decision::{Budget, CommitRoom, Decisions},
     model::Hold,
@@ -111,7 +118,13 @@ impl State {
             }
             return Settled::Over;
         };
-        let Ok(fitting) = self.judge(class, id, work) else {
+        // While its victims hold theirs still, it is they who leave its Team no nominal quota.
+        let judged = if is_released {
+            self.judge_as_charged_ahead(class, id, work)
+        } else {
+            self.judge(class, id, work)
+        };
+        let Ok(fitting) = judged else {
             if !is_released || self.fits_afterwards_at(id, &kept) {
                 self.reserve(id, kept);
                 return Settled::Kept;
@@ -133,6 +146,25 @@ impl State {
             return Settled::NextCommit;
         }
         Settled::Over
+    }
+
+    /// Judges a gang for what it was charged ahead until now.
+    fn judge_as_charged_ahead(
+        &mut self,
+        class: ClassId,
+        id: GangId,
+        work: &mut Work,
+    ) -> Result<Fitting, Vec<Refusing>> {
+        self.note_charged_ahead(id, true);
+        let judged = self.judge(class, id, work);
+        self.note_charged_ahead(id, false);
+        judged
+    }
+
+    fn note_charged_ahead(&mut self, id: GangId, was: bool) {
+        if let Some(waiting) = self.waiting.get_mut(id) {
+            waiting.was_charged_ahead = was;
+        }
     }
 
     /// Whether a gang has quota and a place though its victims hold theirs still: on other nodes than those that are kept, its own

@@ -28,6 +28,9 @@ pub(super) struct WaitingGang {
     pub(super) earlier_pods: usize,
     /// Others give way to it, and what they free is kept for it: it is not judged before.
     pub(super) is_reserved_for: bool,
+    /// It is judged for what it was charged ahead, which was within its Team's nominal quota then: whoever of the Team was admitted
+    /// since borrows, not it. So those cannot keep it from what others gave way for.
+    pub(super) was_charged_ahead: bool,
     /// No commit can carry it.
     pub(super) too_large: bool,
 }
@@ -52,6 +55,11 @@ impl HeldClaims {
 }
 
 impl WaitingGang {
+    /// Whether its Team may borrow for it.
+    pub(super) fn may_borrow(&self) -> bool {
+        self.gang.may_borrow || self.was_charged_ahead
+    }
+
     /// What stands in its way, whatever is free: a claim by name, or what it holds itself since an earlier attempt.
     pub(super) fn obstacle(&self) -> Option<Obstacle> {
         let earlier = (self.earlier_pods > 0).then_some(Obstacle::OwnRelease);
