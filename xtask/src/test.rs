@@ -5,7 +5,7 @@ mod report;
 mod side_by_side;
 mod stages;
 
-use std::{num::NonZero, process::Command, thread};
+use std::{num::NonZero, process::Command, thread, time::Duration};
 
 use anyhow::{Result, bail};
 
@@ -52,6 +52,10 @@ const LONGEST_FIRST: [&str; 5] = [
 /// How many suites on the real control plane run at a time. On two cores two clusters leave about half of the time
 /// idle; three would make the kubelets of all of them late.
 const CLUSTERS: usize = 2;
+
+/// Longest time of one suite among others: more than twice what the longest takes, and short enough that a suite that hangs is
+/// told before CI is cut off.
+const LONGEST_SUITE: Duration = Duration::from_mins(25);
 
 /// Runs all stages and suites, or one.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
@@ -127,6 +131,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         let suites = programs.into_iter().map(|program| Suite {
             name: program.suite(),
             command: program.command(arguments),
+            limit: LONGEST_SUITE,
         });
         side_by_side::run(suites.collect(), lanes, &output, &mut report)?;
     }

@@ -16,6 +16,8 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
+use wait_timeout::ChildExt;
+
 use super::report::Report;
 
 /// How often the line that says how far each suite is changes on a terminal.
@@ -31,6 +33,8 @@ pub(super) struct Suite {
     pub(super) name: String,
     /// How it is started.
     pub(super) command: Command,
+    /// It is killed, and has failed, if it takes longer.
+    pub(super) limit: Duration,
 }
 
 /// A suite that has ended.
@@ -106,7 +110,8 @@ fn lane(line: &Mutex<Line>, directory: &Path, news: &mpsc::Sender<Ended>) {
             suite
         };
         let started = Instant::now();
-        let result = run_into(&mut suite.command, &log(directory, &suite.name));
+        let log = log(directory, &suite.name);
+        let result = run_into(&mut suite, &log);
         let has_passed = result.as_ref().is_ok_and(ExitStatus::success);
         let mut now = lock(line);
         now.running.remove(&suite.name);
@@ -125,13 +130,22 @@ fn lane(line: &Mutex<Line>, directory: &Path, news: &mpsc::Sender<Ended>) {
     }
 }
 
-fn run_into(command: &mut Command, log: &Path) -> io::Result<ExitStatus> {
+fn run_into(suite: &mut Suite, log: &Path) -> io::Result<ExitStatus> {
     let file = File::create(log)?;
-    command
+    let mut child = suite
+        .command
         .stdin(Stdio::null())
         .stdout(file.try_clone()?)
         .stderr(file)
-        .status()
+        .spawn()?;
+    if let Some(status) = child.wait_timeout(suite.limit)? {
+        return Ok(status);
+    }
+    child.kill()?;
+    child.wait()?;
+    let seconds = suite.limit.as_secs();
+    let why = format!("it did not end within {seconds} s and was killed");
+    Err(io::Error::new(io::ErrorKind::TimedOut, why))
 }
 
 fn log(directory: &Path, suite: &str) -> PathBuf {
@@ -148,7 +162,7 @@ fn print_whole(ended: &Ended, directory: &Path) -> Result<()> {
     match &ended.result {
         Ok(status) if status.success() => println!("<== {}: {took:.1} s", ended.name),
         Ok(status) => println!("<== {}: {status} after {took:.1} s", ended.name),
-        Err(error) => println!("<== {}: cannot be started: {error}", ended.name),
+        Err(error) => println!("<== {}: {error} (after {took:.1} s)", ended.name),
     }
     Ok(())
 }
@@ -218,6 +232,7 @@ mod tests {
         Suite {
             name: name.to_owned(),
             command,
+            limit: Duration::from_mins(1),
         }
     }
 
@@ -277,6 +292,18 @@ mod tests {
         assert_eq!(error.to_string(), "failed: fails");
         assert!(ended.exists());
         assert!(!started.exists());
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_suite_that_hangs_is_killed_and_what_it_said_is_printed() {
+        let directory = directory("hangs");
+        let mut hangs = shell("hangs", "echo begins; exec sleep 600");
+        hangs.limit = Duration::from_millis(300);
+        let error = run(vec![hangs], 1, &directory, &mut Report::new()).unwrap_err();
+        assert_eq!(error.to_string(), "failed: hangs");
+        let said = fs::read_to_string(log(&directory, "hangs")).unwrap();
+        assert_eq!(said, "begins\n");
         fs::remove_dir_all(directory).unwrap();
     }
 }
