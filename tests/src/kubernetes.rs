@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
@@ -140,6 +141,15 @@ where
         None => Api::all(client.clone()),
     };
     Ok(api.list(&ListParams::default()).await?.items)
+}
+
+/// Whether the pod ended for good.
+#[must_use]
+pub fn is_terminal(pod: &Pod) -> bool {
+    pod.status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref())
+        .is_some_and(|phase| matches!(phase, "Succeeded" | "Failed"))
 }
 
 #[cfg(test)]

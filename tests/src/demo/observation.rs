@@ -31,12 +31,12 @@ pub(super) struct Seen {
     pub(super) nodes: BTreeSet<String>,
     pub(super) leaves: BTreeSet<String>,
     pub(super) gpus: BTreeSet<String>,
-    /// Number of its attempt.
-    pub(super) attempt: i64,
+    /// Its attempts that had a place: a Job of one pod is another Gang each time.
+    attempts: BTreeSet<(String, i64)>,
     /// What it is told about giving way, as long as it is.
     pub(super) notice: Option<String>,
-    /// Why it was evicted, each time.
-    pub(super) evictions: Vec<String>,
+    /// Why it was evicted, by attempt.
+    pub(super) evictions: BTreeMap<(String, i64), String>,
     told_since: Option<Instant>,
     evicted_since: Option<Instant>,
     complete_since: Option<Instant>,
@@ -61,7 +61,7 @@ impl Observation {
     pub(super) async fn look(&mut self) -> Result<()> {
         let now = Instant::now();
         let client = &self.client;
-        let (gangs, pods, claims, slices, nodes) = tokio::try_join!(
+        let (mut gangs, pods, claims, slices, nodes) = tokio::try_join!(
             list::<Gang>(client, None),
             list::<Pod>(client, None),
             list::<ResourceClaim>(client, None),
@@ -70,6 +70,8 @@ impl Observation {
         )?;
         let uuids = uuids_by_device(&slices);
         let leaves = leaves_by_node(&nodes);
+        // Of several Gangs of one owner the latest is what it is now.
+        gangs.sort_by_key(|gang| gang.creation_timestamp().map(|at| at.0));
         for gang in &gangs {
             let members: Vec<&Pod> = pods.iter().filter(|pod| is_member(pod, gang)).collect();
             let seen = self.gangs.entry(name_of(gang)).or_default();
@@ -106,7 +108,7 @@ impl Observation {
     /// In a later attempt than its first.
     pub(super) fn is_running_again(&self, team: &str, name: &str) -> bool {
         self.seen(team, name)
-            .is_some_and(|seen| seen.phase == GangPhase::Running && seen.attempt > 1)
+            .is_some_and(|seen| seen.phase == GangPhase::Running && seen.attempts.len() > 1)
     }
 
     pub(super) fn waits(&self, team: &str, name: &str) -> bool {
@@ -138,9 +140,9 @@ impl Observation {
             leaves: seen.leaves.iter().cloned().collect(),
             gpus: seen.gpus.iter().cloned().collect(),
             wait_seconds: seen.wait().map(tenths),
-            attempts: seen.attempt,
+            attempts: seen.attempts.len(),
             notice_seconds: seen.notice_lasted().map(tenths),
-            evictions: seen.evictions.clone(),
+            evictions: seen.evictions.values().cloned().collect(),
         });
         DemoReport {
             gangs: gangs.collect(),
@@ -180,7 +182,10 @@ impl Seen {
 
     fn take_status(&mut self, gang: &Gang, now: Instant) {
         let Some(status) = &gang.status else { return };
-        self.attempt = status.attempt;
+        let uid = gang.uid().unwrap_or_default();
+        if status.admission.is_some() {
+            self.attempts.insert((uid.clone(), status.attempt));
+        }
         self.notice = status.preemption.as_ref().map(|notice| {
             let at = notice.preempt_at.0;
             format!("is to end by {at:.0}: {}", notice.message)
@@ -188,10 +193,11 @@ impl Seen {
         if self.notice.is_some() {
             self.told_since.get_or_insert(now);
         }
-        let evictions = status.evictions.iter();
-        self.evictions = evictions
-            .map(|eviction| format!("{}: {}", eviction.reason, eviction.message))
-            .collect();
+        self.evictions
+            .extend(status.evictions.iter().map(|eviction| {
+                let why = format!("{}: {}", eviction.reason, eviction.message);
+                ((uid.clone(), eviction.attempt), why)
+            }));
         if !self.evictions.is_empty() {
             self.evicted_since.get_or_insert(now);
         }

@@ -96,7 +96,7 @@ pub struct GangReport {
     /// From its last pod created until all its pods ran; absent if they never did.
     pub wait_seconds: Option<f64>,
     /// How often it was planned and started: 1 if it never had to give way.
-    pub attempts: i64,
+    pub attempts: usize,
     /// From the first sight of its notice to that of its eviction; absent if it was never told.
     pub notice_seconds: Option<f64>,
     /// Why it was evicted, each time.

@@ -27,9 +27,11 @@ impl Timeline {
             if let Some(notice) = seen.notice.as_ref().filter(|_| !was_told) {
                 tell("Told", notice);
             }
-            let known = before.as_ref().map_or(0, |before| before.evictions.len());
-            for why in seen.evictions.iter().skip(known) {
-                tell("Evicted", why);
+            for (attempt, why) in &seen.evictions {
+                let before = before.as_ref();
+                if before.is_none_or(|before| !before.evictions.contains_key(attempt)) {
+                    tell("Evicted", why);
+                }
             }
             let is_news = before
                 .is_none_or(|before| (before.phase, &before.reason) != (seen.phase, &seen.reason));

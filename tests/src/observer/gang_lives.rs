@@ -14,6 +14,7 @@ use super::{
     overdue::Overdue,
     world::{self, World},
 };
+use crate::kubernetes::is_terminal;
 
 /// What S5 has to remember.
 #[derive(Debug)]
@@ -68,7 +69,7 @@ impl GangLives {
     pub(super) fn judge(&mut self, world: &World, now_millis: u64, findings: &mut Findings) {
         self.lost.retain(|_, gang| {
             let mut pods = world.pods_of(gang);
-            pods.any(|pod| pod.metadata.deletion_timestamp.is_none() && !world::is_terminal(pod))
+            pods.any(|pod| pod.metadata.deletion_timestamp.is_none() && !is_terminal(pod))
         });
         let lost = self.lost.keys();
         let lost: BTreeSet<String> = lost

@@ -24,6 +24,7 @@ use super::{
     ungates,
     world::{self, Change, Object, World},
 };
+use crate::kubernetes::is_terminal;
 
 /// Watches the world and remembers what was wrong with it.
 #[derive(Debug)]
@@ -263,7 +264,7 @@ impl Judge {
         let mut uncovered = BTreeSet::new();
         let mut checks = 0;
         for pod in self.world.pods.values() {
-            if world::node_of(pod).is_none() || world::is_terminal(pod) {
+            if world::node_of(pod).is_none() || is_terminal(pod) {
                 continue;
             }
             for claim in world::claims_of(&self.world, pod) {

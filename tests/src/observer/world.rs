@@ -9,6 +9,8 @@ use k8s_openapi::api::{
 use kube::ResourceExt;
 use muster_api::{Cohort, Flavor, Gang, Ledger, NodeDevices, Team, keys};
 
+use crate::kubernetes::is_terminal;
+
 /// An object of a watched kind.
 #[derive(Clone, Debug)]
 pub(super) enum Object {
@@ -100,14 +102,6 @@ impl World {
 /// UID of an object; the API server gives every stored object one.
 pub(super) fn uid<K: kube::Resource>(object: &K) -> String {
     object.meta().uid.clone().unwrap_or_default()
-}
-
-/// Whether the pod ended for good.
-pub(super) fn is_terminal(pod: &Pod) -> bool {
-    pod.status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref())
-        .is_some_and(|phase| matches!(phase, "Succeeded" | "Failed"))
 }
 
 /// Whether the pod carries Muster's gate.

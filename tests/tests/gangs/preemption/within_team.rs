@@ -1,5 +1,7 @@
 //! An urgent gang of a Team takes the place of one that can wait, whatever that one makes of SIGTERM.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -8,7 +10,7 @@ use muster_tests::{
     builders::{self, RankProgram, gpu_quota, tier},
     cluster::Cluster,
     gangs,
-    kubernetes::list,
+    kubernetes::{is_terminal, list},
     scenarios,
     suite::Scenario,
     workloads::Workload,
@@ -52,6 +54,8 @@ async fn an_urgent_gang_takes_the_place_of_the_latest_that_can_wait_though_it_ig
             .await?;
         can_wait.push((name, ranks));
         gangs::wait_until_running(&client, "mixed", &gangs::of_job(name)).await?;
+        // Of gangs that were admitted within the same second either may be the latest.
+        tokio::time::sleep(Duration::from_secs(1)).await;
     }
 
     let urgent = gang("now")
@@ -98,12 +102,13 @@ async fn an_urgent_gang_takes_the_place_of_the_latest_that_can_wait_though_it_ig
     Ok(())
 }
 
-/// UIDs of the pods of a Job.
+/// UIDs of the pods of a Job that have not ended.
 async fn pods_of(client: &kube::Client, job: &str) -> Result<Vec<String>> {
     let pods: Vec<Pod> = list(client, Some("mixed")).await?;
     let pods = pods.into_iter();
     let of_job = pods.filter(|pod| pod.owner_references().iter().any(|owner| owner.name == job));
-    Ok(of_job.filter_map(|pod| pod.uid()).collect())
+    let alive = of_job.filter(|pod| !is_terminal(pod));
+    Ok(alive.filter_map(|pod| pod.uid()).collect())
 }
 
 /// After how many seconds the kubelet kills what ignores SIGTERM: the same for all pods here.
