@@ -62,9 +62,14 @@ pub struct NodeDevicesSpec {
     /// Whether the driver prepares only what has a permit.
     #[serde(default)]
     pub enforce: bool,
-    /// Whether the node is lost: its permits stay, nothing is planned there.
+    /// Whether the node is lost: its permits stay, nothing is planned there, and no Team is charged for what it holds, until
+    /// it is Ready and its driver has acknowledged this generation.
     #[serde(default)]
     pub lost: bool,
+    /// Whether nothing is planned on the node until its driver has acknowledged this generation: a Node of that name was
+    /// made again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub awaits_driver: bool,
     /// Leaves for pods to have their claims prepared here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub permits: Vec<Permit>,

@@ -59,6 +59,8 @@ pub enum Reason {
     StartTimeout,
     /// A rank lost the place that was planned for it.
     PlaceLost,
+    /// A node on which pods of the gang run is lost.
+    NodeLost,
     /// The pods of the attempt no longer match the admission.
     MembersChanged,
     /// The gang was told that it is to give way to another one.
@@ -128,6 +130,7 @@ impl Reason {
             Self::Running => "Running",
             Self::StartTimeout => "StartTimeout",
             Self::PlaceLost => "PlaceLost",
+            Self::NodeLost => "NodeLost",
             Self::MembersChanged => "MembersChanged",
             Self::PreemptionNotice => "PreemptionNotice",
             Self::Preempted => "Preempted",

@@ -439,6 +439,7 @@ fn kind(write: &ApiRequest) -> &'static str {
         ApiRequest::DeleteGang { .. } => "delete Gang",
         ApiRequest::CreateNodeDevices { .. } => "create NodeDevices",
         ApiRequest::ReplaceNodeDevices { .. } => "NodeDevices",
+        ApiRequest::DeleteNodeDevices { .. } => "delete NodeDevices",
         ApiRequest::PatchPod { .. } => "patch of a Pod",
         ApiRequest::PatchPodStatus { .. } => "patch of a Pod's status",
         ApiRequest::DeletePod { .. } => "delete Pod",

@@ -177,6 +177,8 @@ pub struct Index {
     pod_terms: PodTerms,
     /// Pods that the engine knows a hold of, by UID.
     held: HashSet<String>,
+    /// Nodes whose drivers have not answered for too long, as it was said.
+    silent_drivers: HashSet<String>,
     /// Pods whose claim template the API server refuses, with its answer.
     refused_templates: BTreeMap<NamespacedName, String>,
 
@@ -268,6 +270,7 @@ impl Index {
             pools: Pools::default(),
             pod_terms: PodTerms::default(),
             held: HashSet::new(),
+            silent_drivers: HashSet::new(),
             refused_templates: BTreeMap::new(),
             selectors: Selectors::default(),
             filters: NodeFilters::default(),
@@ -365,6 +368,18 @@ impl Index {
         let node = self.pod_by_uid(pod.as_str()).and_then(pod::bound_to);
         if let (true, Some(node)) = (changed, node.map(str::to_owned)) {
             self.touched.nodes.insert(node);
+        }
+    }
+
+    /// Says whether the driver of a node has not answered for too long: then nothing new is planned there. Idempotent.
+    pub fn set_driver_silent(&mut self, node: &str, is_silent: bool) {
+        let changed = if is_silent {
+            self.silent_drivers.insert(node.to_owned())
+        } else {
+            self.silent_drivers.remove(node)
+        };
+        if changed {
+            self.touched.nodes.insert(node.to_owned());
         }
     }
 

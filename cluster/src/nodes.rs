@@ -43,6 +43,8 @@ pub struct NodeParts<'a> {
     pub devices: &'a [PublishedDevice],
     /// Whether slices vanished or are incomplete.
     pub slices_missing: bool,
+    /// Whether its driver has not answered for too long, as it was said.
+    pub is_driver_silent: bool,
     /// What pods without a hold use there.
     pub used: PodResources,
     /// All Flavors that are understood.
@@ -135,22 +137,43 @@ pub fn node(parts: &NodeParts<'_>, selectors: &mut Selectors) -> Made {
     }
 }
 
-/// Whether the node is Ready.
-pub fn is_ready(node: &Node) -> bool {
+/// What a node says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// Its kubelet says that it is Ready.
+    Ready,
+    /// Its kubelet says that it is not.
+    NotReady,
+    /// Its kubelet says nothing.
+    Unknown,
+}
+
+/// What the node says of itself, or nobody.
+pub fn readiness(node: &Node) -> Readiness {
     let conditions = node
         .status
         .iter()
         .flat_map(|status| status.conditions.iter().flatten());
-    conditions
-        .into_iter()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    let mut ready = conditions.filter(|condition| condition.type_ == "Ready");
+    match ready.next().map(|condition| condition.status.as_str()) {
+        Some("True") => Readiness::Ready,
+        Some("False") => Readiness::NotReady,
+        _ => Readiness::Unknown,
+    }
+}
+
+/// Whether the node is Ready.
+pub fn is_ready(node: &Node) -> bool {
+    readiness(node) == Readiness::Ready
 }
 
 /// All that is read of a NodeDevices when a node is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DriverFacts<'a> {
-    /// Whether an administrator gave the node up for lost.
+    /// Whether the node is lost.
     is_lost: bool,
+    /// Whether its driver is to answer for this generation first.
+    awaits_driver: bool,
     /// UID of the Node that it is about.
     node_uid: &'a str,
     /// Whether the driver has answered for this very object.
@@ -166,6 +189,7 @@ pub(crate) fn facts_of(node_devices: &NodeDevices) -> DriverFacts<'_> {
     });
     DriverFacts {
         is_lost: node_devices.spec.lost,
+        awaits_driver: node_devices.spec.awaits_driver,
         node_uid: &node_devices.spec.node_uid,
         has_answered,
     }
@@ -174,7 +198,9 @@ pub(crate) fn facts_of(node_devices: &NodeDevices) -> DriverFacts<'_> {
 /// Whether the driver has answered for this very object, and the object is about this very node.
 pub fn driver_has_answered(node: &Node, node_devices: &NodeDevices) -> bool {
     let facts = facts_of(node_devices);
-    node.metadata.uid.as_deref() == Some(facts.node_uid) && facts.has_answered
+    node.metadata.uid.as_deref() == Some(facts.node_uid)
+        && facts.has_answered
+        && !facts.awaits_driver
 }
 
 fn block(parts: &NodeParts<'_>) -> Option<NodeBlock> {
@@ -197,7 +223,7 @@ fn block(parts: &NodeParts<'_>) -> Option<NodeBlock> {
     let answered = parts
         .node_devices
         .is_some_and(|object| driver_has_answered(parts.node, object));
-    (is_served && !answered).then_some(NodeBlock::DriverSilent)
+    (is_served && (!answered || parts.is_driver_silent)).then_some(NodeBlock::DriverSilent)
 }
 
 /// What pods may take; nothing where it cannot be read.

@@ -3,6 +3,9 @@
 use k8s_openapi::api::core::v1::{Node, Taint, Toleration};
 use muster_engine::NodeBlock;
 
+/// By which an administrator, or a cloud, says that the machine of a node is off.
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
 /// Kubernetes' own taints for what passes by itself or with the administrator: they say that nothing new is to be
 /// planned on the node at the moment, never that the node does not suit a pod.
 const PASSING: [(&str, NodeBlock); 10] = [
@@ -16,7 +19,7 @@ const PASSING: [(&str, NodeBlock); 10] = [
         "node.kubernetes.io/network-unavailable",
         NodeBlock::NotReady,
     ),
-    ("node.kubernetes.io/out-of-service", NodeBlock::NotReady),
+    (OUT_OF_SERVICE, NodeBlock::NotReady),
     (
         "node.cloudprovider.kubernetes.io/uninitialized",
         NodeBlock::NotReady,
@@ -45,6 +48,11 @@ pub fn repelling(node: &Node) -> impl Iterator<Item = &Taint> {
 
 fn is_repelling(taint: &Taint) -> bool {
     matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute")
+}
+
+/// Whether the node is said to be out of service.
+pub fn is_out_of_service(node: &Node) -> bool {
+    repelling(node).any(|taint| taint.key == OUT_OF_SERVICE)
 }
 
 /// What a taint of Kubernetes itself says about the node; `None` for every other taint.

@@ -50,6 +50,14 @@ pub struct Config {
     pub keep_ended_seconds: i64,
     /// How long a node may be NotReady before ranks that are planned on it have lost their place.
     pub not_ready_seconds: u64,
+    /// How long a node is not Ready, or gone, before it is lost, and how long a driver may owe an answer before nothing new
+    /// is planned on its node, in seconds.
+    pub lost_after_seconds: u64,
+    /// How long a node is not Ready before gangs on it are evicted, once it is lost, in seconds.
+    pub node_loss_seconds: u64,
+    /// How long the driver of a Ready node may owe an answer before what was withdrawn there counts for nobody's Team, in
+    /// seconds.
+    pub silent_driver_seconds: u64,
     /// After how many looks of searches in vain the engine ends a call; see [`muster_engine::Budget`]. What came meanwhile is
     /// taken in before it goes on.
     pub looks_in_vain: u64,
@@ -73,6 +81,9 @@ impl Config {
             proposal_bytes: 1_152 * 1024,
             keep_ended_seconds: 3_600,
             not_ready_seconds: 30,
+            lost_after_seconds: 60,
+            node_loss_seconds: 300,
+            silent_driver_seconds: 300,
             looks_in_vain: muster_engine::Budget::LOOKS_IN_VAIN,
             retry_seconds: 1,
         }

@@ -114,6 +114,15 @@ pub enum ApiRequest {
         /// Whether the object has the finalizer afterwards.
         finalizer: bool,
     },
+    /// Removes the `NodeDevices` of a node that is gone, once it has no permit.
+    DeleteNodeDevices {
+        /// The node.
+        node: String,
+        /// Its UID.
+        uid: String,
+        /// The object that is removed: one that was written meanwhile is not meant.
+        resource_version: String,
+    },
     /// A JSON patch of a pod: rank, attempt, pin and gate in one, or a stamp.
     PatchPod {
         /// Which pod.
@@ -230,9 +239,9 @@ impl ApiRequest {
             | Self::DeletePod { key, .. }
             | Self::PatchJob { key, .. }
             | Self::DeleteQueue { key } => key.clone(),
-            Self::CreateNodeDevices { node, .. } | Self::ReplaceNodeDevices { node, .. } => {
-                cluster(Kind::NodeDevices, node)
-            }
+            Self::CreateNodeDevices { node, .. }
+            | Self::ReplaceNodeDevices { node, .. }
+            | Self::DeleteNodeDevices { node, .. } => cluster(Kind::NodeDevices, node),
             Self::PublishQueue {
                 namespace, team, ..
             } => ObjectKey {

@@ -66,11 +66,13 @@ pub enum InjectedBug {
     TierIgnored,
     /// What a pod holds stays charged if it failed.
     FailedPodsKeepPermits,
+    /// A node that is lost, or was made again, counts as back before its driver has acknowledged that.
+    LostClearedUnacknowledged,
 }
 
 impl InjectedBug {
     /// All of them.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::ReleaseOnVanished,
         Self::ReleaseWithdrawnUnacknowledged,
         Self::NoUidInStatus,
@@ -100,6 +102,7 @@ impl InjectedBug {
         Self::NoticeIgnored,
         Self::TierIgnored,
         Self::FailedPodsKeepPermits,
+        Self::LostClearedUnacknowledged,
     ];
 }
 

@@ -119,6 +119,7 @@ impl Place {
             | ApiRequest::ReplaceNodeDevices { node, spec, .. } => {
                 (Lane::Outward, party_of_permits(node, spec, index))
             }
+            ApiRequest::DeleteNodeDevices { .. } => (Lane::Outward, String::new()),
             ApiRequest::CreateGang { gang } => {
                 let namespace = gang.metadata.namespace.as_deref().unwrap_or_default();
                 (Lane::Outward, party_of_namespace(namespace, index))

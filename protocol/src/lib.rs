@@ -43,6 +43,7 @@
 //! * `admission`: a plan (`plan`) and how it is recorded (`record`), what enters the Ledger (`admit`, `adopt`), what an
 //!   intent in it means by now (`intent_state`), where the attempt is (`stage`), and how one is taken back (`void`).
 //! * `outward`: Gangs, permits, pods, and what is reported of them; how many pods kube-scheduler is given (`window`).
+//! * `nodes`: nodes that fall silent, are lost, come back, or are gone for good.
 //! * `feed`: what the engine is told of gangs.
 
 mod admission;
@@ -58,6 +59,7 @@ pub mod lanes;
 mod leadership;
 mod look;
 mod machine;
+mod nodes;
 mod objects;
 mod outward;
 mod poll_context;

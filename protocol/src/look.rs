@@ -21,6 +21,7 @@ use crate::{
     injected_bug::InjectedBug,
     jobs,
     leadership::ledger_recovery,
+    nodes::{health::Seen, loss},
     objects::{
         bound_node, gang_key_of_uid, is_deleting, is_gated, is_terminal, key_of, phase, uid,
     },
@@ -36,6 +37,7 @@ use muster_cluster::{
     object::{Change, Kind, Object, ObjectKey},
     pod::PodFields,
     rank_state::RankState,
+    taints,
 };
 
 /// What was observed and is not looked up yet.
@@ -319,23 +321,64 @@ impl Machine {
     pub(crate) fn take_engine_updates(&mut self, now: Now) {
         let seconds = i64::try_from(now.monotonic_seconds).unwrap_or(i64::MAX);
         for mut update in self.index.engine_updates(engine::Timestamp(seconds)) {
-            if let engine::Update::Team(team) = &mut update {
-                self.queues.note_team(team.name.as_str());
-                if team.generation > 1 && self.bugs.has(InjectedBug::BorrowingLimitDropped) {
-                    let limits = team
-                        .quota
-                        .iter_mut()
-                        .flat_map(|(_, limits)| limits.values_mut());
-                    limits.for_each(|limit| limit.borrowing_limit = None);
+            match &mut update {
+                engine::Update::Team(team) => {
+                    self.queues.note_team(team.name.as_str());
+                    if team.generation > 1 && self.bugs.has(InjectedBug::BorrowingLimitDropped) {
+                        let limits = team
+                            .quota
+                            .iter_mut()
+                            .flat_map(|(_, limits)| limits.values_mut());
+                        limits.for_each(|limit| limit.borrowing_limit = None);
+                    }
                 }
+                // The Flavors of its devices may be others.
+                engine::Update::Node(node) => self.note_health(node.name.as_str(), now),
+                _ => {}
             }
             self.feed.apply(update);
+        }
+    }
+
+    /// Notes how a node fares. Where an outage of its Flavors ended by that, those that are still not Ready may be lost.
+    fn note_health(&mut self, name: &str, now: Now) {
+        let node = self.index.node(name);
+        let has_devices = self.index.node_devices(name).is_some();
+        let seen = (node.is_some() || has_devices).then(|| Seen {
+            is_ready: node.is_some_and(|node| place::is_ready(node)),
+            counts: node.is_some_and(|node| !taints::is_out_of_service(node)),
+            flavors: self
+                .index
+                .engine_node(name)
+                .map_or_else(BTreeSet::new, |node| {
+                    let devices = node.devices.iter();
+                    let flavors = devices.flat_map(|device| &device.flavors);
+                    flavors.map(ToString::to_string).collect()
+                }),
+        });
+        if seen.as_ref().is_none_or(|seen| seen.is_ready) {
+            self.forget_node_check(name);
+        }
+        for node in self.health.note(name, seen, now.monotonic_seconds) {
+            self.agenda.node(&node);
+        }
+        let wake = Cell::new(None);
+        let Some(epoch) = self.takeover.leading_epoch() else {
+            return;
+        };
+        let is_off = loss::is_off_account(self.context(epoch, now, &wake), name);
+        if self.health.set_off_account(name, is_off) {
+            for key in self.plans.on_node(name) {
+                self.agenda.gang(key);
+                self.feed.holds.note_stale(key);
+            }
         }
     }
 
     /// Collects what is to be looked at. Whether it is everything, for the first time.
     pub(crate) fn gather(&mut self, epoch: i64, now: Now, effects: &mut Vec<Effect>) -> bool {
         let seconds = now.monotonic_seconds;
+        self.health.tick(seconds);
         self.take_engine_updates(now);
         let stamp = engine::Timestamp(i64::try_from(seconds).unwrap_or(i64::MAX));
         for key in self.index.refresh(stamp).gangs {
@@ -398,7 +441,8 @@ impl Machine {
         // What vanished while a watch was interrupted is known only here.
         let nodes = self.index.nodes().map(|(name, _)| name.clone());
         let devices = self.index.all_node_devices().map(|(name, _)| name.clone());
-        let known = self.permits.nodes().chain(self.clocks.nodes()).cloned();
+        let known = self.permits.nodes().chain(self.clocks.nodes());
+        let known = known.chain(self.health.nodes()).cloned();
         let names: BTreeSet<String> = nodes.chain(devices).chain(known).collect();
         self.news.nodes.extend(names.iter().cloned());
         self.news.node_devices.extend(names);
@@ -462,6 +506,7 @@ impl Machine {
         for name in std::mem::take(&mut self.news.nodes) {
             let ready = self.index.node(&name).map(|node| place::is_ready(node));
             self.clocks.note_node(&name, ready, now.monotonic_seconds);
+            self.note_health(&name, now);
             self.agenda.node(&name);
             for key in self.plans.on_node(&name) {
                 self.agenda.gang(key);
@@ -484,6 +529,7 @@ impl Machine {
             }
         }
         for name in std::mem::take(&mut self.news.node_devices) {
+            self.note_health(&name, now);
             let devices = self.index.node_devices(&name).map(AsRef::as_ref);
             for named in self.permits.read(&name, devices) {
                 self.note_permit(&named);
@@ -871,7 +917,13 @@ impl Machine {
         let wake = Cell::new(None);
         let ends = permits::owes_end(self.context(epoch, now, &wake), name);
         self.clocks.note_ends(name, ends, now.monotonic_seconds);
+        let behind = loss::behind(self.context(epoch, now, &wake), name);
+        self.health.note_answer(name, behind, now.monotonic_seconds);
         let context = self.context(epoch, now, &wake);
+        let devices = context.index.node_devices(name);
+        let is_to_be_asked =
+            devices.is_some_and(|devices| loss::is_to_be_asked(context, name, devices));
+        let is_silent = loss::is_driver_silent(context, name);
         let write = permits::write(context, name);
         let said = Said {
             plan: None,
@@ -880,6 +932,10 @@ impl Machine {
         let source = Source::Node(name.to_owned());
         self.feed.holds.set(&source, Some(said));
         self.send(write.into_iter().collect(), epoch, now, effects);
+        self.index.set_driver_silent(name, is_silent);
+        if is_to_be_asked {
+            effects.extend(self.check_node(name, now));
+        }
         self.agenda
             .set_due(Subject::Node(name.to_owned()), wake.get());
     }

@@ -18,6 +18,7 @@ use crate::{
     leadership::store_check::StoreCheck,
     leadership::takeover::Takeover,
     look::News,
+    nodes::{check::NodeChecks, health::NodeHealth},
     objects::ledger_object,
     outward::events::EventTracker,
     outward::queue_status::Queues,
@@ -56,6 +57,8 @@ pub struct Machine {
     pub(crate) flights: InFlightWrites,
     pub(crate) takeover: Takeover,
     pub(crate) clocks: Clocks,
+    pub(crate) health: NodeHealth,
+    pub(crate) node_checks: NodeChecks,
     pub(crate) plans: Plans,
     pub(crate) permits: PermitTable,
     pub(crate) suspensions: Suspensions,
@@ -91,6 +94,8 @@ impl Machine {
             config,
             takeover: Takeover::begin(),
             clocks: Clocks::default(),
+            health: NodeHealth::default(),
+            node_checks: NodeChecks::default(),
             plans: Plans::default(),
             permits: PermitTable::default(),
             suspensions: Suspensions::default(),
@@ -253,6 +258,9 @@ impl Machine {
             self.take_store_check(read, &outcome);
             return;
         }
+        if self.take_node_check(effect, &outcome) {
+            return;
+        }
         let retry = self.config.retry_seconds;
         if self.takeover.settle(effect, &outcome, retry, now) {
             return;
@@ -362,6 +370,8 @@ impl Machine {
             has_decided: self.feed.has_decided,
             began: self.began.unwrap_or(now),
             clocks: &self.clocks,
+            health: &self.health,
+            node_checks: &self.node_checks,
             bugs: self.bugs,
             epoch,
             now,

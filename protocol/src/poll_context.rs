@@ -13,6 +13,7 @@ use crate::{
     feed::Explanations,
     in_flight::InFlightWrites,
     injected_bug::InjectedBugs,
+    nodes::{check::NodeChecks, health::NodeHealth},
     tables::permits::PermitTable,
     tables::plans::{Committed, Plans},
 };
@@ -36,6 +37,8 @@ pub(crate) struct PollContext<'a> {
     /// Whether the engine decided once about everything that it was told: before, it knows of no preemption.
     pub(crate) has_decided: bool,
     pub(crate) clocks: &'a Clocks,
+    pub(crate) health: &'a NodeHealth,
+    pub(crate) node_checks: &'a NodeChecks,
     pub(crate) bugs: InjectedBugs,
     /// The epoch of this leadership.
     pub(crate) epoch: i64,

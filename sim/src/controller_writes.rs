@@ -81,6 +81,17 @@ pub fn apply(api: &mut ApiServer, write: &ApiRequest) -> Outcome {
                 object.metadata.finalizers = finalizers(*finalizer);
             })
         }
+        ApiRequest::DeleteNodeDevices {
+            node,
+            uid,
+            resource_version,
+        } => {
+            let precondition = Precondition {
+                resource_version: Some(resource_version),
+                ..Precondition::uid(uid)
+            };
+            return deleted(api.delete(&key(Kind::NodeDevices, "", node), precondition));
+        }
         ApiRequest::PatchPod { key, patch } => patch_pod(api, key, patch),
         ApiRequest::PatchPodStatus { key, patch } => {
             patched::<Pod>(api, key, patch).and_then(|after| {
@@ -231,8 +242,15 @@ pub fn describe(write: &ApiRequest) -> String {
             format!("create NodeDevices {node}: {}", permits(spec))
         }
         ApiRequest::ReplaceNodeDevices { node, spec, .. } => {
-            format!("NodeDevices {node}: {}", permits(spec))
+            let lost = if spec.lost { "lost, " } else { "" };
+            let awaits = if spec.awaits_driver {
+                "awaits its driver, "
+            } else {
+                ""
+            };
+            format!("NodeDevices {node}: {lost}{awaits}{}", permits(spec))
         }
+        ApiRequest::DeleteNodeDevices { node, .. } => format!("delete NodeDevices {node}"),
         ApiRequest::PatchPodStatus { key, .. } => format!("tell {} that it is evicted", name(key)),
         ApiRequest::DeletePod { key, .. } => format!("evict {}", name(key)),
         ApiRequest::PatchJob { key, patch, .. } => {

@@ -32,6 +32,8 @@ pub enum EffectKind {
     CreateNodeDevices,
     /// A controller writes permits.
     ReplaceNodeDevices,
+    /// A controller removes the `NodeDevices` of a node that is gone.
+    DeleteNodeDevices,
     /// A controller lets a pod go, stamps or nudges it.
     PatchPod,
     /// A controller tells a pod that it is evicted.
@@ -92,7 +94,7 @@ pub enum Mishap {
 }
 
 /// Every kind of effect.
-pub const EFFECTS: [EffectKind; 27] = [
+pub const EFFECTS: [EffectKind; 28] = [
     EffectKind::ReadObject,
     EffectKind::ReadAll,
     EffectKind::CreateLedger,
@@ -103,6 +105,7 @@ pub const EFFECTS: [EffectKind; 27] = [
     EffectKind::DeleteGang,
     EffectKind::CreateNodeDevices,
     EffectKind::ReplaceNodeDevices,
+    EffectKind::DeleteNodeDevices,
     EffectKind::PatchPod,
     EffectKind::PatchPodStatus,
     EffectKind::DeletePod,
@@ -123,8 +126,9 @@ pub const EFFECTS: [EffectKind; 27] = [
 ];
 
 /// Effects that too few of the histories drawn here have for each of their pairs to be met: most owners are Jobs that are not
-/// evicted.
-const RARE: [EffectKind; 3] = [
+/// evicted, and nodes that are gone come back soon.
+const RARE: [EffectKind; 4] = [
+    EffectKind::DeleteNodeDevices,
     EffectKind::PatchPodStatus,
     EffectKind::DeletePod,
     EffectKind::PatchJob,
@@ -159,6 +163,7 @@ impl EffectKind {
             ApiRequest::DeleteGang { .. } => Self::DeleteGang,
             ApiRequest::CreateNodeDevices { .. } => Self::CreateNodeDevices,
             ApiRequest::ReplaceNodeDevices { .. } => Self::ReplaceNodeDevices,
+            ApiRequest::DeleteNodeDevices { .. } => Self::DeleteNodeDevices,
             ApiRequest::PatchPod { .. } => Self::PatchPod,
             ApiRequest::PatchPodStatus { .. } => Self::PatchPodStatus,
             ApiRequest::DeletePod { .. } => Self::DeletePod,
@@ -200,7 +205,8 @@ impl EffectKind {
             | Self::PublishQueue
             | Self::DeleteQueue
             | Self::DeletePod
-            | Self::DeleteGang => &[
+            | Self::DeleteGang
+            | Self::DeleteNodeDevices => &[
                 Mishap::Conflict,
                 Mishap::NotDone,
                 Mishap::AnswerLost,

@@ -773,7 +773,7 @@ fn controller_and_driver_have_no_verb_that_they_do_not_use() {
             &objects[..],
             &["patch", "deletecollection", "*"][..],
         ),
-        ("controller", &["ledgers", "nodedevices"], &["delete"]),
+        ("controller", &["ledgers"], &["delete"]),
         ("controller", &["gangs", "queues"], &["update"]),
         ("controller", &["pods", "events"], &["create", "update"]),
         ("controller", &["events"], &["delete"]),

@@ -295,6 +295,7 @@ impl Index {
             node_devices: self.objects.node_devices.get(name).map(AsRef::as_ref),
             devices: &devices,
             slices_missing,
+            is_driver_silent: self.silent_drivers.contains(name),
             used: self.used_on(name),
             flavors: &self.views.flavors,
             topologies: self.objects.topologies.items(),

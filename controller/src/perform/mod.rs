@@ -118,6 +118,11 @@ impl Performer {
                 self.replace_node_devices(node, replaced, spec, *finalizer)
                     .await
             }
+            ApiRequest::DeleteNodeDevices {
+                node,
+                uid,
+                resource_version,
+            } => self.delete_node_devices(node, uid, resource_version).await,
             ApiRequest::PatchPod { key, patch } => self.patch_pod(key, patch).await,
             ApiRequest::PatchPodStatus { key, patch } => self.patch_pod_status(key, patch).await,
             ApiRequest::DeletePod { key, uid } => self.delete_pod(key, uid).await,
@@ -183,12 +188,8 @@ impl Performer {
 
     async fn delete_gang(&self, key: &ObjectKey, uid: &str, resource_version: &str) -> Written {
         let params = DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: Some(uid.to_owned()),
-                resource_version: Some(resource_version.to_owned()),
-            }),
             propagation_policy: Some(PropagationPolicy::Background),
-            ..DeleteParams::default()
+            ..only_as_seen(uid, resource_version)
         };
         let gangs: Api<Gang> = Api::namespaced(self.client.clone(), &key.namespace);
         let call = gangs.delete(&key.name, &params);
@@ -221,6 +222,14 @@ impl Performer {
         let params = post_params();
         let call = all.replace(node, &params, &object);
         done(within(CALL_LIMIT, call).await, Object::NodeDevices)
+    }
+
+    async fn delete_node_devices(&self, node: &str, uid: &str, resource_version: &str) -> Written {
+        let all: Api<NodeDevices> = Api::all(self.client.clone());
+        let params = only_as_seen(uid, resource_version);
+        let call = all.delete(node, &params);
+        within(CALL_LIMIT, call).await.map_err(failed)?;
+        Ok(None)
     }
 
     async fn patch_pod(&self, key: &ObjectKey, patch: &Value) -> Written {
@@ -316,6 +325,17 @@ impl Performer {
     }
 }
 
+/// One that was made again, or written meanwhile, is not meant.
+fn only_as_seen(uid: &str, resource_version: &str) -> DeleteParams {
+    DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: Some(uid.to_owned()),
+            resource_version: Some(resource_version.to_owned()),
+        }),
+        ..DeleteParams::default()
+    }
+}
+
 fn json_patch_of(patch: &Value) -> Result<json_patch::Patch, Outcome> {
     serde_json::from_value(patch.clone())
         .map_err(|error| Outcome::Refused(format!("no JSON patch: {error}")))
@@ -350,6 +370,7 @@ pub fn name(write: &ApiRequest) -> &'static str {
         ApiRequest::DeleteGang { .. } => "DeleteGang",
         ApiRequest::CreateNodeDevices { .. } => "CreateNodeDevices",
         ApiRequest::ReplaceNodeDevices { .. } => "ReplaceNodeDevices",
+        ApiRequest::DeleteNodeDevices { .. } => "DeleteNodeDevices",
         ApiRequest::PatchPod { .. } => "PatchPod",
         ApiRequest::PatchPodStatus { .. } => "PatchPodStatus",
         ApiRequest::DeletePod { .. } => "DeletePod",

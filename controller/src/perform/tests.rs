@@ -247,23 +247,32 @@ async fn a_team_that_is_gone_gets_no_status_and_is_not_made_again() {
 }
 
 #[tokio::test]
-async fn a_gang_is_deleted_only_if_it_is_the_one_that_was_seen() {
-    let deleted =
-        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
-    let api = ScriptedApi::new([(200, deleted)]);
-    let write = ApiRequest::DeleteGang {
+async fn a_gang_or_a_nodes_object_is_deleted_only_if_it_is_the_one_that_was_seen() {
+    let (uid, resource_version) = ("u-1".to_owned(), "7".to_owned());
+    let gang = ApiRequest::DeleteGang {
         key: key(Kind::Gang, "team-a", "job-x"),
-        uid: "u-1".to_owned(),
-        resource_version: "7".to_owned(),
+        uid: uid.clone(),
+        resource_version: resource_version.clone(),
     };
-    assert!(matches!(perform(&api, write).await, Outcome::Done(None)));
-    let asked = only(&api);
-    assert_eq!(
-        asked.what,
-        "DELETE /apis/muster.dev/v1alpha1/namespaces/team-a/gangs/job-x"
-    );
-    assert_eq!(asked.body["preconditions"]["uid"], "u-1");
-    assert_eq!(asked.body["preconditions"]["resourceVersion"], "7");
+    let node_devices = ApiRequest::DeleteNodeDevices {
+        node: "node-a".to_owned(),
+        uid,
+        resource_version,
+    };
+    for (write, path) in [
+        (gang, "namespaces/team-a/gangs/job-x"),
+        (node_devices, "nodedevices/node-a"),
+    ] {
+        let deleted =
+            json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
+        let api = ScriptedApi::new([(200, deleted)]);
+        assert!(matches!(perform(&api, write).await, Outcome::Done(None)));
+        let asked = only(&api);
+        let expected = format!("DELETE /apis/muster.dev/v1alpha1/{path}");
+        assert_eq!(asked.what, expected);
+        assert_eq!(asked.body["preconditions"]["uid"], "u-1");
+        assert_eq!(asked.body["preconditions"]["resourceVersion"], "7");
+    }
 }
 
 #[tokio::test]

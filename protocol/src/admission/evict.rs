@@ -20,6 +20,7 @@ use crate::{
     admission::preempt,
     admission::stage::{Stage, View},
     jobs,
+    nodes::loss,
     objects::{is_deleting, is_terminal, stamp},
     outward::gang_status,
     poll_context::PollContext,
@@ -50,11 +51,15 @@ pub(crate) fn due(
     {
         return None;
     }
+    let jobs = jobs::of_plan(context, plan);
+    let is_kept = |job: &&Job| jobs::is_ending(job) || jobs::is_drained_queue(context.index, job);
+    if let Some(lost) = loss::due(context, plan).filter(|_| !jobs.iter().any(is_kept)) {
+        return Some(lost);
+    }
     // Whose pods are being ended anyway, and nobody waits for their places, is left alone.
     if !has_living(context, plan) && !has_successors(context, plan) {
         return None;
     }
-    let jobs = jobs::of_plan(context, plan);
     if let Some(drained) = drained(context, plan, &jobs) {
         return Some(drained);
     }

@@ -10,6 +10,7 @@ use crate::{
 };
 use muster_cluster::{
     formed::PendingReason,
+    nodes,
     place::{self, Lost, NodeFacts},
     taints,
 };
@@ -66,21 +67,18 @@ fn lost_by(context: PollContext<'_>, rank: &Rank) -> Option<(Lost, String)> {
     Some((lost, cause))
 }
 
-/// Whether anything that ranks lose their place by differs between two states of a node.
+/// Whether anything that ranks lose their place by, or nodes are lost by, differs between two states of a node.
 pub(crate) fn differs(before: &Node, after: &Node) -> bool {
     let facts = |node: &Node| {
         let facts = NodeFacts::from(node);
         let taints = facts.taints.to_vec();
-        (facts.uid.to_owned(), facts.cordoned, is_ready(node), taints)
+        let readiness = nodes::readiness(node);
+        (facts.uid.to_owned(), facts.cordoned, readiness, taints)
     };
     facts(before) != facts(after)
 }
 
 /// Whether the node says that it is Ready.
 pub(crate) fn is_ready(node: &Node) -> bool {
-    node.status
-        .iter()
-        .filter_map(|status| status.conditions.as_ref())
-        .flatten()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    nodes::is_ready(node)
 }

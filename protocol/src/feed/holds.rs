@@ -17,8 +17,8 @@ use muster_api::Permit;
 use muster_engine as engine;
 
 use crate::{
-    admission::charge, admission::plan::Plan, injected_bug::InjectedBug, objects::is_over,
-    outward::release, poll_context::PollContext,
+    admission::charge, admission::plan::Plan, injected_bug::InjectedBug, nodes::loss,
+    objects::is_over, outward::release, poll_context::PollContext,
 };
 use muster_cluster::{formed::GangKey, links::Links, table::Table};
 
@@ -267,7 +267,7 @@ pub(crate) fn of_plan(context: PollContext<'_>, plan: &Plan) -> Part {
             gang_name: plan.key.to_string(),
             team: plan.team.as_str().into(),
             node: rank.node.name.as_str().into(),
-            charged_to_node: false,
+            charged_to_node: loss::is_off_account(context, &rank.node.name),
             resources: resources(context, &rank.pod),
             charged: charge::read_resources(&part),
             claims: own,
@@ -288,7 +288,10 @@ pub(crate) fn of_node(context: PollContext<'_>, node: &str) -> Part {
         if permit.withdrawn && context.bugs.has(InjectedBug::ChargeLiteral) {
             continue;
         }
-        let mut hold = of_permit(context, node, permit, devices.spec.lost);
+        let mut hold = of_permit(context, node, permit);
+        if devices.spec.lost || (permit.withdrawn && loss::is_release_overdue(context, node)) {
+            loss::on_account_of(node, &mut hold);
+        }
         match part.get_mut(&hold.pod) {
             Some((known, attempt)) => {
                 if *attempt < permit.attempt {
@@ -305,7 +308,7 @@ pub(crate) fn of_node(context: PollContext<'_>, node: &str) -> Part {
     part.into_values().collect()
 }
 
-fn of_permit(context: PollContext<'_>, node: &str, permit: &Permit, lost: bool) -> engine::Hold {
+fn of_permit(context: PollContext<'_>, node: &str, permit: &Permit) -> engine::Hold {
     let charged = charge::read(&permit.charge);
     let claims = charged.claims.into_iter();
     let mut claims: Vec<engine::HeldClaim> =
@@ -315,7 +318,7 @@ fn of_permit(context: PollContext<'_>, node: &str, permit: &Permit, lost: bool) 
     for uid in &permit.claim_uids {
         if !claims.iter().any(|claim| claim.uid.as_str() == uid) {
             claims.push(engine::HeldClaim {
-                uid: format!("{node}/{uid}").into(),
+                uid: of_node_itself(node, uid).into(),
                 flavor: "".into(),
                 gpus: engine::Amount::ZERO,
                 vram: engine::Amount::ZERO,
@@ -330,12 +333,17 @@ fn of_permit(context: PollContext<'_>, node: &str, permit: &Permit, lost: bool) 
         gang_name: permit.gang.clone(),
         team: permit.team.as_str().into(),
         node: node.into(),
-        charged_to_node: lost,
+        charged_to_node: false,
         resources: resources(context, &permit.pod_uid),
         charged: charged.resources,
         claims,
         releasing: permit.withdrawn,
     }
+}
+
+/// The name under which a node alone knows something.
+pub(crate) fn of_node_itself(node: &str, name: &str) -> String {
+    format!("{node}/{name}")
 }
 
 /// What is known of a held claim: what it asks for while it exists, and its devices, by its allocation or, once

@@ -115,6 +115,7 @@ fn news(status: &GangStatus) -> Option<(Reason, &str)> {
         let reason = [
             Reason::StartTimeout,
             Reason::PlaceLost,
+            Reason::NodeLost,
             Reason::MembersChanged,
             Reason::NotPermitted,
             Reason::PodFailed,
@@ -143,6 +144,7 @@ fn is_warning(reason: Reason) -> bool {
         Reason::PodFailed
             | Reason::StartTimeout
             | Reason::PlaceLost
+            | Reason::NodeLost
             | Reason::MembersChanged
             | Reason::NotPermitted
             | Reason::Bypass

@@ -13,6 +13,7 @@ use crate::{
     admission::intent_state::obstacle,
     admission::plan::{Plan, Rank},
     injected_bug::InjectedBug,
+    nodes::loss,
     objects::{bound_node, gang_object, is_gated, stamp},
     outward::conditions::{self, ConditionUpdate},
     outward::preemption,
@@ -663,8 +664,10 @@ pub(crate) fn degraded(
     gang: &Gang,
     plan: &Plan,
 ) -> Option<PendingReason> {
-    if let Some(wait) = obstacle(context, plan).or_else(|| failed(context, plan)) {
-        return Some(wait);
+    let wait = obstacle(context, plan).or_else(|| failed(context, plan));
+    let wait = wait.or_else(|| loss::of_plan(context, plan).map(|lost| lost.reason));
+    if wait.is_some() {
+        return wait;
     }
     let spec = limits(context, &plan.key, gang);
     let limit = u64::try_from(spec.start_timeout_seconds).unwrap_or(u64::MAX);

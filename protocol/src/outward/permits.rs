@@ -16,6 +16,7 @@ use crate::{
     admission::plan::{Plan, Rank},
     injected_bug::InjectedBug,
     leadership::ledger_recovery,
+    nodes::loss,
     objects::{bound_node, gang_key_of_uid, is_over, is_terminal, node_devices_object, phase},
     outward::release::{DriverAnswer, is_let_go},
     poll_context::{PollContext, attempt},
@@ -63,6 +64,7 @@ fn creation(context: PollContext<'_>, node: &str, node_uid: &str) -> ApiRequest 
         leader_epoch: context.epoch,
         enforce: adopt::may_enforce(context, node),
         lost: false,
+        awaits_driver: false,
         permits: Vec::new(),
     };
     add_admitted(context, node, &mut spec);
@@ -73,13 +75,23 @@ fn creation(context: PollContext<'_>, node: &str, node_uid: &str) -> ApiRequest 
 }
 
 fn replacement(context: PollContext<'_>, node: &str, devices: &NodeDevices) -> Option<ApiRequest> {
+    if loss::is_to_be_removed(context, node, devices) {
+        return Some(ApiRequest::DeleteNodeDevices {
+            node: node.to_owned(),
+            uid: devices.metadata.uid.clone()?,
+            resource_version: devices.metadata.resource_version.clone()?,
+        });
+    }
     let before = &devices.spec;
     let mut spec = before.clone();
     // Released is what was withdrawn in the generation that the driver acknowledged, never what this very
     // write withdraws.
     let answer = DriverAnswer::of(context, devices);
-    spec.permits
-        .retain(|permit| !answer.proves_released(context, permit));
+    let state = loss::proved(context, node, devices);
+    spec.permits.retain(|permit| {
+        !answer.proves_released(context, permit)
+            && !loss::proves_released(context, node, state, permit)
+    });
     withdraw(context, &mut spec);
     if let Some(uid) = context
         .index
@@ -90,6 +102,9 @@ fn replacement(context: PollContext<'_>, node: &str, devices: &NodeDevices) -> O
         // driver's answer, as ever. Nothing is planned here before it has answered for this write.
         spec.node_uid.clone_from(uid);
     }
+    let is_made_again = spec.node_uid != before.node_uid;
+    spec.awaits_driver = loss::awaits_driver(context, node, devices, is_made_again);
+    spec.lost = loss::is_lost(context, node, devices);
     add_admitted(context, node, &mut spec);
     adopt::permit_held(context, node, devices, &mut spec);
     spec.enforce = adopt::may_enforce(context, node);

@@ -193,28 +193,39 @@ impl Server {
                 team.status = Some((**status).clone());
                 Outcome::Done(Some(self.put(Object::Team(Arc::new(team)))))
             }
+            ApiRequest::DeleteNodeDevices {
+                node,
+                uid,
+                resource_version,
+            } => self.delete(
+                &crate::objects::node_devices_object(node),
+                uid,
+                resource_version,
+            ),
             ApiRequest::DeleteGang {
                 key,
                 uid,
                 resource_version,
-            } => {
-                let Some(object) = self.objects.get(key) else {
-                    return Outcome::NotFound;
-                };
-                let metadata = object.metadata();
-                if metadata.resource_version.as_ref() != Some(resource_version)
-                    || metadata.uid.as_ref() != Some(uid)
-                {
-                    return Outcome::Conflict;
-                }
-                self.remove(key);
-                Outcome::Done(None)
-            }
+            } => self.delete(key, uid, resource_version),
             ApiRequest::DeleteQueue { key } => {
                 self.remove(key);
                 Outcome::Done(None)
             }
         }
+    }
+
+    fn delete(&mut self, key: &ObjectKey, uid: &str, resource_version: &str) -> Outcome {
+        let Some(object) = self.objects.get(key) else {
+            return Outcome::NotFound;
+        };
+        let metadata = object.metadata();
+        if metadata.resource_version.as_deref() != Some(resource_version)
+            || metadata.uid.as_deref() != Some(uid)
+        {
+            return Outcome::Conflict;
+        }
+        self.remove(key);
+        Outcome::Done(None)
     }
 
     fn create(&mut self, object: Object) -> Outcome {

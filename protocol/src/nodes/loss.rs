@@ -1,0 +1,295 @@
+//! What follows from a node that is silent, lost, out of service, gone or back.
+//!
+//! **Lost** is a mark in the node's `NodeDevices`, so that every leader reads it the same. It moves what the node holds from its
+//! Teams to the node's own account **without any proof**: pods may still run there. So nothing is planned on the node until it is
+//! Ready again and its driver has acknowledged that very generation; with that all of it counts for its Teams again, which may be more than
+//! they may have by then: from there on it only falls. Its permits stay, and go by the driver's answer as ever.
+//!
+//! **Proof** of release without the driver, for permits that are withdrawn: the Node carries the taint `out-of-service` and
+//! its kubelet is silent, by which an administrator (or the cloud) says that the machine is off; or the Node is gone, and so is
+//! the pod, or it never was on that node. The store itself has said so ([`super::check`]).
+//!
+//! **Back under the same name**: a Node that was made again may be another machine, or the old one with all that ran on it.
+//! The object says so (`awaitsDriver`), and nothing is planned there until the driver has acknowledged that. What it holds then comes
+//! back as withdrawn permits ([`crate::admission::adopt`]).
+//!
+//! **Who else writes**: nobody but leaders. Each write carries the object's resourceVersion, so that of two leaders one
+//! conflicts; what a superseded one still marks, unmarks or removes is in the object, and its successor goes by the object. Twice or late
+//! such a write changes nothing. A `NodeDevices` is removed by UID and resourceVersion, once it has no permit: one that is written
+//! meanwhile is not meant.
+
+use k8s_openapi::api::core::v1::Node;
+use muster_api::{NodeDevices, Permit, Reason};
+
+use crate::{
+    admission::plan::{Plan, Rank},
+    feed::holds,
+    injected_bug::InjectedBug,
+    objects::{bound_node, is_over},
+    outward::release,
+    poll_context::PollContext,
+};
+use muster_cluster::{
+    formed::PendingReason,
+    nodes::{Readiness, readiness},
+    rank_state::RankState,
+    taints,
+};
+
+/// What has become of a Node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NodeState {
+    /// It is Ready.
+    Ready,
+    /// It is not.
+    NotReady,
+    /// Its kubelet is silent, and somebody said that the machine is off.
+    OutOfService,
+    /// It is no more; another one may have its name.
+    Gone,
+}
+
+/// What has become of the Node of that UID.
+pub(crate) fn state_of(node: Option<&Node>, uid: &str) -> NodeState {
+    let Some(node) = node.filter(|node| node.metadata.uid.as_deref() == Some(uid)) else {
+        return NodeState::Gone;
+    };
+    match readiness(node) {
+        Readiness::Ready => NodeState::Ready,
+        // Only of a node whose kubelet says nothing somebody else can say that it is off.
+        Readiness::Unknown if taints::is_out_of_service(node) => NodeState::OutOfService,
+        Readiness::NotReady | Readiness::Unknown => NodeState::NotReady,
+    }
+}
+
+/// The same, as it is seen.
+fn seen(context: PollContext<'_>, node: &str, uid: &str) -> NodeState {
+    let node = context.index.node(node);
+    state_of(node.map(AsRef::as_ref), uid)
+}
+
+/// What has become of the Node, as it is seen, and as the store said after the object was seen as it is now.
+pub(crate) fn proved(
+    context: PollContext<'_>,
+    node: &str,
+    devices: &NodeDevices,
+) -> Option<NodeState> {
+    let found = context.node_checks.found(node, devices)?;
+    (seen(context, node, &devices.spec.node_uid) == found).then_some(found)
+}
+
+/// Whether the store is to be asked about the Node: something would follow from its answer.
+pub(crate) fn is_to_be_asked(context: PollContext<'_>, node: &str, devices: &NodeDevices) -> bool {
+    let spec = &devices.spec;
+    let state = seen(context, node, &spec.node_uid);
+    let to_mark = !spec.lost && is_to_be_marked(context, node, devices, state);
+    let mut permits = spec.permits.iter();
+    let to_release = permits.any(|permit| is_released_by(context, node, state, permit));
+    (to_mark || to_release)
+        && proved(context, node, devices) != Some(state)
+        && context
+            .node_checks
+            .may_ask_at(node)
+            .is_some_and(|second| context.has_come(second))
+}
+
+/// Whether the devices of a withdrawn permit are proved released, whatever its driver says or not.
+pub(crate) fn proves_released(
+    context: PollContext<'_>,
+    node: &str,
+    proved: Option<NodeState>,
+    permit: &Permit,
+) -> bool {
+    proved.is_some_and(|state| is_released_by(context, node, state, permit))
+}
+
+fn is_released_by(context: PollContext<'_>, node: &str, state: NodeState, permit: &Permit) -> bool {
+    let is_proof = match state {
+        NodeState::OutOfService => true,
+        NodeState::Gone => !is_here(context, node, &permit.pod_uid),
+        NodeState::NotReady | NodeState::Ready => false,
+    };
+    permit.withdrawn && is_proof
+}
+
+/// Whether the pod is on that node, and not over.
+fn is_here(context: PollContext<'_>, node: &str, pod_uid: &str) -> bool {
+    let pod = context.index.pod_by_uid(pod_uid);
+    let on = pod.and_then(|pod| bound_node(pod));
+    on == Some(node) && !is_over(context.index, pod_uid)
+}
+
+/// Whether the node is lost from now on.
+pub(crate) fn is_lost(context: PollContext<'_>, node: &str, devices: &NodeDevices) -> bool {
+    if devices.spec.lost {
+        return !is_back(context, node, devices);
+    }
+    proved(context, node, devices)
+        .is_some_and(|state| is_to_be_marked(context, node, devices, state))
+}
+
+fn is_to_be_marked(
+    context: PollContext<'_>,
+    node: &str,
+    devices: &NodeDevices,
+    state: NodeState,
+) -> bool {
+    let lasts = || {
+        let since = context.health.not_ready_since(node);
+        let limit = context.config.lost_after_seconds;
+        since.is_some_and(|since| context.has_come(since + limit))
+    };
+    match state {
+        NodeState::Ready => false,
+        NodeState::NotReady => !context.health.is_in_outage(node) && lasts(),
+        NodeState::OutOfService => true,
+        // Under the name of the Node there may be another one, whose object this becomes.
+        NodeState::Gone => {
+            context.index.node(node).is_none() && !devices.spec.permits.is_empty() && lasts()
+        }
+    }
+}
+
+/// Whether nothing is planned on the node from now on until its driver has answered: a Node of that name was made again.
+pub(crate) fn awaits_driver(
+    context: PollContext<'_>,
+    node: &str,
+    devices: &NodeDevices,
+    is_made_again: bool,
+) -> bool {
+    is_made_again || (devices.spec.awaits_driver && !is_back(context, node, devices))
+}
+
+/// Whether the node is Ready, and its driver has acknowledged the object as it is.
+fn is_back(context: PollContext<'_>, node: &str, devices: &NodeDevices) -> bool {
+    let answered = !is_served(context, node, devices)
+        || release::has_acknowledged(context, devices)
+        || context.bugs.has(InjectedBug::LostClearedUnacknowledged);
+    answered && seen(context, node, &devices.spec.node_uid) == NodeState::Ready
+}
+
+/// Whether a driver of ours answers for the node, or did.
+fn is_served(context: PollContext<'_>, node: &str, devices: &NodeDevices) -> bool {
+    context.index.is_served(node) || devices.status.is_some()
+}
+
+/// Whether what the node holds is charged to no Team: it is lost, or there is neither Node nor object any more.
+pub(crate) fn is_off_account(context: PollContext<'_>, node: &str) -> bool {
+    match context.index.node_devices(node) {
+        Some(devices) => devices.spec.lost,
+        None => context.index.node(node).is_none(),
+    }
+}
+
+/// Up to where the driver of a Ready node has answered, if it owes more.
+pub(crate) fn behind(context: PollContext<'_>, node: &str) -> Option<Option<(String, i64)>> {
+    let devices = context.index.node_devices(node)?;
+    let is_owed = is_served(context, node, devices)
+        && !release::has_acknowledged(context, devices)
+        && seen(context, node, &devices.spec.node_uid) == NodeState::Ready;
+    let status = devices.status.as_ref();
+    is_owed.then(|| status.map(|status| (status.uid.clone(), status.observed_generation)))
+}
+
+/// Whether nothing new is planned on the node because its driver is silent.
+pub(crate) fn is_driver_silent(context: PollContext<'_>, node: &str) -> bool {
+    let since = context.health.driver_silent_since(node);
+    let limit = context.config.lost_after_seconds;
+    since.is_some_and(|since| context.has_come(since + limit))
+}
+
+/// Whether withdrawn permits of a Ready node count for nobody's Team, because its driver is silent for too long.
+pub(crate) fn is_release_overdue(context: PollContext<'_>, node: &str) -> bool {
+    let since = context.health.driver_silent_since(node);
+    let limit = context.config.silent_driver_seconds;
+    since.is_some_and(|since| context.has_come(since + limit))
+}
+
+/// Whether the object of a node that is gone is to be removed: it has no permit, and nothing is committed there.
+pub(crate) fn is_to_be_removed(
+    context: PollContext<'_>,
+    node: &str,
+    devices: &NodeDevices,
+) -> bool {
+    let finalizers = devices.metadata.finalizers.as_ref();
+    let since = context.health.not_ready_since(node);
+    let limit = context.config.lost_after_seconds;
+    context.index.node(node).is_none()
+        && devices.spec.permits.is_empty()
+        && finalizers.is_none_or(Vec::is_empty)
+        && context.plans.on_node(node).next().is_none()
+        && devices.metadata.deletion_timestamp.is_none()
+        && since.is_some_and(|since| context.has_come(since + limit))
+}
+
+/// A rank of a running attempt whose node is lost.
+#[derive(Clone, Debug)]
+pub(crate) struct LostRank {
+    /// Which rank, and how.
+    pub(crate) reason: PendingReason,
+    /// Whether its attempt is to be evicted for it by now.
+    pub(crate) is_due: bool,
+}
+
+/// The rank of the plan whose loss is due, or else the first one that is lost.
+pub(crate) fn of_plan(context: PollContext<'_>, plan: &Plan) -> Option<LostRank> {
+    let states = plan.states(context).enumerate();
+    let lost = states.filter_map(|(place, (rank, state))| {
+        let (cause, is_due) = lost_by(context, rank, state)?;
+        let node = &rank.node.name;
+        let reason = PendingReason {
+            reason: Reason::NodeLost,
+            details: format!("rank {place}: node {node} {cause}"),
+        };
+        Some(LostRank { reason, is_due })
+    });
+    let mut lost: Vec<LostRank> = lost.collect();
+    let due = lost.iter().position(|lost| lost.is_due);
+    (!lost.is_empty()).then(|| lost.swap_remove(due.unwrap_or(0)))
+}
+
+fn lost_by(
+    context: PollContext<'_>,
+    rank: &Rank,
+    state: RankState,
+) -> Option<(&'static str, bool)> {
+    let node = rank.node.name.as_str();
+    let pod = context.index.pod_by_uid(&rank.pod);
+    let is_elsewhere = pod.is_some_and(|pod| bound_node(pod) != Some(node));
+    if state == RankState::Succeeded || is_elsewhere {
+        return None;
+    }
+    let lasts = |limit: u64| {
+        let since = context.health.not_ready_since(node);
+        since.is_none_or(|since| context.has_come(since + limit))
+    };
+    match seen(context, node, &rank.node.uid) {
+        NodeState::OutOfService => Some(("is out of service", true)),
+        // Its pods are removed with it.
+        NodeState::Gone if context.index.node(node).is_none() => {
+            let is_due =
+                is_over(context.index, &rank.pod) || lasts(context.config.not_ready_seconds);
+            Some(("is gone", is_due))
+        }
+        NodeState::NotReady if pod.is_some() && is_off_account(context, node) => {
+            Some(("is lost", lasts(context.config.node_loss_seconds)))
+        }
+        NodeState::Gone | NodeState::NotReady | NodeState::Ready => None,
+    }
+}
+
+/// Why the attempt is to be evicted because of a node, if it is.
+pub(crate) fn due(context: PollContext<'_>, plan: &Plan) -> Option<PendingReason> {
+    let lost = of_plan(context, plan)?;
+    lost.is_due.then_some(lost.reason)
+}
+
+/// A hold as the account of its node bears it. Under a name of the node's own: neither its gang nor its claims wait for it.
+pub(crate) fn on_account_of(node: &str, hold: &mut muster_engine::Hold) {
+    hold.charged_to_node = true;
+    hold.pod = holds::of_node_itself(node, hold.pod.as_str()).into();
+    hold.gang = holds::of_node_itself(node, hold.gang.as_str()).into();
+    for claim in &mut hold.claims {
+        claim.uid = holds::of_node_itself(node, claim.uid.as_str()).into();
+    }
+}
