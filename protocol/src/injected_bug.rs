@@ -66,8 +66,8 @@ pub enum InjectedBug {
     TierIgnored,
     /// What a pod holds stays charged if it failed.
     FailedPodsKeepPermits,
-    /// A node that is lost, or was made again, counts as back before its driver has acknowledged that.
-    LostClearedUnacknowledged,
+    /// What a pod held on a lost node counts as released once the pod is gone.
+    ReleaseOnLostNode,
 }
 
 impl InjectedBug {
@@ -102,7 +102,7 @@ impl InjectedBug {
         Self::NoticeIgnored,
         Self::TierIgnored,
         Self::FailedPodsKeepPermits,
-        Self::LostClearedUnacknowledged,
+        Self::ReleaseOnLostNode,
     ];
 }
 

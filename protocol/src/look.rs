@@ -302,6 +302,12 @@ impl Machine {
             Kind::Job => {
                 self.news.jobs.insert(name);
             }
+            // No lost node is back while a commit is under way.
+            Kind::Ledger => {
+                for node in self.health.lost() {
+                    self.agenda.node(node);
+                }
+            }
             _ => {}
         }
     }
@@ -343,7 +349,9 @@ impl Machine {
     /// Notes how a node fares. Where an outage of its Flavors ended by that, those that are still not Ready may be lost.
     fn note_health(&mut self, name: &str, now: Now) {
         let node = self.index.node(name);
-        let has_devices = self.index.node_devices(name).is_some();
+        let devices = self.index.node_devices(name);
+        let (has_devices, is_lost) = (devices.is_some(), devices.is_some_and(|it| it.spec.lost));
+        self.health.set_lost(name, is_lost);
         let seen = (node.is_some() || has_devices).then(|| Seen {
             is_ready: node.is_some_and(|node| place::is_ready(node)),
             counts: node.is_some_and(|node| !taints::is_out_of_service(node)),

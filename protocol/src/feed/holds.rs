@@ -284,12 +284,13 @@ pub(crate) fn of_node(context: PollContext<'_>, node: &str) -> Part {
     let Some(devices) = context.index.node_devices(node) else {
         return Part::default();
     };
+    let is_off_account = loss::is_off_account(context, node);
     for permit in &devices.spec.permits {
         if permit.withdrawn && context.bugs.has(InjectedBug::ChargeLiteral) {
             continue;
         }
         let mut hold = of_permit(context, node, permit);
-        if devices.spec.lost || (permit.withdrawn && loss::is_release_overdue(context, node)) {
+        if is_off_account || (permit.withdrawn && loss::is_release_overdue(context, node)) {
             loss::on_account_of(node, &mut hold);
         }
         match part.get_mut(&hold.pod) {

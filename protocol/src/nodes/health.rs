@@ -61,6 +61,7 @@ pub(crate) struct NodeHealth {
     /// By Flavor; nodes without devices of any are a pool of their own.
     pools: BTreeMap<String, Pool>,
     drivers: BTreeMap<String, Silence>,
+    lost: BTreeSet<String>,
     /// Nodes whose charges no Team bears.
     off_account: BTreeSet<String>,
     asked_at: u64,
@@ -174,6 +175,20 @@ impl NodeHealth {
     /// Since when the driver of a Ready node owes an answer.
     pub(crate) fn driver_silent_since(&self, node: &str) -> Option<u64> {
         self.drivers.get(node).map(|silence| silence.since)
+    }
+
+    /// Notes whether the node is marked as lost.
+    pub(crate) fn set_lost(&mut self, node: &str, is_lost: bool) {
+        if is_lost {
+            self.lost.insert(node.to_owned());
+        } else {
+            self.lost.remove(node);
+        }
+    }
+
+    /// Nodes that are marked as lost.
+    pub(crate) fn lost(&self) -> impl Iterator<Item = &String> {
+        self.lost.iter()
     }
 
     /// Notes whether what the node holds is charged to no Team; whether that is news.

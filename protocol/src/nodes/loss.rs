@@ -25,7 +25,7 @@ use crate::{
     admission::plan::{Plan, Rank},
     feed::holds,
     injected_bug::InjectedBug,
-    objects::{bound_node, is_over},
+    objects::{bound_node, is_over, ledger_object},
     outward::release,
     poll_context::PollContext,
 };
@@ -100,6 +100,12 @@ pub(crate) fn proves_released(
     proved: Option<NodeState>,
     permit: &Permit,
 ) -> bool {
+    let devices = context.index.node_devices(node);
+    if context.bugs.has(InjectedBug::ReleaseOnLostNode)
+        && devices.is_some_and(|devices| devices.spec.lost)
+    {
+        return permit.withdrawn && !is_here(context, node, &permit.pod_uid);
+    }
     proved.is_some_and(|state| is_released_by(context, node, state, permit))
 }
 
@@ -119,10 +125,11 @@ fn is_here(context: PollContext<'_>, node: &str, pod_uid: &str) -> bool {
     on == Some(node) && !is_over(context.index, pod_uid)
 }
 
-/// Whether the node is lost from now on.
+/// Whether the node is lost from now on. While a commit is under way none is back: it was decided without what the node brings with
+/// it, and would come on top of that.
 pub(crate) fn is_lost(context: PollContext<'_>, node: &str, devices: &NodeDevices) -> bool {
     if devices.spec.lost {
-        return !is_back(context, node, devices);
+        return !is_back(context, node, devices) || context.busy(&ledger_object());
     }
     proved(context, node, devices)
         .is_some_and(|state| is_to_be_marked(context, node, devices, state))
@@ -162,9 +169,8 @@ pub(crate) fn awaits_driver(
 
 /// Whether the node is Ready, and its driver has acknowledged the object as it is.
 fn is_back(context: PollContext<'_>, node: &str, devices: &NodeDevices) -> bool {
-    let answered = !is_served(context, node, devices)
-        || release::has_acknowledged(context, devices)
-        || context.bugs.has(InjectedBug::LostClearedUnacknowledged);
+    let answered =
+        !is_served(context, node, devices) || release::has_acknowledged(context, devices);
     answered && seen(context, node, &devices.spec.node_uid) == NodeState::Ready
 }
 
@@ -173,10 +179,11 @@ fn is_served(context: PollContext<'_>, node: &str, devices: &NodeDevices) -> boo
     context.index.is_served(node) || devices.status.is_some()
 }
 
-/// Whether what the node holds is charged to no Team: it is lost, or there is neither Node nor object any more.
+/// Whether what the node holds is charged to no Team: it is lost, or there is neither Node nor object any more. What is about to
+/// be written that it is back is charged already, so that nothing is decided without it meanwhile.
 pub(crate) fn is_off_account(context: PollContext<'_>, node: &str) -> bool {
     match context.index.node_devices(node) {
-        Some(devices) => devices.spec.lost,
+        Some(devices) => devices.spec.lost && !is_back(context, node, devices),
         None => context.index.node(node).is_none(),
     }
 }

@@ -11,6 +11,7 @@ mod hostile;
 mod in_vain;
 mod interrupted;
 mod ledger_recovery;
+mod nodes;
 mod nudge;
 mod preemption;
 mod proposals;
@@ -24,7 +25,10 @@ mod voiding;
 mod window;
 mod writes;
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -50,6 +54,10 @@ struct Bench {
     written: Vec<ApiRequest>,
     /// What the driver of node `n0` lists besides, whatever it is asked.
     invented: Vec<muster_api::Held>,
+    /// Nodes whose drivers answer nothing.
+    silent_drivers: BTreeSet<String>,
+    /// What the driver of a node lists as held, whatever it is asked.
+    holding: Option<(String, Vec<String>)>,
     /// Whether each poll is followed by a look at everything, which must find nothing.
     checks_polls: bool,
 }
@@ -80,6 +88,8 @@ impl Bench {
             wall_set_by_seconds: 0,
             written: Vec::new(),
             invented: Vec::new(),
+            silent_drivers: BTreeSet::new(),
+            holding: None,
             checks_polls: true,
         }
     }
@@ -185,14 +195,25 @@ impl Bench {
     fn acknowledge(&mut self, held: &[&str]) {
         for devices in self.server.list(Kind::NodeDevices) {
             if let Object::NodeDevices(devices) = devices {
-                let is_first = devices.metadata.name.as_deref() == Some("n0");
+                let name = devices.metadata.name.clone().unwrap_or_default();
+                if self.silent_drivers.contains(&name) {
+                    continue;
+                }
+                let is_first = name == "n0";
                 let held = if is_first { held } else { &[] };
                 let invented = if is_first {
                     self.invented.clone()
                 } else {
                     Vec::new()
                 };
-                self.answer_with(NodeDevices::clone(&devices), held, invented);
+                let holding = self.holding.clone().filter(|(node, _)| *node == name);
+                let holding = holding.map_or_else(Vec::new, |(_, claims)| claims);
+                let held: Vec<&str> = held
+                    .iter()
+                    .copied()
+                    .chain(holding.iter().map(String::as_str))
+                    .collect();
+                self.answer_with(NodeDevices::clone(&devices), &held, invented);
             }
         }
     }

@@ -62,6 +62,9 @@ const LOSING_OBJECTS: &[(Fault, u64)] = &[
     (Fault::DeleteGang, 3),
     (Fault::DriverUpdate, 3),
 ];
+/// Nodes that are silent for so long that they are lost, and pods that vanish from them.
+const DYING: &[(Fault, u64)] = &[(Fault::NotReady, 12), (Fault::ForceDelete, 10)];
+
 fn cases() -> Vec<Case> {
     use controllers::InjectedBug as C;
     use drivers::InjectedBug as D;
@@ -73,6 +76,7 @@ fn cases() -> Vec<Case> {
         controller(C::NoFence, SUCCESSION),
         controller(C::NodeDevicesWakeNobody, &[]),
         controller(C::NoTimers, &[]),
+        controller(C::ReleaseOnLostNode, DYING),
         driver(D::PermitBeforeWaitOnly, SLEEPING),
         driver(D::NoPermitCheck, SWAPPING),
         driver(D::UnprepareWithProcess, VANISHING),

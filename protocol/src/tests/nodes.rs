@@ -1,0 +1,380 @@
+//! Nodes that fall silent, die, come back, or are gone for good.
+
+use k8s_openapi::api::core::v1::{Node, Taint};
+use muster_api::{GangPhase, Reason};
+use muster_engine::Amount;
+
+use super::*;
+use crate::objects::bound_node;
+
+fn node_key(name: &str) -> ObjectKey {
+    ObjectKey {
+        kind: Kind::Node,
+        namespace: String::new(),
+        name: name.to_owned(),
+    }
+}
+
+fn change_node(bench: &mut Bench, name: &str, change: impl FnOnce(&mut Node)) {
+    let nodes = bench.server.list(Kind::Node);
+    let node = nodes.into_iter().find(|node| node.key().name == name);
+    let Some(Object::Node(mut node)) = node else {
+        panic!("there is no node {name}");
+    };
+    change(Arc::make_mut(&mut node));
+    bench.server.put(Object::Node(node));
+}
+
+/// What the condition Ready of a node says.
+fn set_ready(bench: &mut Bench, name: &str, status: &str) {
+    change_node(bench, name, |node| {
+        let conditions = node.status.as_mut().unwrap().conditions.as_mut().unwrap();
+        status.clone_into(&mut conditions[0].status);
+    });
+}
+
+/// The kubelet is silent from now on, and so is the driver.
+fn die(bench: &mut Bench, name: &str) {
+    bench.silent_drivers.insert(name.to_owned());
+    set_ready(bench, name, "Unknown");
+}
+
+fn set_out_of_service(bench: &mut Bench, name: &str) {
+    change_node(bench, name, |node| {
+        let taint = Taint {
+            key: "node.kubernetes.io/out-of-service".to_owned(),
+            effect: "NoExecute".to_owned(),
+            ..Taint::default()
+        };
+        node.spec.get_or_insert_default().taints = Some(vec![taint]);
+    });
+}
+
+/// Time passes, and whatever is owed is done.
+fn pass(bench: &mut Bench, seconds: u64) {
+    bench.run_at_once();
+    for _ in 0..seconds {
+        bench.seconds += 1;
+        bench.run_at_once();
+    }
+}
+
+fn used(bench: &Bench) -> Amount {
+    let usage = bench.machine.engine().usage(&"vision".into());
+    usage[0].used
+}
+
+fn spec(bench: &Bench, node: &str) -> muster_api::NodeDevicesSpec {
+    bench.server.node_devices(node).unwrap().spec
+}
+
+fn is_lost(bench: &Bench, node: &str) -> bool {
+    spec(bench, node).lost
+}
+
+/// The Team may have so many GPUs; a gang of one pod runs. Returns its node, and the other one.
+fn running_of(gpus: usize) -> (Bench, &'static str, &'static str) {
+    let mut bench = Bench::new();
+    bench.server.put(team("vision", gpus));
+    bench.gang("train", 1);
+    bench.run();
+    let (node, other) = if bench.has_permits("n0") {
+        ("n0", "n1")
+    } else {
+        ("n1", "n0")
+    };
+    bench.change_pod("train-0", |pod| {
+        pod.spec.as_mut().unwrap().node_name = Some(node.to_owned());
+        pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
+    });
+    bench.run();
+    (bench, node, other)
+}
+
+#[test]
+fn a_node_that_is_not_ready_for_a_minute_is_lost_and_no_team_is_charged_for_it() {
+    let (mut bench, node, _) = running_of(4);
+    die(&mut bench, node);
+    pass(&mut bench, 59);
+    assert!(!is_lost(&bench, node));
+    assert_eq!(used(&bench), Amount::ONE_GPU);
+    pass(&mut bench, 2);
+    assert!(is_lost(&bench, node));
+    assert_eq!(used(&bench), Amount::ZERO);
+    let permits = spec(&bench, node).permits;
+    assert!(permits.len() == 1 && !permits[0].withdrawn, "{permits:?}");
+    assert_eq!(bench.gang_status().phase, GangPhase::Running);
+}
+
+#[test]
+fn a_lost_node_is_back_when_it_is_ready_and_its_driver_has_acknowledged_that() {
+    let (mut bench, node, _) = running_of(4);
+    die(&mut bench, node);
+    pass(&mut bench, 70);
+    set_ready(&mut bench, node, "True");
+    pass(&mut bench, 30);
+    assert!(is_lost(&bench, node), "its driver says nothing yet");
+    bench.silent_drivers.clear();
+    set_ready(&mut bench, node, "Unknown");
+    bench.run();
+    assert!(is_lost(&bench, node), "it is not Ready");
+    set_ready(&mut bench, node, "True");
+    bench.run();
+    assert!(!is_lost(&bench, node));
+    assert_eq!(used(&bench), Amount::ONE_GPU, "what it holds counts again");
+}
+
+#[test]
+fn a_new_leader_counts_anew_and_keeps_what_is_marked() {
+    let (mut bench, node, other) = running_of(4);
+    die(&mut bench, node);
+    pass(&mut bench, 50);
+    bench.take_over();
+    pass(&mut bench, 50);
+    assert!(!is_lost(&bench, node));
+    pass(&mut bench, 15);
+    assert!(is_lost(&bench, node));
+    bench.take_over();
+    bench.run();
+    assert!(is_lost(&bench, node) && !is_lost(&bench, other));
+    assert_eq!(used(&bench), Amount::ZERO);
+}
+
+#[test]
+fn a_gang_on_a_lost_node_is_evicted_after_five_minutes_and_starts_elsewhere_within_its_quota() {
+    let (mut bench, node, other) = running_of(1);
+    die(&mut bench, node);
+    pass(&mut bench, 295);
+    assert_eq!(bench.gang_status().attempt, 1);
+    let degraded = bench.gang_status();
+    let mut degraded = degraded.conditions.iter();
+    assert!(degraded.any(|it| it.type_ == "Degraded" && it.reason == "NodeLost"));
+    pass(&mut bench, 10);
+    let status = bench.gang_status();
+    let causes: Vec<Reason> = status.evictions.iter().map(|it| it.reason).collect();
+    assert_eq!((status.attempt, causes), (2, vec![Reason::NodeLost]));
+    // Its pod stays, since no kubelet ends it; whoever owns it makes another one.
+    assert!(bench.server.pod("train-0").is_some());
+    bench.pod("train", 1, 1, keys::DEVICE_CLASS_GPU);
+    pass(&mut bench, 40);
+    assert!(bench.gang_status().admission.is_some());
+    assert!(bench.has_permits(node) && bench.has_permits(other));
+    assert_eq!(used(&bench), Amount::ONE_GPU);
+
+    // The node comes back, and what it still holds is charged beside: nothing more is admitted until it has let go.
+    bench.silent_drivers.clear();
+    set_ready(&mut bench, node, "True");
+    let held = ["claim-of-train-0"];
+    bench.holding = Some((node.to_owned(), held.map(str::to_owned).to_vec()));
+    bench.run();
+    assert!(!is_lost(&bench, node));
+    assert_eq!(used(&bench), Amount(2 * Amount::ONE_GPU.0));
+    bench.holding = None;
+    bench.server.remove(&pod_key("train-0"));
+    bench.run();
+    assert!(!bench.has_permits(node));
+    assert_eq!(used(&bench), Amount::ONE_GPU);
+}
+
+#[test]
+fn a_gang_that_was_not_let_go_waits_for_no_release_on_a_lost_node() {
+    let mut bench = Bench::new();
+    bench.server.put(team("vision", 1));
+    bench.gang("train", 1);
+    let ungates = |write: &ApiRequest| matches!(write, ApiRequest::PatchPod { .. });
+    assert!(bench.run_until(ungates));
+    let node = if bench.has_permits("n0") { "n0" } else { "n1" };
+    bench.machine.withhold_ungating(true);
+    die(&mut bench, node);
+    // The ungate that was under way is lost.
+    bench.take_over();
+    bench.machine.withhold_ungating(true);
+    pass(&mut bench, 55);
+    let waits = bench.gang_status().queue.unwrap().reason;
+    assert_eq!(waits, Reason::WaitingForRelease);
+    pass(&mut bench, 15);
+    assert!(is_lost(&bench, node));
+    assert!(bench.gang_status().admission.is_some(), "planned elsewhere");
+    let other = if node == "n0" { "n1" } else { "n0" };
+    assert!(bench.has_permits(other));
+}
+
+#[test]
+fn out_of_service_is_proof_at_once_if_the_kubelet_is_silent() {
+    for (readiness, is_proof) in [("Unknown", true), ("False", false), ("True", false)] {
+        let (mut bench, node, _) = running_of(4);
+        bench.silent_drivers.insert(node.to_owned());
+        set_ready(&mut bench, node, readiness);
+        set_out_of_service(&mut bench, node);
+        pass(&mut bench, 20);
+        let evicted = bench.gang_status().attempt == 2;
+        let seen = (evicted, !bench.has_permits(node), is_lost(&bench, node));
+        assert_eq!(seen, (is_proof, is_proof, is_proof), "Ready is {readiness}");
+    }
+}
+
+#[test]
+fn a_deleted_node_is_proof_together_with_the_pod_and_its_object_goes_without_a_hand() {
+    let (mut bench, node, _) = running_of(4);
+    bench.silent_drivers.insert(node.to_owned());
+    bench.server.remove(&node_key(node));
+    pass(&mut bench, 25);
+    assert_eq!(bench.gang_status().attempt, 1);
+    pass(&mut bench, 15);
+    assert_eq!(bench.gang_status().attempt, 2, "evicted after 30 s");
+    assert!(bench.has_permits(node), "its pod may run there");
+    assert_eq!(used(&bench), Amount::ONE_GPU);
+    bench.server.remove(&pod_key("train-0"));
+    pass(&mut bench, 10);
+    let devices = bench.server.node_devices(node).unwrap();
+    assert!(devices.spec.permits.is_empty() && devices.metadata.finalizers.is_none());
+    assert_eq!(used(&bench), Amount::ZERO);
+    pass(&mut bench, 20);
+    assert!(bench.server.node_devices(node).is_none());
+    // One that comes again gets one of its own.
+    for object in node_with_gpus(node, 2) {
+        bench.server.put(object);
+    }
+    bench.silent_drivers.clear();
+    bench.run();
+    let again = spec(&bench, node);
+    assert_eq!(again.node_uid, format!("{node}-uid-1"));
+}
+
+#[test]
+fn a_pod_that_is_gone_with_its_node_costs_its_gang_the_attempt_at_once() {
+    let mut bench = Bench::new();
+    for node in ["n0", "n1"] {
+        for object in node_with_gpus(node, 1) {
+            bench.server.put(object);
+        }
+    }
+    bench.gang("train", 2);
+    bench.run();
+    for (pod, node) in [("train-0", "n0"), ("train-1", "n1")] {
+        bench.change_pod(pod, |pod| {
+            pod.spec.as_mut().unwrap().node_name = Some(node.to_owned());
+            pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
+        });
+    }
+    bench.run();
+    bench.silent_drivers.insert("n0".to_owned());
+    bench.server.remove(&node_key("n0"));
+    bench.server.remove(&pod_key("train-0"));
+    bench.run_at_once();
+    let status = bench.gang_status();
+    let causes: Vec<Reason> = status.evictions.iter().map(|it| it.reason).collect();
+    assert_eq!((status.attempt, causes), (2, vec![Reason::NodeLost]));
+    pass(&mut bench, 3);
+    assert!(!bench.has_permits("n0"), "released with the pod");
+}
+
+#[test]
+fn what_the_watch_says_of_a_node_is_no_proof_unless_the_store_says_so_too() {
+    let (mut bench, node, _) = running_of(4);
+    bench.silent_drivers.insert(node.to_owned());
+    bench.server.remove(&pod_key("train-0"));
+    pass(&mut bench, 5);
+    // A watch that tells late: the Node is there again.
+    bench.machine.observe(Change::Deleted(node_key(node)));
+    bench.checks_polls = false;
+    pass(&mut bench, 70);
+    assert!(bench.has_permits(node));
+    assert!(!is_lost(&bench, node));
+}
+
+#[test]
+fn of_many_nodes_none_is_lost_until_the_outage_is_over() {
+    let (mut bench, _, _) = running_of(4);
+    for number in 2..12 {
+        for object in node_with_gpus(&format!("n{number}"), 2) {
+            bench.server.put(object);
+        }
+    }
+    bench.run();
+    let dying = ["n0", "n1", "n2"];
+    for node in dying {
+        die(&mut bench, node);
+    }
+    pass(&mut bench, 400);
+    assert!(dying.iter().all(|node| !is_lost(&bench, node)));
+    assert_eq!(bench.gang_status().attempt, 1, "nobody is evicted for it");
+    bench.silent_drivers.remove("n2");
+    set_ready(&mut bench, "n2", "True");
+    bench.run();
+    assert!(is_lost(&bench, "n0") && is_lost(&bench, "n1"));
+    assert!(!is_lost(&bench, "n2"));
+}
+
+#[test]
+fn nothing_is_planned_on_a_node_that_was_made_again_before_its_driver_has_answered() {
+    let (mut bench, node, other) = running_of(4);
+    bench.silent_drivers.insert(node.to_owned());
+    // Its kubelet registers it again; what runs there lives on.
+    bench.server.remove(&node_key(node));
+    for object in node_with_gpus(node, 2) {
+        bench.server.put(object);
+    }
+    bench.run();
+    let again = spec(&bench, node);
+    assert_eq!(again.node_uid, format!("{node}-uid-1"));
+    assert!(again.awaits_driver && !again.lost);
+    assert_eq!(again.permits.len(), 1, "its pod is still bound there");
+    assert_eq!(used(&bench), Amount::ONE_GPU);
+    bench.gang("more", 3);
+    bench.run();
+    let permits = |bench: &Bench, node: &str| spec(bench, node).permits.len();
+    assert_eq!((permits(&bench, node), permits(&bench, other)), (1, 0));
+    bench.silent_drivers.clear();
+    bench.run();
+    assert!(!spec(&bench, node).awaits_driver);
+    assert_eq!((permits(&bench, node), permits(&bench, other)), (2, 2));
+}
+
+#[test]
+fn a_driver_that_is_silent_on_a_ready_node_takes_no_gangs_and_holds_no_quota_for_ever() {
+    let (mut bench, node, other) = running_of(2);
+    bench.silent_drivers.insert(node.to_owned());
+    bench.server.remove(&pod_key("train-0"));
+    pass(&mut bench, 70);
+    bench.gang("more", 1);
+    pass(&mut bench, 10);
+    assert!(bench.has_permits(other), "planned where a driver answers");
+    assert_eq!(used(&bench), Amount(2 * Amount::ONE_GPU.0));
+    pass(&mut bench, 230);
+    assert!(bench.has_permits(node), "nothing is proved");
+    assert_eq!(used(&bench), Amount::ONE_GPU);
+    bench.silent_drivers.clear();
+    bench.run();
+    assert!(!bench.has_permits(node));
+}
+
+#[test]
+fn a_silent_driver_frees_nothing_that_a_live_permit_covers() {
+    let (mut bench, node, _) = running_of(4);
+    // Something is written that it does not acknowledge.
+    bench.silent_drivers.insert(node.to_owned());
+    let mut devices = bench.server.node_devices(node).unwrap();
+    devices.metadata.generation = devices.metadata.generation.map(|it| it + 1);
+    bench.server.put(Object::NodeDevices(Arc::new(devices)));
+    pass(&mut bench, 400);
+    let pod = bench.server.pod("train-0").unwrap();
+    assert_eq!(bound_node(&pod), Some(node));
+    assert_eq!(used(&bench), Amount::ONE_GPU);
+}
+
+#[test]
+fn a_cluster_in_which_nothing_happens_reads_no_node() {
+    let (mut bench, ..) = running_of(4);
+    let mut read = BTreeSet::new();
+    for _ in 0..200 {
+        bench.seconds += 1;
+        for effect in bench.poll() {
+            if let ApiRequest::ReadObject { key } = &*effect.write {
+                read.insert(key.name.clone());
+            }
+            bench.perform(&effect);
+        }
+    }
+    assert!(read.is_empty(), "{read:?}");
+}
