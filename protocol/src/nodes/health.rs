@@ -49,8 +49,8 @@ impl Pool {
 /// A driver that has not acknowledged what its node's object says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Silence {
-    /// What it has acknowledged: the object's UID, and the generation.
-    acknowledged: Option<(String, i64)>,
+    /// What it has acknowledged: the object's UID, and the generation; neither, if nothing yet.
+    acknowledged: (String, i64),
     since: u64,
 }
 
@@ -152,12 +152,7 @@ impl NodeHealth {
 
     /// Notes up to where a driver has answered while more is owed; `None`: nothing is owed. Whatever it acknowledges ends its
     /// silence.
-    pub(crate) fn note_answer(
-        &mut self,
-        node: &str,
-        behind: Option<Option<(String, i64)>>,
-        now: u64,
-    ) {
+    pub(crate) fn note_answer(&mut self, node: &str, behind: Option<(String, i64)>, now: u64) {
         let Some(acknowledged) = behind else {
             self.drivers.remove(node);
             return;
@@ -215,12 +210,12 @@ fn pools_of(seen: &Seen) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn seen(is_ready: bool, flavor: &str) -> Option<Seen> {
-        Some(Seen {
+    fn seen(is_ready: bool, flavor: &str) -> Seen {
+        Seen {
             is_ready,
             counts: true,
             flavors: std::iter::once(flavor.to_owned()).collect(),
-        })
+        }
     }
 
     /// Of so many nodes so many are not Ready.
@@ -228,7 +223,7 @@ mod tests {
         let mut health = NodeHealth::default();
         for node in 0..nodes {
             let is_ready = node >= not_ready;
-            health.note(&format!("n{node}"), seen(is_ready, "h100"), 10);
+            health.note(&format!("n{node}"), Some(seen(is_ready, "h100")), 10);
         }
         health
     }
@@ -254,10 +249,10 @@ mod tests {
     #[test]
     fn an_outage_of_one_flavor_says_nothing_about_the_others() {
         let mut health = health(20, 5);
-        health.note("other", seen(false, "a100"), 10);
+        health.note("other", Some(seen(false, "a100")), 10);
         assert!(health.is_in_outage("n0"));
         assert!(!health.is_in_outage("other"));
-        let mut both = seen(false, "a100").unwrap();
+        let mut both = seen(false, "a100");
         both.flavors.insert("h100".to_owned());
         health.note("other", Some(both), 20);
         assert!(health.is_in_outage("other"), "it has devices of both");
@@ -267,12 +262,12 @@ mod tests {
     #[test]
     fn the_end_of_an_outage_names_the_nodes_that_are_still_not_ready() {
         let mut health = health(20, 3);
-        let named = health.note("n0", seen(true, "h100"), 50);
+        let named = health.note("n0", Some(seen(true, "h100")), 50);
         assert_eq!(named, ["n1", "n2"]);
-        assert!(health.note("n1", seen(true, "h100"), 50).is_empty());
+        assert!(health.note("n1", Some(seen(true, "h100")), 50).is_empty());
         // A node that is out of service, as an administrator said, or gone is no sign of an outage.
         let mut health = self::health(20, 3);
-        let mut out_of_service = seen(false, "h100").unwrap();
+        let mut out_of_service = seen(false, "h100");
         out_of_service.counts = false;
         assert_eq!(health.note("n0", Some(out_of_service), 50), ["n1", "n2"]);
         assert_eq!(health.not_ready_since("n0"), Some(10));
@@ -281,7 +276,7 @@ mod tests {
     #[test]
     fn a_leader_that_did_not_run_counts_anew() {
         let mut health = health(20, 1);
-        health.note_answer("n5", Some(None), 10);
+        health.note_answer("n5", Some((String::new(), 0)), 10);
         health.tick(10);
         health.tick(40);
         let since = |health: &NodeHealth| {
@@ -296,7 +291,7 @@ mod tests {
     #[test]
     fn whatever_a_driver_acknowledges_ends_its_silence() {
         let mut health = NodeHealth::default();
-        let at = |generation| Some(Some(("uid".to_owned(), generation)));
+        let at = |generation| Some(("uid".to_owned(), generation));
         health.note_answer("n0", at(1), 10);
         health.note_answer("n0", at(1), 20);
         assert_eq!(health.driver_silent_since("n0"), Some(10));

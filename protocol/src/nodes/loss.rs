@@ -189,13 +189,14 @@ pub(crate) fn is_off_account(context: PollContext<'_>, node: &str) -> bool {
 }
 
 /// Up to where the driver of a Ready node has answered, if it owes more.
-pub(crate) fn behind(context: PollContext<'_>, node: &str) -> Option<Option<(String, i64)>> {
+pub(crate) fn behind(context: PollContext<'_>, node: &str) -> Option<(String, i64)> {
     let devices = context.index.node_devices(node)?;
     let is_owed = is_served(context, node, devices)
         && !release::has_acknowledged(context, devices)
         && seen(context, node, &devices.spec.node_uid) == NodeState::Ready;
     let status = devices.status.as_ref();
-    is_owed.then(|| status.map(|status| (status.uid.clone(), status.observed_generation)))
+    let acknowledged = status.map(|status| (status.uid.clone(), status.observed_generation));
+    is_owed.then(|| acknowledged.unwrap_or_default())
 }
 
 /// Whether nothing new is planned on the node because its driver is silent.

@@ -1,7 +1,8 @@
 //! What is charged, worked out from the API server alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::api::core::v1::Node;
 use muster_api::{Charge, Gang, Intent, Ledger, NodeDevices};
 
 use super::Violation;
@@ -17,6 +18,8 @@ pub struct Charges {
     /// A claim that is charged to two gangs, and the names of these. A Gang that was deleted and made again under its name
     /// is the same gang.
     charged_twice: Option<(String, String, String)>,
+    /// Claims that something has on a node whose charges no Team bears: they may be let go elsewhere meanwhile.
+    borne: BTreeSet<String>,
 }
 
 #[derive(Debug)]
@@ -25,16 +28,21 @@ struct ClaimCharge {
     team: String,
     flavor: String,
     gpus_milli: i64,
+    /// Whether all that names it does so on nodes whose charges no Team bears.
+    borne_by_node: bool,
 }
 
 impl Charges {
     /// The union of what intents, admissions and permits, live or withdrawn, name.
     pub fn of(api: &ApiServer) -> Self {
         let mut charges = Self::default();
+        let off = off_account(api);
         for intent in api.list::<Ledger>().flat_map(|ledger| &ledger.spec.intents) {
             for charge in of_intent(api, intent) {
                 let gang = format!("{}/{}", intent.namespace, intent.name);
-                charges.add(&gang, &intent.team, charge);
+                let mut nodes = intent.plan.iter().map(|run| &run.node).chain(&intent.nodes);
+                let borne = nodes.any(|node| off.contains(node));
+                charges.add(&gang, &intent.team, charge, borne);
             }
         }
         for gang in api.list::<Gang>() {
@@ -44,19 +52,22 @@ impl Charges {
                 let namespace = gang.metadata.namespace.as_deref().unwrap_or_default();
                 let name = gang.metadata.name.as_deref().unwrap_or_default();
                 let gang = format!("{namespace}/{name}");
-                charges.add(&gang, &admission.team, &admission.charge);
+                let placement = status.and_then(|status| status.placement.as_ref());
+                let mut runs = placement.iter().flat_map(|it| &it.nodes);
+                let borne = runs.any(|run| off.contains(&run.node));
+                charges.add(&gang, &admission.team, &admission.charge, borne);
             }
         }
-        for permit in api
-            .list::<NodeDevices>()
-            .flat_map(|object| &object.spec.permits)
-        {
-            charges.add(&permit.gang, &permit.team, &permit.charge);
+        for object in api.list::<NodeDevices>() {
+            for permit in &object.spec.permits {
+                let borne = object.spec.lost;
+                charges.add(&permit.gang, &permit.team, &permit.charge, borne);
+            }
         }
         charges
     }
 
-    fn add(&mut self, gang: &str, team: &str, charge: &Charge) {
+    fn add(&mut self, gang: &str, team: &str, charge: &Charge, borne_by_node: bool) {
         for group in &charge.claims {
             for uid in &group.uids {
                 let entry = ClaimCharge {
@@ -64,7 +75,12 @@ impl Charges {
                     team: team.to_owned(),
                     flavor: group.flavor.clone(),
                     gpus_milli: group.gpus_milli,
+                    borne_by_node: borne_by_node
+                        && self.claims.get(uid).is_none_or(|known| known.borne_by_node),
                 };
+                if borne_by_node {
+                    self.borne.insert(uid.clone());
+                }
                 let before = self.claims.insert(uid.clone(), entry);
                 if let Some(before) = before.filter(|before| before.gang != gang) {
                     self.charged_twice = Some((uid.clone(), before.gang, gang.to_owned()));
@@ -88,8 +104,9 @@ impl Charges {
     /// UIDs of the claims for which a Team is charged a Flavor.
     pub(super) fn claims_of(&self, team: &str, flavor: &str) -> impl Iterator<Item = &String> {
         let claims = self.claims.iter();
-        let charged =
-            claims.filter(move |(_, charge)| charge.team == team && charge.flavor == flavor);
+        let charged = claims.filter(move |(_, charge)| {
+            charge.team == team && charge.flavor == flavor && !charge.borne_by_node
+        });
         charged.map(|(claim, _)| claim)
     }
 
@@ -100,7 +117,7 @@ impl Charges {
 
     fn of_flavor(&self, flavor: &str) -> impl Iterator<Item = &ClaimCharge> {
         let all = self.claims.values();
-        all.filter(move |charge| charge.flavor == flavor)
+        all.filter(move |charge| charge.flavor == flavor && !charge.borne_by_node)
     }
 
     /// Whether nothing is charged.
@@ -109,26 +126,32 @@ impl Charges {
     }
 
     /// S1 of what is charged, Flavor by Flavor.
-    pub(super) fn check(&self, scenario: &Scenario) -> Result<(), Violation> {
+    pub(super) fn check(
+        &self,
+        scenario: &Scenario,
+        returns: &mut Returns,
+    ) -> Result<(), Violation> {
         let milli = |gpus: usize| i64::try_from(gpus).unwrap_or(i64::MAX) * 1_000;
         for product in Product::ALL {
             let flavor = product.flavor();
             for team in &scenario.teams {
                 let used = self.used_milli(&team.name, flavor);
                 let most = milli(scenario.most_gpus(team, product));
-                if used > most {
+                if !returns.allow(&format!("{} {flavor}", team.name), used, most) {
                     let what = format!("team {} is charged {used} of {most} {flavor}", team.name);
                     return Err(Violation::new("S1", what));
                 }
             }
             let used = self.all_used_milli(flavor);
             let most = milli(scenario.cohort_gpus(product));
-            if used > most {
+            if !returns.allow(flavor, used, most) {
                 let what = format!("the cohort is charged {used} of {most} {flavor}");
                 return Err(Violation::new("S1", what));
             }
         }
-        if let Some((claim, one, other)) = &self.charged_twice {
+        returns.excused.extend(self.borne.iter().cloned());
+        let twice = self.charged_twice.as_ref();
+        if let Some((claim, one, other)) = twice.filter(|it| !returns.excused.contains(&it.0)) {
             let what = format!("claim {claim} is charged to {one} and to {other}");
             return Err(Violation::new("S1", what));
         }
@@ -142,6 +165,77 @@ impl Charges {
             return Err(Violation::new("S1", what));
         }
         Ok(())
+    }
+}
+
+/// Nodes whose charges no Team bears: those that are lost, and those of which neither Node nor object is there.
+pub(super) fn off_account(api: &ApiServer) -> BTreeSet<String> {
+    let lost = api.list::<NodeDevices>().filter(|object| object.spec.lost);
+    let lost = lost.filter_map(|object| object.metadata.name.clone());
+    let mut off: BTreeSet<String> = lost.collect();
+    let gangs = api.list::<Gang>().filter_map(|gang| gang.status.as_ref());
+    let placements = gangs.filter_map(|status| status.placement.as_ref());
+    let planned = placements.flat_map(|it| &it.nodes).map(|run| &run.node);
+    let intents = api.list::<Ledger>().flat_map(|ledger| &ledger.spec.intents);
+    let committed =
+        intents.flat_map(|intent| intent.plan.iter().map(|run| &run.node).chain(&intent.nodes));
+    for node in planned.chain(committed) {
+        let is_there = |name: &str| {
+            api.get::<Node>("", name).is_some() || api.get::<NodeDevices>("", name).is_some()
+        };
+        if !off.contains(node) && !is_there(node) {
+            off.insert(node.clone());
+        }
+    }
+    off
+}
+
+/// How long after a node is back what was decided before may still be committed, in milliseconds.
+const RETURN_MILLISECONDS: i64 = 10_000;
+
+/// What nodes that came back brought with them: use that is above a limit by that, and only falls from there on.
+#[derive(Debug, Default)]
+pub(super) struct Returns {
+    off_account: BTreeSet<String>,
+    last: Option<i64>,
+    now: i64,
+    above: BTreeMap<String, i64>,
+    /// Claims that were on a node's account once: when the node is back, another gang may have them as well.
+    excused: BTreeSet<String>,
+}
+
+impl Returns {
+    /// Looks which nodes are back.
+    pub(super) fn look(&mut self, api: &ApiServer) {
+        self.now = api.time().as_millisecond();
+        let off = off_account(api);
+        if !self.off_account.is_subset(&off) {
+            self.last = Some(self.now);
+        }
+        self.off_account = off;
+    }
+
+    /// Whether nothing of the node is asked for now.
+    pub(super) fn is_off_account(&self, node: &str) -> bool {
+        self.off_account.contains(node)
+    }
+
+    /// Whether a node came back a short while ago.
+    pub(super) fn is_recent(&self) -> bool {
+        self.last
+            .is_some_and(|last| self.now <= last + RETURN_MILLISECONDS)
+    }
+
+    /// Whether so much may be used of that.
+    pub(super) fn allow(&mut self, of: &str, used: i64, most: i64) -> bool {
+        if used <= most {
+            self.above.remove(of);
+            return true;
+        }
+        let before = self.above.get(of).copied().unwrap_or(most);
+        let is_allowed = used <= before || self.is_recent();
+        self.above.insert(of.to_owned(), used);
+        is_allowed
     }
 }
 

@@ -42,6 +42,8 @@ pub(super) struct History {
     /// UIDs of Gangs that said that they wait for a claim that another gang holds.
     waited_for_claims: BTreeSet<String>,
     preemptions: Preemptions,
+    /// Whether a node that was lost is back since a short while.
+    is_node_back: bool,
 }
 
 impl Default for History {
@@ -67,6 +69,7 @@ impl Default for History {
             judged_by: BTreeMap::new(),
             waited_for_claims: BTreeSet::new(),
             preemptions: Preemptions::default(),
+            is_node_back: false,
         }
     }
 }
@@ -91,7 +94,12 @@ impl History {
     }
 
     /// Takes in what changed since the last call.
-    pub(super) fn check(&mut self, api: &ApiServer) -> Result<(), Violation> {
+    pub(super) fn check(
+        &mut self,
+        api: &ApiServer,
+        is_node_back: bool,
+    ) -> Result<(), Violation> {
+        self.is_node_back = is_node_back;
         for number in 0..self.places.len() {
             while let Some(event) = api.next_event(self.places[number]) {
                 if let Some(object) = &event.object {
@@ -182,7 +190,7 @@ impl History {
                 let used = charges.used_milli(team, flavor);
                 let judged_by = (team.clone(), generation, flavor.clone());
                 let limit = self.limits_milli.get(&judged_by);
-                if let Some(most) = limit.filter(|most| used > **most) {
+                if let Some(most) = limit.filter(|most| used > **most && !self.is_node_back) {
                     let what = format!(
                         "{} is committed by generation {generation} of team {team}, which is charged {used} of {most} \
                          {flavor} then",

@@ -3,8 +3,8 @@
 //! Nothing here asks the code under test. Charges are worked out anew: the set of claims, each once, that an intent,
 //! a Gang's admission or a permit names.
 //!
-//! * **S1** no Team or Cohort is charged, or physically holds, more than its limits of any Flavor, and nothing is
-//!   committed beyond the limits of the Team's generation that it was judged by; no claim is charged to two gangs;
+//! * **S1** no Team or Cohort is charged, or physically holds, more than its limits of any Flavor (but what a lost node brings back
+//!   with it, and then use only falls), and nothing is committed beyond the limits of the Team's generation that it was judged by; no claim is charged to two gangs;
 //! * **S2** what is physically held is charged, to the Flavor of the hardware;
 //! * **S3** no Unit is held for two claims, nothing is recorded without a permit, and a container is given what its
 //!   claims are allocated;
@@ -36,6 +36,7 @@ use crate::{
     scenario::{Product, Scenario},
 };
 pub use charges::Charges;
+use charges::Returns;
 use given::Given;
 use history::History;
 
@@ -66,6 +67,7 @@ pub struct Invariants {
     scenario: Scenario,
     history: History,
     given: Given,
+    returns: Returns,
     /// Claims that are recorded or have a CDI file, by node.
     recorded: BTreeMap<String, BTreeSet<String>>,
 }
@@ -77,6 +79,7 @@ impl Invariants {
             scenario,
             history: History::default(),
             given: Given::default(),
+            returns: Returns::default(),
             recorded: BTreeMap::new(),
         }
     }
@@ -107,9 +110,10 @@ impl Invariants {
         api: &ApiServer,
         nodes: &BTreeMap<String, GpuNode>,
     ) -> Result<(), Violation> {
-        self.history.check(api)?;
+        self.returns.look(api);
+        self.history.check(api, self.returns.is_recent())?;
         let charges = Charges::of(api);
-        charges.check(&self.scenario)?;
+        charges.check(&self.scenario, &mut self.returns)?;
         self.check_held(nodes, &charges)?;
         self.given.check(api, nodes)?;
         self.check_permits(api, nodes)
@@ -117,7 +121,7 @@ impl Invariants {
 
     /// S1, S2 and S3 of what is physically held.
     fn check_held(
-        &self,
+        &mut self,
         nodes: &BTreeMap<String, GpuNode>,
         charges: &Charges,
     ) -> Result<(), Violation> {
@@ -145,12 +149,15 @@ impl Invariants {
                     }
                 }
             }
-            *held.entry(product).or_default() += holders.len();
+            if !self.returns.is_off_account(name) {
+                *held.entry(product).or_default() += holders.len();
+            }
         }
         for (product, held) in held {
             let most = self.scenario.cohort_gpus(product);
-            if held > most {
-                let name = product.name();
+            let count = |gpus: usize| i64::try_from(gpus).unwrap_or(i64::MAX);
+            let name = product.name();
+            if !self.returns.allow(name, count(held), count(most)) {
                 let what = format!("{held} {name} are physically held, of a quota of {most}");
                 return Err(Violation::new("S1", what));
             }
