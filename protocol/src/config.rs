@@ -53,7 +53,8 @@ pub struct Config {
     /// How long a node is not Ready, or gone, before it is lost, and how long a driver may owe an answer before nothing new
     /// is planned on its node, in seconds.
     pub lost_after_seconds: u64,
-    /// How long a node is not Ready before gangs on it are evicted, once it is lost, in seconds.
+    /// How long a node is not Ready before gangs on it are evicted, once it is lost, in seconds. A minute less than Kubernetes
+    /// waits by its default tolerations: after 300 s it deletes the pods there itself, which a Job counts as failures.
     pub node_loss_seconds: u64,
     /// How long the driver of a Ready node may owe an answer before what was withdrawn there counts for nobody's Team, in
     /// seconds.
@@ -82,7 +83,7 @@ impl Config {
             keep_ended_seconds: 3_600,
             not_ready_seconds: 30,
             lost_after_seconds: 60,
-            node_loss_seconds: 300,
+            node_loss_seconds: 240,
             silent_driver_seconds: 300,
             looks_in_vain: muster_engine::Budget::LOOKS_IN_VAIN,
             retry_seconds: 1,

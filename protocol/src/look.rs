@@ -369,6 +369,10 @@ impl Machine {
         }
         for node in self.health.note(name, seen, now.monotonic_seconds) {
             self.agenda.node(&node);
+            // What runs there may be evicted again, some time from now.
+            for key in self.plans.on_node(&node) {
+                self.agenda.gang(key);
+            }
         }
         let wake = Cell::new(None);
         let Some(epoch) = self.takeover.leading_epoch() else {

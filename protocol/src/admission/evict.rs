@@ -53,11 +53,16 @@ pub(crate) fn due(
     }
     let jobs = jobs::of_plan(context, plan);
     let is_kept = |job: &&Job| jobs::is_ending(job) || jobs::is_drained_queue(context.index, job);
-    if let Some(lost) = loss::due(context, plan).filter(|_| !jobs.iter().any(is_kept)) {
+    // Whose pods are being ended anyway, and nobody waits for their places, is left alone. A Job that lives on waits for them
+    // though it has made no others: it may be told not to before the last ones are gone, which on a lost node they never are.
+    let goes_on = has_living(context, plan) || has_successors(context, plan);
+    if (goes_on || !jobs.is_empty())
+        && !jobs.iter().any(is_kept)
+        && let Some(lost) = loss::due(context, plan)
+    {
         return Some(lost);
     }
-    // Whose pods are being ended anyway, and nobody waits for their places, is left alone.
-    if !has_living(context, plan) && !has_successors(context, plan) {
+    if !goes_on {
         return None;
     }
     if let Some(drained) = drained(context, plan, &jobs) {

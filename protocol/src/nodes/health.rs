@@ -82,8 +82,8 @@ impl NodeHealth {
         self.asked_at = now;
     }
 
-    /// Notes what is seen of a node; `None`: neither it nor anything of it is there. Returns nodes of Flavors whose outage
-    /// ended by that.
+    /// Notes what is seen of a node; `None`: neither it nor anything of it is there. Returns the nodes that are not Ready of
+    /// Flavors whose outage ended by that: how long they are not Ready counts from now on.
     pub(crate) fn note(&mut self, node: &str, seen: Option<Seen>, now: u64) -> Vec<String> {
         let before = self.nodes.get(node);
         if before.map(|known| &known.seen) == seen.as_ref() {
@@ -128,9 +128,16 @@ impl NodeHealth {
         }
         ended.retain(|pool| !in_outage(self, pool));
         let pools = ended.iter().filter_map(|pool| self.pools.get(pool));
-        pools
+        let still: BTreeSet<String> = pools
             .flat_map(|pool| pool.not_ready.iter().cloned())
-            .collect()
+            .collect();
+        // Others have just come back, and these are about to: what lasted while nobody was heard of says nothing about them.
+        for node in &still {
+            if let Some(known) = self.nodes.get_mut(node) {
+                known.not_ready_since = Some(now);
+            }
+        }
+        still.into_iter().collect()
     }
 
     /// Since when the node is not Ready, or gone.
@@ -264,6 +271,7 @@ mod tests {
         let mut health = health(20, 3);
         let named = health.note("n0", Some(seen(true, "h100")), 50);
         assert_eq!(named, ["n1", "n2"]);
+        assert_eq!(health.not_ready_since("n1"), Some(50), "counted anew");
         assert!(health.note("n1", Some(seen(true, "h100")), 50).is_empty());
         // A node that is out of service, as an administrator said, or gone is no sign of an outage.
         let mut health = self::health(20, 3);

@@ -271,7 +271,11 @@ fn lost_by(
         let since = context.health.not_ready_since(node);
         since.is_none_or(|since| context.has_come(since + limit))
     };
-    match seen(context, node, &rank.node.uid) {
+    // A pod that is bound goes on though the Node is registered again: what becomes of it is what becomes of the Node that has the
+    // name now.
+    let now = context.index.node(node).filter(|_| pod.is_some());
+    let uid = now.and_then(|node| node.metadata.uid.as_deref());
+    match seen(context, node, uid.unwrap_or(&rank.node.uid)) {
         NodeState::OutOfService => Some(("is out of service", true)),
         // Its pods are removed with it.
         NodeState::Gone if context.index.node(node).is_none() => {
@@ -280,7 +284,9 @@ fn lost_by(
             Some(("is gone", is_due))
         }
         NodeState::NotReady if pod.is_some() && is_off_account(context, node) => {
-            Some(("is lost", lasts(context.config.node_loss_seconds)))
+            // A node that was marked before the others fell silent may be one of them after all.
+            let lasts = lasts(context.config.node_loss_seconds);
+            Some(("is lost", lasts && !context.health.is_in_outage(node)))
         }
         NodeState::Gone | NodeState::NotReady | NodeState::Ready => None,
     }

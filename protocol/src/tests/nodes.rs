@@ -1,6 +1,7 @@
 //! Nodes that fall silent, die, come back, or are gone for good.
 
 use k8s_openapi::api::core::v1::{Node, Taint};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use muster_api::{GangPhase, Reason};
 use muster_engine::Amount;
 
@@ -72,6 +73,15 @@ fn is_lost(bench: &Bench, node: &str) -> bool {
     spec(bench, node).lost
 }
 
+fn add_nodes(bench: &mut Bench, numbers: std::ops::Range<usize>) {
+    for number in numbers {
+        for object in node_with_gpus(&format!("n{number}"), 2) {
+            bench.server.put(object);
+        }
+    }
+    bench.run();
+}
+
 /// The Team may have so many GPUs; a gang of one pod runs. Returns its node, and the other one.
 fn running_of(gpus: usize) -> (Bench, &'static str, &'static str) {
     let mut bench = Bench::new();
@@ -141,10 +151,11 @@ fn a_new_leader_counts_anew_and_keeps_what_is_marked() {
 }
 
 #[test]
-fn a_gang_on_a_lost_node_is_evicted_after_five_minutes_and_starts_elsewhere_within_its_quota() {
+fn a_gang_on_a_lost_node_is_evicted_before_kubernetes_deletes_its_pods_and_starts_elsewhere_within_its_quota()
+ {
     let (mut bench, node, other) = running_of(1);
     die(&mut bench, node);
-    pass(&mut bench, 295);
+    pass(&mut bench, 235);
     assert_eq!(bench.gang_status().attempt, 1);
     let degraded = bench.gang_status();
     let mut degraded = degraded.conditions.iter();
@@ -284,14 +295,9 @@ fn what_the_watch_says_of_a_node_is_no_proof_unless_the_store_says_so_too() {
 }
 
 #[test]
-fn of_many_nodes_none_is_lost_until_the_outage_is_over() {
-    let (mut bench, _, _) = running_of(4);
-    for number in 2..12 {
-        for object in node_with_gpus(&format!("n{number}"), 2) {
-            bench.server.put(object);
-        }
-    }
-    bench.run();
+fn of_many_nodes_none_is_lost_until_a_minute_after_the_outage() {
+    let (mut bench, node, _) = running_of(4);
+    add_nodes(&mut bench, 2..12);
     let dying = ["n0", "n1", "n2"];
     for node in dying {
         die(&mut bench, node);
@@ -301,9 +307,73 @@ fn of_many_nodes_none_is_lost_until_the_outage_is_over() {
     assert_eq!(bench.gang_status().attempt, 1, "nobody is evicted for it");
     bench.silent_drivers.remove("n2");
     set_ready(&mut bench, "n2", "True");
-    bench.run();
+    // The others are about to come back as well.
+    pass(&mut bench, 55);
+    assert!(dying.iter().all(|node| !is_lost(&bench, node)));
+    pass(&mut bench, 10);
     assert!(is_lost(&bench, "n0") && is_lost(&bench, "n1"));
     assert!(!is_lost(&bench, "n2"));
+    pass(&mut bench, 170);
+    assert_eq!(bench.gang_status().attempt, 1);
+    bench.silent_drivers.remove(node);
+    set_ready(&mut bench, node, "True");
+    pass(&mut bench, 10);
+    assert_eq!(bench.gang_status().attempt, 1, "its node came back in time");
+}
+
+#[test]
+fn a_node_that_was_lost_before_an_outage_costs_no_gang_its_attempt_during_it() {
+    let (mut bench, node, other) = running_of(4);
+    add_nodes(&mut bench, 2..12);
+    die(&mut bench, node);
+    pass(&mut bench, 70);
+    assert!(is_lost(&bench, node));
+    die(&mut bench, other);
+    die(&mut bench, "n2");
+    pass(&mut bench, 300);
+    assert_eq!(bench.gang_status().attempt, 1);
+    for back in [other, "n2"] {
+        bench.silent_drivers.remove(back);
+        set_ready(&mut bench, back, "True");
+    }
+    pass(&mut bench, 235);
+    assert_eq!(bench.gang_status().attempt, 1, "counted from its end on");
+    pass(&mut bench, 10);
+    assert_eq!(bench.gang_status().attempt, 2);
+}
+
+#[test]
+fn a_node_that_dies_after_it_was_registered_again_is_lost_to_what_still_runs_there() {
+    let (mut bench, node, _) = running_of(4);
+    bench.server.remove(&node_key(node));
+    for object in node_with_gpus(node, 2) {
+        bench.server.put(object);
+    }
+    bench.run();
+    assert_eq!(spec(&bench, node).node_uid, format!("{node}-uid-1"));
+    assert_eq!(bench.gang_status().attempt, 1, "its pod lives on");
+    die(&mut bench, node);
+    pass(&mut bench, 250);
+    let status = bench.gang_status();
+    let causes: Vec<Reason> = status.evictions.iter().map(|it| it.reason).collect();
+    assert_eq!((status.attempt, causes), (2, vec![Reason::NodeLost]));
+}
+
+#[test]
+fn a_gang_that_was_deleted_is_left_alone_though_its_last_pod_hangs_on_a_lost_node() {
+    for is_deleted in [true, false] {
+        let (mut bench, node, _) = running_of(4);
+        die(&mut bench, node);
+        pass(&mut bench, 100);
+        if is_deleted {
+            bench.change_pod("train-0", |pod| {
+                pod.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+            });
+        }
+        pass(&mut bench, 200);
+        let attempt = if is_deleted { 1 } else { 2 };
+        assert_eq!(bench.gang_status().attempt, attempt, "{is_deleted}");
+    }
 }
 
 #[test]
