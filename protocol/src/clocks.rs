@@ -61,7 +61,6 @@ pub(crate) struct Late {
 pub(crate) struct Clocks {
     /// Pods that wait for their sandbox, by UID of their Gang and of the pod.
     nudges: Table<String, BTreeMap<String, Nudge>>,
-    not_ready: BTreeMap<String, u64>,
     starts: Table<String, Start>,
     reasons: Table<String, (Reason, u64)>,
     /// Since when nobody wants a Gang to go that has a notice, and which one.
@@ -98,18 +97,9 @@ impl Start {
 }
 
 impl Clocks {
-    /// Notes whether a node is Ready; `None`: it is gone.
-    pub(crate) fn note_node(&mut self, node: &str, ready: Option<bool>, now: u64) {
-        if ready == Some(false) {
-            self.not_ready.entry(node.to_owned()).or_insert(now);
-        } else {
-            self.not_ready.remove(node);
-        }
-    }
-
     /// Nodes of which a time is kept.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = &String> {
-        self.not_ready.keys().chain(self.ends.keys())
+        self.ends.keys()
     }
 
     /// Notes whether pods of a node ended whose permits stand as if they lived.
@@ -124,11 +114,6 @@ impl Clocks {
     /// Since when.
     pub(crate) fn ends_since(&self, node: &str) -> Option<u64> {
         self.ends.get(node).copied()
-    }
-
-    /// Since when the node is not Ready.
-    pub(crate) fn not_ready_since(&self, node: &str) -> Option<u64> {
-        self.not_ready.get(node).copied()
     }
 
     /// Notes which pods of a Gang wait for their sandbox now, by UID. Returns those that are to be nudged, 3 s after they

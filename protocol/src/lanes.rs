@@ -18,7 +18,7 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 
 use muster_api::{NodeDevicesSpec, Permit};
-use muster_cluster::{formed::GangKey, index::Index};
+use muster_cluster::{formed::GangKey, index::Index, object::Kind};
 
 use crate::{
     ApiRequest,
@@ -33,6 +33,8 @@ pub const TELLING_AT_ONCE: usize = 16;
 pub const EVENTS_AT_ONCE: usize = 4;
 /// Writes of one party that are under way at the same time.
 pub const PARTY_AT_ONCE: usize = 16;
+/// The party of reads of Nodes, of which so many are under way at the same time. No Team and no namespace has that name.
+const NODE_READS: &str = "/nodes";
 /// Writes that higher lanes get before a lower one gets one.
 const BEFORE_A_LOWER_LANE: u32 = 9;
 
@@ -100,6 +102,10 @@ impl Place {
     /// Where a write belongs, by what is seen of the object that it changes.
     pub fn of(write: &ApiRequest, index: &Index) -> Self {
         let (lane, party) = match write {
+            // A thousand nodes may fall silent at once: what is read of them must not stand before the Ledger.
+            ApiRequest::ReadObject { key } if key.kind == Kind::Node => {
+                (Lane::Outward, NODE_READS.to_owned())
+            }
             ApiRequest::ReadObject { .. }
             | ApiRequest::ReadAll { .. }
             | ApiRequest::CreateLedger { .. }

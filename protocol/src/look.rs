@@ -354,15 +354,19 @@ impl Machine {
         self.health.set_lost(name, is_lost);
         let seen = (node.is_some() || has_devices).then(|| Seen {
             is_ready: node.is_some_and(|node| place::is_ready(node)),
-            counts: node.is_some_and(|node| !taints::is_out_of_service(node)),
-            flavors: self
-                .index
-                .engine_node(name)
-                .map_or_else(BTreeSet::new, |node| {
+            // Many Nodes that are deleted at once, with pods on them, are somebody's error rather than dead machines.
+            counts: match (node, devices) {
+                (Some(node), _) => !taints::is_out_of_service(node),
+                (None, devices) => devices.is_some_and(|it| !it.spec.permits.is_empty()),
+            },
+            flavors: self.index.engine_node(name).map_or_else(
+                || self.health.flavors(name),
+                |node| {
                     let devices = node.devices.iter();
                     let flavors = devices.flat_map(|device| &device.flavors);
                     flavors.map(ToString::to_string).collect()
-                }),
+                },
+            ),
         });
         if seen.as_ref().is_none_or(|seen| seen.is_ready) {
             self.forget_node_check(name);
@@ -373,6 +377,7 @@ impl Machine {
             for key in self.plans.on_node(&node) {
                 self.agenda.gang(key);
             }
+            self.note_deleting_on(&node);
         }
         let wake = Cell::new(None);
         let Some(epoch) = self.takeover.leading_epoch() else {
@@ -383,6 +388,16 @@ impl Machine {
             for key in self.plans.on_node(name) {
                 self.agenda.gang(key);
                 self.feed.holds.note_stale(key);
+            }
+            self.note_deleting_on(name);
+        }
+    }
+
+    /// A pod that is being deleted on the node may be out of reach, or no longer.
+    fn note_deleting_on(&mut self, node: &str) {
+        for pod in self.index.pods_on_node(node) {
+            if let Some(key) = gang_key_of_uid(&self.index, uid(pod)).filter(|_| is_deleting(pod)) {
+                self.agenda.gang(key);
             }
         }
     }
@@ -516,21 +531,12 @@ impl Machine {
     fn look_up_news(&mut self, epoch: i64, now: Now) {
         let wake = Cell::new(None);
         for name in std::mem::take(&mut self.news.nodes) {
-            let ready = self.index.node(&name).map(|node| place::is_ready(node));
-            self.clocks.note_node(&name, ready, now.monotonic_seconds);
             self.note_health(&name, now);
             self.agenda.node(&name);
             for key in self.plans.on_node(&name) {
                 self.agenda.gang(key);
             }
-            // A pod that is being deleted there may be out of reach.
-            for pod in self.index.pods_on_node(&name) {
-                if let Some(key) =
-                    gang_key_of_uid(&self.index, uid(pod)).filter(|_| is_deleting(pod))
-                {
-                    self.agenda.gang(key);
-                }
-            }
+            self.note_deleting_on(&name);
         }
         for name in std::mem::take(&mut self.news.jobs) {
             self.look_up_job(&name);

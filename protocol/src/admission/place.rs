@@ -49,7 +49,7 @@ fn lost_by(context: PollContext<'_>, rank: &Rank) -> Option<(Lost, String)> {
     let tolerations = tolerations.unwrap_or_default();
     let limit = context.config.not_ready_seconds;
     let is_not_ready = || {
-        let since = context.clocks.not_ready_since(&rank.node.name);
+        let since = context.health.not_ready_since(&rank.node.name);
         since.is_some_and(|since| context.has_come(since + limit))
     };
     let lost = place::lost(facts, Some(&rank.node.uid), tolerations, is_not_ready)?;

@@ -338,6 +338,14 @@ fn every_write_has_its_place() {
             Lane::Commit,
             "",
         ),
+        (
+            "read of a Node",
+            ApiRequest::ReadObject {
+                key: key(Kind::Node, "n1"),
+            },
+            Lane::Outward,
+            "/nodes",
+        ),
         ("raise", status(false), Lane::Commit, "vision"),
         ("tell", status(true), Lane::Tell, "vision"),
         (

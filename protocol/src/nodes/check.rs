@@ -6,9 +6,15 @@
 //! prepared after the Node fell silent: a kubelet tells of its Node before it starts any driver, and a driver that starts
 //! later reads the withdrawal.
 //!
+//! A third, that gangs are evicted for a node, goes by a read that was begun **after the time had come**: a watch that stands still
+//! since the node was marked does not show that it is back.
+//!
+//! Reads are no hurry: they go beside the writes that carry out a commit, and few at a time ([`crate::lanes`]). One that is not answered,
+//! or says something else than the watch, is repeated after twice the pause.
+//!
 //! Whatever the answer, it changes nothing by itself: what follows is written to that very version of the object.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Node;
 use muster_api::NodeDevices;
@@ -19,36 +25,94 @@ use crate::{
 };
 use muster_cluster::object::{Kind, Object, ObjectKey};
 
+/// Most seconds between two reads of a node for the same reason.
+const MOST_PAUSE_SECONDS: u64 = 32;
+
 /// Which state of a node's object: its UID, and its generation.
 type Version = (String, i64);
+
+/// A read under way.
+#[derive(Debug)]
+struct Question {
+    node: String,
+    /// The object as it was seen when the read began.
+    version: Version,
+    /// UID of the Node that is asked about.
+    uid: String,
+    begun_at: u64,
+}
+
+/// What the last read of a node said.
+#[derive(Debug)]
+struct Answer {
+    version: Version,
+    state: NodeState,
+    begun_at: u64,
+}
+
+/// When a node is read again.
+#[derive(Debug)]
+struct Pause {
+    version: Version,
+    not_before: u64,
+    seconds: u64,
+}
 
 /// Reads under way, and what the last ones said.
 #[derive(Debug, Default)]
 pub(crate) struct NodeChecks {
-    under_way: BTreeMap<EffectId, (String, Version, String)>,
-    found: BTreeMap<String, (Version, NodeState)>,
-    /// When a node is read again at the earliest.
-    not_before: BTreeMap<String, u64>,
+    under_way: BTreeMap<EffectId, Question>,
+    /// The nodes that those are about.
+    being_read: BTreeSet<String>,
+    found: BTreeMap<String, Answer>,
+    pauses: BTreeMap<String, Pause>,
 }
 
 impl NodeChecks {
     /// What the store said about the Node, if it was asked after the object was seen as it is now.
     pub(crate) fn found(&self, node: &str, devices: &NodeDevices) -> Option<NodeState> {
-        let (version, state) = self.found.get(node)?;
-        (Some(version) == version_of(devices).as_ref()).then_some(*state)
+        let answer = self.found.get(node)?;
+        (Some(&answer.version) == version_of(devices).as_ref()).then_some(answer.state)
+    }
+
+    /// What the store said about the Node, if it was asked in that second or later.
+    pub(crate) fn found_since(&self, node: &str, second: u64) -> Option<NodeState> {
+        let answer = self.found.get(node)?;
+        (answer.begun_at >= second).then_some(answer.state)
     }
 
     /// The second from which on the node may be read; `None`: it is being read.
-    pub(crate) fn may_ask_at(&self, node: &str) -> Option<u64> {
-        let mut asked = self.under_way.values();
-        let is_asked = asked.any(|(asked, ..)| asked == node);
-        (!is_asked).then(|| self.not_before.get(node).copied().unwrap_or(0))
+    pub(crate) fn may_ask_at(&self, node: &str, devices: &NodeDevices) -> Option<u64> {
+        if self.being_read.contains(node) {
+            return None;
+        }
+        // What was written since is another question.
+        let pause = self.pauses.get(node);
+        let pause = pause.filter(|pause| Some(&pause.version) == version_of(devices).as_ref());
+        Some(pause.map_or(0, |pause| pause.not_before))
+    }
+
+    /// Notes that a node is read now, and when at the earliest again: after twice the pause of the last time, if that was for the same
+    /// reason and a short while ago.
+    fn note_pause(&mut self, node: &str, version: Version, shortest_seconds: u64, now: u64) {
+        let last = self.pauses.get(node).filter(|pause| {
+            pause.version == version && now <= pause.not_before + MOST_PAUSE_SECONDS
+        });
+        let seconds = last.map_or(shortest_seconds, |pause| {
+            (pause.seconds * 2).min(MOST_PAUSE_SECONDS)
+        });
+        let pause = Pause {
+            version,
+            not_before: now + seconds,
+            seconds,
+        };
+        self.pauses.insert(node.to_owned(), pause);
     }
 
     /// Nothing is to be known about the node any more.
     fn forget(&mut self, node: &str) {
         self.found.remove(node);
-        self.not_before.remove(node);
+        self.pauses.remove(node);
     }
 }
 
@@ -62,10 +126,18 @@ impl Machine {
         let devices = self.index.node_devices(node)?;
         let (version, uid) = (version_of(devices)?, devices.spec.node_uid.clone());
         let id = self.flights.number();
-        let second = now.monotonic_seconds + self.config.retry_seconds;
-        self.node_checks.not_before.insert(node.to_owned(), second);
-        let asked = (node.to_owned(), version, uid);
-        self.node_checks.under_way.insert(id, asked);
+        let now = now.monotonic_seconds;
+        let shortest = self.config.retry_seconds;
+        self.node_checks
+            .note_pause(node, version.clone(), shortest, now);
+        let question = Question {
+            node: node.to_owned(),
+            version,
+            uid,
+            begun_at: now,
+        };
+        self.node_checks.under_way.insert(id, question);
+        self.node_checks.being_read.insert(node.to_owned());
         let key = ObjectKey {
             kind: Kind::Node,
             namespace: String::new(),
@@ -76,26 +148,63 @@ impl Machine {
 
     /// Takes the answer of such a read; whether it was one. Without an answer it is asked again.
     pub(crate) fn take_node_check(&mut self, effect: EffectId, outcome: &Outcome) -> bool {
-        let Some((node, version, uid)) = self.node_checks.under_way.remove(&effect) else {
+        let Some(question) = self.node_checks.under_way.remove(&effect) else {
             return false;
         };
+        let node = question.node;
+        self.node_checks.being_read.remove(&node);
         let stored: Option<Option<&Node>> = match outcome {
             Outcome::Done(Some(Object::Node(stored))) => Some(Some(stored.as_ref())),
             Outcome::NotFound => Some(None),
             _ => None,
         };
         if let Some(stored) = stored {
-            let state = loss::state_of(stored, &uid);
-            self.node_checks
-                .found
-                .insert(node.clone(), (version, state));
+            let answer = Answer {
+                version: question.version,
+                state: loss::state_of(stored, &question.uid),
+                begun_at: question.begun_at,
+            };
+            self.node_checks.found.insert(node.clone(), answer);
         }
         self.agenda.node(&node);
+        for key in self.plans.on_node(&node) {
+            self.agenda.gang(key);
+        }
         true
     }
 
     /// Forgets what was read about a node that is well, or no more.
     pub(crate) fn forget_node_check(&mut self, node: &str) {
         self.node_checks.forget(node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_in_vain_is_repeated_after_twice_the_pause_up_to_half_a_minute() {
+        let mut checks = NodeChecks::default();
+        let mut devices = NodeDevices::new("n0", muster_api::NodeDevicesSpec::default());
+        devices.metadata.uid = Some("uid".to_owned());
+        devices.metadata.generation = Some(1);
+        let mut now = 100;
+        let mut pauses = Vec::new();
+        for _ in 0..7 {
+            checks.note_pause("n0", version_of(&devices).unwrap(), 1, now);
+            let at = checks.may_ask_at("n0", &devices).unwrap();
+            pauses.push(at - now);
+            now = at;
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 32]);
+        devices.metadata.generation = Some(2);
+        assert_eq!(
+            checks.may_ask_at("n0", &devices),
+            Some(0),
+            "another question"
+        );
+        checks.being_read.insert("n0".to_owned());
+        assert_eq!(checks.may_ask_at("n0", &devices), None);
     }
 }

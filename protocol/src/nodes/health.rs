@@ -19,9 +19,10 @@ const STOPPED_SECONDS: u64 = 30;
 pub(crate) struct Seen {
     /// Whether it is there and Ready.
     pub(crate) is_ready: bool,
-    /// Whether it counts among its Flavors' nodes: it is there, and nobody said that it is out of service.
+    /// Whether it counts among its Flavors' nodes: it is there, and nobody said that it is out of service; or it is gone, and
+    /// something is permitted there.
     pub(crate) counts: bool,
-    /// The Flavors of its devices.
+    /// The Flavors of its devices; of a node that is gone, as they were.
     pub(crate) flavors: BTreeSet<String>,
 }
 
@@ -138,6 +139,12 @@ impl NodeHealth {
             }
         }
         still.into_iter().collect()
+    }
+
+    /// The Flavors of the node's devices as they were seen last.
+    pub(crate) fn flavors(&self, node: &str) -> BTreeSet<String> {
+        let known = self.nodes.get(node);
+        known.map_or_else(BTreeSet::new, |known| known.seen.flavors.clone())
     }
 
     /// Since when the node is not Ready, or gone.
@@ -273,7 +280,7 @@ mod tests {
         assert_eq!(named, ["n1", "n2"]);
         assert_eq!(health.not_ready_since("n1"), Some(50), "counted anew");
         assert!(health.note("n1", Some(seen(true, "h100")), 50).is_empty());
-        // A node that is out of service, as an administrator said, or gone is no sign of an outage.
+        // A node that is out of service, as an administrator said, is no sign of an outage.
         let mut health = self::health(20, 3);
         let mut out_of_service = seen(false, "h100");
         out_of_service.counts = false;

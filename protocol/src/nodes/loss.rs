@@ -85,11 +85,20 @@ pub(crate) fn is_to_be_asked(context: PollContext<'_>, node: &str, devices: &Nod
     let to_mark = !spec.lost && is_to_be_marked(context, node, devices, state);
     let mut permits = spec.permits.iter();
     let to_release = permits.any(|permit| is_released_by(context, node, state, permit));
-    (to_mark || to_release)
-        && proved(context, node, devices) != Some(state)
+    let to_evict = match state {
+        NodeState::NotReady => spec.lost,
+        NodeState::Gone => context.index.node(node).is_none(),
+        NodeState::OutOfService | NodeState::Ready => false,
+    } && context.plans.on_node(node).next().is_some();
+    let is_evicting_unconfirmed = || {
+        let deadline = eviction_deadline(context, node);
+        deadline.is_some_and(|deadline| !is_confirmed(context, node, deadline))
+    };
+    ((to_mark || to_release) && proved(context, node, devices) != Some(state)
+        || to_evict && is_evicting_unconfirmed())
         && context
             .node_checks
-            .may_ask_at(node)
+            .may_ask_at(node, devices)
             .is_some_and(|second| context.has_come(second))
 }
 
@@ -152,7 +161,10 @@ fn is_to_be_marked(
         NodeState::OutOfService => true,
         // Under the name of the Node there may be another one, whose object this becomes.
         NodeState::Gone => {
-            context.index.node(node).is_none() && !devices.spec.permits.is_empty() && lasts()
+            context.index.node(node).is_none()
+                && !devices.spec.permits.is_empty()
+                && !context.health.is_in_outage(node)
+                && lasts()
         }
     }
 }
@@ -267,29 +279,64 @@ fn lost_by(
     if state == RankState::Succeeded || is_elsewhere {
         return None;
     }
-    let lasts = |limit: u64| {
-        let since = context.health.not_ready_since(node);
-        since.is_none_or(|since| context.has_come(since + limit))
-    };
     // A pod that is bound goes on though the Node is registered again: what becomes of it is what becomes of the Node that has the
     // name now.
     let now = context.index.node(node).filter(|_| pod.is_some());
     let uid = now.and_then(|node| node.metadata.uid.as_deref());
     match seen(context, node, uid.unwrap_or(&rank.node.uid)) {
         NodeState::OutOfService => Some(("is out of service", true)),
-        // Its pods are removed with it.
+        // Kubernetes removes its pods some time after it. Until then they may run: whoever deleted the Node may have erred.
         NodeState::Gone if context.index.node(node).is_none() => {
-            let is_due =
-                is_over(context.index, &rank.pod) || lasts(context.config.not_ready_seconds);
+            let is_due = is_over(context.index, &rank.pod) || is_eviction_due(context, node);
             Some(("is gone", is_due))
         }
         NodeState::NotReady if pod.is_some() && is_off_account(context, node) => {
-            // A node that was marked before the others fell silent may be one of them after all.
-            let lasts = lasts(context.config.node_loss_seconds);
-            Some(("is lost", lasts && !context.health.is_in_outage(node)))
+            Some(("is lost", is_eviction_due(context, node)))
         }
         NodeState::Gone | NodeState::NotReady | NodeState::Ready => None,
     }
+}
+
+/// Whether what runs on a node that is lost or gone is to be evicted by now, though nothing is proved. A node that was marked before
+/// others fell silent may be one of them after all, so an outage is asked about again here.
+fn is_eviction_due(context: PollContext<'_>, node: &str) -> bool {
+    if context.health.not_ready_since(node).is_none() {
+        // There is neither Node nor object.
+        return true;
+    }
+    let deadline = eviction_deadline(context, node);
+    deadline.is_some_and(|deadline| is_confirmed(context, node, deadline))
+}
+
+/// Since which second what runs on the node is to be evicted, if that has come and there is no outage.
+fn eviction_deadline(context: PollContext<'_>, node: &str) -> Option<u64> {
+    let since = context.health.not_ready_since(node)?;
+    let deadline = since + context.config.node_loss_seconds;
+    (context.has_come(deadline) && !context.health.is_in_outage(node)).then_some(deadline)
+}
+
+/// Whether the store said in that second or later that the node is as it is seen. Where there is no object of its permits,
+/// nothing asks, and what is seen has to do.
+fn is_confirmed(context: PollContext<'_>, node: &str, second: u64) -> bool {
+    let Some(devices) = context.index.node_devices(node) else {
+        return true;
+    };
+    let state = seen(context, node, &devices.spec.node_uid);
+    context.node_checks.found_since(node, second) == Some(state)
+}
+
+/// Whether nobody waits for pods that are being ended on the node: it is gone, or lost. One without an object of its permits carries no
+/// mark, and is unreachable when it would be marked.
+pub(crate) fn is_unreachable(context: PollContext<'_>, node: &str) -> bool {
+    if context.index.node(node).is_none() {
+        return true;
+    }
+    if context.index.node_devices(node).is_some() {
+        return is_off_account(context, node);
+    }
+    let since = context.health.not_ready_since(node);
+    let limit = context.config.lost_after_seconds;
+    since.is_some_and(|since| context.has_come(since + limit)) && !context.health.is_in_outage(node)
 }
 
 /// Why the attempt is to be evicted because of a node, if it is.

@@ -39,6 +39,7 @@ use crate::{
         annotation, eviction_mark, has_deadline, is_drained_queue, is_suspended,
         is_suspended_by_muster, job_of, owners_of, suspended_for,
     },
+    nodes::loss,
     objects::{bound_node, is_deleting, is_gated, is_terminal, job_object, pod_object, stamp, uid},
     outward::patch,
     poll_context::{PollContext, attempt},
@@ -127,7 +128,7 @@ pub(crate) fn left<'a>(
 }
 
 /// Whether nothing more can be done about the pod, and its Gang goes on without it: it is being deleted, and has no node, or its
-/// node is gone or was not Ready for long. What it holds stays charged until it is proved released.
+/// node is gone or lost. What it holds stays charged until it is proved released.
 pub(crate) fn is_out_of_reach(context: PollContext<'_>, pod: &ObservedPod) -> bool {
     if !is_deleting(pod) {
         return false;
@@ -136,11 +137,7 @@ pub(crate) fn is_out_of_reach(context: PollContext<'_>, pod: &ObservedPod) -> bo
     let Some(node) = bound_node(pod) else {
         return true;
     };
-    context.index.node(node).is_none()
-        || context
-            .clocks
-            .not_ready_since(node)
-            .is_some_and(|since| context.has_come(since + context.config.not_ready_seconds))
+    loss::is_unreachable(context, node)
 }
 
 /// Why the Gang waits for pods of an attempt that is over, if it does.
