@@ -368,7 +368,12 @@ impl Machine {
                 },
             ),
         });
-        if seen.as_ref().is_none_or(|seen| seen.is_ready) {
+        // Of a Node that was made again it is still to be proved what became of the one that the object was written for.
+        let is_meant = devices.is_none_or(|devices| {
+            let uid = node.and_then(|node| node.metadata.uid.as_ref());
+            uid == Some(&devices.spec.node_uid)
+        });
+        if seen.as_ref().is_none_or(|seen| seen.is_ready && is_meant) {
             self.forget_node_check(name);
         }
         for node in self.health.note(name, seen, now.monotonic_seconds) {

@@ -520,3 +520,26 @@ fn a_cluster_in_which_nothing_happens_reads_no_node() {
     }
     assert!(read.is_empty(), "{read:?}");
 }
+
+#[test]
+fn a_node_that_was_made_again_is_read_once_while_the_write_of_its_permits_is_under_way() {
+    let (mut bench, node, _) = running_of(4);
+    // Its driver says nothing: only the Node can prove that what its pod held is released.
+    bench.silent_drivers.insert(node.to_owned());
+    bench.server.remove(&pod_key("train-0"));
+    bench.run();
+    bench.server.remove(&node_key(node));
+    for object in node_with_gpus(node, 2) {
+        bench.server.put(object);
+    }
+    let mut reads = 0;
+    for _ in 0..20 {
+        for effect in bench.poll() {
+            if matches!(&*effect.write, ApiRequest::ReadObject { key } if key.kind == Kind::Node) {
+                reads += 1;
+                bench.perform(&effect);
+            }
+        }
+    }
+    assert_eq!(reads, 1);
+}
