@@ -59,31 +59,39 @@ impl Charges {
             }
         }
         for object in api.list::<NodeDevices>() {
+            let borne = object.spec.lost;
             for permit in &object.spec.permits {
-                let borne = object.spec.lost;
-                charges.add(&permit.gang, &permit.team, &permit.charge, borne);
+                let mut charge = permit.charge.clone();
+                if permit.withdrawn {
+                    // What a node that was made again brought back, of devices that nobody published yet: nobody is charged.
+                    charge.claims.retain(|group| !group.flavor.is_empty());
+                }
+                charges.add(&permit.gang, &permit.team, &charge, borne);
             }
         }
         charges
     }
 
+    /// What a Team bears of a claim counts, whatever a lost node bears of the same one.
     fn add(&mut self, gang: &str, team: &str, charge: &Charge, borne_by_node: bool) {
         for group in &charge.claims {
             for uid in &group.uids {
-                let entry = ClaimCharge {
-                    gang: gang.to_owned(),
-                    team: team.to_owned(),
-                    flavor: group.flavor.clone(),
-                    gpus_milli: group.gpus_milli,
-                    borne_by_node: borne_by_node
-                        && self.claims.get(uid).is_none_or(|known| known.borne_by_node),
-                };
                 if borne_by_node {
                     self.borne.insert(uid.clone());
                 }
-                let before = self.claims.insert(uid.clone(), entry);
-                if let Some(before) = before.filter(|before| before.gang != gang) {
-                    self.charged_twice = Some((uid.clone(), before.gang, gang.to_owned()));
+                let known = self.claims.get(uid);
+                if let Some(other) = known.filter(|known| known.gang != gang) {
+                    self.charged_twice = Some((uid.clone(), other.gang.clone(), gang.to_owned()));
+                }
+                if known.is_none_or(|known| known.borne_by_node || !borne_by_node) {
+                    let entry = ClaimCharge {
+                        gang: gang.to_owned(),
+                        team: team.to_owned(),
+                        flavor: group.flavor.clone(),
+                        gpus_milli: group.gpus_milli,
+                        borne_by_node,
+                    };
+                    self.claims.insert(uid.clone(), entry);
                 }
             }
         }
@@ -190,6 +198,18 @@ pub(super) fn off_account(api: &ApiServer) -> BTreeSet<String> {
     off
 }
 
+/// Whether the machine has no Node, or one that was made again and whose driver has not answered since.
+fn has_no_node(api: &ApiServer, name: &str) -> bool {
+    let Some(node) = api.get::<Node>("", name) else {
+        return true;
+    };
+    let devices = api.get::<NodeDevices>("", name);
+    devices.is_some_and(|devices| {
+        let spec = &devices.spec;
+        spec.awaits_driver || node.metadata.uid.as_ref() != Some(&spec.node_uid)
+    })
+}
+
 /// How long after a node is back what was decided before may still be committed, in milliseconds.
 const RETURN_MILLISECONDS: i64 = 10_000;
 
@@ -202,6 +222,8 @@ pub(super) struct Returns {
     above: BTreeMap<String, i64>,
     /// Claims that were on a node's account once: when the node is back, another gang may have them as well.
     excused: BTreeSet<String>,
+    /// What machines without a Node hold and nobody is charged for: node and claim.
+    left_behind: BTreeSet<(String, String)>,
 }
 
 impl Returns {
@@ -218,6 +240,36 @@ impl Returns {
     /// Whether nothing of the node is asked for now.
     pub(super) fn is_off_account(&self, node: &str) -> bool {
         self.off_account.contains(node)
+    }
+
+    /// Whether nobody need be charged for what the machine holds: that its Node is gone together with the pod proved the release, and
+    /// the machine lives on all the same. Nobody counts it until that name has a Node again whose driver has answered. Then
+    /// it comes back as a withdrawn permit, and is charged if the API server still knows the claim and its devices.
+    pub(super) fn is_left_behind(
+        &mut self,
+        api: &ApiServer,
+        node: &str,
+        claim: &str,
+        is_charged: bool,
+    ) -> bool {
+        let what = (node.to_owned(), claim.to_owned());
+        if is_charged {
+            if self.left_behind.remove(&what) {
+                self.last = Some(self.now);
+            }
+            return false;
+        }
+        if has_no_node(api, node) {
+            self.left_behind.insert(what);
+            return true;
+        }
+        self.left_behind.contains(&what)
+    }
+
+    /// What is not held any more is not left behind.
+    pub(super) fn forget_released(&mut self, node: &str, is_held: impl Fn(&str) -> bool) {
+        self.left_behind
+            .retain(|(of, claim)| of != node || is_held(claim));
     }
 
     /// Whether a node came back a short while ago.

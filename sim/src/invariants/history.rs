@@ -94,11 +94,7 @@ impl History {
     }
 
     /// Takes in what changed since the last call.
-    pub(super) fn check(
-        &mut self,
-        api: &ApiServer,
-        is_node_back: bool,
-    ) -> Result<(), Violation> {
+    pub(super) fn check(&mut self, api: &ApiServer, is_node_back: bool) -> Result<(), Violation> {
         self.is_node_back = is_node_back;
         for number in 0..self.places.len() {
             while let Some(event) = api.next_event(self.places[number]) {

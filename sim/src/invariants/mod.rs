@@ -5,7 +5,8 @@
 //!
 //! * **S1** no Team or Cohort is charged, or physically holds, more than its limits of any Flavor (but what a lost node brings back
 //!   with it, and then use only falls), and nothing is committed beyond the limits of the Team's generation that it was judged by; no claim is charged to two gangs;
-//! * **S2** what is physically held is charged, to the Flavor of the hardware;
+//! * **S2** what is physically held is charged, to the Flavor of the hardware, but what a machine holds that lives on without its
+//!   Node and the pod;
 //! * **S3** no Unit is held for two claims, nothing is recorded without a permit, and a container is given what its
 //!   claims are allocated;
 //! * **S4** a pod is let go only to where the stored plan of its attempt says, after that plan is stored and all its
@@ -114,7 +115,7 @@ impl Invariants {
         self.history.check(api, self.returns.is_recent())?;
         let charges = Charges::of(api);
         charges.check(&self.scenario, &mut self.returns)?;
-        self.check_held(nodes, &charges)?;
+        self.check_held(api, nodes, &charges)?;
         self.given.check(api, nodes)?;
         self.check_permits(api, nodes)
     }
@@ -122,6 +123,7 @@ impl Invariants {
     /// S1, S2 and S3 of what is physically held.
     fn check_held(
         &mut self,
+        api: &ApiServer,
         nodes: &BTreeMap<String, GpuNode>,
         charges: &Charges,
     ) -> Result<(), Violation> {
@@ -129,9 +131,17 @@ impl Invariants {
         for (name, node) in nodes {
             let product = node.shape.product;
             let mut holders: Vec<(&str, &Unit)> = Vec::new();
+            let mut charged = 0;
+            self.returns
+                .forget_released(name, |claim| node.held().any(|(held, _)| held == claim));
             for (claim, unit) in node.held() {
-                let what = match charges.flavor_of(claim) {
+                let flavor = charges.flavor_of(claim);
+                let is_left_behind =
+                    self.returns
+                        .is_left_behind(api, name, claim, flavor.is_some());
+                let what = match flavor {
                     Some(flavor) if flavor == product.flavor() => None,
+                    None if is_left_behind => None,
                     Some(flavor) => Some(format!("which is charged as {flavor}")),
                     None => Some("which nothing is charged for".to_owned()),
                 };
@@ -140,7 +150,10 @@ impl Invariants {
                     return Err(Violation::new("S2", what));
                 }
                 match holders.iter().find(|(_, taken)| taken.overlaps(unit)) {
-                    None => holders.push((claim, unit)),
+                    None => {
+                        charged += usize::from(!is_left_behind);
+                        holders.push((claim, unit));
+                    }
                     Some((other, _)) if *other == claim => {}
                     Some((other, _)) => {
                         let what =
@@ -150,7 +163,7 @@ impl Invariants {
                 }
             }
             if !self.returns.is_off_account(name) {
-                *held.entry(product).or_default() += holders.len();
+                *held.entry(product).or_default() += charged;
             }
         }
         for (product, held) in held {
