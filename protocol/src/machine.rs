@@ -501,7 +501,12 @@ impl Machine {
         for gang in &changed {
             self.note_gang_by_uid(gang);
         }
-        !changed.is_empty()
+        let is_any = !changed.is_empty();
+        // Nothing is told of a first decision that is cut short, until it is complete.
+        if !self.feed.has_decided {
+            self.feed.recorded.extend(changed);
+        }
+        is_any
     }
 
     /// Whether nothing that an older leader still sends is taken any more: once it is so, it stays so.

@@ -58,8 +58,8 @@ pub(crate) struct Feed {
     pub(crate) has_decided: bool,
     /// Whether the engine was told what a former leader recorded of preemptions.
     pub(crate) is_restored: bool,
-    /// Gangs of which a former leader recorded that they preempt, or are preempted and hold something still, until the engine
-    /// has decided.
+    /// Gangs of which a former leader recorded that they preempt, or are preempted and hold something still, and those of which
+    /// the first decision says so before it is complete; until the engine has decided.
     pub(crate) recorded: BTreeSet<engine::GangUid>,
     /// When the engine is to be asked again though nothing changed, by [`crate::Now::engine_time`].
     look_again_at: Option<engine::Timestamp>,

@@ -503,6 +503,24 @@ fn new_leader_keeps_what_is_freed(until: fn(&mut Bench)) {
 }
 
 #[test]
+fn what_is_kept_is_told_at_once_though_the_first_decision_of_a_new_leader_is_interrupted() {
+    let mut bench = low_runs("Immediate", &json!({}));
+    submit(&mut bench, "high", 4, "high");
+    submit(&mut bench, "behind", 3, "low");
+    let is_told = bench.run_until(|write| matches!(write, ApiRequest::ReplaceGangStatus { .. }));
+    assert!(is_told, "a leader decides, and dies before it says so");
+    bench.machine = Machine::new(Config {
+        looks_in_vain: 0,
+        ..config()
+    });
+    // A look at everything goes on deciding, too.
+    bench.checks_polls = false;
+    bench.run_at_once();
+    let high = status(&bench, "high");
+    assert!(high.reservation.is_some(), "{high:?}");
+}
+
+#[test]
 fn a_new_leader_keeps_for_a_gang_what_others_free_during_the_notice() {
     new_leader_keeps_what_is_freed(|_| {});
 }
