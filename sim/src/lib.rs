@@ -31,10 +31,9 @@
 //! [`conformance`] asks the engine's quota alone: it runs cases of Kueue's own tests from a file
 //! (`muster-sim conformance FILE`).
 //!
-//! Not simulated: nodes that are lost for good, slices that vanish with a kubelet, the extender, MIG, adoption of what
-//! runs unadmitted, several tiers, Observe. Eviction is not built yet: in its place users give up what gets nowhere for
-//! ten minutes. They are counted, and after everything has healed nobody may have to, but for the cases that [`owners`]
-//! names.
+//! Not simulated: nodes that are lost for good, the taint `out-of-service` itself, slices that vanish with a kubelet, the
+//! extender, MIG, adoption of what runs unadmitted, Observe. Users give up what gets nowhere for ten minutes. They are
+//! counted, and after everything has healed nobody may have to, but for the cases that [`owners`] names.
 
 pub mod api_server;
 pub mod claim_controller;
