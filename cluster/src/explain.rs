@@ -89,7 +89,9 @@ fn reason(why: &Why) -> Reason {
         Why::NextCommit | Why::BehindHead { .. } | Why::Quota { .. } => Reason::WaitingForQuota,
         Why::ExceedsMaxQuota { .. } => Reason::ExceedsMaxQuota,
         Why::NoQuotaForResource { .. } => Reason::NoQuotaForResource,
-        Why::Placement { .. } => Reason::WaitingForPlacement,
+        Why::Placement { .. } | Why::PlaceKept { .. } | Why::HeldOff { .. } => {
+            Reason::WaitingForPlacement
+        }
         Why::PlacementImpossible { .. } => Reason::PlacementImpossible,
         Why::Release { .. } | Why::Preemption { .. } => Reason::WaitingForRelease,
         Why::ClaimShared { .. } => Reason::ClaimShared,

@@ -1,6 +1,9 @@
 //! What is decided, and why.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use crate::{
     amount::{Amount, FlavorResource, Resource, ResourceCharge},
@@ -260,6 +263,31 @@ pub struct Explanation {
     pub why: Why,
 }
 
+/// A place that is kept for a gang that lacked one for long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeadReservation {
+    /// The gang.
+    pub gang: GangUid,
+    /// `namespace/name` of the gang.
+    pub gang_name: String,
+    /// The Flavor that it would be charged to.
+    pub flavor: FlavorName,
+    /// Path of the domain, outermost first.
+    pub domain: Vec<String>,
+    /// The nodes on which others are planned only if they are gone in time.
+    pub nodes: BTreeSet<NodeName>,
+    /// Since when.
+    pub since: Timestamp,
+    /// When they are free, if that is known.
+    pub starts_at: Option<Timestamp>,
+    /// What the gang would get, in thousandths of a GPU.
+    pub gpus: Amount,
+    /// What stood idle there so far, in thousandths of a GPU times seconds.
+    pub idle_gpu_seconds: i128,
+    /// How much may, before the place is given up; without, as much as it takes.
+    pub most_idle_gpu_seconds: Option<i128>,
+}
+
 /// Who stands in the way: gangs that hold what is asked for, largest first, at most three named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Blocker {
@@ -368,6 +396,20 @@ pub enum Why {
     Preemption {
         /// Who does.
         victims: Blocker,
+    },
+    /// A place is kept for it, since it waits for long: it is admitted once that is free.
+    PlaceKept {
+        /// Where, and at what cost so far.
+        reservation: HeadReservation,
+        /// When that was so.
+        now: Timestamp,
+    },
+    /// It would have a place if that were not kept for a gang that waits for long.
+    HeldOff {
+        /// `namespace/name` of that gang.
+        behind: String,
+        /// In how many seconds that gang is to start there, if it is known: whoever runs no longer is let in until then.
+        seconds: Option<u64>,
     },
     /// A claim is held by another gang.
     ClaimShared {

@@ -59,6 +59,8 @@ pub enum Update {
     Hold(Hold),
     /// A pod holds nothing any more: its devices are proved released.
     HoldGone(PodUid),
+    /// A gang that holds something ends by then, whatever it does; without a time nobody knows when it ends.
+    Ends(GangUid, Option<Timestamp>),
 }
 
 /// Order discipline of a Team's queue.
@@ -308,8 +310,21 @@ pub struct Gang {
     pub may_borrow: bool,
     /// Where it must or should be placed.
     pub topology: TopologyRequest,
+    /// How long it would run.
+    pub run_time: RunTime,
+    /// Since when it lacked a place, and no quota, as somebody saw who decided before. It makes no other gang of it.
+    pub lacks_place_since: Option<Timestamp>,
     /// Its pods, rank by rank.
     pub pods: Vec<Pod>,
+}
+
+/// How long a gang runs once it is admitted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunTime {
+    /// Seconds after which it is ended, whatever it does. Without, nobody knows when it ends.
+    pub max_seconds: Option<u64>,
+    /// Seconds after which others may preempt it. Without, nobody ever may.
+    pub preemptable_after_seconds: Option<u64>,
 }
 
 /// An admitted gang, as far as preemption goes by it. What it holds is told by its [`Hold`]s.

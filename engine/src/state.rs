@@ -11,6 +11,7 @@
 //! worked out when somebody asks ([`State::explain`]).
 
 mod admit;
+mod backfill;
 mod circles;
 mod classes;
 mod explain;
@@ -30,6 +31,7 @@ mod rounds;
 mod running;
 mod settle;
 mod shapes;
+mod soonest;
 mod strict;
 mod team;
 mod wait_queue;
@@ -43,6 +45,7 @@ use std::{
     sync::Arc,
 };
 
+use backfill::Backfill;
 use circles::Circles;
 use hopes::Hopes;
 use ids::{ClassId, GangId, Slab, TeamId};
@@ -116,6 +119,8 @@ pub struct State {
     reservations: Reservations,
     /// What was kept by whoever decided before, by gang; taken up with the first decision that finds the gang waiting.
     recorded: BTreeMap<GangUid, Reserved>,
+    /// What is kept for gangs that waited long.
+    backfill: Backfill,
     /// Who went for whom.
     circles: Circles,
     /// Pods of gangs that give way, on nodes that are kept for nobody.
@@ -228,6 +233,7 @@ impl State {
             }
             Update::Hold(hold) => self.set_told_hold(hold),
             Update::HoldGone(pod) => self.remove_told_hold(&pod),
+            Update::Ends(gang, at) => self.running.set_end(gang, at),
         }
     }
 
@@ -248,7 +254,12 @@ impl State {
         if self.empty_commit.replace(budget.empty) != Some(budget.empty) {
             self.judge_too_large_again();
         }
+        self.settle_backfill(now);
         self.admit_all(now, budget, &mut decisions);
+        if !decisions.is_cut_short() {
+            self.keep_places();
+        }
+        self.note_backfilled();
         decisions.spared = self.reservations.take_spared();
         decisions
             .spared
@@ -352,10 +363,15 @@ impl State {
         line.filter_map(|id| Some(&self.waiting.get(*id)?.gang))
     }
 
-    fn set_waiting(&mut self, gang: Gang) {
+    fn set_waiting(&mut self, mut gang: Gang) {
         if let Some(id) = self.waiting.id(&gang.uid) {
-            if self.waiting.get(id).is_some_and(|known| known.gang == gang) {
-                return;
+            if let Some(known) = self.waiting.get_mut(id) {
+                // What was seen before is no news once it is known.
+                gang.lacks_place_since = known.gang.lacks_place_since.or(gang.lacks_place_since);
+                known.gang.lacks_place_since = gang.lacks_place_since;
+                if known.gang == gang {
+                    return;
+                }
             }
             self.remove_waiting(id);
         }
@@ -386,6 +402,10 @@ impl State {
     }
 
     fn remove_waiting(&mut self, id: GangId) {
+        if let Some(waiting) = self.waiting.get(id) {
+            let uid = waiting.gang.uid.clone();
+            self.end_head_reservation(&uid, false);
+        }
         self.give_up_reservation(id);
         self.drop_out(id);
         self.too_large.remove(&id);

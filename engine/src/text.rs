@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::{
     amount::{Amount, FlavorResource, Resource, ResourceCharge},
-    decision::{Blocker, CommitRoom, Why},
-    names::{FlavorName, LevelName},
+    decision::{Blocker, CommitRoom, HeadReservation, Why},
+    names::{FlavorName, LevelName, Timestamp},
     quota::PreemptionReason,
     remedy::{Holder, Order, Remedies, Remedy, RemedyEvent},
 };
@@ -253,6 +253,20 @@ impl fmt::Display for Why {
                     "give"
                 }
             ),
+            Self::PlaceKept { reservation, now } => place_kept(formatter, reservation, *now),
+            Self::HeldOff { behind, seconds } => {
+                write!(
+                    formatter,
+                    "its place is kept for {behind}, which waits for long"
+                )?;
+                match seconds.map(|seconds| seconds / 60 * 60) {
+                    Some(most) if most > 0 => write!(
+                        formatter,
+                        "; with a max-runtime-seconds of at most {most} it would be let in until then"
+                    ),
+                    _ => formatter.write_str("; nobody knows how soon"),
+                }
+            }
             Self::ClaimShared { claim, holder } => {
                 write!(
                     formatter,
@@ -268,6 +282,64 @@ impl fmt::Display for Why {
             Self::Overflow => formatter
                 .write_str("a number that it asks for or is judged by is too large to be counted"),
         }
+    }
+}
+
+fn place_kept(
+    formatter: &mut fmt::Formatter<'_>,
+    kept: &HeadReservation,
+    now: Timestamp,
+) -> fmt::Result {
+    let count = kept.nodes.len();
+    let nodes = if count == 1 { "node" } else { "nodes" };
+    write!(formatter, "{count} {nodes} of {}", kept.flavor)?;
+    if !kept.domain.is_empty() {
+        write!(formatter, " in {}", kept.domain.join("/"))?;
+    }
+    let minutes = |seconds: i64| Minutes(seconds.max(0));
+    let since = minutes(now.0.saturating_sub(kept.since.0));
+    write!(
+        formatter,
+        ", where it fits soonest, are kept for it for {since} now"
+    )?;
+    match kept.starts_at {
+        Some(at) => {
+            let within = minutes(at.0.saturating_sub(now.0));
+            write!(formatter, "; who runs there ends within {within}")?;
+        }
+        None => formatter.write_str("; when who runs there ends is not known")?,
+    }
+    write!(
+        formatter,
+        "; {} stood idle for that",
+        GpuHours(kept.idle_gpu_seconds)
+    )?;
+    match kept.most_idle_gpu_seconds {
+        Some(most) => write!(formatter, ", of {} at most", GpuHours(most)),
+        None => Ok(()),
+    }
+}
+
+/// A time in whole minutes, rounded up: `1 minute`, `12 minutes`.
+struct Minutes(i64);
+
+impl fmt::Display for Minutes {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 / 60 + i64::from(self.0 % 60 > 0) {
+            1 => formatter.write_str("1 minute"),
+            minutes => write!(formatter, "{minutes} minutes"),
+        }
+    }
+}
+
+/// Thousandths of a GPU times seconds, in hours of a GPU.
+struct GpuHours(i128);
+
+impl fmt::Display for GpuHours {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = i64::try_from(self.0).unwrap_or(i64::MAX);
+        decimal(formatter, value, 1000 * 3600)?;
+        formatter.write_str(" GPU hours")
     }
 }
 

@@ -303,9 +303,14 @@ impl World {
     }
 }
 
-/// Asked again without news, the engine has nothing to say and looks at nothing.
+/// Asked again without news, the engine has nothing to say and looks at nothing. What is due later is so still.
 fn assert_nothing_decided(decisions: &Decisions) {
-    assert_eq!(decisions, &Decisions::default());
+    let nothing = Decisions {
+        look_again_at: decisions.look_again_at,
+        ..Decisions::default()
+    };
+    assert_eq!(decisions, &nothing);
+    assert!(decisions.look_again_at.is_none_or(|at| at > NOW));
 }
 
 /// S4: every pod of the gang has a node, and every claim of it a charge.

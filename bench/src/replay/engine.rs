@@ -150,6 +150,8 @@ impl<'a> Engine<'a> {
             queued_at: Timestamp(signed(arrives_at)),
             may_borrow: true,
             topology: TopologyRequest::default(),
+            run_time: muster_engine::RunTime::default(),
+            lacks_place_since: None,
             pods: vec![Pod {
                 uid: format!("{uid}-{}", self.attempts[job]).into(),
                 resources: PodResources {

@@ -169,6 +169,8 @@ pub(crate) fn gang(number: usize, team: usize, (pods, gpus): (usize, u32)) -> Ga
         queued_at: Timestamp(i64::try_from(number).unwrap_or(0)),
         may_borrow: true,
         topology: TopologyRequest::default(),
+        run_time: muster_engine::RunTime::default(),
+        lacks_place_since: None,
         pods: pods.collect(),
     }
 }

@@ -9,6 +9,7 @@ use std::{
 
 use super::{
     cache::IndexCache,
+    held_back::HeldBack,
     index::{CapacityIndex, IndexKey},
     inventory::{DeviceCharge, Inventory},
     kind::Kinds,
@@ -32,6 +33,8 @@ pub(crate) struct Cluster {
     /// Nodes on which nothing new is planned, since they are kept for somebody.
     /// By how many reservations.
     reserved: BTreeMap<NodeName, usize>,
+    /// Nodes on which only some may be planned.
+    pub(super) held_back: HeldBack,
     kinds: Kinds,
     inventory: Inventory,
     /// By Topology; under `None` the flat one.
@@ -92,6 +95,7 @@ impl Default for Cluster {
             by_name: BTreeMap::new(),
             holds: BTreeMap::new(),
             reserved: BTreeMap::new(),
+            held_back: HeldBack::default(),
             kinds: Kinds::default(),
             inventory: Inventory::default(),
             trees: BTreeMap::from([(None, Tree::new(None, version))]),
@@ -151,7 +155,9 @@ impl Cluster {
         if grew {
             self.grown.note(slot, now);
         }
+        self.held_back.note_node(&record.node.name);
         self.slots[slot] = Some(record);
+        self.note_held_back(slot);
         if same_when_empty {
             NodeChange::Free
         } else {
@@ -184,6 +190,7 @@ impl Cluster {
         let now = self.version.advance();
         self.changed.note(slot, now);
         self.remade.note(slot, now);
+        self.held_back.note_gone(name);
     }
 
     /// What one pod holds is as given.
@@ -212,10 +219,14 @@ impl Cluster {
         self.hold_changed(&hold.node);
     }
 
-    fn hold_changed(&mut self, node: &NodeName) {
+    pub(super) fn hold_changed(&mut self, node: &NodeName) {
         let Some(slot) = self.by_name.get(node).copied() else {
             return;
         };
+        if self.note_held_back(slot) {
+            let now = self.version.advance();
+            self.changed.note(slot, now);
+        }
         let Some(record) = self.slots.get(slot).and_then(Option::as_ref) else {
             return;
         };
@@ -236,6 +247,14 @@ impl Cluster {
 
     /// What is free on a node by all that is held there.
     fn occupancy(&self, record: &NodeRecord) -> Occupancy {
+        if self.is_held_back(&record.node.name) {
+            return Occupancy::reserved(record.node.devices.len());
+        }
+        self.occupancy_for_all(record)
+    }
+
+    /// The same for those who may be planned on nodes that are held back.
+    pub(super) fn occupancy_for_all(&self, record: &NodeRecord) -> Occupancy {
         if self.is_reserved(&record.node.name) {
             return Occupancy::reserved(record.node.devices.len());
         }
@@ -345,7 +364,7 @@ impl Cluster {
         self.slots.len()
     }
 
-    pub(super) fn slot_of(&self, name: &NodeName) -> Option<usize> {
+    pub(crate) fn slot_of(&self, name: &NodeName) -> Option<usize> {
         self.by_name.get(name).copied()
     }
 
@@ -355,7 +374,7 @@ impl Cluster {
     }
 
     /// What is held on the node in a slot.
-    pub(super) fn holds_in(&self, slot: usize) -> impl Iterator<Item = &Arc<Hold>> {
+    pub(crate) fn holds_in(&self, slot: usize) -> impl Iterator<Item = &Arc<Hold>> {
         let holds = self
             .record(slot)
             .and_then(|record| self.holds.get(&record.node.name));
@@ -393,7 +412,7 @@ impl Cluster {
 
     /// The view in which these holds are gone, at the cost of the nodes that they are on.
     pub(crate) fn without(&self, gone: &BTreeMap<PodUid, &Hold>) -> View {
-        View::Without(self.changed_without(gone))
+        View::Without(self.changed_without(gone, &BTreeSet::new()))
     }
 
     /// The view in which these holds are gone, and these claims that nobody holds any more have no devices on these nodes. Whose
@@ -405,14 +424,14 @@ impl Cluster {
         nodes: &BTreeSet<NodeName>,
         leftovers: &BTreeSet<&ClaimUid>,
     ) -> View {
-        let mut changed = self.changed_without(gone);
+        let mut changed = self.changed_without(gone, &BTreeSet::new());
         for name in nodes {
             let slot = self.by_name.get(name);
             let record = slot.and_then(|slot| Some((*slot, self.record(*slot)?)));
             let Some((slot, record)) = record else {
                 continue;
             };
-            if self.is_reserved(name) {
+            if self.is_held_back(name) || self.is_reserved(name) {
                 continue;
             }
             let mut released: Released<'_> = record
@@ -442,8 +461,13 @@ impl Cluster {
         records.flat_map(NodeRecord::claims)
     }
 
-    /// What is free without these holds on the nodes that they are on.
-    fn changed_without(&self, gone: &BTreeMap<PodUid, &Hold>) -> BTreeMap<usize, Occupancy> {
+    /// What is free without these holds on the nodes that they are on, except on those that are kept for others than the ones
+    /// for whom these nodes are `opened`.
+    pub(super) fn changed_without(
+        &self,
+        gone: &BTreeMap<PodUid, &Hold>,
+        opened: &BTreeSet<NodeName>,
+    ) -> BTreeMap<usize, Occupancy> {
         let nodes: BTreeSet<&NodeName> = gone.values().map(|hold| &hold.node).collect();
         let mut changed = BTreeMap::new();
         for name in nodes {
@@ -453,7 +477,8 @@ impl Cluster {
             let Some(record) = self.record(*slot) else {
                 continue;
             };
-            if self.is_reserved(name) {
+            let is_shut = self.is_held_back(name) && !opened.contains(name);
+            if is_shut || self.is_reserved(name) {
                 continue;
             }
             let (stays, released) = self.parted(name, gone);

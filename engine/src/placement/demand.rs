@@ -195,6 +195,8 @@ pub(crate) struct Demand {
     pub(crate) classes: Vec<Class>,
     /// Number of pods.
     pub(crate) pods: usize,
+    /// For how many seconds it runs at most, if that is known.
+    pub(crate) max_seconds: Option<u64>,
 }
 
 impl Demand {
@@ -233,6 +235,13 @@ impl Demand {
         self.classes.len() > 1
     }
 
+    /// How many devices are to be allocated for it.
+    pub(crate) fn open_devices(&self) -> usize {
+        let classes = self.classes.iter();
+        let devices = classes.map(|class| class.shape.open_devices() * class.units.len());
+        devices.sum()
+    }
+
     /// How many units it has.
     pub(crate) fn units(&self) -> usize {
         self.classes.iter().map(|class| class.units.len()).sum()
@@ -256,12 +265,14 @@ impl Demand {
         Self {
             classes,
             pods: gang.pods.len(),
+            max_seconds: gang.run_time.max_seconds,
         }
     }
 
-    /// The part that decides whether it fits.
+    /// The part that decides whether it fits, and where it may run for how long it runs.
     pub(crate) fn signature(&self, wish: &TopologyRequest) -> Signature {
         Signature {
+            max_seconds: self.max_seconds.map(rounded_run_time),
             required: wish.required.clone(),
             classes: self
                 .classes
@@ -275,6 +286,8 @@ impl Demand {
 /// Equal for gangs that ask for the same: of one Team, they fit or fail alike.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Signature {
+    /// Gangs that do not run equally long may not be let in to the same nodes. Rounded, so that there are few of them.
+    max_seconds: Option<u64>,
     required: Option<LevelName>,
     classes: Vec<(UnitShape, usize)>,
 }
@@ -291,8 +304,20 @@ impl Signature {
         for amount in pods.flat_map(|pod| pod.resources.amounts_mut()) {
             *amount = power_of_two_at_most(*amount);
         }
+        rounded.max_seconds = rounded.max_seconds.map(|seconds| leading_bits(seconds, 1));
         rounded
     }
+}
+
+/// A run time without what lies below an eighth of it: of those that round alike, the first in line speaks for all.
+fn rounded_run_time(seconds: u64) -> u64 {
+    leading_bits(seconds, 4)
+}
+
+/// A number with so many of its leading bits.
+fn leading_bits(number: u64, bits: u32) -> u64 {
+    let below = number.checked_ilog2().unwrap_or(0).saturating_sub(bits - 1);
+    (number >> below) << below
 }
 
 fn power_of_two_at_most(amount: i64) -> i64 {
@@ -387,7 +412,25 @@ pub(crate) fn claims_of<'a>(pods: impl Iterator<Item = &'a Pod>) -> Vec<&'a Clai
 
 #[cfg(test)]
 mod tests {
-    use super::power_of_two_at_most;
+    use super::{leading_bits, power_of_two_at_most};
+
+    #[test]
+    fn run_times_are_told_apart_by_their_leading_bits() {
+        let table = [
+            (0, 0),
+            (1, 1),
+            (9, 9),
+            (15, 15),
+            (17, 16),
+            (3_600, 3_584),
+            (3_599, 3_584),
+        ];
+        for (seconds, expected) in table {
+            assert_eq!(leading_bits(seconds, 4), expected, "{seconds}");
+        }
+        assert_eq!(leading_bits(u64::MAX, 4), 15 << 60);
+        assert_eq!(leading_bits(3_600, 1), 2_048);
+    }
 
     #[test]
     fn amounts_are_rounded_down_and_never_up() {

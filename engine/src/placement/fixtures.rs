@@ -123,6 +123,8 @@ pub(super) fn gang(pods: Vec<Pod>) -> Gang {
         queued_at: Timestamp(0),
         may_borrow: true,
         topology: TopologyRequest::default(),
+        run_time: crate::model::RunTime::default(),
+        lacks_place_since: None,
         pods,
     }
 }

@@ -15,9 +15,11 @@
 //! * [`demand`]: a gang without its names. [`capacity`]: how many of its units one node holds.
 //! * [`allocator`]: kube-scheduler's allocator, simulated; [`coallocation`]: when several pods may wait for it.
 //! * [`search`]: which domain; [`spread`]: which nodes in it; [`pack`]: gangs of unequal pods; [`effort`]: how long.
+//! * [`held_back`]: nodes that only some may use; [`areas`](mod@areas): where a gang might be if nothing ran.
 //! * [`explain`](mod@explain): why there is no place, for people.
 
 mod allocator;
+mod areas;
 mod by_room;
 mod cache;
 mod capacity;
@@ -29,6 +31,7 @@ mod effort;
 mod explain;
 #[cfg(test)]
 mod fixtures;
+mod held_back;
 mod index;
 mod inventory;
 mod kind;
@@ -43,6 +46,7 @@ mod tests;
 mod tree;
 mod version;
 
+pub(crate) use areas::{Roomy, areas};
 pub(crate) use cluster::{Cluster, NodeChange, View};
 pub(crate) use demand::{Demand, Signature, claims_of};
 pub(crate) use effort::{Effort, GaveUp};

@@ -99,6 +99,7 @@ impl State {
                 watches: Vec::new(),
                 within_nominal: Vec::new(),
                 reason: None,
+                lacks_place_since: None,
             })
         });
         let has_allocated = |state: &Self| {
@@ -125,8 +126,9 @@ impl State {
         self.change_class_line(class, |line| {
             line.insert(place, id);
         });
-        // Who goes first may preempt whom those behind it may not.
-        if known.is_none() || (goes_first && self.may_preempt(team)) {
+        // Who goes first may preempt whom those behind it may not, and be let in where they are not.
+        let is_place_kept = self.backfill.told().next().is_some();
+        if known.is_none() || (goes_first && (is_place_kept || self.may_preempt(team))) {
             self.wake(class);
         }
     }
@@ -183,6 +185,12 @@ impl State {
         let after = first(self);
         if before == after {
             return;
+        }
+        if let Some((team, before)) = self.classes.get(id).map(|it| it.team).zip(before.as_ref()) {
+            match &after {
+                Some(after) => self.backfill.move_class(id, team, (before, after)),
+                None => self.backfill.forget(id, team, Some(before)),
+            }
         }
         for wait in waits.unwrap_or_default() {
             if let Some(place) = &before {
@@ -269,6 +277,7 @@ impl State {
         let watches = std::mem::take(&mut class.watches);
         let within_nominal = std::mem::take(&mut class.within_nominal);
         let place = class.line.keys().next().cloned();
+        self.backfill.forget(id, class.team, place.as_ref());
         for (node, pair) in watches {
             self.waits.unwatch(node, pair, id);
         }

@@ -75,7 +75,8 @@ impl State {
         let team = self.limits.teams.get(&entry.name)?;
         let before = entry.line.range(..&waiting.place).count();
         self.cluster.note_visits((before / GANGS_PER_LOOK) as u64);
-        if let Some(why) = self.why_reserved(&waiting.gang.uid) {
+        let kept = self.why_reserved(&waiting.gang.uid);
+        if let Some(why) = kept.or_else(|| self.why_head(&waiting.gang.uid)) {
             return Some(Explanation {
                 gang: gang.clone(),
                 position: before + 1,
@@ -295,6 +296,12 @@ impl State {
         let request = request(waiting, flavor.and_then(|name| self.flavors.get(name)));
         // What came free since it was refused is more than one count, if that was long ago.
         let fit = equal_pods_fit(&self.cluster, &View::Now, &request);
+        if fit != Some(true)
+            && let Some(view) = self.view_for(waiting)
+            && let Verdict::Placed(plan) = plan(&self.cluster, &view, &request, effort)
+        {
+            return Ok(plan);
+        }
         if fit == Some(false) {
             return Err(false);
         }
@@ -427,6 +434,10 @@ impl State {
     ) -> Why {
         let wanted = request(waiting, flavor.and_then(|name| self.flavors.get(name)));
         let parts = steps.parts;
+        let held_off = |effort: &mut Effort| self.why_held_off(waiting, flavor, effort);
+        if let Some(why) = steps.ever.part(parts, held_off) {
+            return why;
+        }
         let on_empty = |effort: &mut Effort| fits(&self.cluster, &View::Empty, &wanted, effort);
         let ever = if gave_up {
             Fits::GaveUp
@@ -506,7 +517,7 @@ fn no_quota(team: &Team) -> Why {
 fn distance(why: &Why) -> u8 {
     match why {
         Why::NextCommit => 0,
-        Why::Placement { .. } => 1,
+        Why::Placement { .. } | Why::HeldOff { .. } => 1,
         Why::Quota { .. } => 2,
         Why::ExceedsMaxQuota { .. } => 3,
         Why::PlacementImpossible { .. } => 4,

@@ -54,6 +54,7 @@ impl State {
             waiting.pods_that_hold += 1;
             if waiting.pods_that_hold == 1 {
                 // It is admitted, by whomever: nothing is kept for it beside what it holds.
+                self.end_head_reservation(&hold.gang, true);
                 self.give_up_reservation(id);
                 self.drop_out(id);
             }

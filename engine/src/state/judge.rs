@@ -392,6 +392,15 @@ impl State {
             Verdict::NoPlace(refusal) => (refusal, false),
             Verdict::GaveUp(refusal) => (refusal, true),
         };
+        let mut gave_up_inside = false;
+        if let (Some(inside), View::Now) = (self.view_for(waiting), view) {
+            visited.plans += 1;
+            match plan(&self.cluster, &inside, &request, effort) {
+                Verdict::Placed(plan) => return Ok(plan),
+                Verdict::NoPlace(_) => {}
+                Verdict::GaveUp(_) => gave_up_inside = true,
+            }
+        }
         if let (Some(shape), View::Now) = (self.shapes.get_mut(shape), view) {
             let gave_up_after = gave_up.then_some(steps);
             shape.refused.insert(
@@ -402,7 +411,10 @@ impl State {
                 },
             );
         }
-        Err(Refusing::NoPlace { refusal, gave_up })
+        Err(Refusing::NoPlace {
+            refusal,
+            gave_up: gave_up || gave_up_inside,
+        })
     }
 
     /// Whether what came free since the shape was refused may help it.

@@ -600,10 +600,8 @@ impl State {
             .hopes
             .is_anybody_ready()
             .then_some(Timestamp(now.0.saturating_add(1)));
-        [later, soon, self.reservations.ends_next()]
-            .into_iter()
-            .flatten()
-            .min()
+        let kept = [self.reservations.ends_next(), self.backfill.due_next()];
+        [later, soon].into_iter().chain(kept).flatten().min()
     }
 }
 
@@ -751,6 +749,8 @@ struct Without<'a> {
     effort: Effort,
     most_visits: u64,
     gave_up: bool,
+    /// Nodes that are kept for it, or on which it may be planned all the same.
+    opened: BTreeSet<NodeName>,
 }
 
 impl<'a> Without<'a> {
@@ -770,6 +770,7 @@ impl<'a> Without<'a> {
             effort: Effort::of(most_looks),
             most_visits: state.cluster.visited().wrapping_add(most_looks),
             gave_up: false,
+            opened: state.opened_for(candidate.waiting),
         }
     }
 
@@ -798,7 +799,7 @@ impl<'a> Without<'a> {
             .map(|hold| (hold.pod.clone(), hold))
             .collect();
         cluster.note_visits(gone.len() as u64);
-        let view = cluster.without(&gone);
+        let view = cluster.opened(&self.opened, &gone);
         match plan(cluster, &view, &self.request, &mut self.effort) {
             Verdict::Placed(plan) => {
                 let exact = self.state.charged(self.candidate, &plan);

@@ -73,6 +73,8 @@ impl State {
             | Why::PlacementImpossible { .. }
             | Why::Release { .. }
             | Why::Preemption { .. }
+            | Why::PlaceKept { .. }
+            | Why::HeldOff { .. }
             | Why::ClaimShared { .. }
             | Why::TooLarge { .. }
             | Why::Overflow => false,

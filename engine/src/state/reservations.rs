@@ -298,6 +298,7 @@ impl State {
         };
         waiting.is_reserved_for = true;
         let uid = waiting.gang.uid.clone();
+        self.end_head_reservation(&uid, true);
         self.drop_out(id);
         self.changed_gangs.insert(id);
         let (charges, nodes) = (reservation.charges.clone(), reservation.nodes.clone());

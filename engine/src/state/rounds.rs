@@ -408,7 +408,7 @@ impl State {
                 let cluster = &self.cluster;
                 let open = work.may_help(cluster, |effort| {
                     fits_since(cluster, &request, closed, effort)
-                });
+                }) || self.may_backfill(group, work);
                 if open {
                     self.waits.note_asked(id, version);
                 } else {
@@ -447,7 +447,8 @@ impl State {
                 let cluster = &self.cluster;
                 if work.may_help(cluster, |effort| {
                     fits_since(cluster, &request, closed, effort)
-                }) {
+                }) || self.may_backfill(group, work)
+                {
                     opening.push(id);
                 }
             }
@@ -628,6 +629,10 @@ impl State {
         let Some(gang) = class.line.values().next().copied() else {
             return true;
         };
+        let waiting = self.waiting.get(gang);
+        if waiting.is_some_and(|waiting| self.may_enter_what_grew(waiting)) {
+            return true;
+        }
         let closed = group.closed.as_of;
         let amounts = self.shapes.get(shape).map(|shape| &shape.amounts);
         if amounts.is_some_and(|amounts| group.is_hopeless(amounts)) {
@@ -730,6 +735,7 @@ impl State {
             self.wait_for(id, Wait::Change);
         }
         self.wait_for_victims(id);
+        self.note_lacks_place(id, refusals);
         self.note_reason(id, refusals);
         let strict = self
             .teams
@@ -811,7 +817,7 @@ impl State {
             flavor,
             topology,
             (&shape.rounded, &waiting.demand),
-            &waiting.gang.topology,
+            (&waiting.gang.topology, waiting.gang.priority),
             quota,
             refusal,
         );

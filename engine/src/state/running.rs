@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     model::Running,
-    names::{GangUid, PodUid},
+    names::{GangUid, PodUid, Timestamp},
 };
 
 /// See the module. What was told and what is held come apart: either may come first.
@@ -14,6 +14,7 @@ pub(super) struct RunningGangs {
     /// Of those, the ones that end; they are forgotten with the last of what they hold.
     ending: BTreeSet<GangUid>,
     pods: BTreeMap<GangUid, BTreeSet<PodUid>>,
+    ends: BTreeMap<GangUid, Timestamp>,
 }
 
 impl RunningGangs {
@@ -43,6 +44,19 @@ impl RunningGangs {
     /// What was told of a gang. Nobody else may preempt it.
     pub(super) fn get(&self, gang: &GangUid) -> Option<&Running> {
         self.told.get(gang)
+    }
+
+    /// A gang ends by then, or nobody knows when.
+    pub(super) fn set_end(&mut self, gang: GangUid, at: Option<Timestamp>) {
+        match at {
+            Some(at) => self.ends.insert(gang, at),
+            None => self.ends.remove(&gang),
+        };
+    }
+
+    /// By when a gang ends, as was told.
+    pub(super) fn end_of(&self, gang: &GangUid) -> Option<Timestamp> {
+        self.ends.get(gang).copied()
     }
 
     /// The pods by which a gang holds something.

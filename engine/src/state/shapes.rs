@@ -155,6 +155,8 @@ mod tests {
             queued_at: Timestamp(0),
             may_borrow: true,
             topology: TopologyRequest::default(),
+            run_time: crate::model::RunTime::default(),
+            lacks_place_since: None,
             pods: vec![Pod {
                 uid: "p".into(),
                 resources,

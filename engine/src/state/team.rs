@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     model::Queueing,
-    names::TeamName,
+    names::{TeamName, Timestamp},
     placement::Refusal,
     queue::Place,
     quota::{FlavorFungibility, Lack, NodeId, PairId, request::Assignment},
@@ -126,6 +126,8 @@ pub(super) struct Class {
     pub(super) within_nominal: Vec<(NodeId, PairId, i128)>,
     /// Why it was refused last, roughly: the nearest of its Flavors' reasons.
     pub(super) reason: Option<Reason>,
+    /// When it was first refused for a place, and not for quota.
+    pub(super) lacks_place_since: Option<Timestamp>,
 }
 
 /// What a class was refused for, nearest to admission first.

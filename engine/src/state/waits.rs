@@ -67,6 +67,8 @@ pub(super) struct Group {
     /// Of each amount the least that any shape asked for that waited here: what does not hold this holds no member.
     least: Demand,
     wish: TopologyRequest,
+    /// The highest priority of any gang that led a class here.
+    pub(super) highest: i32,
     /// Amounts of members that had no place since the group opened: who asks for as much has none either.
     failed: Vec<Vec<i64>>,
     /// Whether every member asks for devices that are not allocated yet.
@@ -112,6 +114,16 @@ impl Group {
         self.key.quota
     }
 
+    /// The least time for which any member runs at most, if that of any is known.
+    pub(super) fn shortest_seconds(&self) -> Option<u64> {
+        self.least.max_seconds
+    }
+
+    /// Whether a Team has a class here.
+    pub(super) fn has_team(&self, team: TeamId) -> bool {
+        self.queue.first_of(team).is_some() || self.passed.values().any(|of| *of == team)
+    }
+
     /// The Teams that have a class here.
     pub(super) fn teams(&self) -> impl Iterator<Item = TeamId> + '_ {
         let queued = self.queue.classes().map(|(team, _)| team);
@@ -151,7 +163,7 @@ impl Waits {
         flavor: Option<&FlavorName>,
         topology: Option<&TopologyName>,
         (rounded, demand): (&Arc<Signature>, &Demand),
-        wish: &TopologyRequest,
+        (wish, priority): (&TopologyRequest, i32),
         quota: Option<QuotaNeed>,
         refusal: Refusal,
     ) -> GroupId {
@@ -164,6 +176,8 @@ impl Waits {
             if let Some(group) = self.groups.get_mut(id) {
                 group.closed.as_of = group.closed.as_of.min(refusal.as_of);
                 group.least.lower_to(&demand.amounts());
+                group.least.max_seconds = group.least.max_seconds.min(demand.max_seconds);
+                group.highest = group.highest.max(priority);
             }
             return id;
         }
@@ -172,6 +186,7 @@ impl Waits {
             topology: topology.cloned(),
             least: demand.clone(),
             wish: wish.clone(),
+            highest: priority,
             failed: Vec::new(),
             needs_devices: demand
                 .classes
@@ -485,6 +500,8 @@ mod tests {
             queued_at: crate::names::Timestamp(0),
             may_borrow: true,
             topology: TopologyRequest::default(),
+            run_time: crate::model::RunTime::default(),
+            lacks_place_since: None,
             pods: vec![pod],
         };
         let demand = Demand::new(&gang);
@@ -503,7 +520,7 @@ mod tests {
         let asking = |at: i64| demand(1_000 + at, 1_000 - at);
         let (first, _) = asking(0);
         let rounded = Arc::new(first.signature(&wish));
-        let id = waits.group(None, None, (&rounded, &first), &wish, None, refusal);
+        let id = waits.group(None, None, (&rounded, &first), (&wish, 0), None, refusal);
         waits.open_group(id);
         let most = i64::try_from(MOST_FAILED).unwrap();
         for at in 0..=most {

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_engine::{
     Admission, Amount, Budget, Claim, ClaimUid, Cohort, CohortName, Constraint, Decisions, Device,
     DeviceName, DeviceRequest, Flavor, FlavorName, Gang, GangUid, HeldClaim, Hold, LevelName, Node,
-    NodeFilterId, NodeName, Pod, PodResources, PodUid, Queueing, QuotaLimit, Resource, SelectorId,
-    State, Stop, Team, TeamName, Timestamp, Topology, TopologyName, TopologyRequest, Update, Why,
+    NodeFilterId, NodeName, Pod, PodResources, PodUid, Queueing, QuotaLimit, Resource, RunTime,
+    SelectorId, State, Stop, Team, TeamName, Timestamp, Topology, TopologyName, TopologyRequest,
+    Update, Why,
     model::Quota,
     quota::{FlavorFungibility, PreemptionPolicy, Sharing, Weight},
 };
@@ -169,6 +170,8 @@ pub(crate) fn gang_of(name: &str, team: &str, pods: Vec<Pod>) -> Gang {
         queued_at: Timestamp(0),
         may_borrow: true,
         topology: TopologyRequest::default(),
+        run_time: RunTime::default(),
+        lacks_place_since: None,
         pods,
     }
 }

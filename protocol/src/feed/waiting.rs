@@ -269,6 +269,8 @@ pub(crate) fn candidate(
                 .map(|(node, _)| node.into())
                 .collect(),
         },
+        run_time: engine::RunTime::default(),
+        lacks_place_since: None,
         pods: Some(pods).filter(|pods| !pods.is_empty())?,
     })
 }

@@ -106,6 +106,8 @@ fn gang(uid: &str, cores: &[i64]) -> engine::Gang {
         queued_at: engine::Timestamp(0),
         may_borrow: true,
         topology: engine::TopologyRequest::default(),
+        run_time: engine::RunTime::default(),
+        lacks_place_since: None,
         pods: cores.iter().enumerate().map(pod).collect(),
     }
 }

@@ -519,6 +519,8 @@ impl<'a> Cluster<'a> {
             queued_at: Timestamp(workload.created_at_sec),
             may_borrow: true,
             topology: TopologyRequest::default(),
+            run_time: muster_engine::RunTime::default(),
+            lacks_place_since: None,
             pods: pods.collect(),
         }));
         self.names.insert(uid, workload);

@@ -1,0 +1,117 @@
+//! Nodes that are held back: to whoever is not let in they are full.
+//!
+//! What is free on them is kept beside, up to date, for those who are. Whoever is let in is planned in a [`View`] in which
+//! they are open; nobody else pays for them. That something came free there is no news to the others, so it is noted apart
+//! ([`Cluster::take_held_back_changes`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    cluster::{Cluster, View},
+    node::Occupancy,
+};
+use crate::{
+    model::Hold,
+    names::{NodeName, PodUid},
+};
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HeldBack {
+    /// What is free there. The slot of a node that left and came back is another one.
+    free: BTreeMap<NodeName, Occupancy>,
+    /// Nodes that changed since somebody asked, and whether something came free.
+    changed: BTreeMap<NodeName, bool>,
+}
+
+impl HeldBack {
+    fn set(&mut self, node: &NodeName, free: Occupancy) -> bool {
+        let known = self.free.get(node);
+        if known == Some(&free) {
+            return false;
+        }
+        let grew = known.is_none_or(|known| !free.lies_within(known));
+        self.free.insert(node.clone(), free);
+        *self.changed.entry(node.clone()).or_default() |= grew;
+        true
+    }
+
+    /// A node is another one, be it that it may not be planned on.
+    pub(crate) fn note_node(&mut self, node: &NodeName) {
+        if self.free.contains_key(node) {
+            self.changed.entry(node.clone()).or_default();
+        }
+    }
+
+    /// A node is gone.
+    pub(crate) fn note_gone(&mut self, node: &NodeName) {
+        if self.free.contains_key(node) {
+            self.set(node, Occupancy::reserved(0));
+        }
+    }
+}
+
+impl Cluster {
+    /// Only who is let in may be planned on a node from now on. What is held there stays.
+    pub(crate) fn hold_back(&mut self, node: &NodeName) {
+        let free = match self.slot_of(node).and_then(|slot| self.record(slot)) {
+            Some(record) => self.occupancy_for_all(record),
+            None => Occupancy::reserved(0),
+        };
+        self.held_back.free.insert(node.clone(), free);
+        self.hold_changed(node);
+    }
+
+    /// Everybody may be planned on a node again.
+    pub(crate) fn end_hold_back(&mut self, node: &NodeName) {
+        self.held_back.changed.remove(node);
+        if self.held_back.free.remove(node).is_some() {
+            self.hold_changed(node);
+        }
+    }
+
+    /// Whether a node is held back.
+    pub(crate) fn is_held_back(&self, node: &NodeName) -> bool {
+        self.held_back.free.contains_key(node)
+    }
+
+    /// What is held on a node that may be held back changed, or the node did; whether that changes what is free there.
+    pub(super) fn note_held_back(&mut self, slot: usize) -> bool {
+        let Some(record) = self.record(slot) else {
+            return false;
+        };
+        if !self.is_held_back(&record.node.name) {
+            return false;
+        }
+        let (name, free) = (record.node.name.clone(), self.occupancy_for_all(record));
+        self.held_back.set(&name, free)
+    }
+
+    /// What is free on a node that is held back.
+    pub(crate) fn free_on_held_back(&self, node: &NodeName) -> Option<&Occupancy> {
+        self.held_back.free.get(node)
+    }
+
+    /// The nodes held back that changed since somebody asked, and whether something came free there.
+    pub(crate) fn take_held_back_changes(&mut self) -> BTreeMap<NodeName, bool> {
+        std::mem::take(&mut self.held_back.changed)
+    }
+
+    /// The view of somebody who is let in on these nodes, in which some holds are gone.
+    pub(crate) fn opened(
+        &self,
+        nodes: &BTreeSet<NodeName>,
+        gone: &BTreeMap<PodUid, &Hold>,
+    ) -> View {
+        self.note_visits(nodes.len() as u64);
+        let mut changed = self.changed_without(gone, nodes);
+        for node in nodes {
+            if let Some(slot) = self.slot_of(node)
+                && let Some(free) = self.held_back.free.get(node)
+            {
+                changed.entry(slot).or_insert_with(|| free.clone());
+            }
+        }
+        View::Without(changed)
+    }
+}
