@@ -72,6 +72,11 @@ pub struct GangSpec {
     #[serde(default = "default_start_timeout_seconds")]
     #[schemars(range(min = 1))]
     pub start_timeout_seconds: i64,
+    /// For how long an attempt runs at most, counted from its admission, in seconds; no limit without it. Then it is evicted,
+    /// and the gang is not started again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_runtime_seconds: Option<i64>,
     /// Limits of restarts.
     #[serde(default)]
     pub restart: RestartPolicy,
@@ -379,6 +384,9 @@ pub struct WaitReason {
     pub reason: Reason,
     /// The same with numbers, for people.
     pub details: String,
+    /// Since when that is the reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Time>,
 }
 
 impl GangPlacement {

@@ -26,6 +26,9 @@ pub const START_TIMEOUT_SECONDS: &str = "muster.dev/start-timeout-seconds";
 /// Pod or Job annotation: for how long a rank may have failed while others of its attempt go on, in seconds, 1 to
 /// [`MAX_LIMIT_SECONDS`]. Then the attempt is evicted. Fixed.
 pub const FAILURE_GRACE_SECONDS: &str = "muster.dev/failure-grace-seconds";
+/// Pod or Job annotation: for how long an attempt of the gang runs at most, counted from its admission, in seconds, 1 to
+/// [`LONGEST_RUNTIME_SECONDS`]. Then it is evicted, and the gang is not started again. Fixed.
+pub const MAX_RUNTIME_SECONDS: &str = "muster.dev/max-runtime-seconds";
 
 /// Annotation, shorthand for a claim: number of GPUs. Fixed.
 pub const GPUS: &str = "muster.dev/gpus";
@@ -99,6 +102,9 @@ pub const LEDGER_NAME: &str = "cluster";
 
 /// Longest limit that a gang may ask for by [`START_TIMEOUT_SECONDS`] and [`FAILURE_GRACE_SECONDS`]: a day.
 pub const MAX_LIMIT_SECONDS: u32 = 86_400;
+
+/// Longest run that a gang may ask for by [`MAX_RUNTIME_SECONDS`]: a year.
+pub const LONGEST_RUNTIME_SECONDS: u32 = 31_536_000;
 
 /// Largest gang. Bounded by what one `Ledger` write may carry.
 pub const MAX_GANG_SIZE: u32 = 4096;

@@ -49,6 +49,8 @@ pub enum Reason {
     Evicting,
     /// After an eviction the gang pauses before it is tried again.
     BackingOff,
+    /// An attempt of the gang ran for as long as it may, and the gang is not started again.
+    MaxRuntimeExceeded,
 
     // --- how an admitted gang fares
     /// The gang was admitted.
@@ -126,6 +128,7 @@ impl Reason {
             Self::TierNotAllowed => "TierNotAllowed",
             Self::Evicting => "Evicting",
             Self::BackingOff => "BackingOff",
+            Self::MaxRuntimeExceeded => "MaxRuntimeExceeded",
             Self::Admitted => "Admitted",
             Self::Running => "Running",
             Self::StartTimeout => "StartTimeout",

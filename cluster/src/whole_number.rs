@@ -5,7 +5,7 @@
 
 use std::ops::RangeInclusive;
 
-use muster_api::keys::{MAX_GANG_SIZE, MAX_LIMIT_SECONDS};
+use muster_api::keys::{LONGEST_RUNTIME_SECONDS, MAX_GANG_SIZE, MAX_LIMIT_SECONDS};
 
 /// The number, if the text is plain digits without leading zero and within `range`.
 pub fn parse(text: &str, range: &RangeInclusive<u32>) -> Option<u32> {
@@ -25,6 +25,11 @@ pub fn gang_size(text: &str) -> Option<u32> {
 /// A limit of a gang in seconds, as its annotations give it: 1 to 86,400.
 pub fn limit_seconds(text: &str) -> Option<u32> {
     parse(text, &(1..=MAX_LIMIT_SECONDS))
+}
+
+/// The longest run of a gang in seconds, as its annotations give it: 1 to 31,536,000.
+pub fn runtime_seconds(text: &str) -> Option<u32> {
+    parse(text, &(1..=LONGEST_RUNTIME_SECONDS))
 }
 
 #[cfg(test)]

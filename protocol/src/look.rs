@@ -928,9 +928,14 @@ impl Machine {
         let running = gang.zip(plan).zip(view);
         let running =
             running.and_then(|((gang, plan), view)| running::running(context, gang, plan, view));
+        let end = gang.zip(plan).and_then(|(gang, plan)| {
+            let at = running::ends_at(context, gang, plan)?;
+            Some((plan.gang_uid.as_str().into(), at))
+        });
         self.feed.set_candidate(key, candidate);
         let ends = running.is_none() && running::ends(gang.map(AsRef::as_ref), view);
         self.feed.set_running(key, running, ends);
+        self.feed.set_end(key, end);
         self.feed.holds.set(&sources.0, of_gang);
         self.feed.holds.set(&sources.1, of_intent);
     }

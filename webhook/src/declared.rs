@@ -18,13 +18,34 @@ const PREFIX: &str = "muster.dev/";
 /// Labels that mean something on a pod or Job.
 const LABELS: [&str; 2] = [keys::GANG, keys::TIER];
 /// Annotations that mean something on a pod or Job, besides the controller's and the shorthand.
-const ANNOTATIONS: [&str; 6] = [
+const ANNOTATIONS: [&str; 7] = [
     keys::GANG_SIZE,
     keys::START_TIMEOUT_SECONDS,
     keys::FAILURE_GRACE_SECONDS,
+    keys::MAX_RUNTIME_SECONDS,
     keys::TOPOLOGY_REQUIRED,
     keys::TOPOLOGY_PREFERRED,
     CHECKPOINTED_AT,
+];
+/// A number of seconds: its key, how it is read, and the most that it may be.
+type Limit = (&'static str, fn(&str) -> Option<u32>, u32);
+/// The limits that a gang may ask for.
+const LIMITS: [Limit; 3] = [
+    (
+        keys::START_TIMEOUT_SECONDS,
+        whole_number::limit_seconds,
+        keys::MAX_LIMIT_SECONDS,
+    ),
+    (
+        keys::FAILURE_GRACE_SECONDS,
+        whole_number::limit_seconds,
+        keys::MAX_LIMIT_SECONDS,
+    ),
+    (
+        keys::MAX_RUNTIME_SECONDS,
+        whole_number::runtime_seconds,
+        keys::LONGEST_RUNTIME_SECONDS,
+    ),
 ];
 /// Written by workloads at any time; read with preemption.
 const CHECKPOINTED_AT: &str = "muster.dev/checkpointed-at";
@@ -117,9 +138,9 @@ impl<'a> Declared<'a> {
                 ),
             );
         }
-        for key in [keys::START_TIMEOUT_SECONDS, keys::FAILURE_GRACE_SECONDS] {
+        for (key, parse, most) in LIMITS {
             let limit = self.annotation(key);
-            let limit = limit.filter(|limit| whole_number::limit_seconds(limit).is_none());
+            let limit = limit.filter(|limit| parse(limit).is_none());
             if let Some(limit) = limit {
                 findings.error(
                     Reason::InvalidValue,
@@ -127,7 +148,7 @@ impl<'a> Declared<'a> {
                     format!(
                         "{}: must be a whole number of seconds from 1 to {}, in plain digits",
                         quoted(limit),
-                        keys::MAX_LIMIT_SECONDS
+                        most
                     ),
                 );
             }

@@ -190,11 +190,13 @@ fn agreed_annotation(
     )
 }
 
-/// How long the gang may make no progress, where pods or their Job say.
+/// How long the gang may run, and make no progress, where pods or their Job say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_field_names, reason = "the unit stands in each name")]
 pub(super) struct Limits {
     pub(super) start_timeout_seconds: Option<u32>,
     pub(super) failure_grace_seconds: Option<u32>,
+    pub(super) max_runtime_seconds: Option<u32>,
 }
 
 /// The limits that pods, or else their Job, name.
@@ -202,21 +204,25 @@ pub(super) fn limits(
     declaring: &[Declaring<'_>],
     job: Option<&Job>,
 ) -> Result<Limits, PendingReason> {
-    let limit = |key: &str| {
+    let read = |key: &str, parse: fn(&str) -> Option<u32>, most: u32| {
         let Some(text) = agreed_annotation(declaring, job, key)? else {
             return Ok(None);
         };
-        let limit = whole_number::limit_seconds(&text);
-        limit.map(Some).ok_or_else(|| {
+        parse(&text).map(Some).ok_or_else(|| {
             let text: String = text.chars().take(64).collect();
-            let most = keys::MAX_LIMIT_SECONDS;
             let cause = format!("is {text:?}; write a whole number of seconds from 1 to {most}");
             UnsupportedField::new(format!("metadata.annotations[{key}]"), cause).wait("pods")
         })
     };
+    let limit = |key| read(key, whole_number::limit_seconds, keys::MAX_LIMIT_SECONDS);
     Ok(Limits {
         start_timeout_seconds: limit(keys::START_TIMEOUT_SECONDS)?,
         failure_grace_seconds: limit(keys::FAILURE_GRACE_SECONDS)?,
+        max_runtime_seconds: read(
+            keys::MAX_RUNTIME_SECONDS,
+            whole_number::runtime_seconds,
+            keys::LONGEST_RUNTIME_SECONDS,
+        )?,
     })
 }
 
@@ -322,6 +328,29 @@ mod tests {
             assert_eq!(wait.reason, Reason::RequestNotUnderstood);
             assert!(wait.details.contains(named), "{}", wait.details);
             assert!(wait.details.contains("1 to 86400"), "{}", wait.details);
+        }
+    }
+
+    #[test]
+    fn a_run_takes_a_year_at_most() {
+        let of = |most: &str| {
+            let annotations = json!({keys::MAX_RUNTIME_SECONDS: most});
+            let job = json!({"metadata": {"annotations": annotations}, "spec": {}});
+            let job: Job = serde_json::from_value(with_template(job)).unwrap();
+            limits(&[], Some(&job))
+        };
+        for (text, expected) in [("1", 1), ("31536000", 31_536_000)] {
+            assert_eq!(of(text).unwrap().max_runtime_seconds, Some(expected));
+        }
+        for text in ["0", "31536001", "18446744073709551615", "-1", "1h"] {
+            let wait = of(text).unwrap_err();
+            assert_eq!(wait.reason, Reason::RequestNotUnderstood, "{text}");
+            assert!(
+                wait.details.contains(keys::MAX_RUNTIME_SECONDS),
+                "{}",
+                wait.details
+            );
+            assert!(wait.details.contains("1 to 31536000"), "{}", wait.details);
         }
     }
 

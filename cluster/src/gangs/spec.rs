@@ -34,12 +34,14 @@ impl Forming<'_, '_> {
             |gang| gang.spec.clone(),
         );
         let start_timeout_seconds = limits.start_timeout_seconds.map(i64::from);
+        let max_runtime_seconds = limits.max_runtime_seconds.map(i64::from);
         let failure_grace_seconds = limits.failure_grace_seconds.map(i64::from);
         GangSpec {
             size: i32::try_from(size.pods).unwrap_or(i32::MAX),
             pod_sets: self.pod_sets(members),
             topology,
             start_timeout_seconds: start_timeout_seconds.unwrap_or(base.start_timeout_seconds),
+            max_runtime_seconds: max_runtime_seconds.or(base.max_runtime_seconds),
             restart: RestartPolicy {
                 failure_grace_seconds: failure_grace_seconds.or(base.restart.failure_grace_seconds),
             },

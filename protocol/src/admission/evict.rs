@@ -19,6 +19,7 @@ use crate::{
     admission::plan::Plan,
     admission::preempt,
     admission::stage::{Stage, View},
+    feed::running,
     jobs,
     nodes::loss,
     objects::{is_deleting, is_terminal, stamp},
@@ -76,6 +77,11 @@ pub(crate) fn due(
     if jobs.iter().any(|job| jobs::is_ending(job)) {
         return None;
     }
+    if has_living(context, plan)
+        && let Some(ran_out) = ran_out(context, gang, plan)
+    {
+        return Some(ran_out);
+    }
     // Before any pod was let go, what stands in its way has it taken back without more ado. A start that is late then waits for its
     // permits, as an eviction would, and is told only.
     let wrong = view
@@ -88,6 +94,25 @@ pub(crate) fn due(
     context
         .has_come(since.saturating_add(delay_seconds))
         .then(|| wrong.clone())
+}
+
+/// That an attempt has run for as long as its gang may. The time of its admission is stored, so a new leader counts on.
+fn ran_out(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<PendingReason> {
+    let ends_at = running::ends_at(context, gang, plan)?;
+    let left = ends_at.0.saturating_sub(context.now.wall.as_second());
+    let left = u64::try_from(left).unwrap_or(0);
+    if !context.has_come(context.now.monotonic_seconds.saturating_add(left)) {
+        return None;
+    }
+    let spec = gang_status::limits(context, &plan.key, gang);
+    let most = spec.max_runtime_seconds.unwrap_or_default();
+    Some(PendingReason {
+        reason: Reason::MaxRuntimeExceeded,
+        details: format!(
+            "attempt {} ran for {most} s since its admission, as long as it may by its max-runtime-seconds",
+            plan.attempt
+        ),
+    })
 }
 
 /// How long a reason has to last until it costs the attempt, in seconds; `None`: it never does.

@@ -54,6 +54,8 @@ pub(crate) struct Feed {
     waiting: Table<GangKey, engine::GangUid>,
     /// The gangs that others may preempt, as the engine has them.
     running: Table<GangKey, engine::Running>,
+    /// When gangs that hold something end at the latest, as the engine has it.
+    ends: Table<GangKey, (engine::GangUid, engine::Timestamp)>,
     /// Whether the engine decided once about everything that it was told: until then it may be about to let somebody give way.
     pub(crate) has_decided: bool,
     /// Whether the engine was told what a former leader recorded of preemptions.
@@ -99,6 +101,7 @@ impl Feed {
             explanations: Explanations::default(),
             waiting: Table::default(),
             running: Table::default(),
+            ends: Table::default(),
             has_decided: false,
             is_restored: false,
             recorded: BTreeSet::new(),
@@ -129,8 +132,14 @@ impl Feed {
 
     /// Notes whether a gang may be admitted.
     pub(crate) fn set_candidate(&mut self, key: &GangKey, candidate: Option<engine::Gang>) {
-        let candidate =
+        let mut candidate =
             candidate.filter(|gang| self.too_large.get(&gang.uid) != Some(&gang.attempt));
+        // Since when it lacks a place is told once: from then on the engine sees that itself.
+        if let Some((known, candidate)) = self.applied(key).zip(candidate.as_mut())
+            && known.uid == candidate.uid
+        {
+            candidate.lacks_place_since = known.lacks_place_since;
+        }
         if self.applied(key) == candidate.as_ref() {
             self.changed.remove(key);
         } else {
@@ -172,6 +181,29 @@ impl Feed {
             } else {
                 self.apply(engine::Update::Running(running));
             }
+        }
+    }
+
+    /// Notes when a gang ends at the latest, if that is known.
+    pub(crate) fn set_end(
+        &mut self,
+        key: &GangKey,
+        end: Option<(engine::GangUid, engine::Timestamp)>,
+    ) {
+        let before = self.ends.get(key);
+        if before == end.as_ref() {
+            return;
+        }
+        if let Some((gone, _)) = before
+            && end.as_ref().is_none_or(|(uid, _)| uid != gone)
+        {
+            let gone = gone.clone();
+            self.ends.remove(key);
+            self.apply(engine::Update::Ends(gone, None));
+        }
+        if let Some((uid, at)) = end {
+            self.ends.insert(key.clone(), (uid.clone(), at));
+            self.apply(engine::Update::Ends(uid, Some(at)));
         }
     }
 

@@ -9,6 +9,7 @@ use crate::{
     admission::{evict, plan::Plan, preempt, stage::View},
     injected_bug::InjectedBug,
     jobs,
+    outward::gang_status,
     poll_context::PollContext,
 };
 
@@ -102,6 +103,22 @@ fn protected_until(
 /// Since when an attempt runs as its Gang says, or is admitted.
 pub(crate) fn runs_since(gang: &Gang) -> Option<i64> {
     since(gang, condition_types::RUNNING).or_else(|| since(gang, condition_types::ADMITTED))
+}
+
+/// When an attempt that is under way ends at the latest, if its gang says for how long it runs at most: counted from its
+/// admission, so that whoever is promised its place then knows when that is.
+pub(crate) fn ends_at(
+    context: PollContext<'_>,
+    gang: &Gang,
+    plan: &Plan,
+) -> Option<engine::Timestamp> {
+    let spec = gang_status::limits(context, &plan.key, gang);
+    let seconds = spec.max_runtime_seconds?;
+    if evict::is_as_found(context, plan) {
+        return None;
+    }
+    let admitted_at = since(gang, condition_types::ADMITTED)?;
+    Some(engine::Timestamp(admitted_at.saturating_add(seconds)))
 }
 
 /// Since when a condition of a Gang holds, in seconds since the Unix epoch, if it does.

@@ -6,6 +6,7 @@ use muster_api::{
 use muster_engine as engine;
 
 use crate::{
+    Mode,
     admission::intent_state::release_refused,
     objects::{gang_object, has_foreign_gate, is_gated, is_terminal, stamp},
     outward::{evict, gang_status},
@@ -59,6 +60,9 @@ fn by_objects(context: PollContext<'_>, formed: &FormedGang, gang: &Gang) -> Opt
     }
     if formed.team.is_none() {
         return Some(no_team(&formed.key.namespace));
+    }
+    if let Some(ran_out) = ran_out(gang) {
+        return Some(ran_out);
     }
     let bypass = bypass(context, formed, attempt(gang));
     let bypass = bypass.or_else(|| refused(context, formed));
@@ -216,6 +220,39 @@ fn unreleased(context: PollContext<'_>, formed: &FormedGang) -> Option<PendingRe
     })
 }
 
+/// How long the gang would run, and after how long others could preempt it.
+fn run_time(context: PollContext<'_>, formed: &FormedGang) -> engine::RunTime {
+    let seconds = |seconds: i64| u64::try_from(seconds).unwrap_or(0);
+    let preemptible = formed.preemptible;
+    let may_be_preempted =
+        context.config.mode == Mode::Enforce && preemptible.when != TierPreemption::Never;
+    engine::RunTime {
+        max_seconds: formed.spec.max_runtime_seconds.map(seconds),
+        preemptable_after_seconds: may_be_preempted
+            .then(|| seconds(preemptible.min_runtime_seconds)),
+    }
+}
+
+/// Since when the Gang is known to lack nothing but a place, whoever led.
+fn lacks_place_since(gang: &Gang) -> Option<engine::Timestamp> {
+    let waits = gang.status.as_ref()?.queue.as_ref()?;
+    let since = waits.since.as_ref()?;
+    (waits.reason == Reason::WaitingForPlacement).then(|| engine::Timestamp(since.0.as_second()))
+}
+
+/// That an attempt ran for as long as it may: whoever set that limit did not ask for another one.
+fn ran_out(gang: &Gang) -> Option<PendingReason> {
+    let evictions = &gang.status.as_ref()?.evictions;
+    let last = evictions.last()?;
+    (last.reason == Reason::MaxRuntimeExceeded).then(|| PendingReason {
+        reason: Reason::MaxRuntimeExceeded,
+        details: format!(
+            "{}; it is not started again: delete it, or its owner, and create it anew",
+            last.message
+        ),
+    })
+}
+
 /// The Gang as the engine is asked about it, if it may be.
 pub(crate) fn candidate(
     context: PollContext<'_>,
@@ -269,8 +306,8 @@ pub(crate) fn candidate(
                 .map(|(node, _)| node.into())
                 .collect(),
         },
-        run_time: engine::RunTime::default(),
-        lacks_place_since: None,
+        run_time: run_time(context, formed),
+        lacks_place_since: lacks_place_since(gang),
         pods: Some(pods).filter(|pods| !pods.is_empty())?,
     })
 }

@@ -143,6 +143,7 @@ fn is_warning(reason: Reason) -> bool {
         reason,
         Reason::PodFailed
             | Reason::StartTimeout
+            | Reason::MaxRuntimeExceeded
             | Reason::PlaceLost
             | Reason::NodeLost
             | Reason::MembersChanged

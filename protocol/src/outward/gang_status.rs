@@ -535,9 +535,13 @@ fn tell_waiting(
     };
     tell(context, gang, status, says);
     // The Queue shows its place: it changes with every gang before it.
+    let before = status.queue.take();
+    let before = before.filter(|before| before.reason == wait.reason);
+    let since = before.map_or_else(|| Some(Time(context.now.wall)), |before| before.since);
     status.queue = Some(WaitReason {
         reason: wait.reason,
         details: wait.details.clone(),
+        since,
     });
     clear_what_an_admission_says(context, gang, status);
 }

@@ -1089,6 +1089,57 @@ fn pods_say_how_long_their_start_may_take_and_a_failure_may_last() {
     }
 }
 
+fn runs_at_most(job: &mut Job, seconds: &str) {
+    let annotations = job.metadata.annotations.get_or_insert_default();
+    annotations.insert(keys::MAX_RUNTIME_SECONDS.to_owned(), seconds.to_owned());
+}
+
+#[test]
+fn an_attempt_ends_once_it_ran_for_as_long_as_it_may_and_is_not_started_again() {
+    for is_taken_over in [false, true] {
+        let mut bench = running_job(|job| runs_at_most(job, "1000"));
+        bench.seconds += 900;
+        if is_taken_over {
+            // What counts is when it was admitted, whoever leads.
+            bench.take_over();
+        }
+        bench.run();
+        assert_eq!(evictions(&bench), []);
+        bench.seconds += 100;
+        bench.run();
+        let ran_out = [(1, Reason::MaxRuntimeExceeded)];
+        assert_eq!(evictions(&bench), ran_out);
+        end_deleted(&mut bench);
+        bench.run();
+        pod_of_job(&mut bench, 0);
+        pod_of_job(&mut bench, 1);
+        bench.seconds += 10_000;
+        bench.run();
+        let status = bench.gang_status();
+        assert_eq!((status.phase, status.admission), (GangPhase::Pending, None));
+        assert_eq!(status.queue.unwrap().reason, Reason::MaxRuntimeExceeded);
+        assert_eq!(evictions(&bench), ran_out);
+        assert!(is_gated(&bench.server.pod("fit-0").unwrap()));
+    }
+}
+
+#[test]
+fn a_run_time_that_cannot_be_read_keeps_the_gang_from_starting() {
+    let mut bench = Bench::new();
+    bench.server.put(job(2, 0));
+    change_job(&mut bench, |job| runs_at_most(job, "18446744073709551615"));
+    pod_of_job(&mut bench, 0);
+    pod_of_job(&mut bench, 1);
+    bench.run();
+    let queue = bench.gang_status().queue.unwrap();
+    assert_eq!(queue.reason, Reason::RequestNotUnderstood);
+    assert!(
+        queue.details.contains(keys::MAX_RUNTIME_SECONDS),
+        "{}",
+        queue.details
+    );
+}
+
 #[test]
 fn a_start_that_is_late_says_on_which_node_and_what_it_waits_for() {
     let mut bench = Bench::new();
