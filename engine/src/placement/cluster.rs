@@ -223,10 +223,7 @@ impl Cluster {
         let Some(slot) = self.by_name.get(node).copied() else {
             return;
         };
-        if self.note_held_back(slot) {
-            let now = self.version.advance();
-            self.changed.note(slot, now);
-        }
+        self.note_held_back(slot);
         let Some(record) = self.slots.get(slot).and_then(Option::as_ref) else {
             return;
         };
@@ -333,9 +330,23 @@ impl Cluster {
         self.changed.since(version)
     }
 
+    /// Whether anything changed on any node after a moment, or a Topology did.
+    pub(crate) fn has_changed_since(&self, version: Version) -> bool {
+        self.version > version
+    }
+
     /// Whether anything changed in a slot after a moment.
     pub(crate) fn slot_changed_since(&self, slot: usize, version: Version) -> bool {
         self.changed.last(slot) > Some(version)
+    }
+
+    /// What is free in a slot changed for those who are let in there.
+    pub(super) fn note_changed_inside(&mut self, slot: usize, grew: bool) {
+        let now = self.version.advance();
+        self.changed.note(slot, now);
+        if grew {
+            self.grown.note(slot, now);
+        }
     }
 
     /// The slots in which something may have come free after a moment, each once: a gang that was refused then

@@ -235,6 +235,11 @@ impl Demand {
         self.classes.len() > 1
     }
 
+    /// Whether only what comes free can help it.
+    pub(crate) fn is_monotone(&self) -> bool {
+        self.classes.iter().all(|class| class.shape.is_monotone())
+    }
+
     /// How many devices are to be allocated for it.
     pub(crate) fn open_devices(&self) -> usize {
         let classes = self.classes.iter();

@@ -1,8 +1,8 @@
 //! Nodes that are held back: to whoever is not let in they are full.
 //!
 //! What is free on them is kept beside, up to date, for those who are. Whoever is let in is planned in a [`View`] in which
-//! they are open; nobody else pays for them. That something came free there is no news to the others, so it is noted apart
-//! ([`Cluster::take_held_back_changes`]).
+//! they are open. That something came free there is noted as on any other node: who was refused before and is let in may have a
+//! place then, whatever it waited for meanwhile. To the others the node is full still.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,26 +20,27 @@ use crate::{
 pub(crate) struct HeldBack {
     /// What is free there. The slot of a node that left and came back is another one.
     free: BTreeMap<NodeName, Occupancy>,
-    /// Nodes that changed since somebody asked, and whether something came free.
-    changed: BTreeMap<NodeName, bool>,
+    /// Nodes that changed since somebody asked.
+    changed: BTreeSet<NodeName>,
 }
 
 impl HeldBack {
-    fn set(&mut self, node: &NodeName, free: Occupancy) -> bool {
+    /// What is free on a node; whether something came free, if that is another thing than before.
+    fn set(&mut self, node: &NodeName, free: Occupancy) -> Option<bool> {
         let known = self.free.get(node);
         if known == Some(&free) {
-            return false;
+            return None;
         }
         let grew = known.is_none_or(|known| !free.lies_within(known));
         self.free.insert(node.clone(), free);
-        *self.changed.entry(node.clone()).or_default() |= grew;
-        true
+        self.changed.insert(node.clone());
+        Some(grew)
     }
 
     /// A node is another one, be it that it may not be planned on.
     pub(crate) fn note_node(&mut self, node: &NodeName) {
         if self.free.contains_key(node) {
-            self.changed.entry(node.clone()).or_default();
+            self.changed.insert(node.clone());
         }
     }
 
@@ -75,16 +76,27 @@ impl Cluster {
         self.held_back.free.contains_key(node)
     }
 
-    /// What is held on a node that may be held back changed, or the node did; whether that changes what is free there.
-    pub(super) fn note_held_back(&mut self, slot: usize) -> bool {
+    /// What is held on a node that may be held back changed, or the node did.
+    pub(super) fn note_held_back(&mut self, slot: usize) {
         let Some(record) = self.record(slot) else {
-            return false;
+            return;
         };
         if !self.is_held_back(&record.node.name) {
-            return false;
+            return;
         }
         let (name, free) = (record.node.name.clone(), self.occupancy_for_all(record));
-        self.held_back.set(&name, free)
+        if let Some(grew) = self.held_back.set(&name, free) {
+            self.note_changed_inside(slot, grew);
+        }
+    }
+
+    /// Somebody is let in on these nodes who was not: what is free there is news.
+    pub(crate) fn note_let_in(&mut self, nodes: &BTreeSet<NodeName>) {
+        for node in nodes {
+            if let Some(slot) = self.slot_of(node) {
+                self.note_changed_inside(slot, true);
+            }
+        }
     }
 
     /// What is free on a node that is held back.
@@ -92,8 +104,8 @@ impl Cluster {
         self.held_back.free.get(node)
     }
 
-    /// The nodes held back that changed since somebody asked, and whether something came free there.
-    pub(crate) fn take_held_back_changes(&mut self) -> BTreeMap<NodeName, bool> {
+    /// The nodes held back that changed since somebody asked.
+    pub(crate) fn take_held_back_changes(&mut self) -> BTreeSet<NodeName> {
         std::mem::take(&mut self.held_back.changed)
     }
 

@@ -203,7 +203,7 @@ pub(crate) fn plan_since(
     refused: Refusal,
     effort: &mut Effort,
 ) -> Verdict {
-    if !may_fit_since(cluster, request, refused) {
+    if !may_fit_since(cluster, &View::Now, request, refused) {
         return Verdict::NoPlace(Refusal {
             as_of: cluster.version(),
         });
@@ -233,7 +233,7 @@ pub(crate) fn fits_since(
     refused: Refusal,
     effort: &mut Effort,
 ) -> bool {
-    if !may_fit_since(cluster, request, refused) {
+    if !may_fit_since(cluster, &View::Now, request, refused) {
         return false;
     }
     // One unit has a place wherever a node holds it.
@@ -242,16 +242,20 @@ pub(crate) fn fits_since(
 
 /// Whether a gang that got [`Verdict::NoPlace`] as things were at an earlier moment may have a place now. It costs what came
 /// free since then. `false` is certain, `true` is worth a look.
-pub(crate) fn may_fit_since(cluster: &Cluster, request: &Request<'_>, refused: Refusal) -> bool {
+pub(crate) fn may_fit_since(
+    cluster: &Cluster,
+    view: &View,
+    request: &Request<'_>,
+    refused: Refusal,
+) -> bool {
     if cluster.topologies_changed_since(refused.as_of) {
         return true;
     }
-    let Some(probe) = Probe::of(request, &View::Now) else {
+    let Some(probe) = Probe::of(request, view) else {
         return false;
     };
-    let worth_a_look = |slot: usize| probe.is_worth_a_look(cluster, slot, &View::Now);
-    let classes = &request.demand.classes;
-    if classes.iter().all(|class| class.shape.is_monotone()) {
+    let worth_a_look = |slot: usize| probe.is_worth_a_look(cluster, slot, view);
+    if request.demand.is_monotone() {
         cluster.grown_since(refused.as_of).any(worth_a_look)
     } else {
         cluster.changed_since(refused.as_of).any(worth_a_look)

@@ -38,7 +38,7 @@ use crate::{
     amount::Amount,
     decision::{HeadReservation, Why},
     names::{FlavorName, GangUid, NodeName, TeamName, Timestamp},
-    placement::{Effort, Fits, View, fits},
+    placement::{Effort, Fits, Refusal, View, fits, may_fit_since},
     queue::Place,
     quota::Rank,
 };
@@ -69,8 +69,8 @@ struct Kept {
     /// What stands idle on each node now.
     idle_now: BTreeMap<NodeName, i128>,
     counted_at: Timestamp,
-    /// Whether something came free there that nobody was offered yet.
-    grew: bool,
+    /// Whether the gang borrows nothing, and so has a right to preempt, as of the last time that nobody was awake any more.
+    stays_within_nominal: bool,
 }
 
 /// See the module.
@@ -96,6 +96,8 @@ pub(super) struct Backfill {
     /// Whether everybody was judged once. Before, for so many heads a place was looked for.
     has_settled: bool,
     looked_for: usize,
+    /// Whether a place was given up since somebody asked.
+    gave_up_a_place: bool,
 }
 
 /// Who a place may be kept for, and where that is.
@@ -304,35 +306,55 @@ impl State {
         after(since, HEAD_WAITS_SECONDS)
     }
 
-    /// Takes in the time and what happened where places are kept, and gives those up that are not to be kept any longer. Whoever may be
-    /// helped by what came free there is woken.
+    /// Takes in the time and what happened where places are kept, and gives those up that are not to be kept any longer.
     pub(super) fn settle_backfill(&mut self, now: Timestamp) {
         let now = now.max(self.backfill.now);
         self.backfill.now = now;
         for kept in self.backfill.kept.values_mut() {
             kept.count(now);
         }
-        let broken = self.note_changes_where_kept();
-        let (mut over, mut woken): (Vec<GangUid>, Vec<GangUid>) = (broken, Vec::new());
-        for kept in self.backfill.kept.values() {
-            if kept.is_used_up() || !self.has_quota_for(&kept.told) {
-                over.push(kept.told.gang.clone());
-            } else if kept.grew {
-                woken.push(kept.told.gang.clone());
-            }
-        }
+        let mut over = self.note_changes_where_kept();
+        let kept = self.backfill.kept.values();
+        let used_up = kept.filter(|kept| kept.is_used_up());
+        over.extend(used_up.map(|kept| kept.told.gang.clone()));
         for gang in over {
             self.end_head_reservation(&gang, false);
         }
-        for gang in woken {
-            let class = self.waiting.id(&gang);
-            let class = class.and_then(|id| self.waiting.get(id)?.class);
-            if let Some(class) = class {
-                self.wake(class);
-            }
-        }
         let rests = &mut self.backfill.rests;
         rests.retain(|_, until| *until > now);
+        self.backfill.gave_up_a_place = false;
+    }
+
+    /// Nobody is awake any more: gives up the places of those who have no quota by now, and lets in whoever may be preempted by those
+    /// who have it without borrowing. Whether that, or a place that was given up meanwhile, may help anybody: nothing else would
+    /// wake them.
+    pub(super) fn settle_places(&mut self) -> bool {
+        let flavors: Vec<FlavorName> = self.backfill.kept.keys().cloned().collect();
+        let mut lets_in = false;
+        for flavor in flavors {
+            let level = self.backfill.kept.get(&flavor).and_then(|kept| {
+                let id = self.waiting.id(&kept.told.gang)?;
+                self.borrow_level_on(id, &flavor)
+            });
+            let Some(kept) = self.backfill.kept.get_mut(&flavor) else {
+                continue;
+            };
+            let Some(level) = level else {
+                let gang = kept.told.gang.clone();
+                self.end_head_reservation(&gang, false);
+                continue;
+            };
+            let within = level == 0;
+            if !within {
+                kept.limit(kept.told.idle_gpu_seconds);
+            }
+            if within && !kept.stays_within_nominal {
+                self.cluster.note_let_in(&kept.told.nodes);
+                lets_in = true;
+            }
+            kept.stays_within_nominal = within;
+        }
+        std::mem::take(&mut self.backfill.gave_up_a_place) || lets_in
     }
 
     /// Takes in what changed on nodes that are held back; for whom a place is kept on a node that is not there any more, or is
@@ -346,9 +368,8 @@ impl State {
         let mut all = std::mem::take(&mut self.backfill.kept);
         for kept in all.values_mut() {
             let mut is_broken = false;
-            for (node, grew) in &changes {
+            for node in &changes {
                 if kept.told.nodes.contains(node) {
-                    kept.grew |= *grew;
                     kept.idle_now.insert(node.clone(), self.idle_on(node));
                     let slot = self.cluster.slot_of(node);
                     let record = slot.and_then(|slot| self.cluster.record(slot));
@@ -372,12 +393,6 @@ impl State {
         };
         let charges = free.free.iter().filter_map(|at| record.kind.charge_of(at));
         charges.map(|charge| i128::from(charge.gpus.0)).sum()
-    }
-
-    /// Whether the gang for which a place is kept still waits, and has quota for it.
-    fn has_quota_for(&self, told: &HeadReservation) -> bool {
-        let id = self.waiting.id(&told.gang);
-        id.is_some_and(|id| self.borrow_level_on(id, &told.flavor).is_some())
     }
 
     /// How far up the quota tree a gang reaches at least that is to be judged, if it has quota for a Flavor.
@@ -412,6 +427,9 @@ impl State {
         for node in &kept.told.nodes {
             self.cluster.end_hold_back(node);
         }
+        self.backfill.gave_up_a_place = true;
+        // Whoever runs there can be asked to give way again.
+        self.note_rights();
         self.note_reasons_on(&flavor);
     }
 
@@ -426,10 +444,6 @@ impl State {
     /// Nobody fits any more who is awake: keeps places for those who lack one for long enough. It looks for one place in each call.
     pub(super) fn keep_places(&mut self) {
         self.backfill.has_settled = true;
-        for kept in self.backfill.kept.values_mut() {
-            // Whom it may help was asked.
-            kept.grew = false;
-        }
         self.look_for_places();
     }
 
@@ -528,7 +542,7 @@ impl State {
             rank: rank(waiting),
             idle_now: BTreeMap::new(),
             counted_at: now,
-            grew: false,
+            stays_within_nominal: level == 0,
             told,
         };
         if level > 0 || kept.told.starts_at.is_none() {
@@ -596,13 +610,7 @@ impl State {
         let policy = node.map(|node| self.tree.policy_of(node));
         let may_preempt = policy.is_some_and(|it| it.may_preempt(kept.rank, rank(waiting), true));
         let after = gang.run_time.preemptable_after_seconds;
-        may_preempt && self.stays_within_nominal(kept) && (after == Some(0) || by(after))
-    }
-
-    /// Whether the gang for which a place is kept has a right to preempt: it borrows nothing.
-    fn stays_within_nominal(&self, kept: &Kept) -> bool {
-        let id = self.waiting.id(&kept.told.gang);
-        id.and_then(|id| self.borrow_level_on(id, &kept.told.flavor)) == Some(0)
+        may_preempt && kept.stays_within_nominal && (after == Some(0) || by(after))
     }
 
     /// The nodes that are kept and on which a gang may be planned all the same.
@@ -622,7 +630,7 @@ impl State {
         (!opened.is_empty()).then(|| self.cluster.opened(&opened, &BTreeMap::new()))
     }
 
-    /// Whether something came free where a place is kept that may help some member of a group.
+    /// Whether what came free since a group closed last, together with what is free where places are kept, may help some member.
     pub(super) fn may_backfill(&self, group: &Group, work: &mut Work) -> bool {
         let now = self.backfill.now;
         let may_enter = |kept: &&Kept| {
@@ -634,23 +642,34 @@ impl State {
                 .is_some_and(|(end, starts)| end <= starts);
             in_time || group.highest > kept.rank.priority || group.has_team(kept.team)
         };
-        let grown = self.backfill.kept.values().filter(|kept| kept.grew);
-        let nodes = grown.filter(may_enter).flat_map(|kept| &kept.told.nodes);
-        let nodes: BTreeSet<NodeName> = nodes.cloned().collect();
-        if nodes.is_empty() {
+        let kept = self.backfill.kept.values().filter(may_enter);
+        let nodes: BTreeSet<NodeName> = kept.flat_map(|kept| &kept.told.nodes).cloned().collect();
+        let (cluster, request) = (&self.cluster, group.request());
+        if nodes.is_empty() || !cluster.has_changed_since(group.closed.as_of) {
             return false;
         }
-        let view = self.cluster.opened(&nodes, &BTreeMap::new());
-        let (cluster, request) = (&self.cluster, group.request());
-        work.may_help(cluster, |effort: &mut Effort| {
-            fits(cluster, &view, &request, effort) != Fits::No
-        })
+        let view = cluster.opened(&nodes, &BTreeMap::new());
+        may_fit_since(cluster, &view, &request, group.closed)
+            && work.may_help(cluster, |effort: &mut Effort| {
+                fits(cluster, &view, &request, effort) != Fits::No
+            })
     }
 
-    /// Whether something came free where a place is kept, for a gang that may be planned there.
-    pub(super) fn may_enter_what_grew(&self, waiting: &WaitingGang) -> bool {
-        let mut kept = self.backfill.kept.values();
-        kept.any(|kept| kept.grew && self.may_enter(kept, waiting))
+    /// Whether what came free since helps a gang that may be planned where places are kept.
+    pub(super) fn may_help_inside(
+        &self,
+        waiting: &WaitingGang,
+        flavor: Option<&FlavorName>,
+        since: Refusal,
+    ) -> bool {
+        if !self.cluster.has_changed_since(since.as_of) {
+            return false;
+        }
+        let flavor = flavor.and_then(|name| self.flavors.get(name));
+        self.view_for(waiting).is_some_and(|view| {
+            let request = super::judge::request(waiting, flavor);
+            may_fit_since(&self.cluster, &view, &request, since)
+        })
     }
 
     /// What is idle from now on: whoever was admitted where places are kept runs there.

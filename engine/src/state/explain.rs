@@ -307,7 +307,7 @@ impl State {
         }
         if fit.is_none()
             && let Some(known) = known.filter(|known| known.holds_with(effort.steps()))
-            && !may_fit_since(&self.cluster, &request, known.refusal)
+            && !may_fit_since(&self.cluster, &View::Now, &request, known.refusal)
         {
             return Err(known.gave_up_after.is_some());
         }

@@ -371,7 +371,7 @@ impl State {
         let request = request(waiting, flavor.and_then(|name| self.flavors.get(name)));
         let steps = effort.steps();
         let verdict = match known.filter(|known| known.holds_with(steps)) {
-            Some(known) if !may_fit_since(&self.cluster, &request, known.refusal) => {
+            Some(known) if !may_fit_since(&self.cluster, &View::Now, &request, known.refusal) => {
                 if known.gave_up_after.is_some() {
                     Verdict::GaveUp(self.refusal())
                 } else {
@@ -433,7 +433,7 @@ impl State {
             return true;
         };
         let request = request(waiting, flavor.and_then(|name| self.flavors.get(name)));
-        may_fit_since(&self.cluster, &request, known.refusal)
+        may_fit_since(&self.cluster, &View::Now, &request, known.refusal)
     }
 
     /// What a plan costs, if the quota suffices for it.

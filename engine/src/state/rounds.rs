@@ -94,14 +94,30 @@ impl Contenders {
 }
 
 impl State {
-    /// Admits what can be admitted.
+    /// Admits what can be admitted. Who has a place kept may lose it by that: then those are asked again who were kept out.
     pub(super) fn admit_all(&mut self, now: Timestamp, budget: &Budget, decisions: &mut Decisions) {
         let mut work = Work::within(budget, now);
         let mut left = budget.left;
-        self.wake_whoever_may_preempt(now);
-        self.settle_reservations(budget, &mut left, decisions, &mut work);
+        loop {
+            self.admit_beside_places(budget, &mut left, decisions, &mut work);
+            if decisions.is_cut_short() || !self.settle_places() {
+                break;
+            }
+        }
+        decisions.visited = work.visited;
+    }
+
+    /// Admits what can be admitted with the places kept that are.
+    fn admit_beside_places(
+        &mut self,
+        budget: &Budget,
+        left: &mut CommitRoom,
+        decisions: &mut Decisions,
+        work: &mut Work,
+    ) {
+        self.wake_whoever_may_preempt(work.now);
+        self.settle_reservations(budget, left, decisions, work);
         if decisions.exhausted {
-            decisions.visited = work.visited;
             return;
         }
         // Who was not judged yet when the last call was interrupted is judged before anybody is woken anew: else what
@@ -112,8 +128,8 @@ impl State {
         self.note_nodes();
         let (mut asked, mut before) = (0, self.cluster.visited());
         loop {
-            while std::mem::take(&mut goes_on) || self.open_groups(&mut work) {
-                self.admit_awake(budget, &mut left, decisions, &mut work);
+            while std::mem::take(&mut goes_on) || self.open_groups(work) {
+                self.admit_awake(budget, left, decisions, work);
                 if decisions.is_cut_short() {
                     self.waits.was_interrupted = decisions.interrupted;
                     break;
@@ -140,7 +156,6 @@ impl State {
         if !decisions.is_cut_short() {
             self.end_round();
         }
-        decisions.visited = work.visited;
     }
 
     /// Nobody is awake any more. That may be so from the beginning, if the last call was cut short after the last of them.
@@ -630,7 +645,9 @@ impl State {
             return true;
         };
         let waiting = self.waiting.get(gang);
-        if waiting.is_some_and(|waiting| self.may_enter_what_grew(waiting)) {
+        if waiting
+            .is_some_and(|waiting| self.may_help_inside(waiting, flavor.as_ref(), group.closed))
+        {
             return true;
         }
         let closed = group.closed.as_of;

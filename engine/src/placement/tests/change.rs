@@ -339,7 +339,7 @@ proptest! {
                 let (worth, again) = asking(gang, |request| {
                     let mut effort = Effort::default();
                     (
-                        may_fit_since(&cluster, request, *refusal),
+                        may_fit_since(&cluster, &View::Now, request, *refusal),
                         plan_since(&cluster, request, *refusal, &mut effort),
                     )
                 });
