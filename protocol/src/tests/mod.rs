@@ -18,6 +18,7 @@ mod proposals;
 mod ranks;
 mod release;
 mod rules;
+mod run_time;
 mod server;
 mod takeover;
 mod visits;
