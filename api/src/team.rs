@@ -43,7 +43,7 @@ pub struct TeamSpec {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["flavor".into()]))]
     #[schemars(length(max = 16))]
     pub quota: Vec<FlavorQuota>,
-    /// Whether a gang that does not fit holds up those behind it.
+    /// Whether a gang that does not fit holds up those behind it on the Flavors that it could use.
     #[serde(default)]
     pub queueing: Queueing,
     /// How a gang's Flavor is chosen where several come into question.
@@ -95,7 +95,7 @@ pub enum Queueing {
     /// A gang that does not fit is passed over.
     #[default]
     BestEffort,
-    /// A gang that does not fit holds up those behind it.
+    /// A gang that does not fit holds up those behind it on the Flavors that it could use.
     StrictFifo,
 }
 

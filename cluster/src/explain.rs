@@ -163,6 +163,7 @@ mod tests {
             (
                 Why::BehindHead {
                     head: "ml/big".to_owned(),
+                    flavor: Some("h100".into()),
                 },
                 Reason::WaitingForQuota,
                 "ml/big",

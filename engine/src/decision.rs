@@ -311,10 +311,12 @@ pub enum Why {
         /// A Cohort on the cycle, the first by name.
         cohort: CohortName,
     },
-    /// A gang before it in the same Team does not fit and the Team is `StrictFifo`.
+    /// A gang before it in the same Team waits for the same Flavor and the Team is `StrictFifo`.
     BehindHead {
         /// `namespace/name` of the gang before.
         head: String,
+        /// The Flavor; none where the Team has no quota and the gang needs none.
+        flavor: Option<FlavorName>,
     },
     /// Others use the quota.
     Quota {

@@ -69,7 +69,7 @@ pub enum Queueing {
     /// A gang that does not fit is passed over.
     #[default]
     BestEffort,
-    /// A gang that does not fit holds up those behind it.
+    /// A gang that does not fit holds up those behind it on the Flavors that it could use.
     StrictFifo,
 }
 

@@ -21,6 +21,7 @@ mod hopes;
 mod ids;
 mod judge;
 mod limits;
+mod lines;
 mod moments;
 mod preempt;
 mod release;
@@ -149,8 +150,10 @@ pub struct State {
     served: BTreeSet<TeamId>,
     /// As of when every group was asked whether what came free helps it.
     groups_asked: Version,
-    /// `StrictFifo` Teams of which some gang holds up others, or does not, by what the empty cluster could hold.
+    /// `StrictFifo` Teams of which some gang holds up others, or does not, by what the inventory is.
     strict_by_inventory: BTreeSet<TeamId>,
+    /// Gangs that stand in line and are not judged, and of which it is not known where they hold up others.
+    unsettled_aside: BTreeSet<GangId>,
     with_allocated_claims: BTreeSet<ClassId>,
     /// The kinds of devices by which requests were judged.
     kinds: u64,

@@ -107,10 +107,16 @@ impl fmt::Display for Why {
                 "the Cohorts above the Team form a cycle through {cohort}; nothing below it is \
                  admitted until one of them has another parent"
             ),
-            Self::BehindHead { head } => write!(
-                formatter,
-                "waits behind {head}, which does not fit yet; the Team is StrictFifo"
-            ),
+            Self::BehindHead { head, flavor } => {
+                formatter.write_str("waits ")?;
+                if let Some(flavor) = flavor {
+                    write!(formatter, "for {flavor} ")?;
+                }
+                write!(
+                    formatter,
+                    "behind {head}, which does not fit yet; the Team is StrictFifo"
+                )
+            }
             Self::Quota {
                 of,
                 asked,

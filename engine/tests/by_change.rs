@@ -570,10 +570,14 @@ impl World {
                 Why::PlacementImpossible { .. } => {
                     assert!(!somewhere(&empty), "it does not fit on the empty cluster");
                 }
-                Why::BehindHead { head } => {
+                Why::BehindHead { head, flavor } => {
                     assert_eq!(team.queueing, Queueing::StrictFifo);
                     let before = &line[..told.position - 1];
-                    assert!(before.iter().any(|other| other.name == head));
+                    let head = before.iter().find(|other| other.name == head);
+                    let flavor = flavor.expect("every Team has quota");
+                    for gang in [gang, head.expect("before it")] {
+                        assert!(naive.could_use(team, gang).contains(&flavor));
+                    }
                 }
                 Why::Release { behind, .. } => self.assert_released(gang, behind.as_deref()),
                 Why::ClaimShared { claim, holder } => {
@@ -785,12 +789,14 @@ impl Naive {
         if team.stop == Stop::Hold {
             return None;
         }
+        // What those before could use.
+        let mut held_up = BTreeSet::new();
         for gang in self.line(&team.name) {
-            if let Some(best) = self.fits(team, gang) {
+            if let Some(best) = self.fits(team, gang, &held_up) {
                 return Some((gang, best));
             }
-            if team.queueing == Queueing::StrictFifo && self.holds_up(team, gang) {
-                return None;
+            if team.queueing == Queueing::StrictFifo {
+                held_up.extend(self.could_use(team, gang));
             }
         }
         None
@@ -822,11 +828,17 @@ impl Naive {
 
     /// The Flavor that a gang gets, and how far up it borrows there: the first on which it fits, or, where its Team tries the
     /// next ones, the first of those on which it borrows from least far up.
-    fn fits<'a>(&self, team: &'a Team, gang: &Gang) -> Option<(usize, &'a FlavorName)> {
+    fn fits<'a>(
+        &self,
+        team: &'a Team,
+        gang: &Gang,
+        held_up: &BTreeSet<FlavorName>,
+    ) -> Option<(usize, &'a FlavorName)> {
         if self.is_obstructed(gang) {
             return None;
         }
         let flavors = team.quota.iter().enumerate();
+        let flavors = flavors.filter(|(_, (flavor, _))| !held_up.contains(flavor));
         let fitting = flavors.filter_map(|(at, (flavor, _))| {
             let mut highest = 0;
             for (of, amount) in Self::request(team, gang, flavor) {
@@ -856,21 +868,23 @@ impl Naive {
         self.tree.available(&team.name, of).expect("no cycle")
     }
 
-    /// Whether it may fit one day: on some Flavor it asks for no more than the Team may ever have, and the empty cluster
-    /// has a place.
-    fn holds_up(&self, team: &Team, gang: &Gang) -> bool {
+    /// The Flavors on which it may fit one day: it asks for no more than the Team may ever have, and the empty cluster has a
+    /// place.
+    fn could_use(&self, team: &Team, gang: &Gang) -> BTreeSet<FlavorName> {
         if self.is_obstructed(gang) {
-            return false;
+            return BTreeSet::new();
         }
         let empty = self.emptied();
-        team.quota.iter().any(|(flavor, _)| {
+        let flavors = team.quota.iter().map(|(flavor, _)| flavor);
+        let could_use = flavors.filter(|flavor| {
             let request = Self::request(team, gang, flavor);
             let mut within = request.iter().map(|(of, amount)| {
                 let most = self.tree.potentially_available(&team.name, of);
                 *amount <= most.expect("no cycle")
             });
             within.all(|within| within) && empty.has_place(gang, flavor)
-        })
+        });
+        could_use.cloned().collect()
     }
 
     /// By trying every way that is not like another.

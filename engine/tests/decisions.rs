@@ -132,7 +132,8 @@ fn best_effort_passes_over_what_does_not_fit_and_strict_fifo_does_not() {
             assert_eq!(
                 why(&state, "small"),
                 Why::BehindHead {
-                    head: "a/large".into()
+                    head: "a/large".into(),
+                    flavor: Some(H100.into()),
                 }
             );
         }
@@ -633,7 +634,7 @@ fn explanations_are_sentences_with_numbers() {
         ),
         (
             "behind",
-            "waits behind strict/place, which does not fit yet; the Team is StrictFifo",
+            "waits for h100 behind strict/place, which does not fit yet; the Team is StrictFifo",
         ),
         (
             "never",
@@ -704,6 +705,7 @@ fn a_cordon_is_waited_for_and_a_strict_line_is_not_overtaken() {
         assert!(matches!(told, Why::Placement { fit: 1, .. }), "{told:?}");
         let expected = Why::BehindHead {
             head: "a/large".into(),
+            flavor: Some(H100.into()),
         };
         assert_eq!(why(&state, "small"), expected);
         state.apply(Update::Node(node("n1", "s/l", 8)));

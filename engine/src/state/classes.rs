@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     State,
     ids::{ClassId, GangId, GroupId, TeamId},
-    team::{Class, Discipline},
+    team::Class,
     wait_queue::Precedence,
     waiting::Obstacle,
     waits::{Group, Wait},
@@ -46,7 +46,6 @@ impl State {
             entry.without_devices -= usize::from(without_devices);
         }
         self.changed_gangs.remove(&id);
-        self.pass_front(team, &place);
     }
 
     fn is_without_devices(&self, id: GangId) -> bool {
@@ -67,28 +66,17 @@ impl State {
         if waiting.pods_that_hold > 0 || waiting.is_reserved_for || waiting.class.is_some() {
             return;
         }
-        let obstacle = waiting.obstacle();
-        let stands_aside = obstacle.is_some() || waiting.too_large;
+        let (obstacle, too_large) = (waiting.obstacle(), waiting.too_large);
+        if obstacle.is_some_and(Obstacle::holds_up) {
+            self.stand_aside(id, true);
+        }
+        if obstacle.is_some() || too_large {
+            return;
+        }
         let Some(entry) = self.teams.get(team) else {
             return;
         };
-        if stands_aside && entry.is_let_up(&place) {
-            if obstacle.is_some_and(Obstacle::holds_up) {
-                self.pull_front_back(team, &place);
-            } else {
-                self.pass_front(team, &place);
-            }
-            return;
-        }
-        if stands_aside || !entry.is_let_up(&place) {
-            self.move_front_up(team);
-            return;
-        }
-        let known = if entry.is_strict() {
-            None
-        } else {
-            entry.classes.get(&(shape, may_borrow)).copied()
-        };
+        let known = entry.classes.get(&(shape, may_borrow)).copied();
         let class = known.unwrap_or_else(|| {
             self.classes.insert(Class {
                 team,
@@ -111,7 +99,6 @@ impl State {
         }
         if known.is_none()
             && let Some(entry) = self.teams.get_mut(team)
-            && !entry.is_strict()
         {
             entry.classes.insert((shape, may_borrow), class);
         }
@@ -145,6 +132,7 @@ impl State {
             return;
         };
         let Some(class) = waiting.class.take() else {
+            self.stand_aside(id, false);
             return;
         };
         let place = waiting.place.clone();
@@ -199,6 +187,9 @@ impl State {
             if after.is_some() {
                 self.step_in(id, wait);
             }
+        }
+        if let Some(team) = self.classes.get(id).map(|it| it.team) {
+            self.move_in_lines(team, before.as_ref(), after.as_ref());
         }
     }
 
@@ -393,78 +384,6 @@ impl State {
             if let Some(queue) = self.waits.queue_mut(wait) {
                 queue.relist(team, precedence);
             }
-        }
-    }
-
-    /// Where the order is strict, the gang at a place no longer holds up those behind it.
-    pub(super) fn pass_front(&mut self, team: TeamId, place: &Place) {
-        let Some(entry) = self.teams.get_mut(team) else {
-            return;
-        };
-        if let Discipline::StrictFifo(front) = &mut entry.discipline
-            && front.last.as_ref() == Some(place)
-        {
-            front.holds_up = false;
-        }
-        self.move_front_up(team);
-    }
-
-    /// Where the order is strict, lets up the next gang, if none holds it up.
-    fn move_front_up(&mut self, team: TeamId) {
-        loop {
-            let Some(entry) = self.teams.get_mut(team) else {
-                return;
-            };
-            let Discipline::StrictFifo(front) = &mut entry.discipline else {
-                return;
-            };
-            if front.holds_up {
-                return;
-            }
-            let from = front
-                .last
-                .as_ref()
-                .map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
-            let mut behind = entry.line.range((from, std::ops::Bound::Unbounded));
-            let Some((place, id)) = behind.next() else {
-                return;
-            };
-            let (place, id) = (place.clone(), *id);
-            let Some(waiting) = self.waiting.get(id) else {
-                return;
-            };
-            let obstacle = waiting.obstacle();
-            let judged = obstacle.is_none() && !waiting.too_large;
-            front.last = Some(place);
-            front.holds_up = judged || obstacle.is_some_and(Obstacle::holds_up);
-            self.changed_gangs.insert(id);
-            if judged {
-                self.seat(id);
-            }
-        }
-    }
-
-    /// Where the order is strict, the gang at a place holds up all behind it.
-    pub(super) fn pull_front_back(&mut self, team: TeamId, place: &Place) {
-        let Some(entry) = self.teams.get_mut(team) else {
-            return;
-        };
-        let Discipline::StrictFifo(front) = &mut entry.discipline else {
-            return;
-        };
-        let last = front.last.replace(place.clone());
-        front.holds_up = true;
-        let Some(last) = last.filter(|last| last > place) else {
-            return;
-        };
-        let after = (
-            std::ops::Bound::Excluded(place.clone()),
-            std::ops::Bound::Included(last),
-        );
-        let behind: Vec<GangId> = entry.line.range(after).map(|(_, id)| *id).collect();
-        for id in behind {
-            self.changed_gangs.insert(id);
-            self.unseat(id);
         }
     }
 }

@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use super::{
     State,
     judge::{Candidate, request},
-    team::{Discipline, Refusing, TeamEntry},
+    team::{Refusing, TeamEntry},
     waiting::{Obstacle, WaitingGang},
     waits::Wait,
 };
 use crate::{
     amount::{Amount, FlavorResource, Resource},
     decision::{Blocker, CommitRoom, Explanation, Visited, Why},
-    model::{Stop, Team},
+    model::{Gang, Stop, Team},
     names::{FlavorName, GangUid},
     placement::{
         Effort, Fits, GaveUp, Plan, Refusal, Unfit, Verdict, View, equal_pods_fit, explain, fits,
@@ -126,9 +126,6 @@ impl State {
         if let Some(why) = self.why_too_large(waiting) {
             return why;
         }
-        if let Some(head) = self.head_before(entry, waiting) {
-            return Why::BehindHead { head };
-        }
         if let Some(why) = self.why_obstacle(waiting) {
             return why;
         }
@@ -139,7 +136,7 @@ impl State {
         if class.is_none_or(|class| class.waits.contains(&Wait::Ready)) {
             return Why::NextCommit;
         }
-        self.nearest_reason(team, waiting, standing)
+        self.nearest_reason(team, entry, waiting, standing)
     }
 
     fn why_too_large(&self, waiting: &WaitingGang) -> Option<Why> {
@@ -149,14 +146,53 @@ impl State {
         Some(Why::TooLarge { needs, most })
     }
 
-    /// The gang that holds up those behind it, where the order is strict.
-    fn head_before(&self, entry: &TeamEntry, waiting: &WaitingGang) -> Option<String> {
-        let Discipline::StrictFifo(front) = &entry.discipline else {
-            return None;
+    /// The gang that holds up those behind it on a Flavor, where the order is strict.
+    fn head_before(
+        &self,
+        entry: &TeamEntry,
+        waiting: &WaitingGang,
+        flavor: Option<&FlavorName>,
+    ) -> Option<&Gang> {
+        // The Flavors that are told of may be in another order than those by which it was decided last.
+        let at = match flavor {
+            Some(flavor) => entry
+                .assignments
+                .iter()
+                .position(|it| it.flavor == *flavor)?,
+            None => 0,
         };
-        let head = front.last.as_ref().filter(|last| **last < waiting.place)?;
+        let head = entry.discipline.first_before(at, &waiting.place)?;
         let head = self.waiting.get(*entry.line.get(head)?)?;
-        Some(head.gang.name.clone())
+        Some(&head.gang)
+    }
+
+    /// What is told of a Flavor on which a gang is behind another: that it is, unless it could not run there anyway.
+    fn why_behind(
+        &self,
+        team: &Team,
+        head: &Gang,
+        candidate: &Candidate<'_>,
+        tree: &QuotaTree,
+        steps: &mut Steps,
+    ) -> Why {
+        let flavor = candidate.assignments.get(candidate.at).map(|it| &it.flavor);
+        if flavor.is_some()
+            && let Err(refusing) = self.may_be_placed(candidate, tree)
+            && !matches!(refusing, Refusing::Quota { .. } | Refusing::Nominal { .. })
+        {
+            return self.why_not(team, candidate, &refusing, tree, steps);
+        }
+        let waiting = candidate.waiting;
+        let wanted = request(waiting, flavor.and_then(|name| self.flavors.get(name)));
+        let parts = steps.parts;
+        let on_empty = |effort: &mut Effort| fits(&self.cluster, &View::Empty, &wanted, effort);
+        if steps.ever.part(parts, on_empty) == Fits::No {
+            return impossible(waiting, self.unfit(waiting, flavor, &View::Empty, steps));
+        }
+        Why::BehindHead {
+            head: head.name.clone(),
+            flavor: flavor.cloned(),
+        }
     }
 
     /// What stands in the way, whatever is free.
@@ -186,7 +222,13 @@ impl State {
     }
 
     /// What the Flavor that comes closest lacks.
-    fn nearest_reason(&self, team: &Team, waiting: &WaitingGang, standing: &Standing<'_>) -> Why {
+    fn nearest_reason(
+        &self,
+        team: &Team,
+        entry: &TeamEntry,
+        waiting: &WaitingGang,
+        standing: &Standing<'_>,
+    ) -> Why {
         let Standing {
             tree,
             node,
@@ -204,6 +246,9 @@ impl State {
         };
         let mut steps = Steps::default();
         if assignments.is_empty() && totals.claims == 0 {
+            if let Some(head) = self.head_before(entry, waiting, None) {
+                return self.why_behind(team, head, &candidate(0), tree, &mut steps);
+            }
             return match self.placed_again(waiting, None, &mut steps.now) {
                 Ok(_) => Why::NextCommit,
                 Err(gave_up) => self.why_no_place(waiting, None, gave_up, &mut steps),
@@ -214,6 +259,10 @@ impl State {
         steps.parts = waiting.demand.shares(ways.count());
         let reasons = (0..assignments.len()).map(|at| {
             let candidate = candidate(at);
+            let flavor = assignments.get(at).map(|it| &it.flavor);
+            if let Some(head) = self.head_before(entry, waiting, flavor) {
+                return self.why_behind(team, head, &candidate, tree, &mut steps);
+            }
             match self.judge_again(&candidate, tree, &mut steps) {
                 Ok(()) => Why::NextCommit,
                 Err(refusing) => self.why_not(team, &candidate, &refusing, tree, &mut steps),
@@ -329,7 +378,8 @@ impl State {
         let waiting = candidate.waiting;
         let flavor = candidate.assignments.get(candidate.at).map(|it| &it.flavor);
         match *refusing {
-            Refusing::Overflow => Why::Overflow,
+            // Who is behind another is not judged.
+            Refusing::Overflow | Refusing::BehindHead => Why::Overflow,
             Refusing::Unnamed => no_quota(team),
             Refusing::UnknownFlavor => {
                 let mut unfit = self.unfit(waiting, flavor, &View::Empty, steps);
@@ -519,9 +569,10 @@ fn distance(why: &Why) -> u8 {
         Why::NextCommit => 0,
         Why::Placement { .. } | Why::HeldOff { .. } => 1,
         Why::Quota { .. } => 2,
-        Why::ExceedsMaxQuota { .. } => 3,
-        Why::PlacementImpossible { .. } => 4,
-        Why::NoQuotaForResource { .. } => 5,
-        _ => 6,
+        Why::BehindHead { .. } => 3,
+        Why::ExceedsMaxQuota { .. } => 4,
+        Why::PlacementImpossible { .. } => 5,
+        Why::NoQuotaForResource { .. } => 6,
+        _ => 7,
     }
 }

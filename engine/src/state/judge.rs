@@ -154,7 +154,14 @@ impl State {
             .shapes
             .get(shape)
             .map_or(0, |shape| shape.totals.claims);
+        let held_up: Vec<bool> = (0..assignments.len().max(1))
+            .map(|at| team.discipline.first_before(at, &waiting.place).is_some())
+            .collect();
+        let is_held_up = |at: usize| held_up.get(at).is_some_and(|held_up| *held_up);
         if assignments.is_empty() && claims == 0 {
+            if is_held_up(0) {
+                return Err(vec![Refusing::BehindHead]);
+            }
             let placed = self.place_unless_refused(shape, gang, None, view, effort, visited);
             return placed
                 .map_err(|refusing| vec![refusing])
@@ -173,6 +180,10 @@ impl State {
             _ => 1,
         };
         for at in 0..assignments.len() {
+            if is_held_up(at) {
+                refusals.push((at, Refusing::BehindHead));
+                continue;
+            }
             let candidate = self.candidate(shape, gang, node, &assignments, at);
             if candidate.is_some_and(|it| self.is_beaten(&it, &search, &self.tree)) {
                 continue;

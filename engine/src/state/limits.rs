@@ -12,11 +12,11 @@ use super::{
 };
 use crate::{
     model::{Cohort, Quota, Stop, Team, Topology},
-    names::{CohortName, TeamName, TopologyName},
+    names::{CohortName, FlavorName, TeamName, TopologyName},
     quota::{
         Weight,
         automatic::{Automatic, Owner},
-        request::assignments,
+        request::{Assignment, assignments},
     },
 };
 
@@ -205,6 +205,7 @@ impl State {
             self.changed_teams.insert(id);
             self.wake_team(id);
         }
+        self.settle_aside();
         if limits_changed {
             self.end_vain_reservations();
         }
@@ -215,11 +216,6 @@ impl State {
         let mut waiting: BTreeSet<ClassId> = self.waits.for_quota();
         waiting.extend(&self.waits.change);
         waiting.extend(self.hopes.everybody());
-        waiting.extend(
-            self.teams
-                .iter()
-                .filter_map(|(_, team)| self.class_in_front(team)),
-        );
         for class in waiting {
             self.wake(class);
         }
@@ -243,13 +239,6 @@ impl State {
         }
     }
 
-    /// The class of the gang that holds up its line. It may lack a place alone, and be beyond its limits from now on: then it
-    /// holds up nobody.
-    fn class_in_front(&self, team: &TeamEntry) -> Option<ClassId> {
-        let gang = team.line.get(team.discipline.holds_up()?)?;
-        self.waiting.get(*gang)?.class
-    }
-
     /// Whether gangs of a Team may be admitted, and what they are charged to.
     fn bring_up_to_date(&mut self, id: TeamId) {
         let Some(entry) = self.teams.get_mut(id) else {
@@ -260,7 +249,16 @@ impl State {
         entry.node = self.tree.node_of(&entry.name).filter(|_| active);
         entry.fungibility = team.map_or_else(Default::default, |team| team.fungibility);
         let assignments = team.map(|team| assignments(team, &mut self.tree));
-        entry.assignments = Arc::from(assignments.unwrap_or_default());
+        let assignments = assignments.unwrap_or_default();
+        let flavors = |all: &[Assignment]| -> Vec<FlavorName> {
+            all.iter().map(|it| it.flavor.clone()).collect()
+        };
+        let are_same = flavors(&entry.assignments) == flavors(&assignments);
+        entry.assignments = Arc::from(assignments);
+        if !are_same {
+            self.change_flavors(id);
+        }
+        self.line_up_anew(id);
     }
 
     /// A Flavor or a Topology is another one: what was found out about places does not hold any more.
@@ -283,7 +281,7 @@ impl State {
         self.inventory += 1;
         self.inventory_changed = true;
         for team in std::mem::take(&mut self.strict_by_inventory) {
-            self.wake_team(team);
+            self.line_up_anew(team);
         }
         for class in self.with_allocated_claims.clone() {
             self.wake(class);

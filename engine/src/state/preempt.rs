@@ -226,7 +226,8 @@ impl State {
                 | Refusing::UnknownFlavor
                 | Refusing::ExcludedFlavor
                 | Refusing::TooFewDevices(_)
-                | Refusing::Overflow => false,
+                | Refusing::Overflow
+                | Refusing::BehindHead => false,
             };
             if !may_help {
                 continue;

@@ -359,7 +359,11 @@ impl State {
             borrow_level,
             round: 0,
         };
+        let is_held_up = |at| entry.discipline.first_before(at, &waiting.place).is_some();
         if entry.assignments.is_empty() && totals.claims == 0 {
+            if is_held_up(0) {
+                return Ok(None);
+            }
             let placed = self.placed_in(waiting, None, after.view(&self.cluster), effort)?;
             return Ok(placed.map(|_| fits(None, 0)));
         }
@@ -372,7 +376,8 @@ impl State {
                 assignments: &entry.assignments,
                 at,
             };
-            if !self.is_beaten(&candidate, &search, &after.tree)
+            if !is_held_up(at)
+                && !self.is_beaten(&candidate, &search, &after.tree)
                 && let Some(fitting) = self.fits_in_world(&candidate, after, effort)?
                 && search.offer(fitting.suits(), &assignment.flavor).is_break()
             {

@@ -1,7 +1,7 @@
 //! Admission: whose turn it is, until nothing more can be admitted or the budget ends.
 //!
 //! A Team's *head* is the first gang of its line that fits; a gang that does not fit takes no turn, and where the order
-//! is strict it may hold up those behind it. In a round every Team with a head has one gang admitted, in Kueue's order:
+//! is strict it holds up those behind it on the Flavors that it could use ([`super::lines`]). In a round every Team with a head has one gang admitted, in Kueue's order:
 //! who stays within the own quota before who borrows, and the less far up the tree the better; then the higher
 //! tier, then who waits longest, then the smaller UID; in trees with fair shares, by these ([`super::fair_turns`]). Then the next
 //! round begins. A round that the budget cut
@@ -586,10 +586,10 @@ impl State {
         budget: &Budget,
         decisions: &mut Decisions,
     ) {
-        let Some(Class { team, line, .. }) = self.classes.get(class).cloned() else {
+        let Some(Class { line, .. }) = self.classes.get(class).cloned() else {
             return;
         };
-        for (place, id) in line {
+        for id in line.into_values() {
             self.unseat(id);
             if let Some(waiting) = self.waiting.get_mut(id) {
                 waiting.too_large = true;
@@ -601,7 +601,6 @@ impl State {
                 });
             }
             self.too_large.insert(id, needs);
-            self.pass_front(team, &place);
         }
     }
 
@@ -746,6 +745,8 @@ impl State {
                 | Refusing::UnknownFlavor
                 | Refusing::ExcludedFlavor
                 | Refusing::Overflow => self.wait_for(id, Wait::Change),
+                // It is judged there once it is the first in line.
+                Refusing::BehindHead => {}
             }
         }
         if refusals.is_empty() {
@@ -761,11 +762,7 @@ impl State {
         if let Some(place) = place
             && strict
         {
-            if self.holds_up(team, shape, id, refusals) {
-                self.pull_front_back(team, &place);
-            } else {
-                self.pass_front(team, &place);
-            }
+            self.leave_lines(team, id, &place, refusals);
         }
     }
 

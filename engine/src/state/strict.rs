@@ -1,9 +1,9 @@
-//! What holds up a line in strict order: a gang that does not fit and may fit one day. One that can never start as
-//! things are (larger than its quota or than the empty cluster) holds up nobody.
+//! What holds up a line in strict order: a gang that does not fit and may fit one day. One that can never run on a Flavor
+//! as things are (there it is larger than its quota or than the empty cluster) holds up nobody there.
 
 use super::{
     State,
-    ids::{ClassId, ShapeId, TeamId},
+    ids::{ClassId, GangId, ShapeId, TeamId},
     judge::request,
     shapes::OnEmpty,
     team::Refusing,
@@ -11,58 +11,66 @@ use super::{
 use crate::{
     names::FlavorName,
     placement::{Effort, Verdict, View, plan},
+    queue::Place,
 };
 
 impl State {
-    /// Whether a refused gang holds up those behind it. What the empty cluster could hold is a decision of its own, with one
-    /// [`Effort`] for all Flavors.
-    pub(super) fn holds_up(
+    /// A class was refused: it leaves the lines of the Flavors on which it can never run. What the empty cluster could hold is a
+    /// decision of its own, with one [`Effort`] for all Flavors.
+    pub(super) fn leave_lines(
         &mut self,
         team: TeamId,
-        shape: ShapeId,
         class: ClassId,
+        place: &Place,
         refusals: &[Refusing],
-    ) -> bool {
+    ) {
+        let class = self.classes.get(class);
+        let gang = class.and_then(|class| Some((class.shape, *class.line.values().next()?)));
         let assignments = self.teams.get(team).map(|entry| entry.assignments.clone());
+        let Some(((shape, gang), assignments)) = gang.zip(assignments) else {
+            return;
+        };
+        self.strict_by_inventory.insert(team);
         let mut effort = Effort::default();
-        for (at, refusing) in refusals.iter().enumerate() {
-            let flavor = assignments.as_ref().and_then(|all| all.get(at));
-            let flavor = flavor.map(|assignment| assignment.flavor.clone());
-            let may_fit = match refusing {
-                Refusing::NoPlace { gave_up: true, .. }
-                | Refusing::QuotaForDevices { .. }
-                | Refusing::Nominal {
-                    lesser: Some(_), ..
-                } => true,
+        let ways = refusals.len();
+        for at in 0..assignments.len().max(1) {
+            let flavor = assignments
+                .get(at)
+                .map(|assignment| assignment.flavor.clone());
+            let may_fit = match refusals.get(at) {
+                Some(
+                    Refusing::BehindHead
+                    | Refusing::QuotaForDevices { .. }
+                    | Refusing::Nominal {
+                        lesser: Some(_), ..
+                    },
+                ) => true,
                 // What is used now must not matter: it may be another amount by the time that the next gang is judged.
-                Refusing::Quota { .. } | Refusing::Nominal { .. } | Refusing::NoPlace { .. } => {
-                    self.strict_by_inventory.insert(team);
-                    let ways = refusals.len();
-                    !self.is_impossible(shape, class, flavor, ways, &mut effort)
-                }
-                Refusing::TooFewDevices(_) => {
-                    self.strict_by_inventory.insert(team);
-                    false
-                }
-                Refusing::ExceedsMax { .. }
-                | Refusing::Unnamed
-                | Refusing::UnknownFlavor
-                | Refusing::ExcludedFlavor
-                | Refusing::Overflow => false,
+                Some(
+                    Refusing::Quota { .. } | Refusing::Nominal { .. } | Refusing::NoPlace { .. },
+                ) => !self.is_impossible(shape, gang, flavor, ways, &mut effort),
+                Some(
+                    Refusing::TooFewDevices(_)
+                    | Refusing::ExceedsMax { .. }
+                    | Refusing::Unnamed
+                    | Refusing::UnknownFlavor
+                    | Refusing::ExcludedFlavor
+                    | Refusing::Overflow,
+                )
+                | None => false,
             };
-            if may_fit {
-                return true;
+            if !may_fit {
+                self.leave_line(team, at, place);
             }
         }
-        false
     }
 
     /// Whether it is certain that a shape has no place on the empty cluster: on one of so many Flavors that may be asked
     /// about. Remembered for as long as the inventory is the same.
-    fn is_impossible(
+    pub(super) fn is_impossible(
         &mut self,
         shape: ShapeId,
-        class: ClassId,
+        gang: GangId,
         flavor: Option<FlavorName>,
         ways: usize,
         effort: &mut Effort,
@@ -74,11 +82,7 @@ impl State {
         let known = known
             .filter(|known| known.inventory == self.inventory)
             .copied();
-        let gang = self
-            .classes
-            .get(class)
-            .and_then(|class| class.line.values().next());
-        let Some(waiting) = gang.and_then(|gang| self.waiting.get(*gang)) else {
+        let Some(waiting) = self.waiting.get(gang) else {
             return false;
         };
         let wanted = flavor.as_ref().and_then(|name| self.flavors.get(name));

@@ -7,6 +7,7 @@ use std::{
 
 use super::{
     ids::{ClassId, GangId, ShapeId},
+    lines::Lines,
     waits::Wait,
 };
 use crate::{
@@ -36,7 +37,6 @@ pub(super) struct TeamEntry {
     pub(super) gangs: usize,
     /// How many of `line` ask for no device.
     pub(super) without_devices: usize,
-    /// The classes of a `BestEffort` Team. In a `StrictFifo` Team each gang is a class by itself.
     pub(super) classes: BTreeMap<(ShapeId, MayBorrow), ClassId>,
     pub(super) discipline: Discipline,
     /// Queues in which it has a class.
@@ -45,32 +45,13 @@ pub(super) struct TeamEntry {
     pub(super) listed: bool,
 }
 
-/// How far a Team's line is judged.
+/// In which order a Team's gangs are admitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Discipline {
-    /// All of it.
+    /// Who does not fit is passed over.
     BestEffort,
-    /// As far as this.
-    StrictFifo(Front),
-}
-
-/// The front of a line in strict order: gangs behind it are not judged.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Front {
-    /// The last gang that was let up to be judged.
-    pub(super) last: Option<Place>,
-    /// Whether that gang holds up those behind it: it was not judged yet, or waits for something that may come.
-    pub(super) holds_up: bool,
-}
-
-impl Discipline {
-    /// The place of the gang that holds up those behind it.
-    pub(super) fn holds_up(&self) -> Option<&Place> {
-        match self {
-            Self::StrictFifo(front) if front.holds_up => front.last.as_ref(),
-            Self::StrictFifo(_) | Self::BestEffort => None,
-        }
-    }
+    /// Nobody is admitted on a Flavor before those who are before it in the line of that.
+    StrictFifo(Lines),
 }
 
 impl TeamEntry {
@@ -93,20 +74,12 @@ impl TeamEntry {
     pub(super) fn set_discipline(&mut self, queueing: Queueing) {
         self.discipline = match queueing {
             Queueing::BestEffort => Discipline::BestEffort,
-            Queueing::StrictFifo => Discipline::StrictFifo(Front::default()),
+            Queueing::StrictFifo => Discipline::StrictFifo(Lines::new(self.assignments.len())),
         };
     }
 
     pub(super) fn is_strict(&self) -> bool {
         self.discipline != Discipline::BestEffort
-    }
-
-    /// Whether a gang at this place is judged, as far as the order of the line goes.
-    pub(super) fn is_let_up(&self, place: &Place) -> bool {
-        match &self.discipline {
-            Discipline::BestEffort => true,
-            Discipline::StrictFifo(front) => front.last.as_ref().is_some_and(|last| place <= last),
-        }
     }
 }
 
@@ -136,6 +109,7 @@ pub(super) enum Reason {
     /// No place, now or for ever.
     Place,
     Quota,
+    Order,
     Limits,
     Other,
 }
@@ -184,6 +158,8 @@ pub(super) enum Refusing {
     NoPlace { refusal: Refusal, gave_up: bool },
     /// A sum does not fit.
     Overflow,
+    /// A gang before it in the line of the Flavor waits.
+    BehindHead,
 }
 
 impl Refusing {
@@ -193,6 +169,7 @@ impl Refusing {
             Self::Quota { .. } | Self::Nominal { .. } | Self::QuotaForDevices { .. } => {
                 Reason::Quota
             }
+            Self::BehindHead => Reason::Order,
             Self::ExceedsMax { .. } => Reason::Limits,
             Self::Unnamed | Self::UnknownFlavor | Self::ExcludedFlavor | Self::Overflow => {
                 Reason::Other
