@@ -13,9 +13,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use common::*;
 use muster_engine::{
-    Decisions, Gang, GangUid, Hold, Preemption, Reserved, Running, State, Team, Timestamp, Update,
-    Why,
-    quota::{PreemptionPolicy, PreemptionReason, ReclaimWithinCohort, WithinTeam},
+    Cohort, Decisions, Gang, GangUid, Hold, Preemption, Reserved, Running, State, Team, Timestamp,
+    Update, Why,
+    quota::{PreemptionPolicy, PreemptionReason, ReclaimWithinCohort, Sharing, WithinTeam},
 };
 use proptest::prelude::*;
 
@@ -1461,4 +1461,90 @@ fn who_ends_by_itself_and_does_not_go_is_counted_on_for_so_long() {
     assert_eq!(world.state.gives_way_to(&"stays".into()), None);
     world.now += MOST_SECONDS;
     assert_eq!(told(&world.decide().preemptions), ["high: stays InTeam"]);
+}
+
+/// Nodes of so many GPUs, each a leaf of its own. Team `a` runs nothing, and `b` has borrowed what is `a`'s.
+fn lent(gpus: &[usize], nominal: [i64; 2], sharing: Sharing<'static>) -> World {
+    let teams = vec![
+        preempting("a", Some("all"), nominal[0]),
+        team("b", Some("all"), limit(nominal[1])),
+    ];
+    let mut world = World::new(0, 0, teams);
+    world.state.apply(Update::Cohort(Cohort {
+        sharing,
+        ..cohort("all", None, 0)
+    }));
+    for (at, gpus) in gpus.iter().enumerate() {
+        let node = node(&format!("n{at}"), &format!("s/l{at}"), *gpus);
+        world.state.apply(Update::Node(node));
+    }
+    world
+}
+
+/// The last comer goes first, and gives back all that is borrowed: one GPU on each of two nodes.
+#[test]
+fn where_those_that_go_first_free_no_place_the_cheapest_domain_decides() {
+    for sharing in [Sharing::ByPriority, Sharing::FAIR] {
+        for mine in [
+            gang("mine", "a", 1, 2),
+            requiring("node", gang("mine", "a", 2, 1)),
+            requiring("leaf", gang("mine", "a", 2, 1)),
+        ] {
+            let mut world = lent(&[1, 1, 2], [2, 2], sharing);
+            for gang in [gang("compact", "b", 1, 2), gang("spread", "b", 2, 1)] {
+                world.submit([gang]);
+                assert_eq!(world.decide().admissions.len(), 1);
+            }
+            world.submit([at(9, mine)]);
+            let told = told(&world.decide().preemptions);
+            assert_eq!(told, ["mine: compact Reclaimed"]);
+            world.released("compact");
+            assert_eq!(admitted(&world.decide()), ["mine"]);
+        }
+    }
+}
+
+#[test]
+fn a_gang_that_needs_several_nodes_has_the_cheapest_of_them() {
+    for sharing in [Sharing::ByPriority, Sharing::FAIR] {
+        let mut world = lent(&[3, 3, 2, 2, 2], [6, 6], sharing);
+        let compact = |name| gang(name, "b", 1, 3);
+        let spread = |name| gang(name, "b", 3, 1);
+        for gangs in [[compact("one"), compact("two")], [spread("x"), spread("y")]] {
+            world.submit(gangs);
+            assert_eq!(world.decide().admissions.len(), 2);
+        }
+        world.submit([at(9, gang("mine", "a", 2, 3))]);
+        let told = told(&world.decide().preemptions);
+        assert_eq!(told, ["mine: one Reclaimed, two Reclaimed"]);
+        world.released("one");
+        world.released("two");
+        assert_eq!(admitted(&world.decide()), ["mine"]);
+    }
+}
+
+#[test]
+fn who_ends_by_itself_is_counted_on_wherever_it_runs() {
+    for sharing in [Sharing::ByPriority, Sharing::FAIR] {
+        let mut world = lent(&[1, 1, 3, 1], [3, 2], sharing);
+        world
+            .state
+            .apply(Update::Hold(hold("p", "elsewhere", "n2", &[2])));
+        for gang in [
+            gang("compact", "b", 1, 2),
+            gang("ends", "b", 1, 1),
+            gang("spread", "b", 2, 1),
+        ] {
+            world.submit([gang]);
+            assert_eq!(world.decide().admissions.len(), 1);
+        }
+        world.state.apply(Update::HoldGone(pod_uid("p")));
+        world.state.apply(Update::Ending("ends".into()));
+        world.submit([at(9, gang("mine", "a", 1, 3))]);
+        let told = told(&world.decide().preemptions);
+        assert_eq!(told, ["mine: ends Reclaimed, compact Reclaimed"]);
+        world.released("ends");
+        world.released("compact");
+        assert_eq!(admitted(&world.decide()), ["mine"]);
+    }
 }

@@ -384,6 +384,12 @@ impl Cluster {
         self.slots.get(slot)?.as_ref()
     }
 
+    /// A node that is known.
+    pub(crate) fn node(&self, name: &NodeName) -> Option<&Node> {
+        let slot = self.by_name.get(name)?;
+        Some(&self.record(*slot)?.node)
+    }
+
     /// What is held on the node in a slot.
     pub(crate) fn holds_in(&self, slot: usize) -> impl Iterator<Item = &Arc<Hold>> {
         let holds = self

@@ -52,13 +52,13 @@ pub(crate) use demand::{Demand, Signature, claims_of};
 pub(crate) use effort::{Effort, GaveUp};
 pub(crate) use explain::{equal_pods_fit, explain};
 pub(crate) use inventory::DeviceCharge;
+pub(crate) use tree::NODE_LEVEL;
 pub(crate) use version::Version;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use capacity::{Cause, Grants, Rules};
 use remembered::Remembered;
-use tree::NODE_LEVEL;
 
 use crate::{
     model::{PodResources, TopologyRequest},

@@ -25,8 +25,8 @@ use crate::{
     amount::{Amount, FlavorResource, ResourceCharge},
     decision::{Preempted, Preemption},
     model::Hold,
-    names::{FlavorName, GangUid, NodeName, PodUid, TeamName, Timestamp},
-    placement::{Cluster, DeviceCharge, Effort, Plan, Request, Verdict, plan},
+    names::{FlavorName, GangUid, LevelName, NodeName, PodUid, TeamName, Timestamp, TopologyName},
+    placement::{Cluster, DeviceCharge, Effort, NODE_LEVEL, Plan, Request, Verdict, plan},
     quota::{
         FlavorMode, NodeId, PairId, Places, PreemptionPolicy, PreemptionReason, Preemptor,
         QuotaTree, Rank, ReclaimWithinCohort, RunningGang, Search, Suitability, WithinTeam,
@@ -38,6 +38,9 @@ use crate::{
 
 /// The looks of one search for victims, about twenty milliseconds. With more it gives up, and nobody is preempted.
 const MOST_LOOKS: u64 = 10 * Effort::ONE_DECISION;
+
+/// In how many domains victims are searched one by one. With more, those that cost most are left out.
+const MOST_DOMAINS: usize = 16;
 
 /// Who gives way to a gang, and what it gets by that.
 #[derive(Clone, Debug)]
@@ -417,6 +420,19 @@ impl State {
         let mut places = Without::of(self, &candidate, &asked, &[], Effort::ONE_DECISION);
         let plan = places.plan_without(&[])?;
         Some((charges.collect(), self.nodes_of(&plan)))
+    }
+
+    /// The path of the domain in which a node is at a level, if the Topology has that level and the node is part of it.
+    fn domain_of(
+        &self,
+        node: &NodeName,
+        topology: &TopologyName,
+        level: &LevelName,
+    ) -> Option<Vec<&str>> {
+        let levels = &self.limits.topologies.get(topology)?.levels;
+        let depth = levels.iter().position(|known| known == level)?;
+        let path = self.cluster.node(node)?.fabric.get(topology)?;
+        Some(path.get(..=depth)?.iter().map(String::as_str).collect())
     }
 
     fn nodes_of(&self, plan: &Plan) -> BTreeSet<NodeName> {
@@ -830,5 +846,39 @@ impl Places for Without<'_> {
         let holds = self.holds_of(gone);
         let on_nodes = holds.filter(|(_, hold)| nodes.contains(&hold.node));
         on_nodes.map(|(at, _)| at).collect()
+    }
+
+    /// Nodes, or the domains of the level that is required. A gang that may be on several nodes and requires no level may have its place on the
+    /// cheapest nodes together: on one, two, four and so on of them. A domain costs as much as the most important gang that has pods
+    /// there, and of equals as many gangs as have.
+    fn domains(&mut self) -> Vec<BTreeSet<usize>> {
+        let required = self.request.wish.required.as_ref();
+        let topology = self.request.topology.zip(required);
+        let topology = topology.filter(|(_, level)| level.as_str() != NODE_LEVEL);
+        let all: Vec<usize> = (0..self.running.len()).collect();
+        let mut domains: BTreeMap<Vec<&str>, BTreeSet<usize>> = BTreeMap::new();
+        for (at, hold) in self.holds_of(&all) {
+            self.state.cluster.note_visits(1);
+            let domain = match topology {
+                Some((topology, level)) => self.state.domain_of(&hold.node, topology, level),
+                None => Some(vec![hold.node.as_str()]),
+            };
+            if let Some(domain) = domain {
+                domains.entry(domain).or_default().insert(at);
+            }
+        }
+        let mut domains: Vec<BTreeSet<usize>> = domains.into_values().collect();
+        domains.sort_by_key(|gangs| {
+            let priorities = gangs.iter().filter_map(|at| self.running.get(*at));
+            (priorities.map(|gang| gang.priority).max(), gangs.len())
+        });
+        if self.request.demand.units() > 1 && required.is_none() {
+            let counts = (0..usize::BITS).map(|power| 1_usize << power);
+            let counts = counts.take_while(|count| *count < domains.len());
+            let first = |count| domains.iter().take(count).flatten().copied().collect();
+            domains = counts.map(first).collect();
+        }
+        domains.truncate(MOST_DOMAINS);
+        domains
     }
 }

@@ -11,6 +11,11 @@
 //! **A victim is worth nothing unless a place results**, so the caller is asked whether the gang has a place without
 //! them ([`Places`]). Where quota is there and places are not, it is not asked after every victim: twice as many are taken
 //! each time, and the number is shortened afterwards.
+//!
+//! **Where that order frees no place, the cheapest domain decides.** Of a Team that borrows, those that go first may give back all
+//! that is borrowed without a place coming of it; the others have to stay then, though one of them alone would do. So the search is
+//! repeated among the gangs of one domain after another, and the first in which it succeeds is taken. It is the same search: nobody
+//! goes who might not go by the rules above, and only as many as it takes.
 
 mod by_priority;
 mod candidates;
@@ -110,6 +115,11 @@ pub(crate) trait Places {
 
     /// Of the gangs at these positions, without whom there is a place, those that are in the way of the one that was found.
     fn in_the_way(&mut self, gone: &[usize]) -> BTreeSet<usize>;
+
+    /// The gangs that stand together where the preemptor might have its place, by domain, the cheapest first. Not more than a few.
+    fn domains(&mut self) -> Vec<BTreeSet<usize>> {
+        Vec::new()
+    }
 }
 
 /// Where nothing is known of places but whether there is one.
@@ -170,12 +180,30 @@ pub(crate) fn victims_for(
     };
     let candidates = Candidate::all(tree, &contest);
     let mut simulation = Simulation::new(tree, places);
-    match sharing {
-        Sharing::ByPriority => by_priority::victims(&mut simulation, &contest, candidates),
-        Sharing::Fair(strategies) => {
-            fair::victims(&mut simulation, &contest, candidates, strategies)
+    let search = |simulation: &mut Simulation<'_>, candidates| match sharing {
+        Sharing::ByPriority => by_priority::victims(simulation, &contest, candidates),
+        Sharing::Fair(strategies) => fair::victims(simulation, &contest, candidates, strategies),
+    };
+    let victims = search(&mut simulation, candidates.clone());
+    // Without quota no domain helps, nor where there is no place even without all of them.
+    if !victims.is_empty()
+        || !simulation.lacked_a_place
+        || !simulation.has_place_without(&candidates)
+    {
+        return victims;
+    }
+    for domain in simulation.domains() {
+        simulation.undo();
+        let within = candidates.iter().filter(|candidate| {
+            // Who ends anyway frees its quota wherever it runs.
+            domain.contains(&candidate.position) || contest.gang(candidate).is_ending
+        });
+        let victims = search(&mut simulation, within.cloned().collect());
+        if !victims.is_empty() {
+            return victims;
         }
     }
+    Vec::new()
 }
 
 /// Charges in the tree's own numbers, each pair once.

@@ -1,5 +1,7 @@
 //! A quota tree from which gangs are taken away for a while.
 
+use std::collections::BTreeSet;
+
 use super::{Contest, Places, Victim, candidates::Candidate};
 use crate::quota::tree::{NodeId, PairId, QuotaTree};
 
@@ -7,6 +9,8 @@ use crate::quota::tree::{NodeId, PairId, QuotaTree};
 pub(super) struct Simulation<'a> {
     pub(super) tree: &'a mut QuotaTree,
     places: &'a mut dyn Places,
+    /// Whether quota was there at some time, and no place.
+    pub(super) lacked_a_place: bool,
     /// What was changed, so that it can be changed back.
     changes: Vec<(NodeId, PairId, i128)>,
 }
@@ -16,7 +20,15 @@ impl<'a> Simulation<'a> {
         Self {
             tree,
             places,
+            lacked_a_place: false,
             changes: Vec::new(),
+        }
+    }
+
+    /// Has the tree as it was.
+    pub(super) fn undo(&mut self) {
+        for (team, pair, amount) in std::mem::take(&mut self.changes).into_iter().rev() {
+            self.tree.change(team, pair, -amount, |_, _| {});
         }
     }
 
@@ -70,7 +82,20 @@ impl<'a> Simulation<'a> {
 
     /// Whether it has a place without these.
     pub(super) fn has_place(&mut self, victims: &[Chosen]) -> bool {
-        self.places.is_there_without(&positions(victims))
+        let is_there = self.places.is_there_without(&positions(victims));
+        self.lacked_a_place |= !is_there;
+        is_there
+    }
+
+    /// Whether the preemptor has a place without all of these, whoever of them may go.
+    pub(super) fn has_place_without(&mut self, candidates: &[Candidate]) -> bool {
+        let positions: Vec<usize> = candidates.iter().map(|it| it.position).collect();
+        self.places.is_there_without(&positions)
+    }
+
+    /// See [`Places::domains`].
+    pub(super) fn domains(&mut self) -> Vec<BTreeSet<usize>> {
+        self.places.domains()
     }
 
     /// Of victims without whom there is a place, the first so many without whom there is one, given that there is none
@@ -125,9 +150,7 @@ fn positions(chosen: &[Chosen]) -> Vec<usize> {
 
 impl Drop for Simulation<'_> {
     fn drop(&mut self) {
-        for (team, pair, amount) in std::mem::take(&mut self.changes).into_iter().rev() {
-            self.tree.change(team, pair, -amount, |_, _| {});
-        }
+        self.undo();
     }
 }
 
