@@ -1,4 +1,4 @@
-//! Condition types of Gang.
+//! Condition types: of Gang, and of the objects by which quota is said.
 
 /// True while the gang holds quota and a placement.
 pub const ADMITTED: &str = "Admitted";
@@ -10,3 +10,9 @@ pub const FINISHED: &str = "Finished";
 pub const EVICTED: &str = "Evicted";
 /// True while an admitted gang cannot start as planned: the message names the rank and the cause.
 pub const DEGRADED: &str = "Degraded";
+
+/// Of a Team: true while its gangs may be admitted. Of a Cohort: while its members take part in a tree. Of a Flavor: while it counts
+/// devices.
+pub const ACTIVE: &str = "Active";
+/// Of a Team, a Cohort and a Flavor: true while all that the object names exists and is understood.
+pub const RESOLVED_REFS: &str = "ResolvedRefs";

@@ -28,11 +28,9 @@ mod tests {
     fn what_a_table_shows_of_gpus_is_all_of_the_flavor_that_it_names() {
         let of_gpus = r#".status.limits[?(@.resource=="gpus")]."#;
         for (definition, columns) in [
-            (Team::crd(), &["Flavor", "GPUs", "Used"][..]),
-            (
-                Queue::crd(),
-                &["Flavor", "Used", "Nominal", "Available"][..],
-            ),
+            (Cohort::crd(), &["Flavor", "GPUs", "Used"][..]),
+            (Team::crd(), &["Flavor", "GPUs", "Used"]),
+            (Queue::crd(), &["Flavor", "Used", "Nominal", "Available"]),
         ] {
             let version = &definition.spec.versions[0];
             let shown = version.additional_printer_columns.iter().flatten();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,8 +17,46 @@ use serde::{Deserialize, Serialize};
     kind = "Flavor",
     plural = "flavors",
     category = "muster",
+    status = "FlavorStatus",
     doc = "A kind of capacity that quota counts: which nodes, which devices.",
     printcolumn(name = "Topology", json_path = ".spec.topology", type_ = "string"),
+    printcolumn(
+        name = "Nodes",
+        json_path = ".status.nodes",
+        type_ = "integer",
+        description = "Nodes with devices of the Flavor"
+    ),
+    printcolumn(
+        name = "Devices",
+        json_path = ".status.devices",
+        type_ = "integer",
+        description = "Devices that count"
+    ),
+    printcolumn(
+        name = "Healthy",
+        json_path = ".status.healthyDevices",
+        type_ = "integer",
+        description = "Of those, devices that can be used now"
+    ),
+    printcolumn(
+        name = "Active",
+        json_path = ".status.conditions[?(@.type==\"Active\")].status",
+        type_ = "string",
+        description = "Whether it counts any device"
+    ),
+    printcolumn(
+        name = "Reason",
+        json_path = ".status.conditions[?(@.type==\"Active\")].reason",
+        type_ = "string",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Overlaps",
+        json_path = ".status.overlaps[*].flavor",
+        type_ = "string",
+        description = "The first Flavor that counts some of the same devices",
+        priority = 1
+    ),
     printcolumn(
         name = "Age",
         json_path = ".metadata.creationTimestamp",
@@ -48,4 +87,44 @@ pub struct DeviceSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 10240))]
     pub selector: Option<String>,
+}
+
+/// What a Flavor counts now; written by the controller alone, whenever that changes. Nothing is decided by it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FlavorStatus {
+    /// Nodes with at least one device of the Flavor.
+    #[serde(default)]
+    pub nodes: i64,
+    /// Of those, nodes on which new pods may be planned: neither cordoned, lost nor not Ready, and whose driver answers.
+    #[serde(default)]
+    pub ready_nodes: i64,
+    /// Devices that count, used or not.
+    #[serde(default)]
+    pub devices: i64,
+    /// Of those, devices without a fault on such nodes.
+    #[serde(default)]
+    pub healthy_devices: i64,
+    /// Other Flavors that count some of the same devices: those with the most, at most 16. Quota of both gives those devices out
+    /// twice.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overlaps: Vec<FlavorOverlap>,
+    /// Standard conditions: `Active`, `ResolvedRefs`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+impl FlavorStatus {
+    /// Most other Flavors that are named.
+    pub const OVERLAPS_NAMED: usize = 16;
+}
+
+/// Devices that count as of two Flavors.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FlavorOverlap {
+    /// The other Flavor.
+    pub flavor: String,
+    /// How many devices both count.
+    pub devices: i64,
 }

@@ -32,8 +32,8 @@ pub mod team;
 pub mod topology;
 
 pub use charge::{Charge, ClaimsCharge, ResourceCharge};
-pub use cohort::{Cohort, CohortSpec, Sharing};
-pub use flavor::{DeviceSource, Flavor, FlavorSpec};
+pub use cohort::{Cohort, CohortLimit, CohortSpec, CohortStatus, Sharing};
+pub use flavor::{DeviceSource, Flavor, FlavorOverlap, FlavorSpec, FlavorStatus};
 pub use gang::{
     Admission, Gang, GangPhase, GangPlacement, GangSpec, GangStatus, NodeRanks, PodSet, Proposal,
     RestartPolicy, TopologyRequest, WaitReason,

@@ -76,6 +76,20 @@ pub enum Reason {
     /// A pod failed.
     PodFailed,
 
+    // --- what a Team, a Cohort or a Flavor says of itself
+    /// Nothing is wrong with it.
+    Ready,
+    /// It names a Flavor that does not exist.
+    FlavorNotFound,
+    /// It names a Cohort that does not exist.
+    CohortNotFound,
+    /// It names a PriorityTier that does not exist.
+    TierNotFound,
+    /// It names a Topology that does not exist.
+    TopologyNotFound,
+    /// No device counts as one of the Flavor.
+    NoDevices,
+
     // --- why a request was refused
     /// A field has an invalid value.
     InvalidValue,
@@ -140,6 +154,12 @@ impl Reason {
             Self::Adopted => "Adopted",
             Self::Completed => "Completed",
             Self::PodFailed => "PodFailed",
+            Self::Ready => "Ready",
+            Self::FlavorNotFound => "FlavorNotFound",
+            Self::CohortNotFound => "CohortNotFound",
+            Self::TierNotFound => "TierNotFound",
+            Self::TopologyNotFound => "TopologyNotFound",
+            Self::NoDevices => "NoDevices",
             Self::InvalidValue => "InvalidValue",
             Self::Immutable => "Immutable",
             Self::NotPermitted => "NotPermitted",

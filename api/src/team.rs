@@ -1,5 +1,6 @@
 //! Team: who owns quota.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,9 @@ use crate::{quantity::Quantity, queue::QueueLimit, quota::FlavorQuota};
     printcolumn(name = "Share", json_path = ".status.weightedShare", type_ = "integer", description = "Thousandths of what could be lent to it that it borrows, for its weight", priority = 1),
     printcolumn(name = "Queueing", json_path = ".spec.queueing", type_ = "string"),
     printcolumn(name = "Stop", json_path = ".spec.stop", type_ = "string"),
+    printcolumn(name = "Active", json_path = ".status.conditions[?(@.type==\"Active\")].status", type_ = "string", description = "Whether its gangs may be admitted"),
+    printcolumn(name = "Reason", json_path = ".status.conditions[?(@.type==\"Active\")].reason", type_ = "string", priority = 1),
+    printcolumn(name = "Resolved", json_path = ".status.conditions[?(@.type==\"ResolvedRefs\")].status", type_ = "string", description = "Whether all that it names exists and is understood", priority = 1),
     printcolumn(name = "Quota", json_path = ".spec.quota", type_ = "string", priority = 1),
     printcolumn(name = "Use", json_path = ".status.limits", type_ = "string", priority = 1),
     printcolumn(name = "Age", json_path = ".metadata.creationTimestamp", type_ = "date"),
@@ -87,6 +91,9 @@ pub struct TeamStatus {
     /// that borrows at weight 0. Absent unless its root Cohort shares `Fair`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weighted_share: Option<i64>,
+    /// Standard conditions: `Active`, `ResolvedRefs`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
 }
 
 /// Order discipline of a Team's queue.

@@ -431,6 +431,8 @@ fn kind(write: &ApiRequest) -> &'static str {
         ApiRequest::PublishEvent(_) => "Event",
         ApiRequest::PublishQueue { .. } => "Queue",
         ApiRequest::PublishTeam { .. } => "Team status",
+        ApiRequest::PublishCohort { .. } => "Cohort status",
+        ApiRequest::PublishFlavor { .. } => "Flavor status",
         ApiRequest::DeleteQueue { .. } => "delete Queue",
         ApiRequest::CreateLedger { .. } => "create Ledger",
         ApiRequest::ReplaceLedger { .. } => "Ledger",

@@ -10,12 +10,14 @@
 
 mod changes;
 mod docket;
+mod flavor_census;
 mod judging;
 mod look_up;
 mod membership;
 mod nodes;
 mod observe;
 mod pods;
+mod references;
 mod refresh;
 mod requests;
 mod rollout;
@@ -39,9 +41,10 @@ use k8s_openapi::{
 use muster_api::{Gang, keys};
 use muster_engine as engine;
 
-pub use self::changes::Changes;
+pub use self::{changes::Changes, flavor_census::FlavorCount, references::References};
 use self::{
     docket::Docket,
+    flavor_census::FlavorCensus,
     membership::Membership,
     nodes::NodeViews,
     observe::Objects,
@@ -199,6 +202,7 @@ pub struct Index {
     /// Boxed: nodes of the map are half empty.
     formed: Table<GangKey, Box<FormedGang>>,
     views: NodeViews,
+    flavor_census: FlavorCensus,
     faults: BTreeMap<String, String>,
     /// Names of the levels of all Topologies.
     levels: BTreeSet<String>,
@@ -285,6 +289,7 @@ impl Index {
             requests: Requests::default(),
             formed: Table::default(),
             views: NodeViews::default(),
+            flavor_census: FlavorCensus::default(),
             faults: BTreeMap::new(),
             levels: BTreeSet::new(),
             visits: Visits::default(),

@@ -37,9 +37,9 @@ pub mod types {
 macro_rules! for_each_kind {
     ($callback:ident) => {
         $callback! {
-            Cohort: cluster cohorts without_status;
+            Cohort: cluster cohorts with_status;
             DeviceClass: cluster device_classes without_status;
-            Flavor: cluster flavors without_status;
+            Flavor: cluster flavors with_status;
             Gang: namespaced gangs with_status;
             Job: namespaced jobs with_status;
             Ledger: cluster ledgers without_status;

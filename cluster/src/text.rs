@@ -31,6 +31,16 @@ pub fn one_line(text: &str, bytes: usize) -> String {
     line
 }
 
+/// A list of names as it may stand in messages: at most ten.
+pub fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.into_iter().collect();
+    match names.as_slice() {
+        [] => "none".to_owned(),
+        names if names.len() <= 10 => names.join(", "),
+        names => format!("{} and {} more", names[..10].join(", "), names.len() - 10),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,6 +14,7 @@ mod admit;
 mod backfill;
 mod circles;
 mod classes;
+mod cohort;
 mod explain;
 mod fair_turns;
 mod holds;
@@ -294,8 +295,7 @@ impl State {
         let Some(known) = self.limits.teams.get(team) else {
             return Vec::new();
         };
-        let rebuilt = self.tree_is_stale.then(|| self.built_trees().0);
-        let tree = rebuilt.as_ref().unwrap_or(&self.tree);
+        let tree = self.current_tree();
         let used: BTreeMap<&FlavorResource, Amount> = self.charges.of_team(team).collect();
         let named: Vec<(FlavorResource, Amount)> = known
             .quota
@@ -339,8 +339,7 @@ impl State {
     /// How much of what could be lent to it a Team borrows, where its tree shares fairly. `None` elsewhere, for an unknown
     /// Team, and for one that a cycle of Cohorts cuts off.
     pub fn fair_share(&self, team: &TeamName) -> Option<Share> {
-        let rebuilt = self.tree_is_stale.then(|| self.built_trees().0);
-        let tree = rebuilt.as_ref().unwrap_or(&self.tree);
+        let tree = self.current_tree();
         let node = tree.node_of(team)?;
         match tree.sharing_of(node) {
             Sharing::ByPriority => None,

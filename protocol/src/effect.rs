@@ -6,7 +6,10 @@
 use std::sync::Arc;
 
 use muster_api::keys;
-use muster_api::{Gang, GangStatus, LedgerSpec, NodeDevicesSpec, QueueStatus, Reason, TeamStatus};
+use muster_api::{
+    CohortStatus, FlavorStatus, Gang, GangStatus, LedgerSpec, NodeDevicesSpec, QueueStatus, Reason,
+    TeamStatus,
+};
 use serde_json::Value;
 
 use muster_cluster::object::{Kind, Object, ObjectKey};
@@ -170,6 +173,20 @@ pub enum ApiRequest {
         /// The new status.
         status: Box<TeamStatus>,
     },
+    /// Replaces the status of a Cohort.
+    PublishCohort {
+        /// The Cohort.
+        cohort: String,
+        /// The new status.
+        status: Box<CohortStatus>,
+    },
+    /// Replaces the status of a Flavor.
+    PublishFlavor {
+        /// The Flavor.
+        flavor: String,
+        /// The new status.
+        status: Box<FlavorStatus>,
+    },
     /// Removes a Queue whose namespace no longer belongs to the Team.
     DeleteQueue {
         /// Which Queue.
@@ -250,6 +267,8 @@ impl ApiRequest {
                 name: team.clone(),
             },
             Self::PublishTeam { team, .. } => cluster(Kind::Team, team),
+            Self::PublishCohort { cohort, .. } => cluster(Kind::Cohort, cohort),
+            Self::PublishFlavor { flavor, .. } => cluster(Kind::Flavor, flavor),
         })
     }
 }

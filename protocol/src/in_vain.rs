@@ -17,7 +17,8 @@ use std::{
     sync::Arc,
 };
 
-use muster_api::GangStatus;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use muster_api::{CohortStatus, FlavorStatus, GangStatus, TeamStatus};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -83,7 +84,10 @@ impl WritesInVain {
             // A Queue that is not there is made; whatever is decided by an object has a precondition, and conflicts.
             Outcome::NotFound => matches!(
                 **write,
-                ApiRequest::PublishQueue { .. } | ApiRequest::PublishTeam { .. }
+                ApiRequest::PublishQueue { .. }
+                    | ApiRequest::PublishTeam { .. }
+                    | ApiRequest::PublishCohort { .. }
+                    | ApiRequest::PublishFlavor { .. }
             ),
             // Somebody wrote in between, perhaps this program: what is stored is not what was written in vain.
             Outcome::Conflict => false,
@@ -144,7 +148,8 @@ impl WritesInVain {
 /// Whether two writes of an object say the same, whatever their preconditions.
 fn says_the_same(one: &ApiRequest, other: &ApiRequest) -> bool {
     use ApiRequest::{
-        PublishQueue, PublishTeam, ReplaceGangStatus, ReplaceLedger, ReplaceNodeDevices,
+        PublishCohort, PublishFlavor, PublishQueue, PublishTeam, ReplaceGangStatus, ReplaceLedger,
+        ReplaceNodeDevices,
     };
     match (one, other) {
         (
@@ -167,9 +172,38 @@ fn says_the_same(one: &ApiRequest, other: &ApiRequest) -> bool {
             },
         ) => spec == other && finalizer == other_finalizer,
         (PublishQueue { status, .. }, PublishQueue { status: other, .. }) => status == other,
-        (PublishTeam { status, .. }, PublishTeam { status: other, .. }) => status == other,
+        (PublishTeam { status, .. }, PublishTeam { status: other, .. }) => {
+            let facts = |status: &TeamStatus| TeamStatus {
+                conditions: without_times(&status.conditions),
+                ..status.clone()
+            };
+            facts(status) == facts(other)
+        }
+        (PublishCohort { status, .. }, PublishCohort { status: other, .. }) => {
+            let facts = |status: &CohortStatus| CohortStatus {
+                conditions: without_times(&status.conditions),
+                ..status.clone()
+            };
+            facts(status) == facts(other)
+        }
+        (PublishFlavor { status, .. }, PublishFlavor { status: other, .. }) => {
+            let facts = |status: &FlavorStatus| FlavorStatus {
+                conditions: without_times(&status.conditions),
+                ..status.clone()
+            };
+            facts(status) == facts(other)
+        }
         _ => false,
     }
+}
+
+/// Conditions without times, which are taken anew where the last ones were not stored.
+fn without_times(conditions: &[Condition]) -> Vec<Condition> {
+    let mut conditions = conditions.to_vec();
+    for condition in &mut conditions {
+        condition.last_transition_time.0 = jiff::Timestamp::UNIX_EPOCH;
+    }
+    conditions
 }
 
 /// A status without times, which are taken anew where the last ones were not stored, and without texts, whose numbers change
@@ -215,6 +249,12 @@ fn not_stored(write: &ApiRequest, stored: &Object) -> BTreeSet<String> {
         }
         (ApiRequest::PublishTeam { status, .. }, Object::Team(team)) => {
             differences("status", &**status, team.status.as_ref())
+        }
+        (ApiRequest::PublishCohort { status, .. }, Object::Cohort(cohort)) => {
+            differences("status", &**status, cohort.status.as_ref())
+        }
+        (ApiRequest::PublishFlavor { status, .. }, Object::Flavor(flavor)) => {
+            differences("status", &**status, flavor.status.as_ref())
         }
         _ => BTreeSet::new(),
     }

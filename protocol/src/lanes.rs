@@ -48,7 +48,7 @@ pub enum Lane {
     Outward,
     /// Gang status that only tells.
     Tell,
-    /// Queues and the status of Teams, and the removal of Gangs that ended.
+    /// Queues and the status of Teams, Cohorts and Flavors, and the removal of Gangs that ended.
     Queue,
     /// Events.
     Event,
@@ -141,6 +141,10 @@ impl Place {
             }
             ApiRequest::PublishQueue { team, .. } | ApiRequest::PublishTeam { team, .. } => {
                 (Lane::Queue, team.clone())
+            }
+            // Nobody's in particular: they have turns as a Team has.
+            ApiRequest::PublishCohort { .. } | ApiRequest::PublishFlavor { .. } => {
+                (Lane::Queue, String::new())
             }
             ApiRequest::PublishEvent(note) => {
                 (Lane::Event, party_of_namespace(&note.namespace, index))

@@ -51,6 +51,8 @@ pub(crate) struct News {
     teams: BTreeSet<String>,
     /// Teams that were stopped, or are not any more.
     stopped_teams: BTreeSet<String>,
+    /// Whether something that Teams or Cohorts name may exist now that did not, or the other way round.
+    references_changed: bool,
     queues: BTreeSet<NamespacedName>,
     jobs: BTreeSet<NamespacedName>,
     pub(crate) withheld_changed: bool,
@@ -179,9 +181,30 @@ impl Machine {
                     _ => None,
                 };
                 // Which devices it means is the index's to say. Permits go by whose devices they are.
-                if before.is_some_and(release::is_foreign) != after.is_some_and(release::is_foreign)
-                {
+                let is_foreign = before.is_some_and(release::is_foreign);
+                let changes_driver = is_foreign != after.is_some_and(release::is_foreign);
+                self.news.references_changed |= before != after;
+                if changes_driver {
                     self.note_permits_charged_in(&key.name);
+                }
+                self.capacity.note_flavor(&key.name);
+            }
+            (Kind::Cohort, after) => {
+                let before = self.index.cohort(&key.name).map(|cohort| &cohort.spec);
+                let after = match after {
+                    Some(Object::Cohort(cohort)) => Some(&cohort.spec),
+                    _ => None,
+                };
+                self.news.references_changed |= before != after;
+                self.capacity.note_cohort(&key.name);
+            }
+            (Kind::PriorityTier, after) => {
+                let is_known = self.index.tier(&key.name).is_some();
+                self.news.references_changed |= is_known != after.is_some();
+            }
+            (Kind::Topology, after) => {
+                if self.index.topology(&key.name).is_some() != after.is_some() {
+                    self.note_all_flavors();
                 }
             }
             (Kind::DeviceClass, _) => {
@@ -195,14 +218,13 @@ impl Machine {
                 self.news.jobs.insert(name);
             }
             // The index says which gangs these concern.
-            (
-                Kind::Cohort
-                | Kind::Ledger
-                | Kind::PriorityTier
-                | Kind::ResourceSlice
-                | Kind::Topology,
-                _,
-            ) => {}
+            (Kind::Ledger | Kind::ResourceSlice, _) => {}
+        }
+    }
+
+    fn note_all_flavors(&mut self) {
+        for (flavor, _) in self.index.flavors() {
+            self.capacity.note_flavor(flavor);
         }
     }
 
@@ -299,6 +321,8 @@ impl Machine {
             Kind::Team => {
                 self.news.teams.insert(key.name.clone());
             }
+            Kind::Cohort => self.capacity.note_cohort(&key.name),
+            Kind::Flavor => self.capacity.note_flavor(&key.name),
             Kind::Job => {
                 self.news.jobs.insert(name);
             }
@@ -413,9 +437,13 @@ impl Machine {
         self.health.tick(seconds);
         self.take_engine_updates(now);
         let stamp = engine::Timestamp(i64::try_from(seconds).unwrap_or(i64::MAX));
-        for key in self.index.refresh(stamp).gangs {
+        let changes = self.index.refresh(stamp);
+        for key in changes.gangs {
             self.agenda.gang(&key);
             self.feed.holds.note_stale(&key);
+        }
+        for flavor in &changes.flavors {
+            self.capacity.note_flavor(flavor.as_str());
         }
         let everything = self.agenda.take_everything();
         if everything {
@@ -497,6 +525,10 @@ impl Machine {
         self.news
             .teams
             .extend(self.index.teams().map(|(name, _)| name.clone()));
+        for (cohort, _) in self.index.cohorts() {
+            self.capacity.note_cohort(cohort);
+        }
+        self.note_all_flavors();
         self.news
             .queues
             .extend(self.index.queues().map(|(key, _)| key.clone()));
@@ -570,6 +602,10 @@ impl Machine {
             let known = queues.namespaces_of(&team);
             self.news.namespaces.extend(named.chain(known));
             queues.note_team(&team);
+        }
+        if std::mem::take(&mut self.news.references_changed) {
+            queues.note_references();
+            self.capacity.note_use();
         }
         // Whoever is charged to a Team goes by its stop, though the namespace has left it.
         let stopped = std::mem::take(&mut self.news.stopped_teams);

@@ -20,6 +20,7 @@ use crate::{
     look::News,
     nodes::{check::NodeChecks, health::NodeHealth},
     objects::ledger_object,
+    outward::capacity_status::Capacity,
     outward::events::EventTracker,
     outward::queue_status::Queues,
     outward::ungate,
@@ -67,6 +68,7 @@ pub struct Machine {
     pub(crate) feed: Feed,
     pub(crate) events: EventTracker,
     pub(crate) queues: Queues,
+    pub(crate) capacity: Capacity,
     pub(crate) agenda: Agenda,
     pub(crate) news: News,
     pub(crate) resync: Resync,
@@ -104,6 +106,7 @@ impl Machine {
             feed: Feed::new(),
             events: EventTracker::default(),
             queues: Queues::default(),
+            capacity: Capacity::default(),
             agenda: Agenda::default(),
             news: News::default(),
             resync: Resync::default(),
@@ -216,6 +219,7 @@ impl Machine {
             self.flights.in_vain.next_due(),
             self.window.next_due(),
             self.queues.next_due(),
+            self.capacity.next_due(),
             self.ledger_check.next_due(),
             self.store_check.next_due(),
             Some(self.resync.next_due(now)),
@@ -397,6 +401,7 @@ impl Machine {
         let wake = Cell::new(None);
         if holds.any {
             self.queues.note_use();
+            self.capacity.note_use();
         }
         // A gang waits for what its pods were to get by an earlier attempt.
         for pod in &holds.came_or_went {
@@ -441,7 +446,9 @@ impl Machine {
                 self.look(epoch, now, effects);
             }
             wanted.extend(decided.into_iter().map(Wanted::new));
-            self.queues.note_limits(self.feed.engine.limits_version());
+            let limits = self.feed.engine.limits_version();
+            self.queues.note_limits(limits);
+            self.capacity.note_limits(limits);
         }
         for gang in self.feed.explain(&self.index, EXPLAINING_LOOKS) {
             self.note_gang_by_uid(&gang);
@@ -588,8 +595,11 @@ impl Machine {
     fn publish_queues(&mut self, epoch: i64, now: Now, effects: &mut Vec<Effect>) {
         let wake = Cell::new(None);
         let mut queues = std::mem::take(&mut self.queues);
-        let writes = queues.writes(self.context(epoch, now, &wake), &self.feed.engine);
+        let mut writes = queues.writes(self.context(epoch, now, &wake), &self.feed.engine);
         self.queues = queues;
+        let mut capacity = std::mem::take(&mut self.capacity);
+        writes.extend(capacity.writes(self.context(epoch, now, &wake), &self.feed.engine));
+        self.capacity = capacity;
         self.send(writes, epoch, now, effects);
     }
 

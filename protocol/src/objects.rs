@@ -95,6 +95,8 @@ pub(crate) fn resource_version<'a>(index: &'a Index, key: &ObjectKey) -> Option<
         Kind::Pod => return index.pod(&namespaced)?.resource_version(),
         Kind::Job => &index.job(&namespaced)?.metadata,
         Kind::Queue => &index.queue(&namespaced)?.metadata,
+        Kind::Cohort => &index.cohort(&key.name)?.metadata,
+        Kind::Flavor => &index.flavor(&key.name)?.metadata,
         Kind::Team => &index.team(&key.name)?.metadata,
         _ => return None,
     };

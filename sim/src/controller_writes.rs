@@ -2,7 +2,7 @@
 //! ([`crate::performing`]) would only cost time. That both come to the same is asserted (`tests/requests.rs`).
 
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
-use muster_api::{Gang, Ledger, NodeDevices, Queue, QueueSpec, Team, keys};
+use muster_api::{Cohort, Flavor, Gang, Ledger, NodeDevices, Queue, QueueSpec, Team, keys};
 use muster_cluster::object::{Kind, Object, ObjectKey};
 use muster_protocol::{ApiRequest, Outcome};
 use serde_json::Value;
@@ -133,6 +133,16 @@ pub fn apply(api: &mut ApiServer, write: &ApiRequest) -> Outcome {
         ApiRequest::PublishTeam { team, status } => {
             api.update::<Team>("", team, Precondition::default(), |team| {
                 team.status = Some(status.as_ref().clone());
+            })
+        }
+        ApiRequest::PublishCohort { cohort, status } => {
+            api.update::<Cohort>("", cohort, Precondition::default(), |cohort| {
+                cohort.status = Some(status.as_ref().clone());
+            })
+        }
+        ApiRequest::PublishFlavor { flavor, status } => {
+            api.update::<Flavor>("", flavor, Precondition::default(), |flavor| {
+                flavor.status = Some(status.as_ref().clone());
             })
         }
         ApiRequest::DeleteQueue { key } => {
@@ -281,6 +291,8 @@ pub fn describe(write: &ApiRequest) -> String {
             namespace, team, ..
         } => format!("Queue {namespace}/{team}"),
         ApiRequest::PublishTeam { team, .. } => format!("status of Team {team}"),
+        ApiRequest::PublishCohort { cohort, .. } => format!("status of Cohort {cohort}"),
+        ApiRequest::PublishFlavor { flavor, .. } => format!("status of Flavor {flavor}"),
         ApiRequest::PublishEvent(note) => format!("Event {} {}", note.name, note.reason),
     }
 }

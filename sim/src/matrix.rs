@@ -168,7 +168,10 @@ impl EffectKind {
             ApiRequest::PatchPodStatus { .. } => Self::PatchPodStatus,
             ApiRequest::DeletePod { .. } => Self::DeletePod,
             ApiRequest::PatchJob { .. } => Self::PatchJob,
-            ApiRequest::PublishQueue { .. } | ApiRequest::PublishTeam { .. } => Self::PublishQueue,
+            ApiRequest::PublishQueue { .. }
+            | ApiRequest::PublishTeam { .. }
+            | ApiRequest::PublishCohort { .. }
+            | ApiRequest::PublishFlavor { .. } => Self::PublishQueue,
             ApiRequest::DeleteQueue { .. } => Self::DeleteQueue,
             ApiRequest::PublishEvent(_) => Self::PublishEvent,
         }

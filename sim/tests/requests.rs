@@ -10,7 +10,7 @@ use muster_sim::{
 /// Enough that every kind of write is met.
 const RUNS: u64 = 40;
 /// Every kind of write but the list of a kind, which is its watch's.
-const KINDS: [&str; 16] = [
+const KINDS: [&str; 18] = [
     "CreateGang",
     "CreateLedger",
     "CreateNodeDevices",
@@ -20,7 +20,9 @@ const KINDS: [&str; 16] = [
     "PatchJob",
     "PatchPod",
     "PatchPodStatus",
+    "PublishCohort",
     "PublishEvent",
+    "PublishFlavor",
     "PublishQueue",
     "PublishTeam",
     "ReadObject",

@@ -7,6 +7,7 @@ use kube::core::{
 };
 use muster_api::Reason;
 use muster_cluster::text;
+pub use muster_cluster::text::listed;
 
 /// Longest message, in bytes. Longer ones are cut; the causes stay whole.
 const MESSAGE_BYTES: usize = 1024;
@@ -95,16 +96,6 @@ fn status(reason: Reason, errors: &[Finding]) -> Status {
             _ => 422,
         },
         ..Status::default()
-    }
-}
-
-/// A list of names as it may stand in messages: at most ten.
-pub fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
-    let names: Vec<&str> = names.into_iter().collect();
-    match names.as_slice() {
-        [] => "none".to_owned(),
-        names if names.len() <= 10 => names.join(", "),
-        names => format!("{} and {} more", names[..10].join(", "), names.len() - 10),
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use muster_engine::FlavorName;
+
 use super::NamespacedName;
 use crate::formed::GangKey;
 
@@ -16,6 +18,8 @@ pub struct Changes {
     pub teams: BTreeSet<String>,
     /// Queue objects that changed.
     pub queues: BTreeSet<NamespacedName>,
+    /// Flavors of which other nodes or devices count now, or another rule holds.
+    pub flavors: BTreeSet<FlavorName>,
     /// Whether the Ledger changed.
     pub ledger: bool,
     /// Whether there is more to derive: rules that are new are told to a bounded number of nodes per refresh.

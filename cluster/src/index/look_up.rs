@@ -1,15 +1,17 @@
 //! What the index answers. Nothing here derives anything; derived answers are as of the last refresh.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::sync::Arc;
 
 use k8s_openapi::api::{
     batch::v1::Job,
     core::v1::{Namespace, Node},
 };
-use muster_api::{Flavor, Gang, Ledger, NodeDevices, PriorityTier, Queue, Team, keys};
+use muster_api::{
+    Cohort, Flavor, Gang, Ledger, NodeDevices, PriorityTier, Queue, Team, Topology, keys,
+};
 use muster_engine as engine;
 
-use super::{Index, NamespacedName};
+use super::{FlavorCount, Index, NamespacedName};
 use crate::{
     claims::ObservedClaim,
     formed::{FormedGang, GangKey},
@@ -271,33 +273,28 @@ impl Index {
         self.objects.queues.iter()
     }
 
-    /// What of a Team, of the Cohorts above it and of the Flavors in its quota is not understood. Such an entry grants
-    /// nothing.
-    pub fn faults_of_team(&self, team: &str) -> Vec<String> {
-        let Some(team) = self.objects.teams.get(team) else {
-            return Vec::new();
-        };
-        let mut named = vec![format!(
-            "Team/{}",
-            team.metadata.name.as_deref().unwrap_or_default()
-        )];
-        let mut quotas = vec![&team.spec.quota];
-        let mut above = team.spec.cohort.as_ref();
-        let mut seen = BTreeSet::new();
-        // A circle of Cohorts ends here.
-        while let Some(cohort) = above.filter(|name| seen.insert(*name)) {
-            named.push(format!("Cohort/{cohort}"));
-            let object = self.objects.cohorts.get(cohort);
-            quotas.extend(object.map(|cohort| &cohort.spec.quota));
-            above = object.and_then(|cohort| cohort.spec.parent.as_ref());
-        }
-        let flavors = quotas.into_iter().flatten();
-        named.extend(flavors.map(|quota| format!("Flavor/{}", quota.flavor)));
-        named.dedup();
-        let faults = named.iter().filter_map(|object| {
-            let fault = self.faults.get(object)?;
-            Some(format!("{object}: {fault}"))
-        });
-        faults.collect()
+    /// All Flavors, in the order of their names.
+    pub fn flavors(&self) -> impl Iterator<Item = (&String, &Arc<Flavor>)> {
+        self.objects.flavors.iter()
+    }
+
+    /// How many nodes and devices count as of a Flavor, as of the last refresh.
+    pub fn flavor_count(&self, name: &str) -> FlavorCount {
+        self.flavor_census.of(&name.into())
+    }
+
+    /// A Cohort.
+    pub fn cohort(&self, name: &str) -> Option<&Arc<Cohort>> {
+        self.objects.cohorts.get(name)
+    }
+
+    /// All Cohorts, in the order of their names.
+    pub fn cohorts(&self) -> impl Iterator<Item = (&String, &Arc<Cohort>)> {
+        self.objects.cohorts.iter()
+    }
+
+    /// A Topology.
+    pub fn topology(&self, name: &str) -> Option<&Arc<Topology>> {
+        self.objects.topologies.get(name)
     }
 }

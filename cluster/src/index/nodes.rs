@@ -277,6 +277,7 @@ impl Index {
                 let gone = engine::Update::NodeGone(name.into());
                 self.updates.insert(name.to_owned(), gone);
             }
+            self.count_flavors(name, None);
             self.views.forget(name);
             return self.views.judge(name, Judged::new());
         };
@@ -312,11 +313,33 @@ impl Index {
         }
         let changed = self.views.judge(name, judged);
         if self.views.told.get(name) != Some(&node) {
+            self.count_flavors(name, Some(&node));
             let update = engine::Update::Node(node.clone());
             self.updates.insert(name.to_owned(), update);
             self.views.told.insert(name.to_owned(), node);
         }
         changed
+    }
+
+    /// Counts the devices of a node as they are now, in place of those that were told.
+    fn count_flavors(&mut self, name: &str, now: Option<&engine::Node>) {
+        let changed = self.flavor_census.replace(self.views.told(name), now);
+        self.changes.flavors.extend(changed);
+    }
+
+    /// What a Flavor counts goes by what these selectors say, and why they say nothing.
+    pub(super) fn note_flavors_with(&mut self, selectors: &BTreeSet<SelectorId>) {
+        let flavors = self.views.flavors.iter();
+        let touched = flavors.filter(|it| it.selector.is_some_and(|id| selectors.contains(&id)));
+        let touched = touched.map(|flavor| flavor.name.clone());
+        self.changes.flavors.extend(touched);
+    }
+
+    /// Why the selector of a Flavor matches nothing, though it is well written: it fails wherever it is asked.
+    pub(super) fn failure_of_flavor(&self, name: &str) -> Option<&Arc<str>> {
+        let mut flavors = self.views.flavors.iter();
+        let rule = flavors.find(|flavor| flavor.name.as_str() == name)?;
+        self.views.fails_everywhere(rule.selector?)
     }
 
     /// What bound pods without a hold use.
@@ -359,6 +382,8 @@ impl Index {
             .iter()
             .filter_map(|(name, flavor)| self.read_flavor(name, flavor))
             .collect();
+        let names = flavors.iter().map(|(name, _)| name.as_str().into());
+        self.changes.flavors.extend(names);
         self.touched.all_nodes = true;
     }
 

@@ -29,6 +29,7 @@ impl Index {
             let changed = self.make_nodes(now, &mut looks);
             if !changed.is_empty() {
                 self.forget_requests_with(&changed);
+                self.note_flavors_with(&changed);
             }
             self.form_gangs();
             if self.judges_inline && self.docket.has_next() {

@@ -19,10 +19,11 @@ use kube::{
     api::{
         DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy,
     },
+    core::ClusterResourceScope,
 };
 use muster_api::{
     Gang, GangSpec, GangStatus, Ledger, LedgerSpec, NodeDevices, NodeDevicesSpec, Queue, QueueSpec,
-    QueueStatus, Team, TeamStatus, keys,
+    QueueStatus, keys,
 };
 use muster_cluster::object::{Object, ObjectKey};
 use muster_protocol::{ApiRequest, EventNote, Outcome};
@@ -30,7 +31,7 @@ use muster_serve::{
     client::{CALL_LIMIT, CallError, within},
     watch::managed_fields,
 };
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use crate::{outcome, read};
@@ -132,7 +133,15 @@ impl Performer {
                 team,
                 status,
             } => self.publish_queue(namespace, team, status).await,
-            ApiRequest::PublishTeam { team, status } => self.publish_team(team, status).await,
+            ApiRequest::PublishTeam { team, status } => {
+                self.publish_status(team, status, Object::Team).await
+            }
+            ApiRequest::PublishCohort { cohort, status } => {
+                self.publish_status(cohort, status, Object::Cohort).await
+            }
+            ApiRequest::PublishFlavor { flavor, status } => {
+                self.publish_status(flavor, status, Object::Flavor).await
+            }
             ApiRequest::DeleteQueue { key } => self.delete_queue(key).await,
             ApiRequest::PublishEvent(note) => self.publish_event(note).await,
         }
@@ -298,12 +307,23 @@ impl Performer {
         patch_status(&queues, team, &status, Object::Queue).await
     }
 
-    /// Without precondition, as for Queues. A Team that is gone is not made again.
-    async fn publish_team(&self, team: &str, status: &TeamStatus) -> Written {
-        let teams: Api<Team> = Api::all(self.client.clone());
+    /// The status of a Team, a Cohort or a Flavor. Without precondition, as for Queues. An object that is gone is not made again.
+    async fn publish_status<K>(
+        &self,
+        name: &str,
+        status: &impl Serialize,
+        wrap: fn(Arc<K>) -> Object,
+    ) -> Written
+    where
+        K: Resource<Scope = ClusterResourceScope, DynamicType = ()>
+            + Clone
+            + DeserializeOwned
+            + Debug,
+    {
+        let objects: Api<K> = Api::all(self.client.clone());
         let status = serde_json::to_value(status)
             .map_err(|error| Outcome::Refused(format!("no JSON: {error}")))?;
-        patch_status(&teams, team, &status, Object::Team).await
+        patch_status(&objects, name, &status, wrap).await
     }
 
     async fn delete_queue(&self, key: &ObjectKey) -> Written {
@@ -377,6 +397,8 @@ pub fn name(write: &ApiRequest) -> &'static str {
         ApiRequest::PatchJob { .. } => "PatchJob",
         ApiRequest::PublishQueue { .. } => "PublishQueue",
         ApiRequest::PublishTeam { .. } => "PublishTeam",
+        ApiRequest::PublishCohort { .. } => "PublishCohort",
+        ApiRequest::PublishFlavor { .. } => "PublishFlavor",
         ApiRequest::DeleteQueue { .. } => "DeleteQueue",
         ApiRequest::PublishEvent(_) => "PublishEvent",
     }

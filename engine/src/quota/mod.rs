@@ -18,6 +18,7 @@
 mod account;
 pub(crate) mod automatic;
 pub(crate) mod charges;
+mod cohort;
 mod flavors;
 mod fungibility;
 mod graph;
@@ -28,6 +29,7 @@ mod share;
 mod tournament;
 mod tree;
 
+pub use cohort::CohortUsage;
 pub use flavors::QuotaVerdict;
 pub(crate) use flavors::Shortage;
 pub use fungibility::{

@@ -245,6 +245,11 @@ impl QuotaTree {
         self.node(self.root_of(node)).sharing
     }
 
+    /// How all share that are in the same tree as a Cohort; `None` if nobody names it, or it is cut off by a cycle.
+    pub(crate) fn sharing_of_cohort(&self, cohort: &CohortName) -> Option<Sharing<'static>> {
+        Some(self.sharing_of(self.node_of_cohort(cohort)?))
+    }
+
     /// Every account of a node that is not zero for ever.
     pub(super) fn accounts_of(&self, node: NodeId) -> impl Iterator<Item = (PairId, Account)> {
         let accounts = self.node(node).accounts.iter();

@@ -1,5 +1,6 @@
 //! What is committed is carried out: Gangs, permits, pods; and what is reported of it.
 
+pub(crate) mod capacity_status;
 pub(crate) mod conditions;
 pub(crate) mod events;
 pub(crate) mod evict;
@@ -10,6 +11,7 @@ pub(crate) mod patch;
 pub(crate) mod permits;
 pub(crate) mod preemption;
 pub(crate) mod queue_status;
+mod quota_conditions;
 pub(crate) mod release;
 pub(crate) mod ungate;
 pub(crate) mod window;

@@ -9,10 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_api::{Gang, PendingGang, QueueLimit, QueueStatus, TeamStatus};
 use muster_engine as engine;
 
+use super::quota_conditions;
 use crate::{ApiRequest, poll_context::PollContext};
 use muster_cluster::{
     formed::{GangKey, has_ended},
-    index::NamespacedName,
+    index::{NamespacedName, References},
     links::Links,
     object::{Kind, ObjectKey},
     quantity,
@@ -58,25 +59,30 @@ struct Counted {
     is_admitted: bool,
 }
 
-/// What a Team has, uses and borrows.
+/// What a Team has, uses and borrows, and what it names in vain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Shown {
     usage: Vec<engine::Usage>,
     weighted_share: Option<i64>,
+    references: References,
 }
 
 impl Shown {
-    fn of(engine: &engine::State, team: &str) -> Self {
+    fn of(context: PollContext<'_>, engine: &engine::State, team: &str) -> Self {
+        let references = context.index.references_of_team(team);
         let team = team.into();
-        let share = engine.fair_share(&team);
         Self {
             usage: engine.usage(&team),
-            weighted_share: share.map(|share| {
-                let thousandths = share.thousandths();
-                thousandths.map_or(i64::MAX, |it| i64::try_from(it).unwrap_or(i64::MAX))
-            }),
+            weighted_share: engine.fair_share(&team).as_ref().map(thousandths),
+            references,
         }
     }
+}
+
+/// A share as statuses show it: the largest number there is for one beyond all measure.
+pub(super) fn thousandths(share: &engine::quota::Share) -> i64 {
+    let thousandths = share.thousandths();
+    thousandths.map_or(i64::MAX, |it| i64::try_from(it).unwrap_or(i64::MAX))
 }
 
 /// Gangs of a Team.
@@ -137,6 +143,11 @@ impl Queues {
 
     /// What some Team uses changed: what others could get may be another, too.
     pub(crate) fn note_use(&mut self) {
+        self.is_use_changed = true;
+    }
+
+    /// What Teams name may exist by now, or not any more.
+    pub(crate) fn note_references(&mut self) {
         self.is_use_changed = true;
     }
 
@@ -217,7 +228,7 @@ impl Queues {
                 break;
             };
             // Others change what it has, and nothing else that its Queues show.
-            if self.shown.get(&team) != Some(&Shown::of(engine, &team)) {
+            if self.shown.get(&team) != Some(&Shown::of(context, engine, &team)) {
                 changed += usize::from(teams.insert(team));
             }
         }
@@ -242,9 +253,10 @@ impl Queues {
             return Vec::new();
         };
         let name = team.into();
-        let shown = Shown::of(engine, team);
+        let shown = Shown::of(context, engine, team);
         let limits: Vec<QueueLimit> = shown.usage.iter().map(limit).collect();
         let weighted_share = shown.weighted_share;
+        let conditions = quota_conditions::of_team(context, object, &shown.references);
         self.shown.insert(team.to_owned(), shown);
         let counts = self.counts.get(team).copied().unwrap_or_default();
         let own = TeamStatus {
@@ -252,6 +264,7 @@ impl Queues {
             admitted_gangs: counts.admitted,
             pending_gangs: counts.pending,
             weighted_share,
+            conditions,
         };
         let own = (object.status.as_ref() != Some(&own)).then(|| ApiRequest::PublishTeam {
             team: team.to_owned(),

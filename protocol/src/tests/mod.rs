@@ -20,6 +20,7 @@ mod release;
 mod rules;
 mod run_time;
 mod server;
+mod shown;
 mod takeover;
 mod visits;
 mod voiding;

@@ -4,12 +4,20 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
-use muster_api::{Gang, Ledger, NodeDevices, Queue, QueueSpec, Team, keys};
+use muster_api::{Cohort, Flavor, Gang, Ledger, NodeDevices, Queue, QueueSpec, Team, keys};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{ApiRequest, Outcome};
 use muster_cluster::object::{Change, Kind, Object, ObjectKey};
+
+fn cluster_key(kind: Kind, name: &str) -> ObjectKey {
+    ObjectKey {
+        kind,
+        namespace: String::new(),
+        name: name.to_owned(),
+    }
+}
 
 /// The store. Changes since the last [`Server::news`] are remembered for the watch.
 #[derive(Clone, Debug, Default)]
@@ -180,13 +188,29 @@ impl Server {
                 queue.status = Some((**status).clone());
                 Outcome::Done(Some(self.put(Object::Queue(Arc::new(queue)))))
             }
-            ApiRequest::PublishTeam { team, status } => {
-                let key = ObjectKey {
-                    kind: Kind::Team,
-                    namespace: String::new(),
-                    name: team.clone(),
+            ApiRequest::PublishCohort { cohort, status } => {
+                let Some(Object::Cohort(cohort)) =
+                    self.objects.get(&cluster_key(Kind::Cohort, cohort))
+                else {
+                    return Outcome::NotFound;
                 };
-                let Some(Object::Team(team)) = self.objects.get(&key) else {
+                let mut cohort = Cohort::clone(cohort);
+                cohort.status = Some((**status).clone());
+                Outcome::Done(Some(self.put(Object::Cohort(Arc::new(cohort)))))
+            }
+            ApiRequest::PublishFlavor { flavor, status } => {
+                let Some(Object::Flavor(flavor)) =
+                    self.objects.get(&cluster_key(Kind::Flavor, flavor))
+                else {
+                    return Outcome::NotFound;
+                };
+                let mut flavor = Flavor::clone(flavor);
+                flavor.status = Some((**status).clone());
+                Outcome::Done(Some(self.put(Object::Flavor(Arc::new(flavor)))))
+            }
+            ApiRequest::PublishTeam { team, status } => {
+                let Some(Object::Team(team)) = self.objects.get(&cluster_key(Kind::Team, team))
+                else {
                     return Outcome::NotFound;
                 };
                 let mut team = Team::clone(team);
