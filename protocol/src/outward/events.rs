@@ -1,14 +1,22 @@
-//! One Event per change of reason, on the Gang, its owner and up to eight of its pods.
+//! One Event per change of reason, and one when others give way to a gang that waits for the same reason as before, on the Gang,
+//! its owner and up to eight of its pods.
 //!
 //! What was told is remembered in memory only: a new leader takes what it finds as told, so a change that
 //! happened during the takeover may be silent. The Gang's conditions show it all the same.
 
 use std::collections::BTreeSet;
 
-use muster_api::{Gang, GangPhase, GangStatus, Reason, conditions as condition_types};
+use muster_api::{
+    Gang, GangPhase, GangStatus, Reason, conditions as condition_types, gang::Reservation,
+};
 
 use crate::{ApiRequest, effect::EventNote, poll_context::PollContext};
-use muster_cluster::{formed::GangKey, pod::PodFields, table::Table, text::truncate};
+use muster_cluster::{
+    formed::GangKey,
+    pod::PodFields,
+    table::Table,
+    text::{listed, truncate},
+};
 
 /// Most pods of a gang that are told.
 pub(crate) const PODS_TOLD: usize = 8;
@@ -18,12 +26,48 @@ const NOTE_BYTES: usize = 1_024;
 /// What was told already.
 #[derive(Debug, Default)]
 pub(crate) struct EventTracker {
-    /// UID of the Gang and the reason, by Gang.
-    reasons: Table<GangKey, (String, Reason)>,
+    reasons: Table<GangKey, Told>,
     /// UIDs of pods that are too many, by gang.
     excess: Table<GangKey, BTreeSet<String>>,
     /// Whether everything was looked at once: what is found then was told by whoever led before.
     begun: bool,
+}
+
+/// What was told of a gang.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Told {
+    /// UID of the Gang.
+    uid: String,
+    reason: Reason,
+    /// Since when what others free is kept for it, in seconds of the wall clock. It is another second each time that others are
+    /// chosen to give way.
+    kept_since: Option<i64>,
+}
+
+/// What is new about a gang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum New {
+    Nothing,
+    Reason,
+    /// Others give way to it, and its reason is as before.
+    Victims,
+}
+
+impl Told {
+    fn differs_from(&self, before: Option<&Self>) -> New {
+        match before {
+            Some(before) if before.uid == self.uid && before.reason == self.reason => {
+                let is_kept_anew =
+                    self.kept_since.is_some() && self.kept_since != before.kept_since;
+                if is_kept_anew {
+                    New::Victims
+                } else {
+                    New::Nothing
+                }
+            }
+            _ => New::Reason,
+        }
+    }
 }
 
 impl EventTracker {
@@ -39,13 +83,26 @@ impl EventTracker {
         let status = gang.and_then(|gang| gang.status.as_ref());
         match (gang, status.and_then(news)) {
             (Some(gang), Some((reason, note))) => {
-                let uid = gang.metadata.uid.as_deref().unwrap_or_default();
-                let told = self.reasons.get(key);
-                if told.is_none_or(|told| (told.0.as_str(), told.1) != (uid, reason)) {
-                    self.reasons.insert(key.clone(), (uid.to_owned(), reason));
-                    if self.begun {
+                let kept = status.and_then(|status| status.reservation.as_ref());
+                let tells = Told {
+                    uid: gang.metadata.uid.clone().unwrap_or_default(),
+                    reason,
+                    kept_since: kept.map(|kept| kept.since.0.as_second()),
+                };
+                let before = self.reasons.get(key);
+                let new = tells.differs_from(before);
+                if before != Some(&tells) {
+                    self.reasons.insert(key.clone(), tells);
+                }
+                match (new, kept) {
+                    (New::Reason, _) if self.begun => {
                         notes.extend(to_all(context, key, gang, reason, note));
                     }
+                    (New::Victims, Some(kept)) if self.begun => {
+                        let text = with_victims(kept, note);
+                        notes.extend(to_all(context, key, gang, reason, &text));
+                    }
+                    _ => {}
                 }
             }
             _ => {
@@ -85,6 +142,15 @@ impl EventTracker {
             now.insert(pod.uid.clone());
         }
         self.excess.insert(key.clone(), now);
+    }
+}
+
+/// Who gives way, before the reason why the gang waits all the same.
+fn with_victims(kept: &Reservation, note: &str) -> String {
+    let named: Vec<&str> = kept.victims.iter().map(|victim| &*victim.gang).collect();
+    match (kept.victim_count, named.as_slice()) {
+        (1, [only]) => format!("{only} gives way to it; {note}"),
+        (count, _) => format!("{count} gangs give way to it: {}; {note}", listed(named)),
     }
 }
 
@@ -220,6 +286,35 @@ fn note(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gang_that_others_give_way_to_is_told_so_once_whether_or_not_its_reason_changes() {
+        let told = |uid: &str, reason, kept_since| Told {
+            uid: uid.to_owned(),
+            reason,
+            kept_since,
+        };
+        let before = told("a", Reason::WaitingForRelease, None);
+        let kept = told("a", Reason::WaitingForRelease, Some(7));
+        let kept_again = told("a", Reason::WaitingForRelease, Some(9));
+        for (known, now, expected) in [
+            (None, &before, New::Reason),
+            (Some(&before), &before, New::Nothing),
+            (Some(&before), &kept, New::Victims),
+            (Some(&kept), &kept, New::Nothing),
+            (Some(&kept), &kept_again, New::Victims),
+            // It is kept no more: the reason says what follows.
+            (Some(&kept), &before, New::Nothing),
+            (Some(&kept), &told("a", Reason::Admitted, None), New::Reason),
+            (
+                Some(&kept),
+                &told("b", Reason::WaitingForRelease, Some(7)),
+                New::Reason,
+            ),
+        ] {
+            assert_eq!(now.differs_from(known), expected, "{known:?}, then {now:?}");
+        }
+    }
 
     #[test]
     fn a_note_is_cut_where_the_next_byte_is_too_many() {
