@@ -1,0 +1,271 @@
+//! What is kept for whom: from when it is kept until it is given up, and what stands idle meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Found, IDLE_SECONDS, after, rank};
+use crate::{
+    decision::{HeadReservation, Why},
+    names::{FlavorName, GangUid, NodeName, TeamName, Timestamp},
+    queue::Place,
+    quota::Rank,
+    state::{
+        State,
+        ids::{GangId, TeamId},
+    },
+};
+
+/// What is kept for one gang.
+#[derive(Clone, Debug)]
+pub(super) struct Kept {
+    pub(super) told: HeadReservation,
+    pub(super) team: TeamId,
+    pub(super) team_name: TeamName,
+    pub(super) place: Place,
+    pub(super) rank: Rank,
+    /// What stands idle on each node now.
+    pub(super) idle_now: BTreeMap<NodeName, i128>,
+    pub(super) counted_at: Timestamp,
+    /// Whether the gang borrows nothing, and so has a right to preempt, as of the last time that nobody was awake any more.
+    pub(super) stays_within_nominal: bool,
+}
+
+impl Kept {
+    /// Counts what stood idle until now.
+    fn count(&mut self, now: Timestamp) {
+        let seconds = i128::from(now.0) - i128::from(self.counted_at.0);
+        let idle: i128 = self.idle_now.values().sum();
+        self.told.idle_gpu_seconds += idle * seconds.max(0);
+        self.counted_at = now;
+        if self.told.starts_at.is_some_and(|at| at <= now) {
+            // Somebody did not end in time.
+            self.told.starts_at = None;
+            self.limit(self.told.idle_gpu_seconds);
+        }
+    }
+
+    /// No more may stand idle than the gang's own, for a while.
+    fn limit(&mut self, from: i128) {
+        let own = i128::from(self.told.gpus.0) * i128::from(IDLE_SECONDS);
+        let most = self.told.most_idle_gpu_seconds.unwrap_or(from + own);
+        self.told.most_idle_gpu_seconds = Some(most);
+    }
+
+    fn is_used_up(&self) -> bool {
+        let most = self.told.most_idle_gpu_seconds;
+        most.is_some_and(|most| self.told.idle_gpu_seconds >= most)
+    }
+
+    /// When something is due by time: it is used up, or should be free.
+    pub(super) fn due_at(&self) -> Option<Timestamp> {
+        let idle: i128 = self.idle_now.values().sum();
+        let used_up = self.told.most_idle_gpu_seconds.filter(|_| idle > 0);
+        let used_up = used_up.map(|most| {
+            let left = (most - self.told.idle_gpu_seconds).max(1);
+            let seconds = (left + idle - 1) / idle;
+            after(self.counted_at, i64::try_from(seconds).unwrap_or(i64::MAX))
+        });
+        [used_up, self.told.starts_at].into_iter().flatten().min()
+    }
+}
+
+impl State {
+    /// Takes in the time and what happened where places are kept, and gives those up that are not to be kept any longer.
+    pub(in crate::state) fn settle_backfill(&mut self, now: Timestamp) {
+        let now = now.max(self.backfill.now);
+        self.backfill.now = now;
+        for kept in self.backfill.kept.values_mut() {
+            kept.count(now);
+        }
+        let mut over = self.note_changes_where_kept();
+        let kept = self.backfill.kept.values();
+        let used_up = kept.filter(|kept| kept.is_used_up());
+        over.extend(used_up.map(|kept| kept.told.gang.clone()));
+        for gang in over {
+            self.end_head_reservation(&gang, false);
+        }
+        let rests = &mut self.backfill.rests;
+        rests.retain(|_, until| *until > now);
+        self.backfill.gave_up_a_place = false;
+    }
+
+    /// Nobody is awake any more: gives up the places of those who have no quota by now, and lets in whoever may be preempted by those
+    /// who have it without borrowing. Whether that, or a place that was given up meanwhile, may help anybody: nothing else would
+    /// wake them.
+    pub(in crate::state) fn settle_places(&mut self) -> bool {
+        let flavors: Vec<FlavorName> = self.backfill.kept.keys().cloned().collect();
+        let mut lets_in = false;
+        for flavor in flavors {
+            let level = self.backfill.kept.get(&flavor).and_then(|kept| {
+                let id = self.waiting.id(&kept.told.gang)?;
+                self.borrow_level_on(id, &flavor)
+            });
+            let Some(kept) = self.backfill.kept.get_mut(&flavor) else {
+                continue;
+            };
+            let Some(level) = level else {
+                let gang = kept.told.gang.clone();
+                self.end_head_reservation(&gang, false);
+                continue;
+            };
+            let within = level == 0;
+            if !within {
+                kept.limit(kept.told.idle_gpu_seconds);
+            }
+            if within && !kept.stays_within_nominal {
+                self.cluster.note_let_in(&kept.told.nodes);
+                lets_in = true;
+            }
+            kept.stays_within_nominal = within;
+        }
+        std::mem::take(&mut self.backfill.gave_up_a_place) || lets_in
+    }
+
+    /// Takes in what changed on nodes that are held back; for whom a place is kept on a node that is not there any more, or is
+    /// blocked.
+    fn note_changes_where_kept(&mut self) -> Vec<GangUid> {
+        let changes = self.cluster.take_held_back_changes();
+        let mut broken = Vec::new();
+        if changes.is_empty() {
+            return broken;
+        }
+        let mut all = std::mem::take(&mut self.backfill.kept);
+        for kept in all.values_mut() {
+            let mut is_broken = false;
+            for node in &changes {
+                if kept.told.nodes.contains(node) {
+                    kept.idle_now.insert(node.clone(), self.idle_on(node));
+                    let slot = self.cluster.slot_of(node);
+                    let record = slot.and_then(|slot| self.cluster.record(slot));
+                    is_broken |= record.is_none_or(|record| record.node.block.is_some());
+                }
+            }
+            if is_broken {
+                broken.push(kept.told.gang.clone());
+            }
+        }
+        self.backfill.kept = all;
+        broken
+    }
+
+    /// What stands idle on a node that is held back, in thousandths of a GPU.
+    fn idle_on(&self, node: &NodeName) -> i128 {
+        let slot = self.cluster.slot_of(node);
+        let record = slot.and_then(|slot| self.cluster.record(slot));
+        let Some((record, free)) = record.zip(self.cluster.free_on_held_back(node)) else {
+            return 0;
+        };
+        let charges = free.free.iter().filter_map(|at| record.kind.charge_of(at));
+        charges.map(|charge| i128::from(charge.gpus.0)).sum()
+    }
+
+    /// How far up the quota tree a gang reaches at least that is to be judged, if it has quota for a Flavor.
+    pub(super) fn borrow_level_on(&self, id: GangId, flavor: &FlavorName) -> Option<usize> {
+        let waiting = self.waiting.get(id)?;
+        waiting.class?;
+        let entry = self.teams.get(waiting.team)?;
+        let mut all = entry.assignments.iter();
+        let at = all.position(|assignment| assignment.flavor == *flavor)?;
+        let (node, assignments) = (Some(entry.node?), &entry.assignments);
+        let candidate = self.candidate(waiting.shape, id, node, assignments, at)?;
+        self.may_be_charged(&candidate, &self.tree).ok()
+    }
+
+    pub(super) fn keep_place(
+        &mut self,
+        id: GangId,
+        flavor: &FlavorName,
+        found: Found,
+        level: usize,
+    ) {
+        let now = self.backfill.now;
+        let Some(waiting) = self.waiting.get(id) else {
+            return;
+        };
+        let told = HeadReservation {
+            gang: waiting.gang.uid.clone(),
+            gang_name: waiting.gang.name.clone(),
+            flavor: flavor.clone(),
+            domain: found.domain,
+            nodes: found.nodes,
+            since: now,
+            starts_at: found.starts_at,
+            gpus: found.gpus,
+            idle_gpu_seconds: 0,
+            most_idle_gpu_seconds: None,
+        };
+        let mut kept = Kept {
+            team: waiting.team,
+            team_name: waiting.gang.team.clone(),
+            place: waiting.place.clone(),
+            rank: rank(waiting),
+            idle_now: BTreeMap::new(),
+            counted_at: now,
+            stays_within_nominal: level == 0,
+            told,
+        };
+        if level > 0 || kept.told.starts_at.is_none() {
+            kept.limit(0);
+        }
+        self.backfill.turns_given += 1;
+        let turn = (flavor.clone(), kept.team_name.clone());
+        self.backfill.turns.insert(turn, self.backfill.turns_given);
+        self.changed_gangs.insert(id);
+        for node in &kept.told.nodes {
+            self.cluster.hold_back(node);
+            kept.idle_now.insert(node.clone(), self.idle_on(node));
+        }
+        self.backfill.kept.insert(flavor.clone(), kept);
+        self.note_reasons_on(flavor);
+    }
+
+    /// A place is kept for a gang no longer. Unless it was `served`, its Flavor keeps none for as long as it was kept.
+    pub(in crate::state) fn end_head_reservation(&mut self, gang: &GangUid, served: bool) {
+        let mut kept = self.backfill.kept.iter();
+        let of_gang = kept.find(|(_, kept)| kept.told.gang == *gang);
+        let Some(flavor) = of_gang.map(|(flavor, _)| flavor.clone()) else {
+            return;
+        };
+        let Some(kept) = self.backfill.kept.remove(&flavor) else {
+            return;
+        };
+        let now = self.backfill.now;
+        if !served {
+            let stood = now.0.saturating_sub(kept.told.since.0).max(1);
+            self.backfill
+                .rests
+                .insert(flavor.clone(), after(now, stood));
+        }
+        for node in &kept.told.nodes {
+            self.cluster.end_hold_back(node);
+        }
+        self.backfill.gave_up_a_place = true;
+        // Whoever runs there can be asked to give way again.
+        self.note_rights();
+        self.note_reasons_on(&flavor);
+    }
+
+    /// Who waits for a place on a Flavor may be told something else about it.
+    fn note_reasons_on(&mut self, flavor: &FlavorName) {
+        let groups = self.waits.groups();
+        let groups = groups.filter(|(_, group)| group.flavor() == Some(flavor));
+        let teams: BTreeSet<TeamId> = groups.flat_map(|(_, group)| group.teams()).collect();
+        self.changed_teams.extend(teams);
+    }
+
+    /// What is idle from now on: whoever was admitted where places are kept runs there.
+    pub(in crate::state) fn note_backfilled(&mut self) {
+        self.note_changes_where_kept();
+    }
+
+    /// That a place is kept for a gang, if it is.
+    pub(in crate::state) fn why_head(&self, gang: &GangUid) -> Option<Why> {
+        let mut all = self.backfill.kept.values();
+        let kept = all.find(|kept| kept.told.gang == *gang)?;
+        let mut kept = kept.clone();
+        kept.count(self.backfill.now);
+        Some(Why::PlaceKept {
+            reservation: kept.told,
+            now: self.backfill.now,
+        })
+    }
+}
