@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kube::ResourceExt;
-use muster_api::{Charge, Intent, Proposal};
+use muster_api::{Charge, Intent, Permit, Proposal};
 
 use super::world::World;
 
@@ -72,7 +72,8 @@ pub(super) fn statements(world: &World) -> Vec<Statement<'_>> {
         });
     }
     for (node, devices) in &world.node_devices {
-        for permit in &devices.spec.permits {
+        let charging = devices.spec.permits.iter();
+        for permit in charging.filter(|permit| !charges_nobody(permit)) {
             statements.push(Statement {
                 place: format!("permit on {node}"),
                 namespace: permit.gang.split('/').next().unwrap_or_default(),
@@ -84,6 +85,15 @@ pub(super) fn statements(world: &World) -> Vec<Statement<'_>> {
         }
     }
     statements
+}
+
+/// What a driver holds for a claim that the API server has forgotten is only kept from others.
+fn charges_nobody(permit: &Permit) -> bool {
+    let charge = &permit.charge;
+    permit.withdrawn
+        && permit.team.is_empty()
+        && charge.claims.is_empty()
+        && charge.resources.is_empty()
 }
 
 /// What an intent names by its digest: it stands on its Gang, until that carries it as its admission.

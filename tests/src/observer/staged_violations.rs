@@ -373,6 +373,22 @@ fn a_charge_to_another_team_than_the_namespaces_is_seen_as_s1() {
 }
 
 #[test]
+fn what_comes_back_from_a_dead_node_without_a_charge_is_charged_to_no_other_team() {
+    let left = |team: &str| {
+        let permit = json!({"podUid": "of-claim", "claimUids": [OTHER_CLAIM], "gang": "ml/", "gangUid": "", "attempt": 0,
+            "team": team, "charge": {"claims": []}, "withdrawn": true});
+        Object::NodeDevices(Box::new(object(&json!({
+            "metadata": {"name": "node-1", "uid": "nd1", "generation": 1},
+            "spec": {"nodeUid": "n1", "leaderEpoch": 1, "enforce": true, "permits": [permit]}
+        }))))
+    };
+    a_gang_that_is_admitted().shows(left("")).is_all_well();
+    a_gang_that_is_admitted()
+        .shows(left("others"))
+        .is_seen_as("S1");
+}
+
+#[test]
 fn a_namespace_that_joins_another_team_takes_no_running_gang_with_it() {
     a_gang_that_runs()
         .shows(namespace("product"))
