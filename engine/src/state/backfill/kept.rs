@@ -165,6 +165,9 @@ impl State {
         let entry = self.teams.get(waiting.team)?;
         let mut all = entry.assignments.iter();
         let at = all.position(|assignment| assignment.flavor == *flavor)?;
+        if entry.discipline.first_before(at, &waiting.place).is_some() {
+            return None;
+        }
         let (node, assignments) = (Some(entry.node?), &entry.assignments);
         let candidate = self.candidate(waiting.shape, id, node, assignments, at)?;
         self.may_be_charged(&candidate, &self.tree).ok()
