@@ -2,6 +2,7 @@
 
 mod drain;
 mod failure;
+mod lost_node;
 mod rolling;
 mod start_limit;
 
@@ -21,6 +22,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         start_limit::scenarios(),
         drain::scenarios(),
         rolling::scenarios(),
+        lost_node::scenarios(),
     ];
     scenarios.into_iter().flatten().collect()
 }
