@@ -18,7 +18,6 @@ mod proposals;
 mod ranks;
 mod release;
 mod rules;
-mod run_time;
 mod server;
 mod shown;
 mod takeover;
