@@ -485,6 +485,12 @@ impl Machine {
         );
         for key in changed {
             self.agenda.gang(&key);
+            // An eviction owes the nodes of its pods what says that they are charged, until it leaves the Ledger.
+            if self.plans.committed(&key).is_none() {
+                for node in self.permits.of_gang(&key.to_string()) {
+                    self.agenda.node(node);
+                }
+            }
         }
     }
 
