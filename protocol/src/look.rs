@@ -3,7 +3,7 @@
 use std::{cell::Cell, collections::BTreeSet, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
-use muster_api::NodeDevices;
+use muster_api::{IntentKind, NodeDevices};
 use muster_engine as engine;
 
 use crate::{
@@ -483,10 +483,10 @@ impl Machine {
             |key| self.index.gang(key).map(AsRef::as_ref),
             self.bugs,
         );
-        for key in changed {
+        for (key, before) in changed {
             self.agenda.gang(&key);
             // An eviction owes the nodes of its pods what says that they are charged, until it leaves the Ledger.
-            if self.plans.committed(&key).is_none() {
+            if before == Some(IntentKind::Evict) {
                 for node in self.permits.of_gang(&key.to_string()) {
                     self.agenda.node(node);
                 }

@@ -144,16 +144,17 @@ impl Plans {
         self.on_node(node).filter(lost)
     }
 
-    /// Reads the Ledger, if it is another than the one read last; returns the Gangs whose intent is another now.
+    /// Reads the Ledger, if it is another than the one read last; returns the Gangs whose intent is another now, and the kind of the
+    /// one before.
     pub(crate) fn read_ledger<'a>(
         &mut self,
         version: Option<&str>,
         spec: Option<&LedgerSpec>,
         gang: impl Fn(&GangKey) -> Option<&'a Gang>,
         bugs: InjectedBugs,
-    ) -> BTreeSet<GangKey> {
+    ) -> BTreeMap<GangKey, Option<IntentKind>> {
         if self.ledger_version.as_deref() == version && version.is_some() {
-            return BTreeSet::new();
+            return BTreeMap::new();
         }
         self.ledger_version = version.map(str::to_owned);
         // The first counts, should two name the same Gang.
@@ -180,15 +181,17 @@ impl Plans {
             .map(|((namespace, name), intent)| (GangKey::new(*namespace, *name), *intent))
             .collect();
         changed.extend(others.keys().cloned());
-        for key in &changed {
-            let after = others.remove(key);
-            let after = after.map(|intent| Committed::read(intent, gang(key), bugs));
-            self.set_committed(key, after);
-        }
-        changed
+        let changed = changed.into_iter().map(|key| {
+            let after = others.remove(&key);
+            let after = after.map(|intent| Committed::read(intent, gang(&key), bugs));
+            let before = self.set_committed(&key, after);
+            (key, before)
+        });
+        changed.collect()
     }
 
-    fn set_committed(&mut self, key: &GangKey, after: Option<Committed>) {
+    /// Returns the kind of the intent before.
+    fn set_committed(&mut self, key: &GangKey, after: Option<Committed>) -> Option<IntentKind> {
         self.lost.remove(key);
         let before = if let Some(after) = after {
             if after.lost.is_some() {
@@ -204,12 +207,12 @@ impl Plans {
             self.in_ledger.remove(key);
             self.committed.remove(key)
         };
-        if let Some(before) = before {
-            let taken = self.taken_mut(before.kind);
-            taken.bytes -= before.bytes;
-            taken.intents -= 1;
-            self.unlink(&before.plan);
-        }
+        let before = before?;
+        let taken = self.taken_mut(before.kind);
+        taken.bytes -= before.bytes;
+        taken.intents -= 1;
+        self.unlink(&before.plan);
+        Some(before.kind)
     }
 
     /// Reads what a Gang carries now; returns what it carried before, if that is another plan.
@@ -322,7 +325,8 @@ mod tests {
             ..LedgerSpec::default()
         };
         let bugs = InjectedBugs::default();
-        plans.read_ledger(Some(&version.to_string()), Some(&spec), |_| None, bugs)
+        let changed = plans.read_ledger(Some(&version.to_string()), Some(&spec), |_| None, bugs);
+        changed.into_keys().collect()
     }
 
     fn committed(plans: &Plans) -> Vec<(GangKey, Committed)> {
