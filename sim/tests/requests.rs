@@ -10,11 +10,12 @@ use muster_sim::{
 /// Enough that every kind of write is met.
 const RUNS: u64 = 40;
 /// Every kind of write but the list of a kind, which is its watch's.
-const KINDS: [&str; 18] = [
+const KINDS: [&str; 19] = [
     "CreateGang",
     "CreateLedger",
     "CreateNodeDevices",
     "DeleteGang",
+    "DeleteNodeDevices",
     "DeletePod",
     "DeleteQueue",
     "PatchJob",
