@@ -6,7 +6,7 @@ use k8s_openapi::api::{
     batch::v1::Job,
     core::v1::{Namespace, Node},
 };
-use muster_api::{Flavor, Gang, Ledger, NodeDevices, Queue, Team, Topology};
+use muster_api::{Cohort, Flavor, Gang, Ledger, NodeDevices, Queue, Team, Topology};
 use muster_engine::NodeFilterId;
 
 use super::{
@@ -100,8 +100,11 @@ impl Index {
         }
     }
 
-    pub(super) fn cohort_changed<V>(&mut self, name: &str, _: &Changed<V>) {
-        self.touched.limits.insert((Kind::Cohort, name.to_owned()));
+    pub(super) fn cohort_changed(&mut self, name: &str, changed: &Changed<Cohort>) {
+        // Its status is ours, and written whenever a gang below it starts or ends.
+        if changed.differs_in(|cohort| &cohort.spec) {
+            self.touched.limits.insert((Kind::Cohort, name.to_owned()));
+        }
     }
 
     pub(super) fn flavor_changed(&mut self, name: &str, changed: &Changed<Flavor>) {

@@ -498,7 +498,9 @@ fn replacement(
     let decides = |status: &GangStatus| {
         let proposed = status.proposal.as_ref().map(|it| it.digest.clone());
         let holds = (status.admission.is_some(), proposed);
-        let ends = (status.finished_at.is_some(), status.preemption.is_some());
+        // A notice is for who has a place. One that was left on a gang that waits decides nothing any more.
+        let is_told_to_go = status.admission.is_some() && status.preemption.is_some();
+        let ends = (status.finished_at.is_some(), is_told_to_go);
         (status.attempt, holds, ends)
     };
     let tells = decides(&status_of(gang)) == decides(&status);

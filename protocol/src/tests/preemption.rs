@@ -726,3 +726,27 @@ fn a_gang_names_the_first_of_many_victims_and_a_new_leader_knows_all_of_them() {
     bench.run();
     assert_eq!(status(&bench, "high").phase, GangPhase::Admitted);
 }
+
+/// What decides nothing is no reason to take the gang out of the line until it is written.
+#[test]
+fn a_notice_that_is_left_on_a_gang_that_waits_is_taken_off_while_it_waits_on() {
+    let mut bench = low_runs("Immediate", &json!({}));
+    submit(&mut bench, "high", 4, "high");
+    submit(&mut bench, "behind", 3, "low");
+    bench.run();
+    let mut behind = Gang::clone(&gang(&bench, "behind"));
+    let name = behind.metadata.name.clone();
+    behind.status.as_mut().unwrap().preemption = status(&bench, "low").preemption;
+    assert!(behind.status.as_ref().unwrap().preemption.is_some());
+    bench.server.put(Object::Gang(Arc::new(behind)));
+    bench.written.clear();
+    bench.run();
+    assert_eq!(status(&bench, "behind").preemption, None);
+    let mut writes = bench.written.iter().filter_map(|write| match write {
+        ApiRequest::ReplaceGangStatus { key, tells, .. } if Some(&key.name) == name.as_ref() => {
+            Some(*tells)
+        }
+        _ => None,
+    });
+    assert_eq!(writes.next(), Some(true));
+}

@@ -562,3 +562,22 @@ fn one_rule_more_than_its_share_waits_until_another_is_no_longer_used() {
     settle(&mut index);
     assert_eq!(refused(&index), [0_usize; 0]);
 }
+
+/// It is ours, and written whenever a gang below it starts or ends.
+#[test]
+fn the_status_of_a_cohort_tells_the_engine_nothing() {
+    let cohort = |status: Value| {
+        json!({
+            "apiVersion": "muster.dev/v1alpha1", "kind": "Cohort", "metadata": {"name": "all", "uid": "all"},
+            "spec": {}, "status": status,
+        })
+    };
+    let mut index = index_with([cohort(json!({}))]);
+    let told = |index: &mut Index| {
+        index.refresh(Timestamp(0));
+        index.engine_updates(Timestamp(0)).len()
+    };
+    assert_ne!(told(&mut index), 0);
+    index.observe(is(cohort(json!({"weightedShare": 7}))));
+    assert_eq!(told(&mut index), 0);
+}
