@@ -1548,3 +1548,22 @@ fn who_ends_by_itself_is_counted_on_wherever_it_runs() {
         assert_eq!(admitted(&world.decide()), ["mine"]);
     }
 }
+
+/// A defect once: who finds room without its victims was asked before another one's place was given up, and not again.
+#[test]
+fn who_finds_room_elsewhere_finds_it_as_soon_as_another_ones_place_is_given_up() {
+    let mut world = three_teams();
+    happens(&mut world, &mut 0, &Mishap::Quota(0, 5));
+    happens(&mut world, &mut 0, &Mishap::Quota(1, 5));
+    world.submit([at(1, gang("whole", "t2", 2, 7))]);
+    world.submit([at(2, gang("small", "t2", 1, 3))]);
+    assert_eq!(admitted(&world.decide()), ["whole", "small"]);
+    world.submit([at(3, gang("first", "t0", 2, 1))]);
+    assert_eq!(told(&world.decide().preemptions), ["first: small Reclaimed"]);
+    happens(&mut world, &mut 0, &Mishap::Cordoned(0, true));
+    world.submit([at(4, gang("second", "t1", 1, 5))]);
+    assert_eq!(told(&world.decide().preemptions), ["second: whole Reclaimed"]);
+    // What is kept for the second is all that would be room for the first, until the second is on it.
+    world.released("whole");
+    assert_eq!(admitted(&world.decide()), ["second", "first"]);
+}

@@ -613,10 +613,8 @@ impl State {
     /// When something is due by time alone.
     pub(super) fn due_next(&self, now: Timestamp) -> Option<Timestamp> {
         let later = self.hopes.next_at().map(|(at, _)| at);
-        let soon = self
-            .hopes
-            .is_anybody_ready()
-            .then_some(Timestamp(now.0.saturating_add(1)));
+        let is_more_to_judge = self.hopes.is_anybody_ready() || self.reservations.is_any_left;
+        let soon = is_more_to_judge.then_some(Timestamp(now.0.saturating_add(1)));
         let kept = [self.reservations.ends_next(), self.backfill.due_next()];
         [later, soon].into_iter().chain(kept).flatten().min()
     }

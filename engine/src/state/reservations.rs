@@ -80,6 +80,8 @@ pub(super) struct Reservations {
     spared: BTreeSet<GangUid>,
     /// For whom something is kept, or who gives way, otherwise than when that was asked last.
     changed: BTreeSet<GangUid>,
+    /// Whether the last call searched enough before each was judged.
+    pub(super) is_any_left: bool,
 }
 
 impl Reservations {
@@ -163,6 +165,11 @@ impl Reservations {
     /// Those for whom nothing is kept any more give way, and wait, in vain: they are counted on no longer.
     pub(super) fn note_overdue(&mut self, victims: impl IntoIterator<Item = GangUid>) {
         self.overdue.extend(victims);
+    }
+
+    /// For how many gangs something is kept.
+    pub(super) fn len(&self) -> usize {
+        self.by_gang.len()
     }
 
     /// Whether nothing is kept for anybody.

@@ -49,6 +49,18 @@ impl State {
                 self.wake_class_of(id);
             }
         }
+        while self.settle_in_turn(budget, left, decisions, work) {}
+    }
+
+    /// Judges each once that was not judged as things are. Whether they are to be judged again: what was kept for one that is over
+    /// may help another one that was judged before it.
+    fn settle_in_turn(
+        &mut self,
+        budget: &Budget,
+        left: &mut CommitRoom,
+        decisions: &mut Decisions,
+        work: &mut Work,
+    ) -> bool {
         let moment = self.moment();
         let mut unsettled: Vec<(GangUid, GangId, bool)> = self
             .reservations
@@ -59,11 +71,13 @@ impl State {
             .collect();
         unsettled
             .sort_by_key(|(_, id, _)| self.waiting.get(*id).map(|waiting| waiting.place.clone()));
-        let mut kept = Vec::new();
+        let (before, mut kept, mut is_any_left) = (self.reservations.len(), Vec::new(), false);
         for (uid, id, is_released) in unsettled {
-            let has_room =
-                is_released || (!work.is_enough() && self.finds_room_elsewhere(id, work));
-            let settled = if has_room {
+            if !is_released && work.is_enough() {
+                is_any_left = true;
+                continue;
+            }
+            let settled = if is_released || self.finds_room_elsewhere(id, work) {
                 self.settle(id, is_released, budget, left, decisions, work)
             } else {
                 Settled::Kept
@@ -73,12 +87,21 @@ impl State {
                 Settled::Kept => kept.push(uid),
                 Settled::NextCommit => {
                     decisions.exhausted = true;
-                    return;
+                    return false;
                 }
             }
         }
-        let moment = self.moment();
-        self.reservations.note_judged(&kept, moment);
+        let is_any_over = self.reservations.len() < before;
+        if is_any_over && !work.is_enough() {
+            return true;
+        }
+        self.reservations.is_any_left = is_any_left || is_any_over;
+        if !is_any_over {
+            // To those that were judged already, what was kept again meanwhile is the moment of before.
+            let moment = self.moment();
+            self.reservations.note_judged(&kept, moment);
+        }
+        false
     }
 
     /// Judges a gang as if nothing were kept for it, and keeps it again if it has to wait still.
