@@ -1567,3 +1567,24 @@ fn who_finds_room_elsewhere_finds_it_as_soon_as_another_ones_place_is_given_up()
     world.released("whole");
     assert_eq!(admitted(&world.decide()), ["second", "first"]);
 }
+
+/// A defect once: nobody was told that nothing is kept any more for a gang that was admitted and waits no longer.
+#[test]
+fn whose_admission_is_taken_back_is_told_that_nothing_is_kept_for_it_any_more() {
+    let mut world = three_teams();
+    world.submit([at(1, gang("lent", "t1", 3, 8))]);
+    world.decide();
+    world.submit([at(2, gang("own", "t0", 1, 8))]);
+    assert_eq!(told(&world.decide().preemptions), ["own: lent Reclaimed"]);
+    world.released("lent");
+    world.now += 1;
+    let budget = muster_engine::Budget::UNLIMITED;
+    let decided = world.state.decide(Timestamp(world.now), &budget);
+    assert_eq!(admitted(&decided), ["own"]);
+    world.state.take_changed_preemptions();
+    world.state.apply(Update::NotWaiting("own".into()));
+    world.state.undo(&"own".into());
+    assert!(world.state.kept_for(&"own".into()).is_none());
+    let changed = world.state.take_changed_preemptions();
+    assert!(changed.contains(&GangUid::from("own")), "{changed:?}");
+}

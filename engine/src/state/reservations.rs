@@ -419,6 +419,8 @@ impl State {
         let Some(kept) = self.reservations.admitted.remove(gang) else {
             return;
         };
+        // Whether or not it is kept again, it was kept until now.
+        self.reservations.changed.insert(gang.clone());
         if let Some(id) = self.waiting.id(gang)
             && let Some(waiting) = self.waiting.get(id)
             && waiting.pods_that_hold == 0
