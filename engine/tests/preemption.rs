@@ -1559,10 +1559,16 @@ fn who_finds_room_elsewhere_finds_it_as_soon_as_another_ones_place_is_given_up()
     world.submit([at(2, gang("small", "t2", 1, 3))]);
     assert_eq!(admitted(&world.decide()), ["whole", "small"]);
     world.submit([at(3, gang("first", "t0", 2, 1))]);
-    assert_eq!(told(&world.decide().preemptions), ["first: small Reclaimed"]);
+    assert_eq!(
+        told(&world.decide().preemptions),
+        ["first: small Reclaimed"]
+    );
     happens(&mut world, &mut 0, &Mishap::Cordoned(0, true));
     world.submit([at(4, gang("second", "t1", 1, 5))]);
-    assert_eq!(told(&world.decide().preemptions), ["second: whole Reclaimed"]);
+    assert_eq!(
+        told(&world.decide().preemptions),
+        ["second: whole Reclaimed"]
+    );
     // What is kept for the second is all that would be room for the first, until the second is on it.
     world.released("whole");
     assert_eq!(admitted(&world.decide()), ["second", "first"]);

@@ -166,14 +166,15 @@ pub(crate) fn may_enforce(context: PollContext<'_>, node: &str) -> bool {
         })
 }
 
-/// What the driver lists as held and no permit names, after it has answered for this very object.
+/// What the driver lists as held and no permit names, after it has answered for this very object. Where there is no Node, that proves
+/// the release ([`crate::nodes::loss`]), whatever a machine that lives on lists: it comes back with a Node of that name.
 pub(crate) fn permit_held(
     context: PollContext<'_>,
     node: &str,
     devices: &NodeDevices,
     spec: &mut NodeDevicesSpec,
 ) {
-    if !has_acknowledged(context, devices) {
+    if context.index.node(node).is_none() || !has_acknowledged(context, devices) {
         return;
     }
     let permits = spec.permits.iter();

@@ -250,6 +250,30 @@ fn a_deleted_node_is_proof_together_with_the_pod_and_its_object_goes_without_a_h
     assert_eq!(again.node_uid, format!("{node}-uid-1"));
 }
 
+/// A defect once: it was permitted again and released again without end, each time by a write.
+#[test]
+fn what_a_machine_without_its_node_still_lists_as_held_comes_back_with_the_node_and_not_before() {
+    let (mut bench, node, _) = running_of(4);
+    let claims = vec!["claim-of-train-0".to_owned()];
+    bench.holding = Some((node.to_owned(), claims.clone()));
+    bench.run();
+    bench.server.remove(&node_key(node));
+    bench.server.remove(&pod_key("train-0"));
+    pass(&mut bench, 10);
+    assert_eq!(spec(&bench, node).permits, []);
+    assert_eq!(used(&bench), Amount::ZERO);
+    for object in node_with_gpus(node, 2) {
+        bench.server.put(object);
+    }
+    bench.run();
+    let again = spec(&bench, node).permits;
+    assert_eq!(again.len(), 1);
+    assert!(
+        again[0].withdrawn && again[0].claim_uids == claims,
+        "{again:?}"
+    );
+}
+
 #[test]
 fn a_pod_that_is_gone_with_its_node_costs_its_gang_the_attempt_at_once() {
     let mut bench = Bench::new();

@@ -210,6 +210,16 @@ fn has_no_node(api: &ApiServer, name: &str) -> bool {
     })
 }
 
+/// Whether a permit of the node charges somebody for the claim.
+fn is_charged_on(api: &ApiServer, node: &str, claim: &str) -> bool {
+    let devices = api.get::<NodeDevices>("", node);
+    let mut permits = devices.iter().flat_map(|devices| &devices.spec.permits);
+    permits.any(|permit| {
+        let mut charged = permit.charge.claims.iter();
+        charged.any(|group| !group.flavor.is_empty() && group.uids.iter().any(|uid| uid == claim))
+    })
+}
+
 /// How long after a node is back what was decided before may still be committed, in milliseconds.
 const RETURN_MILLISECONDS: i64 = 10_000;
 
@@ -244,7 +254,8 @@ impl Returns {
 
     /// Whether nobody need be charged for what the machine holds: that its Node is gone together with the pod proved the release, and
     /// the machine lives on all the same. Nobody counts it until that name has a Node again whose driver has answered. Then
-    /// it comes back as a withdrawn permit, and is charged if the API server still knows the claim and its devices.
+    /// it comes back as a withdrawn permit of that node, and is charged there if the API server still knows the claim and its
+    /// devices. What the claim is charged elsewhere meanwhile, where it was given to another attempt, is another matter.
     pub(super) fn is_left_behind(
         &mut self,
         api: &ApiServer,
@@ -253,13 +264,13 @@ impl Returns {
         is_charged: bool,
     ) -> bool {
         let what = (node.to_owned(), claim.to_owned());
-        if is_charged {
+        if is_charged_on(api, node, claim) {
             if self.left_behind.remove(&what) {
                 self.last = Some(self.now);
             }
             return false;
         }
-        if has_no_node(api, node) {
+        if !is_charged && has_no_node(api, node) {
             self.left_behind.insert(what);
             return true;
         }
