@@ -175,14 +175,20 @@ pub async fn wait_for_job(client: &Client, namespace: &str, job: &str) -> Result
     .await
 }
 
-/// The pods of a Gang, by rank.
+/// The pods of a Gang, by rank: those of its latest attempt, since one of an earlier attempt may hang on a node that is dead.
 pub async fn pods(client: &Client, gang: &Gang) -> Result<BTreeMap<u32, Pod>> {
     let namespace = gang.namespace();
     let pods: Vec<Pod> = list(client, namespace.as_deref()).await?;
     let members = pods
         .into_iter()
         .filter(|pod| pod.annotations().get(keys::GANG_NAME) == Some(&gang.name_any()));
+    let mut members: Vec<Pod> = members.collect();
+    members.sort_by_key(|pod| {
+        let attempt = pod.annotations().get(keys::ATTEMPT);
+        attempt.and_then(|attempt| attempt.parse::<i64>().ok())
+    });
     members
+        .into_iter()
         .map(|pod| {
             let rank = pod.annotations().get(keys::RANK);
             let rank = rank.with_context(|| format!("{} has no rank", pod.name_any()))?;

@@ -21,8 +21,9 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 
 /// The image that one node does not get.
 const IMAGE: &str = "example.invalid/late:1";
-/// Longest time without progress, in seconds: longer than any step takes where all is well.
-const START_LIMIT_SECONDS: &str = "10";
+/// Longest time without progress, in seconds: longer than any step takes where all is well. A kubelet that asked for a claim
+/// before the API server knew that the pod is bound to its node is refused, and asks again after up to 15 s.
+const START_LIMIT_SECONDS: &str = "20";
 /// The pause after the first start that came to nothing.
 const PAUSE_SECONDS: i64 = 30;
 
