@@ -400,14 +400,8 @@ impl Machine {
         if seen.as_ref().is_none_or(|seen| seen.is_ready && is_meant) {
             self.forget_node_check(name);
         }
-        for node in self.health.note(name, seen, now.monotonic_seconds) {
-            self.agenda.node(&node);
-            // What runs there may be evicted again, some time from now.
-            for key in self.plans.on_node(&node) {
-                self.agenda.gang(key);
-            }
-            self.note_deleting_on(&node);
-        }
+        let after_outage = self.health.note(name, seen, now.monotonic_seconds);
+        self.note_after_outage(&after_outage);
         let wake = Cell::new(None);
         let Some(epoch) = self.takeover.leading_epoch() else {
             return;
@@ -419,6 +413,18 @@ impl Machine {
                 self.feed.holds.note_stale(key);
             }
             self.note_deleting_on(name);
+        }
+    }
+
+    /// An outage is over, and these nodes are still not Ready: they may be lost, and what runs there may be evicted again, some time
+    /// from now.
+    fn note_after_outage(&mut self, nodes: &[String]) {
+        for node in nodes {
+            self.agenda.node(node);
+            for key in self.plans.on_node(node) {
+                self.agenda.gang(key);
+            }
+            self.note_deleting_on(node);
         }
     }
 
@@ -434,7 +440,8 @@ impl Machine {
     /// Collects what is to be looked at. Whether it is everything, for the first time.
     pub(crate) fn gather(&mut self, epoch: i64, now: Now, effects: &mut Vec<Effect>) -> bool {
         let seconds = now.monotonic_seconds;
-        self.health.tick(seconds);
+        let after_outage = self.health.tick(seconds);
+        self.note_after_outage(&after_outage);
         self.take_engine_updates(now);
         let stamp = engine::Timestamp(i64::try_from(seconds).unwrap_or(i64::MAX));
         let changes = self.index.refresh(stamp);

@@ -218,6 +218,7 @@ impl Machine {
             self.flights.next_due(),
             self.flights.in_vain.next_due(),
             self.window.next_due(),
+            self.health.next_due(),
             self.queues.next_due(),
             self.capacity.next_due(),
             self.ledger_check.next_due(),

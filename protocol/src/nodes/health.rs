@@ -11,6 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 const OUTAGE_NODES: usize = 3;
 /// One part in so many of a Flavor's nodes.
 const OUTAGE_SHARE: usize = 10;
+/// A node that was not Ready for so long before an outage began was none of its first, in seconds.
+const BEFORE_OUTAGE_SECONDS: u64 = 60;
+/// A node that is not Ready for so long is no sign of an outage any more, in seconds: as long as at least half of its Flavor's nodes
+/// are Ready.
+const LONG_SECONDS: u64 = 3_600;
 /// A leader that was not asked for so long did not run, in seconds: it is asked every ten at least.
 const STOPPED_SECONDS: u64 = 30;
 
@@ -30,7 +35,12 @@ pub(crate) struct Seen {
 #[derive(Clone, Debug)]
 struct Known {
     seen: Seen,
+    /// From when on it counts: what an outage took of it is left out.
     not_ready_since: Option<u64>,
+    /// Since when it is not Ready, outage or not.
+    seen_not_ready_at: Option<u64>,
+    /// Whether that is longer than an outage is taken to last.
+    is_long: bool,
 }
 
 /// The nodes of a Flavor, or those of none.
@@ -38,12 +48,38 @@ struct Known {
 struct Pool {
     nodes: usize,
     not_ready: BTreeSet<String>,
+    /// How many of those are so for long.
+    long: usize,
+    /// Since when there is an outage.
+    outage_since: Option<u64>,
+}
+
+impl Known {
+    /// An outage is over. Others have just come back, and those that fell silent with it are about to: what lasted while nobody was
+    /// heard of says nothing about them. A node that was silent long before was dead before, and dies no later for the others: else
+    /// one that comes and goes would keep all of them from being marked.
+    fn leave_out(&mut self, began: u64, now: u64) {
+        let Some(since) = &mut self.not_ready_since else {
+            return;
+        };
+        *since = if since.saturating_add(BEFORE_OUTAGE_SECONDS) <= began {
+            since.saturating_add(now.saturating_sub(began)).min(now)
+        } else {
+            now
+        };
+    }
 }
 
 impl Pool {
-    fn is_in_outage(&self) -> bool {
+    /// Whether there are too many that are not Ready. What lasts for an hour are machines that nobody takes out of the cluster, unless
+    /// it is more than half of them.
+    fn is_too_much(&self) -> bool {
+        let is_share = |not_ready: usize, nodes: usize, share: usize| {
+            not_ready >= OUTAGE_NODES && not_ready * share > nodes
+        };
         let not_ready = self.not_ready.len();
-        not_ready >= OUTAGE_NODES && not_ready * OUTAGE_SHARE > self.nodes
+        is_share(not_ready - self.long, self.nodes - self.long, OUTAGE_SHARE)
+            || is_share(not_ready, self.nodes, 2)
     }
 }
 
@@ -61,6 +97,8 @@ pub(crate) struct NodeHealth {
     nodes: BTreeMap<String, Known>,
     /// By Flavor; nodes without devices of any are a pool of their own.
     pools: BTreeMap<String, Pool>,
+    /// Nodes by when they were seen not Ready, those left out that are so for long.
+    by_time: BTreeSet<(u64, String)>,
     drivers: BTreeMap<String, Silence>,
     lost: BTreeSet<String>,
     /// Nodes whose charges no Team bears.
@@ -69,73 +107,135 @@ pub(crate) struct NodeHealth {
 }
 
 impl NodeHealth {
-    /// Time goes on. Where it stood still for this leader, everything that lasts begins to last now.
-    pub(crate) fn tick(&mut self, now: u64) {
+    /// Time goes on. Where it stood still for this leader, everything that lasts begins to last now. Returns what
+    /// [`NodeHealth::note`] does: an outage may end because it lasts for too long.
+    pub(crate) fn tick(&mut self, now: u64) -> Vec<String> {
         if now.saturating_sub(self.asked_at) > STOPPED_SECONDS {
-            let clocks = self.nodes.values_mut();
-            for since in clocks.filter_map(|known| known.not_ready_since.as_mut()) {
-                *since = now;
-            }
-            for silence in self.drivers.values_mut() {
-                silence.since = now;
-            }
+            self.count_anew(now);
         }
         self.asked_at = now;
+        let mut ended = Vec::new();
+        while let Some((at, _)) = self.by_time.first()
+            && at + LONG_SECONDS <= now
+            && let Some((_, node)) = self.by_time.pop_first()
+        {
+            let before = self.nodes.get(&node).cloned();
+            if let Some(known) = self.nodes.get_mut(&node) {
+                known.is_long = true;
+            }
+            let after = self.nodes.get(&node).cloned();
+            ended.extend(self.count(&node, before.as_ref(), after.as_ref(), now));
+        }
+        ended
+    }
+
+    /// When the time alone changes what is an outage.
+    pub(crate) fn next_due(&self) -> Option<u64> {
+        self.by_time.first().map(|(at, _)| at + LONG_SECONDS)
+    }
+
+    fn count_anew(&mut self, now: u64) {
+        self.by_time.clear();
+        for pool in self.pools.values_mut() {
+            pool.long = 0;
+        }
+        for (node, known) in &mut self.nodes {
+            if known.not_ready_since.is_some() {
+                known.not_ready_since = Some(now);
+                known.seen_not_ready_at = Some(now);
+                self.by_time.insert((now, node.clone()));
+            }
+            known.is_long = false;
+        }
+        for pool in self.pools.values_mut() {
+            pool.outage_since = pool.is_too_much().then_some(now);
+        }
+        for silence in self.drivers.values_mut() {
+            silence.since = now;
+        }
     }
 
     /// Notes what is seen of a node; `None`: neither it nor anything of it is there. Returns the nodes that are not Ready of
-    /// Flavors whose outage ended by that: how long they are not Ready counts from now on.
+    /// Flavors whose outage ended by that. What they were not Ready for during it does not count; those that were not a minute
+    /// before it, either, count from now on.
     pub(crate) fn note(&mut self, node: &str, seen: Option<Seen>, now: u64) -> Vec<String> {
-        let before = self.nodes.get(node);
-        if before.map(|known| &known.seen) == seen.as_ref() {
+        if self.nodes.get(node).map(|known| &known.seen) == seen.as_ref() {
             return Vec::new();
         }
-        let since = before.and_then(|known| known.not_ready_since);
-        let mut pools = BTreeSet::new();
-        for of in before.map(|known| &known.seen).into_iter().chain(&seen) {
-            pools.extend(pools_of(of));
-        }
-        let in_outage = |health: &Self, pool: &String| {
-            let pool = health.pools.get(pool);
-            pool.is_some_and(Pool::is_in_outage)
+        let before = self.nodes.remove(node);
+        let known = before.as_ref().filter(|known| !known.seen.is_ready);
+        let after = seen.map(|seen| {
+            let known = known.filter(|_| !seen.is_ready);
+            let first = (!seen.is_ready).then_some(now);
+            Known {
+                not_ready_since: known.and_then(|it| it.not_ready_since).or(first),
+                seen_not_ready_at: known.and_then(|it| it.seen_not_ready_at).or(first),
+                is_long: known.is_some_and(|it| it.is_long),
+                seen,
+            }
+        });
+        let waits = |known: &Option<Known>| {
+            let at = known.as_ref().filter(|it| !it.is_long)?.seen_not_ready_at;
+            Some((at?, node.to_owned()))
         };
-        let mut ended: Vec<String> = pools.into_iter().collect();
-        ended.retain(|pool| in_outage(self, pool));
-        if let Some(before) = self.nodes.remove(node) {
+        if let Some(waits) = waits(&before) {
+            self.by_time.remove(&waits);
+        }
+        self.by_time.extend(waits(&after));
+        if let Some(after) = &after {
+            self.nodes.insert(node.to_owned(), after.clone());
+        }
+        self.count(node, before.as_ref(), after.as_ref(), now)
+    }
+
+    /// Counts a node among its Flavors as it is by now; returns the nodes that are not Ready of those whose outage ended by that.
+    fn count(
+        &mut self,
+        node: &str,
+        before: Option<&Known>,
+        after: Option<&Known>,
+        now: u64,
+    ) -> Vec<String> {
+        let mut touched = BTreeSet::new();
+        if let Some(before) = before {
             for name in pools_of(&before.seen) {
-                if let Some(pool) = self.pools.get_mut(&name) {
-                    pool.nodes -= 1;
-                    pool.not_ready.remove(node);
-                    if pool.nodes == 0 {
-                        self.pools.remove(&name);
-                    }
-                }
+                let pool = self.pools.entry(name.clone()).or_default();
+                pool.nodes -= 1;
+                pool.long -= usize::from(before.is_long);
+                pool.not_ready.remove(node);
+                touched.insert(name);
             }
         }
-        if let Some(seen) = seen {
-            for name in pools_of(&seen) {
-                let pool = self.pools.entry(name).or_default();
+        if let Some(after) = after {
+            for name in pools_of(&after.seen) {
+                let pool = self.pools.entry(name.clone()).or_default();
                 pool.nodes += 1;
-                if !seen.is_ready {
+                pool.long += usize::from(after.is_long);
+                if !after.seen.is_ready {
                     pool.not_ready.insert(node.to_owned());
                 }
+                touched.insert(name);
             }
-            let not_ready_since = (!seen.is_ready).then(|| since.unwrap_or(now));
-            let known = Known {
-                seen,
-                not_ready_since,
-            };
-            self.nodes.insert(node.to_owned(), known);
         }
-        ended.retain(|pool| !in_outage(self, pool));
-        let pools = ended.iter().filter_map(|pool| self.pools.get(pool));
-        let still: BTreeSet<String> = pools
-            .flat_map(|pool| pool.not_ready.iter().cloned())
-            .collect();
-        // Others have just come back, and these are about to: what lasted while nobody was heard of says nothing about them.
-        for node in &still {
-            if let Some(known) = self.nodes.get_mut(node) {
-                known.not_ready_since = Some(now);
+        let mut still = BTreeSet::new();
+        for name in touched {
+            let Some(pool) = self.pools.get_mut(&name) else {
+                continue;
+            };
+            if pool.is_too_much() {
+                pool.outage_since.get_or_insert(now);
+                continue;
+            }
+            if let Some(began) = pool.outage_since.take() {
+                for node in &pool.not_ready {
+                    if let Some(known) = self.nodes.get_mut(node) {
+                        known.leave_out(began, now);
+                    }
+                }
+                still.extend(pool.not_ready.iter().cloned());
+            }
+            if pool.nodes == 0 {
+                self.pools.remove(&name);
             }
         }
         still.into_iter().collect()
@@ -147,16 +247,20 @@ impl NodeHealth {
         known.map_or_else(BTreeSet::new, |known| known.seen.flavors.clone())
     }
 
-    /// Since when the node is not Ready, or gone.
+    /// Since when the node is not Ready, or gone, without what an outage took of that.
     pub(crate) fn not_ready_since(&self, node: &str) -> Option<u64> {
         self.nodes.get(node)?.not_ready_since
     }
 
-    /// Whether more than a tenth of the nodes of one of its Flavors are not Ready, and at least three.
+    /// Whether more than a tenth of the nodes of one of its Flavors are not Ready, and at least three: without those that are so for
+    /// an hour, unless they are more than half of all.
     pub(crate) fn is_in_outage(&self, node: &str) -> bool {
         let pools = self.nodes.get(node).map(|known| pools_of(&known.seen));
         let mut pools = pools.into_iter().flatten();
-        pools.any(|pool| self.pools.get(&pool).is_some_and(Pool::is_in_outage))
+        pools.any(|pool| {
+            let pool = self.pools.get(&pool);
+            pool.is_some_and(|pool| pool.outage_since.is_some())
+        })
     }
 
     /// Nodes of which something is kept.
@@ -286,6 +390,68 @@ mod tests {
         out_of_service.counts = false;
         assert_eq!(health.note("n0", Some(out_of_service), 50), ["n1", "n2"]);
         assert_eq!(health.not_ready_since("n0"), Some(10));
+    }
+
+    #[test]
+    fn a_node_that_comes_and_goes_keeps_no_dead_ones_from_being_marked_and_evicted() {
+        let mut health = health(20, 2);
+        let dead = |health: &NodeHealth| {
+            let since = ["n0", "n1"].map(|node| health.not_ready_since(node).unwrap());
+            assert_eq!(since[0], since[1]);
+            since[0]
+        };
+        // It is Ready for half of the time.
+        for minute in 2..20 {
+            health.note("n2", Some(seen(false, "h100")), 60 * minute);
+            assert!(health.is_in_outage("n0"));
+            let again = health.note("n2", Some(seen(true, "h100")), 60 * minute + 30);
+            assert_eq!(again, ["n0", "n1"]);
+            assert!(!health.is_in_outage("n0"));
+            assert_eq!(dead(&health), 10 + 30 * (minute - 1), "minute {minute}");
+        }
+        // Who fell silent within a minute before an outage may be one of it.
+        let mut health = self::health(20, 2);
+        health.note("n2", Some(seen(false, "h100")), 69);
+        health.note("n2", Some(seen(true, "h100")), 80);
+        assert_eq!(dead(&health), 80);
+    }
+
+    #[test]
+    fn who_is_not_ready_for_an_hour_is_no_sign_of_an_outage_unless_it_is_more_than_half() {
+        for (nodes, dead, is_over) in [
+            (20, 3, true),
+            (20, 10, true),
+            (20, 11, false),
+            (3, 3, false),
+        ] {
+            let mut health = health(nodes, dead);
+            let case = format!("{dead} of {nodes}");
+            let mut second = 10;
+            health.tick(second);
+            while second < 3_609 {
+                second = (second + 10).min(3_609);
+                assert_eq!(health.tick(second), [""; 0], "{case}");
+                assert!(health.is_in_outage("n0"), "{case}");
+            }
+            assert_eq!(health.next_due(), Some(3_610));
+            let again = health.tick(3_610);
+            assert_eq!(again.len(), if is_over { dead } else { 0 }, "{case}");
+            assert_eq!(health.is_in_outage("n0"), !is_over, "{case}");
+            assert_eq!(health.next_due(), None);
+            let since = if is_over { 3_610 } else { 10 };
+            assert_eq!(health.not_ready_since("n0"), Some(since), "{case}");
+            // Others that fall silent now are another outage, of those that were left.
+            for node in dead..dead + 2 {
+                health.note(&format!("n{node}"), Some(seen(false, "h100")), 3_620);
+            }
+            let is_outage = 2 * (dead + 2) > nodes;
+            assert_eq!(health.is_in_outage("n0"), is_outage, "{case}");
+            // Whoever comes back counts like any other.
+            for node in 0..dead {
+                health.note(&format!("n{node}"), Some(seen(true, "h100")), 3_630);
+            }
+            assert!(!health.is_in_outage("n0"), "{case}");
+        }
     }
 
     #[test]

@@ -358,9 +358,60 @@ fn a_node_that_was_lost_before_an_outage_costs_no_gang_its_attempt_during_it() {
         bench.silent_drivers.remove(back);
         set_ready(&mut bench, back, "True");
     }
-    pass(&mut bench, 235);
-    assert_eq!(bench.gang_status().attempt, 1, "counted from its end on");
-    pass(&mut bench, 10);
+    pass(&mut bench, 160);
+    assert_eq!(bench.gang_status().attempt, 1, "it counts for nothing");
+    pass(&mut bench, 20);
+    assert_eq!(bench.gang_status().attempt, 2);
+}
+
+#[test]
+fn one_node_that_comes_and_goes_keeps_no_dead_one_from_being_marked_and_its_gang_from_being_evicted()
+ {
+    let (mut bench, node, other) = running_of(4);
+    add_nodes(&mut bench, 2..12);
+    die(&mut bench, node);
+    die(&mut bench, other);
+    let causes = |bench: &Bench| {
+        let status = bench.gang_status();
+        let causes = status.evictions.iter().map(|it| it.reason);
+        causes.collect::<Vec<_>>()
+    };
+    // A kubelet that is starved for 40 seconds each two minutes.
+    for round in 0..6 {
+        assert_eq!(is_lost(&bench, node), round > 0);
+        pass(&mut bench, 80);
+        die(&mut bench, "n2");
+        pass(&mut bench, 40);
+        bench.silent_drivers.remove("n2");
+        set_ready(&mut bench, "n2", "True");
+    }
+    assert!(is_lost(&bench, other) && !is_lost(&bench, "n2"));
+    assert_eq!(causes(&bench), [Reason::NodeLost]);
+}
+
+#[test]
+fn dead_nodes_that_nobody_removes_keep_their_flavor_in_an_outage_for_an_hour_only() {
+    let (mut bench, node, other) = running_of(4);
+    add_nodes(&mut bench, 2..12);
+    for dead in [node, other, "n2"] {
+        die(&mut bench, dead);
+    }
+    let pass = |bench: &mut Bench, seconds: u64| {
+        let end = bench.seconds + seconds;
+        while bench.seconds < end {
+            // A leader is asked every ten seconds at least.
+            let most = end.min(bench.seconds + 10);
+            let due = bench.machine.next_due();
+            bench.seconds = due.map_or(most, |due| due.clamp(bench.seconds + 1, most));
+            bench.run_at_once();
+        }
+    };
+    pass(&mut bench, 3_590);
+    assert!(!is_lost(&bench, node));
+    pass(&mut bench, 80);
+    assert!(is_lost(&bench, node) && is_lost(&bench, "n2"));
+    assert_eq!(bench.gang_status().attempt, 1);
+    pass(&mut bench, 190);
     assert_eq!(bench.gang_status().attempt, 2);
 }
 
