@@ -344,7 +344,14 @@ impl Index {
     }
 
     /// Whether [`Index::refresh`] has something left to derive, without a change or the time.
+    /// What [`Index::engine_updates`] derived of gangs and Flavors is left for the next refresh to return.
     pub fn has_more(&self) -> bool {
+        let is_untold = !self.changes.gangs.is_empty() || !self.changes.flavors.is_empty();
+        is_untold || self.is_unfinished()
+    }
+
+    /// Whether there is something left to derive.
+    fn is_unfinished(&self) -> bool {
         self.has_rollout() || self.touched.has_any()
     }
 

@@ -39,7 +39,7 @@ impl Index {
             }
         }
         self.wake_shares();
-        self.changes.more = self.has_more();
+        self.changes.more = self.is_unfinished();
     }
 
     fn resolve_groups(&mut self) {

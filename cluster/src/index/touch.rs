@@ -42,9 +42,9 @@ pub(super) struct Dirty {
 }
 
 impl Dirty {
-    /// Whether gangs or claims are to be derived.
+    /// Whether gangs, claims or nodes are to be derived.
     pub(super) fn has_any(&self) -> bool {
-        !self.gangs.is_empty() || !self.claims.is_empty()
+        !self.gangs.is_empty() || !self.claims.is_empty() || !self.nodes.is_empty()
     }
 }
 

@@ -527,6 +527,47 @@ fn a_new_rule_is_told_to_a_bounded_number_of_nodes_per_refresh() {
     assert_eq!(gang(&index, "solo").wait, None);
 }
 
+/// The engine is told between two refreshes as well, and that may be the call that reaches the last node.
+#[test]
+fn whoever_waits_for_a_rule_is_named_once_the_last_node_knows_it_whichever_call_that_is() {
+    for nodes in [20, 100, 170, 300] {
+        let numbers = 0..nodes;
+        let mut index = index_with(numbers.map(|number| node(&format!("n{number}"), "s1", "l1")));
+        index.engine_updates(Timestamp(0));
+        index.observe(is(with(
+            pod("solo", 5),
+            "/spec/nodeSelector",
+            json!({"example.com/leaf": "l1"}),
+        )));
+        index.observe(is(claim("solo", 1)));
+        let mut named_with = None;
+        let mut calls = 0;
+        while calls == 0 || index.has_more() {
+            index.engine_updates(Timestamp(0));
+            let named = index.refresh(Timestamp(0)).gangs;
+            if named.contains(&gang(&index, "solo").key) {
+                named_with = Some(gang(&index, "solo").wait.clone());
+            }
+            index.engine_updates(Timestamp(0));
+            calls += 1;
+            assert!(calls < 20, "it ends");
+        }
+        assert_eq!(gang(&index, "solo").wait, None);
+        assert_eq!(named_with, Some(None), "{nodes} nodes");
+    }
+}
+
+#[test]
+fn a_driver_that_is_said_to_be_silent_leaves_its_node_to_be_derived() {
+    let mut index = index_with([node("n0", "s1", "l1")]);
+    index.engine_updates(Timestamp(0));
+    assert!(!index.has_more());
+    index.set_driver_silent("n0", true);
+    assert!(index.has_more());
+    index.engine_updates(Timestamp(0));
+    assert!(!index.has_more());
+}
+
 #[test]
 fn one_rule_more_than_its_share_waits_until_another_is_no_longer_used() {
     let name = |number: usize| format!("p{number:03}");
