@@ -362,7 +362,8 @@ pub struct Reserved {
     pub gang: GangUid,
     /// The Flavor on which it is to be admitted.
     pub flavor: FlavorName,
-    /// Who gives way to it, and by what right. Those that hold nothing any more count for nothing.
+    /// Who gives way to it, and by what right, each in the attempt that it is in when this is told. Those that hold nothing any more, or
+    /// are admitted anew, count for nothing.
     pub victims: BTreeMap<GangUid, PreemptionReason>,
     /// Since when: what is left of its time goes on.
     pub since: Timestamp,

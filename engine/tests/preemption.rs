@@ -1359,6 +1359,34 @@ fn what_was_recorded_is_kept_for_no_longer_than_it_was_meant_to_be() {
     assert_eq!(kept.until, Timestamp(after.now + MOST_SECONDS));
 }
 
+/// Whoever is admitted after the record was told was not chosen by it.
+#[test]
+fn who_is_admitted_anew_gives_way_to_nobody_by_what_was_recorded_of_its_attempt_before() {
+    for is_anew in [true, false] {
+        let (mut before, after) = mine_has_both_nodes_back(0);
+        before.gangs.remove(&GangUid::from("third"));
+        let mut after = taken_over(&before, after);
+        // Whoever it was kept for does not wait yet: a pod of it is made again.
+        after.state.apply(Update::NotWaiting("mine".into()));
+        if is_anew {
+            after.released("b0");
+            after.submit([gang("b0", "b", 1, 4)]);
+            assert_eq!(admitted(&after.decide()), ["b0"]);
+        } else {
+            assert_eq!(admitted(&after.decide()), [""; 0]);
+        }
+        // Nor may it ask for anything itself by now.
+        after.state.apply(Update::Team(Team {
+            preemption: PreemptionPolicy::NEVER,
+            ..preempting("a", Some("all"), 8)
+        }));
+        after.submit([gang("mine", "a", 2, 4)]);
+        after.decide();
+        let gives_way = after.state.gives_way_to(&"b0".into());
+        assert_eq!(gives_way.is_some(), !is_anew);
+    }
+}
+
 #[test]
 fn what_was_recorded_of_a_gang_that_has_no_room_any_more_is_kept_for_nobody() {
     let (before, after) = mine_has_both_nodes_back(1);

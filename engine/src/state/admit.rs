@@ -39,6 +39,7 @@ impl State {
         let pods = holds.iter().map(|hold| hold.pod.clone());
         let pods: BTreeSet<PodUid> = pods.collect();
         self.provisional.insert(admission.gang.clone(), pods);
+        self.note_begun(&admission.gang);
         for hold in holds {
             self.set_hold(hold);
         }

@@ -4,6 +4,9 @@
 //! ([`crate::model::Reserved`]), so that nobody takes meanwhile what was freed for another gang, and nobody goes for one that has
 //! victims already. Nothing but the names of both sides and the time is told: charges and nodes are worked out anew, as they would be
 //! were the victims chosen now. A gang that has no quota or no place then waits like any other.
+//!
+//! What is recorded for a gang that does not wait yet may be taken up much later. Victims are recorded as attempts, and this process
+//! alone admits from its first decision on: whoever it admits anew is a victim by no record any more.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +14,10 @@ use super::{
     State,
     reservations::{MOST_SECONDS, Reservation},
 };
-use crate::{model::Reserved, names::Timestamp};
+use crate::{
+    model::Reserved,
+    names::{GangUid, Timestamp},
+};
 
 impl State {
     /// Takes up what was recorded, the oldest first: later ones were decided when earlier ones were known. Each costs one search
@@ -34,6 +40,13 @@ impl State {
                 // Its pods may not be understood yet.
                 self.recorded.insert(reserved.gang.clone(), reserved);
             }
+        }
+    }
+
+    /// A gang begins an attempt. What was recorded chose an earlier one to give way, which is over; nobody chose this one.
+    pub(super) fn note_begun(&mut self, gang: &GangUid) {
+        for reserved in self.recorded.values_mut() {
+            reserved.victims.remove(gang);
         }
     }
 

@@ -6,17 +6,15 @@
 //! both are seen ([`crate::admission::preempt::due`]).
 //!
 //! The engine is told once in a leadership, before it decides for the first time. Late or stale it does no harm: what it says of is
-//! charged and placed anew, and its time is over ten minutes after it began, whoever leads.
+//! charged and placed anew, and its time is over ten minutes after it began, whoever leads. Records name attempts, and none is told of
+//! that is over: from the first decision on the engine itself says which attempts begin, and forgets what was recorded of earlier ones.
 
 use std::collections::BTreeMap;
 
-use muster_api::{
-    Gang, GangStatus,
-    gang::{PreemptionRight, ReservationVictim},
-};
+use muster_api::{Gang, gang::PreemptionRight};
 use muster_engine::{self as engine, quota::PreemptionReason};
 
-use crate::{Mode, poll_context::PollContext};
+use crate::{Mode, objects::key_of, poll_context::PollContext};
 
 /// What the engine is to be told. In Observe nobody is made to go, so nothing is kept for anybody.
 pub(crate) fn recorded(context: PollContext<'_>) -> Vec<engine::Reserved> {
@@ -34,7 +32,7 @@ pub(crate) fn recorded(context: PollContext<'_>) -> Vec<engine::Reserved> {
             continue;
         };
         let named = reservation.victims.iter();
-        let named = named.filter(|victim| gives_way_still(context, victim));
+        let named = named.filter(|victim| gives_way_still(context, &victim.uid, victim.attempt));
         let victims = named.map(|victim| (victim.uid.as_str().into(), reason(victim.right)));
         let reserved = engine::Reserved {
             gang: uid.into(),
@@ -49,7 +47,7 @@ pub(crate) fn recorded(context: PollContext<'_>) -> Vec<engine::Reserved> {
             continue;
         };
         if let Some(reserved) = recorded.get_mut(notice.preemptor_uid.as_str())
-            && is_or_was(notice.attempt, status)
+            && gives_way_still(context, uid, notice.attempt)
         {
             let victims = &mut reserved.victims;
             victims.insert(uid.into(), reason(notice.right));
@@ -65,15 +63,18 @@ pub(crate) fn is_recorded(gang: &Gang) -> bool {
 }
 
 /// Whether a victim has not begun another attempt since. If its Gang is gone, what it holds is on its way.
-fn gives_way_still(context: PollContext<'_>, victim: &ReservationVictim) -> bool {
-    let gang = context.index.gang_by_uid(&victim.uid);
-    let status = gang.and_then(|gang| gang.status.as_ref());
-    status.is_none_or(|status| is_or_was(victim.attempt, status))
-}
-
-/// Whether a Gang carries that attempt, or nothing since.
-fn is_or_was(attempt: i64, status: &GangStatus) -> bool {
-    status.attempt == attempt || status.admission.is_none()
+///
+/// An attempt begins in the Ledger, and its Gang carries it later; what a former leader committed is seen before anything is decided.
+fn gives_way_still(context: PollContext<'_>, uid: &str, attempt: i64) -> bool {
+    let Some(gang) = context.index.gang_by_uid(uid) else {
+        return true;
+    };
+    let intent = key_of(gang).and_then(|key| context.intent_of(&key));
+    let is_later_committed =
+        intent.is_some_and(|intent| intent.plan.gang_uid == uid && intent.plan.attempt > attempt);
+    let status = gang.status.as_ref();
+    !is_later_committed
+        && status.is_none_or(|status| status.attempt == attempt || status.admission.is_none())
 }
 
 fn reason(right: PreemptionRight) -> PreemptionReason {

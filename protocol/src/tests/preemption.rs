@@ -727,6 +727,51 @@ fn a_gang_names_the_first_of_many_victims_and_a_new_leader_knows_all_of_them() {
     assert_eq!(status(&bench, "high").phase, GangPhase::Admitted);
 }
 
+/// Of an attempt of which only the Ledger knows that it began.
+#[test]
+fn a_new_leader_makes_nobody_go_in_an_attempt_that_was_committed_after_it_was_to_give_way() {
+    let mut bench = low_runs("Immediate", &json!({}));
+    submit(&mut bench, "high", 4, "high");
+    pass(&mut bench, NOTICE_SECONDS + 5);
+    assert!(is_evicted(&bench));
+    let recorded = status(&bench, "high").reservation.unwrap();
+    end_deleted(&mut bench);
+    // Whoever it was for is not complete for a while, and the evicted gang has what it freed.
+    bench.server.remove(&pod_key("high-3"));
+    submit(&mut bench, "low", 4, "low");
+    let is_raised = |write: &ApiRequest| matches!(write, ApiRequest::ReplaceGangStatus { status, .. } if status.admission.is_some());
+    assert!(bench.run_until(is_raised));
+    assert!(status(&bench, "low").admission.is_none());
+    // As if the Gang had not been written since: the last leader died with the commit.
+    let mut high = Gang::clone(&gang(&bench, "high"));
+    high.status.as_mut().unwrap().reservation = Some(recorded);
+    bench.server.put(Object::Gang(Arc::new(high)));
+    bench.pod("high", 3, 4, keys::DEVICE_CLASS_GPU);
+    bench.change_pod("high-3", |pod| {
+        let labels = pod.metadata.labels.get_or_insert_default();
+        labels.insert(keys::TIER.to_owned(), "high".to_owned());
+    });
+    bench.server.put(tier("low", 1, "Never", &json!({})));
+    bench.take_over();
+    let low = gang(&bench, "low").metadata.uid.clone().unwrap();
+    let mut has_decided = false;
+    for _ in 0..50 {
+        bench.acknowledge(&[]);
+        for effect in bench.poll() {
+            let is_unanswered =
+                matches!(&*effect.write, ApiRequest::ReplaceGangStatus { uid, .. } if *uid == low);
+            if !is_unanswered {
+                bench.perform(&effect);
+            }
+        }
+        bench.seconds += 1;
+        has_decided |= bench.machine.feed.has_decided;
+        let gives_way = bench.machine.engine().gives_way_to(&low.as_str().into());
+        assert_eq!(gives_way, None, "its tier says that nobody may ask it");
+    }
+    assert!(has_decided && status(&bench, "low").admission.is_none());
+}
+
 /// What decides nothing is no reason to take the gang out of the line until it is written.
 #[test]
 fn a_notice_that_is_left_on_a_gang_that_waits_is_taken_off_while_it_waits_on() {
