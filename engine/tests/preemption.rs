@@ -957,8 +957,22 @@ fn devices_that_nobody_ever_gives_back_are_waited_for_so_long() {
 
 /// A gang as it was told as running, with another priority.
 fn told_as_running(world: &mut World, uid: &str, priority: i32) {
+    let running = as_running(world, uid, priority);
+    world.state.apply(Update::Running(running));
+}
+
+/// Its Gang carries a notice.
+fn told_to_go(world: &mut World, uid: &str) {
+    let running = Running {
+        ending_since: Some(Timestamp(world.now)),
+        ..as_running(world, uid, world.gangs[&GangUid::from(uid)].priority)
+    };
+    world.state.apply(Update::Running(running));
+}
+
+fn as_running(world: &World, uid: &str, priority: i32) -> Running {
     let gang = &world.gangs[&GangUid::from(uid)];
-    world.state.apply(Update::Running(Running {
+    Running {
         uid: gang.uid.clone(),
         team: gang.team.clone(),
         priority,
@@ -968,7 +982,7 @@ fn told_as_running(world: &mut World, uid: &str, priority: i32) {
         checkpointed_at: None,
         is_made_again: true,
         ending_since: None,
-    }));
+    }
 }
 
 #[test]
@@ -1343,6 +1357,7 @@ fn whoever_decides_next_keeps_what_was_freed_for_a_gang() {
 fn what_was_recorded_is_kept_for_no_longer_than_it_was_meant_to_be() {
     let (before, after) = mine_has_both_nodes_back(1);
     let mut after = taken_over(&before, after);
+    told_to_go(&mut after, "b1");
     after.now += MOST_SECONDS;
     let first = after.decide();
     assert_eq!(admitted(&first), ["third"]);
@@ -1384,6 +1399,27 @@ fn who_is_admitted_anew_gives_way_to_nobody_by_what_was_recorded_of_its_attempt_
         after.decide();
         let gives_way = after.state.gives_way_to(&"b0".into());
         assert_eq!(gives_way.is_some(), !is_anew);
+    }
+}
+
+/// Whoever decided it may be gone before it says so to the victims.
+#[test]
+fn who_was_recorded_as_a_victim_and_never_told_can_be_asked_once_the_record_is_over() {
+    for is_told in [true, false] {
+        let (mut before, after) = mine_has_both_nodes_back(0);
+        before.gangs.remove(&GangUid::from("third"));
+        let mut after = taken_over(&before, after);
+        if is_told {
+            told_to_go(&mut after, "b0");
+            told_to_go(&mut after, "b1");
+        }
+        after.now += MOST_SECONDS;
+        let asked = told(&after.decide().preemptions);
+        if is_told {
+            assert_eq!(asked, [""; 0], "they did not go");
+        } else {
+            assert_eq!(asked, ["mine: b0 Reclaimed, b1 Reclaimed"]);
+        }
     }
 }
 

@@ -58,7 +58,13 @@ impl State {
         // A clock that was ahead keeps nothing for longer.
         let since = reserved.since.min(now);
         if now.0.saturating_sub(since.0) >= MOST_SECONDS {
-            self.reservations.note_overdue(reserved.victims.into_keys());
+            // Who was never told to go did not fail to: it is asked like any other.
+            let victims = reserved.victims.into_keys();
+            let told = victims.filter(|victim| {
+                let known = running.get(victim);
+                known.is_none_or(|known| known.ending_since.is_some())
+            });
+            self.reservations.note_overdue(told);
             return;
         }
         let Some(id) = self.waiting.id(&reserved.gang) else {
