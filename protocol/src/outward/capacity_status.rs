@@ -26,6 +26,9 @@ pub(crate) const LOOKS_PER_SECOND: usize = 32;
 #[derive(Debug, Default)]
 pub(crate) struct Capacity {
     cohorts: Turns,
+    /// Those of them that were noted with all others, since what was admitted or released anywhere may change what they show. Apart from
+    /// the rest: our own writes are noted, too, once they are seen, so that something is as good as always.
+    affected: BTreeSet<String>,
     flavors: Turns,
     /// Whether what all Cohorts have and use may be another since those were noted.
     is_use_changed: bool,
@@ -101,12 +104,14 @@ impl Capacity {
             return Vec::new();
         }
         self.looked_at = Some(second);
-        if self.cohorts.names.is_empty() && std::mem::take(&mut self.is_use_changed) {
+        if self.affected.is_empty() && std::mem::take(&mut self.is_use_changed) {
             let all = context.index.cohorts().map(|(name, _)| name.clone());
-            self.cohorts.names = all.collect();
+            self.affected = all.collect();
+            self.cohorts.names.extend(self.affected.iter().cloned());
         }
         let mut writes = Vec::new();
         for cohort in self.cohorts.take() {
+            self.affected.remove(&cohort);
             writes.extend(of_cohort(context, engine, &cohort));
         }
         for flavor in self.flavors.take() {

@@ -431,3 +431,66 @@ fn each_second_at_most_so_many_cohorts_are_looked_at_and_all_of_them_in_the_end(
     let counts: Vec<usize> = by_second.into_values().collect();
     assert_eq!(counts, [LOOKS_PER_SECOND, LOOKS_PER_SECOND, 1]);
 }
+
+#[test]
+fn a_cohort_that_changes_each_second_keeps_no_other_from_being_right() {
+    let mut bench = Bench::new();
+    for name in ["b", "root"] {
+        bench.server.put(cohort(name, json!({})));
+    }
+    // What is used in a is used in root, too.
+    bench.server.put(cohort("a", json!({"parent": "root"})));
+    bench
+        .server
+        .put(team_that(json!({"cohort": "a", "quota": quota("gpu")})));
+    bench.server.put(Object::Team(parse(json!({
+        "apiVersion": "muster.dev/v1alpha1", "kind": "Team", "metadata": {"name": "speech"},
+        "spec": {"cohort": "b", "quota": quota("gpu")},
+    }))));
+    bench.server.put(Object::Namespace(parse(
+        json!({"metadata": {"name": "talk", "labels": {keys::TEAM: "speech"}}}),
+    )));
+    bench.run();
+    // A look at everything looks at all Cohorts.
+    bench.checks_polls = false;
+    let used = |bench: &Bench, name: &str| bench.cohort_status(name).limits[0].used.0.clone();
+    assert_eq!(used(&bench, "b"), "0");
+    let mut shown = Vec::new();
+    for second in 0..12 {
+        // One gang of a pod ends, the next one begins.
+        let label = format!("train-{second}");
+        bench.gang(&label, 1);
+        if second >= 2 {
+            bench
+                .server
+                .remove(&pod_key(&format!("train-{}-0", second - 2)));
+        }
+        if second == 5 {
+            bench.server.put(in_talk("voice-0"));
+            let mut claim = claim("voice-0", keys::DEVICE_CLASS_GPU);
+            if let Object::ResourceClaim(claim) = &mut claim {
+                Arc::make_mut(claim).metadata.namespace = Some("talk".to_owned());
+            }
+            bench.server.put(claim);
+        }
+        bench.run_at_once();
+        bench.seconds += 1;
+        shown.push(used(&bench, "b"));
+    }
+    let (before, after) = shown.split_at(8);
+    assert_eq!(before[4], "0", "{shown:?}");
+    assert!(after.iter().all(|used| used == "1"), "{shown:?}");
+}
+
+/// A pod of its own, in namespace `talk`.
+fn in_talk(name: &str) -> Object {
+    Object::Pod(parse(json!({
+        "metadata": {"name": name, "namespace": "talk", "creationTimestamp": "2027-01-01T00:00:00Z"},
+        "spec": {
+            "containers": [{"name": "rank", "resources": {"claims": [{"name": "gpu"}]}}],
+            "resourceClaims": [{"name": "gpu", "resourceClaimName": name}],
+            "schedulingGates": [{"name": keys::ADMISSION_GATE}],
+        },
+        "status": {"phase": "Pending"},
+    })))
+}
