@@ -79,6 +79,8 @@ pub struct Machine {
     ungating_careful: bool,
     /// Whether nothing that an older leader still sends is taken any more.
     is_fenced: bool,
+    /// Whether the engine was told what is held: before that it says of all Teams and Cohorts that they use nothing.
+    is_use_known: bool,
     pub(crate) visited: u64,
     pub(crate) held_stages: u64,
     pub(crate) bugs: InjectedBugs,
@@ -116,6 +118,7 @@ impl Machine {
             ungating_withheld: false,
             ungating_careful: false,
             is_fenced: false,
+            is_use_known: false,
             visited: 0,
             held_stages: 0,
             bugs: InjectedBugs::default(),
@@ -219,8 +222,8 @@ impl Machine {
             self.flights.in_vain.next_due(),
             self.window.next_due(),
             self.health.next_due(),
-            self.queues.next_due(),
-            self.capacity.next_due(),
+            self.queues.next_due().filter(|_| self.is_use_known),
+            self.capacity.next_due().filter(|_| self.is_use_known),
             self.ledger_check.next_due(),
             self.store_check.next_due(),
             Some(self.resync.next_due(now)),
@@ -399,6 +402,7 @@ impl Machine {
         }
         self.undo_uncommitted();
         let holds = self.feed.apply_holds(&mut self.index, self.bugs);
+        self.is_use_known = true;
         let wake = Cell::new(None);
         if holds.any {
             self.queues.note_use();
@@ -593,7 +597,12 @@ impl Machine {
         self.window.take_stirred();
     }
 
+    /// Nothing is shown before the engine was told what is held, once in a leadership: until the fence of a new Ledger is complete that may
+    /// be minutes, for which each Team and Cohort would be shown as idle. What was written before stands meanwhile.
     fn publish_queues(&mut self, epoch: i64, now: Now, effects: &mut Vec<Effect>) {
+        if !self.is_use_known {
+            return;
+        }
         let wake = Cell::new(None);
         let mut queues = std::mem::take(&mut self.queues);
         let mut writes = queues.writes(self.context(epoch, now, &wake), &self.feed.engine);

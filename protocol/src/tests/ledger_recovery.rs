@@ -253,3 +253,25 @@ fn a_replica_that_took_over_while_another_did_does_not_raise_the_epoch_over_it()
     );
     assert_eq!(bench.server.ledger().unwrap().spec.leader_epoch, own + 1);
 }
+
+#[test]
+fn no_team_is_shown_as_idle_before_it_is_known_again_what_is_held() {
+    let mut bench = Bench::new();
+    bench.gang("train", 2);
+    bench.run();
+    bench.server.remove(&ledger_object());
+    bench.take_over();
+    bench.written.clear();
+    bench.run();
+    bench.gang("more", 1);
+    bench.run();
+    let shown = bench.written.iter().filter_map(|write| match write {
+        ApiRequest::PublishTeam { status, .. } => Some(status.limits[0].used.0.clone()),
+        _ => None,
+    });
+    let shown: Vec<String> = shown.collect();
+    assert!(
+        !shown.is_empty() && shown.iter().all(|used| used != "0"),
+        "{shown:?}"
+    );
+}
