@@ -222,8 +222,8 @@ impl Machine {
             self.flights.in_vain.next_due(),
             self.window.next_due(),
             self.health.next_due(),
-            self.queues.next_due().filter(|_| self.is_use_known),
-            self.capacity.next_due().filter(|_| self.is_use_known),
+            self.queues.next_due().filter(|_| self.shows_use()),
+            self.capacity.next_due().filter(|_| self.shows_use()),
             self.ledger_check.next_due(),
             self.store_check.next_due(),
             Some(self.resync.next_due(now)),
@@ -597,10 +597,15 @@ impl Machine {
         self.window.take_stirred();
     }
 
-    /// Nothing is shown before the engine was told what is held, once in a leadership: until the fence of a new Ledger is complete that may
-    /// be minutes, for which each Team and Cohort would be shown as idle. What was written before stands meanwhile.
+    /// Whether anything is to be shown of what is used. Not before the engine was told what is held, once in a leadership: until the fence
+    /// of a new Ledger is complete that may be minutes, for which each Team and Cohort would be shown as idle. Nor while other limits
+    /// wait for a commit to be answered: each number would cost a tree of all Teams. What was written before stands meanwhile.
+    fn shows_use(&self) -> bool {
+        self.is_use_known && self.feed.engine.has_taken_in_limits()
+    }
+
     fn publish_queues(&mut self, epoch: i64, now: Now, effects: &mut Vec<Effect>) {
-        if !self.is_use_known {
+        if !self.shows_use() {
             return;
         }
         let wake = Cell::new(None);

@@ -24,6 +24,12 @@ impl State {
         }
     }
 
+    /// Whether the last decision went by the limits as they were told last. While it did not, each question about what Teams and Cohorts
+    /// have costs a tree.
+    pub fn has_taken_in_limits(&self) -> bool {
+        !self.tree_is_stale
+    }
+
     /// The tree by the limits as they were told last; made for the question where the next decision has still to take them in.
     pub(super) fn current_tree(&self) -> Cow<'_, QuotaTree> {
         if self.tree_is_stale {

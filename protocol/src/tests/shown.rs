@@ -482,6 +482,54 @@ fn a_cohort_that_changes_each_second_keeps_no_other_from_being_right() {
     assert!(after.iter().all(|used| used == "1"), "{shown:?}");
 }
 
+#[test]
+fn what_teams_have_by_new_limits_is_shown_once_the_engine_decides_by_them() {
+    let mut bench = Bench::new();
+    bench.run();
+    bench.gang("train", 1);
+    let commits = |write: &ApiRequest| matches!(write, ApiRequest::ReplaceLedger { spec, .. } if !spec.intents.is_empty());
+    // It is not answered for some seconds.
+    let mut commit = None;
+    while commit.is_none() {
+        bench.acknowledge(&[]);
+        for effect in bench.poll() {
+            if commits(&effect.write) {
+                commit = Some(effect);
+            } else {
+                bench.perform(&effect);
+            }
+        }
+        bench.seconds += 1;
+    }
+    bench.server.put(team("vision", 5));
+    for _ in 0..3 {
+        let mut polls = 0;
+        while polls == 0
+            || bench
+                .machine
+                .next_due()
+                .is_some_and(|due| due <= bench.seconds)
+        {
+            for effect in bench.poll() {
+                let shows = matches!(*effect.write, ApiRequest::PublishTeam { .. });
+                assert!(!shows, "{effect:?}");
+                bench.perform(&effect);
+            }
+            polls += 1;
+            assert!(polls < 20, "it waits without being asked all the time");
+        }
+        bench.seconds += 1;
+    }
+    bench.perform(&commit.unwrap());
+    bench.run();
+    match bench.object(Kind::Team, "vision") {
+        Object::Team(team) => {
+            assert_eq!(team.status.as_ref().unwrap().limits[0].nominal.0, "5");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 /// A pod of its own, in namespace `talk`.
 fn in_talk(name: &str) -> Object {
     Object::Pod(parse(json!({
