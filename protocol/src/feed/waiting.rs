@@ -156,11 +156,11 @@ fn backing_off(
     if context.has_come(until) {
         return None;
     }
-    let times = gang_status::consecutive_start_timeouts(status);
+    let times = gang_status::attempts_in_vain(status);
     Some(PendingReason {
         reason: Reason::BackingOff,
         details: format!(
-            "it did not start within its limit {times} times in a row, and is tried again at {at}"
+            "it did not start within its limit, or lost a node soon, {times} times in a row, and is tried again at {at}"
         ),
     })
 }

@@ -245,6 +245,8 @@ pub(crate) fn is_to_be_removed(
 /// A rank of a running attempt whose node is lost.
 #[derive(Clone, Debug)]
 pub(crate) struct LostRank {
+    /// Its node.
+    pub(crate) node: String,
     /// Which rank, and how.
     pub(crate) reason: PendingReason,
     /// Whether its attempt is to be evicted for it by now.
@@ -261,7 +263,11 @@ pub(crate) fn of_plan(context: PollContext<'_>, plan: &Plan) -> Option<LostRank>
             reason: Reason::NodeLost,
             details: format!("rank {place}: node {node} {cause}"),
         };
-        Some(LostRank { reason, is_due })
+        Some(LostRank {
+            node: node.to_string(),
+            reason,
+            is_due,
+        })
     });
     let mut lost: Vec<LostRank> = lost.collect();
     let due = lost.iter().position(|lost| lost.is_due);

@@ -248,7 +248,7 @@ pub(crate) fn evicted(
     });
     let surplus = status.evictions.len().saturating_sub(EVICTIONS_TOLD);
     status.evictions.drain(..surplus);
-    let times = consecutive_start_timeouts(&status);
+    let times = attempts_in_vain(&status);
     let doublings = u32::try_from(times.saturating_sub(1))
         .unwrap_or(u32::MAX)
         .min(16);
@@ -272,24 +272,36 @@ pub(crate) fn evicted(
     })
 }
 
-/// How often in a row the last attempts of a Gang were evicted by the start limit. An attempt in between that was not evicted, since
-/// its pods ended otherwise, ends the row.
-pub(crate) fn consecutive_start_timeouts(status: &GangStatus) -> usize {
-    let evictions = status.evictions.iter().rev();
-    let last = evictions.clone().next().map_or(0, |last| last.attempt);
-    let timeouts = evictions
-        .zip((0..=last).rev())
-        .take_while(|(eviction, attempt)| {
-            eviction.reason == Reason::StartTimeout && eviction.attempt == *attempt
-        });
-    timeouts.count()
+/// An attempt that lost its node so soon after the eviction before it, in seconds, got nowhere: most of that may have been the pause.
+const LOST_SOON_SECONDS: i64 = 2 * MOST_BACK_OFF_SECONDS;
+
+/// How many of the last attempts of a Gang in a row got nowhere: they were evicted by the start limit, or lost their node soon after
+/// such an attempt. A node that is lost once is no fault of the gang, and costs no pause. An attempt in between that was not evicted, since its
+/// pods ended otherwise, or that ran for long, ends the row.
+pub(crate) fn attempts_in_vain(status: &GangStatus) -> usize {
+    let before = |eviction: &Eviction| {
+        let attempt = eviction.attempt - 1;
+        let mut evictions = status.evictions.iter();
+        evictions.find(|before| before.attempt == attempt)
+    };
+    let is_in_vain = |eviction: &&Eviction| match eviction.reason {
+        Reason::StartTimeout => true,
+        Reason::NodeLost => before(eviction).is_some_and(|before| {
+            let seconds = eviction.at.0.as_second() - before.at.0.as_second();
+            matches!(before.reason, Reason::StartTimeout | Reason::NodeLost)
+                && seconds < LOST_SOON_SECONDS
+        }),
+        _ => false,
+    };
+    let last = status.evictions.last().filter(is_in_vain);
+    std::iter::successors(last, |eviction| before(eviction).filter(is_in_vain)).count()
 }
 
 /// How long a node is avoided after an attempt failed there, in seconds.
 const AVOIDED_SECONDS: i64 = 6 * 3_600;
 
-/// The node where an attempt failed that is evicted for that cause: where the start of its first late rank got no further, or what
-/// failed a rank.
+/// The node where an attempt failed that is evicted for that cause: where the start of its first late rank got no further, what
+/// failed a rank, or what was lost. A successor that completes the eviction may know of none by then.
 fn failing_node(context: PollContext<'_>, plan: &Plan, cause: Reason) -> Option<String> {
     let pod_of = |rank: &Rank| context.index.pod_by_uid(&rank.pod);
     let rank = match cause {
@@ -302,6 +314,10 @@ fn failing_node(context: PollContext<'_>, plan: &Plan, cause: Reason) -> Option<
         Reason::PodFailed => {
             let mut ranks = plan.ranks.iter();
             ranks.find(|rank| pod_of(rank).is_some_and(|pod| pod.failed_by_its_node()))
+        }
+        Reason::NodeLost => {
+            let lost = loss::of_plan(context, plan)?;
+            return lost.is_due.then_some(lost.node);
         }
         _ => None,
     };

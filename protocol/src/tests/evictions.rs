@@ -950,24 +950,39 @@ fn a_start_that_makes_no_progress_is_evicted_and_tried_again_after_a_pause_that_
 
 #[test]
 fn an_attempt_that_ran_ends_the_row_of_failed_starts() {
-    let timeouts = |attempts: &[i64]| GangStatus {
-        evictions: attempts
-            .iter()
-            .map(|attempt| Eviction {
-                attempt: *attempt,
-                reason: Reason::StartTimeout,
-                message: String::new(),
-                at: serde_json::from_value(json!("2027-01-01T00:00:00Z")).unwrap(),
-                node: None,
-                template: None,
-            })
-            .collect(),
-        ..GangStatus::default()
+    let row = |evictions: &[(i64, Reason, i64)]| {
+        let evictions = evictions.iter().map(|(attempt, reason, minute)| Eviction {
+            attempt: *attempt,
+            reason: *reason,
+            message: String::new(),
+            at: k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
+                Timestamp::from_second(1_800_000_000 + 60 * minute).unwrap(),
+            ),
+            node: None,
+            template: None,
+        });
+        gang_status::attempts_in_vain(&GangStatus {
+            evictions: evictions.collect(),
+            ..GangStatus::default()
+        })
     };
-    let row = |attempts| gang_status::consecutive_start_timeouts(&timeouts(attempts));
+    let late = |attempt| (attempt, Reason::StartTimeout, 10 * attempt);
     assert_eq!(row(&[]), 0);
-    assert_eq!(row(&[1, 2, 3]), 3);
-    assert_eq!(row(&[1, 2, 4]), 1, "attempt 3 ended by itself");
+    assert_eq!(row(&[late(1), late(2), late(3)]), 3);
+    assert_eq!(
+        row(&[late(1), late(2), late(4)]),
+        1,
+        "attempt 3 ended by itself"
+    );
+    // A node that is lost ends no row of its own: whether it did anything before is told by how long that took.
+    let lost = |attempt, minute| (attempt, Reason::NodeLost, minute);
+    assert_eq!(row(&[lost(1, 5)]), 0, "once");
+    assert_eq!(row(&[lost(1, 5), lost(2, 10), lost(3, 15)]), 2);
+    assert_eq!(row(&[late(1), late(2), lost(3, 25)]), 3);
+    assert_eq!(row(&[late(1), lost(2, 15), late(3)]), 3);
+    assert_eq!(row(&[late(1), late(2), lost(3, 80)]), 0, "it ran for long");
+    let preempted = (1, Reason::Preempted, 10);
+    assert_eq!(row(&[preempted, lost(2, 15)]), 0);
 }
 
 /// The clock of the leader that evicted was a day ahead.

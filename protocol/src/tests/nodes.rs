@@ -188,6 +188,38 @@ fn a_gang_on_a_lost_node_is_evicted_before_kubernetes_deletes_its_pods_and_start
 }
 
 #[test]
+fn a_gang_says_which_node_it_lost_avoids_it_and_pauses_if_it_loses_it_soon_again() {
+    let (mut bench, node, other) = running_of(4);
+    die(&mut bench, node);
+    pass(&mut bench, 250);
+    let status = bench.gang_status();
+    let named = status.evictions[0].node.as_deref();
+    assert_eq!(
+        (status.evictions[0].reason, named),
+        (Reason::NodeLost, Some(node))
+    );
+    assert_eq!(status.requeue_at, None, "the gang is not to blame");
+    bench.silent_drivers.clear();
+    set_ready(&mut bench, node, "True");
+    bench.run();
+    bench.pod("train", 1, 1, keys::DEVICE_CLASS_GPU);
+    bench.server.remove(&pod_key("train-0"));
+    pass(&mut bench, 5);
+    let placement = bench.gang_status().placement.unwrap();
+    assert_eq!(placement.node_of(0).unwrap().node, other);
+    bench.change_pod("train-1", |pod| {
+        pod.spec.as_mut().unwrap().node_name = Some(other.to_owned());
+        pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
+    });
+    bench.run();
+    die(&mut bench, other);
+    pass(&mut bench, 250);
+    let status = bench.gang_status();
+    let evicted = status.evictions[1].at.0.as_second();
+    assert_eq!(status.requeue_at.unwrap().0.as_second() - evicted, 30);
+}
+
+#[test]
 fn a_gang_that_was_not_let_go_waits_for_no_release_on_a_lost_node() {
     let mut bench = Bench::new();
     bench.server.put(team("vision", 1));
