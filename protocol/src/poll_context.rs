@@ -14,6 +14,7 @@ use crate::{
     in_flight::InFlightWrites,
     injected_bug::InjectedBugs,
     nodes::{check::NodeChecks, health::NodeHealth},
+    outward::preemption,
     tables::permits::PermitTable,
     tables::plans::{Committed, Plans},
 };
@@ -67,11 +68,16 @@ impl<'a> PollContext<'a> {
         (gang.metadata.uid.as_deref() == Some(&plan.gang_uid)).then_some(gang)
     }
 
-    /// Whether the Gang says that others give way to it, so that this is known to whoever leads next.
+    /// Whether the Gang says of what is kept for it now that others give way, so that this is known to whoever leads next. What it says
+    /// may be of what was kept for it before.
     pub(crate) fn is_reservation_recorded(self, gang_uid: &str) -> bool {
         let gang = self.index.gang_by_uid(gang_uid);
         let status = gang.and_then(|gang| gang.status.as_ref());
-        status.is_some_and(|status| status.reservation.is_some())
+        let known = status.and_then(|status| status.reservation.as_ref());
+        let kept = self.engine.kept_for(&gang_uid.into());
+        known
+            .zip(kept)
+            .is_some_and(|(known, kept)| preemption::says(self, known, &kept))
     }
 
     /// To whom a Gang is to give way, as the engine has it now.

@@ -70,7 +70,7 @@ pub(crate) struct View {
     pub(crate) reason: Option<PendingReason>,
     /// Why its attempt is to be evicted, or is being evicted while its Gang does not say so yet.
     pub(crate) eviction: Option<PendingReason>,
-    /// Whether the Gang says that others give way to it.
+    /// Whether the Gang says of what is kept for it now that others give way to it.
     pub(crate) has_reservation: bool,
 }
 
@@ -202,6 +202,9 @@ pub(crate) fn view(context: PollContext<'_>, key: &GangKey) -> Option<View> {
     }
     let state = intent.map(|intent| intent_state(context, intent));
     let gang_uid = gang.and_then(|gang| gang.metadata.uid.clone());
+    let has_reservation = gang_uid
+        .as_deref()
+        .is_some_and(|uid| context.is_reservation_recorded(uid));
     let mut view = View {
         gang_uid: gang_uid.unwrap_or_default(),
         attempt: gang.map_or(0, |gang| attempt(gang)),
@@ -214,9 +217,7 @@ pub(crate) fn view(context: PollContext<'_>, key: &GangKey) -> Option<View> {
         may_ungate: false,
         reason: None,
         eviction: None,
-        has_reservation: gang
-            .and_then(|gang| gang.status.as_ref())
-            .is_some_and(|status| status.reservation.is_some()),
+        has_reservation,
     };
     let own_intent = intent.filter(|intent| {
         intent.plan.gang_uid == view.gang_uid && intent.plan.attempt == view.attempt

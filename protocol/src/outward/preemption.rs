@@ -62,11 +62,32 @@ pub(crate) fn tell_waiting(context: PollContext<'_>, gang: &Gang, status: &mut G
     let kept = context.engine.kept_for(&uid.into());
     let waits = key_of(gang).and_then(|key| context.views.of(&key)?.reason.as_ref());
     status.reservation = match (kept, status.reservation.take()) {
-        (Some(kept), Some(known)) if known.since.0.as_second() == kept.since.0 => Some(known),
+        (Some(kept), Some(known)) if says(context, &known, &kept) => Some(known),
         (Some(kept), _) => reservation(context, kept),
         // Between the decision and the commit it waits for no reason.
         (None, known) => known.filter(|_| waits.is_none()),
     };
+}
+
+/// Whether what a Gang says of its victims is of what is kept for it now, and not of something that was given up. Two may have been
+/// decided in the same second. Victims leave one by one, and are not taken off; nobody joins. Beyond the names each victim's own notice says
+/// for whom it is.
+pub(crate) fn says(context: PollContext<'_>, known: &Reservation, kept: &engine::Kept<'_>) -> bool {
+    let victims = usize::try_from(known.victim_count).unwrap_or(0);
+    let last = known.victims.last().map(|victim| victim.uid.as_str());
+    let are_all_named = known.victims.len() < Reservation::VICTIMS_NAMED;
+    let is_known = |uid: &engine::GangUid| {
+        let uid = uid.as_str();
+        // They are named in the order of their UIDs; whose Gang is gone is not named.
+        let is_beyond = !are_all_named && last.is_some_and(|last| uid > last);
+        is_beyond
+            || known.victims.iter().any(|victim| victim.uid == uid)
+            || context.index.gang_by_uid(uid).is_none()
+    };
+    known.since.0.as_second() == kept.since.0
+        && known.flavor == kept.flavor.as_str()
+        && kept.victims.len() <= victims
+        && kept.victims.keys().all(is_known)
 }
 
 fn reservation(context: PollContext<'_>, kept: engine::Kept<'_>) -> Option<Reservation> {

@@ -727,6 +727,49 @@ fn a_gang_names_the_first_of_many_victims_and_a_new_leader_knows_all_of_them() {
     assert_eq!(status(&bench, "high").phase, GangPhase::Admitted);
 }
 
+/// What is kept for a gang may be given up and decided anew within one second.
+#[test]
+fn a_gang_that_has_other_victims_a_moment_later_says_so_before_any_of_them_goes() {
+    let mut bench = Bench::new();
+    bench
+        .server
+        .put(tier("low", 1, "Immediate", &json!({"noticeSeconds": 0})));
+    bench.server.put(tier("high", 10, "Never", &json!({})));
+    for label in ["left", "right"] {
+        submit(&mut bench, label, 2, "low");
+    }
+    bench.run();
+    for label in ["left", "right"] {
+        start(&mut bench, label, 2);
+    }
+    submit(&mut bench, "high", 2, "high");
+    bench.run_at_once();
+    let first = status(&bench, "high").reservation.unwrap();
+    let [victim] = first.victims.as_slice() else {
+        panic!("{first:?}");
+    };
+    let (told, other) = if victim.gang == full_name(&bench, "left") {
+        ("left", "right")
+    } else {
+        ("right", "left")
+    };
+    // As if it had been decided for the other one before, in the same second.
+    let mut high = Gang::clone(&gang(&bench, "high"));
+    let reservation = high.status.as_mut().unwrap().reservation.as_mut().unwrap();
+    reservation.victims[0].gang = full_name(&bench, other);
+    reservation.victims[0].uid = gang(&bench, other).metadata.uid.clone().unwrap();
+    bench.server.put(Object::Gang(Arc::new(high)));
+    bench.written.clear();
+    pass(&mut bench, 5);
+    let says = |write: &ApiRequest| matches!(write, ApiRequest::ReplaceGangStatus { status, .. } if status.reservation.as_ref() == Some(&first));
+    let evicts = |write: &ApiRequest| matches!(write, ApiRequest::ReplaceLedger { spec, .. } if spec.intents.iter().any(|it| it.kind == muster_api::IntentKind::Evict));
+    let said = bench.written.iter().position(says);
+    let evicted = bench.written.iter().position(evicts);
+    assert!(said.is_some() && said < evicted, "{said:?}, {evicted:?}");
+    assert_eq!(status(&bench, told).attempt, 2);
+    assert_eq!(status(&bench, other).attempt, 1);
+}
+
 /// Of an attempt of which only the Ledger knows that it began.
 #[test]
 fn a_new_leader_makes_nobody_go_in_an_attempt_that_was_committed_after_it_was_to_give_way() {
