@@ -366,6 +366,7 @@ impl State {
     }
 
     fn set_waiting(&mut self, mut gang: Gang) {
+        let mut kept = None;
         if let Some(id) = self.waiting.id(&gang.uid) {
             if let Some(known) = self.waiting.get_mut(id) {
                 // What was seen before is no news once it is known.
@@ -373,6 +374,10 @@ impl State {
                 known.gang.lacks_place_since = gang.lacks_place_since;
                 if known.gang == gang {
                     return;
+                }
+                // Nothing that others give way for: what is kept for it is kept on, and its time goes on.
+                if asks_for_the_same(&known.gang, &gang) {
+                    kept = self.give_up_reservation(id);
                 }
             }
             self.remove_waiting(id);
@@ -400,6 +405,9 @@ impl State {
         }
         if !holds {
             self.line_up(id);
+            if let Some(kept) = kept {
+                self.reserve(id, kept.to_be_judged());
+            }
         }
     }
 
@@ -460,4 +468,19 @@ impl State {
         teams.sort_unstable();
         ReasonsChanged { gangs, teams }
     }
+}
+
+/// Whether a gang asks for the same as before, in the same attempt and by the same right. Which nodes it would rather not have, its age, and for how long
+/// it would run, are nothing to those that give way to it.
+fn asks_for_the_same(before: &Gang, after: &Gang) -> bool {
+    let asks = |gang: &Gang| {
+        (
+            gang.attempt,
+            gang.team.clone(),
+            gang.priority,
+            gang.may_borrow,
+            gang.topology.required.clone(),
+        )
+    };
+    asks(before) == asks(after) && before.pods == after.pods
 }

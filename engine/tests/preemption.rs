@@ -1354,6 +1354,43 @@ fn whoever_decides_next_keeps_what_was_freed_for_a_gang() {
 }
 
 #[test]
+fn what_is_kept_for_a_gang_stays_where_nothing_changes_that_others_give_way_for() {
+    let mut avoiding = gang("mine", "a", 2, 4);
+    avoiding.topology.avoided = ["n7".into()].into();
+    avoiding.queued_at = Timestamp(-5);
+    avoiding.run_time.preemptable_after_seconds = Some(60);
+    let mut borrowing = gang("mine", "a", 2, 4);
+    borrowing.may_borrow = !borrowing.may_borrow;
+    for (changed, is_kept) in [
+        (avoiding, true),
+        (borrowing, false),
+        (gang("mine", "a", 1, 8), false),
+        (with_priority(3, gang("mine", "a", 2, 4)), false),
+    ] {
+        let (mut world, _) = mine_has_both_nodes_back(0);
+        let before = world.state.kept_for(&"mine".into()).unwrap().since;
+        world.now += 100;
+        world.submit([changed.clone()]);
+        let since = world.state.kept_for(&"mine".into()).map(|kept| kept.since);
+        assert_eq!(since, is_kept.then_some(before), "{changed:?}");
+        if !is_kept {
+            continue;
+        }
+        let decisions = world.decide();
+        assert_eq!(
+            (admitted(&decisions), told(&decisions.preemptions)),
+            (vec![], vec![])
+        );
+        assert!(decisions.spared.is_empty());
+        for victim in ["b0", "b1"] {
+            assert!(world.state.gives_way_to(&victim.into()).is_some());
+            world.released(victim);
+        }
+        assert_eq!(admitted(&world.decide()), ["mine"]);
+    }
+}
+
+#[test]
 fn what_was_recorded_is_kept_for_no_longer_than_it_was_meant_to_be() {
     let (before, after) = mine_has_both_nodes_back(1);
     let mut after = taken_over(&before, after);

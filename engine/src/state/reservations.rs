@@ -58,6 +58,14 @@ impl Reservation {
         self.victims.keys().chain(&self.ending).cloned().collect()
     }
 
+    /// As if it had never been judged.
+    pub(super) fn to_be_judged(self) -> Self {
+        Self {
+            judged: None,
+            ..self
+        }
+    }
+
     fn is_released(&self) -> bool {
         self.victims.is_empty() && self.ending.is_empty()
     }
