@@ -325,14 +325,17 @@ fn failing_node(context: PollContext<'_>, plan: &Plan, cause: Reason) -> Option<
 }
 
 /// The nodes where attempts of a Gang failed lately, and which attempts: new plans avoid them. By whose clock that was is not known;
-/// what is to come counts as now.
+/// what is to come counts as now. The Gang is looked at again when that is over.
 pub(crate) fn avoided_nodes<'a>(
     context: PollContext<'_>,
     status: &'a GangStatus,
 ) -> impl Iterator<Item = (&'a str, i64)> {
     let now = context.now.wall.as_second();
-    let is_recent =
-        move |eviction: &&Eviction| now.saturating_sub(eviction.at.0.as_second()) < AVOIDED_SECONDS;
+    let is_recent = move |eviction: &&Eviction| {
+        let age = now.saturating_sub(eviction.at.0.as_second()).max(0);
+        let left = u64::try_from(AVOIDED_SECONDS - age).unwrap_or(0);
+        eviction.node.is_some() && !context.has_come(context.now.monotonic_seconds + left)
+    };
     let evictions = status.evictions.iter().filter(is_recent);
     evictions.filter_map(|eviction| Some((eviction.node.as_deref()?, eviction.attempt)))
 }

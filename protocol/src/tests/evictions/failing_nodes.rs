@@ -67,6 +67,40 @@ fn a_node_is_avoided_for_six_hours() {
 }
 
 #[test]
+fn the_engine_is_told_when_a_node_is_avoided_no_longer() {
+    let (mut bench, first) = that_does_not_start();
+    for node in ["n0", "n1"] {
+        cordon(&mut bench, node);
+    }
+    time_out(&mut bench);
+    let uid = gang_uid(&bench);
+    let avoided = |bench: &Bench| {
+        let waiting = bench.machine.engine().waiting(&uid.as_str().into());
+        waiting.map(|gang| gang.topology.avoided.len())
+    };
+    let evicted = bench.gang_status().evictions[0].clone();
+    assert_eq!(evicted.node, Some(first));
+    let until = evicted.at.0.as_second() + 6 * 3_600;
+    bench.checks_polls = false;
+    while bench.now().wall.as_second() < until {
+        assert!(avoided(&bench).is_none_or(|nodes| nodes == 1));
+        // Nothing but what is due by time has it look at the gang.
+        let due = bench.machine.next_due().unwrap();
+        bench.seconds = due.max(bench.seconds + 1);
+        bench.run_at_once();
+    }
+    assert!(bench.now().wall.as_second() <= until + 1);
+    assert_eq!(avoided(&bench), Some(0));
+}
+
+fn gang_uid(bench: &Bench) -> String {
+    match bench.server.list(Kind::Gang).as_slice() {
+        [Object::Gang(gang)] => gang.metadata.uid.clone().unwrap(),
+        other => panic!("one Gang, not {other:?}"),
+    }
+}
+
+#[test]
 fn a_node_that_fails_a_rank_is_avoided_and_not_one_where_a_program_does() {
     for (reason, is_avoided) in [
         (Some("UnexpectedAdmissionError"), true),
