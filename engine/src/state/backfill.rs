@@ -14,7 +14,10 @@
 //! * **At what cost** ([`kept`]). What stands idle there is counted, in GPU-seconds. Where it is known when the place is free, and the Team has the
 //!   quota of its own, that is all: it ends by itself. Where it is not known, or quota is borrowed, no more stands idle than the gang's own GPUs for
 //!   [`IDLE_SECONDS`]: then the place is given up, and the Flavor keeps none for as long as it had.
-//!   A gang that does not end in time makes a time unknown that was known. It counts what is idle, whether or not somebody
+//!   A gang that does not end in time makes a time unknown that was known.
+//!   A place of unknown end is given up, too, where nothing more came free for [`STANDS_STILL_SECONDS`], be it that nothing is idle: else who
+//!   never ends would take the only place of the Flavor. Whoever outlasts a place is counted on less than others when the next one is looked
+//!   for. It counts what is idle, whether or not somebody
 //!   else would use it: that is simple, and errs on the side of those who are kept out.
 //! * **How long.** Until the gang is admitted, wherever, or others give way to it. A place that is given up for any other reason,
 //!   be it that the gang was withdrawn, is not kept for another one before as much time has passed.
@@ -40,7 +43,7 @@ use super::{
 use crate::{
     amount::Amount,
     decision::HeadReservation,
-    names::{FlavorName, NodeName, TeamName, Timestamp},
+    names::{FlavorName, GangUid, NodeName, TeamName, Timestamp},
     queue::Place,
     quota::Rank,
 };
@@ -50,6 +53,9 @@ const HEAD_WAITS_SECONDS: i64 = 600;
 
 /// Where it is not known when a place is free, its gang's own GPUs may stand idle for so many seconds.
 const IDLE_SECONDS: i64 = 600;
+
+/// Where it is not known when a place is free, it is given up once nothing more came free there for so many seconds.
+const STANDS_STILL_SECONDS: i64 = 2 * IDLE_SECONDS;
 
 /// An end that is further away than a day says as little as none.
 pub(super) const FORESEEABLE_SECONDS: i64 = 86_400;
@@ -68,6 +74,8 @@ pub(super) struct Backfill {
     kept: BTreeMap<FlavorName, Kept>,
     /// Until when a Flavor keeps no place.
     rests: BTreeMap<FlavorName, Timestamp>,
+    /// How many places that were kept in vain were outlasted by gangs of unknown end. Forgotten some time after they are gone.
+    outlasted: BTreeMap<GangUid, u32>,
     /// When it was the turn of a Team last: a number that grows.
     turns: BTreeMap<(FlavorName, TeamName), u64>,
     turns_given: u64,
@@ -105,6 +113,11 @@ impl Backfill {
     /// The nodes that are kept, by what is told of them.
     pub(super) fn told(&self) -> impl Iterator<Item = &HeadReservation> {
         self.kept.values().map(|kept| &kept.told)
+    }
+
+    /// How many places that were kept in vain a gang outlasted.
+    pub(super) fn outlasted_by(&self, gang: &GangUid) -> u32 {
+        self.outlasted.get(gang).copied().unwrap_or(0)
     }
 
     /// When something is due by time alone.

@@ -1,8 +1,10 @@
 //! Where a gang that lacks a place has one soonest: who has to end for that, and when the last of them does.
 //!
 //! Of each area that may hold the gang, those who run there are taken away one after the other until it would hold it: by when they end,
-//! and after those of whom that is known the others, largest first, so that few of them are needed. The area that needs the fewest
-//! of unknown end is taken, of those the one that is free first, of those the tightest. So far devices are counted; then the gang is
+//! and after those of whom that is known the others, largest first, so that few of them are needed; who outlasted a place that was kept in vain
+//! comes last. The area is taken in which nobody who has to go outlasted as many, of those the one that needs the fewest devices from gangs of
+//! unknown end, of those the one that is free first, of those the tightest. So areas in which it is not known when somebody ends are tried in
+//! turns. So far devices are counted; then the gang is
 //! planned on the nodes that hold most of it by then, and on more of them if it does not fit. Its plan says which nodes are kept, and who runs on
 //! these when they are free.
 //!
@@ -31,16 +33,22 @@ use crate::{
 /// Most areas in which the gang is planned, and most times in each of them.
 const MOST_PLANS: usize = 8;
 
-/// Somebody who runs in an area: when it ends, or after all whose end is known how large it is.
+/// Somebody who runs in an area: when it ends, or after all whose end is known how many places it outlasted, and how large it is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
     Known(Timestamp),
-    Unknown { size: Reverse<usize>, gang: GangUid },
+    Unknown {
+        outlasted: u32,
+        size: Reverse<usize>,
+        gang: GangUid,
+    },
 }
 
-/// When an area is free, as far as devices go: how many of unknown end have to go, and when the last of the others ends.
+/// When an area is free, as far as devices go: how many places those of unknown end outlasted who have to go, one of them at most,
+/// and how many devices they hold; and when the last of the others ends.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Free {
+    outlasted: u32,
     unknown: usize,
     at: Timestamp,
 }
@@ -125,6 +133,7 @@ impl State {
             let end = match self.end_of(gang) {
                 Some(at) => End::Known(at),
                 None => End::Unknown {
+                    outlasted: self.backfill.outlasted_by(gang),
                     size: Reverse(on.values().sum()),
                     gang: (*gang).clone(),
                 },
@@ -137,6 +146,7 @@ impl State {
             .map(|(slot, devices)| units(*slot, *devices))
             .sum();
         let mut when = Free {
+            outlasted: 0,
             unknown: 0,
             at: self.backfill.now(),
         };
@@ -147,7 +157,12 @@ impl State {
             }
             match end {
                 End::Known(at) => when.at = when.at.max(at),
-                End::Unknown { .. } => when.unknown += 1,
+                End::Unknown {
+                    outlasted, size, ..
+                } => {
+                    when.outlasted = when.outlasted.max(outlasted);
+                    when.unknown += size.0;
+                }
             }
             gone.insert(gang);
             for (slot, devices) in runs.get(gang).into_iter().flatten() {
@@ -182,7 +197,7 @@ impl State {
     }
 
     /// When a gang that holds something ends, if that is known and not too far away.
-    fn end_of(&self, gang: &GangUid) -> Option<Timestamp> {
+    pub(super) fn end_of(&self, gang: &GangUid) -> Option<Timestamp> {
         let now = self.backfill.now();
         let gives_way = self.reservations.gives_way(gang) && !self.reservations.is_overdue(gang);
         if gives_way {

@@ -13,6 +13,7 @@ mod common;
 #[allow(dead_code, reason = "each test program uses its part")]
 mod random;
 mod starvation;
+mod turns;
 mod wakeups;
 
 use common::*;

@@ -237,6 +237,7 @@ fn an_endless_job_never_idles_a_cluster() {
         let mut may_stand_from = 0;
         let mut times = BTreeSet::new();
         while world.now < 20_000 {
+            let stood_idle = world.idle > 0;
             let started = world.decide(ends_at);
             if started.contains(&"head".into()) {
                 break;
@@ -246,6 +247,7 @@ fn an_endless_job_never_idles_a_cluster() {
             if let Some((gang, before)) =
                 standing.take().filter(|(_, before)| Some(*before) != since)
                 && !started.contains(&gang)
+                && stood_idle
             {
                 may_stand_from = world.now + (world.now - before.0);
             }

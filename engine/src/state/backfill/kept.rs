@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Found, IDLE_SECONDS, after, rank};
+use super::{Found, IDLE_SECONDS, STANDS_STILL_SECONDS, after, rank};
 use crate::{
     decision::{HeadReservation, Why},
     names::{FlavorName, GangUid, NodeName, TeamName, Timestamp},
@@ -24,6 +24,8 @@ pub(super) struct Kept {
     pub(super) rank: Rank,
     /// What stands idle on each node now.
     pub(super) idle_now: BTreeMap<NodeName, i128>,
+    /// The most that stood idle there at once, and since when: more came free at that time.
+    most_idle: (i128, Timestamp),
     pub(super) counted_at: Timestamp,
     /// Whether the gang borrows nothing, and so has a right to preempt, as of the last time that nobody was awake any more.
     pub(super) stays_within_nominal: bool,
@@ -33,13 +35,26 @@ impl Kept {
     /// Counts what stood idle until now.
     fn count(&mut self, now: Timestamp) {
         let seconds = i128::from(now.0) - i128::from(self.counted_at.0);
-        let idle: i128 = self.idle_now.values().sum();
-        self.told.idle_gpu_seconds += idle * seconds.max(0);
+        self.told.idle_gpu_seconds += self.idle() * seconds.max(0);
         self.counted_at = now;
         if self.told.starts_at.is_some_and(|at| at <= now) {
             // Somebody did not end in time.
             self.told.starts_at = None;
             self.limit(self.told.idle_gpu_seconds);
+            self.most_idle.1 = now;
+        }
+    }
+
+    /// What stands idle now.
+    fn idle(&self) -> i128 {
+        self.idle_now.values().sum()
+    }
+
+    /// What stands idle on some nodes is another amount.
+    fn note_idle(&mut self) {
+        let idle = self.idle();
+        if idle > self.most_idle.0 {
+            self.most_idle = (idle, self.counted_at);
         }
     }
 
@@ -55,16 +70,29 @@ impl Kept {
         most.is_some_and(|most| self.told.idle_gpu_seconds >= most)
     }
 
-    /// When something is due by time: it is used up, or should be free.
+    /// Until when it is kept though nothing more comes free, where it is not known when that ends.
+    fn stands_still_until(&self) -> Option<Timestamp> {
+        let is_known = self.told.starts_at.is_some();
+        (!is_known).then(|| after(self.most_idle.1, STANDS_STILL_SECONDS))
+    }
+
+    /// Whether it is kept in vain.
+    fn is_in_vain(&self) -> bool {
+        let until = self.stands_still_until();
+        self.is_used_up() || until.is_some_and(|until| until <= self.counted_at)
+    }
+
+    /// When something is due by time: it is used up, stands still for too long, or should be free.
     pub(super) fn due_at(&self) -> Option<Timestamp> {
-        let idle: i128 = self.idle_now.values().sum();
+        let idle = self.idle();
         let used_up = self.told.most_idle_gpu_seconds.filter(|_| idle > 0);
         let used_up = used_up.map(|most| {
             let left = (most - self.told.idle_gpu_seconds).max(1);
             let seconds = (left + idle - 1) / idle;
             after(self.counted_at, i64::try_from(seconds).unwrap_or(i64::MAX))
         });
-        [used_up, self.told.starts_at].into_iter().flatten().min()
+        let due = [used_up, self.stands_still_until(), self.told.starts_at];
+        due.into_iter().flatten().min()
     }
 }
 
@@ -78,14 +106,36 @@ impl State {
         }
         let mut over = self.note_changes_where_kept();
         let kept = self.backfill.kept.values();
-        let used_up = kept.filter(|kept| kept.is_used_up());
-        over.extend(used_up.map(|kept| kept.told.gang.clone()));
+        let in_vain = kept.filter(|kept| kept.is_in_vain());
+        let in_vain: Vec<HeadReservation> = in_vain.map(|kept| kept.told.clone()).collect();
+        self.note_outlasted(&in_vain);
+        over.extend(in_vain.into_iter().map(|told| told.gang));
         for gang in over {
             self.end_head_reservation(&gang, false);
         }
         let rests = &mut self.backfill.rests;
         rests.retain(|_, until| *until > now);
         self.backfill.gave_up_a_place = false;
+    }
+
+    /// Places were kept in vain: who runs there, and does not say how long, is counted on less from now on.
+    fn note_outlasted(&mut self, in_vain: &[HeadReservation]) {
+        let nodes = in_vain.iter().flat_map(|told| &told.nodes);
+        let slots = nodes.filter_map(|node| self.cluster.slot_of(node));
+        let holds = slots.flat_map(|slot| self.cluster.holds_in(slot));
+        let gangs: BTreeSet<GangUid> = holds
+            .map(|hold| hold.gang.clone())
+            .filter(|gang| self.end_of(gang).is_none())
+            .collect();
+        if gangs.is_empty() {
+            return;
+        }
+        let (outlasted, running) = (&mut self.backfill.outlasted, &self.running);
+        outlasted.retain(|gang, _| !running.is_released(gang));
+        for gang in gangs {
+            let times: &mut u32 = outlasted.entry(gang).or_default();
+            *times = times.saturating_add(1);
+        }
     }
 
     /// Nobody is awake any more: gives up the places of those who have no quota by now, and lets in whoever may be preempted by those
@@ -139,6 +189,7 @@ impl State {
                     is_broken |= record.is_none_or(|record| record.node.block.is_some());
                 }
             }
+            kept.note_idle();
             if is_broken {
                 broken.push(kept.told.gang.clone());
             }
@@ -202,6 +253,7 @@ impl State {
             place: waiting.place.clone(),
             rank: rank(waiting),
             idle_now: BTreeMap::new(),
+            most_idle: (0, now),
             counted_at: now,
             stays_within_nominal: level == 0,
             told,
@@ -217,11 +269,13 @@ impl State {
             self.cluster.hold_back(node);
             kept.idle_now.insert(node.clone(), self.idle_on(node));
         }
+        kept.note_idle();
         self.backfill.kept.insert(flavor.clone(), kept);
         self.note_reasons_on(flavor);
     }
 
-    /// A place is kept for a gang no longer. Unless it was `served`, its Flavor keeps none for as long as it was kept.
+    /// A place is kept for a gang no longer. Unless it was `served`, or nothing stood idle for it, its Flavor keeps none for as long
+    /// as it was kept.
     pub(in crate::state) fn end_head_reservation(&mut self, gang: &GangUid, served: bool) {
         let mut kept = self.backfill.kept.iter();
         let of_gang = kept.find(|(_, kept)| kept.told.gang == *gang);
@@ -232,7 +286,7 @@ impl State {
             return;
         };
         let now = self.backfill.now;
-        if !served {
+        if !served && kept.told.idle_gpu_seconds > 0 {
             let stood = now.0.saturating_sub(kept.told.since.0).max(1);
             self.backfill
                 .rests
