@@ -4,9 +4,11 @@
 //! In the words of batch schedulers: the head has a *reservation*, and what fits beside it is *backfilled*. It has nothing to do
 //! with what is kept for preemptors ([`super::reservations`]): nobody gives way here, and no quota is charged ahead.
 //!
-//! * **Who** ([`heads`]). A gang of at least two devices that has quota and lacks a place, [`HEAD_WAITS_SECONDS`] after it did first. Of a
-//!   Team the first in its order. A Flavor keeps a place for one gang at a time, so what stands idle never adds up to more than
-//!   one gang's; Teams take turns, the one whose turn is longest ago first, so a place that is kept is never the right of one Team.
+//! * **Who** ([`heads`]). A gang of at least two devices that has quota and lacks a place, [`HEAD_WAITS_SECONDS`] after it did first.
+//!   A Flavor keeps a place for one gang at a time, so what stands idle never adds up to more than one gang's. Teams take turns, the one
+//!   whose turn is longest ago first, and so do the classes of a Team ([`turns`]): a place that is kept is never the right of one Team, nor of
+//!   one gang. A place that was looked for in vain was a turn, too, and is looked for again after [`HEAD_WAITS_SECONDS`], then after twice
+//!   and four times that.
 //! * **Where.** On the nodes that are free soonest ([`super::soonest`]).
 //! * **Who is let in** ([`entry`]): the gang itself; who goes before it, by its tier or in its own Team's line; who is
 //!   gone by the time that the place is free, by the most that it runs; and whom the gang may preempt in its own Team by then. To everybody
@@ -30,10 +32,13 @@
 mod entry;
 mod heads;
 mod kept;
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use kept::Kept;
+pub(super) use turns::Looked;
+use turns::{Heads, Lacking};
 
 use super::{
     State,
@@ -43,7 +48,7 @@ use super::{
 use crate::{
     amount::Amount,
     decision::HeadReservation,
-    names::{FlavorName, GangUid, NodeName, TeamName, Timestamp},
+    names::{FlavorName, GangUid, NodeName, Timestamp},
     queue::Place,
     quota::Rank,
 };
@@ -63,6 +68,15 @@ pub(super) const FORESEEABLE_SECONDS: i64 = 86_400;
 /// For how many heads a place is looked for at most before everybody was judged once.
 const MOST_LOOKED_FOR: usize = 8;
 
+/// How often the time doubles after which a place is looked for again that was not found.
+const MOST_DOUBLED: u32 = 2;
+
+/// Of how many classes whose time has come a call takes notice.
+const MOST_DUE: usize = 1_024;
+
+/// How many heads that have no quota by now a call passes over.
+const MOST_PASSED: usize = 64;
+
 /// How many devices a gang needs at least for a place to be kept for it: for one device, whatever comes free is enough.
 const FEWEST_DEVICES: usize = 2;
 
@@ -77,15 +91,16 @@ pub(super) struct Backfill {
     /// How many places that were kept in vain were outlasted by gangs of unknown end. Forgotten some time after they are gone.
     outlasted: BTreeMap<GangUid, u32>,
     /// When it was the turn of a Team last: a number that grows.
-    turns: BTreeMap<(FlavorName, TeamName), u64>,
+    turns: BTreeMap<(FlavorName, TeamId), u64>,
     turns_given: u64,
-    /// Classes that lack a place only, and on which Flavors.
-    lacking: BTreeMap<ClassId, BTreeSet<FlavorName>>,
-    /// Those that do not long enough yet, by when they do.
-    due: BTreeSet<(Timestamp, ClassId)>,
-    due_of: BTreeMap<ClassId, Timestamp>,
+    /// Classes that lack a place only.
+    lacking: BTreeMap<ClassId, Lacking>,
+    /// Those that are not thought of yet, by when they are.
+    due: BTreeSet<(Timestamp, Place, ClassId)>,
     /// The others.
-    heads: BTreeMap<FlavorName, BTreeMap<TeamId, BTreeSet<(Place, ClassId)>>>,
+    heads: BTreeMap<FlavorName, Heads>,
+    /// Where a place was looked for last: those Flavors after it come first.
+    looked_on: Option<FlavorName>,
     /// Whether some are left that no place was looked for.
     is_more_to_look_for: bool,
     /// Whether everybody was judged once. Before, for so many heads a place was looked for.
@@ -120,14 +135,20 @@ impl Backfill {
         self.outlasted.get(gang).copied().unwrap_or(0)
     }
 
+    /// Whether a Flavor keeps no place for anybody else now.
+    fn is_taken(&self, flavor: &FlavorName) -> bool {
+        self.kept.contains_key(flavor) || self.rests.contains_key(flavor)
+    }
+
     /// When something is due by time alone.
     pub(super) fn due_next(&self) -> Option<Timestamp> {
-        let due = self.due.first().map(|(at, _)| *at);
+        let soon = after(self.now, 1);
+        let due = self.due.first().map(|(at, ..)| soon.max(*at));
         let kept = self.kept.values().filter_map(Kept::due_at).min();
         let waited_for = self.rests.iter();
         let waited_for = waited_for.filter(|(flavor, _)| self.heads.contains_key(*flavor));
         let rested = waited_for.map(|(_, until)| *until).min();
-        let soon = self.is_more_to_look_for.then(|| after(self.now, 1));
+        let soon = self.is_more_to_look_for.then_some(soon);
         [due, kept, rested, soon].into_iter().flatten().min()
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     State,
+    backfill::Looked,
     ids::{ClassId, GangId, GroupId, TeamId},
     team::Class,
     wait_queue::Precedence,
@@ -88,6 +89,7 @@ impl State {
                 within_nominal: Vec::new(),
                 reason: None,
                 lacks_place_since: None,
+                looked: Looked::default(),
             })
         });
         let has_allocated = |state: &Self| {
@@ -174,11 +176,9 @@ impl State {
         if before == after {
             return;
         }
-        if let Some((team, before)) = self.classes.get(id).map(|it| it.team).zip(before.as_ref()) {
-            match &after {
-                Some(after) => self.backfill.move_class(id, team, (before, after)),
-                None => self.backfill.forget(id, team, Some(before)),
-            }
+        match &after {
+            Some(after) => self.backfill.move_class(id, after),
+            None => self.backfill.forget(id),
         }
         for wait in waits.unwrap_or_default() {
             if let Some(place) = &before {
@@ -268,7 +268,7 @@ impl State {
         let watches = std::mem::take(&mut class.watches);
         let within_nominal = std::mem::take(&mut class.within_nominal);
         let place = class.line.keys().next().cloned();
-        self.backfill.forget(id, class.team, place.as_ref());
+        self.backfill.forget(id);
         for (node, pair) in watches {
             self.waits.unwatch(node, pair, id);
         }

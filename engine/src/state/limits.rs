@@ -171,7 +171,7 @@ impl State {
         }
         if let Some(entry) = self.teams.remove(id) {
             self.team_ids.remove(&entry.name);
-            self.backfill.forget_team(&entry.name);
+            self.backfill.forget_team(id);
         }
         self.served.remove(&id);
         self.stale_teams.remove(&id);

@@ -6,6 +6,7 @@ use std::{
 };
 
 use super::{
+    backfill::Looked,
     ids::{ClassId, GangId, ShapeId},
     lines::Lines,
     waits::Wait,
@@ -101,6 +102,8 @@ pub(super) struct Class {
     pub(super) reason: Option<Reason>,
     /// When it was first refused for a place, and not for quota.
     pub(super) lacks_place_since: Option<Timestamp>,
+    /// How often a place was looked for, to be kept.
+    pub(super) looked: Looked,
 }
 
 /// What a class was refused for, nearest to admission first.

@@ -111,7 +111,17 @@ impl World {
                 let in_time = end
                     .zip(kept.starts_at)
                     .is_some_and(|(end, at)| Timestamp(end) <= at);
-                assert!(!inside || in_time, "{} at {}: {kept:?}", gang.uid, self.now);
+                let goes_first = self.waiting.get(&kept.gang).is_some_and(|head| {
+                    let order = |gang: &Gang| (gang.queued_at, gang.uid.clone());
+                    gang.team == head.team && order(&gang) < order(head)
+                });
+                let may_enter = in_time || goes_first;
+                assert!(
+                    !inside || may_enter,
+                    "{} at {}: {kept:?}",
+                    gang.uid,
+                    self.now
+                );
             }
             for hold in holds_of(&gang, admission) {
                 self.state.apply(Update::Hold(hold));

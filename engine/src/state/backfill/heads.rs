@@ -1,82 +1,19 @@
-//! Who lacks a place for long, and whose turn it is to have one kept.
+//! Who lacks a place for long, and for whom one is kept.
 
 use std::collections::BTreeSet;
 
-use super::{Backfill, FEWEST_DEVICES, HEAD_WAITS_SECONDS, MOST_LOOKED_FOR, after};
+use super::{
+    FEWEST_DEVICES, HEAD_WAITS_SECONDS, Heads, Lacking, MOST_DOUBLED, MOST_DUE, MOST_LOOKED_FOR,
+    MOST_PASSED, after,
+};
 use crate::{
-    names::{FlavorName, TeamName, Timestamp},
-    queue::Place,
+    names::{FlavorName, Timestamp},
     state::{
         State,
-        ids::{ClassId, TeamId},
+        ids::{ClassId, GangId},
         team::Refusing,
     },
 };
-
-impl Backfill {
-    /// A class does not lack a place any more, or is about to be judged.
-    pub(in crate::state) fn forget(&mut self, class: ClassId, team: TeamId, place: Option<&Place>) {
-        let Some(flavors) = self.lacking.remove(&class) else {
-            return;
-        };
-        if let Some(at) = self.due_of.remove(&class) {
-            self.due.remove(&(at, class));
-        }
-        for flavor in flavors {
-            self.leave(&flavor, team, class, place);
-        }
-    }
-
-    /// A class is to be thought of again then.
-    fn put_off(&mut self, class: ClassId, at: Timestamp) {
-        if let Some(known) = self.due_of.insert(class, at) {
-            self.due.remove(&(known, class));
-        }
-        self.due.insert((at, class));
-    }
-
-    /// There is no such Team any more.
-    pub(in crate::state) fn forget_team(&mut self, name: &TeamName) {
-        self.turns.retain(|(_, team), _| team != name);
-    }
-
-    fn leave(&mut self, flavor: &FlavorName, team: TeamId, class: ClassId, place: Option<&Place>) {
-        let Some(teams) = self.heads.get_mut(flavor) else {
-            return;
-        };
-        if let Some(classes) = teams.get_mut(&team) {
-            if let Some(place) = place {
-                classes.remove(&(place.clone(), class));
-            } else {
-                classes.retain(|(_, other)| *other != class);
-            }
-            if classes.is_empty() {
-                teams.remove(&team);
-            }
-        }
-        if teams.is_empty() {
-            self.heads.remove(flavor);
-        }
-    }
-
-    /// The first gang of a class is another one, or stands elsewhere.
-    pub(in crate::state) fn move_class(
-        &mut self,
-        class: ClassId,
-        team: TeamId,
-        (before, after): (&Place, &Place),
-    ) {
-        let flavors = self.lacking.get(&class).into_iter().flatten();
-        for flavor in flavors {
-            let teams = self.heads.get_mut(flavor);
-            if let Some(classes) = teams.and_then(|teams| teams.get_mut(&team))
-                && classes.remove(&(before.clone(), class))
-            {
-                classes.insert((after.clone(), class));
-            }
-        }
-    }
-}
 
 impl State {
     /// A class was refused: whether it lacks a place only, and since when, decides whether one is kept for it one day.
@@ -102,17 +39,22 @@ impl State {
             return;
         }
         let now = self.backfill.now;
-        if let Some(class) = self.classes.get_mut(id) {
-            class.lacks_place_since.get_or_insert(now);
-        }
-        self.backfill.lacking.insert(id, flavors);
-        self.backfill.put_off(id, self.waits_long_at(id));
+        let team = class.team;
+        let Some(class) = self.classes.get_mut(id) else {
+            return;
+        };
+        class.lacks_place_since.get_or_insert(now);
+        let Some(place) = class.line.keys().next().cloned() else {
+            return;
+        };
+        let looked = class.looked;
+        let lacking = Lacking::new(team, place, looked.turn, flavors);
+        let long_at = self.waits_long_at(id);
+        let at = looked.again_at.map_or(long_at, |at| at.max(long_at));
+        self.backfill.note_lacking(id, lacking, at);
         // Whoever led before kept a place for it, perhaps: those who are judged after it do not get that first.
         if !self.backfill.has_settled && self.backfill.looked_for < MOST_LOOKED_FOR {
-            let kept = self.backfill.kept.len();
-            self.look_for_places();
-            let is_kept = self.backfill.kept.len() > kept;
-            let has_looked = is_kept || self.backfill.is_more_to_look_for;
+            let has_looked = self.look_for_places();
             self.backfill.looked_for += usize::from(has_looked);
         }
     }
@@ -141,99 +83,86 @@ impl State {
         self.look_for_places();
     }
 
-    fn look_for_places(&mut self) {
-        let now = self.backfill.now;
-        while let Some((at, class)) = self.backfill.due.first().copied()
-            && at <= now
-        {
-            self.backfill.due.pop_first();
-            self.backfill.due_of.remove(&class);
-            let Some((team, place)) = self.classes.get(class).and_then(|class| {
-                let place = class.line.keys().next()?;
-                Some((class.team, place.clone()))
-            }) else {
-                continue;
-            };
-            for flavor in self
-                .backfill
-                .lacking
-                .get(&class)
-                .cloned()
-                .unwrap_or_default()
-            {
-                let teams = self.backfill.heads.entry(flavor).or_default();
-                let classes = teams.entry(team).or_default();
-                classes.insert((place.clone(), class));
+    /// Looks for the place of one gang, on one Flavor after the other; whether it came to that.
+    fn look_for_places(&mut self) -> bool {
+        self.backfill.line_up_due(MOST_DUE);
+        let last = self.backfill.looked_on.as_ref();
+        let flavors = self.backfill.heads.keys().cloned();
+        let (before, behind): (Vec<FlavorName>, Vec<FlavorName>) =
+            flavors.partition(|flavor| last.is_some_and(|last| flavor <= last));
+        let (mut left, mut has_looked) = (MOST_PASSED, false);
+        for flavor in behind.into_iter().chain(before) {
+            if left == 0 || has_looked {
+                break;
             }
-        }
-        self.backfill.is_more_to_look_for = false;
-        let mut has_looked = false;
-        let flavors: Vec<FlavorName> = self.backfill.heads.keys().cloned().collect();
-        for flavor in flavors {
-            let is_taken = self.backfill.kept.contains_key(&flavor)
-                || self.backfill.rests.contains_key(&flavor);
-            if is_taken {
+            if self.backfill.is_taken(&flavor) {
                 continue;
             }
-            if has_looked {
-                self.backfill.is_more_to_look_for = true;
-                return;
-            }
-            has_looked = self.keep_place_on(&flavor);
+            has_looked = self.keep_place_on(&flavor, &mut left);
+            self.backfill.looked_on = Some(flavor);
         }
+        let mut flavors = self.backfill.heads.keys();
+        self.backfill.is_more_to_look_for =
+            self.backfill.is_anybody_due() || flavors.any(|flavor| !self.backfill.is_taken(flavor));
+        has_looked
     }
 
-    /// Keeps a place of a Flavor for whose turn it is; whether it looked for one.
-    fn keep_place_on(&mut self, flavor: &FlavorName) -> bool {
+    /// Keeps a place of a Flavor for whose turn it is; whether it looked for one. Those who have no quota by now are passed over.
+    fn keep_place_on(&mut self, flavor: &FlavorName, left: &mut usize) -> bool {
         let now = self.backfill.now;
-        while let Some((team, class)) = self.head_on(flavor) {
-            let line = self.classes.get(class).map(|class| &class.line);
-            let first = line.and_then(|line| line.iter().next());
-            let Some((place, id)) = first.map(|(place, id)| (place.clone(), *id)) else {
-                return false;
-            };
-            let long_at = self.waits_long_at(class);
-            let level = self.borrow_level_on(id, flavor).filter(|_| long_at <= now);
-            let found = level.and_then(|_| self.soonest(id, flavor));
-            if let Some((level, found)) = level.zip(found) {
-                self.keep_place(id, flavor, found, level);
-                return true;
-            }
-            // It is looked for again later, and for others meanwhile.
-            self.backfill.leave(flavor, team, class, Some(&place));
+        while *left > 0
+            && let Some(class) = self.backfill.heads.get(flavor).and_then(Heads::first)
+        {
+            *left -= 1;
+            self.cluster.note_visits(1);
+            self.backfill.leave(flavor, class);
             let later = after(now, HEAD_WAITS_SECONDS);
-            let again_at = if long_at > now { long_at } else { later };
-            self.backfill.put_off(class, again_at);
-            if level.is_some() {
-                self.backfill.is_more_to_look_for = self.backfill.heads.contains_key(flavor);
-                return true;
+            let long_at = self.waits_long_at(class);
+            let Some(id) = self
+                .first_in(class)
+                .filter(|id| !self.is_place_kept_for(*id))
+            else {
+                self.backfill.put_off(class, later);
+                continue;
+            };
+            if long_at > now {
+                self.backfill.put_off(class, long_at);
+                continue;
             }
+            let turn = self.backfill.give_turn(flavor, class);
+            let level = self.borrow_level_on(id, flavor);
+            let found = level.and_then(|_| self.soonest(id, flavor));
+            let Some(class_entry) = self.classes.get_mut(class) else {
+                continue;
+            };
+            let looked = &mut class_entry.looked;
+            looked.turn = turn;
+            let Some(level) = level else {
+                self.backfill.put_off(class, later);
+                continue;
+            };
+            if let Some(found) = found {
+                (looked.in_vain, looked.again_at) = (0, None);
+                self.keep_place(id, flavor, found, level);
+            } else {
+                let seconds = HEAD_WAITS_SECONDS << looked.in_vain.min(MOST_DOUBLED);
+                let again_at = after(now, seconds);
+                looked.in_vain = looked.in_vain.saturating_add(1);
+                looked.again_at = Some(again_at);
+                self.backfill.put_off(class, again_at);
+            }
+            return true;
         }
         false
     }
 
-    /// Whose turn it is to have a place kept: the first of the Team that had none for longest.
-    fn head_on(&self, flavor: &FlavorName) -> Option<(TeamId, ClassId)> {
-        let teams = self.backfill.heads.get(flavor)?;
-        self.cluster.note_visits(teams.len() as u64);
-        let is_kept_for = |class: ClassId| {
-            let gang = self
-                .classes
-                .get(class)
-                .and_then(|class| class.line.values().next());
-            let waiting = gang.and_then(|gang| self.waiting.get(*gang));
-            waiting.is_some_and(|waiting| {
-                let mut told = self.backfill.told();
-                told.any(|told| told.gang == waiting.gang.uid)
-            })
-        };
-        let heads = teams.iter().filter_map(|(team, classes)| {
-            let mut classes = classes.iter();
-            let (place, class) = classes.find(|(_, class)| !is_kept_for(*class))?;
-            let key = (flavor.clone(), self.teams.get(*team)?.name.clone());
-            let turn = self.backfill.turns.get(&key).copied().unwrap_or(0);
-            Some(((turn, place), (*team, *class)))
-        });
-        Some(heads.min()?.1)
+    fn first_in(&self, class: ClassId) -> Option<GangId> {
+        self.classes.get(class)?.line.values().next().copied()
+    }
+
+    fn is_place_kept_for(&self, id: GangId) -> bool {
+        let gang = self.waiting.get(id).map(|waiting| &waiting.gang.uid);
+        let mut told = self.backfill.told();
+        told.any(|told| Some(&told.gang) == gang)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Found, IDLE_SECONDS, STANDS_STILL_SECONDS, after, rank};
 use crate::{
     decision::{HeadReservation, Why},
-    names::{FlavorName, GangUid, NodeName, TeamName, Timestamp},
+    names::{FlavorName, GangUid, NodeName, Timestamp},
     queue::Place,
     quota::Rank,
     state::{
@@ -19,7 +19,6 @@ use crate::{
 pub(super) struct Kept {
     pub(super) told: HeadReservation,
     pub(super) team: TeamId,
-    pub(super) team_name: TeamName,
     pub(super) place: Place,
     pub(super) rank: Rank,
     /// What stands idle on each node now.
@@ -249,7 +248,6 @@ impl State {
         };
         let mut kept = Kept {
             team: waiting.team,
-            team_name: waiting.gang.team.clone(),
             place: waiting.place.clone(),
             rank: rank(waiting),
             idle_now: BTreeMap::new(),
@@ -261,9 +259,6 @@ impl State {
         if level > 0 || kept.told.starts_at.is_none() {
             kept.limit(0);
         }
-        self.backfill.turns_given += 1;
-        let turn = (flavor.clone(), kept.team_name.clone());
-        self.backfill.turns.insert(turn, self.backfill.turns_given);
         self.changed_gangs.insert(id);
         for node in &kept.told.nodes {
             self.cluster.hold_back(node);
@@ -296,6 +291,10 @@ impl State {
             self.cluster.end_hold_back(node);
         }
         self.backfill.gave_up_a_place = true;
+        let waiting = self.waiting.id(gang).and_then(|id| self.waiting.get(id));
+        if let Some(class) = waiting.and_then(|waiting| waiting.class) {
+            self.backfill.put_off(class, now);
+        }
         // Whoever runs there can be asked to give way again.
         self.note_rights();
         self.note_reasons_on(&flavor);
