@@ -366,30 +366,32 @@ impl State {
     }
 
     fn set_waiting(&mut self, mut gang: Gang) {
+        let known = self.waiting.id(&gang.uid);
         let mut kept = None;
-        if let Some(id) = self.waiting.id(&gang.uid) {
-            if let Some(known) = self.waiting.get_mut(id) {
-                // What was seen before is no news once it is known.
-                gang.lacks_place_since = known.gang.lacks_place_since.or(gang.lacks_place_since);
-                known.gang.lacks_place_since = gang.lacks_place_since;
-                if known.gang == gang {
-                    return;
-                }
-                // Nothing that others give way for: what is kept for it is kept on, and its time goes on.
-                if asks_for_the_same(&known.gang, &gang) {
-                    kept = self.give_up_reservation(id);
-                }
+        if let Some(id) = known
+            && let Some(known) = self.waiting.get_mut(id)
+        {
+            // What was seen before is no news once it is known.
+            gang.lacks_place_since = known.gang.lacks_place_since.or(gang.lacks_place_since);
+            known.gang.lacks_place_since = gang.lacks_place_since;
+            if known.gang == gang {
+                return;
             }
-            self.remove_waiting(id);
+            // Nothing that others give way for: what is kept for it is kept on, and its time goes on.
+            if asks_for_the_same(&known.gang, &gang) {
+                kept = self.give_up_reservation(id);
+            }
         }
+        let before = known.and_then(|id| self.take_waiting(id));
         let demand = Demand::new(&gang);
         let pods = gang.pods.iter();
-        let waiting = WaitingGang {
+        let mut waiting = WaitingGang {
             shape: self.shapes.take(&demand, &gang.topology),
             demand,
             team: self.team_id(&gang.team),
             place: Place::of(&gang),
             class: None,
+            lacked_place_since: None,
             pods_that_hold: pods.filter(|pod| self.holds.contains_key(&pod.uid)).count(),
             held_claims: self.held_claims(&gang),
             earlier_pods: self.earlier_pods(&gang),
@@ -399,6 +401,9 @@ impl State {
             gang,
         };
         let (holds, team) = (waiting.pods_that_hold > 0, waiting.team);
+        let before = before.filter(|before| waiting.asks_as_before(before));
+        waiting.lacked_place_since = before.as_ref().and_then(|it| it.lacked_place_since);
+        let uid = waiting.gang.uid.clone();
         let id = self.waiting.enter(waiting);
         if let Some(entry) = self.teams.get_mut(team) {
             entry.gangs += 1;
@@ -409,6 +414,12 @@ impl State {
                 self.reserve(id, kept.to_be_judged());
             }
         }
+        // It is admitted, by whomever, or waits for something else now: nothing is kept for it beside what it holds.
+        if holds || before.is_none() {
+            self.end_head_reservation(&uid, holds);
+        } else {
+            self.keep_still(id);
+        }
     }
 
     fn remove_waiting(&mut self, id: GangId) {
@@ -416,20 +427,25 @@ impl State {
             let uid = waiting.gang.uid.clone();
             self.end_head_reservation(&uid, false);
         }
+        self.take_waiting(id);
+    }
+
+    /// A gang is not told as waiting any more, or otherwise than before: a place that is kept for it is left to the caller.
+    fn take_waiting(&mut self, id: GangId) -> Option<WaitingGang> {
         self.give_up_reservation(id);
         self.drop_out(id);
         self.too_large.remove(&id);
-        if let Some(waiting) = self.waiting.leave(id) {
-            // It may be undone until its holds are told.
-            if !self.provisional.contains_key(&waiting.gang.uid) {
-                self.reservations.note_committed(&waiting.gang.uid);
-            }
-            self.shapes.give_back(waiting.shape);
-            if let Some(entry) = self.teams.get_mut(waiting.team) {
-                entry.gangs -= 1;
-            }
-            self.forget_team_if_unused(waiting.team);
+        let waiting = self.waiting.leave(id)?;
+        // It may be undone until its holds are told.
+        if !self.provisional.contains_key(&waiting.gang.uid) {
+            self.reservations.note_committed(&waiting.gang.uid);
         }
+        self.shapes.give_back(waiting.shape);
+        if let Some(entry) = self.teams.get_mut(waiting.team) {
+            entry.gangs -= 1;
+        }
+        self.forget_team_if_unused(waiting.team);
+        Some(waiting)
     }
 
     /// What may be larger than a commit is another question with another commit.

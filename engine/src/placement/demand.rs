@@ -247,6 +247,13 @@ impl Demand {
         devices.sum()
     }
 
+    /// Whether it asks for the same as another one, whatever the pods are called.
+    pub(crate) fn asks_as(&self, other: &Self) -> bool {
+        let (own, others) = (self.classes.iter(), other.classes.iter());
+        let asked = own.map(|class| (&class.shape, class.units.len()));
+        asked.eq(others.map(|class| (&class.shape, class.units.len())))
+    }
+
     /// How many units it has.
     pub(crate) fn units(&self) -> usize {
         self.classes.iter().map(|class| class.units.len()).sum()

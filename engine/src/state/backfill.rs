@@ -15,14 +15,16 @@
 //!   else these nodes are full ([`crate::placement::View`]).
 //! * **At what cost** ([`kept`]). What stands idle there is counted, in GPU-seconds. Where it is known when the place is free, and the Team has the
 //!   quota of its own, that is all: it ends by itself. Where it is not known, or quota is borrowed, no more stands idle than the gang's own GPUs for
-//!   [`IDLE_SECONDS`]: then the place is given up, and the Flavor keeps none for as long as it had.
+//!   [`IDLE_SECONDS`]: then the place is given up, and the Flavor keeps none for as long as its own GPUs would
+//!   take to come to what stood idle, and no longer than that.
 //!   A gang that does not end in time makes a time unknown that was known.
 //!   A place of unknown end is given up, too, where nothing more came free for [`STANDS_STILL_SECONDS`], be it that nothing is idle: else who
 //!   never ends would take the only place of the Flavor. Whoever outlasts a place is counted on less than others when the next one is looked
 //!   for. It counts what is idle, whether or not somebody
 //!   else would use it: that is simple, and errs on the side of those who are kept out.
 //! * **How long.** Until the gang is admitted, wherever, or others give way to it. A place that is given up for any other reason,
-//!   be it that the gang was withdrawn, is not kept for another one before as much time has passed.
+//!   be it that the gang was withdrawn, is paid for in the same way. A gang that loses a node of its place has another one looked for at
+//!   once, at the same account, and one that is told anew keeps its place and its age unless it asks for something else.
 //!
 //! Time is told with each decision, and the latest that was told counts: a clock that goes back stands still. After a restart
 //! everything here is found again from what is told: for how long a gang lacks a place comes with it

@@ -138,6 +138,13 @@ impl State {
             return;
         };
         let place = waiting.place.clone();
+        // However long it lacked a place, it did, should it be judged again.
+        let since = self.classes.get(class).and_then(|it| it.lacks_place_since);
+        if let Some(since) = since {
+            let since = since.max(waiting.gang.queued_at);
+            let known = waiting.lacked_place_since.get_or_insert(since);
+            *known = since.min(*known);
+        }
         self.change_class_line(class, |line| {
             line.remove(&place);
         });

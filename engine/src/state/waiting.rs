@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::ids::{ClassId, GangId, ShapeId, Slab, TeamId};
 use crate::{
     model::Gang,
-    names::{ClaimUid, GangUid, PodUid},
+    names::{ClaimUid, GangUid, PodUid, Timestamp},
     placement::Demand,
     queue::Place,
 };
@@ -20,6 +20,8 @@ pub(super) struct WaitingGang {
     pub(super) place: Place,
     /// Where it is judged with others; `None` while it is not judged.
     pub(super) class: Option<ClassId>,
+    /// Since when it lacked a place, and not quota, while it was judged before.
+    pub(super) lacked_place_since: Option<Timestamp>,
     /// How many of its pods hold something: with any, it is admitted, whoever says that it waits.
     pub(super) pods_that_hold: usize,
     /// How many of the claims that it names are held, whatever is free.
@@ -55,6 +57,13 @@ impl HeldClaims {
 }
 
 impl WaitingGang {
+    /// Whether it waits for the same as it was told before, whatever its pods are called and for how long they run.
+    pub(super) fn asks_as_before(&self, before: &Self) -> bool {
+        self.gang.team == before.gang.team
+            && self.gang.topology.required == before.gang.topology.required
+            && self.demand.asks_as(&before.demand)
+    }
+
     /// Whether its Team may borrow for it.
     pub(super) fn may_borrow(&self) -> bool {
         self.gang.may_borrow || self.was_charged_ahead

@@ -7,6 +7,7 @@
     reason = "tests"
 )]
 
+mod blips;
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../quota/random.rs"]
@@ -347,8 +348,8 @@ fn where_no_end_is_known_no_more_stands_idle_than_the_gangs_own_for_a_while() {
     let decisions = decide_at(&mut state, used_up);
     assert_eq!(admitted(&decisions), ["small"]);
     assert_eq!(kept_in_short(&state), None);
-    // Nothing is kept for as long as it was, and then again.
-    let rested = used_up + 2 * LONG;
+    // Nothing is kept until the gang's own GPUs would have come to as much, and then again.
+    let rested = used_up + LONG;
     assert_eq!(decisions.look_again_at, Some(Timestamp(rested)));
     decide_at(&mut state, rested - 1);
     assert_eq!(kept_in_short(&state), None);
@@ -425,8 +426,12 @@ fn who_withdraws_and_comes_again_keeps_nothing_idle_by_that() {
     state.apply(Update::NotWaiting("head".into()));
     let decisions = decide_at(&mut state, 2 * LONG);
     assert_eq!(kept_in_short(&state), None);
-    assert_eq!(decisions.look_again_at, Some(Timestamp(3 * LONG)));
-    decide_at(&mut state, 3 * LONG);
+    // Half of its eight GPUs stood idle.
+    let rested = 2 * LONG + LONG / 2;
+    assert_eq!(decisions.look_again_at, Some(Timestamp(rested)));
+    decide_at(&mut state, rested - 1);
+    assert_eq!(kept_in_short(&state), None);
+    decide_at(&mut state, rested);
     assert_eq!(kept(&state).expect("kept").gang, "next".into());
 }
 

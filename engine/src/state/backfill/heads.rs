@@ -70,10 +70,8 @@ impl State {
         // Whoever came later was not refused before it came.
         let refused = class.lacks_place_since.unwrap_or(self.backfill.now);
         let seen = refused.max(waiting.gang.queued_at);
-        let since = waiting
-            .gang
-            .lacks_place_since
-            .map_or(seen, |told| told.min(seen));
+        let earlier = [waiting.gang.lacks_place_since, waiting.lacked_place_since];
+        let since = earlier.into_iter().flatten().fold(seen, Timestamp::min);
         after(since, HEAD_WAITS_SECONDS)
     }
 

@@ -103,14 +103,15 @@ impl State {
         for kept in self.backfill.kept.values_mut() {
             kept.count(now);
         }
-        let mut over = self.note_changes_where_kept();
+        for gang in self.note_changes_where_kept() {
+            self.keep_elsewhere(&gang);
+        }
         let kept = self.backfill.kept.values();
         let in_vain = kept.filter(|kept| kept.is_in_vain());
         let in_vain: Vec<HeadReservation> = in_vain.map(|kept| kept.told.clone()).collect();
         self.note_outlasted(&in_vain);
-        over.extend(in_vain.into_iter().map(|told| told.gang));
-        for gang in over {
-            self.end_head_reservation(&gang, false);
+        for told in in_vain {
+            self.end_head_reservation(&told.gang, false);
         }
         let rests = &mut self.backfill.rests;
         rests.retain(|_, until| *until > now);
@@ -269,35 +270,92 @@ impl State {
         self.note_reasons_on(flavor);
     }
 
-    /// A place is kept for a gang no longer. Unless it was `served`, or nothing stood idle for it, its Flavor keeps none for as long
-    /// as it was kept.
+    /// A place is kept for a gang no longer. Unless it was `served`, its Flavor keeps none until as much could have been used as stood
+    /// idle for it.
     pub(in crate::state) fn end_head_reservation(&mut self, gang: &GangUid, served: bool) {
-        let mut kept = self.backfill.kept.iter();
-        let of_gang = kept.find(|(_, kept)| kept.told.gang == *gang);
-        let Some(flavor) = of_gang.map(|(flavor, _)| flavor.clone()) else {
-            return;
-        };
-        let Some(kept) = self.backfill.kept.remove(&flavor) else {
-            return;
-        };
-        let now = self.backfill.now;
-        if !served && kept.told.idle_gpu_seconds > 0 {
-            let stood = now.0.saturating_sub(kept.told.since.0).max(1);
-            self.backfill
-                .rests
-                .insert(flavor.clone(), after(now, stood));
+        if let Some(kept) = self.open_place(gang)
+            && !served
+        {
+            self.rest_after(&kept);
         }
+    }
+
+    /// A Flavor rests for as long as all that the gang would have got would have stood idle to come to what did.
+    fn rest_after(&mut self, kept: &Kept) {
+        let own = i128::from(kept.told.gpus.0).max(1);
+        let seconds = kept.told.idle_gpu_seconds / own;
+        let seconds = i64::try_from(seconds).map_or(IDLE_SECONDS, |it| it.min(IDLE_SECONDS));
+        if seconds > 0 {
+            let until = after(self.backfill.now, seconds);
+            self.backfill.rests.insert(kept.told.flavor.clone(), until);
+        }
+    }
+
+    /// Opens the nodes that are kept for a gang to all.
+    fn open_place(&mut self, gang: &GangUid) -> Option<Kept> {
+        let mut all = self.backfill.kept.values();
+        let of_gang = all.find(|kept| kept.told.gang == *gang)?;
+        let flavor = of_gang.told.flavor.clone();
+        let kept = self.backfill.kept.remove(&flavor)?;
         for node in &kept.told.nodes {
             self.cluster.end_hold_back(node);
         }
         self.backfill.gave_up_a_place = true;
-        let waiting = self.waiting.id(gang).and_then(|id| self.waiting.get(id));
+        let id = self.waiting.id(gang);
+        let waiting = id.and_then(|id| self.waiting.get(id));
         if let Some(class) = waiting.and_then(|waiting| waiting.class) {
-            self.backfill.put_off(class, now);
+            self.backfill.put_off(class, self.backfill.now);
         }
         // Whoever runs there can be asked to give way again.
         self.note_rights();
         self.note_reasons_on(&flavor);
+        Some(kept)
+    }
+
+    /// Some node that is kept for a gang is not to be had any more: looks for another place at once, and goes on counting what stands
+    /// idle.
+    fn keep_elsewhere(&mut self, gang: &GangUid) {
+        let Some(before) = self.open_place(gang) else {
+            return;
+        };
+        let flavor = &before.told.flavor;
+        let found = self.waiting.id(gang).and_then(|id| {
+            let level = self.borrow_level_on(id, flavor)?;
+            Some((id, level, self.soonest(id, flavor)?))
+        });
+        let Some((id, level, found)) = found else {
+            self.rest_after(&before);
+            return;
+        };
+        self.keep_place(id, flavor, found, level);
+        if let Some(kept) = self.backfill.kept.get_mut(flavor) {
+            kept.told.since = before.told.since;
+            kept.told.idle_gpu_seconds = before.told.idle_gpu_seconds;
+            if kept.told.most_idle_gpu_seconds.take().is_some() {
+                kept.told.most_idle_gpu_seconds = before.told.most_idle_gpu_seconds;
+                kept.limit(kept.told.idle_gpu_seconds);
+            }
+        }
+    }
+
+    /// A gang was told anew for which a place is kept: it stays so.
+    pub(in crate::state) fn keep_still(&mut self, id: GangId) {
+        let Some(waiting) = self.waiting.get(id) else {
+            return;
+        };
+        let mut all = self.backfill.kept.values_mut();
+        let Some(kept) = all.find(|kept| kept.told.gang == waiting.gang.uid) else {
+            return;
+        };
+        kept.team = waiting.team;
+        kept.told.gang_name.clone_from(&waiting.gang.name);
+        let rank = rank(waiting);
+        if (&kept.place, kept.rank) != (&waiting.place, rank) {
+            kept.place = waiting.place.clone();
+            kept.rank = rank;
+            // Others may go before it now.
+            self.cluster.note_let_in(&kept.told.nodes);
+        }
     }
 
     /// Who waits for a place on a Flavor may be told something else about it.
