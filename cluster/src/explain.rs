@@ -11,9 +11,9 @@ use crate::{
 /// What an explanation is told with, besides what the engine says.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Circumstances<'a> {
-    /// [`crate::formed::FormedGang::implied`]: a reason that the gang can never start whole then says how to start its pods one
-    /// by one.
-    pub implied: bool,
+    /// Whether several pods are a gang by the shape of their Job alone ([`crate::formed::FormedGang::implied`]): a reason that the gang
+    /// can never start whole then says how to start its pods one by one.
+    pub is_implied_gang: bool,
     /// [`crate::formed::FormedGang::unmodelled`]: named where there is no place ([`name_unmodelled`]).
     pub unmodelled: &'a [String],
     /// [`crate::index::Index::faults_of_team`]: named where quota is the reason, since a limit that is not understood grants nothing.
@@ -33,7 +33,7 @@ pub fn explain(why: &Why, circumstances: Circumstances<'_>) -> PendingReason {
         reason,
         Reason::PlacementImpossible | Reason::ExceedsMaxQuota
     );
-    if is_final && circumstances.implied {
+    if is_final && circumstances.is_implied_gang {
         details.push_str(
             "; it is a gang because it is an Indexed Job that runs all its ranks at once: ",
         );
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn a_job_that_never_fits_whole_is_told_how_to_start_its_pods_one_by_one() {
         let implied = Circumstances {
-            implied: true,
+            is_implied_gang: true,
             ..Circumstances::default()
         };
         let why = Why::PlacementImpossible {
@@ -310,7 +310,7 @@ mod tests {
         let unmodelled = ["spec.volumes[0] (data)".to_owned()];
         let faults = ["Team/research: spec.quota[0]".to_owned()];
         let circumstances = Circumstances {
-            implied: false,
+            is_implied_gang: false,
             unmodelled: &unmodelled,
             faults: &faults,
             elder: None,

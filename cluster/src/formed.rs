@@ -107,8 +107,7 @@ pub struct FormedGang {
     /// Whether its claims name only DeviceClasses that the chart excepts: ungated at once,
     /// placement `any`, never charged.
     pub excepted: bool,
-    /// Whether nobody declared it: an Indexed Job is a gang by itself. A reason that it can never
-    /// start whole then names the way out ([`crate::explain::explain`]).
+    /// Whether nobody declared it: an Indexed Job, and a Job of one pod, is a gang by itself.
     pub implied: bool,
     /// Members that are bound to a node although their gang has no admission: what they hold is to
     /// be adopted, or reported as a bypass.

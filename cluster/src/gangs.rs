@@ -19,7 +19,7 @@ pub use declaration::{failed_ranks, succeeded_ranks};
 pub(crate) use forming::{GangInputs, NamespaceTeam, PodRequest, PodRequests, facts_of, form};
 pub use group::is_gang;
 pub(crate) use group::{Belonging, Group, belonging};
-pub(crate) use naming::{GangFinder, Incarnations, gang_key, group_of_gang};
+pub(crate) use naming::{GangFinder, Incarnations, gang_key, group_of_gang, group_of_pods_gang};
 pub use ranks::natural_order;
 
 use crate::pod::{

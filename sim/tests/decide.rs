@@ -123,7 +123,7 @@ fn small_clusters_are_decided_as_their_controller_would() {
         (
             "quota that is in use is waited for, in the order of creation and name",
             nodes(4) + &team(16) + &job("a", 2, 8) + &job("b", 1, 8),
-            &["job-a on node-0 node-1", "pod-b-0: WaitingForQuota"],
+            &["job-a on node-0 node-1", "job-b: WaitingForQuota"],
         ),
         (
             "a place that no empty cluster has is impossible",
@@ -133,7 +133,7 @@ fn small_clusters_are_decided_as_their_controller_would() {
         (
             "a place that others have is waited for",
             nodes(1) + &team(64) + &job("a", 1, 8) + &job("b", 1, 8),
-            &["pod-a-0 on node-0", "pod-b-0: WaitingForPlacement"],
+            &["job-a on node-0", "job-b: WaitingForPlacement"],
         ),
         (
             "pods of a namespace without a Team wait for one",

@@ -31,11 +31,6 @@ pub fn of_pod(pod: &str) -> String {
     format!("pod-{pod}-")
 }
 
-/// Name of the Gang of a pod that a Job made which is no gang, but for its end; the pod's index is given.
-pub fn of_job_pod(job: &str, index: u32) -> String {
-    format!("pod-{job}-{index}-")
-}
-
 /// The Gang whose name begins so; of several the one with the shortest name, which has nothing but the
 /// part that is made from a UID behind it; of several incarnations of a label the first.
 pub async fn find(client: &Client, namespace: &str, beginning: &str) -> Result<Option<Gang>> {

@@ -20,11 +20,8 @@ pub(super) struct Declaring<'a> {
     pub(super) job: Option<&'a Job>,
 }
 
-/// The declared size, and whether only the shape of an Indexed Job implies it.
-pub(super) fn size(
-    declaring: &[Declaring<'_>],
-    job: Option<&Job>,
-) -> Result<(u32, bool), PendingReason> {
+/// What is said of the size, and by whom first.
+fn said<'a>(declaring: &[Declaring<'a>], job: Option<&'a Job>) -> BTreeMap<&'a str, String> {
     let mut said: BTreeMap<&str, String> = BTreeMap::new();
     for one in declaring {
         let by_pod = annotation(one.pod, keys::GANG_SIZE);
@@ -39,6 +36,22 @@ pub(super) fn size(
     {
         said.entry(size).or_insert_with(|| "the Job".to_owned());
     }
+    said
+}
+
+/// Whether nobody says that there is more than one pod.
+pub(super) fn says_no_more_than_one(declaring: &[Declaring<'_>], job: &Job) -> bool {
+    let said = said(declaring, Some(job));
+    said.keys()
+        .all(|size| whole_number::gang_size(size) == Some(1))
+}
+
+/// The declared size, and whether only the shape of an Indexed Job implies it.
+pub(super) fn size(
+    declaring: &[Declaring<'_>],
+    job: Option<&Job>,
+) -> Result<(u32, bool), PendingReason> {
+    let said = said(declaring, job);
     let mut entries = said.into_iter();
     match (entries.next(), entries.next()) {
         (Some((size, _)), None) => Ok((in_range(size)?, false)),

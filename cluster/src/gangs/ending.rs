@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::batch::v1::Job;
 
-use super::{Group, controlling_job, forming::Forming, is_job, is_terminal, name, phase};
+use super::{
+    Group, age_order, controlling_job, forming::Forming, is_job, is_terminal, name, phase,
+};
 use crate::{formed::Ended, pod::ObservedPod};
 
 impl Forming<'_, '_> {
@@ -23,6 +25,16 @@ impl Forming<'_, '_> {
             return Some(Ended::Failed("all its pods are gone".to_owned()));
         }
         pods_ended(&considered)
+    }
+
+    /// Why a Job failed, and what the pod says that failed last: the Job says only that it gave up.
+    fn with_last_failure(&self, why: String) -> String {
+        let failed = self.pods.iter().filter(|pod| phase(pod) == "Failed");
+        let last = failed.max_by(|a, b| age_order(a).cmp(&age_order(b)));
+        match last.filter(|pod| pod.failure().is_some()) {
+            Some(pod) => format!("{why}; {}", why_failed(pod)),
+            None => why,
+        }
     }
 
     /// The gang ends with the Jobs that make its pods: while one of them runs, it may make more.
@@ -51,11 +63,13 @@ impl Forming<'_, '_> {
             .flatten()
             .map(|job| job_ended(job))
             .collect::<Option<_>>()?;
-        Some(
-            ends.into_iter()
-                .find(|end| *end != Ended::Finished)
-                .unwrap_or(Ended::Finished),
-        )
+        let failed = ends.into_iter().find_map(|end| match end {
+            Ended::Failed(why) => Some(why),
+            Ended::Finished => None,
+        });
+        Some(failed.map_or(Ended::Finished, |why| {
+            Ended::Failed(self.with_last_failure(why))
+        }))
     }
 }
 

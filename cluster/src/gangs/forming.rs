@@ -13,7 +13,7 @@ use muster_engine as engine;
 use super::{
     Group, age_order, bound_to, controller, controlling_job, created_at,
     declaration::{self, Declaring},
-    group::JobFinder,
+    group::{self, JobFinder},
     is_active, is_job, name, phase, ranks, uid, waiting,
 };
 use crate::{
@@ -74,7 +74,7 @@ pub(crate) struct GangInputs<'a> {
 /// The size of a gang, as far as it can be told.
 pub(super) struct Size {
     pub(super) pods: u32,
-    /// Only the shape of an Indexed Job says so.
+    /// Only the shape of the Job says so.
     pub(super) implied: bool,
     pub(super) wait: Option<PendingReason>,
 }
@@ -224,8 +224,16 @@ impl<'f, 'a> Forming<'f, 'a> {
             implied: false,
             wait: None,
         };
+        let implied = self.is_jobs_only_pod(declaring, job);
         if let Some(places) = &self.places {
-            return of(u32::try_from(places.len()).unwrap_or(keys::MAX_GANG_SIZE));
+            let pods = u32::try_from(places.len()).unwrap_or(keys::MAX_GANG_SIZE);
+            return Size {
+                implied,
+                ..of(pods)
+            };
+        }
+        if implied {
+            return Size { implied, ..of(1) };
         }
         if matches!(self.group, Some(Group::Single { .. })) {
             return of(1);
@@ -250,6 +258,14 @@ impl<'f, 'a> Forming<'f, 'a> {
                 }
             }
         }
+    }
+
+    /// Whether it is the one pod that its Job makes. Where pods say by a label that they are a gang, others may belong to it.
+    fn is_jobs_only_pod(&self, declaring: &[Declaring<'_>], job: Option<&Job>) -> bool {
+        matches!(self.group, Some(Group::Job { .. }))
+            && job.is_some_and(|job| {
+                group::makes_one_pod(job) && declaration::says_no_more_than_one(declaring, job)
+            })
     }
 
     /// Members in rank order, and the others. `active` is in the order of age.

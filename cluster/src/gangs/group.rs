@@ -83,11 +83,12 @@ fn group(pod: &ObservedPod, namespace: String, jobs: &JobFinder<'_>) -> Option<G
     })
 }
 
-/// Whether the pods of a Job are one gang: it says so, or it is Indexed and runs all its ranks at once.
+/// Whether the pods of a Job are one gang: it says so, it is Indexed and runs all its ranks at once, or all that it makes are
+/// attempts at one pod's work.
 pub fn is_gang(job: &Job, pod: &ObservedPod) -> bool {
     match annotation(pod, keys::GANG_SIZE).or_else(|| job_annotation(job, keys::GANG_SIZE)) {
-        Some(size) => whole_number::gang_size(size) != Some(1),
-        None => implied_size(job).is_some(),
+        Some(size) => whole_number::gang_size(size) != Some(1) || makes_one_pod(job),
+        None => makes_one_pod(job) || implied_size(job).is_some(),
     }
 }
 
@@ -97,6 +98,13 @@ pub(super) fn implied_size(job: &Job) -> Option<i32> {
     let completions = spec.completions?;
     (is_indexed(job) && completions > 1 && spec.parallelism.unwrap_or(1) == completions)
         .then_some(completions)
+}
+
+/// Whether a Job is done with the first pod that succeeds, and makes another only once that one is lost or failed, whatever its
+/// `parallelism`. The gang is the Job's, not each pod's, so that its age and what it went through outlive a pod.
+pub(super) fn makes_one_pod(job: &Job) -> bool {
+    let spec = job.spec.as_ref();
+    spec.is_some_and(|spec| spec.completions == Some(1))
 }
 
 pub(super) fn is_indexed(job: &Job) -> bool {

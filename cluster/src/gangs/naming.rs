@@ -139,18 +139,20 @@ fn next(
     }
 }
 
-/// What the pods of a Gang were declared as, as far as the Gang alone shows it; for one whose pods
+/// The group of a Gang that is named after one pod. Nobody else makes such names; which pod it was matters to nobody any more.
+pub(crate) fn group_of_pods_gang(key: &GangKey) -> Option<Group> {
+    let pod = key.name.strip_prefix(SINGLE)?;
+    Some(Group::Single {
+        namespace: key.namespace.clone(),
+        name: pod.to_owned(),
+        uid: String::new(),
+    })
+}
+
+/// What the pods of another Gang were declared as, as far as the Gang alone shows it; for one whose pods
 /// are gone, or whose Job is not known.
 pub(crate) fn group_of_gang(key: &GangKey, gang: Option<&Gang>) -> Option<Group> {
     let namespace = key.namespace.clone();
-    if let Some(pod) = key.name.strip_prefix(SINGLE) {
-        // Nobody else makes such names; which pod it was matters to nobody any more.
-        return Some(Group::Single {
-            namespace,
-            name: pod.to_owned(),
-            uid: String::new(),
-        });
-    }
     let label = gang?.spec.group.clone()?;
     Some(Group::Label { namespace, label })
 }

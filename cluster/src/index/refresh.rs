@@ -117,7 +117,10 @@ impl Index {
             .and_then(|name| self.membership.group_of(name))
             .cloned();
         let gang = self.objects.gangs.get(key).cloned();
-        let group = group.or_else(|| gangs::group_of_gang(key, gang.as_deref()));
+        // A Gang that is named after a pod is that pod's, even where its Job would be one gang by now.
+        let group = gangs::group_of_pods_gang(key)
+            .or(group)
+            .or_else(|| gangs::group_of_gang(key, gang.as_deref()));
         let inputs = GangInputs {
             key,
             gang: gang.as_deref(),

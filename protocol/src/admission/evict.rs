@@ -49,6 +49,7 @@ pub(crate) fn due(
         || has_ended(gang)
         || gang.metadata.deletion_timestamp.is_some()
         || is_as_found(context, plan)
+            && (has_living(context, plan) || !has_successors(context, plan))
     {
         return None;
     }
@@ -146,6 +147,8 @@ fn delay_seconds(
         _ if has_living(context, plan) && is_obstacle_for_good(context, plan) => {
             Some(FOR_GOOD_SECONDS)
         }
+        // There are no others that could still be deleted.
+        _ if plan.ranks.len() == 1 && has_successors(context, plan) => Some(FOR_GOOD_SECONDS),
         _ => Some(context.config.not_ready_seconds),
     }
 }
@@ -159,7 +162,8 @@ fn has_living(context: PollContext<'_>, plan: &Plan) -> bool {
     })
 }
 
-/// Whether it was found running and not let go by any controller: it is charged as it is, and left alone.
+/// Whether it was found running and not let go by any controller: it is charged as it is, and left alone as long as any of its pods
+/// lives.
 pub(crate) fn is_as_found(context: PollContext<'_>, plan: &Plan) -> bool {
     plan.adopted
         && plan.ranks.iter().any(|rank| {

@@ -360,7 +360,7 @@ impl Feed {
         let is_near = explanation.position <= HELPED;
         let remedies = is_near.then(|| self.engine.remedies(explanation));
         let circumstances = formed.map_or_else(Circumstances::default, |formed| Circumstances {
-            implied: formed.implied,
+            is_implied_gang: formed.implied && formed.spec.size > 1,
             unmodelled: &formed.unmodelled,
             faults: &faults,
             elder: elder.map(PodFields::name),

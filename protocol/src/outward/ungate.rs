@@ -31,8 +31,11 @@ pub(crate) fn unmanaged(context: PollContext<'_>, key: &GangKey) -> Vec<ApiReque
         .formed(key)
         .filter(|formed| observes || formed.excepted)
         .into_iter()
-        .flat_map(|formed| &formed.pods)
-        .filter_map(|member| context.index.pod_by_uid(&member.identity.uid))
+        .flat_map(|formed| {
+            let members = formed.pods.iter().map(|member| &member.identity);
+            members.chain(&formed.excess)
+        })
+        .filter_map(|pod| context.index.pod_by_uid(&pod.uid))
         .filter(|pod| is_gated(pod) && !is_deleting(pod))
         .map(|pod| patch::ungate_anywhere(pod))
         .collect()

@@ -204,6 +204,24 @@ fn a_declared_gang_on_excepted_devices_starts_together_without_permits() {
 }
 
 #[test]
+fn in_observe_a_pod_that_is_surplus_is_freed_like_the_others() {
+    let mut bench = Bench::with(Config {
+        mode: Mode::Observe,
+        ..config()
+    });
+    bench.gang("train", 1);
+    bench.pod("train", 1, 1, keys::DEVICE_CLASS_GPU);
+    bench.run();
+    for name in ["train-0", "train-1"] {
+        let spec = bench.server.pod(name).unwrap().spec.unwrap();
+        assert!(
+            spec.scheduling_gates.is_none_or(|gates| gates.is_empty()),
+            "{name}"
+        );
+    }
+}
+
+#[test]
 fn in_observe_everything_is_freed_and_drivers_enforce_nothing() {
     let mut bench = Bench::with(Config {
         mode: Mode::Observe,

@@ -1466,8 +1466,8 @@ fn evictions_have_room_of_their_own_and_go_one_after_the_other_where_it_is_full(
     }
 }
 
-#[test]
-fn what_was_found_running_before_muster_is_not_evicted() {
+/// A pod runs that nobody let go, and its gang is charged for it.
+fn found_running() -> Bench {
     let mut bench = Bench::new();
     bench.gang("old", 1);
     bench.change_pod("old-0", |pod| {
@@ -1487,6 +1487,30 @@ fn what_was_found_running_before_muster_is_not_evicted() {
     bench.server.put(object);
     bench.run();
     assert!(bench.gang_status().admission.unwrap().adopted);
+    bench
+}
+
+#[test]
+fn what_was_found_running_before_muster_is_not_evicted() {
+    let mut bench = found_running();
     stop(&mut bench, "HoldAndDrain");
     assert_eq!(evictions(&bench), []);
+}
+
+/// A defect once: the pod that was made in its place waited for ever where nothing ended it, on a dead node say.
+#[test]
+fn what_was_found_running_makes_way_for_the_next_pod_once_it_is_being_deleted() {
+    let mut bench = found_running();
+    delete_slowly(&mut bench, "old-0");
+    bench.pod("old", 1, 1, keys::DEVICE_CLASS_GPU);
+    bench.run_for(10, |_| false);
+    assert_eq!(evictions(&bench), [(1, Reason::MembersChanged)]);
+    assert!(bench.gang_status().admission.is_none(), "it may run still");
+    bench.server.remove(&pod_key("old-0"));
+    bench.run();
+    let admission = bench.gang_status().admission.unwrap();
+    assert_eq!(
+        admission.pods[0].uid,
+        bench.server.pod("old-1").unwrap().metadata.uid.unwrap()
+    );
 }

@@ -183,7 +183,7 @@ async fn play_story(cluster: &mut Cluster, seed: u64) -> Result<()> {
     let details = gangs::wait_for_reason(
         &client,
         &red,
-        &gangs::of_job_pod("next", 0),
+        &gangs::of_job("next"),
         Reason::WaitingForQuota,
     )
     .await?;
@@ -192,7 +192,7 @@ async fn play_story(cluster: &mut Cluster, seed: u64) -> Result<()> {
 
     train_ranks.finish()?;
     gangs::wait_for_job(&client, &red, "train").await?;
-    gangs::wait_until_running(&client, &red, &gangs::of_job_pod("next", 0)).await?;
+    gangs::wait_until_running(&client, &red, &gangs::of_job("next")).await?;
     for ranks in [&next_ranks, &sweep_ranks, &taker_ranks] {
         ranks.finish()?;
     }

@@ -4,7 +4,7 @@ use muster_api::keys;
 use serde_json::json;
 
 use crate::{
-    formed::FormedGang,
+    formed::{FormedGang, GangKey},
     index::NamespacedName,
     object::Kind,
     testing::{
@@ -163,6 +163,54 @@ fn which_jobs_are_gangs() {
         let formed: Vec<_> = index.formed_gangs().collect();
         assert_eq!(formed.len(), gangs, "{what}");
         assert_eq!(formed[0].spec.size, size, "{what}");
+    }
+}
+
+#[test]
+fn a_job_of_one_pod_is_one_gang_however_often_its_pod_is_made_again() {
+    let of = |spec: serde_json::Value| with(indexed_job("train", 1), "/spec", spec);
+    let once = || of(json!({"completions": 1, "parallelism": 1, "template": {}}));
+    let declared = with(
+        once(),
+        "/metadata/annotations",
+        json!({"muster.dev/gang-size": "1"}),
+    );
+    for (what, job, is_one) in [
+        ("one pod", once(), true),
+        (
+            "one pod, at rest",
+            of(json!({"completions": 1, "parallelism": 0, "template": {}})),
+            true,
+        ),
+        ("one pod, declared", declared, true),
+        ("Indexed", indexed_job("train", 1), true),
+        (
+            "one pod, whatever runs at once",
+            of(json!({"completions": 1, "parallelism": 4, "template": {}})),
+            true,
+        ),
+        (
+            "one after the other",
+            of(json!({"completions": 3, "parallelism": 1, "template": {}})),
+            false,
+        ),
+        (
+            "a queue of work",
+            of(json!({"parallelism": 1, "template": {}})),
+            false,
+        ),
+    ] {
+        let pod = rank_of("train", 0, 5);
+        let lost = with(pod.clone(), "/status/phase", json!("Failed"));
+        let keys = |objects: Vec<serde_json::Value>| -> Vec<GangKey> {
+            let index = index_with(objects);
+            index.formed_gangs().map(|gang| gang.key.clone()).collect()
+        };
+        let first = keys(vec![job.clone(), pod]);
+        assert_eq!(first.len(), 1, "{what}");
+        assert_eq!(first[0].name.starts_with("job-train-"), is_one, "{what}");
+        let again = keys(vec![job, lost, rank_of("train", 0, 9)]);
+        assert_eq!(again == first, is_one, "{what}: {again:?}");
     }
 }
 
@@ -415,6 +463,26 @@ fn a_gang_whose_claims_name_only_excepted_classes_waits_for_nothing() {
     let gang = only_gang(&index);
     assert!(gang.excepted);
     assert_eq!(gang.wait, None, "not even a Team is asked for");
+}
+
+#[test]
+fn the_one_pod_of_a_job_whose_claims_name_only_excepted_classes_waits_for_nothing() {
+    let nic = with(
+        claim("train-0-x5", 1),
+        "/spec/devices/requests/0/exactly/deviceClassName",
+        json!("nic.example.com"),
+    );
+    let declared = with(
+        indexed_job("train", 1),
+        "/metadata/annotations",
+        json!({"muster.dev/gang-size": "1"}),
+    );
+    for job in [indexed_job("train", 1), declared] {
+        let index = index_with([job, nic.clone(), rank_of("train", 0, 5)]);
+        let gang = only_gang(&index);
+        assert!(gang.key.name.starts_with("job-train-"));
+        assert!(gang.excepted, "{:?}", gang.wait);
+    }
 }
 
 #[test]

@@ -111,6 +111,23 @@ fn a_gang_waits_with_exactly_the_reason_that_its_objects_show() {
             "pods: metadata.annotations[muster.dev/gang-size]: is missing; pods with the label muster.dev/gang must say how many they are",
         ),
         (
+            "a label without a size on the one pod of a Job, which others may belong to",
+            vec![
+                indexed_job("launch", 1),
+                with(
+                    with(
+                        rank_of("launch", 0, 5),
+                        "/metadata/labels",
+                        json!({"muster.dev/gang": "train"}),
+                    ),
+                    "/metadata/annotations",
+                    json!({}),
+                ),
+            ],
+            RequestNotUnderstood,
+            "pods: metadata.annotations[muster.dev/gang-size]: is missing; pods with the label muster.dev/gang must say how many they are",
+        ),
+        (
             "a size that is no number",
             vec![member("w-0", 5, "train", "two")],
             RequestNotUnderstood,
