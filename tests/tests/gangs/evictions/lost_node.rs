@@ -5,11 +5,11 @@ use std::{fs, time::Duration};
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::{
     batch::v1::Job,
-    core::v1::{Node, Taint},
+    core::v1::{Node, Pod, Taint},
 };
 use kube::{
     Api, Client, ResourceExt,
-    api::{Patch, PatchParams},
+    api::{ListParams, Patch, PatchParams},
 };
 use muster_api::{Gang, NodeDevices, Queue, Reason};
 use muster_tests::{
@@ -52,6 +52,7 @@ async fn a_machine_that_is_said_to_be_off_costs_its_gang_the_attempt_and_counts_
     set_out_of_service(&nodes, &dead, true).await?;
     let elsewhere = runs_elsewhere(&client, "is-off", &dead, "out of service").await?;
 
+    wait_until_forgotten(&client, "is-off", &dead).await?;
     set_out_of_service(&nodes, &dead, false).await?;
     comes_back(cluster, "is-off", &dead).await?;
     finishes(cluster, "is-off", &elsewhere, &ranks).await
@@ -103,6 +104,20 @@ async fn wait_until_unreachable(nodes: &Api<Node>, name: &str) -> Result<()> {
             .iter()
             .any(|taint| taint.key == "node.kubernetes.io/unreachable");
         Ok(Progress::when(is_unreachable, || format!("{taints:?}")))
+    })
+    .await
+}
+
+/// Kubernetes has deleted the pods that were on the machine. Were it back before, they would be charged beside those that run
+/// elsewhere until its kubelet has ended them.
+async fn wait_until_forgotten(client: &Client, namespace: &str, node: &str) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let on_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
+    let what = format!("the pods on node {node} are gone");
+    eventually(&what, SLOW_LIMIT, async || {
+        let left = pods.list(&on_node).await?.items;
+        let left: Vec<String> = left.iter().map(ResourceExt::name_any).collect();
+        Ok(Progress::when(left.is_empty(), || format!("{left:?}")))
     })
     .await
 }
