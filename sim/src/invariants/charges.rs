@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::Node;
 use muster_api::{Charge, Gang, Intent, Ledger, NodeDevices};
 
-use super::Violation;
+use super::{Violation, has_permit};
 use crate::{
     api_server::ApiServer,
     scenario::{Product, Scenario},
@@ -270,7 +270,8 @@ impl Returns {
             }
             return false;
         }
-        if !is_charged && has_no_node(api, node) {
+        // Its gang may bear it for as long as it is admitted, without a permit there.
+        if has_no_node(api, node) && (!is_charged || !has_permit(api, node, claim)) {
             self.left_behind.insert(what);
             return true;
         }
