@@ -411,7 +411,7 @@ impl State {
         if !holds {
             self.line_up(id);
             if let Some(kept) = kept {
-                self.reserve(id, kept.to_be_judged());
+                self.reserve(id, kept.never_judged());
             }
         }
         // It is admitted, by whomever, or waits for something else now: nothing is kept for it beside what it holds.

@@ -59,7 +59,7 @@ impl Reservation {
     }
 
     /// As if it had never been judged.
-    pub(super) fn to_be_judged(self) -> Self {
+    pub(super) fn never_judged(self) -> Self {
         Self {
             judged: None,
             ..self
