@@ -79,8 +79,6 @@ pub struct Machine {
     ungating_careful: bool,
     /// Whether nothing that an older leader still sends is taken any more.
     is_fenced: bool,
-    /// Whether the engine was told what is held: before that it says of all Teams and Cohorts that they use nothing.
-    is_use_known: bool,
     pub(crate) visited: u64,
     pub(crate) held_stages: u64,
     pub(crate) bugs: InjectedBugs,
@@ -118,7 +116,6 @@ impl Machine {
             ungating_withheld: false,
             ungating_careful: false,
             is_fenced: false,
-            is_use_known: false,
             visited: 0,
             held_stages: 0,
             bugs: InjectedBugs::default(),
@@ -402,7 +399,6 @@ impl Machine {
         }
         self.undo_uncommitted();
         let holds = self.feed.apply_holds(&mut self.index, self.bugs);
-        self.is_use_known = true;
         let wake = Cell::new(None);
         if holds.any {
             self.queues.note_use();
@@ -601,7 +597,7 @@ impl Machine {
     /// of a new Ledger is complete that may be minutes, for which each Team and Cohort would be shown as idle. Nor while other limits
     /// wait for a commit to be answered: each number would cost a tree of all Teams. What was written before stands meanwhile.
     fn shows_use(&self) -> bool {
-        self.is_use_known && self.feed.engine.has_taken_in_limits()
+        self.feed.is_use_known && self.feed.engine.has_taken_in_limits()
     }
 
     fn publish_queues(&mut self, epoch: i64, now: Now, effects: &mut Vec<Effect>) {

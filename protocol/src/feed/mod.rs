@@ -58,6 +58,8 @@ pub(crate) struct Feed {
     ends: Table<GangKey, (engine::GangUid, engine::Timestamp)>,
     /// Whether the engine decided once about everything that it was told: until then it may be about to let somebody give way.
     pub(crate) has_decided: bool,
+    /// Whether the engine was told what is held: before that it says of all Teams and Cohorts that they use nothing.
+    pub(crate) is_use_known: bool,
     /// Whether the engine was told what a former leader recorded of preemptions.
     pub(crate) is_restored: bool,
     /// Gangs of which a former leader recorded that they preempt, or are preempted and hold something still, and those of which
@@ -103,6 +105,7 @@ impl Feed {
             running: Table::default(),
             ends: Table::default(),
             has_decided: false,
+            is_use_known: false,
             is_restored: false,
             recorded: BTreeSet::new(),
             look_again_at: None,
@@ -216,6 +219,7 @@ impl Feed {
 
     /// Applies what changed of holds to the engine.
     pub(crate) fn apply_holds(&mut self, index: &mut Index, bugs: InjectedBugs) -> AppliedHolds {
+        self.is_use_known = true;
         let mut applied = AppliedHolds::default();
         for (pod, mut hold) in self.holds.take_changes() {
             if bugs.has(InjectedBug::FreedAtDeletion) {
