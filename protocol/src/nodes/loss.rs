@@ -264,7 +264,7 @@ pub(crate) fn of_plan(context: PollContext<'_>, plan: &Plan) -> Option<LostRank>
             details: format!("rank {place}: node {node} {cause}"),
         };
         Some(LostRank {
-            node: node.to_string(),
+            node: node.clone(),
             reason,
             is_due,
         })
