@@ -10,9 +10,9 @@ fn cordon(state: &mut State, name: &str, path: &str) {
     state.apply(Update::Node(cordoned));
 }
 
-fn place(leaf: usize, until: i64) -> Option<(String, Vec<String>, Option<i64>)> {
+fn place(leaf: usize, until: i64) -> (String, Vec<String>, Option<i64>) {
     let nodes = [0, 1].map(|at| format!("n{leaf}{at}"));
-    Some(("head".to_owned(), nodes.to_vec(), Some(until)))
+    ("head".to_owned(), nodes.to_vec(), Some(until))
 }
 
 /// The second leaf is free later than the first, and half of either is idle until then.
@@ -23,7 +23,7 @@ fn two_leaves(first: i64, second: i64) -> State {
     submit(&mut state, [requiring("leaf", gang("head", "large", 2, 4))]);
     decide_at(&mut state, 0);
     decide_at(&mut state, LONG);
-    assert_eq!(kept_in_short(&state), place(0, first));
+    assert_eq!(kept_in_short(&state), Some(place(0, first)));
     state
 }
 
@@ -99,7 +99,7 @@ fn a_gang_that_is_told_anew_has_its_age_and_its_place() {
         decide_at(&mut state, LONG - 1);
         assert_eq!(kept_in_short(&state), None, "{what}");
         decide_at(&mut state, LONG);
-        assert_eq!(kept_in_short(&state), place(0, 5_000), "{what}");
+        assert_eq!(kept_in_short(&state), Some(place(0, 5_000)), "{what}");
         // And afterwards.
         let mut state = two_leaves(5_000, 6_000);
         submit(&mut state, [told]);
