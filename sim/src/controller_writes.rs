@@ -109,7 +109,9 @@ pub fn apply(api: &mut ApiServer, write: &ApiRequest) -> Outcome {
         ApiRequest::PatchJob { key, patch, .. } => {
             patched::<Job>(api, key, patch).and_then(|after| {
                 api.update::<Job>(&key.namespace, &key.name, Precondition::default(), |job| {
-                    job.metadata.annotations = after.metadata.annotations;
+                    // Empty ones are none, as where it is asked for by a request.
+                    let annotations = after.metadata.annotations;
+                    job.metadata.annotations = annotations.filter(|it| !it.is_empty());
                     job.spec = after.spec;
                 })
             })
