@@ -3,6 +3,7 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
+    thread,
 };
 
 use kube_cel::{
@@ -20,6 +21,11 @@ use crate::{
 pub(super) const MAX_EXPRESSION_BYTES: usize = 10 * 1024;
 /// Most bytes of an error of the evaluator.
 const CAUSE_BYTES: usize = 200;
+/// Most opening brackets in an expression: for each the parser may call itself, and what it has done by then is not bounded by how deep it
+/// gets. All count, in strings and comments too, since what is a string is for the parser to say. Nobody writes as many in so few bytes.
+const MAX_OPENINGS: usize = 1_024;
+/// The stack on which an expression is parsed, in bytes. Only what is used of it takes memory.
+const PARSER_STACK_BYTES: usize = 64 * 1024 * 1024;
 
 /// What a selector says of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,7 +144,21 @@ impl Expressions {
 }
 
 impl Step {
+    /// On a stack of its own: the parser, what looks through the tree and what frees it call themselves as deep as the text is nested, and
+    /// a stack that overflows ends the process. What is returned is nested no more than [`cost::check`] allows.
     fn compile(text: &str) -> Result<Self, String> {
+        check_openings(text)?;
+        let parser = thread::Builder::new().stack_size(PARSER_STACK_BYTES);
+        thread::scope(|scope| {
+            let parsing = parser.spawn_scoped(scope, || Self::parse(text));
+            let parsing = parsing.map_err(|error| format!("cannot be parsed now: {error}"))?;
+            parsing
+                .join()
+                .unwrap_or_else(|_| Err("cannot be parsed".to_owned()))
+        })
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
         let program = catch_unwind(|| Program::compile(text))
             .map_err(|_| "cannot be parsed".to_owned())?
             .map_err(|error| one_line(&error.to_string(), CAUSE_BYTES))?;
@@ -146,5 +166,69 @@ impl Step {
         let reach = Reach::of(expression)?;
         cost::check(expression)?;
         Ok(Self { program, reach })
+    }
+}
+
+/// An error if the parser might call itself too often.
+fn check_openings(text: &str) -> Result<(), String> {
+    let count = text.matches(['(', '[', '{']).count();
+    if count <= MAX_OPENINGS {
+        return Ok(());
+    }
+    Err(format!(
+        "has {count} opening brackets; an expression has at most {MAX_OPENINGS}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A defect once: whoever wrote such a text ended the process.
+    #[test]
+    fn no_text_however_nested_overflows_the_stack_of_who_compiles_it() {
+        let longest = |unit: &str, end: &str| {
+            let times = (MAX_EXPRESSION_BYTES - end.len()) / unit.len();
+            format!("{}{end}", unit.repeat(times))
+        };
+        let nested = |open: &str, close: &str| {
+            format!(
+                "{}1{}",
+                open.repeat(MAX_OPENINGS),
+                close.repeat(MAX_OPENINGS)
+            )
+        };
+        // Whether it is refused. Signs cancel out, and what is said side by side is not nested.
+        let texts = [
+            (longest("(", "1"), true),
+            (longest("[", ""), true),
+            (longest("!", "true"), false),
+            (longest("- ", "1"), false),
+            (nested("(", ")"), true),
+            (nested("[", "]"), true),
+            (nested("{1:", "}"), true),
+            (nested("a(", ")"), true),
+            (nested("a[", "]"), true),
+            (nested("a.a(", ")"), true),
+            (nested("(1?", ":1)"), true),
+            (nested("(true||", ")"), true),
+            (longest("a.", "a"), true),
+            (longest("a?a:", "a"), true),
+            (longest("a+", "a"), true),
+            (longest("a&&", "a"), false),
+            (longest("a||", "a"), false),
+            (longest("a==", "a"), true),
+            (longest("a in ", "a"), true),
+            (longest("a?a||a:", "a"), true),
+        ];
+        let compile = move || {
+            for (text, is_refused) in &texts {
+                let compiled = Step::compile(text);
+                assert_eq!(compiled.is_err(), *is_refused, "{}...", &text[..16]);
+            }
+        };
+        // As small a stack as a worker has.
+        let small = thread::Builder::new().stack_size(256 * 1024);
+        small.spawn(compile).unwrap().join().unwrap();
     }
 }
