@@ -66,6 +66,13 @@ async fn a_user_who_resumes_a_job_in_the_middle_of_an_eviction_is_heard(
     set_faults(cluster, &json!({"hangStop": [{"pod": JOB}]}))?;
     let heard = async {
         suspended_for_the_failed_rank(cluster, "resumes", &ranks, &mark).await?;
+        // Resumed before that, the Job ends none of them: Muster does, and raises its limit first.
+        eventually("the other ranks are being ended", LIMIT, async || {
+            let status = jobs.get(JOB).await?.status.unwrap_or_default();
+            let are_ending = status.active.unwrap_or(0) == 0 && status.terminating == Some(3);
+            Ok(Progress::when(are_ending, || format!("{status:?}")))
+        })
+        .await?;
         let resume = Patch::Merge(json!({"spec": {"suspend": false}}));
         jobs.patch(JOB, &PatchParams::default(), &resume).await?;
         eventually("Muster takes note of it", LIMIT, async || {
