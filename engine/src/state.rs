@@ -486,17 +486,13 @@ impl State {
     }
 }
 
-/// Whether a gang asks for the same as before, in the same attempt and by the same right. Which nodes it would rather not have, its age, and for how long
-/// it would run, are nothing to those that give way to it.
+/// Whether a gang asks for the same as before, in the same attempt and by the same right. Which nodes it would rather not have, its
+/// age, and for how long it would run, are nothing to those that give way to it.
 fn asks_for_the_same(before: &Gang, after: &Gang) -> bool {
-    let asks = |gang: &Gang| {
-        (
-            gang.attempt,
-            gang.team.clone(),
-            gang.priority,
-            gang.may_borrow,
-            gang.topology.required.clone(),
-        )
-    };
-    asks(before) == asks(after) && before.pods == after.pods
+    before.attempt == after.attempt
+        && before.team == after.team
+        && before.priority == after.priority
+        && before.may_borrow == after.may_borrow
+        && before.topology.required == after.topology.required
+        && before.pods == after.pods
 }

@@ -31,7 +31,7 @@ pub(super) struct Seen {
     pub(super) nodes: BTreeSet<String>,
     pub(super) leaves: BTreeSet<String>,
     pub(super) gpus: BTreeSet<String>,
-    /// Its attempts that had a place: a Job of one pod is another Gang each time.
+    /// Its attempts that had a place, by the UID of the Gang: one that was deleted and made again counts its own.
     attempts: BTreeSet<(String, i64)>,
     /// What it is told about giving way, as long as it is.
     pub(super) notice: Option<String>,
