@@ -414,7 +414,7 @@ proptest! {
 
     /// S1, S14 and that nothing is taken for nothing: what runs never exceeds the cohort's quota; in a Team victims have a
     /// lower priority; those to whom others gave way start, at the latest when nobody gives way any more; what was decided is not
-    /// decided again.
+    /// decided again, unless a gang that was counted on as gone stays.
     #[test]
     fn whoever_gives_way_does_so_for_a_gang_that_starts_then(
         events in prop::collection::vec(event(), 1..60),
@@ -453,12 +453,17 @@ proptest! {
             let admitted: BTreeSet<GangUid> =
                 decisions.admissions.iter().map(|it| it.gang.clone()).collect();
             let is_anybody_going = open.values().any(|victims| !victims.is_empty());
+            // Its victims stay: whoever counted on them as gone asks for them now.
+            let is_anybody_spared = open
+                .iter()
+                .any(|(gang, victims)| admitted.contains(gang) && !victims.is_empty());
             open.retain(|gang, _| !admitted.contains(gang));
             let mut due = open.iter().filter(|(_, victims)| victims.is_empty());
             prop_assert!(is_anybody_going || due.next().is_none(), "{open:?} do not start");
             for preemption in decisions.preemptions {
                 let preemptor = &world.gangs[&preemption.gang];
-                prop_assert!(!open.contains_key(&preemption.gang), "twice");
+                let is_new = !open.contains_key(&preemption.gang);
+                prop_assert!(is_new || is_anybody_spared, "twice");
                 for victim in &preemption.victims {
                     let gang = &world.gangs[&victim.gang];
                     prop_assert!(world.holds.contains_key(&victim.gang));
@@ -1694,4 +1699,25 @@ fn whose_admission_is_taken_back_is_told_that_nothing_is_kept_for_it_any_more() 
     assert!(world.state.kept_for(&"own".into()).is_none());
     let changed = world.state.take_changed_preemptions();
     assert!(changed.contains(&GangUid::from("own")), "{changed:?}");
+}
+
+/// A small gang waits for one victim, a larger one for another and counts on both being gone. The small one starts in what
+/// the other victim leaves, so the first stays: the larger one has to ask it itself.
+#[test]
+fn who_counted_on_the_victim_of_another_asks_it_itself_once_the_other_needs_it_no_more() {
+    let mut world = three_teams();
+    world.submit([at(1, gang("low", "t1", 3, 5))]);
+    assert_eq!(admitted(&world.decide()), ["low"]);
+    world.submit([with_priority(1, at(2, gang("high", "t1", 3, 3)))]);
+    assert_eq!(admitted(&world.decide()), ["high"]);
+    world.submit([at(3, gang("small", "t0", 1, 1))]);
+    assert_eq!(told(&world.decide().preemptions), ["small: low Reclaimed"]);
+    world.submit([at(4, gang("large", "t0", 1, 6))]);
+    assert_eq!(told(&world.decide().preemptions), ["large: high Reclaimed"]);
+    world.released("high");
+    let decisions = world.decide();
+    assert_eq!(admitted(&decisions), ["small"]);
+    assert_eq!(told(&decisions.preemptions), ["large: low Reclaimed"]);
+    world.released("low");
+    assert_eq!(admitted(&world.decide()), ["large"]);
 }
