@@ -3,7 +3,8 @@
 //! * The **edge**: everything that is text outside (labels, quantities, CEL, affinities) is parsed
 //!   here, once. Pods become gangs ([`gangs`], handed over as [`formed`]), claims device requests
 //!   ([`claims`], [`selectors`]), nodes and ResourceSlices engine nodes ([`nodes`], [`pools`],
-//!   [`node_filter`]), quota limits engine amounts ([`limits`], [`quantity`]). What is not understood
+//!   [`node_filter`]), quota limits engine amounts ([`limits`], [`quantity`]); what a Flavor
+//!   counts is read in [`flavor`]. What is not understood
 //!   is told with its field ([`unsupported_field`]), never guessed. What users may say instead of a claim is
 //!   the [`shorthand`].
 //! * The **definition of *managed*** ([`managed`]), from which webhook and wall are generated too.
@@ -13,6 +14,7 @@
 pub mod claims;
 pub mod devices;
 pub mod explain;
+pub mod flavor;
 pub mod formed;
 pub mod gangs;
 pub mod index;

@@ -117,6 +117,12 @@ pub struct Given {
     pub news: Vec<Subject>,
 }
 
+/// An error if the expressions are no selector: too long, not to be parsed, or to take too long. Nothing is evaluated.
+pub fn check(texts: &[String]) -> Result<(), InvalidExpression> {
+    expressions::check_length(texts)?;
+    Expressions::compile(texts).map(|_| ())
+}
+
 impl Selectors {
     /// Of no selector, remembering so many verdicts of all together. A selector that would take more is given up.
     pub(crate) fn remembering(most_verdicts: usize) -> Self {

@@ -11,7 +11,7 @@ use k8s_openapi::{
     api::{core::v1::Namespace, resource::v1::ResourceSlice},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use muster_api::{Cohort, PriorityTier, Team, TeamSpec, Topology, keys};
+use muster_api::{Cohort, Flavor, FlavorSpec, PriorityTier, Team, TeamSpec, Topology, keys};
 
 use crate::gpus::Gpus;
 
@@ -27,6 +27,8 @@ pub struct Cache {
     pub teams: BTreeMap<String, TeamSpec>,
     /// Parent of each Cohort.
     pub parent_of_cohort: BTreeMap<String, Option<String>>,
+    /// Flavors.
+    pub flavors: BTreeMap<String, FlavorSpec>,
     /// PriorityTiers.
     pub tiers: BTreeSet<String>,
     /// Levels of each Topology, outermost first.
@@ -108,6 +110,20 @@ impl Cached for Cohort {
     }
     fn none(facts: &mut Cache) {
         facts.parent_of_cohort.clear();
+    }
+}
+
+impl Cached for Flavor {
+    fn is(&self, facts: &mut Cache) {
+        facts
+            .flavors
+            .insert(name(&self.metadata), self.spec.clone());
+    }
+    fn gone(facts: &mut Cache, name: &str) {
+        facts.flavors.remove(name);
+    }
+    fn none(facts: &mut Cache) {
+        facts.flavors.clear();
     }
 }
 

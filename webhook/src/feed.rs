@@ -4,7 +4,7 @@ use std::sync::{Arc, RwLock};
 
 use k8s_openapi::api::{core::v1::Namespace, resource::v1::ResourceSlice};
 use kube::{Client, runtime::watcher};
-use muster_api::{Cohort, PriorityTier, Team, Topology, keys};
+use muster_api::{Cohort, Flavor, PriorityTier, Team, Topology, keys};
 use muster_serve::{Program, mirror::Mirror, watch::WatchEvent};
 
 use crate::cache::{Cache, Cached};
@@ -18,6 +18,7 @@ pub fn spawn(program: &Program, client: Client) -> SharedCache {
     facts.keep::<Namespace>("namespaces", apply);
     facts.keep::<Team>("teams", apply);
     facts.keep::<Cohort>("cohorts", apply);
+    facts.keep::<Flavor>("flavors", apply);
     facts.keep::<PriorityTier>("prioritytiers", apply);
     facts.keep::<Topology>("topologies", apply);
     let of_our_driver = format!("spec.driver={}", keys::DRIVER);

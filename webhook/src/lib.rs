@@ -2,7 +2,7 @@
 //!
 //! * [`pod`]: what is written into pods ([`patch`]), and which are refused; [`shorthand`] of them what is said
 //!   instead of a claim. [`job`]: the same said to who writes the Job.
-//! * [`quota_tree`]: Teams and Cohorts.
+//! * [`quota_tree`]: Teams and Cohorts. [`flavor`]: Flavors.
 //! * [`cache`]: what is known of other objects, [`gpus`] among them, fed by [`feed`].
 //! * [`routes`]: the reviews over HTTP.
 //! * [`generated`]: the texts that the chart takes over.
@@ -16,6 +16,7 @@ pub mod cache;
 pub mod declared;
 pub mod feed;
 pub mod finding;
+pub mod flavor;
 pub mod generated;
 pub mod gpus;
 pub mod job;

@@ -25,14 +25,14 @@ use kube::{
         admission::{AdmissionRequest, AdmissionResponse, AdmissionReview},
     },
 };
-use muster_api::{Cohort, Team};
+use muster_api::{Cohort, Flavor, Team};
 use muster_serve::{
     Readiness, lock,
     server::{ANSWERS_CONDITION, SELF_CHECK_PATH, json_bounds::JsonBounds},
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{cache::Cache, job, metrics::Reviews, pod::PodRules, quota_tree};
+use crate::{cache::Cache, flavor, job, metrics::Reviews, pod::PodRules, quota_tree};
 
 /// What a review may hold. An element of a list can be an empty container or volume, a few bytes of JSON that take
 /// kilobytes of memory. The largest pods that people write have some hundreds.
@@ -68,6 +68,7 @@ pub fn router(webhook: Webhook) -> Router {
         .route("/validate/jobs", post(validate_job))
         .route("/validate/teams", post(validate_team))
         .route("/validate/cohorts", post(validate_cohort))
+        .route("/validate/flavors", post(validate_flavor))
         .route(SELF_CHECK_PATH, get(check_self))
         .with_state(webhook)
 }
@@ -149,6 +150,24 @@ async fn validate_cohort(
             &body,
             |request, cohort: &Cohort, facts| {
                 let findings = quota_tree::check_cohort(cohort, request.old_object.as_ref(), facts);
+                Ok(findings.answer(AdmissionResponse::from(request)))
+            },
+        )
+        .await
+}
+
+async fn validate_flavor(
+    State(webhook): State<Webhook>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    webhook
+        .review(
+            "validate flavors",
+            &headers,
+            &body,
+            |request, object: &Flavor, facts| {
+                let findings = flavor::check(object, request.old_object.as_ref(), facts);
                 Ok(findings.answer(AdmissionResponse::from(request)))
             },
         )

@@ -172,6 +172,34 @@ async fn a_cohort_that_would_close_a_cycle_is_refused_by_what_is_known_of_others
 }
 
 #[tokio::test]
+async fn a_flavor_is_refused_for_its_selector_and_warned_of_one_that_counts_the_same_devices() {
+    let webhook = Running::start().await;
+    let review_of = |spec: &Value| {
+        let flavor = json!({"apiVersion": "muster.dev/v1alpha1", "kind": "Flavor", "metadata": {"name": "h100"}, "spec": spec});
+        review("Flavor", &flavor)
+    };
+    let path = "/validate/flavors";
+    let broken = json!({"devices": {"driver": "gpu.muster.dev", "selector": "device.driver =="}});
+    let response = webhook.review(path, &review_of(&broken)).await;
+    assert_eq!(response["status"]["reason"], "InvalidValue", "{response}");
+    let cause = &response["status"]["details"]["causes"][0];
+    assert_eq!(cause["field"], "spec.devices.selector");
+
+    let alone = webhook.review(path, &review_of(&json!({}))).await;
+    assert_eq!(
+        (&alone["allowed"], alone.get("warnings")),
+        (&json!(true), None)
+    );
+    let other = serde_json::from_value(json!({})).unwrap();
+    let facts = &webhook.facts;
+    facts.write().unwrap().flavors.insert("all".into(), other);
+    let beside = webhook.review(path, &review_of(&json!({}))).await;
+    assert_eq!(beside["allowed"], true);
+    let warning = beside["warnings"][0].as_str().unwrap();
+    assert!(warning.contains("count as of all"), "{warning}");
+}
+
+#[tokio::test]
 async fn a_job_and_a_team_are_answered_on_their_own_paths() {
     let webhook = Running::start().await;
     let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"},

@@ -15,6 +15,7 @@ use muster_engine::{self as engine, NodeFilterId, PodResources, SelectorId, Time
 use super::{Index, SLICES_GRACE_SECONDS, store::Versioned};
 use crate::{
     devices::PublishedDevice,
+    flavor::Scope,
     node_filter::{NodeBasis, NodeFilters},
     nodes::{self, FlavorRule, Judged, Judgement, Made, NodeParts},
     pod_resources,
@@ -388,8 +389,8 @@ impl Index {
     }
 
     fn read_flavor(&mut self, name: &str, flavor: &Flavor) -> Option<FlavorRule> {
-        let devices = flavor.spec.devices.as_ref();
-        let expression = devices.and_then(|devices| devices.selector.clone());
+        let scope = Scope::of(&flavor.spec);
+        let expression = scope.selector.map(str::to_owned);
         let selector = match expression.map(|text| self.flavor_selector(text)) {
             None => None,
             Some(Ok(id)) => Some(id),
@@ -403,10 +404,8 @@ impl Index {
         };
         Some(FlavorRule {
             name: name.into(),
-            node_selector: flavor.spec.node_selector.clone(),
-            driver: devices
-                .map_or(keys::DRIVER, |devices| devices.driver.as_str())
-                .to_owned(),
+            node_selector: scope.node_selector.clone(),
+            driver: scope.driver.to_owned(),
             selector,
         })
     }
