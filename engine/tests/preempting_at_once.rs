@@ -1,4 +1,4 @@
-//! What it costs when many Teams preempt at once.
+//! What it costs when many Teams preempt at once, or could and need not.
 
 #![allow(clippy::expect_used, reason = "tests")]
 
@@ -71,5 +71,38 @@ fn four_times_as_many_teams_that_preempt_at_once_take_four_times_the_looks() {
     for borrow in [false, true] {
         let (few, many) = (looks(250, borrow), looks(1000, borrow));
         assert!(many <= 5 * few, "borrow: {borrow}: {few}, then {many}");
+    }
+}
+
+/// Teams that borrow, each from a Cohort of its own, and find their gangs places on the same node, as long as there is room.
+/// How many classes are judged.
+fn judged(teams: usize) -> usize {
+    let all = (0..teams).map(|number| Team {
+        preemption: PreemptionPolicy {
+            reclaim_within_cohort: ReclaimWithinCohort::Any,
+            ..PreemptionPolicy::NEVER
+        },
+        ..team(&format!("t{number}"), Some(&format!("c{number}")), limit(0))
+    });
+    let lenders =
+        (0..teams).map(|at| team(&format!("lender{at}"), Some(&format!("c{at}")), limit(1)));
+    let nodes = (0..teams / 50).map(|at| node(&format!("n{at}"), "s/l", 64));
+    let mut state: State = state(nodes.collect(), all.chain(lenders).collect());
+    for number in 0..teams {
+        let gang = gang(&format!("g{number}"), &format!("t{number}"), 1, 1);
+        state.apply(Update::Waiting(gang));
+    }
+    let decisions = state.decide(Timestamp(1), &Budget::UNLIMITED);
+    assert_eq!(decisions.admissions.len(), teams);
+    decisions.visited.classes
+}
+
+#[test]
+fn who_has_its_place_still_is_not_judged_again_each_time_that_somebody_else_is_admitted() {
+    for teams in [200, 800] {
+        // Once to know its turn, once when that comes, and when the node on which it would go is full.
+        let most = 2 * teams + teams * teams / 50;
+        let judged = judged(teams);
+        assert!(judged <= most, "{judged} of {teams} Teams");
     }
 }

@@ -15,7 +15,7 @@
 //! * [`demand`]: a gang without its names. [`capacity`]: how many of its units one node holds.
 //! * [`allocator`]: kube-scheduler's allocator, simulated; [`coallocation`]: when several pods may wait for it.
 //! * [`search`]: which domain; [`spread`]: which nodes in it; [`pack`]: gangs of unequal pods; [`effort`]: how long.
-//! * [`held_back`]: nodes that only some may use; [`areas`](mod@areas): where a gang might be if nothing ran.
+//! * [`holds_still`](mod@holds_still): whether a place that was found is one still. [`held_back`]: nodes that only some may use; [`areas`](mod@areas): where a gang might be if nothing ran.
 //! * [`explain`](mod@explain): why there is no place, for people.
 
 mod allocator;
@@ -32,6 +32,7 @@ mod explain;
 #[cfg(test)]
 mod fixtures;
 mod held_back;
+mod holds_still;
 mod index;
 mod inventory;
 mod kind;
@@ -51,6 +52,7 @@ pub(crate) use cluster::{Cluster, NodeChange, View};
 pub(crate) use demand::{Demand, Signature, claims_of};
 pub(crate) use effort::{Effort, GaveUp};
 pub(crate) use explain::{equal_pods_fit, explain};
+pub(crate) use holds_still::holds_still;
 pub(crate) use inventory::DeviceCharge;
 pub(crate) use tree::NODE_LEVEL;
 pub(crate) use version::Version;

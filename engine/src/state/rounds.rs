@@ -17,7 +17,7 @@ use super::{
     State,
     fair_turns::{FairTurn, FairTurns},
     ids::{ClassId, GangId, GroupId, TeamId},
-    judge::Fitting,
+    judge::{Fitting, request},
     preempt::Preempting,
     shapes::Refused,
     team::{Class, Reason, Refusing},
@@ -29,7 +29,7 @@ use crate::{
     amount::Amount,
     decision::{Budget, CommitRoom, Decisions, TooLarge},
     names::Timestamp,
-    placement::{Effort, Refusal, Version, fits_since},
+    placement::{Effort, Refusal, Version, fits_since, holds_still},
     queue::Place,
     quota::NodeId,
 };
@@ -281,7 +281,8 @@ impl State {
                         !self.still_fits(*team, head) || self.may_borrow_less(*team, head)
                     }
                     What::Fits { fitting, .. } => {
-                        head.may_borrow_less || self.lost_a_node(fitting, head.moment.nodes)
+                        head.may_borrow_less
+                            || !self.has_its_place(*team, head.gang, fitting, head.moment)
                     }
                 };
                 if !may_come_earlier {
@@ -303,10 +304,16 @@ impl State {
         Some(self.tree.root_of(node))
     }
 
-    /// Whether a node on which a head would be placed changed since.
-    fn lost_a_node(&self, fitting: &Fitting, since: Version) -> bool {
-        let mut units = fitting.plan.units.iter();
-        units.any(|unit| self.cluster.slot_changed_since(unit.slot, since))
+    /// Whether a gang could have the place still that was found for it, at the same charge. Nothing came free since: then it has no
+    /// better one either, and its turn is not earlier.
+    fn has_its_place(&self, team: TeamId, gang: GangId, fitting: &Fitting, as_of: Moment) -> bool {
+        let Some((entry, waiting)) = self.teams.get(team).zip(self.waiting.get(gang)) else {
+            return false;
+        };
+        let assignment = fitting.assignment.and_then(|at| entry.assignments.get(at));
+        let flavor = assignment.and_then(|it| self.flavors.get(&it.flavor));
+        let request = request(waiting, flavor);
+        holds_still(&self.cluster, &request, &fitting.plan, as_of.nodes)
     }
 
     /// Whether nothing was taken from under a head since it was judged.
@@ -315,7 +322,7 @@ impl State {
             return false;
         };
         let plan = &fitting.plan;
-        if self.lost_a_node(fitting, head.moment.nodes) {
+        if !self.has_its_place(team, head.gang, fitting, head.moment) {
             return false;
         }
         let Some(at) = fitting.assignment else {
