@@ -14,5 +14,7 @@ pub const DEGRADED: &str = "Degraded";
 /// Of a Team: true while its gangs may be admitted. Of a Cohort: while its members take part in a tree. Of a Flavor: while it counts
 /// devices.
 pub const ACTIVE: &str = "Active";
+/// Of a PriorityTier: true while gangs get it that name no tier, and whose Team names none. At most one has it.
+pub const DEFAULT: &str = "Default";
 /// Of a Team, a Cohort and a Flavor: true while all that the object names exists and is understood.
 pub const RESOLVED_REFS: &str = "ResolvedRefs";

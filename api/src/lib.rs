@@ -40,7 +40,7 @@ pub use gang::{
 };
 pub use ledger::{Intent, IntentKind, IntentPod, Ledger, LedgerSpec};
 pub use node_devices::{Held, NodeDevices, NodeDevicesSpec, NodeDevicesStatus, Permit};
-pub use priority_tier::{PriorityTier, PriorityTierSpec, TierPreemption};
+pub use priority_tier::{PriorityTier, PriorityTierSpec, PriorityTierStatus, TierPreemption};
 pub use quantity::Quantity;
 pub use queue::{PendingGang, Queue, QueueLimit, QueueSpec, QueueStatus};
 pub use quota::{FlavorQuota, ResourceQuota};

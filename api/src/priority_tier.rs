@@ -1,5 +1,6 @@
 //! PriorityTier: order within a Team, and how a gang may be preempted.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,10 +16,16 @@ use serde::{Deserialize, Serialize};
     plural = "prioritytiers",
     shortname = "tier",
     category = "muster",
+    status = "PriorityTierStatus",
     doc = "Order of gangs within a Team, and how a gang may be preempted.",
     printcolumn(name = "Value", json_path = ".spec.value", type_ = "integer"),
     printcolumn(name = "Preemption", json_path = ".spec.preemption", type_ = "string"),
-    printcolumn(name = "Default", json_path = ".spec.default", type_ = "boolean"),
+    printcolumn(
+        name = "Default",
+        json_path = ".status.conditions[?(@.type==\"Default\")].status",
+        type_ = "string",
+        description = "Whether gangs get it that name no tier"
+    ),
     printcolumn(
         name = "Age",
         json_path = ".metadata.creationTimestamp",
@@ -53,6 +60,15 @@ impl PriorityTierSpec {
     /// The longest notice, in seconds. Together with the pods' grace period it has to be shorter than what is freed by a
     /// preemption is kept for whom it is made.
     pub const MOST_NOTICE_SECONDS: i64 = 300;
+}
+
+/// What a tier is; written by the controller alone. Nothing is decided by it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PriorityTierStatus {
+    /// Standard condition: `Default`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
 }
 
 /// How gangs of a tier may be preempted.

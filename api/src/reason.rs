@@ -76,7 +76,7 @@ pub enum Reason {
     /// A pod failed.
     PodFailed,
 
-    // --- what a Team, a Cohort or a Flavor says of itself
+    // --- what a Team, a Cohort, a Flavor or a PriorityTier says of itself
     /// Nothing is wrong with it.
     Ready,
     /// It names a Flavor that does not exist.
@@ -89,6 +89,8 @@ pub enum Reason {
     TopologyNotFound,
     /// No device counts as one of the Flavor.
     NoDevices,
+    /// The PriorityTier is not the one that gangs get that name none.
+    NotDefault,
 
     // --- why a request was refused
     /// A field has an invalid value.
@@ -160,6 +162,7 @@ impl Reason {
             Self::TierNotFound => "TierNotFound",
             Self::TopologyNotFound => "TopologyNotFound",
             Self::NoDevices => "NoDevices",
+            Self::NotDefault => "NotDefault",
             Self::InvalidValue => "InvalidValue",
             Self::Immutable => "Immutable",
             Self::NotPermitted => "NotPermitted",

@@ -433,6 +433,7 @@ fn kind(write: &ApiRequest) -> &'static str {
         ApiRequest::PublishTeam { .. } => "Team status",
         ApiRequest::PublishCohort { .. } => "Cohort status",
         ApiRequest::PublishFlavor { .. } => "Flavor status",
+        ApiRequest::PublishPriorityTier { .. } => "PriorityTier status",
         ApiRequest::DeleteQueue { .. } => "delete Queue",
         ApiRequest::CreateLedger { .. } => "create Ledger",
         ApiRequest::ReplaceLedger { .. } => "Ledger",

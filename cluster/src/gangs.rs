@@ -21,6 +21,7 @@ pub use group::is_gang;
 pub(crate) use group::{Belonging, Group, belonging};
 pub(crate) use naming::{GangFinder, Incarnations, gang_key, group_of_gang, group_of_pods_gang};
 pub use ranks::natural_order;
+pub(crate) use tiers::default_tier;
 
 use crate::pod::{
     age_order, annotation, bound_to, completion_index, controller, controlling_job, created_at,

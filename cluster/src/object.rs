@@ -47,7 +47,7 @@ macro_rules! for_each_kind {
             Node: cluster nodes with_status;
             NodeDevices: cluster node_devices with_status;
             Pod: namespaced pods with_status;
-            PriorityTier: cluster priority_tiers without_status;
+            PriorityTier: cluster priority_tiers with_status;
             Queue: namespaced queues with_status;
             ResourceClaim: namespaced resource_claims with_status;
             ResourceSlice: cluster resource_slices without_status;

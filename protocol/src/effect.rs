@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use muster_api::keys;
 use muster_api::{
-    CohortStatus, FlavorStatus, Gang, GangStatus, LedgerSpec, NodeDevicesSpec, QueueStatus, Reason,
-    TeamStatus,
+    CohortStatus, FlavorStatus, Gang, GangStatus, LedgerSpec, NodeDevicesSpec, PriorityTierStatus,
+    QueueStatus, Reason, TeamStatus,
 };
 use serde_json::Value;
 
@@ -187,6 +187,13 @@ pub enum ApiRequest {
         /// The new status.
         status: Box<FlavorStatus>,
     },
+    /// Replaces the status of a PriorityTier.
+    PublishPriorityTier {
+        /// The PriorityTier.
+        tier: String,
+        /// The new status.
+        status: Box<PriorityTierStatus>,
+    },
     /// Removes a Queue whose namespace no longer belongs to the Team.
     DeleteQueue {
         /// Which Queue.
@@ -269,6 +276,7 @@ impl ApiRequest {
             Self::PublishTeam { team, .. } => cluster(Kind::Team, team),
             Self::PublishCohort { cohort, .. } => cluster(Kind::Cohort, cohort),
             Self::PublishFlavor { flavor, .. } => cluster(Kind::Flavor, flavor),
+            Self::PublishPriorityTier { tier, .. } => cluster(Kind::PriorityTier, tier),
         })
     }
 }

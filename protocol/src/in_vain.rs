@@ -88,6 +88,7 @@ impl WritesInVain {
                     | ApiRequest::PublishTeam { .. }
                     | ApiRequest::PublishCohort { .. }
                     | ApiRequest::PublishFlavor { .. }
+                    | ApiRequest::PublishPriorityTier { .. }
             ),
             // Somebody wrote in between, perhaps this program: what is stored is not what was written in vain.
             Outcome::Conflict => false,
@@ -148,8 +149,8 @@ impl WritesInVain {
 /// Whether two writes of an object say the same, whatever their preconditions.
 fn says_the_same(one: &ApiRequest, other: &ApiRequest) -> bool {
     use ApiRequest::{
-        PublishCohort, PublishFlavor, PublishQueue, PublishTeam, ReplaceGangStatus, ReplaceLedger,
-        ReplaceNodeDevices,
+        PublishCohort, PublishFlavor, PublishPriorityTier, PublishQueue, PublishTeam,
+        ReplaceGangStatus, ReplaceLedger, ReplaceNodeDevices,
     };
     match (one, other) {
         (
@@ -192,6 +193,9 @@ fn says_the_same(one: &ApiRequest, other: &ApiRequest) -> bool {
                 ..status.clone()
             };
             facts(status) == facts(other)
+        }
+        (PublishPriorityTier { status, .. }, PublishPriorityTier { status: other, .. }) => {
+            without_times(&status.conditions) == without_times(&other.conditions)
         }
         _ => false,
     }
@@ -255,6 +259,9 @@ fn not_stored(write: &ApiRequest, stored: &Object) -> BTreeSet<String> {
         }
         (ApiRequest::PublishFlavor { status, .. }, Object::Flavor(flavor)) => {
             differences("status", &**status, flavor.status.as_ref())
+        }
+        (ApiRequest::PublishPriorityTier { status, .. }, Object::PriorityTier(tier)) => {
+            differences("status", &**status, tier.status.as_ref())
         }
         _ => BTreeSet::new(),
     }

@@ -143,9 +143,9 @@ impl Place {
                 (Lane::Queue, team.clone())
             }
             // Nobody's in particular: they have turns as a Team has.
-            ApiRequest::PublishCohort { .. } | ApiRequest::PublishFlavor { .. } => {
-                (Lane::Queue, String::new())
-            }
+            ApiRequest::PublishCohort { .. }
+            | ApiRequest::PublishFlavor { .. }
+            | ApiRequest::PublishPriorityTier { .. } => (Lane::Queue, String::new()),
             ApiRequest::PublishEvent(note) => {
                 (Lane::Event, party_of_namespace(&note.namespace, index))
             }

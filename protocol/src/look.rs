@@ -199,8 +199,17 @@ impl Machine {
                 self.capacity.note_cohort(&key.name);
             }
             (Kind::PriorityTier, after) => {
-                let is_known = self.index.tier(&key.name).is_some();
-                self.news.references_changed |= is_known != after.is_some();
+                let before = self.index.tier(&key.name).map(|tier| &tier.spec);
+                let after = match after {
+                    Some(Object::PriorityTier(tier)) => Some(&tier.spec),
+                    _ => None,
+                };
+                self.news.references_changed |= before.is_some() != after.is_some();
+                // Another one may be the default.
+                if before != after {
+                    self.note_all_tiers();
+                }
+                self.capacity.note_tier(&key.name);
             }
             (Kind::Topology, after) => {
                 if self.index.topology(&key.name).is_some() != after.is_some() {
@@ -219,6 +228,12 @@ impl Machine {
             }
             // The index says which gangs these concern.
             (Kind::Ledger | Kind::ResourceSlice, _) => {}
+        }
+    }
+
+    fn note_all_tiers(&mut self) {
+        for (tier, _) in self.index.tiers() {
+            self.capacity.note_tier(tier);
         }
     }
 
@@ -323,6 +338,7 @@ impl Machine {
             }
             Kind::Cohort => self.capacity.note_cohort(&key.name),
             Kind::Flavor => self.capacity.note_flavor(&key.name),
+            Kind::PriorityTier => self.capacity.note_tier(&key.name),
             Kind::Job => {
                 self.news.jobs.insert(name);
             }
@@ -542,6 +558,7 @@ impl Machine {
             self.capacity.note_cohort(cohort);
         }
         self.note_all_flavors();
+        self.note_all_tiers();
         self.news
             .queues
             .extend(self.index.queues().map(|(key, _)| key.clone()));

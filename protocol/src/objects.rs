@@ -98,6 +98,7 @@ pub(crate) fn resource_version<'a>(index: &'a Index, key: &ObjectKey) -> Option<
         Kind::Cohort => &index.cohort(&key.name)?.metadata,
         Kind::Flavor => &index.flavor(&key.name)?.metadata,
         Kind::Team => &index.team(&key.name)?.metadata,
+        Kind::PriorityTier => &index.tier(&key.name)?.metadata,
         _ => return None,
     };
     metadata.resource_version.as_deref()

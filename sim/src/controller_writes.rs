@@ -2,7 +2,9 @@
 //! ([`crate::performing`]) would only cost time. That both come to the same is asserted (`tests/requests.rs`).
 
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
-use muster_api::{Cohort, Flavor, Gang, Ledger, NodeDevices, Queue, QueueSpec, Team, keys};
+use muster_api::{
+    Cohort, Flavor, Gang, Ledger, NodeDevices, PriorityTier, Queue, QueueSpec, Team, keys,
+};
 use muster_cluster::object::{Kind, Object, ObjectKey};
 use muster_protocol::{ApiRequest, Outcome};
 use serde_json::Value;
@@ -145,6 +147,11 @@ pub fn apply(api: &mut ApiServer, write: &ApiRequest) -> Outcome {
         ApiRequest::PublishFlavor { flavor, status } => {
             api.update::<Flavor>("", flavor, Precondition::default(), |flavor| {
                 flavor.status = Some(status.as_ref().clone());
+            })
+        }
+        ApiRequest::PublishPriorityTier { tier, status } => {
+            api.update::<PriorityTier>("", tier, Precondition::default(), |tier| {
+                tier.status = Some(status.as_ref().clone());
             })
         }
         ApiRequest::DeleteQueue { key } => {
@@ -295,6 +302,7 @@ pub fn describe(write: &ApiRequest) -> String {
         ApiRequest::PublishTeam { team, .. } => format!("status of Team {team}"),
         ApiRequest::PublishCohort { cohort, .. } => format!("status of Cohort {cohort}"),
         ApiRequest::PublishFlavor { flavor, .. } => format!("status of Flavor {flavor}"),
+        ApiRequest::PublishPriorityTier { tier, .. } => format!("status of PriorityTier {tier}"),
         ApiRequest::PublishEvent(note) => format!("Event {} {}", note.name, note.reason),
     }
 }

@@ -171,7 +171,8 @@ impl EffectKind {
             ApiRequest::PublishQueue { .. }
             | ApiRequest::PublishTeam { .. }
             | ApiRequest::PublishCohort { .. }
-            | ApiRequest::PublishFlavor { .. } => Self::PublishQueue,
+            | ApiRequest::PublishFlavor { .. }
+            | ApiRequest::PublishPriorityTier { .. } => Self::PublishQueue,
             ApiRequest::DeleteQueue { .. } => Self::DeleteQueue,
             ApiRequest::PublishEvent(_) => Self::PublishEvent,
         }

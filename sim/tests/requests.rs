@@ -10,7 +10,7 @@ use muster_sim::{
 /// Enough that every kind of write is met.
 const RUNS: u64 = 40;
 /// Every kind of write but the list of a kind, which is its watch's.
-const KINDS: [&str; 19] = [
+const KINDS: [&str; 20] = [
     "CreateGang",
     "CreateLedger",
     "CreateNodeDevices",
@@ -24,6 +24,7 @@ const KINDS: [&str; 19] = [
     "PublishCohort",
     "PublishEvent",
     "PublishFlavor",
+    "PublishPriorityTier",
     "PublishQueue",
     "PublishTeam",
     "ReadObject",

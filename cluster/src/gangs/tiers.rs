@@ -105,7 +105,7 @@ fn tier_that_counts<'a>(
 }
 
 /// The tier marked as default: of several the highest value, then the first name.
-fn default_tier(tiers: &BTreeMap<String, Arc<PriorityTier>>) -> Option<&str> {
+pub(crate) fn default_tier(tiers: &BTreeMap<String, Arc<PriorityTier>>) -> Option<&str> {
     tiers
         .iter()
         .filter(|(_, tier)| tier.spec.default)

@@ -15,7 +15,7 @@ use super::{FlavorCount, Index, NamespacedName};
 use crate::{
     claims::ObservedClaim,
     formed::{FormedGang, GangKey},
-    gangs::NamespaceTeam,
+    gangs::{NamespaceTeam, default_tier},
     pod::{self, ObservedPod},
 };
 
@@ -219,6 +219,16 @@ impl Index {
     /// A PriorityTier.
     pub fn tier(&self, name: &str) -> Option<&Arc<PriorityTier>> {
         self.objects.priority_tiers.get(name)
+    }
+
+    /// All PriorityTiers, by name.
+    pub fn tiers(&self) -> impl Iterator<Item = (&String, &Arc<PriorityTier>)> {
+        self.objects.priority_tiers.iter()
+    }
+
+    /// The PriorityTier that gangs get that name none, and whose Team names none.
+    pub fn default_tier(&self) -> Option<&str> {
+        default_tier(self.objects.priority_tiers.items())
     }
 
     /// A Namespace.

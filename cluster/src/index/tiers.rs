@@ -45,6 +45,11 @@ impl TierUses {
 
 impl Index {
     pub(super) fn tier_changed(&mut self, name: &str, changed: &Changed<PriorityTier>) {
+        let [old, new] =
+            [&changed.old, &changed.new].map(|tier| tier.as_ref().map(|tier| &tier.spec));
+        if old == new {
+            return;
+        }
         let mut uses = vec![TierUse::Known(name.to_owned())];
         if changed.both().any(|tier| tier.spec.default) {
             uses.push(TierUse::Default);

@@ -142,6 +142,10 @@ impl Performer {
             ApiRequest::PublishFlavor { flavor, status } => {
                 self.publish_status(flavor, status, Object::Flavor).await
             }
+            ApiRequest::PublishPriorityTier { tier, status } => {
+                self.publish_status(tier, status, Object::PriorityTier)
+                    .await
+            }
             ApiRequest::DeleteQueue { key } => self.delete_queue(key).await,
             ApiRequest::PublishEvent(note) => self.publish_event(note).await,
         }
@@ -307,7 +311,7 @@ impl Performer {
         patch_status(&queues, team, &status, Object::Queue).await
     }
 
-    /// The status of a Team, a Cohort or a Flavor. Without precondition, as for Queues. An object that is gone is not made again.
+    /// The status of a Team, a Cohort, a Flavor or a PriorityTier. Without precondition, as for Queues. An object that is gone is not made again.
     async fn publish_status<K>(
         &self,
         name: &str,
@@ -399,6 +403,7 @@ pub fn name(write: &ApiRequest) -> &'static str {
         ApiRequest::PublishTeam { .. } => "PublishTeam",
         ApiRequest::PublishCohort { .. } => "PublishCohort",
         ApiRequest::PublishFlavor { .. } => "PublishFlavor",
+        ApiRequest::PublishPriorityTier { .. } => "PublishPriorityTier",
         ApiRequest::DeleteQueue { .. } => "DeleteQueue",
         ApiRequest::PublishEvent(_) => "PublishEvent",
     }

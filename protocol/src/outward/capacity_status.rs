@@ -1,15 +1,16 @@
-//! What the status of Cohorts and Flavors shows. Nothing is ever decided by what is written there.
+//! What the status of Cohorts, Flavors and PriorityTiers shows. Nothing is ever decided by what is written there.
 //!
 //! Only the leader writes it, each object as a whole and without a precondition, as the status of Teams: what a superseded leader still
 //! writes is seen by the one that leads, which looks at the object again. Written twice or late it is the same or is corrected; a
 //! write that is not answered is found wanting, or not, once the object is seen.
 //!
 //! A Flavor is looked at when its object changed or other devices count; a Cohort when its object did, or anything was admitted or
-//! released anywhere: some of either each second.
+//! released anywhere: some of each each second. PriorityTiers are looked at when one of them changed, since another may be the
+//! default then.
 
 use std::{collections::BTreeSet, ops::Bound};
 
-use muster_api::{CohortLimit, CohortStatus, FlavorOverlap, FlavorStatus};
+use muster_api::{CohortLimit, CohortStatus, FlavorOverlap, FlavorStatus, PriorityTierStatus};
 use muster_engine as engine;
 
 use super::{
@@ -19,10 +20,10 @@ use super::{
 use crate::{ApiRequest, poll_context::PollContext};
 use muster_cluster::quantity;
 
-/// How many Cohorts, and how many Flavors, are looked at in one second.
+/// How many Cohorts, how many Flavors, and how many PriorityTiers are looked at in one second.
 pub(crate) const LOOKS_PER_SECOND: usize = 32;
 
-/// Which Cohorts and Flavors may have to be written.
+/// Which of them may have to be written.
 #[derive(Debug, Default)]
 pub(crate) struct Capacity {
     cohorts: Turns,
@@ -30,6 +31,7 @@ pub(crate) struct Capacity {
     /// the rest: our own writes are noted, too, once they are seen, so that something is as good as always.
     affected: BTreeSet<String>,
     flavors: Turns,
+    tiers: Turns,
     /// Whether what all Cohorts have and use may be another since those were noted.
     is_use_changed: bool,
     /// By which limits the engine decided last.
@@ -75,6 +77,11 @@ impl Capacity {
         self.flavors.names.insert(flavor.to_owned());
     }
 
+    /// A PriorityTier may be another now, or be the default now, or no longer.
+    pub(crate) fn note_tier(&mut self, tier: &str) {
+        self.tiers.names.insert(tier.to_owned());
+    }
+
     /// What some Team uses changed, or what some Cohort names may exist by now, or not any more.
     pub(crate) fn note_use(&mut self) {
         self.is_use_changed = true;
@@ -88,12 +95,13 @@ impl Capacity {
 
     /// The second in which there is something to look at.
     pub(crate) fn next_due(&self) -> Option<u64> {
-        let are_noted = !self.cohorts.names.is_empty() || !self.flavors.names.is_empty();
+        let turns = [&self.cohorts, &self.flavors, &self.tiers];
+        let are_noted = turns.iter().any(|turns| !turns.names.is_empty());
         let idle = !are_noted && !self.is_use_changed;
         (!idle).then(|| self.looked_at.map_or(0, |at| at + 1))
     }
 
-    /// Cohorts and Flavors whose status is to be written. Looked at once a second, as Teams are.
+    /// Those whose status is to be written. Looked at once a second, as Teams are.
     pub(crate) fn writes(
         &mut self,
         context: PollContext<'_>,
@@ -116,6 +124,9 @@ impl Capacity {
         }
         for flavor in self.flavors.take() {
             writes.extend(of_flavor(context, &flavor));
+        }
+        for tier in self.tiers.take() {
+            writes.extend(of_tier(context, &tier));
         }
         writes
     }
@@ -179,6 +190,17 @@ fn of_flavor(context: PollContext<'_>, name: &str) -> Option<ApiRequest> {
     };
     (object.status.as_ref() != Some(&status)).then(|| ApiRequest::PublishFlavor {
         flavor: name.to_owned(),
+        status: Box::new(status),
+    })
+}
+
+fn of_tier(context: PollContext<'_>, name: &str) -> Option<ApiRequest> {
+    let object = context.index.tier(name)?;
+    let status = PriorityTierStatus {
+        conditions: quota_conditions::of_tier(context, name, object),
+    };
+    (object.status.as_ref() != Some(&status)).then(|| ApiRequest::PublishPriorityTier {
+        tier: name.to_owned(),
         status: Box::new(status),
     })
 }

@@ -1,9 +1,11 @@
-//! The conditions of Teams, Cohorts and Flavors: whether they take part at all, and what they name in vain.
+//! The conditions of Teams, Cohorts and Flavors: whether they take part at all, and what they name in vain; and of PriorityTiers.
 //!
 //! Texts carry no number that moves with use, so that a condition is written when it changes and not with every admission.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use muster_api::{Flavor, Reason, Team, conditions as condition_types, keys, team::Stop};
+use muster_api::{
+    Flavor, PriorityTier, Reason, Team, conditions as condition_types, keys, team::Stop,
+};
 use muster_cluster::{index::References, text::listed};
 
 use super::conditions::{self, ConditionUpdate};
@@ -82,6 +84,34 @@ pub(super) fn of_flavor(
         (false, Reason::InvalidValue, references.faults.join("; "))
     };
     written(context, &stands, active, resolved(references))
+}
+
+/// The condition of a PriorityTier: whether it is the cluster's default.
+pub(super) fn of_tier(context: PollContext<'_>, name: &str, tier: &PriorityTier) -> Vec<Condition> {
+    let (holds, reason, message) = match context.index.default_tier() {
+        Some(default) if default == name => {
+            ready("gangs get it that name no tier, unless their Team has a default of its own")
+        }
+        Some(default) if tier.spec.default => not_default(format!(
+            "PriorityTier {default} has default set, too, and comes first: of several the one of the highest value does, then the first by name"
+        )),
+        Some(default) => not_default(format!("PriorityTier {default} is the default")),
+        None => not_default("no PriorityTier has default set".to_owned()),
+    };
+    let says = ConditionUpdate {
+        type_: condition_types::DEFAULT,
+        holds,
+        reason: reason.as_str(),
+        message,
+    };
+    let mut conditions = tier.status.clone().unwrap_or_default().conditions;
+    let generation = tier.metadata.generation.unwrap_or_default();
+    conditions::set(&mut conditions, says, generation, context.now.wall);
+    conditions
+}
+
+fn not_default(says: String) -> Verdict {
+    (false, Reason::NotDefault, says)
 }
 
 fn ready(says: &str) -> Verdict {

@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
-use muster_api::{Cohort, Flavor, Gang, Ledger, NodeDevices, Queue, QueueSpec, Team, keys};
+use muster_api::{
+    Cohort, Flavor, Gang, Ledger, NodeDevices, PriorityTier, Queue, QueueSpec, Team, keys,
+};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -207,6 +209,16 @@ impl Server {
                 let mut flavor = Flavor::clone(flavor);
                 flavor.status = Some((**status).clone());
                 Outcome::Done(Some(self.put(Object::Flavor(Arc::new(flavor)))))
+            }
+            ApiRequest::PublishPriorityTier { tier, status } => {
+                let Some(Object::PriorityTier(tier)) =
+                    self.objects.get(&cluster_key(Kind::PriorityTier, tier))
+                else {
+                    return Outcome::NotFound;
+                };
+                let mut tier = PriorityTier::clone(tier);
+                tier.status = Some((**status).clone());
+                Outcome::Done(Some(self.put(Object::PriorityTier(Arc::new(tier)))))
             }
             ApiRequest::PublishTeam { team, status } => {
                 let Some(Object::Team(team)) = self.objects.get(&cluster_key(Kind::Team, team))

@@ -1,4 +1,4 @@
-//! What Teams, Cohorts and Flavors say of themselves.
+//! What Teams, Cohorts, Flavors and PriorityTiers say of themselves.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use muster_api::{CohortStatus, FlavorOverlap, FlavorStatus, conditions};
@@ -31,8 +31,13 @@ fn quota(flavor: &str) -> Value {
 }
 
 fn tier(name: &str) -> Object {
+    tier_that(name, json!({"value": 0}))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "callers write it in place")]
+fn tier_that(name: &str, spec: Value) -> Object {
     Object::PriorityTier(parse(json!({
-        "apiVersion": "muster.dev/v1alpha1", "kind": "PriorityTier", "metadata": {"name": name}, "spec": {"value": 0},
+        "apiVersion": "muster.dev/v1alpha1", "kind": "PriorityTier", "metadata": {"name": name}, "spec": spec,
     })))
 }
 
@@ -381,6 +386,7 @@ fn a_status_that_somebody_else_wrote_over_is_written_again() {
 fn conditions_that_an_older_definition_drops_are_not_written_each_second() {
     let mut bench = Bench::new();
     bench.server.put(cohort("all", json!({})));
+    bench.server.put(tier("high"));
     bench.server.prunes = Some(|object| match object {
         Object::Team(team) => {
             if let Some(status) = &mut Arc::make_mut(team).status {
@@ -389,6 +395,7 @@ fn conditions_that_an_older_definition_drops_are_not_written_each_second() {
         }
         Object::Cohort(cohort) => Arc::make_mut(cohort).status = None,
         Object::Flavor(flavor) => Arc::make_mut(flavor).status = None,
+        Object::PriorityTier(tier) => Arc::make_mut(tier).status = None,
         _ => {}
     });
     for _ in 0..20 {
@@ -399,6 +406,7 @@ fn conditions_that_an_older_definition_drops_are_not_written_each_second() {
         (|write| matches!(write, ApiRequest::PublishTeam { .. })) as fn(&ApiRequest) -> bool,
         |write| matches!(write, ApiRequest::PublishCohort { .. }),
         |write| matches!(write, ApiRequest::PublishFlavor { .. }),
+        |write| matches!(write, ApiRequest::PublishPriorityTier { .. }),
     ] {
         let writes: Vec<_> = bench.written.iter().filter(|write| shows(write)).collect();
         assert!((1..=2).contains(&writes.len()), "{writes:?}");
@@ -541,4 +549,45 @@ fn in_talk(name: &str) -> Object {
         },
         "status": {"phase": "Pending"},
     })))
+}
+
+#[test]
+fn of_several_tiers_one_says_that_it_is_the_default_and_the_others_which_one_is() {
+    let mut bench = Bench::new();
+    let shown = |bench: &Bench, name: &str| match bench.object(Kind::PriorityTier, name) {
+        Object::PriorityTier(tier) => {
+            let conditions = tier.status.clone().unwrap_or_default().conditions;
+            assert_eq!(conditions.len(), 1, "{conditions:?}");
+            let condition = &conditions[0];
+            assert_eq!(condition.type_, conditions::DEFAULT);
+            let sign = if condition.status == "True" { '+' } else { '-' };
+            (
+                format!("{sign}{}", condition.reason),
+                condition.message.clone(),
+            )
+        }
+        other => panic!("{other:?}"),
+    };
+    let default = |value: i32| json!({"value": value, "default": true});
+    bench.server.put(tier("plain"));
+    bench.run();
+    let (reason, text) = shown(&bench, "plain");
+    assert_eq!(reason, "-NotDefault");
+    assert!(text.contains("no PriorityTier"), "{text}");
+    bench.server.put(tier_that("b", default(1)));
+    bench.server.put(tier_that("a", default(1)));
+    bench.run();
+    assert_eq!(shown(&bench, "a").0, "+Ready");
+    for (name, says) in [("b", "PriorityTier a has"), ("plain", "PriorityTier a is")] {
+        let (reason, text) = shown(&bench, name);
+        assert_eq!(reason, "-NotDefault");
+        assert!(text.starts_with(says), "{text}");
+    }
+    bench.server.put(tier_that("b", default(2)));
+    bench.run();
+    assert_eq!(shown(&bench, "a").0, "-NotDefault");
+    assert_eq!(shown(&bench, "b").0, "+Ready");
+    bench.remove(Kind::PriorityTier, "b");
+    bench.run();
+    assert_eq!(shown(&bench, "a").0, "+Ready");
 }
