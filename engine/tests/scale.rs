@@ -120,6 +120,80 @@ fn fifty_thousand_gangs_that_wait() {
     timed("decide after one more", || decide(&mut state));
 }
 
+/// A cluster nine tenths full, Teams below Cohorts three deep whose quota is used up, and as many gangs that wait.
+fn busy(nodes: usize, teams: usize, gangs: usize) -> State {
+    let nominal = i64::try_from(nodes * 9 / 10 * 8 / teams).expect("small");
+    let limits = |at: usize| {
+        let group = format!("group-{}", at % 100);
+        team(&format!("team-{at}"), Some(&group), limit(nominal))
+    };
+    let mut state = state(cluster_of(nodes), (0..teams).map(limits).collect());
+    for at in 0..100 {
+        let division = format!("division-{}", at % 10);
+        let group = cohort(&format!("group-{at}"), Some(&division), 0);
+        state.apply(Update::Cohort(group));
+    }
+    for at in 0..10 {
+        let division = cohort(&format!("division-{at}"), Some("all"), 0);
+        state.apply(Update::Cohort(division));
+    }
+    for at in 0..nodes * 9 / 10 {
+        let all = [0, 1, 2, 3, 4, 5, 6, 7];
+        let (team, node) = (format!("team-{}", at % teams), format!("n{at:05}"));
+        let held = hold(&format!("h{at}"), &team, &node, &all);
+        state.apply(Update::Hold(held));
+    }
+    let gangs = (0..gangs).map(|number| {
+        let team = format!("team-{}", number % teams);
+        let gang = gang(&format!("g{number}"), &team, 1 + number % 7, 8);
+        at(i64::try_from(number).expect("small"), gang)
+    });
+    submit(&mut state, gangs);
+    assert_eq!(admitted(&decide(&mut state)), [""; 0]);
+    // The first place that is searched takes a look at every node, once.
+    state.apply(Update::HoldGone(pod_uid("h0")));
+    assert_eq!(admitted(&decide(&mut state)), ["g0"]);
+    state
+}
+
+/// What is looked at for one event: by placement, and the Teams, classes and groups that are judged or asked.
+fn looks_at(state: &mut State, event: Update) -> (u64, usize, Vec<String>) {
+    let before = state.visited();
+    state.apply(event);
+    let decisions = decide(state);
+    let visited = decisions.visited;
+    let judged = visited.teams + visited.classes + visited.groups + visited.plans;
+    (state.visited() - before, judged, admitted(&decisions))
+}
+
+#[test]
+fn an_event_costs_the_same_with_50_000_gangs_of_1_000_teams_as_with_1_000_of_100() {
+    let mut small = busy(1_000, 100, 1_000);
+    let mut large = busy(10_000, 1_000, 50_000);
+    let cordoned = |name: &str| {
+        let mut node = node(name, "s00/l00", 8);
+        node.block = Some(muster_engine::NodeBlock::Cordoned);
+        node
+    };
+    for (event, happens, starts) in [
+        ("a pod ends", Update::HoldGone(pod_uid("h7")), 1),
+        (
+            "a gang comes",
+            Update::Waiting(gang("late", "team-8", 64, 8)),
+            0,
+        ),
+        ("a node changes", Update::Node(cordoned("n00950")), 0),
+    ] {
+        let few = looks_at(&mut small, happens.clone());
+        let many = looks_at(&mut large, happens);
+        println!("{event}: {few:?}, then {many:?}");
+        assert_eq!(few.2.len(), starts, "{event}: {few:?}");
+        assert_eq!(few.2, many.2, "{event}");
+        assert!(many.0 <= 2 * few.0.max(16), "{event}: looks at nodes");
+        assert!(many.1 <= 2 * few.1.max(4), "{event}: judged");
+    }
+}
+
 /// Looks that it takes to see that one of many gangs can be placed after a hold ended on a full cluster, and the
 /// others cannot.
 fn looks_after_a_release(nodes: usize) -> u64 {
