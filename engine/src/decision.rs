@@ -216,8 +216,10 @@ pub struct Admission {
     pub team: TeamName,
     /// Generation of the Team whose limits it was judged by.
     pub team_generation: i64,
-    /// Its pods, rank by rank.
+    /// Its pods, rank by rank; of a gang that may start with fewer than all, the first of them.
     pub pods: Vec<AdmittedPod>,
+    /// How many pods the gang has, admitted or not.
+    pub gang_pods: usize,
     /// The Topology by which it was placed, if its Flavor names one.
     pub topology: Option<TopologyName>,
     /// The narrowest level whose one domain holds the gang, if one does; `node` if a single node does.

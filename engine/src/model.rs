@@ -314,8 +314,25 @@ pub struct Gang {
     pub run_time: RunTime,
     /// Since when it lacked a place, and no quota, as somebody saw who decided before. It makes no other gang of it.
     pub lacks_place_since: Option<Timestamp>,
+    /// With how many of its pods, the first of them, it may start at the least; with all of them only without. It waits as one of
+    /// so many, and is admitted with as many more as fit when its turn comes.
+    pub min_count: Option<usize>,
     /// Its pods, rank by rank.
     pub pods: Vec<Pod>,
+}
+
+impl Gang {
+    /// With how many of its pods it starts at the least.
+    pub fn least_pods(&self) -> usize {
+        let all = self.pods.len();
+        self.min_count
+            .map_or(all, |least| least.clamp(1, all.max(1)).min(all))
+    }
+
+    /// The pods with which it starts at the least.
+    pub(crate) fn first_pods(&self) -> &[Pod] {
+        self.pods.get(..self.least_pods()).unwrap_or(&self.pods)
+    }
 }
 
 /// How long a gang runs once it is admitted.

@@ -33,6 +33,7 @@ mod rounds;
 mod running;
 mod settle;
 mod shapes;
+mod size;
 mod soonest;
 mod strict;
 mod team;
@@ -383,7 +384,7 @@ impl State {
             }
         }
         let before = known.and_then(|id| self.take_waiting(id));
-        let demand = Demand::new(&gang);
+        let demand = Demand::of_first(&gang, gang.least_pods());
         let pods = gang.pods.iter();
         let mut waiting = WaitingGang {
             shape: self.shapes.take(&demand, &gang.topology),
@@ -494,5 +495,5 @@ fn asks_for_the_same(before: &Gang, after: &Gang) -> bool {
         && before.priority == after.priority
         && before.may_borrow == after.may_borrow
         && before.topology.required == after.topology.required
-        && before.pods == after.pods
+        && before.first_pods() == after.first_pods()
 }

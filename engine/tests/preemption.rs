@@ -1721,3 +1721,30 @@ fn who_counted_on_the_victim_of_another_asks_it_itself_once_the_other_needs_it_n
     world.released("low");
     assert_eq!(admitted(&world.decide()), ["large"]);
 }
+
+#[test]
+fn others_give_way_for_the_least_of_a_gang_and_it_takes_what_is_free_besides() {
+    let mut world = World::new(4, 8, vec![preempting("a", None, 100)]);
+    let low = |at: usize| gang(&format!("low{at}"), "a", 1, 8);
+    world.submit((0..3).map(low));
+    assert_eq!(world.decide().admissions.len(), 3);
+    // One node is free: for its least it needs another one, for all of it three more.
+    let mut high = with_priority(1, gang("high", "a", 4, 8));
+    high.min_count = Some(2);
+    world.submit([high.clone()]);
+    let preemptions = world.decide().preemptions;
+    assert_eq!(preemptions.len(), 1);
+    assert_eq!(
+        preemptions[0].victims.len(),
+        1,
+        "nobody for more than its least"
+    );
+    // Meanwhile a third one ends by itself.
+    let victim = preemptions[0].victims[0].gang.clone();
+    let other = (0..3).map(low).find(|it| it.uid != victim).unwrap();
+    world.released(other.uid.as_str());
+    world.released(victim.as_str());
+    let admissions = world.decide().admissions;
+    assert_eq!(admissions.len(), 1);
+    assert_eq!((admissions[0].pods.len(), admissions[0].gang_pods), (3, 4));
+}

@@ -152,6 +152,7 @@ impl<'a> Engine<'a> {
             topology: TopologyRequest::default(),
             run_time: muster_engine::RunTime::default(),
             lacks_place_since: None,
+            min_count: None,
             pods: vec![Pod {
                 uid: format!("{uid}-{}", self.attempts[job]).into(),
                 resources: PodResources {

@@ -171,6 +171,7 @@ pub(crate) fn gang(number: usize, team: usize, (pods, gpus): (usize, u32)) -> Ga
         topology: TopologyRequest::default(),
         run_time: muster_engine::RunTime::default(),
         lacks_place_since: None,
+        min_count: None,
         pods: pods.collect(),
     }
 }

@@ -259,10 +259,18 @@ impl Demand {
         self.classes.iter().map(|class| class.units.len()).sum()
     }
 
+    /// What all pods of a gang ask for.
+    #[cfg(test)]
     pub(crate) fn new(gang: &Gang) -> Self {
+        Self::of_first(gang, gang.pods.len())
+    }
+
+    /// What the first so many pods of a gang ask for.
+    pub(crate) fn of_first(gang: &Gang, pods: usize) -> Self {
+        let pods = gang.pods.get(..pods).unwrap_or(&gang.pods);
         let mut by_shape: BTreeMap<UnitShape, Vec<Vec<usize>>> = BTreeMap::new();
-        for unit in units(gang) {
-            let shape = shape(gang, &unit);
+        for unit in units(pods) {
+            let shape = shape(pods, &unit);
             by_shape.entry(shape).or_default().push(unit);
         }
         let mut classes: Vec<Class> = by_shape
@@ -276,7 +284,7 @@ impl Demand {
         });
         Self {
             classes,
-            pods: gang.pods.len(),
+            pods: pods.len(),
             max_seconds: gang.run_time.max_seconds,
         }
     }
@@ -340,10 +348,10 @@ fn power_of_two_at_most(amount: i64) -> i64 {
 }
 
 /// Pods joined by claims, in rank order of their first pods.
-fn units(gang: &Gang) -> Vec<Vec<usize>> {
-    let mut unit_of: Vec<usize> = (0..gang.pods.len()).collect();
+fn units(pods: &[Pod]) -> Vec<Vec<usize>> {
+    let mut unit_of: Vec<usize> = (0..pods.len()).collect();
     let mut first_with: BTreeMap<&ClaimUid, usize> = BTreeMap::new();
-    for (at, pod) in gang.pods.iter().enumerate() {
+    for (at, pod) in pods.iter().enumerate() {
         for claim in &pod.claims {
             let other = *first_with.entry(&claim.uid).or_insert(at);
             let (one, other) = (root(&unit_of, at), root(&unit_of, other));
@@ -351,7 +359,7 @@ fn units(gang: &Gang) -> Vec<Vec<usize>> {
         }
     }
     let mut units: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for at in 0..gang.pods.len() {
+    for at in 0..pods.len() {
         units.entry(root(&unit_of, at)).or_default().push(at);
     }
     units.into_values().collect()
@@ -364,11 +372,11 @@ fn root(unit_of: &[usize], mut at: usize) -> usize {
     at
 }
 
-fn shape(gang: &Gang, unit: &[usize]) -> UnitShape {
+fn shape(of_gang: &[Pod], unit: &[usize]) -> UnitShape {
     let mut places: BTreeMap<&ClaimUid, usize> = BTreeMap::new();
     let mut claims: Vec<UnitClaim> = Vec::new();
     let mut pods = Vec::new();
-    for pod in unit.iter().filter_map(|at| gang.pods.get(*at)) {
+    for pod in unit.iter().filter_map(|at| of_gang.get(*at)) {
         let mut of_pod = Vec::new();
         for claim in &pod.claims {
             let place = *places.entry(&claim.uid).or_insert(claims.len());

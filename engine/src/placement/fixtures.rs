@@ -125,6 +125,7 @@ pub(super) fn gang(pods: Vec<Pod>) -> Gang {
         topology: TopologyRequest::default(),
         run_time: crate::model::RunTime::default(),
         lacks_place_since: None,
+        min_count: None,
         pods,
     }
 }

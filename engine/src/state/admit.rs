@@ -31,6 +31,7 @@ impl State {
             team: team.name.clone(),
             team_generation: team.generation,
             pods: self.admitted_pods(waiting, assignment, fitting),
+            gang_pods: waiting.gang.pods.len(),
             topology: flavor.and_then(|flavor| flavor.topology.clone()),
             level: fitting.plan.level.clone(),
             domain: fitting.plan.domain.clone(),
@@ -46,7 +47,7 @@ impl State {
         Some(admission)
     }
 
-    /// The gang's pods, rank by rank, with their nodes and charges.
+    /// The gang's pods that are placed, rank by rank, with their nodes and charges.
     fn admitted_pods(
         &self,
         waiting: &WaitingGang,
@@ -56,7 +57,7 @@ impl State {
         let mut costs: BTreeMap<&ClaimUid, &ClaimCost> = BTreeMap::new();
         let mut nodes: BTreeMap<usize, &NodeName> = BTreeMap::new();
         for (placed, of_unit) in fitting.plan.units.iter().zip(&fitting.claims) {
-            let class = waiting.demand.classes.get(placed.class);
+            let class = fitting.demand(waiting).classes.get(placed.class);
             let unit = class.and_then(|class| class.units.get(placed.unit));
             let pods = unit.into_iter().flatten();
             let claims = claims_of(pods.clone().filter_map(|at| waiting.gang.pods.get(*at)));
@@ -123,6 +124,7 @@ impl State {
 /// What stands for the gang until its holds are told.
 fn provisional_holds(waiting: &WaitingGang, admission: &Admission) -> Vec<Hold> {
     let gang = &waiting.gang;
+    // Those that are admitted are the first.
     let pods = gang.pods.iter().zip(&admission.pods);
     pods.map(|(pod, admitted)| Hold {
         pod: pod.uid.clone(),

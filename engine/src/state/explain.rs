@@ -239,6 +239,7 @@ impl State {
         };
         let candidate = |at| Candidate {
             waiting,
+            demand: &waiting.demand,
             totals,
             node,
             assignments,

@@ -11,7 +11,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     State,
     ids::{ClassId, TeamId},
-    judge::Candidate,
     rounds::{Head, What},
     wait_queue::Turn,
 };
@@ -144,8 +143,8 @@ impl State {
             return true;
         }
         let least = fitting.assignment.and_then(|at| {
-            let shape = self.waiting.get(head.gang)?.shape;
-            let totals = &self.shapes.get(shape)?.totals;
+            let asking = fitting.asking(self.waiting.get(head.gang)?.shape);
+            let totals = self.totals(asking)?;
             let assignments = &self.teams.get(team)?.assignments;
             totals
                 .least(assignments.get(at)?, assignments, &self.cluster)
@@ -160,14 +159,9 @@ impl State {
             What::Fits { fitting, .. } => {
                 let exact = fitting.assignment.and_then(|at| {
                     let entry = self.teams.get(team)?;
-                    let waiting = self.waiting.get(head.gang)?;
-                    let candidate = Candidate {
-                        waiting,
-                        totals: &self.shapes.get(waiting.shape)?.totals,
-                        node: entry.node,
-                        assignments: &entry.assignments,
-                        at,
-                    };
+                    let asking = fitting.asking(self.waiting.get(head.gang)?.shape);
+                    let (node, all) = (entry.node, &entry.assignments);
+                    let candidate = self.candidate_asking(asking, head.gang, node, all, at)?;
                     let (_, exact) = self.charged(&candidate, &fitting.plan).ok()?;
                     Some(asked(exact))
                 });

@@ -7,6 +7,7 @@ use super::{
     State,
     ids::{ClassId, GangId, ShapeId},
     shapes::Refused,
+    size::{Asking, Size},
     team::Refusing,
     waiting::WaitingGang,
     work::Work,
@@ -17,8 +18,8 @@ use crate::{
     model::{Flavor, MOST_AVOIDED_NODES},
     names::FlavorName,
     placement::{
-        DeviceCharge, Effort, GaveUp, Plan, Refusal, Request, Verdict, View, may_fit_since, plan,
-        plan_since,
+        Demand, DeviceCharge, Effort, GaveUp, Plan, Refusal, Request, Verdict, View, may_fit_since,
+        plan, plan_since,
     },
     quota::{
         FlavorMode, NodeId, QuotaTree, Search, Shortage, Suitability,
@@ -43,6 +44,8 @@ pub(super) struct Fitting {
     pub(super) fits_on: Vec<usize>,
     /// Why it does not on others.
     pub(super) refused: Vec<(usize, Refusing)>,
+    /// With how many of its pods, if these are more than it starts with at the least.
+    pub(super) size: Option<Arc<Size>>,
 }
 
 impl Fitting {
@@ -70,11 +73,23 @@ pub(super) struct ClaimCost {
 #[derive(Clone, Copy)]
 pub(super) struct Candidate<'a> {
     pub(super) waiting: &'a WaitingGang,
+    /// What is asked for: by as many of its pods as are tried.
+    pub(super) demand: &'a Demand,
     pub(super) totals: &'a Totals,
     pub(super) node: Option<NodeId>,
     pub(super) assignments: &'a [Assignment],
     /// Which of them is tried.
     pub(super) at: usize,
+}
+
+impl<'a> Candidate<'a> {
+    /// The request to place it.
+    pub(super) fn request(&self, flavor: Option<&'a Flavor>) -> Request<'a> {
+        Request {
+            demand: self.demand,
+            ..request(self.waiting, flavor)
+        }
+    }
 }
 
 impl Candidate<'_> {
@@ -103,9 +118,11 @@ impl State {
     ) -> Result<Fitting, Vec<Refusing>> {
         let before = self.cluster.visited();
         let visited = &mut work.visited;
-        let judged = match self.judge_elsewhere(class, gang, visited) {
+        let shape = self.classes.get(class).map(|class| class.shape);
+        let asking = Asking::Least(shape.ok_or_else(Vec::new)?);
+        let judged = match self.judge_elsewhere(asking, gang, visited) {
             Some(fitting) => Ok(fitting),
-            None => self.judge_with(class, gang, &View::Now, &mut Effort::default(), visited),
+            None => self.judge_with(asking, gang, &View::Now, &mut Effort::default(), visited),
         };
         if judged.is_err() {
             work.note_in_vain(&self.cluster, before);
@@ -117,30 +134,30 @@ impl State {
     /// other gang of its class is refused by. Nothing is remembered of it.
     fn judge_elsewhere(
         &mut self,
-        class: ClassId,
+        asking: Asking<'_>,
         gang: GangId,
         visited: &mut Visited,
     ) -> Option<Fitting> {
-        let avoided = self.waiting.get(gang)?.gang.topology.avoided.iter();
-        let view = self
-            .cluster
-            .without_nodes(avoided.take(MOST_AVOIDED_NODES))?;
+        let view = self.view_elsewhere(gang)?;
         let effort = &mut Effort::default();
-        self.judge_with(class, gang, &view, effort, visited).ok()
+        self.judge_with(asking, gang, &view, effort, visited).ok()
     }
 
-    fn judge_with(
+    /// The nodes without those that a gang avoids, if it does.
+    pub(super) fn view_elsewhere(&self, gang: GangId) -> Option<View> {
+        let avoided = self.waiting.get(gang)?.gang.topology.avoided.iter();
+        self.cluster.without_nodes(avoided.take(MOST_AVOIDED_NODES))
+    }
+
+    pub(super) fn judge_with(
         &mut self,
-        class: ClassId,
+        asking: Asking<'_>,
         gang: GangId,
         view: &View,
         effort: &mut Effort,
         visited: &mut Visited,
     ) -> Result<Fitting, Vec<Refusing>> {
-        visited.classes += 1;
-        let Some(shape) = self.classes.get(class).map(|class| class.shape) else {
-            return Err(Vec::new());
-        };
+        visited.classes += usize::from(matches!(asking, Asking::Least(_)));
         let Some(waiting) = self.waiting.get(gang) else {
             return Err(Vec::new());
         };
@@ -150,10 +167,8 @@ impl State {
         };
         let (node, mut search) = (team.node, Search::new(team.fungibility));
         let assignments = Arc::clone(&team.assignments);
-        let claims = self
-            .shapes
-            .get(shape)
-            .map_or(0, |shape| shape.totals.claims);
+        let claims = self.totals(asking).map_or(0, |totals| totals.claims);
+        let is_unequal = asking.demand(waiting).is_unequal();
         let held_up: Vec<bool> = (0..assignments.len().max(1))
             .map(|at| team.discipline.first_before(at, &waiting.place).is_some())
             .collect();
@@ -162,7 +177,7 @@ impl State {
             if is_held_up(0) {
                 return Err(vec![Refusing::BehindHead]);
             }
-            let placed = self.place_unless_refused(shape, gang, None, view, effort, visited);
+            let placed = self.place_asking(asking, gang, None, view, effort, visited);
             return placed
                 .map_err(|refusing| vec![refusing])
                 .map(|plan| Fitting {
@@ -172,24 +187,26 @@ impl State {
                     borrow_level: 0,
                     fits_on: Vec::new(),
                     refused: Vec::new(),
+                    size: None,
                 });
         }
         let (mut refusals, mut fits_on) = (Vec::new(), Vec::new());
-        let parts = match self.waiting.get(gang) {
-            Some(waiting) if waiting.demand.is_unequal() => self.ways(shape, gang, &assignments),
-            _ => 1,
+        let parts = if is_unequal {
+            self.ways(asking, gang, &assignments)
+        } else {
+            1
         };
         for at in 0..assignments.len() {
             if is_held_up(at) {
                 refusals.push((at, Refusing::BehindHead));
                 continue;
             }
-            let candidate = self.candidate(shape, gang, node, &assignments, at);
+            let candidate = self.candidate_asking(asking, gang, node, &assignments, at);
             if candidate.is_some_and(|it| self.is_beaten(&it, &search, &self.tree)) {
                 continue;
             }
             let judged = effort.part(parts, |effort| {
-                self.judge_on(shape, gang, &assignments, at, view, effort, visited)
+                self.judge_on(asking, gang, &assignments, at, view, effort, visited)
             });
             match judged {
                 Ok(fitting) => {
@@ -228,12 +245,12 @@ impl State {
 
     /// On how many Flavors a place is searched: those on which the least that the gang takes is too much cost nothing, and
     /// leave the steps to the others.
-    fn ways(&self, shape: ShapeId, gang: GangId, assignments: &[Assignment]) -> usize {
+    fn ways(&self, asking: Asking<'_>, gang: GangId, assignments: &[Assignment]) -> usize {
         let waiting = self.waiting.get(gang);
         let team = waiting.and_then(|waiting| self.teams.get(waiting.team));
         let node = team.and_then(|team| team.node);
         let ways = (0..assignments.len()).filter(|at| {
-            let candidate = self.candidate(shape, gang, node, assignments, *at);
+            let candidate = self.candidate_asking(asking, gang, node, assignments, *at);
             candidate.is_some_and(|it| self.may_be_placed(&it, &self.tree).is_ok())
         });
         ways.count()
@@ -259,7 +276,7 @@ impl State {
     )]
     fn judge_on(
         &mut self,
-        shape: ShapeId,
+        asking: Asking<'_>,
         gang: GangId,
         assignments: &[Assignment],
         at: usize,
@@ -274,13 +291,12 @@ impl State {
             .get(at)
             .map(|assignment| assignment.flavor.clone());
         {
-            let candidate = self.candidate(shape, gang, node, assignments, at);
+            let candidate = self.candidate_asking(asking, gang, node, assignments, at);
             let candidate = candidate.ok_or(Refusing::Overflow)?;
             self.may_be_placed(&candidate, &self.tree)?;
         }
-        let plan =
-            self.place_unless_refused(shape, gang, flavor.as_ref(), view, effort, visited)?;
-        let candidate = self.candidate(shape, gang, node, assignments, at);
+        let plan = self.place_asking(asking, gang, flavor.as_ref(), view, effort, visited)?;
+        let candidate = self.candidate_asking(asking, gang, node, assignments, at);
         let candidate = candidate.ok_or(Refusing::Overflow)?;
         let refusing = match self.cost(&candidate, plan, &self.tree) {
             Ok(fitting) => return Ok(fitting),
@@ -325,16 +341,29 @@ impl State {
         assignments: &'a [Assignment],
         at: usize,
     ) -> Option<Candidate<'a>> {
+        self.candidate_asking(Asking::Least(shape), gang, node, assignments, at)
+    }
+
+    pub(super) fn candidate_asking<'a>(
+        &'a self,
+        asking: Asking<'a>,
+        gang: GangId,
+        node: Option<NodeId>,
+        assignments: &'a [Assignment],
+        at: usize,
+    ) -> Option<Candidate<'a>> {
+        let waiting = self.waiting.get(gang)?;
         Some(Candidate {
-            waiting: self.waiting.get(gang)?,
-            totals: &self.shapes.get(shape)?.totals,
+            waiting,
+            demand: asking.demand(waiting),
+            totals: self.totals(asking)?,
             node,
             assignments,
             at,
         })
     }
 
-    fn refusal(&self) -> Refusal {
+    pub(super) fn refusal(&self) -> Refusal {
         Refusal {
             as_of: self.cluster.version(),
         }
@@ -351,7 +380,7 @@ impl State {
         let flavor = self.flavors.get(&assignment.flavor);
         let flavor = flavor.ok_or(Refusing::UnknownFlavor)?;
         if !flavor.excluded.is_empty() {
-            let classes = candidate.waiting.demand.classes.iter();
+            let classes = candidate.demand.classes.iter();
             let mut filters = classes.flat_map(|class| class.shape.filters());
             if filters.any(|filter| flavor.excluded.contains(filter)) {
                 return Err(Refusing::ExcludedFlavor);
@@ -463,6 +492,7 @@ impl State {
             claims,
             fits_on: vec![candidate.at],
             refused: Vec::new(),
+            size: None,
         })
     }
 
@@ -477,7 +507,7 @@ impl State {
         let mut claims = Vec::with_capacity(plan.units.len());
         for unit in &plan.units {
             let record = self.cluster.record(unit.slot).ok_or(Refusing::Overflow)?;
-            let class = candidate.waiting.demand.classes.get(unit.class);
+            let class = candidate.demand.classes.get(unit.class);
             let shapes = class.map_or(&[][..], |class| &class.shape.claims);
             let mut of_unit = Vec::with_capacity(shapes.len());
             for (claim, devices) in shapes.iter().zip(&unit.grants) {
@@ -556,7 +586,7 @@ impl State {
             };
             let request = Request {
                 most_per_device: Some(most_per_device),
-                ..request(candidate.waiting, flavor)
+                ..candidate.request(flavor)
             };
             visited.plans += 1;
             let shares = request.demand.shares(tried - at);

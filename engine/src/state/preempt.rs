@@ -16,7 +16,7 @@ use super::{
     State,
     hopes::{Asks, Hope, Lacking},
     ids::{ClassId, GangId, ShapeId, TeamId},
-    judge::{Candidate, Fitting, request},
+    judge::{Candidate, Fitting},
     reservations::{MOST_SECONDS, Reservation},
     team::Refusing,
     work::Work,
@@ -392,7 +392,7 @@ impl State {
         });
         Request {
             most_per_device: least,
-            ..request(candidate.waiting, flavor)
+            ..candidate.request(flavor)
         }
     }
 

@@ -371,6 +371,7 @@ impl State {
         for (at, assignment) in entry.assignments.iter().enumerate() {
             let candidate = Candidate {
                 waiting,
+                demand: &waiting.demand,
                 totals,
                 node: entry.node,
                 assignments: &entry.assignments,

@@ -115,6 +115,7 @@ impl State {
                 waiting,
                 candidate: at.map(|at| Candidate {
                     waiting,
+                    demand: &waiting.demand,
                     totals,
                     node: entry.node,
                     assignments,

@@ -332,7 +332,8 @@ impl State {
             return false;
         };
         let assignments = &entry.assignments;
-        let candidate = self.candidate(waiting.shape, head.gang, entry.node, assignments, at);
+        let asking = fitting.asking(waiting.shape);
+        let candidate = self.candidate_asking(asking, head.gang, entry.node, assignments, at);
         candidate.is_some_and(|candidate| self.cost(&candidate, plan.clone(), &self.tree).is_ok())
     }
 
@@ -352,7 +353,8 @@ impl State {
         let mut fits_on = fitting.fits_on.iter();
         fits_on.any(|at| {
             let all = &entry.assignments;
-            let candidate = self.candidate(waiting.shape, gang, entry.node, all, *at);
+            let asking = fitting.asking(waiting.shape);
+            let candidate = self.candidate_asking(asking, gang, entry.node, all, *at);
             let least = candidate.map(|it| self.may_be_charged(&it, &self.tree));
             matches!(least, Some(Ok(least)) if least < fitting.borrow_level)
         })
@@ -539,6 +541,11 @@ impl State {
                         continue;
                     }
                     let preempting = self.find_victims_rather(gang, &fitting, work);
+                    let fitting = match preempting {
+                        Some(_) => fitting,
+                        None => self.grow(gang, fitting, &budget.empty, work),
+                    };
+                    let needs = self.needs_of(gang, &fitting)?;
                     let may_borrow_less = self.may_be_had_for_less(team, gang, &fitting);
                     let (borrow_level, turn) = if let Some(preempting) = preempting {
                         (preempting.borrow_level, What::Preempts(preempting))

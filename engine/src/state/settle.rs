@@ -154,9 +154,9 @@ impl State {
             }
             return Settled::Over;
         };
-        let needs = CommitRoom {
-            nodes: fitting.plan.slots().len(),
-            ..needs
+        let fitting = self.grow(id, fitting, &budget.empty, work);
+        let Some(needs) = self.needs_of(id, &fitting) else {
+            return Settled::Over;
         };
         if left.holds(&needs) {
             *left = left.less(&needs);

@@ -157,6 +157,7 @@ mod tests {
             topology: TopologyRequest::default(),
             run_time: crate::model::RunTime::default(),
             lacks_place_since: None,
+            min_count: None,
             pods: vec![Pod {
                 uid: "p".into(),
                 resources,

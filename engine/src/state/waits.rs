@@ -502,6 +502,7 @@ mod tests {
             topology: TopologyRequest::default(),
             run_time: crate::model::RunTime::default(),
             lacks_place_since: None,
+            min_count: None,
             pods: vec![pod],
         };
         let demand = Demand::new(&gang);

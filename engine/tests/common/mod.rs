@@ -172,6 +172,7 @@ pub(crate) fn gang_of(name: &str, team: &str, pods: Vec<Pod>) -> Gang {
         topology: TopologyRequest::default(),
         run_time: RunTime::default(),
         lacks_place_since: None,
+        min_count: None,
         pods,
     }
 }

@@ -108,6 +108,7 @@ fn gang(uid: &str, cores: &[i64]) -> engine::Gang {
         topology: engine::TopologyRequest::default(),
         run_time: engine::RunTime::default(),
         lacks_place_since: None,
+        min_count: None,
         pods: cores.iter().enumerate().map(pod).collect(),
     }
 }

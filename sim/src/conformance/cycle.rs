@@ -521,6 +521,7 @@ impl<'a> Cluster<'a> {
             topology: TopologyRequest::default(),
             run_time: muster_engine::RunTime::default(),
             lacks_place_since: None,
+            min_count: None,
             pods: pods.collect(),
         }));
         self.names.insert(uid, workload);
