@@ -55,6 +55,11 @@ pub struct GangSpec {
     /// Pods that the gang has when it is complete, 1 to 4,096.
     #[schemars(range(min = 1, max = 4096))]
     pub size: i32,
+    /// With how many of its pods it may start at the least, the first by rank; with all of them only without it. The others
+    /// wait for its next attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 4096))]
+    pub min_count: Option<i32>,
     /// Value of the label `muster.dev/gang` by which its pods were declared; absent for the gang of a Job and for a single
     /// pod. By it the Gang is found again once the pods that gave it its name are gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -334,6 +339,10 @@ pub struct Admission {
     pub charge: Charge,
     /// Its pods, rank by rank.
     pub pods: Vec<AdmittedPod>,
+    /// How many pods the gang had, where fewer were admitted; absent where all were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 4096))]
+    pub gang_size: Option<i32>,
     /// Whether the gang was found running without an admission and charged as it is.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub adopted: bool,

@@ -30,6 +30,10 @@ pub const FAILURE_GRACE_SECONDS: &str = "muster.dev/failure-grace-seconds";
 /// [`LONGEST_RUNTIME_SECONDS`]. Then it is evicted, and the gang is not started again. Fixed.
 pub const MAX_RUNTIME_SECONDS: &str = "muster.dev/max-runtime-seconds";
 
+/// Pod or Job annotation: with how many of its pods a gang of a Job with `completions` may start at the least, 1 to its size. The
+/// others wait for its next attempt. Fixed.
+pub const MIN_COUNT: &str = "muster.dev/min-count";
+
 /// Annotation, shorthand for a claim: number of GPUs. Fixed.
 pub const GPUS: &str = "muster.dev/gpus";
 /// Annotation, shorthand for a claim: least memory per GPU, a Kubernetes quantity. Fixed.
@@ -45,6 +49,9 @@ pub const SHORTHAND: [&str; 4] = [GPUS, VRAM, INTERCONNECT, CONTAINER];
 pub const RANK: &str = "muster.dev/rank";
 /// Pod annotation, written by the controller only: the attempt that the pod belongs to.
 pub const ATTEMPT: &str = "muster.dev/attempt";
+/// Pod annotation, written by the controller only, where the gang names [`MIN_COUNT`]: how many pods the attempt has. Readable by
+/// the downward API.
+pub const ADMITTED_COUNT: &str = "muster.dev/admitted-count";
 /// Pod annotation, written by the controller only: name of the Gang object; once set it is the
 /// pod's identity.
 pub const GANG_NAME: &str = "muster.dev/gang-name";
@@ -59,7 +66,14 @@ pub const PREEMPT_AT: &str = "muster.dev/preempt-at";
 /// Pod annotation, written by the workload at any time: when it wrote its last checkpoint, in RFC 3339.
 pub const CHECKPOINTED_AT: &str = "muster.dev/checkpointed-at";
 /// The annotations that only the controller writes.
-pub const CONTROLLER_ANNOTATIONS: [&str; 5] = [RANK, ATTEMPT, GANG_NAME, PLACEMENT, PREEMPT_AT];
+pub const CONTROLLER_ANNOTATIONS: [&str; 6] = [
+    RANK,
+    ATTEMPT,
+    ADMITTED_COUNT,
+    GANG_NAME,
+    PLACEMENT,
+    PREEMPT_AT,
+];
 
 /// Value of [`PLACEMENT`]: the pod's node affinity names exactly one node.
 pub const PLACEMENT_PINNED: &str = "pinned";

@@ -72,8 +72,12 @@ pub struct Intent {
     pub nodes: Vec<String>,
     /// What is charged until the intent leaves the Ledger.
     pub charge: Charge,
-    /// The gang's pods, rank by rank.
+    /// The pods that are admitted, rank by rank.
     pub pods: Vec<IntentPod>,
+    /// How many pods the gang has, where fewer are admitted; absent where all are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 4096))]
+    pub gang_size: Option<i32>,
     /// The plan, run-length by node in rank order.
     pub plan: Vec<NodeRanks>,
     /// The narrowest level whose one domain holds the plan; absent if none does.

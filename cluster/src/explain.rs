@@ -14,6 +14,8 @@ pub struct Circumstances<'a> {
     /// Whether several pods are a gang by the shape of their Job alone ([`crate::formed::FormedGang::implied`]): a reason that the gang
     /// can never start whole then says how to start its pods one by one.
     pub is_implied_gang: bool,
+    /// With how many pods it may start at the least, and how many it has, if these are more: what is told is about the former.
+    pub least_of: Option<(i32, usize)>,
     /// [`crate::formed::FormedGang::unmodelled`]: named where there is no place ([`name_unmodelled`]).
     pub unmodelled: &'a [String],
     /// [`crate::index::Index::faults_of_team`]: named where quota is the reason, since a limit that is not understood grants nothing.
@@ -39,6 +41,11 @@ pub fn explain(why: &Why, circumstances: Circumstances<'_>) -> PendingReason {
         );
         details.push_str(keys::GANG_SIZE);
         details.push_str(": \"1\" on the Job lets its pods start one by one");
+    }
+    if let Some((least, all)) = circumstances.least_of {
+        details.push_str(&format!(
+            "; asked for {least} of its {all} pods, its min-count"
+        ));
     }
     let of_quota = matches!(
         reason,

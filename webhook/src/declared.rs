@@ -18,8 +18,9 @@ const PREFIX: &str = "muster.dev/";
 /// Labels that mean something on a pod or Job.
 const LABELS: [&str; 2] = [keys::GANG, keys::TIER];
 /// Annotations that mean something on a pod or Job, besides the controller's and the shorthand.
-const ANNOTATIONS: [&str; 7] = [
+const ANNOTATIONS: [&str; 8] = [
     keys::GANG_SIZE,
+    keys::MIN_COUNT,
     keys::START_TIMEOUT_SECONDS,
     keys::FAILURE_GRACE_SECONDS,
     keys::MAX_RUNTIME_SECONDS,

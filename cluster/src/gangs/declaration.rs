@@ -239,6 +239,41 @@ pub(super) fn limits(
     })
 }
 
+/// With how many of its pods the gang may start at the least, where pods or their Job say. `declared`: its size; `job`: the one that
+/// makes all its pods.
+pub(super) fn min_count(
+    declaring: &[Declaring<'_>],
+    job: Option<&Job>,
+    declared: u32,
+) -> Result<Option<u32>, PendingReason> {
+    let Some(text) = agreed_annotation(declaring, job, keys::MIN_COUNT)? else {
+        return Ok(None);
+    };
+    let refused = |cause: String| {
+        let field = format!("metadata.annotations[{}]", keys::MIN_COUNT);
+        Err(UnsupportedField::new(field, cause).wait("pods"))
+    };
+    let Some(least) = whole_number::gang_size(&text).filter(|least| *least <= declared) else {
+        let text: String = text.chars().take(64).collect();
+        return refused(format!(
+            "is {text:?}; write a whole number from 1 to {declared}, the size of the gang"
+        ));
+    };
+    let counts = |job: &Job| {
+        job.spec
+            .as_ref()
+            .is_some_and(|spec| spec.completions.is_some())
+    };
+    if least < declared && !job.is_some_and(counts) {
+        return refused(
+            "is for gangs of one Job with completions: nobody else counts what is done, and runs the other pods later; leave it out, \
+             or name completions"
+                .to_owned(),
+        );
+    }
+    Ok(Some(least))
+}
+
 /// Where pods, or else their Job, say that the gang must or should be.
 pub(super) fn topology(
     declaring: &[Declaring<'_>],
@@ -365,6 +400,37 @@ mod tests {
             );
             assert!(wait.details.contains("1 to 31536000"), "{}", wait.details);
         }
+    }
+
+    #[test]
+    fn only_a_job_that_counts_what_is_done_starts_with_fewer_pods() {
+        let of = |least: &str, completions: Option<u32>, declared: u32| {
+            let annotations = json!({keys::MIN_COUNT: least});
+            let spec = json!({"completions": completions});
+            let job = json!({"metadata": {"annotations": annotations}, "spec": spec});
+            let job: Job = serde_json::from_value(with_template(job)).unwrap();
+            min_count(&[], Some(&job), declared)
+        };
+        for (least, declared) in [("1", 8), ("8", 8), ("4096", 4_096)] {
+            let expected = least.parse().unwrap();
+            assert_eq!(of(least, Some(8), declared).unwrap(), Some(expected));
+        }
+        // All of them is no less than without it.
+        assert_eq!(of("8", None, 8).unwrap(), Some(8));
+        for (least, completions, says) in [
+            ("0", Some(8), "1 to 8"),
+            ("9", Some(8), "1 to 8"),
+            ("-1", Some(8), "1 to 8"),
+            ("4.0", Some(8), "1 to 8"),
+            ("99999999999999999999", Some(8), "1 to 8"),
+            ("4", None, "completions"),
+        ] {
+            let wait = of(least, completions, 8).unwrap_err();
+            assert_eq!(wait.reason, Reason::RequestNotUnderstood, "{least}");
+            assert!(wait.details.contains(keys::MIN_COUNT), "{}", wait.details);
+            assert!(wait.details.contains(says), "{}", wait.details);
+        }
+        assert_eq!(min_count(&[], None, 8).unwrap(), None);
     }
 
     fn with_template(mut job: Value) -> Value {

@@ -74,6 +74,8 @@ pub(crate) struct GangInputs<'a> {
 /// The size of a gang, as far as it can be told.
 pub(super) struct Size {
     pub(super) pods: u32,
+    /// What is declared, pods that are done included.
+    pub(super) declared: u32,
     /// Only the shape of the Job says so.
     pub(super) implied: bool,
     pub(super) wait: Option<PendingReason>,
@@ -134,12 +136,14 @@ impl<'f, 'a> Forming<'f, 'a> {
         let (members, excess) = self.members(&active, size.pods);
         let topology = declaration::topology(&declaring, job);
         let limits = declaration::limits(&declaring, job);
+        let min_count = declaration::min_count(&declaring, job, size.declared);
         let tier = self.tier(&declaring, job);
         let excepted = self.is_excepted(&members, size.implied);
         let wait = if excepted {
             None
         } else {
             let declared = topology.as_ref().err().or_else(|| limits.as_ref().err());
+            let declared = declared.or_else(|| min_count.as_ref().err());
             self.wait(&members, &size, &tier, declared)
         };
         let is_settling = wait.is_none() && !excepted && self.is_settling(&members);
@@ -162,6 +166,7 @@ impl<'f, 'a> Forming<'f, 'a> {
                 &tier,
                 topology.ok().flatten(),
                 limits.unwrap_or_default(),
+                min_count.ok().flatten(),
             ),
             team: match &self.team {
                 NamespaceTeam::Is(team) => team.metadata.name.as_deref().map(Into::into),
@@ -221,14 +226,17 @@ impl<'f, 'a> Forming<'f, 'a> {
     fn size(&self, declaring: &[Declaring<'_>], job: Option<&Job>, active: usize) -> Size {
         let of = |pods: u32| Size {
             pods,
+            declared: pods,
             implied: false,
             wait: None,
         };
         let implied = self.is_jobs_only_pod(declaring, job);
         if let Some(places) = &self.places {
             let pods = u32::try_from(places.len()).unwrap_or(keys::MAX_GANG_SIZE);
+            // What was judged when it was admitted is not judged again.
             return Size {
                 implied,
+                declared: keys::MAX_GANG_SIZE,
                 ..of(pods)
             };
         }
@@ -246,6 +254,7 @@ impl<'f, 'a> Forming<'f, 'a> {
                 let pods: Vec<&ObservedPod> = self.pods.iter().map(AsRef::as_ref).collect();
                 Size {
                     pods: declaration::left(declared, job, &pods).max(1),
+                    declared,
                     implied,
                     wait: None,
                 }

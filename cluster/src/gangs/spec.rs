@@ -23,6 +23,7 @@ impl Forming<'_, '_> {
         tier: &Result<ResolvedTier, PendingReason>,
         topology: Option<muster_api::TopologyRequest>,
         limits: Limits,
+        min_count: Option<u32>,
     ) -> GangSpec {
         let base = self.gang.map_or_else(
             || GangSpec {
@@ -38,6 +39,10 @@ impl Forming<'_, '_> {
         let failure_grace_seconds = limits.failure_grace_seconds.map(i64::from);
         GangSpec {
             size: i32::try_from(size.pods).unwrap_or(i32::MAX),
+            // What is left may be less.
+            min_count: min_count
+                .map(|least| i32::try_from(least.min(size.pods)).unwrap_or(i32::MAX))
+                .or(base.min_count),
             pod_sets: self.pod_sets(members),
             topology,
             start_timeout_seconds: start_timeout_seconds.unwrap_or(base.start_timeout_seconds),

@@ -255,11 +255,16 @@ fn is_busy(context: PollContext<'_>, gang: &Gang) -> bool {
 fn still_waits(context: PollContext<'_>, gang: &Gang, admission: &engine::Admission) -> bool {
     let candidate = key_of(gang).and_then(|key| waiting::candidate(context, &key, gang));
     candidate.is_some_and(|candidate| {
-        let pods = candidate.pods.iter().map(|pod| &pod.uid);
+        let count = admission.pods.len();
+        let is_enough = (candidate.least_pods()..=candidate.pods.len()).contains(&count);
+        let first = || candidate.pods.iter().take(count);
+        let pods = first().map(|pod| &pod.uid);
         let decided = admission.pods.iter().map(|pod| &pod.uid);
-        let claims = candidate.pods.iter().flat_map(|pod| &pod.claims);
+        let claims = first().flat_map(|pod| &pod.claims);
         let decided_claims = admission.pods.iter().flat_map(|pod| &pod.claims);
         candidate.attempt == admission.attempt
+            && candidate.pods.len() == admission.gang_pods
+            && is_enough
             && pods.collect::<BTreeSet<_>>() == decided.collect::<BTreeSet<_>>()
             && claims.map(|claim| &claim.uid).collect::<BTreeSet<_>>()
                 == decided_claims

@@ -222,6 +222,7 @@ impl Plan {
             team_generation: self.team_generation,
             charge: Charge::default(),
             pods: Vec::new(),
+            gang_size: None,
             plan: Vec::new(),
             level: None,
             domain: Vec::new(),

@@ -37,6 +37,8 @@ pub(crate) struct Plan {
     pub(crate) team_generation: i64,
     /// What is charged.
     pub(crate) charge: Charge,
+    /// How many pods the gang had, where the plan is for fewer.
+    pub(crate) gang_size: Option<i32>,
     /// Its pods, each in its place: the place is what the placement counts by. The number that a pod is told as its
     /// rank is its completion index, which may be another.
     pub(crate) ranks: Vec<Rank>,
@@ -140,6 +142,12 @@ impl Plan {
                     let completions = spec.and_then(|spec| spec.completions);
                     if spec.and_then(|spec| spec.parallelism) < completions {
                         return done.difference(&present).count() >= missing;
+                    }
+                    // Some that are not done wait for the next attempt. What was done before this one is known by what it lacked.
+                    if let Some(gang_size) = self.gang_size {
+                        let before = completions.unwrap_or(0).saturating_sub(gang_size);
+                        let before = usize::try_from(before).unwrap_or(0);
+                        return done.difference(&present).count() >= before + missing;
                     }
                     let completions = u32::try_from(completions.unwrap_or(0)).unwrap_or(0);
                     let is_there = |index: &u32| done.contains(index) || present.contains(index);

@@ -365,6 +365,11 @@ impl Feed {
         let remedies = is_near.then(|| self.engine.remedies(explanation));
         let circumstances = formed.map_or_else(Circumstances::default, |formed| Circumstances {
             is_implied_gang: formed.implied && formed.spec.size > 1,
+            least_of: formed
+                .spec
+                .min_count
+                .map(|least| (least, formed.pods.len()))
+                .filter(|(least, all)| usize::try_from(*least).is_ok_and(|least| least < *all)),
             unmodelled: &formed.unmodelled,
             faults: &faults,
             elder: elder.map(PodFields::name),

@@ -308,6 +308,10 @@ pub(crate) fn candidate(
         },
         run_time: run_time(context, formed),
         lacks_place_since: lacks_place_since(gang),
+        min_count: formed
+            .spec
+            .min_count
+            .and_then(|least| usize::try_from(least).ok()),
         pods: Some(pods).filter(|pods| !pods.is_empty())?,
     })
 }

@@ -126,10 +126,14 @@ impl EventTracker {
         let mut now = BTreeSet::new();
         for pod in &formed.excess {
             if self.begun && !before.contains(&pod.uid) {
-                let text = format!(
-                    "gang {key} has its {} pods; this one waits",
-                    formed.spec.size
-                );
+                let size = formed.spec.size;
+                let plan = context.plans.carried(key);
+                let text = match plan.and_then(|plan| plan.gang_size) {
+                    Some(all) => format!(
+                        "gang {key} was admitted with {size} of its {all} pods; this one waits for its next attempt"
+                    ),
+                    None => format!("gang {key} has its {size} pods; this one waits"),
+                };
                 let reason = Reason::ExcessPod;
                 notes.push(note_of_pod(
                     &key.namespace,

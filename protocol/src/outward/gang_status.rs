@@ -601,6 +601,10 @@ pub(crate) fn tell_admitted(
     } else {
         let nodes = plan.nodes().count();
         let mut message = format!("{} ranks on {nodes} nodes", plan.ranks.len());
+        if let Some(all) = plan.gang_size {
+            let others = "the others wait for the next attempt";
+            message = format!("{} of {all} {message}; {others}", "the first");
+        }
         let mut avoided = avoided_nodes(context, status);
         if let Some((node, attempt)) = avoided.find(|(node, _)| plan.places.contains_key(*node)) {
             let why = "there was no room without it";

@@ -26,6 +26,8 @@ pub(crate) struct Release<'a> {
     pub(crate) rank: u32,
     /// The attempt.
     pub(crate) attempt: i64,
+    /// How many pods the attempt has, where that is not known beforehand.
+    pub(crate) count: Option<usize>,
     /// The one node that it may run on.
     pub(crate) node: &'a str,
 }
@@ -40,12 +42,17 @@ pub(crate) fn stamp(pod: &ObservedPod, attempt: i64) -> ApiRequest {
 /// Rank, attempt, pin and gate in one: there is no moment at which the pod is free and not pinned.
 pub(crate) fn ungate(pod: &ObservedPod, release: Release<'_>) -> ApiRequest {
     let mut patch = guards(pod);
-    let annotations = [
+    let mut annotations = vec![
         (keys::ATTEMPT, release.attempt.to_string()),
         (keys::GANG_NAME, release.gang.to_owned()),
         (keys::PLACEMENT, keys::PLACEMENT_PINNED.to_owned()),
         (keys::RANK, release.rank.to_string()),
     ];
+    annotations.extend(
+        release
+            .count
+            .map(|count| (keys::ADMITTED_COUNT, count.to_string())),
+    );
     annotate(&mut patch, pod, &annotations);
     patch.push(json!({
         "op": "add",

@@ -62,8 +62,10 @@ pub(crate) fn ungates<'a>(
     plan: &'a Plan,
 ) -> impl Iterator<Item = (&'a str, ApiRequest)> {
     // What a pod is told as its rank stays the same in every attempt; its place in the plan may not.
-    let members = context.formed(&plan.key).into_iter();
-    let members = members.flat_map(|formed| &formed.pods);
+    let formed = context.formed(&plan.key);
+    let is_open = formed.is_some_and(|formed| formed.spec.min_count.is_some());
+    let count = (is_open || plan.gang_size.is_some()).then_some(plan.ranks.len());
+    let members = formed.into_iter().flat_map(|formed| &formed.pods);
     let numbers: BTreeMap<&str, u32> = members
         .map(|member| (member.identity.uid.as_str(), member.rank))
         .collect();
@@ -80,6 +82,7 @@ pub(crate) fn ungates<'a>(
                 gang: &plan.key.name,
                 rank: number.unwrap_or_else(|| u32::try_from(place).unwrap_or(u32::MAX)),
                 attempt: plan.attempt,
+                count,
                 node: &rank.node.name,
             };
             Some((rank.pod.as_str(), patch::ungate(pod, release)))

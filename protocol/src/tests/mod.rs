@@ -13,6 +13,7 @@ mod interrupted;
 mod ledger_recovery;
 mod nodes;
 mod nudge;
+mod partial;
 mod preemption;
 mod proposals;
 mod ranks;

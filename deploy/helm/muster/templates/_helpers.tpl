@@ -155,13 +155,13 @@ request.userInfo.username == '{{ include "muster.controllerUsername" . }}'
 
 {{/* CEL lists of the keys that only the controller writes, and of those that are fixed once the pod exists. */}}
 {{- define "muster.controllerAnnotations" -}}
-['muster.dev/rank', 'muster.dev/attempt', 'muster.dev/gang-name', 'muster.dev/placement', 'muster.dev/preempt-at']
+['muster.dev/rank', 'muster.dev/attempt', 'muster.dev/admitted-count', 'muster.dev/gang-name', 'muster.dev/placement', 'muster.dev/preempt-at']
 {{- end }}
 {{- define "muster.fixedLabels" -}}
 ['muster.dev/gang', 'muster.dev/tier']
 {{- end }}
 {{- define "muster.fixedAnnotations" -}}
-['muster.dev/gang-size', 'muster.dev/start-timeout-seconds', 'muster.dev/failure-grace-seconds', 'muster.dev/max-runtime-seconds', 'muster.dev/topology-required', 'muster.dev/topology-preferred', 'muster.dev/gpus', 'muster.dev/vram', 'muster.dev/interconnect', 'muster.dev/container']
+['muster.dev/gang-size', 'muster.dev/min-count', 'muster.dev/start-timeout-seconds', 'muster.dev/failure-grace-seconds', 'muster.dev/max-runtime-seconds', 'muster.dev/topology-required', 'muster.dev/topology-preferred', 'muster.dev/gpus', 'muster.dev/vram', 'muster.dev/interconnect', 'muster.dev/container']
 {{- end }}
 
 {{/* The annotation of a Job that Muster suspended: its own suspension can be told from a user's. */}}
