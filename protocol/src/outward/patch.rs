@@ -279,6 +279,7 @@ mod tests {
             gang: "g",
             rank: 3,
             attempt: 2,
+            count: None,
             node: "n1",
         };
         let ApiRequest::PatchPod { patch, .. } = ungate(&pod(&Value::Null), release) else {
