@@ -44,7 +44,8 @@ pub fn explain(why: &Why, circumstances: Circumstances<'_>) -> PendingReason {
     }
     if let Some((least, all)) = circumstances.least_of {
         details.push_str(&format!(
-            "; asked for {least} of its {all} pods, its min-count"
+            "; that is about {least} of its {all} pods: by {} it starts with as few",
+            keys::MIN_COUNT
         ));
     }
     let of_quota = matches!(
@@ -281,6 +282,24 @@ mod tests {
     }
 
     #[test]
+    fn a_gang_that_may_start_with_fewer_pods_is_told_how_few_would_start() {
+        let told = |least_of| {
+            let circumstances = Circumstances {
+                least_of,
+                ..Circumstances::default()
+            };
+            explain(&Why::TeamStopped, circumstances).details
+        };
+        let alone = told(None);
+        assert_eq!(
+            told(Some((2, 6))),
+            format!(
+                "{alone}; that is about 2 of its 6 pods: by muster.dev/min-count it starts with as few"
+            )
+        );
+    }
+
+    #[test]
     fn a_job_that_never_fits_whole_is_told_how_to_start_its_pods_one_by_one() {
         let implied = Circumstances {
             is_implied_gang: true,
@@ -318,6 +337,7 @@ mod tests {
         let faults = ["Team/research: spec.quota[0]".to_owned()];
         let circumstances = Circumstances {
             is_implied_gang: false,
+            least_of: None,
             unmodelled: &unmodelled,
             faults: &faults,
             elder: None,

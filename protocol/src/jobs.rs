@@ -50,12 +50,17 @@ pub(crate) fn of_plan<'a>(context: PollContext<'a>, plan: &Plan) -> Vec<&'a Job>
 /// Whether its pods are being ended, or have been, by the Job's own controller or by whoever suspended or deleted it. Kubernetes
 /// says `Complete` or `Failed` only once no pod is being ended any more; what will be said then is known before.
 pub(crate) fn is_ending(job: &Job) -> bool {
+    says_that_it_ends(job)
+        || job.metadata.deletion_timestamp.is_some()
+        || is_suspended(job) && !is_suspended_by_muster(job)
+}
+
+/// Whether it says that it ends, or has ended.
+pub(crate) fn says_that_it_ends(job: &Job) -> bool {
     const ENDS: [&str; 4] = ["FailureTarget", "SuccessCriteriaMet", "Complete", "Failed"];
     let conditions = job.status.iter().flat_map(|status| &status.conditions);
     let mut conditions = conditions.flatten().filter(|it| it.status == "True");
     conditions.any(|it| ENDS.contains(&it.type_.as_str()))
-        || job.metadata.deletion_timestamp.is_some()
-        || is_suspended(job) && !is_suspended_by_muster(job)
 }
 
 /// Whether it is a work queue (it names no `completions`) of which a pod succeeded: without pods it is complete, whatever

@@ -11,7 +11,8 @@ use super::{
     label, name, phase,
 };
 use crate::{
-    formed::PendingReason, pod::ObservedPod, unsupported_field::UnsupportedField, whole_number,
+    formed::PendingReason, pod::ObservedPod, text, unsupported_field::UnsupportedField,
+    whole_number,
 };
 
 /// A pod with the Job that controls it, if it is known.
@@ -253,25 +254,25 @@ pub(super) fn min_count(
         let field = format!("metadata.annotations[{}]", keys::MIN_COUNT);
         Err(UnsupportedField::new(field, cause).wait("pods"))
     };
-    let Some(least) = whole_number::gang_size(&text).filter(|least| *least <= declared) else {
-        let text: String = text.chars().take(64).collect();
-        return refused(format!(
-            "is {text:?}; write a whole number from 1 to {declared}, the size of the gang"
-        ));
-    };
     let counts = |job: &Job| {
-        job.spec
-            .as_ref()
-            .is_some_and(|spec| spec.completions.is_some())
+        let spec = job.spec.as_ref();
+        spec.is_some_and(|spec| spec.completions.is_some())
     };
-    if least < declared && !job.is_some_and(counts) {
-        return refused(
-            "is for gangs of one Job with completions: nobody else counts what is done, and runs the other pods later; leave it out, \
-             or name completions"
-                .to_owned(),
-        );
+    let least = whole_number::gang_size(&text);
+    if least.is_some() && least != Some(declared) && !job.is_some_and(counts) {
+        return refused(format!(
+            "is for the gang of one Job with completions: nobody else counts what is done, and runs the other pods later; leave it out, \
+             name completions, or say by {} that the pods of the Job are a gang",
+            keys::GANG_SIZE
+        ));
     }
-    Ok(Some(least))
+    match least.filter(|least| *least <= declared) {
+        Some(least) => Ok(Some(least)),
+        None => refused(format!(
+            "is {}; write a whole number from 1 to {declared}, the size of the gang",
+            text::quoted(&text)
+        )),
+    }
 }
 
 /// Where pods, or else their Job, say that the gang must or should be.
@@ -423,7 +424,8 @@ mod tests {
             ("-1", Some(8), "1 to 8"),
             ("4.0", Some(8), "1 to 8"),
             ("99999999999999999999", Some(8), "1 to 8"),
-            ("4", None, "completions"),
+            ("4", None, "one Job with completions"),
+            ("9", None, "one Job with completions"),
         ] {
             let wait = of(least, completions, 8).unwrap_err();
             assert_eq!(wait.reason, Reason::RequestNotUnderstood, "{least}");

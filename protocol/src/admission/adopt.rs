@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use muster_api::{Charge, Gang, Held, NodeDevices, NodeDevicesSpec, Permit};
+use muster_api::{Charge, Gang, Held, NodeDevices, NodeDevicesSpec, Permit, keys};
 use muster_engine as engine;
 
 use crate::{
@@ -21,9 +21,9 @@ use crate::{
     poll_context::{PollContext, attempt},
 };
 use muster_cluster::{
-    formed::{FormedGang, GangKey},
+    formed::{FormedGang, FormedPod, GangKey},
     index::NamespacedName,
-    pod::ObservedPod,
+    pod::{ObservedPod, PodFields},
 };
 
 /// The write that admits a gang as it runs, if it does.
@@ -39,7 +39,8 @@ pub(crate) fn admission(
     let team = formed.team.as_ref()?.to_string();
     let mut charged = ChargeSum::default();
     let mut pods = Vec::new();
-    for member in &formed.pods {
+    let started = started(context, formed);
+    for member in &started {
         let pod = context.index.pod_by_uid(&member.identity.uid)?;
         let name = bound_node(pod)?.to_owned();
         let node_uid = context.index.node(&name)?.metadata.uid.clone()?;
@@ -58,18 +59,46 @@ pub(crate) fn admission(
     let gang_uid = gang.metadata.uid.as_deref()?;
     let team = (team, generation);
     let attempt = attempt(gang);
-    let plan = Plan::adopted(key, gang_uid, attempt, team, charged.into_charge(), pods);
+    let mut plan = Plan::adopted(key, gang_uid, attempt, team, charged.into_charge(), pods);
+    plan.gang_size = (started.len() < formed.pods.len())
+        .then(|| i32::try_from(formed.pods.len()).unwrap_or(i32::MAX));
     admit::carry(context, &plan)
 }
 
-/// Whether every member is bound and holds what it asks for: it runs, it was let go to that node by a Gang that is no more,
+/// The members that run or were started: all, but for the pods that waited for the next attempt of a gang that started with fewer than
+/// it has. They wait on where all pods of the one attempt that there is were let go, as each of them says.
+fn started<'f>(context: PollContext<'_>, formed: &'f FormedGang) -> Vec<&'f FormedPod> {
+    let pod_of = |member: &FormedPod| context.index.pod_by_uid(&member.identity.uid);
+    let is_let_go = |member: &&FormedPod| pod_of(member).is_some_and(|pod| !is_gated(pod));
+    let let_go: Vec<&FormedPod> = formed.pods.iter().filter(is_let_go).collect();
+    let of_last = let_go.last().and_then(|member| {
+        let pod = pod_of(member)?;
+        let count: usize = pod.annotation(keys::ADMITTED_COUNT)?.parse().ok()?;
+        Some((stamp(pod), count))
+    });
+    let is_whole = of_last.is_some_and(|(attempt, count)| {
+        let pods = context.index.pods_of_gang(&formed.key).into_iter();
+        let of_attempt = pods.filter(|pod| !is_gated(pod) && stamp(pod) == attempt);
+        let are_all = let_go
+            .iter()
+            .all(|member| pod_of(member).is_some_and(|pod| stamp(pod) == attempt));
+        are_all && of_attempt.count() == count
+    });
+    if formed.spec.min_count.is_some() && is_whole {
+        let_go
+    } else {
+        formed.pods.iter().collect()
+    }
+}
+
+/// Whether every member that was started is bound and holds what it asks for: it runs, it was let go to that node by a Gang that is no more,
 /// or it is being started by a driver that does not enforce permits yet. One that was made under our webhook and does not
 /// run only waits there: it is a bypass, also where the node's object was lost and nothing says any more that its driver
 /// enforces.
 fn is_adoptable(context: PollContext<'_>, formed: &FormedGang) -> bool {
     let unadmitted = |uid: &str| formed.unadmitted.iter().any(|pod| pod.uid == uid);
     !formed.pods.is_empty()
-        && formed.pods.iter().all(|member| {
+        && started(context, formed).into_iter().all(|member| {
             let Some(pod) = context.index.pod_by_uid(&member.identity.uid) else {
                 return false;
             };

@@ -123,29 +123,24 @@ impl EventTracker {
         let Some(formed) = context.formed(key).filter(|it| !it.excess.is_empty()) else {
             return;
         };
-        let mut now = BTreeSet::new();
-        for pod in &formed.excess {
-            if self.begun && !before.contains(&pod.uid) {
-                let size = formed.spec.size;
-                let plan = context.plans.carried(key);
-                let text = match plan.and_then(|plan| plan.gang_size) {
-                    Some(all) => format!(
-                        "gang {key} was admitted with {size} of its {all} pods; this one waits for its next attempt"
-                    ),
-                    None => format!("gang {key} has its {size} pods; this one waits"),
-                };
+        if self.begun {
+            let size = formed.spec.size;
+            let plan = context.plans.carried(key);
+            let text = match plan.and_then(|plan| plan.gang_size) {
+                Some(all) => format!(
+                    "gang {key} was admitted with {size} of its {all} pods; this one waits for its next attempt"
+                ),
+                None => format!("gang {key} has its {size} pods; this one waits"),
+            };
+            let new = formed.excess.iter();
+            let new = new.filter(|pod| !before.contains(&pod.uid));
+            notes.extend(new.take(PODS_TOLD).map(|pod| {
                 let reason = Reason::ExcessPod;
-                notes.push(note_of_pod(
-                    &key.namespace,
-                    &pod.name,
-                    &pod.uid,
-                    reason,
-                    &text,
-                ));
-            }
-            now.insert(pod.uid.clone());
+                note_of_pod(&key.namespace, &pod.name, &pod.uid, reason, &text)
+            }));
         }
-        self.excess.insert(key.clone(), now);
+        let now = formed.excess.iter().map(|pod| pod.uid.clone());
+        self.excess.insert(key.clone(), now.collect());
     }
 }
 

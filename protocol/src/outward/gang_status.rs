@@ -600,11 +600,13 @@ pub(crate) fn tell_admitted(
         (Reason::Adopted, message)
     } else {
         let nodes = plan.nodes().count();
-        let mut message = format!("{} ranks on {nodes} nodes", plan.ranks.len());
-        if let Some(all) = plan.gang_size {
-            let others = "the others wait for the next attempt";
-            message = format!("{} of {all} {message}; {others}", "the first");
-        }
+        let ranks = plan.ranks.len();
+        let mut message = match plan.gang_size {
+            Some(all) => format!(
+                "the first {ranks} of {all} ranks on {nodes} nodes; the others wait for the next attempt"
+            ),
+            None => format!("{ranks} ranks on {nodes} nodes"),
+        };
         let mut avoided = avoided_nodes(context, status);
         if let Some((node, attempt)) = avoided.find(|(node, _)| plan.places.contains_key(*node)) {
             let why = "there was no room without it";

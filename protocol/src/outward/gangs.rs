@@ -1,6 +1,6 @@
 //! Gang objects: made from pods, kept in the right attempt, ended, and removed an hour later.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::{api::batch::v1::Job, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use muster_api::{Gang, GangPhase};
 
 use crate::{
@@ -9,11 +9,16 @@ use crate::{
     admission::intent_state::IntentState,
     admission::plan::Plan,
     injected_bug::InjectedBug,
+    jobs,
     objects::{gang_object, is_gated, stamp},
     outward::gang_status,
     poll_context::{PollContext, attempt},
 };
-use muster_cluster::formed::{Ended, FormedGang, GangKey, has_ended};
+use muster_cluster::{
+    formed::{Ended, FormedGang, GangKey, has_ended},
+    gangs::succeeded_ranks,
+    pod::ObservedPod,
+};
 
 /// What is owed to a Gang, but for what an intent asks for.
 pub(crate) fn write(context: PollContext<'_>, key: &GangKey) -> Option<ApiRequest> {
@@ -131,8 +136,22 @@ fn owed_to_admitted(
         None if plan.has_succeeded(context) && !has_excess(context, key) => {
             gang_status::update(context, key, gang)
         }
+        None if waits_for_its_job(context, plan) => gang_status::update(context, key, gang),
         None => gang_status::next_attempt(context, key, gang),
     }
+}
+
+/// Whether the Job decides first what becomes of the pods that wait for the next attempt: it has not counted yet what was done in this one,
+/// or says that it ends. By its `successPolicy` it may do without them.
+fn waits_for_its_job(context: PollContext<'_>, plan: &Plan) -> bool {
+    let jobs = || jobs::of_plan(context, plan).into_iter();
+    let counts = |job: &Job| {
+        let pods = plan.ranks.iter();
+        let pods = pods.filter_map(|rank| Some(&**context.index.pod_by_uid(&rank.pod)?));
+        let pods: Vec<&ObservedPod> = pods.collect();
+        succeeded_ranks(job, &pods) == succeeded_ranks(job, &[])
+    };
+    plan.gang_size.is_some() && jobs().any(|job| jobs::says_that_it_ends(job) || !counts(job))
 }
 
 fn has_excess(context: PollContext<'_>, key: &GangKey) -> bool {

@@ -142,20 +142,20 @@ fn delete_slowly(bench: &mut Bench, name: &str) {
     });
 }
 
-fn the_job(bench: &Bench) -> Job {
+pub(super) fn the_job(bench: &Bench) -> Job {
     match bench.server.list(Kind::Job).pop() {
         Some(Object::Job(job)) => Arc::unwrap_or_clone(job),
         _ => panic!("a Job"),
     }
 }
 
-fn change_job(bench: &mut Bench, change: impl FnOnce(&mut Job)) {
+pub(super) fn change_job(bench: &mut Bench, change: impl FnOnce(&mut Job)) {
     let mut job = the_job(bench);
     change(&mut job);
     bench.server.put(Object::Job(Arc::new(job)));
 }
 
-fn is_suspended(bench: &Bench) -> bool {
+pub(super) fn is_suspended(bench: &Bench) -> bool {
     the_job(bench).spec.unwrap().suspend == Some(true)
 }
 
