@@ -11,6 +11,7 @@ use muster_cluster::{
 use crate::{
     cache::Cache,
     finding::{Findings, listed},
+    min_count,
 };
 
 /// Prefix of every key of Muster.
@@ -91,6 +92,11 @@ impl<'a> Declared<'a> {
         whole_number::gang_size(self.annotation(keys::GANG_SIZE)?)
     }
 
+    /// With how few pods the gang may start, if that is said by a number that is valid.
+    pub fn min_count(&self) -> Option<u32> {
+        whole_number::gang_size(self.annotation(keys::MIN_COUNT)?)
+    }
+
     /// The shorthand for a claim, or all that is wrong with it.
     pub fn shorthand(&self) -> Result<Option<Shorthand>, Vec<InvalidShorthand>> {
         Shorthand::read(self.metadata.annotations.as_ref())
@@ -139,6 +145,7 @@ impl<'a> Declared<'a> {
                 ),
             );
         }
+        min_count::check_number(self, findings);
         for (key, parse, most) in LIMITS {
             let limit = self.annotation(key);
             let limit = limit.filter(|limit| parse(limit).is_none());

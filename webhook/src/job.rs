@@ -7,7 +7,7 @@
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use muster_api::keys;
 
-use crate::{cache::Cache, declared::Declared, finding::Findings, shorthand};
+use crate::{cache::Cache, declared::Declared, finding::Findings, min_count, shorthand};
 
 /// Checks a Job that is being created in `namespace`.
 pub fn check(job: &Job, namespace: &str, facts: &Cache) -> Findings {
@@ -34,6 +34,7 @@ pub fn check(job: &Job, namespace: &str, facts: &Cache) -> Findings {
             &mut findings,
         );
     }
+    min_count::check_of_job(&own, template.as_ref(), spec, &mut findings);
     warn_of_size(&own, template.as_ref(), spec, &mut findings);
     warn_of_deadline(spec, &mut findings);
     findings
@@ -134,6 +135,76 @@ mod tests {
             let findings = checked(&json!({"muster.dev/gang-size": size}), &json!({}), &spec);
             assert!(findings.errors.is_empty());
             assert_eq!(!findings.warnings.is_empty(), warned, "{size} {spec}");
+        }
+    }
+
+    #[test]
+    fn fewer_pods_than_all_are_for_gangs_of_jobs_that_count_what_is_done() {
+        let indexed = json!({"completionMode": "Indexed", "completions": 8, "parallelism": 8});
+        let counted = json!({"completions": 8, "parallelism": 4});
+        let queue = json!({"parallelism": 8});
+        for (least, size, spec, says) in [
+            ("1", None, &indexed, None),
+            ("8", None, &indexed, None),
+            ("3", Some("4"), &counted, None),
+            ("1", None, &json!({"completions": 1}), None),
+            (
+                "9",
+                None,
+                &indexed,
+                Some("from 1 to 8, the size of the gang"),
+            ),
+            (
+                "5",
+                Some("4"),
+                &counted,
+                Some("from 1 to 4, the size of the gang"),
+            ),
+            ("0", None, &indexed, Some("from 1 to 4096")),
+            ("0", Some("4"), &counted, Some("from 1 to 4,")),
+            ("-1", None, &indexed, Some("plain digits")),
+            ("all", None, &indexed, Some("plain digits")),
+            ("2.5", None, &indexed, Some("plain digits")),
+            ("4097", None, &indexed, Some("plain digits")),
+            ("2", None, &counted, Some("muster.dev/gang-size")),
+            ("2", Some("8"), &queue, Some("spec.completions")),
+            ("2", None, &queue, Some("spec.completions")),
+        ] {
+            let mut annotations = json!({"muster.dev/min-count": least});
+            if let Some(size) = size {
+                annotations["muster.dev/gang-size"] = json!(size);
+            }
+            let case = format!("{least} of {size:?}: {spec}");
+            let template = json!({"annotations": annotations});
+            for (own, template, field) in [
+                (annotations, json!({}), "metadata"),
+                (json!({}), template, "spec.template.metadata"),
+            ] {
+                let errors = checked(&own, &template, spec).errors;
+                let Some(says) = says else {
+                    assert!(errors.is_empty(), "{case}: {errors:?}");
+                    continue;
+                };
+                assert_eq!(errors.len(), 1, "{case}: {errors:?}");
+                assert_eq!(errors[0].reason, Reason::InvalidValue, "{case}");
+                let field = format!("{field}.annotations[muster.dev/min-count]");
+                assert_eq!(errors[0].field, field, "{case}");
+                assert!(errors[0].message.contains(says), "{case}: {errors:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_size_that_the_template_says_counts_for_a_least_number_that_the_job_says() {
+        let spec = json!({"completions": 8, "parallelism": 8});
+        let template = json!({"annotations": {"muster.dev/gang-size": "4"}});
+        for (least, errors) in [("4", 0), ("5", 1)] {
+            let own = json!({"muster.dev/min-count": least, "muster.dev/gang-size": "8"});
+            assert_eq!(
+                checked(&own, &template, &spec).errors.len(),
+                errors,
+                "{least}"
+            );
         }
     }
 

@@ -21,6 +21,7 @@ pub mod generated;
 pub mod gpus;
 pub mod job;
 pub mod metrics;
+mod min_count;
 pub mod patch;
 pub mod pod;
 pub mod program;

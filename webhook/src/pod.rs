@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use muster_api::{Reason, keys};
 use muster_cluster::managed::ManagedPods;
 
-use crate::{cache::Cache, declared::Declared, finding::Findings, patch, shorthand};
+use crate::{cache::Cache, declared::Declared, finding::Findings, min_count, patch, shorthand};
 
 /// What is written into managed pods.
 #[derive(Clone, Debug)]
@@ -83,6 +83,7 @@ fn check_membership(pod: &Pod, declared: &Declared<'_>, findings: &mut Findings)
             && owner.kind == "Job"
             && owner.api_version.starts_with("batch/")
     });
+    min_count::check_of_pod(declared, of_job, findings);
     if of_job {
         return;
     }

@@ -1,10 +1,13 @@
 //! Which pods belong together, by what they and their Jobs declare.
 
-use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use muster_api::keys;
 
 use super::{annotation, controlling_job, label, name, namespace, uid};
 use crate::{formed::GangKey, pod::ObservedPod, whole_number};
+
+/// The `completionMode` of Jobs whose pods have an index.
+const INDEXED: &str = "Indexed";
 
 /// Pods that were declared to belong together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -94,10 +97,23 @@ pub fn is_gang(job: &Job, pod: &ObservedPod) -> bool {
 
 /// The ranks of an Indexed Job that runs all of them at once, if they are more than one.
 pub(super) fn implied_size(job: &Job) -> Option<i32> {
-    let spec = job.spec.as_ref()?;
+    implied_by(job.spec.as_ref()?)
+}
+
+fn implied_by(spec: &JobSpec) -> Option<i32> {
     let completions = spec.completions?;
-    (is_indexed(job) && completions > 1 && spec.parallelism.unwrap_or(1) == completions)
+    let is_indexed = spec.completion_mode.as_deref() == Some(INDEXED);
+    (is_indexed && completions > 1 && spec.parallelism.unwrap_or(1) == completions)
         .then_some(completions)
+}
+
+/// How many pods a Job makes one gang of by its shape alone: the ranks of an Indexed Job that runs all of them at once, or the one
+/// pod that it makes. `None`: each of its pods starts for itself.
+pub fn size_by_shape(spec: &JobSpec) -> Option<i32> {
+    if spec.completions == Some(1) {
+        return Some(1);
+    }
+    implied_by(spec)
 }
 
 /// Whether a Job is done with the first pod that succeeds, and makes another only once that one is lost or failed, whatever its
@@ -109,7 +125,7 @@ pub(super) fn makes_one_pod(job: &Job) -> bool {
 
 pub(super) fn is_indexed(job: &Job) -> bool {
     let spec = job.spec.as_ref();
-    spec.is_some_and(|spec| spec.completion_mode.as_deref() == Some("Indexed"))
+    spec.is_some_and(|spec| spec.completion_mode.as_deref() == Some(INDEXED))
 }
 
 pub(super) fn job_annotation<'a>(job: &'a Job, key: &str) -> Option<&'a str> {

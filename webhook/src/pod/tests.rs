@@ -326,6 +326,36 @@ fn a_pod_that_names_its_node_is_told_what_to_do_instead() {
 }
 
 #[test]
+fn fewer_pods_than_all_are_for_pods_of_jobs() {
+    let job = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": true}]);
+    let set = json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "s", "uid": "u", "controller": true}]);
+    for (owners, least, size, says) in [
+        (&job, "2", "4", None),
+        (&job, "4", "4", None),
+        (&job, "5", "4", Some("from 1 to 4, the size of the gang")),
+        (&job, "0", "4", Some("from 1 to 4")),
+        (&set, "2", "4", Some("a Job with spec.completions")),
+        (&json!([]), "2", "4", Some("a Job with spec.completions")),
+    ] {
+        let annotations = json!({"muster.dev/min-count": least, "muster.dev/gang-size": size});
+        let mut pod = pod(&json!({"muster.dev/gang": "g"}), &annotations);
+        pod.metadata.owner_references = serde_json::from_value(owners.clone()).unwrap();
+        let errors = rules().check(&pod, "ml", &facts()).errors;
+        let Some(says) = says else {
+            assert!(errors.is_empty(), "{least} of {size}: {errors:?}");
+            continue;
+        };
+        assert_eq!(errors.len(), 1, "{least} of {size}: {errors:?}");
+        assert_eq!(errors[0].reason, Reason::InvalidValue);
+        assert_eq!(
+            errors[0].field,
+            "metadata.annotations[muster.dev/min-count]"
+        );
+        assert!(errors[0].message.contains(says), "{errors:?}");
+    }
+}
+
+#[test]
 fn what_queues_is_not_refused() {
     for (labels, annotations) in [
         (json!({}), json!({})),
