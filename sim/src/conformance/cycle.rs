@@ -17,6 +17,7 @@ use serde::Deserialize;
 use super::{
     nodes::Constraints,
     one_cycle::{Head, OneCycle},
+    pods::{self, Pods},
     preemption::{Reason, Reserved},
     queues::{self, PodSet, Queue},
     same,
@@ -140,11 +141,6 @@ impl Workload {
         }
     }
 
-    /// What it asks for: a pod for each set, with all that its pods ask for.
-    fn pods(&self) -> anyhow::Result<Vec<PodResources>> {
-        self.sets().iter().map(resources).collect()
-    }
-
     /// Of these Flavors, those that are not there, or on whose nodes some of its pods may not run.
     fn excluded<'a>(
         &self,
@@ -181,27 +177,6 @@ impl Workload {
     }
 }
 
-/// What all pods of a set ask for together.
-fn resources(set: &PodSet) -> anyhow::Result<PodResources> {
-    let mut resources = PodResources {
-        pods: 1,
-        ..PodResources::default()
-    };
-    for (name, text) in &set.requests {
-        let resource = queues::resource(name);
-        let amount = queues::amount(&resource, text)?;
-        let amount = amount.0.checked_mul(set.count).context("too much")?;
-        match resource {
-            Resource::Cpu => resources.cpu_milli = amount,
-            Resource::Memory => resources.memory_bytes = amount,
-            _ => {
-                resources.others.insert(name.as_str().into(), amount);
-            }
-        }
-    }
-    Ok(resources)
-}
-
 impl Reserved {
     /// In all pod sets together.
     fn charged(&self, requests: &BTreeMap<String, String>) -> anyhow::Result<Charged> {
@@ -233,6 +208,8 @@ struct Cluster<'a> {
     state: State,
     queues: QueuesByName<'a>,
     names: BTreeMap<GangUid, &'a Workload>,
+    /// The pods of workloads that may start with fewer than all.
+    shrinking: BTreeMap<String, Pods>,
 }
 
 /// What was decided of a case.
@@ -241,8 +218,12 @@ struct Decided {
     /// What is charged for whom, of all that run or are admitted.
     assigned: BTreeMap<String, Charged>,
     preempted: BTreeMap<String, Reason>,
+    /// How many pods of each set were admitted of those that may start with fewer than all.
+    counts: BTreeMap<String, BTreeMap<String, usize>>,
 }
 
+/// The gate without which nobody starts with fewer pods than it has.
+const SHRINKS: &str = "PartialAdmission";
 /// The gate by which those are nominated anew whose victims others have taken.
 const RECOMPUTES: &str = "RecomputeAssignmentUponPreemptionTargetsOverlap";
 
@@ -274,6 +255,16 @@ fn compare(fixture: &Fixture, case: &Case, decided: &Decided) -> anyhow::Result<
         );
     }
     same(|| "assigned".to_owned(), &decided.assigned, &wanted)?;
+    for (name, counts) in &decided.counts {
+        let reserved = case.want_assignments.get(name);
+        let sets = reserved.into_iter().flat_map(|reserved| &reserved.pod_sets);
+        let wanted = sets.filter_map(|set| Some((set.name.clone(), set.count?)));
+        same(
+            || format!("pods of {name}"),
+            counts,
+            &wanted.collect::<BTreeMap<_, _>>(),
+        )?;
+    }
     let queues = queues_by_name(fixture, case);
     let left: BTreeSet<String> = case
         .workloads
@@ -420,7 +411,8 @@ impl<'a> Cluster<'a> {
         }
         let mut others = BTreeMap::new();
         for workload in &case.workloads {
-            for resources in workload.pods()? {
+            for set in workload.sets() {
+                let resources = pods::resources(&set)?;
                 others.extend(resources.others.into_keys().map(|name| (name, ENOUGH)));
             }
         }
@@ -451,12 +443,14 @@ impl<'a> Cluster<'a> {
             state,
             queues: queues_by_name(fixture, case),
             names: BTreeMap::new(),
+            shrinking: BTreeMap::new(),
         })
     }
 
     fn decide(mut self, fixture: &Fixture, case: &'a Case) -> anyhow::Result<Decided> {
         let mut decided = Decided::default();
         let mut waiting: BTreeSet<&str> = BTreeSet::new();
+        let shrinks = case.feature_gates.get(SHRINKS).copied().unwrap_or(true);
         for (workload, filter) in case.workloads.iter().zip((0..).map(NodeFilterId)) {
             if let Some(reserved) = &workload.reserved {
                 let charged = reserved.charged(&workload.requests)?;
@@ -465,7 +459,7 @@ impl<'a> Cluster<'a> {
             } else if let Some(queue) = workload.queue_in(&self.queues)
                 && !workload.is_turned_away(fixture, queue)?
             {
-                self.waits(workload, queue, filter)?;
+                self.waits(workload, queue, filter, shrinks)?;
                 anyhow::ensure!(
                     waiting.insert(queue),
                     "two gangs wait in one queue: which of them one round admits is not compared"
@@ -474,7 +468,16 @@ impl<'a> Cluster<'a> {
         }
         let decisions = self.state.decide(Timestamp(0), &Budget::UNLIMITED);
         for admission in &decisions.admissions {
-            let name = self.name_of(&admission.gang)?.key();
+            let workload = self.name_of(&admission.gang)?;
+            let name = workload.key();
+            if let Some(pods) = self.shrinking.get(&name) {
+                let sets = workload.sets();
+                let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+                for set in pods.sets.iter().take(admission.pods.len()) {
+                    *counts.entry(sets[*set].name.clone()).or_default() += 1;
+                }
+                decided.counts.insert(name.clone(), counts);
+            }
             let charges = admission.pods.iter().flat_map(|pod| &pod.charged);
             let mut charged = Charged::new();
             for charge in charges {
@@ -501,12 +504,17 @@ impl<'a> Cluster<'a> {
         workload: &'a Workload,
         queue: &str,
         filter: NodeFilterId,
+        shrinks: bool,
     ) -> anyhow::Result<()> {
         let uid = workload.gang();
-        let pods = workload.pods()?.into_iter().enumerate();
-        let pods = pods.map(|(at, resources)| Pod {
+        let sets = workload.sets();
+        let asked = sets.iter().map(pods::resources);
+        let asked: Vec<PodResources> = asked.collect::<anyhow::Result<_>>()?;
+        let told = Pods::of(&sets, shrinks)?;
+        let pods = told.sets.iter().enumerate();
+        let pods = pods.map(|(at, set)| Pod {
             uid: format!("{uid} {at}").as_str().into(),
-            resources,
+            resources: asked[*set].clone(),
             filter,
             claims: Vec::new(),
         });
@@ -521,9 +529,12 @@ impl<'a> Cluster<'a> {
             topology: TopologyRequest::default(),
             run_time: muster_engine::RunTime::default(),
             lacks_place_since: None,
-            min_count: None,
+            min_count: told.least,
             pods: pods.collect(),
         }));
+        if told.least.is_some() {
+            self.shrinking.insert(workload.key(), told);
+        }
         self.names.insert(uid, workload);
         Ok(())
     }

@@ -21,6 +21,7 @@ mod availability;
 mod cycle;
 mod nodes;
 mod one_cycle;
+mod pods;
 mod preemption;
 mod preference;
 mod queues;

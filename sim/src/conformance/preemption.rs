@@ -67,6 +67,10 @@ pub(super) struct Reserved {
 /// What was charged for a pod set: by resource, the Flavor and the amount.
 #[derive(Debug, Deserialize)]
 pub(super) struct ReservedPodSet {
+    #[serde(default)]
+    pub(super) name: String,
+    /// How many of its pods were admitted, if a case says so.
+    pub(super) count: Option<usize>,
     pub(super) flavors: BTreeMap<String, (String, String)>,
 }
 

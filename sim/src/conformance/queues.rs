@@ -233,11 +233,15 @@ impl Queue {
 
 /// Equal pods of a workload.
 #[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct PodSet {
     #[serde(default)]
     pub(super) name: String,
     #[serde(default = "one")]
     pub(super) count: i64,
+    /// With how many of them its workload may start at the least, if not with all only.
+    #[serde(default)]
+    pub(super) min_count: Option<i64>,
     /// Of each pod.
     #[serde(default)]
     pub(super) requests: BTreeMap<String, String>,
@@ -257,6 +261,7 @@ impl PodSet {
         Self {
             name: String::new(),
             count: 1,
+            min_count: None,
             requests,
             constraints: Constraints::default(),
             other,
