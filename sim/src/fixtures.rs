@@ -306,6 +306,9 @@ pub fn job(shape: &GangShape) -> Job {
     let count = i32::try_from(shape.pods).ok();
     let is_indexed = job.counting == Counting::Indexed;
     let mut metadata = metadata(Some(&shape.team), &shape.name);
+    metadata.annotations = shape
+        .min_count
+        .map(|least| texts(&[(keys::MIN_COUNT, &least.to_string())]));
     metadata.owner_references = job.parent.map(|parent| {
         let (api_version, kind) = match parent {
             Parent::JobSet => ("jobset.x-k8s.io/v1alpha2", "JobSet"),

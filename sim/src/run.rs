@@ -214,7 +214,7 @@ fn describe(scenario: &Scenario) -> String {
     }
     for gang in &scenario.gangs {
         text += &format!(
-            "{} of {}{} ({:?}): {} pods x {} {} at {} ms{}\n",
+            "{} of {}{} ({:?}): {} pods{} x {} {} at {} ms{}\n",
             gang.name,
             gang.team,
             match gang.tier {
@@ -223,6 +223,8 @@ fn describe(scenario: &Scenario) -> String {
             },
             gang.owner,
             gang.pods,
+            gang.min_count
+                .map_or_else(String::new, |least| format!(", {least} at the least,")),
             gang.gpus_per_pod,
             gang.product.map_or("GPUs of any kind", Product::name),
             gang.submitted_at,

@@ -120,6 +120,8 @@ pub struct GangShape {
     pub owner: OwnerKind,
     /// Number of pods.
     pub pods: usize,
+    /// With how many of them it may start at the least, if not with all only.
+    pub min_count: Option<usize>,
     /// The kind of GPUs that it asks for; any without.
     pub product: Option<Product>,
     /// GPUs that each pod has for itself; only where all share a claim may it have none.
@@ -137,7 +139,8 @@ pub struct GangShape {
 }
 
 impl Scenario {
-    /// The scenario of a seed: every gang fits the empty cluster and its Team's limits, all of it on one kind of GPUs.
+    /// The scenario of a seed: every gang fits the empty cluster and its Team's limits on one kind of GPUs, with all its pods or as many as
+    /// it may start with at the least.
     pub fn draw(random: &mut Random, hardships: &Hardships) -> Self {
         let nodes = nodes(random);
         let teams = teams(random, &nodes);
@@ -194,16 +197,21 @@ impl GangShape {
         }
     }
 
-    /// All GPUs that it needs.
+    /// With how many pods it may start at the least.
+    fn least_pods(&self) -> usize {
+        self.min_count.unwrap_or(self.pods)
+    }
+
+    /// All GPUs that it needs to start.
     fn gpus(&self) -> usize {
-        self.pods * self.gpus_per_pod + self.shared.as_ref().map_or(0, |shared| shared.gpus)
+        self.least_pods() * self.gpus_per_pod + self.shared.as_ref().map_or(0, |shared| shared.gpus)
     }
 }
 
 /// Whether a gang fits the empty nodes of a kind, those of its pods that share a claim all on one node.
 fn has_place(gang: &GangShape, nodes: &[NodeShape], product: Product) -> bool {
     let Some(shared) = &gang.shared else {
-        return gang.pods <= pods_that_fit(nodes, product, gang.gpus_per_pod);
+        return gang.least_pods() <= pods_that_fit(nodes, product, gang.gpus_per_pod);
     };
     let together = shared.pods * gang.gpus_per_pod + shared.gpus;
     let nodes = nodes.iter().filter(|node| node.product == product);
@@ -333,6 +341,7 @@ fn gang(
         team: team.name.clone(),
         owner,
         pods,
+        min_count: None,
         product: random.one_in(2).then_some(home),
         gpus_per_pod,
         claims_per_pod,
@@ -347,12 +356,31 @@ fn gang(
     };
     let sharing = sharing(random, &gang, nodes, most, home);
     let gang = sharing.unwrap_or(gang);
+    let gang = if hardships.have(Hardship::FewerPods) {
+        starting_with_fewer(&mut aside(random), gang)
+    } else {
+        gang
+    };
     let guaranteed = team.quota(home).map_or(0, |quota| quota.nominal_gpus);
     let (_, _, preemption) = TIERS[gang.tier];
     // Whom nobody may preempt borrows nothing, and would wait for ever.
     let never_fits = preemption == TierPreemption::Never && gang.gpus() > guaranteed;
     GangShape {
         tier: if never_fits { 0 } else { gang.tier },
+        ..gang
+    }
+}
+
+/// Every other gang of a Job that counts what is done may start with fewer pods, and may have more than ever fit.
+fn starting_with_fewer(random: &mut Random, gang: GangShape) -> GangShape {
+    let is_counted =
+        matches!(&gang.owner, OwnerKind::Job(job) if job.counting == Counting::Indexed);
+    if !is_counted || gang.shared.is_some() || random.one_in(2) {
+        return gang;
+    }
+    GangShape {
+        min_count: Some(1 + random.index(gang.pods)),
+        pods: gang.pods + random.index(4),
         ..gang
     }
 }
@@ -427,8 +455,9 @@ mod tests {
 
     #[test]
     fn every_gang_fits_the_empty_cluster_and_the_limits_of_its_team() {
-        for seed in 0..500 {
-            let scenario = Scenario::draw(&mut Random::new(seed), &Hardships::default());
+        let both = [Hardships::default(), Hardships::borne()];
+        for (seed, hardships) in (0..500).flat_map(|seed| both.iter().map(move |it| (seed, it))) {
+            let scenario = Scenario::draw(&mut Random::new(seed), hardships);
             for node in &scenario.nodes {
                 assert!(scenario.cohort_gpus(node.product) >= 2, "seed {seed}");
             }
@@ -440,6 +469,32 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn gangs_that_may_start_with_fewer_pods_change_nothing_else_of_what_is_drawn() {
+        let mut fewer = 0;
+        for seed in 0..500 {
+            let drawn = |hardships: &Hardships| Scenario::draw(&mut Random::new(seed), hardships);
+            let without = drawn(&Hardships::borne().without(Hardship::FewerPods));
+            let with = drawn(&Hardships::borne());
+            assert_eq!(without.gangs.len(), with.gangs.len(), "seed {seed}");
+            for (whole, gang) in without.gangs.iter().zip(&with.gangs) {
+                assert_eq!(whole.min_count, None, "seed {seed}");
+                if let Some(least) = gang.min_count {
+                    assert!((1..=whole.pods).contains(&least), "seed {seed}: {gang:?}");
+                    fewer += usize::from(least < gang.pods);
+                }
+                let as_whole = GangShape {
+                    pods: whole.pods,
+                    min_count: None,
+                    tier: whole.tier,
+                    ..gang.clone()
+                };
+                assert_eq!(*whole, as_whole, "seed {seed}");
+            }
+        }
+        assert!(fewer > 100, "{fewer}");
     }
 
     #[test]

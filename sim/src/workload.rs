@@ -1,6 +1,7 @@
 //! What runs in the pods: ranks that wait for each other, work, and end.
 //!
-//! A rank succeeds only after all ranks of its gang ran at the same time, or had succeeded before. One that waits
+//! A rank succeeds only after all ranks of its gang ran at the same time, or had succeeded before: where the gang may start with fewer
+//! pods than it has, as many ranks of its attempt as it is told. One that waits
 //! for the others for two minutes fails, as a rendezvous does: so a gang that is never whole ends by itself. Where ranks
 //! hang, none of them ends once one that they met has failed or vanished; and ranks of a service never end by themselves.
 //! Whoever is told that it is to give way, and waits for its checkpoint, writes one, and says so.
@@ -30,6 +31,8 @@ pub struct Workload {
     ended_well: BTreeSet<String>,
     /// The last meeting of every gang: who was there.
     meetings: BTreeMap<String, BTreeSet<String>>,
+    /// Who met in an attempt whose ranks are told how many they are, by the UID of their owner and the attempt.
+    met_in: BTreeMap<(String, String), BTreeSet<String>>,
 }
 
 /// What a container does by itself.
@@ -156,6 +159,10 @@ impl Workload {
                     alive.contains(uid) && pod.metadata.deletion_timestamp.is_none()
                 })
                 .collect();
+            if here.iter().any(|pod| told_count(pod).is_some()) {
+                self.meet_as_told(name, here.into_iter().copied());
+                continue;
+            }
             let done = pods.iter().filter(|pod| {
                 has_ended(pod)
                     && pod
@@ -172,16 +179,58 @@ impl Workload {
                 .chain(owners.completed_indexes(name, api))
                 .collect();
             if indices.len() == size {
-                let here = here.iter().filter_map(|pod| pod.metadata.uid.clone());
-                let here: BTreeSet<String> = here.collect();
-                let meeting = self.meetings.entry(name.to_owned()).or_default();
-                if !here.is_subset(meeting) {
-                    meeting.clone_from(&here);
-                }
-                self.met.extend(here);
+                self.note_meeting(name, uids(here.iter().map(|pod| **pod)));
             }
         }
     }
+}
+
+impl Workload {
+    /// Ranks that are told how many of their attempt there are.
+    fn meet_as_told<'a>(&mut self, gang: &str, here: impl Iterator<Item = &'a Pod>) {
+        let mut attempts: BTreeMap<(String, String), (usize, Vec<&Pod>)> = BTreeMap::new();
+        for pod in here {
+            if let Some((attempt, count)) = attempt_of(pod).zip(told_count(pod)) {
+                let (_, pods) = attempts.entry(attempt).or_insert((count, Vec::new()));
+                pods.push(pod);
+            }
+        }
+        for (attempt, (count, pods)) in attempts {
+            let here = uids(pods.into_iter());
+            let met = self.met_in.entry(attempt).or_default();
+            if met.union(&here).count() >= count {
+                met.extend(here.iter().cloned());
+                self.note_meeting(gang, here);
+            }
+        }
+    }
+
+    fn note_meeting(&mut self, gang: &str, here: BTreeSet<String>) {
+        let meeting = self.meetings.entry(gang.to_owned()).or_default();
+        if !here.is_subset(meeting) {
+            meeting.clone_from(&here);
+        }
+        self.met.extend(here);
+    }
+}
+
+fn uids<'a>(pods: impl Iterator<Item = &'a Pod>) -> BTreeSet<String> {
+    pods.filter_map(|pod| pod.metadata.uid.clone()).collect()
+}
+
+fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a String> {
+    pod.metadata.annotations.as_ref()?.get(key)
+}
+
+/// How many pods its attempt has, as it is told.
+fn told_count(pod: &Pod) -> Option<usize> {
+    annotation(pod, keys::ADMITTED_COUNT)?.parse().ok()
+}
+
+/// Its owner and the attempt.
+fn attempt_of(pod: &Pod) -> Option<(String, String)> {
+    let owner = pod.metadata.owner_references.as_ref()?.first()?;
+    Some((owner.uid.clone(), annotation(pod, keys::ATTEMPT)?.clone()))
 }
 
 /// What is owed by a pod that was told when it is to give way, and may do so once it wrote a checkpoint.

@@ -244,7 +244,7 @@ fn a_decision_says_team_domain_charge_and_the_numbers_of_its_reason() {
         decided[0],
         json!({
             "namespace": "ml", "name": decided[0]["name"], "team": "research", "admitted": true,
-            "nodes": ["node-0", "node-1"], "domain": ["leaf-0"],
+            "nodes": ["node-0", "node-1"], "gang_size": null, "domain": ["leaf-0"],
             "charge": [{"flavor": "h100", "resource": "gpus", "amount": "16"}],
             "reason": null, "details": null,
         })
@@ -389,7 +389,7 @@ fn every_example_is_admitted_on_a_cluster_that_has_its_gpus() {
             admitted += 1;
         }
     }
-    assert_eq!(admitted, 5, "gangs of all examples");
+    assert_eq!(admitted, 6, "gangs of all examples");
 }
 
 #[test]
@@ -412,6 +412,26 @@ fn what_the_readme_shows_is_admitted() {
     let common = nodes(2) + around + administrator + "---\n";
     assert_eq!(shorts(common.clone() + job), ["job-train on node-0 node-1"]);
     assert_eq!(shorts(common + &pod), ["pod-short on node-0"]);
+}
+
+#[test]
+fn a_job_that_may_start_with_fewer_pods_gets_as_many_as_fit() {
+    for (least, expected) in [(2, Some(4)), (4, Some(4)), (5, None)] {
+        let annotations = format!("annotations: {{muster.dev/min-count: \"{least}\"}}, ");
+        let job =
+            job("train", 6, 8).replace("{name: train,", &format!("{{{annotations}name: train,"));
+        let answer = answer(nodes(4) + &team(64) + &job);
+        let [decision] = answer.decisions.as_slice() else {
+            panic!("{answer:?}");
+        };
+        assert_eq!(
+            decision.admitted,
+            expected.is_some(),
+            "{least}: {decision:?}"
+        );
+        assert_eq!(decision.nodes.len(), expected.unwrap_or(0), "{least}");
+        assert_eq!(decision.gang_size, expected.map(|_| 6), "{least}");
+    }
 }
 
 #[test]

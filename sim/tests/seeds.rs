@@ -14,14 +14,17 @@ use muster_sim::{
 const RUNS: u64 = 2_000;
 
 /// What has to happen in them, besides every fault.
-const EVENTFUL: [&str; 8] = [
+const EVENTFUL: [&str; 11] = [
     "admitted after others gave way",
+    "admitted again with another number of pods",
+    "admitted with fewer pods than all",
     "evicted: Preempted",
     "evicted: TeamStopped",
     "notices",
     "notices taken back",
     "preempted at a checkpoint",
     "takeovers while an attempt is evicted",
+    "the rest of a gang admitted in a later attempt",
     "takeovers while somebody is to give way",
 ];
 

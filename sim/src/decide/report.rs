@@ -22,6 +22,8 @@ pub struct Decision {
     pub admitted: bool,
     /// The node of each rank, in rank order; empty if it is not admitted.
     pub nodes: Vec<String>,
+    /// How many pods it has, if fewer are admitted: as many as `nodes` names.
+    pub gang_size: Option<i32>,
     /// The narrowest domain of the Topology that holds all its nodes: path of label values, outermost first. Empty if
     /// there is none.
     pub domain: Vec<String>,
@@ -70,6 +72,10 @@ fn decision(gang: &Gang) -> Decision {
         nodes: (0..ranks)
             .filter_map(|rank| placement.node_of(rank).map(|run| run.node.clone()))
             .collect(),
+        gang_size: status
+            .admission
+            .as_ref()
+            .and_then(|admission| admission.gang_size),
         domain: placement.domain,
         charge: status
             .admission

@@ -8,7 +8,7 @@ use muster_api::{
 };
 use muster_cluster::object::{Kind, Object};
 
-use super::{Charges, Violation, charges, preemption::Preemptions};
+use super::{Charges, Violation, charges, fewer_pods::FewerPods, preemption::Preemptions};
 use crate::{
     api_server::{ApiServer, Place, Stored, has_ended},
     scheduler,
@@ -42,6 +42,7 @@ pub(super) struct History {
     /// UIDs of Gangs that said that they wait for a claim that another gang holds.
     waited_for_claims: BTreeSet<String>,
     preemptions: Preemptions,
+    fewer_pods: FewerPods,
     /// Whether a node that was lost is back since a short while.
     is_node_back: bool,
 }
@@ -69,6 +70,7 @@ impl Default for History {
             judged_by: BTreeMap::new(),
             waited_for_claims: BTreeSet::new(),
             preemptions: Preemptions::default(),
+            fewer_pods: FewerPods::default(),
             is_node_back: false,
         }
     }
@@ -119,7 +121,7 @@ impl History {
             }
             Object::Gang(gang) => {
                 self.preemptions.check_gang(api, gang)?;
-                self.check_gang(gang)
+                self.check_gang(api, gang)
             }
             Object::NodeDevices(devices) => self.check_permits(api, devices),
             Object::Pod(pod) => self.check_pod(api, pod),
@@ -199,7 +201,7 @@ impl History {
         Ok(())
     }
 
-    fn check_gang(&mut self, gang: &Gang) -> Result<(), Violation> {
+    fn check_gang(&mut self, api: &ApiServer, gang: &Gang) -> Result<(), Violation> {
         let Some(status) = &gang.status else {
             return Ok(());
         };
@@ -224,13 +226,16 @@ impl History {
             pods: admission.pods.clone(),
             placement: placement.clone(),
         };
-        let known = self
-            .plans
-            .entry((uid.clone(), attempt))
-            .or_insert_with(|| plan.clone());
-        if *known != plan {
+        let known = self.plans.get(&(uid.clone(), attempt));
+        if known.is_some_and(|known| *known != plan) {
             let what = format!("attempt {attempt} of {uid} has two plans");
             return Err(Violation::new("S4", what));
+        }
+        if known.is_none() {
+            self.plans.insert((uid, attempt), plan);
+            for what in self.fewer_pods.check(api, gang, admission)? {
+                self.preemptions.count(what);
+            }
         }
         Ok(())
     }
@@ -287,6 +292,7 @@ impl History {
             let what = format!("{uid} is let go before {} was made", missing.uid);
             return Err(Violation::new("S4", what));
         }
+        FewerPods::check_told(pod, plan.pods.len())?;
         let now = gang_of(api, plan).and_then(|gang| gang.status.as_ref());
         if let Some(status) = now
             && status.attempt > attempt

@@ -11,6 +11,7 @@
 //!   claims are allocated;
 //! * **S4** a pod is let go only to where the stored plan of its attempt says, after that plan is stored and all its
 //!   pods were made; no attempt has two plans;
+//! * **S4** of gangs that start with fewer pods than they have: [`fewer_pods`];
 //! * **S16** no epoch and no attempt ever falls, nothing is let go for an attempt that is over, and a stale leader
 //!   withdraws no permit of an attempt that lives;
 //! * **S4**, **S14** and **S15** of evictions and of who gives way to whom: [`preemption`].
@@ -19,6 +20,7 @@
 
 mod charges;
 pub mod end;
+mod fewer_pods;
 pub(crate) mod given;
 mod history;
 mod preemption;

@@ -60,7 +60,7 @@ impl Preemptions {
         &self.tally
     }
 
-    fn count(&mut self, what: impl Into<String>) {
+    pub(super) fn count(&mut self, what: impl Into<String>) {
         *self.tally.entry(what.into()).or_default() += 1;
     }
 

@@ -35,6 +35,7 @@ fn sharing(name: &str, claim: &str) -> GangShape {
         team: "blue".into(),
         owner: OwnerKind::User,
         pods: 2,
+        min_count: None,
         product: None,
         gpus_per_pod: 0,
         claims_per_pod: 0,

@@ -38,6 +38,7 @@ impl Stage {
                 team: "blue".into(),
                 owner,
                 pods: 2,
+                min_count: None,
                 product: None,
                 gpus_per_pod: 1,
                 claims_per_pod: 1,

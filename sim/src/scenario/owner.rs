@@ -139,10 +139,12 @@ pub enum Hardship {
     TeamStops,
     /// Gangs of the common tier give way to others.
     Preemptions,
+    /// Gangs of Jobs may start with fewer pods than they have.
+    FewerPods,
 }
 
 /// All of them.
-pub const HARDSHIPS: [Hardship; 12] = [
+pub const HARDSHIPS: [Hardship; 13] = [
     Hardship::PatientUsers,
     Hardship::LimitedJobs,
     Hardship::WorkQueues,
@@ -155,6 +157,7 @@ pub const HARDSHIPS: [Hardship; 12] = [
     Hardship::DeadMachines,
     Hardship::TeamStops,
     Hardship::Preemptions,
+    Hardship::FewerPods,
 ];
 
 /// Those that a run has.
@@ -171,6 +174,7 @@ impl Hardships {
             Hardship::DeadMachines,
             Hardship::TeamStops,
             Hardship::Preemptions,
+            Hardship::FewerPods,
         ];
         Self(borne.into())
     }
@@ -194,6 +198,13 @@ impl Hardships {
                 .insert(known.find(|known| format!("{known:?}") == name)?);
         }
         Some(named)
+    }
+
+    /// All of these but one.
+    #[cfg(test)]
+    pub(super) fn without(mut self, hardship: Hardship) -> Self {
+        self.0.remove(&hardship);
+        self
     }
 
     /// Whether this is one of them.

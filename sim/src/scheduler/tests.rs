@@ -13,6 +13,7 @@ fn gang(gpus_per_pod: usize) -> GangShape {
         team: "blue".into(),
         owner: OwnerKind::User,
         pods: 1,
+        min_count: None,
         product: None,
         gpus_per_pod,
         claims_per_pod: 1,

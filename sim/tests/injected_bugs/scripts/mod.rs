@@ -32,6 +32,7 @@ fn script(gangs: &[Shape], play: fn(&mut World) -> Result<(), Violation>) -> Scr
         team: TEAM.to_owned(),
         owner: OwnerKind::User,
         pods: *pods,
+        min_count: None,
         product: None,
         gpus_per_pod: *gpus_per_pod,
         claims_per_pod: 1,
