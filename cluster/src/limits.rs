@@ -32,6 +32,7 @@ pub fn team(team: &api::Team) -> (engine::Team, Vec<QuantityError>) {
             api::team::Stop::None => engine::Stop::None,
             api::team::Stop::Hold | api::team::Stop::HoldAndDrain => engine::Stop::Hold,
         },
+        shrink: engine::Shrink::Keep,
         fungibility: fungibility(team.spec.flavor_fungibility),
         preemption: preemption(&team.spec.preemption),
         weight: weight(team.spec.fair_share_weight.as_ref(), &mut faults),

@@ -179,6 +179,22 @@ pub struct GivesWay<'a> {
     pub reason: PreemptionReason,
 }
 
+/// Why a gang is to go without another one that asks for it: its Team uses more than it may, and says [`crate::Shrink::Evict`]
+/// ([`crate::State::over_quota`]). The numbers are those of the moment when it was chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OverQuota {
+    /// The Team.
+    pub team: TeamName,
+    /// Of what too much is used.
+    pub of: FlavorResource,
+    /// The Cohort in which that is so, and from which the Team borrows; without it the Team itself is over its limits.
+    pub cohort: Option<CohortName>,
+    /// What is used there, without what is being given back already.
+    pub used: Amount,
+    /// What may be.
+    pub most: Amount,
+}
+
 /// What is kept for a gang to which others give way ([`crate::State::kept_for`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept<'a> {

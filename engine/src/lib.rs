@@ -27,12 +27,13 @@ mod text;
 pub use amount::{Amount, FlavorResource, Overflow, Resource, ResourceCharge};
 pub use decision::{
     Admission, AdmittedClaim, AdmittedPod, Blocker, Budget, CommitRoom, Decisions, Explanation,
-    GivesWay, HeadReservation, Kept, Preempted, Preemption, ReasonsChanged, TooLarge, Visited, Why,
+    GivesWay, HeadReservation, Kept, OverQuota, Preempted, Preemption, ReasonsChanged, TooLarge,
+    Visited, Why,
 };
 pub use model::{
     Claim, Cohort, Constraint, Device, DeviceRequest, Flavor, Gang, HeldClaim, Hold, HostPort,
     HostPortProtocol, MOST_AVOIDED_NODES, Node, NodeBlock, Pod, PodResources, Queueing, QuotaLimit,
-    Reserved, RunTime, Running, Stop, Team, Topology, TopologyRequest, Update,
+    Reserved, RunTime, Running, Shrink, Stop, Team, Topology, TopologyRequest, Update,
 };
 pub use names::{
     AttributeName, ClaimUid, CohortName, DeviceName, FlavorName, GangUid, LevelName, NodeFilterId,

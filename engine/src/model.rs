@@ -46,7 +46,8 @@ pub enum Update {
     Waiting(Gang),
     /// A gang no longer waits: admitted, incomplete, suspended, ended or deleted.
     NotWaiting(GangUid),
-    /// An admitted gang is as given, as far as preemption goes by it. Whoever was not told is preempted by nobody.
+    /// An admitted gang is as given, as far as it goes by this who is evicted. Whoever was not told is preempted by nobody, and goes for
+    /// no limit.
     Running(Running),
     /// A gang is admitted no longer, or ended.
     NotRunning(GangUid),
@@ -83,6 +84,16 @@ pub enum Stop {
     Hold,
 }
 
+/// What becomes of running gangs of a Team that uses more than it may, as it does once limits were lowered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shrink {
+    /// They stay until they end.
+    #[default]
+    Keep,
+    /// So many of them go that the others are within the limits.
+    Evict,
+}
+
 /// Limits of one resource of one Flavor at one node of the quota tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotaLimit {
@@ -115,6 +126,8 @@ pub struct Team {
     pub queueing: Queueing,
     /// Whether it is stopped.
     pub stop: Stop,
+    /// What becomes of its running gangs where it uses more than it may.
+    pub shrink: Shrink,
     /// How its gangs choose between its Flavors.
     pub fungibility: FlavorFungibility,
     /// Whom its gangs may preempt.
@@ -344,7 +357,7 @@ pub struct RunTime {
     pub preemptable_after_seconds: Option<u64>,
 }
 
-/// An admitted gang, as far as preemption goes by it. What it holds is told by its [`Hold`]s.
+/// An admitted gang, as far as it goes by this who is evicted. What it holds is told by its [`Hold`]s.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Running {
     /// Its UID.
@@ -366,6 +379,10 @@ pub struct Running {
     pub protected_until: Option<Timestamp>,
     /// Since when it is to give way, by whatever cause: it costs nothing to count on that, for a while.
     pub ending_since: Option<Timestamp>,
+    /// Whether other gangs may preempt it. One that none may goes only where its Team uses more than it may ([`Shrink::Evict`]).
+    pub may_be_preempted: bool,
+    /// Whether it was told already that it goes because its Team uses more than it may: by whoever decided before, say.
+    pub is_told_over_quota: bool,
 }
 
 /// Most nodes that a gang avoids.

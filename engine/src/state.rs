@@ -34,6 +34,7 @@ mod running;
 mod settle;
 mod shapes;
 mod size;
+mod shrink;
 mod soonest;
 mod strict;
 mod team;
@@ -59,6 +60,7 @@ use release::Promises;
 use reservations::Reservations;
 use running::RunningGangs;
 use shapes::Shapes;
+use shrink::Shrinking;
 use team::{Class, TeamEntry};
 use waiting::{WaitingGang, WaitingRoom};
 use waits::Waits;
@@ -124,6 +126,8 @@ pub struct State {
     recorded: BTreeMap<GangUid, Reserved>,
     /// What is kept for gangs that waited long.
     backfill: Backfill,
+    /// Who is to go since its Team uses more than it may.
+    shrinking: Shrinking,
     /// Who went for whom.
     circles: Circles,
     /// Pods of gangs that give way, on nodes that are kept for nobody.
@@ -231,7 +235,10 @@ impl State {
                 }
             }
             Update::Running(running) => self.set_running(running),
-            Update::NotRunning(uid) => self.running.remove(&uid),
+            Update::NotRunning(uid) => {
+                self.running.remove(&uid);
+                self.note_shrinking_of(&uid);
+            }
             Update::Ending(uid) => self.set_ending(&uid),
             Update::Reserved(reserved) => {
                 self.recorded.insert(reserved.gang.clone(), reserved);
@@ -265,6 +272,7 @@ impl State {
             self.keep_places();
         }
         self.note_backfilled();
+        self.settle_shrinking(now);
         decisions.spared = self.reservations.take_spared();
         decisions
             .spared

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{
     amount::{Amount, FlavorResource, Resource, ResourceCharge},
-    decision::{Blocker, CommitRoom, HeadReservation, Why},
+    decision::{Blocker, CommitRoom, HeadReservation, OverQuota, Why},
     names::{FlavorName, LevelName, Timestamp},
     quota::PreemptionReason,
     remedy::{Holder, Order, Remedies, Remedy, RemedyEvent},
@@ -35,6 +35,30 @@ impl fmt::Display for PreemptionReason {
             Self::FairShare => "whose Team has a smaller share",
             Self::ReclaimedWhileBorrowing => "which has the higher tier, while both Teams borrow",
         })
+    }
+}
+
+impl fmt::Display for OverQuota {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            team,
+            of: FlavorResource { flavor, resource },
+            cohort,
+            used,
+            most,
+        } = self;
+        match cohort {
+            None => write!(formatter, "Team {team} uses ")?,
+            Some(cohort) => write!(
+                formatter,
+                "Cohort {cohort}, from which Team {team} borrows, uses "
+            )?,
+        }
+        let (used, most) = (Quantity(resource, *used), Number(resource, *most));
+        write!(
+            formatter,
+            "{used} of {flavor} where {most} may be used, and the Team says shrink: Evict"
+        )
     }
 }
 

@@ -66,6 +66,8 @@ impl Play {
                 checkpointed_at: None,
                 is_made_again: true,
                 ending_since: None,
+                may_be_preempted: true,
+                is_told_over_quota: false,
             }));
             self.holds.insert(gang.uid.clone(), holds);
         }

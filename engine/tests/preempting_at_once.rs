@@ -55,6 +55,8 @@ fn looks(teams: usize, borrow: bool) -> u64 {
             checkpointed_at: None,
             is_made_again: true,
             ending_since: None,
+            may_be_preempted: true,
+            is_told_over_quota: false,
         }));
     }
     for number in 0..teams {

@@ -93,6 +93,8 @@ impl World {
                 checkpointed_at: None,
                 is_made_again: true,
                 ending_since: None,
+                may_be_preempted: true,
+                is_told_over_quota: false,
             }));
             self.holds.insert(gang.uid.clone(), holds);
         }
@@ -176,6 +178,8 @@ fn of_equals_goes_first_who_loses_least_and_last_whose_pods_nobody_makes_again()
                 is_made_again,
                 protected_until: None,
                 ending_since: None,
+                may_be_preempted: true,
+                is_told_over_quota: false,
             };
             world.state.apply(Update::Running(running));
         }
@@ -316,6 +320,8 @@ fn a_victim_that_does_not_go_is_counted_on_for_so_long_and_then_others_go() {
             checkpointed_at: None,
             is_made_again: true,
             ending_since: Some(Timestamp(decided_at)),
+            may_be_preempted: true,
+            is_told_over_quota: false,
         }));
     };
     told_again(&mut world);
@@ -883,6 +889,8 @@ fn a_victim_that_begins_to_end_late_is_not_counted_on_again() {
         checkpointed_at: None,
         is_made_again: true,
         ending_since: Some(Timestamp(decided_at + 30)),
+        may_be_preempted: true,
+        is_told_over_quota: false,
     }));
     world.now = decided_at + MOST_SECONDS - 1;
     assert_eq!(told(&world.decide().preemptions), ["high: other InTeam"]);
@@ -970,6 +978,8 @@ fn told_as_running(world: &mut World, uid: &str, priority: i32) {
 fn told_to_go(world: &mut World, uid: &str) {
     let running = Running {
         ending_since: Some(Timestamp(world.now)),
+        may_be_preempted: true,
+        is_told_over_quota: false,
         ..as_running(world, uid, world.gangs[&GangUid::from(uid)].priority)
     };
     world.state.apply(Update::Running(running));
@@ -987,6 +997,8 @@ fn as_running(world: &World, uid: &str, priority: i32) -> Running {
         checkpointed_at: None,
         is_made_again: true,
         ending_since: None,
+        may_be_preempted: true,
+        is_told_over_quota: false,
     }
 }
 
@@ -1065,6 +1077,8 @@ fn a_gang_is_asked_again_when_somebody_becomes_one_who_can_be_asked() {
         checkpointed_at: None,
         is_made_again: true,
         ending_since: None,
+        may_be_preempted: true,
+        is_told_over_quota: false,
     }));
     world.state.apply(Update::Hold(found));
     let decisions = world.decide();

@@ -67,6 +67,8 @@ impl World {
                 checkpointed_at: None,
                 is_made_again: true,
                 ending_since: None,
+                may_be_preempted: true,
+                is_told_over_quota: false,
             }));
             self.waiting.retain(|uid| *uid != gang.uid);
             self.holds.insert(gang.uid.clone(), holds);

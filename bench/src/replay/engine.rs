@@ -11,8 +11,8 @@ use std::{
 use anyhow::{Context, Result};
 use muster_engine::{
     Admission, Amount, Budget, Cohort, CohortName, Decisions, Flavor, Gang, GangUid, Hold, Node,
-    NodeFilterId, Pod, PodResources, Queueing, QuotaLimit, Resource, Running, State, Stop, Team,
-    Timestamp, TopologyRequest, Update,
+    NodeFilterId, Pod, PodResources, Queueing, QuotaLimit, Resource, Running, Shrink, State, Stop,
+    Team, Timestamp, TopologyRequest, Update,
     quota::{FlavorFungibility, PreemptionPolicy, Sharing, Weight},
 };
 
@@ -186,6 +186,8 @@ impl<'a> Engine<'a> {
             checkpointed_at: None,
             is_made_again: true,
             ending_since: ending_since.map(|since| Timestamp(signed(since))),
+            may_be_preempted: true,
+            is_told_over_quota: false,
         }
     }
 
@@ -296,6 +298,7 @@ fn team(limits: &TeamLimits) -> Result<Team> {
         quota: quota(limits.nominal, limits.borrowing_limit)?,
         queueing: Queueing::BestEffort,
         stop: Stop::None,
+        shrink: Shrink::Keep,
         fungibility: FlavorFungibility::default(),
         preemption: limits.preemption,
         weight: Weight::ONE,

@@ -12,7 +12,7 @@ use std::{
 use muster_engine::{
     Amount, Claim, Cohort, CohortName, Device, DeviceName, DeviceRequest, Flavor, FlavorName, Gang,
     HeldClaim, Hold, Node, NodeFilterId, Pod, PodResources, Queueing, QuotaLimit, Resource,
-    SelectorId, State, Stop, Team, Timestamp, Topology, TopologyRequest, Update,
+    SelectorId, Shrink, State, Stop, Team, Timestamp, Topology, TopologyRequest, Update,
     quota::{FlavorFungibility, PreemptionPolicy, Sharing, Weight},
 };
 
@@ -209,6 +209,7 @@ fn tell_limits(state: &mut State, teams: usize, gpus_of: impl Fn(usize) -> i64) 
             quota: limits(flavor, gpus_of(team)),
             queueing: Queueing::BestEffort,
             stop: Stop::None,
+            shrink: Shrink::Keep,
             fungibility: FlavorFungibility::default(),
             preemption: PreemptionPolicy::default(),
             weight: Weight::ONE,

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
     use crate::{
         amount::Resource,
-        model::{Cohort, Queueing, Quota, QuotaLimit, Stop, Team},
+        model::{Cohort, Queueing, Quota, QuotaLimit, Shrink, Stop, Team},
         names::TeamName,
         quota::{FlavorFungibility, PreemptionPolicy, Sharing, Weight},
     };
@@ -98,6 +98,7 @@ mod tests {
             generation: 1,
             queueing: Queueing::BestEffort,
             stop: Stop::None,
+            shrink: Shrink::Keep,
             fungibility: FlavorFungibility::default(),
             preemption: PreemptionPolicy::default(),
             weight: Weight::ONE,

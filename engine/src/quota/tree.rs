@@ -262,7 +262,7 @@ impl QuotaTree {
     }
 
     /// What a node has an account of.
-    pub(super) fn pairs_at(&self, node: NodeId) -> impl Iterator<Item = PairId> {
+    pub(crate) fn pairs_at(&self, node: NodeId) -> impl Iterator<Item = PairId> {
         self.node(node).accounts.keys().copied()
     }
 
@@ -409,6 +409,17 @@ impl QuotaTree {
     pub(crate) fn ceiling(&self, node: NodeId, pair: PairId) -> Option<i128> {
         let is_root = self.node(node).parent.is_none();
         self.account(node, pair).ceiling(is_root)
+    }
+
+    /// Whether a node uses more than it may.
+    pub(crate) fn is_over(&self, node: NodeId, pair: PairId) -> bool {
+        self.ceiling(node, pair).is_some_and(|ceiling| ceiling < 0)
+    }
+
+    /// The name of a Cohort; `None` if the node is a Team.
+    pub(crate) fn name_of_cohort(&self, node: NodeId) -> Option<&CohortName> {
+        let mut cohorts = self.cohorts.iter();
+        cohorts.find_map(|(name, at)| (*at == node).then_some(name))
     }
 
     /// The first node on the way up that lets too little of an amount pass; `None` if the amount is available.

@@ -80,6 +80,9 @@ impl State {
             self.releasing.remove(&hold.pod)
         };
         self.releasing_changed |= changed;
+        if changed {
+            self.note_shrinking_below(&hold.team);
+        }
         let pod = hold.pod.clone();
         self.holds.insert(pod.clone(), hold);
         self.note_going(&pod);

@@ -84,6 +84,7 @@ impl State {
                 && one.cohort == other.cohort
                 && one.preemption == other.preemption
                 && one.weight == other.weight
+                && one.shrink == other.shrink
         });
         if !same(|one, other| one.queueing == other.queueing) {
             self.change_discipline(id, queueing);
@@ -220,6 +221,7 @@ impl State {
             self.wake(class);
         }
         (self.tree, self.moments) = self.built_trees();
+        self.note_limits_of_shrinking();
         self.limits_version += 1;
         self.charge_version += 1;
         let ids: Vec<TeamId> = self.team_ids.values().copied().collect();

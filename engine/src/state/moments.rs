@@ -112,6 +112,7 @@ impl State {
             if is_now {
                 self.moments.now.change(node, pair, delta.amount, |_, _| {});
             }
+            self.note_shrinking_at(node, pair, if is_now { delta.amount } else { 0 });
             let lends_to: Vec<_> = if is_afterwards && delta.amount > 0 {
                 let afterwards = &self.moments.afterwards;
                 let path = afterwards.path(node);

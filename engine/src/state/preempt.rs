@@ -528,7 +528,7 @@ impl State {
     }
 
     /// What a Team is charged no longer once a gang is gone. Claims that others hold, too, stay.
-    fn freed_by(&self, team: &TeamName, gang: &GangUid) -> Vec<ResourceCharge> {
+    pub(super) fn freed_by(&self, team: &TeamName, gang: &GangUid) -> Vec<ResourceCharge> {
         if !self.charges.are_claims_shared() {
             return self.charges.of_gang(team, gang);
         }
@@ -615,7 +615,11 @@ impl State {
         let later = self.hopes.next_at().map(|(at, _)| at);
         let is_more_to_judge = self.hopes.is_anybody_ready() || self.reservations.is_any_left;
         let soon = is_more_to_judge.then_some(Timestamp(now.0.saturating_add(1)));
-        let kept = [self.reservations.ends_next(), self.backfill.due_next()];
+        let kept = [
+            self.reservations.ends_next(),
+            self.backfill.due_next(),
+            self.shrinking.due_next(),
+        ];
         [later, soon].into_iter().chain(kept).flatten().min()
     }
 }

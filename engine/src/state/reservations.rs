@@ -290,19 +290,22 @@ impl State {
             before.ending_since = before.ending_since.or(running.ending_since);
             before.checkpointed_at = running.checkpointed_at;
             before.is_made_again = running.is_made_again;
+            before.is_told_over_quota = running.is_told_over_quota;
             before != running
         });
-        let uid = running.uid.clone();
+        let (uid, may_be_preempted) = (running.uid.clone(), running.may_be_preempted);
         self.running.set(running);
-        if is_news {
+        if is_news && may_be_preempted {
             self.note_can_be_asked(&uid);
         }
+        self.note_shrinking_of(&uid);
     }
 
     /// A gang ends by itself: who looks for victims counts on it, whether or not its minimum run time is over.
     pub(super) fn set_ending(&mut self, gang: &GangUid) {
         if self.running.note_ending(gang) {
             self.note_can_be_asked(gang);
+            self.note_shrinking_of(gang);
         }
     }
 
@@ -467,7 +470,12 @@ impl State {
         })
     }
 
-    /// Gangs of which [`State::gives_way_to`] or [`State::kept_for`] may say something else than when this was asked last. What was
+    /// Notes that a gang is to go, or not, for another reason than before.
+    pub(super) fn note_preemption_changed(&mut self, gang: GangUid) {
+        self.reservations.changed.insert(gang);
+    }
+
+    /// Gangs of which [`State::gives_way_to`], [`State::kept_for`] or [`State::over_quota`] may say something else than when this was asked last. What was
     /// not asked about by then is forgotten by the next decision.
     pub fn take_changed_preemptions(&mut self) -> BTreeSet<GangUid> {
         std::mem::take(&mut self.reservations.changed)

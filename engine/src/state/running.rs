@@ -18,6 +18,11 @@ pub(super) struct RunningGangs {
 }
 
 impl RunningGangs {
+    /// What was told of a gang, whoever may preempt it.
+    pub(super) fn told(&self, gang: &GangUid) -> Option<&Running> {
+        self.told.get(gang)
+    }
+
     pub(super) fn set(&mut self, running: Running) {
         self.ending.remove(&running.uid);
         self.told.insert(running.uid.clone(), running);
@@ -31,9 +36,19 @@ impl RunningGangs {
         self.told.contains_key(gang) && self.ending.insert(gang.clone())
     }
 
-    /// Whether a gang ends by itself.
-    pub(super) fn is_ending(&self, gang: &GangUid) -> bool {
+    /// Whether a gang ends, whoever might have preempted it.
+    pub(super) fn ends(&self, gang: &GangUid) -> bool {
         self.ending.contains(gang)
+    }
+
+    /// All that end and hold something still.
+    pub(super) fn all_ending(&self) -> impl Iterator<Item = &GangUid> {
+        self.ending.iter()
+    }
+
+    /// Whether a gang ends by itself that others might preempt.
+    pub(super) fn is_ending(&self, gang: &GangUid) -> bool {
+        self.ending.contains(gang) && self.get(gang).is_some()
     }
 
     pub(super) fn remove(&mut self, gang: &GangUid) {
@@ -41,9 +56,9 @@ impl RunningGangs {
         self.ending.remove(gang);
     }
 
-    /// What was told of a gang. Nobody else may preempt it.
+    /// What was told of a gang that others may preempt.
     pub(super) fn get(&self, gang: &GangUid) -> Option<&Running> {
-        self.told.get(gang)
+        self.told.get(gang).filter(|told| told.may_be_preempted)
     }
 
     /// A gang ends by then, or nobody knows when.

@@ -229,6 +229,8 @@ impl History {
                 is_made_again: true,
                 protected_until: (protected > 0).then(|| later(protected)),
                 ending_since: None,
+                may_be_preempted: true,
+                is_told_over_quota: false,
             }));
         }
         self.running.insert(uid, pods);

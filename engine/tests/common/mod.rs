@@ -7,8 +7,8 @@ use muster_engine::{
     Admission, Amount, Budget, Claim, ClaimUid, Cohort, CohortName, Constraint, Decisions, Device,
     DeviceName, DeviceRequest, Flavor, FlavorName, Gang, GangUid, HeldClaim, Hold, LevelName, Node,
     NodeFilterId, NodeName, Pod, PodResources, PodUid, Queueing, QuotaLimit, Resource, RunTime,
-    SelectorId, State, Stop, Team, TeamName, Timestamp, Topology, TopologyName, TopologyRequest,
-    Update, Why,
+    SelectorId, Shrink, State, Stop, Team, TeamName, Timestamp, Topology, TopologyName,
+    TopologyRequest, Update, Why,
     model::Quota,
     quota::{FlavorFungibility, PreemptionPolicy, Sharing, Weight},
 };
@@ -47,6 +47,7 @@ pub(crate) fn team(name: &str, cohort: Option<&str>, limit: QuotaLimit) -> Team 
         quota: gpu_quota(limit),
         queueing: Queueing::BestEffort,
         stop: Stop::None,
+        shrink: Shrink::Keep,
         fungibility: FlavorFungibility::default(),
         preemption: PreemptionPolicy::default(),
         weight: Weight::ONE,

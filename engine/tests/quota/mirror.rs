@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use muster_engine::{
     Amount, Cohort, CohortName, FlavorResource, Queueing, QuotaLimit, Resource, ResourceCharge,
-    Stop, Team, TeamName, Timestamp,
+    Shrink, Stop, Team, TeamName, Timestamp,
     model::Quota,
     quota::{Entrant, PreemptionPolicy, Preemptor, QuotaTree, RunningGang, Sharing, Weight},
 };
@@ -71,6 +71,7 @@ fn team(name: Name, node: &Node, preemption: PreemptionPolicy) -> Team {
         quota: quota(&node.limits),
         queueing: Queueing::BestEffort,
         stop: Stop::None,
+        shrink: Shrink::Keep,
         fungibility: muster_engine::quota::FlavorFungibility::default(),
         preemption,
         weight: Weight(node.weight),

@@ -51,6 +51,8 @@ pub(crate) fn running(
         is_made_again: is_made_again(context, gang, plan),
         protected_until: protected_until(context, gang, formed, admitted_at),
         ending_since: notice.map(|notice| engine::Timestamp(notice.noticed_at.0.as_second())),
+        may_be_preempted: true,
+        is_told_over_quota: false,
     })
 }
 

@@ -37,6 +37,7 @@ fn feed() -> Feed {
         )],
         queueing: engine::Queueing::BestEffort,
         stop: engine::Stop::None,
+        shrink: engine::Shrink::Keep,
         fungibility: engine::quota::FlavorFungibility::default(),
         preemption: engine::quota::PreemptionPolicy::default(),
         weight: engine::quota::Weight::ONE,

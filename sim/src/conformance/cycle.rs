@@ -569,6 +569,8 @@ impl<'a> Cluster<'a> {
             is_made_again: true,
             protected_until: None,
             ending_since: None,
+            may_be_preempted: true,
+            is_told_over_quota: false,
         }));
         self.names.insert(uid, workload);
     }

@@ -6,8 +6,8 @@ use anyhow::Context;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use muster_cluster::quantity;
 use muster_engine::{
-    Amount, Cohort, CohortName, FlavorResource, QuotaLimit, Resource, ResourceCharge, Stop, Team,
-    TeamName,
+    Amount, Cohort, CohortName, FlavorResource, QuotaLimit, Resource, ResourceCharge, Shrink, Stop,
+    Team, TeamName,
     model::Quota,
     quota::{
         self, BorrowWithinCohort, FlavorFungibility, FlavorPreference, PreemptionPolicy, QuotaTree,
@@ -206,6 +206,7 @@ impl Queue {
             quota: self.quota()?,
             queueing: self.queueing(),
             stop: Stop::None,
+            shrink: Shrink::Keep,
             fungibility: self.flavor_fungibility.policy(),
             preemption: self
                 .preemption
