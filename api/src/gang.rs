@@ -204,7 +204,8 @@ pub struct GangStatus {
     /// The last evictions of its attempts, at most 8, the latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evictions: Vec<Eviction>,
-    /// That its attempt is to give way to another gang, or was evicted for it and holds something still; absent while it is not.
+    /// That its attempt is to give way to another gang, or was evicted for it and holds something still, or that it is to go since its Team uses
+    /// more than it may; absent while it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preemption: Option<PreemptionNotice>,
     /// That others give way to it: what they free is kept for it. Absent while nothing is.
@@ -237,16 +238,18 @@ pub struct Eviction {
     pub template: Option<String>,
 }
 
-/// The notice that an attempt is to give way to another gang. It is taken back if that gang can do without, or is gone.
+/// The notice that an attempt is to give way to another gang, or to go since its Team uses more than it may (`shrink: Evict`). It is taken
+/// back if that gang can do without, or is gone; or once others have given back enough, or may use more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PreemptionNotice {
     /// The attempt.
     pub attempt: i64,
-    /// `namespace/name` of the gang that it gives way to.
+    /// `namespace/name` of the gang that it gives way to; absent with `QuotaShrunk`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub preemptor: String,
     /// UID of that Gang.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub preemptor_uid: String,
     /// By what right.
     #[serde(default)]
@@ -259,7 +262,7 @@ pub struct PreemptionNotice {
     pub preempt_at: Time,
 }
 
-/// By what right a gang preempts another one.
+/// By what right a gang preempts another one, or that none does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum PreemptionRight {
     /// It goes first in its Team.
@@ -271,6 +274,8 @@ pub enum PreemptionRight {
     FairShare,
     /// It has the higher tier, and both Teams borrow.
     ReclaimedWhileBorrowing,
+    /// No gang asks for it: its own Team uses more than it may.
+    QuotaShrunk,
 }
 
 /// What is kept for a gang to which others give way. A new leader goes on keeping it.

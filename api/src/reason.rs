@@ -65,10 +65,12 @@ pub enum Reason {
     NodeLost,
     /// The pods of the attempt no longer match the admission.
     MembersChanged,
-    /// The gang was told that it is to give way to another one.
+    /// The gang was told that it is to give way to another one, or to go since its Team uses more than it may.
     PreemptionNotice,
     /// The gang gave way to another one.
     Preempted,
+    /// The gang was evicted since its Team uses more than it may, and says `shrink: Evict`.
+    QuotaShrunk,
     /// The gang was found holding devices without an admission and charged as it is.
     Adopted,
     /// All pods ended well.
@@ -153,6 +155,7 @@ impl Reason {
             Self::MembersChanged => "MembersChanged",
             Self::PreemptionNotice => "PreemptionNotice",
             Self::Preempted => "Preempted",
+            Self::QuotaShrunk => "QuotaShrunk",
             Self::Adopted => "Adopted",
             Self::Completed => "Completed",
             Self::PodFailed => "PodFailed",

@@ -71,6 +71,10 @@ pub struct TeamSpec {
     /// Whether new gangs are admitted, and whether admitted ones may stay.
     #[serde(default)]
     pub stop: Stop,
+    /// What becomes of running gangs where the Team uses more than it may: its quota was lowered, or that of a Cohort from which it
+    /// borrows, or `auto` quota followed GPUs that are gone.
+    #[serde(default)]
+    pub shrink: Shrink,
 }
 
 /// What the Team may use and uses; written by the controller alone, whenever it looks at the Team's Queues. Nothing is
@@ -267,4 +271,15 @@ pub enum Stop {
     Hold,
     /// No gang is admitted, and admitted ones are evicted.
     HoldAndDrain,
+}
+
+/// What becomes of running gangs of a Team that uses more than it may.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Shrink {
+    /// They stay until they end. Nobody is admitted beyond the limits meanwhile.
+    #[default]
+    Keep,
+    /// So many are evicted that the others are within the limits, once that has been so for a minute, and each with the notice of its
+    /// tier. Those of lower tiers go first; neither `preemption: Never` of a tier nor a minimum run time holds it off.
+    Evict,
 }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use muster_api::{Gang, GangPhase, GangSpec, Reason, TierPreemption, keys};
+use muster_api::{Gang, GangPhase, GangSpec, PriorityTierSpec, Reason, TierPreemption, keys};
 use muster_engine as engine;
 
 /// `namespace/name` of a Gang. Shared: a dozen tables know a gang by it, and its text is kept once.
@@ -129,7 +129,7 @@ impl FormedGang {
 }
 
 /// How a gang may be preempted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preemptible {
     /// When its attempt ends, once it is to give way.
     pub when: TierPreemption,
@@ -138,6 +138,17 @@ pub struct Preemptible {
     pub notice_seconds: i64,
     /// For how long it runs before it may be preempted, in seconds.
     pub min_runtime_seconds: i64,
+}
+
+/// Of a gang without a tier, which nobody may preempt: it is told like others if its Team uses more than it may.
+impl Default for Preemptible {
+    fn default() -> Self {
+        Self {
+            when: TierPreemption::Never,
+            notice_seconds: PriorityTierSpec::DEFAULT_NOTICE_SECONDS,
+            min_runtime_seconds: 0,
+        }
+    }
 }
 
 /// One member of a gang.

@@ -32,7 +32,10 @@ pub fn team(team: &api::Team) -> (engine::Team, Vec<QuantityError>) {
             api::team::Stop::None => engine::Stop::None,
             api::team::Stop::Hold | api::team::Stop::HoldAndDrain => engine::Stop::Hold,
         },
-        shrink: engine::Shrink::Keep,
+        shrink: match team.spec.shrink {
+            api::team::Shrink::Keep => engine::Shrink::Keep,
+            api::team::Shrink::Evict => engine::Shrink::Evict,
+        },
         fungibility: fungibility(team.spec.flavor_fungibility),
         preemption: preemption(&team.spec.preemption),
         weight: weight(team.spec.fair_share_weight.as_ref(), &mut faults),

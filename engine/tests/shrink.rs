@@ -291,16 +291,19 @@ fn an_edit_that_is_taken_back_costs_nobody_and_the_time_begins_anew() {
 
 #[test]
 fn who_was_told_before_goes_first_and_at_once() {
-    let gangs = [("a", "t", 0, 1, 4), ("b", "t", 0, 2, 4)];
+    let gangs = [("a", "t", 9, 1, 4), ("b", "t", 0, 2, 4)];
     for is_told in [true, false] {
         let mut state = with(&[evicting("t", None, 4)], &gangs);
         state.apply(Update::Running(Running {
             ending_since: is_told.then_some(Timestamp(900)),
             is_told_over_quota: is_told,
-            ..running(gangs[1])
+            ..running(gangs[0])
         }));
         decide_at(&mut state, 1_000);
-        let expected: &[&str] = if is_told { &["b"] } else { &[] };
+        let expected: &[&str] = if is_told { &["a"] } else { &[] };
+        assert_eq!(going(&state, &gangs), expected);
+        decide_at(&mut state, 1_000 + LASTS_SECONDS);
+        let expected: &[&str] = if is_told { &["a"] } else { &["b"] };
         assert_eq!(going(&state, &gangs), expected);
     }
 }

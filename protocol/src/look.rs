@@ -778,12 +778,7 @@ impl Machine {
         let runs_since = gang.as_deref().and_then(running::runs_since);
         self.clocks
             .note_running(&uid, runs_since, now.monotonic_seconds);
-        let is_unwanted = self.feed.has_decided
-            && self
-                .feed
-                .engine
-                .gives_way_to(&uid.as_str().into())
-                .is_none();
+        let is_unwanted = self.feed.has_decided && preempt::goes(&self.feed.engine, &uid).is_none();
         let unwanted = noticed_at.filter(|_| is_unwanted);
         self.clocks
             .note_unwanted(&uid, unwanted, now.monotonic_seconds);

@@ -8,6 +8,7 @@ use muster_engine as engine;
 use crate::{
     Config, Now,
     admission::plan::Plan,
+    admission::preempt::{self, Goes},
     admission::stage::Views,
     clocks::Clocks,
     feed::Explanations,
@@ -83,6 +84,11 @@ impl<'a> PollContext<'a> {
     /// To whom a Gang is to give way, as the engine has it now.
     pub(crate) fn gives_way(self, gang_uid: &str) -> Option<engine::GivesWay<'a>> {
         self.engine.gives_way_to(&gang_uid.into())
+    }
+
+    /// For what a Gang is to go, as the engine has it now.
+    pub(crate) fn goes(self, gang_uid: &str) -> Option<Goes<'a>> {
+        preempt::goes(self.engine, gang_uid)
     }
 
     /// The gang as its pods declare it.

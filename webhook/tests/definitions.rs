@@ -114,6 +114,7 @@ fn cases() -> Vec<(&'static str, Value, &'static [&'static str])> {
     let fabric = |levels: &[Value]| json!({"fabric": levels});
     vec![
         ("teams", json!({}), &[]),
+        ("teams", json!({"shrink": "Evict"}), &[]),
         ("cohorts", json!({}), &[]),
         ("flavors", json!({}), &[]),
         ("prioritytiers", json!({"value": 1}), &[]),
@@ -223,6 +224,13 @@ fn each_rule_of_a_definition_refuses_what_it_says_and_nothing_else() {
         let found = violated(definition, "itself", &spec);
         assert_eq!(found, expected, "{definition}: {spec}");
     }
+}
+
+#[test]
+fn a_team_keeps_its_gangs_where_it_says_nothing_and_knows_two_words_about_it() {
+    let shrink = &schema("teams")["properties"]["spec"]["properties"]["shrink"];
+    assert_eq!(shrink["default"], "Keep");
+    assert_eq!(shrink["enum"], json!(["Keep", "Evict"]));
 }
 
 #[test]

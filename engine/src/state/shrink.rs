@@ -105,6 +105,7 @@ impl State {
         let shrinking = &mut self.shrinking;
         shrinking.stale = teams.keys().copied().collect();
         shrinking.owing.clear();
+        shrinking.waiting.clear();
         let known: BTreeSet<&TeamName> = teams.values().flatten().map(|(name, _)| name).collect();
         let mut gone = Vec::new();
         for (gang, chosen) in std::mem::take(&mut shrinking.chosen) {
@@ -352,6 +353,7 @@ impl State {
                     let Some(told) = told else { continue };
                     let admitted_at = told.checkpointed_at.max(Some(told.admitted_at));
                     let order = (
+                        !told.is_told_over_quota,
                         told.priority,
                         !self.shrinking.before.contains_key(gang),
                         Reverse(admitted_at),

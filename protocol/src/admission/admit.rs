@@ -24,6 +24,7 @@ use muster_engine as engine;
 use crate::{
     ApiRequest,
     admission::plan::Plan,
+    admission::preempt,
     admission::record::{self, bytes},
     feed::waiting,
     leadership::ledger_recovery,
@@ -344,8 +345,7 @@ fn evicts(context: PollContext<'_>) -> BTreeMap<GangKey, Intent> {
     let mut evicts = BTreeMap::new();
     for (key, cause, plan) in evictions_in_turns(context) {
         // The engine may have decided otherwise since that was looked at.
-        let is_preempted = cause.reason == Reason::Preempted;
-        if is_preempted && context.gives_way(&plan.gang_uid).is_none() {
+        if preempt::is_spared(context, cause.reason, &plan.gang_uid) {
             continue;
         }
         // The sequence is not known yet; this one takes the most room.

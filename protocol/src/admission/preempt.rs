@@ -1,6 +1,6 @@
-//! When an attempt that is to give way to another gang is evicted.
+//! When an attempt that is to give way to another gang is evicted, or that is to go since its Team uses more than it may.
 //!
-//! The engine decides who gives way to whom. Nothing is done to the attempt before its Gang says so (`status.preemption`): that is the
+//! The engine decides who gives way to whom, and who goes for a limit ([`Goes`]). Nothing is done to the attempt before its Gang says so (`status.preemption`): that is the
 //! notice, which its pods are then told by an annotation ([`crate::outward::preemption`]). It changes nothing that is held,
 //! so it is no intent. The intent to evict comes when the notice ends, or, for a tier that says `AfterCheckpoint`, once a pod of
 //! the gang says that it wrote a checkpoint since.
@@ -14,15 +14,52 @@
 //! whatever is lost between the two writes is lost while nothing is freed yet. A notice that the engine does not want for
 //! [`UNWANTED_SECONDS`] is taken back: a gang that waits, and blinks, costs its victims no writes.
 //!
+//! **Who goes for a limit** is decided by what the engine knows of now, so nothing is recorded but the notice: a new leader's engine decides
+//! it again, and whoever was told so already is chosen first and at once. The notice says for which of the two reasons it is, and its time
+//! stands whichever it becomes; nobody is evicted for one while the Gang says the other. Two leaders: both write the Gang with its
+//! resourceVersion as precondition, and the eviction is an intent of the Ledger, which only the one with the higher epoch commits. A limit
+//! that is raised between the decision and the commit is seen by then or is not: what is committed is carried out once, and the gang
+//! queues with its age. Twice or late an intent to evict concerns one attempt, which is over by then.
+//!
 //! **A tier that changes** during the notice changes nothing: the notice was given under the rules of then.
 
-use muster_api::{Gang, Reason, TierPreemption, gang::PreemptionNotice, keys};
+use muster_api::{
+    Gang, Reason, TierPreemption,
+    gang::{PreemptionNotice, PreemptionRight},
+    keys,
+};
 use muster_cluster::{formed::PendingReason, pod};
+use muster_engine as engine;
 
 use crate::{admission::plan::Plan, injected_bug::InjectedBug, poll_context::PollContext};
 
 /// How long a notice stands that nobody wants any more, in seconds.
 const UNWANTED_SECONDS: u64 = 30;
+
+/// For what an attempt is to go, as the engine has it now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Goes<'a> {
+    /// Another gang has its place.
+    For(engine::GivesWay<'a>),
+    /// Its Team uses more than it may.
+    OverQuota(&'a engine::OverQuota),
+}
+
+/// For what a Gang is to go, if it is.
+pub(crate) fn goes<'a>(engine: &'a engine::State, gang_uid: &str) -> Option<Goes<'a>> {
+    let uid = gang_uid.into();
+    let gives_way = engine.gives_way_to(&uid).map(Goes::For);
+    gives_way.or_else(|| engine.over_quota(&uid).map(Goes::OverQuota))
+}
+
+/// Whether an attempt that is to be evicted for that reason is not any more, as the engine has it now.
+pub(crate) fn is_spared(context: PollContext<'_>, reason: Reason, gang_uid: &str) -> bool {
+    match (reason, context.goes(gang_uid)) {
+        (Reason::Preempted, goes) => !matches!(goes, Some(Goes::For(_))),
+        (Reason::QuotaShrunk, goes) => !matches!(goes, Some(Goes::OverQuota(_))),
+        _ => false,
+    }
+}
 
 /// The notice of the attempt that a Gang carries.
 pub(crate) fn notice<'a>(gang: &'a Gang, plan: &Plan) -> Option<&'a PreemptionNotice> {
@@ -39,10 +76,15 @@ pub(crate) fn is_void(context: PollContext<'_>, plan: &Plan) -> bool {
 /// Why the attempt is to be evicted now, if the time has come.
 pub(crate) fn due(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<PendingReason> {
     let notice = notice(gang, plan)?;
-    let gives_way = context.gives_way(&plan.gang_uid)?;
-    if !context.is_reservation_recorded(gives_way.preemptor_uid.as_str()) {
-        return None;
-    }
+    let for_quota = notice.right == PreemptionRight::QuotaShrunk;
+    let reason = match context.goes(&plan.gang_uid)? {
+        Goes::For(gives_way) => {
+            let preemptor = gives_way.preemptor_uid.as_str();
+            let is_said = !for_quota && context.is_reservation_recorded(preemptor);
+            is_said.then_some(Reason::Preempted)?
+        }
+        Goes::OverQuota(_) => for_quota.then_some(Reason::QuotaShrunk)?,
+    };
     let formed = context.formed(&plan.key);
     let when = formed.map_or(TierPreemption::Immediate, |formed| formed.preemptible.when);
     let checkpoint = checkpointed_at(context, plan)
@@ -62,7 +104,7 @@ pub(crate) fn due(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<
         None => String::new(),
     };
     Some(PendingReason {
-        reason: Reason::Preempted,
+        reason,
         details: format!("{}{waited}", notice.message),
     })
 }

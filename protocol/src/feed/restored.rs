@@ -33,7 +33,8 @@ pub(crate) fn recorded(context: PollContext<'_>) -> Vec<engine::Reserved> {
         };
         let named = reservation.victims.iter();
         let named = named.filter(|victim| gives_way_still(context, &victim.uid, victim.attempt));
-        let victims = named.map(|victim| (victim.uid.as_str().into(), reason(victim.right)));
+        let victims =
+            named.filter_map(|victim| Some((victim.uid.as_str().into(), reason(victim.right)?)));
         let reserved = engine::Reserved {
             gang: uid.into(),
             flavor: reservation.flavor.as_str().into(),
@@ -47,10 +48,10 @@ pub(crate) fn recorded(context: PollContext<'_>) -> Vec<engine::Reserved> {
             continue;
         };
         if let Some(reserved) = recorded.get_mut(notice.preemptor_uid.as_str())
+            && let Some(reason) = reason(notice.right)
             && gives_way_still(context, uid, notice.attempt)
         {
-            let victims = &mut reserved.victims;
-            victims.insert(uid.into(), reason(notice.right));
+            reserved.victims.insert(uid.into(), reason);
         }
     }
     recorded.into_values().collect()
@@ -77,11 +78,13 @@ fn gives_way_still(context: PollContext<'_>, uid: &str, attempt: i64) -> bool {
         && status.is_none_or(|status| status.attempt == attempt || status.admission.is_none())
 }
 
-fn reason(right: PreemptionRight) -> PreemptionReason {
-    match right {
+/// By what right one gang preempts another; none where no gang does.
+fn reason(right: PreemptionRight) -> Option<PreemptionReason> {
+    Some(match right {
         PreemptionRight::InTeam => PreemptionReason::InTeam,
         PreemptionRight::Reclaimed => PreemptionReason::Reclaimed,
         PreemptionRight::FairShare => PreemptionReason::FairShare,
         PreemptionRight::ReclaimedWhileBorrowing => PreemptionReason::ReclaimedWhileBorrowing,
-    }
+        PreemptionRight::QuotaShrunk => return None,
+    })
 }

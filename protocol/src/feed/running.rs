@@ -1,6 +1,6 @@
-//! Which gangs others may preempt, as the engine is told.
+//! Which gangs may be evicted for others, or for a limit, as the engine is told.
 
-use muster_api::{Gang, TierPreemption, conditions as condition_types};
+use muster_api::{Gang, TierPreemption, conditions as condition_types, gang::PreemptionRight};
 use muster_cluster::formed::{FormedGang, has_ended};
 use muster_engine as engine;
 
@@ -13,7 +13,8 @@ use crate::{
     poll_context::PollContext,
 };
 
-/// A gang as far as preemption goes by it, if any other may preempt it: its attempt is under way, and its tier allows it.
+/// A gang as far as it goes by this who is evicted, if it may be: its attempt is under way. Its tier says whether other gangs may preempt
+/// it; no tier keeps it where its Team uses more than it may.
 pub(crate) fn running(
     context: PollContext<'_>,
     gang: &Gang,
@@ -22,14 +23,12 @@ pub(crate) fn running(
 ) -> Option<engine::Running> {
     let formed = context.formed(&plan.key)?;
     let notice = preempt::notice(gang, plan);
-    let may_be_preempted = context.config.mode == Mode::Enforce
-        && (formed.preemptible.when != TierPreemption::Never
-            || context.bugs.has(InjectedBug::TierIgnored))
+    let may_be_evicted = context.config.mode == Mode::Enforce
         && view.is_under_way()
         && !has_ended(gang)
         && gang.metadata.deletion_timestamp.is_none()
         && !evict::is_as_found(context, plan);
-    if !may_be_preempted {
+    if !may_be_evicted {
         return None;
     }
     let status = gang.status.as_ref()?;
@@ -51,8 +50,10 @@ pub(crate) fn running(
         is_made_again: is_made_again(context, gang, plan),
         protected_until: protected_until(context, gang, formed, admitted_at),
         ending_since: notice.map(|notice| engine::Timestamp(notice.noticed_at.0.as_second())),
-        may_be_preempted: true,
-        is_told_over_quota: false,
+        may_be_preempted: formed.preemptible.when != TierPreemption::Never
+            || context.bugs.has(InjectedBug::TierIgnored),
+        is_told_over_quota: notice
+            .is_some_and(|notice| notice.right == PreemptionRight::QuotaShrunk),
     })
 }
 

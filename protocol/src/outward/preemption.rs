@@ -1,4 +1,5 @@
-//! What gangs are told of preemptions: those that are to give way, with their pods, and those to which others do.
+//! What gangs are told of preemptions: those that are to give way, with their pods, and those to which others do. Whoever goes since its
+//! Team uses more than it may is told in the same way.
 //!
 //! The Gang's status first: it decides ([`crate::admission::preempt`]). Its pods follow it; the annotation is for the workload,
 //! which reads it through the downward API, and nobody decides by it. Each pod is told by one patch, which is repeated until it
@@ -19,7 +20,11 @@ use muster_engine::{self as engine, quota::PreemptionReason};
 
 use crate::{
     ApiRequest, Mode,
-    admission::{plan::Plan, preempt, stage::View},
+    admission::{
+        plan::Plan,
+        preempt::{self, Goes},
+        stage::View,
+    },
     effect::Refusable,
     objects::{is_deleting, is_gated, is_terminal, key_of, pod_object},
     outward::patch,
@@ -29,16 +34,22 @@ use crate::{
 /// Writes into the status that the attempt is to give way, or that it is not any more.
 pub(crate) fn tell(context: PollContext<'_>, gang: &Gang, plan: &Plan, status: &mut GangStatus) {
     let view = context.views.of(&plan.key);
-    let gives_way = context.gives_way(&plan.gang_uid);
-    let gives_way = gives_way.filter(|_| view.is_some_and(View::is_under_way));
+    let goes = context.goes(&plan.gang_uid);
+    let goes = goes.filter(|_| view.is_some_and(View::is_under_way));
     status.preemption = preempt::notice(gang, plan)
         .filter(|_| !preempt::is_void(context, plan))
         .cloned();
-    let Some(gives_way) = gives_way else { return };
-    let Some(notice) = new_notice(context, plan, &gives_way) else {
+    let Some(goes) = goes else { return };
+    let Some(notice) = new_notice(context, plan, &goes) else {
         return;
     };
     status.preemption = Some(match status.preemption.take() {
+        // What was too much when it was told stands.
+        Some(known)
+            if known.right == PreemptionRight::QuotaShrunk && known.right == notice.right =>
+        {
+            known
+        }
         // Its time stands, whoever it is for by now.
         Some(known) => PreemptionNotice {
             noticed_at: known.noticed_at,
@@ -126,24 +137,34 @@ fn right(reason: PreemptionReason) -> PreemptionRight {
     }
 }
 
-fn new_notice(
-    context: PollContext<'_>,
-    plan: &Plan,
-    gives_way: &engine::GivesWay<'_>,
-) -> Option<PreemptionNotice> {
+fn new_notice(context: PollContext<'_>, plan: &Plan, goes: &Goes<'_>) -> Option<PreemptionNotice> {
     let formed = context.formed(&plan.key);
     let seconds = formed.map_or(0, |formed| formed.preemptible.notice_seconds);
     // The API server keeps whole seconds.
     let now = Timestamp::from_second(context.now.wall.as_second()).ok()?;
+    let (preemptor, preemptor_uid, right, message) = match goes {
+        Goes::For(gives_way) => (
+            gives_way.preemptor.to_owned(),
+            gives_way.preemptor_uid.to_string(),
+            right(gives_way.reason),
+            format!(
+                "it gives way to {}, {}",
+                gives_way.preemptor, gives_way.reason
+            ),
+        ),
+        Goes::OverQuota(over) => (
+            String::new(),
+            String::new(),
+            PreemptionRight::QuotaShrunk,
+            format!("it is to go, since {over}"),
+        ),
+    };
     Some(PreemptionNotice {
         attempt: plan.attempt,
-        preemptor: gives_way.preemptor.to_owned(),
-        preemptor_uid: gives_way.preemptor_uid.to_string(),
-        right: right(gives_way.reason),
-        message: format!(
-            "it gives way to {}, {}",
-            gives_way.preemptor, gives_way.reason
-        ),
+        preemptor,
+        preemptor_uid,
+        right,
+        message,
         noticed_at: Time(now),
         preempt_at: Time(now + SignedDuration::from_secs(seconds)),
     })

@@ -1,5 +1,7 @@
 //! Gangs that give way to others: who is told, when its attempt ends, and what stops that.
 
+mod over_quota;
+
 use muster_api::{Gang, GangPhase, GangStatus, Reason, gang::Reservation, keys};
 
 use super::*;
