@@ -22,7 +22,7 @@ use muster_api::{
     Cohort, CohortSpec, DeviceSource, Flavor, FlavorQuota, FlavorSpec, PriorityTier,
     PriorityTierSpec, Team, TeamSpec, TierPreemption, Topology, TopologyLevel, TopologySpec, keys,
     quota::ResourceQuota,
-    team::{ReclaimWithinCohort, TeamPreemption, WithinTeam},
+    team::{ReclaimWithinCohort, Shrink, TeamPreemption, WithinTeam},
 };
 
 use crate::scenario::{
@@ -284,6 +284,12 @@ pub fn team(shape: &TeamShape, hardships: &Hardships) -> Team {
                     reclaim_within_cohort: ReclaimWithinCohort::Never,
                     ..TeamPreemption::default()
                 }
+            },
+            // Who is told that it goes may write a checkpoint: that is part of preemption.
+            shrink: if shape.evicts() && hardships.have(Hardship::Preemptions) {
+                Shrink::Evict
+            } else {
+                Shrink::Keep
             },
             ..TeamSpec::default()
         },

@@ -182,6 +182,13 @@ impl Scenario {
 }
 
 impl TeamShape {
+    /// Whether so many of its gangs are evicted where it uses more than it may that the others are within its limits. Some Teams say so, by
+    /// what they are guaranteed.
+    pub fn evicts(&self) -> bool {
+        let nominal = self.quotas.iter().map(|quota| quota.nominal_gpus);
+        nominal.sum::<usize>() % 2 == 0
+    }
+
     /// What it may have of a kind of GPUs.
     pub fn quota(&self, product: Product) -> Option<&QuotaShape> {
         self.quotas.iter().find(|quota| quota.product == product)

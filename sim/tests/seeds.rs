@@ -14,11 +14,12 @@ use muster_sim::{
 const RUNS: u64 = 2_000;
 
 /// What has to happen in them, besides every fault.
-const EVENTFUL: [&str; 11] = [
+const EVENTFUL: [&str; 12] = [
     "admitted after others gave way",
     "admitted again with another number of pods",
     "admitted with fewer pods than all",
     "evicted: Preempted",
+    "evicted: QuotaShrunk",
     "evicted: TeamStopped",
     "notices",
     "notices taken back",

@@ -2,15 +2,17 @@
 //!
 //! * A gang keeps its place in the queue: since when it queues never changes.
 //! * Who gives way to another gang of its Team is of a lower tier.
-//! * Nobody is evicted for another before its Gang has said so for as long as its notice says, or it wrote a checkpoint.
-//! * An attempt is evicted whole; and once nothing goes wrong any more, nobody gives way time and again.
+//! * Nobody is evicted for another, or for a limit, before its Gang has said so for as long as its notice says, or it wrote a checkpoint.
+//! * Nobody is evicted for a limit of whose Team does not say `shrink: Evict`, nor where it was never told that it was for that.
+//! * An attempt is evicted whole; and once nothing goes wrong any more, nobody gives way, or goes for a limit, time and again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use muster_api::{
-    Gang, Intent, IntentKind, Ledger, PriorityTier, Reason, gang::PreemptionNotice, keys,
+    Gang, Intent, IntentKind, Ledger, PriorityTier, Reason, Team, gang::PreemptionNotice, keys,
+    team::Shrink,
 };
 
 use super::Violation;
@@ -181,8 +183,19 @@ impl Preemptions {
         let pods = admission.iter().flat_map(|admission| &admission.pods);
         let pods = pods.map(|pod| pod.uid.clone()).collect();
         self.ending.push((intent.attempt, pods));
-        if intent.cause != Some(Reason::Preempted) {
-            return Ok(());
+        let for_quota = match intent.cause {
+            Some(Reason::Preempted) => false,
+            Some(Reason::QuotaShrunk) => true,
+            _ => return Ok(()),
+        };
+        // No Team of a scenario says another word about it later on.
+        let team = api.get::<Team>("", &intent.team);
+        if for_quota && team.is_none_or(|team| team.spec.shrink != Shrink::Evict) {
+            let what = format!(
+                "{} is evicted for a limit of {}, which keeps its gangs",
+                intent.name, intent.team
+            );
+            return Err(Violation::new("S14", what));
         }
         if self.healed_at.is_some() {
             let told = self.notices.get(&intent.gang_uid);
@@ -198,6 +211,7 @@ impl Preemptions {
         let now = api.time();
         let notice = self.notices.get(&intent.gang_uid).cloned();
         let notice = notice.filter(|notice| notice.attempt == intent.attempt);
+        let notice = notice.filter(|notice| notice.preemptor.is_empty() == for_quota);
         let has_checkpoint = gang.is_some_and(|gang| has_checkpoint(api, gang));
         if has_checkpoint {
             self.count("preempted at a checkpoint");
@@ -207,12 +221,12 @@ impl Preemptions {
         });
         if !told {
             let what = format!(
-                "{} is evicted at {now} for another, and was told {notice:?}",
+                "{} is evicted at {now} by {cause}, and was told {notice:?}",
                 intent.name
             );
             return Err(Violation::new("S14", what));
         }
-        if let Some(notice) = notice {
+        if let Some(notice) = notice.filter(|_| !for_quota) {
             self.preemptors.insert(notice.preemptor);
         }
         Ok(())

@@ -47,6 +47,8 @@ impl World {
             // Longer than a place is kept for a node that is not Ready.
             Fault::NotReady => (1_000, 100_000),
             Fault::MachineDies => (TOLERATION_MILLISECONDS, TOLERATION_MILLISECONDS),
+            // Longer than it takes until somebody is evicted for it.
+            Fault::LowerQuota => (1_000, 300_000),
             _ => (1_000, 60_000),
         };
         let until = self.now + self.random.between(least, most);
