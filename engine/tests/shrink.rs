@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 use common::*;
 use muster_engine::{
-    Budget, Decisions, GangUid, Hold, NodeBlock, QuotaLimit, Running, Shrink, State, Team,
+    Budget, Cohort, Decisions, GangUid, Hold, NodeBlock, QuotaLimit, Running, Shrink, State, Team,
     Timestamp, Update, Why,
     quota::{PreemptionPolicy, WithinTeam},
 };
@@ -84,6 +84,15 @@ fn going(state: &State, gangs: &[Gang<'_>]) -> Vec<String> {
     going.collect()
 }
 
+/// What it is about; Cohorts, Teams, gangs; who goes.
+type Case<'a> = (
+    &'a str,
+    Vec<Cohort>,
+    Vec<Team>,
+    &'a [Gang<'a>],
+    &'a [&'a str],
+);
+
 #[test]
 fn so_many_go_as_it_takes_and_the_first_to_go_is_who_matters_least() {
     let pool = |nominal| vec![cohort("all", None, nominal)];
@@ -99,8 +108,7 @@ fn so_many_go_as_it_takes_and_the_first_to_go_is_who_matters_least() {
         )
     };
     let two: &[Gang<'_>] = &[("a", "t", 5, 1, 4), ("b", "t", 5, 2, 4)];
-    // What it is about; Cohorts, Teams, gangs; who goes.
-    let cases: Vec<(&str, Vec<_>, Vec<Team>, &[Gang<'_>], &[&str])> = vec![
+    let cases: Vec<Case<'_>> = vec![
         (
             "nobody where nothing is over",
             vec![],

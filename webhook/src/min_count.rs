@@ -64,28 +64,23 @@ pub(crate) fn check_of_job(
         let says = |it: &Declared<'_>| Some(it.annotation(keys::GANG_SIZE)?.to_owned());
         let said = template.clone().find_map(says).or_else(|| says(own));
         let size = match &said {
-            // What is wrong with it is said of it.
-            Some(said) => match whole_number::gang_size(said) {
-                Some(size) => size,
-                None => continue,
-            },
-            None => match size_by_shape(spec).and_then(|size| u32::try_from(size).ok()) {
-                Some(size) => size,
-                None => {
-                    refuse(
-                        declared,
-                        format!(
-                            "the pods of this Job start one by one, so that there is no least number: leave it out, or say by {} how many \
-                             of them are a gang",
-                            keys::GANG_SIZE
-                        ),
-                        findings,
-                    );
-                    continue;
-                }
-            },
+            Some(said) => whole_number::gang_size(said),
+            None => size_by_shape(spec).and_then(|size| u32::try_from(size).ok()),
         };
-        check_size(declared, least, size, findings);
+        match size {
+            Some(size) => check_size(declared, least, size, findings),
+            // What is wrong with what was said is said of it.
+            None if said.is_some() => {}
+            None => refuse(
+                declared,
+                format!(
+                    "the pods of this Job start one by one, so that there is no least number: leave it out, or say by {} how many \
+                     of them are a gang",
+                    keys::GANG_SIZE
+                ),
+                findings,
+            ),
+        }
     }
 }
 

@@ -28,6 +28,9 @@ struct Taken {
     is_spared: bool,
 }
 
+/// Whether somebody else owes what a Team does: in a tree, by that Team, of a pair, given the positions that were put back.
+type OthersOwe<'a> = dyn FnMut(&QuotaTree, NodeId, PairId, &BTreeSet<usize>) -> bool + 'a;
+
 impl QuotaTree {
     /// The lowest node, from a Team upwards, that is over and for which the Team has to give something back.
     pub(crate) fn owed_to(&self, team: NodeId, pair: PairId) -> Option<NodeId> {
@@ -83,10 +86,7 @@ impl<'a> GivingBack<'a> {
     /// Puts back who need not go, the last that was taken first, and returns the positions of the others, in the order in which they were
     /// taken. `others_owe`: whether any Team but this one owes so much of this in the tree, and has a gang that could go for it, given that
     /// those at these positions were put back. It is asked only where a node would be over again that is not.
-    pub(crate) fn spare(
-        &mut self,
-        others_owe: &mut dyn FnMut(&QuotaTree, NodeId, PairId, &BTreeSet<usize>) -> bool,
-    ) -> Vec<usize> {
+    pub(crate) fn spare(&mut self, others_owe: &mut OthersOwe<'_>) -> Vec<usize> {
         let mut spared = BTreeSet::new();
         for gang in self.taken.iter_mut().rev() {
             let (tree, charges) = (&mut *self.tree, &gang.charges);
