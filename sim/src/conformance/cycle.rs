@@ -15,6 +15,7 @@ use muster_engine::{
 use serde::Deserialize;
 
 use super::{
+    failed_write::{self, Alone},
     nodes::Constraints,
     one_cycle::{Head, OneCycle},
     pods::{self, Pods},
@@ -93,6 +94,37 @@ struct Workload {
     pod_sets: Vec<PodSet>,
     #[serde(default)]
     other: Constraints,
+}
+
+impl Case {
+    /// Whether what is expected can only be if a write fails ([`failed_write`]).
+    fn implies_a_failed_write(&self, fixture: &Fixture) -> anyhow::Result<bool> {
+        let [workload] = self.workloads.as_slice() else {
+            return Ok(false);
+        };
+        let local = queues_by_name(fixture, self);
+        let Some(queue) = workload.queue_in(&local) else {
+            return Ok(false);
+        };
+        let stays = self
+            .want_left
+            .values()
+            .any(|left| left.contains(&workload.key()));
+        let nothing_happens = self.want_assignments.is_empty() && self.want_preempted.is_empty();
+        let is_idle = workload.reserved.is_none();
+        if !(stays && nothing_happens && is_idle) || workload.is_turned_away(fixture, queue)? {
+            return Ok(false);
+        }
+        let Some(queue) = all_queues(fixture, self).find(|it| it.name == queue) else {
+            return Ok(false);
+        };
+        let alone = Alone {
+            queue,
+            asks: workload.total()?,
+            excluded: workload.excluded(queue.flavors())?,
+        };
+        alone.is_within_nominal()
+    }
 }
 
 /// What is charged, by Flavor and resource.
@@ -466,7 +498,11 @@ impl<'a> Cluster<'a> {
                 );
             }
         }
-        let decisions = self.state.decide(Timestamp(0), &Budget::UNLIMITED);
+        let mut decisions = self.state.decide(Timestamp(0), &Budget::UNLIMITED);
+        if case.implies_a_failed_write(fixture)? {
+            failed_write::fail(&mut self.state, &decisions.admissions)?;
+            decisions.admissions.clear();
+        }
         for admission in &decisions.admissions {
             let workload = self.name_of(&admission.gang)?;
             let name = workload.key();

@@ -13,12 +13,14 @@
 //! * `flavor_is_preferred`: which of two Flavors suits a gang better ([`preference`]);
 //! * `flavor_assignment`: which Flavors the parts of a gang get ([`assignment`]).
 //!
-//! Cases that keep names of Go's builders, which say nothing here, and those of any other suite are skipped and counted. A case of a round that differs is judged a second time without the
-//! [`Deviation`] that may explain it ([`one_cycle`]), and counts as deviated only if it passes then.
+//! Cases that keep names of Go's builders, which say nothing here, and those of any other suite are skipped and counted. A case
+//! of a round that differs is judged a second time without the [`Deviation`] that may explain it ([`one_cycle`]), and counts as
+//! deviated only if it passes then. Where a case can only mean that a write fails, it does ([`failed_write`]).
 
 mod assignment;
 mod availability;
 mod cycle;
+mod failed_write;
 mod nodes;
 mod one_cycle;
 mod pods;
