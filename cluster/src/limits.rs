@@ -39,6 +39,7 @@ pub fn team(team: &api::Team) -> (engine::Team, Vec<QuantityError>) {
         fungibility: fungibility(team.spec.flavor_fungibility),
         preemption: preemption(&team.spec.preemption),
         weight: weight(team.spec.fair_share_weight.as_ref(), &mut faults),
+        fairness: None,
     };
     (team, faults)
 }

@@ -103,6 +103,9 @@ pub struct Decisions {
     /// Whether it ended because searches had been in vain for long enough. Nobody was passed over: asked again, it goes on
     /// where it stopped, with the same admissions.
     pub interrupted: bool,
+    /// Teams of which some namespace counts as having used more or less than before ([`crate::State::namespace_use`]), by name: the
+    /// order of their gangs may be another one.
+    pub use_changed: Vec<TeamName>,
     /// Who may wait for another reason than before.
     pub reasons_changed: ReasonsChanged,
     /// What was looked at.

@@ -10,11 +10,12 @@
 //! [`State::decide`]; nothing is admitted without a placement.
 //!
 //! The room is laid out as: [`names`] and [`amount`] (vocabulary), [`model`] (what was observed),
-//! [`decision`] (what is decided, and why), [`remedy`] (what would help), [`quota`] (tree arithmetic), `placement` (nodes and
+//! [`decision`] (what is decided, and why), [`fairness`] (what namespaces used), [`remedy`] (what would help), [`quota`] (tree arithmetic), `placement` (nodes and
 //! devices), [`state`] (the two joined).
 
 pub mod amount;
 pub mod decision;
+pub mod fairness;
 pub mod model;
 pub mod names;
 mod placement;
@@ -30,14 +31,16 @@ pub use decision::{
     GivesWay, HeadReservation, Kept, OverQuota, Preempted, Preemption, ReasonsChanged, TooLarge,
     Visited, Why,
 };
+pub use fairness::{AdmissionFairness, NamespaceUse, WeightedUse};
 pub use model::{
     Claim, Cohort, Constraint, Device, DeviceRequest, Flavor, Gang, HeldClaim, Hold, HostPort,
     HostPortProtocol, MOST_AVOIDED_NODES, Node, NodeBlock, Pod, PodResources, Queueing, QuotaLimit,
     Reserved, RunTime, Running, Shrink, Stop, Team, Topology, TopologyRequest, Update,
 };
 pub use names::{
-    AttributeName, ClaimUid, CohortName, DeviceName, FlavorName, GangUid, LevelName, NodeFilterId,
-    NodeName, PodSelectorId, PodUid, ResourceName, SelectorId, TeamName, Timestamp, TopologyName,
+    AttributeName, ClaimUid, CohortName, DeviceName, FlavorName, GangUid, LevelName, NamespaceName,
+    NodeFilterId, NodeName, PodSelectorId, PodUid, ResourceName, SelectorId, TeamName, Timestamp,
+    TopologyName,
 };
 pub use remedy::{Holder, Order, Remedies, Remedy, RemedyEvent};
 pub use state::{State, Usage};

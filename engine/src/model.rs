@@ -11,10 +11,11 @@ use std::{
 
 use crate::{
     amount::{Amount, Resource, ResourceCharge},
+    fairness::{AdmissionFairness, NamespaceUse},
     names::{
         AttributeName, ClaimUid, CohortName, DeviceName, FlavorName, GangUid, LevelName,
-        NodeFilterId, NodeName, PodSelectorId, PodUid, ResourceName, SelectorId, TeamName,
-        Timestamp, TopologyName,
+        NamespaceName, NodeFilterId, NodeName, PodSelectorId, PodUid, ResourceName, SelectorId,
+        TeamName, Timestamp, TopologyName,
     },
     quota::{FlavorFungibility, PreemptionPolicy, PreemptionReason, Sharing, Weight},
 };
@@ -60,6 +61,9 @@ pub enum Update {
     Hold(Hold),
     /// A pod holds nothing any more: its devices are proved released.
     HoldGone(PodUid),
+    /// What a namespace of a Team used was recorded by whoever decided before this state was made. To be told before the first
+    /// decision.
+    NamespaceUse(NamespaceUse),
     /// A gang that holds something ends by then, whatever it does; without a time nobody knows when it ends.
     Ends(GangUid, Option<Timestamp>),
 }
@@ -134,6 +138,8 @@ pub struct Team {
     pub preemption: PreemptionPolicy,
     /// What its fair share weighs.
     pub weight: Weight,
+    /// How what its namespaces used decides who of them goes first; the order is by age alone without.
+    pub fairness: Option<AdmissionFairness>,
 }
 
 /// An inner node of the quota tree. A Cohort that is named but has no object has no quota and no limits.
@@ -308,7 +314,7 @@ impl Device {
 pub struct Gang {
     /// Its UID.
     pub uid: GangUid,
-    /// `namespace/name`, for explanations.
+    /// `namespace/name`.
     pub name: String,
     /// Attempt that is to be admitted.
     pub attempt: i64,
@@ -334,7 +340,18 @@ pub struct Gang {
     pub pods: Vec<Pod>,
 }
 
+/// The namespace that a `namespace/name` names.
+pub(crate) fn namespace_of(name: &str) -> NamespaceName {
+    let namespace = name.split_once('/').map_or("", |(namespace, _)| namespace);
+    namespace.into()
+}
+
 impl Gang {
+    /// Its namespace.
+    pub fn namespace(&self) -> NamespaceName {
+        namespace_of(&self.name)
+    }
+
     /// With how many of its pods it starts at the least.
     pub fn least_pods(&self) -> usize {
         let all = self.pods.len();
@@ -469,7 +486,7 @@ pub struct Hold {
     pub pod: PodUid,
     /// UID of the gang.
     pub gang: GangUid,
-    /// `namespace/name` of the gang, for explanations.
+    /// `namespace/name` of the gang.
     pub gang_name: String,
     /// The Team that is charged.
     pub team: TeamName,

@@ -38,6 +38,8 @@ macro_rules! name {
 name! {
     /// Name of a Team.
     TeamName,
+    /// Name of a namespace.
+    NamespaceName,
     /// Name of a Cohort.
     CohortName,
     /// Name of a Flavor.

@@ -1,8 +1,9 @@
 //! The order in which gangs are served.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 
 use crate::{
+    fairness::WeightedUse,
     model::Gang,
     names::{GangUid, Timestamp},
 };
@@ -31,5 +32,40 @@ impl Place {
             queued_at,
             gang,
         }
+    }
+
+    /// Whose tier is higher: that one is less.
+    pub(crate) fn compare_priority(&self, other: &Self) -> Ordering {
+        self.priority.cmp(&other.priority)
+    }
+}
+
+/// Where a gang or a class of gangs stands in the line of its Team: the higher tier first (S14), then whose namespace used less
+/// where its Team goes by that ([`crate::fairness`]), then by place. Between Teams only places are compared: what namespaces of
+/// different Teams used has nothing in common.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Standing {
+    priority: Reverse<i32>,
+    used: WeightedUse,
+    place: Place,
+}
+
+impl Standing {
+    pub(crate) fn new(used: WeightedUse, place: Place) -> Self {
+        Self {
+            priority: place.priority,
+            used,
+            place,
+        }
+    }
+
+    /// The place, whatever was used.
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// What the namespace used.
+    pub(crate) fn used(&self) -> WeightedUse {
+        self.used
     }
 }

@@ -13,6 +13,7 @@
 mod admit;
 mod backfill;
 mod circles;
+mod class_line;
 mod classes;
 mod cohort;
 mod explain;
@@ -24,6 +25,8 @@ mod judge;
 mod limits;
 mod lines;
 mod moments;
+mod namespace_line;
+mod namespaces;
 mod preempt;
 mod release;
 mod remedies;
@@ -55,6 +58,8 @@ use hopes::Hopes;
 use ids::{ClassId, GangId, Slab, TeamId};
 use limits::Limits;
 use moments::Moments;
+use namespace_line::NamespaceLine;
+use namespaces::Namespaces;
 use preempt::InVain;
 use release::Promises;
 use reservations::Reservations;
@@ -128,6 +133,8 @@ pub struct State {
     backfill: Backfill,
     /// Who is to go since its Team uses more than it may.
     shrinking: Shrinking,
+    /// What namespaces used, of Teams whose order goes by that.
+    namespaces: Namespaces,
     /// Who went for whom.
     circles: Circles,
     /// Pods of gangs that give way, on nodes that are kept for nobody.
@@ -245,6 +252,7 @@ impl State {
             }
             Update::Hold(hold) => self.set_told_hold(hold),
             Update::HoldGone(pod) => self.remove_told_hold(&pod),
+            Update::NamespaceUse(told) => self.namespaces.note_told(told),
             Update::Ends(gang, at) => self.running.set_end(gang, at),
         }
     }
@@ -262,6 +270,7 @@ impl State {
         self.changes += 1;
         self.reservations.forget_changes();
         self.refresh();
+        self.sample_namespaces(now);
         self.restore_reservations(now);
         if self.empty_commit.replace(budget.empty) != Some(budget.empty) {
             self.judge_too_large_again();
@@ -277,6 +286,7 @@ impl State {
         decisions
             .spared
             .retain(|victim| !self.running.is_released(victim));
+        self.begin_namespaces(now);
         decisions.look_again_at = self.due_next(now);
         // Nothing is promised while somebody was not judged: it is told then.
         if decisions.is_cut_short() {
@@ -284,6 +294,7 @@ impl State {
         } else if std::mem::take(&mut self.releasing_changed) {
             self.note_promises();
         }
+        decisions.use_changed = self.namespaces.take_changed();
         decisions.reasons_changed = self.take_reasons_changed();
         decisions
     }
@@ -292,6 +303,7 @@ impl State {
     /// and the gang waits again, unless it was told that it does not.
     pub fn undo(&mut self, gang: &GangUid) {
         self.changes += 1;
+        self.undo_use(gang);
         for pod in self.provisional.remove(gang).unwrap_or_default() {
             self.remove_hold(&pod);
         }
@@ -370,8 +382,12 @@ impl State {
     /// The gangs of a Team that wait, first to be served first.
     pub fn queue(&self, team: &TeamName) -> impl Iterator<Item = &Gang> {
         let entry = self.team_ids.get(team).and_then(|id| self.teams.get(*id));
-        let line = entry.into_iter().flat_map(|entry| entry.line.values());
-        line.filter_map(|id| Some(&self.waiting.get(*id)?.gang))
+        let by_use = entry.and_then(|entry| entry.namespaces.as_ref());
+        let by_place = entry.filter(|entry| entry.namespaces.is_none());
+        let by_use = by_use.into_iter().flat_map(NamespaceLine::in_order);
+        let by_place = by_place.into_iter().flat_map(|entry| entry.line.values());
+        let line = by_place.copied().chain(by_use);
+        line.filter_map(|id| Some(&self.waiting.get(id)?.gang))
     }
 
     fn set_waiting(&mut self, mut gang: Gang) {
@@ -398,6 +414,7 @@ impl State {
             shape: self.shapes.take(&demand, &gang.topology),
             demand,
             team: self.team_id(&gang.team),
+            namespace: gang.namespace(),
             place: Place::of(&gang),
             class: None,
             lacked_place_since: None,
@@ -478,7 +495,7 @@ impl State {
             if class.line.len() > CLASS_NAMED {
                 teams.insert(class.team);
             } else {
-                gangs.extend(class.line.values());
+                gangs.extend(class.line.gangs());
             }
         }
         let uids = gangs.into_iter().filter_map(|id| {

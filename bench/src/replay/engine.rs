@@ -302,6 +302,7 @@ fn team(limits: &TeamLimits) -> Result<Team> {
         fungibility: FlavorFungibility::default(),
         preemption: limits.preemption,
         weight: Weight::ONE,
+        fairness: None,
     })
 }
 

@@ -213,6 +213,7 @@ fn tell_limits(state: &mut State, teams: usize, gpus_of: impl Fn(usize) -> i64) 
             fungibility: FlavorFungibility::default(),
             preemption: PreemptionPolicy::default(),
             weight: Weight::ONE,
+            fairness: None,
         }));
     }
     for (name, parent) in cohorts {

@@ -12,8 +12,9 @@ use std::{
 use crate::{
     amount::{Amount, FlavorResource, Resource, ResourceCharge},
     decision::Blocker,
-    model::{Claim, Hold},
-    names::{ClaimUid, FlavorName, GangUid, PodUid, TeamName},
+    fairness::HeldByNamespace,
+    model::{Claim, Hold, namespace_of},
+    names::{ClaimUid, FlavorName, GangUid, NamespaceName, PodUid, TeamName},
 };
 
 /// How many gangs an explanation names.
@@ -183,6 +184,8 @@ pub(crate) struct Charges {
     /// Sums in 128 bits: no number of 64-bit charges that fits into memory overflows them.
     teams: BTreeMap<TeamName, BTreeMap<FlavorResource, i128>>,
     shares: BTreeMap<FlavorResource, TeamShares>,
+    /// What is charged to a Team by namespace, of all Flavors together.
+    namespaces: BTreeMap<TeamName, HeldByNamespace>,
 }
 
 impl Charges {
@@ -309,12 +312,40 @@ impl Charges {
         if teams.by_team.is_empty() {
             self.shares.remove(&of);
         }
+        self.change_namespace(team, namespace_of(gang_name), &of.resource, amount);
         deltas.push(Delta {
             gang: gang.clone(),
             team: team.clone(),
             of,
             amount: i128::from(amount),
         });
+    }
+
+    fn change_namespace(
+        &mut self,
+        team: &TeamName,
+        namespace: NamespaceName,
+        resource: &Resource,
+        amount: i64,
+    ) {
+        let namespaces = self.namespaces.entry(team.clone()).or_default();
+        let held = namespaces.entry(namespace.clone()).or_default();
+        let sum = held.entry(resource.clone()).or_default();
+        *sum += i128::from(amount);
+        if *sum == 0 {
+            held.remove(resource);
+        }
+        if held.is_empty() {
+            namespaces.remove(&namespace);
+        }
+        if namespaces.is_empty() {
+            self.namespaces.remove(team);
+        }
+    }
+
+    /// What a Team is charged, by namespace.
+    pub(crate) fn by_namespace(&self, team: &TeamName) -> Option<&HeldByNamespace> {
+        self.namespaces.get(team)
     }
 
     /// The gangs for which a Team is charged a resource.

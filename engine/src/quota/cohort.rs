@@ -102,6 +102,7 @@ mod tests {
             fungibility: FlavorFungibility::default(),
             preemption: PreemptionPolicy::default(),
             weight: Weight::ONE,
+            fairness: None,
         };
         (name.into(), team)
     }

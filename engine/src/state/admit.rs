@@ -36,6 +36,7 @@ impl State {
             level: fitting.plan.level.clone(),
             domain: fitting.plan.domain.clone(),
         };
+        let namespace = waiting.namespace.clone();
         let holds = provisional_holds(waiting, &admission);
         let pods = holds.iter().map(|hold| hold.pod.clone());
         let pods: BTreeSet<PodUid> = pods.collect();
@@ -44,6 +45,7 @@ impl State {
         for hold in holds {
             self.set_hold(hold);
         }
+        self.note_admitted_use(&admission, namespace);
         Some(admission)
     }
 

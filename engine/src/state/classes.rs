@@ -5,14 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     State,
     backfill::Looked,
+    class_line::ClassLine,
     ids::{ClassId, GangId, GroupId, TeamId},
+    namespace_line::NamespaceLine,
     team::Class,
     wait_queue::Precedence,
     waiting::Obstacle,
     waits::{Group, Wait},
 };
 use crate::{
-    queue::Place,
+    fairness::WeightedUse,
+    names::NamespaceName,
+    queue::Standing,
     quota::{PreemptionPolicy, request::Assignment},
 };
 
@@ -24,10 +28,14 @@ impl State {
         };
         let (team, place) = (waiting.team, waiting.place.clone());
         let without_devices = self.is_without_devices(id);
-        if let Some(entry) = self.teams.get_mut(team)
-            && entry.line.insert(place, id).is_none()
-        {
-            entry.without_devices += usize::from(without_devices);
+        let used = self.used_by(&waiting.gang.team, &waiting.namespace);
+        if let Some(entry) = self.teams.get_mut(team) {
+            if let Some(line) = &mut entry.namespaces {
+                line.insert(&waiting.namespace, used, place.clone(), id);
+            }
+            if entry.line.insert(place, id).is_none() {
+                entry.without_devices += usize::from(without_devices);
+            }
         }
         self.changed_gangs.insert(id);
         self.seat(id);
@@ -45,6 +53,9 @@ impl State {
             && entry.line.remove(&place).is_some()
         {
             entry.without_devices -= usize::from(without_devices);
+            if let Some(line) = &mut entry.namespaces {
+                line.remove(&waiting.namespace, &place);
+            }
         }
         self.changed_gangs.remove(&id);
     }
@@ -63,6 +74,7 @@ impl State {
             return;
         };
         let (team, shape, place) = (waiting.team, waiting.shape, waiting.place.clone());
+        let namespace = waiting.namespace.clone();
         let may_borrow = waiting.gang.may_borrow;
         if waiting.pods_that_hold > 0 || waiting.is_reserved_for || waiting.class.is_some() {
             return;
@@ -82,7 +94,11 @@ impl State {
             self.classes.insert(Class {
                 team,
                 shape,
-                line: BTreeMap::new(),
+                line: if entry.namespaces.is_some() {
+                    ClassLine::ByUse(NamespaceLine::default())
+                } else {
+                    ClassLine::ByPlace(BTreeMap::new())
+                },
                 waits: BTreeSet::new(),
                 may_borrow,
                 watches: Vec::new(),
@@ -107,19 +123,56 @@ impl State {
         if let Some(waiting) = self.waiting.get_mut(id) {
             waiting.class = Some(class);
         }
-        let goes_first = self
-            .classes
-            .get(class)
-            .and_then(|class| class.line.keys().next())
-            .is_none_or(|first| place < *first);
-        self.change_class_line(class, |line| {
-            line.insert(place, id);
+        let entry = self.teams.get_mut(team);
+        let used = entry.map_or(WeightedUse::NOTHING, |entry| {
+            if entry.namespaces.is_some() {
+                let classes = entry.classes_of.entry(namespace.clone()).or_default();
+                classes.insert(class);
+            }
+            entry.used_by(&namespace)
         });
-        // Who goes first may preempt whom those behind it may not, and be let in where they are not.
-        let is_place_kept = self.backfill.told().next().is_some();
-        if known.is_none() || (goes_first && (is_place_kept || self.may_preempt(team))) {
+        self.change_class_line(class, |line| line.insert((&namespace, used), place, id));
+        let first = self.classes.get(class).and_then(|class| class.line.first());
+        if known.is_none() || (first == Some(id) && self.is_first_asked_again(team)) {
             self.wake(class);
         }
+    }
+
+    /// Whether a class is judged again since another gang of it goes first: that one may preempt whom those behind it may not, and
+    /// be let in where they are not.
+    fn is_first_asked_again(&self, team: TeamId) -> bool {
+        self.backfill.told().next().is_some() || self.may_preempt(team)
+    }
+
+    /// A namespace of a Team stands elsewhere in all lines: as many classes move as it has, and no gang.
+    pub(super) fn move_namespace(
+        &mut self,
+        team: TeamId,
+        namespace: &NamespaceName,
+        used: WeightedUse,
+    ) {
+        let Some(entry) = self.teams.get_mut(team) else {
+            return;
+        };
+        let Some(line) = &mut entry.namespaces else {
+            return;
+        };
+        if line.used_by(namespace).is_none_or(|before| before == used) {
+            return;
+        }
+        line.set_used(namespace, used);
+        let classes = entry.classes_of.get(namespace).cloned().unwrap_or_default();
+        self.cluster.note_visits(1 + classes.len() as u64);
+        self.move_aside(team, namespace, used);
+        for class in classes {
+            let first = |state: &Self| state.classes.get(class).and_then(|it| it.line.first());
+            let before = first(self);
+            self.change_class_line(class, |line| line.set_used(namespace, used));
+            if before != first(self) && self.is_first_asked_again(team) {
+                self.wake(class);
+            }
+        }
+        self.let_in_by_use(team);
     }
 
     /// Whether the gangs of a Team may preempt others at all.
@@ -137,7 +190,7 @@ impl State {
             self.stand_aside(id, false);
             return;
         };
-        let place = waiting.place.clone();
+        let (place, namespace) = (waiting.place.clone(), waiting.namespace.clone());
         // However long it lacked a place, it did, should it be judged again.
         let since = self.classes.get(class).and_then(|it| it.lacks_place_since);
         if let Some(since) = since {
@@ -145,9 +198,8 @@ impl State {
             let known = waiting.lacked_place_since.get_or_insert(since);
             *known = since.min(*known);
         }
-        self.change_class_line(class, |line| {
-            line.remove(&place);
-        });
+        self.change_class_line(class, |line| line.remove(&namespace, &place));
+        self.forget_class_of(class, &namespace);
         if self
             .classes
             .get(class)
@@ -163,16 +215,25 @@ impl State {
         }
     }
 
-    /// Changes who is in a class, which stands in its queues at the place of its first gang.
-    fn change_class_line(
-        &mut self,
-        id: ClassId,
-        change: impl FnOnce(&mut BTreeMap<Place, GangId>),
-    ) {
-        let first = |state: &Self| -> Option<Place> {
-            let class = state.classes.get(id)?;
-            class.line.keys().next().cloned()
+    /// A namespace may have no gang in a class any more.
+    fn forget_class_of(&mut self, id: ClassId, namespace: &NamespaceName) {
+        let class = self.classes.get(id);
+        let Some(class) = class.filter(|class| !class.line.has(namespace)) else {
+            return;
         };
+        if let Some(entry) = self.teams.get_mut(class.team)
+            && let Some(classes) = entry.classes_of.get_mut(namespace)
+        {
+            classes.remove(&id);
+            if classes.is_empty() {
+                entry.classes_of.remove(namespace);
+            }
+        }
+    }
+
+    /// Changes who is in a class, or in which order: it stands in its queues where its first gang does.
+    fn change_class_line(&mut self, id: ClassId, change: impl FnOnce(&mut ClassLine)) {
+        let first = |state: &Self| -> Option<Standing> { state.classes.get(id)?.line.standing() };
         let before = first(self);
         let waits = self.classes.get(id).map(|class| class.waits.clone());
         let Some(class) = self.classes.get_mut(id) else {
@@ -201,7 +262,7 @@ impl State {
     }
 
     /// Takes a class out of one queue.
-    pub(super) fn step_out(&mut self, id: ClassId, wait: Wait, place: &Place) {
+    pub(super) fn step_out(&mut self, id: ClassId, wait: Wait, place: &Standing) {
         let Some(team) = self.classes.get(id).map(|class| class.team) else {
             return;
         };
@@ -230,7 +291,7 @@ impl State {
             return;
         };
         let team = class.team;
-        let Some(place) = class.line.keys().next().cloned() else {
+        let Some(place) = class.line.standing() else {
             return;
         };
         if wait == Wait::Change {
@@ -274,7 +335,7 @@ impl State {
         let waits = std::mem::take(&mut class.waits);
         let watches = std::mem::take(&mut class.watches);
         let within_nominal = std::mem::take(&mut class.within_nominal);
-        let place = class.line.keys().next().cloned();
+        let place = class.line.standing();
         self.backfill.forget(id);
         for (node, pair) in watches {
             self.waits.unwatch(node, pair, id);

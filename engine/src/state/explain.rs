@@ -73,7 +73,7 @@ impl State {
         let waiting = self.waiting.get(self.waiting.id(gang)?)?;
         let entry = self.teams.get(waiting.team)?;
         let team = self.limits.teams.get(&entry.name)?;
-        let before = entry.line.range(..&waiting.place).count();
+        let before = entry.before(waiting);
         self.cluster.note_visits((before / GANGS_PER_LOOK) as u64);
         let kept = self.why_reserved(&waiting.gang.uid);
         if let Some(why) = kept.or_else(|| self.why_head(&waiting.gang.uid)) {
@@ -161,8 +161,9 @@ impl State {
                 .position(|it| it.flavor == *flavor)?,
             None => 0,
         };
-        let head = entry.discipline.first_before(at, &waiting.place)?;
-        let head = self.waiting.get(*entry.line.get(head)?)?;
+        let standing = entry.standing_of(waiting);
+        let head = entry.discipline.first_before(at, &standing)?;
+        let head = self.waiting.get(*entry.line.get(head.place())?)?;
         Some(&head.gang)
     }
 

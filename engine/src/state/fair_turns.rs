@@ -192,11 +192,9 @@ impl State {
         let mut classes: BTreeSet<ClassId> = BTreeSet::new();
         let mut first: Option<&Place> = None;
         for queue in queues {
-            let of_team = queue.of_team(team);
-            for (place, class) in of_team.take(MOST_CLASSES + 1) {
-                first = Some(first.map_or(place, |known| known.min(place)));
-                classes.insert(*class);
-            }
+            first = [first, queue.earliest_of(team)].into_iter().flatten().min();
+            let of_team = queue.of_team(team).take(MOST_CLASSES + 1);
+            classes.extend(of_team.map(|(_, class)| *class));
         }
         let Some(place) = first.cloned() else {
             return (Asked::new(), Place::first_of_all());

@@ -21,6 +21,7 @@ impl State {
             if pods.is_empty() {
                 self.provisional.remove(&hold.gang);
                 self.reservations.note_committed(&hold.gang);
+                self.namespaces.commit(&hold.gang);
             }
         }
         self.set_hold(hold);
@@ -41,6 +42,7 @@ impl State {
         let hold = Arc::new(hold);
         let changes = self.charges.add(&hold);
         self.change_tree(&changes.deltas);
+        self.namespaces.note_held(&changes.deltas);
         self.cluster.add_hold(&hold);
         if hold.releasing && !hold.charged_to_node {
             self.releasing.insert(hold.pod.clone());

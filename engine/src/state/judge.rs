@@ -169,8 +169,9 @@ impl State {
         let assignments = Arc::clone(&team.assignments);
         let claims = self.totals(asking).map_or(0, |totals| totals.claims);
         let is_unequal = asking.demand(waiting).is_unequal();
+        let standing = team.standing_of(waiting);
         let held_up: Vec<bool> = (0..assignments.len().max(1))
-            .map(|at| team.discipline.first_before(at, &waiting.place).is_some())
+            .map(|at| team.discipline.first_before(at, &standing).is_some())
             .collect();
         let is_held_up = |at: usize| held_up.get(at).is_some_and(|held_up| *held_up);
         if assignments.is_empty() && claims == 0 {

@@ -86,8 +86,12 @@ impl State {
                 && one.weight == other.weight
                 && one.shrink == other.shrink
         });
-        if !same(|one, other| one.queueing == other.queueing) {
-            self.change_discipline(id, queueing);
+        let has_other_discipline = !same(|one, other| one.queueing == other.queueing);
+        let has_other_order =
+            before.as_ref().and_then(|it| it.fairness.as_ref()) != team.fairness.as_ref();
+        if has_other_discipline || has_other_order {
+            let fairness = team.fairness.clone();
+            self.change_discipline(id, has_other_discipline.then_some(queueing), fairness);
         }
         self.stale_teams.insert(id);
     }
@@ -98,9 +102,12 @@ impl State {
         self.limits
             .automatic
             .note_quota(&owner, &nothing, Weight::default());
-        if self.limits.teams.remove(name).is_some() {
+        if let Some(before) = self.limits.teams.remove(name) {
             self.tree_is_stale = true;
             if let Some(id) = self.team_ids.get(name).copied() {
+                if before.fairness.is_some() {
+                    self.change_discipline(id, None, None);
+                }
                 self.stale_teams.insert(id);
                 self.forget_team_if_unused(id);
             }
@@ -136,7 +143,12 @@ impl State {
         }
     }
 
-    fn change_discipline(&mut self, id: TeamId, queueing: crate::model::Queueing) {
+    fn change_discipline(
+        &mut self,
+        id: TeamId,
+        queueing: Option<crate::model::Queueing>,
+        fairness: Option<crate::AdmissionFairness>,
+    ) {
         let Some(entry) = self.teams.get(id) else {
             return;
         };
@@ -144,9 +156,12 @@ impl State {
         for gang in &line {
             self.unseat(*gang);
         }
-        if let Some(entry) = self.teams.get_mut(id) {
+        if let Some(entry) = self.teams.get_mut(id)
+            && let Some(queueing) = queueing
+        {
             entry.set_discipline(queueing);
         }
+        self.set_fairness(id, fairness);
         for gang in line {
             self.seat(gang);
         }

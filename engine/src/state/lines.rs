@@ -26,7 +26,7 @@ use super::{
     team::{Discipline, Refusing},
     waiting::Obstacle,
 };
-use crate::{placement::Effort, queue::Place};
+use crate::{fairness::WeightedUse, names::NamespaceName, placement::Effort, queue::Standing};
 
 /// The lines of a Team.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,16 +34,16 @@ pub(super) struct Lines {
     /// By Flavor in the order of the Team's. A Team without any has one line.
     by_flavor: Vec<Line>,
     /// Gangs that stand in line and are not judged, because an earlier attempt of them holds something still.
-    aside: BTreeSet<Place>,
+    aside: BTreeSet<Standing>,
 }
 
 /// The line of a Flavor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Line {
     /// Who could run there, as far as is known.
-    places: BTreeSet<Place>,
+    places: BTreeSet<Standing>,
     /// Who can never run there as things are.
-    left: BTreeSet<Place>,
+    left: BTreeSet<Standing>,
 }
 
 impl Lines {
@@ -56,18 +56,18 @@ impl Lines {
     }
 
     /// The place of the first in the line of a Flavor, if that is before this place.
-    fn first_before(&self, at: usize, place: &Place) -> Option<&Place> {
+    fn first_before(&self, at: usize, place: &Standing) -> Option<&Standing> {
         let first = self.by_flavor.get(at)?.places.first()?;
         (first < place).then_some(first)
     }
 
-    fn enter(&mut self, place: &Place) {
+    fn enter(&mut self, place: &Standing) {
         for line in &mut self.by_flavor {
             line.places.insert(place.clone());
         }
     }
 
-    fn leave(&mut self, place: &Place) {
+    fn leave(&mut self, place: &Standing) {
         for line in &mut self.by_flavor {
             line.places.remove(place);
             line.left.remove(place);
@@ -76,7 +76,7 @@ impl Lines {
     }
 
     /// A class has another first gang: it stands where it stood, at the place of that.
-    fn replace(&mut self, before: &Place, after: &Place) {
+    fn replace(&mut self, before: &Standing, after: &Standing) {
         for line in &mut self.by_flavor {
             for places in [&mut line.places, &mut line.left] {
                 if places.remove(before) {
@@ -93,13 +93,13 @@ impl Lines {
         }
     }
 
-    fn firsts(&self) -> Vec<Option<Place>> {
+    fn firsts(&self) -> Vec<Option<Standing>> {
         let lines = self.by_flavor.iter();
         lines.map(|line| line.places.first().cloned()).collect()
     }
 
     /// Who came to be first in some line, and who was and still stands in it.
-    fn changed_since(&self, before: &[Option<Place>]) -> BTreeSet<Place> {
+    fn changed_since(&self, before: &[Option<Standing>]) -> BTreeSet<Standing> {
         let mut changed = BTreeSet::new();
         for (line, before) in self.by_flavor.iter().zip(before) {
             let first = line.places.first();
@@ -114,7 +114,7 @@ impl Lines {
 
 impl Discipline {
     /// Who is before a place in the line of a Flavor, where the order is strict: nobody at that place is admitted there.
-    pub(super) fn first_before(&self, at: usize, place: &Place) -> Option<&Place> {
+    pub(super) fn first_before(&self, at: usize, place: &Standing) -> Option<&Standing> {
         match self {
             Self::StrictFifo(lines) => lines.first_before(at, place),
             Self::BestEffort => None,
@@ -127,8 +127,8 @@ impl State {
     pub(super) fn move_in_lines(
         &mut self,
         team: TeamId,
-        before: Option<&Place>,
-        after: Option<&Place>,
+        before: Option<&Standing>,
+        after: Option<&Standing>,
     ) {
         let changed = self.change_lines(team, |lines| match (before, after) {
             (Some(before), Some(after)) => lines.replace(before, after),
@@ -147,7 +147,11 @@ impl State {
         let Some(waiting) = self.waiting.get(id) else {
             return;
         };
-        let (team, place) = (waiting.team, waiting.place.clone());
+        let team = waiting.team;
+        let Some(entry) = self.teams.get(team) else {
+            return;
+        };
+        let place = entry.standing_of(waiting);
         self.change_lines(team, |lines| {
             if stands {
                 lines.enter(&place);
@@ -161,16 +165,47 @@ impl State {
         }
     }
 
+    /// Those of a namespace that are not judged stand where it does. It looks at all of the Team that are not judged: each of them
+    /// holds something still, so they are few.
+    pub(super) fn move_aside(
+        &mut self,
+        team: TeamId,
+        namespace: &NamespaceName,
+        used: WeightedUse,
+    ) {
+        let Some(entry) = self.teams.get(team) else {
+            return;
+        };
+        let Discipline::StrictFifo(lines) = &entry.discipline else {
+            return;
+        };
+        let of_namespace = lines.aside.iter().filter(|standing| {
+            let gang = entry.line.get(standing.place());
+            let waiting = gang.and_then(|gang| self.waiting.get(*gang));
+            waiting.is_some_and(|waiting| waiting.namespace == *namespace)
+        });
+        let before: Vec<Standing> = of_namespace.cloned().collect();
+        for before in before {
+            let after = Standing::new(used, before.place().clone());
+            self.change_lines(team, |lines| {
+                lines.replace(&before, &after);
+                lines.aside.remove(&before);
+                lines.aside.insert(after);
+            });
+        }
+    }
+
     /// Finds out where those stand in line who are not judged.
     pub(super) fn settle_aside(&mut self) {
         for id in std::mem::take(&mut self.unsettled_aside) {
             let Some(waiting) = self.waiting.get(id) else {
                 continue;
             };
-            let (team, place, shape) = (waiting.team, waiting.place.clone(), waiting.shape);
+            let (team, shape) = (waiting.team, waiting.shape);
             let Some(entry) = self.teams.get(team) else {
                 continue;
             };
+            let place = entry.standing_of(waiting);
             let is_aside = match &entry.discipline {
                 Discipline::StrictFifo(lines) => lines.aside.contains(&place),
                 Discipline::BestEffort => false,
@@ -208,7 +243,7 @@ impl State {
     }
 
     /// Who stands at a place can never run on a Flavor, as things are.
-    pub(super) fn leave_line(&mut self, team: TeamId, at: usize, place: &Place) {
+    pub(super) fn leave_line(&mut self, team: TeamId, at: usize, place: &Standing) {
         self.change_lines(team, |lines| {
             if let Some(line) = lines.by_flavor.get_mut(at)
                 && line.places.remove(place)
@@ -234,8 +269,8 @@ impl State {
         lines.aside = aside;
         for class in entry.classes.values() {
             let class = self.classes.get(*class);
-            if let Some(place) = class.and_then(|class| class.line.keys().next()) {
-                lines.enter(place);
+            if let Some(standing) = class.and_then(|class| class.line.standing()) {
+                lines.enter(&standing);
             }
         }
     }
@@ -250,11 +285,11 @@ impl State {
             return;
         };
         let aside = lines.aside.iter();
-        let aside = aside.filter_map(|place| entry.line.get(place));
+        let aside = aside.filter_map(|standing| entry.line.get(standing.place()));
         self.unsettled_aside.extend(aside);
         let firsts = lines.firsts().into_iter().flatten();
         let gangs: BTreeSet<GangId> = firsts
-            .filter_map(|place| entry.line.get(&place).copied())
+            .filter_map(|standing| entry.line.get(standing.place()).copied())
             .collect();
         for gang in gangs {
             self.wake_class_of(gang);
@@ -279,8 +314,9 @@ impl State {
     }
 
     /// Has the class of the gang at a place judged again.
-    fn judge_at(&mut self, team: TeamId, place: &Place) {
-        let gang = self.teams.get(team).and_then(|entry| entry.line.get(place));
+    fn judge_at(&mut self, team: TeamId, standing: &Standing) {
+        let entry = self.teams.get(team);
+        let gang = entry.and_then(|entry| entry.line.get(standing.place()));
         let Some(gang) = gang.copied() else { return };
         self.changed_gangs.insert(gang);
         self.wake_class_of(gang);

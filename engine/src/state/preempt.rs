@@ -24,6 +24,7 @@ use super::{
 use crate::{
     amount::{Amount, FlavorResource, ResourceCharge},
     decision::{Preempted, Preemption},
+    fairness::WeightedUse,
     model::Hold,
     names::{FlavorName, GangUid, LevelName, NodeName, PodUid, TeamName, Timestamp, TopologyName},
     placement::{Cluster, DeviceCharge, Effort, NODE_LEVEL, Plan, Request, Verdict, plan},
@@ -165,7 +166,7 @@ impl State {
     /// Whom the first gang of a class can ask.
     fn asks(&self, id: ClassId) -> Option<Asks> {
         let class = self.classes.get(id)?;
-        let waiting = self.waiting.get(*class.line.values().next()?)?;
+        let waiting = self.waiting.get(class.line.first()?)?;
         let node = self.teams.get(class.team)?.node?;
         let (policy, root) = (self.tree.policy_of(node), self.tree.root_of(node));
         Some(Asks::of(policy, waiting.gang.priority, node, root))
@@ -517,6 +518,11 @@ impl State {
                             queued_at: told.queued_at,
                             admitted_at: told.checkpointed_at.max(Some(told.admitted_at)),
                             is_made_again: told.is_made_again,
+                            namespace_used: if is_own {
+                                self.use_of_running(team, uid)
+                            } else {
+                                WeightedUse::NOTHING
+                            },
                             is_ending: ends || ending_since.is_some(),
                             charges: self.freed_by(team, uid),
                         }),
@@ -619,6 +625,7 @@ impl State {
             self.reservations.ends_next(),
             self.backfill.due_next(),
             self.shrinking.due_next(),
+            self.namespaces.due_next(),
         ];
         [later, soon].into_iter().chain(kept).flatten().min()
     }

@@ -23,7 +23,7 @@ use crate::{
     placement::{
         Cluster, Effort, GaveUp, Plan, Verdict, View, equal_pods_fit, may_fit_without, plan,
     },
-    queue::Place,
+    queue::{Place, Standing},
     quota::{NodeId, PairId, QuotaTree, Search, charges::largest},
     remedy::Order,
 };
@@ -44,7 +44,7 @@ struct Fits {
     gang: GangUid,
     name: String,
     team: TeamId,
-    place: Place,
+    standing: Standing,
     flavor: Option<FlavorName>,
     borrow_level: usize,
     /// How many gangs of its Team go before it.
@@ -99,17 +99,24 @@ impl<'a> Candidates<'a> {
         true
     }
 
+    /// Whether one that comes then could be among the first.
+    fn may_add(&self, turn: (Precedence, &Place)) -> bool {
+        let last = self.in_order.last();
+        self.in_order.len() < CANDIDATES || last.is_none_or(|(last, _)| *last >= turn)
+    }
+
     /// Adds who is listed in a queue, as long as they may be among the first.
     fn add_queue(&mut self, queue: Option<&'a WaitQueue>) {
         let Some(queue) = queue else { return };
-        for (turn, team) in queue.listed() {
-            let mut classes = queue.of_team(*team);
-            let first = classes.next();
-            if !first.is_some_and(|(place, class)| self.add((turn.0, place), *class)) {
+        for ((precedence, earliest), team) in queue.listed() {
+            if !self.may_add((*precedence, earliest)) {
                 break;
             }
-            for (place, class) in classes {
-                if !self.add((turn.0, place), *class) {
+            // Whoever stands behind another one of the Team has its turn after that, however long it waits.
+            let mut latest = earliest;
+            for (standing, class) in queue.of_team(*team) {
+                latest = latest.max(standing.place());
+                if !self.add((*precedence, latest), *class) {
                     break;
                 }
             }
@@ -145,10 +152,9 @@ impl State {
         let mut concerned = std::mem::take(&mut self.promise_candidates);
         if self.promises_something() {
             let candidates = self.candidates_for(&self.afterwards());
-            let first = candidates.into_iter().filter_map(|class| {
-                let line = &self.classes.get(class)?.line;
-                line.values().next().copied()
-            });
+            let first = candidates
+                .into_iter()
+                .filter_map(|class| self.classes.get(class)?.line.first());
             self.promise_candidates = first.collect();
             concerned.extend(&self.promise_candidates);
         }
@@ -222,14 +228,17 @@ impl State {
             fitting.extend(fits);
         }
         // The first of every Team, then the second.
-        fitting.sort_by(|one, other| one.place.cmp(&other.place));
+        fitting.sort_by(|one, other| one.standing.cmp(&other.standing));
         let mut of_team: BTreeMap<TeamId, usize> = BTreeMap::new();
         for fits in &mut fitting {
             let before = of_team.entry(fits.team).or_default();
             fits.round = *before;
             *before += 1;
         }
-        let order = |fits: &Fits| (fits.round, fits.borrow_level, fits.place.clone());
+        let order = |fits: &Fits| {
+            let place = fits.standing.place().clone();
+            (fits.round, fits.borrow_level, place)
+        };
         fitting.sort_by_key(order);
         (fitting, are_all)
     }
@@ -325,9 +334,7 @@ impl State {
 
     fn add_ready<'a>(&'a self, candidates: &mut Candidates<'a>, id: ClassId) {
         let class = self.classes.get(id);
-        if let Some((class, place)) =
-            class.and_then(|class| Some((class, class.line.keys().next()?)))
-        {
+        if let Some((class, place)) = class.and_then(|class| Some((class, class.line.place()?))) {
             let precedence = self.precedence(class.team, Wait::Ready);
             candidates.add((precedence, place), id);
         }
@@ -341,9 +348,8 @@ impl State {
         effort: &mut Effort,
     ) -> Result<Option<Fits>, GaveUp> {
         let class = self.classes.get(class);
-        let gang = class.and_then(|class| class.line.values().next());
-        let Some((class, waiting)) = class.zip(gang.and_then(|gang| self.waiting.get(*gang)))
-        else {
+        let gang = class.and_then(|class| class.line.first());
+        let Some((class, waiting)) = class.zip(gang.and_then(|gang| self.waiting.get(gang))) else {
             return Ok(None);
         };
         let (entry, shape) = (self.teams.get(class.team), self.shapes.get(class.shape));
@@ -354,12 +360,13 @@ impl State {
             gang: waiting.gang.uid.clone(),
             name: waiting.gang.name.clone(),
             team: class.team,
-            place: waiting.place.clone(),
+            standing: entry.standing_of(waiting),
             flavor: flavor.cloned(),
             borrow_level,
             round: 0,
         };
-        let is_held_up = |at| entry.discipline.first_before(at, &waiting.place).is_some();
+        let standing = entry.standing_of(waiting);
+        let is_held_up = |at| entry.discipline.first_before(at, &standing).is_some();
         if entry.assignments.is_empty() && totals.claims == 0 {
             if is_held_up(0) {
                 return Ok(None);

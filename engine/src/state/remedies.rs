@@ -192,8 +192,8 @@ impl State {
         let Some(class) = self.classes.get(id) else {
             return Order::Open;
         };
-        let first = class.line.values().next();
-        let first = first.and_then(|first| self.waiting.get(*first));
+        let first = class.line.first();
+        let first = first.and_then(|first| self.waiting.get(first));
         if let Some(first) = first
             && first.gang.uid != waiting.gang.uid
         {

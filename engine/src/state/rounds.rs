@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     State,
+    class_line::ClassLine,
     fair_turns::{FairTurn, FairTurns},
     ids::{ClassId, GangId, GroupId, TeamId},
     judge::{Fitting, request},
@@ -30,7 +31,7 @@ use crate::{
     decision::{Budget, CommitRoom, Decisions, TooLarge},
     names::Timestamp,
     placement::{Effort, Refusal, Version, fits_since, holds_still},
-    queue::Place,
+    queue::{Place, Standing},
     quota::NodeId,
 };
 
@@ -365,7 +366,7 @@ impl State {
         let queues = &self.teams.get(team)?.queues;
         let open = queues.iter().filter(|wait| self.waits.is_open(**wait));
         let turns = open.filter_map(|wait| {
-            let (place, _) = self.waits.queue(*wait)?.first_of(team)?;
+            let place = self.waits.queue(*wait)?.earliest_of(team)?;
             Some((self.precedence(team, *wait), place))
         });
         let (precedences, places): (Vec<Precedence>, Vec<&Place>) = turns.unzip();
@@ -526,8 +527,9 @@ impl State {
         work: &mut Work,
     ) -> Option<(Turn, Head)> {
         loop {
-            let (class, place) = self.first_awake(team, work)?;
-            let gang = *self.classes.get(class)?.line.values().next()?;
+            let class = self.first_awake(team, work)?;
+            let place = self.classes.get(class)?.line.place()?.clone();
+            let gang = self.classes.get(class)?.line.first()?;
             let mut needs = self.needs(gang)?;
             if !budget.empty.holds(&needs) {
                 self.set_too_large(class, needs, budget, decisions);
@@ -603,7 +605,7 @@ impl State {
         let Some(Class { line, .. }) = self.classes.get(class).cloned() else {
             return;
         };
-        for id in line.into_values() {
+        for id in line.gangs() {
             self.unseat(id);
             if let Some(waiting) = self.waiting.get_mut(id) {
                 waiting.too_large = true;
@@ -620,25 +622,25 @@ impl State {
 
     /// The first class of a Team that may be judged: it is in an open queue, and if in a group's, what came free since it
     /// was refused may help it. Where that does not hold it is set aside.
-    fn first_awake(&mut self, team: TeamId, work: &mut Work) -> Option<(ClassId, Place)> {
+    fn first_awake(&mut self, team: TeamId, work: &mut Work) -> Option<ClassId> {
         loop {
             let queues = self.teams.get(team)?.queues.clone();
-            let mut first: Option<(Place, ClassId, Wait)> = None;
+            let mut first: Option<(Standing, ClassId, Wait)> = None;
             for wait in queues {
                 if !self.waits.is_open(wait) || !self.is_still_open(wait, work) {
                     continue;
                 }
                 let queue = self.waits.queue(wait);
                 let of_team = queue.and_then(|queue| queue.first_of(team));
-                if let Some((place, class)) = of_team
-                    && first.as_ref().is_none_or(|(least, ..)| place < least)
+                if let Some((standing, class)) = of_team
+                    && first.as_ref().is_none_or(|(least, ..)| standing < least)
                 {
-                    first = Some((place.clone(), *class, wait));
+                    first = Some((standing.clone(), *class, wait));
                 }
             }
-            let (place, class, wait) = first?;
+            let (_, class, wait) = first?;
             if self.may_help(class, wait) {
-                return Some((class, place));
+                return Some(class);
             }
             work.visited.classes += 1;
             self.set_aside(class, wait);
@@ -654,7 +656,7 @@ impl State {
             return true;
         };
         let (flavor, shape) = (group.flavor().cloned(), class.shape);
-        let Some(gang) = class.line.values().next().copied() else {
+        let Some(gang) = class.line.first() else {
             return true;
         };
         let waiting = self.waiting.get(gang);
@@ -683,13 +685,9 @@ impl State {
         let Some(team) = self.classes.get(class).map(|class| class.team) else {
             return;
         };
-        let place = self
-            .classes
-            .get(class)
-            .and_then(|class| class.line.keys().next())
-            .cloned();
-        if let Some(place) = place {
-            self.step_out(class, wait, &place);
+        let class_line = self.classes.get(class).map(|class| &class.line);
+        if let Some(standing) = class_line.and_then(ClassLine::standing) {
+            self.step_out(class, wait, &standing);
             self.waits.pass(group, team, class);
         }
     }
@@ -701,7 +699,7 @@ impl State {
             return;
         };
         let (team, shape) = (class.team, class.shape);
-        let place = class.line.keys().next().cloned();
+        let standing = class.line.standing();
         let assignments = self.teams.get(team).map(|entry| entry.assignments.clone());
         for (at, refusing) in refusals.iter().enumerate() {
             let flavor = assignments.as_ref().and_then(|all| all.get(at));
@@ -773,10 +771,10 @@ impl State {
             .teams
             .get(team)
             .is_some_and(super::team::TeamEntry::is_strict);
-        if let Some(place) = place
+        if let Some(standing) = standing
             && strict
         {
-            self.leave_lines(team, id, &place, refusals);
+            self.leave_lines(team, id, &standing, refusals);
         }
     }
 
@@ -834,11 +832,7 @@ impl State {
     ) -> Option<GroupId> {
         let class = self.classes.get(id)?;
         let shape = self.shapes.get(class.shape);
-        let gang = class
-            .line
-            .values()
-            .next()
-            .and_then(|gang| self.waiting.get(*gang));
+        let gang = class.line.first().and_then(|gang| self.waiting.get(gang));
         let (shape, waiting) = shape.zip(gang)?;
         let topology = flavor.and_then(|name| self.flavors.get(name)?.topology.as_ref());
         let group = self.waits.group(

@@ -11,7 +11,7 @@ use super::{
 use crate::{
     names::FlavorName,
     placement::{Effort, Verdict, View, plan},
-    queue::Place,
+    queue::Standing,
 };
 
 impl State {
@@ -21,11 +21,11 @@ impl State {
         &mut self,
         team: TeamId,
         class: ClassId,
-        place: &Place,
+        standing: &Standing,
         refusals: &[Refusing],
     ) {
         let class = self.classes.get(class);
-        let gang = class.and_then(|class| Some((class.shape, *class.line.values().next()?)));
+        let gang = class.and_then(|class| Some((class.shape, class.line.first()?)));
         let assignments = self.teams.get(team).map(|entry| entry.assignments.clone());
         let Some(((shape, gang), assignments)) = gang.zip(assignments) else {
             return;
@@ -60,7 +60,7 @@ impl State {
                 | None => false,
             };
             if !may_fit {
-                self.leave_line(team, at, place);
+                self.leave_line(team, at, standing);
             }
         }
     }

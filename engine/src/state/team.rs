@@ -7,15 +7,19 @@ use std::{
 
 use super::{
     backfill::Looked,
+    class_line::ClassLine,
     ids::{ClassId, GangId, ShapeId},
     lines::Lines,
+    namespace_line::NamespaceLine,
+    waiting::WaitingGang,
     waits::Wait,
 };
 use crate::{
+    fairness::WeightedUse,
     model::Queueing,
-    names::{TeamName, Timestamp},
+    names::{NamespaceName, TeamName, Timestamp},
     placement::Refusal,
-    queue::Place,
+    queue::{Place, Standing},
     quota::{FlavorFungibility, Lack, NodeId, PairId, request::Assignment},
 };
 
@@ -32,8 +36,12 @@ pub(super) struct TeamEntry {
     pub(super) assignments: Arc<[Assignment]>,
     /// How its gangs choose between them.
     pub(super) fungibility: FlavorFungibility,
-    /// The gangs that wait for admission, first to be served first.
+    /// The gangs that wait for admission, by place: first to be served first, unless `namespaces` says otherwise.
     pub(super) line: BTreeMap<Place, GangId>,
+    /// The same in the order in which they are served, where that goes by what their namespaces used.
+    pub(super) namespaces: Option<NamespaceLine>,
+    /// The classes with gangs of a namespace, there.
+    pub(super) classes_of: BTreeMap<NamespaceName, BTreeSet<ClassId>>,
     /// How many gangs were told as waiting, those included that hold something.
     pub(super) gangs: usize,
     /// How many of `line` ask for no device.
@@ -63,6 +71,8 @@ impl TeamEntry {
             assignments: Arc::new([]),
             fungibility: FlavorFungibility::default(),
             line: BTreeMap::new(),
+            namespaces: None,
+            classes_of: BTreeMap::new(),
             gangs: 0,
             without_devices: 0,
             classes: BTreeMap::new(),
@@ -79,6 +89,26 @@ impl TeamEntry {
         };
     }
 
+    /// By what a namespace stands that has a gang in line.
+    pub(super) fn used_by(&self, namespace: &NamespaceName) -> WeightedUse {
+        let line = self.namespaces.as_ref();
+        let used = line.and_then(|line| line.used_by(namespace));
+        used.unwrap_or_default()
+    }
+
+    /// Where a gang stands that is in line.
+    pub(super) fn standing_of(&self, waiting: &WaitingGang) -> Standing {
+        Standing::new(self.used_by(&waiting.namespace), waiting.place.clone())
+    }
+
+    /// How many gangs are before one that is in line, or would be. It counts them.
+    pub(super) fn before(&self, waiting: &WaitingGang) -> usize {
+        match &self.namespaces {
+            None => self.line.range(..&waiting.place).count(),
+            Some(line) => line.before(&self.standing_of(waiting)),
+        }
+    }
+
     pub(super) fn is_strict(&self) -> bool {
         self.discipline != Discipline::BestEffort
     }
@@ -89,7 +119,7 @@ impl TeamEntry {
 pub(super) struct Class {
     pub(super) team: super::ids::TeamId,
     pub(super) shape: ShapeId,
-    pub(super) line: BTreeMap<Place, GangId>,
+    pub(super) line: ClassLine,
     /// What it waits for; nothing while its Team is stopped.
     pub(super) waits: BTreeSet<Wait>,
     /// Whether they may borrow.

@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::ids::{ClassId, TeamId};
-use crate::queue::Place;
+use crate::{
+    fairness::WeightedUse,
+    queue::{Place, Standing},
+};
 
 /// What decides about a Team's turn before the place of its first gang does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,7 +20,7 @@ pub(super) enum Precedence {
 /// A Team's turn in a queue: by precedence, then by the place of its first gang.
 pub(super) type Turn = (Precedence, Place);
 
-/// A queue of classes, each at the place of its first gang. Within a Team the order is by place; between
+/// A queue of classes, each where its first gang stands. Within a Team the order is by [`Standing`]; between
 /// Teams by [`Turn`].
 ///
 /// A Team is *listed* or not: one that is being served is taken off the list and put back afterwards.
@@ -29,9 +32,20 @@ pub(super) struct WaitQueue {
 
 #[derive(Clone, Debug, Default)]
 struct TeamLine {
-    classes: BTreeSet<(Place, ClassId)>,
+    classes: BTreeSet<(Standing, ClassId)>,
+    /// Of these, by place, the ones whose namespace used something: who is not the first in line may have waited for longer.
+    by_place: BTreeSet<(Place, ClassId)>,
     /// How it is listed.
     turn: Option<Turn>,
+}
+
+impl TeamLine {
+    /// The place of whoever waits longest of the highest tier that waits here: no class is judged before its turn.
+    fn earliest(&self) -> Option<&Place> {
+        let first = self.classes.first().map(|(standing, _)| standing.place());
+        let used = self.by_place.first().map(|(place, _)| place);
+        [first, used].into_iter().flatten().min()
+    }
 }
 
 impl WaitQueue {
@@ -44,13 +58,16 @@ impl WaitQueue {
     pub(super) fn insert(
         &mut self,
         team: TeamId,
-        place: Place,
+        standing: Standing,
         class: ClassId,
         precedence: Option<Precedence>,
     ) {
         self.unlist(team);
         let line = self.teams.entry(team).or_default();
-        line.classes.insert((place, class));
+        if standing.used() > WeightedUse::NOTHING {
+            line.by_place.insert((standing.place().clone(), class));
+        }
+        line.classes.insert((standing, class));
         self.list_again(team, precedence);
     }
 
@@ -58,7 +75,7 @@ impl WaitQueue {
     pub(super) fn remove(
         &mut self,
         team: TeamId,
-        place: &Place,
+        standing: &Standing,
         class: ClassId,
         precedence: Option<Precedence>,
     ) -> bool {
@@ -66,7 +83,10 @@ impl WaitQueue {
         let Some(line) = self.teams.get_mut(&team) else {
             return true;
         };
-        line.classes.remove(&(place.clone(), class));
+        line.classes.remove(&(standing.clone(), class));
+        if standing.used() > WeightedUse::NOTHING {
+            line.by_place.remove(&(standing.place().clone(), class));
+        }
         if line.classes.is_empty() {
             self.teams.remove(&team);
             return true;
@@ -92,7 +112,7 @@ impl WaitQueue {
     fn list_again(&mut self, team: TeamId, precedence: Option<Precedence>) {
         let Some(precedence) = precedence else { return };
         if let Some(line) = self.teams.get_mut(&team)
-            && let Some((place, _)) = line.classes.first()
+            && let Some(place) = line.earliest()
         {
             let turn = (precedence, place.clone());
             line.turn = Some(turn.clone());
@@ -106,18 +126,23 @@ impl WaitQueue {
     }
 
     /// The first class of a Team.
-    pub(super) fn first_of(&self, team: TeamId) -> Option<&(Place, ClassId)> {
+    pub(super) fn first_of(&self, team: TeamId) -> Option<&(Standing, ClassId)> {
         self.of_team(team).next()
     }
 
+    /// No class of a Team is judged before the turn of this place.
+    pub(super) fn earliest_of(&self, team: TeamId) -> Option<&Place> {
+        self.teams.get(&team)?.earliest()
+    }
+
     /// The classes of a Team, in order.
-    pub(super) fn of_team(&self, team: TeamId) -> impl Iterator<Item = &(Place, ClassId)> {
+    pub(super) fn of_team(&self, team: TeamId) -> impl Iterator<Item = &(Standing, ClassId)> {
         let line = self.teams.get(&team);
         line.into_iter().flat_map(|line| &line.classes)
     }
 
     /// The classes of all Teams, by Team.
-    pub(super) fn classes(&self) -> impl Iterator<Item = (TeamId, &(Place, ClassId))> {
+    pub(super) fn classes(&self) -> impl Iterator<Item = (TeamId, &(Standing, ClassId))> {
         self.teams
             .iter()
             .flat_map(|(team, line)| line.classes.iter().map(move |entry| (*team, entry)))

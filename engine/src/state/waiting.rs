@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::ids::{ClassId, GangId, ShapeId, Slab, TeamId};
 use crate::{
     model::Gang,
-    names::{ClaimUid, GangUid, PodUid, Timestamp},
+    names::{ClaimUid, GangUid, NamespaceName, PodUid, Timestamp},
     placement::Demand,
     queue::Place,
 };
@@ -17,6 +17,7 @@ pub(super) struct WaitingGang {
     pub(super) demand: Demand,
     pub(super) shape: ShapeId,
     pub(super) team: TeamId,
+    pub(super) namespace: NamespaceName,
     pub(super) place: Place,
     /// Where it is judged with others; `None` while it is not judged.
     pub(super) class: Option<ClassId>,

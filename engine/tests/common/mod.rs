@@ -51,6 +51,7 @@ pub(crate) fn team(name: &str, cohort: Option<&str>, limit: QuotaLimit) -> Team 
         fungibility: FlavorFungibility::default(),
         preemption: PreemptionPolicy::default(),
         weight: Weight::ONE,
+        fairness: None,
     }
 }
 

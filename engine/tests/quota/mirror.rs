@@ -75,6 +75,7 @@ fn team(name: Name, node: &Node, preemption: PreemptionPolicy) -> Team {
         fungibility: muster_engine::quota::FlavorFungibility::default(),
         preemption,
         weight: Weight(node.weight),
+        fairness: None,
     }
 }
 
@@ -128,6 +129,7 @@ pub(crate) fn running(gang: &Running) -> RunningGang {
         queued_at: Timestamp(gang.queued_at),
         admitted_at: gang.admitted_at.map(Timestamp),
         is_made_again: true,
+        namespace_used: muster_engine::WeightedUse::NOTHING,
         is_ending: gang.is_ending,
         charges: charges(&gang.charges),
     }

@@ -41,6 +41,7 @@ fn feed() -> Feed {
         fungibility: engine::quota::FlavorFungibility::default(),
         preemption: engine::quota::PreemptionPolicy::default(),
         weight: engine::quota::Weight::ONE,
+        fairness: None,
     }));
     let device = |at: usize| engine::Device {
         name: format!("gpu.muster.dev/pool/gpu-{at}").into(),

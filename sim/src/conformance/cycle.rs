@@ -354,6 +354,7 @@ fn decide_one_cycle(fixture: &Fixture, case: &Case) -> anyhow::Result<Decided> {
                 queued_at: Timestamp(workload.created_at_sec),
                 admitted_at: Some(Timestamp(workload.reserved_at_sec)),
                 is_made_again: true,
+                namespace_used: muster_engine::WeightedUse::NOTHING,
                 is_ending: false,
                 charges: of_gang,
             });

@@ -200,6 +200,7 @@ fn running(workload: &Workload) -> anyhow::Result<RunningGang> {
         queued_at: Timestamp(workload.created_at_sec),
         admitted_at: workload.reserved_at_sec.map(Timestamp),
         is_made_again: true,
+        namespace_used: muster_engine::WeightedUse::NOTHING,
         is_ending: conditions.any(|found| found.kind == "Evicted" && found.status == "True"),
         charges,
     })

@@ -213,6 +213,7 @@ impl Queue {
                 .as_ref()
                 .map_or(PreemptionPolicy::NEVER, Preemption::policy),
             weight: self.weight()?,
+            fairness: None,
         })
     }
 

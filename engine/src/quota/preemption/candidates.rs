@@ -3,9 +3,12 @@
 use std::cmp::{Ordering, Reverse};
 
 use super::{Contest, PreemptionReason, RunningGang, Victim, charged, simulation::Chosen};
-use crate::quota::{
-    policy::Rank,
-    tree::{NodeId, PairId, QuotaTree},
+use crate::{
+    fairness::WeightedUse,
+    quota::{
+        policy::Rank,
+        tree::{NodeId, PairId, QuotaTree},
+    },
 };
 
 /// A gang that the preemptor may preempt, as far as its own Team's policy goes.
@@ -81,16 +84,25 @@ impl Contest<'_> {
         policy.may_preempt(preemptor, other, team == self.team)
     }
 
-    /// Who goes first: what ends already, then other Teams, lower priority, the one admitted or checkpointed last, those whose pods
-    /// are made again, and the UID.
+    /// Who goes first: what ends already, then other Teams, lower priority, in the own Team whose namespace used more, the one admitted or
+    /// checkpointed last, those whose pods are made again, and the UID.
+    ///
+    /// Use is compared in the own Team only, whose gangs stand together in this order. Among gangs of several Teams the order could
+    /// go round in a circle.
     pub(super) fn order(&self, left: &Candidate, right: &Candidate) -> Ordering {
         let key = |candidate: &Candidate| {
             let gang = self.gang(candidate);
             let admitted_at = gang.admitted_at.map_or((true, 0), |at| (false, at.0));
+            let used = if self.is_own(candidate) {
+                gang.namespace_used
+            } else {
+                WeightedUse::NOTHING
+            };
             (
                 !gang.is_ending,
                 self.is_own(candidate),
                 gang.priority,
+                Reverse(used),
                 Reverse(admitted_at),
                 !gang.is_made_again,
             )

@@ -30,6 +30,7 @@ use super::{
 };
 use crate::{
     amount::{FlavorResource, ResourceCharge},
+    fairness::WeightedUse,
     names::{GangUid, TeamName, Timestamp},
 };
 use candidates::Candidate;
@@ -50,6 +51,9 @@ pub struct RunningGang {
     pub admitted_at: Option<Timestamp>,
     /// Whether its pods are made again.
     pub is_made_again: bool,
+    /// What its namespace used, where the preemptor's Team goes by that: of equals of that Team those go first whose namespace used more.
+    /// Of gangs of other Teams it is not read.
+    pub namespace_used: WeightedUse,
     /// Whether its eviction has begun already. Such gangs are chosen first: they cost nothing.
     pub is_ending: bool,
     /// What its Team is charged for it. What is listed twice counts twice.

@@ -29,10 +29,11 @@ impl State {
         if waiting.team != kept.team {
             return false;
         }
-        if waiting.place < kept.place {
+        let entry = self.teams.get(kept.team);
+        if entry.is_some_and(|entry| entry.standing_of(waiting) < kept.standing(entry)) {
             return true;
         }
-        let node = self.teams.get(kept.team).and_then(|entry| entry.node);
+        let node = entry.and_then(|entry| entry.node);
         let policy = node.map(|node| self.tree.policy_of(node));
         let may_preempt = policy.is_some_and(|it| it.may_preempt(kept.rank, rank(waiting), true));
         let after = gang.run_time.preemptable_after_seconds;

@@ -21,8 +21,8 @@ impl State {
         let Some(class) = self.classes.get(id) else {
             return;
         };
-        let gang = class.line.values().next();
-        let waiting = gang.and_then(|gang| self.waiting.get(*gang));
+        let gang = class.line.first();
+        let waiting = gang.and_then(|gang| self.waiting.get(gang));
         let Some((waiting, entry)) = waiting.zip(self.teams.get(class.team)) else {
             return;
         };
@@ -44,11 +44,11 @@ impl State {
             return;
         };
         class.lacks_place_since.get_or_insert(now);
-        let Some(place) = class.line.keys().next().cloned() else {
+        let Some(standing) = class.line.standing() else {
             return;
         };
         let looked = class.looked;
-        let lacking = Lacking::new(team, place, looked.turn, flavors);
+        let lacking = Lacking::new(team, standing, looked.turn, flavors);
         let long_at = self.waits_long_at(id);
         let at = looked.again_at.map_or(long_at, |at| at.max(long_at));
         self.backfill.note_lacking(id, lacking, at);
@@ -62,8 +62,8 @@ impl State {
     /// When the first gang of a class has lacked a place for long.
     fn waits_long_at(&self, id: ClassId) -> Timestamp {
         let class = self.classes.get(id);
-        let gang = class.and_then(|class| class.line.values().next());
-        let waiting = gang.and_then(|gang| self.waiting.get(*gang));
+        let gang = class.and_then(|class| class.line.first());
+        let waiting = gang.and_then(|gang| self.waiting.get(gang));
         let Some((class, waiting)) = class.zip(waiting) else {
             return self.backfill.now;
         };
@@ -155,7 +155,7 @@ impl State {
     }
 
     fn first_in(&self, class: ClassId) -> Option<GangId> {
-        self.classes.get(class)?.line.values().next().copied()
+        self.classes.get(class)?.line.first()
     }
 
     fn is_place_kept_for(&self, id: GangId) -> bool {

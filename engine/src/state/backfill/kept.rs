@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Found, IDLE_SECONDS, STANDS_STILL_SECONDS, after, rank};
 use crate::{
     decision::{HeadReservation, Why},
-    names::{FlavorName, GangUid, NodeName, Timestamp},
-    queue::Place,
+    names::{FlavorName, GangUid, NamespaceName, NodeName, Timestamp},
+    queue::{Place, Standing},
     quota::Rank,
     state::{
         State,
         ids::{GangId, TeamId},
+        team::TeamEntry,
     },
 };
 
@@ -19,6 +20,7 @@ use crate::{
 pub(super) struct Kept {
     pub(super) told: HeadReservation,
     pub(super) team: TeamId,
+    pub(super) namespace: NamespaceName,
     pub(super) place: Place,
     pub(super) rank: Rank,
     /// What stands idle on each node now.
@@ -31,6 +33,11 @@ pub(super) struct Kept {
 }
 
 impl Kept {
+    /// Where the gang stands in the line of its Team, which is this one.
+    pub(super) fn standing(&self, team: &TeamEntry) -> Standing {
+        Standing::new(team.used_by(&self.namespace), self.place.clone())
+    }
+
     /// Counts what stood idle until now.
     fn count(&mut self, now: Timestamp) {
         let seconds = i128::from(now.0) - i128::from(self.counted_at.0);
@@ -216,7 +223,8 @@ impl State {
         let entry = self.teams.get(waiting.team)?;
         let mut all = entry.assignments.iter();
         let at = all.position(|assignment| assignment.flavor == *flavor)?;
-        if entry.discipline.first_before(at, &waiting.place).is_some() {
+        let standing = entry.standing_of(waiting);
+        if entry.discipline.first_before(at, &standing).is_some() {
             return None;
         }
         let (node, assignments) = (Some(entry.node?), &entry.assignments);
@@ -249,6 +257,7 @@ impl State {
         };
         let mut kept = Kept {
             team: waiting.team,
+            namespace: waiting.namespace.clone(),
             place: waiting.place.clone(),
             rank: rank(waiting),
             idle_now: BTreeMap::new(),
@@ -348,12 +357,21 @@ impl State {
             return;
         };
         kept.team = waiting.team;
+        kept.namespace = waiting.namespace.clone();
         kept.told.gang_name.clone_from(&waiting.gang.name);
         let rank = rank(waiting);
         if (&kept.place, kept.rank) != (&waiting.place, rank) {
             kept.place = waiting.place.clone();
             kept.rank = rank;
             // Others may go before it now.
+            self.cluster.note_let_in(&kept.told.nodes);
+        }
+    }
+
+    /// Who of a Team goes before whom is another question: others may go before the gang now for which a place is kept.
+    pub(in crate::state) fn let_in_by_use(&mut self, team: TeamId) {
+        let of_team = self.backfill.kept.values().filter(|it| it.team == team);
+        for kept in of_team {
             self.cluster.note_let_in(&kept.told.nodes);
         }
     }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Backfill;
 use crate::{
     names::{FlavorName, Timestamp},
-    queue::Place,
+    queue::{Place, Standing},
     state::ids::{ClassId, TeamId},
 };
 
@@ -27,7 +27,7 @@ pub(in crate::state) struct Looked {
 pub(super) struct Lacking {
     pub(super) team: TeamId,
     /// Of its first gang.
-    pub(super) place: Place,
+    pub(super) standing: Standing,
     pub(super) turn: u64,
     pub(super) flavors: BTreeSet<FlavorName>,
     /// When it is to be thought of, if it is not yet.
@@ -37,13 +37,13 @@ pub(super) struct Lacking {
 impl Lacking {
     pub(super) fn new(
         team: TeamId,
-        place: Place,
+        standing: Standing,
         turn: u64,
         flavors: BTreeSet<FlavorName>,
     ) -> Self {
         Self {
             team,
-            place,
+            standing,
             turn,
             flavors,
             due: None,
@@ -51,12 +51,12 @@ impl Lacking {
     }
 
     fn key(&self, class: ClassId) -> Key {
-        (self.turn, self.place.clone(), class)
+        (self.turn, self.standing.clone(), class)
     }
 }
 
 /// Where a class stands among those of its Team.
-type Key = (u64, Place, ClassId);
+type Key = (u64, Standing, ClassId);
 
 /// Those for whom a place of one Flavor may be kept.
 #[derive(Clone, Debug, Default)]
@@ -83,8 +83,8 @@ impl Heads {
 
     fn change(&mut self, team: TeamId, change: impl FnOnce(&mut OfTeam)) {
         let listed = |of_team: &OfTeam| {
-            let (_, place, _) = of_team.classes.first()?;
-            Some((of_team.turn, place.clone(), team))
+            let (_, standing, _) = of_team.classes.first()?;
+            Some((of_team.turn, standing.place().clone(), team))
         };
         let of_team = self.teams.entry(team).or_default();
         if let Some(before) = listed(of_team) {
@@ -116,7 +116,8 @@ impl Backfill {
         if let Some(lacking) = self.lacking.remove(&class)
             && let Some(at) = lacking.due
         {
-            self.due.remove(&(at, lacking.place, class));
+            self.due
+                .remove(&(at, lacking.standing.place().clone(), class));
         }
     }
 
@@ -130,7 +131,7 @@ impl Backfill {
         let Some(lacking) = self.lacking.get_mut(&class) else {
             return;
         };
-        let place = &lacking.place;
+        let place = lacking.standing.place();
         if let Some(known) = lacking.due.replace(at) {
             self.due.remove(&(known, place.clone(), class));
         }
@@ -207,8 +208,8 @@ impl Backfill {
     }
 
     /// The first gang of a class is another one, or stands elsewhere.
-    pub(in crate::state) fn move_class(&mut self, class: ClassId, place: &Place) {
-        self.stand_elsewhere(class, |lacking| lacking.place = place.clone());
+    pub(in crate::state) fn move_class(&mut self, class: ClassId, standing: &Standing) {
+        self.stand_elsewhere(class, |lacking| lacking.standing = standing.clone());
     }
 
     fn stand_elsewhere(&mut self, class: ClassId, change: impl FnOnce(&mut Lacking)) {
@@ -222,8 +223,9 @@ impl Backfill {
         };
         change(lacking);
         if let Some(at) = before.due {
-            self.due.remove(&(at, before.place, class));
-            self.due.insert((at, lacking.place.clone(), class));
+            let (before, after) = (before.standing.place(), lacking.standing.place());
+            self.due.remove(&(at, before.clone(), class));
+            self.due.insert((at, after.clone(), class));
         }
         for flavor in on {
             self.enter(flavor, class);
