@@ -319,7 +319,9 @@ impl State {
             return;
         };
         let tree = &self.moments.afterwards;
-        let others = tree.borrows(team, pair).then(|| tree.root_of(team));
+        // Whoever lacks several is given way to by those, too, whose Team borrows another one of these.
+        let borrows = tree.pairs_at(team).any(|pair| tree.borrows(team, pair));
+        let others = borrows.then(|| tree.root_of(team));
         let mut is_asked = false;
         for at in [Some(team), others].into_iter().flatten() {
             is_asked |= self.hopes.hoping.of(at, priority).next().is_some();
@@ -338,7 +340,14 @@ impl State {
         if let Some(above) = above
             && self.hopes.hoping.of(root, i32::MIN).next().is_some()
         {
+            // Whoever lacks several is given way to by those, too, who borrow only one of them.
+            let others = tree.pairs_at(node).filter(|other| *other != pair);
+            let others = others.map(|other| (other, tree.usage_and_headroom(node, other).0));
+            let others: Vec<_> = others.collect();
             self.note_came(above, pair, amount);
+            for (other, amount) in others {
+                self.note_came(above, other, amount);
+            }
         }
     }
 

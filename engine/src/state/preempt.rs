@@ -95,6 +95,17 @@ pub(super) struct InVain {
     lacking: BTreeSet<Lacking>,
 }
 
+impl InVain {
+    /// Some can be asked later, or may be left alone no longer.
+    fn note_preemptable(&mut self, preemptable: &Preemptable) {
+        let more_at = [self.more_at, preemptable.more_at];
+        self.more_at = more_at.into_iter().flatten().min();
+        if preemptable.some_stay {
+            self.lacking.insert(Lacking::Place);
+        }
+    }
+}
+
 /// Gangs that may be preempted, and when there will be more of them.
 #[derive(Default)]
 struct Preemptable {
@@ -306,15 +317,30 @@ impl State {
             .iter()
             .all(|(pair, amount)| i128::from(amount.0) <= tree.usage_and_headroom(node, *pair).1);
         let preemptable = self.preemptable(&candidate, tree, &contested, stays_within_nominal, now);
-        let more_at = [in_vain.more_at, preemptable.more_at];
-        in_vain.more_at = more_at.into_iter().flatten().min();
-        if preemptable.some_stay {
-            in_vain.lacking.insert(Lacking::Place);
-        }
+        in_vain.note_preemptable(&preemptable);
         let running = preemptable.gangs;
+        // What is taken meanwhile may be contested, too, by then: whoever borrows that can be asked as well.
+        let may_contest_more = contested.len() < asked.len();
+        let else_lacking = if may_contest_more {
+            Lacking::Time
+        } else {
+            Lacking::Place
+        };
         if let Some(hope) = quota_lacking(tree, node, &asked, &running) {
             // All of them together do not free enough.
-            in_vain.hopes.push(hope);
+            if may_contest_more {
+                let all = asked.keys().copied().collect();
+                let most = self.preemptable(&candidate, tree, &all, stays_within_nominal, now);
+                in_vain.note_preemptable(&most);
+                match quota_lacking(tree, node, &asked, &most.gangs) {
+                    Some(hope) => in_vain.hopes.push(hope),
+                    None => {
+                        in_vain.lacking.insert(Lacking::Time);
+                    }
+                }
+            } else {
+                in_vain.hopes.push(hope);
+            }
             return None;
         }
         let waiting = candidate.waiting;
@@ -352,7 +378,7 @@ impl State {
         let positions: Vec<usize> = victims.iter().map(|victim| victim.position).collect();
         // A search that gave up may have kept somebody who need not go.
         if positions.is_empty() || places.gave_up {
-            in_vain.lacking.insert(Lacking::Place);
+            in_vain.lacking.insert(else_lacking);
             return None;
         }
         let Some(plan) = places.plan_without(&positions) else {
@@ -710,7 +736,16 @@ fn right_lacking(tree: &QuotaTree, node: NodeId, asked: &QuotaRequest) -> Option
         let below_root = upwards.into_iter().take(below_root);
         below_root.map(|(at, asked, headroom)| (at, *pair, asked - headroom))
     });
-    Some(upwards.collect())
+    let mut hopes: Vec<Hope> = upwards.collect();
+    // Of several that it asks for it needs a right to those only that lack.
+    if asked.len() > 1
+        && let Some((pair, amount)) = lacking
+        && let Some(lack) = tree.lack(node, *pair, *amount)
+    {
+        let ceiling = tree.ceiling(lack.node, *pair).unwrap_or_default();
+        hopes.push((lack.node, *pair, lack.need - ceiling));
+    }
+    Some(hopes)
 }
 
 /// What lacks, and where, even if all of these were gone. The tree is as before then.

@@ -251,6 +251,7 @@ impl<'a> Case<'a> {
         let contest = Contest {
             nodes: &nodes,
             running: &running,
+            besides: &[],
             asking: &asking,
             has_place: &|_| true,
         };

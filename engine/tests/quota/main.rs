@@ -24,3 +24,4 @@ mod properties;
 mod random;
 mod seeds;
 mod turns;
+mod whole;

@@ -63,7 +63,7 @@ fn quota(limits: &BTreeMap<Pair, Limit>) -> Quota {
     quota
 }
 
-fn team(name: Name, node: &Node, preemption: PreemptionPolicy) -> Team {
+pub(crate) fn team(name: Name, node: &Node, preemption: PreemptionPolicy) -> Team {
     Team {
         name: team_name(name),
         generation: 1,
@@ -83,13 +83,17 @@ fn team(name: Name, node: &Node, preemption: PreemptionPolicy) -> Team {
 fn cohort(name: Name, node: &Node) -> Option<Cohort> {
     let is_implicit =
         node.parent.is_none() && node.limits.is_empty() && node.weight == Weight::ONE.0;
-    (!is_implicit).then(|| Cohort {
+    (!is_implicit).then(|| cohort_object(name, node, Sharing::ByPriority))
+}
+
+pub(crate) fn cohort_object(name: Name, node: &Node, sharing: Sharing<'static>) -> Cohort {
+    Cohort {
         name: cohort_name(name),
         parent: node.parent.map(cohort_name),
         quota: quota(&node.limits),
         weight: Weight(node.weight),
-        sharing: Sharing::ByPriority,
-    })
+        sharing,
+    }
 }
 
 /// The engine's tree, with what these gangs hold.

@@ -259,6 +259,7 @@ impl Play {
         let contest = Contest {
             nodes: &self.nodes,
             running: &self.running,
+            besides: &[],
             asking: &question.asking,
             has_place: &|gone| question.has_place(&self.running, gone),
         };

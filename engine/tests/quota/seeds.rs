@@ -26,14 +26,35 @@ pub(crate) fn histories(ordinary: u64) -> u64 {
     number("MUSTER_RUNS").unwrap_or(ordinary)
 }
 
+/// What a seed stands for: events that are drawn whole, any part of which can be played.
+pub(crate) trait Seeded: Clone + std::fmt::Debug {
+    type Event;
+
+    fn draw(seed: u64) -> Self;
+
+    fn events(&mut self) -> &mut Vec<Self::Event>;
+}
+
+impl Seeded for History {
+    type Event = Event;
+
+    fn draw(seed: u64) -> Self {
+        Self::draw(seed)
+    }
+
+    fn events(&mut self) -> &mut Vec<Event> {
+        &mut self.events
+    }
+}
+
 /// Plays the history of every seed, and returns what came of each.
 ///
 /// # Panics
 ///
 /// If one of them fails: with its seed and with what is left of the history once all events are cut out that it fails without.
-pub(crate) fn all<T: Send>(
+pub(crate) fn all<H: Seeded, T: Send>(
     seeds: Range<u64>,
-    play: impl Fn(&History) -> Result<T, String> + Sync,
+    play: impl Fn(&H) -> Result<T, String> + Sync,
 ) -> Vec<T> {
     let next = AtomicU64::new(seeds.start);
     let has_failed = AtomicBool::new(false);
@@ -48,7 +69,7 @@ pub(crate) fn all<T: Send>(
                     if seed >= seeds.end || has_failed.load(Ordering::Relaxed) {
                         break;
                     }
-                    match guarded(&History::draw(seed), &play) {
+                    match guarded(&H::draw(seed), &play) {
                         Ok(answer) => locked(&answers).push((seed, answer)),
                         Err(failure) => {
                             has_failed.store(true, Ordering::Relaxed);
@@ -61,11 +82,11 @@ pub(crate) fn all<T: Send>(
     });
     let failed = locked(&failures).iter().min().cloned();
     if let Some((seed, failure)) = failed {
-        let history = cut(History::draw(seed), &play);
+        let mut history = cut(H::draw(seed), &play);
         let last = guarded(&history, &play).err().unwrap_or(failure);
+        let left = history.events().len();
         panic!(
-            "seed {seed} (MUSTER_SEED={seed} MUSTER_RUNS=1), cut to {} events: {last}\n{history:?}",
-            history.events.len()
+            "seed {seed} (MUSTER_SEED={seed} MUSTER_RUNS=1), cut to {left} events: {last}\n{history:?}"
         );
     }
     let mut answers = answers.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -78,10 +99,7 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// A panic is a failure like others.
-fn guarded<T>(
-    history: &History,
-    play: &impl Fn(&History) -> Result<T, String>,
-) -> Result<T, String> {
+fn guarded<H, T>(history: &H, play: &impl Fn(&H) -> Result<T, String>) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(|| play(history))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         Err(text.unwrap_or_else(|| "it panicked".to_owned()))
@@ -89,15 +107,15 @@ fn guarded<T>(
 }
 
 /// Without the events that it fails without: halves first, then ever smaller parts, until no single one can go.
-fn cut<T>(mut history: History, play: &impl Fn(&History) -> Result<T, String>) -> History {
-    let mut size = history.events.len();
+fn cut<H: Seeded, T>(mut history: H, play: &impl Fn(&H) -> Result<T, String>) -> H {
+    let mut size = history.events().len();
     while size > 0 {
         let mut start = 0;
         let mut has_shrunk = false;
-        while start < history.events.len() {
+        while start < history.events().len() {
             let mut shorter = history.clone();
-            let end = (start + size).min(shorter.events.len());
-            shorter.events.drain(start..end);
+            let end = (start + size).min(shorter.events().len());
+            shorter.events().drain(start..end);
             if guarded(&shorter, play).is_err() {
                 history = shorter;
                 has_shrunk = true;

@@ -9,6 +9,8 @@ use super::{Limit, Name, Nodes, PARENT_CONTRIBUTION_IS_AT_LEAST_NOTHING, Pair};
 pub(crate) struct Tree<'a> {
     nodes: &'a Nodes,
     charged: BTreeMap<(Name, Pair), i128>,
+    /// What each node uses, where that does not follow from what is charged to Teams.
+    accounts: Option<BTreeMap<(Name, Pair), i128>>,
 }
 
 impl<'a> Tree<'a> {
@@ -19,6 +21,7 @@ impl<'a> Tree<'a> {
         let mut tree = Self {
             nodes,
             charged: BTreeMap::new(),
+            accounts: None,
         };
         for (team, pair, amount) in charges {
             tree.charge(team, pair, amount);
@@ -26,15 +29,43 @@ impl<'a> Tree<'a> {
         tree
     }
 
-    pub(super) fn charge(&mut self, team: Name, pair: Pair, amount: i128) {
-        *self.charged.entry((team, pair)).or_default() += amount;
+    /// The tree in which every node uses the larger of what it uses in two others. What is charged from then on is added to
+    /// the accounts, from the Team upwards.
+    pub(crate) fn of_larger(one: &Self, other: &Self) -> Self {
+        let mut larger = one.clone();
+        larger.charged.extend(&other.charged);
+        let mut accounts = BTreeMap::new();
+        for node in one.nodes.keys().filter(|node| !one.is_in_a_cycle(**node)) {
+            for pair in larger.pairs() {
+                let usage = one.usage(*node, pair).max(other.usage(*node, pair));
+                accounts.insert((*node, pair), usage);
+            }
+        }
+        larger.accounts = Some(accounts);
+        larger
     }
 
-    pub(super) fn parent(&self, node: Name) -> Option<Name> {
+    pub(crate) fn charge(&mut self, team: Name, pair: Pair, amount: i128) {
+        *self.charged.entry((team, pair)).or_default() += amount;
+        let (mut at, mut rest) = (Some(team), amount);
+        while let Some(node) = at
+            && rest > 0
+            && self.accounts.is_some()
+        {
+            let covered = self.local_available(node, pair);
+            if let Some(accounts) = &mut self.accounts {
+                *accounts.entry((node, pair)).or_default() += rest;
+            }
+            rest = (rest - covered).max(0);
+            at = self.parent(node);
+        }
+    }
+
+    pub(crate) fn parent(&self, node: Name) -> Option<Name> {
         self.nodes[&node].parent
     }
 
-    pub(super) fn is_team(&self, node: Name) -> bool {
+    pub(crate) fn is_team(&self, node: Name) -> bool {
         self.nodes[&node].policy.is_some()
     }
 
@@ -50,7 +81,7 @@ impl<'a> Tree<'a> {
     }
 
     /// From the parent to the root.
-    pub(super) fn ancestors(&self, node: Name) -> Vec<Name> {
+    pub(crate) fn ancestors(&self, node: Name) -> Vec<Name> {
         std::iter::successors(self.parent(node), |above| self.parent(*above)).collect()
     }
 
@@ -67,7 +98,7 @@ impl<'a> Tree<'a> {
         limited.chain(charged).copied().collect()
     }
 
-    fn limit(&self, node: Name, pair: Pair) -> Limit {
+    pub(crate) fn limit(&self, node: Name, pair: Pair) -> Limit {
         let limits = &self.nodes[&node].limits;
         limits.get(&pair).copied().unwrap_or_default()
     }
@@ -88,6 +119,9 @@ impl<'a> Tree<'a> {
     }
 
     pub(crate) fn usage(&self, node: Name, pair: Pair) -> i128 {
+        if let Some(accounts) = &self.accounts {
+            return accounts.get(&(node, pair)).copied().unwrap_or(0);
+        }
         if self.is_team(node) {
             return self.charged.get(&(node, pair)).copied().unwrap_or(0);
         }
@@ -136,7 +170,7 @@ impl<'a> Tree<'a> {
     }
 
     /// Whether the node would borrow with so much more. At its quota it does not.
-    pub(super) fn is_borrowing_with(&self, node: Name, pair: Pair, amount: i128) -> bool {
+    pub(crate) fn is_borrowing_with(&self, node: Name, pair: Pair, amount: i128) -> bool {
         self.usage(node, pair) + amount > self.subtree_quota(node, pair)
     }
 
@@ -147,13 +181,13 @@ impl<'a> Tree<'a> {
     }
 
     /// Whether the node holds the request without borrowing.
-    pub(super) fn holds(&self, node: Name, request: &BTreeMap<Pair, i128>) -> bool {
+    pub(crate) fn holds(&self, node: Name, request: &BTreeMap<Pair, i128>) -> bool {
         let mut request = request.iter();
         request.all(|(pair, amount)| !self.is_borrowing_with(node, *pair, *amount))
     }
 
     /// What of the request is left to the parent.
-    pub(super) fn remainder(
+    pub(crate) fn remainder(
         &self,
         node: Name,
         request: &BTreeMap<Pair, i128>,

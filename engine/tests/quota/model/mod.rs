@@ -16,7 +16,7 @@ use muster_engine::quota::{FairStrategy, PreemptionPolicy, PreemptionReason};
 
 pub(crate) use arithmetic::Tree;
 pub(crate) use share::Share;
-pub(crate) use turns::{Waiting, order};
+pub(crate) use turns::{Waiting, order, winner};
 
 /// The one deviation from Kueue: what a parent contributes to a node's availability is no less than nothing, so that an
 /// over-admitted Cohort does not eat what its members never lent. `false` is Kueue.
@@ -84,6 +84,8 @@ pub(crate) type Chosen = (usize, PreemptionReason);
 pub(crate) struct Contest<'a> {
     pub(crate) nodes: &'a Nodes,
     pub(crate) running: &'a [Running],
+    /// What is charged besides, for which nobody can be asked.
+    pub(crate) besides: &'a [(Name, Pair, i128)],
     pub(crate) asking: &'a Asking,
     /// Whether there is a place once the gangs at these positions are gone.
     pub(crate) has_place: &'a dyn Fn(&BTreeSet<usize>) -> bool,
@@ -124,7 +126,7 @@ impl<'a> Contest<'a> {
             let charges = gang.charges.iter();
             charges.map(|(pair, amount)| (gang.team, *pair, *amount))
         });
-        Tree::new(self.nodes, charges)
+        Tree::new(self.nodes, charges.chain(self.besides.iter().copied()))
     }
 
     /// The same, with the asking gang running.

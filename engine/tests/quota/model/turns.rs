@@ -54,7 +54,12 @@ pub(crate) fn order(mut tree: Tree<'_>, root: Name, waiting: &[Waiting]) -> Vec<
 }
 
 /// The winner at a node: of a Team its own gang, of a Cohort the best of its children's winners.
-fn winner(tree: &Tree<'_>, node: Name, waiting: &[Waiting], left: &[usize]) -> Option<usize> {
+pub(crate) fn winner(
+    tree: &Tree<'_>,
+    node: Name,
+    waiting: &[Waiting],
+    left: &[usize],
+) -> Option<usize> {
     if tree.is_team(node) {
         return left
             .iter()

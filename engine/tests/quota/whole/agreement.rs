@@ -1,0 +1,186 @@
+//! The engine and the model, decision by decision.
+
+use muster_engine::Why;
+
+use super::{
+    engine::Engine,
+    history::{EVENTS, Event, History, Step},
+    model::{Model, Uid},
+};
+use crate::seeds::{self, Seeded};
+
+/// Histories of the ordinary run.
+const HISTORIES: u64 = 300;
+
+/// What came of a history.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    histories: usize,
+    preempting: usize,
+    events: usize,
+    decisions: usize,
+    admissions: usize,
+    undone: usize,
+    preemptions: usize,
+    victims: usize,
+    spared: usize,
+    /// Turns that were taken later than all others, as those are asked that lacked something else than quota.
+    late: usize,
+    /// Calls that left some of those to the next call.
+    left: usize,
+    explained: usize,
+}
+
+impl Tally {
+    fn decided(&self) -> usize {
+        self.admissions + self.preemptions
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.histories += 1;
+        self.preempting += usize::from(other.preemptions > 0);
+        self.events += other.events;
+        self.decisions += other.decisions;
+        self.admissions += other.admissions;
+        self.undone += other.undone;
+        self.preemptions += other.preemptions;
+        self.victims += other.victims;
+        self.spared += other.spared;
+        self.late += other.late;
+        self.left += other.left;
+        self.explained += other.explained;
+    }
+}
+
+fn decide(
+    engine: &mut Engine,
+    model: &mut Model,
+    undo: Option<usize>,
+    tally: &mut Tally,
+) -> Result<(), String> {
+    let decided = engine.decide(model.now);
+    tally.decisions += 1;
+    tally.admissions += decided.admissions.len();
+    tally.preemptions += decided.preemptions.len();
+    tally.spared += decided.spared.len();
+    tally.left += usize::from(decided.leaves_some);
+    let victims = decided.preemptions.iter().map(|(_, victims)| victims.len());
+    tally.victims += victims.sum::<usize>();
+    tally.late += model.decide(&decided)?;
+    let count = decided.admissions.len();
+    for (at, (gang, _)) in decided.admissions.iter().enumerate() {
+        if undo.is_some_and(|undo| undo % count == at) {
+            tally.undone += 1;
+            model.undo(*gang);
+            engine.undo(*gang);
+        } else {
+            model.commit(*gang);
+            engine.commit(model, *gang);
+        }
+    }
+    Ok(())
+}
+
+fn explains(engine: &Engine, model: &Model, gang: Uid) -> Result<(), String> {
+    let why = engine.why(gang);
+    let is_right = if !model.waiting.contains(&gang) {
+        why.is_none()
+    } else if model.held.contains_key(&gang) {
+        matches!(why, Some(Why::Release { .. }))
+    } else if let Some(kept) = model.kept.get(&gang) {
+        let only_ending = kept.victims.is_empty() && !kept.ending.is_empty();
+        match why {
+            Some(Why::Preemption { .. }) => !only_ending,
+            Some(Why::Release { .. }) => only_ending,
+            _ => false,
+        }
+    } else if !model.is_active(model.gangs[&gang].asked.team) {
+        matches!(why, Some(Why::TeamStopped | Why::CohortCycle { .. }))
+    } else {
+        let refused = model.judge(&model.trees(), gang);
+        match why {
+            Some(Why::ExceedsMaxQuota { .. }) => refused.is_err_and(|it| it.for_ever),
+            Some(Why::Quota { .. }) => !refused.is_err_and(|it| it.for_ever),
+            _ => false,
+        }
+    };
+    if is_right {
+        return Ok(());
+    }
+    Err(format!("gang {gang} is told {why:?}"))
+}
+
+/// Plays these events; the first disagreement is an error.
+fn agree(history: &History) -> Result<Tally, String> {
+    let mut model = Model::new(history);
+    let mut engine = Engine::new(history, &model);
+    let mut tally = Tally::default();
+    for (index, step) in history.events.iter().enumerate() {
+        let Step {
+            event,
+            decides,
+            undo,
+        } = step;
+        let before = model.clone();
+        model.happens(event);
+        engine.happens(event, &before, &model);
+        tally.events += 1;
+        if *decides {
+            decide(&mut engine, &mut model, *undo, &mut tally).map_err(|difference| {
+                format!("event {index}, {event:?}: {difference}\n{before:?}")
+            })?;
+        }
+    }
+    // What was committed last may have others preempt: until nothing is decided any more.
+    let mut decided = None;
+    while decided != Some(tally.decided()) {
+        decided = Some(tally.decided());
+        decide(&mut engine, &mut model, None, &mut tally)
+            .map_err(|difference| format!("in the end: {difference}\n{model:?}"))?;
+    }
+    for gang in model.gangs.keys() {
+        explains(&engine, &model, *gang)
+            .map_err(|difference| format!("{difference}\n{model:?}"))?;
+        tally.explained += 1;
+    }
+    Ok(tally)
+}
+
+#[test]
+fn the_engine_admits_and_preempts_as_the_model_in_random_histories() {
+    let first = seeds::first();
+    let histories = seeds::histories(HISTORIES);
+    let mut sum = Tally::default();
+    for tally in seeds::all(first..first + histories, agree) {
+        sum.add(&tally);
+    }
+    println!("{histories} histories of {EVENTS} events from seed {first}: {sum:?}");
+    if histories >= HISTORIES {
+        assert!(
+            sum.preempting * 3 >= sum.histories,
+            "a third of all histories preempt: {sum:?}"
+        );
+        assert!(
+            sum.late > 0 && sum.undone > 0 && sum.spared > 0,
+            "everything occurs: {sum:?}"
+        );
+    }
+}
+
+#[test]
+fn the_events_of_random_histories_are_of_every_kind() {
+    let histories = (1..=50).map(History::draw);
+    let events: Vec<Event> = histories
+        .flat_map(|history| history.events)
+        .map(|step| step.event)
+        .collect();
+    let kinds: std::collections::BTreeSet<String> = events
+        .iter()
+        .map(|event| {
+            let text = format!("{event:?}");
+            let name: String = text.chars().take_while(|it| it.is_alphabetic()).collect();
+            name
+        })
+        .collect();
+    assert_eq!(kinds.len(), 16, "{kinds:?}");
+}

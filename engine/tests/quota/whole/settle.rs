@@ -1,0 +1,132 @@
+//! What is kept for gangs: how it ends when limits changed or time passed, or when its gang is admitted.
+
+use std::cmp::Reverse;
+
+use super::{
+    judge::is_available,
+    model::{Charges, MOST_SECONDS, Model, Uid},
+};
+use crate::model::Tree;
+
+impl Model {
+    /// Those for whom something is kept, in their order.
+    fn reserved(&self) -> Vec<Uid> {
+        let mut reserved: Vec<Uid> = self.kept.keys().copied().collect();
+        reserved.sort_by_key(|gang| self.gangs[gang].place());
+        reserved
+    }
+
+    /// Whether what is kept for a gang is within the quota of its Team once all victims are gone.
+    pub(super) fn has_room_afterwards(&self, gang: Uid) -> bool {
+        let team = self.gangs[&gang].asked.team;
+        let mut charged = self.charged_afterwards(|_| false);
+        let kept: Vec<_> = self.as_charges(gang, &self.kept[&gang].charges).collect();
+        for charge in kept {
+            if let Some(at) = charged.iter().position(|known| *known == charge) {
+                charged.remove(at);
+            }
+        }
+        let tree = Tree::new(&self.limits.nodes, charged);
+        self.is_active(team) && is_available(&tree, team, &self.kept[&gang].charges, true)
+    }
+
+    /// Before a decision: limits that changed, and time.
+    pub(super) fn bring_up_to_date(&mut self) {
+        let tree_changed = std::mem::take(&mut self.tree_changed);
+        let teams_changed = std::mem::take(&mut self.teams_changed);
+        if tree_changed {
+            self.memory.forget();
+        }
+        if tree_changed || teams_changed {
+            self.in_turn.clear();
+            for gang in self.reserved().into_iter().rev() {
+                if !self.has_room_afterwards(gang) {
+                    self.leave(gang);
+                }
+            }
+        }
+        for gang in self.reserved() {
+            if self.now - self.kept[&gang].since >= MOST_SECONDS
+                && let Some(kept) = self.leave(gang)
+            {
+                self.overdue.extend(kept.waits_for());
+            }
+        }
+    }
+
+    /// Admits those whose victims are gone, and those that found room without: who and for what, in order.
+    pub(super) fn settle(&mut self) -> Vec<(Uid, Charges)> {
+        let mut admitted = Vec::new();
+        loop {
+            let before = self.kept.len();
+            for gang in self.reserved() {
+                let is_released = self.kept[&gang].waits_for().next().is_none();
+                if is_released || self.finds_room_elsewhere(gang) {
+                    admitted.extend(self.settle_one(gang, is_released));
+                }
+            }
+            if self.kept.len() == before {
+                return admitted;
+            }
+        }
+    }
+
+    fn settle_one(&mut self, gang: Uid, is_released: bool) -> Option<(Uid, Charges)> {
+        let kept = self.leave(gang)?;
+        let team = self.gangs[&gang].asked.team;
+        if let Some(found) = self.judge_free(&self.trees(), gang, is_released) {
+            self.admit(gang, &found.charges);
+            self.kept_before.insert(gang, kept);
+            return Some((gang, found.charges));
+        }
+        let others_go = self
+            .kept
+            .values()
+            .any(|kept| kept.waits_for().next().is_some());
+        let fits_later =
+            others_go && is_available(&self.trees().afterwards, team, &kept.charges, true);
+        if !is_released || fits_later {
+            self.kept.insert(gang, kept);
+        }
+        None
+    }
+
+    /// Whether a gang has quota at both moments though those stay that go for nobody else.
+    fn finds_room_elsewhere(&self, gang: Uid) -> bool {
+        let (team, kept) = (self.gangs[&gang].asked.team, &self.kept[&gang]);
+        let mut without = self.clone();
+        without.leave(gang);
+        let trees = without.trees();
+        is_available(&trees.now, team, &kept.charges, true)
+            && is_available(&trees.afterwards, team, &kept.charges, true)
+    }
+
+    /// A gang holds this from now on.
+    pub(super) fn admit(&mut self, gang: Uid, charges: &Charges) {
+        self.held.insert(gang, charges.clone());
+    }
+
+    /// These are told to go, for this gang.
+    pub(super) fn preempt(&mut self, gang: Uid, verdict: &super::judge::Verdict) {
+        let mut kept = super::model::Kept {
+            victims: std::collections::BTreeMap::new(),
+            ending: std::collections::BTreeSet::new(),
+            charges: verdict.charges.clone(),
+            since: self.now,
+        };
+        let Reverse(priority) = self.gangs[&gang].place().0;
+        for (victim, reason) in &verdict.victims {
+            let told = &self.told[victim];
+            if told.ends {
+                kept.ending.insert(*victim);
+                continue;
+            }
+            kept.victims.insert(*victim, *reason);
+            self.memory.note((*victim, told.priority), (gang, priority));
+            if let Some(known) = self.gangs.get_mut(victim) {
+                known.was_victim = true;
+            }
+        }
+        self.kept.insert(gang, kept);
+    }
+}
