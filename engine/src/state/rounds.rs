@@ -30,7 +30,7 @@ use crate::{
     amount::Amount,
     decision::{Budget, CommitRoom, Decisions, TooLarge},
     names::Timestamp,
-    placement::{Effort, Refusal, Version, fits_since, holds_still},
+    placement::{Effort, Refusal, Request, Version, fits_since, holds_still},
     queue::{Place, Standing},
     quota::NodeId,
 };
@@ -305,7 +305,7 @@ impl State {
         Some(self.tree.root_of(node))
     }
 
-    /// Whether a gang could have the place still that was found for it, at the same charge. Nothing came free since: then it has no
+    /// Whether a gang could have the place still that was found for it, with as many of its pods and at the same charge. Nothing came free since: then it has no
     /// better one either, and its turn is not earlier.
     fn has_its_place(&self, team: TeamId, gang: GangId, fitting: &Fitting, as_of: Moment) -> bool {
         let Some((entry, waiting)) = self.teams.get(team).zip(self.waiting.get(gang)) else {
@@ -313,7 +313,10 @@ impl State {
         };
         let assignment = fitting.assignment.and_then(|at| entry.assignments.get(at));
         let flavor = assignment.and_then(|it| self.flavors.get(&it.flavor));
-        let request = request(waiting, flavor);
+        let request = Request {
+            demand: fitting.demand(waiting),
+            ..request(waiting, flavor)
+        };
         holds_still(&self.cluster, &request, &fitting.plan, as_of.nodes)
     }
 
