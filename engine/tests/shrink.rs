@@ -667,3 +667,74 @@ proptest! {
         prop_assert!(left.all(|gang| state.over_quota(&gang.0.as_str().into()).is_none()));
     }
 }
+
+/// Gangs that are not told as running go for no limit, as all of them in Observe and those that were found running: what their Team owes
+/// it owes for as long as they run.
+#[test]
+fn while_a_team_owes_what_nobody_can_give_back_no_look_is_taken_at_all_of_its_gangs() {
+    let visits = |gangs: usize| {
+        let mut state = with(&[evicting("t", None, 1)], &[]);
+        for at in 0..gangs {
+            let name = format!("g{at}");
+            state.apply(Update::Hold(hold_of((&name, "t", 0, 1, 1))));
+        }
+        decide_at(&mut state, 0);
+        let before = state.visited();
+        for at in 1..10 {
+            state.apply(Update::Hold(hold_of(("comes", "t", 0, 1, 1))));
+            decide_at(&mut state, 2 * at);
+            state.apply(Update::HoldGone("comes".into()));
+            decide_at(&mut state, 2 * at + 1);
+        }
+        state.visited() - before
+    };
+    assert_eq!(visits(4), visits(400));
+}
+
+/// A driver that is down for long has its slices wiped by the kubelet. What runs there runs on, and its GPUs are no fewer.
+#[test]
+fn nobody_goes_for_gpus_of_which_a_driver_says_nothing_while_they_are_held() {
+    let automatic = Team {
+        quota: gpu_quota(QuotaLimit {
+            automatic: true,
+            ..QuotaLimit::default()
+        }),
+        ..evicting("t", None, 0)
+    };
+    let on_n1 = ("silent", "t", 0, 2, 4);
+    let gangs = [("a", "t", 0, 1, 8), on_n1];
+    let mut state = with(std::slice::from_ref(&automatic), &gangs);
+    state.apply(Update::Node(node("n0", "s/l", 8)));
+    state.apply(Update::Node(node("n1", "s/l", 4)));
+    state.apply(Update::Hold(Hold {
+        node: "n1".into(),
+        ..hold_of(on_n1)
+    }));
+    decide_at(&mut state, 0);
+    state.apply(Update::Node(node("n1", "s/l", 0)));
+    for at in 1..10 {
+        decide_at(&mut state, at * LASTS_SECONDS);
+        assert_eq!(going(&state, &gangs), [""; 0], "after {at} minutes");
+    }
+    // Nor for those of its gangs that hold nothing there, though a new leader never saw the devices.
+    let mut new = with(&[automatic], &gangs);
+    new.apply(Update::Node(node("n0", "s/l", 8)));
+    new.apply(Update::Hold(Hold {
+        node: "n1".into(),
+        ..hold_of(on_n1)
+    }));
+    new.apply(Update::Node(node("n1", "s/l", 0)));
+    decide_at(&mut new, 0);
+    decide_at(&mut new, LASTS_SECONDS);
+    assert_eq!(going(&new, &gangs), [""; 0]);
+    // A limit that is lowered meanwhile is heeded once the driver is back.
+    state.apply(Update::Team(evicting("t", None, 8)));
+    decide_at(&mut state, 700);
+    decide_at(&mut state, 700 + LASTS_SECONDS);
+    assert_eq!(going(&state, &gangs), [""; 0]);
+    state.apply(Update::Node(node("n1", "s/l", 4)));
+    decide_at(&mut state, 800);
+    assert_eq!(going(&state, &gangs), [""; 0]);
+    decide_at(&mut state, 800 + LASTS_SECONDS);
+    assert_eq!(going(&state, &gangs), ["silent"]);
+}

@@ -18,7 +18,7 @@ use super::{
     version::{ChangeLog, Version},
 };
 use crate::{
-    amount::Overflow,
+    amount::{Amount, Overflow},
     model::{Device, Hold, Node, PodResources, Topology},
     names::{ClaimUid, DeviceName, FlavorName, NodeName, PodUid, SelectorId, TopologyName},
 };
@@ -289,6 +289,19 @@ impl Cluster {
     /// The pods that hold something on a node.
     pub(crate) fn pods_on(&self, node: &NodeName) -> impl Iterator<Item = &PodUid> {
         self.holds.get(node).into_iter().flat_map(BTreeMap::keys)
+    }
+
+    /// Whether a hold is of devices that its node, which is there, does not list.
+    pub(crate) fn is_unseen(&self, hold: &Hold) -> bool {
+        let slot = self.slot_of(&hold.node);
+        let Some(record) = slot.and_then(|slot| self.record(slot)) else {
+            return false;
+        };
+        let mut counted = hold.claims.iter().filter(|it| it.gpus > Amount::ZERO);
+        counted.any(|claim| match &claim.devices {
+            Some(devices) => devices.iter().any(|it| record.device_named(it).is_none()),
+            None => record.node.devices.is_empty(),
+        })
     }
 
     /// A Topology is as given. It costs all nodes.

@@ -359,6 +359,20 @@ impl Charges {
         shares.into_iter().flat_map(|shares| shares.by_gang.keys())
     }
 
+    /// How many gangs these are.
+    pub(crate) fn count_holding(&self, of: &FlavorResource, team: &TeamName) -> usize {
+        let teams = self.shares.get(of);
+        let shares = teams.and_then(|teams| teams.by_team.get(team));
+        shares.map_or(0, |shares| shares.by_gang.len())
+    }
+
+    /// Whether a gang is one of them.
+    pub(crate) fn is_holding(&self, of: &FlavorResource, team: &TeamName, gang: &GangUid) -> bool {
+        let teams = self.shares.get(of);
+        let shares = teams.and_then(|teams| teams.by_team.get(team));
+        shares.is_some_and(|shares| shares.by_gang.contains_key(gang))
+    }
+
     /// What a Team is charged for one gang.
     pub(crate) fn of_gang(&self, team: &TeamName, gang: &GangUid) -> Vec<ResourceCharge> {
         let resources = self.teams.get(team).into_iter().flat_map(BTreeMap::keys);

@@ -68,6 +68,7 @@ impl State {
             self.note_released(&before.gang);
         }
         self.note_going(&hold.pod);
+        self.note_unseen(&hold.pod);
         self.note_holders(changes.holders);
     }
 
@@ -88,6 +89,7 @@ impl State {
         let pod = hold.pod.clone();
         self.holds.insert(pod.clone(), hold);
         self.note_going(&pod);
+        self.note_unseen(&pod);
     }
 
     /// A hold is gone. One that only this engine knows of cannot be: what says so speaks of an earlier one.
@@ -115,6 +117,7 @@ impl State {
         self.change_tree(&changes.deltas);
         self.cluster.remove_hold(&hold);
         self.note_going(pod);
+        self.note_unseen(pod);
         if self.releasing.remove(pod) {
             self.releasing_changed = true;
         }

@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     model::Running,
-    names::{GangUid, PodUid, Timestamp},
+    names::{GangUid, PodUid, TeamName, Timestamp},
 };
 
 /// See the module. What was told and what is held come apart: either may come first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RunningGangs {
     told: BTreeMap<GangUid, Running>,
+    /// The same gangs by Team.
+    of_team: BTreeMap<TeamName, BTreeSet<GangUid>>,
     /// Of those, the ones that end; they are forgotten with the last of what they hold.
     ending: BTreeSet<GangUid>,
     pods: BTreeMap<GangUid, BTreeSet<PodUid>>,
@@ -24,8 +26,15 @@ impl RunningGangs {
     }
 
     pub(super) fn set(&mut self, running: Running) {
-        self.ending.remove(&running.uid);
+        self.remove(&running.uid);
+        let of_team = self.of_team.entry(running.team.clone()).or_default();
+        of_team.insert(running.uid.clone());
         self.told.insert(running.uid.clone(), running);
+    }
+
+    /// The gangs of a Team of which anything was told.
+    pub(super) fn told_of(&self, team: &TeamName) -> Option<&BTreeSet<GangUid>> {
+        self.of_team.get(team)
     }
 
     /// A gang ends; whether that is news.
@@ -52,8 +61,16 @@ impl RunningGangs {
     }
 
     pub(super) fn remove(&mut self, gang: &GangUid) {
-        self.told.remove(gang);
         self.ending.remove(gang);
+        let Some(told) = self.told.remove(gang) else {
+            return;
+        };
+        if let Some(of_team) = self.of_team.get_mut(&told.team) {
+            of_team.remove(gang);
+            if of_team.is_empty() {
+                self.of_team.remove(&told.team);
+            }
+        }
     }
 
     /// What was told of a gang that others may preempt.
@@ -94,8 +111,8 @@ impl RunningGangs {
             pods.remove(pod);
             if pods.is_empty() {
                 self.pods.remove(gang);
-                if self.ending.remove(gang) {
-                    self.told.remove(gang);
+                if self.ending.contains(gang) {
+                    self.remove(gang);
                 }
             }
         }

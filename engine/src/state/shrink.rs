@@ -9,6 +9,10 @@
 //! written meanwhile moves no notice; then who was admitted, or wrote a checkpoint, last; then those whose pods are made again. A minimum run
 //! time protects from other gangs, and from no limit.
 //!
+//! **Of devices that nobody lists**: where a driver is down for so long that its slices are gone, `auto` quota has the devices no more, and what
+//! runs on them runs on. So what is held of devices that its node does not list is not counted here, as what is held on a lost node, and whose
+//! gangs it is go for no limit, until the driver tells what there is.
+//!
 //! **When**: once it has been chosen for [`LASTS_SECONDS`] without interruption. What blinks costs nobody: an edit that is taken back, or
 //! a node that comes back. Whoever is told that it goes stays chosen for as long as anybody has to go for it, whoever else comes; and is told that
 //! it may stay as soon as nobody has. A state that begins anew chooses anew, from what is there; whom it was told that it was told before,
@@ -19,7 +23,7 @@
 //!
 //! **What it costs**: nothing where no Team says `Evict` or nobody owes anything, but for a look at whether a charge took a node
 //! over its limit. A change of limits looks at each Team that says so once. While somebody owes something, each change below the same root
-//! looks at those Teams and at whom it chose, and at the gangs of a Team only if that owes more than they free.
+//! looks at those Teams and at whom it chose, and at the gangs of a Team that are told as running only if that owes more than they free.
 
 use std::{
     cmp::Reverse,
@@ -28,10 +32,10 @@ use std::{
 
 use super::State;
 use crate::{
-    amount::Amount,
+    amount::{Amount, FlavorResource},
     decision::OverQuota,
     model::{Hold, Shrink},
-    names::{GangUid, PodUid, TeamName, Timestamp},
+    names::{GangUid, NodeName, PodUid, TeamName, Timestamp},
     quota::{
         GivingBack, NodeId, PairId, QuotaTree,
         charges::{Delta, undoing},
@@ -55,6 +59,8 @@ pub(super) struct Shrinking {
     owing: BTreeSet<NodeId>,
     /// Those to be looked at by the next decision.
     stale: BTreeSet<NodeId>,
+    /// Pods that hold devices which their node does not list.
+    unseen: BTreeSet<PodUid>,
 }
 
 /// A gang that is to go, or will be if that lasts.
@@ -164,6 +170,25 @@ impl State {
         }
     }
 
+    /// A pod may hold devices now that its node does not list, or not any more.
+    pub(super) fn note_unseen(&mut self, pod: &PodUid) {
+        let hold = self.holds.get(pod).cloned();
+        let unseen = &mut self.shrinking.unseen;
+        let is_news = match &hold {
+            Some(hold) if self.cluster.is_unseen(hold) => unseen.insert(pod.clone()),
+            _ => unseen.remove(pod),
+        };
+        if let Some(hold) = hold.filter(|_| is_news) {
+            self.note_shrinking_below(&hold.team);
+        }
+    }
+
+    pub(super) fn note_all_unseen_on(&mut self, node: &NodeName) {
+        for pod in self.cluster.pods_on(node).cloned().collect::<Vec<_>>() {
+            self.note_unseen(&pod);
+        }
+    }
+
     /// Chooses anew where anything changed, and notes whose time has come.
     pub(super) fn settle_shrinking(&mut self, now: Timestamp) {
         let stale = std::mem::take(&mut self.shrinking.stale);
@@ -249,9 +274,10 @@ impl State {
             let mut others = teams.iter().filter(|(_, node)| *node != team);
             others.any(|(name, node)| {
                 self.cluster.note_visits(1);
-                let mut gangs = self.charges.holding(tree.named(pair), name);
-                tree.owed_to(*node, pair).is_some()
-                    && gangs.any(|gang| stays(gang) && self.may_have_to_go(gang))
+                tree.owed_to(*node, pair).is_some() && {
+                    let mut gangs = self.told_holding(tree.named(pair), name);
+                    gangs.any(|gang| stays(gang) && self.may_have_to_go(gang))
+                }
             })
         });
         drop(giving);
@@ -314,10 +340,34 @@ impl State {
 
     /// Whether a gang can be told to go, and does not go anyway.
     fn may_have_to_go(&self, gang: &GangUid) -> bool {
-        self.running.told(gang).is_some()
+        let unseen = &self.shrinking.unseen;
+        let mut pods = self.running.pods_of(gang);
+        let is_seen = unseen.is_empty() || !pods.any(|pod| unseen.contains(pod));
+        is_seen
+            && self.running.told(gang).is_some()
             && !self.running.is_released(gang)
             && !self.running.ends(gang)
             && !self.reservations.gives_way(gang)
+    }
+
+    /// The gangs that hold something for a Team and are told as running: found among all that hold it or all that are told, whichever
+    /// are fewer. What a Team owes it may owe for long, where nobody that holds it can be told to go.
+    fn told_holding<'a>(
+        &'a self,
+        of: &'a FlavorResource,
+        team: &'a TeamName,
+    ) -> Box<dyn Iterator<Item = &'a GangUid> + 'a> {
+        let Some(told) = self.running.told_of(team) else {
+            return Box::new(std::iter::empty());
+        };
+        let look = |_: &&GangUid| self.cluster.note_visits(1);
+        if told.len() < self.charges.count_holding(of, team) {
+            let holding = told.iter().inspect(look);
+            Box::new(holding.filter(move |gang| self.charges.is_holding(of, team, gang)))
+        } else {
+            let told = self.charges.holding(of, team).inspect(look);
+            Box::new(told.filter(|gang| self.running.told(gang).is_some()))
+        }
     }
 
     /// Those of these Teams that are chosen, in their order.
@@ -345,8 +395,7 @@ impl State {
         for (team, node) in teams {
             let owed = tree.pairs_at(*node);
             for pair in owed.filter(|pair| tree.owed_to(*node, *pair).is_some()) {
-                for gang in self.charges.holding(tree.named(pair), team) {
-                    self.cluster.note_visits(1);
+                for gang in self.told_holding(tree.named(pair), team) {
                     let is_chosen = self.shrinking.chosen.contains_key(gang);
                     let told = self.running.told(gang);
                     let told = told.filter(|_| !is_chosen && self.may_have_to_go(gang));
@@ -372,12 +421,12 @@ impl State {
         givers.into_values().collect()
     }
 
-    /// What Teams below a root are charged for what is on its way already.
+    /// What Teams below a root are charged for what is on its way already, or is not counted.
     fn leaving_below(&self, root: NodeId) -> Vec<Delta> {
         let gangs = self.running.all_ending();
         let gangs = gangs.chain(self.reservations.victims());
         let pods = gangs.flat_map(|gang| self.running.pods_of(gang));
-        let pods = pods.chain(&self.releasing);
+        let pods = pods.chain(&self.releasing).chain(&self.shrinking.unseen);
         let holds = pods.filter_map(|pod| Some((pod, self.holds.get(pod)?)));
         let below = holds.filter(|(_, hold)| {
             let node = self.tree.node_of(&hold.team);
