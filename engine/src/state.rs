@@ -52,7 +52,7 @@ use std::{
     sync::Arc,
 };
 
-use backfill::Backfill;
+use backfill::{Backfill, Looked};
 use circles::Circles;
 use hopes::Hopes;
 use ids::{ClassId, GangId, Slab, TeamId};
@@ -420,6 +420,7 @@ impl State {
             place: Place::of(&gang),
             class: None,
             lacked_place_since: None,
+            looked: Looked::default(),
             pods_that_hold: pods.filter(|pod| self.holds.contains_key(&pod.uid)).count(),
             held_claims: self.held_claims(&gang),
             earlier_pods: self.earlier_pods(&gang),
@@ -429,8 +430,15 @@ impl State {
             gang,
         };
         let (holds, team) = (waiting.pods_that_hold > 0, waiting.team);
+        let is_known = before.is_some();
         let before = before.filter(|before| waiting.asks_as_before(before));
-        waiting.lacked_place_since = before.as_ref().and_then(|it| it.lacked_place_since);
+        if let Some(before) = &before {
+            waiting.lacked_place_since = before.lacked_place_since;
+            waiting.looked = before.looked;
+        } else if is_known && self.backfill.has_settled() {
+            // What was seen before it asked for this says nothing.
+            waiting.gang.lacks_place_since = Some(self.backfill.now());
+        }
         let uid = waiting.gang.uid.clone();
         let id = self.waiting.enter(waiting);
         if let Some(entry) = self.teams.get_mut(team) {

@@ -4,6 +4,7 @@ use super::{
     Cluster, Request, View,
     capacity::Rules,
     index::IndexKey,
+    node::NodeRecord,
     tree::{ROOT, Width},
 };
 
@@ -65,4 +66,24 @@ pub(crate) fn areas(cluster: &Cluster, request: &Request<'_>) -> Vec<Vec<Roomy>>
     cluster.keep(index);
     let holds = |area: &Vec<Roomy>| area.iter().map(|node| node.units).sum::<u64>() >= needed;
     areas.into_iter().filter(holds).collect()
+}
+
+/// How many units of each class of a gang a node holds if nothing runs there, on devices with which nothing is wrong.
+pub(crate) fn units_if_empty(record: &NodeRecord, request: &Request<'_>) -> Vec<usize> {
+    let rules = Rules::of(request, &View::Empty);
+    let mut empty = record.empty.clone();
+    let devices = record.node.devices.iter().enumerate();
+    for (at, _) in devices.filter(|(_, device)| !device.healthy) {
+        empty.free.remove(at);
+    }
+    let classes = request.demand.classes.iter();
+    let units = classes.map(|class| {
+        let resources = class.shape.resources();
+        let capacity = resources.and_then(|resources| {
+            let capacity = rules.capacity(record, &empty, &class.shape, &resources);
+            capacity.ok()
+        });
+        capacity.map_or(0, |capacity| capacity.units)
+    });
+    units.collect()
 }

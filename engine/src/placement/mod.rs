@@ -47,7 +47,7 @@ mod tests;
 mod tree;
 mod version;
 
-pub(crate) use areas::{Roomy, areas};
+pub(crate) use areas::{Roomy, areas, units_if_empty};
 pub(crate) use cluster::{Cluster, NodeChange, View};
 pub(crate) use demand::{Demand, Signature, claims_of};
 pub(crate) use effort::{Effort, GaveUp};

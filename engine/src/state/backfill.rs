@@ -127,6 +127,11 @@ impl Backfill {
         self.now
     }
 
+    /// Whether everybody was judged once.
+    pub(super) fn has_settled(&self) -> bool {
+        self.has_settled
+    }
+
     /// The nodes that are kept, by what is told of them.
     pub(super) fn told(&self) -> impl Iterator<Item = &HeadReservation> {
         self.kept.values().map(|kept| &kept.told)

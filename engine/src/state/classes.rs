@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     State,
-    backfill::Looked,
     class_line::ClassLine,
     ids::{ClassId, GangId, GroupId, TeamId},
     namespace_line::NamespaceLine,
@@ -75,7 +74,7 @@ impl State {
         };
         let (team, shape, place) = (waiting.team, waiting.shape, waiting.place.clone());
         let namespace = waiting.namespace.clone();
-        let may_borrow = waiting.gang.may_borrow;
+        let (may_borrow, looked) = (waiting.gang.may_borrow, waiting.looked);
         if waiting.pods_that_hold > 0 || waiting.is_reserved_for || waiting.class.is_some() {
             return;
         }
@@ -105,7 +104,7 @@ impl State {
                 within_nominal: Vec::new(),
                 reason: None,
                 lacks_place_since: None,
-                looked: Looked::default(),
+                looked,
             })
         });
         let has_allocated = |state: &Self| {
@@ -191,9 +190,10 @@ impl State {
             return;
         };
         let (place, namespace) = (waiting.place.clone(), waiting.namespace.clone());
-        // However long it lacked a place, it did, should it be judged again.
-        let since = self.classes.get(class).and_then(|it| it.lacks_place_since);
-        if let Some(since) = since {
+        // However long it lacked a place, and however often one was looked for, it did, should it be judged again.
+        let known = self.classes.get(class);
+        waiting.looked = known.map(|it| it.looked).unwrap_or_default();
+        if let Some(since) = known.and_then(|it| it.lacks_place_since) {
             let since = since.max(waiting.gang.queued_at);
             let known = waiting.lacked_place_since.get_or_insert(since);
             *known = since.min(*known);

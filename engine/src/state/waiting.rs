@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::ids::{ClassId, GangId, ShapeId, Slab, TeamId};
+use super::{
+    backfill::Looked,
+    ids::{ClassId, GangId, ShapeId, Slab, TeamId},
+};
 use crate::{
     model::Gang,
     names::{ClaimUid, GangUid, NamespaceName, PodUid, Timestamp},
@@ -23,6 +26,8 @@ pub(super) struct WaitingGang {
     pub(super) class: Option<ClassId>,
     /// Since when it lacked a place, and not quota, while it was judged before.
     pub(super) lacked_place_since: Option<Timestamp>,
+    /// How often a place was looked for, and when again, for whom it was judged with before.
+    pub(super) looked: Looked,
     /// How many of its pods hold something: with any, it is admitted, whoever says that it waits.
     pub(super) pods_that_hold: usize,
     /// How many of the claims that it names are held, whatever is free.

@@ -10,6 +10,7 @@
 mod blips;
 #[path = "../common/mod.rs"]
 mod common;
+mod found;
 #[path = "../quota/random.rs"]
 #[allow(dead_code, reason = "each test program uses its part")]
 mod random;

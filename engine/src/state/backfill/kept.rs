@@ -6,14 +6,35 @@ use super::{Found, IDLE_SECONDS, STANDS_STILL_SECONDS, after, rank};
 use crate::{
     decision::{HeadReservation, Why},
     names::{FlavorName, GangUid, NamespaceName, NodeName, Timestamp},
+    placement::units_if_empty,
     queue::{Place, Standing},
     quota::Rank,
     state::{
         State,
         ids::{GangId, TeamId},
+        judge::request,
         team::TeamEntry,
     },
 };
+
+/// What a node is good for, whatever runs there.
+#[derive(Clone, Debug)]
+pub(super) struct Worth {
+    /// Where it stands.
+    path: Option<Vec<String>>,
+    /// How many units of each class of the gang it holds if it is empty.
+    units: Vec<usize>,
+}
+
+impl Worth {
+    /// Whether it is good for as much as before.
+    fn covers(&self, before: &Self) -> bool {
+        let mut units = self.units.iter().zip(&before.units);
+        self.path == before.path
+            && self.units.len() == before.units.len()
+            && units.all(|(now, before)| now >= before)
+    }
+}
 
 /// What is kept for one gang.
 #[derive(Clone, Debug)]
@@ -25,6 +46,8 @@ pub(super) struct Kept {
     pub(super) rank: Rank,
     /// What stands idle on each node now.
     pub(super) idle_now: BTreeMap<NodeName, i128>,
+    /// What each node was good for when the place was found.
+    worth: BTreeMap<NodeName, Worth>,
     /// The most that stood idle there at once, and since when: more came free at that time.
     most_idle: (i128, Timestamp),
     pub(super) counted_at: Timestamp,
@@ -125,14 +148,14 @@ impl State {
         self.backfill.gave_up_a_place = false;
     }
 
-    /// Places were kept in vain: who runs there, and does not say how long, is counted on less from now on.
+    /// Places were kept in vain: who runs there, and does not say how long, or should have ended, is counted on less from now on.
     fn note_outlasted(&mut self, in_vain: &[HeadReservation]) {
         let nodes = in_vain.iter().flat_map(|told| &told.nodes);
         let slots = nodes.filter_map(|node| self.cluster.slot_of(node));
         let holds = slots.flat_map(|slot| self.cluster.holds_in(slot));
         let gangs: BTreeSet<GangUid> = holds
             .map(|hold| hold.gang.clone())
-            .filter(|gang| self.end_of(gang).is_none())
+            .filter(|gang| self.end_of(gang).is_none_or(|end| end <= self.backfill.now))
             .collect();
         if gangs.is_empty() {
             return;
@@ -177,8 +200,8 @@ impl State {
         std::mem::take(&mut self.backfill.gave_up_a_place) || lets_in
     }
 
-    /// Takes in what changed on nodes that are held back; for whom a place is kept on a node that is not there any more, or is
-    /// blocked.
+    /// Takes in what changed on nodes that are held back; for whom a place is kept on a node that is not there any more, is
+    /// blocked, or is not good any more for what it was when the place was found.
     fn note_changes_where_kept(&mut self) -> Vec<GangUid> {
         let changes = self.cluster.take_held_back_changes();
         let mut broken = Vec::new();
@@ -194,6 +217,11 @@ impl State {
                     let slot = self.cluster.slot_of(node);
                     let record = slot.and_then(|slot| self.cluster.record(slot));
                     is_broken |= record.is_none_or(|record| record.node.block.is_some());
+                    let worth = kept.worth.get(node);
+                    is_broken |= worth.is_some_and(|before| {
+                        let now = self.worth_of(&kept.told, node);
+                        now.is_some_and(|now| !now.covers(before))
+                    });
                 }
             }
             kept.note_idle();
@@ -203,6 +231,19 @@ impl State {
         }
         self.backfill.kept = all;
         broken
+    }
+
+    /// What a node is good for by what is told of a place there; `None`: its gang waits no more.
+    fn worth_of(&self, told: &HeadReservation, node: &NodeName) -> Option<Worth> {
+        let waiting = self.waiting.get(self.waiting.id(&told.gang)?)?;
+        let record = self.cluster.record(self.cluster.slot_of(node)?)?;
+        self.cluster.note_visits(1);
+        let request = request(waiting, self.flavors.get(&told.flavor));
+        let path = request
+            .topology
+            .and_then(|topology| record.node.fabric.get(topology).cloned());
+        let units = units_if_empty(record, &request);
+        Some(Worth { path, units })
     }
 
     /// What stands idle on a node that is held back, in thousandths of a GPU.
@@ -261,6 +302,7 @@ impl State {
             place: waiting.place.clone(),
             rank: rank(waiting),
             idle_now: BTreeMap::new(),
+            worth: BTreeMap::new(),
             most_idle: (0, now),
             counted_at: now,
             stays_within_nominal: level == 0,
@@ -273,6 +315,8 @@ impl State {
         for node in &kept.told.nodes {
             self.cluster.hold_back(node);
             kept.idle_now.insert(node.clone(), self.idle_on(node));
+            let worth = self.worth_of(&kept.told, node);
+            kept.worth.extend(worth.map(|worth| (node.clone(), worth)));
         }
         kept.note_idle();
         self.backfill.kept.insert(flavor.clone(), kept);
