@@ -348,6 +348,10 @@ pub struct Admission {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4096))]
     pub gang_size: Option<i32>,
+    /// How many indexes of its Job were done before, where an Indexed Job owns it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub done_before: Option<i32>,
     /// Whether the gang was found running without an admission and charged as it is.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub adopted: bool,

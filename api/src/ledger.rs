@@ -78,6 +78,10 @@ pub struct Intent {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4096))]
     pub gang_size: Option<i32>,
+    /// How many indexes of its Job were done before, where an Indexed Job owns it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub done_before: Option<i32>,
     /// The plan, run-length by node in rank order.
     pub plan: Vec<NodeRanks>,
     /// The narrowest level whose one domain holds the plan; absent if none does.

@@ -6,6 +6,7 @@ use k8s_openapi::api::batch::v1::Job;
 use muster_api::{Gang, keys};
 use muster_cluster::{
     formed::GangKey,
+    gangs::{is_indexed, succeeded_ranks},
     index::{Index, NamespacedName},
     pod::{self, ObservedPod, PodFields},
 };
@@ -45,6 +46,14 @@ pub(crate) fn of_plan<'a>(context: PollContext<'a>, plan: &Plan) -> Vec<&'a Job>
     let jobs: BTreeMap<Option<&str>, &Job> =
         jobs.map(|job| (job.metadata.uid.as_deref(), job)).collect();
     jobs.into_values().collect()
+}
+
+/// How many indexes are done of the Indexed Job that owns a Gang, as the Job or its pods say; `None`: there is no such Job.
+pub(crate) fn done(index: &Index, key: &GangKey, gang: &Gang) -> Option<i32> {
+    let job = owners_of(index, gang).find(|job| is_indexed(job))?;
+    let pods = index.pods_of_gang(key);
+    let pods: Vec<&ObservedPod> = pods.into_iter().map(AsRef::as_ref).collect();
+    i32::try_from(succeeded_ranks(job, &pods).len()).ok()
 }
 
 /// Whether its pods are being ended, or have been, by the Job's own controller or by whoever suspended or deleted it. Kubernetes

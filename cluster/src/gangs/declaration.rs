@@ -141,13 +141,15 @@ pub fn failed_ranks(job: &Job) -> BTreeSet<u32> {
 /// How many pods a Job that declared so many still makes: none for ranks that succeeded or failed for good.
 pub(super) fn left(declared: u32, job: Option<&Job>, pods: &[&ObservedPod]) -> u32 {
     let Some(job) = job else { return declared };
+    let completions = job.spec.as_ref().and_then(|spec| spec.completions);
     if is_indexed(job) {
         let mut done = succeeded_ranks(job, pods);
         done.extend(failed_ranks(job));
-        return declared.saturating_sub(u32::try_from(done.len()).unwrap_or(u32::MAX));
+        let completions = u32::try_from(completions.unwrap_or(0)).unwrap_or(0);
+        let left = completions.saturating_sub(u32::try_from(done.len()).unwrap_or(u32::MAX));
+        return declared.min(left);
     }
     let succeeded = job.status.as_ref().and_then(|status| status.succeeded);
-    let completions = job.spec.as_ref().and_then(|spec| spec.completions);
     match (completions, succeeded.unwrap_or(0)) {
         (Some(completions), succeeded) if succeeded > 0 => {
             let left = completions.saturating_sub(succeeded);
@@ -340,6 +342,10 @@ mod tests {
                 8,
                 5,
             ),
+            // It runs some of them at a time.
+            (&indexed, json!({"completedIndexes": "0-1"}), 4, 4),
+            (&indexed, json!({"completedIndexes": "0-5"}), 4, 2),
+            (&indexed, json!({"completedIndexes": "0-7"}), 4, 0),
             (&counted, json!({}), 4, 4),
             (&counted, json!({"succeeded": 1}), 4, 3),
             (&json!({"completions": 8}), json!({"succeeded": 1}), 4, 4),

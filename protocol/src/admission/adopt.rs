@@ -16,6 +16,7 @@ use crate::{
     admission::charge::{ChargeSum, ClaimCost},
     admission::plan::{Plan, PlannedNode},
     feed::holds::allocated,
+    jobs,
     objects::{bound_node, is_gated, phase, stamp, uid},
     outward::release::has_acknowledged,
     poll_context::{PollContext, attempt},
@@ -62,6 +63,7 @@ pub(crate) fn admission(
     let mut plan = Plan::adopted(key, gang_uid, attempt, team, charged.into_charge(), pods);
     plan.gang_size = (started.len() < formed.pods.len())
         .then(|| i32::try_from(formed.pods.len()).unwrap_or(i32::MAX));
+    plan.done_before = jobs::done(context.index, key, gang);
     admit::carry(context, &plan)
 }
 

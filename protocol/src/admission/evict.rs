@@ -223,6 +223,7 @@ impl Plan {
             charge: Charge::default(),
             pods: Vec::new(),
             gang_size: None,
+            done_before: None,
             plan: Vec::new(),
             level: None,
             domain: Vec::new(),

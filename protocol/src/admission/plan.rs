@@ -39,6 +39,8 @@ pub(crate) struct Plan {
     pub(crate) charge: Charge,
     /// How many pods the gang had, where the plan is for fewer.
     pub(crate) gang_size: Option<i32>,
+    /// How many indexes of its Job were done before, if an Indexed Job makes its pods.
+    pub(crate) done_before: Option<i32>,
     /// Its pods, each in its place: the place is what the placement counts by. The number that a pod is told as its
     /// rank is its completion index, which may be another.
     pub(crate) ranks: Vec<Rank>,
@@ -116,9 +118,9 @@ impl Plan {
         })
     }
 
-    /// Whether every rank whose pod is gone had succeeded before: each index of its Job is done, or a pod of the plan has it.
-    /// (Indexes are not recorded. To count what is done is not enough: the plan of a later attempt lacks what was done
-    /// before it. Only of a Job that does not run all indexes at once they are counted: it has some that no pod has yet.)
+    /// Whether every rank whose pod is gone had succeeded before: beside what was done before this attempt, and the indexes of the pods
+    /// that are there, so many are done. (Which index a pod had that is gone is not recorded. The Job may have other indexes besides: of
+    /// pods that wait for the next attempt, or that it has not made yet.)
     fn missing_are_done(&self, context: PollContext<'_>) -> bool {
         let pods = || {
             let ranks = self.ranks.iter();
@@ -138,17 +140,12 @@ impl Plan {
             job.filter(|job| job.metadata.uid.as_ref() == Some(&owner.uid))
                 .is_some_and(|job| {
                     let done = succeeded_ranks(job, &[]);
-                    let spec = job.spec.as_ref();
-                    let completions = spec.and_then(|spec| spec.completions);
-                    if spec.and_then(|spec| spec.parallelism) < completions {
-                        return done.difference(&present).count() >= missing;
-                    }
-                    // Some that are not done wait for the next attempt. What was done before this one is known by what it lacked.
-                    if let Some(gang_size) = self.gang_size {
-                        let before = completions.unwrap_or(0).saturating_sub(gang_size);
+                    if let Some(before) = self.done_before {
                         let before = usize::try_from(before).unwrap_or(0);
                         return done.difference(&present).count() >= before + missing;
                     }
+                    // Recorded without that number.
+                    let completions = job.spec.as_ref().and_then(|spec| spec.completions);
                     let completions = u32::try_from(completions.unwrap_or(0)).unwrap_or(0);
                     let is_there = |index: &u32| done.contains(index) || present.contains(index);
                     !done.is_empty() && (0..completions).all(|index| is_there(&index))

@@ -15,6 +15,7 @@ use crate::{
     admission::charge,
     admission::plan::{Plan, PlannedNode, Rank},
     injected_bug::{InjectedBug, InjectedBugs},
+    jobs,
     objects::gang_key,
     poll_context::PollContext,
 };
@@ -38,11 +39,11 @@ pub(crate) fn of_admission(
         pods.push((pod.uid.to_string(), claims));
     }
     let (ranks, places) = lay_out(pods, &runs);
+    let key = GangKey::new(
+        gang.metadata.namespace.clone()?,
+        gang.metadata.name.clone()?,
+    );
     Some(Plan {
-        key: GangKey::new(
-            gang.metadata.namespace.clone()?,
-            gang.metadata.name.clone()?,
-        ),
         gang_uid: admission.gang.to_string(),
         attempt: admission.attempt,
         sequence,
@@ -51,11 +52,13 @@ pub(crate) fn of_admission(
         charge: charge::of_admission(&admission.pods),
         gang_size: (admission.pods.len() < admission.gang_pods)
             .then(|| i32::try_from(admission.gang_pods).unwrap_or(i32::MAX)),
+        done_before: jobs::done(context.index, &key, gang),
         ranks,
         places,
         level: admission.level.as_ref().map(ToString::to_string),
         domain: admission.domain.clone(),
         adopted: false,
+        key,
     })
 }
 
@@ -109,6 +112,7 @@ fn of_whole_intent(intent: &Intent) -> Plan {
         team_generation: intent.team_generation,
         charge: intent.charge.clone(),
         gang_size: intent.gang_size,
+        done_before: intent.done_before,
         ranks,
         places,
         level: intent.level.clone(),
@@ -152,6 +156,7 @@ fn of_carried(
         team_generation: admission.team_generation,
         charge: admission.charge.clone(),
         gang_size: admission.gang_size,
+        done_before: admission.done_before,
         ranks,
         places,
         level: placement.level.clone(),
@@ -185,6 +190,7 @@ impl Plan {
             team_generation,
             charge,
             gang_size: None,
+            done_before: None,
             ranks,
             places,
             level: None,
@@ -206,6 +212,7 @@ impl Plan {
             charge: Charge::default(),
             pods: Vec::new(),
             gang_size: None,
+            done_before: None,
             plan: Vec::new(),
             level: None,
             domain: Vec::new(),
@@ -268,6 +275,7 @@ impl Plan {
             charge: self.charge.clone(),
             pods: pods.collect(),
             gang_size: self.gang_size,
+            done_before: self.done_before,
             plan: self.runs(),
             level: self.level.clone(),
             domain: self.domain.clone(),
@@ -287,6 +295,7 @@ impl Plan {
             charge: self.charge.clone(),
             pods: pods.collect(),
             gang_size: self.gang_size,
+            done_before: self.done_before,
             adopted: self.adopted,
         };
         let placement = GangPlacement {

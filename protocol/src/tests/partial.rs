@@ -294,3 +294,70 @@ fn whoever_waits_is_told_with_how_few_pods_it_would_start() {
     let says = "about 2 of its 6 pods: by muster.dev/min-count it starts with as few";
     assert!(queue.details.contains(says), "{}", queue.details);
 }
+
+#[test]
+fn a_rank_that_is_done_may_go_though_its_job_is_scaled_up_meanwhile() {
+    let mut bench = four_of_six_run();
+    bench.server.put(job(8, "2", "0"));
+    bench.server.remove(&pod_key("fit-0"));
+    for _ in 0..4 {
+        bench.seconds += 60;
+        bench.run();
+    }
+    let status = bench.gang_status();
+    assert_eq!((status.attempt, status.evictions.len()), (1, 0));
+}
+
+/// The Job `fit` of eight, which runs four pods at a time as one gang. So many are done.
+fn four_at_a_time(completed: &str) -> Object {
+    let Object::Job(job) = job(8, "4", completed) else {
+        panic!("it is a Job");
+    };
+    let mut job = Arc::unwrap_or_clone(job);
+    job.spec.as_mut().unwrap().parallelism = Some(4);
+    let annotations = job.metadata.annotations.as_mut().unwrap();
+    annotations.insert(keys::GANG_SIZE.to_owned(), "4".to_owned());
+    Object::Job(Arc::new(job))
+}
+
+/// Its second four run.
+fn the_second_four_run() -> Bench {
+    let mut bench = Bench::new();
+    bench.server.put(four_at_a_time(""));
+    make_pods(&mut bench, 4);
+    bench.run();
+    start(&mut bench, &["fit-0", "fit-1", "fit-2", "fit-3"]);
+    bench.server.put(four_at_a_time("0-3"));
+    for index in 0..4 {
+        set_phase(&mut bench, index, "Succeeded");
+        pod_of_job(&mut bench, 4 + index);
+    }
+    bench.run();
+    start(&mut bench, &["fit-4", "fit-5", "fit-6", "fit-7"]);
+    bench
+}
+
+#[test]
+fn a_job_that_runs_some_of_its_pods_at_a_time_starts_as_many_each_time() {
+    let bench = the_second_four_run();
+    assert_eq!(bench.gang_status().attempt, 2);
+    assert_eq!(sizes(&bench), (4, None));
+    assert_eq!(let_go(&bench), [0, 1, 2, 3, 4, 5, 6, 7]);
+}
+
+#[test]
+fn what_was_done_before_an_attempt_makes_up_for_no_rank_that_it_loses() {
+    for (completed, evictions) in [("0-4", 0), ("0-3", 1)] {
+        let mut bench = the_second_four_run();
+        bench.server.put(four_at_a_time(completed));
+        bench.server.remove(&pod_key("fit-4"));
+        bench.run();
+        bench.take_over();
+        bench.seconds += 5;
+        bench.run();
+        bench.seconds += 60;
+        bench.run();
+        let status = bench.gang_status();
+        assert_eq!(status.evictions.len(), evictions, "done: {completed}");
+    }
+}
