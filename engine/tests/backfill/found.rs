@@ -223,3 +223,43 @@ fn what_an_earlier_leader_saw_says_nothing_of_what_a_gang_asks_for_later() {
     decide_at(&mut state, 10_000 + LONG);
     assert!(kept(&state).is_some());
 }
+
+/// Nodes that come and go keep the turn of others from nobody.
+#[test]
+fn a_place_where_nothing_comes_free_is_given_up_though_its_nodes_are_others_meanwhile() {
+    let mut state = cluster(1, 8, vec![rich("large"), rich("other")]);
+    for at in 0..8 {
+        runs(
+            &mut state,
+            &format!("r{at}"),
+            &format!("n0{at}"),
+            0..4,
+            None,
+        );
+    }
+    submit(&mut state, [gang("head", "large", 2, 4)]);
+    submit(
+        &mut state,
+        [super::common::at(1, gang("next", "other", 2, 4))],
+    );
+    decide_at(&mut state, 1);
+    let mut now = LONG + 1;
+    decide_at(&mut state, now);
+    let mut whose = Vec::new();
+    while now < 3 * LONG + 2 {
+        let place = kept(&state).expect("kept");
+        whose.push(place.gang.to_string());
+        // One of its nodes is cordoned, and is back a little later.
+        let name = place.nodes.first().expect("it has nodes").to_string();
+        let mut away = node(&name, "s/l0", GPUS_PER_NODE);
+        away.block = Some(muster_engine::NodeBlock::Cordoned);
+        state.apply(Update::Node(away));
+        now += 50;
+        decide_at(&mut state, now);
+        state.apply(Update::Node(node(&name, "s/l0", GPUS_PER_NODE)));
+        now += 50;
+        decide_at(&mut state, now);
+    }
+    assert_eq!(whose.first().map(String::as_str), Some("head"));
+    assert_eq!(kept(&state).expect("kept").gang, "next".into());
+}

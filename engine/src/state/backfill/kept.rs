@@ -384,6 +384,10 @@ impl State {
         if let Some(kept) = self.backfill.kept.get_mut(flavor) {
             kept.told.since = before.told.since;
             kept.told.idle_gpu_seconds = before.told.idle_gpu_seconds;
+            // That another node is looked at instead is nothing that came free.
+            if before.told.starts_at.is_none() && kept.idle() <= before.most_idle.0 {
+                kept.most_idle = before.most_idle;
+            }
             if kept.told.most_idle_gpu_seconds.take().is_some() {
                 kept.told.most_idle_gpu_seconds = before.told.most_idle_gpu_seconds;
                 kept.limit(kept.told.idle_gpu_seconds);
