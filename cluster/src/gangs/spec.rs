@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use muster_api::{GangSpec, PodSet, RestartPolicy};
+use muster_api::{GangSpec, PodSet, RestartPolicy, keys};
 use muster_engine as engine;
 
 use super::{
+    annotation,
     declaration::Limits,
     forming::{Forming, Size},
     tiers::ResolvedTier,
@@ -35,7 +36,7 @@ impl Forming<'_, '_> {
             |gang| gang.spec.clone(),
         );
         let start_timeout_seconds = limits.start_timeout_seconds.map(i64::from);
-        let max_runtime_seconds = limits.max_runtime_seconds.map(i64::from);
+        let max_runtime_seconds = Self::max_runtime_seconds(members, limits, &base);
         let failure_grace_seconds = limits.failure_grace_seconds.map(i64::from);
         GangSpec {
             size: i32::try_from(size.pods).unwrap_or(i32::MAX),
@@ -46,12 +47,27 @@ impl Forming<'_, '_> {
             pod_sets: self.pod_sets(members),
             topology,
             start_timeout_seconds: start_timeout_seconds.unwrap_or(base.start_timeout_seconds),
-            max_runtime_seconds: max_runtime_seconds.or(base.max_runtime_seconds),
+            max_runtime_seconds,
             restart: RestartPolicy {
                 failure_grace_seconds: failure_grace_seconds.or(base.restart.failure_grace_seconds),
             },
             ..base
         }
+    }
+
+    /// For how long an attempt runs at most. What pods say of that is fixed with them. What their Job says is so once its Gang exists:
+    /// somebody else may be promised the place by then, so it may be lowered, and not be raised.
+    fn max_runtime_seconds(
+        members: &[&Arc<ObservedPod>],
+        limits: Limits,
+        base: &GangSpec,
+    ) -> Option<i64> {
+        let said = limits.max_runtime_seconds.map(i64::from);
+        let say = |pod: &&Arc<ObservedPod>| annotation(pod, keys::MAX_RUNTIME_SECONDS).is_some();
+        if said.is_some() && members.iter().any(say) {
+            return said;
+        }
+        said.into_iter().chain(base.max_runtime_seconds).min()
     }
 
     /// Pods that ask for the same thing, in the order of their first rank; none while not all is understood.

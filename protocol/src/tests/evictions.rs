@@ -1138,6 +1138,27 @@ fn an_attempt_ends_once_it_ran_for_as_long_as_it_may_and_is_not_started_again() 
     }
 }
 
+/// Others were promised its place by then.
+#[test]
+fn a_job_that_says_later_that_it_runs_for_longer_ends_all_the_same() {
+    for later in [Some("100000"), None] {
+        let mut bench = running_job(|job| runs_at_most(job, "1000"));
+        bench.seconds += 500;
+        change_job(&mut bench, |job| match later {
+            Some(seconds) => runs_at_most(job, seconds),
+            None => job.metadata.annotations = None,
+        });
+        bench.run();
+        bench.seconds += 400;
+        bench.run();
+        assert_eq!(evictions(&bench), []);
+        bench.seconds += 100;
+        bench.run();
+        let ran_out = [(1, Reason::MaxRuntimeExceeded)];
+        assert_eq!(evictions(&bench), ran_out, "{later:?}");
+    }
+}
+
 #[test]
 fn a_run_time_that_cannot_be_read_keeps_the_gang_from_starting() {
     let mut bench = Bench::new();

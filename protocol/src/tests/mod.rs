@@ -11,6 +11,7 @@ mod hostile;
 mod in_vain;
 mod interrupted;
 mod ledger_recovery;
+mod lives;
 mod nodes;
 mod nudge;
 mod partial;
