@@ -6,9 +6,13 @@
 //!
 //! A barrier is one line from every rank to every other, `STEP` or `STEP finish`. A connection that ends
 //! is a lost peer.
+//!
+//! Ranks are numbered from 0 without a gap, or they **rendezvous**: the gang consists of those whose addresses are in the
+//! directory, as many as its size says. So it is for an attempt of a gang that starts with what is left of its indexes.
 
 use std::{
-    collections::BTreeMap,
+    cmp::Ordering,
+    collections::{BTreeMap, BTreeSet},
     fmt, fs, io,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
@@ -83,6 +87,8 @@ pub(crate) struct Gang {
     pub(crate) directory: PathBuf,
     pub(crate) rank: u32,
     pub(crate) size: u32,
+    /// Whether the ranks are those that are found in the directory, whatever their numbers.
+    pub(crate) rendezvous: bool,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -107,9 +113,44 @@ impl Gang {
             return met.map(|()| Peers { connections });
         }
         let is_missing = |rank: &u32| *rank != self.rank && !connections.contains_key(rank);
+        let known = if self.rendezvous {
+            self.published()?
+        } else {
+            (0..self.size).collect()
+        };
         Err(Failure::Deadline(
-            (0..self.size).filter(is_missing).collect(),
+            known.into_iter().filter(is_missing).collect(),
         ))
+    }
+
+    /// The gang's ranks: waits until so many are known.
+    async fn ranks(&self) -> Result<BTreeSet<u32>, Failure> {
+        if !self.rendezvous {
+            return Ok((0..self.size).collect());
+        }
+        loop {
+            let ranks = self.published()?;
+            match ranks.len().cmp(&(self.size as usize)) {
+                Ordering::Equal => return Ok(ranks),
+                Ordering::Less => sleep(RETRY).await,
+                Ordering::Greater => {
+                    let size = self.size;
+                    let more = format!("the gang has {size} ranks, here are {ranks:?}");
+                    return Err(Failure::Disagreement(more));
+                }
+            }
+        }
+    }
+
+    /// The ranks whose addresses are in the directory.
+    fn published(&self) -> io::Result<BTreeSet<u32>> {
+        let mut ranks = BTreeSet::new();
+        for entry in fs::read_dir(&self.directory)? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            let rank = name.strip_suffix(".addr");
+            ranks.extend(rank.and_then(|rank| rank.parse::<u32>().ok()));
+        }
+        Ok(ranks)
     }
 
     /// By rename, so that nobody reads half an address.
@@ -125,7 +166,8 @@ impl Gang {
         listener: &TcpListener,
         connections: &mut BTreeMap<u32, BufReader<TcpStream>>,
     ) -> Result<(), Failure> {
-        for lower in 0..self.rank {
+        let ranks = self.ranks().await?;
+        for lower in ranks.range(..self.rank).copied() {
             let connection = self.reach(lower).await?;
             connections.insert(lower, connection);
         }
@@ -174,7 +216,8 @@ impl Gang {
     }
 
     fn agree(&self, peer: Greeting) -> Result<(), Failure> {
-        if peer.size == self.size && peer.rank < self.size && peer.rank != self.rank {
+        let is_known = self.rendezvous || peer.rank < self.size;
+        if peer.size == self.size && is_known && peer.rank != self.rank {
             return Ok(());
         }
         Err(Failure::Disagreement(format!(
@@ -234,6 +277,7 @@ mod tests {
             directory: directory.to_owned(),
             rank,
             size,
+            rendezvous: false,
         }
     }
 
@@ -281,6 +325,33 @@ mod tests {
         let (first, second) = tokio::join!(small.meet(LOCAL, limit), large.meet(LOCAL, limit));
         assert!(matches!(first, Err(Failure::Disagreement(_))));
         assert!(matches!(second, Err(Failure::Disagreement(_))));
+    }
+
+    #[tokio::test]
+    async fn ranks_that_rendezvous_meet_whatever_their_numbers_are() {
+        let directory = tempfile::tempdir().unwrap();
+        let met = |rank| {
+            let mut gang = gang(directory.path(), rank, 3);
+            gang.rendezvous = true;
+            async move { gang.meet(LOCAL, Duration::from_secs(20)).await.unwrap() }
+        };
+        let (seven, four, five) = tokio::join!(met(7), met(4), met(5));
+        assert_eq!(four.ranks(), [5, 7]);
+        assert_eq!(five.ranks(), [4, 7]);
+        assert_eq!(seven.ranks(), [4, 5]);
+    }
+
+    #[tokio::test]
+    async fn a_rank_more_than_the_gang_has_is_a_disagreement() {
+        let directory = tempfile::tempdir().unwrap();
+        for rank in [1, 2] {
+            std::fs::write(directory.path().join(format!("{rank}.addr")), "").unwrap();
+        }
+        let mut gang = gang(directory.path(), 5, 2);
+        gang.rendezvous = true;
+        let failure = gang.meet(LOCAL, Duration::from_secs(20)).await.unwrap_err();
+        assert!(matches!(failure, Failure::Disagreement(_)), "{failure}");
+        assert!(failure.to_string().contains("{1, 2, 5}"), "{failure}");
     }
 
     #[tokio::test]

@@ -5,7 +5,7 @@
 //! that ends with success proves that the whole gang ran at the same time.
 //!
 //! Ranks can be told to fail, to hang once they have lost a peer, as collective communication does, to write checkpoints and
-//! go on from the last one, and not to listen to SIGTERM.
+//! go on from the last one, to write one when they are told that they are to go, and not to listen to SIGTERM.
 //!
 //! | exit code | meaning |
 //! | --- | --- |
@@ -19,6 +19,7 @@
 
 mod checkpoint;
 mod exchange;
+mod notice;
 mod report;
 
 use std::{
@@ -31,7 +32,7 @@ use std::{
 use clap::Parser;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::{checkpoint::Checkpoint, exchange::Failure, report::Report};
+use crate::{checkpoint::Checkpoint, exchange::Failure, notice::Notice, report::Report};
 
 /// Everything comes from the environment, as it does for a real training job.
 #[derive(Debug, Parser)]
@@ -49,6 +50,9 @@ struct Options {
     /// Number of ranks.
     #[arg(long, env = "WORLD_SIZE")]
     world_size: u32,
+    /// The ranks meet in this part of the shared directory, whatever their numbers are. Empty counts as absent.
+    #[arg(long, env = "RENDEZVOUS", default_value = "")]
+    rendezvous: String,
     /// Address of the pod: the only one that is listened on.
     #[arg(long, env = "POD_IP")]
     pod_ip: IpAddr,
@@ -70,6 +74,13 @@ struct Options {
     /// Rank 0 notes in the shared directory how many steps are done, and a gang that starts goes on from there.
     #[arg(long, env = "CHECKPOINTS", action = clap::ArgAction::Set, default_value_t = false)]
     checkpoints: bool,
+    /// Steps from one checkpoint to the next.
+    #[arg(long, env = "CHECKPOINT_STEPS", default_value_t = 1)]
+    checkpoint_steps: u32,
+    /// File that says when the gang has to be gone: rank 0 then writes a checkpoint at once, and `saved-for` with the
+    /// same text into the shared directory. Empty counts as absent.
+    #[arg(long, env = "NOTICE_FILE", default_value = "")]
+    notice_file: String,
     /// SIGTERM changes nothing.
     #[arg(long, env = "IGNORE_SIGTERM", action = clap::ArgAction::Set, default_value_t = false)]
     ignore_sigterm: bool,
@@ -113,21 +124,22 @@ async fn told_to_end(terminated: &mut Signal, is_ignored: bool) {
 fn rank(options: &Options) -> Option<u32> {
     let given = [&options.rank, &options.job_completion_index];
     let text = given.into_iter().find(|text| !text.is_empty())?;
-    text.parse().ok().filter(|rank| *rank < options.world_size)
+    let rank: u32 = text.parse().ok()?;
+    let is_known = !options.rendezvous.is_empty() || rank < options.world_size;
+    is_known.then_some(rank)
 }
 
 async fn run(options: &Options, rank: u32, report: &mut Report) -> Result<(), Failure> {
     let deadline = Duration::from_secs(options.deadline_seconds);
     let gang = exchange::Gang {
-        directory: options.peers_dir.clone(),
+        directory: options.peers_dir.join(&options.rendezvous),
         rank,
         size: options.world_size,
+        rendezvous: !options.rendezvous.is_empty(),
     };
     // Before the meeting: nobody is past it, and writes the next checkpoint, until all have read this one.
-    let checkpoint = options
-        .checkpoints
-        .then(|| Checkpoint::of(&options.peers_dir));
-    let first = checkpoint.as_ref().map_or(0, Checkpoint::read);
+    let mut saves = options.checkpoints.then(|| Saves::of(options));
+    let first = saves.as_ref().map_or(0, |saves| saves.checkpoint.read());
     report.resumed_at = first;
     report.steps = first;
     let mut peers = gang.meet(options.pod_ip, deadline).await?;
@@ -144,14 +156,46 @@ async fn run(options: &Options, rank: u32, report: &mut Report) -> Result<(), Fa
             done => done?,
         };
         report.steps = step + 1;
-        if let Some(checkpoint) = checkpoint.as_ref().filter(|_| rank == 0) {
-            checkpoint.write(report.steps)?;
+        if let Some(saves) = saves.as_mut().filter(|_| rank == 0) {
+            saves.after(report.steps)?;
         }
         if finished {
             break;
         }
     }
     Ok(())
+}
+
+/// When rank 0 saves.
+#[derive(Debug)]
+struct Saves {
+    checkpoint: Checkpoint,
+    every_steps: u32,
+    notice: Option<Notice>,
+}
+
+impl Saves {
+    fn of(options: &Options) -> Self {
+        let file = Path::new(&options.notice_file);
+        let is_told = !options.notice_file.is_empty();
+        Self {
+            checkpoint: Checkpoint::of(&options.peers_dir),
+            every_steps: options.checkpoint_steps.max(1),
+            notice: is_told.then(|| Notice::of(file, &options.peers_dir)),
+        }
+    }
+
+    /// So many steps are done.
+    fn after(&mut self, steps: u32) -> Result<(), Failure> {
+        let news = self.notice.as_ref().and_then(Notice::news);
+        if news.is_some() || steps.is_multiple_of(self.every_steps) {
+            self.checkpoint.write(steps)?;
+        }
+        if let (Some(notice), Some(said)) = (&mut self.notice, news) {
+            notice.answer(said)?;
+        }
+        Ok(())
+    }
 }
 
 /// Whether `RANK.fail` is in the shared directory. It is removed: the next attempt's rank does not fail.
