@@ -14,6 +14,8 @@ pub(super) struct ChargedClaim {
     pub(super) flavor: String,
     pub(super) gpus_milli: i64,
     pub(super) vram_bytes: i64,
+    /// Whether its node is marked as lost: then no Team bears it.
+    pub(super) is_lost: bool,
     /// UIDs of the pods that hold it.
     pub(super) pods: BTreeSet<String>,
     /// Where it is named: `Ledger`, `Gang ns/name`, `permit on NODE`.
@@ -87,6 +89,17 @@ pub(super) fn statements(world: &World) -> Vec<Statement<'_>> {
     statements
 }
 
+/// UIDs of the claims that are permitted on nodes that are marked as lost: all that these hold, since nothing is released there.
+pub(super) fn lost_claims(world: &World) -> BTreeSet<&str> {
+    let nodes = world.node_devices.values();
+    let permits = nodes
+        .filter(|node| node.spec.lost)
+        .flat_map(|node| &node.spec.permits);
+    permits
+        .flat_map(|permit| permit.claim_uids.iter().map(String::as_str))
+        .collect()
+}
+
 /// What a driver holds for a claim that the API server has forgotten is only kept from others.
 fn charges_nobody(permit: &Permit) -> bool {
     let charge = &permit.charge;
@@ -113,24 +126,30 @@ pub(super) struct Charges {
 }
 
 impl Charges {
-    /// Adds up what is stated. `team_of` tells the Team that a gang belongs to, whatever is stated of it.
+    /// Adds up what is stated. `team_of` tells the Team that a gang belongs to, whatever is stated of it; `lost` are the claims whose
+    /// nodes are lost.
     pub(super) fn of<'a>(
         statements: &'a [Statement<'a>],
         team_of: impl Fn(&Statement<'a>) -> &'a str,
+        lost: &BTreeSet<&str>,
     ) -> Self {
         let mut charges = Self::default();
         for statement in statements {
             charges.add(statement, team_of(statement));
         }
+        for (uid, claim) in &mut charges.claims {
+            claim.is_lost = lost.contains(&**uid);
+        }
         charges
     }
 
-    /// What a Team uses of a resource of a Flavor.
+    /// What a Team uses of a resource of a Flavor. What its gangs take of nodes that are lost counts as long as it is not a claim: no
+    /// scenario has both.
     pub(super) fn used(&self, team: &str, flavor: &str, resource: &str) -> i128 {
         let claims = self
             .claims
             .values()
-            .filter(|claim| claim.team == team && claim.flavor == flavor);
+            .filter(|claim| claim.team == team && claim.flavor == flavor && !claim.is_lost);
         match resource {
             "gpus" => claims.map(|claim| i128::from(claim.gpus_milli)).sum(),
             "vram" => claims.map(|claim| i128::from(claim.vram_bytes)).sum(),

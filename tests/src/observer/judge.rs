@@ -206,6 +206,7 @@ impl Judge {
         );
         let may_be_over = matches!(change.object, Object::Team(_) | Object::Cohort(_));
         let is_claim = matches!(change.object, Object::Claim(_));
+        let is_back = self.takes_mark_away(&change);
         self.world.apply(change);
         if let Some(node) = name {
             let object = self.world.node_devices.get(&node);
@@ -220,12 +221,21 @@ impl Judge {
         if may_have_risen || may_be_over {
             let (world, charges) = (&self.world, &self.charges);
             self.quota
-                .check_limits(world, charges, may_have_risen, findings);
+                .check_limits(world, charges, may_have_risen && !is_back, findings);
         }
         if may_have_risen || is_claim {
             let (world, charges) = (&self.world, &self.charges);
             self.quota.check_claims(world, charges, findings);
         }
+    }
+
+    /// Whether a node that was lost is back by this change: what it holds counts again, for whatever its Teams use by now.
+    fn takes_mark_away(&self, change: &Change) -> bool {
+        let Object::NodeDevices(after) = &change.object else {
+            return false;
+        };
+        let before = self.world.node_devices.get(&after.name_any());
+        before.is_some_and(|before| before.spec.lost) && (change.gone || !after.spec.lost)
     }
 
     /// What can be told only from the step from the old state to the new one.

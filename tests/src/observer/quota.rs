@@ -10,7 +10,7 @@ use kube::ResourceExt;
 use muster_api::{FlavorSpec, keys};
 
 use super::{
-    charges::{Charges, Statement, statements},
+    charges::{Charges, Statement, lost_claims, statements},
     findings::{Findings, Invariant::S1},
     limits,
     world::{self, World},
@@ -55,14 +55,19 @@ impl Quota {
             .iter()
             .filter_map(|statement| Some((statement.gang_uid, owner(statement)??)))
             .collect();
-        Charges::of(&statements, |statement| {
-            owners
-                .get(statement.gang_uid)
-                .map_or(statement.team, String::as_str)
-        })
+        Charges::of(
+            &statements,
+            |statement| {
+                owners
+                    .get(statement.gang_uid)
+                    .map_or(statement.team, String::as_str)
+            },
+            &lost_claims(world),
+        )
     }
 
-    /// No quota node over its limit. A limit that was lowered below the use is no violation while the use only falls.
+    /// No quota node over its limit. A limit that was lowered below the use, or a lost node that is back with what it holds, is no
+    /// violation while the use only falls from there on.
     pub(super) fn check_limits(
         &mut self,
         world: &World,

@@ -410,6 +410,55 @@ fn a_limit_that_is_lowered_below_the_use_is_no_violation() {
     stage.shows(team(0)).shows(permitted(true)).is_all_well();
 }
 
+/// Another gang of the Team with a GPU, admitted.
+fn another_gang(name: &str) -> Object {
+    let uid = format!("claim of {name}");
+    let charge =
+        json!({"claims": [{"flavor": "h100", "gpusMilli": 1000, "vramBytes": 0, "uids": [uid]}]});
+    Object::Gang(Box::new(object(&json!({
+        "metadata": {"name": name, "namespace": "ml", "uid": name}, "spec": {"size": 1},
+        "status": {"phase": "Admitted", "attempt": 1, "admission": {"team": "research", "teamGeneration": 1, "ledgerSequence": 2,
+            "charge": charge, "pods": [{"uid": format!("pod of {name}"), "claims": [uid]}]}}
+    }))))
+}
+
+/// The node's live permit, with the mark that it is lost or without.
+fn lost(is_lost: bool) -> Object {
+    let Object::NodeDevices(mut node) = permits(LIVE) else {
+        panic!("permits are in NodeDevices");
+    };
+    node.spec.lost = is_lost;
+    Object::NodeDevices(node)
+}
+
+#[test]
+fn what_a_lost_node_holds_counts_for_no_team_until_it_is_back_and_then_only_falls() {
+    let mut stage = a_gang_that_runs();
+    stage.shows(another_gang("next")).is_seen_as("S1");
+
+    let mut stage = a_gang_that_runs();
+    stage
+        .shows(lost(true))
+        .shows(another_gang("next"))
+        .is_all_well();
+    stage.shows(another_gang("more")).is_seen_as("S1");
+
+    let mut stage = a_gang_that_runs();
+    stage
+        .shows(lost(true))
+        .shows(another_gang("next"))
+        .shows(lost(false))
+        .shows(permitted(true))
+        .is_all_well();
+    stage.shows(another_gang("more")).is_seen_as("S1");
+}
+
+#[test]
+fn a_container_on_a_lost_node_is_charged_all_the_same() {
+    let mut stage = a_gang_that_runs();
+    stage.shows(lost(true)).passes(LATE_MILLIS).is_all_well();
+}
+
 #[test]
 fn a_bound_gpu_pod_without_a_charge_is_seen_as_s2() {
     let mut stage = Stage::default();
