@@ -131,6 +131,10 @@ pub struct RunArgs {
     )]
     pub kube_api_burst: u32,
 
+    /// When a node is given up.
+    #[command(flatten)]
+    pub nodes: NodeArgs,
+
     /// How the lease is held.
     #[command(flatten)]
     pub lease: LeaseArgs,
@@ -138,6 +142,30 @@ pub struct RunArgs {
     /// Whose caBundle is kept.
     #[command(flatten)]
     pub webhooks: WebhookArgs,
+}
+
+/// When a node is given up.
+#[derive(Args, Clone, Debug)]
+pub struct NodeArgs {
+    /// Seconds for which a node is not Ready before it is lost: what it holds is charged to no Team any more. Nothing new is
+    /// planned on a node whose driver owes an answer for as long.
+    #[arg(
+        long,
+        env = "MUSTER_NODE_LOST_AFTER_SECONDS",
+        default_value_t = 60,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub node_lost_after_seconds: u32,
+
+    /// Seconds for which a node is not Ready before the gangs on it are evicted; not before it is lost. Less than the seconds for which
+    /// pods tolerate that by default (300), or Kubernetes deletes the pods first, which their Jobs count as failures.
+    #[arg(
+        long,
+        env = "MUSTER_NODE_EVICT_AFTER_SECONDS",
+        default_value_t = 240,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub node_evict_after_seconds: u32,
 }
 
 /// How the leader's lease is held.
@@ -284,6 +312,8 @@ impl RunArgs {
                 ModeArg::Observe => Mode::Observe,
                 ModeArg::Enforce => Mode::Enforce,
             },
+            lost_after_seconds: self.nodes.node_lost_after_seconds.into(),
+            node_loss_seconds: self.nodes.node_evict_after_seconds.into(),
             ..muster_protocol::Config::new(self.index_config()?)
         };
         let own_scheduler = self.scheduler_name.iter().filter(|name| !name.is_empty());
@@ -380,6 +410,28 @@ mod tests {
             let cli = Cli::try_parse_from(["muster-controller", flag]).unwrap();
             let config = cli.run.protocol_config().unwrap();
             assert!(config.scheduler_names.iter().eq(expected), "{flag}");
+        }
+    }
+
+    #[test]
+    fn nodes_are_given_up_when_the_protocol_says_unless_the_flags_say_otherwise() {
+        let times = |flags: &[&str]| {
+            let flags = [&["muster-controller"], flags].concat();
+            let cli = Cli::try_parse_from(flags).unwrap();
+            let config = cli.run.protocol_config().unwrap();
+            (config.lost_after_seconds, config.node_loss_seconds)
+        };
+        let shipped = muster_protocol::Config::new(index::Config::default());
+        let as_shipped = (shipped.lost_after_seconds, shipped.node_loss_seconds);
+        assert_eq!(times(&[]), as_shipped);
+        let flags = [
+            "--node-lost-after-seconds=10",
+            "--node-evict-after-seconds=20",
+        ];
+        assert_eq!(times(&flags), (10, 20));
+        for flag in flags.map(|flag| flag.replace("=10", "=0").replace("=20", "=0")) {
+            let refused = Cli::try_parse_from(["muster-controller", &flag]);
+            assert!(refused.is_err(), "{flag}");
         }
     }
 
