@@ -26,7 +26,7 @@ pub use self::{
         cohort, flavor, flavor_on, gpu_quota, namespace, team, team_of, team_of_sixteen, tier,
         topology,
     },
-    rank_program::{RankProgram, RankSource, peers_directory},
+    rank_program::{RankProgram, RankSource, peers_directory, told_of_its_end},
 };
 
 /// Label of everything that a scenario makes.

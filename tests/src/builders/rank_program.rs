@@ -6,7 +6,8 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use k8s_openapi::api::core::v1::Container;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, PodSpec};
 use muster_api::keys;
 use serde_json::{Value, json};
 
@@ -40,8 +41,10 @@ pub struct RankProgram {
     pub rank: RankSource,
     /// Whether a rank that has lost a peer waits to be ended.
     pub hangs_when_lost: bool,
-    /// Whether the gang notes after each step how far it is, and goes on from there when it starts again.
-    pub checkpoints: bool,
+    /// After how many steps the gang notes how far it is, to go on from there when it starts again; never without.
+    pub checkpoint_steps: Option<u32>,
+    /// Whether the ranks are those that start together, whatever their numbers: as many as the attempt was admitted with.
+    pub rendezvous: bool,
     /// Whether SIGTERM changes nothing.
     pub ignores_sigterm: bool,
 }
@@ -57,7 +60,8 @@ impl RankProgram {
             step_millis: 50,
             rank: RankSource::Annotation,
             hangs_when_lost: false,
-            checkpoints: false,
+            checkpoint_steps: None,
+            rendezvous: false,
             ignores_sigterm: false,
         }
     }
@@ -85,10 +89,18 @@ impl RankProgram {
         self
     }
 
-    /// A gang that writes a checkpoint after each step, and goes on from the last one.
+    /// A gang that writes a checkpoint every so many steps, and goes on from the last one. With the volume of
+    /// [`super::told_of_its_end`] it writes one when it is told to go, too.
     #[must_use]
-    pub fn with_checkpoints(mut self) -> Self {
-        self.checkpoints = true;
+    pub fn with_checkpoints(mut self, steps: u32) -> Self {
+        self.checkpoint_steps = Some(steps);
+        self
+    }
+
+    /// A gang that may start with fewer ranks than all.
+    #[must_use]
+    pub fn of_those_admitted(mut self) -> Self {
+        self.rendezvous = true;
         self
     }
 
@@ -103,6 +115,12 @@ impl RankProgram {
     pub fn checkpointed_steps(&self) -> u32 {
         let text = std::fs::read_to_string(self.peers_dir.join("checkpoint")).ok();
         text.and_then(|text| text.parse().ok()).unwrap_or(0)
+    }
+
+    /// When the gang has to be gone, by the notice for which it has saved its work last.
+    pub fn saved_for(&self) -> Option<Timestamp> {
+        let text = std::fs::read_to_string(self.peers_dir.join("saved-for")).ok();
+        text.and_then(|text| text.parse().ok())
     }
 
     /// Tells a rank that runs to fail with exit code 1. It does so once.
@@ -124,24 +142,32 @@ impl RankProgram {
     /// A container `main` that runs it, with these claims of its pod.
     pub fn container(&self, claims: &[&str]) -> Result<Container> {
         let from_field = |path: &str| json!({"fieldRef": {"fieldPath": path}});
+        let from_annotation = |key: &str| from_field(&format!("metadata.annotations['{key}']"));
         let mut env = vec![
             json!({"name": "MUSTER_PEERS_DIR", "value": self.peers_dir}),
             json!({"name": "MUSTER_FINISH_FILE", "value": self.finish_file()}),
-            json!({"name": "WORLD_SIZE", "value": self.world_size.to_string()}),
             json!({"name": "STEPS", "value": self.steps.to_string()}),
             json!({"name": "STEP_MILLIS", "value": self.step_millis.to_string()}),
             json!({"name": "HANG_WHEN_LOST", "value": self.hangs_when_lost.to_string()}),
-            json!({"name": "CHECKPOINTS", "value": self.checkpoints.to_string()}),
+            json!({"name": "CHECKPOINTS", "value": self.checkpoint_steps.is_some().to_string()}),
+            json!({"name": "CHECKPOINT_STEPS", "value": self.checkpoint_steps.unwrap_or(1).to_string()}),
             json!({"name": "IGNORE_SIGTERM", "value": self.ignores_sigterm.to_string()}),
             json!({"name": "POD_IP", "valueFrom": from_field("status.podIP")}),
         ];
         match self.rank {
             RankSource::Annotation => {
-                let path = format!("metadata.annotations['{}']", keys::RANK);
-                env.push(json!({"name": "RANK", "valueFrom": from_field(&path)}));
+                env.push(json!({"name": "RANK", "valueFrom": from_annotation(keys::RANK)}));
             }
             RankSource::Fixed(rank) => env.push(json!({"name": "RANK", "value": rank.to_string()})),
             RankSource::CompletionIndex => {}
+        }
+        if self.rendezvous {
+            let size = from_annotation(keys::ADMITTED_COUNT);
+            env.push(json!({"name": "WORLD_SIZE", "valueFrom": size}));
+            let attempt = from_annotation(keys::ATTEMPT);
+            env.push(json!({"name": "RENDEZVOUS", "valueFrom": attempt}));
+        } else {
+            env.push(json!({"name": "WORLD_SIZE", "value": self.world_size.to_string()}));
         }
         let claims: Vec<Value> = claims.iter().map(|name| json!({"name": name})).collect();
         typed(json!({
@@ -185,6 +211,24 @@ impl RankProgram {
             .map(|(rank, result)| Ok((rank, serde_json::from_value(result["gpus"].clone())?)))
             .collect()
     }
+}
+
+/// Gives the program a file in which the kubelet tells it when its gang has to be gone.
+pub fn told_of_its_end(spec: PodSpec) -> Result<PodSpec> {
+    let mut spec = spec;
+    let annotation = format!("metadata.annotations['{}']", keys::PREEMPT_AT);
+    let volume = typed(json!({
+        "name": "told",
+        "downwardAPI": {"items": [{"path": "preempt-at", "fieldRef": {"fieldPath": annotation}}]},
+    }))?;
+    spec.volumes.get_or_insert_default().push(volume);
+    for container in &mut spec.containers {
+        let file = typed(json!({"name": "NOTICE_FILE", "value": "/told/preempt-at"}))?;
+        container.env.get_or_insert_default().push(file);
+        let mount = typed(json!({"name": "told", "mountPath": "/told"}))?;
+        container.volume_mounts.get_or_insert_default().push(mount);
+    }
+    Ok(spec)
 }
 
 /// A fresh directory for the ranks of a gang, below the cluster's.

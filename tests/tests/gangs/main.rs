@@ -1,6 +1,7 @@
 //! Gangs with everything that ships: four nodes on two leaves, and a fifth that stands alone.
 
 mod evictions;
+mod partial;
 mod preemption;
 mod queue;
 mod races;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         queue::scenarios(),
         reasons::scenarios(),
         shorthand::scenarios(),
+        partial::scenarios(),
         evictions::scenarios(),
         preemption::scenarios(),
     ];

@@ -2,7 +2,10 @@
 
 mod checkpoint;
 mod reclaim;
+mod shrink;
 mod within_team;
+
+use std::time::Duration;
 
 use anyhow::Result;
 use kube::{Client, ResourceExt};
@@ -10,6 +13,7 @@ use muster_api::{TeamSpec, gang::PreemptionNotice, keys, team::TeamTiers};
 use muster_tests::{
     builders::{self, gpu_quota},
     gangs,
+    install::{Installation, Part},
     kubernetes::{LIMIT, Progress, eventually},
     suite::Scenario,
 };
@@ -21,6 +25,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         reclaim::scenarios(),
         within_team::scenarios(),
         checkpoint::scenarios(),
+        shrink::scenarios(),
     ];
     scenarios.into_iter().flatten().collect()
 }
@@ -57,8 +62,17 @@ async fn wait_for_notice(
     namespace: &str,
     beginning: &str,
 ) -> Result<PreemptionNotice> {
+    wait_for_notice_within(client, namespace, beginning, LIMIT).await
+}
+
+async fn wait_for_notice_within(
+    client: &Client,
+    namespace: &str,
+    beginning: &str,
+    limit: Duration,
+) -> Result<PreemptionNotice> {
     let what = format!("gang {namespace}/{beginning}* is told to give way");
-    eventually(&what, LIMIT, async || {
+    eventually(&what, limit, async || {
         let gang = gangs::find(client, namespace, beginning).await?;
         let status = gang.and_then(|gang| gang.status).unwrap_or_default();
         Ok(match status.preemption {
@@ -89,6 +103,21 @@ async fn wait_until_pods_are_told(
         let count = told.count();
         Ok(Progress::when(count == pods_wanted, || {
             format!("{count} of {pods_wanted}")
+        }))
+    })
+    .await
+}
+
+/// The controller's metrics have this line.
+async fn wait_until_counted(muster: &Installation, line: &str) -> Result<()> {
+    let (name, _) = line.split_once('{').unwrap_or((line, ""));
+    eventually(&format!("there is {line}"), LIMIT, async || {
+        let metrics = muster.metrics(Part::Controller).await?;
+        let mut family = metrics.lines().filter(|line| line.starts_with(name));
+        let is_counted = family.any(|counted| counted == line);
+        Ok(Progress::when(is_counted, || {
+            let family = metrics.lines().filter(|line| line.starts_with(name));
+            format!("{:?}", family.collect::<Vec<_>>())
         }))
     })
     .await

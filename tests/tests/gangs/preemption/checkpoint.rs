@@ -1,4 +1,5 @@
-//! A training of 16 GPUs on quota that another Team lends: it goes at its checkpoint, and goes on from there.
+//! A training of 16 GPUs on quota that another Team lends: it is told, saves its work, goes at that checkpoint, and goes on from
+//! there when the GPUs are idle again.
 
 use anyhow::{Context, Result, ensure};
 use jiff::Timestamp;
@@ -7,12 +8,12 @@ use kube::{
     Api, Client, ResourceExt,
     api::{Patch, PatchParams},
 };
-use muster_api::{Reason, TierPreemption, keys};
+use muster_api::{Reason, TierPreemption, gang::PreemptionNotice, keys};
 use muster_tests::{
-    builders::{RankProgram, tier},
+    builders::{in_tier, indexed_job, tier, told_of_its_end},
     cluster::Cluster,
     gangs,
-    kubernetes::{LIMIT, Progress, eventually},
+    kubernetes::{self, LIMIT, Progress, eventually},
     scenarios,
     suite::Scenario,
     workloads::Workload,
@@ -30,8 +31,10 @@ pub(super) fn scenarios() -> Vec<Scenario> {
 const NOTICE_SECONDS: i64 = 240;
 /// Within how many seconds of its checkpoint the gang is gone.
 const SOON_SECONDS: i64 = 60;
-/// Steps before inference comes: the four hours of training, shortened.
-const STEPS: u32 = 20;
+/// Steps before inference comes: the four hours of training, shortened to some seconds.
+const STEPS: u32 = 30;
+/// Steps from one of its regular checkpoints to the next: so long that the one for the notice is another.
+const CHECKPOINT_STEPS: u32 = 15;
 
 async fn a_training_gives_way_to_inference_at_its_checkpoint_and_goes_on_from_there(
     cluster: &mut Cluster,
@@ -47,9 +50,11 @@ async fn a_training_gives_way_to_inference_at_its_checkpoint_and_goes_on_from_th
         ranks: 2,
         gpus: 8,
     };
-    let train_ranks = train
-        .submit_job_of_tier(cluster, "saves", RankProgram::with_checkpoints)
-        .await?;
+    let (train_ranks, _) = train.prepare(cluster).await?;
+    let train_ranks = train_ranks.with_checkpoints(CHECKPOINT_STEPS);
+    let spec = told_of_its_end(train.pod_spec(&client, &train_ranks).await?)?;
+    let job = in_tier(indexed_job("train", 2, &[], &spec)?, "saves");
+    kubernetes::create(&Api::namespaced(client.clone(), "training"), &job).await?;
     let training = gangs::of_job("train");
     let gang = gangs::wait_until_running(&client, "training", &training).await?;
     let queued_at = gang
@@ -72,7 +77,14 @@ async fn a_training_gives_way_to_inference_at_its_checkpoint_and_goes_on_from_th
     let serve_ranks = serve.submit_job(cluster, &[]).await?;
     let notice = wait_for_notice(&client, "training", &training).await?;
     wait_until_pods_are_told(&client, "training", &training, &notice, 2).await?;
-    say_that_it_is_saved(&client, &training).await?;
+    eventually("the training has saved its work", LIMIT, async || {
+        let saved_for = train_ranks.saved_for();
+        let is_saved = saved_for == Some(notice.preempt_at.0);
+        Ok(Progress::when(is_saved, || format!("for {saved_for:?}")))
+    })
+    .await?;
+    let told_at = train_ranks.checkpointed_steps();
+    say_that_it_is_saved(&client, &training, &notice).await?;
     let (_, eviction) =
         wait_for_eviction(&client, "training", &training, Reason::Preempted).await?;
     let lasted = eviction.at.0.as_second() - notice.noticed_at.0.as_second();
@@ -95,22 +107,34 @@ async fn a_training_gives_way_to_inference_at_its_checkpoint_and_goes_on_from_th
     train_ranks.ensure_all_met()?;
     for (rank, result) in train_ranks.results()? {
         ensure!(
-            result["resumedAt"] == saved && saved >= STEPS,
+            result["resumedAt"] == saved && saved >= told_at && told_at >= STEPS,
             "rank {rank} did not go on from step {saved}: {result}"
         );
     }
     Ok(())
 }
 
-/// What the workload, or whatever writes its checkpoints, tells the cluster.
-async fn say_that_it_is_saved(client: &Client, beginning: &str) -> Result<()> {
+/// What the workload, or whatever looks after its checkpoints, tells the cluster.
+async fn say_that_it_is_saved(
+    client: &Client,
+    beginning: &str,
+    notice: &PreemptionNotice,
+) -> Result<()> {
     let gang = gangs::find(client, "training", beginning).await?;
     let gang = gang.context("there is no such Gang")?;
     let pods: Api<Pod> = Api::namespaced(client.clone(), "training");
-    // Later than the notice, by the seconds in which both are told.
-    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-    let now = Timestamp::now().to_string();
-    let patch = json!({"metadata": {"annotations": {keys::CHECKPOINTED_AT: now}}});
+    // Notices are told in whole seconds: within that of the notice a checkpoint may be older.
+    let now = eventually("the second of the notice is over", LIMIT, async || {
+        let now = Timestamp::now();
+        let is_over = now.as_second() > notice.noticed_at.0.as_second();
+        Ok(if is_over {
+            Progress::Done(now)
+        } else {
+            Progress::NotYet(now.to_string())
+        })
+    })
+    .await?;
+    let patch = json!({"metadata": {"annotations": {keys::CHECKPOINTED_AT: now.to_string()}}});
     for pod in gangs::pods(client, &gang).await?.into_values() {
         let patch = Patch::Merge(&patch);
         pods.patch(&pod.name_any(), &PatchParams::default(), &patch)

@@ -7,7 +7,7 @@ use muster_tests::{
     workloads::Workload,
 };
 
-use super::{prepare_teams, wait_for_notice, wait_until_pods_are_told};
+use super::{prepare_teams, wait_for_notice, wait_until_counted, wait_until_pods_are_told};
 use crate::evictions::{ensure_job_goes_on, wait_for_eviction};
 
 pub(super) fn scenarios() -> Vec<Scenario> {
@@ -52,6 +52,10 @@ async fn a_team_that_borrows_is_told_and_gives_back_and_its_job_runs_again_when_
         let reason = Reason::PreemptionNotice;
         events::wait_for_reason(&client, "borrows", kind, beginning, reason).await?;
     }
+    for (kind, beginning) in [("Gang", lends.as_str()), ("Job", "own")] {
+        let reason = Reason::WaitingForRelease;
+        events::wait_for_reason(&client, "lends", kind, beginning, reason).await?;
+    }
 
     let (gang, eviction) =
         wait_for_eviction(&client, "borrows", &borrows, Reason::Preempted).await?;
@@ -65,6 +69,14 @@ async fn a_team_that_borrows_is_told_and_gives_back_and_its_job_runs_again_when_
     gangs::wait_until_running(&client, "lends", &lends).await?;
     gangs::wait_for_reason(&client, "borrows", &borrows, Reason::WaitingForQuota).await?;
     ensure_job_goes_on(&client, "borrows", "large", 0, 0).await?;
+
+    let muster = cluster.installation()?;
+    for counted in [
+        "muster_evicted_gangs_total{team=\"borrows\",reason=\"Preempted\"} 1",
+        "muster_preempted_gangs_total{preempting_team=\"lends\",reason=\"Reclaimed\"} 1",
+    ] {
+        wait_until_counted(muster, counted).await?;
+    }
 
     own_ranks.finish()?;
     gangs::wait_for_job(&client, "lends", "own").await?;
