@@ -26,6 +26,7 @@ pub mod control_plane;
 pub mod demo;
 pub mod driver_socket;
 pub mod events;
+pub mod evictions;
 pub mod failure_report;
 pub mod fake_nodes;
 pub mod gangs;

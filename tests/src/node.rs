@@ -301,6 +301,19 @@ impl Node {
         self.services.values().for_each(Service::thaw);
     }
 
+    /// The machine is no more: neither kubelet and driver nor what the driver had on disk. Nothing starts it again.
+    pub fn scrap(&mut self) -> Result<()> {
+        for part in [NodePart::Kubelet, NodePart::Driver] {
+            self.service(part)?.kill();
+        }
+        for directory in [self.cdi_directory(), self.driver_records()] {
+            for entry in fs::read_dir(&directory)? {
+                fs::remove_file(entry?.path())?;
+            }
+        }
+        Ok(())
+    }
+
     /// Stops it: driver, kubelet, runtime (which kills its containers), namespaces.
     pub async fn stop(mut self) {
         for part in [NodePart::Driver, NodePart::Kubelet, NodePart::Runtime] {

@@ -41,8 +41,9 @@ const SCENARIOS: &str = "scenarios";
 
 /// Suites on the real control plane, those that take longest first: started in this order two at a time, they end
 /// at about the same time. What is not named comes before them.
-const LONGEST_FIRST: [&str; 5] = [
+const LONGEST_FIRST: [&str; 6] = [
     "gangs",
+    "node_loss",
     "admission_policies",
     "outages",
     "nodes_and_driver",
