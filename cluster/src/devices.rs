@@ -58,6 +58,8 @@ pub struct DeviceKind {
     pub memory: Amount,
     /// Group of devices of a node that are connected by NVLink.
     pub nvlink_group: Option<String>,
+    /// Whether a device is given out as a whole and at once. Others are never planned.
+    pub is_whole: bool,
     /// Whether a device may be planned: it is not tainted, and is given out as a whole and at once.
     pub usable: bool,
     /// Whether it may be once what it was given to is released.
@@ -207,7 +209,12 @@ impl DeviceKinds {
 
     fn intern(&mut self, driver: &str, device: Device, state: DeviceState) -> Arc<DeviceKind> {
         // Serialising these types cannot fail.
-        let text = serde_json::to_string(&(driver, state.usable, state.healthy, &device))
+        let DeviceState {
+            is_whole,
+            usable,
+            healthy,
+        } = state;
+        let text = serde_json::to_string(&(driver, is_whole, usable, healthy, &device))
             .unwrap_or_default();
         if let Some(known) = self.by_text.get(&text).and_then(Weak::upgrade) {
             return known;
@@ -227,8 +234,9 @@ impl DeviceKinds {
             attributes: Arc::new(qualified(driver, attributes).collect()),
             memory: memory(driver, &device),
             nvlink_group,
-            usable: state.usable,
-            healthy: state.healthy,
+            is_whole,
+            usable,
+            healthy,
             device,
         });
         self.by_text.insert(text, Arc::downgrade(&kind));
@@ -329,6 +337,7 @@ fn is_whole(device: &Device) -> bool {
 /// What its taints say of a device.
 #[derive(Clone, Copy)]
 struct DeviceState {
+    is_whole: bool,
     /// Whether it may be allocated.
     usable: bool,
     /// Whether it may be once what it was given to is released.
@@ -345,6 +354,7 @@ impl DeviceState {
         let is_whole = is_whole(device);
         let is_faulty = repelling.clone().any(|taint| taint.key != keys::TAINT_HELD);
         Self {
+            is_whole,
             usable: is_whole && repelling.next().is_none(),
             healthy: is_whole && !is_faulty,
         }

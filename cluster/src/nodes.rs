@@ -312,6 +312,12 @@ fn device_of(
     selectors: Arc<BTreeSet<SelectorId>>,
     allocated: &BTreeMap<String, ClaimUid>,
 ) -> engine::Device {
+    // What is never planned is not there for any request: no request waits for it, and none is told that it is in use.
+    let selectors = if published.kind.is_whole {
+        selectors
+    } else {
+        Arc::default()
+    };
     engine::Device {
         allocated_to: allocated.get(published.name.as_ref()).cloned(),
         name: published.name.as_ref().into(),

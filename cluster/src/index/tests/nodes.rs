@@ -272,6 +272,26 @@ fn devices_that_may_not_be_given_out_are_not_usable() {
 }
 
 #[test]
+fn a_device_that_is_never_planned_is_there_for_no_request() {
+    let with_field = |field: &str, value: Value| {
+        let slice = with(slice("a", 1), &format!("/spec/devices/0/{field}"), value);
+        let index = index_with([slice, pod("p", 5), claim("p", 1)]);
+        let device = &told(&index, "a").devices[0];
+        !device.selectors.is_empty()
+    };
+    let taint = json!([{"key": "k", "effect": "NoSchedule"}]);
+    assert!(with_field("taints", taint), "it may be planned later");
+    let counters = json!([{"counterSet": "s", "counters": {}}]);
+    for (field, value) in [
+        ("consumesCounters", counters),
+        ("allowMultipleAllocations", json!(true)),
+        ("bindingConditions", json!(["c"])),
+    ] {
+        assert!(!with_field(field, value), "{field}");
+    }
+}
+
+#[test]
 fn a_flavor_counts_the_devices_that_its_node_selector_driver_and_selector_say() {
     let devices = |devices: Value| with(flavor("other"), "/spec/devices", devices);
     let by_leaf = with(
