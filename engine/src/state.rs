@@ -381,15 +381,11 @@ impl State {
         Some(&self.waiting.get(self.waiting.id(gang)?)?.gang)
     }
 
-    /// The gangs of a Team that wait, first to be served first.
+    /// The gangs of a Team that wait, first to be served first; those to which others give way are among them.
     pub fn queue(&self, team: &TeamName) -> impl Iterator<Item = &Gang> {
         let entry = self.team_ids.get(team).and_then(|id| self.teams.get(*id));
-        let by_use = entry.and_then(|entry| entry.namespaces.as_ref());
-        let by_place = entry.filter(|entry| entry.namespaces.is_none());
-        let by_use = by_use.into_iter().flat_map(NamespaceLine::in_order);
-        let by_place = by_place.into_iter().flat_map(|entry| entry.line.values());
-        let line = by_place.copied().chain(by_use);
-        line.filter_map(|id| Some(&self.waiting.get(id)?.gang))
+        let waiting = entry.into_iter().flat_map(TeamEntry::waiting);
+        waiting.filter_map(|id| Some(&self.waiting.get(id)?.gang))
     }
 
     fn set_waiting(&mut self, mut gang: Gang) {

@@ -316,8 +316,12 @@ impl State {
         };
         waiting.is_reserved_for = true;
         let uid = waiting.gang.uid.clone();
+        let (team, place) = (waiting.team, waiting.place.clone());
         self.end_head_reservation(&uid, true);
         self.drop_out(id);
+        if let Some(entry) = self.teams.get_mut(team) {
+            entry.given_way.insert(place, id);
+        }
         self.changed_gangs.insert(id);
         let (charges, nodes) = (reservation.charges.clone(), reservation.nodes.clone());
         let victims = self.reservations.enter(&uid, reservation);
@@ -337,6 +341,9 @@ impl State {
         let waiting = self.waiting.get_mut(id)?;
         let (reservation, spared) = self.reservations.leave(&waiting.gang.uid)?;
         waiting.is_reserved_for = false;
+        if let Some(entry) = self.teams.get_mut(waiting.team) {
+            entry.given_way.remove(&waiting.place);
+        }
         let holds = waiting.pods_that_hold > 0;
         for victim in &spared {
             self.change_afterwards(&self.charges_of(victim));

@@ -42,6 +42,8 @@ pub(super) struct TeamEntry {
     pub(super) namespaces: Option<NamespaceLine>,
     /// The classes with gangs of a namespace, there.
     pub(super) classes_of: BTreeMap<NamespaceName, BTreeSet<ClassId>>,
+    /// The gangs that wait for what others give up for them, in the same order: they are in no line.
+    pub(super) given_way: BTreeMap<Place, GangId>,
     /// How many gangs were told as waiting, those included that hold something.
     pub(super) gangs: usize,
     /// How many of `line` ask for no device.
@@ -73,6 +75,7 @@ impl TeamEntry {
             line: BTreeMap::new(),
             namespaces: None,
             classes_of: BTreeMap::new(),
+            given_way: BTreeMap::new(),
             gangs: 0,
             without_devices: 0,
             classes: BTreeMap::new(),
@@ -101,11 +104,36 @@ impl TeamEntry {
         Standing::new(self.used_by(&waiting.namespace), waiting.place.clone())
     }
 
-    /// How many gangs are before one that is in line, or would be. It counts them.
+    /// All that wait, first to be served first. Where that goes by what namespaces used, those are before all others to which somebody
+    /// gives way already.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = GangId> {
+        let mut given_way = self.given_way.iter().peekable();
+        let by_place = self.namespaces.is_none().then_some(&self.line);
+        let mut by_place = by_place.into_iter().flatten().peekable();
+        let by_use = self.namespaces.iter().flat_map(NamespaceLine::in_order);
+        let merged = std::iter::from_fn(move || {
+            let is_given_way = match (given_way.peek(), by_place.peek()) {
+                (Some((one, _)), Some((other, _))) => one < other,
+                (one, _) => one.is_some(),
+            };
+            let next = if is_given_way {
+                given_way.next()
+            } else {
+                by_place.next()
+            };
+            next.map(|(_, id)| *id)
+        });
+        merged.chain(by_use)
+    }
+
+    /// How many of them go before a gang. It counts them.
     pub(super) fn before(&self, waiting: &WaitingGang) -> usize {
+        let place = &waiting.place;
+        let given_way = self.given_way.range(..place).count();
         match &self.namespaces {
-            None => self.line.range(..&waiting.place).count(),
-            Some(line) => line.before(&self.standing_of(waiting)),
+            None => given_way + self.line.range(..place).count(),
+            Some(_) if self.given_way.contains_key(place) => given_way,
+            Some(line) => self.given_way.len() + line.before(&self.standing_of(waiting)),
         }
     }
 
