@@ -42,5 +42,5 @@ pub use names::{
     NodeFilterId, NodeName, PodSelectorId, PodUid, ResourceName, SelectorId, TeamName, Timestamp,
     TopologyName,
 };
-pub use remedy::{Holder, Order, Remedies, Remedy, RemedyEvent};
+pub use remedy::{Holder, NodeRepair, Order, Remedies, Remedy, RemedyEvent};
 pub use state::{State, Usage};

@@ -2,7 +2,8 @@
 
 use crate::{
     amount::ResourceCharge,
-    names::{GangUid, TeamName},
+    model::NodeBlock,
+    names::{DeviceName, GangUid, NodeName, TeamName},
 };
 
 /// Events that would have a gang admitted as things are, each of them alone ([`crate::State::remedies`]).
@@ -31,6 +32,20 @@ pub enum RemedyEvent {
     GangsEnd(Vec<Holder>),
     /// The nominal quota of the gang's Team is raised by so much; by less it does not suffice.
     QuotaRaised(Vec<ResourceCharge>),
+    /// These nodes, and these devices of theirs, are all right. With any of them left out it does not suffice, unless the search met
+    /// its bound.
+    Repaired(Vec<NodeRepair>),
+}
+
+/// What is wrong with a node and would be no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRepair {
+    /// The node.
+    pub node: NodeName,
+    /// Why nothing new may be planned there, if that has to end: the node is schedulable then, whatever else kept it from it.
+    pub block: Option<NodeBlock>,
+    /// Devices that are healthy then.
+    pub devices: Vec<DeviceName>,
 }
 
 /// Who goes first once there is room.

@@ -30,6 +30,7 @@ mod namespaces;
 mod preempt;
 mod release;
 mod remedies;
+mod repairs;
 mod reservations;
 mod restore;
 mod rounds;

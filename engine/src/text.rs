@@ -5,9 +5,10 @@ use std::fmt;
 use crate::{
     amount::{Amount, FlavorResource, Resource, ResourceCharge},
     decision::{Blocker, CommitRoom, HeadReservation, OverQuota, Why},
-    names::{FlavorName, LevelName, Timestamp},
+    model::NodeBlock,
+    names::{DeviceName, FlavorName, LevelName, Timestamp},
     quota::PreemptionReason,
-    remedy::{Holder, Order, Remedies, Remedy, RemedyEvent},
+    remedy::{Holder, NodeRepair, Order, Remedies, Remedy, RemedyEvent},
 };
 
 /// Most causes that a text names.
@@ -19,6 +20,9 @@ const BORROWS_NOTHING: &str = "a gang that nobody may preempt (its PriorityTier 
 
 /// Most gangs of which a text says that they have to end.
 const ENDING_NAMED: usize = 3;
+
+/// Most nodes, and most devices of each, of which a text says that they have to be repaired.
+const REPAIRS_NAMED: usize = 3;
 
 /// An amount of a resource: `16 GPUs`, `0.5 GPUs`, `64Gi of memory`, `12.5 cores`.
 struct Quantity<'a>(&'a Resource, Amount);
@@ -521,7 +525,63 @@ impl fmt::Display for RemedyEvent {
                 }
                 Ok(())
             }
+            Self::Repaired(nodes) => {
+                let named = nodes.len().min(REPAIRS_NAMED);
+                for (at, repair) in nodes.iter().take(named).enumerate() {
+                    let comma = match at {
+                        0 => "",
+                        _ if at + 1 == nodes.len() => " and ",
+                        _ => ", ",
+                    };
+                    write!(formatter, "{comma}{repair}")?;
+                }
+                match nodes.len() - named {
+                    0 => Ok(()),
+                    1 => formatter.write_str(" and 1 more node is all right"),
+                    more => write!(formatter, " and {more} more nodes are all right"),
+                }
+            }
         }
+    }
+}
+
+impl fmt::Display for NodeRepair {
+    /// "node n2, which is cordoned, is schedulable and 2 of its devices are healthy (gpu-0, gpu-3)".
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            node,
+            block,
+            devices,
+        } = self;
+        if let Some(block) = block {
+            let now = match block {
+                NodeBlock::Cordoned => "which is cordoned",
+                NodeBlock::NotReady => "which is not Ready",
+                NodeBlock::Lost => "which is lost",
+                NodeBlock::SlicesMissing => "whose ResourceSlices are missing",
+                NodeBlock::DriverSilent => "whose driver has not answered yet",
+            };
+            write!(formatter, "node {node}, {now}, is schedulable")?;
+        }
+        let of = match (block, devices.len()) {
+            (_, 0) => return Ok(()),
+            (Some(_), 1) => " and 1 of its devices is healthy".to_owned(),
+            (Some(_), count) => format!(" and {count} of its devices are healthy"),
+            (None, 1) => format!("1 device of node {node} is healthy"),
+            (None, count) => format!("{count} devices of node {node} are healthy"),
+        };
+        // Driver and pool stand before the name.
+        let short = |device: &DeviceName| {
+            let name = device.as_str();
+            name.rsplit('/').next().unwrap_or(name).to_owned()
+        };
+        let names: Vec<String> = devices.iter().take(REPAIRS_NAMED).map(short).collect();
+        let more = if devices.len() > names.len() {
+            ", …"
+        } else {
+            ""
+        };
+        write!(formatter, "{of} ({}{more})", names.join(", "))
     }
 }
 

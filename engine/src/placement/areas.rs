@@ -1,7 +1,7 @@
 //! The areas in which a gang might have its place if nothing ran, with how much of it each of their nodes holds.
 
 use super::{
-    Cluster, Request, View,
+    Cluster, Request,
     capacity::Rules,
     index::IndexKey,
     node::NodeRecord,
@@ -31,7 +31,7 @@ pub(crate) fn areas(cluster: &Cluster, request: &Request<'_>) -> Vec<Vec<Roomy>>
         return Vec::new();
     };
     let key = IndexKey {
-        rules: Rules::of(request, &View::Empty),
+        rules: Rules::of(request),
         topology: tree.topology.clone(),
         as_they_are: false,
         shape: class.shape.without_resources(),

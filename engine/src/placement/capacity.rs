@@ -89,8 +89,6 @@ pub(crate) struct Rules {
     pub(crate) flavor: Option<FlavorName>,
     /// The most that a granted device may be charged as.
     pub(crate) most_per_device: Option<DeviceCharge>,
-    /// Whether blocks of nodes count.
-    pub(crate) blocks_count: bool,
 }
 
 /// How many units a node holds.
@@ -157,9 +155,7 @@ impl Rules {
         occupancy: &Occupancy,
         shape: &UnitShape,
     ) -> Result<(), Cause> {
-        if let Some(block) = record.node.block
-            && self.blocks_count
-        {
+        if let Some(block) = occupancy.block {
             return Err(Cause::Block(block));
         }
         let mut filters = shape.filters().iter();

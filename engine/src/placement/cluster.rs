@@ -37,6 +37,8 @@ pub(crate) struct Cluster {
     pub(super) held_back: HeldBack,
     kinds: Kinds,
     inventory: Inventory,
+    /// Nodes with which something is wrong.
+    pub(super) faulty: BTreeSet<NodeName>,
     /// By Topology; under `None` the flat one.
     trees: BTreeMap<Option<TopologyName>, Tree>,
     version: Version,
@@ -98,6 +100,7 @@ impl Default for Cluster {
             held_back: HeldBack::default(),
             kinds: Kinds::default(),
             inventory: Inventory::default(),
+            faulty: BTreeSet::new(),
             trees: BTreeMap::from([(None, Tree::new(None, version))]),
             version,
             changed: ChangeLog::default(),
@@ -148,14 +151,13 @@ impl Cluster {
         if !same_when_empty {
             self.remade.note(slot, now);
         }
-        let grew = before.is_none_or(|before| {
-            let blocked = before.node.block.is_some() && record.node.block.is_none();
-            !same_when_empty || blocked || !record.now.lies_within(&before.now)
-        });
+        let grew =
+            before.is_none_or(|before| !same_when_empty || !record.now.lies_within(&before.now));
         if grew {
             self.grown.note(slot, now);
         }
         self.held_back.note_node(&record.node.name);
+        self.note_faults(&record.node);
         self.slots[slot] = Some(record);
         self.note_held_back(slot);
         if same_when_empty {
@@ -191,6 +193,7 @@ impl Cluster {
         self.changed.note(slot, now);
         self.remade.note(slot, now);
         self.held_back.note_gone(name);
+        self.faulty.remove(name);
     }
 
     /// What one pod holds is as given.
@@ -245,7 +248,7 @@ impl Cluster {
     /// What is free on a node by all that is held there.
     fn occupancy(&self, record: &NodeRecord) -> Occupancy {
         if self.is_held_back(&record.node.name) {
-            return Occupancy::reserved(record.node.devices.len());
+            return Occupancy::reserved(&record.node);
         }
         self.occupancy_for_all(record)
     }
@@ -253,7 +256,7 @@ impl Cluster {
     /// The same for those who may be planned on nodes that are held back.
     pub(super) fn occupancy_for_all(&self, record: &NodeRecord) -> Occupancy {
         if self.is_reserved(&record.node.name) {
-            return Occupancy::reserved(record.node.devices.len());
+            return Occupancy::reserved(&record.node);
         }
         let holds = self.holds.get(&record.node.name);
         let holds = holds.into_iter().flat_map(BTreeMap::values);
@@ -404,7 +407,7 @@ impl Cluster {
     }
 
     /// What is held on the node in a slot.
-    pub(crate) fn holds_in(&self, slot: usize) -> impl Iterator<Item = &Arc<Hold>> {
+    pub(crate) fn holds_in(&self, slot: usize) -> impl Iterator<Item = &Arc<Hold>> + Clone {
         let holds = self
             .record(slot)
             .and_then(|record| self.holds.get(&record.node.name));
@@ -550,7 +553,7 @@ impl Cluster {
         let slots = nodes.filter_map(|name| self.by_name.get(name));
         let full = slots.filter_map(|slot| {
             let record = self.record(*slot)?;
-            Some((*slot, Occupancy::reserved(record.node.devices.len())))
+            Some((*slot, Occupancy::reserved(&record.node)))
         });
         let full: BTreeMap<usize, Occupancy> = full.collect();
         (!full.is_empty()).then_some(View::Without(full))

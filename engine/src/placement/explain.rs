@@ -146,7 +146,7 @@ impl<'a> Explanation<'a> {
             view,
             tree,
             required: request.wish.required.as_ref(),
-            rules: Rules::of(request, view),
+            rules: Rules::of(request),
             indexes: Vec::new(),
             fits: Vec::new(),
         }

@@ -47,7 +47,7 @@ impl HeldBack {
     /// A node is gone.
     pub(crate) fn note_gone(&mut self, node: &NodeName) {
         if self.free.contains_key(node) {
-            self.set(node, Occupancy::reserved(0));
+            self.set(node, Occupancy::nothing(0));
         }
     }
 }
@@ -57,7 +57,7 @@ impl Cluster {
     pub(crate) fn hold_back(&mut self, node: &NodeName) {
         let free = match self.slot_of(node).and_then(|slot| self.record(slot)) {
             Some(record) => self.occupancy_for_all(record),
-            None => Occupancy::reserved(0),
+            None => Occupancy::nothing(0),
         };
         self.held_back.free.insert(node.clone(), free);
         self.hold_changed(node);

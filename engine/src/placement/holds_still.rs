@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Plan, Request, View, allocator::Tally, capacity::Rules, cluster::Cluster, node::Occupancy,
+    Plan, Request, allocator::Tally, capacity::Rules, cluster::Cluster, node::Occupancy,
     version::Version,
 };
 
@@ -32,7 +32,7 @@ pub(crate) fn holds_still(
     let Some(resources) = class.shape.resources() else {
         return false;
     };
-    let rules = Rules::of(request, &View::Now);
+    let rules = Rules::of(request);
     let mut trials: BTreeMap<usize, Occupancy> = BTreeMap::new();
     let mut tally = Tally::default();
     units.all(|unit| {

@@ -16,6 +16,7 @@
 //! * [`allocator`]: kube-scheduler's allocator, simulated; [`coallocation`]: when several pods may wait for it.
 //! * [`search`]: which domain; [`spread`]: which nodes in it; [`pack`]: gangs of unequal pods; [`effort`]: how long.
 //! * [`holds_still`](mod@holds_still): whether a place that was found is one still. [`held_back`]: nodes that only some may use; [`areas`](mod@areas): where a gang might be if nothing ran.
+//!   [`repair`]: what is wrong with nodes, and what would be free there without it.
 //! * [`explain`](mod@explain): why there is no place, for people.
 
 mod allocator;
@@ -39,6 +40,7 @@ mod kind;
 mod node;
 mod pack;
 mod remembered;
+mod repair;
 mod room;
 mod search;
 mod spread;
@@ -54,6 +56,7 @@ pub(crate) use effort::{Effort, GaveUp};
 pub(crate) use explain::{equal_pods_fit, explain};
 pub(crate) use holds_still::holds_still;
 pub(crate) use inventory::DeviceCharge;
+pub(crate) use repair::Faults;
 pub(crate) use tree::NODE_LEVEL;
 pub(crate) use version::Version;
 
@@ -253,7 +256,7 @@ pub(crate) fn may_fit_since(
     if cluster.topologies_changed_since(refused.as_of) {
         return true;
     }
-    let Some(probe) = Probe::of(request, view) else {
+    let Some(probe) = Probe::of(request) else {
         return false;
     };
     let worth_a_look = |slot: usize| probe.is_worth_a_look(cluster, slot, view);
@@ -270,7 +273,7 @@ pub(crate) fn may_fit_without(cluster: &Cluster, view: &View, request: &Request<
     let View::Without(changed) = view else {
         return true;
     };
-    let Some(probe) = Probe::of(request, view) else {
+    let Some(probe) = Probe::of(request) else {
         return false;
     };
     let mut changed = changed.keys();
@@ -294,7 +297,7 @@ struct Probed<'a> {
 
 impl<'a> Probe<'a> {
     /// `None` if a pod asks for more than can be counted.
-    fn of(request: &Request<'a>, view: &View) -> Option<Self> {
+    fn of(request: &Request<'a>) -> Option<Self> {
         let required = request.wish.required.as_ref();
         let classes = request.demand.classes.iter();
         let probed = classes.map(|class| {
@@ -305,7 +308,7 @@ impl<'a> Probe<'a> {
             })
         });
         Some(Self {
-            rules: Rules::of(request, view),
+            rules: Rules::of(request),
             on_one_node: required.is_some_and(|level| level.as_str() == NODE_LEVEL),
             classes: probed.collect::<Option<_>>()?,
         })

@@ -14,13 +14,15 @@ use super::{
     room::Room,
 };
 use crate::{
-    model::{Hold, Node, PodResources},
+    model::{Hold, Node, NodeBlock, PodResources},
     names::{ClaimUid, DeviceName},
 };
 
 /// What is free on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Occupancy {
+    /// Why nothing new may be planned here, whatever is free.
+    pub(crate) block: Option<NodeBlock>,
     /// Devices that a new claim may get.
     pub(crate) free: DeviceSet,
     /// What is left besides devices. Every index that lists nodes by it has this one, and no copy.
@@ -42,7 +44,7 @@ pub(crate) struct NodeRecord {
     device_at: BTreeMap<DeviceName, usize>,
     /// As it is.
     pub(crate) now: Occupancy,
-    /// As if nothing ran there and nothing was tainted.
+    /// As if nothing ran there, nothing was tainted and nothing blocked the node.
     pub(crate) empty: Occupancy,
 }
 
@@ -55,6 +57,7 @@ impl NodeRecord {
             .map(|(at, device)| (device.name.clone(), at))
             .collect();
         let empty = Occupancy {
+            block: None,
             free: DeviceSet::of(count, 0..count),
             room: Arc::new(Room::of(&node.allocatable)),
             pending: Vec::new(),
@@ -97,7 +100,10 @@ impl NodeRecord {
         holds: impl Iterator<Item = &'a Arc<Hold>> + Clone,
         released: &Released<'a>,
     ) -> Occupancy {
-        let mut occupancy = self.empty.clone();
+        let mut occupancy = Occupancy {
+            block: self.node.block,
+            ..self.empty.clone()
+        };
         let mut allocated: BTreeSet<&ClaimUid> = BTreeSet::new();
         let given_back: BTreeSet<&DeviceName> = released.values().copied().flatten().collect();
         for (at, device) in self.node.devices.iter().enumerate() {
@@ -173,10 +179,19 @@ impl NodeRecord {
 }
 
 impl Occupancy {
-    /// Nothing is free.
-    pub(crate) fn reserved(devices: usize) -> Self {
+    /// Nothing is free on a node.
+    pub(crate) fn reserved(node: &Node) -> Self {
         Self {
-            free: DeviceSet::of(devices, 0..0),
+            block: node.block,
+            ..Self::nothing(node.devices.len())
+        }
+    }
+
+    /// Nothing is free among so many devices.
+    pub(crate) fn nothing(devices: usize) -> Self {
+        Self {
+            block: None,
+            free: DeviceSet::none(devices),
             room: Arc::new(Room::of(&PodResources::default())),
             pending: Vec::new(),
             undetermined: true,
@@ -196,7 +211,8 @@ impl Occupancy {
             let mut ours = self.pending.iter();
             ours.any(|ours| ours.asks_like(theirs))
         };
-        self.free.is_subset(&other.free)
+        (self.block.is_some() || other.block.is_none())
+            && self.free.is_subset(&other.free)
             && self.room.lies_within(&other.room)
             && (self.undetermined || !other.undetermined)
             && other.pending.iter().all(waits_too)

@@ -90,11 +90,10 @@ pub(super) struct Search<'a> {
 
 impl Rules {
     /// The rules of a request.
-    pub(super) fn of(request: &Request<'_>, view: &View) -> Self {
+    pub(super) fn of(request: &Request<'_>) -> Self {
         Self {
             flavor: request.flavor.cloned(),
             most_per_device: request.most_per_device,
-            blocks_count: !matches!(view, View::Empty),
         }
     }
 }
@@ -140,7 +139,7 @@ pub(super) fn search(
         effort.settle(own);
         return Verdict::GaveUp(refusal);
     }
-    let rules = Rules::of(request, view);
+    let rules = Rules::of(request);
     let keys = shapes.into_iter().map(|shape| IndexKey {
         rules: rules.clone(),
         topology: tree.topology.clone(),

@@ -150,13 +150,8 @@ impl Automatic {
             let Some(owners) = self.following.get(&of) else {
                 continue;
             };
-            let sum = |sums: &BTreeMap<_, _>| sums.get(&of).copied().unwrap_or_default();
-            let left = sum(&self.healthy) - sum(&self.fixed);
-            let left = left.clamp(0, i128::from(i64::MAX));
-            let weights = self.weights(&of, owners);
-            let parts = divide(left, unit(&of.resource), &weights);
-            let parts = parts.into_iter().map(amount);
-            let parts: BTreeMap<Owner, Amount> = owners.keys().cloned().zip(parts).collect();
+            let gpus = gpus_of(&of).and_then(|gpus| self.parts.get(&gpus));
+            let parts = self.divided(&of, 0, owners, gpus);
             if of.resource == Resource::Gpus {
                 let memory = memory_of(&of);
                 self.note_changed(&memory);
@@ -170,21 +165,53 @@ impl Automatic {
         moved
     }
 
-    /// By what an amount is divided: memory as the GPUs that it belongs to, where all have a part of those as well.
-    fn weights(&self, of: &FlavorResource, owners: &BTreeMap<Owner, Weight>) -> Vec<Weight> {
-        if of.resource == Resource::Vram {
-            let gpus = FlavorResource {
-                flavor: of.flavor.clone(),
-                resource: Resource::Gpus,
+    /// By how much the parts would grow if so much more were healthy. Nobody's part would be less: at most, with other GPUs, that of
+    /// memory is.
+    pub(crate) fn growth(
+        &self,
+        more: &BTreeMap<FlavorResource, i128>,
+    ) -> Vec<(Owner, FlavorResource, i128)> {
+        let memory = more.keys().filter(|of| of.resource == Resource::Gpus);
+        let memory = memory.map(memory_of);
+        // GPUs stand before their memory, which is divided by them.
+        let all: BTreeSet<FlavorResource> = more.keys().cloned().chain(memory).collect();
+        let mut divided: BTreeMap<FlavorResource, BTreeMap<Owner, Amount>> = BTreeMap::new();
+        let mut growth = Vec::new();
+        for of in all {
+            let Some(owners) = self.following.get(&of) else {
+                continue;
             };
-            let parts = self.parts.get(&gpus);
-            let part = |owner| Some(Weight(parts?.get(owner)?.0.unsigned_abs()));
-            let parts: Option<Vec<Weight>> = owners.keys().map(part).collect();
-            if let Some(parts) = parts {
-                return parts;
+            let gpus = gpus_of(&of);
+            let gpus = gpus.and_then(|gpus| divided.get(&gpus).or_else(|| self.parts.get(&gpus)));
+            let by = more.get(&of).copied().unwrap_or_default();
+            let parts = self.divided(&of, by, owners, gpus);
+            let before = self.parts.get(&of);
+            for (owner, part) in &parts {
+                let before = before.and_then(|parts| parts.get(owner));
+                let by = i128::from(part.0) - before.map_or(0, |part| i128::from(part.0));
+                if by != 0 {
+                    growth.push((owner.clone(), of.clone(), by));
+                }
             }
+            divided.insert(of, parts);
         }
-        owners.values().copied().collect()
+        growth
+    }
+
+    /// The parts of what is healthy and no number has, and of so much more; of memory by the parts of the GPUs that it belongs to.
+    fn divided(
+        &self,
+        of: &FlavorResource,
+        more: i128,
+        owners: &BTreeMap<Owner, Weight>,
+        gpus: Option<&BTreeMap<Owner, Amount>>,
+    ) -> BTreeMap<Owner, Amount> {
+        let sum = |sums: &BTreeMap<_, _>| sums.get(of).copied().unwrap_or_default();
+        let left = sum(&self.healthy) + more - sum(&self.fixed);
+        let left = left.clamp(0, i128::from(i64::MAX));
+        let parts = divide(left, unit(&of.resource), &weights(owners, gpus));
+        let parts = parts.into_iter().map(amount);
+        owners.keys().cloned().zip(parts).collect()
     }
 
     /// Writes an owner's parts into its quota, as far as its nominal quota follows the inventory.
@@ -202,6 +229,21 @@ impl Automatic {
             }
         }
     }
+}
+
+/// By what an amount is divided: by other parts, where all have one of those as well.
+fn weights(owners: &BTreeMap<Owner, Weight>, by: Option<&BTreeMap<Owner, Amount>>) -> Vec<Weight> {
+    let part = |owner| Some(Weight(by?.get(owner)?.0.unsigned_abs()));
+    let parts: Option<Vec<Weight>> = owners.keys().map(part).collect();
+    parts.unwrap_or_else(|| owners.values().copied().collect())
+}
+
+/// The GPUs that memory belongs to.
+fn gpus_of(memory: &FlavorResource) -> Option<FlavorResource> {
+    (memory.resource == Resource::Vram).then(|| FlavorResource {
+        flavor: memory.flavor.clone(),
+        resource: Resource::Gpus,
+    })
 }
 
 fn memory_of(gpus: &FlavorResource) -> FlavorResource {
@@ -227,7 +269,7 @@ fn amount(part: i128) -> Amount {
 /// have a fault, what is in use still. Until it is free it is charged: taken out at once, it would be missed twice. A node that is
 /// not Ready for the moment, or whose driver restarts, keeps its devices: a guarantee does not come and go with that. A device
 /// in several Flavors counts in each.
-fn healthy_of(node: &Node) -> BTreeMap<FlavorResource, i128> {
+pub(crate) fn healthy_of(node: &Node) -> BTreeMap<FlavorResource, i128> {
     let mut healthy = BTreeMap::new();
     if node.block == Some(NodeBlock::Lost) {
         return healthy;

@@ -305,7 +305,7 @@ impl QuotaTree {
     }
 
     /// Where a Cohort stands; `None` if nobody names it, or it is cut off by a cycle.
-    pub(super) fn node_of_cohort(&self, cohort: &CohortName) -> Option<NodeId> {
+    pub(crate) fn node_of_cohort(&self, cohort: &CohortName) -> Option<NodeId> {
         self.cohorts.get(cohort).copied()
     }
 
@@ -468,16 +468,16 @@ impl QuotaTree {
         }
     }
 
-    /// Raises the nominal quota of a Team, or lowers it; `raised` is told where more is let pass by that.
+    /// Raises the nominal quota of a Team or Cohort, or lowers it; `raised` is told where more is let pass by that.
     pub(crate) fn raise(
         &mut self,
-        team: NodeId,
+        at: NodeId,
         pair: PairId,
         by: i128,
         mut raised: impl FnMut(NodeId),
     ) {
         let (mut more_quota, mut more_used) = (by, 0);
-        let path: Vec<NodeId> = self.path(team).collect();
+        let path: Vec<NodeId> = self.path(at).collect();
         for (height, node) in path.into_iter().enumerate() {
             let account = self.nodes[index(node.0)].account_mut(pair);
             let before = *account;

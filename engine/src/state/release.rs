@@ -46,7 +46,10 @@ struct Fits {
     team: TeamId,
     standing: Standing,
     flavor: Option<FlavorName>,
+    /// At the least: of one that may start with fewer pods than it has, with as few.
     borrow_level: usize,
+    /// Whether it would start with more pods than that, and may borrow more for them: then it may go later.
+    may_borrow_more: bool,
     /// How many gangs of its Team go before it.
     round: usize,
 }
@@ -176,12 +179,15 @@ impl State {
         let mut effort = Effort::default();
         // Who gave up may go before all those who come after it.
         let (fitting, _) = self.fitting_in_order(&after, None, &mut effort);
+        let is_alone = fitting.len() == 1;
         // One promise in all: a Team may fall back on the Flavor on which somebody else would be first.
         let mut first: Option<String> = None;
         let mut promised = BTreeMap::new();
         for fits in fitting {
             // Where shares are fair, who goes first depends on all who are awake then; so it does for whoever comes after.
-            if first.is_none() && self.fair_root_of(fits.team).is_some() {
+            let is_open =
+                self.fair_root_of(fits.team).is_some() || (fits.may_borrow_more && !is_alone);
+            if first.is_none() && is_open {
                 break;
             }
             let behind = first.clone();
@@ -289,7 +295,9 @@ impl State {
         let (fitting, are_all) = self.fitting_in_order(after, Some(class), effort);
         // Where shares are fair, they decide, and among the Teams of other trees, too.
         let is_fair = |fits: &Fits| self.fair_root_of(fits.team).is_some();
-        let is_open = !are_all || (fitting.len() > 1 && fitting.iter().any(is_fair));
+        let may_go_later = fitting.first().is_some_and(|first| first.may_borrow_more);
+        let is_open = fitting.len() > 1 && (may_go_later || fitting.iter().any(is_fair));
+        let is_open = is_open || !are_all;
         match fitting.first().filter(|_| !is_open) {
             Some(first) if first.gang == *gang => Order::Itself,
             Some(first) => Order::After(first.name.clone()),
@@ -363,6 +371,7 @@ impl State {
             standing: entry.standing_of(waiting),
             flavor: flavor.cloned(),
             borrow_level,
+            may_borrow_more: waiting.demand.pods < waiting.gang.pods.len(),
             round: 0,
         };
         let standing = entry.standing_of(waiting);
@@ -472,6 +481,12 @@ impl State {
 }
 
 impl Afterwards<'_> {
+    /// The same world with these nodes.
+    pub(super) fn seen_as(self, view: View) -> Self {
+        let view = OnceCell::from(view);
+        Self { view, ..self }
+    }
+
     /// What is free there.
     fn view(&self, cluster: &Cluster) -> &View {
         self.view.get_or_init(|| cluster.without(&self.gone))

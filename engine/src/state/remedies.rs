@@ -1,5 +1,5 @@
-//! What would have a waiting gang admitted: who would have to end, or by how much its Team's nominal quota would have to be
-//! raised. Worked out when somebody asks, with a bounded number of steps; a search that met its bound says so.
+//! What would have a waiting gang admitted: who would have to end, by how much its Team's nominal quota would have to be
+//! raised, or what would have to be repaired ([`super::repairs`]). Worked out when somebody asks, with a bounded number of steps; a search that met its bound says so.
 //!
 //! What is told is checked as a decision would check it: on the nodes as they would be, by the quota as it would be, and against
 //! those who would go first then. Who ends is found among those who hold most where quota lacks, and those who are in the way:
@@ -14,6 +14,7 @@ use super::{
     judge::{Candidate, request},
     preempt::forbid_borrowing,
     release::Afterwards,
+    repairs::things,
     waiting::WaitingGang,
     waits::Wait,
 };
@@ -22,7 +23,7 @@ use crate::{
     decision::{Explanation, Why},
     model::Hold,
     names::{FlavorName, GangUid, PodUid},
-    placement::{Effort, GaveUp, Plan, Verdict, View, plan},
+    placement::{Effort, Faults, GaveUp, Plan, Verdict, View, plan},
     quota::{
         PairId, PreemptionPolicy, QuotaTree,
         charges::{Delta, undoing},
@@ -45,16 +46,21 @@ const MOST_RIVALS: usize = 64;
 const TEAMS_PER_LOOK: usize = 8;
 
 /// A gang on one Flavor, or on none, and what is tried for it.
-struct Search<'a> {
-    state: &'a State,
-    waiting: &'a WaitingGang,
+pub(super) struct Search<'a> {
+    pub(super) state: &'a State,
+    pub(super) waiting: &'a WaitingGang,
     /// Without it nothing is charged.
-    candidate: Option<Candidate<'a>>,
-    flavor: Option<&'a FlavorName>,
+    pub(super) candidate: Option<Candidate<'a>>,
+    pub(super) flavor: Option<&'a FlavorName>,
     /// What counts for whoever is to be admitted. It is changed for a question, and changed back.
-    tree: QuotaTree,
-    effort: Effort,
-    gave_up: bool,
+    pub(super) tree: QuotaTree,
+    pub(super) effort: Effort,
+    pub(super) gave_up: bool,
+}
+
+/// Half of what is left.
+pub(super) fn half(effort: Effort) -> Effort {
+    Effort::of(effort.steps() / 2)
 }
 
 impl State {
@@ -100,11 +106,14 @@ impl State {
             vec![None]
         };
         let mut found = Remedies {
-            gave_up: flavors.len() > MOST_FLAVORS,
+            // Whose place is kept elsewhere may have it where something comes free, and what was kept is free then as well.
+            gave_up: flavors.len() > MOST_FLAVORS || self.backfill.told().next().is_some(),
             ..Remedies::default()
         };
         let (mut fewest, mut least): (Option<Vec<GangUid>>, Option<Raised>) = (None, None);
+        let mut repairs: Option<Vec<Faults>> = None;
         let (mut effort, mut of_order) = (Effort::default(), Effort::default());
+        let mut of_repairs = half(effort);
         let shares = flavors.len().min(MOST_FLAVORS);
         let mut holds_of = None;
         for at in flavors.into_iter().take(MOST_FLAVORS) {
@@ -141,6 +150,14 @@ impl State {
             if least.is_none() {
                 least = search.how_much_to_raise();
             }
+            search.effort = of_repairs.part(shares, |part| part.fresh());
+            if let Some(faults) = search.what_to_repair()
+                && repairs
+                    .as_ref()
+                    .is_none_or(|known| things(&faults) < things(known))
+            {
+                repairs = Some(faults);
+            }
             found.gave_up |= search.gave_up;
         }
         if let Some(gangs) = fewest {
@@ -161,6 +178,14 @@ impl State {
             let order = self.order_of(class_id, waiting, &after, true, &mut of_order);
             found.each.push(Remedy {
                 event: RemedyEvent::QuotaRaised(raised.by),
+                order,
+            });
+        }
+        if let Some(faults) = repairs {
+            let (after, are_limits_others) = self.world_repaired(&faults);
+            let order = self.order_of(class_id, waiting, &after, are_limits_others, &mut of_order);
+            found.each.push(Remedy {
+                event: RemedyEvent::Repaired(self.named_repairs(faults)),
                 order,
             });
         }
@@ -270,7 +295,7 @@ struct Raised {
 
 impl Search<'_> {
     /// What the gang is charged at least, if it could ever have that.
-    fn asked(&self) -> Option<QuotaRequest> {
+    pub(super) fn asked(&self) -> Option<QuotaRequest> {
         let candidate = self.candidate?;
         let assignment = candidate.assignments.get(candidate.at)?;
         let all = candidate.assignments;
@@ -306,7 +331,7 @@ impl Search<'_> {
         }
         let considered = self.considered();
         // Half of the steps are left for all of them together.
-        let half = Effort::of(self.effort.steps() / 2);
+        let half = half(self.effort);
         self.effort = half;
         for gang in considered.iter().rev() {
             let alone = std::slice::from_ref(gang);
@@ -460,24 +485,41 @@ impl Search<'_> {
     }
 
     fn fits_in_tree(&mut self, gone: &BTreeMap<PodUid, &Hold>) -> Result<Option<Plan>, GaveUp> {
-        let state = self.state;
-        let Some(candidate) = &self.candidate else {
-            let view = state.cluster.without(gone);
-            return state.placed_in(self.waiting, None, &view, &mut self.effort);
-        };
-        if state.may_be_charged(candidate, &self.tree).is_err() {
+        if !self.may_be_charged() {
             return Ok(None);
         }
-        let view = state.cluster.without(gone);
-        let fitting = state.fits_in(candidate, &self.tree, &view, &mut self.effort)?;
+        self.fits_in_view(&self.state.cluster.without(gone))
+    }
+
+    fn may_be_charged(&self) -> bool {
+        let candidate = self.candidate.as_ref();
+        candidate.is_none_or(|it| self.state.may_be_charged(it, &self.tree).is_ok())
+    }
+
+    /// The place that the gang would have on these nodes, if it has the quota.
+    pub(super) fn fits_in_view(&mut self, view: &View) -> Result<Option<Plan>, GaveUp> {
+        let state = self.state;
+        let Some(candidate) = &self.candidate else {
+            return state.placed_in(self.waiting, None, view, &mut self.effort);
+        };
+        if !self.may_be_charged() {
+            return Ok(None);
+        }
+        let fitting = state.fits_in(candidate, &self.tree, view, &mut self.effort)?;
         Ok(fitting.map(|fitting| fitting.plan))
+    }
+
+    /// Whether those before it in a strict order would hold it up by other limits: they do not only because they could never run.
+    pub(super) fn may_be_held_up(&self) -> bool {
+        let entry = self.state.teams.get(self.waiting.team);
+        entry.is_some_and(|entry| entry.is_strict() && entry.before(&self.waiting.place) > 0)
     }
 
     fn undo(&mut self, deltas: &[Delta]) {
         self.tree.apply(&undoing(deltas), |_, _, _| {});
     }
 
-    fn noted<T>(&mut self, found: Result<T, GaveUp>) -> Option<T> {
+    pub(super) fn noted<T>(&mut self, found: Result<T, GaveUp>) -> Option<T> {
         self.gave_up |= found.is_err();
         found.ok()
     }
@@ -485,7 +527,7 @@ impl Search<'_> {
     /// By how much the Team's nominal quota has to be raised so that there is enough of it for a place that there is now.
     fn how_much_to_raise(&mut self) -> Option<Raised> {
         let state = self.state;
-        let candidate = self.candidate?;
+        let candidate = self.candidate.filter(|_| !self.may_be_held_up())?;
         let (node, asked) = (candidate.node?, self.asked()?);
         let (mut tree, mut raised) = (self.tree.clone(), state.tree.clone());
         let (mut by, mut freed) = (Vec::new(), BTreeSet::new());
