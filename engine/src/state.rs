@@ -59,7 +59,6 @@ use hopes::Hopes;
 use ids::{ClassId, GangId, Slab, TeamId};
 use limits::Limits;
 use moments::Moments;
-use namespace_line::NamespaceLine;
 use namespaces::Namespaces;
 use preempt::InVain;
 use release::Promises;
@@ -383,7 +382,7 @@ impl State {
     }
 
     /// The gangs of a Team that wait, first to be served first; those to which others give way are among them.
-    pub fn queue(&self, team: &TeamName) -> impl Iterator<Item = &Gang> {
+    pub fn queue<'a>(&'a self, team: &TeamName) -> impl Iterator<Item = &'a Gang> + use<'a> {
         let entry = self.team_ids.get(team).and_then(|id| self.teams.get(*id));
         let waiting = entry.into_iter().flat_map(TeamEntry::waiting);
         waiting.filter_map(|id| Some(&self.waiting.get(id)?.gang))

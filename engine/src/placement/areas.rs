@@ -70,7 +70,7 @@ pub(crate) fn areas(cluster: &Cluster, request: &Request<'_>) -> Vec<Vec<Roomy>>
 
 /// How many units of each class of a gang a node holds if nothing runs there, on devices with which nothing is wrong.
 pub(crate) fn units_if_empty(record: &NodeRecord, request: &Request<'_>) -> Vec<usize> {
-    let rules = Rules::of(request, &View::Empty);
+    let rules = Rules::of(request);
     let mut empty = record.empty.clone();
     let devices = record.node.devices.iter().enumerate();
     for (at, _) in devices.filter(|(_, device)| !device.healthy) {

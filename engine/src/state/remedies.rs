@@ -512,7 +512,7 @@ impl Search<'_> {
     /// Whether those before it in a strict order would hold it up by other limits: they do not only because they could never run.
     pub(super) fn may_be_held_up(&self) -> bool {
         let entry = self.state.teams.get(self.waiting.team);
-        entry.is_some_and(|entry| entry.is_strict() && entry.before(&self.waiting.place) > 0)
+        entry.is_some_and(|entry| entry.is_strict() && entry.before(self.waiting) > 0)
     }
 
     fn undo(&mut self, deltas: &[Delta]) {
