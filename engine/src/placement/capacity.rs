@@ -133,7 +133,7 @@ impl Rules {
         shape: &UnitShape,
         resources: &PodResources,
     ) -> Result<Capacity, Cause> {
-        self.may_run(record, occupancy, shape)?;
+        Self::may_run(record, occupancy, shape)?;
         let most = occupancy.room.times(resources)?;
         Ok(self.by_devices(record, occupancy, shape)?.within(most))
     }
@@ -145,12 +145,12 @@ impl Rules {
         occupancy: &Occupancy,
         shape: &UnitShape,
     ) -> Result<Capacity, Cause> {
-        self.may_run(record, occupancy, shape)?;
+        Self::may_run(record, occupancy, shape)?;
         self.by_devices(record, occupancy, shape)
     }
 
+    /// Whether a node takes units of a shape at all, whatever is free.
     pub(crate) fn may_run(
-        &self,
         record: &NodeRecord,
         occupancy: &Occupancy,
         shape: &UnitShape,

@@ -43,7 +43,7 @@ pub(crate) fn holds_still(
         let trial = trials
             .entry(unit.slot)
             .or_insert_with(|| record.now.clone());
-        if rules.may_run(record, trial, &class.shape).is_err() {
+        if Rules::may_run(record, trial, &class.shape).is_err() {
             return false;
         }
         let granted = rules.place(record, trial, &class.shape, &resources, &mut tally);

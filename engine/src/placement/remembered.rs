@@ -33,7 +33,7 @@ impl Remembered {
         if shape.is_plain() || !occupancy.pending.is_empty() || shape.claims.iter().any(is_tied) {
             return rules.device_capacity(record, occupancy, shape);
         }
-        rules.may_run(record, occupancy, shape)?;
+        Rules::may_run(record, occupancy, shape)?;
         let mut capacities = self.capacities.borrow_mut();
         let alike = (record.kind.id, occupancy.free.clone());
         if let Some(capacity) = capacities.get(&alike) {
