@@ -18,6 +18,7 @@ pub mod charge;
 pub mod cohort;
 pub mod conditions;
 pub mod crds;
+pub mod fairness;
 pub mod flavor;
 pub mod gang;
 pub mod keys;
@@ -33,6 +34,9 @@ pub mod topology;
 
 pub use charge::{Charge, ClaimsCharge, ResourceCharge};
 pub use cohort::{Cohort, CohortLimit, CohortSpec, CohortStatus, Sharing};
+pub use fairness::{
+    AdmissionFairness, NamespaceUse, NamespaceWeight, ResourceWeight, UsedResource,
+};
 pub use flavor::{DeviceSource, Flavor, FlavorOverlap, FlavorSpec, FlavorStatus};
 pub use gang::{
     Admission, Gang, GangPhase, GangPlacement, GangSpec, GangStatus, NodeRanks, PodSet, Proposal,

@@ -4,7 +4,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{quantity::Quantity, reason::Reason};
+use crate::{fairness::NamespaceUse, quantity::Quantity, reason::Reason};
 
 /// A Team as its members see it: one per namespace, named after the Team. Written by the controller.
 #[derive(
@@ -87,6 +87,9 @@ pub struct QueueStatus {
     /// that borrows at weight 0. Absent unless its root Cohort shares `Fair`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weighted_share: Option<i64>,
+    /// What **this namespace** used lately, where the Team's `admissionFairness` goes by that. Absent while it used nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace_use: Option<NamespaceUse>,
     /// The first 100 waiting gangs of **this namespace**, in the order of the queue.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pending: Vec<PendingGang>,

@@ -5,7 +5,9 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{quantity::Quantity, queue::QueueLimit, quota::FlavorQuota};
+use crate::{
+    fairness::AdmissionFairness, quantity::Quantity, queue::QueueLimit, quota::FlavorQuota,
+};
 
 /// A Team owns quota. A namespace belongs to at most one Team, by its label `muster.dev/team`.
 #[derive(
@@ -57,6 +59,10 @@ pub struct TeamSpec {
     /// served after all who have a weight. It counts where the root Cohort shares `Fair`, and where several quotas are `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fair_share_weight: Option<Quantity>,
+    /// Fairness among the namespaces of the Team: of gangs of one tier those go first whose namespace used least, lately. Without it
+    /// the order within a tier is by age alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admission_fairness: Option<AdmissionFairness>,
     /// Whose gangs may be ended so that gangs of this Team can start.
     #[serde(default)]
     pub preemption: TeamPreemption,

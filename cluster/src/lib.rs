@@ -23,6 +23,7 @@ pub mod limits;
 pub mod links;
 pub mod managed;
 pub mod managed_cases;
+pub mod namespace_use;
 pub mod node_filter;
 mod node_verdicts;
 pub mod nodes;

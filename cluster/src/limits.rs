@@ -14,7 +14,10 @@ use muster_engine::{
     },
 };
 
-use crate::quantity::{self, QuantityError};
+use crate::{
+    namespace_use,
+    quantity::{self, QuantityError},
+};
 
 /// A Team for the engine, and what of it is not understood.
 pub fn team(team: &api::Team) -> (engine::Team, Vec<QuantityError>) {
@@ -39,7 +42,11 @@ pub fn team(team: &api::Team) -> (engine::Team, Vec<QuantityError>) {
         fungibility: fungibility(team.spec.flavor_fungibility),
         preemption: preemption(&team.spec.preemption),
         weight: weight(team.spec.fair_share_weight.as_ref(), &mut faults),
-        fairness: None,
+        fairness: team
+            .spec
+            .admission_fairness
+            .as_ref()
+            .map(|given| namespace_use::policy(given, &mut faults)),
     };
     (team, faults)
 }

@@ -447,6 +447,9 @@ impl Machine {
                 self.look(epoch, now, effects);
             }
             wanted.extend(decided.into_iter().map(Wanted::new));
+            for team in self.feed.take_use_changed() {
+                self.queues.note_team(team.as_str());
+            }
             let limits = self.feed.engine.limits_version();
             self.queues.note_limits(limits);
             self.capacity.note_limits(limits);
@@ -492,7 +495,8 @@ impl Machine {
         })
     }
 
-    /// Tells the engine what Gangs say of preemptions that a former leader decided, once, before it decides itself.
+    /// Tells the engine what Gangs say of preemptions that a former leader decided, and Queues of what namespaces used, once, before it
+    /// decides itself.
     fn restore_reservations(&mut self, epoch: i64, now: Now) {
         if std::mem::replace(&mut self.feed.is_restored, true) {
             return;
@@ -500,6 +504,10 @@ impl Machine {
         let wake = Cell::new(None);
         for reserved in restored::recorded(self.context(epoch, now, &wake)) {
             self.feed.apply(engine::Update::Reserved(reserved));
+        }
+        let used = restored::namespace_use(&self.index);
+        for used in used {
+            self.feed.apply(engine::Update::NamespaceUse(used));
         }
     }
 

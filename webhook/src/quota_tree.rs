@@ -128,7 +128,10 @@ fn ancestors_back_to<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use muster_api::{CohortSpec, FlavorQuota, ResourceQuota, TeamSpec, team::TeamTiers};
+    use muster_api::{
+        AdmissionFairness, CohortSpec, FlavorQuota, NamespaceWeight, ResourceQuota, ResourceWeight,
+        TeamSpec, team::TeamTiers,
+    };
     use proptest::prelude::*;
 
     fn cohorts(parents: &[(&str, Option<&str>)]) -> Cache {
@@ -193,6 +196,37 @@ mod tests {
         };
         assert!(refused(None) && refused(Some(&other)));
         assert!(!refused(Some(&team.clone())));
+    }
+
+    #[test]
+    fn a_weight_of_a_namespace_that_cannot_be_counted_is_refused_with_its_field() {
+        let weighing = |weight: &str| {
+            let fairness = AdmissionFairness {
+                half_life_seconds: 3_600,
+                sampling_interval_seconds: 300,
+                resource_weights: vec![ResourceWeight {
+                    resource: "gpus".into(),
+                    weight: "1".into(),
+                }],
+                namespaces: vec![NamespaceWeight {
+                    name: "training".into(),
+                    weight: weight.into(),
+                }],
+            };
+            let spec = TeamSpec {
+                admission_fairness: Some(fairness),
+                ..TeamSpec::default()
+            };
+            check_team(&Team::new("red", spec), None, &Cache::default()).errors
+        };
+        assert!(weighing("2").is_empty() && weighing("0").is_empty());
+        let errors = weighing("9223372037");
+        assert_eq!(errors.len(), 1);
+        assert_eq!(errors[0].reason, Reason::InvalidValue);
+        assert_eq!(
+            errors[0].field,
+            "spec.admissionFairness.namespaces[0].weight"
+        );
     }
 
     #[test]

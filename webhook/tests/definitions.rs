@@ -21,6 +21,8 @@ const PREFERENCE: &str = "preference needs whenCanBorrow and whenCanPreempt to b
                           ends the search";
 const THRESHOLD: &str = "maxPriorityThreshold says nothing where policy is Never";
 const BORROW: &str = "borrowWithinCohort says nothing where reclaimWithinCohort is Never";
+const INTERVAL: &str = "samplingIntervalSeconds must not exceed halfLifeSeconds: an admission would count for more than half of \
+                        what it holds at once";
 const LEVELS: &str = "level names and node labels are unique, and 'node' is reserved";
 
 /// The definitions that administrators write objects of.
@@ -110,11 +112,28 @@ fn cases() -> Vec<(&'static str, Value, &'static [&'static str])> {
     let fungibility = |it: Value| json!({"flavorFungibility": it});
     let preemption = |it: Value| json!({"preemption": it});
     let borrow = |it: Value| json!({"preemption": {"borrowWithinCohort": it}});
+    let fairness = |it: Value| json!({"admissionFairness": it});
     let level = |name: &str, label: &str| json!({"name": name, "nodeLabel": label});
     let fabric = |levels: &[Value]| json!({"fabric": levels});
     vec![
         ("teams", json!({}), &[]),
         ("teams", json!({"shrink": "Evict"}), &[]),
+        ("teams", fairness(json!({"halfLifeSeconds": 300})), &[]),
+        (
+            "teams",
+            fairness(json!({"halfLifeSeconds": 299})),
+            &[INTERVAL],
+        ),
+        (
+            "teams",
+            fairness(json!({"halfLifeSeconds": 60, "samplingIntervalSeconds": 60})),
+            &[],
+        ),
+        (
+            "teams",
+            fairness(json!({"halfLifeSeconds": 60, "samplingIntervalSeconds": 61})),
+            &[INTERVAL],
+        ),
         ("cohorts", json!({}), &[]),
         ("flavors", json!({}), &[]),
         ("prioritytiers", json!({"value": 1}), &[]),

@@ -83,6 +83,8 @@ pub(crate) struct Feed {
     unexplained: Unexplained,
     /// The room of the Ledger, in bytes, that was too little for the next admission: nothing is decided before there is more.
     too_little_room: Option<usize>,
+    /// Teams of which some namespace used something else by now.
+    use_changed: BTreeSet<engine::TeamName>,
 }
 
 /// What was applied of holds.
@@ -117,6 +119,7 @@ impl Feed {
             is_interrupted: false,
             unexplained: Unexplained::default(),
             too_little_room: None,
+            use_changed: BTreeSet::new(),
         }
     }
 
@@ -319,7 +322,13 @@ impl Feed {
             recorded = std::mem::take(&mut self.recorded);
         }
         self.look_again_at = decisions.look_again_at;
+        self.use_changed.extend(decisions.use_changed);
         (decisions.admissions, recorded)
+    }
+
+    /// Teams of which some namespace counts as having used something else by now than when somebody asked last.
+    pub(crate) fn take_use_changed(&mut self) -> BTreeSet<engine::TeamName> {
+        std::mem::take(&mut self.use_changed)
     }
 
     /// Asks the engine why gangs wait, of those whose reason may be another one. That stops after a bounded number of

@@ -1,4 +1,4 @@
-//! Preemptions that a former leader decided, as the Gangs say.
+//! Preemptions that a former leader decided, as the Gangs say, and what namespaces used, as Queues say.
 //!
 //! Both sides are recorded: the gang that waits says since when something is kept for it and names the first of its victims
 //! (`status.reservation`), and each victim says to whom it gives way (`status.preemption`), until what it held is proved released.
@@ -13,6 +13,8 @@ use std::collections::BTreeMap;
 
 use muster_api::{Gang, gang::PreemptionRight};
 use muster_engine::{self as engine, quota::PreemptionReason};
+
+use muster_cluster::{index::Index, namespace_use};
 
 use crate::{Mode, objects::key_of, poll_context::PollContext};
 
@@ -55,6 +57,16 @@ pub(crate) fn recorded(context: PollContext<'_>) -> Vec<engine::Reserved> {
         }
     }
     recorded.into_values().collect()
+}
+
+/// What Queues say of what namespaces used. It is recorded with each sample and each other change of a Queue, so it lacks at most what
+/// was admitted since; where it is lost, a namespace counts as having held for ever what it holds.
+pub(crate) fn namespace_use(index: &Index) -> Vec<engine::NamespaceUse> {
+    let recorded = index.queues().filter_map(|(key, queue)| {
+        let recorded = queue.status.as_ref()?.namespace_use.as_ref()?;
+        Some(namespace_use::read(&key.name, &key.namespace, recorded))
+    });
+    recorded.collect()
 }
 
 /// Whether a Gang says anything of a preemption that its next status is to go by once the engine has decided.

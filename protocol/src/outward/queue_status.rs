@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_api::{Gang, PendingGang, QueueLimit, QueueStatus, TeamStatus};
+use muster_api::{Gang, NamespaceUse, PendingGang, QueueLimit, QueueStatus, TeamStatus};
 use muster_engine as engine;
 
 use super::quota_conditions;
@@ -15,6 +15,7 @@ use muster_cluster::{
     formed::{GangKey, has_ended},
     index::{NamespacedName, References},
     links::Links,
+    namespace_use,
     object::{Kind, ObjectKey},
     quantity,
     table::Table,
@@ -275,7 +276,9 @@ impl Queues {
         }
         let mut waiting = pending(context, engine.queue(&name));
         let statuses = self.namespaces.of(team).filter_map(|namespace| {
+            let used = engine.namespace_use(&name, &namespace.as_str().into());
             let status = QueueStatus {
+                namespace_use: used.as_ref().and_then(namespace_use::written),
                 limits: limits.clone(),
                 admitted_gangs: counts.admitted,
                 pending_gangs: counts.pending,
@@ -297,11 +300,32 @@ fn publication(
     let key = NamespacedName::new(namespace, team);
     let stands = context.index.queue(&key);
     let stands = stands.and_then(|queue| queue.status.as_ref());
-    (stands != Some(&status)).then(|| ApiRequest::PublishQueue {
+    let is_news = stands.is_none_or(|stands| !shows_the_same(stands, &status));
+    is_news.then(|| ApiRequest::PublishQueue {
         namespace: namespace.to_owned(),
         team: team.to_owned(),
         status: Box::new(status),
     })
+}
+
+/// Whether a Queue shows all that is to be shown. What a namespace used changes by each admission, which changes the counts as well, and
+/// with each sample. If it changed and nothing else did, no sample included, it is written with the next one.
+fn shows_the_same(stands: &QueueStatus, status: &QueueStatus) -> bool {
+    let QueueStatus {
+        limits,
+        admitted_gangs,
+        pending_gangs,
+        weighted_share,
+        namespace_use,
+        pending,
+    } = status;
+    let as_of = |used: &Option<NamespaceUse>| used.as_ref().map(|it| it.as_of.clone());
+    stands.limits == *limits
+        && stands.admitted_gangs == *admitted_gangs
+        && stands.pending_gangs == *pending_gangs
+        && stands.weighted_share == *weighted_share
+        && stands.pending == *pending
+        && as_of(&stands.namespace_use) == as_of(namespace_use)
 }
 
 /// A Queue whose namespace belongs to another Team, or to none, goes.

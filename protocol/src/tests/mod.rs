@@ -12,6 +12,7 @@ mod in_vain;
 mod interrupted;
 mod ledger_recovery;
 mod lives;
+mod namespaces;
 mod nodes;
 mod nudge;
 mod partial;
