@@ -6,9 +6,12 @@
 //! again once so much has come at that node since, summed up. What comes is
 //! * what will be charged no longer: somebody ended, or something is kept for a gang no longer;
 //! * what somebody holds who can be asked from now on: it was told as running, or as another one; it gives way to nobody any more;
-//! * what a Team or Cohort uses that begins to borrow: all of it may be asked for from now on.
+//! * what a Team or Cohort uses that begins to borrow: all of it may be asked for from now on, and all that it uses of other
+//!   resources, since who lacks several is given way to by whoever borrows one of them.
 //!
 //! What can be asked comes only if somebody who waits may ask for it ([`Asks`]): what runs is mostly as important as who waits.
+//!
+//! Who asks for several resources and lacks one of them counts on those, too, who could be asked if it lacked all.
 //!
 //! The sum never falls, so that one may be asked too early, and never too late. Who lacks no quota in that case waits for what
 //! may help it ([`Lacking`]), and is asked in turn then: a few of those in each call ([`MOST_ASKED`]), and more as long as that
@@ -45,7 +48,8 @@ pub(super) enum Lacking {
     Somebody,
     /// A place, or a right: besides, what comes free helps.
     Place,
-    /// Only that the victims of others are gone. What is taken meanwhile may be what it waits for: then it has to ask.
+    /// Only that the victims of others are gone. What is taken meanwhile may be what it waits for: then it has to ask. And where others
+    /// would have to have more for it to have a right: the larger share, or more of what it would lack then.
     Time,
 }
 

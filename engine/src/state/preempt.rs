@@ -30,7 +30,8 @@ use crate::{
     placement::{Cluster, DeviceCharge, Effort, NODE_LEVEL, Plan, Request, Verdict, plan},
     quota::{
         FlavorMode, NodeId, PairId, Places, PreemptionPolicy, PreemptionReason, Preemptor,
-        QuotaTree, Rank, ReclaimWithinCohort, RunningGang, Search, Suitability, WithinTeam,
+        QuotaTree, Rank, ReclaimWithinCohort, RunningGang, Search, Sharing, Suitability,
+        WithinTeam,
         charges::{Delta, undoing},
         request::{Assignment, QuotaRequest},
         victims_for,
@@ -321,13 +322,9 @@ impl State {
         let running = preemptable.gangs;
         // What is taken meanwhile may be contested, too, by then: whoever borrows that can be asked as well.
         let may_contest_more = contested.len() < asked.len();
-        let else_lacking = if may_contest_more {
-            Lacking::Time
-        } else {
-            Lacking::Place
-        };
         if let Some(hope) = quota_lacking(tree, node, &asked, &running) {
             // All of them together do not free enough.
+            in_vain.hopes.push(hope);
             if may_contest_more {
                 let all = asked.keys().copied().collect();
                 let most = self.preemptable(&candidate, tree, &all, stays_within_nominal, now);
@@ -338,8 +335,6 @@ impl State {
                         in_vain.lacking.insert(Lacking::Time);
                     }
                 }
-            } else {
-                in_vain.hopes.push(hope);
             }
             return None;
         }
@@ -378,7 +373,13 @@ impl State {
         let positions: Vec<usize> = victims.iter().map(|victim| victim.position).collect();
         // A search that gave up may have kept somebody who need not go.
         if positions.is_empty() || places.gave_up {
-            in_vain.lacking.insert(else_lacking);
+            // Where shares are compared, what others take may make theirs the larger one.
+            let is_fair = matches!(sharing, Sharing::Fair(_));
+            in_vain.lacking.insert(if may_contest_more || is_fair {
+                Lacking::Time
+            } else {
+                Lacking::Place
+            });
             return None;
         }
         let Some(plan) = places.plan_without(&positions) else {

@@ -85,6 +85,8 @@ fn explains(engine: &Engine, model: &Model, gang: Uid) -> Result<(), String> {
     let why = engine.why(gang);
     let is_right = if !model.waiting.contains(&gang) {
         why.is_none()
+    } else if matches!(why, Some(Why::TeamStopped | Why::CohortCycle { .. })) {
+        !model.is_active(model.gangs[&gang].asked.team)
     } else if model.held.contains_key(&gang) {
         matches!(why, Some(Why::Release { .. }))
     } else if let Some(kept) = model.kept.get(&gang) {
@@ -95,7 +97,7 @@ fn explains(engine: &Engine, model: &Model, gang: Uid) -> Result<(), String> {
             _ => false,
         }
     } else if !model.is_active(model.gangs[&gang].asked.team) {
-        matches!(why, Some(Why::TeamStopped | Why::CohortCycle { .. }))
+        false
     } else {
         let refused = model.judge(&model.trees(), gang);
         match why {

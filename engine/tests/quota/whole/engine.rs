@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_engine::{
-    Admission, Budget, Flavor, Gang, GangUid, Hold, Node, NodeFilterId, Pod, PodResources, RunTime,
-    Running, State, Stop, Timestamp, TopologyRequest, Update, Why,
+    Admission, Budget, Flavor, Gang, GangUid, Hold, Node, NodeBlock, NodeFilterId, Pod,
+    PodResources, RunTime, Running, State, Stop, Timestamp, TopologyRequest, Update, Why,
     quota::{FairStrategy, Sharing},
 };
 
@@ -21,6 +21,8 @@ use crate::{
 /// More than gangs ever run and have something kept at once.
 const NODES: usize = 60;
 const FLAVORS: u8 = 2;
+/// Where everybody runs. Nobody is planned there, so that nobody is in the way of a place: victims are put back by quota alone.
+const ELSEWHERE: &str = "elsewhere";
 const ANY_NODE: NodeFilterId = NodeFilterId(0);
 
 pub(super) struct Engine {
@@ -50,10 +52,10 @@ fn sharing(strategies: Option<&Vec<FairStrategy>>) -> Sharing<'static> {
     }
 }
 
-fn node(at: usize) -> Node {
+fn node(name: &str) -> Node {
     Node {
-        name: format!("node-{at:02}").as_str().into(),
-        uid: format!("uid-{at}"),
+        name: name.into(),
+        uid: format!("uid-{name}"),
         block: None,
         allocatable: PodResources {
             cpu_milli: 1000,
@@ -136,8 +138,14 @@ impl Engine {
             }));
         }
         for at in 0..NODES {
-            engine.state.apply(Update::Node(node(at)));
+            engine
+                .state
+                .apply(Update::Node(node(&format!("node-{at:02}"))));
         }
+        engine.state.apply(Update::Node(Node {
+            block: Some(NodeBlock::Cordoned),
+            ..node(ELSEWHERE)
+        }));
         for name in history.nodes.keys() {
             engine.tell_limits(model, *name);
         }
@@ -265,7 +273,7 @@ impl Engine {
                 gang: admission.gang.clone(),
                 gang_name: format!("ns/{gang}"),
                 team: admission.team.clone(),
-                node: admitted.node.clone(),
+                node: ELSEWHERE.into(),
                 charged_to_node: false,
                 resources: pod.resources.clone(),
                 charged: admitted.charged.clone(),

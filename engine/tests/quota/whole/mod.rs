@@ -6,10 +6,12 @@
 
 mod agreement;
 mod engine;
+mod events;
 mod flavors;
 mod history;
 mod judge;
 mod memory;
 mod model;
 mod rounds;
+mod search;
 mod settle;

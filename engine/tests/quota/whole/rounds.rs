@@ -41,6 +41,9 @@ struct At {
     late: usize,
 }
 
+/// After how many decisions nothing fits any more, and what.
+type Failure = (usize, String);
+
 impl Model {
     /// Decides, and compares with what the engine decided; how many turns it took later than the model.
     pub(super) fn decide(&mut self, decided: &Decided) -> Result<usize, String> {
@@ -57,7 +60,10 @@ impl Model {
             preemptions: 0,
             late: 0,
         };
-        let (model, late) = self.clone().follow(decided, at, &BTreeSet::new())?;
+        let (model, late) = self
+            .clone()
+            .follow(decided, at, &BTreeSet::new())
+            .map_err(|(_, text)| text)?;
         *self = model;
         let spared = std::mem::take(&mut self.gave_way).into_iter();
         let spared: Vec<Uid> = spared
@@ -78,13 +84,12 @@ impl Model {
         decided: &Decided,
         at: At,
         served: &BTreeSet<Name>,
-    ) -> Result<(Self, usize), String> {
+    ) -> Result<(Self, usize), Failure> {
         let (heads, lacking) = self.heads();
         self.in_turn.extend(lacking);
         let nobody = BTreeSet::new();
         let tree = self.trees().larger;
         let strict = self.next(&tree, &heads, served, &nobody);
-        let without = self.next(&tree, &heads, served, &self.in_turn);
         if strict.is_none() && !served.is_empty() {
             drop(tree);
             return self.follow(decided, at, &BTreeSet::new());
@@ -96,41 +101,48 @@ impl Model {
             drop(tree);
             return Ok((self, at.late));
         }
-        let mut options: Vec<usize> = strict.into_iter().collect();
-        let delayed = self.in_turn.iter().map(|class| {
+        let mut failure: Option<Failure> = None;
+        let mut tried = Vec::new();
+        for late in std::iter::once(nobody).chain(self.may_be_late()) {
+            let Some(next) = self.next(&tree, &heads, served, &late) else {
+                continue;
+            };
+            if tried.contains(&next) {
+                continue;
+            }
+            tried.push(next);
+            let late = at.late + usize::from(Some(next) != strict);
+            match self.take(&heads[next], decided, At { late, ..at }, served) {
+                Ok(found) => return Ok(found),
+                Err(other) => {
+                    let is_further = failure.as_ref().is_none_or(|known| known.0 < other.0);
+                    failure = if is_further { Some(other) } else { failure };
+                }
+            }
+        }
+        let others = self.next(&tree, &heads, served, &self.in_turn);
+        if others.is_none() && !served.is_empty() {
+            drop(tree);
+            return self.follow(decided, at, &BTreeSet::new());
+        }
+        let decisions = at.admissions + at.preemptions;
+        Err(failure.unwrap_or_else(|| {
+            let text = format!("after {decisions} decisions nobody is next; {decided:?}");
+            (decisions, text)
+        }))
+    }
+
+    /// Who may not be asked yet: all that are asked in turn, all but one, or one.
+    fn may_be_late(&self) -> impl Iterator<Item = BTreeSet<Class>> + '_ {
+        let all_but_one = self.in_turn.iter().map(|class| {
             let mut late = self.in_turn.clone();
             late.remove(class);
             late
         });
-        let alone = self.in_turn.iter().map(|class| BTreeSet::from([*class]));
-        for late in std::iter::once(self.in_turn.clone())
-            .chain(delayed)
-            .chain(alone)
-        {
-            let next = self.next(&tree, &heads, served, &late);
-            options.extend(next.filter(|next| !options.contains(next)));
-        }
-        let mut failure = None;
-        for next in options {
-            let late = at.late + usize::from(Some(next) != strict);
-            let at = At { late, ..at };
-            match self.take(&heads[next], decided, at, served) {
-                Ok(found) => return Ok(found),
-                Err(error) => {
-                    failure.get_or_insert(error);
-                }
-            }
-        }
-        if without.is_none() && !served.is_empty() {
-            drop(tree);
-            return self.follow(decided, at, &BTreeSet::new());
-        }
-        Err(failure.unwrap_or_else(|| {
-            format!(
-                "nobody is next after {} and {}, but {decided:?}",
-                at.admissions, at.preemptions
-            )
-        }))
+        let one = self.in_turn.iter().map(|class| BTreeSet::from([*class]));
+        std::iter::once(self.in_turn.clone())
+            .chain(all_but_one)
+            .chain(one)
     }
 
     /// A gang has its turn, if the engine says so.
@@ -140,28 +152,31 @@ impl Model {
         decided: &Decided,
         mut at: At,
         served: &BTreeSet<Name>,
-    ) -> Result<(Self, usize), String> {
+    ) -> Result<(Self, usize), Failure> {
         let Verdict {
             charges, victims, ..
         } = &head.verdict;
-        let mut model = self.clone();
-        let expected = if victims.is_empty() {
+        let is_free = victims.is_empty();
+        let expected = if is_free {
             at.admissions += 1;
-            model.admit(head.gang, charges);
             decided.admissions.get(at.admissions - 1) == Some(&(head.gang, charges.clone()))
         } else {
             at.preemptions += 1;
-            model.preempt(head.gang, &head.verdict);
             decided.preemptions.get(at.preemptions - 1) == Some(&(head.gang, victims.clone()))
         };
         if !expected {
-            return Err(format!(
-                "after {} admissions and {} preemptions the model's next is {} with {:?}; {decided:?}",
-                at.admissions - usize::from(victims.is_empty()),
-                at.preemptions - usize::from(!victims.is_empty()),
-                head.gang,
-                head.verdict
-            ));
+            let decisions = at.admissions + at.preemptions - 1;
+            let text = format!(
+                "after {decisions} decisions the next is {} with {:?}; {decided:?}",
+                head.gang, head.verdict
+            );
+            return Err((decisions, text));
+        }
+        let mut model = self.clone();
+        if is_free {
+            model.admit(head.gang, charges);
+        } else {
+            model.preempt(head.gang, &head.verdict);
         }
         let mut served = served.clone();
         served.insert(head.class.0);

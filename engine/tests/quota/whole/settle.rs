@@ -36,9 +36,9 @@ impl Model {
         let teams_changed = std::mem::take(&mut self.teams_changed);
         if tree_changed {
             self.memory.forget();
+            self.in_turn.clear();
         }
         if tree_changed || teams_changed {
-            self.in_turn.clear();
             for gang in self.reserved().into_iter().rev() {
                 if !self.has_room_afterwards(gang) {
                     self.leave(gang);
