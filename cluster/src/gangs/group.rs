@@ -123,6 +123,7 @@ pub(super) fn makes_one_pod(job: &Job) -> bool {
     spec.is_some_and(|spec| spec.completions == Some(1))
 }
 
+/// Whether each pod of the Job has an index of its own.
 pub fn is_indexed(job: &Job) -> bool {
     let spec = job.spec.as_ref();
     spec.is_some_and(|spec| spec.completion_mode.as_deref() == Some(INDEXED))
