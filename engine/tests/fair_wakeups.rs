@@ -1,0 +1,309 @@
+//! Where shares are fair, whoever waits is asked again as soon as anything has changed for it: asking everybody anew finds nobody
+//! else who can be admitted, or for whom others would give way.
+
+#![allow(clippy::expect_used, reason = "tests")]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use common::*;
+use muster_engine::{
+    Amount, Budget, Cohort, Decisions, Flavor, Gang, GangUid, Hold, NodeFilterId, QuotaLimit,
+    Resource, Running, State, Team, Timestamp, Update,
+    model::Quota,
+    quota::{FairStrategy, PreemptionPolicy, ReclaimWithinCohort, Sharing, Weight, WithinTeam},
+};
+use proptest::prelude::*;
+
+/// So many calls in a row that decide nothing, and nobody is left to be asked.
+const CALLS_AT_REST: usize = 12;
+const TEAMS: usize = 5;
+
+/// A Team below one of three Cohorts.
+#[derive(Clone, Debug)]
+struct Limits {
+    cohort: usize,
+    nominal: i64,
+    borrowing: Option<i64>,
+    lending: Option<i64>,
+    weight: u64,
+    within_team: WithinTeam,
+    reclaim: ReclaimWithinCohort,
+}
+
+/// One thing that happens.
+#[derive(Clone, Debug)]
+enum Event {
+    /// A gang of a Team: priority, pods, GPUs of each.
+    Comes(usize, i32, usize, u32),
+    /// One that runs ends.
+    Ends(prop::sample::Index),
+    /// All that were told to go are gone, and wait again.
+    VictimsGo,
+    /// So much time passes.
+    Passes(i64),
+}
+
+fn limits() -> impl Strategy<Value = Limits> {
+    let within = prop_oneof![
+        3 => Just(WithinTeam::Never),
+        1 => Just(WithinTeam::LowerPriority),
+        1 => Just(WithinTeam::LowerOrNewerEqualPriority)
+    ];
+    let reclaim = prop_oneof![
+        4 => Just(ReclaimWithinCohort::Any),
+        1 => Just(ReclaimWithinCohort::LowerPriority),
+        1 => Just(ReclaimWithinCohort::Never)
+    ];
+    let bound = || prop_oneof![2 => Just(None), 1 => (0..4_i64).prop_map(Some)];
+    let weight = prop_oneof![
+        4 => Just(Weight::ONE.0),
+        1 => Just(2 * Weight::ONE.0),
+        1 => Just(Weight::ONE.0 / 2),
+        1 => Just(0)
+    ];
+    (
+        0..3_usize,
+        0..5_i64,
+        bound(),
+        bound(),
+        weight,
+        within,
+        reclaim,
+    )
+        .prop_map(
+            |(cohort, nominal, borrowing, lending, weight, within_team, reclaim)| Limits {
+                cohort,
+                nominal,
+                borrowing,
+                lending,
+                weight,
+                within_team,
+                reclaim,
+            },
+        )
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        6 => (0..TEAMS, 0..2_i32, 1..4_usize, 1..3_u32)
+            .prop_map(|(team, priority, pods, gpus)| Event::Comes(team, priority, pods, gpus)),
+        4 => any::<prop::sample::Index>().prop_map(Event::Ends),
+        3 => Just(Event::VictimsGo),
+        1 => (1..40_i64).prop_map(Event::Passes),
+    ]
+}
+
+/// GPUs, and cores if they are limited, too.
+fn quota(gpu_limit: QuotaLimit, with_cores: bool) -> Quota {
+    let mut quota = gpu_quota(gpu_limit);
+    if with_cores {
+        let cores = |amount: Amount| Amount(amount.0 * 3 / 4);
+        let limit = QuotaLimit {
+            nominal: cores(gpu_limit.nominal),
+            borrowing_limit: gpu_limit.borrowing_limit.map(cores),
+            lending_limit: gpu_limit.lending_limit.map(cores),
+            automatic: false,
+        };
+        quota[0].1.insert(Resource::Cpu, limit);
+    }
+    quota
+}
+
+struct World {
+    state: State,
+    now: i64,
+    protected_seconds: i64,
+    gangs: BTreeMap<GangUid, Gang>,
+    holds: BTreeMap<GangUid, Vec<Hold>>,
+    going: BTreeSet<GangUid>,
+    admissions: usize,
+    preemptions: usize,
+}
+
+impl World {
+    fn new(
+        teams: &[Limits],
+        strategies: &'static [FairStrategy],
+        (with_cores, is_tight, protected_seconds): (bool, bool, i64),
+    ) -> Self {
+        let all: i64 = teams.iter().map(|team| team.nominal).sum::<i64>() + 3;
+        let nodes = if is_tight {
+            (0..all)
+                .map(|at| node(&format!("n{at}"), "s/l", 1))
+                .collect()
+        } else {
+            vec![node("n", "s/l", 64)]
+        };
+        let names = ["all", "left", "right"];
+        let teams = teams.iter().enumerate().map(|(at, limits)| {
+            let limit = QuotaLimit {
+                nominal: gpus(limits.nominal),
+                borrowing_limit: limits.borrowing.map(gpus),
+                lending_limit: limits.lending.map(gpus),
+                automatic: false,
+            };
+            Team {
+                quota: quota(limit, with_cores),
+                weight: Weight(limits.weight),
+                preemption: PreemptionPolicy {
+                    within_team: limits.within_team,
+                    reclaim_within_cohort: limits.reclaim,
+                    ..PreemptionPolicy::NEVER
+                },
+                ..team(&format!("t{at}"), Some(names[limits.cohort]), limit)
+            }
+        });
+        let mut state = state(nodes, teams.collect());
+        for (name, parent, nominal) in [
+            ("all", None, 1),
+            ("left", Some("all"), 2),
+            ("right", Some("all"), 0),
+        ] {
+            state.apply(Update::Cohort(Cohort {
+                quota: quota(limit(nominal), with_cores),
+                sharing: Sharing::Fair(strategies),
+                ..cohort(name, parent, nominal)
+            }));
+        }
+        Self {
+            state,
+            now: 0,
+            protected_seconds,
+            gangs: BTreeMap::new(),
+            holds: BTreeMap::new(),
+            going: BTreeSet::new(),
+            admissions: 0,
+            preemptions: 0,
+        }
+    }
+
+    fn happens(&mut self, event: &Event) {
+        match event {
+            Event::Comes(team, priority, pods, gpus) => {
+                let number = self.gangs.len();
+                let gang = gang(&format!("g{number:03}"), &format!("t{team}"), *pods, *gpus);
+                let gang = at(i64::try_from(number).expect("few"), gang);
+                let gang = with_priority(*priority, gang);
+                self.gangs.insert(gang.uid.clone(), gang.clone());
+                self.state.apply(Update::Waiting(gang));
+            }
+            Event::Ends(index) => {
+                let running: Vec<GangUid> = self.holds.keys().cloned().collect();
+                if !running.is_empty() {
+                    let gang = index.get(&running);
+                    self.going.remove(gang);
+                    self.release(gang);
+                }
+            }
+            Event::VictimsGo => {
+                for gang in std::mem::take(&mut self.going) {
+                    self.release(&gang);
+                    let mut again = self.gangs[&gang].clone();
+                    again.attempt += 1;
+                    self.state.apply(Update::Waiting(again));
+                }
+            }
+            Event::Passes(seconds) => self.now += seconds,
+        }
+    }
+
+    fn release(&mut self, gang: &GangUid) {
+        self.state.apply(Update::NotRunning(gang.clone()));
+        for hold in self.holds.remove(gang).unwrap_or_default() {
+            self.state.apply(Update::HoldGone(hold.pod));
+        }
+    }
+
+    fn tell(&mut self, gang: &GangUid, admitted_at: i64, ending_since: Option<Timestamp>) {
+        let protected = self.protected_seconds;
+        let of = &self.gangs[gang];
+        self.state.apply(Update::Running(Running {
+            uid: of.uid.clone(),
+            team: of.team.clone(),
+            priority: of.priority,
+            queued_at: of.queued_at,
+            admitted_at: Timestamp(admitted_at),
+            protected_until: (protected > 0).then_some(Timestamp(admitted_at + protected)),
+            checkpointed_at: None,
+            is_made_again: true,
+            ending_since,
+            may_be_preempted: true,
+            is_told_over_quota: false,
+        }));
+    }
+
+    /// Decides until nothing comes of it any more.
+    fn come_to_rest(&mut self) {
+        let mut in_vain = 0;
+        while in_vain < CALLS_AT_REST {
+            let Decisions {
+                admissions,
+                preemptions,
+                ..
+            } = self.state.decide(Timestamp(self.now), &Budget::UNLIMITED);
+            in_vain += 1;
+            self.admissions += admissions.len();
+            self.preemptions += preemptions.len();
+            for admission in &admissions {
+                in_vain = 0;
+                let holds = holds_of(&self.gangs[&admission.gang], admission);
+                for hold in &holds {
+                    self.state.apply(Update::Hold(hold.clone()));
+                }
+                self.state.apply(Update::NotWaiting(admission.gang.clone()));
+                self.tell(&admission.gang, self.now, None);
+                self.holds.insert(admission.gang.clone(), holds);
+            }
+            for victim in preemptions.iter().flat_map(|it| &it.victims) {
+                in_vain = 0;
+                if self.going.insert(victim.gang.clone()) {
+                    self.tell(&victim.gang, self.now, Some(Timestamp(self.now)));
+                }
+            }
+        }
+    }
+
+    /// What would come of asking everybody anew.
+    fn of_asking_everybody(&self) -> (Vec<String>, Vec<String>) {
+        let mut state = self.state.clone();
+        // Nobody asks for nodes that this is about: it only has everybody judged again.
+        state.apply(Update::Flavor(Flavor {
+            excluded: BTreeSet::from([NodeFilterId(99)]),
+            ..flavor(H100, Some(FABRIC))
+        }));
+        let decisions = state.decide(Timestamp(self.now), &Budget::UNLIMITED);
+        let preempting = decisions.preemptions.iter().map(|it| it.gang.to_string());
+        (admitted(&decisions), preempting.collect())
+    }
+}
+
+const STRATEGIES: [&[FairStrategy]; 3] = [
+    &FairStrategy::DEFAULT,
+    &[FairStrategy::LessThanOrEqualToFinalShare],
+    &[FairStrategy::LessThanInitialShare],
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn asking_everybody_anew_finds_nobody_who_was_not_asked_when_things_changed(
+        teams in prop::collection::vec(limits(), TEAMS..=TEAMS),
+        strategies in 0..STRATEGIES.len(),
+        with_cores in any::<bool>(),
+        is_tight in prop::bool::weighted(0.3),
+        protected_seconds in prop_oneof![2 => Just(0), 1 => Just(30_i64)],
+        events in prop::collection::vec(event(), 1..60),
+    ) {
+        let settings = (with_cores, is_tight, protected_seconds);
+        let mut world = World::new(&teams, STRATEGIES[strategies], settings);
+        for (number, event) in events.iter().enumerate() {
+            world.happens(event);
+            world.come_to_rest();
+            let found = world.of_asking_everybody();
+            prop_assert_eq!(found, (vec![], vec![]), "after event {}", number);
+        }
+    }
+}
