@@ -68,11 +68,13 @@ pub enum InjectedBug {
     FailedPodsKeepPermits,
     /// What a pod held on a lost node counts as released once the pod is gone.
     ReleaseOnLostNode,
+    /// A gang starts with a single pod, whatever it needs at the least.
+    LeastIgnored,
 }
 
 impl InjectedBug {
     /// All of them.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::ReleaseOnVanished,
         Self::ReleaseWithdrawnUnacknowledged,
         Self::NoUidInStatus,
@@ -103,6 +105,7 @@ impl InjectedBug {
         Self::TierIgnored,
         Self::FailedPodsKeepPermits,
         Self::ReleaseOnLostNode,
+        Self::LeastIgnored,
     ];
 }
 

@@ -8,6 +8,7 @@ use muster_engine as engine;
 use crate::{
     Mode,
     admission::intent_state::release_refused,
+    injected_bug::InjectedBug,
     objects::{gang_object, has_foreign_gate, is_gated, is_terminal, stamp},
     outward::{evict, gang_status},
     poll_context::{PollContext, attempt},
@@ -311,6 +312,13 @@ pub(crate) fn candidate(
         min_count: formed
             .spec
             .min_count
+            .map(|least| {
+                if context.bugs.has(InjectedBug::LeastIgnored) {
+                    1
+                } else {
+                    least
+                }
+            })
             .and_then(|least| usize::try_from(least).ok()),
         pods: Some(pods).filter(|pods| !pods.is_empty())?,
     })

@@ -77,6 +77,7 @@ fn cases() -> Vec<Case> {
         controller(C::NodeDevicesWakeNobody, &[]),
         controller(C::NoTimers, &[]),
         controller(C::ReleaseOnLostNode, DYING),
+        controller(C::LeastIgnored, &[]),
         driver(D::PermitBeforeWaitOnly, SLEEPING),
         driver(D::NoPermitCheck, SWAPPING),
         driver(D::UnprepareWithProcess, VANISHING),
