@@ -368,10 +368,20 @@ impl Gang {
 /// How long a gang runs once it is admitted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunTime {
-    /// Seconds after which it is ended, whatever it does. Without, nobody knows when it ends.
+    /// Seconds after which it is told to end, whatever it does. Without, nobody knows when it ends.
     pub max_seconds: Option<u64>,
+    /// Seconds that its pods may take to end once they are told to.
+    pub ends_within_seconds: u64,
     /// Seconds after which others may preempt it. Without, nobody ever may.
     pub preemptable_after_seconds: Option<u64>,
+}
+
+impl RunTime {
+    /// Seconds after which it is gone, whatever it does.
+    pub fn gone_after_seconds(&self) -> Option<u64> {
+        let most = self.max_seconds?;
+        Some(most.saturating_add(self.ends_within_seconds))
+    }
 }
 
 /// An admitted gang, as far as it goes by this who is evicted. What it holds is told by its [`Hold`]s.

@@ -990,7 +990,7 @@ impl Machine {
         let running =
             running.and_then(|((gang, plan), view)| running::running(context, gang, plan, view));
         let end = gang.zip(plan).and_then(|(gang, plan)| {
-            let at = running::ends_at(context, gang, plan)?;
+            let at = running::gone_at(context, gang, plan)?;
             Some((plan.gang_uid.as_str().into(), at))
         });
         self.feed.set_candidate(key, candidate);

@@ -31,6 +31,8 @@ const PHASES: [&str; 5] = ["Pending", "Running", "Succeeded", "Failed", "Unknown
 const DEFAULT_SCHEDULER: &str = "default-scheduler";
 /// The condition of a pod that is ended by somebody else than its workload; a Job's `podFailurePolicy` may go by it.
 pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
+/// How long a pod may take to end that does not say, in seconds: what the API server writes for it.
+const ENDS_WITHIN_SECONDS: u32 = 30;
 /// Most bytes that are kept of what a pod says about its failure.
 const FAILURE_BYTES: usize = 512;
 
@@ -46,6 +48,8 @@ pub struct ObservedPod {
     labels: Texts,
     controller: Option<Box<OwnerReference>>,
     created_at: Option<i64>,
+    /// `spec.terminationGracePeriodSeconds`.
+    ends_within_seconds: u32,
     is_deleting: bool,
     is_unschedulable: bool,
     lacks_sandbox: bool,
@@ -117,6 +121,11 @@ impl ObservedPod {
             labels: metadata.labels.as_ref().map(texts).unwrap_or_default(),
             controller: pod.controller().cloned().map(Box::new),
             created_at: pod.created_at(),
+            ends_within_seconds: spec
+                .and_then(|spec| spec.termination_grace_period_seconds)
+                .map_or(ENDS_WITHIN_SECONDS, |seconds| {
+                    u32::try_from(seconds.max(0)).unwrap_or(u32::MAX)
+                }),
             is_deleting: pod.is_deleting(),
             is_unschedulable: pod.is_unschedulable(),
             lacks_sandbox: pod.lacks_sandbox(),
@@ -133,6 +142,11 @@ impl ObservedPod {
                 .or_else(|| waiting(pod))
                 .map(String::into_boxed_str),
         }
+    }
+
+    /// How long it may take to end once it is told to, in seconds.
+    pub fn ends_within_seconds(&self) -> u32 {
+        self.ends_within_seconds
     }
 
     /// `metadata.resourceVersion`.

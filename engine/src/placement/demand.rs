@@ -285,7 +285,7 @@ impl Demand {
         Self {
             classes,
             pods: pods.len(),
-            max_seconds: gang.run_time.max_seconds,
+            max_seconds: gang.run_time.gone_after_seconds(),
         }
     }
 

@@ -141,7 +141,7 @@ impl State {
         let end = told.or_else(|| {
             // It was admitted just now, and not told yet.
             let waiting = self.waiting.get(self.waiting.id(gang)?)?;
-            Some(end_after(now, waiting.gang.run_time.max_seconds?))
+            Some(end_after(now, waiting.gang.run_time.gone_after_seconds()?))
         })?;
         let hangs = end <= now && self.backfill.outlasted_by(gang) > 0;
         (end <= after(now, FORESEEABLE_SECONDS) && !hangs).then_some(end.max(now))

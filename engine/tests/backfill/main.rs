@@ -152,17 +152,22 @@ fn who_is_gone_in_time_is_let_in_and_nobody_else() {
         ..RunTime::default()
     };
     let yields_at_once = RunTime {
-        max_seconds: None,
         preemptable_after_seconds: Some(0),
+        ..RunTime::default()
     };
     let yields_too_late = RunTime {
-        max_seconds: None,
         preemptable_after_seconds: Some(last.unsigned_abs() + 1),
+        ..RunTime::default()
+    };
+    let ends_slowly = RunTime {
+        ends_within_seconds: 1,
+        ..in_time
     };
     // Run time, Team, priority, queued before the head, and whether it starts.
     let table = [
         (in_time, "small", 0, false, true),
         (too_long, "small", 0, false, false),
+        (ends_slowly, "small", 0, false, false),
         (RunTime::default(), "small", 0, false, false),
         (RunTime::default(), "small", 1, false, true),
         (RunTime::default(), "large", 0, true, true),

@@ -149,6 +149,7 @@ impl History {
         gang.may_borrow = random.percent(80);
         gang.run_time = RunTime {
             max_seconds: random.pick(&[None, Some(60), Some(600), Some(3_000)]),
+            ends_within_seconds: 0,
             preemptable_after_seconds: random.pick(&[None, Some(0), Some(300)]),
         };
         self.state.apply(Update::Waiting(gang.clone()));

@@ -124,6 +124,29 @@ pub(crate) fn ends_at(
     Some(engine::Timestamp(admitted_at.saturating_add(seconds)))
 }
 
+/// When such an attempt is gone at the latest: its pods may take the time that they asked for to end.
+pub(crate) fn gone_at(
+    context: PollContext<'_>,
+    gang: &Gang,
+    plan: &Plan,
+) -> Option<engine::Timestamp> {
+    let ends_at = ends_at(context, gang, plan)?;
+    let pods = plan.ranks.iter().map(|rank| rank.pod.as_str());
+    let seconds = ends_within_seconds(context, pods);
+    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+    Some(engine::Timestamp(ends_at.0.saturating_add(seconds)))
+}
+
+/// How long these pods may take to end once they are told to, all at the same time.
+pub(crate) fn ends_within_seconds<'a>(
+    context: PollContext<'_>,
+    pods: impl Iterator<Item = &'a str>,
+) -> u64 {
+    let pods = pods.filter_map(|uid| context.index.pod_by_uid(uid));
+    let seconds = pods.map(|pod| u64::from(pod.ends_within_seconds()));
+    seconds.max().unwrap_or(0)
+}
+
 /// Since when a condition of a Gang holds, in seconds since the Unix epoch, if it does.
 fn since(gang: &Gang, type_: &str) -> Option<i64> {
     let conditions = gang.status.iter().flat_map(|status| &status.conditions);

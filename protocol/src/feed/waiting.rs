@@ -8,6 +8,7 @@ use muster_engine as engine;
 use crate::{
     Mode,
     admission::intent_state::release_refused,
+    feed::running,
     injected_bug::InjectedBug,
     objects::{gang_object, has_foreign_gate, is_gated, is_terminal, stamp},
     outward::{evict, gang_status},
@@ -229,6 +230,13 @@ fn run_time(context: PollContext<'_>, formed: &FormedGang) -> engine::RunTime {
         context.config.mode == Mode::Enforce && preemptible.when != TierPreemption::Never;
     engine::RunTime {
         max_seconds: formed.spec.max_runtime_seconds.map(seconds),
+        ends_within_seconds: running::ends_within_seconds(
+            context,
+            formed
+                .pods
+                .iter()
+                .map(|member| member.identity.uid.as_str()),
+        ),
         preemptable_after_seconds: may_be_preempted
             .then(|| seconds(preemptible.min_runtime_seconds)),
     }

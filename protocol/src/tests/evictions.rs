@@ -1159,6 +1159,36 @@ fn a_job_that_says_later_that_it_runs_for_longer_ends_all_the_same() {
     }
 }
 
+/// Pods choose how long they may take to end once they are told to.
+#[test]
+fn a_place_is_promised_for_when_the_pods_there_are_gone_and_not_for_when_they_are_told_to_go() {
+    let mut bench = Bench::new();
+    bench.server.put(team("vision", 8));
+    bench.server.put(job(2, 0));
+    change_job(&mut bench, |job| runs_at_most(job, "1000"));
+    for (index, seconds) in [3_600, 10].into_iter().enumerate() {
+        pod_of_job(&mut bench, index);
+        bench.change_pod(&format!("fit-{index}"), |pod| {
+            let spec = pod.spec.as_mut().unwrap();
+            spec.termination_grace_period_seconds = Some(seconds);
+        });
+    }
+    bench.run();
+    start(&mut bench, &["fit-0", "fit-1"]);
+    let conditions = bench.gang_status().conditions;
+    let mut admitted = conditions.iter().filter(|it| it.type_ == "Admitted");
+    let admitted_at = admitted.next().unwrap().last_transition_time.0.as_second();
+    bench.gang("large", 4);
+    bench.run();
+    bench.seconds += 610;
+    bench.run();
+    let engine = bench.machine.engine();
+    let place = engine.head_reservations().next().expect("a place is kept");
+    assert_eq!(place.starts_at.unwrap().0, admitted_at + 1_000 + 3_600);
+    let waiting = engine.waiting(&place.gang).unwrap();
+    assert_eq!(waiting.run_time.ends_within_seconds, 30, "nobody said");
+}
+
 #[test]
 fn a_run_time_that_cannot_be_read_keeps_the_gang_from_starting() {
     let mut bench = Bench::new();

@@ -23,7 +23,7 @@ impl State {
             ends.zip(kept.told.starts_at)
                 .is_some_and(|(end, starts)| end <= starts)
         };
-        if by(gang.run_time.max_seconds) {
+        if by(gang.run_time.gone_after_seconds()) {
             return true;
         }
         if waiting.team != kept.team {
@@ -37,7 +37,8 @@ impl State {
         let policy = node.map(|node| self.tree.policy_of(node));
         let may_preempt = policy.is_some_and(|it| it.may_preempt(kept.rank, rank(waiting), true));
         let after = gang.run_time.preemptable_after_seconds;
-        may_preempt && kept.stays_within_nominal && (after == Some(0) || by(after))
+        let gone_after = after.map(|after| after.saturating_add(gang.run_time.ends_within_seconds));
+        may_preempt && kept.stays_within_nominal && (after == Some(0) || by(gone_after))
     }
 
     /// The nodes that are kept and on which a gang may be planned all the same.
@@ -135,7 +136,8 @@ impl State {
                 .told
                 .starts_at
                 .map(|at| at.0.saturating_sub(now.0))
-                .and_then(|seconds| u64::try_from(seconds).ok()),
+                .and_then(|seconds| u64::try_from(seconds).ok())
+                .map(|seconds| seconds.saturating_sub(waiting.gang.run_time.ends_within_seconds)),
         })
     }
 }
