@@ -100,16 +100,18 @@ fn a_gang_to_which_others_give_way_keeps_its_place_in_the_queue() {
         at(2, gang("next", "a", 1, 2)),
     ]);
     assert!(matches!(why(&world.state, "wants"), Why::Preemption { .. }));
-    let queue = world.state.queue(&team_name("a"));
-    let queue: Vec<String> = queue.map(|gang| gang.uid.to_string()).collect();
-    assert_eq!(queue, ["wants", "next"]);
+    let queue = |world: &World| -> Vec<String> {
+        let team = team_name("a");
+        let queue = world.state.queue(&team);
+        queue.map(|gang| gang.uid.to_string()).collect()
+    };
+    assert_eq!(queue(&world), ["wants", "next"]);
     let position = |gang: &str| world.state.explain(&gang.into()).unwrap().position;
     assert_eq!((position("wants"), position("next")), (1, 2));
-    // The other one ends by itself, or goes: the place is had, and nobody stands there twice.
+    // Once the other one is gone it has the place, and stands nowhere any more.
     world.end(&"lent".into());
-    world.decide();
-    let queue = world.state.queue(&team_name("a"));
-    assert_eq!(queue.count(), 1);
+    world.settle();
+    assert_eq!(queue(&world), ["next"]);
 }
 
 #[test]
