@@ -240,7 +240,6 @@ fn check_worlds(setting: Setting, seeds: u64) -> Told {
         let world = random_world(&mut Random::new(seed), setting);
         check(&world, setting, &mut told, seed);
     }
-    println!("{setting:?}: {told:?}");
     told
 }
 

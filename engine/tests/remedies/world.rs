@@ -180,6 +180,10 @@ pub(crate) fn device_name(at: usize) -> DeviceName {
 
 /// What happens in random worlds.
 #[derive(Clone, Copy, Debug)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is one thing that happens or does not"
+)]
 pub(crate) struct Setting {
     pub(crate) preempts: bool,
     pub(crate) sharing: Sharing<'static>,
