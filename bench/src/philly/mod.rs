@@ -15,7 +15,7 @@ mod trace;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use muster_engine::quota::{PreemptionPolicy, ReclaimWithinCohort};
+use muster_engine::quota::{self, PreemptionPolicy, ReclaimWithinCohort};
 use serde::Serialize;
 
 use crate::{
@@ -58,6 +58,8 @@ struct Mode {
     name: &'static str,
     borrowing: bool,
     reclaim: bool,
+    /// Whether shares decide who is served and who gives way, or age and priority.
+    fair: bool,
     /// The tier's notice: for so long a gang may run on to its next checkpoint.
     notice_seconds: u64,
     /// For so long after its admission nobody may preempt a gang.
@@ -68,6 +70,7 @@ const ALONE: Mode = Mode {
     name: "no borrowing",
     borrowing: false,
     reclaim: false,
+    fair: false,
     notice_seconds: 0,
     min_runtime_seconds: 0,
 };
@@ -81,12 +84,23 @@ const IMMEDIATE: Mode = Mode {
     reclaim: true,
     ..BORROWING
 };
-/// The one that is judged by the targets: a whole interval between checkpoints is granted before and after.
+/// A whole interval between checkpoints is granted before and after.
 const AFTER_CHECKPOINT: Mode = Mode {
     name: "reclaim, AfterCheckpoint",
     notice_seconds: CHECKPOINT_SECONDS,
     min_runtime_seconds: CHECKPOINT_SECONDS,
     ..IMMEDIATE
+};
+const FAIR_IMMEDIATE: Mode = Mode {
+    name: "fair shares, Immediate",
+    fair: true,
+    ..IMMEDIATE
+};
+/// The one that is judged by the targets.
+const FAIR_AFTER_CHECKPOINT: Mode = Mode {
+    name: "fair shares, AfterCheckpoint",
+    fair: true,
+    ..AFTER_CHECKPOINT
 };
 
 /// GPUs, and of them what is guaranteed to nobody, in percent. The load is 1.05, 0.92 (twice) and 0.74.
@@ -137,7 +151,14 @@ fn measure(
     let naive: Result<Vec<Summary>> = (0..trace.clusters.len())
         .map(|first| reference(trace, gpus, reserved_percent, sharing, COSTS, first))
         .collect();
-    let modes = [ALONE, BORROWING, IMMEDIATE, AFTER_CHECKPOINT];
+    let modes = [
+        ALONE,
+        BORROWING,
+        IMMEDIATE,
+        AFTER_CHECKPOINT,
+        FAIR_IMMEDIATE,
+        FAIR_AFTER_CHECKPOINT,
+    ];
     let engine: Result<Vec<EngineRun>> = modes
         .into_iter()
         .map(|mode| engine(trace, gpus, reserved_percent, mode, progress))
@@ -210,6 +231,11 @@ fn engine(
     let setting = Setting {
         teams: teams.collect(),
         pools: vec![(COHORT.to_owned(), gpus - quotas.iter().sum::<u64>())],
+        sharing: if mode.fair {
+            quota::Sharing::FAIR
+        } else {
+            quota::Sharing::ByPriority
+        },
         preemptions: PREEMPTIONS,
         min_runtime: mode.min_runtime_seconds,
     };

@@ -3,7 +3,7 @@
 //! one has the victims compete at once.)
 
 use anyhow::Result;
-use muster_engine::quota::PreemptionPolicy;
+use muster_engine::quota::{PreemptionPolicy, Sharing};
 
 use super::zero_latency::ZeroLatency;
 use crate::replay::{
@@ -76,6 +76,7 @@ fn engine_and_zero_latency_scheduler_admit_the_same_gangs_at_the_same_times() ->
         let setting = Setting {
             teams: teams.clone(),
             pools: Vec::new(),
+            sharing: Sharing::ByPriority,
             preemptions: jobs.len(),
             min_runtime: 0,
         };

@@ -17,6 +17,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::ValueEnum;
+use muster_engine::quota::Sharing;
 
 use crate::{
     memory::HeapPeak,
@@ -122,6 +123,7 @@ fn measure(name: Name) -> Result<Run> {
     let setting = Setting {
         teams: scenario.teams.clone(),
         pools: Vec::new(),
+        sharing: Sharing::ByPriority,
         // At one moment, at most one of each Team in a round.
         preemptions: teams,
         min_runtime: 0,

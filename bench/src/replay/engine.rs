@@ -45,6 +45,8 @@ pub(crate) struct Setting {
     pub(crate) teams: Vec<TeamLimits>,
     /// Cohorts with a pool of their own.
     pub(crate) pools: Vec<(String, u64)>,
+    /// How the Teams below those share.
+    pub(crate) sharing: Sharing<'static>,
     /// The most preemptions that are under way at once: each keeps a node.
     pub(crate) preemptions: usize,
     /// For how long after its admission nobody may preempt a gang, in ticks.
@@ -100,7 +102,7 @@ impl<'a> Engine<'a> {
                 parent: None,
                 quota: quota(*pool, None)?,
                 weight: Weight::ONE,
-                sharing: Sharing::default(),
+                sharing: setting.sharing,
             }));
         }
         for limits in &setting.teams {
@@ -375,6 +377,7 @@ mod tests {
         Setting {
             teams: vec![team("lender"), team("borrower")],
             pools: vec![("all".to_owned(), 2)],
+            sharing: Sharing::ByPriority,
             preemptions: 8,
             min_runtime,
         }
