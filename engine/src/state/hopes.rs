@@ -44,6 +44,9 @@ struct Sum {
 /// What a class lacks that would have enough quota without everybody who can be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Lacking {
+    /// Somebody of its own Team who can be asked. Besides it waits for another share to be as large as its own would be
+    /// ([`super::share_waits`]).
+    Share,
     /// Somebody who can be asked. Whoever came free or moved elsewhere is no help.
     Somebody,
     /// A place, or a right: besides, what comes free helps.
@@ -81,6 +84,17 @@ impl Asks {
         Self {
             own: (team, own),
             others: (root, others),
+        }
+    }
+}
+
+impl Asks {
+    /// Of those, the gangs of its own Team.
+    pub(super) fn only_its_own(self) -> Self {
+        let (root, _) = self.others;
+        Self {
+            others: (root, i64::MIN),
+            ..self
         }
     }
 }
@@ -179,7 +193,7 @@ impl Hopes {
         self.given += 1;
         let number = self.given;
         self.asking.enter(class, asks);
-        if lacking != Lacking::Somebody {
+        if matches!(lacking, Lacking::Place | Lacking::Time) {
             let root = (lacking, asks.others.0);
             self.by_root.entry(root).or_default().insert(class);
         }
@@ -370,7 +384,7 @@ impl State {
     /// Who lacked a right may have it.
     pub(super) fn note_rights(&mut self) {
         self.hopes
-            .happened_everywhere(|lacking| lacking != Lacking::Somebody);
+            .happened_everywhere(|lacking| lacking >= Lacking::Place);
     }
 
     /// Has those who wait for it notice what happened to nodes.
@@ -382,7 +396,7 @@ impl State {
         let came = self.cluster.grown_since(seen).next().is_some()
             || self.cluster.topologies_changed_since(seen);
         self.hopes.happened_everywhere(|lacking| match lacking {
-            Lacking::Somebody => false,
+            Lacking::Somebody | Lacking::Share => false,
             Lacking::Place => came,
             Lacking::Time => true,
         });
