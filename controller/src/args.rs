@@ -415,20 +415,21 @@ mod tests {
 
     #[test]
     fn nodes_are_given_up_when_the_protocol_says_unless_the_flags_say_otherwise() {
-        let times = |flags: &[&str]| {
+        let run = |flags: &[&str]| {
             let flags = [&["muster-controller"], flags].concat();
-            let cli = Cli::try_parse_from(flags).unwrap();
-            let config = cli.run.protocol_config().unwrap();
-            (config.lost_after_seconds, config.node_loss_seconds)
+            Cli::try_parse_from(flags).unwrap().run
         };
-        let shipped = muster_protocol::Config::new(index::Config::default());
-        let as_shipped = (shipped.lost_after_seconds, shipped.node_loss_seconds);
-        assert_eq!(times(&[]), as_shipped);
+        let times =
+            |config: muster_protocol::Config| (config.lost_after_seconds, config.node_loss_seconds);
+        let configured = |flags: &[&str]| times(run(flags).protocol_config().unwrap());
+        let index = run(&[]).index_config().unwrap();
+        let shipped = times(muster_protocol::Config::new(index));
+        assert_eq!(configured(&[]), shipped);
         let flags = [
             "--node-lost-after-seconds=10",
             "--node-evict-after-seconds=20",
         ];
-        assert_eq!(times(&flags), (10, 20));
+        assert_eq!(configured(&flags), (10, 20));
         for flag in flags.map(|flag| flag.replace("=10", "=0").replace("=20", "=0")) {
             let refused = Cli::try_parse_from(["muster-controller", &flag]);
             assert!(refused.is_err(), "{flag}");

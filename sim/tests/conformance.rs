@@ -208,9 +208,24 @@ fn a_gang_that_its_own_guarantee_holds_is_left_only_by_a_write_that_fails() {
     };
     let cases = [
         ("its guarantee holds it", "2", "wantLeft", (1, 0)),
-        ("it is said to be parked, which no failed write does", "2", "wantInadmissibleLeft", (0, 1)),
-        ("it borrows, so some rule of borrowing may be meant", "3", "wantLeft", (0, 1)),
-        ("it is too large, and not admitted anyway", "5", "wantLeft", (1, 0)),
+        (
+            "it is said to be parked, which no failed write does",
+            "2",
+            "wantInadmissibleLeft",
+            (0, 1),
+        ),
+        (
+            "it borrows, so some rule of borrowing may be meant",
+            "3",
+            "wantLeft",
+            (0, 1),
+        ),
+        (
+            "it is too large, and not admitted anyway",
+            "5",
+            "wantLeft",
+            (1, 0),
+        ),
     ];
     for (what, gpus, expected, counts) in cases {
         assert_eq!(case(gpus, expected), counts, "{what}");

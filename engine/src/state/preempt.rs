@@ -407,14 +407,8 @@ impl State {
             in_vain.hopes.push(hope);
             if may_contest_more {
                 let all = asked.keys().copied().collect();
-                let most = self.preemptable(
-                    &candidate,
-                    tree,
-                    &all,
-                    None,
-                    stays_within_nominal,
-                    now,
-                );
+                let most =
+                    self.preemptable(&candidate, tree, &all, None, stays_within_nominal, now);
                 in_vain.note_preemptable(&most);
                 match quota_lacking(tree, node, &asked, &most.gangs) {
                     Some(hope) => in_vain.hopes.push(hope),

@@ -46,7 +46,11 @@ pub(super) fn fail(state: &mut State, admissions: &[Admission]) -> anyhow::Resul
     }
     for admission in admissions {
         let waits = state.waiting(&admission.gang).is_some();
-        ensure!(waits, "{} waits no more after a failed write", admission.gang);
+        ensure!(
+            waits,
+            "{} waits no more after a failed write",
+            admission.gang
+        );
     }
     let again = state.decide(Timestamp(0), &Budget::UNLIMITED).admissions;
     ensure!(
