@@ -44,9 +44,6 @@ struct Sum {
 /// What a class lacks that would have enough quota without everybody who can be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Lacking {
-    /// Somebody of its own Team who can be asked. Besides it waits for another share to be as large as its own would be
-    /// ([`super::share_waits`]).
-    Share,
     /// Somebody who can be asked. Whoever came free or moved elsewhere is no help.
     Somebody,
     /// A place, or a right: besides, what comes free helps.
@@ -84,17 +81,6 @@ impl Asks {
         Self {
             own: (team, own),
             others: (root, others),
-        }
-    }
-}
-
-impl Asks {
-    /// Of those, the gangs of its own Team.
-    pub(super) fn only_its_own(self) -> Self {
-        let (root, _) = self.others;
-        Self {
-            others: (root, i64::MIN),
-            ..self
         }
     }
 }
@@ -193,7 +179,7 @@ impl Hopes {
         self.given += 1;
         let number = self.given;
         self.asking.enter(class, asks);
-        if matches!(lacking, Lacking::Place | Lacking::Time) {
+        if lacking != Lacking::Somebody {
             let root = (lacking, asks.others.0);
             self.by_root.entry(root).or_default().insert(class);
         }
@@ -384,7 +370,7 @@ impl State {
     /// Who lacked a right may have it.
     pub(super) fn note_rights(&mut self) {
         self.hopes
-            .happened_everywhere(|lacking| lacking >= Lacking::Place);
+            .happened_everywhere(|lacking| lacking != Lacking::Somebody);
     }
 
     /// Has those who wait for it notice what happened to nodes.
@@ -396,7 +382,7 @@ impl State {
         let came = self.cluster.grown_since(seen).next().is_some()
             || self.cluster.topologies_changed_since(seen);
         self.hopes.happened_everywhere(|lacking| match lacking {
-            Lacking::Somebody | Lacking::Share => false,
+            Lacking::Somebody => false,
             Lacking::Place => came,
             Lacking::Time => true,
         });
