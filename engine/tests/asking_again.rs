@@ -34,12 +34,12 @@ fn both(gpu_count: i64, cores: i64) -> Quota {
 }
 
 /// A gang comes; what is admitted runs from then on.
-fn comes(state: &mut State, gang: Gang, may_be_preempted: bool) -> Decisions {
+fn comes(state: &mut State, gang: &Gang, may_be_preempted: bool) -> Decisions {
     submit(state, [gang.clone()]);
     let decisions = state.decide(NOW, &Budget::UNLIMITED);
     for admission in &decisions.admissions {
         assert_eq!(admission.gang, gang.uid, "nobody else is admitted");
-        for hold in holds_of(&gang, admission) {
+        for hold in holds_of(gang, admission) {
             state.apply(Update::Hold(hold));
         }
         state.apply(Update::NotWaiting(gang.uid.clone()));
@@ -87,14 +87,14 @@ fn a_gang_that_lacks_gpus_has_them_back_once_their_team_borrows_the_cores_that_i
             team_of("borrows", both(0, 2), PreemptionPolicy::NEVER),
         ],
     );
-    comes(&mut state, gang("owned", "owns", 4, 1), true);
-    comes(&mut state, gang("borrowed", "borrows", 2, 2), false);
+    comes(&mut state, &gang("owned", "owns", 4, 1), true);
+    comes(&mut state, &gang("borrowed", "borrows", 2, 2), false);
     // Of the GPUs that it lacks, nobody who can be asked borrows any.
-    let waits = comes(&mut state, gang("waits", "asks", 2, 1), true);
+    let waits = comes(&mut state, &gang("waits", "asks", 2, 1), true);
     assert_eq!((waits.admissions.len(), preempted(&waits)), (0, Vec::new()));
     let taken = comes(
         &mut state,
-        with_priority(1, gang("taken", "owns", 1, 0)),
+        &with_priority(1, gang("taken", "owns", 1, 0)),
         true,
     );
     assert_eq!(admitted(&taken), ["taken"]);
@@ -121,11 +121,11 @@ fn a_gang_with_the_smaller_share_preempts_once_the_share_of_others_has_become_th
         sharing: Sharing::Fair(FINAL),
         ..cohort("all", None, 4)
     }));
-    comes(&mut state, gang("large", "light", 3, 1), true);
+    comes(&mut state, &gang("large", "light", 3, 1), true);
     // Without the large gang the light Team would have no share at all.
-    let waits = comes(&mut state, gang("waits", "heavy", 3, 1), true);
+    let waits = comes(&mut state, &gang("waits", "heavy", 3, 1), true);
     assert_eq!((waits.admissions.len(), preempted(&waits)), (0, Vec::new()));
-    let taken = comes(&mut state, gang("small", "light", 1, 1), true);
+    let taken = comes(&mut state, &gang("small", "light", 1, 1), true);
     assert_eq!(admitted(&taken), ["small"]);
     assert_eq!(
         preempted(&taken),

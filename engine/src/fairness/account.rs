@@ -50,7 +50,7 @@ struct Uncommitted {
 #[derive(Clone, Debug)]
 pub(crate) struct Accounts {
     policy: AdmissionFairness,
-    accounts: BTreeMap<NamespaceName, Account>,
+    by_namespace: BTreeMap<NamespaceName, Account>,
     uncommitted: BTreeMap<GangUid, Uncommitted>,
     /// Up to when use was taken in; `None` while nobody holds or used anything.
     sampled_at: Option<Timestamp>,
@@ -63,7 +63,7 @@ impl Accounts {
         Self {
             unknown: policy.resource_weights.keys().cloned().collect(),
             policy,
-            accounts: BTreeMap::new(),
+            by_namespace: BTreeMap::new(),
             uncommitted: BTreeMap::new(),
             sampled_at: None,
         }
@@ -81,7 +81,7 @@ impl Accounts {
 
     /// Where a namespace stands.
     pub(crate) fn use_of(&self, namespace: &NamespaceName) -> WeightedUse {
-        let used = self.accounts.get(namespace).map(Account::used);
+        let used = self.by_namespace.get(namespace).map(Account::used);
         used.unwrap_or_default().weighted(&self.policy, namespace)
     }
 
@@ -90,7 +90,7 @@ impl Accounts {
         &self,
         namespace: &NamespaceName,
     ) -> Option<(BTreeMap<Resource, Amount>, Timestamp)> {
-        let account = self.accounts.get(namespace)?;
+        let account = self.by_namespace.get(namespace)?;
         let shown = account.used().shown();
         (!shown.is_empty()).then_some((shown, self.sampled_at?))
     }
@@ -131,7 +131,7 @@ impl Accounts {
                 Consumed::part_of(&committed, Part::ALL, &self.policy)
             };
             before.retain(&unknown);
-            let account = self.accounts.entry(namespace.clone()).or_default();
+            let account = self.by_namespace.entry(namespace.clone()).or_default();
             account.consumed.add_unknown(before);
         }
         self.forget_nothing();
@@ -151,11 +151,14 @@ impl Accounts {
             return BTreeSet::new();
         };
         let left = self.left_after(sampled_at, now);
-        let active: BTreeSet<NamespaceName> =
-            held.keys().chain(self.accounts.keys()).cloned().collect();
+        let active: BTreeSet<NamespaceName> = held
+            .keys()
+            .chain(self.by_namespace.keys())
+            .cloned()
+            .collect();
         for namespace in &active {
             let committed = self.committed(namespace, held);
-            let account = self.accounts.entry(namespace.clone()).or_default();
+            let account = self.by_namespace.entry(namespace.clone()).or_default();
             account.consumed = account.consumed.decayed(left, &committed, &self.policy);
         }
         self.forget_nothing();
@@ -167,7 +170,7 @@ impl Accounts {
     pub(crate) fn admit(&mut self, gang: &GangUid, namespace: NamespaceName, held: Held) {
         self.undo(gang);
         let penalty = Consumed::part_of(&held, self.policy.penalty(), &self.policy);
-        let account = self.accounts.entry(namespace.clone()).or_default();
+        let account = self.by_namespace.entry(namespace.clone()).or_default();
         account.uncommitted.add(&penalty);
         for (resource, amount) in &held {
             let sum = account
@@ -187,7 +190,7 @@ impl Accounts {
     /// The admission of a gang is committed. Nobody moves by that.
     pub(crate) fn commit(&mut self, gang: &GangUid) {
         if let Some(uncommitted) = self.take_uncommitted(gang) {
-            let account = self.accounts.entry(uncommitted.namespace).or_default();
+            let account = self.by_namespace.entry(uncommitted.namespace).or_default();
             account.consumed.add(&uncommitted.penalty);
         }
     }
@@ -201,7 +204,7 @@ impl Accounts {
 
     fn take_uncommitted(&mut self, gang: &GangUid) -> Option<Uncommitted> {
         let uncommitted = self.uncommitted.remove(gang)?;
-        if let Some(account) = self.accounts.get_mut(&uncommitted.namespace) {
+        if let Some(account) = self.by_namespace.get_mut(&uncommitted.namespace) {
             account.uncommitted.subtract(&uncommitted.penalty);
             for (resource, amount) in &uncommitted.held {
                 if let Some(sum) = account.held_uncommitted.get_mut(resource) {
@@ -216,7 +219,7 @@ impl Accounts {
     /// What a namespace holds by admissions that are committed.
     fn committed(&self, namespace: &NamespaceName, held: &HeldByNamespace) -> Held {
         let mut committed = held.get(namespace).cloned().unwrap_or_default();
-        if let Some(account) = self.accounts.get(namespace) {
+        if let Some(account) = self.by_namespace.get(namespace) {
             for (resource, amount) in &account.held_uncommitted {
                 *committed.entry(resource.clone()).or_default() -= amount;
             }
@@ -230,20 +233,20 @@ impl Accounts {
     }
 
     fn is_anybody_active(&self, held: &HeldByNamespace) -> bool {
-        !held.is_empty() || !self.accounts.is_empty()
+        !held.is_empty() || !self.by_namespace.is_empty()
     }
 
     fn forget_nothing(&mut self) {
-        self.accounts.retain(|_, account| !account.is_nothing());
+        self.by_namespace.retain(|_, account| !account.is_nothing());
     }
 
     fn forget_nothing_of(&mut self, namespace: &NamespaceName) {
         if self
-            .accounts
+            .by_namespace
             .get(namespace)
             .is_some_and(Account::is_nothing)
         {
-            self.accounts.remove(namespace);
+            self.by_namespace.remove(namespace);
         }
     }
 }

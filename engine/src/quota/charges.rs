@@ -312,7 +312,7 @@ impl Charges {
         if teams.by_team.is_empty() {
             self.shares.remove(&of);
         }
-        self.change_namespace(team, namespace_of(gang_name), &of.resource, amount);
+        self.change_namespace(team, &namespace_of(gang_name), &of.resource, amount);
         deltas.push(Delta {
             gang: gang.clone(),
             team: team.clone(),
@@ -324,7 +324,7 @@ impl Charges {
     fn change_namespace(
         &mut self,
         team: &TeamName,
-        namespace: NamespaceName,
+        namespace: &NamespaceName,
         resource: &Resource,
         amount: i64,
     ) {
@@ -336,7 +336,7 @@ impl Charges {
             held.remove(resource);
         }
         if held.is_empty() {
-            namespaces.remove(&namespace);
+            namespaces.remove(namespace);
         }
         if namespaces.is_empty() {
             self.namespaces.remove(team);

@@ -45,7 +45,7 @@ impl State {
         for hold in holds {
             self.set_hold(hold);
         }
-        self.note_admitted_use(&admission, namespace);
+        self.note_admitted_use(&admission, &namespace);
         Some(admission)
     }
 

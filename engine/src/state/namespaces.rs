@@ -191,7 +191,7 @@ impl State {
     }
 
     /// A gang was admitted: part of its charge counts at once.
-    pub(super) fn note_admitted_use(&mut self, admission: &Admission, namespace: NamespaceName) {
+    pub(super) fn note_admitted_use(&mut self, admission: &Admission, namespace: &NamespaceName) {
         let (team, gang) = (&admission.team, &admission.gang);
         let Some(accounts) = self.namespaces.teams.get_mut(team) else {
             return;
@@ -204,7 +204,7 @@ impl State {
         self.namespaces
             .uncommitted
             .insert(gang.clone(), team.clone());
-        self.move_by_use(team, &namespace);
+        self.move_by_use(team, namespace);
     }
 
     /// An admission is taken back, and what it added to what its namespace used.

@@ -127,7 +127,7 @@ impl Draw {
         self.largest = self.random.pick(&[3, 4, 6]);
         let flavors = self.random.pick(&[1, 1, 2]);
         for flavor in 0..flavors {
-            for resource in &RESOURCES[..1 + usize::from(self.two_resources)] {
+            for resource in &RESOURCES[..=usize::from(self.two_resources)] {
                 self.pairs.push(Pair {
                     flavor,
                     resource: *resource,
