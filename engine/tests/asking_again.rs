@@ -10,7 +10,7 @@ use common::*;
 use muster_engine::{
     Amount, Budget, Cohort, Decisions, Gang, Resource, Running, State, Team, Update,
     model::Quota,
-    quota::{FairStrategy, PreemptionPolicy, ReclaimWithinCohort, Sharing, Weight},
+    quota::{FairStrategy, PreemptionPolicy, ReclaimWithinCohort, Sharing, Weight, WithinTeam},
 };
 
 const RECLAIMS: PreemptionPolicy = PreemptionPolicy {
@@ -33,6 +33,23 @@ fn both(gpu_count: i64, cores: i64) -> Quota {
     vec![(H100.into(), resources)]
 }
 
+/// A gang runs.
+fn running(gang: &Gang, may_be_preempted: bool) -> Update {
+    Update::Running(Running {
+        uid: gang.uid.clone(),
+        team: gang.team.clone(),
+        priority: gang.priority,
+        queued_at: gang.queued_at,
+        admitted_at: NOW,
+        checkpointed_at: None,
+        is_made_again: true,
+        protected_until: None,
+        ending_since: None,
+        may_be_preempted,
+        is_told_over_quota: false,
+    })
+}
+
 /// A gang comes; what is admitted runs from then on.
 fn comes(state: &mut State, gang: &Gang, may_be_preempted: bool) -> Decisions {
     submit(state, [gang.clone()]);
@@ -43,19 +60,7 @@ fn comes(state: &mut State, gang: &Gang, may_be_preempted: bool) -> Decisions {
             state.apply(Update::Hold(hold));
         }
         state.apply(Update::NotWaiting(gang.uid.clone()));
-        state.apply(Update::Running(Running {
-            uid: gang.uid.clone(),
-            team: gang.team.clone(),
-            priority: gang.priority,
-            queued_at: gang.queued_at,
-            admitted_at: NOW,
-            checkpointed_at: None,
-            is_made_again: true,
-            protected_until: None,
-            ending_since: None,
-            may_be_preempted,
-            is_told_over_quota: false,
-        }));
+        state.apply(running(gang, may_be_preempted));
     }
     decisions
 }
@@ -130,5 +135,131 @@ fn a_gang_with_the_smaller_share_preempts_once_the_share_of_others_has_become_th
     assert_eq!(
         preempted(&taken),
         [("waits".to_owned(), vec!["large".to_owned()])]
+    );
+}
+
+#[test]
+fn a_gang_preempts_within_what_its_team_keeps_for_itself_however_much_the_cohort_is_overdrawn() {
+    let keeps = Team {
+        preemption: PreemptionPolicy {
+            within_team: WithinTeam::LowerPriority,
+            ..PreemptionPolicy::NEVER
+        },
+        ..team(
+            "keeps",
+            Some("all"),
+            muster_engine::QuotaLimit {
+                lending_limit: Some(Amount(0)),
+                ..limit(1)
+            },
+        )
+    };
+    let nodes = (0..5).map(|at| node(&format!("n{at}"), "s/l", 1));
+    let overdraws = team("overdraws", Some("all"), limit(3));
+    let mut state = state(nodes.collect(), vec![keeps, overdraws]);
+    comes(&mut state, &gang("large", "overdraws", 3, 1), false);
+    state.apply(Update::Team(team("overdraws", Some("all"), limit(0))));
+    let own = gang("own", "keeps", 1, 1);
+    comes(&mut state, &own, false);
+    let waits = comes(
+        &mut state,
+        &with_priority(1, gang("waits", "keeps", 1, 1)),
+        true,
+    );
+    assert_eq!((waits.admissions.len(), preempted(&waits)), (0, Vec::new()));
+    state.apply(running(&own, true));
+    let told = state.decide(NOW, &Budget::UNLIMITED);
+    assert_eq!(
+        preempted(&told),
+        [("waits".to_owned(), vec!["own".to_owned()])]
+    );
+}
+
+#[test]
+fn a_gang_reclaims_once_others_borrow_so_much_that_they_borrow_still_after_the_first_victim() {
+    let owner = Team {
+        preemption: RECLAIMS,
+        ..team("owner", Some("all"), limit(4))
+    };
+    let nodes = (0..9).map(|at| node(&format!("n{at}"), "s/l", 1));
+    let mut state = state(
+        nodes.collect(),
+        vec![
+            owner,
+            team("borrows", Some("all"), limit(2)),
+            team("fills", Some("all"), limit(3)),
+        ],
+    );
+    comes(&mut state, &gang("filling", "fills", 5, 1), false);
+    let one = with_priority(-1, gang("one", "borrows", 1, 1));
+    comes(&mut state, &one, true);
+    comes(&mut state, &gang("two", "borrows", 2, 1), true);
+    // One GPU is free. Without the first gang the others borrow nothing.
+    let waits = comes(&mut state, &gang("waits", "owner", 3, 1), true);
+    assert_eq!((waits.admissions.len(), preempted(&waits)), (0, Vec::new()));
+    let taken = comes(
+        &mut state,
+        &with_priority(1, gang("taken", "borrows", 1, 1)),
+        false,
+    );
+    assert_eq!(admitted(&taken), ["taken"]);
+    let victims = vec!["one".to_owned(), "two".to_owned()];
+    assert_eq!(preempted(&taken), [("waits".to_owned(), victims)]);
+}
+
+#[test]
+fn a_gang_asks_its_own_team_again_once_only_that_lacks_to_which_it_has_a_right() {
+    let team_of = |name, [cpu, memory]: [i64; 2], preemption| {
+        let amount = |nominal| muster_engine::QuotaLimit {
+            nominal: Amount(nominal),
+            ..limit(0)
+        };
+        let limits = [
+            (Resource::Cpu, amount(cpu)),
+            (Resource::Memory, amount(memory)),
+        ];
+        Team {
+            quota: vec![(H100.into(), BTreeMap::from(limits))],
+            preemption,
+            ..team(name, Some("all"), limit(0))
+        }
+    };
+    let asking = |name, team, [cpu, memory]: [i64; 2]| {
+        let mut gang = gang(name, team, 1, 0);
+        gang.pods[0].resources.cpu_milli = cpu;
+        gang.pods[0].resources.memory_bytes = memory;
+        gang
+    };
+    let in_team = PreemptionPolicy {
+        within_team: WithinTeam::LowerPriority,
+        ..PreemptionPolicy::NEVER
+    };
+    let mut state = state(
+        (0..4).map(|at| node(&format!("n{at}"), "s/l", 1)).collect(),
+        vec![
+            team_of("asks", [5, 1], in_team),
+            team_of("owns", [10, 7], RECLAIMS),
+        ],
+    );
+    comes(&mut state, &asking("own", "asks", [2, 0]), true);
+    let large = with_priority(-1, asking("large", "asks", [6, 3]));
+    comes(&mut state, &large, true);
+    comes(&mut state, &asking("other", "owns", [4, 1]), true);
+    // It lacks both, and its Team owns too little memory.
+    let waits = with_priority(1, asking("waits", "asks", [4, 5]));
+    let waits = comes(&mut state, &waits, true);
+    assert_eq!((waits.admissions.len(), preempted(&waits)), (0, Vec::new()));
+    // There will be enough of both once the large gang is gone.
+    let reclaims = comes(&mut state, &asking("reclaims", "owns", [4, 0]), true);
+    assert_eq!(
+        preempted(&reclaims),
+        [("reclaims".to_owned(), vec!["large".to_owned()])]
+    );
+    // Less is left of the cores, which its Team owns.
+    let taken = comes(&mut state, &asking("taken", "owns", [2, 2]), true);
+    assert_eq!(admitted(&taken), ["taken"]);
+    assert_eq!(
+        preempted(&taken),
+        [("waits".to_owned(), vec!["own".to_owned()])]
     );
 }

@@ -606,6 +606,13 @@ impl QuotaTree {
         path.collect()
     }
 
+    /// What is free of what a node keeps for itself, below zero if it uses more; `None` if it keeps nothing.
+    pub(crate) fn kept_and_free(&self, node: NodeId, pair: PairId) -> Option<i128> {
+        let account = self.account(node, pair);
+        let kept = account.local_quota();
+        (kept > 0).then_some(kept - account.usage)
+    }
+
     /// Whether a node uses more than its quota.
     pub(crate) fn borrows(&self, node: NodeId, pair: PairId) -> bool {
         self.account(node, pair).headroom() < 0

@@ -30,8 +30,7 @@ use crate::{
     placement::{Cluster, DeviceCharge, Effort, NODE_LEVEL, Plan, Request, Verdict, plan},
     quota::{
         FlavorMode, NodeId, PairId, Places, PreemptionPolicy, PreemptionReason, Preemptor,
-        QuotaTree, Rank, ReclaimWithinCohort, RunningGang, Search, Sharing, Suitability,
-        WithinTeam,
+        QuotaTree, Rank, ReclaimWithinCohort, RunningGang, Search, Suitability, WithinTeam,
         charges::{Delta, undoing},
         request::{Assignment, QuotaRequest},
         victims_for,
@@ -307,8 +306,14 @@ impl State {
             match right_lacking(tree, node, &asked) {
                 // It has none by its limits.
                 None => {}
+                // Of several, what is taken meanwhile may leave only those lacking to which it has a right.
                 Some(hopes) if hopes.is_empty() => {
-                    in_vain.lacking.insert(Lacking::Place);
+                    let may_contest_less = asked.len() > 1;
+                    in_vain.lacking.insert(if may_contest_less {
+                        Lacking::Time
+                    } else {
+                        Lacking::Place
+                    });
                 }
                 Some(hopes) => in_vain.hopes.extend(hopes),
             }
@@ -322,15 +327,15 @@ impl State {
         let running = preemptable.gangs;
         // What is taken meanwhile may be contested, too, by then: whoever borrows that can be asked as well.
         let may_contest_more = contested.len() < asked.len();
-        if let Some(hope) = quota_lacking(tree, node, &asked, &running) {
+        if let Some(hopes) = quota_lacking(tree, node, &asked, &running) {
             // All of them together do not free enough.
-            in_vain.hopes.push(hope);
+            in_vain.hopes.extend(hopes);
             if may_contest_more {
                 let all = asked.keys().copied().collect();
                 let most = self.preemptable(&candidate, tree, &all, stays_within_nominal, now);
                 in_vain.note_preemptable(&most);
                 match quota_lacking(tree, node, &asked, &most.gangs) {
-                    Some(hope) => in_vain.hopes.push(hope),
+                    Some(hopes) => in_vain.hopes.extend(hopes),
                     None => {
                         in_vain.lacking.insert(Lacking::Time);
                     }
@@ -373,13 +378,19 @@ impl State {
         let positions: Vec<usize> = victims.iter().map(|victim| victim.position).collect();
         // A search that gave up may have kept somebody who need not go.
         if positions.is_empty() || places.gave_up {
-            // Where shares are compared, what others take may make theirs the larger one.
-            let is_fair = matches!(sharing, Sharing::Fair(_));
-            in_vain.lacking.insert(if may_contest_more || is_fair {
-                Lacking::Time
-            } else {
-                Lacking::Place
-            });
+            // What others take may make their share the larger one, or have them borrow so much that they borrow still once some of
+            // theirs are gone. Neither helps whom only a place lacks.
+            let all: Vec<usize> = (0..running.len()).collect();
+            let asks_others = running.iter().any(|gang| gang.team != preemptor.team);
+            let is_place_there = places.gave_up || places.is_there_without(&all);
+            let others_may_take_more = asks_others && is_place_there;
+            in_vain
+                .lacking
+                .insert(if may_contest_more || others_may_take_more {
+                    Lacking::Time
+                } else {
+                    Lacking::Place
+                });
             return None;
         }
         let Some(plan) = places.plan_without(&positions) else {
@@ -741,11 +752,35 @@ fn right_lacking(tree: &QuotaTree, node: NodeId, asked: &QuotaRequest) -> Option
     // Of several that it asks for it needs a right to those only that lack.
     if asked.len() > 1
         && let Some((pair, amount)) = lacking
-        && let Some(lack) = tree.lack(node, *pair, *amount)
     {
-        let ceiling = tree.ceiling(lack.node, *pair).unwrap_or_default();
-        hopes.push((lack.node, *pair, lack.need - ceiling));
+        hopes.extend(
+            amount_lacking(tree, node, *pair, *amount)
+                .into_iter()
+                .flatten(),
+        );
     }
+    Some(hopes)
+}
+
+/// Where so much of an amount lacks that it is not available: one of these has to come at least. `None` if it is available.
+///
+/// What comes at the first node that lets too little pass, or below it, counts there. Below it less may be enough: a node that
+/// keeps quota for itself asks nothing of those above it once that is free, however much they are overdrawn.
+fn amount_lacking(
+    tree: &QuotaTree,
+    node: NodeId,
+    pair: PairId,
+    amount: Amount,
+) -> Option<Vec<Hope>> {
+    let lack = tree.lack(node, pair, amount)?;
+    let ceiling = tree.ceiling(lack.node, pair).unwrap_or_default();
+    let mut hopes = vec![(lack.node, pair, lack.need - ceiling)];
+    let upwards = tree.asked_upwards(node, pair, amount);
+    let below = upwards.into_iter().take_while(|(at, ..)| *at != lack.node);
+    hopes.extend(below.filter_map(|(at, asked, _)| {
+        let kept = tree.kept_and_free(at, pair)?;
+        Some((at, pair, asked - kept))
+    }));
     Some(hopes)
 }
 
@@ -755,16 +790,14 @@ fn quota_lacking(
     node: NodeId,
     asked: &QuotaRequest,
     gone: &[RunningGang],
-) -> Option<Hope> {
+) -> Option<Vec<Hope>> {
     let charges = gone.iter();
     let charges = charges.flat_map(|gang| deltas(&gang.uid, &gang.team, &gang.charges));
     let charges: Vec<Delta> = charges.collect();
     tree.apply(&undoing(&charges), |_, _, _| {});
-    let lacking = asked.iter().find_map(|(pair, amount)| {
-        let lack = tree.lack(node, *pair, *amount)?;
-        let ceiling = tree.ceiling(lack.node, *pair).unwrap_or_default();
-        Some((lack.node, *pair, lack.need - ceiling))
-    });
+    let lacking = asked
+        .iter()
+        .find_map(|(pair, amount)| amount_lacking(tree, node, *pair, *amount));
     tree.apply(&charges, |_, _, _| {});
     lacking
 }
