@@ -1,4 +1,5 @@
-//! Who searched for victims in vain is asked again after whatever may help it: it may be what somebody else takes.
+//! Who searched for victims in vain is asked again after whatever may help it: it may be what somebody else takes. And whose
+//! victims are not enough any more, as others take their turns, leaves its turn to the gang behind it.
 
 #![allow(clippy::expect_used, reason = "tests")]
 
@@ -8,9 +9,12 @@ use std::collections::BTreeMap;
 
 use common::*;
 use muster_engine::{
-    Amount, Budget, Cohort, Decisions, Gang, Resource, Running, State, Team, Update,
+    Amount, Budget, Cohort, Decisions, Gang, Resource, Running, State, Team, Timestamp, Update,
     model::Quota,
-    quota::{FairStrategy, PreemptionPolicy, ReclaimWithinCohort, Sharing, Weight, WithinTeam},
+    quota::{
+        BorrowWithinCohort, FairStrategy, PreemptionPolicy, ReclaimWithinCohort, Sharing, Weight,
+        WithinTeam,
+    },
 };
 
 const RECLAIMS: PreemptionPolicy = PreemptionPolicy {
@@ -262,4 +266,126 @@ fn a_gang_asks_its_own_team_again_once_only_that_lacks_to_which_it_has_a_right()
         preempted(&taken),
         [("waits".to_owned(), vec!["own".to_owned()])]
     );
+}
+
+#[test]
+fn a_gang_asks_others_once_somebody_who_was_told_to_go_and_stays_is_counted_on_no_longer() {
+    const INITIAL: &[FairStrategy] = &[FairStrategy::LessThanInitialShare];
+    let asks = Team {
+        preemption: PreemptionPolicy {
+            borrow_within_cohort: BorrowWithinCohort::LowerPriority { highest: None },
+            ..RECLAIMS
+        },
+        weight: Weight(Weight::ONE.0 / 2),
+        ..team("asks", Some("all"), limit(3))
+    };
+    let nodes = (0..6).map(|at| node(&format!("n{at}"), "s/l", 1));
+    let others = team("others", Some("all"), limit(1));
+    let mut state = state(nodes.collect(), vec![asks, others]);
+    state.apply(Update::Cohort(Cohort {
+        sharing: Sharing::Fair(INITIAL),
+        ..cohort("all", None, 2)
+    }));
+    let of_others = |name, priority, pods| with_priority(priority, gang(name, "others", pods, 1));
+    comes(&mut state, &of_others("large", 2, 3), true);
+    comes(&mut state, &of_others("pair", -1, 2), true);
+    let stays = of_others("stays", 0, 1);
+    comes(&mut state, &stays, true);
+    let Update::Running(told) = running(&stays, true) else {
+        unreachable!("it is told as running")
+    };
+    state.apply(Update::Running(Running {
+        ending_since: Some(NOW),
+        ..told
+    }));
+    let waits = with_priority(2, gang("waits", "asks", 4, 1));
+    let waits = comes(&mut state, &waits, true);
+    assert_eq!((waits.admissions.len(), preempted(&waits)), (0, Vec::new()));
+    let overdue_at = Timestamp(NOW.0 + 600);
+    assert_eq!(waits.look_again_at, Some(overdue_at));
+    let then = state.decide(overdue_at, &Budget::UNLIMITED);
+    let victims = vec!["pair".to_owned(), "large".to_owned()];
+    assert_eq!(preempted(&then), [("waits".to_owned(), victims)]);
+}
+
+/// Decides for gangs that all come at once.
+fn come_at_once(state: &mut State, gangs: impl IntoIterator<Item = Gang>) -> Decisions {
+    submit(state, gangs);
+    state.decide(NOW, &Budget::UNLIMITED)
+}
+
+#[test]
+fn where_shares_are_fair_the_gang_behind_one_that_lost_its_victims_goes_before_a_larger_share() {
+    let has_both = Team {
+        preemption: PreemptionPolicy {
+            within_team: WithinTeam::LowerPriority,
+            ..PreemptionPolicy::NEVER
+        },
+        weight: Weight(Weight::ONE.0 / 2),
+        ..team("has-both", Some("all"), limit(6))
+    };
+    let nodes = (0..10).map(|at| node(&format!("n{at}"), "s/l", 1));
+    let mut state = state(
+        nodes.collect(),
+        vec![
+            has_both,
+            team("owns", Some("all"), limit(2)),
+            team("fills", Some("all"), limit(2)),
+            team("borrows", Some("all"), limit(0)),
+        ],
+    );
+    state.apply(Update::Cohort(Cohort {
+        sharing: Sharing::FAIR,
+        ..cohort("all", None, 0)
+    }));
+    comes(&mut state, &gang("runs", "has-both", 2, 1), true);
+    comes(&mut state, &gang("filling", "fills", 4, 1), false);
+    // Of the four GPUs that are left the second Team takes two: with those of its victim the large gang has too few then.
+    let decided = come_at_once(
+        &mut state,
+        [
+            with_priority(2, gang("large", "has-both", 5, 1)),
+            gang("small", "has-both", 2, 1),
+            with_priority(1, gang("owned", "owns", 2, 1)),
+            with_priority(1, gang("borrowed", "borrows", 1, 1)),
+        ],
+    );
+    assert_eq!(admitted(&decided), ["owned", "small"]);
+}
+
+#[test]
+fn the_gang_behind_one_that_lost_its_victims_goes_before_whoever_reaches_farther() {
+    let has_both = Team {
+        preemption: PreemptionPolicy {
+            borrow_within_cohort: BorrowWithinCohort::LowerPriority { highest: None },
+            ..RECLAIMS
+        },
+        ..team("has-both", Some("all"), limit(2))
+    };
+    let nodes = (0..5).map(|at| node(&format!("n{at}"), "s/l", 1));
+    let mut state = state(
+        nodes.collect(),
+        vec![
+            has_both,
+            team("owns", Some("all"), limit(2)),
+            team("runs", Some("all"), limit(0)),
+            team("borrows", Some("all"), limit(0)),
+        ],
+    );
+    state.apply(Update::Cohort(cohort("all", None, 1)));
+    comes(
+        &mut state,
+        &with_priority(-1, gang("running", "runs", 2, 1)),
+        true,
+    );
+    let decided = come_at_once(
+        &mut state,
+        [
+            with_priority(2, gang("large", "has-both", 4, 1)),
+            with_priority(1, gang("small", "has-both", 1, 1)),
+            gang("owned", "owns", 2, 1),
+            with_priority(3, gang("borrowed", "borrows", 1, 1)),
+        ],
+    );
+    assert_eq!(admitted(&decided), ["owned", "small"]);
 }

@@ -122,7 +122,7 @@ impl State {
         }
         let moved = turns.heads.iter();
         let moved: Vec<TeamId> = moved
-            .filter(|(team, (_, head))| self.may_ask_less(**team, head))
+            .filter(|(team, (_, head))| self.may_ask_less(**team, head, charged))
             .map(|(team, _)| *team)
             .collect();
         for team in moved {
@@ -133,11 +133,13 @@ impl State {
         }
     }
 
-    /// Whether a Team, judged now, may have another head, or one that is charged less. Who has others give way is judged
-    /// anew when its turn comes.
-    fn may_ask_less(&self, team: TeamId, head: &Head) -> bool {
+    /// Whether a Team, judged now, may have another head, or one that is charged less. Who has others give way may be
+    /// given way to by nobody any more, now that another Team of its tree was charged: then a gang behind it is the head.
+    fn may_ask_less(&self, team: TeamId, head: &Head, charged: TeamId) -> bool {
         let What::Fits { fitting, .. } = &head.turn else {
-            return false;
+            let root = |team| self.fair_root_of(team).map(|(root, _)| root);
+            return root(team) == root(charged)
+                && self.least_asked(team).0 != self.asked_by(team, head);
         };
         if fitting.fits_on.len() > 1 || !self.still_fits(team, head) {
             return true;

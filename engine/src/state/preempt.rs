@@ -88,7 +88,7 @@ struct On<'a> {
 /// What somebody who searched in vain waits for.
 #[derive(Clone, Debug, Default)]
 pub(super) struct InVain {
-    /// When a minimum run time ends.
+    /// When others can be asked by time alone.
     more_at: Option<Timestamp>,
     hopes: Vec<Hope>,
     /// What it lacks, on some Flavor, that is not quota.
@@ -106,17 +106,25 @@ impl InVain {
     }
 }
 
-/// Gangs that may be preempted, and when there will be more of them.
+/// Gangs that may be preempted, and when there will be others.
 #[derive(Default)]
 struct Preemptable {
     gangs: Vec<RunningGang>,
     /// Whether somebody is left out for whom it went itself.
     some_stay: bool,
+    /// When a minimum run time ends, or somebody who was told to go is counted on no longer: others may go instead then.
     more_at: Option<Timestamp>,
 }
 
+impl Preemptable {
+    fn note_others_at(&mut self, at: Timestamp) {
+        self.more_at = Some(self.more_at.map_or(at, |known| known.min(at)));
+    }
+}
+
 impl State {
-    /// Whether a gang reaches less far up the quota tree than was found, once these victims are gone.
+    /// Whether a gang reaches less far up the quota tree than was found once these victims are gone, or their quota is not enough any more: then
+    /// a gang behind it may be the next of its Team.
     pub(super) fn may_reach_less(
         &self,
         team: TeamId,
@@ -130,14 +138,19 @@ impl State {
         let going = victims.flat_map(|victim| self.charges_of(&victim.gang));
         let going: Vec<Delta> = going.collect();
         tree.apply(&undoing(&going), |_, _, _| {});
-        let levels = preempting.charges.iter().filter_map(|delta| {
-            let pair = tree.known_pair(&delta.of)?;
-            let amount = i64::try_from(delta.amount).unwrap_or(i64::MAX);
-            Some(tree.borrow_level_at(node, pair, Amount(amount)))
-        });
-        let level = levels.max().unwrap_or(0);
+        let (mut level, mut is_enough) = (0, true);
+        for delta in &preempting.charges {
+            let Some(pair) = tree.known_pair(&delta.of) else {
+                continue;
+            };
+            let amount = Amount(i64::try_from(delta.amount).unwrap_or(i64::MAX));
+            level = level.max(tree.borrow_level_at(node, pair, amount));
+            is_enough &= amount <= tree.available_at(node, pair);
+        }
         tree.apply(&going, |_, _, _| {});
-        level < preempting.borrow_level
+        let mut victims = preempting.victims.iter();
+        let goes_for_others = victims.any(|victim| self.reservations.gives_way(&victim.gang));
+        level < preempting.borrow_level || !is_enough || goes_for_others
     }
 
     /// Who would give way to a gang that was refused.
@@ -542,13 +555,15 @@ impl State {
                     }
                     let ending_since = told.ending_since;
                     let protected = told.protected_until.filter(|until| *until > now);
-                    match (ending_since, protected) {
-                        (Some(since), _)
-                            if !ends && now.0.saturating_sub(since.0) >= MOST_SECONDS => {}
-                        (None, Some(until)) if !ends => {
-                            let known = preemptable.more_at.unwrap_or(until);
-                            preemptable.more_at = Some(known.min(until));
-                        }
+                    let overdue_at = ending_since
+                        .filter(|_| !ends)
+                        .map(|since| Timestamp(since.0.saturating_add(MOST_SECONDS)));
+                    if let Some(at) = overdue_at.filter(|at| *at > now) {
+                        preemptable.note_others_at(at);
+                    }
+                    match (overdue_at, protected) {
+                        (Some(at), _) if at <= now => {}
+                        (None, Some(until)) if !ends => preemptable.note_others_at(until),
                         _ => preemptable.gangs.push(RunningGang {
                             uid: uid.clone(),
                             team: team.clone(),
