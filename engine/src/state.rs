@@ -37,6 +37,7 @@ mod rounds;
 mod running;
 mod settle;
 mod shapes;
+mod share_waits;
 mod shrink;
 mod size;
 mod soonest;
@@ -65,6 +66,7 @@ use release::Promises;
 use reservations::Reservations;
 use running::RunningGangs;
 use shapes::Shapes;
+use share_waits::ShareWaits;
 use shrink::Shrinking;
 use team::{Class, TeamEntry};
 use waiting::{WaitingGang, WaitingRoom};
@@ -141,6 +143,8 @@ pub struct State {
     going: BTreeSet<PodUid>,
     /// Classes that nobody could give way to, and after what they are asked again.
     hopes: Hopes,
+    /// Of those, the ones that wait for another share to be as large as theirs would be.
+    share_waits: ShareWaits,
     /// What the class that searched last waits for, if it was in vain.
     in_vain: Option<(ClassId, InVain)>,
     /// Pods whose holds only wait for the proof of release.

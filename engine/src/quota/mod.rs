@@ -43,6 +43,7 @@ pub use policy::{
 pub(crate) use preemption::{Places, victims_for};
 pub use preemption::{PreemptionReason, Preemptor, RunningGang, Sharing, Victim, victims};
 pub use share::Share;
+pub(crate) use share::{InOrder, Lendable};
 pub(crate) use shrink::GivingBack;
 pub(crate) use tournament::{Asked, Next, Tournament};
 pub use tournament::{Entrant, fair_order};

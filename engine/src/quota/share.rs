@@ -92,6 +92,30 @@ impl Share {
     }
 }
 
+/// A share by its size.
+#[derive(Clone, Debug)]
+pub(crate) struct InOrder(pub(crate) Share);
+
+impl Ord for InOrder {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.compare(&other.0)
+    }
+}
+
+impl PartialOrd for InOrder {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for InOrder {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for InOrder {}
+
 /// Compares two fractions without a product: by their whole parts, then, upside down, by what is left. Denominators are
 /// above zero.
 fn compare_fractions(mut left: (u128, u128), mut right: (u128, u128)) -> Ordering {
@@ -116,7 +140,7 @@ fn compare_fractions(mut left: (u128, u128), mut right: (u128, u128)) -> Orderin
 }
 
 /// What can ever be lent to the children of a node, by resource. It does not depend on use.
-pub(super) type Lendable = BTreeMap<Resource, i128>;
+pub(crate) type Lendable = BTreeMap<Resource, i128>;
 
 impl QuotaTree {
     /// How much of what could be lent to it a Team borrows; `None` if it is unknown or cut off by a cycle.
@@ -135,7 +159,7 @@ impl QuotaTree {
     }
 
     /// What a parent could have of each resource that its root's tree knows.
-    pub(super) fn lendable_of(&self, parent: NodeId) -> Lendable {
+    pub(crate) fn lendable_of(&self, parent: NodeId) -> Lendable {
         let mut lendable = Lendable::new();
         for pair in self.pairs_at(self.root_of(parent)) {
             let resource = self.named(pair).resource.clone();
@@ -151,7 +175,7 @@ impl QuotaTree {
     }
 
     /// The same, as if the node used so much more.
-    pub(super) fn share_with(
+    pub(crate) fn share_with(
         &self,
         node: NodeId,
         lendable: Option<&Lendable>,

@@ -12,14 +12,11 @@
 //! that bound, and is told as [`Next::Unknown`] as soon as it would win in its Cohort: whoever is behind it is found out about
 //! later, or never.
 
-use std::{
-    cmp::Ordering,
-    collections::{BTreeMap, BTreeSet},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     preemption::charged,
-    share::{Lendable, Share},
+    share::{InOrder, Lendable},
     tree::{NodeId, PairId, QuotaTree},
 };
 use crate::{
@@ -123,30 +120,6 @@ struct Standing {
     /// `None` while it is not known who has won there: before all others.
     place: Option<Place>,
 }
-
-/// A share by its size.
-#[derive(Clone, Debug)]
-struct InOrder(Share);
-
-impl Ord for InOrder {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.0.compare(&other.0)
-    }
-}
-
-impl PartialOrd for InOrder {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for InOrder {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for InOrder {}
 
 /// The children of a Cohort that compete.
 #[derive(Clone, Debug, Default)]

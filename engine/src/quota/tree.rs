@@ -34,6 +34,11 @@ pub(crate) struct NodeId(u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PairId(u32);
 
+impl PairId {
+    /// The one that stands before all others.
+    pub(crate) const FIRST: Self = Self(0);
+}
+
 /// Where an amount lacks on the way up from a Team: at the first node that lets too little pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lack {
@@ -611,6 +616,41 @@ impl QuotaTree {
         let account = self.account(node, pair);
         let kept = account.local_quota();
         (kept > 0).then_some(kept - account.usage)
+    }
+
+    /// How much a Team asks of each node on its way up at the least, whatever is charged by then: upwards.
+    pub(crate) fn least_asked_upwards(
+        &self,
+        team: NodeId,
+        pair: PairId,
+        amount: i128,
+    ) -> Vec<(NodeId, i128)> {
+        let mut rest = amount;
+        let path = self.path(team).map(|node| {
+            let asked = rest;
+            rest = (rest - self.account(node, pair).local_quota()).max(0);
+            (node, asked)
+        });
+        path.collect()
+    }
+
+    /// What of an amount that is asked of a node is asked of the one above it.
+    pub(crate) fn asked_above(
+        &self,
+        node: NodeId,
+        asked: &BTreeMap<PairId, i128>,
+    ) -> BTreeMap<PairId, i128> {
+        let above = asked.iter().map(|(pair, amount)| {
+            let covered = self.account(node, *pair).local_available();
+            (*pair, (amount - covered).max(0))
+        });
+        above.collect()
+    }
+
+    /// Every Team and Cohort.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
+        let count = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
+        (0..count).map(NodeId)
     }
 
     /// Whether a node uses more than its quota.

@@ -119,13 +119,13 @@ impl Circles {
 
     /// All for whom a gang of this priority went, through others perhaps. The priorities of those between do not matter: they
     /// went as they were.
-    pub(super) fn above(&self, gang: &GangUid, priority: i32) -> BTreeSet<GangUid> {
+    pub(super) fn above(&self, gang: &GangUid, priority: i32) -> BTreeSet<&GangUid> {
         let mut above = BTreeSet::new();
         let first = self.winners.get(gang).into_iter().flatten();
         let first = first.filter(|(_, went)| priority <= went.loser_priority);
         let mut rest: Vec<&GangUid> = first.map(|(winner, _)| winner).collect();
         while let Some(gang) = rest.pop() {
-            if above.insert(gang.clone()) {
+            if above.insert(gang) {
                 rest.extend(self.winners.get(gang).into_iter().flat_map(BTreeMap::keys));
             }
         }
@@ -153,13 +153,13 @@ mod tests {
         let (a, b, c) = (gang("a"), gang("b"), gang("c"));
         circles.note((&a, 0), (&b, 1));
         circles.note((&b, 1), (&c, 2));
-        assert_eq!(circles.above(&a, 0), BTreeSet::from([b.clone(), c.clone()]));
+        assert_eq!(circles.above(&a, 0), BTreeSet::from([&b, &c]));
         assert_eq!(circles.above(&a, 1), BTreeSet::new(), "another priority");
         assert!(circles.has_sunk(&a, &b, 0) && !circles.has_sunk(&a, &b, 1));
         circles.note((&c, 2), (&a, 0));
         assert_eq!(circles.above(&a, 0), BTreeSet::new());
-        assert_eq!(circles.above(&b, 1), BTreeSet::from([c.clone(), a.clone()]));
-        assert_eq!(circles.above(&c, 2), BTreeSet::from([a]));
+        assert_eq!(circles.above(&b, 1), BTreeSet::from([&c, &a]));
+        assert_eq!(circles.above(&c, 2), BTreeSet::from([&a]));
         circles.forget_all();
         assert_eq!(circles.above(&b, 1), BTreeSet::new());
     }
@@ -173,10 +173,10 @@ mod tests {
             assert!(!circles.note((&a, 0), (&b, 0)));
             assert!(!circles.note((&b, 0), (&c, 0)));
             assert!(!circles.note((&d, 0), (&a, 0)));
-            let above = BTreeSet::from([a.clone(), b, c.clone()]);
+            let above = BTreeSet::from([&a, &b, &c]);
             assert_eq!(circles.above(&d, 0), above);
             assert!(circles.note((&c, 0), (&a, priority)));
-            assert_eq!(circles.above(&d, 0), BTreeSet::from([a]));
+            assert_eq!(circles.above(&d, 0), BTreeSet::from([&a]));
         }
     }
 

@@ -332,6 +332,7 @@ impl State {
             return;
         };
         self.hopes.forget(id);
+        self.share_waits.forget(&self.moments.afterwards, id);
         let waits = std::mem::take(&mut class.waits);
         let watches = std::mem::take(&mut class.watches);
         let within_nominal = std::mem::take(&mut class.within_nominal);

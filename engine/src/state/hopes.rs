@@ -44,6 +44,9 @@ struct Sum {
 /// What a class lacks that would have enough quota without everybody who can be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Lacking {
+    /// Somebody of its own Team who can be asked: then it is asked again at once. Besides it waits for another share to be as large as its own would be
+    /// ([`super::share_waits`]).
+    Share,
     /// Somebody who can be asked. Whoever came free or moved elsewhere is no help.
     Somebody,
     /// A place, or a right: besides, what comes free helps.
@@ -81,6 +84,17 @@ impl Asks {
         Self {
             own: (team, own),
             others: (root, others),
+        }
+    }
+}
+
+impl Asks {
+    /// Of those, the gangs of its own Team.
+    pub(super) fn only_its_own(self) -> Self {
+        let (root, _) = self.others;
+        Self {
+            others: (root, i64::MIN),
+            ..self
         }
     }
 }
@@ -179,7 +193,7 @@ impl Hopes {
         self.given += 1;
         let number = self.given;
         self.asking.enter(class, asks);
-        if lacking != Lacking::Somebody {
+        if matches!(lacking, Lacking::Place | Lacking::Time) {
             let root = (lacking, asks.others.0);
             self.by_root.entry(root).or_default().insert(class);
         }
@@ -196,10 +210,17 @@ impl Hopes {
         self.turns.is_empty()
     }
 
-    /// Somebody can be asked, by its Team or by those who ask for what is borrowed.
-    fn can_be_asked(&mut self, at: NodeId, priority: i32) {
-        let asking = self.asking.of(at, priority).collect();
-        self.happened_for(asking);
+    /// Somebody can be asked, by its Team or by those who ask for what is borrowed. Returns those that are asked again at once: they may lack
+    /// no more than this, and somebody whose share is larger than theirs is then.
+    fn can_be_asked(&mut self, at: NodeId, priority: i32) -> Vec<ClassId> {
+        let asking = self.asking.of(at, priority);
+        let lacks_share = |class: &ClassId| {
+            let turn = self.turns.get(class);
+            turn.is_some_and(|turn| turn.lacking == Lacking::Share)
+        };
+        let (at_once, in_turn) = asking.partition(lacks_share);
+        self.happened_for(in_turn);
+        at_once
     }
 
     /// Something happened in the tree of a root to those who lack this.
@@ -326,13 +347,16 @@ impl State {
         // Whoever lacks several is given way to by those, too, whose Team borrows another one of these.
         let borrows = tree.pairs_at(team).any(|pair| tree.borrows(team, pair));
         let others = borrows.then(|| tree.root_of(team));
-        let mut is_asked = false;
+        let (mut is_asked, mut at_once) = (false, Vec::new());
         for at in [Some(team), others].into_iter().flatten() {
             is_asked |= self.hopes.hoping.of(at, priority).next().is_some();
-            self.hopes.can_be_asked(at, priority);
+            at_once.extend(self.hopes.can_be_asked(at, priority));
         }
         if is_asked {
             self.note_came(team, pair, amount);
+        }
+        for class in at_once {
+            self.wake(class);
         }
     }
 
@@ -340,7 +364,7 @@ impl State {
     pub(super) fn note_borrows(&mut self, (node, pair, amount): Hope) {
         let tree = &self.moments.afterwards;
         let (root, above) = (tree.root_of(node), tree.parent_of(node));
-        self.hopes.can_be_asked(root, i32::MIN);
+        let at_once = self.hopes.can_be_asked(root, i32::MIN);
         if let Some(above) = above
             && self.hopes.hoping.of(root, i32::MIN).next().is_some()
         {
@@ -352,6 +376,9 @@ impl State {
             for (other, amount) in others {
                 self.note_came(above, other, amount);
             }
+        }
+        for class in at_once {
+            self.wake(class);
         }
     }
 
@@ -370,7 +397,7 @@ impl State {
     /// Who lacked a right may have it.
     pub(super) fn note_rights(&mut self) {
         self.hopes
-            .happened_everywhere(|lacking| lacking != Lacking::Somebody);
+            .happened_everywhere(|lacking| lacking >= Lacking::Place);
     }
 
     /// Has those who wait for it notice what happened to nodes.
@@ -382,7 +409,7 @@ impl State {
         let came = self.cluster.grown_since(seen).next().is_some()
             || self.cluster.topologies_changed_since(seen);
         self.hopes.happened_everywhere(|lacking| match lacking {
-            Lacking::Somebody => false,
+            Lacking::Somebody | Lacking::Share => false,
             Lacking::Place => came,
             Lacking::Time => true,
         });

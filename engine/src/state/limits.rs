@@ -8,6 +8,7 @@ use std::{
 use super::{
     State,
     ids::{ClassId, TeamId},
+    share_waits::ShareWaits,
     team::TeamEntry,
 };
 use crate::{
@@ -236,6 +237,7 @@ impl State {
             self.wake(class);
         }
         (self.tree, self.moments) = self.built_trees();
+        self.share_waits = ShareWaits::of(&self.moments.afterwards);
         self.note_limits_of_shrinking();
         self.limits_version += 1;
         self.charge_version += 1;

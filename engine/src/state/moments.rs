@@ -98,6 +98,7 @@ impl State {
         }
         let (mut released, mut came) = (Vec::new(), Vec::new());
         let (mut candidates, mut begin_to_borrow) = (Vec::new(), Vec::new());
+        let mut by_shares = BTreeSet::new();
         for delta in deltas {
             let Some(node) = self.tree.node_of(&delta.team) else {
                 continue;
@@ -124,6 +125,11 @@ impl State {
                 self.moments
                     .change_afterwards((&delta.team, node), pair, delta.amount);
                 self.note_charged(node, delta.amount);
+                let afterwards = &self.moments.afterwards;
+                let concerned = self
+                    .share_waits
+                    .note_charged(afterwards, node, pair, delta.amount);
+                by_shares.extend(concerned);
                 if delta.amount < 0 {
                     came.push((node, pair, -delta.amount));
                 } else {
@@ -141,6 +147,9 @@ impl State {
             }
             let note = |at, what| released.push((at, pair, what));
             self.tree.use_larger(node, pair, (now, afterwards), note);
+        }
+        for class in by_shares {
+            self.wake(class);
         }
         for (node, pair, amount) in came {
             self.note_came(node, pair, amount);

@@ -29,8 +29,9 @@ use crate::{
     names::{FlavorName, GangUid, LevelName, NodeName, PodUid, TeamName, Timestamp, TopologyName},
     placement::{Cluster, DeviceCharge, Effort, NODE_LEVEL, Plan, Request, Verdict, plan},
     quota::{
-        FlavorMode, NodeId, PairId, Places, PreemptionPolicy, PreemptionReason, Preemptor,
-        QuotaTree, Rank, ReclaimWithinCohort, RunningGang, Search, Suitability, WithinTeam,
+        Asked, FlavorMode, NodeId, PairId, Places, PreemptionPolicy, PreemptionReason, Preemptor,
+        QuotaTree, Rank, ReclaimWithinCohort, RunningGang, Search, Sharing, Suitability,
+        WithinTeam,
         charges::{Delta, undoing},
         request::{Assignment, QuotaRequest},
         victims_for,
@@ -93,6 +94,46 @@ pub(super) struct InVain {
     hopes: Vec<Hope>,
     /// What it lacks, on some Flavor, that is not quota.
     lacking: BTreeSet<Lacking>,
+    /// What it asks for where no other share is as large as its own would be.
+    shares: Vec<(NodeId, Asked)>,
+}
+
+/// What a gang asks for whose Team would borrow where shares are fair.
+struct ByShare {
+    asked: Asked,
+    /// What is contested and would be borrowed, the first of it.
+    contested_beyond: PairId,
+    /// Whether all that is asked for would be borrowed, be it contested or not.
+    is_all_beyond: bool,
+}
+
+impl ByShare {
+    /// `None` if others give way whatever their shares: those of other trees, and to whom borrows nothing that is contested.
+    fn of(
+        tree: &QuotaTree,
+        team: NodeId,
+        request: &QuotaRequest,
+        contested: &BTreeSet<PairId>,
+    ) -> Option<Self> {
+        if !matches!(tree.sharing_of(team), Sharing::Fair(_)) {
+            return None;
+        }
+        let asked = request.iter();
+        let asked: Asked = asked
+            .map(|(pair, amount)| (*pair, i128::from(amount.0)))
+            .collect();
+        let is_beyond = |pair: &PairId| {
+            let amount = asked.get(pair).copied().unwrap_or_default();
+            amount > tree.usage_and_headroom(team, *pair).1
+        };
+        let contested_beyond = contested.iter().copied().find(|pair| is_beyond(pair))?;
+        let is_all_beyond = asked.keys().all(is_beyond);
+        Some(Self {
+            asked,
+            contested_beyond,
+            is_all_beyond,
+        })
+    }
 }
 
 impl InVain {
@@ -182,8 +223,22 @@ impl State {
         for hope in in_vain.hopes {
             self.hopes.hope(id, asks, hope);
         }
-        if let Some(lacking) = in_vain.lacking.last() {
-            self.hopes.take_turns(id, asks, *lacking);
+        // Should somebody of its own Team go, that one has a smaller share, and more can be asked.
+        let by_share = (!in_vain.shares.is_empty()).then_some(Lacking::Share);
+        let lacking = in_vain.lacking.last().copied().max(by_share);
+        if lacking < Some(Lacking::Time) {
+            for (team, asked) in in_vain.shares {
+                let afterwards = &self.moments.afterwards;
+                self.share_waits.enter(afterwards, id, team, &asked);
+            }
+        }
+        match lacking {
+            None => {}
+            Some(Lacking::Share) => {
+                let asks = asks.only_its_own();
+                self.hopes.take_turns(id, asks, Lacking::Share);
+            }
+            Some(lacking) => self.hopes.take_turns(id, asks, lacking),
         }
     }
 
@@ -332,12 +387,44 @@ impl State {
             }
             return None;
         };
+        // It only has to wait for those who give way to others, if for anybody.
+        let has_quota = asked
+            .iter()
+            .all(|(pair, amount)| *amount <= tree.available_at(node, *pair));
+        let running: Vec<RunningGang>;
+        let mut places = Without::of(self, &candidate, &asked, &[], MOST_LOOKS);
+        if has_quota && places.is_there_without(&[]) {
+            in_vain.lacking.insert(Lacking::Time);
+            return None;
+        }
+        let by_share = ByShare::of(tree, node, &asked, &contested);
+        if let Some(by_share) = &by_share
+            && self.is_nobody_to_be_asked(&candidate, tree, &contested, by_share, in_vain)
+        {
+            return None;
+        }
+        // Only Teams with as large a share are asked, and others once their shares are as large; unless gangs of its own Team may go
+        // first, which leaves that a smaller share.
+        let decides_alone = |by_share: &ByShare| {
+            by_share.is_all_beyond && !self.may_ask_its_own(&candidate, tree, &contested)
+        };
+        let share = by_share.filter(decides_alone).map(|it| it.asked);
+        if let Some(asked) = &share {
+            in_vain.shares.push((node, asked.clone()));
+        }
         let stays_within_nominal = asked
             .iter()
             .all(|(pair, amount)| i128::from(amount.0) <= tree.usage_and_headroom(node, *pair).1);
-        let preemptable = self.preemptable(&candidate, tree, &contested, stays_within_nominal, now);
+        let preemptable = self.preemptable(
+            &candidate,
+            tree,
+            &contested,
+            share.as_ref(),
+            stays_within_nominal,
+            now,
+        );
         in_vain.note_preemptable(&preemptable);
-        let running = preemptable.gangs;
+        running = preemptable.gangs;
         // What is taken meanwhile may be contested, too, by then: whoever borrows that can be asked as well.
         let may_contest_more = contested.len() < asked.len();
         if let Some(hopes) = quota_lacking(tree, node, &asked, &running) {
@@ -345,7 +432,8 @@ impl State {
             in_vain.hopes.extend(hopes);
             if may_contest_more {
                 let all = asked.keys().copied().collect();
-                let most = self.preemptable(&candidate, tree, &all, stays_within_nominal, now);
+                let most =
+                    self.preemptable(&candidate, tree, &all, None, stays_within_nominal, now);
                 in_vain.note_preemptable(&most);
                 match quota_lacking(tree, node, &asked, &most.gangs) {
                     Some(hopes) => in_vain.hopes.extend(hopes),
@@ -373,15 +461,7 @@ impl State {
                 .map(|pair| tree.named(*pair).clone())
                 .collect(),
         };
-        let mut places = Without::of(self, &candidate, &asked, &running, MOST_LOOKS);
-        // It only has to wait for those who give way to others, if for anybody.
-        let has_quota = asked
-            .iter()
-            .all(|(pair, amount)| *amount <= tree.available_at(node, *pair));
-        if has_quota && places.is_there_without(&[]) {
-            in_vain.lacking.insert(Lacking::Time);
-            return None;
-        }
+        places.running = &running;
         if running.is_empty() {
             in_vain.lacking.insert(Lacking::Somebody);
             return None;
@@ -427,6 +507,80 @@ impl State {
                     })
                 })
                 .collect(),
+        })
+    }
+
+    /// Whether no other share is as large as that which the gang's own side would have: then nobody gives way to it, unless it may ask
+    /// somebody of its own Team.
+    fn is_nobody_to_be_asked(
+        &self,
+        candidate: &Candidate<'_>,
+        tree: &QuotaTree,
+        contested: &BTreeSet<PairId>,
+        by_share: &ByShare,
+        in_vain: &mut InVain,
+    ) -> bool {
+        let Some(node) = candidate.node else {
+            return false;
+        };
+        let ByShare {
+            asked,
+            contested_beyond: pair,
+            is_all_beyond,
+        } = by_share;
+        self.cluster.note_visits(tree.path(node).count() as u64);
+        if self.share_waits.is_any_as_large(tree, node, asked)
+            || self.may_ask_its_own(candidate, tree, contested)
+        {
+            return false;
+        }
+        if !is_all_beyond {
+            // Should it lack only what it has a right to one day, it may have that back from whoever borrows it.
+            let amount = asked.get(pair).copied().unwrap_or_default();
+            let amount = Amount(i64::try_from(amount).unwrap_or(i64::MAX));
+            let Some(hopes) = amount_lacking(tree, node, *pair, amount) else {
+                // What others take may be what it has a right to, and be all that it lacks then.
+                in_vain.lacking.insert(Lacking::Time);
+                return true;
+            };
+            in_vain.hopes.extend(hopes);
+        }
+        in_vain.lacking.insert(Lacking::Share);
+        in_vain.shares.push((node, asked.clone()));
+        true
+    }
+
+    /// Whether a gang of the preemptor's own Team holds something that is contested, and the Team's policy lets the preemptor have it.
+    fn may_ask_its_own(
+        &self,
+        candidate: &Candidate<'_>,
+        tree: &QuotaTree,
+        contested: &BTreeSet<PairId>,
+    ) -> bool {
+        let Some(node) = candidate.node else {
+            return false;
+        };
+        let (preemptor, policy) = (&candidate.waiting.gang, tree.policy_of(node));
+        if policy.within_team == WithinTeam::Never {
+            return false;
+        }
+        let rank = Rank {
+            priority: preemptor.priority,
+            queued_at: preemptor.queued_at,
+        };
+        contested.iter().any(|pair| {
+            let mut gangs = self.charges.holding(tree.named(*pair), &preemptor.team);
+            gangs.any(|gang| {
+                self.cluster.note_visits(1);
+                let told = self.running.get(gang);
+                told.is_some_and(|told| {
+                    let other = Rank {
+                        priority: told.priority,
+                        queued_at: told.queued_at,
+                    };
+                    policy.may_preempt(rank, other, true)
+                })
+            })
         })
     }
 
@@ -493,12 +647,14 @@ impl State {
         records.map(|record| record.node.name.clone()).collect()
     }
 
-    /// Gangs of the tree that hold something that is contested, and may be preempted as far as policy, priority and time go.
+    /// Gangs of the tree that hold something that is contested, and may be preempted as far as policy, priority and time go; and, if it
+    /// is said what share the preemptor's Team would have, as far as that goes.
     fn preemptable(
         &self,
         candidate: &Candidate<'_>,
         tree: &QuotaTree,
         contested: &BTreeSet<PairId>,
+        share: Option<&Asked>,
         stays_within_nominal: bool,
         now: Timestamp,
     ) -> Preemptable {
@@ -528,6 +684,13 @@ impl State {
         for team in asked {
             let is_own = *team == preemptor.team;
             self.cluster.note_visits(1);
+            if let Some(asked) = share
+                && !is_own
+                && let Some(other) = tree.node_of(team)
+                && !self.share_waits.may_be_as_large(tree, node, asked, other)
+            {
+                continue;
+            }
             for pair in contested {
                 let gangs = self.charges.holding(tree.named(*pair), team);
                 for uid in gangs.filter(|uid| seen.insert(uid)) {

@@ -1,0 +1,124 @@
+//! What it costs where shares are fair and many wait to whom nobody gives way. Looks are the same on every machine.
+
+#![allow(clippy::expect_used, reason = "tests")]
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::*;
+use muster_engine::{
+    Admission, Budget, Cohort, Gang, GangUid, Running, State, Team, Timestamp, Update,
+    quota::{PreemptionPolicy, ReclaimWithinCohort, Sharing},
+};
+
+const TEAMS: usize = 20;
+const POOL: i64 = 100;
+/// What all Teams together may have, and use.
+const GPUS: usize = 120;
+/// So many calls decide all that there is to be decided after one event.
+const CALLS: i64 = 10;
+
+struct World {
+    state: State,
+    now: i64,
+    gangs: BTreeMap<GangUid, Gang>,
+}
+
+impl World {
+    fn submit(&mut self, gang: Gang) {
+        self.gangs.insert(gang.uid.clone(), gang.clone());
+        self.state.apply(Update::Waiting(gang));
+    }
+
+    fn start(&mut self, admission: &Admission) {
+        let gang = &self.gangs[&admission.gang];
+        for hold in holds_of(gang, admission) {
+            self.state.apply(Update::Hold(hold));
+        }
+        self.state.apply(Update::NotWaiting(gang.uid.clone()));
+        self.state.apply(Update::Running(Running {
+            uid: gang.uid.clone(),
+            team: gang.team.clone(),
+            priority: gang.priority,
+            queued_at: gang.queued_at,
+            admitted_at: Timestamp(self.now),
+            protected_until: None,
+            checkpointed_at: None,
+            is_made_again: true,
+            ending_since: None,
+            may_be_preempted: true,
+            is_told_over_quota: false,
+        }));
+    }
+
+    /// Decides all that there is to be decided: who starts, and how many Teams, classes, groups and plans were looked at.
+    fn come_to_rest(&mut self) -> (Vec<String>, usize) {
+        let (mut started, mut judged) = (Vec::new(), 0);
+        for _ in 0..CALLS {
+            self.now += 1;
+            let decisions = self.state.decide(Timestamp(self.now), &Budget::UNLIMITED);
+            assert_eq!(decisions.preemptions, []);
+            for admission in &decisions.admissions {
+                self.start(admission);
+            }
+            started.extend(admitted(&decisions));
+            let visited = decisions.visited;
+            judged += visited.teams + visited.classes + visited.groups + visited.plans;
+        }
+        (started, judged)
+    }
+}
+
+/// Teams that borrow the same, and all that there is. In each of them gangs wait that ask for one GPU, for two, and so on.
+fn full(waiting: usize) -> World {
+    let teams = (0..TEAMS).map(|number| Team {
+        preemption: PreemptionPolicy {
+            reclaim_within_cohort: ReclaimWithinCohort::Any,
+            ..PreemptionPolicy::NEVER
+        },
+        ..team(&format!("t{number:02}"), Some("all"), limit(1))
+    });
+    let nodes = (0..GPUS / 8).map(|at| node(&format!("n{at:02}"), "s/l", 8));
+    let mut world = World {
+        state: state(nodes.collect(), teams.collect()),
+        now: 0,
+        gangs: BTreeMap::new(),
+    };
+    world.state.apply(Update::Cohort(Cohort {
+        sharing: Sharing::FAIR,
+        ..cohort("all", None, POOL)
+    }));
+    for number in 0..GPUS {
+        let team = format!("t{:02}", number % TEAMS);
+        world.submit(gang(&format!("runs-{number:03}"), &team, 1, 1));
+    }
+    assert_eq!(world.come_to_rest().0.len(), GPUS);
+    for number in 0..TEAMS {
+        for pods in 1..=waiting {
+            let team = format!("t{number:02}");
+            let gang = gang(&format!("waits-{number:02}-{pods:02}"), &team, pods, 1);
+            world.submit(at(1, gang));
+        }
+    }
+    assert_eq!(world.come_to_rest().0, [""; 0]);
+    world
+}
+
+/// What is looked at when one GPU comes free, which goes to the Team that gave it back.
+fn looks_after_a_release(waiting: usize) -> (u64, usize) {
+    let mut world = full(waiting);
+    let before = world.state.visited();
+    world.state.apply(Update::NotRunning("runs-000".into()));
+    world.state.apply(Update::HoldGone(pod_uid("runs-000-0")));
+    let (started, judged) = world.come_to_rest();
+    assert_eq!(started, ["waits-00-01"]);
+    (world.state.visited() - before, judged)
+}
+
+#[test]
+fn with_ten_times_the_gangs_that_nobody_gives_way_to_a_release_costs_the_same() {
+    let (few, many) = (looks_after_a_release(4), looks_after_a_release(40));
+    assert!(many.0 <= 2 * few.0, "looks: {few:?}, then {many:?}");
+    assert!(many.1 <= 2 * few.1, "judged: {few:?}, then {many:?}");
+}
