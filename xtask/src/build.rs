@@ -23,27 +23,69 @@ pub(crate) struct TestProgram {
     pub(crate) directory: PathBuf,
 }
 
-#[derive(Deserialize)]
-struct Message {
-    reason: String,
+/// Something that cargo built, or had built before.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Artifact {
+    /// `compiler-artifact`: cargo's word for what this is.
+    pub(crate) reason: String,
+    /// The same as in cargo's metadata.
     #[serde(default)]
-    manifest_path: PathBuf,
+    pub(crate) package_id: String,
+    /// The package's `Cargo.toml`.
     #[serde(default)]
-    target: Target,
+    pub(crate) manifest_path: PathBuf,
     #[serde(default)]
-    profile: Profile,
-    executable: Option<PathBuf>,
+    pub(crate) target: Target,
+    #[serde(default)]
+    pub(crate) profile: Profile,
+    /// The features that it was built with.
+    #[serde(default)]
+    pub(crate) features: Vec<String>,
+    pub(crate) executable: Option<PathBuf>,
 }
 
-#[derive(Deserialize, Default)]
-struct Target {
-    name: String,
-    kind: Vec<String>,
+impl Artifact {
+    /// Whether it is a build script or a macro: nothing of it is in the program.
+    pub(crate) fn runs_in_the_compiler(&self) -> bool {
+        let kinds = &self.target.kind;
+        kinds
+            .iter()
+            .any(|kind| kind == "custom-build" || kind == "proc-macro")
+    }
 }
 
-#[derive(Deserialize, Default)]
-struct Profile {
-    test: bool,
+/// What of a package was built.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Target {
+    pub(crate) name: String,
+    pub(crate) kind: Vec<String>,
+}
+
+/// How it was built.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Profile {
+    pub(crate) test: bool,
+}
+
+/// Runs a build, and returns everything that it is made of.
+pub(crate) fn artifacts(command: &mut Command) -> Result<Vec<Artifact>> {
+    let output = command
+        .arg("--message-format=json-render-diagnostics")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::inherit())
+        .spawn()
+        .and_then(std::process::Child::wait_with_output)
+        .context("starting cargo")?;
+    if !output.status.success() {
+        bail!("the build failed ({})", output.status);
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let messages = text
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok());
+    Ok(messages
+        .filter(|artifact: &Artifact| artifact.reason == "compiler-artifact")
+        .collect())
 }
 
 /// Builds every test program of the workspace in one go.
@@ -51,31 +93,18 @@ struct Profile {
 /// One go, because cargo unifies features over the packages that it is asked for: suite by suite, half of the
 /// dependencies would be built again for each.
 pub(crate) fn test_programs(root: &Path) -> Result<Vec<TestProgram>> {
-    let output = Command::new("cargo")
-        .args([
-            "test",
-            "--workspace",
-            "--no-run",
-            "--message-format=json-render-diagnostics",
-        ])
-        .current_dir(root)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::inherit())
-        .spawn()
-        .and_then(std::process::Child::wait_with_output)
-        .context("starting cargo")?;
-    if !output.status.success() {
-        bail!("the tests do not build");
-    }
+    let built = artifacts(
+        Command::new("cargo")
+            .args(["test", "--workspace", "--no-run"])
+            .current_dir(root),
+    )
+    .context("building the tests")?;
     let mut programs = Vec::new();
-    for line in String::from_utf8_lossy(&output.stdout).lines() {
-        let Ok(message) = serde_json::from_str::<Message>(line) else {
-            continue;
-        };
+    for message in built {
         let Some(executable) = message.executable else {
             continue;
         };
-        if message.reason != "compiler-artifact" || !message.profile.test {
+        if !message.profile.test {
             continue;
         }
         let directory = message

@@ -182,7 +182,7 @@ mod tests {
             name: name.to_owned(),
             source: Some("registry+index".to_owned()),
             license: Some("MIT".to_owned()),
-            dependencies: Vec::new(),
+            ..Package::default()
         }
     }
 

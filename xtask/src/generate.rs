@@ -1,5 +1,6 @@
 //! Files that are derived from Rust: the custom resource definitions, in `manifests/crds` for reading and in
-//! the chart for installing, and the CEL of the one definition of *managed*. They are committed, and CI compares them.
+//! the chart for installing, the CEL of the one definition of *managed*, and the Containerfile. They are committed, and CI
+//! compares them.
 
 use std::{
     fs,
@@ -10,7 +11,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
-use crate::test::succeed;
+use crate::{image::containerfile, test::succeed};
 
 /// Where each definition is written.
 const DIRECTORIES: [&str; 2] = ["manifests/crds", "deploy/helm/muster/files/crds"];
@@ -65,7 +66,7 @@ pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
 }
 
 fn files() -> Result<Vec<(PathBuf, String)>> {
-    let mut files = Vec::new();
+    let mut files = vec![(PathBuf::from(containerfile::PATH), containerfile::render())];
     for definition in muster_api::crds::all() {
         let content = render(&definition)?;
         for directory in DIRECTORIES {

@@ -11,6 +11,7 @@ mod demo;
 mod dependencies;
 mod doors;
 mod generate;
+mod image;
 mod metadata;
 mod prerequisites;
 mod simulate;
@@ -38,6 +39,8 @@ enum Command {
     Simulate(simulate::Arguments),
     /// Shows the main job on a real control plane on this machine.
     Demo(demo::Arguments),
+    /// Makes the images of the programs, without a daemon and without a registry.
+    Image(image::Arguments),
     /// Writes the files that are derived from the Rust types.
     Generate {
         /// Only compare; fail where a file differs.
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
+        Command::Image(arguments) => image::run(&arguments),
         Command::Generate { check } => generate::run(&root(), check),
     };
     match result {

@@ -18,10 +18,17 @@ pub(crate) struct Metadata {
 pub(crate) struct Package {
     pub(crate) id: String,
     pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) version: String,
     /// Absent for a package of the repository.
     pub(crate) source: Option<String>,
     /// An SPDX expression.
     pub(crate) license: Option<String>,
+    #[serde(default)]
+    pub(crate) description: Option<String>,
+    /// Where its source is developed.
+    #[serde(default)]
+    pub(crate) repository: Option<String>,
     pub(crate) dependencies: Vec<Dependency>,
 }
 
@@ -57,20 +64,13 @@ pub(crate) struct Node {
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Edge {
     pub(crate) pkg: String,
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "asked for by the test of the doors")
-    )]
     pub(crate) dep_kinds: Vec<EdgeKind>,
 }
 
 /// As what a dependency is used.
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct EdgeKind {
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "asked for by the test of the doors")
-    )]
+    /// `dev` or `build`; absent for what is linked.
     pub(crate) kind: Option<String>,
 }
 

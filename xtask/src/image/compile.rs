@@ -1,0 +1,270 @@
+//! Compiles what is shipped, so that nothing of this machine is in it.
+
+use std::{
+    env,
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail};
+use memchr::memmem;
+
+use super::{platform::Platform, programs::PROGRAMS};
+use crate::build::{self, Artifact};
+
+/// Features that only tests turn on. In what ships they would let it be made to die, or to break its own rules.
+const NEVER_SHIPPED: [&str; 3] = ["failpoints", "injected-bugs", "test-util"];
+
+/// Everything that was compiled for a platform.
+#[derive(Debug)]
+pub(crate) struct Compiled {
+    pub(crate) artifacts: Vec<Artifact>,
+}
+
+/// A directory of this machine, and what stands for it in panics and assertions.
+#[derive(Debug, PartialEq, Eq)]
+struct Remapped {
+    from: PathBuf,
+    to: String,
+}
+
+/// Compiles all programs, whichever are wanted: cargo unifies features over what it is asked for, so alone each would be
+/// another program, with another digest.
+pub(crate) fn compile(root: &Path, platform: Platform, rust: &Rust) -> Result<Compiled> {
+    let remapped = remapped(root, &cargo_home()?, rust)?;
+    let mut command = Command::new("cargo");
+    command
+        .args(["build", "--locked", "--profile", "dist", "--bins"])
+        .args(["--target", platform.target()])
+        .current_dir(root);
+    for program in &PROGRAMS {
+        command.args(["--package", program.name]);
+    }
+    let target = platform.target().replace('-', "_");
+    command
+        .env("CARGO_ENCODED_RUSTFLAGS", rust_flags(&remapped))
+        .env(format!("CFLAGS_{target}"), c_flags(&remapped));
+    if let Some(linker) = platform.cross_linker() {
+        let target = target.to_uppercase();
+        command.env(format!("CARGO_TARGET_{target}_LINKER"), linker);
+    }
+    let artifacts =
+        build::artifacts(&mut command).with_context(|| format!("building {}", platform.name()))?;
+    refuse_test_features(&artifacts)?;
+    let compiled = Compiled { artifacts };
+    for program in &PROGRAMS {
+        let path = compiled.executable(program.name)?;
+        let bytes = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
+        refuse_local_paths(program.name, &bytes, &remapped)?;
+    }
+    Ok(compiled)
+}
+
+impl Compiled {
+    /// The file of a program.
+    pub(crate) fn executable(&self, program: &str) -> Result<&Path> {
+        self.artifacts
+            .iter()
+            .filter(|artifact| artifact.target.name == program)
+            .find_map(|artifact| artifact.executable.as_deref())
+            .with_context(|| format!("cargo built no program {program}"))
+    }
+}
+
+/// The compiler.
+#[derive(Debug)]
+pub(crate) struct Rust {
+    /// Its version.
+    pub(crate) release: String,
+    /// The commit under whose name its standard library was compiled.
+    commit: String,
+    /// Where it is installed.
+    sysroot: PathBuf,
+}
+
+impl Rust {
+    /// Asks the compiler that cargo would take.
+    pub(crate) fn installed() -> Result<Self> {
+        let text = ask(&["--version", "--verbose"])?;
+        let field = |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            line.map(str::to_owned)
+                .with_context(|| format!("rustc does not say its {name}"))
+        };
+        Ok(Self {
+            release: field("release: ")?,
+            commit: field("commit-hash: ")?,
+            sysroot: PathBuf::from(ask(&["--print", "sysroot"])?.trim()),
+        })
+    }
+}
+
+fn ask(arguments: &[&str]) -> Result<String> {
+    let output = Command::new("rustc")
+        .args(arguments)
+        .output()
+        .context("starting rustc")?;
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+fn cargo_home() -> Result<PathBuf> {
+    if let Some(home) = env::var_os("CARGO_HOME") {
+        return Ok(PathBuf::from(home));
+    }
+    let home = env::var_os("HOME").context("neither CARGO_HOME nor HOME is set")?;
+    Ok(Path::new(&home).join(".cargo"))
+}
+
+/// What must not be seen in a program, the more special after the more general: the last that fits is taken.
+fn remapped(root: &Path, cargo_home: &Path, rust: &Rust) -> Result<Vec<Remapped>> {
+    let map = |from: PathBuf, to: &str| Remapped {
+        from,
+        to: to.to_owned(),
+    };
+    let mut remapped = vec![
+        map(cargo_home.to_path_buf(), "/cargo"),
+        map(root.to_path_buf(), "/muster"),
+        // With the source of the standard library installed, the compiler names its files there.
+        map(
+            rust.sysroot.join("lib/rustlib/src/rust"),
+            &format!("/rustc/{}", rust.commit),
+        ),
+    ];
+    // Each registry has a directory whose name says where it is reached.
+    let registries = cargo_home.join("registry/src");
+    if registries.is_dir() {
+        for registry in fs::read_dir(&registries)? {
+            remapped.push(map(registry?.path(), "/crates"));
+        }
+    }
+    remapped.sort_by(|a, b| a.from.cmp(&b.from));
+    Ok(remapped)
+}
+
+/// Separated as cargo takes it: paths may hold spaces.
+fn rust_flags(remapped: &[Remapped]) -> OsString {
+    let mut flags = OsString::new();
+    for Remapped { from, to } in remapped {
+        if !flags.is_empty() {
+            flags.push("\u{1f}");
+        }
+        flags.push("--remap-path-prefix=");
+        flags.push(from);
+        flags.push("=");
+        flags.push(to);
+    }
+    flags
+}
+
+fn c_flags(remapped: &[Remapped]) -> OsString {
+    let mut flags = OsString::new();
+    for Remapped { from, to } in remapped {
+        flags.push(" -ffile-prefix-map=");
+        flags.push(from);
+        flags.push("=");
+        flags.push(to);
+    }
+    flags
+}
+
+fn refuse_test_features(artifacts: &[Artifact]) -> Result<()> {
+    for artifact in artifacts {
+        let features = artifact.features.iter();
+        let wrong = features
+            .filter(|feature| NEVER_SHIPPED.contains(&feature.as_str()))
+            .collect::<Vec<_>>();
+        if !wrong.is_empty() && !artifact.runs_in_the_compiler() {
+            let package = &artifact.package_id;
+            bail!("{package} was built with {wrong:?}, which only tests may turn on");
+        }
+    }
+    Ok(())
+}
+
+fn refuse_local_paths(program: &str, bytes: &[u8], remapped: &[Remapped]) -> Result<()> {
+    for Remapped { from, .. } in remapped {
+        let path = from.as_os_str().as_encoded_bytes();
+        if memmem::find(bytes, path).is_some() {
+            let path = from.display();
+            bail!(
+                "{program} names {path}: built elsewhere, it would have another digest. A C library or a build script takes no heed of \
+                 the prefixes that are mapped"
+            );
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::build::Target;
+
+    fn rust() -> Rust {
+        Rust {
+            release: "1.95.0".to_owned(),
+            commit: "abc".to_owned(),
+            sysroot: PathBuf::from("/rust/toolchain"),
+        }
+    }
+
+    #[test]
+    fn no_directory_of_this_machine_is_left_unnamed() {
+        let home = tempfile::tempdir().unwrap();
+        let registry = home.path().join("registry/src/index-1949cf8c");
+        fs::create_dir_all(&registry).unwrap();
+        let mapped = remapped(Path::new("/home/me/muster"), home.path(), &rust()).unwrap();
+        let position = |path: &Path| mapped.iter().position(|map| map.from == path);
+        let (general, special) = (position(home.path()), position(&registry));
+        assert!(general.is_some() && general < special, "{mapped:?}");
+        assert_eq!(mapped[special.unwrap()].to, "/crates");
+
+        let flags = rust_flags(&mapped).into_string().unwrap();
+        let flags: Vec<&str> = flags.split('\u{1f}').collect();
+        assert_eq!(flags.len(), 4);
+        assert!(flags.contains(&"--remap-path-prefix=/home/me/muster=/muster"));
+        let source = "--remap-path-prefix=/rust/toolchain/lib/rustlib/src/rust=/rustc/abc";
+        assert!(flags.contains(&source));
+        let c = c_flags(&mapped).into_string().unwrap();
+        assert!(c.contains(" -ffile-prefix-map=/home/me/muster=/muster"));
+    }
+
+    #[test]
+    fn a_program_that_names_a_local_path_is_refused() {
+        let mapped = [Remapped {
+            from: PathBuf::from("/home/me/muster"),
+            to: "/muster".to_owned(),
+        }];
+        let local = b"..panicked at /home/me/muster/engine/src/lib.rs..";
+        let error = refuse_local_paths("muster-webhook", local, &mapped).unwrap_err();
+        assert!(error.to_string().contains("/home/me/muster"));
+        refuse_local_paths("muster-webhook", b"at /muster/engine/src/lib.rs", &mapped).unwrap();
+    }
+
+    #[test]
+    fn features_of_tests_are_refused() {
+        let artifact = |feature: &str, kind: &str| Artifact {
+            package_id: "muster-controller".to_owned(),
+            features: vec![feature.to_owned()],
+            target: Target {
+                kind: vec![kind.to_owned()],
+                ..Target::default()
+            },
+            ..Artifact::default()
+        };
+        let error = refuse_test_features(&[artifact("failpoints", "lib")]).unwrap_err();
+        assert!(error.to_string().contains("failpoints"));
+        refuse_test_features(&[artifact("default", "lib")]).unwrap();
+        refuse_test_features(&[artifact("test-util", "custom-build")]).unwrap();
+    }
+
+    #[test]
+    fn the_installed_compiler_says_its_version_and_commit() {
+        let rust = Rust::installed().unwrap();
+        assert!(rust.release.starts_with("1."), "{rust:?}");
+        assert_eq!(rust.commit.len(), 40, "{rust:?}");
+        assert!(rust.sysroot.is_dir(), "{rust:?}");
+    }
+}

@@ -1,0 +1,197 @@
+//! The list of everything that an image is made of, as SPDX 2.3.
+
+mod document;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result};
+use spdx::Expression;
+
+use self::document::{CreationInfo, Document, Part, Relationship};
+use super::{contents::SystemPackage, digest::sha256};
+use crate::{
+    build::Artifact,
+    metadata::{Metadata, Package},
+};
+
+/// What is listed, besides the packages.
+#[derive(Debug)]
+pub(crate) struct Subject<'a> {
+    /// The package whose program it is.
+    pub(crate) program: &'a str,
+    /// The executable itself: its digest tells the list from that of any other build.
+    pub(crate) executable: &'a [u8],
+    /// When it was made, as RFC 3339.
+    pub(crate) created: &'a str,
+    /// Version of the compiler and of its standard library.
+    pub(crate) rust: &'a str,
+    /// Where the libraries come from.
+    pub(crate) system: &'a [SystemPackage],
+}
+
+/// The list, in JSON.
+pub(crate) fn spdx(
+    metadata: &Metadata,
+    artifacts: &[Artifact],
+    subject: &Subject<'_>,
+) -> Result<Vec<u8>> {
+    let linked = linked(metadata, artifacts, subject.program)?;
+    let root = linked
+        .iter()
+        .find(|package| package.name == subject.program)
+        .with_context(|| format!("{} is not among the packages", subject.program))?;
+    let document = "SPDXRef-DOCUMENT".to_owned();
+    let mut packages = Vec::new();
+    let mut relationships = vec![Relationship::new(&document, "DESCRIBES", &identity(root))];
+    let named: BTreeMap<&str, &&Package> = linked
+        .iter()
+        .map(|package| (package.id.as_str(), package))
+        .collect();
+    for package in &linked {
+        packages.push(crate_part(package));
+        let node = metadata
+            .resolve
+            .nodes
+            .iter()
+            .find(|node| node.id == package.id);
+        let uses = node.iter().flat_map(|node| &node.deps);
+        for used in uses.filter_map(|edge| named.get(edge.pkg.as_str())) {
+            relationships.push(Relationship::new(
+                &identity(package),
+                "DEPENDS_ON",
+                &identity(used),
+            ));
+        }
+    }
+    let standard = standard_library(subject.rust);
+    relationships.push(Relationship::new(
+        &identity(root),
+        "STATIC_LINK",
+        &standard.id,
+    ));
+    packages.push(standard);
+    for package in subject.system {
+        let part = system_part(package);
+        relationships.push(Relationship::new(&identity(root), "DYNAMIC_LINK", &part.id));
+        packages.push(part);
+    }
+    let digest = sha256(subject.executable);
+    let name = format!("{}-{}", root.name, root.version);
+    let document = Document {
+        version: "SPDX-2.3",
+        data_license: "CC0-1.0",
+        id: document,
+        document_namespace: format!(
+            "https://muster.dev/spdx/{name}-{}",
+            digest.trim_start_matches("sha256:")
+        ),
+        name,
+        creation_info: CreationInfo {
+            created: subject.created.to_owned(),
+            creators: vec!["Tool: cargo-xtask-image".to_owned()],
+        },
+        packages,
+        relationships,
+    };
+    Ok(serde_json::to_vec(&document)?)
+}
+
+/// The packages that are in the program: those that it reaches by dependencies which are linked, and that were built. The graph
+/// alone knows more, since it is of all features that any package of the workspace asks for.
+fn linked<'a>(
+    metadata: &'a Metadata,
+    artifacts: &[Artifact],
+    program: &str,
+) -> Result<Vec<&'a Package>> {
+    let packages: BTreeMap<&str, &Package> = metadata
+        .packages
+        .iter()
+        .map(|package| (package.id.as_str(), package))
+        .collect();
+    let built: BTreeSet<&str> = artifacts
+        .iter()
+        .filter(|artifact| !artifact.runs_in_the_compiler())
+        .map(|artifact| artifact.package_id.as_str())
+        .collect();
+    let member = metadata.workspace_members.iter().find(|id| {
+        packages
+            .get(id.as_str())
+            .is_some_and(|package| package.name == program)
+    });
+    let mut open = vec![
+        member
+            .with_context(|| format!("no package is named {program}"))?
+            .as_str(),
+    ];
+    let mut reached = BTreeSet::new();
+    while let Some(id) = open.pop() {
+        if !built.contains(id) || !reached.insert(id) {
+            continue;
+        }
+        let node = metadata.resolve.nodes.iter().find(|node| node.id == id);
+        let edges = node.iter().flat_map(|node| &node.deps);
+        let links = edges.filter(|edge| edge.dep_kinds.iter().any(|kind| kind.kind.is_none()));
+        open.extend(links.map(|edge| edge.pkg.as_str()));
+    }
+    let mut linked: Vec<&Package> = reached
+        .into_iter()
+        .filter_map(|id| packages.get(id).copied())
+        .collect();
+    linked.sort_by_key(|package| (&package.name, &package.version));
+    Ok(linked)
+}
+
+fn identity(package: &Package) -> String {
+    identifier(&["crate", &package.name, &package.version])
+}
+
+/// SPDX allows letters, digits, dots and dashes.
+fn identifier(parts: &[&str]) -> String {
+    let allowed = |letter: char| letter.is_ascii_alphanumeric() || letter == '.';
+    let text = parts.join("-");
+    format!("SPDXRef-{}", text.replace(|letter| !allowed(letter), "-"))
+}
+
+/// A package of Cargo's registry, or of this repository.
+fn crate_part(package: &Package) -> Part {
+    let license = package.license.as_deref().and_then(expression);
+    let part = Part::new(identity(package), &package.name, &package.version, license);
+    if package.source.is_none() {
+        return part;
+    }
+    let version = package.version.replace('+', "%2B");
+    part.found_by(format!("pkg:cargo/{}@{version}", package.name))
+}
+
+/// The compiler's own part of every program.
+fn standard_library(rust: &str) -> Part {
+    Part::new(
+        identifier(&["rust-std", rust]),
+        "rust-std",
+        rust,
+        Some("MIT OR Apache-2.0".to_owned()),
+    )
+}
+
+/// A package of the distribution. Its license is what its copyright file in the image says; that is written for people.
+fn system_part(package: &SystemPackage) -> Part {
+    let SystemPackage {
+        name,
+        version,
+        architecture,
+        distribution,
+    } = package;
+    let written = version.replace('+', "%2B");
+    let locator = format!("pkg:deb/{distribution}/{name}@{written}?arch={architecture}");
+    Part::new(identifier(&["deb", name, version]), name, version, None).found_by(locator)
+}
+
+/// A license as SPDX writes it; crates still say `MIT/Apache-2.0`.
+fn expression(license: &str) -> Option<String> {
+    let canonical = Expression::canonicalize(license).ok()?;
+    let text = canonical.unwrap_or_else(|| license.to_owned());
+    Expression::parse(&text).is_ok().then_some(text)
+}
+
+#[cfg(test)]
+mod tests;
