@@ -1,4 +1,7 @@
 //! What lies in an image: the program, what it links to, and nothing that could be run instead of it.
+//!
+//! No certificate authorities: each program speaks TLS with the API server only, whose authority comes with the
+//! service account or stands in the kubeconfig.
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
@@ -105,5 +108,79 @@ fn dpkg(arguments: &[&str]) -> Result<Option<String>> {
         Ok(_) => Ok(None),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).context("starting dpkg-query"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, env};
+
+    use super::*;
+    use crate::image::{libraries, platform::Platform, start};
+
+    fn libraries_here() -> Vec<Library> {
+        let mut all = Platform::ALL.into_iter();
+        let native = all.find(|platform| platform.is_native()).unwrap();
+        let executable = env::current_exe().unwrap();
+        libraries::closure(&executable, &[], &native.library_directories()).unwrap()
+    }
+
+    /// All files below, by their paths as they are in the image.
+    fn files_below(root: &Path, directory: &Path, found: &mut BTreeSet<String>) {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                files_below(root, &path, found);
+            } else {
+                let inside = path.strip_prefix(root).unwrap();
+                found.insert(format!("/{}", inside.display()));
+            }
+        }
+    }
+
+    #[test]
+    fn an_image_holds_the_program_and_its_libraries_and_nothing_else_to_run() {
+        let libraries = libraries_here();
+        let directory = tempfile::tempdir().unwrap();
+        let executable = directory.path().join("executable");
+        fs::write(&executable, "program").unwrap();
+        let base = base(&libraries, &[]).unwrap().pack().unwrap();
+        let top = program("muster-webhook", "0.1.0", &executable, b"{}");
+        let top = top.unwrap().pack().unwrap();
+        let root = directory.path().join("root");
+        start::unpack([&base, &top], &root).unwrap();
+
+        let mut found = BTreeSet::new();
+        files_below(&root, &root, &mut found);
+        let mut wanted: BTreeSet<String> = libraries
+            .into_iter()
+            .map(|library| library.in_image)
+            .collect();
+        let others = [
+            "/etc/group",
+            "/etc/nsswitch.conf",
+            "/etc/passwd",
+            "/muster-webhook",
+            "/var/lib/db/sbom/muster-webhook-0.1.0.spdx.json",
+        ];
+        wanted.extend(others.map(str::to_owned));
+        assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn where_debians_package_manager_is_each_library_has_a_package_with_a_copyright_file() {
+        let libraries = libraries_here();
+        let packages = packages_of(&libraries).unwrap();
+        if !Path::new("/var/lib/dpkg/status").exists() {
+            assert_eq!(packages, []);
+            return;
+        }
+        let names: Vec<&str> = packages
+            .iter()
+            .map(|package| package.name.as_str())
+            .collect();
+        assert!(names.contains(&"libc6"), "{names:?}");
+        assert!(packages.iter().all(|package| !package.version.is_empty()));
+        base(&libraries, &packages).unwrap();
     }
 }
