@@ -8,12 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::metadata::{self, Dependency, Metadata};
 
 /// Rooms that a room may depend on. What is not listed is forbidden; `*` is every room.
-const DOORS: [(&str, &[&str]); 18] = [
+const DOORS: [(&str, &[&str]); 19] = [
     ("muster-api", &[]),
     ("muster-engine", &[]),
     ("muster-serve", &[]),
     ("muster-kubelet-api", &[]),
-    ("muster-device", &["muster-engine"]),
+    ("muster-cdi-hook", &[]),
+    ("muster-device", &["muster-engine", "muster-cdi-hook"]),
     ("muster-cluster", &["muster-api", "muster-engine"]),
     (
         "muster-protocol",
