@@ -3,7 +3,7 @@
 //! Invariants:
 //! * Nobody waits for NVML for ever: every question has a limit ([`Backend`]).
 //! * A GPU is its UUID. Indices and minor numbers are good for one boot at most.
-//! * Only values of NVML and of the kernel reach a CDI file.
+//! * Only values of NVML, of the kernel and of the driver's installation reach a CDI file.
 //! * No driver on this machine is an error to retry, never "no GPUs are healthy" and never a crash.
 
 pub mod cdi;

@@ -1,0 +1,70 @@
+//! The spec of a claim.
+
+use std::collections::BTreeMap;
+
+use super::{
+    nodes::NVIDIA_MAJOR,
+    spec::{Device, DeviceNode, Edits, Spec, VERSION},
+};
+
+/// Class of the devices: they exist for one claim.
+pub(super) const CLASS: &str = "claim";
+
+/// A GPU of a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimedGpu {
+    /// Name of the device in its pool.
+    pub device: String,
+    /// UUID.
+    pub uuid: String,
+    /// Minor number.
+    pub minor: u32,
+}
+
+/// The spec with these GPUs, each once however many requests have it, and what every container with one of them gets.
+pub(super) fn spec(
+    vendor: &str,
+    claim_uid: &str,
+    gpus: &[ClaimedGpu],
+    annotations: BTreeMap<String, String>,
+    common: Edits,
+) -> Spec {
+    let mut once: Vec<&ClaimedGpu> = Vec::new();
+    for gpu in gpus {
+        if once.iter().all(|known| known.device != gpu.device) {
+            once.push(gpu);
+        }
+    }
+    let uuids: Vec<&str> = once.iter().map(|gpu| gpu.uuid.as_str()).collect();
+    let mut env = vec![
+        format!("MUSTER_VISIBLE_GPUS={}", uuids.join(",")),
+        // NVIDIA's runtime, where it is the default one, would add what this names: by itself, whatever the image says.
+        "NVIDIA_VISIBLE_DEVICES=void".to_owned(),
+    ];
+    env.extend(common.env);
+    Spec {
+        cdi_version: VERSION.to_owned(),
+        kind: format!("{vendor}/{CLASS}"),
+        annotations,
+        devices: once.into_iter().map(|gpu| device(claim_uid, gpu)).collect(),
+        container_edits: Edits { env, ..common },
+    }
+}
+
+/// Its variable is its own, so that a container with several claims, or with some requests of one, sees
+/// exactly what it got; `MUSTER_VISIBLE_GPUS` is the whole claim, and with several claims the last one.
+fn device(claim_uid: &str, gpu: &ClaimedGpu) -> Device {
+    let variable = gpu.device.to_ascii_uppercase().replace('-', "_");
+    Device {
+        name: format!("{claim_uid}-{}", gpu.device),
+        container_edits: Edits {
+            env: vec![format!("MUSTER_{variable}={}", gpu.uuid)],
+            device_nodes: vec![DeviceNode::character(
+                format!("/dev/nvidia{}", gpu.minor),
+                NVIDIA_MAJOR,
+                i64::from(gpu.minor),
+            )],
+            ..Edits::default()
+        },
+    }
+}

@@ -1,0 +1,43 @@
+//! All that a container gets of the host's driver.
+
+use std::{path::Path, sync::Arc};
+
+use super::{
+    DriverRoot, Failure, Hooks, ModuleLoader, libraries, nodes, other_files, spec::Edits, version,
+};
+
+/// The driver of the host, as containers are to have it. It is looked at anew for each claim: it may be exchanged while we
+/// run, and looking takes a few milliseconds.
+#[derive(Clone, Debug)]
+pub struct Driver {
+    /// Where it is installed.
+    pub root: DriverRoot,
+    /// What finishes a container.
+    pub hooks: Hooks,
+    /// What loads its kernel modules.
+    pub modules: Arc<dyn ModuleLoader>,
+}
+
+impl Driver {
+    /// Device nodes, mounts and hooks for a container that has any GPU.
+    pub(super) fn edits(&self, proc: &Path) -> Result<Edits, Failure> {
+        let device_nodes = nodes::complete(proc, &*self.modules)?;
+        let root = self.root.open()?;
+        let libraries = libraries::find(&root, version::of_kernel(proc))?;
+        let mut mounts: Vec<_> = libraries.mounts().collect();
+        mounts.extend(other_files::mounts(&root, &libraries.version));
+        Ok(Edits {
+            env: Vec::new(),
+            device_nodes,
+            mounts,
+            hooks: self.hooks.of(&libraries),
+        })
+    }
+
+    /// Version of the driver, and the names of libraries that one would expect in it and that are not there.
+    pub fn look(&self, proc: &Path) -> Result<(String, Vec<&'static str>), Failure> {
+        let root = self.root.open()?;
+        let libraries = libraries::find(&root, version::of_kernel(proc))?;
+        Ok((libraries.version, libraries.missing))
+    }
+}

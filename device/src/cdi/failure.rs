@@ -1,0 +1,31 @@
+//! Why a spec was not written.
+
+use std::{io, path::PathBuf};
+
+/// Why a spec was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The file.
+    #[error(transparent)]
+    File(#[from] io::Error),
+    /// The kernel has no such device.
+    #[error("{file} lists no {device}: the kernel module {module} is not loaded; {cause}")]
+    ModuleMissing {
+        /// The kernel's list.
+        file: PathBuf,
+        /// The device that is missing.
+        device: &'static str,
+        /// What would make it.
+        module: &'static str,
+        /// What came of loading it.
+        cause: String,
+    },
+    /// The driver root cannot be looked at.
+    #[error("driver root {root}: {cause}")]
+    Root {
+        /// Where it is for the driver.
+        root: PathBuf,
+        /// What is wrong.
+        cause: String,
+    },
+}

@@ -1,0 +1,213 @@
+//! The driver's libraries: those in a driver root whose file names end in the version of the kernel's module.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
+
+use muster_cdi_hook::{Library, Link};
+
+use super::{Failure, driver_root::OpenRoot, elf, spec::Mount, version::is_version};
+
+/// Where installers put them: distributions, NVIDIA's own, Container-Optimized OS, NixOS, Talos.
+const DIRECTORIES: [&str; 14] = [
+    "/usr/lib64",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64/nvidia",
+    "/usr/lib/x86_64-linux-gnu/nvidia",
+    "/usr/lib/x86_64-linux-gnu/nvidia/current",
+    "/usr/lib/aarch64-linux-gnu/nvidia",
+    "/usr/lib/aarch64-linux-gnu/nvidia/current",
+    "/lib64",
+    "/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/usr/lib",
+    "/run/opengl-driver/lib",
+    "/usr/local/glibc/usr/lib",
+];
+/// What no CUDA program runs without.
+const NEEDED: [&str; 2] = ["libcuda.so", "libnvidia-ml.so"];
+/// What many of them run with; an older or a leaner driver may have no such library.
+const EXPECTED: [&str; 9] = [
+    "libnvidia-ptxjitcompiler.so",
+    "libnvidia-nvvm.so",
+    "libnvidia-gpucomp.so",
+    "libnvidia-opencl.so",
+    "libnvidia-allocator.so",
+    "libnvidia-cfg.so",
+    "libcudadebugger.so",
+    "libnvidia-encode.so",
+    "libnvcuvid.so",
+];
+/// Links that programs look for and that drivers do not always bring.
+const CUSTOMARY: [&str; 2] = ["libcuda.so", "libnvidia-opticalflow.so"];
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Libraries {
+    /// The version of all of them.
+    pub(super) version: String,
+    /// Files, on the host and in the container.
+    pub(super) files: Vec<(PathBuf, PathBuf)>,
+    /// What the container's loader is to know.
+    pub(super) known: Vec<Library>,
+    /// Links beside them.
+    pub(super) links: Vec<Link>,
+    /// Names of what one would expect and is not there.
+    pub(super) missing: Vec<&'static str>,
+}
+
+/// Finds them. `kernel` is the version of the kernel's module; where that does not say, there must be one version only.
+pub(super) fn find(root: &OpenRoot<'_>, kernel: Option<String>) -> Result<Libraries, Failure> {
+    let directories = directories(root);
+    let versions = versions(&directories);
+    let version = match (kernel, &versions.iter().collect::<Vec<_>>()[..]) {
+        (Some(kernel), found) if found.contains(&&kernel) => kernel,
+        (Some(kernel), found) => return Err(other_version(root, &kernel, found)),
+        (None, [only]) => (*only).clone(),
+        (None, []) => return Err(root.root().failure(&nothing())),
+        (None, several) => {
+            let cause = format!(
+                "it has libcuda.so of versions {}, and the kernel does not say which one is loaded",
+                join(several)
+            );
+            return Err(root.root().failure(&cause));
+        }
+    };
+    let mut found = Libraries {
+        version,
+        ..Libraries::default()
+    };
+    let mut names = BTreeSet::new();
+    for (directory, there) in &directories {
+        for name in there {
+            // The same name in a later directory is another installation's.
+            if let Some(stem) = stem(name, &found.version)
+                && names.insert(name.clone())
+            {
+                found.add(root, directory, there, name, stem);
+            }
+        }
+    }
+    let is_there = |library: &&str| names.contains(&format!("{library}.{}", found.version));
+    let absent: Vec<_> = NEEDED.iter().filter(|library| !is_there(library)).collect();
+    if !absent.is_empty() {
+        let cause = format!("it has no {} of version {}", join(&absent), found.version);
+        return Err(root.root().failure(&cause));
+    }
+    found.missing = EXPECTED
+        .into_iter()
+        .filter(|library| !is_there(library))
+        .collect();
+    Ok(found)
+}
+
+impl Libraries {
+    fn add(
+        &mut self,
+        root: &OpenRoot<'_>,
+        directory: &Path,
+        there: &[String],
+        name: &str,
+        stem: &str,
+    ) {
+        let path = directory.join(name);
+        let elf = root.file(&path).ok().and_then(|file| elf::read(&file));
+        // A link that leads nowhere, no library, or one of 32 bits.
+        let (Some(elf), Some(on_host)) = (elf, root.on_host(&path)) else {
+            return;
+        };
+        self.files.push((on_host, path));
+        let soname = elf.soname.unwrap_or_else(|| name.to_owned());
+        self.known.push(Library {
+            machine: elf.machine,
+            soname: soname.clone(),
+            path: directory.join(&soname),
+        });
+        let mut link = |from: &str, to: &str| {
+            if from != to {
+                self.links.push(Link {
+                    target: to.to_owned(),
+                    path: directory.join(from),
+                });
+            }
+        };
+        link(&soname, name);
+        if CUSTOMARY.contains(&stem) || there.iter().any(|other| other == stem) {
+            link(stem, &soname);
+        }
+        if stem == "libGLX_nvidia.so" {
+            link("libGLX_indirect.so.0", name);
+        }
+    }
+
+    /// Their mounts.
+    pub(super) fn mounts(&self) -> impl Iterator<Item = Mount> {
+        self.files.iter().map(|(host, container)| Mount {
+            host_path: host.clone(),
+            container_path: container.clone(),
+            options: super::other_files::READ_ONLY.map(str::to_owned).to_vec(),
+        })
+    }
+}
+
+/// The directories that there are, each once, with what is in them.
+fn directories(root: &OpenRoot<'_>) -> Vec<(PathBuf, Vec<String>)> {
+    let mut seen = BTreeSet::new();
+    DIRECTORIES
+        .iter()
+        .map(|directory| PathBuf::from(*directory))
+        .filter(|directory| {
+            root.on_host(directory)
+                .is_some_and(|real| seen.insert(real))
+        })
+        .map(|directory| {
+            let names = root.names(&directory);
+            (directory, names)
+        })
+        .collect()
+}
+
+/// The versions of `libcuda.so` that there are.
+fn versions(directories: &[(PathBuf, Vec<String>)]) -> BTreeSet<String> {
+    let names = directories.iter().flat_map(|(_, names)| names);
+    let versions = names.filter_map(|name| name.strip_prefix("libcuda.so."));
+    versions
+        .filter(|version| is_version(version))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// `libcuda.so` of `libcuda.so.580.65.06`. The name goes into paths and arguments.
+fn stem<'a>(name: &'a str, version: &str) -> Option<&'a str> {
+    let stem = name.strip_suffix(version)?.strip_suffix('.')?;
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._+-".contains(&byte);
+    let is_library =
+        stem.starts_with("lib") && stem.strip_suffix(".so").is_some() && stem.bytes().all(is_plain);
+    is_library.then_some(stem)
+}
+
+fn other_version(root: &OpenRoot<'_>, kernel: &str, found: &[&String]) -> Failure {
+    if found.is_empty() {
+        return root.root().failure(&nothing());
+    }
+    root.root().failure(&format!(
+        "it has libcuda.so of version {}, and the kernel's module is of version {kernel}; unload the module, or restart \
+         the node, so that both are of one version",
+        join(found)
+    ))
+}
+
+fn nothing() -> String {
+    format!(
+        "it has no libcuda.so.VERSION in any of {}; name the directory in which NVIDIA's driver is installed \
+         (--driver-root)",
+        DIRECTORIES.join(", ")
+    )
+}
+
+fn join(words: &[impl AsRef<str>]) -> String {
+    let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
+    words.join(" and ")
+}

@@ -1,0 +1,9 @@
+//! What containers get of driver roots of every kind.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod elf;
+mod modules;
+mod node;
+mod roots;
+mod spec;
