@@ -15,6 +15,11 @@ use muster_serve::{
     lease::LeaseSettings,
 };
 
+use crate::{
+    scheduler_config::{Settings, target::Target},
+    scheduler_lease::{CLUSTER_SCHEDULER, LeaseReference},
+};
+
 /// Controller of Muster: admits gangs, permits and releases devices.
 #[derive(Debug, Parser)]
 #[command(
@@ -36,8 +41,18 @@ pub struct Cli {
 pub enum Command {
     /// Runs the controller (the default).
     Run(RunArgs),
-    /// Prints the configuration that kube-scheduler is to be started with, certificates inline or as files.
+    /// Prints the configuration that kube-scheduler is to be started with, and where to put it.
     SchedulerConfig(SchedulerConfigArgs),
+    /// Looks for the GPUs of the container that it runs in; the pod of `helm test` does.
+    CheckDevice(CheckDeviceArgs),
+}
+
+/// Flags of `check-device`.
+#[derive(Args, Clone, Debug)]
+pub struct CheckDeviceArgs {
+    /// How many there should be.
+    #[arg(long, default_value_t = 1)]
+    pub gpus: usize,
 }
 
 /// Flags of `run`.
@@ -111,6 +126,15 @@ pub struct RunArgs {
     /// scheduler that is not given more than a window of released pods at a time.
     #[arg(long, env = "MUSTER_SCHEDULER_NAME", value_name = "NAME")]
     pub scheduler_name: Option<String>,
+
+    /// Lease of the scheduler that managed pods get: start limits stand still while nobody renews it.
+    #[arg(
+        long,
+        env = "MUSTER_SCHEDULER_LEASE",
+        default_value = CLUSTER_SCHEDULER,
+        value_name = "NAMESPACE/NAME"
+    )]
+    pub scheduler_lease: LeaseReference,
 
     /// Most calls that the leader sends to the API server in a second, watches not counted; 0: as many as there are. Its
     /// writes go by priority, and at most 32 are under way, so a bound is for API servers that have to be spared.
@@ -226,31 +250,52 @@ pub struct SchedulerConfigArgs {
     #[arg(long, env = "MUSTER_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
-    /// Namespace that Muster is installed in.
-    #[arg(long, env = "MUSTER_NAMESPACE", default_value = "muster-system")]
-    pub namespace: String,
+    /// Which kube-scheduler it is for. Without: the one whose pods are in kube-system.
+    #[arg(
+        long = "for",
+        env = "MUSTER_SCHEDULER_CONFIG_FOR",
+        value_name = "SCHEDULER"
+    )]
+    pub target: Option<Target>,
+
+    /// A KubeSchedulerConfiguration that exists, `-` for standard input: it is kept, and Muster's extender added to it.
+    #[arg(long, value_name = "FILE")]
+    pub merge: Option<PathBuf>,
+
+    /// Namespace that Muster is installed in. Without: where the extender's Service is.
+    #[arg(long, env = "MUSTER_NAMESPACE")]
+    pub namespace: Option<String>,
+
+    /// Service of the extender. Without: the one with the labels that the chart sets.
+    #[arg(long, env = "MUSTER_EXTENDER_SERVICE", value_name = "NAME")]
+    pub extender_service: Option<String>,
 
     /// Secret of the extender's certificate authority and of the scheduler's client certificate; made where
-    /// there is none, valid for ten years.
-    #[arg(
-        long,
-        env = "MUSTER_EXTENDER_CA_SECRET",
-        default_value = "muster-extender-ca",
-        value_name = "NAME"
-    )]
-    pub extender_ca_secret: String,
+    /// there is none, valid for ten years. Without: the name of the Service and `-ca`.
+    #[arg(long, env = "MUSTER_EXTENDER_CA_SECRET", value_name = "NAME")]
+    pub extender_ca_secret: Option<String>,
 
-    /// Where kube-scheduler reaches the extender.
+    /// Where kube-scheduler reaches the extender. Without: the Service's cluster IP, or its name for a second scheduler.
     #[arg(
         long,
         env = "MUSTER_EXTENDER_URL",
         value_name = "https://HOST:PORT/scheduler"
     )]
-    pub extender_url: String,
+    pub extender_url: Option<String>,
 
     /// Name that the extender's certificate is checked for; the URL's host without.
     #[arg(long, env = "MUSTER_EXTENDER_SERVER_NAME", value_name = "NAME")]
     pub server_name: Option<String>,
+
+    /// Extended resources that stand for devices, which no other extender may manage.
+    #[arg(
+        long = "extended-resource",
+        env = "MUSTER_EXTENDED_RESOURCES",
+        value_delimiter = ',',
+        default_value = "nvidia.com/gpu,nvidia.com/mig-*",
+        value_name = "NAME"
+    )]
+    pub extended_resources: Vec<String>,
 
     /// Directory on the scheduler's machine that holds ca.crt, client.crt and client.key: the configuration then names
     /// these files, and says how to write them from the Secret, instead of carrying their content. kube-scheduler logs its
@@ -258,41 +303,69 @@ pub struct SchedulerConfigArgs {
     #[arg(long, value_name = "DIR")]
     pub tls_files: Option<PathBuf>,
 
-    /// Kubeconfig file that kube-scheduler itself uses, as a path on its machine.
-    #[arg(long, value_name = "PATH")]
+    /// Kubeconfig file that kube-scheduler itself uses, as a path on its machine. Without: as it is started now.
+    #[arg(long, value_name = "PATH", conflicts_with = "in_cluster")]
     pub scheduler_kubeconfig: Option<PathBuf>,
 
-    /// Name that pods choose this scheduler by.
-    #[arg(long, default_value = "default-scheduler", value_name = "NAME")]
-    pub scheduler_name: String,
+    /// kube-scheduler uses the ServiceAccount of its pod, and no kubeconfig.
+    #[arg(long)]
+    pub in_cluster: bool,
 
-    /// Whether several of these schedulers elect a leader.
-    #[arg(long, default_value_t = true, action = clap::ArgAction::Set)]
-    pub leader_elect: bool,
+    /// Name that managed pods choose their scheduler by, where it is not the cluster's default one.
+    #[arg(long, env = "MUSTER_SCHEDULER_NAME", value_name = "NAME")]
+    pub scheduler_name: Option<String>,
+
+    /// Whether several of these schedulers elect a leader; true without.
+    #[arg(long)]
+    pub leader_elect: Option<bool>,
 
     /// Nodes that are looked at in parallel.
-    #[arg(long, default_value_t = 16)]
-    pub parallelism: u32,
+    #[arg(long)]
+    pub parallelism: Option<u32>,
 
-    /// Requests per second to the API server. A bound pod with claims costs four.
-    #[arg(long, default_value_t = 500)]
-    pub qps: u32,
+    /// Requests per second to the API server; 500 where nothing is said. A bound pod with claims costs four.
+    #[arg(long)]
+    pub qps: Option<u32>,
 
-    /// Requests at once to the API server.
-    #[arg(long, default_value_t = 1000)]
-    pub burst: u32,
+    /// Requests at once to the API server; 1000 where nothing is said.
+    #[arg(long)]
+    pub burst: Option<u32>,
 
     /// Seconds before a pod that did not fit is tried again.
-    #[arg(long, default_value_t = 1)]
-    pub pod_initial_backoff_seconds: u32,
+    #[arg(long)]
+    pub pod_initial_backoff_seconds: Option<u32>,
 
     /// Most seconds before a pod that did not fit is tried again.
-    #[arg(long, default_value_t = 10)]
-    pub pod_max_backoff_seconds: u32,
+    #[arg(long)]
+    pub pod_max_backoff_seconds: Option<u32>,
 
-    /// Weight of the extender's scores.
-    #[arg(long, default_value_t = 20)]
-    pub weight: u32,
+    /// Weight of the extender's scores; 20 without.
+    #[arg(long)]
+    pub weight: Option<u32>,
+}
+
+impl SchedulerConfigArgs {
+    /// Whether a scheduler is described that need not be seen.
+    pub fn describes_a_scheduler(&self) -> bool {
+        self.scheduler_kubeconfig.is_some() || self.in_cluster || self.merge.is_some()
+    }
+
+    /// What is said of the scheduler itself.
+    pub fn settings(&self) -> Settings {
+        Settings {
+            kubeconfig: self.scheduler_kubeconfig.clone(),
+            in_cluster: self.in_cluster,
+            scheduler_name: self.scheduler_name.clone().filter(|name| !name.is_empty()),
+            leader_elect: self.leader_elect,
+            parallelism: self.parallelism,
+            qps: self.qps,
+            burst: self.burst,
+            pod_initial_backoff_seconds: self.pod_initial_backoff_seconds,
+            pod_max_backoff_seconds: self.pod_max_backoff_seconds,
+            weight: self.weight,
+            tls_files: self.tls_files.clone(),
+        }
+    }
 }
 
 /// Whether pods are held until they are admitted.

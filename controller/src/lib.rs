@@ -13,6 +13,7 @@
 pub mod args;
 pub mod ca_bundle;
 pub mod claim_templates;
+pub mod device_check;
 pub mod extender_probe;
 pub mod feed;
 pub mod judge;

@@ -1,4 +1,4 @@
-//! Starts the controller, or prints the scheduler's configuration; see the library.
+//! Starts the controller, prints the scheduler's configuration, or looks at devices; see the library.
 
 use clap::Parser;
 use mimalloc::MiMalloc;
@@ -19,6 +19,7 @@ async fn main() -> anyhow::Result<()> {
         Some(Command::SchedulerConfig(args)) => {
             muster_controller::scheduler_config::print(args).await
         }
+        Some(Command::CheckDevice(args)) => muster_controller::device_check::run(&args),
         Some(Command::Run(args)) => muster_controller::run::run(args).await,
         None => muster_controller::run::run(cli.run).await,
     }

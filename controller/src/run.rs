@@ -66,7 +66,8 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         shutdown.spawn_until_stopped("keeper of the CA bundle", keeper.keep(writes.clone()));
         let (templates, waiting_for_templates, refused_templates) = claim_templates::Keeper::new();
         shutdown.spawn_until_stopped("keeper of claim templates", templates.keep(writes.clone()));
-        let scheduler_is_away = scheduler_lease::spawn(writes.clone(), &shutdown);
+        let scheduler_is_away =
+            scheduler_lease::spawn(writes.clone(), &args.scheduler_lease, &shutdown);
         let leader = Leader {
             feed,
             machine,

@@ -1,401 +1,160 @@
-//! `scheduler-config`: the configuration that kube-scheduler is started with, certificates inline or as files.
+//! `scheduler-config`: the configuration that kube-scheduler is started with, and where to put it.
 //!
-//! Inline is the default: one file, and nothing that can be out of step with it. But kube-scheduler logs the whole of it
-//! from `--v=2` on. The key opens nothing but the extender, which only answers questions; who would rather not have it
+//! What can be found out is no flag: the extender's Service and its cluster IP, the Secret of its certificates, and how the
+//! running kube-scheduler is started ([`discovery`]). A configuration that exists is kept ([`document`], [`merge`]), and what
+//! would leave the cluster without scheduling is refused and never printed ([`safety`]). The way from the
+//! output to the scheduler stands as comments before it ([`guide`]).
+//!
+//! Certificates are inline by default: one file, and nothing that can be out of step with it. But kube-scheduler logs the whole
+//! of it from `--v=2` on. The key opens nothing but the extender, which only answers questions; who would rather not have it
 //! in a log takes files.
-//!
-//! What is fixed here is what safety hangs on, and is therefore no flag: `nodeCacheCapable` (names, not whole nodes),
-//! `ignorable: false` (an extender that is down holds its pods, it does not free them), the marker as the only
-//! managed resource (all other pods never meet us), `httpTimeout` 1 s (the scheduler is serial), and a CA
-//! (without one, kube-scheduler silently turns verification off).
+
+pub mod discovery;
+pub mod document;
+pub mod extender;
+pub mod guide;
+pub mod merge;
+pub mod refusal;
+pub mod running;
+pub mod safety;
+pub mod target;
 
 use std::{
-    io::Write,
+    io::{Read, Write},
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context, ensure};
-use k8s_openapi::ByteString;
-use muster_api::keys;
-use muster_serve::{
-    authority_secret::{
-        AUTHORITIES, Authorities, AuthoritySecret, BUNDLE, CLIENT_CERTIFICATE, CLIENT_KEY,
-        SecretReference,
-    },
-    certificates::Policy,
-    client,
-    tls::CertificateAndKey,
-};
-use serde::Serialize;
+use anyhow::Context;
+use muster_cluster::managed::ManagedPods;
+use muster_serve::{authority_secret::AuthoritySecret, certificates::Policy, client};
+use serde_json::Value;
 
+use self::{
+    discovery::Installation,
+    extender::{Certificates, Endpoint},
+    refusal::{Reason, Refusal},
+    running::RunningScheduler,
+    target::Target,
+};
 use crate::args::SchedulerConfigArgs;
 
 /// Common name of the scheduler's client certificate.
 const CLIENT_NAME: &str = "muster-scheduler";
 
-/// Prints the configuration, after making the Secret where there is none.
+/// Everything that the output follows from.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Which kube-scheduler it is for.
+    pub target: Target,
+    /// Where Muster is installed.
+    pub installation: Installation,
+    /// How that scheduler reaches the extender.
+    pub endpoint: Endpoint,
+    /// With which certificates.
+    pub certificates: Certificates,
+    /// The cluster's own scheduler, as it runs.
+    pub running: Vec<RunningScheduler>,
+    /// The configuration that exists, as it was read.
+    pub existing: Option<Value>,
+    /// Which extended resources stand for devices.
+    pub managed: ManagedPods,
+    /// What the command line says.
+    pub settings: Settings,
+}
+
+/// What the command line says of the scheduler; what it does not say stays as it is, or gets a default.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// The scheduler's own kubeconfig file, on its machine.
+    pub kubeconfig: Option<PathBuf>,
+    /// Whether it uses the ServiceAccount of its pod instead.
+    pub in_cluster: bool,
+    /// The scheduler that the webhook writes into managed pods.
+    pub scheduler_name: Option<String>,
+    /// Whether several of it elect a leader.
+    pub leader_elect: Option<bool>,
+    /// Nodes that are looked at in parallel.
+    pub parallelism: Option<u32>,
+    /// Requests per second to the API server.
+    pub qps: Option<u32>,
+    /// Requests at once to the API server.
+    pub burst: Option<u32>,
+    /// Seconds before a pod that did not fit is tried again.
+    pub pod_initial_backoff_seconds: Option<u32>,
+    /// Most of these seconds.
+    pub pod_max_backoff_seconds: Option<u32>,
+    /// Weight of the extender's scores.
+    pub weight: Option<u32>,
+    /// Directory of the certificates, if they are files.
+    pub tls_files: Option<PathBuf>,
+}
+
+/// Prints the configuration, after making the certificates where there are none.
 pub async fn print(args: SchedulerConfigArgs) -> anyhow::Result<()> {
-    let client = client::write_client(args.kubeconfig.as_deref()).await?;
-    let reference = SecretReference {
-        namespace: args.namespace.clone(),
-        name: args.extender_ca_secret.clone(),
+    let text = if args.target == Some(Target::Managed) {
+        guide::managed_control_plane()
+    } else {
+        configuration(&request(&args).await?)?
     };
-    let authorities = AuthoritySecret::new(client, reference, Policy::PINNED)
-        .with_client(CLIENT_NAME)
-        .ensure(jiff::Timestamp::now().as_second())
-        .await?;
-    let text = configuration(&args, &authorities)?;
     // This program's one output: not a log line, so not through the subscriber.
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(())
 }
 
-/// The configuration as YAML.
-pub fn configuration(
-    args: &SchedulerConfigArgs,
-    authorities: &Authorities,
-) -> anyhow::Result<String> {
-    let SchedulerConfigArgs {
-        kubeconfig: _,
-        namespace,
-        extender_ca_secret,
-        extender_url,
-        server_name,
-        tls_files,
-        scheduler_kubeconfig,
-        scheduler_name,
-        leader_elect,
-        parallelism,
-        qps,
-        burst,
-        pod_initial_backoff_seconds,
-        pod_max_backoff_seconds,
-        weight,
-    } = args.clone();
-    ensure!(
-        extender_url.starts_with("https://"),
-        "--extender-url {extender_url}: must begin with https://, the extender answers nothing else"
-    );
-    ensure!(
-        pod_initial_backoff_seconds >= 1 && pod_max_backoff_seconds >= pod_initial_backoff_seconds,
-        "--pod-initial-backoff-seconds {pod_initial_backoff_seconds}, --pod-max-backoff-seconds {pod_max_backoff_seconds}: \
-         kube-scheduler demands 1 <= initial <= max"
-    );
-    ensure!(
-        weight >= 1 && parallelism >= 1,
-        "--weight and --parallelism must be at least 1"
-    );
-    let client = authorities
-        .client
-        .as_ref()
-        .with_context(|| format!("Secret {extender_ca_secret} holds no client certificate"))?;
-    let certificates = match &tls_files {
-        None => Certificates::inline(authorities, client),
+/// The configuration as YAML, with comments that say where it goes.
+pub fn configuration(request: &Request) -> Result<String, Refusal> {
+    let document = merge::document(request)?;
+    safety::check(&document, request)?;
+    Ok(guide::before(request) + &document::write(&document)?)
+}
+
+async fn request(args: &SchedulerConfigArgs) -> anyhow::Result<Request> {
+    let existing = args.merge.as_deref().map(read_existing).transpose()?;
+    let client = client::write_client(args.kubeconfig.as_deref()).await?;
+    let running = match args.target {
+        Some(Target::Second) => Vec::new(),
+        _ => discovery::running_schedulers(&client).await?,
+    };
+    let target = target::choose(args.target, &running, args.describes_a_scheduler())?;
+    let found = discovery::installation(&client, args, target).await?;
+    let authorities = AuthoritySecret::new(client, found.secret(), Policy::PINNED)
+        .with_client(CLIENT_NAME)
+        .ensure(jiff::Timestamp::now().as_second())
+        .await?;
+    let certificates = match &args.tls_files {
+        None => Certificates::inline(&authorities, &found.extender_ca_secret)?,
         Some(directory) => Certificates::files(directory)?,
     };
-    let configuration = Configuration {
-        api_version: "kubescheduler.config.k8s.io/v1",
-        kind: "KubeSchedulerConfiguration",
-        leader_election: LeaderElection { leader_elect },
-        client_connection: ClientConnection {
-            kubeconfig: scheduler_kubeconfig,
-            qps,
-            burst,
-        },
-        parallelism,
-        pod_initial_backoff_seconds,
-        pod_max_backoff_seconds,
-        profiles: [Profile { scheduler_name }],
-        extenders: [Extender {
-            url_prefix: extender_url.trim_end_matches('/').to_owned(),
-            filter_verb: "filter",
-            prioritize_verb: "prioritize",
-            preempt_verb: "preempt",
-            weight,
-            enable_https: true,
-            tls_config: TlsConfig {
-                server_name,
-                certificates,
-            },
-            http_timeout: "1s",
-            node_cache_capable: true,
-            managed_resources: [ManagedResource {
-                name: keys::MARKER_RESOURCE,
-            }],
-            ignorable: false,
-        }],
-    };
-    // One line per certificate: what is pasted elsewhere should not depend on how YAML folds lines.
-    let style = serde_saphyr::ser_options! {
-        prefer_block_scalars: false,
-        compact_list_indent: false,
-    };
-    let text = serde_saphyr::to_string_with_options(&configuration, style)?;
-    let hint = tls_files.map_or_else(String::new, |directory| {
-        how_to_write(&directory, &namespace, &extender_ca_secret)
-    });
-    Ok(hint + &text)
+    Ok(Request {
+        target,
+        endpoint: found.endpoint.clone(),
+        installation: found,
+        certificates,
+        running,
+        existing,
+        managed: ManagedPods::new(
+            args.extended_resources
+                .iter()
+                .filter(|name| !name.is_empty()),
+        )?,
+        settings: args.settings(),
+    })
 }
 
-/// As a comment before the configuration: the way of the three files from the Secret to the scheduler's machine. The
-/// Secret is not to be mounted whole: it holds the authority's own key, too.
-fn how_to_write(directory: &Path, namespace: &str, secret: &str) -> String {
-    let directory = directory.display();
-    format!(
-        "\
-# The files of tlsConfig are these keys of the Secret {namespace}/{secret}:
-#
-#   for file in {BUNDLE} {CLIENT_CERTIFICATE} {CLIENT_KEY}; do
-#     kubectl -n {namespace} get secret {secret} -o go-template=\"{{{{index .data \\\"$file\\\" | base64decode}}}}\" > {directory}/$file
-#   done
-#   chmod 600 {directory}/{CLIENT_KEY}
-#
-# Where kube-scheduler runs in a pod of this cluster, mount them instead, and list them in `items`: the Secret also
-# holds {AUTHORITIES}, the private key of the authority, which the scheduler must not have.
-"
-    )
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Configuration {
-    api_version: &'static str,
-    kind: &'static str,
-    leader_election: LeaderElection,
-    client_connection: ClientConnection,
-    parallelism: u32,
-    pod_initial_backoff_seconds: u32,
-    pod_max_backoff_seconds: u32,
-    profiles: [Profile; 1],
-    extenders: [Extender; 1],
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct LeaderElection {
-    leader_elect: bool,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ClientConnection {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    kubeconfig: Option<PathBuf>,
-    qps: u32,
-    burst: u32,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Profile {
-    scheduler_name: String,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Extender {
-    url_prefix: String,
-    filter_verb: &'static str,
-    prioritize_verb: &'static str,
-    preempt_verb: &'static str,
-    weight: u32,
-    #[serde(rename = "enableHTTPS")]
-    enable_https: bool,
-    tls_config: TlsConfig,
-    http_timeout: &'static str,
-    node_cache_capable: bool,
-    managed_resources: [ManagedResource; 1],
-    ignorable: bool,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct TlsConfig {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    server_name: Option<String>,
-    #[serde(flatten)]
-    certificates: Certificates,
-}
-
-/// The authority's certificate, and the scheduler's own with its key.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Certificates {
-    #[serde(rename_all = "camelCase")]
-    Inline {
-        ca_data: ByteString,
-        cert_data: ByteString,
-        key_data: ByteString,
-    },
-    #[serde(rename_all = "camelCase")]
-    Files {
-        ca_file: PathBuf,
-        cert_file: PathBuf,
-        key_file: PathBuf,
-    },
-}
-
-impl Certificates {
-    fn inline(authorities: &Authorities, client: &CertificateAndKey) -> Self {
-        let data = |pem: &str| ByteString(pem.as_bytes().to_vec());
-        Self::Inline {
-            ca_data: data(&authorities.set.bundle_pem()),
-            cert_data: data(&client.certificate_pem),
-            key_data: data(&client.key_pem),
-        }
+/// The file of `--merge`, or standard input for `-`.
+fn read_existing(path: &Path) -> anyhow::Result<Value> {
+    let mut text = Vec::new();
+    let limit = u64::try_from(document::LARGEST_BYTES)? + 1;
+    if path == Path::new("-") {
+        std::io::stdin().take(limit).read_to_end(&mut text)
+    } else {
+        std::fs::File::open(path).and_then(|file| file.take(limit).read_to_end(&mut text))
     }
-
-    /// kube-scheduler takes a relative path from wherever it was started.
-    fn files(directory: &Path) -> anyhow::Result<Self> {
-        ensure!(
-            directory.is_absolute(),
-            "--tls-files {}: must be an absolute path",
-            directory.display()
-        );
-        Ok(Self::Files {
-            ca_file: directory.join(BUNDLE),
-            cert_file: directory.join(CLIENT_CERTIFICATE),
-            key_file: directory.join(CLIENT_KEY),
-        })
-    }
+    .with_context(|| format!("--merge {}", path.display()))?;
+    Ok(document::read(&text)?)
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct ManagedResource {
-    name: &'static str,
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-    use muster_serve::certificates::AuthoritySet;
-    use serde_json::Value;
-
-    use super::*;
-    use crate::args::{Cli, Command};
-
-    fn args(flags: &[&str]) -> SchedulerConfigArgs {
-        let command = ["muster-controller", "scheduler-config"];
-        let cli = Cli::try_parse_from(command.iter().chain(flags)).unwrap();
-        let Some(Command::SchedulerConfig(args)) = cli.command else {
-            panic!("scheduler-config")
-        };
-        args
-    }
-
-    fn authorities() -> Authorities {
-        Authorities {
-            set: AuthoritySet::generate("extender", &Policy::PINNED, 1_800_000_000).unwrap(),
-            client: Some(CertificateAndKey {
-                certificate_pem: "certificate".to_owned(),
-                key_pem: "key".to_owned(),
-            }),
-        }
-    }
-
-    #[test]
-    fn the_configuration_reads_as_documented() {
-        let args = args(&[
-            "--extender-url=https://127.0.0.1:9443/scheduler/",
-            "--server-name=muster-extender",
-            "--scheduler-kubeconfig=/etc/kubernetes/scheduler.conf",
-            "--leader-elect=false",
-        ]);
-        let authorities = authorities();
-        let bundle = ByteString(authorities.set.bundle_pem().into_bytes());
-        let bundle = serde_json::to_value(&bundle).unwrap();
-        let text = configuration(&args, &authorities).unwrap();
-        let expected = "\
-apiVersion: kubescheduler.config.k8s.io/v1
-kind: KubeSchedulerConfiguration
-leaderElection:
-  leaderElect: false
-clientConnection:
-  kubeconfig: /etc/kubernetes/scheduler.conf
-  qps: 500
-  burst: 1000
-parallelism: 16
-podInitialBackoffSeconds: 1
-podMaxBackoffSeconds: 10
-profiles:
-  - schedulerName: default-scheduler
-extenders:
-  - urlPrefix: https://127.0.0.1:9443/scheduler
-    filterVerb: filter
-    prioritizeVerb: prioritize
-    preemptVerb: preempt
-    weight: 20
-    enableHTTPS: true
-    tlsConfig:
-      serverName: muster-extender
-      caData: BUNDLE
-      certData: Y2VydGlmaWNhdGU=
-      keyData: a2V5
-    httpTimeout: 1s
-    nodeCacheCapable: true
-    managedResources:
-      - name: muster.dev/managed
-    ignorable: false
-";
-        assert_eq!(text, expected.replace("BUNDLE", bundle.as_str().unwrap()));
-        let read: Value = serde_saphyr::from_str(&text).unwrap();
-        assert_eq!(read["extenders"][0]["tlsConfig"]["caData"], bundle);
-    }
-
-    #[test]
-    fn with_files_no_key_is_in_the_configuration_and_it_says_where_they_come_from() {
-        let args = args(&[
-            "--extender-url=https://127.0.0.1:9443/scheduler",
-            "--tls-files=/etc/kubernetes/muster",
-            "--namespace=gpus",
-        ]);
-        let text = configuration(&args, &authorities()).unwrap();
-        let read: Value = serde_saphyr::from_str(&text).unwrap();
-        assert_eq!(
-            read["extenders"][0]["tlsConfig"],
-            serde_json::json!({
-                "caFile": "/etc/kubernetes/muster/ca.crt",
-                "certFile": "/etc/kubernetes/muster/client.crt",
-                "keyFile": "/etc/kubernetes/muster/client.key",
-            })
-        );
-        let hint = r#"kubectl -n gpus get secret muster-extender-ca -o go-template="{{index .data \"$file\" | base64decode}}" > /etc/kubernetes/muster/$file"#;
-        assert!(text.contains(hint), "{text}");
-    }
-
-    #[test]
-    fn what_kube_scheduler_would_refuse_or_not_verify_is_refused_here() {
-        for (flags, word) in [
-            (
-                vec!["--extender-url=https://a/scheduler", "--tls-files=muster"],
-                "absolute path",
-            ),
-            (
-                vec!["--extender-url=http://127.0.0.1:9443/scheduler"],
-                "https://",
-            ),
-            (
-                vec![
-                    "--extender-url=https://a/scheduler",
-                    "--pod-initial-backoff-seconds=5",
-                    "--pod-max-backoff-seconds=2",
-                ],
-                "initial <= max",
-            ),
-            (
-                vec!["--extender-url=https://a/scheduler", "--weight=0"],
-                "at least 1",
-            ),
-        ] {
-            let error = configuration(&args(&flags), &authorities()).unwrap_err();
-            assert!(error.to_string().contains(word), "{error}");
-        }
-        let without_client = Authorities {
-            client: None,
-            ..authorities()
-        };
-        let args = args(&["--extender-url=https://a/scheduler"]);
-        assert!(configuration(&args, &without_client).is_err());
-    }
+/// A refusal of this reason.
+fn refused<T>(reason: Reason, text: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal::new(reason, text))
 }

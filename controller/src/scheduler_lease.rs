@@ -14,14 +14,39 @@ use muster_serve::{
 };
 use tokio::{sync::watch, time::Instant};
 
-/// Namespace of the lease.
-const NAMESPACE: &str = "kube-system";
-/// Its name.
-const NAME: &str = "kube-scheduler";
+/// Where the lease of the cluster's own scheduler is.
+pub const CLUSTER_SCHEDULER: &str = "kube-system/kube-scheduler";
 /// Pause between two looks.
 const INTERVAL: Duration = Duration::from_secs(10);
 /// How long a lease stands that does not say so: what Kubernetes sets.
 const DEFAULT_DURATION: Duration = Duration::from_secs(15);
+
+/// Where the lease of the scheduler is that managed pods get: `NAMESPACE/NAME`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseReference {
+    namespace: String,
+    name: String,
+}
+
+impl std::str::FromStr for LeaseReference {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('/') {
+            Some((namespace, name))
+                if !namespace.is_empty() && !name.is_empty() && !name.contains('/') =>
+            {
+                Ok(Self {
+                    namespace: namespace.to_owned(),
+                    name: name.to_owned(),
+                })
+            }
+            _ => Err(format!(
+                "{text:?}: must be NAMESPACE/NAME, such as {CLUSTER_SCHEDULER}"
+            )),
+        }
+    }
+}
 
 /// What was seen of the lease.
 #[derive(Debug, Default)]
@@ -53,13 +78,18 @@ impl History {
 }
 
 /// Looks until the shutdown. What cannot be read says nothing.
-pub fn spawn(client: Client, shutdown: &Shutdown) -> watch::Receiver<bool> {
+pub fn spawn(
+    client: Client,
+    reference: &LeaseReference,
+    shutdown: &Shutdown,
+) -> watch::Receiver<bool> {
     let (sender, receiver) = watch::channel(false);
+    let leases: Api<Lease> = Api::namespaced(client, &reference.namespace);
+    let name = reference.name.clone();
     shutdown.spawn_until_stopped("look at the lease of kube-scheduler", async move {
-        let leases: Api<Lease> = Api::namespaced(client, NAMESPACE);
         let mut history = History::default();
         loop {
-            match within(CALL_LIMIT, leases.get_opt(NAME)).await {
+            match within(CALL_LIMIT, leases.get_opt(&name)).await {
                 Ok(lease) => {
                     let is_away = history.note(lease.as_ref(), Instant::now());
                     let changed = sender
@@ -122,6 +152,18 @@ mod tests {
                 let found = history.note(lease.as_ref(), at(second));
                 assert_eq!(found, is_away, "{case}, second {second}");
             }
+        }
+    }
+
+    #[test]
+    fn a_lease_is_named_by_its_namespace_and_its_name() {
+        let reference: LeaseReference = CLUSTER_SCHEDULER.parse().unwrap();
+        assert_eq!(
+            (reference.namespace.as_str(), reference.name.as_str()),
+            ("kube-system", "kube-scheduler")
+        );
+        for wrong in ["", "kube-scheduler", "/a", "a/", "a/b/c"] {
+            assert!(wrong.parse::<LeaseReference>().is_err(), "{wrong}");
         }
     }
 }

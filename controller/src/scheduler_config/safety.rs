@@ -1,0 +1,121 @@
+//! What would leave a cluster without scheduling, or its GPUs with two schedulers, is refused before anything is printed.
+//!
+//! kube-scheduler decodes its configuration strictly and does not start with one that it does not understand; and of its
+//! flags it ignores `--kubeconfig` once it is given a file. On a control plane of kubeadm either shows only as pods that stay
+//! Pending, in the whole cluster.
+
+mod extenders;
+mod fields;
+mod profiles;
+
+use serde_json::Value;
+
+use super::{
+    Request,
+    refusal::{Reason, Refusal},
+    refused,
+    target::Target,
+};
+
+/// The lease of the cluster's own scheduler, unless it is told another one.
+const CLUSTER_LEASE: (&str, &str) = ("kube-system", "kube-scheduler");
+
+/// Whether kube-scheduler can be started with it, and the cluster's pods still find a scheduler.
+pub fn check(document: &Value, request: &Request) -> Result<(), Refusal> {
+    fields::check(document)?;
+    api_server(document, request)?;
+    url(request)?;
+    leader_election(document, request)?;
+    profiles::check(document, request)?;
+    extenders::check(document, request)
+}
+
+/// The way to the API server.
+fn api_server(document: &Value, request: &Request) -> Result<(), Refusal> {
+    let connection = &document["clientConnection"];
+    let kubeconfig = connection["kubeconfig"].as_str().unwrap_or_default();
+    let has_account = match request.target {
+        Target::Second => true,
+        Target::Kubeadm => {
+            request.settings.in_cluster && !request.running.iter().any(|found| found.is_static)
+        }
+        Target::Other | Target::Managed => request.settings.in_cluster,
+    };
+    if kubeconfig.is_empty() && !has_account {
+        return refused(
+            Reason::MissingKubeconfig,
+            "clientConnection.kubeconfig is empty, and a kube-scheduler that is given a configuration ignores its flag \
+             --kubeconfig: it would schedule nothing. Name the file on its machine by --scheduler-kubeconfig PATH (kubeadm: \
+             /etc/kubernetes/scheduler.conf); or say --in-cluster if its pod has a ServiceAccount, which a static pod never has",
+        );
+    }
+    if !kubeconfig.is_empty() && !kubeconfig.starts_with('/') {
+        return refused(
+            Reason::InvalidField,
+            format!(
+                "clientConnection.kubeconfig {kubeconfig}: must be an absolute path on the scheduler's machine"
+            ),
+        );
+    }
+    Ok(())
+}
+
+/// A scheduler on its machine's network asks its machine's resolver, which knows no Services.
+fn url(request: &Request) -> Result<(), Refusal> {
+    let url = &request.endpoint.url;
+    let parsed: Result<http::Uri, _> = url.parse();
+    let host = parsed.as_ref().ok().and_then(http::Uri::host);
+    let Some(host) = host else {
+        return refused(
+            Reason::InvalidField,
+            format!("--extender-url {url}: names no host"),
+        );
+    };
+    let of_a_service = host.ends_with(".svc") || host.contains(".svc.");
+    if of_a_service && request.target != Target::Second {
+        return refused(
+            Reason::UnresolvableUrl,
+            format!(
+                "--extender-url {url}: the cluster's own scheduler is on its machine's network, where the name of a Service is \
+                 not resolved; leave the flag out, and the Service's cluster IP is taken"
+            ),
+        );
+    }
+    Ok(())
+}
+
+fn leader_election(document: &Value, request: &Request) -> Result<(), Refusal> {
+    let election = &document["leaderElection"];
+    let by_flag = request
+        .running
+        .iter()
+        .find_map(|scheduler| scheduler.leader_elect);
+    let in_file = election["leaderElect"].as_bool().unwrap_or(true);
+    let replicas = request.running.len();
+    if replicas > 1 && !by_flag.unwrap_or(in_file) {
+        return refused(
+            Reason::SeveralActive,
+            format!(
+                "leaderElection.leaderElect is false and {replicas} schedulers run: all of them would be active and give away the \
+                 same devices; say --leader-elect=true"
+            ),
+        );
+    }
+    let lease = (
+        election["resourceNamespace"]
+            .as_str()
+            .unwrap_or(CLUSTER_LEASE.0),
+        election["resourceName"].as_str().unwrap_or(CLUSTER_LEASE.1),
+    );
+    if request.target == Target::Second && in_file && lease == CLUSTER_LEASE {
+        return refused(
+            Reason::SharedLease,
+            format!(
+                "leaderElection.resourceNamespace {}, resourceName {}: that is the lease of the cluster's own scheduler, and one \
+                 of the two would wait for ever; name another lease",
+                lease.0, lease.1
+            ),
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! Profiles: who takes which pods, and with which plugins.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::scheduler_config::{
+    Request, document, merge,
+    refusal::{Reason, Refusal},
+    refused,
+    target::{DEFAULT_SCHEDULER, Target},
+};
+
+/// What Muster relies on, with the points at which a profile may switch each off: gates hold pods, pins place them, and claims
+/// are allocated.
+const NEEDED: [(&str, &[&str]); 3] = [
+    ("SchedulingGates", &["multiPoint", "preEnqueue"]),
+    ("NodeAffinity", &["multiPoint", "filter"]),
+    (
+        "DynamicResources",
+        &["multiPoint", "preFilter", "filter", "reserve", "preBind"],
+    ),
+];
+
+pub(super) fn check(document: &Value, request: &Request) -> Result<(), Refusal> {
+    let profiles = document::list(document, "profiles")?;
+    let mut names = BTreeSet::new();
+    for (position, profile) in profiles.iter().enumerate() {
+        let name = match &profile["schedulerName"] {
+            Value::Null => DEFAULT_SCHEDULER,
+            Value::String(name) => name,
+            _ => {
+                let text = format!("profiles[{position}].schedulerName: must be a string");
+                return refused(Reason::InvalidField, text);
+            }
+        };
+        if !names.insert(name) {
+            let text = format!("profiles[{position}].schedulerName {name}: there are two of it");
+            return refused(Reason::InvalidField, text);
+        }
+        plugins(position, profile)?;
+    }
+    let second = request.target == Target::Second;
+    if second && names.contains(DEFAULT_SCHEDULER) {
+        return refused(
+            Reason::SchedulerNameTaken,
+            format!(
+                "a second scheduler with a profile {DEFAULT_SCHEDULER} takes the pods of the first, and both give away the same \
+                 devices; give it another name by --scheduler-name"
+            ),
+        );
+    }
+    let needed = if second {
+        merge::second_name(request)
+    } else {
+        DEFAULT_SCHEDULER
+    };
+    let named = request.settings.scheduler_name.as_deref();
+    match std::iter::once(needed)
+        .chain(named)
+        .find(|name| !names.contains(name))
+    {
+        Some(missing) => refused(
+            Reason::MissingProfile,
+            format!(
+                "profiles have no schedulerName {missing}: pods that {} would never be scheduled; add such a profile, with the \
+                 queueSort plugin of the others",
+                if missing == DEFAULT_SCHEDULER {
+                    "name no scheduler"
+                } else {
+                    "Muster's webhook gives that name"
+                }
+            ),
+        ),
+        None => Ok(()),
+    }
+}
+
+fn plugins(position: usize, profile: &Value) -> Result<(), Refusal> {
+    let names = |point: &str, list: &str, plugin: &str| {
+        let items = profile["plugins"][point][list].as_array();
+        let mut names = items
+            .into_iter()
+            .flatten()
+            .map(|item| item["name"].as_str());
+        names.any(|name| name == Some(plugin))
+    };
+    for (plugin, points) in NEEDED {
+        for point in points {
+            let off = names(point, "disabled", plugin) || names(point, "disabled", "*");
+            let on = names(point, "enabled", plugin)
+                || (*point == "multiPoint"
+                    && points
+                        .iter()
+                        .all(|point| *point == "multiPoint" || names(point, "enabled", plugin)));
+            if off && !on {
+                return refused(
+                    Reason::PluginDisabled,
+                    format!(
+                        "profiles[{position}].plugins.{point}.disabled switches {plugin} off, which Muster relies on; name it under \
+                         enabled"
+                    ),
+                );
+            }
+        }
+    }
+    Ok(())
+}
