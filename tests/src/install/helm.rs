@@ -38,6 +38,7 @@ pub(super) fn values(
     let extender = address(Part::Extender);
     Values {
         file: json!({
+            "mode": "Enforce",
             "controller": {"replicas": 0},
             "webhook": {
                 "replicas": 0,

@@ -1,14 +1,25 @@
-{{/* Prefix of the names of all objects. */}}
-{{- define "muster.name" -}}
-{{ .Release.Name }}
+{{/* Prefix of the names of all objects: the release's name, with the chart's behind it where it does not say so itself. */}}
+{{- define "muster.fullname" -}}
+{{- $name := printf "%s-%s" .Release.Name .Chart.Name -}}
+{{- if contains .Chart.Name .Release.Name }}{{ $name = .Release.Name }}{{ end -}}
+{{- .Values.fullnameOverride | default $name | trunc 40 | trimSuffix "-" }}
 {{- end }}
 
+{{/* The driver needs a namespace that allows privileged pods. */}}
+{{- define "muster.driverNamespace" -}}
+{{ .Values.driver.namespace | default .Release.Namespace }}
+{{- end }}
+
+{{/* Labels of an object. */}}
 {{- define "muster.labels" -}}
 app.kubernetes.io/name: muster
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{/* Labels of the pods of one program. Call with (list . "webhook"). */}}
@@ -18,11 +29,15 @@ app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
+{{/* Image of a program. Call with (list . "controller" "controller"): the part of its name behind the repository, and its
+     key in image.digests. */}}
 {{- define "muster.image" -}}
-{{- with .Values.image.digest -}}
-{{ $.Values.image.repository }}@{{ . }}
+{{- $image := (index . 0).Values.image -}}
+{{- $repository := printf "%s-%s" $image.repository (index . 1) -}}
+{{- with index $image.digests (index . 2) -}}
+{{ $repository }}@{{ . }}
 {{- else -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{ $repository }}:{{ $image.tag | default (index . 0).Chart.AppVersion }}
 {{- end -}}
 {{- end }}
 
@@ -62,8 +77,49 @@ capabilities: {drop: [ALL]}
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
-{{/* Two replicas on one node fall together. Call with (list . "webhook"). */}}
-{{- define "muster.spread" -}}
+{{/* Labels and annotations of the pods of a program. Call with (list . "webhook" ANNOTATIONS), the last of them optional. */}}
+{{- define "muster.podMetadata" -}}
+{{- $values := index (index . 0).Values (index . 1) -}}
+{{- $own := dict -}}
+{{- if eq (len .) 3 }}{{ $own = index . 2 }}{{ end -}}
+labels:
+  {{- include "muster.selector" . | nindent 2 }}
+  {{- with (index . 0).Values.commonLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- with $values.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with merge $own $values.podAnnotations }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Where and as whom the pods of a program run. Call with (list . "webhook"). Two replicas on one node fall together, so they
+     are kept apart unless an affinity is given. */}}
+{{- define "muster.podPlacement" -}}
+{{- $root := index . 0 -}}
+{{- $values := index $root.Values (index . 1) -}}
+serviceAccountName: {{ include "muster.fullname" $root }}-{{ index . 1 }}
+{{- with $values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- if $values.hostNetwork }}
+hostNetwork: true
+dnsPolicy: ClusterFirstWithHostNet
+{{- end }}
+{{- with $root.Values.imagePullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 0 }}
+{{- end }}
+{{- with $values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.tolerations }}
+tolerations: {{- toYaml . | nindent 0 }}
+{{- end }}
+{{- if $values.affinity }}
+affinity: {{- toYaml $values.affinity | nindent 2 }}
+{{- else if ne (index . 1) "driver" }}
 affinity:
   podAntiAffinity:
     preferredDuringSchedulingIgnoredDuringExecution:
@@ -73,16 +129,38 @@ affinity:
         labelSelector:
           matchLabels: {{- include "muster.selector" . | nindent 12 }}
 {{- end }}
+{{- with $values.topologySpreadConstraints }}
+topologySpreadConstraints: {{- toYaml . | nindent 0 }}
+{{- end }}
+{{- end }}
+
+{{/* Whether pods get a scheduler of Muster's own, and its name. */}}
+{{- define "muster.schedulerName" -}}
+{{- if .Values.scheduler.enabled -}}
+{{ .Values.schedulerName | default (printf "%s-scheduler" (include "muster.fullname" .)) }}
+{{- else -}}
+{{ .Values.schedulerName }}
+{{- end -}}
+{{- end }}
+
+{{/* Lease of the scheduler that managed pods get: NAMESPACE/NAME. */}}
+{{- define "muster.schedulerLease" -}}
+{{- if .Values.scheduler.enabled -}}
+{{ .Release.Namespace }}/{{ include "muster.schedulerName" . }}
+{{- else -}}
+kube-system/kube-scheduler
+{{- end -}}
+{{- end }}
 
 {{/* Namespaces whose pods are none of Muster's business: a JSON list. */}}
 {{- define "muster.excludedNamespaces" -}}
-{{ append .Values.excludedNamespaces .Release.Namespace | uniq | sortAlpha | toJson }}
+{{ concat .Values.excludedNamespaces (list .Release.Namespace (include "muster.driverNamespace" .)) | uniq | sortAlpha | toJson }}
 {{- end }}
 
 {{/* Names that a certificate is valid for. Call with (list . "webhook" MORE-NAMES). */}}
 {{- define "muster.tlsNames" -}}
 {{- $root := index . 0 -}}
-{{- $host := printf "%s-%s.%s.svc" (include "muster.name" $root) (index . 1) $root.Release.Namespace -}}
+{{- $host := printf "%s-%s.%s.svc" (include "muster.fullname" $root) (index . 1) $root.Release.Namespace -}}
 {{ concat (list $host (printf "%s.cluster.local" $host)) (index . 2) | uniq | join "," }}
 {{- end }}
 
@@ -111,17 +189,17 @@ affinity:
 {{- end }}
 
 {{- define "muster.controllerUsername" -}}
-system:serviceaccount:{{ .Release.Namespace }}:{{ include "muster.name" . }}-controller
+system:serviceaccount:{{ .Release.Namespace }}:{{ include "muster.fullname" . }}-controller
 {{- end }}
 
 {{/* Mutating webhooks are called in the order of the names of their configurations, and one that is not called at first
      is not called again after a later one. So ours sorts last: a claim that another one adds is seen. */}}
 {{- define "muster.mutatingConfiguration" -}}
-zz-{{ include "muster.name" . }}
+zz-{{ include "muster.fullname" . }}
 {{- end }}
 
 {{- define "muster.driverUsername" -}}
-system:serviceaccount:{{ .Release.Namespace }}:{{ include "muster.name" . }}-driver
+system:serviceaccount:{{ include "muster.driverNamespace" . }}:{{ include "muster.fullname" . }}-driver
 {{- end }}
 
 {{/* Binding of a policy of the same name. Call with (list . "muster-pod-gate" ABOUT), where ABOUT is one of
@@ -188,4 +266,39 @@ muster.dev/suspended-for
   expression: "{{ $object }} != null && has({{ $object }}.metadata.{{ $field }}) ? {{ $object }}.metadata.{{ $field }} : {}"
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{/* Whether a program runs at all. Call with (list . "extender"); empty if it does not. */}}
+{{- define "muster.runs" -}}
+{{- if ne (index (index . 0).Values (index . 1) "enabled" | toString) "false" }}yes{{ end -}}
+{{- end }}
+
+{{/* What the second kube-scheduler is started with. */}}
+{{- define "muster.schedulerConfiguration" }}
+{{- $scheduler := include "muster.schedulerName" . }}
+{{- $extender := printf "%s-extender" (include "muster.fullname" .) }}
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection: {qps: {{ .Values.scheduler.qps }}, burst: {{ .Values.scheduler.burst }}}
+leaderElection:
+  leaderElect: true
+  resourceNamespace: {{ .Release.Namespace }}
+  resourceName: {{ $scheduler }}
+profiles:
+- schedulerName: {{ $scheduler }}
+extenders:
+- urlPrefix: {{ .Values.extender.urlOverride | default (printf "https://%s.%s.svc:443" $extender .Release.Namespace) }}/scheduler
+  filterVerb: filter
+  prioritizeVerb: prioritize
+  preemptVerb: preempt
+  weight: 20
+  enableHTTPS: true
+  tlsConfig:
+    caFile: /etc/muster/extender/ca.crt
+    certFile: /etc/muster/extender/client.crt
+    keyFile: /etc/muster/extender/client.key
+  httpTimeout: 1s
+  nodeCacheCapable: true
+  managedResources: [{name: muster.dev/managed}]
+  ignorable: false
 {{- end }}

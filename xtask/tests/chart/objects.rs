@@ -1,0 +1,306 @@
+//! What is installed, under which names.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::helm::{object, objects, parsed, template};
+
+/// Everything that can be switched on.
+const EVERYTHING: [&str; 10] = [
+    "mode=\"Enforce\"",
+    "scheduler.enabled=true",
+    "networkPolicy.enabled=true",
+    "metrics.podMonitor.enabled=true",
+    "metrics.prometheusRule.enabled=true",
+    "metrics.dashboards.enabled=true",
+    "openshift.enabled=true",
+    "driver.namespace=\"gpu-drivers\"",
+    "driver.createNamespace=true",
+    "test.namespace=\"research\"",
+];
+
+/// Kinds whose names are not a release's own: there is one of each in a cluster.
+const SHARED: [&str; 4] = [
+    "CustomResourceDefinition",
+    "DeviceClass",
+    "PriorityTier",
+    "Namespace",
+];
+
+fn name(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap()
+}
+
+#[test]
+fn nothing_of_a_release_of_another_name_or_namespace_is_named_as_by_default() {
+    let values: Vec<String> = EVERYTHING.iter().map(|&value| value.to_owned()).collect();
+    let text = template("second", "other", &values).unwrap();
+    assert!(
+        !text.contains("muster-system"),
+        "the namespace of the default install is in it"
+    );
+    for object in parsed(&text) {
+        let kind = object["kind"].as_str().unwrap();
+        let own = name(&object)
+            .trim_start_matches("zz-")
+            .starts_with("second-muster");
+        assert!(own || SHARED.contains(&kind), "{kind} {}", name(&object));
+        let namespace = object["metadata"]["namespace"].as_str().unwrap_or("other");
+        let expected = ["other", "kube-system", "gpu-drivers", "research"];
+        assert!(
+            expected.contains(&namespace),
+            "{kind} {} in {namespace}",
+            name(&object)
+        );
+    }
+    let named = ["fullnameOverride=\"gangs\"".to_owned()];
+    assert!(
+        template("second", "other", &named)
+            .unwrap()
+            .contains("name: gangs-controller\n")
+    );
+}
+
+#[test]
+fn two_releases_share_no_object_once_the_second_leaves_out_what_there_is_one_of() {
+    let keys = |release: &str, values: &[&str]| -> BTreeSet<String> {
+        let values: Vec<String> = values.iter().map(|&value| value.to_owned()).collect();
+        parsed(&template(release, release, &values).unwrap())
+            .iter()
+            .map(|object| {
+                format!(
+                    "{} {} {}",
+                    object["kind"],
+                    object["metadata"]["namespace"],
+                    name(object)
+                )
+            })
+            .collect()
+    };
+    let first = keys("muster", &[]);
+    let second = keys(
+        "second",
+        &[
+            "crds.install=false",
+            "deviceClass.create=false",
+            "priorityTiers={\"critical\":null,\"standard\":null,\"best-effort\":null}",
+        ],
+    );
+    let both: Vec<&String> = first.intersection(&second).collect();
+    assert!(both.is_empty(), "{both:?}");
+}
+
+#[test]
+fn the_first_install_only_observes() {
+    let objects = objects(&[]);
+    let kinds: BTreeSet<&str> = objects
+        .iter()
+        .filter_map(|object| object["kind"].as_str())
+        .collect();
+    assert!(!kinds.contains("MutatingWebhookConfiguration"));
+    let controller = object(&objects, "Deployment", "muster-controller").to_string();
+    assert!(controller.contains("--mode=observe"));
+    let driver = object(&objects, "DaemonSet", "muster-driver").to_string();
+    assert!(!driver.contains("--enforce-unless-told"));
+}
+
+#[test]
+fn what_holds_data_outlives_the_release() {
+    let objects = objects(&[]);
+    for object in &objects {
+        let kept = object["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep";
+        let data =
+            ["CustomResourceDefinition", "Secret"].contains(&object["kind"].as_str().unwrap());
+        assert_eq!(kept, data, "{} {}", object["kind"], name(object));
+    }
+}
+
+#[test]
+fn programs_are_restricted_but_for_the_driver_whose_namespace_says_so() {
+    let objects = objects(&EVERYTHING);
+    let mut seen = 0;
+    for object in &objects {
+        let pod = match object["kind"].as_str().unwrap() {
+            "Deployment" | "DaemonSet" => &object["spec"]["template"]["spec"],
+            "Pod" => &object["spec"],
+            _ => continue,
+        };
+        seen += 1;
+        let context = &pod["containers"][0]["securityContext"];
+        assert_eq!(context["readOnlyRootFilesystem"], true, "{}", name(object));
+        if name(object) == "muster-driver" {
+            assert_eq!(object["metadata"]["namespace"], "gpu-drivers");
+            continue;
+        }
+        assert_eq!(context["runAsNonRoot"], true, "{}", name(object));
+        assert_eq!(
+            context["allowPrivilegeEscalation"],
+            false,
+            "{}",
+            name(object)
+        );
+        assert_eq!(
+            context["capabilities"]["drop"][0],
+            "ALL",
+            "{}",
+            name(object)
+        );
+        assert_eq!(
+            context["seccompProfile"]["type"],
+            "RuntimeDefault",
+            "{}",
+            name(object)
+        );
+        assert!(
+            pod["hostNetwork"].is_null() && pod["hostPID"].is_null(),
+            "{}",
+            name(object)
+        );
+    }
+    assert_eq!(
+        seen, 6,
+        "controller, webhook, extender, scheduler, driver and the test"
+    );
+    let namespace = object(&objects, "Namespace", "gpu-drivers");
+    assert_eq!(
+        namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"],
+        "privileged"
+    );
+    let policy = object(&objects, "ValidatingAdmissionPolicy", "muster-node").to_string();
+    assert!(
+        policy.contains("system:serviceaccount:gpu-drivers:muster-driver"),
+        "{policy}"
+    );
+}
+
+/// Every ServiceAccount that a pod uses or a binding names is made.
+#[test]
+fn rights_are_bound_to_accounts_that_exist_and_pods_run_as_these() {
+    let objects = objects(&EVERYTHING);
+    let accounts: BTreeSet<(&str, &str)> = objects
+        .iter()
+        .filter(|object| object["kind"] == "ServiceAccount")
+        .map(|object| {
+            (
+                object["metadata"]["namespace"].as_str().unwrap(),
+                name(object),
+            )
+        })
+        .collect();
+    for object in &objects {
+        for subject in object["subjects"].as_array().into_iter().flatten() {
+            let account = (
+                subject["namespace"].as_str().unwrap(),
+                subject["name"].as_str().unwrap(),
+            );
+            assert!(
+                accounts.contains(&account),
+                "{} {}: {account:?}",
+                object["kind"],
+                name(object)
+            );
+        }
+        let pod = &object["spec"]["template"]["spec"];
+        if let Some(account) = pod["serviceAccountName"].as_str() {
+            let account = (object["metadata"]["namespace"].as_str().unwrap(), account);
+            assert!(accounts.contains(&account), "{}: {account:?}", name(object));
+        }
+    }
+    assert_eq!(accounts.len(), 5);
+}
+
+/// A policy, a budget, a Service or a monitor that selects no pod does nothing, in silence.
+#[test]
+fn selectors_select_pods_and_ports_are_named_by_them() {
+    for monitor in [
+        "metrics.podMonitor.enabled=true",
+        "metrics.serviceMonitor.enabled=true",
+    ] {
+        let objects = objects(&["networkPolicy.enabled=true", monitor]);
+        let pods: Vec<&Value> = objects
+            .iter()
+            .map(|object| &object["spec"]["template"])
+            .filter(|template| template.is_object())
+            .collect();
+        let mut seen = 0;
+        for object in &objects {
+            let spec = &object["spec"];
+            let labels = match object["kind"].as_str().unwrap() {
+                "NetworkPolicy" => &spec["podSelector"]["matchLabels"],
+                "Service" => &spec["selector"],
+                "PodDisruptionBudget" | "PodMonitor" => &spec["selector"]["matchLabels"],
+                _ => continue,
+            };
+            seen += 1;
+            let chosen: Vec<&&Value> = pods
+                .iter()
+                .filter(|pod| {
+                    let found = &pod["metadata"]["labels"];
+                    labels
+                        .as_object()
+                        .unwrap()
+                        .iter()
+                        .all(|(key, value)| found[key] == *value)
+                })
+                .collect();
+            assert!(
+                !chosen.is_empty(),
+                "{} {} selects no pod",
+                object["kind"],
+                name(object)
+            );
+            let ports = spec["ingress"].as_array().into_iter().flatten();
+            let ports = ports.flat_map(|rule| rule["ports"].as_array().into_iter().flatten());
+            let ports = ports.map(|port| &port["port"]);
+            let targets = spec["ports"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .map(|port| &port["targetPort"]);
+            let endpoints = spec["podMetricsEndpoints"].as_array().into_iter().flatten();
+            for port in ports
+                .chain(targets)
+                .chain(endpoints.map(|endpoint| &endpoint["port"]))
+            {
+                for pod in &chosen {
+                    let own = pod["spec"]["containers"][0]["ports"].as_array().unwrap();
+                    let has = own.iter().any(|own| own["name"] == *port);
+                    assert!(has, "{} {}: {port}", object["kind"], name(object));
+                }
+            }
+        }
+        assert!(seen > 8, "{seen}");
+    }
+}
+
+#[test]
+fn the_test_of_a_release_asks_for_one_gpu_in_a_namespace_of_a_team() {
+    let objects = objects(&["test.namespace=\"research\""]);
+    let pod = object(&objects, "Pod", "muster-test-device");
+    assert_eq!(pod["metadata"]["namespace"], "research");
+    assert_eq!(pod["metadata"]["annotations"]["helm.sh/hook"], "test");
+    let claim = &pod["spec"]["resourceClaims"][0];
+    let template = object(
+        &objects,
+        "ResourceClaimTemplate",
+        claim["resourceClaimTemplateName"].as_str().unwrap(),
+    );
+    assert_eq!(template["metadata"]["annotations"]["helm.sh/hook"], "test");
+    let request = &template["spec"]["spec"]["devices"]["requests"][0]["exactly"];
+    let class = object(
+        &objects,
+        "DeviceClass",
+        request["deviceClassName"].as_str().unwrap(),
+    );
+    assert!(
+        class["spec"]["selectors"][0]["cel"]["expression"]
+            .as_str()
+            .unwrap()
+            .contains("gpu.muster.dev")
+    );
+    assert_eq!(
+        pod["spec"]["containers"][0]["resources"]["claims"][0]["name"],
+        claim["name"]
+    );
+}
