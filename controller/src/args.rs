@@ -45,6 +45,16 @@ pub enum Command {
     SchedulerConfig(SchedulerConfigArgs),
     /// Looks for the GPUs of the container that it runs in; the pod of `helm test` does.
     CheckDevice(CheckDeviceArgs),
+    /// Looks for what only Muster can end; the chart does before it is uninstalled.
+    CheckUninstall(CheckUninstallArgs),
+}
+
+/// Flags of `check-uninstall`.
+#[derive(Args, Clone, Debug)]
+pub struct CheckUninstallArgs {
+    /// Kubeconfig file; without it the ServiceAccount of the pod is used.
+    #[arg(long, env = "MUSTER_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
 }
 
 /// Flags of `check-device`.

@@ -24,6 +24,7 @@ pub mod perform;
 pub mod run;
 pub mod scheduler_config;
 pub mod scheduler_lease;
+pub mod uninstall_check;
 
 #[cfg(feature = "failpoints")]
 mod failpoint;

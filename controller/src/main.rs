@@ -20,6 +20,7 @@ async fn main() -> anyhow::Result<()> {
             muster_controller::scheduler_config::print(args).await
         }
         Some(Command::CheckDevice(args)) => muster_controller::device_check::run(&args),
+        Some(Command::CheckUninstall(args)) => muster_controller::uninstall_check::run(args).await,
         Some(Command::Run(args)) => muster_controller::run::run(args).await,
         None => muster_controller::run::run(cli.run).await,
     }

@@ -1,6 +1,6 @@
 //! The program: flags, start, end.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 
 use clap::{ArgAction, Parser};
 use muster_cluster::managed::ManagedPods;
@@ -46,8 +46,27 @@ pub struct Args {
     pub webhook_ca_secret: String,
 
     /// DNS names and IP addresses that kube-apiserver reaches this program by.
-    #[arg(long, value_delimiter = ',', required = true, value_name = "NAME,...")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        required_unless_present = "tls_certificate_file",
+        value_name = "NAME,..."
+    )]
     pub tls_names: Vec<String>,
+
+    /// Certificate (PEM, leaf first) that somebody else renews, such as cert-manager; without it an authority of Muster's own,
+    /// in the Secret, issues one.
+    #[arg(
+        long,
+        requires = "tls_key_file",
+        conflicts_with = "tls_names",
+        value_name = "FILE"
+    )]
+    pub tls_certificate_file: Option<PathBuf>,
+
+    /// The private key of that certificate (PEM).
+    #[arg(long, requires = "tls_certificate_file", value_name = "FILE")]
+    pub tls_key_file: Option<PathBuf>,
 
     /// Extended resources that stand for devices; a name, or the beginning of one and `*`.
     #[arg(
@@ -87,13 +106,19 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         rules: Arc::new(rules),
         reviews: Reviews::register(&program.metrics),
     };
-    let reference = SecretReference {
-        namespace: args.namespace,
-        name: args.webhook_ca_secret,
-    };
-    let certificate = CertificateSource::Issued {
-        secret: AuthoritySecret::new(program.write_client().await?, reference, Policy::ROTATED),
-        names: args.tls_names,
+    let certificate = match (args.tls_certificate_file, args.tls_key_file) {
+        (Some(certificate), Some(key)) => CertificateSource::Files { certificate, key },
+        _ => {
+            let reference = SecretReference {
+                namespace: args.namespace,
+                name: args.webhook_ca_secret,
+            };
+            let client = program.write_client().await?;
+            CertificateSource::Issued {
+                secret: AuthoritySecret::new(client, reference, Policy::ROTATED),
+                names: args.tls_names,
+            }
+        }
     }
     .spawn(&program.readiness, &program.shutdown)
     .await?;
@@ -114,4 +139,30 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     tracing::info!(%address, "serving kube-apiserver");
     program.finish().await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_of_somebody_else_takes_the_place_of_names_and_comes_with_its_key() {
+        let parse = |flags: &[&str]| {
+            let flags = ["muster-webhook"].iter().chain(flags);
+            Args::try_parse_from(flags).map(|args| args.tls_certificate_file)
+        };
+        let certificate = "--tls-certificate-file=/tls/tls.crt";
+        let key = "--tls-key-file=/tls/tls.key";
+        assert_eq!(parse(&["--tls-names=a.svc"]).unwrap(), None);
+        let file = parse(&[certificate, key]).unwrap();
+        assert_eq!(file, Some(PathBuf::from("/tls/tls.crt")));
+        for wrong in [
+            &[][..],
+            &[certificate],
+            &[key],
+            &[certificate, key, "--tls-names=a.svc"],
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
+    }
 }

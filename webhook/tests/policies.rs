@@ -124,7 +124,12 @@ impl Request {
 
 /// Whether the policy lets a request pass, judged as the API server does: an error refuses.
 fn passes(policy: &str, request: &Request) -> bool {
-    let policy = object(&ENFORCE, "ValidatingAdmissionPolicy", policy);
+    passes_in(&ENFORCE, policy, request)
+}
+
+/// The same for the chart with other values.
+fn passes_in(objects: &[Value], policy: &str, request: &Request) -> bool {
+    let policy = object(objects, "ValidatingAdmissionPolicy", policy);
     let expressions = |field: &str| {
         let list = policy["spec"][field]
             .as_array()
@@ -841,6 +846,40 @@ fn webhook_and_controller_are_told_the_same_scheduler() {
             !object(&ENFORCE, "Deployment", &name)
                 .to_string()
                 .contains("--scheduler-name")
+        );
+    }
+}
+
+/// Two schedulers must never allocate one device.
+#[test]
+fn with_a_second_scheduler_of_the_charts_every_managed_pod_is_that_ones() {
+    let objects = rendered_with(&["mode=Enforce", "scheduler.enabled=true"]);
+    let created = |spec: Value| Request {
+        by: USER,
+        node: None,
+        resource: "pods",
+        operation: "CREATE",
+        old: Value::Null,
+        new: json!({"metadata": {"name": "p", "namespace": "ml"}, "spec": spec}),
+    };
+    let claims = json!([{"name": "gpu", "resourceClaimName": "gpu"}]);
+    for (scheduler, passes) in [
+        ("muster-scheduler", true),
+        ("default-scheduler", false),
+        ("own", false),
+    ] {
+        let pod = created(
+            json!({"containers": [{"name": "c"}], "resourceClaims": claims, "schedulerName": scheduler}),
+        );
+        assert_eq!(
+            passes_in(&objects, "muster-pod-scheduler", &pod),
+            passes,
+            "{scheduler}"
+        );
+        let plain = created(json!({"containers": [{"name": "c"}], "schedulerName": scheduler}));
+        assert!(
+            passes_in(&objects, "muster-pod-scheduler", &plain),
+            "{scheduler}: it is about managed pods"
         );
     }
 }

@@ -169,3 +169,89 @@ pub fn described_by(
         },
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        args::{Cli, Command},
+        scripted_api::{ScriptedApi, failure},
+    };
+
+    fn args(flags: &[&str]) -> SchedulerConfigArgs {
+        let command = ["muster-controller", "scheduler-config"];
+        let cli = Cli::try_parse_from(command.iter().chain(flags)).unwrap();
+        let Some(Command::SchedulerConfig(args)) = cli.command else {
+            panic!("scheduler-config")
+        };
+        args
+    }
+
+    fn service() -> serde_json::Value {
+        json!({"metadata": {"namespace": "gpus", "name": "gangs-extender"},
+            "spec": {"clusterIP": "10.0.0.9", "ports": [{"name": "https", "port": 443}]}})
+    }
+
+    #[tokio::test]
+    async fn in_its_pod_only_the_service_is_read_that_the_chart_names() {
+        let api = ScriptedApi::new([(200, service())]);
+        let args = args(&["--namespace=gpus", "--extender-service=gangs-extender"]);
+        let found = installation(&api.client(), &args, Target::Kubeadm)
+            .await
+            .unwrap();
+        assert_eq!(found.extender_ca_secret, "gangs-extender-ca");
+        assert_eq!(found.endpoint.url, "https://10.0.0.9:443/scheduler");
+        let asked = api.asked();
+        assert_eq!(asked.len(), 1);
+        assert_eq!(
+            asked[0].what,
+            "GET /api/v1/namespaces/gpus/services/gangs-extender"
+        );
+    }
+
+    #[tokio::test]
+    async fn outside_of_it_the_service_is_found_in_whatever_namespace_it_is() {
+        let list = json!({"kind": "ServiceList", "apiVersion": "v1", "metadata": {}, "items": [service()]});
+        let api = ScriptedApi::new([(200, list)]);
+        let found = installation(&api.client(), &args(&[]), Target::Second)
+            .await
+            .unwrap();
+        assert_eq!(found.namespace, "gpus");
+        assert_eq!(
+            found.endpoint.url,
+            "https://gangs-extender.gpus.svc:443/scheduler"
+        );
+        assert_eq!(found.endpoint.server_name, None);
+        let asked = api.asked();
+        assert_eq!(asked[0].what, "GET /api/v1/services");
+        assert!(
+            asked[0].query.contains("component%3Dextender"),
+            "{}",
+            asked[0].query
+        );
+    }
+
+    #[tokio::test]
+    async fn what_the_api_server_does_not_show_is_an_error_and_not_an_absence() {
+        let forbidden = || failure(403, "pods is forbidden");
+        let api = ScriptedApi::new([forbidden(), forbidden()]);
+        assert!(running_schedulers(&api.client()).await.is_err());
+        assert!(
+            installation(&api.client(), &args(&[]), Target::Kubeadm)
+                .await
+                .is_err()
+        );
+        let gone = ScriptedApi::new([failure(404, "not found")]);
+        let args = args(&["--namespace=gpus", "--extender-service=gangs-extender"]);
+        let error = installation(&gone.client(), &args, Target::Kubeadm)
+            .await
+            .unwrap_err();
+        assert!(
+            error.to_string().starts_with("ServiceNotFound: "),
+            "{error}"
+        );
+    }
+}

@@ -63,7 +63,7 @@ fn nothing_of_a_release_of_another_name_or_namespace_is_named_as_by_default() {
 }
 
 #[test]
-fn two_releases_share_no_object_once_the_second_leaves_out_what_there_is_one_of() {
+fn what_a_cluster_has_once_can_be_left_to_others_and_all_else_is_named_by_release() {
     let keys = |release: &str, values: &[&str]| -> BTreeSet<String> {
         let values: Vec<String> = values.iter().map(|&value| value.to_owned()).collect();
         parsed(&template(release, release, &values).unwrap())
@@ -122,7 +122,7 @@ fn programs_are_restricted_but_for_the_driver_whose_namespace_says_so() {
     let mut seen = 0;
     for object in &objects {
         let pod = match object["kind"].as_str().unwrap() {
-            "Deployment" | "DaemonSet" => &object["spec"]["template"]["spec"],
+            "Deployment" | "DaemonSet" | "Job" => &object["spec"]["template"]["spec"],
             "Pod" => &object["spec"],
             _ => continue,
         };
@@ -189,7 +189,8 @@ fn rights_are_bound_to_accounts_that_exist_and_pods_run_as_these() {
         })
         .collect();
     for object in &objects {
-        for subject in object["subjects"].as_array().into_iter().flatten() {
+        let subjects = object["subjects"].as_array().into_iter().flatten();
+        for subject in subjects.filter(|subject| subject["kind"] == "ServiceAccount") {
             let account = (
                 subject["namespace"].as_str().unwrap(),
                 subject["name"].as_str().unwrap(),
@@ -303,4 +304,71 @@ fn the_test_of_a_release_asks_for_one_gpu_in_a_namespace_of_a_team() {
         pod["spec"]["containers"][0]["resources"]["claims"][0]["name"],
         claim["name"]
     );
+}
+
+#[test]
+fn nothing_is_uninstalled_before_it_was_looked_at_unless_that_is_switched_off() {
+    let checked = objects(&[]);
+    let job = object(&checked, "Job", "muster-check-uninstall");
+    assert_eq!(job["metadata"]["annotations"]["helm.sh/hook"], "pre-delete");
+    assert_eq!(job["spec"]["backoffLimit"], 0);
+    let pod = &job["spec"]["template"]["spec"];
+    assert_eq!(pod["serviceAccountName"], "muster-controller");
+    assert_eq!(pod["containers"][0]["args"][0], "check-uninstall");
+    let forced = objects(&["uninstall.check=false"]);
+    assert!(!forced.iter().any(|object| object["kind"] == "Job"));
+}
+
+/// Two that keep a caBundle would undo each other.
+#[test]
+fn the_webhooks_certificate_and_its_authority_are_cert_managers_or_musters_and_never_both() {
+    let values = [
+        "mode=\"Enforce\"",
+        "webhook.tlsNames=[\"hook.example.com\",\"10.0.0.1\"]",
+    ];
+    let issuer = [
+        "certManager.enabled=true",
+        "certManager.issuerRef={\"name\":\"ca\"}",
+    ];
+    let theirs = objects(&[&values[..], &issuer[..]].concat());
+    let certificate = object(&theirs, "Certificate", "muster-webhook");
+    assert_eq!(
+        certificate["spec"]["ipAddresses"],
+        serde_json::json!(["10.0.0.1"])
+    );
+    let names = certificate["spec"]["dnsNames"].as_array().unwrap();
+    assert!(
+        names.contains(&"hook.example.com".into())
+            && names.contains(&"muster-webhook.muster-system.svc".into())
+    );
+    let webhook = object(&theirs, "Deployment", "muster-webhook");
+    let secrets: Vec<&Value> = webhook["spec"]["template"]["spec"]["volumes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|volume| &volume["secret"]["secretName"])
+        .collect();
+    assert_eq!(secrets, [&certificate["spec"]["secretName"]]);
+    let ours = objects(&values);
+    for (objects, by_cert_manager) in [(&theirs, true), (&ours, false)] {
+        let controller = object(objects, "Deployment", "muster-controller").to_string();
+        assert_eq!(
+            controller.contains("-webhook-configuration="),
+            !by_cert_manager
+        );
+        for (kind, name) in [
+            ("MutatingWebhookConfiguration", "zz-muster"),
+            ("ValidatingWebhookConfiguration", "muster"),
+        ] {
+            let annotation = &object(objects, kind, name)["metadata"]["annotations"]["cert-manager.io/inject-ca-from"];
+            assert_eq!(
+                *annotation == "muster-system/muster-webhook",
+                by_cert_manager,
+                "{name}"
+            );
+        }
+        let webhook = object(objects, "Deployment", "muster-webhook").to_string();
+        assert_eq!(webhook.contains("--tls-certificate-file="), by_cert_manager);
+        assert_eq!(webhook.contains("--tls-names="), !by_cert_manager);
+    }
 }

@@ -165,6 +165,11 @@ fn values_schema_and_readme_name_the_same_values_and_defaults() {
 fn premises(path: &str) -> Vec<String> {
     let set = |values: &[&str]| values.iter().map(|&value| value.to_owned()).collect();
     match path {
+        "certManager.enabled" => set(&["certManager.issuerRef={\"name\":\"ca\"}"]),
+        "certManager.issuerRef" => set(&[
+            "certManager.issuerRef={\"name\":\"ca\"}",
+            "certManager.enabled=true",
+        ]),
         "scheduler.enabled" => set(&["mode=\"Enforce\""]),
         "driver.createNamespace" => set(&["driver.namespace=\"gpu\""]),
         _ if path.starts_with("scheduler.") => set(&["mode=\"Enforce\"", "scheduler.enabled=true"]),
@@ -202,6 +207,7 @@ fn another(leaf: &Leaf) -> Value {
         ("array", "controlPlaneCidrs") => json!(["10.1.0.0/16"]),
         ("array", _) if leaf.schema["items"]["type"] == "object" => json!([{"name": "other"}]),
         ("array", _) => json!(["other"]),
+        ("object", "issuerRef") => json!({"name": "other"}),
         ("object", "priorityTiers") => json!({"other": {"value": 7}}),
         ("object", "resources") => json!({"limits": {"memory": "7Mi"}}),
         ("object", _) => json!({"other": "x"}),

@@ -1,0 +1,291 @@
+//! `check-uninstall`: whether anything would be left that only Muster can end. The chart runs it before it is uninstalled.
+//!
+//! It reads and writes nothing, so it may run at any time, twice, or beside the leader. What comes after it has looked (a pod that is
+//! created meanwhile) it does not see: in Observe nothing comes any more.
+
+use std::{fmt, io::Write};
+
+use anyhow::bail;
+use k8s_openapi::api::{batch::v1::Job, core::v1::Pod, resource::v1::ResourceClaim};
+use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
+use muster_api::keys;
+use muster_serve::client::{self, CALL_LIMIT, within};
+use serde::de::DeserializeOwned;
+
+use crate::args::CheckUninstallArgs;
+
+/// Objects of one answer.
+const PAGE: u32 = 500;
+/// As many are named.
+const NAMED: usize = 5;
+
+/// What only Muster can end.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Remaining {
+    gated: Names,
+    suspended: Names,
+    held: Names,
+}
+
+/// How many there are, and the first of them.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Names {
+    count: usize,
+    first: Vec<String>,
+}
+
+/// An error if anything remains.
+pub async fn run(args: CheckUninstallArgs) -> anyhow::Result<()> {
+    let client = client::write_client(args.kubeconfig.as_deref()).await?;
+    let remaining = look(&client).await?;
+    if !remaining.is_empty() {
+        bail!("{remaining}");
+    }
+    // This program's one output: not a log line, so not through the subscriber.
+    writeln!(
+        std::io::stdout(),
+        "No pod is gated, no Job suspended and no claim held by Muster. If kube-scheduler's configuration names its extender, take it \
+         out: pods that were marked are not bound while it names one that does not answer."
+    )?;
+    Ok(())
+}
+
+async fn look(client: &Client) -> anyhow::Result<Remaining> {
+    let mut remaining = Remaining::default();
+    // A pod with a gate is in no other phase.
+    let pending = ListParams::default().fields("status.phase=Pending");
+    each(Api::<Pod>::all(client.clone()), pending, |pod| {
+        remaining.gated.add_if(is_gated(pod), pod);
+    })
+    .await?;
+    each(
+        Api::<Job>::all(client.clone()),
+        ListParams::default(),
+        |job| {
+            remaining.suspended.add_if(is_suspended(job), job);
+        },
+    )
+    .await?;
+    each(
+        Api::<ResourceClaim>::all(client.clone()),
+        ListParams::default(),
+        |claim| {
+            remaining.held.add_if(is_held(claim), claim);
+        },
+    )
+    .await?;
+    Ok(remaining)
+}
+
+fn is_gated(pod: &Pod) -> bool {
+    let gates = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.scheduling_gates.as_ref());
+    gates
+        .into_iter()
+        .flatten()
+        .any(|gate| gate.name == keys::ADMISSION_GATE)
+}
+
+fn is_suspended(job: &Job) -> bool {
+    let suspended = job.spec.as_ref().and_then(|spec| spec.suspend) == Some(true);
+    suspended && job.annotations().contains_key(keys::SUSPENDED_FOR)
+}
+
+/// Whether a pod may use it, and our driver gave it a device.
+fn is_held(claim: &ResourceClaim) -> bool {
+    let Some(status) = &claim.status else {
+        return false;
+    };
+    let allocation = status.allocation.as_ref();
+    let devices = allocation.and_then(|allocation| allocation.devices.as_ref());
+    let results = devices.and_then(|devices| devices.results.as_ref());
+    let ours = results
+        .into_iter()
+        .flatten()
+        .any(|result| result.driver == keys::DRIVER);
+    ours && status
+        .reserved_for
+        .as_ref()
+        .is_some_and(|users| !users.is_empty())
+}
+
+/// Page by page: a cluster has many pods.
+async fn each<K>(
+    api: Api<K>,
+    mut params: ListParams,
+    mut look_at: impl FnMut(&K),
+) -> anyhow::Result<()>
+where
+    K: Clone + fmt::Debug + DeserializeOwned + Resource,
+{
+    params = params.limit(PAGE);
+    loop {
+        let page = within(CALL_LIMIT, api.list(&params)).await?;
+        page.items.iter().for_each(&mut look_at);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params.continue_token = Some(token),
+            None => return Ok(()),
+        }
+    }
+}
+
+impl Names {
+    fn add_if<K: Resource>(&mut self, remains: bool, object: &K) {
+        if !remains {
+            return;
+        }
+        self.count += 1;
+        if self.first.len() < NAMED {
+            let namespace = object.namespace().unwrap_or_default();
+            self.first
+                .push(format!("{namespace}/{}", object.name_any()));
+        }
+    }
+}
+
+impl fmt::Display for Names {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} ({}", self.count, self.first.join(", "))?;
+        if self.count > self.first.len() {
+            write!(formatter, " and others")?;
+        }
+        write!(formatter, ")")
+    }
+}
+
+impl Remaining {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl fmt::Display for Remaining {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.gated.count > 0 {
+            writeln!(
+                formatter,
+                "GatedPods: pods with the gate {}, which nobody would take: {}. Set mode=Observe and wait.",
+                keys::ADMISSION_GATE,
+                self.gated
+            )?;
+        }
+        if self.suspended.count > 0 {
+            writeln!(
+                formatter,
+                "SuspendedJobs: Jobs that Muster suspended and nobody would resume: {}. Set mode=Observe and wait, or set spec.suspend \
+                 to false.",
+                self.suspended
+            )?;
+        }
+        if self.held.count > 0 {
+            writeln!(
+                formatter,
+                "HeldClaims: claims of {} that pods use: {}. Without the driver these pods cannot end: delete them and wait.",
+                keys::DRIVER,
+                self.held
+            )?;
+        }
+        write!(
+            formatter,
+            "Nothing was uninstalled. To do it all the same: helm uninstall --no-hooks, or uninstall.check=false"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::scripted_api::ScriptedApi;
+
+    fn list(kind: &str, token: &str, items: &[Value]) -> (u16, Value) {
+        let metadata = json!({"continue": token});
+        (
+            200,
+            json!({"kind": kind, "apiVersion": "v1", "metadata": metadata, "items": items}),
+        )
+    }
+
+    fn pod(name: &str, gate: &str) -> Value {
+        json!({"metadata": {"namespace": "ml", "name": name},
+            "spec": {"containers": [], "schedulingGates": [{"name": gate}]}})
+    }
+
+    fn job(name: &str, suspend: bool, annotation: &str) -> Value {
+        json!({"metadata": {"namespace": "ml", "name": name, "annotations": {annotation: "1"}},
+            "spec": {"suspend": suspend, "template": {"spec": {"containers": []}}}})
+    }
+
+    fn claim(name: &str, driver: &str, users: &Value) -> Value {
+        let result = json!({"request": "gpu", "driver": driver, "pool": "a", "device": "gpu-0"});
+        json!({"metadata": {"namespace": "ml", "name": name}, "spec": {},
+            "status": {"allocation": {"devices": {"results": [result]}}, "reservedFor": users}})
+    }
+
+    #[tokio::test]
+    async fn what_only_muster_can_end_is_counted_on_every_page_and_named() {
+        let user = json!([{"resource": "pods", "name": "p", "uid": "u"}]);
+        let gated: Vec<Value> = (0..6)
+            .map(|number| pod(&format!("p{number}"), "muster.dev/admission"))
+            .collect();
+        let api = ScriptedApi::new([
+            list("PodList", "more", &[pod("other", "example.com/gate")]),
+            list("PodList", "", &gated),
+            list(
+                "JobList",
+                "",
+                &[
+                    job("ours", true, "muster.dev/suspended-for"),
+                    job("resumed", false, "muster.dev/suspended-for"),
+                    job("the-users", true, "example.com/why"),
+                ],
+            ),
+            list(
+                "ResourceClaimList",
+                "",
+                &[
+                    claim("used", "gpu.muster.dev", &user),
+                    claim("left", "gpu.muster.dev", &json!([])),
+                    claim("foreign", "gpu.example.com", &user),
+                    json!({"metadata": {"namespace": "ml", "name": "new"}, "spec": {}}),
+                ],
+            ),
+        ]);
+        let remaining = look(&api.client()).await.unwrap();
+        assert_eq!(remaining.gated.count, 6);
+        assert_eq!(remaining.suspended.first, ["ml/ours"]);
+        assert_eq!(remaining.held.first, ["ml/used"]);
+        let asked = api.asked();
+        assert!(
+            asked[0].query.contains("status.phase%3DPending"),
+            "{}",
+            asked[0].query
+        );
+        assert!(
+            asked[1].query.contains("continue=more"),
+            "{}",
+            asked[1].query
+        );
+        let text = remaining.to_string();
+        for word in [
+            "GatedPods: ",
+            "6 (ml/p0, ml/p1, ml/p2, ml/p3, ml/p4 and others)",
+            "SuspendedJobs: ",
+            "HeldClaims: ",
+        ] {
+            assert!(text.contains(word), "{word}: {text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_api_server_that_does_not_answer_is_no_leave() {
+        let silent = ScriptedApi::new([list("PodList", "", &[])]);
+        assert!(look(&silent.client()).await.is_err());
+        let empty = ["PodList", "JobList", "ResourceClaimList"].map(|kind| list(kind, "", &[]));
+        let remaining = look(&ScriptedApi::new(empty).client()).await.unwrap();
+        assert!(remaining.is_empty());
+    }
+}
