@@ -1,4 +1,4 @@
-use super::*;
+use super::{evictions::start, *};
 
 /// The Team `vision`, whose namespaces take turns; half of what was used counts after ten minutes.
 fn fair_team() -> Object {
@@ -52,6 +52,8 @@ fn use_alone_is_written_with_the_next_sample_and_not_before() {
     bench.server.put(fair_team());
     bench.gang("train", 2);
     bench.run();
+    // A gang that does not start is evicted after ten minutes, and its Queue is written for that.
+    start(&mut bench, &["train-0", "train-1"]);
     let (used, as_of) = shown(&bench).expect("it is shown");
     assert_eq!(used, 1_000);
     queues_written(&mut bench);
@@ -63,7 +65,7 @@ fn use_alone_is_written_with_the_next_sample_and_not_before() {
     );
     bench.seconds += 600;
     bench.run();
-    assert!(queues_written(&mut bench) > 0);
+    assert_eq!(queues_written(&mut bench), 1);
     let (used, later) = shown(&bench).expect("it is shown");
     assert!(
         (1_500..2_000).contains(&used) && later >= as_of + 600,
