@@ -308,6 +308,25 @@ fn a_rank_that_is_done_may_go_though_its_job_is_scaled_up_meanwhile() {
     assert_eq!((status.attempt, status.evictions.len()), (1, 0));
 }
 
+#[test]
+fn a_gang_that_has_another_number_of_pods_once_it_is_proposed_is_decided_again() {
+    let mut bench = Bench::with(Config {
+        whole_intent_bytes: 0,
+        ..config()
+    });
+    bench.server.put(job(6, "2", ""));
+    make_pods(&mut bench, 6);
+    let proposes = |write: &ApiRequest| matches!(write, ApiRequest::ReplaceGangStatus { status, .. } if status.proposal.is_some());
+    let proposal = bench.withheld(proposes);
+    // The first four stay who they are.
+    bench.server.put(job(5, "2", ""));
+    bench.server.remove(&pod_key("fit-5"));
+    bench.perform(&proposal);
+    bench.run();
+    assert_eq!(sizes(&bench), (4, Some(5)));
+    assert_eq!(let_go(&bench), [0, 1, 2, 3]);
+}
+
 /// The Job `fit` of eight, which runs four pods at a time as one gang. So many are done.
 fn four_at_a_time(completed: &str) -> Object {
     let Object::Job(job) = job(8, "4", completed) else {

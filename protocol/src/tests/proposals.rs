@@ -44,7 +44,7 @@ impl Bench {
     }
 
     /// The next such effect, which is not performed, nor anything after it.
-    fn withheld(&mut self, is_meant: impl Fn(&ApiRequest) -> bool) -> Effect {
+    pub(super) fn withheld(&mut self, is_meant: impl Fn(&ApiRequest) -> bool) -> Effect {
         for _ in 0..100 {
             self.acknowledge(&[]);
             let effects = self.poll();

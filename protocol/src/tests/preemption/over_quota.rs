@@ -1,8 +1,12 @@
 //! Gangs of a Team that uses more than it may, and says `shrink: Evict`.
 
+use std::cell::Cell;
+
 use muster_api::{gang::PreemptionRight, team::Shrink};
+use muster_engine as engine;
 
 use super::*;
+use crate::admission::{admit, preempt};
 
 /// For how long a gang is chosen before it is told.
 const LASTS_SECONDS: u64 = 60;
@@ -120,6 +124,35 @@ fn nobody_is_evicted_for_a_limit_that_is_raised_by_the_moment_of_the_commit() {
     bench.run_at_once();
     pass(&mut bench, 3 * LASTS_SECONDS);
     assert_eq!(reasons(&bench, "low"), []);
+}
+
+/// Whether an eviction of `low` that is due by a limit would be left out of a commit now.
+fn is_spared(bench: &Bench) -> bool {
+    let wake = Cell::new(None);
+    let epoch = bench.machine.leading_epoch().unwrap();
+    let context = bench.machine.context(epoch, bench.now(), &wake);
+    let uid = gang(bench, "low").metadata.uid.clone().unwrap();
+    preempt::is_spared(context, Reason::QuotaShrunk, &uid)
+}
+
+#[test]
+fn whom_the_engine_lets_stay_enters_no_commit_though_its_eviction_was_found_due() {
+    let mut bench = both_run("Immediate");
+    set_quota(&mut bench, 2, Shrink::Evict);
+    pass(&mut bench, LASTS_SECONDS + 3);
+    assert!(is_told(&bench));
+    assert!(!is_spared(&bench));
+    set_quota(&mut bench, 4, Shrink::Evict);
+    bench.observe();
+    // The engine decides by the new limit, and nobody has looked at the gang since.
+    let (now, wake) = (bench.now(), Cell::new(None));
+    let machine = &mut bench.machine;
+    machine.take_engine_updates(now);
+    let epoch = machine.leading_epoch().unwrap();
+    let budget = admit::budget(machine.context(epoch, now, &wake), &[]);
+    let seconds = i64::try_from(now.monotonic_seconds).unwrap();
+    machine.feed.decide(engine::Timestamp(seconds), &budget, 0);
+    assert!(is_spared(&bench));
 }
 
 #[test]
