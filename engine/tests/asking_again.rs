@@ -211,29 +211,33 @@ fn a_gang_reclaims_once_others_borrow_so_much_that_they_borrow_still_after_the_f
     assert_eq!(preempted(&taken), [("waits".to_owned(), victims)]);
 }
 
+/// A Team of so many cores and so much memory, in thousandths of a core and bytes.
+fn owning(name: &str, [cpu, memory]: [i64; 2], preemption: PreemptionPolicy) -> Team {
+    let amount = |nominal| muster_engine::QuotaLimit {
+        nominal: Amount(nominal),
+        ..limit(0)
+    };
+    let limits = [
+        (Resource::Cpu, amount(cpu)),
+        (Resource::Memory, amount(memory)),
+    ];
+    Team {
+        quota: vec![(H100.into(), BTreeMap::from(limits))],
+        preemption,
+        ..team(name, Some("all"), limit(0))
+    }
+}
+
+/// A gang of one pod that asks for so much of both.
+fn asking(name: &str, team: &str, [cpu, memory]: [i64; 2]) -> Gang {
+    let mut gang = gang(name, team, 1, 0);
+    gang.pods[0].resources.cpu_milli = cpu;
+    gang.pods[0].resources.memory_bytes = memory;
+    gang
+}
+
 #[test]
 fn a_gang_asks_its_own_team_again_once_only_that_lacks_to_which_it_has_a_right() {
-    let team_of = |name, [cpu, memory]: [i64; 2], preemption| {
-        let amount = |nominal| muster_engine::QuotaLimit {
-            nominal: Amount(nominal),
-            ..limit(0)
-        };
-        let limits = [
-            (Resource::Cpu, amount(cpu)),
-            (Resource::Memory, amount(memory)),
-        ];
-        Team {
-            quota: vec![(H100.into(), BTreeMap::from(limits))],
-            preemption,
-            ..team(name, Some("all"), limit(0))
-        }
-    };
-    let asking = |name, team, [cpu, memory]: [i64; 2]| {
-        let mut gang = gang(name, team, 1, 0);
-        gang.pods[0].resources.cpu_milli = cpu;
-        gang.pods[0].resources.memory_bytes = memory;
-        gang
-    };
     let in_team = PreemptionPolicy {
         within_team: WithinTeam::LowerPriority,
         ..PreemptionPolicy::NEVER
@@ -241,8 +245,8 @@ fn a_gang_asks_its_own_team_again_once_only_that_lacks_to_which_it_has_a_right()
     let mut state = state(
         (0..4).map(|at| node(&format!("n{at}"), "s/l", 1)).collect(),
         vec![
-            team_of("asks", [5, 1], in_team),
-            team_of("owns", [10, 7], RECLAIMS),
+            owning("asks", [5, 1], in_team),
+            owning("owns", [10, 7], RECLAIMS),
         ],
     );
     comes(&mut state, &asking("own", "asks", [2, 0]), true);
@@ -388,4 +392,56 @@ fn the_gang_behind_one_that_lost_its_victims_goes_before_whoever_reaches_farther
         ],
     );
     assert_eq!(admitted(&decided), ["owned", "small"]);
+}
+
+#[test]
+fn where_shares_are_fair_a_gang_asks_its_own_team_again_once_others_have_taken_what_that_holds() {
+    let within_team = PreemptionPolicy {
+        within_team: WithinTeam::LowerPriority,
+        ..PreemptionPolicy::NEVER
+    };
+    let asks = PreemptionPolicy {
+        reclaim_within_cohort: ReclaimWithinCohort::Any,
+        ..within_team
+    };
+    let pool = owning("pool", [4, 1], PreemptionPolicy::NEVER).quota;
+    let mut state = state(
+        (0..4).map(|at| node(&format!("n{at}"), "s/l", 1)).collect(),
+        vec![
+            owning("asks", [0, 0], asks),
+            owning("owns", [0, 4], within_team),
+            owning("takes", [0, 0], PreemptionPolicy::NEVER),
+        ],
+    );
+    state.apply(Update::Cohort(Cohort {
+        sharing: Sharing::FAIR,
+        quota: pool,
+        ..cohort("all", None, 0)
+    }));
+    comes(
+        &mut state,
+        &with_priority(-1, asking("own", "asks", [2, 0])),
+        true,
+    );
+    comes(
+        &mut state,
+        &with_priority(-1, asking("lets", "owns", [0, 4])),
+        true,
+    );
+    // It lacks memory, of which nobody borrows any.
+    let waits = comes(&mut state, &asking("waits", "asks", [1, 3]), true);
+    assert_eq!((waits.admissions.len(), preempted(&waits)), (0, Vec::new()));
+    let taken = comes(&mut state, &asking("taken", "takes", [2, 0]), true);
+    assert_eq!(admitted(&taken), ["taken"]);
+    assert_eq!(preempted(&taken), [], "memory lacks still");
+    // Memory will be there; it lacks cores only, which a gang of its own Team holds.
+    let smaller = comes(&mut state, &asking("smaller", "owns", [0, 2]), true);
+    let victims = |victim: &str| vec![victim.to_owned()];
+    assert_eq!(
+        preempted(&smaller),
+        [
+            ("smaller".to_owned(), victims("lets")),
+            ("waits".to_owned(), victims("own"))
+        ]
+    );
 }

@@ -399,14 +399,14 @@ impl State {
         }
         let by_share = ByShare::of(tree, node, &asked, &contested);
         if let Some(by_share) = &by_share
-            && self.is_nobody_to_be_asked(&candidate, tree, &contested, by_share, in_vain)
+            && self.is_nobody_to_be_asked(&candidate, tree, by_share, in_vain)
         {
             return None;
         }
         // Only Teams with as large a share are asked, and others once their shares are as large; unless gangs of its own Team may go
         // first, which leaves that a smaller share.
         let decides_alone = |by_share: &ByShare| {
-            by_share.is_all_beyond && !self.may_ask_its_own(&candidate, tree, &contested)
+            by_share.is_all_beyond && !self.may_ask_its_own(&candidate, tree, &by_share.asked)
         };
         let share = by_share.filter(decides_alone).map(|it| it.asked);
         if let Some(asked) = &share {
@@ -516,7 +516,6 @@ impl State {
         &self,
         candidate: &Candidate<'_>,
         tree: &QuotaTree,
-        contested: &BTreeSet<PairId>,
         by_share: &ByShare,
         in_vain: &mut InVain,
     ) -> bool {
@@ -530,7 +529,7 @@ impl State {
         } = by_share;
         self.cluster.note_visits(tree.path(node).count() as u64);
         if self.share_waits.is_any_as_large(tree, node, asked)
-            || self.may_ask_its_own(candidate, tree, contested)
+            || self.may_ask_its_own(candidate, tree, asked)
         {
             return false;
         }
@@ -550,13 +549,9 @@ impl State {
         true
     }
 
-    /// Whether a gang of the preemptor's own Team holds something that is contested, and the Team's policy lets the preemptor have it.
-    fn may_ask_its_own(
-        &self,
-        candidate: &Candidate<'_>,
-        tree: &QuotaTree,
-        contested: &BTreeSet<PairId>,
-    ) -> bool {
+    /// Whether a gang of the preemptor's own Team holds something that is asked for, and the Team's policy lets the preemptor have it; be it
+    /// contested by now, or once others have taken more.
+    fn may_ask_its_own(&self, candidate: &Candidate<'_>, tree: &QuotaTree, asked: &Asked) -> bool {
         let Some(node) = candidate.node else {
             return false;
         };
@@ -568,7 +563,7 @@ impl State {
             priority: preemptor.priority,
             queued_at: preemptor.queued_at,
         };
-        contested.iter().any(|pair| {
+        asked.keys().any(|pair| {
             let mut gangs = self.charges.holding(tree.named(*pair), &preemptor.team);
             gangs.any(|gang| {
                 self.cluster.note_visits(1);
