@@ -81,7 +81,7 @@ pub(crate) fn spdx(
         version: "SPDX-2.3",
         data_license: "CC0-1.0",
         id: document,
-        document_namespace: format!(
+        namespace: format!(
             "https://muster.dev/spdx/{name}-{}",
             digest.trim_start_matches("sha256:")
         ),

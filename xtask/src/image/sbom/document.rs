@@ -14,7 +14,8 @@ pub(super) struct Document {
     #[serde(rename = "SPDXID")]
     pub(super) id: String,
     pub(super) name: String,
-    pub(super) document_namespace: String,
+    #[serde(rename = "documentNamespace")]
+    pub(super) namespace: String,
     pub(super) creation_info: CreationInfo,
     pub(super) packages: Vec<Part>,
     pub(super) relationships: Vec<Relationship>,
@@ -61,27 +62,30 @@ impl Part {
     /// With a package URL, by which scanners look for known weaknesses.
     pub(super) fn found_by(mut self, locator: String) -> Self {
         self.external_refs.push(ExternalReference {
-            reference_category: "PACKAGE-MANAGER",
-            reference_type: "purl",
-            reference_locator: locator,
+            category: "PACKAGE-MANAGER",
+            kind: "purl",
+            locator,
         });
         self
     }
 }
 
 #[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
 struct ExternalReference {
-    reference_category: &'static str,
-    reference_type: &'static str,
-    reference_locator: String,
+    #[serde(rename = "referenceCategory")]
+    category: &'static str,
+    #[serde(rename = "referenceType")]
+    kind: &'static str,
+    #[serde(rename = "referenceLocator")]
+    locator: String,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Relationship {
     spdx_element_id: String,
-    relationship_type: &'static str,
+    #[serde(rename = "relationshipType")]
+    kind: &'static str,
     related_spdx_element: String,
 }
 
@@ -89,7 +93,7 @@ impl Relationship {
     pub(super) fn new(from: &str, kind: &'static str, to: &str) -> Self {
         Self {
             spdx_element_id: from.to_owned(),
-            relationship_type: kind,
+            kind,
             related_spdx_element: to.to_owned(),
         }
     }
