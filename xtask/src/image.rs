@@ -50,6 +50,9 @@ pub(crate) struct Arguments {
     /// Where the images are written: a directory and an archive for each, and the unpacked files under `rootfs`.
     #[arg(long, value_name = "DIR", default_value = "target/image")]
     output: PathBuf,
+    /// Packs programs that lie there instead of compiling them, for tests: such an image is neither reproducible nor to be shipped.
+    #[arg(long, value_name = "DIR", conflicts_with = "platform")]
+    executables: Option<PathBuf>,
     /// What the names of the images begin with. [default: `image.repository` of the chart]
     #[arg(long)]
     repository: Option<String>,
@@ -74,17 +77,21 @@ struct Built {
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let root = root();
     let mut platforms = arguments.platform.clone();
+    if arguments.executables.is_some() {
+        platforms.extend(Platform::ALL.into_iter().filter(|it| it.is_native()));
+    }
+    let is_open = platforms.is_empty();
     for platform in Platform::ALL {
         let is_wanted = platforms.contains(&platform);
         let missing = platform.missing()?.join("; ");
-        if missing.is_empty() && arguments.platform.is_empty() {
+        if missing.is_empty() && is_open {
             platforms.push(platform);
         } else if !missing.is_empty() && is_wanted {
             bail!(
                 "{} cannot be built here, missing: {missing}",
                 platform.name()
             );
-        } else if !missing.is_empty() && arguments.platform.is_empty() {
+        } else if !missing.is_empty() && is_open {
             eprintln!("{}: not built here, missing: {missing}", platform.name());
         }
     }
@@ -104,7 +111,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         built.push(Built {
             platform,
             metadata: metadata::read(&root, &filter)?,
-            compiled: compile::compile(&root, platform, &making.rust)?,
+            compiled: match &arguments.executables {
+                Some(directory) => Compiled::found(directory),
+                None => compile::compile(&root, platform, &making.rust)?,
+            },
         });
     }
     let programs = if arguments.program.is_empty() {
@@ -166,7 +176,7 @@ impl Making<'_> {
     }
 
     fn platform_image(&self, program: &Program, built: &Built) -> Result<PlatformImage> {
-        let executable = built.compiled.executable(program.name)?;
+        let executable = built.compiled.executable(program)?;
         let directories = built.platform.library_directories();
         let libraries = libraries::closure(executable, program.loads, &directories)?;
         let system = contents::packages_of(&libraries)?;
@@ -178,7 +188,11 @@ impl Making<'_> {
             rust: &self.rust.release,
             system: &system,
         };
-        let sbom = sbom::spdx(&built.metadata, &built.compiled.artifacts, &subject)?;
+        let sbom = sbom::spdx(
+            &built.metadata,
+            built.compiled.artifacts.as_deref(),
+            &subject,
+        )?;
         let version = &find(&built.metadata, program)?.version;
         let base = contents::base(&libraries, &system)?.pack()?;
         let top = contents::program(program.name, version, executable, &sbom)?.pack()?;

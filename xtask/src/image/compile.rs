@@ -1,6 +1,7 @@
 //! Compiles what is shipped, so that nothing of this machine is in it.
 
 use std::{
+    collections::BTreeMap,
     env,
     ffi::OsString,
     fs,
@@ -11,16 +12,21 @@ use std::{
 use anyhow::{Context, Result, bail};
 use memchr::memmem;
 
-use super::{platform::Platform, programs::PROGRAMS};
+use super::{
+    platform::Platform,
+    programs::{PROGRAMS, Program},
+};
 use crate::build::{self, Artifact};
 
 /// Features that only tests turn on. In what ships they would let it be made to die, or to break its own rules.
 const NEVER_SHIPPED: [&str; 3] = ["failpoints", "injected-bugs", "test-util"];
 
-/// Everything that was compiled for a platform.
+/// The programs for a platform.
 #[derive(Debug)]
 pub(crate) struct Compiled {
-    pub(crate) artifacts: Vec<Artifact>,
+    executables: BTreeMap<&'static str, PathBuf>,
+    /// Everything that they were made of; unknown where somebody else built them.
+    pub(crate) artifacts: Option<Vec<Artifact>>,
 }
 
 /// A directory of this machine, and what stands for it in panics and assertions.
@@ -53,23 +59,39 @@ pub(crate) fn compile(root: &Path, platform: Platform, rust: &Rust) -> Result<Co
     let artifacts =
         build::artifacts(&mut command).with_context(|| format!("building {}", platform.name()))?;
     refuse_test_features(&artifacts)?;
-    let compiled = Compiled { artifacts };
-    for program in &PROGRAMS {
-        let path = compiled.executable(program.name)?;
-        let bytes = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
-        refuse_local_paths(program.name, &bytes, &remapped)?;
+    let mut executables = BTreeMap::new();
+    for Program { name, .. } in &PROGRAMS {
+        let path = artifacts
+            .iter()
+            .filter(|artifact| artifact.target.name == *name)
+            .find_map(|artifact| artifact.executable.clone())
+            .with_context(|| format!("cargo built no program {name}"))?;
+        let bytes = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+        refuse_local_paths(name, &bytes, &remapped)?;
+        executables.insert(*name, path);
     }
-    Ok(compiled)
+    Ok(Compiled {
+        executables,
+        artifacts: Some(artifacts),
+    })
 }
 
 impl Compiled {
+    /// Programs that were built before, in whatever way: for tests, which have some already.
+    pub(crate) fn found(directory: &Path) -> Self {
+        let paths = PROGRAMS.iter();
+        let paths = paths.map(|program| (program.name, directory.join(program.name)));
+        Self {
+            executables: paths.collect(),
+            artifacts: None,
+        }
+    }
+
     /// The file of a program.
-    pub(crate) fn executable(&self, program: &str) -> Result<&Path> {
-        self.artifacts
-            .iter()
-            .filter(|artifact| artifact.target.name == program)
-            .find_map(|artifact| artifact.executable.as_deref())
-            .with_context(|| format!("cargo built no program {program}"))
+    pub(crate) fn executable(&self, program: &Program) -> Result<&Path> {
+        let path = self.executables.get(program.name);
+        path.map(PathBuf::as_path)
+            .with_context(|| format!("{} is not among the programs", program.name))
     }
 }
 

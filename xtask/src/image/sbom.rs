@@ -29,10 +29,10 @@ pub(crate) struct Subject<'a> {
     pub(crate) system: &'a [SystemPackage],
 }
 
-/// The list, in JSON.
+/// The list, in JSON. Without what was built, it holds what any package of the workspace might have asked for, too.
 pub(crate) fn spdx(
     metadata: &Metadata,
-    artifacts: &[Artifact],
+    artifacts: Option<&[Artifact]>,
     subject: &Subject<'_>,
 ) -> Result<Vec<u8>> {
     let linked = linked(metadata, artifacts, subject.program)?;
@@ -100,7 +100,7 @@ pub(crate) fn spdx(
 /// alone knows more, since it is of all features that any package of the workspace asks for.
 fn linked<'a>(
     metadata: &'a Metadata,
-    artifacts: &[Artifact],
+    artifacts: Option<&[Artifact]>,
     program: &str,
 ) -> Result<Vec<&'a Package>> {
     let packages: BTreeMap<&str, &Package> = metadata
@@ -108,11 +108,15 @@ fn linked<'a>(
         .iter()
         .map(|package| (package.id.as_str(), package))
         .collect();
-    let built: BTreeSet<&str> = artifacts
-        .iter()
-        .filter(|artifact| !artifact.runs_in_the_compiler())
-        .map(|artifact| artifact.package_id.as_str())
-        .collect();
+    let built: Option<BTreeSet<&str>> = artifacts.map(|artifacts| {
+        let linked = artifacts
+            .iter()
+            .filter(|artifact| !artifact.runs_in_the_compiler());
+        linked
+            .map(|artifact| artifact.package_id.as_str())
+            .collect()
+    });
+    let is_built = |id: &str| built.as_ref().is_none_or(|built| built.contains(id));
     let member = metadata.workspace_members.iter().find(|id| {
         packages
             .get(id.as_str())
@@ -125,7 +129,7 @@ fn linked<'a>(
     ];
     let mut reached = BTreeSet::new();
     while let Some(id) = open.pop() {
-        if !built.contains(id) || !reached.insert(id) {
+        if !is_built(id) || !reached.insert(id) {
             continue;
         }
         let node = metadata.resolve.nodes.iter().find(|node| node.id == id);

@@ -94,7 +94,7 @@ fn listed(executable: &[u8]) -> Value {
         rust: "1.95.0",
         system: &system,
     };
-    let bytes = spdx(&metadata, &artifacts, &subject).unwrap();
+    let bytes = spdx(&metadata, Some(&artifacts), &subject).unwrap();
     serde_json::from_slice(&bytes).unwrap()
 }
 
@@ -176,6 +176,14 @@ fn two_builds_have_lists_of_different_names() {
 #[test]
 fn a_program_that_is_no_package_is_named() {
     let (metadata, artifacts) = graph();
-    let error = linked(&metadata, &artifacts, "absent").unwrap_err();
+    let error = linked(&metadata, Some(&artifacts), "absent").unwrap_err();
     assert!(error.to_string().contains("absent"));
+}
+
+#[test]
+fn without_a_word_about_the_build_everything_that_may_be_linked_is_listed() {
+    let (metadata, _) = graph();
+    let linked = linked(&metadata, None, "program").unwrap();
+    let names: Vec<&str> = linked.iter().map(|package| package.name.as_str()).collect();
+    assert_eq!(names, ["direct", "indirect", "macro", "program", "unbuilt"]);
 }
