@@ -126,11 +126,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     for program in programs {
         rows.extend(making.image(program, &built)?);
     }
-    print!("{}", table::render(&rows));
-    println!("\nDIGEST of a row is its platform's; of the whole image, and a file to import:");
-    for row in &rows {
-        println!("{}", row.import());
-    }
+    print!("{}", table::render(&rows, &arguments.output));
     Ok(())
 }
 

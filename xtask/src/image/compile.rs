@@ -253,6 +253,33 @@ mod tests {
         assert!(c.contains(" -ffile-prefix-map=/home/me/muster=/muster"));
     }
 
+    /// A program that says where its source is, compiled with these flags.
+    fn compiled_in(directory: &Path, flags: &OsString) -> Vec<u8> {
+        let source = directory.join("where.rs");
+        fs::write(&source, "fn main() { println!(\"{}\", file!()); }").unwrap();
+        let program = directory.join("where");
+        let flags = flags.to_str().unwrap().split('\u{1f}');
+        let status = Command::new("rustc")
+            .args(flags.filter(|flag| !flag.is_empty()))
+            .args(["-C", "strip=symbols", "-o"])
+            .args([&program, &source])
+            .status();
+        assert!(status.unwrap().success());
+        fs::read(program).unwrap()
+    }
+
+    #[test]
+    fn the_compiler_maps_what_would_be_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let rust = Rust::installed().unwrap();
+        let mapped = remapped(directory.path(), Path::new("/nonexistent"), &rust).unwrap();
+        let as_it_is = compiled_in(directory.path(), &OsString::new());
+        refuse_local_paths("where", &as_it_is, &mapped).unwrap_err();
+        let program = compiled_in(directory.path(), &rust_flags(&mapped));
+        refuse_local_paths("where", &program, &mapped).unwrap();
+        assert!(memmem::find(&program, b"/muster/where.rs").is_some());
+    }
+
     #[test]
     fn a_program_that_names_a_local_path_is_refused() {
         let mapped = [Remapped {

@@ -1,5 +1,7 @@
 //! What `cargo xtask image` prints.
 
+use std::path::Path;
+
 use super::{layout::Manifest, start::Start};
 
 /// One program on one platform.
@@ -15,36 +17,52 @@ pub(crate) struct Row {
     pub(crate) start: Start,
 }
 
-const COLUMNS: [&str; 6] = ["PROGRAM", "PLATFORM", "SIZE", "UNPACKED", "START", "DIGEST"];
-
-/// The table, in kubectl's manner.
-pub(crate) fn render(rows: &[Row]) -> String {
-    let mut lines = vec![COLUMNS.map(str::to_owned)];
-    lines.extend(rows.iter().map(Row::cells));
-    let mut widths = [0; COLUMNS.len()];
-    for line in &lines {
-        for (width, cell) in widths.iter_mut().zip(line) {
-            *width = cell.len().max(*width);
-        }
-    }
-    let mut text = String::new();
-    for line in &lines {
-        let cells = line.iter().zip(widths);
-        let padded = cells.map(|(cell, width)| format!("{cell:<width$}   "));
-        text += padded.collect::<String>().trim_end();
-        text.push('\n');
-    }
+/// Two tables, in kubectl's manner: what was made for each platform, and the images, each over all its platforms.
+pub(crate) fn render(rows: &[Row], output: &Path) -> String {
+    let mut platforms =
+        vec![["PROGRAM", "PLATFORM", "SIZE", "UNPACKED", "START", "DIGEST"].map(str::to_owned)];
+    platforms.extend(rows.iter().map(Row::cells));
+    let mut text = aligned(&platforms);
     for row in rows {
         if let Start::NotTried(why) = &row.start {
             let (program, platform) = (row.program, row.manifest.platform.name());
             text += &format!("{program} {platform}: {why}\n");
         }
     }
+    let mut images = vec![["IMAGE", "DIGEST", "FILE"].map(str::to_owned)];
+    images.extend(rows.iter().map(|row| {
+        let file = output.join(format!("{}.tar", row.program));
+        [
+            row.reference.clone(),
+            row.index.clone(),
+            file.display().to_string(),
+        ]
+    }));
+    // One line for each image: its platforms stand one after the other.
+    images.dedup();
+    text.push('\n');
+    text + &aligned(&images)
+}
+
+fn aligned<const COLUMNS: usize>(lines: &[[String; COLUMNS]]) -> String {
+    let mut widths = [0; COLUMNS];
+    for line in lines {
+        for (width, cell) in widths.iter_mut().zip(line) {
+            *width = cell.len().max(*width);
+        }
+    }
+    let mut text = String::new();
+    for line in lines {
+        let cells = line.iter().zip(widths);
+        let padded = cells.map(|(cell, width)| format!("{cell:<width$}   "));
+        text += padded.collect::<String>().trim_end();
+        text.push('\n');
+    }
     text
 }
 
 impl Row {
-    fn cells(&self) -> [String; COLUMNS.len()] {
+    fn cells(&self) -> [String; 6] {
         let start = match &self.start {
             Start::Took(duration) => format!("{}ms", duration.as_millis()),
             Start::NotTried(_) => "-".to_owned(),
@@ -57,11 +75,6 @@ impl Row {
             start,
             self.manifest.digest.clone(),
         ]
-    }
-
-    /// By what name and digest pods ask for it.
-    pub(crate) fn import(&self) -> String {
-        format!("{}@{}", self.reference, self.index)
     }
 }
 
@@ -105,14 +118,17 @@ PROGRAM          PLATFORM      SIZE    UNPACKED   START   DIGEST
 muster-webhook   linux/amd64   5.0Mi   10.5Mi     12ms    sha256:def
 muster-webhook   linux/arm64   5.0Mi   10.5Mi     -       sha256:def
 muster-webhook linux/arm64: because
+
+IMAGE                              DIGEST       FILE
+example.com/muster-webhook:0.1.0   sha256:abc   out/muster-webhook.tar
 ";
-        assert_eq!(render(&rows), wanted);
+        assert_eq!(render(&rows, Path::new("out")), wanted);
     }
 
     #[test]
-    fn an_image_is_named_with_its_tag_and_the_digest_over_all_platforms() {
-        let row = row(Platform::Amd64, Start::Took(Duration::ZERO));
-        let wanted = "example.com/muster-webhook:0.1.0@sha256:abc";
-        assert_eq!(row.import(), wanted);
+    fn sizes_are_rounded_to_a_tenth() {
+        assert_eq!(size(0), "0.0Mi");
+        assert_eq!(size((1 << 20) - 1), "1.0Mi");
+        assert_eq!(size(3 << 19), "1.5Mi");
     }
 }
