@@ -159,8 +159,8 @@ fn programs_are_restricted_but_for_the_driver_whose_namespace_says_so() {
         );
     }
     assert_eq!(
-        seen, 6,
-        "controller, webhook, extender, scheduler, driver and the test"
+        seen, 7,
+        "controller, webhook, extender, scheduler, driver, the test and the hook"
     );
     let namespace = object(&objects, "Namespace", "gpu-drivers");
     assert_eq!(
