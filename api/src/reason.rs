@@ -119,6 +119,8 @@ pub enum Reason {
     ChargeExceeded,
     /// Another claim holds the device.
     DeviceHeld,
+    /// The node lacks something of NVIDIA's driver that a container needs.
+    DriverIncomplete,
     /// Devices are held without an admission.
     Bypass,
 }
@@ -176,6 +178,7 @@ impl Reason {
             Self::NoPermit => "NoPermit",
             Self::ChargeExceeded => "ChargeExceeded",
             Self::DeviceHeld => "DeviceHeld",
+            Self::DriverIncomplete => "DriverIncomplete",
             Self::Bypass => "Bypass",
         }
     }

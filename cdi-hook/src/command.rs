@@ -37,7 +37,7 @@ pub struct Link {
 pub struct Library {
     /// Whom it is for.
     pub machine: Machine,
-    /// The name that programs ask for.
+    /// The name that programs ask for: its `SONAME`, or the name of a link that they look for instead.
     pub soname: String,
     /// Its absolute path in the container.
     pub path: PathBuf,

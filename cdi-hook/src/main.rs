@@ -1,4 +1,7 @@
 //! `muster-cdi-hook create-symlinks|update-ldcache …`, with the state of an OCI container on its standard input.
+//!
+//! It runs on whatever the host is, so it ships static:
+//! `cargo rustc --package muster-cdi-hook --bin muster-cdi-hook --profile dist -- -C target-feature=+crt-static`.
 
 use std::{env, io, process::ExitCode};
 

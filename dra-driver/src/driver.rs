@@ -319,7 +319,7 @@ async fn lock(
     let look = move || -> Result<_, DiskFailure> {
         let guard = store
             .lock()
-            .map_err(|error| DiskFailure(error.to_string()))?;
+            .map_err(|error| DiskFailure::new(error.to_string()))?;
         let disk = store.load(&guard)?;
         let in_use = probe.map(|probe| prober.look(&probe, &disk));
         Ok((guard, disk, in_use))
@@ -344,7 +344,7 @@ async fn lock(
             (locked, Some(guard))
         }
         Ok(Err(failure)) => (without_disk(failure), None),
-        Err(panicked) => (without_disk(DiskFailure(panicked.to_string())), None),
+        Err(panicked) => (without_disk(DiskFailure::new(panicked.to_string())), None),
     }
 }
 
@@ -364,7 +364,7 @@ fn commit(store: &Store, guard: Option<Guard>, writes: &[Write]) -> Result<(), D
             .iter()
             .try_for_each(|change| store.apply(&guard, change)),
         None if writes.is_empty() => Ok(()),
-        None => Err(DiskFailure("the lock is not held".to_owned())),
+        None => Err(DiskFailure::new("the lock is not held")),
     }
 }
 

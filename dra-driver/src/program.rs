@@ -12,8 +12,8 @@ use std::{
 use anyhow::Context;
 use clap::{Parser, builder::NonEmptyStringValueParser};
 use kube::{Api, Client, runtime::watcher};
-use muster_api::{NodeDevices, keys};
-use muster_device::{Backend, BackendConfig, cdi};
+use muster_api::NodeDevices;
+use muster_device::{Backend, BackendConfig, cdi::DriverRoot};
 use muster_serve::{
     Condition, Program, ServeArgs,
     watch::{self, WatchEvent, WatchMetrics},
@@ -21,6 +21,7 @@ use muster_serve::{
 use tokio::sync::{mpsc, watch as value};
 
 use crate::{
+    containers::{self, DriverSettings},
     driver::{Driver, Handle, World},
     enumerate,
     kubelet::{health::Health, serve},
@@ -30,7 +31,6 @@ use crate::{
     prepare::{Config, Input},
     probe::Prober,
     slices::publisher::{self, Publisher},
-    store::Store,
 };
 
 /// Publishes the GPUs of a node and prepares the claims on them.
@@ -107,6 +107,48 @@ pub struct Args {
     )]
     proc_dir: PathBuf,
 
+    /// Where NVIDIA's driver is installed: `/` of the host, or that of the container that installs it, as this program
+    /// sees it. Containers get its libraries and all else that they need of it. Without this they get device nodes only.
+    #[arg(long, env = "MUSTER_DRIVER_ROOT", value_name = "DIR")]
+    driver_root: Option<PathBuf>,
+
+    /// The same directory, as the container runtime sees it; by default under the same path.
+    #[arg(
+        long,
+        env = "MUSTER_DRIVER_ROOT_ON_HOST",
+        value_name = "DIR",
+        requires = "driver_root"
+    )]
+    driver_root_on_host: Option<PathBuf>,
+
+    /// Where the hook that finishes containers is installed, under the same path on the host. Programs must be allowed to
+    /// run from there, also those of other users.
+    #[arg(
+        long,
+        env = "MUSTER_HOOK_DIR",
+        default_value = "/opt/muster/bin",
+        value_name = "DIR"
+    )]
+    hook_dir: PathBuf,
+
+    /// The hook to install.
+    #[arg(
+        long,
+        env = "MUSTER_HOOK_PROGRAM",
+        default_value = "/muster-cdi-hook",
+        value_name = "FILE"
+    )]
+    hook_program: PathBuf,
+
+    /// Use the hooks of NVIDIA's container toolkit instead: path of nvidia-cdi-hook or nvidia-ctk on the host.
+    #[arg(
+        long,
+        env = "MUSTER_TOOLKIT_HOOK",
+        value_name = "FILE",
+        requires = "driver_root"
+    )]
+    toolkit_hook: Option<PathBuf>,
+
     /// The host's /sys.
     #[arg(
         long,
@@ -168,8 +210,7 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
         })
         .context("the thread that asks NVML")?,
     );
-    let cdi = cdi::Directory::new(&args.cdi_dir, keys::DRIVER, &args.proc_dir);
-    let store = Store::open(&args.state_dir, cdi).context("--state-dir")?;
+    let store = containers::store(&args.containers(), &args.state_dir)?;
     let write_client = program.write_client().await?;
     let watch_client = program.watch_client().await?;
     let kubernetes = Kubernetes::new(write_client.clone(), args.node_name.clone());
@@ -245,6 +286,25 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
     );
     orphans::spawn(store, kubernetes, handle, shutdown);
     Ok(())
+}
+
+impl Args {
+    fn containers(&self) -> containers::Settings {
+        let driver = self.driver_root.as_ref().map(|path| DriverSettings {
+            root: DriverRoot {
+                path: path.clone(),
+                on_host: self.driver_root_on_host.as_ref().unwrap_or(path).clone(),
+            },
+            toolkit_hook: self.toolkit_hook.clone(),
+            hook_directory: self.hook_dir.clone(),
+            hook_program: self.hook_program.clone(),
+        });
+        containers::Settings {
+            cdi_directory: self.cdi_dir.clone(),
+            proc: self.proc_dir.clone(),
+            driver,
+        }
+    }
 }
 
 fn config(args: &Args, boot_id: String) -> Config {

@@ -23,11 +23,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use muster_api::Reason;
 use muster_device::{cdi, files};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
-use crate::prepare::{Acknowledged, Disk, DiskFailure, Record, Write};
+use crate::{
+    hook_program::HookProgram,
+    prepare::{Acknowledged, Disk, DiskFailure, Record, Write},
+};
 
 /// Version of the files' shape.
 const SCHEMA: u32 = 1;
@@ -39,6 +43,7 @@ const RECORD_ANNOTATION: &str = "muster.dev/record";
 pub struct Store {
     directory: PathBuf,
     cdi: cdi::Directory,
+    hook: Option<HookProgram>,
 }
 
 /// The lock. Released when dropped, and by the kernel when the process ends.
@@ -82,7 +87,18 @@ impl Store {
                 .create(path)
                 .map_err(|error| named(path, &error))?;
         }
-        Ok(Self { directory, cdi })
+        Ok(Self {
+            directory,
+            cdi,
+            hook: None,
+        })
+    }
+
+    /// CDI files name this program. It is on the node as long as one does, and others of ours are not any longer.
+    #[must_use]
+    pub fn with_hook(mut self, hook: HookProgram) -> Self {
+        self.hook = Some(hook);
+        self
     }
 
     /// Waits for the lock. Blocking; held for milliseconds, or for one uncached read.
@@ -147,10 +163,12 @@ impl Store {
                 files::remove(&path).map_err(|error| failure(&path, &error))
             }
             Write::PutCdi(record) => self.put_cdi(record),
-            Write::RemoveCdi(uid) => self
-                .cdi
-                .remove(uid)
-                .map_err(|error| failure(&self.cdi.file(uid), &error)),
+            Write::RemoveCdi(uid) => {
+                let removed = self.cdi.remove(uid);
+                removed.map_err(|error| failure(&self.cdi.file(uid), &error))?;
+                self.remove_other_hooks();
+                Ok(())
+            }
             Write::PutNode {
                 boot_id,
                 acknowledged,
@@ -169,7 +187,7 @@ impl Store {
         let specs = self
             .cdi
             .list()
-            .map_err(|error| DiskFailure(format!("CDI directory: {error}")))?;
+            .map_err(|error| DiskFailure::new(format!("CDI directory: {error}")))?;
         let record = |uid: &str, spec: Option<cdi::Spec>| {
             let text = spec?.annotations.remove(RECORD_ANNOTATION)?;
             serde_json::from_str(&text)
@@ -199,9 +217,42 @@ impl Store {
         let text = serde_json::to_string(record)
             .map_err(|error| failure(&path, &io::Error::other(error)))?;
         let annotations = BTreeMap::from([(RECORD_ANNOTATION.to_owned(), text)]);
-        self.cdi
-            .write(&record.claim.uid, &gpus, annotations)
-            .map_err(|error| failure(&path, &error))
+        if let Some(hook) = &self.hook {
+            // Under the lock, as its removal is: no file names a program that is not there.
+            hook.ensure()
+                .map_err(|error| incomplete(error.to_string()))?;
+        }
+        let written = self.cdi.write(&record.claim.uid, &gpus, annotations);
+        written.map_err(|error| match error {
+            cdi::Failure::File(error) => failure(&path, &error),
+            lacking => incomplete(lacking.to_string()),
+        })
+    }
+
+    /// Removes programs of other versions that no CDI file names any longer. Whoever calls holds the lock.
+    pub fn remove_unnamed_hooks(&self, _lock: &Guard) {
+        self.remove_other_hooks();
+    }
+
+    fn remove_other_hooks(&self) {
+        let Some(hook) = &self.hook else {
+            return;
+        };
+        let removed = hook.remove_others(|| {
+            let specs = self.cdi.list()?.into_values();
+            // A file that cannot be read may name any of them.
+            let specs: Option<Vec<_>> = specs.collect();
+            let specs = specs.ok_or_else(|| io::Error::other("a CDI file cannot be read"))?;
+            let edits = specs.into_iter().map(|spec| spec.container_edits);
+            Ok(edits
+                .flat_map(|edits| edits.hooks)
+                .map(|hook| hook.path)
+                .collect())
+        });
+        if let Err(error) = removed {
+            // Files that are left cost space, and the next removal looks again.
+            tracing::warn!(%error, "old hook programs are left where they are");
+        }
     }
 
     fn load_node(&self) -> Result<Node, DiskFailure> {
@@ -263,7 +314,7 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<Content<T>, DiskFailure> {
     if let Some(schema) = value.get("schema").and_then(Value::as_u64)
         && schema > u64::from(SCHEMA)
     {
-        return Err(DiskFailure(format!(
+        return Err(DiskFailure::new(format!(
             "{} has schema {schema}, and this version of the driver knows {SCHEMA} at most; \
              run the version that wrote it until its claims are unprepared",
             path.display()
@@ -294,8 +345,16 @@ fn put<T: Serialize + DeserializeOwned + Clone>(
     files::write_whole(path, &text, 0o600).map_err(|error| failure(path, &error))
 }
 
+/// What containers need is not there.
+fn incomplete(message: String) -> DiskFailure {
+    DiskFailure {
+        reason: Some(Reason::DriverIncomplete),
+        message,
+    }
+}
+
 fn failure(path: &Path, error: &io::Error) -> DiskFailure {
-    DiskFailure(format!("{}: {error}", path.display()))
+    DiskFailure::new(format!("{}: {error}", path.display()))
 }
 
 fn named(path: &Path, error: &io::Error) -> io::Error {
@@ -491,6 +550,72 @@ mod tests {
         assert_eq!(value.get("later"), Some(&Value::from(5)));
         assert_eq!(value.get("call"), None);
         assert_eq!(f.load().unwrap().records.get("c"), Some(&changed));
+    }
+
+    fn hook(f: &Fixture, content: &str) -> HookProgram {
+        let source = f.root.path().join(content);
+        fs::write(&source, content).unwrap();
+        HookProgram::new(&source, &f.root.path().join("bin")).unwrap()
+    }
+
+    fn hooks(f: &Fixture) -> usize {
+        fs::read_dir(f.root.path().join("bin")).unwrap().count()
+    }
+
+    /// The CDI file of a claim that names a hook.
+    fn write_spec(f: &Fixture, uid: &str, hook: &HookProgram) {
+        let spec = serde_json::json!({
+            "cdiVersion": "0.6.0", "kind": "gpu.muster.dev/claim", "devices": [], "containerEdits": {"hooks": [
+                {"hookName": "createContainer", "path": hook.path(), "args": [], "env": ["A=b"]}]},
+        });
+        fs::write(f.store.cdi.file(uid), spec.to_string()).unwrap();
+    }
+
+    #[test]
+    fn an_old_hook_goes_with_the_last_cdi_file_that_names_it_and_not_while_one_cannot_be_read() {
+        let f = fixture();
+        let old = hook(&f, "old");
+        old.install().unwrap();
+        let f = Fixture {
+            store: f.store.clone().with_hook(hook(&f, "new")),
+            ..f
+        };
+        for uid in ["a", "b"] {
+            write_spec(&f, uid, &old);
+        }
+        fs::write(f.store.cdi.file("c"), "{").unwrap();
+        // The new one is installed no later than a file names it.
+        f.apply(&Write::PutCdi(record("d")));
+        assert_eq!(hooks(&f), 2);
+        for (uid, left) in [("a", 2), ("b", 2), ("c", 1)] {
+            f.apply(&Write::RemoveCdi(uid.to_owned()));
+            assert_eq!(hooks(&f), left, "after {uid}");
+        }
+    }
+
+    #[test]
+    fn what_the_driver_root_lacks_has_its_own_reason_and_no_cdi_file() {
+        let f = fixture();
+        let driver = cdi::Driver {
+            root: cdi::DriverRoot {
+                path: f.root.path().join("root"),
+                on_host: "/".into(),
+            },
+            hooks: cdi::Hooks::Toolkit("/usr/bin/nvidia-cdi-hook".into()),
+            modules: std::sync::Arc::new(cdi::NvidiaModprobe::new(f.root.path().join("root"))),
+        };
+        let cdi = f.store.cdi.clone().with_driver(driver);
+        let store = Store::open(f.root.path().join("state"), cdi).unwrap();
+        let lock = store.lock().unwrap();
+        let failure = store.apply(&lock, &Write::PutCdi(record("c"))).unwrap_err();
+        assert_eq!(failure.reason, Some(Reason::DriverIncomplete));
+        assert!(
+            failure
+                .message
+                .contains("kernel module nvidia is not loaded"),
+            "{failure}"
+        );
+        assert!(store.records_in_cdi().unwrap().is_empty());
     }
 
     #[test]

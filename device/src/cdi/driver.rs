@@ -34,8 +34,10 @@ impl Driver {
         })
     }
 
-    /// Version of the driver, and the names of libraries that one would expect in it and that are not there.
+    /// Loads its kernel modules if need be, and tells its version and the names of libraries that one would expect in it
+    /// and that are not there.
     pub fn look(&self, proc: &Path) -> Result<(String, Vec<&'static str>), Failure> {
+        nodes::complete(proc, &*self.modules)?;
         let root = self.root.open()?;
         let libraries = libraries::find(&root, version::of_kernel(proc))?;
         Ok((libraries.version, libraries.missing))

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use muster_cdi_hook::{Library, Link};
+use muster_cdi_hook::{Library, Link, Machine};
 
 use super::{Failure, driver_root::OpenRoot, elf, spec::Mount, version::is_version};
 
@@ -120,26 +120,30 @@ impl Libraries {
         };
         self.files.push((on_host, path));
         let soname = elf.soname.unwrap_or_else(|| name.to_owned());
-        self.known.push(Library {
-            machine: elf.machine,
-            soname: soname.clone(),
-            path: directory.join(&soname),
-        });
-        let mut link = |from: &str, to: &str| {
-            if from != to {
-                self.links.push(Link {
-                    target: to.to_owned(),
-                    path: directory.join(from),
-                });
-            }
-        };
-        link(&soname, name);
+        self.know(elf.machine, directory, &soname, name);
         if CUSTOMARY.contains(&stem) || there.iter().any(|other| other == stem) {
-            link(stem, &soname);
+            self.know(elf.machine, directory, stem, &soname);
         }
         if stem == "libGLX_nvidia.so" {
-            link("libGLX_indirect.so.0", name);
+            self.know(elf.machine, directory, "libGLX_indirect.so.0", name);
         }
+    }
+
+    /// Programs may ask for `name`, which is a link to `target` if it is not that itself.
+    fn know(&mut self, machine: Machine, directory: &Path, name: &str, target: &str) {
+        let path = directory.join(name);
+        // A file that is mounted is no place for a link.
+        if name != target && stem(name, &self.version).is_none() {
+            self.links.push(Link {
+                target: target.to_owned(),
+                path: path.clone(),
+            });
+        }
+        self.known.push(Library {
+            machine,
+            soname: name.to_owned(),
+            path,
+        });
     }
 
     /// Their mounts.

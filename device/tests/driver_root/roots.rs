@@ -141,6 +141,26 @@ fn a_library_that_is_cut_anywhere_is_left_out_or_known_by_its_file_name() {
 }
 
 #[test]
+fn a_library_that_bears_the_file_name_of_another_takes_nothing_from_it() {
+    let node = Node::with_libraries("usr/lib64");
+    let soname = format!("libcuda.so.{VERSION}");
+    node.library(
+        &format!("usr/lib64/libx.so.{VERSION}"),
+        Kind::X86Wide,
+        &soname,
+    );
+    let spec = node.claim().unwrap();
+    let links = values(&spec, "--link");
+    assert!(
+        links
+            .iter()
+            .all(|link| !link.ends_with(&format!("/{soname}"))),
+        "{links:?}"
+    );
+    assert!(mounts(&spec)[0].ends_with(&soname));
+}
+
+#[test]
 fn of_two_versions_that_of_the_kernel_s_module_is_taken() {
     let node = Node::with_libraries("usr/lib64");
     node.install("usr/lib64", "570.10");

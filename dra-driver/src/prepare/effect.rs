@@ -100,8 +100,23 @@ pub struct Locked {
 
 /// The disk did not do what was asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct DiskFailure(pub String);
+#[error("{message}")]
+pub struct DiskFailure {
+    /// The stable reason, if it is not the disk itself that failed.
+    pub reason: Option<Reason>,
+    /// For people: the file, and what is wrong with it.
+    pub message: String,
+}
+
+impl DiskFailure {
+    /// A failure of the disk itself.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self {
+            reason: None,
+            message: message.into(),
+        }
+    }
+}
 
 /// Whose use of which hardware is asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]

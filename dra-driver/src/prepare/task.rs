@@ -192,7 +192,12 @@ pub(super) fn plain(message: String) -> Refusal {
 }
 
 fn disk_failed(claim: &ClaimRef, failure: &DiskFailure) -> Answer {
-    Answer::Refused(plain(format!(
-        "claim {claim}: the driver's state directory: {failure}"
-    )))
+    let of_what = match failure.reason {
+        Some(_) => "",
+        None => "the driver's state directory: ",
+    };
+    Answer::Refused(Refusal {
+        reason: failure.reason,
+        message: format!("claim {claim}: {of_what}{failure}"),
+    })
 }

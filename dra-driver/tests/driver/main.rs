@@ -4,5 +4,6 @@
 
 mod api_server;
 mod claims;
+mod containers;
 mod node;
 mod registration;

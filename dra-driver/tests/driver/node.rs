@@ -26,6 +26,8 @@ pub(crate) struct Node {
     root: tempfile::TempDir,
     /// The GPUs, which nothing uses.
     state: State,
+    /// Flags beside those that every driver here has.
+    pub(crate) flags: Vec<String>,
     driver: Option<Child>,
 }
 
@@ -40,6 +42,7 @@ impl Node {
                 seed: "node-0".to_owned(),
                 ..State::default()
             },
+            flags: Vec::new(),
             driver: None,
         };
         node.write_state(&node.state);
@@ -86,6 +89,7 @@ impl Node {
             .arg(flag("proc-dir", "proc"))
             .arg(flag("sys-dir", "sys"))
             .arg(format!("--nvml-library={}", library.display()))
+            .args(&self.flags)
             .env(STATE_VARIABLE, self.path("nvml.json"))
             .stdout(Stdio::null())
             .stderr(fs::File::create(self.path("log")).unwrap())

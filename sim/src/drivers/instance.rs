@@ -130,7 +130,7 @@ impl Instance {
             Operation::Commit { ticket, mut writes } => {
                 if mishap == Some(Mishap::Refused) && !writes.is_empty() {
                     node.lock = None;
-                    let failure = DiskFailure("no space left on device".to_owned());
+                    let failure = DiskFailure::new("no space left on device");
                     self.operations.push(Operation::Hear(ticket, Err(failure)));
                 } else if let Some(write) = writes.pop_front() {
                     node.write(write);

@@ -298,14 +298,14 @@ impl Node {
 
     fn load(&self) -> Result<Disk, DiskFailure> {
         let readable = self.disk_is_readable.then(|| self.disk.clone());
-        readable.ok_or_else(|| DiskFailure("Input/output error".to_owned()))
+        readable.ok_or_else(|| DiskFailure::new("Input/output error"))
     }
 
     fn write(&mut self, write: Write) -> Result<(), DiskFailure> {
         if let Some(left) = &mut self.disk_fails_after {
             let Some(fewer) = left.checked_sub(1) else {
                 self.disk_fails_after = None;
-                return Err(DiskFailure("No space left on device".to_owned()));
+                return Err(DiskFailure::new("No space left on device"));
             };
             *left = fewer;
         }
