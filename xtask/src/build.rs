@@ -67,10 +67,12 @@ pub(crate) struct Profile {
     pub(crate) test: bool,
 }
 
-/// Runs a build, and returns everything that it is made of.
+/// Has cargo say what it built.
+pub(crate) const MESSAGES: &str = "--message-format=json-render-diagnostics";
+
+/// Runs a build that was asked for [`MESSAGES`], and returns everything that it is made of.
 pub(crate) fn artifacts(command: &mut Command) -> Result<Vec<Artifact>> {
     let output = command
-        .arg("--message-format=json-render-diagnostics")
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit())
         .spawn()
@@ -95,7 +97,7 @@ pub(crate) fn artifacts(command: &mut Command) -> Result<Vec<Artifact>> {
 pub(crate) fn test_programs(root: &Path) -> Result<Vec<TestProgram>> {
     let built = artifacts(
         Command::new("cargo")
-            .args(["test", "--workspace", "--no-run"])
+            .args(["test", "--workspace", "--no-run", MESSAGES])
             .current_dir(root),
     )
     .context("building the tests")?;

@@ -172,13 +172,14 @@ impl Making<'_> {
     }
 
     fn platform_image(&self, program: &Program, built: &Built) -> Result<PlatformImage> {
-        let executable = built.compiled.executable(program)?;
+        let executable = built.compiled.executable(program.name)?;
         let directories = built.platform.library_directories();
         let libraries = libraries::closure(executable, program.loads, &directories)?;
         let system = contents::packages_of(&libraries)?;
         let bytes = fs::read(executable)?;
         let subject = Subject {
             program: program.name,
+            tools: program.tools,
             executable: &bytes,
             created: &self.origin.created,
             rust: &self.rust.release,
@@ -191,7 +192,11 @@ impl Making<'_> {
         )?;
         let version = &find(&built.metadata, program)?.version;
         let base = contents::base(&libraries, &system)?.pack()?;
-        let top = contents::program(program.name, version, executable, &sbom)?.pack()?;
+        let mut executables = Vec::new();
+        for name in program.executables() {
+            executables.push((name, built.compiled.executable(name)?));
+        }
+        let top = contents::program(program.name, version, &executables, &sbom)?.pack()?;
         Ok(PlatformImage {
             platform: built.platform,
             layers: vec![

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 use memchr::memmem;
 
 use super::{
+    libraries,
     platform::Platform,
     programs::{PROGRAMS, Program},
 };
@@ -40,35 +41,34 @@ struct Remapped {
 /// another program, with another digest.
 pub(crate) fn compile(root: &Path, platform: Platform, rust: &Rust) -> Result<Compiled> {
     let remapped = remapped(root, &cargo_home()?, rust)?;
-    let mut command = Command::new("cargo");
-    command
-        .args(["build", "--locked", "--profile", "dist", "--bins"])
-        .args(["--target", platform.target()])
-        .current_dir(root);
+    let mut command = cargo(root, platform, &remapped, &["build", "--bins"]);
     for program in &PROGRAMS {
         command.args(["--package", program.name]);
     }
-    let target = platform.target().replace('-', "_");
-    command
-        .env("CARGO_ENCODED_RUSTFLAGS", rust_flags(&remapped))
-        .env(format!("CFLAGS_{target}"), c_flags(&remapped));
-    if let Some(linker) = platform.cross_linker() {
-        let target = target.to_uppercase();
-        command.env(format!("CARGO_TARGET_{target}_LINKER"), linker);
-    }
-    let artifacts =
+    let mut artifacts =
         build::artifacts(&mut command).with_context(|| format!("building {}", platform.name()))?;
+    for tool in PROGRAMS.iter().flat_map(|program| program.tools) {
+        let mut command = cargo(root, platform, &remapped, &["rustc", "--bin", tool]);
+        command.args(["--package", tool, "--", "-C", "target-feature=+crt-static"]);
+        artifacts
+            .extend(build::artifacts(&mut command).with_context(|| format!("building {tool}"))?);
+    }
     refuse_test_features(&artifacts)?;
     let mut executables = BTreeMap::new();
-    for Program { name, .. } in &PROGRAMS {
-        let path = artifacts
-            .iter()
-            .filter(|artifact| artifact.target.name == *name)
-            .find_map(|artifact| artifact.executable.clone())
-            .with_context(|| format!("cargo built no program {name}"))?;
-        let bytes = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
-        refuse_local_paths(name, &bytes, &remapped)?;
-        executables.insert(*name, path);
+    for program in &PROGRAMS {
+        for name in program.executables() {
+            let path = artifacts
+                .iter()
+                .filter(|artifact| artifact.target.name == name)
+                .find_map(|artifact| artifact.executable.clone())
+                .with_context(|| format!("cargo built no program {name}"))?;
+            let bytes = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+            refuse_local_paths(name, &bytes, &remapped)?;
+            if name != program.name {
+                refuse_libraries(name, &path, platform)?;
+            }
+            executables.insert(name, path);
+        }
     }
     Ok(Compiled {
         executables,
@@ -76,22 +76,39 @@ pub(crate) fn compile(root: &Path, platform: Platform, rust: &Rust) -> Result<Co
     })
 }
 
+/// A build for the platform, in which nothing names this machine.
+fn cargo(root: &Path, platform: Platform, remapped: &[Remapped], arguments: &[&str]) -> Command {
+    let mut command = Command::new("cargo");
+    let target = platform.target().replace('-', "_");
+    command
+        .args(arguments)
+        .args([build::MESSAGES, "--locked"])
+        .args(["--profile", "dist", "--target", platform.target()])
+        .current_dir(root)
+        .env("CARGO_ENCODED_RUSTFLAGS", rust_flags(remapped))
+        .env(format!("CFLAGS_{target}"), c_flags(remapped));
+    if let Some(linker) = platform.cross_linker() {
+        let target = target.to_uppercase();
+        command.env(format!("CARGO_TARGET_{target}_LINKER"), linker);
+    }
+    command
+}
+
 impl Compiled {
     /// Programs that were built before, in whatever way: for tests, which have some already.
     pub(crate) fn found(directory: &Path) -> Self {
-        let paths = PROGRAMS.iter();
-        let paths = paths.map(|program| (program.name, directory.join(program.name)));
+        let names = PROGRAMS.iter().flat_map(Program::executables);
         Self {
-            executables: paths.collect(),
+            executables: names.map(|name| (name, directory.join(name))).collect(),
             artifacts: None,
         }
     }
 
     /// The file of a program.
-    pub(crate) fn executable(&self, program: &Program) -> Result<&Path> {
-        let path = self.executables.get(program.name);
+    pub(crate) fn executable(&self, name: &str) -> Result<&Path> {
+        let path = self.executables.get(name);
         path.map(PathBuf::as_path)
-            .with_context(|| format!("{} is not among the programs", program.name))
+            .with_context(|| format!("{name} is not among the programs"))
     }
 }
 
@@ -205,6 +222,17 @@ fn refuse_test_features(artifacts: &[Artifact]) -> Result<()> {
     Ok(())
 }
 
+fn refuse_libraries(tool: &str, path: &Path, platform: Platform) -> Result<()> {
+    let needed = libraries::closure(path, &[], &platform.library_directories())?;
+    if let Some(library) = needed.first() {
+        let library = &library.in_image;
+        bail!(
+            "{tool} needs {library}: it is to run on nodes, which may lack it, so it must be linked statically"
+        );
+    }
+    Ok(())
+}
+
 fn refuse_local_paths(program: &str, bytes: &[u8], remapped: &[Remapped]) -> Result<()> {
     for Remapped { from, .. } in remapped {
         let path = from.as_os_str().as_encoded_bytes();
@@ -254,13 +282,14 @@ mod tests {
     }
 
     /// A program that says where its source is, compiled with these flags.
-    fn compiled_in(directory: &Path, flags: &OsString) -> Vec<u8> {
+    fn compiled_in(directory: &Path, flags: &OsString, further: &[&str]) -> Vec<u8> {
         let source = directory.join("where.rs");
         fs::write(&source, "fn main() { println!(\"{}\", file!()); }").unwrap();
         let program = directory.join("where");
         let flags = flags.to_str().unwrap().split('\u{1f}');
         let status = Command::new("rustc")
             .args(flags.filter(|flag| !flag.is_empty()))
+            .args(further)
             .args(["-C", "strip=symbols", "-o"])
             .args([&program, &source])
             .status();
@@ -273,11 +302,25 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let rust = Rust::installed().unwrap();
         let mapped = remapped(directory.path(), Path::new("/nonexistent"), &rust).unwrap();
-        let as_it_is = compiled_in(directory.path(), &OsString::new());
+        let as_it_is = compiled_in(directory.path(), &OsString::new(), &[]);
         refuse_local_paths("where", &as_it_is, &mapped).unwrap_err();
-        let program = compiled_in(directory.path(), &rust_flags(&mapped));
+        let program = compiled_in(directory.path(), &rust_flags(&mapped), &[]);
         refuse_local_paths("where", &program, &mapped).unwrap();
         assert!(memmem::find(&program, b"/muster/where.rs").is_some());
+    }
+
+    #[test]
+    fn a_tool_for_nodes_is_linked_statically_or_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut all = Platform::ALL.into_iter();
+        let native = all.find(|platform| platform.is_native()).unwrap();
+        let tool = directory.path().join("where");
+        compiled_in(directory.path(), &OsString::new(), &[]);
+        let error = refuse_libraries("tool", &tool, native).unwrap_err();
+        assert!(error.to_string().contains("tool needs /"), "{error}");
+        let is_static = ["-C", "target-feature=+crt-static"];
+        compiled_in(directory.path(), &OsString::new(), &is_static);
+        refuse_libraries("tool", &tool, native).unwrap();
     }
 
     #[test]

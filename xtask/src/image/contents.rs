@@ -47,10 +47,17 @@ pub(crate) fn base(libraries: &[Library], packages: &[SystemPackage]) -> Result<
     Ok(files)
 }
 
-/// The program, under the path that the chart starts it by, and what is in it.
-pub(crate) fn program(name: &str, version: &str, executable: &Path, sbom: &[u8]) -> Result<Files> {
+/// The program, under the path that the chart starts it by, its tools beside it, and what is in them.
+pub(crate) fn program(
+    name: &str,
+    version: &str,
+    executables: &[(&str, &Path)],
+    sbom: &[u8],
+) -> Result<Files> {
     let mut files = Files::default();
-    files.add_executable(&format!("/{name}"), read(executable)?);
+    for (name, path) in executables {
+        files.add_executable(&format!("/{name}"), read(path)?);
+    }
     // Where scanners look for the list of an image that no package manager made.
     let path = format!("/var/lib/db/sbom/{name}-{version}.spdx.json");
     files.add(&path, sbom);
@@ -145,7 +152,8 @@ mod tests {
         let executable = directory.path().join("executable");
         fs::write(&executable, "program").unwrap();
         let base = base(&libraries, &[]).unwrap().pack().unwrap();
-        let top = program("muster-webhook", "0.1.0", &executable, b"{}");
+        let executables = [("muster-webhook", &*executable), ("tool", &*executable)];
+        let top = program("muster-webhook", "0.1.0", &executables, b"{}");
         let top = top.unwrap().pack().unwrap();
         let root = directory.path().join("root");
         start::unpack([&base, &top], &root).unwrap();
@@ -161,6 +169,7 @@ mod tests {
             "/etc/nsswitch.conf",
             "/etc/passwd",
             "/muster-webhook",
+            "/tool",
             "/var/lib/db/sbom/muster-webhook-0.1.0.spdx.json",
         ];
         wanted.extend(others.map(str::to_owned));

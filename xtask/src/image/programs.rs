@@ -9,6 +9,9 @@ pub(crate) struct Program {
     pub(crate) user: &'static str,
     /// Libraries that something needs which the program loads while it runs.
     pub(crate) loads: &'static [&'static str],
+    /// Packages whose programs lie beside it as `/NAME`, for it to install on the node. They are linked statically: they run on
+    /// whatever system that is.
+    pub(crate) tools: &'static [&'static str],
 }
 
 /// A user without rights and without a name on any node; the chart's `runAsUser`.
@@ -26,21 +29,25 @@ pub(crate) const PROGRAMS: [Program; 4] = [
         name: "muster-controller",
         user: UNPRIVILEGED,
         loads: &[],
+        tools: &[],
     },
     Program {
         name: "muster-webhook",
         user: UNPRIVILEGED,
         loads: &[],
+        tools: &[],
     },
     Program {
         name: "muster-extender",
         user: UNPRIVILEGED,
         loads: &[],
+        tools: &[],
     },
     Program {
         name: "muster-dra-driver",
         user: ROOT,
         loads: &NVML_NEEDS,
+        tools: &[],
     },
 ];
 
@@ -52,6 +59,11 @@ impl Program {
             let names: Vec<&str> = PROGRAMS.iter().map(|program| program.name).collect();
             format!("{name:?} is not shipped; what is: {}", names.join(", "))
         })
+    }
+
+    /// Everything in the image that can be run: the program first.
+    pub(crate) fn executables(&self) -> impl Iterator<Item = &'static str> {
+        std::iter::once(self.name).chain(self.tools.iter().copied())
     }
 
     /// Where the image is kept: the chart's `image.repository`, followed by the program's own part of its name.

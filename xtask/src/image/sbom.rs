@@ -19,6 +19,8 @@ use crate::{
 pub(crate) struct Subject<'a> {
     /// The package whose program it is.
     pub(crate) program: &'a str,
+    /// The packages whose programs lie beside it.
+    pub(crate) tools: &'a [&'a str],
     /// The executable itself: its digest tells the list from that of any other build.
     pub(crate) executable: &'a [u8],
     /// When it was made, as RFC 3339.
@@ -35,7 +37,7 @@ pub(crate) fn spdx(
     artifacts: Option<&[Artifact]>,
     subject: &Subject<'_>,
 ) -> Result<Vec<u8>> {
-    let linked = linked(metadata, artifacts, subject.program)?;
+    let linked = linked(metadata, artifacts, subject.program, subject.tools)?;
     let root = linked
         .iter()
         .find(|package| package.name == subject.program)
@@ -43,6 +45,12 @@ pub(crate) fn spdx(
     let document = "SPDXRef-DOCUMENT".to_owned();
     let mut packages = Vec::new();
     let mut relationships = vec![Relationship::new(&document, "DESCRIBES", &identity(root))];
+    for tool in linked
+        .iter()
+        .filter(|package| subject.tools.contains(&&*package.name))
+    {
+        relationships.push(Relationship::new(&document, "DESCRIBES", &identity(tool)));
+    }
     let named: BTreeMap<&str, &&Package> = linked
         .iter()
         .map(|package| (package.id.as_str(), package))
@@ -96,12 +104,13 @@ pub(crate) fn spdx(
     Ok(serde_json::to_vec(&document)?)
 }
 
-/// The packages that are in the program: those that it reaches by dependencies which are linked, and that were built. The graph
+/// The packages that are in the program and its tools: those that these reach by dependencies which are linked, and that were built. The graph
 /// alone knows more, since it is of all features that any package of the workspace asks for.
 fn linked<'a>(
     metadata: &'a Metadata,
     artifacts: Option<&[Artifact]>,
     program: &str,
+    tools: &[&str],
 ) -> Result<Vec<&'a Package>> {
     let packages: BTreeMap<&str, &Package> = metadata
         .packages
@@ -117,16 +126,15 @@ fn linked<'a>(
             .collect()
     });
     let is_built = |id: &str| built.as_ref().is_none_or(|built| built.contains(id));
-    let member = metadata.workspace_members.iter().find(|id| {
-        packages
-            .get(id.as_str())
-            .is_some_and(|package| package.name == program)
-    });
-    let mut open = vec![
-        member
-            .with_context(|| format!("no package is named {program}"))?
-            .as_str(),
-    ];
+    let mut open = Vec::new();
+    for name in std::iter::once(program).chain(tools.iter().copied()) {
+        let mut members = metadata.workspace_members.iter().map(String::as_str);
+        let member = members.find(|id| {
+            let package = packages.get(id);
+            package.is_some_and(|package| package.name == name)
+        });
+        open.push(member.with_context(|| format!("no package is named {name}"))?);
+    }
     let mut reached = BTreeSet::new();
     while let Some(id) = open.pop() {
         if !is_built(id) || !reached.insert(id) {

@@ -89,6 +89,7 @@ fn listed(executable: &[u8]) -> Value {
     }];
     let subject = Subject {
         program: "program",
+        tools: &[],
         executable,
         created: "2026-11-24T17:17:14Z",
         rust: "1.95.0",
@@ -176,14 +177,45 @@ fn two_builds_have_lists_of_different_names() {
 #[test]
 fn a_program_that_is_no_package_is_named() {
     let (metadata, artifacts) = graph();
-    let error = linked(&metadata, Some(&artifacts), "absent").unwrap_err();
+    let error = linked(&metadata, Some(&artifacts), "absent", &[]).unwrap_err();
     assert!(error.to_string().contains("absent"));
 }
 
 #[test]
 fn without_a_word_about_the_build_everything_that_may_be_linked_is_listed() {
     let (metadata, _) = graph();
-    let linked = linked(&metadata, None, "program").unwrap();
+    let linked = linked(&metadata, None, "program", &[]).unwrap();
     let names: Vec<&str> = linked.iter().map(|package| package.name.as_str()).collect();
     assert_eq!(names, ["direct", "indirect", "macro", "program", "unbuilt"]);
+}
+
+#[test]
+fn tools_are_listed_and_described_beside_their_program() {
+    let (metadata, artifacts) = graph();
+    let subject = Subject {
+        program: "program",
+        tools: &["other"],
+        executable: b"program",
+        created: "2026-11-24T17:17:14Z",
+        rust: "1.95.0",
+        system: &[],
+    };
+    let bytes = spdx(&metadata, Some(&artifacts), &subject).unwrap();
+    let document: Value = serde_json::from_slice(&bytes).unwrap();
+    let names = texts(&document["packages"], "name");
+    assert_eq!(
+        names,
+        ["direct", "indirect", "other", "program", "rust-std"]
+    );
+    let relations = document["relationships"].as_array().unwrap();
+    let described: Vec<&str> = relations
+        .iter()
+        .filter(|relation| relation["relationshipType"] == "DESCRIBES")
+        .filter_map(|relation| relation["relatedSpdxElement"].as_str())
+        .collect();
+    let wanted = [
+        "SPDXRef-crate-program-1.0.0-x",
+        "SPDXRef-crate-other-1.0.0-x",
+    ];
+    assert_eq!(described, wanted);
 }
