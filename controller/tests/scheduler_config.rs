@@ -127,6 +127,14 @@ fn compare(name: &str, text: &str) {
     assert_eq!(text, expected, "{name}");
 }
 
+/// Name of the expected file, flags, what runs, and the file of `--merge`.
+type Case<'a> = (
+    &'a str,
+    &'a [&'a str],
+    &'a [RunningScheduler],
+    Option<&'a str>,
+);
+
 #[test]
 fn what_is_printed_for_each_kind_of_control_plane_is_as_expected_to_the_letter() {
     let two = [kubeadm("a", &[]), kubeadm("b", &[])];
@@ -134,7 +142,7 @@ fn what_is_printed_for_each_kind_of_control_plane_is_as_expected_to_the_letter()
         "a",
         &["--config=/etc/kubernetes/scheduler/config.yaml"],
     )];
-    let files: [(&str, &[&str], &[RunningScheduler], Option<&str>); 8] = [
+    let files: [Case<'_>; 8] = [
         ("kubeadm", &[], &two, None),
         (
             "kubeadm-files",

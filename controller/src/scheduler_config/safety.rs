@@ -71,7 +71,9 @@ fn url(request: &Request) -> Result<(), Refusal> {
             format!("--extender-url {url}: names no host"),
         );
     };
-    let of_a_service = host.ends_with(".svc") || host.contains(".svc.");
+    // NAME.NAMESPACE.svc, with or without the cluster's domain.
+    let third = host.split('.').nth(2);
+    let of_a_service = third.is_some_and(|label| label.eq_ignore_ascii_case("svc"));
     if of_a_service && request.target != Target::Second {
         return refused(
             Reason::UnresolvableUrl,

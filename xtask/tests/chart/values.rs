@@ -171,6 +171,7 @@ fn premises(path: &str) -> Vec<String> {
             "certManager.enabled=true",
         ]),
         "scheduler.enabled" => set(&["mode=\"Enforce\""]),
+        "driver.cdiHookPath" => set(&["driver.driverRoot=\"/\""]),
         "driver.createNamespace" => set(&["driver.namespace=\"gpu\""]),
         _ if path.starts_with("scheduler.") => set(&["mode=\"Enforce\"", "scheduler.enabled=true"]),
         _ if path.starts_with("networkPolicy.") && path != "networkPolicy.enabled" => {
@@ -201,7 +202,12 @@ fn another(leaf: &Leaf) -> Value {
             json!(format!("sha256:{}", "a".repeat(64)))
         }
         ("string", "interval") => json!("77s"),
-        ("string", name) if name.ends_with("Directory") || name == "nvmlLibrary" => json!("/other"),
+        ("string", name)
+            if name.ends_with("Directory")
+                || ["nvmlLibrary", "driverRoot", "cdiHookPath"].contains(&name) =>
+        {
+            json!("/other")
+        }
         ("string", _) => json!("other"),
         ("array", "managedResources") => json!(["example.com/other"]),
         ("array", "controlPlaneCidrs") => json!(["10.1.0.0/16"]),
