@@ -162,6 +162,24 @@ fn where_there_is_nothing_to_configure_the_notes_name_no_configuration() {
     }
 }
 
+/// Without the label the driver runs nowhere.
+#[test]
+fn nodes_get_the_label_by_which_the_driver_chooses_them() {
+    let (objects, notes) = installed("muster", "muster-system", "mode=Observe");
+    let driver = objects
+        .iter()
+        .find(|object| object["kind"] == "DaemonSet")
+        .unwrap();
+    let selector = driver["spec"]["template"]["spec"]["nodeSelector"]
+        .as_object()
+        .unwrap();
+    assert!(!selector.is_empty(), "nodes of other drivers are let be");
+    for (key, value) in selector {
+        let command = format!("kubectl label node NODE {key}={}", value.as_str().unwrap());
+        assert!(commands(&notes).contains(&command.as_str()), "{notes}");
+    }
+}
+
 /// Its rights, its name and its configuration are the chart's; this is what the operator is told to look at.
 #[test]
 fn pods_and_tests_that_the_notes_name_exist() {

@@ -99,3 +99,25 @@ fn without_it_the_cluster_keeps_its_scheduler() {
     assert_eq!(role["metadata"]["namespace"], "kube-system");
     assert_eq!(role["rules"][0]["resourceNames"], json!(["kube-scheduler"]));
 }
+
+/// A profile of that name in the cluster's scheduler would be a second one that takes the same pods.
+#[test]
+fn where_pods_have_a_scheduler_of_their_own_scheduler_config_is_for_that_one() {
+    let target = |values: &[&str]| {
+        let objects = objects(values);
+        let pod = &object(&objects, "Deployment", "muster-controller")["spec"]["template"]["spec"];
+        let variables = pod["containers"][0]["env"].as_array().unwrap().clone();
+        let named = |name: &str| {
+            let found = variables.iter().find(|variable| variable["name"] == name);
+            found.map(|variable| variable["value"].as_str().unwrap().to_owned())
+        };
+        (
+            named("MUSTER_SCHEDULER_CONFIG_FOR"),
+            named("MUSTER_SCHEDULER_NAME"),
+        )
+    };
+    assert_eq!(target(&[]), (None, None));
+    let own = |name: &str| (Some("second".to_owned()), Some(name.to_owned()));
+    assert_eq!(target(&["schedulerName=\"gpus\""]), own("gpus"));
+    assert_eq!(target(&ENABLED), own("muster-scheduler"));
+}
