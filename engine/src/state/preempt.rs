@@ -391,7 +391,6 @@ impl State {
         let has_quota = asked
             .iter()
             .all(|(pair, amount)| *amount <= tree.available_at(node, *pair));
-        let running: Vec<RunningGang>;
         let mut places = Without::of(self, &candidate, &asked, &[], MOST_LOOKS);
         if has_quota && places.is_there_without(&[]) {
             in_vain.lacking.insert(Lacking::Time);
@@ -424,7 +423,7 @@ impl State {
             now,
         );
         in_vain.note_preemptable(&preemptable);
-        running = preemptable.gangs;
+        let running = preemptable.gangs;
         // What is taken meanwhile may be contested, too, by then: whoever borrows that can be asked as well.
         let may_contest_more = contested.len() < asked.len();
         if let Some(hopes) = quota_lacking(tree, node, &asked, &running) {
