@@ -47,7 +47,7 @@ pub(crate) const PROGRAMS: [Program; 4] = [
         name: "muster-dra-driver",
         user: ROOT,
         loads: &NVML_NEEDS,
-        tools: &[],
+        tools: &["muster-cdi-hook"],
     },
 ];
 
