@@ -106,9 +106,10 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         rules: Arc::new(rules),
         reviews: Reviews::register(&program.metrics),
     };
-    let certificate = match (args.tls_certificate_file, args.tls_key_file) {
-        (Some(certificate), Some(key)) => CertificateSource::Files { certificate, key },
-        _ => {
+    let source =
+        if let (Some(certificate), Some(key)) = (args.tls_certificate_file, args.tls_key_file) {
+            CertificateSource::Files { certificate, key }
+        } else {
             let reference = SecretReference {
                 namespace: args.namespace,
                 name: args.webhook_ca_secret,
@@ -118,10 +119,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
                 secret: AuthoritySecret::new(client, reference, Policy::ROTATED),
                 names: args.tls_names,
             }
-        }
-    }
-    .spawn(&program.readiness, &program.shutdown)
-    .await?;
+        };
+    let certificate = source.spawn(&program.readiness, &program.shutdown).await?;
     let address = HttpsServer {
         name: "webhook",
         address: args.listen_addr,
