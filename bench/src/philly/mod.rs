@@ -15,7 +15,7 @@ mod trace;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use muster_engine::quota::{self, PreemptionPolicy, ReclaimWithinCohort};
+use muster_engine::quota::{self, PreemptionPolicy, ReclaimWithinCohort, Weight};
 use serde::Serialize;
 
 use crate::{
@@ -60,6 +60,8 @@ struct Mode {
     reclaim: bool,
     /// Whether shares decide who is served and who gives way, or age and priority.
     fair: bool,
+    /// Whether a Team's weight is its quota, or all weigh the same.
+    weight_by_quota: bool,
     /// The tier's notice: for so long a gang may run on to its next checkpoint.
     notice_seconds: u64,
     /// For so long after its admission nobody may preempt a gang.
@@ -71,6 +73,7 @@ const ALONE: Mode = Mode {
     borrowing: false,
     reclaim: false,
     fair: false,
+    weight_by_quota: false,
     notice_seconds: 0,
     min_runtime_seconds: 0,
 };
@@ -96,12 +99,19 @@ const FAIR_IMMEDIATE: Mode = Mode {
     fair: true,
     ..IMMEDIATE
 };
-/// The one that is judged by the targets.
 const FAIR_AFTER_CHECKPOINT: Mode = Mode {
     name: "fair shares, AfterCheckpoint",
     fair: true,
     ..AFTER_CHECKPOINT
 };
+/// What nobody uses is shared in the proportion of what is guaranteed.
+const FAIR_BY_QUOTA: Mode = Mode {
+    name: "fair by quota, AfterCheckpoint",
+    weight_by_quota: true,
+    ..FAIR_AFTER_CHECKPOINT
+};
+/// So many of the last modes are judged by the targets.
+const JUDGED: usize = 2;
 
 /// GPUs, and of them what is guaranteed to nobody, in percent. The load is 1.05, 0.92 (twice) and 0.74.
 const LOADS: [(u64, u64); 4] = [(448, 0), (512, 0), (512, 10), (640, 0)];
@@ -158,6 +168,7 @@ fn measure(
         AFTER_CHECKPOINT,
         FAIR_IMMEDIATE,
         FAIR_AFTER_CHECKPOINT,
+        FAIR_BY_QUOTA,
     ];
     let engine: Result<Vec<EngineRun>> = modes
         .into_iter()
@@ -223,6 +234,11 @@ fn engine(
         cohort: Some(COHORT.to_owned()),
         nominal: *quota,
         borrowing_limit: (!mode.borrowing).then_some(0),
+        weight: if mode.weight_by_quota {
+            Weight(Weight::ONE.0 * quota)
+        } else {
+            Weight::ONE
+        },
         preemption: PreemptionPolicy {
             reclaim_within_cohort,
             ..PreemptionPolicy::NEVER

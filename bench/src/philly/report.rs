@@ -3,7 +3,9 @@
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::{CHECKPOINT_SECONDS, Mode, RESTART_SECONDS, gate::Row, summary::Summary, trace::Trace};
+use super::{
+    CHECKPOINT_SECONDS, JUDGED, Mode, RESTART_SECONDS, gate::Row, summary::Summary, trace::Trace,
+};
 use crate::{
     machine::Machine,
     replay::engine::Spent,
@@ -85,7 +87,7 @@ impl EngineRun {
     reason = "waits of two months are far below 2^52 seconds"
 )]
 impl Load {
-    /// The last mode is the one that is judged.
+    /// The last modes are those that are judged.
     pub(super) fn of(
         gpus: u64,
         reserved_percent: u64,
@@ -93,33 +95,39 @@ impl Load {
         engine: Vec<EngineRun>,
     ) -> Result<Self> {
         let naive = *naive_by_first.first().context("no reference")?;
-        let judged = engine.last().context("no mode")?;
         let p95 = |summary: &Summary| summary.wait_seconds.p95 as f64;
         let mean_p95 =
             naive_by_first.iter().map(p95).sum::<f64>() / naive_by_first.len().max(1) as f64;
-        let found = &judged.summary;
-        let targets = vec![
-            Verdict::at_most(
-                "idle while pending, %",
-                found.idle_while_pending_percent,
-                MOST_IDLE_PERCENT,
-            ),
-            Verdict::at_most(
-                "GPU-hours lost, of naive reclaim's",
-                found.lost_gpu_hours / naive.lost_gpu_hours,
-                MOST_LOST,
-            ),
-            Verdict::at_most(
-                "p95 wait over naive reclaim's, in the order of the file",
-                p95(found) / p95(&naive),
-                1.0,
-            ),
-            Verdict::at_most(
-                "p95 wait over naive reclaim's, the mean of all orders",
-                p95(found) / mean_p95,
-                1.0,
-            ),
-        ];
+        let judged = engine.len().checked_sub(JUDGED).context("no mode")?;
+        let targets = engine.iter().skip(judged).flat_map(|run| {
+            let found = &run.summary;
+            let verdict = |what: &str, found: f64, at_most: f64| {
+                Verdict::at_most(&format!("{}: {what}", run.mode.name), found, at_most)
+            };
+            [
+                verdict(
+                    "idle while pending, %",
+                    found.idle_while_pending_percent,
+                    MOST_IDLE_PERCENT,
+                ),
+                verdict(
+                    "GPU-hours lost, of naive reclaim's",
+                    found.lost_gpu_hours / naive.lost_gpu_hours,
+                    MOST_LOST,
+                ),
+                verdict(
+                    "p95 wait over naive reclaim's, in the order of the file",
+                    p95(found) / p95(&naive),
+                    1.0,
+                ),
+                verdict(
+                    "p95 wait over naive reclaim's, the mean of all orders",
+                    p95(found) / mean_p95,
+                    1.0,
+                ),
+            ]
+        });
+        let targets = targets.collect();
         Ok(Self {
             gpus,
             reserved_percent,
@@ -145,10 +153,10 @@ impl Load {
             "naive reclaim, beginning with each virtual cluster in turn: p95 wait {:.0} s in the mean",
             self.naive_mean_p95_seconds
         );
-        if let Some(run) = self.engine.last() {
+        for run in self.engine.iter().rev().take(JUDGED).rev() {
             println!(
-                "engine: {:.1} s on the processor, calls (us): {}",
-                run.processor_seconds, run.call_micros
+                "engine: {}: {:.1} s on the processor, calls (us): {}",
+                run.mode.name, run.processor_seconds, run.call_micros
             );
         }
         for target in &self.targets {

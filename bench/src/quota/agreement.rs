@@ -3,7 +3,7 @@
 //! one has the victims compete at once.)
 
 use anyhow::Result;
-use muster_engine::quota::{PreemptionPolicy, Sharing};
+use muster_engine::quota::{PreemptionPolicy, Sharing, Weight};
 
 use super::zero_latency::ZeroLatency;
 use crate::replay::{
@@ -33,6 +33,7 @@ fn scenario(seed: u64) -> (Vec<TeamLimits>, Vec<Job>) {
             cohort: Some(format!("cohort-{}", numbers.below(2))),
             nominal: 4 + numbers.below(5),
             borrowing_limit: [None, Some(numbers.below(9))][choice(&mut numbers)],
+            weight: Weight::ONE,
             preemption: PreemptionPolicy::NEVER,
         })
         .collect();

@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail, ensure};
-use muster_engine::quota::{BorrowWithinCohort, PreemptionPolicy, ReclaimWithinCohort, WithinTeam};
+use muster_engine::quota::{
+    BorrowWithinCohort, PreemptionPolicy, ReclaimWithinCohort, Weight, WithinTeam,
+};
 use serde::Deserialize;
 
 use crate::{
@@ -189,6 +191,7 @@ impl Scenario {
             cohort: Some(cohort.to_owned()),
             nominal: queue.nominal_quota.milli()?,
             borrowing_limit: Some(queue.borrowing_limit.milli()?),
+            weight: Weight::ONE,
             preemption: queue.policy()?,
         });
         self.team_class

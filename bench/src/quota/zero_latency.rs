@@ -314,7 +314,7 @@ impl Scheduler for ZeroLatency<'_> {
 
 #[cfg(test)]
 mod tests {
-    use muster_engine::quota::PreemptionPolicy;
+    use muster_engine::quota::{PreemptionPolicy, Weight};
 
     use super::*;
     use crate::replay::{Interruption, Outcome, Rules, replay};
@@ -331,6 +331,7 @@ mod tests {
             cohort: Some("all".to_owned()),
             nominal,
             borrowing_limit: Some(borrowing_limit),
+            weight: Weight::ONE,
             preemption: RECLAIMS,
         }
     }

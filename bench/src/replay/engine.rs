@@ -36,6 +36,8 @@ pub(crate) struct TeamLimits {
     pub(crate) nominal: u64,
     /// `None`: as much as there is.
     pub(crate) borrowing_limit: Option<u64>,
+    /// Where shares are fair, by how much more it may borrow than a Team of weight one.
+    pub(crate) weight: Weight,
     pub(crate) preemption: PreemptionPolicy,
 }
 
@@ -303,7 +305,7 @@ fn team(limits: &TeamLimits) -> Result<Team> {
         shrink: Shrink::Keep,
         fungibility: FlavorFungibility::default(),
         preemption: limits.preemption,
-        weight: Weight::ONE,
+        weight: limits.weight,
         fairness: None,
     })
 }
@@ -372,6 +374,7 @@ mod tests {
             cohort: Some("all".to_owned()),
             nominal: 4,
             borrowing_limit: None,
+            weight: Weight::ONE,
             preemption: RECLAIMS,
         };
         Setting {
