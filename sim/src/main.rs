@@ -24,7 +24,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Prints, as JSON, which gangs are admitted, on which nodes, and why the others wait.
+    /// Prints, as JSON, which gangs are admitted, on which nodes, why the others wait and what would help them, and which gangs
+    /// give way to whom.
     ///
     /// Reads Kubernetes objects as users write them: Nodes, ResourceSlices, DeviceClasses, Topologies, Flavors,
     /// Cohorts, Teams, PriorityTiers, Namespaces, Pods, Jobs, ResourceClaims, ResourceClaimTemplates, and Gangs that

@@ -246,11 +246,12 @@ fn a_decision_says_team_domain_charge_and_the_numbers_of_its_reason() {
             "namespace": "ml", "name": decided[0]["name"], "team": "research", "admitted": true,
             "nodes": ["node-0", "node-1"], "gang_size": null, "domain": ["leaf-0"],
             "charge": [{"flavor": "h100", "resource": "gpus", "amount": "16"}],
-            "reason": null, "details": null,
+            "reason": null, "details": null, "position": null, "gives_way": null, "victims": [],
         })
     );
     let waiting = &decided[1];
     assert_eq!(waiting["reason"], "WaitingForQuota");
+    assert_eq!(waiting["position"], 1);
     let details = waiting["details"].as_str().unwrap();
     assert!(details.contains("2 GPUs of h100"), "{details}");
     let train = decided[0]["name"].as_str().unwrap();
@@ -259,6 +260,20 @@ fn a_decision_says_team_domain_charge_and_the_numbers_of_its_reason() {
          once the Team's nominal quota is raised by 2 GPUs of h100"
     );
     assert!(details.ends_with(&helps), "{details}");
+}
+
+/// `MUSTER_GOLDEN=write` writes the file.
+#[test]
+fn who_gives_way_to_whom_and_who_waits_in_which_place_stands_in_the_answer() {
+    let files = repository().join("sim/tests/decide_files");
+    let answer = decide(&[Source::open(&files.join("borrowed.yaml")).unwrap()]).unwrap();
+    assert_eq!(answer.warnings, Vec::<String>::new());
+    let printed = serde_json::to_string_pretty(&answer.decisions).unwrap() + "\n";
+    let golden = files.join("borrowed.json");
+    if std::env::var("MUSTER_GOLDEN").is_ok_and(|value| value == "write") {
+        fs::write(&golden, &printed).unwrap();
+    }
+    assert_eq!(printed, fs::read_to_string(&golden).unwrap());
 }
 
 /// The same cluster, as older clusters write what belongs to the resource API.

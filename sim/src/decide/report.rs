@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use muster_api::{Charge, Gang, GangPhase, Quantity, Reason};
+use muster_api::{
+    Charge, Gang, GangPhase, Quantity, Queue, Reason,
+    gang::{PreemptionNotice, PreemptionRight},
+};
 use muster_cluster::quantity;
 use muster_engine::Amount;
 use serde::Serialize;
@@ -31,8 +34,28 @@ pub struct Decision {
     pub charge: Vec<Charged>,
     /// Why it is not admitted: a stable word.
     pub reason: Option<Reason>,
-    /// The same with numbers, for people.
+    /// The same with numbers, and with what would help, for people.
     pub details: Option<String>,
+    /// Its place in its Team's queue, from 1, if it waits there.
+    pub position: Option<i64>,
+    /// That it is to go so that another one has its quota and its place. That it is to go since its Team uses more than it may is decided
+    /// after a minute only, for which nobody waits here: it stands here where its Gang says so already.
+    pub gives_way: Option<GivesWay>,
+    /// Who gives way to it: `namespace/name` of the first gangs by UID. Empty if nobody does.
+    pub victims: Vec<String>,
+}
+
+/// That a gang is to go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GivesWay {
+    /// `namespace/name` of the gang that it goes for; none where its own Team uses more than it may.
+    pub to: Option<String>,
+    /// By what right: a stable word.
+    pub right: PreemptionRight,
+    /// The same for people.
+    pub message: String,
+    /// How long it has at most from when it is told, in seconds.
+    pub notice_seconds: i64,
 }
 
 /// An amount of a resource of a Flavor.
@@ -48,11 +71,44 @@ pub struct Charged {
 
 /// One decision per Gang, in the order of namespace and name.
 pub(super) fn decisions(api: &ApiServer) -> Vec<Decision> {
-    api.list::<Gang>().map(decision).collect()
+    let positions = positions(api);
+    let gangs = api.list::<Gang>();
+    gangs.map(|gang| decision(gang, &positions)).collect()
 }
 
-fn decision(gang: &Gang) -> Decision {
+/// The places of gangs that wait, by namespace and name, as their Queues list them.
+fn positions(api: &ApiServer) -> BTreeMap<(String, String), i64> {
+    let queues = api.list::<Queue>();
+    let listed = queues.flat_map(|queue| {
+        let namespace = queue.metadata.namespace.clone().unwrap_or_default();
+        let pending = queue.status.iter().flat_map(|status| &status.pending);
+        pending.map(move |gang| ((namespace.clone(), gang.name.clone()), gang.position))
+    });
+    listed.collect()
+}
+
+fn gives_way(notice: PreemptionNotice) -> GivesWay {
+    let PreemptionNotice {
+        preemptor,
+        right,
+        message,
+        noticed_at,
+        preempt_at,
+        ..
+    } = notice;
+    GivesWay {
+        to: (!preemptor.is_empty()).then_some(preemptor),
+        right,
+        message,
+        notice_seconds: preempt_at.0.as_second() - noticed_at.0.as_second(),
+    }
+}
+
+fn decision(gang: &Gang, positions: &BTreeMap<(String, String), i64>) -> Decision {
     let status = gang.status.clone().unwrap_or_default();
+    let namespace = gang.metadata.namespace.clone().unwrap_or_default();
+    let name = gang.metadata.name.clone().unwrap_or_default();
+    let reservation = status.reservation.into_iter();
     let placement = status.placement.unwrap_or_default();
     let (reason, details) = match (status.queue, status.phase) {
         (Some(queue), _) => (Some(queue.reason), Some(queue.details)),
@@ -64,9 +120,16 @@ fn decision(gang: &Gang) -> Decision {
         .admission
         .as_ref()
         .map_or(0, |admission| admission.pods.len());
+    let key = (namespace.clone(), name.clone());
     Decision {
-        namespace: gang.metadata.namespace.clone().unwrap_or_default(),
-        name: gang.metadata.name.clone().unwrap_or_default(),
+        position: positions.get(&key).copied(),
+        gives_way: status.preemption.map(gives_way),
+        victims: reservation
+            .flat_map(|kept| kept.victims)
+            .map(|victim| victim.gang)
+            .collect(),
+        namespace,
+        name,
         team: status.team,
         admitted: status.admission.is_some(),
         nodes: (0..ranks)
