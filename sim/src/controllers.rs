@@ -30,14 +30,18 @@ pub type InjectedBug = muster_protocol::InjectedBug;
 /// Number of replicas.
 pub const REPLICAS: usize = 2;
 
+/// By how much a replica's time of day is off at the most, in seconds.
+pub(crate) const MOST_SKEW_SECONDS: i64 = 240;
+
 /// Kinds that a replica's watch may stand still on.
-pub const LAGGING_KINDS: [Kind; 6] = [
+pub const LAGGING_KINDS: [Kind; 7] = [
     Kind::Ledger,
     Kind::Gang,
     Kind::NodeDevices,
     Kind::Pod,
     Kind::ResourceClaim,
     Kind::Job,
+    Kind::Queue,
 ];
 
 /// Both replicas, the lease, and the network.
@@ -256,7 +260,9 @@ impl Controllers {
             stirred: true,
             // Clocks of two machines have nothing in common, and the second one's is set wrong.
             clock_seconds: 1_000_000 * number as u64,
-            skew: SignedDuration::from_secs(240 * i64::try_from(number).unwrap_or_default()),
+            skew: SignedDuration::from_secs(
+                MOST_SKEW_SECONDS * i64::try_from(number).unwrap_or_default(),
+            ),
             ..Replica::default()
         };
         Some("begins to lead".to_owned())

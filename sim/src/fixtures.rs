@@ -19,8 +19,9 @@ use k8s_openapi::apimachinery::pkg::{
     apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 use muster_api::{
-    Cohort, CohortSpec, DeviceSource, Flavor, FlavorQuota, FlavorSpec, PriorityTier,
-    PriorityTierSpec, Team, TeamSpec, TierPreemption, Topology, TopologyLevel, TopologySpec, keys,
+    AdmissionFairness, Cohort, CohortSpec, DeviceSource, Flavor, FlavorQuota, FlavorSpec,
+    PriorityTier, PriorityTierSpec, Team, TeamSpec, TierPreemption, Topology, TopologyLevel,
+    TopologySpec, keys,
     quota::ResourceQuota,
     team::{ReclaimWithinCohort, Shrink, TeamPreemption, WithinTeam},
 };
@@ -291,14 +292,19 @@ pub fn team(shape: &TeamShape, hardships: &Hardships) -> Team {
             } else {
                 Shrink::Keep
             },
+            admission_fairness: shape.fairness.map(|fairness| AdmissionFairness {
+                half_life_seconds: fairness.half_life_seconds,
+                sampling_interval_seconds: fairness.sampling_interval_seconds,
+                ..AdmissionFairness::default()
+            }),
             ..TeamSpec::default()
         },
     )
 }
 
-/// The namespace of a Team.
-pub fn namespace(team: &str) -> Namespace {
-    let mut metadata = metadata(None, team);
+/// A namespace of a Team.
+pub fn namespace(name: &str, team: &str) -> Namespace {
+    let mut metadata = metadata(None, name);
     metadata.labels = Some(texts(&[(keys::TEAM, team)]));
     Namespace {
         metadata,
@@ -311,7 +317,7 @@ pub fn job(shape: &GangShape) -> Job {
     let job = shape.job();
     let count = i32::try_from(shape.pods).ok();
     let is_indexed = job.counting == Counting::Indexed;
-    let mut metadata = metadata(Some(&shape.team), &shape.name);
+    let mut metadata = metadata(Some(&shape.namespace), &shape.name);
     metadata.annotations = shape
         .min_count
         .map(|least| texts(&[(keys::MIN_COUNT, &least.to_string())]));
@@ -370,7 +376,7 @@ pub fn job_of(pod: &Pod) -> Option<&str> {
 /// A pod of a gang as the webhook lets it through: gated and marked. `owner` is the UID of what controls it, if anything
 /// does.
 pub fn pod(shape: &GangShape, name: &str, index: usize, owner: Option<&str>) -> Pod {
-    let mut metadata = metadata(Some(&shape.team), name);
+    let mut metadata = metadata(Some(&shape.namespace), name);
     let of_gang = [(keys::GANG, shape.name.as_str())];
     let size = shape.pods.to_string();
     let (mut labels, annotations) = match shape.owner {
@@ -508,7 +514,7 @@ pub fn claim_from_template(template: &str, owner: &Pod, name: &str) -> Option<Re
 /// The claim that the pods of a gang share, as their user makes it; `None` if they share none.
 pub fn shared_claim(shape: &GangShape) -> Option<ResourceClaim> {
     let shared = shape.shared.as_ref()?;
-    let metadata = metadata(Some(&shape.team), &shared.name);
+    let metadata = metadata(Some(&shape.namespace), &shared.name);
     Some(claim(
         metadata,
         i64::try_from(shared.gpus).ok()?,

@@ -8,7 +8,7 @@
 //!
 //! [`world`] lets one of them take one step at a time, in an order that the seed decides, under virtual time;
 //! [`controllers`] and [`drivers`] break each effect into steps, so that a crash, a conflict, a lost or a late answer can
-//! come between any two ([`faults`]). After **every** step [`invariants`] judges the API server and the nodes alone.
+//! come between any two ([`faults`]). After **every** step that changes anything [`invariants`] judges the API server and the nodes alone.
 //! [`run`] plays a seed: a phase in which things go wrong, then one in which they do not and everything must come
 //! to rest with nothing left over. Where chance does not find the moment that matters, a [`script`] steers the first
 //! phase.

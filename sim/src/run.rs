@@ -202,6 +202,13 @@ fn describe(scenario: &Scenario) -> String {
         );
     }
     for team in &scenario.teams {
+        if let Some(fairness) = team.fairness {
+            text += &format!(
+                "namespaces {} of team {} take turns: {fairness:?}\n",
+                team.namespaces.join(" "),
+                team.name
+            );
+        }
         for quota in &team.quotas {
             text += &format!(
                 "team {} is guaranteed {} {}, borrows {:?}\n",
@@ -214,9 +221,10 @@ fn describe(scenario: &Scenario) -> String {
     }
     for gang in &scenario.gangs {
         text += &format!(
-            "{} of {}{} ({:?}): {} pods{} x {} {} at {} ms{}\n",
+            "{} of {} in {}{} ({:?}): {} pods{} x {} {} at {} ms{}\n",
             gang.name,
             gang.team,
+            gang.namespace,
             match gang.tier {
                 0 => String::new(),
                 tier => format!(", {}", fixtures::TIERS[tier].0),

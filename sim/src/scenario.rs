@@ -75,13 +75,26 @@ pub struct NodeShape {
     pub gpus: usize,
 }
 
-/// A Team; its one namespace has its name.
+/// A Team.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TeamShape {
     /// Its name.
     pub name: String,
+    /// Its namespaces. The first has its name, and is the only one of a Team without fairness.
+    pub namespaces: Vec<String>,
+    /// How its namespaces take turns, if they do.
+    pub fairness: Option<FairnessShape>,
     /// Its quota, at most one for each kind of GPUs, in the order in which Flavors are tried. It gets no other kind.
     pub quotas: Vec<QuotaShape>,
+}
+
+/// How the namespaces of a Team take turns by what they used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FairnessShape {
+    /// After how many seconds half of what was used counts.
+    pub half_life_seconds: i64,
+    /// How often what is held is looked at, in seconds.
+    pub sampling_interval_seconds: i64,
 }
 
 /// What a Team may have of one kind of GPUs.
@@ -114,8 +127,10 @@ pub struct SharedClaim {
 pub struct GangShape {
     /// Name of its Job, or value of its label.
     pub name: String,
-    /// Its Team and namespace.
+    /// Its Team.
     pub team: String,
+    /// Its namespace, which is one of its Team's.
+    pub namespace: String,
     /// Who makes its pods.
     pub owner: OwnerKind,
     /// Number of pods.
@@ -269,6 +284,8 @@ fn teams(random: &mut Random, nodes: &[NodeShape]) -> Vec<TeamShape> {
         .take(count)
         .map(|name| TeamShape {
             name: (*name).to_owned(),
+            namespaces: vec![(*name).to_owned()],
+            fairness: None,
             quotas: Vec::new(),
         })
         .collect();
@@ -292,7 +309,28 @@ fn teams(random: &mut Random, nodes: &[NodeShape]) -> Vec<TeamShape> {
         // Flavors are tried in another order by each Team.
         random.shuffle(&mut team.quotas);
     }
+    let mut aside = aside(random);
     teams
+        .into_iter()
+        .map(|team| taking_turns(&mut aside, team))
+        .collect()
+}
+
+/// Every third Team has two namespaces, or three, that take turns by what they used. Gangs run for seconds here and not for days, so
+/// both times are shorter than an administrator may set them.
+fn taking_turns(random: &mut Random, team: TeamShape) -> TeamShape {
+    if !random.one_in(3) {
+        return team;
+    }
+    let more = (1..=random.between(1, 2)).map(|number| format!("{}-{number}", team.name));
+    TeamShape {
+        namespaces: team.namespaces.iter().cloned().chain(more).collect(),
+        fairness: Some(FairnessShape {
+            half_life_seconds: [5, 20][random.index(2)],
+            sampling_interval_seconds: 5,
+        }),
+        ..team
+    }
 }
 
 /// Quota for all GPUs of a kind, or for two fewer, so that now quota and now place is what a gang waits for.
@@ -343,9 +381,11 @@ fn gang(
     let pods = 1 + random.index(4.min(fits).min(most / gpus_per_pod).max(1));
     let claims_per_pod = 1 + random.index(gpus_per_pod);
     let owner = owner::draw(random, hardships);
+    let namespaces = &team.namespaces;
     let gang = GangShape {
         name: format!("gang-{number}"),
         team: team.name.clone(),
+        namespace: namespaces[aside(random).index(namespaces.len())].clone(),
         owner,
         pods,
         min_count: None,
@@ -512,10 +552,17 @@ mod tests {
             let products: BTreeSet<_> = scenario.nodes.iter().map(|node| node.product).collect();
             seen.insert(format!("{} products", products.len()));
             for team in &scenario.teams {
+                let namespaces = team.namespaces.len();
+                assert_eq!(namespaces > 1, team.fairness.is_some(), "seed {seed}");
+                seen.insert(format!("{namespaces} namespaces"));
                 let order: Vec<_> = team.quotas.iter().map(|quota| quota.product).collect();
                 seen.insert(format!("quota of {order:?}"));
             }
             for gang in &scenario.gangs {
+                let mut teams = scenario.teams.iter();
+                let team = teams.find(|team| team.name == gang.team).unwrap();
+                let number = team.namespaces.iter().position(|it| *it == gang.namespace);
+                seen.insert(format!("a gang in namespace {}", number.unwrap()));
                 let both = Product::ALL.into_iter();
                 let fitting = both
                     .filter(|product| fits(&scenario, gang, *product))
@@ -546,6 +593,12 @@ mod tests {
         let expected = [
             "1 products",
             "2 products",
+            "1 namespaces",
+            "2 namespaces",
+            "3 namespaces",
+            "a gang in namespace 0",
+            "a gang in namespace 1",
+            "a gang in namespace 2",
             "quota of [H100]",
             "quota of [A100]",
             "quota of [H100, A100]",

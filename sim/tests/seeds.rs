@@ -14,7 +14,7 @@ use muster_sim::{
 const RUNS: u64 = 2_000;
 
 /// What has to happen in them, besides every fault.
-const EVENTFUL: [&str; 12] = [
+const EVENTFUL: [&str; 13] = [
     "admitted after others gave way",
     "admitted again with another number of pods",
     "admitted with fewer pods than all",
@@ -27,6 +27,7 @@ const EVENTFUL: [&str; 12] = [
     "takeovers while an attempt is evicted",
     "the rest of a gang admitted in a later attempt",
     "takeovers while somebody is to give way",
+    "takeovers while use is recorded",
 ];
 
 fn number(name: &str) -> Option<u64> {

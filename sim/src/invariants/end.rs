@@ -8,7 +8,7 @@ use k8s_openapi::api::{
 };
 use muster_api::{Gang, Ledger, NodeDevices};
 
-use super::{Charges, Violation};
+use super::{Charges, Violation, namespace_use};
 use crate::{
     api_server::ApiServer,
     gpu_node::GpuNode,
@@ -111,6 +111,9 @@ fn left(api: &ApiServer, nodes: &BTreeMap<String, GpuNode>, owners: &Owners) -> 
         });
     if let Some(device) = tainted {
         return Some(format!("device {} is still tainted", device.name));
+    }
+    if let Some(what) = namespace_use::left(api) {
+        return Some(what);
     }
     (!Charges::of(api).is_empty()).then(|| "something is still charged".to_owned())
 }

@@ -8,9 +8,13 @@ use muster_api::{
 };
 use muster_cluster::object::{Kind, Object};
 
-use super::{Charges, Violation, charges, fewer_pods::FewerPods, preemption::Preemptions};
+use super::{
+    Charges, Violation, charges, fewer_pods::FewerPods, namespace_use::NamespaceUses,
+    preemption::Preemptions,
+};
 use crate::{
     api_server::{ApiServer, Place, Stored, has_ended},
+    scenario::Scenario,
     scheduler,
 };
 
@@ -43,12 +47,13 @@ pub(super) struct History {
     waited_for_claims: BTreeSet<String>,
     preemptions: Preemptions,
     fewer_pods: FewerPods,
+    namespace_uses: NamespaceUses,
     /// Whether a node that was lost is back since a short while.
     is_node_back: bool,
 }
 
-impl Default for History {
-    fn default() -> Self {
+impl History {
+    pub(super) fn new(scenario: &Scenario) -> Self {
         // Limits before what is judged by them.
         let kinds = [
             Kind::Team,
@@ -56,6 +61,7 @@ impl Default for History {
             Kind::Ledger,
             Kind::Gang,
             Kind::NodeDevices,
+            Kind::Queue,
         ];
         Self {
             places: kinds.into_iter().map(Place::start).collect(),
@@ -69,14 +75,13 @@ impl Default for History {
             committed: BTreeSet::new(),
             judged_by: BTreeMap::new(),
             waited_for_claims: BTreeSet::new(),
-            preemptions: Preemptions::default(),
+            preemptions: Preemptions::new(scenario),
             fewer_pods: FewerPods::default(),
+            namespace_uses: NamespaceUses::new(scenario),
             is_node_back: false,
         }
     }
-}
 
-impl History {
     pub(super) fn attempts_admitted(&self) -> usize {
         self.plans.len()
     }
@@ -125,6 +130,7 @@ impl History {
             }
             Object::NodeDevices(devices) => self.check_permits(api, devices),
             Object::Pod(pod) => self.check_pod(api, pod),
+            Object::Queue(queue) => self.namespace_uses.check(queue, api.time()),
             _ => Ok(()),
         }
     }

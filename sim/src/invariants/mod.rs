@@ -14,7 +14,8 @@
 //! * **S4** of gangs that start with fewer pods than they have: [`fewer_pods`];
 //! * **S16** no epoch and no attempt ever falls, nothing is let go for an attempt that is over, and a stale leader
 //!   withdraws no permit of an attempt that lives;
-//! * **S4**, **S14** and **S15** of evictions and of who gives way to whom: [`preemption`].
+//! * **S4**, **S14** and **S15** of evictions and of who gives way to whom: [`preemption`];
+//! * **S6** and **S10** of what is recorded of use: [`namespace_use`].
 //!
 //! What must hold in the end (S6) is in [`end`].
 
@@ -23,6 +24,7 @@ pub mod end;
 mod fewer_pods;
 pub(crate) mod given;
 mod history;
+mod namespace_use;
 mod preemption;
 
 use std::{
@@ -79,8 +81,8 @@ impl Invariants {
     /// Checks for a run that has not begun.
     pub fn new(scenario: Scenario) -> Self {
         Self {
+            history: History::new(&scenario),
             scenario,
-            history: History::default(),
             given: Given::default(),
             returns: Returns::default(),
             recorded: BTreeMap::new(),

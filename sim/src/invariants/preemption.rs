@@ -15,10 +15,11 @@ use muster_api::{
     team::Shrink,
 };
 
-use super::Violation;
+use super::{Violation, namespace_use::is_any_recorded};
 use crate::{
     api_server::{ApiServer, has_ended},
     owners::is_gated,
+    scenario::{Scenario, TeamShape},
 };
 
 /// How long after the last fault some pods of an attempt may be left alone though others of it were deleted.
@@ -44,6 +45,8 @@ pub(super) struct Preemptions {
     epoch: i64,
     healed_at: Option<Timestamp>,
     preempted_since: BTreeMap<(String, String), u64>,
+    /// The Team of each namespace, whether or not it has left it for a while.
+    team_of: BTreeMap<String, String>,
     tally: BTreeMap<String, u64>,
 }
 
@@ -57,6 +60,18 @@ struct Notice {
 }
 
 impl Preemptions {
+    pub(super) fn new(scenario: &Scenario) -> Self {
+        let of = |team: &TeamShape| {
+            let name = team.name.clone();
+            let namespaces = team.namespaces.clone().into_iter();
+            namespaces.map(move |namespace| (namespace, name.clone()))
+        };
+        Self {
+            team_of: scenario.teams.iter().flat_map(of).collect(),
+            ..Self::default()
+        }
+    }
+
     /// How often each thing happened.
     pub(super) fn tally(&self) -> &BTreeMap<String, u64> {
         &self.tally
@@ -128,7 +143,7 @@ impl Preemptions {
         let preemptor = gang_named(api, &notice.preemptor);
         if let Some(preemptor) = preemptor
             && let (Some(low), Some(high)) = (steady_tier(api, gang), steady_tier(api, preemptor))
-            && gang.metadata.namespace == preemptor.metadata.namespace
+            && self.team_of(gang) == self.team_of(preemptor)
             && low >= high
         {
             let what = format!(
@@ -139,6 +154,10 @@ impl Preemptions {
             return Err(Violation::new("S14", what));
         }
         Ok(())
+    }
+
+    fn team_of(&self, gang: &Gang) -> Option<&String> {
+        self.team_of.get(gang.metadata.namespace.as_deref()?)
     }
 
     /// What the Ledger commits now. `entered`: the intents that admit attempts which were not committed before.
@@ -153,6 +172,9 @@ impl Preemptions {
             self.count("takeovers");
             if self.notices.values().any(|notice| notice.stands) {
                 self.count("takeovers while somebody is to give way");
+            }
+            if is_any_recorded(api) {
+                self.count("takeovers while use is recorded");
             }
             let mut intents = ledger.spec.intents.iter();
             if intents.any(|intent| intent.kind == IntentKind::Evict) {

@@ -33,6 +33,7 @@ fn sharing(name: &str, claim: &str) -> GangShape {
     GangShape {
         name: name.into(),
         team: "blue".into(),
+        namespace: "blue".into(),
         owner: OwnerKind::User,
         pods: 2,
         min_count: None,

@@ -67,7 +67,7 @@ pub enum Step {
 
 impl Keeper {
     pub(super) fn steps(&self, now: u64, shape: &GangShape, api: &ApiServer) -> Vec<Step> {
-        let Some(job) = api.get::<Job>(&shape.team, &shape.name) else {
+        let Some(job) = api.get::<Job>(&shape.namespace, &shape.name) else {
             let mut steps = released(shape, api, None);
             if self.restarts > 0 {
                 steps.push(Step::Restart);
@@ -112,7 +112,7 @@ impl Keeper {
 
     /// When time alone will make a step possible.
     pub(super) fn wakes_at(&self, shape: &GangShape, api: &ApiServer) -> Option<u64> {
-        let job = api.get::<Job>(&shape.team, &shape.name)?;
+        let job = api.get::<Job>(&shape.namespace, &shape.name)?;
         let spec = job.spec.as_ref().filter(|_| !has_finished(job))?;
         if is_suspended(spec) {
             return None;
@@ -134,7 +134,7 @@ impl Keeper {
         evicted: &BTreeSet<String>,
     ) {
         let any = Precondition::default();
-        let (namespace, name) = (shape.team.as_str(), shape.name.as_str());
+        let (namespace, name) = (shape.namespace.as_str(), shape.name.as_str());
         match step {
             Step::Make(index) => {
                 self.made += 1;
@@ -179,13 +179,13 @@ impl Keeper {
 
     /// Whether the Job is over, and nobody will make it anew.
     pub(super) fn is_complete(&self, shape: &GangShape, api: &ApiServer) -> bool {
-        let job = api.get::<Job>(&shape.team, &shape.name);
+        let job = api.get::<Job>(&shape.namespace, &shape.name);
         job.is_some_and(|job| has_finished(job) && !self.may_restart(shape, job))
     }
 
     /// Why the Job should not have failed, if so: without the pods that Muster deleted its limit would not be exceeded.
     pub(super) fn wronged(&self, shape: &GangShape, api: &ApiServer) -> Option<String> {
-        let job = api.get::<Job>(&shape.team, &shape.name)?;
+        let job = api.get::<Job>(&shape.namespace, &shape.name)?;
         let conditions = job.status.as_ref()?.conditions.as_ref()?;
         let is_exceeded = conditions
             .iter()
@@ -406,7 +406,7 @@ impl Keeper {
         api: &mut ApiServer,
         evicted: &BTreeSet<String>,
     ) {
-        let Some(job) = api.get::<Job>(&shape.team, &shape.name) else {
+        let Some(job) = api.get::<Job>(&shape.namespace, &shape.name) else {
             return;
         };
         let spec = job.spec.clone().unwrap_or_default();
@@ -431,11 +431,11 @@ impl Keeper {
             self.ended_by = Some((next.status.failed.unwrap_or_default(), self.evicted));
         }
         let any = Precondition::default();
-        let _ = api.update::<Job>(&shape.team, &shape.name, any, |job| {
+        let _ = api.update::<Job>(&shape.namespace, &shape.name, any, |job| {
             job.status = Some(next.status);
         });
         for pod in next.counted.iter().filter_map(|(_, name, _)| name.as_ref()) {
-            release(api, &shape.team, pod);
+            release(api, &shape.namespace, pod);
         }
     }
 }
@@ -508,7 +508,7 @@ pub(super) fn read_intervals(text: &str) -> Vec<usize> {
 /// Pods with a finalizer whose Job is over or gone.
 fn released(shape: &GangShape, api: &ApiServer, job: Option<&str>) -> Vec<Step> {
     let over = api
-        .get::<Job>(&shape.team, &shape.name)
+        .get::<Job>(&shape.namespace, &shape.name)
         .is_none_or(|job| has_finished(job) || job.metadata.deletion_timestamp.is_some());
     let tracked = api.list::<Pod>().filter(|pod| is_tracked(pod));
     let of_it = tracked.filter(|pod| fixtures::job_of(pod) == Some(shape.name.as_str()));

@@ -162,7 +162,7 @@ impl Owners {
             .filter(|gang| gang.state == State::Submitted);
         let mut jobs = jobs.filter(|gang| matches!(gang.shape.owner, OwnerKind::Job(_)));
         jobs.find_map(|gang| {
-            let job = api.get::<Job>(&gang.shape.team, &gang.shape.name)?;
+            let job = api.get::<Job>(&gang.shape.namespace, &gang.shape.name)?;
             let is_suspended = job
                 .spec
                 .as_ref()
@@ -184,7 +184,7 @@ impl Owners {
                 && parent != Some(Parent::JobSet)
                 && !self.suspended.contains(&gang.shape.name)
         });
-        let jobs = gangs.filter_map(|gang| api.get::<Job>(&gang.shape.team, &gang.shape.name));
+        let jobs = gangs.filter_map(|gang| api.get::<Job>(&gang.shape.namespace, &gang.shape.name));
         let jobs = jobs.filter(|job| {
             let is_suspended = job
                 .spec
@@ -201,7 +201,7 @@ impl Owners {
             return;
         };
         let any = Precondition::default();
-        let _ = api.update::<Job>(&gang.shape.team, name, any, |job| {
+        let _ = api.update::<Job>(&gang.shape.namespace, name, any, |job| {
             job.spec.get_or_insert_default().suspend = Some(suspend);
         });
         if suspend {
@@ -322,7 +322,7 @@ impl Owners {
         let any = Precondition::default();
         match gang.shape.owner {
             OwnerKind::Job(_) => {
-                let _ = api.delete(&key(Kind::Job, &gang.shape.team, name), any);
+                let _ = api.delete(&key(Kind::Job, &gang.shape.namespace, name), any);
             }
             OwnerKind::StatefulSet | OwnerKind::Deployment => api.forget(&gang.replicas.uid),
             OwnerKind::User => {
@@ -332,7 +332,7 @@ impl Owners {
                     .filter_map(|pod| pod.metadata.name.clone())
                     .collect();
                 for pod in pods {
-                    let _ = api.delete(&key(Kind::Pod, &gang.shape.team, &pod), any);
+                    let _ = api.delete(&key(Kind::Pod, &gang.shape.namespace, &pod), any);
                 }
             }
         }
@@ -359,7 +359,7 @@ impl Owners {
     /// Indexes of a gang that its Job counts as done, whether or not their pods are still there.
     pub fn completed_indexes(&self, name: &str, api: &ApiServer) -> Vec<usize> {
         let shape = self.gangs.get(name).map(|gang| &gang.shape);
-        let job = shape.and_then(|shape| api.get::<Job>(&shape.team, &shape.name));
+        let job = shape.and_then(|shape| api.get::<Job>(&shape.namespace, &shape.name));
         let status = job.and_then(|job| job.status.as_ref());
         let completed = status.and_then(|status| status.completed_indexes.as_deref());
         job::read_intervals(completed.unwrap_or_default())

@@ -158,13 +158,13 @@ impl Keeper {
             }
             Step::Delete(pod) | Step::Replace(pod) => {
                 if let Some(ordinal) = api
-                    .get::<Pod>(&shape.team, pod)
+                    .get::<Pod>(&shape.namespace, pod)
                     .filter(|_| matches!(step, Step::Replace(_)))
                     .and_then(fixtures::index_of)
                 {
                     self.replaced.push(ordinal);
                 }
-                let _ = api.delete(&key(Kind::Pod, &shape.team, pod), any);
+                let _ = api.delete(&key(Kind::Pod, &shape.namespace, pod), any);
             }
             Step::Roll => {
                 self.is_rolling = true;

@@ -84,7 +84,7 @@ impl Submission {
         if let Some(shared) = &self.shape.shared
             && !self.is_complete(api)
             && api
-                .get::<ResourceClaim>(&self.shape.team, &shared.name)
+                .get::<ResourceClaim>(&self.shape.namespace, &shared.name)
                 .is_none()
         {
             steps.push(Step::MakeClaim(name.clone()));

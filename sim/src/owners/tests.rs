@@ -36,6 +36,7 @@ impl Stage {
             gangs: vec![GangShape {
                 name: "g".into(),
                 team: "blue".into(),
+                namespace: "blue".into(),
                 owner,
                 pods: 2,
                 min_count: None,

@@ -11,6 +11,7 @@ fn gang(gpus_per_pod: usize) -> GangShape {
     GangShape {
         name: "g".into(),
         team: "blue".into(),
+        namespace: "blue".into(),
         owner: OwnerKind::User,
         pods: 1,
         min_count: None,

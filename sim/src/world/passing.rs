@@ -12,7 +12,7 @@ use crate::{
     faults::Fault,
     fixtures,
     kubelet::Kubelet,
-    scenario::QuotaShape,
+    scenario::{QuotaShape, TeamShape},
 };
 
 /// After which time the pods of a node that is gone are deleted by force: the pod garbage collector of
@@ -114,6 +114,7 @@ impl World {
     /// Undoes what has lasted long enough.
     pub(super) fn end_passing(&mut self) {
         while let Some((fault, name)) = self.first_over() {
+            self.checked = None;
             self.passing.remove(&(fault, name.clone()));
             match fault {
                 Fault::LeaveTeam => self.label(&name, true),
@@ -204,11 +205,16 @@ impl World {
     /// A Namespace has, or loses, its label: without it waiting gangs have no Team, its Queue goes, and what runs stays
     /// charged.
     fn label(&mut self, namespace: &str, joins: bool) {
+        let has_it = |team: &&TeamShape| team.namespaces.iter().any(|it| it == namespace);
+        let Some(team) = self.teams.iter().find(has_it) else {
+            return;
+        };
+        let team = team.name.clone();
         let any = Precondition::default();
         let _ = self.api.update::<Namespace>("", namespace, any, |object| {
             let labels = object.metadata.labels.get_or_insert_default();
             if joins {
-                labels.insert(keys::TEAM.to_owned(), namespace.to_owned());
+                labels.insert(keys::TEAM.to_owned(), team);
             } else {
                 labels.remove(keys::TEAM);
             }

@@ -186,7 +186,9 @@ impl World {
         steps
     }
 
+    /// Notes what the script does, which may be anything.
     fn note(&mut self, text: &str) {
+        self.checked = None;
         self.trace.note(self.now, format!("SCRIPT {text}"));
     }
 }

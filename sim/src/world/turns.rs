@@ -20,6 +20,16 @@ pub(super) enum Step {
     Driver(String, drivers::Step),
 }
 
+impl Step {
+    /// Whether it may change more than objects of the API server: what is on a node.
+    pub(super) fn may_change_nodes(&self) -> bool {
+        matches!(
+            self,
+            Self::Kubelet(..) | Self::Driver(..) | Self::Workload(_)
+        )
+    }
+}
+
 /// Who knows the cluster from an informer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Who {

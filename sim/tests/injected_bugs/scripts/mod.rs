@@ -30,6 +30,7 @@ fn script(gangs: &[Shape], play: fn(&mut World) -> Result<(), Violation>) -> Scr
     let gangs = gangs.iter().map(|(name, pods, gpus_per_pod)| GangShape {
         name: (*name).to_owned(),
         team: TEAM.to_owned(),
+        namespace: TEAM.to_owned(),
         owner: OwnerKind::User,
         pods: *pods,
         min_count: None,
@@ -50,6 +51,8 @@ fn script(gangs: &[Shape], play: fn(&mut World) -> Result<(), Violation>) -> Scr
         }],
         teams: vec![TeamShape {
             name: TEAM.to_owned(),
+            namespaces: vec![TEAM.to_owned()],
+            fairness: None,
             quotas: vec![QuotaShape {
                 product: Product::H100,
                 nominal_gpus: GPUS,
