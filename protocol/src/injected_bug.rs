@@ -70,11 +70,13 @@ pub enum InjectedBug {
     ReleaseOnLostNode,
     /// A gang starts with a single pod, whatever it needs at the least.
     LeastIgnored,
+    /// Gangs beyond a lowered limit are evicted though their Team keeps them.
+    KeepIgnored,
 }
 
 impl InjectedBug {
     /// All of them.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::ReleaseOnVanished,
         Self::ReleaseWithdrawnUnacknowledged,
         Self::NoUidInStatus,
@@ -106,6 +108,7 @@ impl InjectedBug {
         Self::FailedPodsKeepPermits,
         Self::ReleaseOnLostNode,
         Self::LeastIgnored,
+        Self::KeepIgnored,
     ];
 }
 

@@ -377,6 +377,9 @@ impl Machine {
                             .flat_map(|(_, limits)| limits.values_mut());
                         limits.for_each(|limit| limit.borrowing_limit = None);
                     }
+                    if self.bugs.has(InjectedBug::KeepIgnored) {
+                        team.shrink = engine::Shrink::Evict;
+                    }
                 }
                 // The Flavors of its devices may be others.
                 engine::Update::Node(node) => self.note_health(node.name.as_str(), now),

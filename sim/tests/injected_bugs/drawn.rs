@@ -64,6 +64,8 @@ const LOSING_OBJECTS: &[(Fault, u64)] = &[
 ];
 /// Nodes that are silent for so long that they are lost, and pods that vanish from them.
 const DYING: &[(Fault, u64)] = &[(Fault::NotReady, 12), (Fault::ForceDelete, 10)];
+/// Limits that fall below what is in use.
+const SHRINKING: &[(Fault, u64)] = &[(Fault::LowerQuota, 12)];
 
 fn cases() -> Vec<Case> {
     use controllers::InjectedBug as C;
@@ -78,6 +80,7 @@ fn cases() -> Vec<Case> {
         controller(C::NoTimers, &[]),
         controller(C::ReleaseOnLostNode, DYING),
         controller(C::LeastIgnored, &[]),
+        controller(C::KeepIgnored, SHRINKING),
         driver(D::PermitBeforeWaitOnly, SLEEPING),
         driver(D::NoPermitCheck, SWAPPING),
         driver(D::UnprepareWithProcess, VANISHING),
