@@ -61,7 +61,7 @@ pub fn store(settings: &Settings, state_directory: &Path) -> anyhow::Result<Stor
     };
     match driver.look(&settings.proc) {
         Ok((version, missing)) => {
-            tracing::info!(version, ?missing, "the driver that containers get")
+            tracing::info!(version, ?missing, "the driver that containers get");
         }
         Err(error) => tracing::error!(%error, "no claim is prepared before this is mended"),
     }

@@ -51,6 +51,18 @@ pub(crate) struct Arguments {
     report: Option<PathBuf>,
 }
 
+/// What decides who is served and who gives way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+enum Served {
+    /// Age and priority.
+    ByAge,
+    /// Shares; every Team weighs the same.
+    Fair,
+    /// Shares; a Team's weight is its quota.
+    FairByQuota,
+}
+
 /// How the engine is set.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -58,10 +70,7 @@ struct Mode {
     name: &'static str,
     borrowing: bool,
     reclaim: bool,
-    /// Whether shares decide who is served and who gives way, or age and priority.
-    fair: bool,
-    /// Whether a Team's weight is its quota, or all weigh the same.
-    weight_by_quota: bool,
+    served: Served,
     /// The tier's notice: for so long a gang may run on to its next checkpoint.
     notice_seconds: u64,
     /// For so long after its admission nobody may preempt a gang.
@@ -72,8 +81,7 @@ const ALONE: Mode = Mode {
     name: "no borrowing",
     borrowing: false,
     reclaim: false,
-    fair: false,
-    weight_by_quota: false,
+    served: Served::ByAge,
     notice_seconds: 0,
     min_runtime_seconds: 0,
 };
@@ -96,18 +104,18 @@ const AFTER_CHECKPOINT: Mode = Mode {
 };
 const FAIR_IMMEDIATE: Mode = Mode {
     name: "fair shares, Immediate",
-    fair: true,
+    served: Served::Fair,
     ..IMMEDIATE
 };
 const FAIR_AFTER_CHECKPOINT: Mode = Mode {
     name: "fair shares, AfterCheckpoint",
-    fair: true,
+    served: Served::Fair,
     ..AFTER_CHECKPOINT
 };
 /// What nobody uses is shared in the proportion of what is guaranteed.
 const FAIR_BY_QUOTA: Mode = Mode {
     name: "fair by quota, AfterCheckpoint",
-    weight_by_quota: true,
+    served: Served::FairByQuota,
     ..FAIR_AFTER_CHECKPOINT
 };
 /// So many of the last modes are judged by the targets.
@@ -234,7 +242,7 @@ fn engine(
         cohort: Some(COHORT.to_owned()),
         nominal: *quota,
         borrowing_limit: (!mode.borrowing).then_some(0),
-        weight: if mode.weight_by_quota {
+        weight: if mode.served == Served::FairByQuota {
             Weight(Weight::ONE.0 * quota)
         } else {
             Weight::ONE
@@ -247,10 +255,9 @@ fn engine(
     let setting = Setting {
         teams: teams.collect(),
         pools: vec![(COHORT.to_owned(), gpus - quotas.iter().sum::<u64>())],
-        sharing: if mode.fair {
-            quota::Sharing::FAIR
-        } else {
-            quota::Sharing::ByPriority
+        sharing: match mode.served {
+            Served::ByAge => quota::Sharing::ByPriority,
+            Served::Fair | Served::FairByQuota => quota::Sharing::FAIR,
         },
         preemptions: PREEMPTIONS,
         min_runtime: mode.min_runtime_seconds,
