@@ -231,17 +231,44 @@ mod tests {
         );
     }
 
+    /// Set where the test runs once more, with such a directory mounted.
+    const MOUNTED: &str = "MUSTER_TEST_NOEXEC_DIRECTORY";
+
     #[test]
     fn a_directory_in_which_nothing_may_be_executed_is_refused() {
+        if let Some(directory) = std::env::var_os(MOUNTED) {
+            let program = HookProgram::new(Path::new("/proc/self/exe"), Path::new(&directory));
+            let refusal = program.unwrap().install().unwrap_err().to_string();
+            assert!(
+                refusal.contains("noexec") && refusal.contains("--hook-dir"),
+                "{refusal}"
+            );
+            assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
+            return;
+        }
         let f = Fixture::new();
-        let source = f.root.path().join("hook");
-        fs::write(&source, "").unwrap();
-        // The kernel's own file systems are mounted so nearly everywhere.
-        let program = HookProgram::new(&source, Path::new("/proc/self")).unwrap();
-        let refusal = program.install().unwrap_err().to_string();
+        let name = "hook_program::tests::a_directory_in_which_nothing_may_be_executed_is_refused";
+        let script = format!("mount -t tmpfs -o noexec tmpfs \"${MOUNTED}\"; exec \"$@\"");
+        let again = std::process::Command::new("unshare")
+            .args([
+                "--user",
+                "--map-root-user",
+                "--mount",
+                "sh",
+                "-euc",
+                &script,
+                "sh",
+            ])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", name])
+            .env(MOUNTED, f.root.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&again.stdout).into_owned()
+            + &String::from_utf8_lossy(&again.stderr);
         assert!(
-            refusal.contains("/proc/self") && refusal.contains("--hook-dir"),
-            "{refusal}"
+            again.status.success() && said.contains("1 passed"),
+            "{said}"
         );
     }
 }

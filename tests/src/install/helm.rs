@@ -53,6 +53,8 @@ pub(super) fn values(
             },
             "driver": {
                 "nodeSelector": {"muster-tests/no-node": "has-this-label"},
+                // The mock is a library alone: containers get device nodes.
+                "driverRoot": "",
                 "nvmlLibrary": programs.path(NVML_LIBRARY),
                 "extraEnv": [{"name": nvidia_ml_mock::STATE_VARIABLE, "value": BOARD_FILE_ON_NODE}],
             },
