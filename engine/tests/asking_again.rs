@@ -40,17 +40,8 @@ fn both(gpu_count: i64, cores: i64) -> Quota {
 /// A gang runs.
 fn running(gang: &Gang, may_be_preempted: bool) -> Update {
     Update::Running(Running {
-        uid: gang.uid.clone(),
-        team: gang.team.clone(),
-        priority: gang.priority,
-        queued_at: gang.queued_at,
-        admitted_at: NOW,
-        checkpointed_at: None,
-        is_made_again: true,
-        protected_until: None,
-        ending_since: None,
         may_be_preempted,
-        is_told_over_quota: false,
+        ..running_since(NOW, gang)
     })
 }
 
@@ -295,12 +286,9 @@ fn a_gang_asks_others_once_somebody_who_was_told_to_go_and_stays_is_counted_on_n
     comes(&mut state, &of_others("pair", -1, 2), true);
     let stays = of_others("stays", 0, 1);
     comes(&mut state, &stays, true);
-    let Update::Running(told) = running(&stays, true) else {
-        unreachable!("it is told as running")
-    };
     state.apply(Update::Running(Running {
         ending_since: Some(NOW),
-        ..told
+        ..running_since(NOW, &stays)
     }));
     let waits = with_priority(2, gang("waits", "asks", 4, 1));
     let waits = comes(&mut state, &waits, true);

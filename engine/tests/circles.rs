@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use common::*;
 use muster_engine::{
-    Budget, Cohort, Gang, GangUid, Hold, Node, NodeBlock, QuotaLimit, Running, State, Team,
-    Timestamp, Update,
+    Budget, Cohort, Gang, GangUid, Hold, Node, NodeBlock, QuotaLimit, State, Team, Timestamp,
+    Update,
     quota::{BorrowWithinCohort, PreemptionPolicy, ReclaimWithinCohort, Sharing, WithinTeam},
 };
 use proptest::prelude::*;
@@ -56,19 +56,8 @@ impl Play {
                 self.state.apply(Update::Hold(hold.clone()));
             }
             self.state.apply(Update::NotWaiting(gang.uid.clone()));
-            self.state.apply(Update::Running(Running {
-                uid: gang.uid.clone(),
-                team: gang.team.clone(),
-                priority: gang.priority,
-                queued_at: gang.queued_at,
-                admitted_at: Timestamp(now),
-                protected_until: None,
-                checkpointed_at: None,
-                is_made_again: true,
-                ending_since: None,
-                may_be_preempted: true,
-                is_told_over_quota: false,
-            }));
+            self.state
+                .apply(Update::Running(running_since(Timestamp(now), gang)));
             self.holds.insert(gang.uid.clone(), holds);
         }
         let victims = decisions.preemptions.iter().flat_map(|it| &it.victims);

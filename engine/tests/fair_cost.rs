@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use common::*;
 use muster_engine::{
-    Admission, Budget, Cohort, Gang, GangUid, Running, State, Team, Timestamp, Update,
+    Admission, Budget, Cohort, Gang, GangUid, State, Team, Timestamp, Update,
     quota::{PreemptionPolicy, ReclaimWithinCohort, Sharing},
 };
 
@@ -37,19 +37,8 @@ impl World {
             self.state.apply(Update::Hold(hold));
         }
         self.state.apply(Update::NotWaiting(gang.uid.clone()));
-        self.state.apply(Update::Running(Running {
-            uid: gang.uid.clone(),
-            team: gang.team.clone(),
-            priority: gang.priority,
-            queued_at: gang.queued_at,
-            admitted_at: Timestamp(self.now),
-            protected_until: None,
-            checkpointed_at: None,
-            is_made_again: true,
-            ending_since: None,
-            may_be_preempted: true,
-            is_told_over_quota: false,
-        }));
+        self.state
+            .apply(Update::Running(running_since(Timestamp(self.now), gang)));
     }
 
     /// Decides all that there is to be decided: who starts, and how many Teams, classes, groups and plans were looked at.

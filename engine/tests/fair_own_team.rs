@@ -6,7 +6,7 @@ mod common;
 
 use common::*;
 use muster_engine::{
-    Cohort, Gang, Running, State, Team, Update,
+    Cohort, Gang, State, Team, Update,
     quota::{PreemptionPolicy, PreemptionReason, ReclaimWithinCohort, Sharing, WithinTeam},
 };
 
@@ -43,19 +43,7 @@ fn run(state: &mut State, gangs: &[Gang]) {
             state.apply(Update::Hold(hold));
         }
         state.apply(Update::NotWaiting(gang.uid.clone()));
-        state.apply(Update::Running(Running {
-            uid: gang.uid.clone(),
-            team: gang.team.clone(),
-            priority: gang.priority,
-            queued_at: gang.queued_at,
-            admitted_at: NOW,
-            protected_until: None,
-            checkpointed_at: None,
-            is_made_again: true,
-            ending_since: None,
-            may_be_preempted: true,
-            is_told_over_quota: false,
-        }));
+        state.apply(Update::Running(running_since(NOW, gang)));
     }
 }
 

@@ -86,9 +86,7 @@ impl Asks {
             others: (root, others),
         }
     }
-}
 
-impl Asks {
     /// Of those, the gangs of its own Team.
     pub(super) fn only_its_own(self) -> Self {
         let (root, _) = self.others;

@@ -7,7 +7,7 @@ use muster_engine::{
     Admission, Amount, Budget, Claim, ClaimUid, Cohort, CohortName, Constraint, Decisions, Device,
     DeviceName, DeviceRequest, Flavor, FlavorName, Gang, GangUid, HeldClaim, Hold, LevelName, Node,
     NodeFilterId, NodeName, Pod, PodResources, PodUid, Queueing, QuotaLimit, Resource, RunTime,
-    SelectorId, Shrink, State, Stop, Team, TeamName, Timestamp, Topology, TopologyName,
+    Running, SelectorId, Shrink, State, Stop, Team, TeamName, Timestamp, Topology, TopologyName,
     TopologyRequest, Update, Why,
     model::Quota,
     quota::{FlavorFungibility, PreemptionPolicy, Sharing, Weight},
@@ -316,6 +316,23 @@ pub(crate) fn holds_of(gang: &Gang, admission: &Admission) -> Vec<Hold> {
             releasing: false,
         })
         .collect()
+}
+
+/// What the protocol would tell of a gang that runs since then and may be preempted.
+pub(crate) fn running_since(admitted_at: Timestamp, gang: &Gang) -> Running {
+    Running {
+        uid: gang.uid.clone(),
+        team: gang.team.clone(),
+        priority: gang.priority,
+        queued_at: gang.queued_at,
+        admitted_at,
+        checkpointed_at: None,
+        is_made_again: true,
+        protected_until: None,
+        ending_since: None,
+        may_be_preempted: true,
+        is_told_over_quota: false,
+    }
 }
 
 /// A hold of one claim, with its devices by index.
