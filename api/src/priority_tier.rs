@@ -42,7 +42,7 @@ pub struct PriorityTierSpec {
     /// How long before its end a gang that is to give way is told so, in seconds; 60 without it. With `AfterCheckpoint`, the
     /// longest time that it is waited for a checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 300))]
+    #[schemars(range(min = 0, max = 3600))]
     pub notice_seconds: Option<i64>,
     /// For how long a gang runs, or has been admitted without running yet, before it may be preempted, in seconds; the Team's
     /// counts if that is longer. 0 without it.
@@ -57,9 +57,9 @@ pub struct PriorityTierSpec {
 impl PriorityTierSpec {
     /// The notice of a tier that does not say, in seconds.
     pub const DEFAULT_NOTICE_SECONDS: i64 = 60;
-    /// The longest notice, in seconds. Together with the pods' grace period it has to be shorter than what is freed by a
-    /// preemption is kept for whom it is made.
-    pub const MOST_NOTICE_SECONDS: i64 = 300;
+    /// The longest notice, in seconds: time for a checkpoint of those that are written seldom. What is freed by a preemption is kept until
+    /// ten minutes after the longest notice of those who go, so this bounds for how long.
+    pub const MOST_NOTICE_SECONDS: i64 = 3600;
 }
 
 /// What a tier is; written by the controller alone. Nothing is decided by it.

@@ -404,12 +404,30 @@ pub struct Running {
     pub is_made_again: bool,
     /// Until when nobody may preempt it: the end of its minimum run time.
     pub protected_until: Option<Timestamp>,
-    /// Since when it is to give way, by whatever cause: it costs nothing to count on that, for a while.
+    /// Since when it is to give way, by whatever cause: it costs nothing to count on that, until [`MOST_SECONDS_AFTER_NOTICE`] after the
+    /// end of its notice.
     pub ending_since: Option<Timestamp>,
+    /// For how many seconds it may run on once it was told to go; a negative number counts as none.
+    pub notice_seconds: i64,
     /// Whether other gangs may preempt it. One that none may goes only where its Team uses more than it may ([`Shrink::Evict`]).
     pub may_be_preempted: bool,
     /// Whether it was told already that it goes because its Team uses more than it may: by whoever decided before, say.
     pub is_told_over_quota: bool,
+}
+
+/// For how many seconds a gang that is to go is counted on after its notice has ended, and what it leaves is kept for whom it goes. The
+/// grace period of its pods has to end within that time.
+pub const MOST_SECONDS_AFTER_NOTICE: i64 = 600;
+
+impl Running {
+    /// Until when it is counted on, should it be told to go then.
+    pub(crate) fn counted_on_until(&self, told_at: Timestamp) -> Timestamp {
+        let seconds = self
+            .notice_seconds
+            .max(0)
+            .saturating_add(MOST_SECONDS_AFTER_NOTICE);
+        Timestamp(told_at.0.saturating_add(seconds))
+    }
 }
 
 /// Most nodes that a gang avoids.
@@ -426,8 +444,10 @@ pub struct Reserved {
     /// Who gives way to it, and by what right, each in the attempt that it is in when this is told. Those that hold nothing any more, or
     /// are admitted anew, count for nothing.
     pub victims: BTreeMap<GangUid, PreemptionReason>,
-    /// Since when: what is left of its time goes on.
+    /// Since when.
     pub since: Timestamp,
+    /// Until when. It is taken up if that is not over, and lasts as long again, since notices are counted anew.
+    pub until: Timestamp,
 }
 
 /// Where a gang must or should be placed.

@@ -499,6 +499,7 @@ fn where_shares_are_fair_a_gang_of_the_larger_share_gives_way_to_one_of_the_smal
                 checkpointed_at: None,
                 is_made_again: true,
                 ending_since: None,
+                notice_seconds: 0,
                 may_be_preempted: true,
                 is_told_over_quota: false,
             }));

@@ -229,6 +229,7 @@ impl World {
             checkpointed_at: None,
             is_made_again: true,
             ending_since,
+            notice_seconds: 0,
             may_be_preempted: true,
             is_told_over_quota: false,
         }));

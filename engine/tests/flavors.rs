@@ -337,6 +337,7 @@ fn a_team_rather_preempts_than_borrows_or_tries_the_next_flavor_if_it_says_so() 
             checkpointed_at: None,
             is_made_again: true,
             ending_since: None,
+            notice_seconds: 0,
             may_be_preempted: true,
             is_told_over_quota: false,
         }));
@@ -388,6 +389,7 @@ fn a_flavor_that_ends_the_search_is_taken_whatever_the_ones_before_it_were_like(
         checkpointed_at: None,
         is_made_again: true,
         ending_since: None,
+        notice_seconds: 0,
         may_be_preempted: true,
         is_told_over_quota: false,
     }));

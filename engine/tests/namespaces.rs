@@ -423,6 +423,7 @@ fn of_equals_of_one_team_those_give_way_whose_namespace_used_more() {
             is_made_again: true,
             protected_until: None,
             ending_since: None,
+            notice_seconds: 0,
             may_be_preempted: true,
             is_told_over_quota: false,
         }));

@@ -55,6 +55,7 @@ fn looks(teams: usize, borrow: bool) -> u64 {
             checkpointed_at: None,
             is_made_again: true,
             ending_since: None,
+            notice_seconds: 0,
             may_be_preempted: true,
             is_told_over_quota: false,
         }));

@@ -93,6 +93,7 @@ impl World {
                 checkpointed_at: None,
                 is_made_again: true,
                 ending_since: None,
+                notice_seconds: 0,
                 may_be_preempted: true,
                 is_told_over_quota: false,
             }));
@@ -178,6 +179,7 @@ fn of_equals_goes_first_who_loses_least_and_last_whose_pods_nobody_makes_again()
                 is_made_again,
                 protected_until: None,
                 ending_since: None,
+                notice_seconds: 0,
                 may_be_preempted: true,
                 is_told_over_quota: false,
             };
@@ -320,6 +322,7 @@ fn a_victim_that_does_not_go_is_counted_on_for_so_long_and_then_others_go() {
             checkpointed_at: None,
             is_made_again: true,
             ending_since: Some(Timestamp(decided_at)),
+            notice_seconds: 0,
             may_be_preempted: true,
             is_told_over_quota: false,
         }));
@@ -328,6 +331,65 @@ fn a_victim_that_does_not_go_is_counted_on_for_so_long_and_then_others_go() {
     world.now = decided_at + MOST_SECONDS - 2;
     assert_eq!(world.decide().preemptions, []);
     assert_eq!(told(&world.decide().preemptions), ["high: other InTeam"]);
+}
+
+/// The notice of `stuck` lasts until then; it says so whether or not it was told to go.
+fn with_notice(world: &mut World, notice_seconds: i64, ending_since: Option<i64>) {
+    world.state.apply(Update::Running(Running {
+        uid: "stuck".into(),
+        team: "a".into(),
+        priority: 0,
+        queued_at: Timestamp(0),
+        admitted_at: Timestamp(1),
+        protected_until: None,
+        checkpointed_at: None,
+        is_made_again: true,
+        ending_since: ending_since.map(Timestamp),
+        notice_seconds,
+        may_be_preempted: true,
+        is_told_over_quota: false,
+    }));
+}
+
+#[test]
+fn a_victim_is_counted_on_until_so_long_after_its_notice_and_what_it_frees_is_kept_until_then() {
+    for (notice, counted) in [(-1, 0), (0, 0), (900, 900), (i64::MAX, i64::MAX)] {
+        let mut world = World::new(1, 8, vec![preempting("a", None, 8)]);
+        world.submit([
+            gang("stuck", "a", 1, 4),
+            with_priority(5, gang("other", "a", 1, 4)),
+        ]);
+        world.decide();
+        with_notice(&mut world, notice, None);
+        world.submit([with_priority(10, gang("high", "a", 1, 4))]);
+        let decisions = world.decide();
+        assert_eq!(told(&decisions.preemptions), ["high: stuck InTeam"]);
+        let since = world.now;
+        let until = since.saturating_add(counted).saturating_add(MOST_SECONDS);
+        let kept = world.state.kept_for(&"high".into()).unwrap();
+        assert_eq!(kept.until, Timestamp(until), "{notice}");
+        with_notice(&mut world, notice, Some(since));
+        if counted < i64::MAX {
+            world.now = until - 2;
+            assert_eq!(world.decide().preemptions, [], "{notice}");
+            let asked = told(&world.decide().preemptions);
+            assert_eq!(asked, ["high: other InTeam"], "{notice}");
+        }
+    }
+}
+
+/// Nobody waits for it, so it was spared; then it is asked to go for another gang, and goes when it was told.
+#[test]
+fn who_was_told_to_go_before_is_counted_on_from_when_it_was_told() {
+    let mut world = World::new(1, 8, vec![preempting("a", None, 8)]);
+    world.submit([gang("stuck", "a", 1, 8)]);
+    world.decide();
+    let told_at = world.now - 100;
+    with_notice(&mut world, 900, Some(told_at));
+    world.submit([with_priority(10, gang("high", "a", 1, 4))]);
+    assert_eq!(told(&world.decide().preemptions), ["high: stuck InTeam"]);
+    let kept = world.state.kept_for(&"high".into()).unwrap();
+    assert_eq!(kept.until, Timestamp(told_at + 900 + MOST_SECONDS));
 }
 
 #[test]
@@ -889,6 +951,7 @@ fn a_victim_that_begins_to_end_late_is_not_counted_on_again() {
         checkpointed_at: None,
         is_made_again: true,
         ending_since: Some(Timestamp(decided_at + 30)),
+        notice_seconds: 0,
         may_be_preempted: true,
         is_told_over_quota: false,
     }));
@@ -997,6 +1060,7 @@ fn as_running(world: &World, uid: &str, priority: i32) -> Running {
         checkpointed_at: None,
         is_made_again: true,
         ending_since: None,
+        notice_seconds: 0,
         may_be_preempted: true,
         is_told_over_quota: false,
     }
@@ -1077,6 +1141,7 @@ fn a_gang_is_asked_again_when_somebody_becomes_one_who_can_be_asked() {
         checkpointed_at: None,
         is_made_again: true,
         ending_since: None,
+        notice_seconds: 0,
         may_be_preempted: true,
         is_told_over_quota: false,
     }));
@@ -1313,6 +1378,7 @@ fn taken_over(world: &World, mut after: World) -> World {
             flavor: kept.flavor.clone(),
             victims: kept.victims.clone(),
             since: kept.since,
+            until: kept.until,
         }))
     });
     for reserved in kept {
@@ -1427,6 +1493,19 @@ fn what_was_recorded_is_kept_for_no_longer_than_it_was_meant_to_be() {
     after.now = now - 3_600;
     after.decide();
     let kept = after.state.kept_for(&"mine".into()).unwrap();
+    assert_eq!(kept.until, Timestamp(after.now + MOST_SECONDS));
+}
+
+/// A victim may be told its whole notice again.
+#[test]
+fn what_was_recorded_and_is_not_over_lasts_as_long_again_as_notices_do() {
+    let (before, after) = mine_has_both_nodes_back(0);
+    let mut after = taken_over(&before, after);
+    after.now += 400;
+    after.decide();
+    let [known, kept] =
+        [&before, &after].map(|world| world.state.kept_for(&"mine".into()).unwrap());
+    assert_eq!(kept.since, known.since);
     assert_eq!(kept.until, Timestamp(after.now + MOST_SECONDS));
 }
 

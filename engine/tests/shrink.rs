@@ -56,6 +56,7 @@ fn running((name, team, priority, admitted_at, _): Gang<'_>) -> Running {
         is_made_again: true,
         protected_until: None,
         ending_since: None,
+        notice_seconds: 0,
         may_be_preempted: true,
         is_told_over_quota: false,
     }

@@ -52,6 +52,7 @@ fn runs(state: &mut State, gang: &Gang, admission: &Admission) {
             checkpointed_at: None,
             is_made_again: true,
             ending_since: None,
+            notice_seconds: 0,
             may_be_preempted: true,
             is_told_over_quota: false,
         }));

@@ -261,6 +261,7 @@ fn engine(
         },
         preemptions: PREEMPTIONS,
         min_runtime: mode.min_runtime_seconds,
+        notice: mode.notice_seconds,
     };
     let mut engine = Engine::new(&jobs, &setting)?;
     let rules = rules(gpus, COSTS, mode.notice_seconds);

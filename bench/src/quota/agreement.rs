@@ -80,6 +80,7 @@ fn engine_and_zero_latency_scheduler_admit_the_same_gangs_at_the_same_times() ->
             sharing: Sharing::ByPriority,
             preemptions: jobs.len(),
             min_runtime: 0,
+            notice: 0,
         };
         let engine = records(&teams, &jobs, &mut Engine::new(&jobs, &setting)?)?;
         let differs = (0..jobs.len()).find(|job| apart[*job] != engine[*job]);

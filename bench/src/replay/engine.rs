@@ -53,6 +53,8 @@ pub(crate) struct Setting {
     pub(crate) preemptions: usize,
     /// For how long after its admission nobody may preempt a gang, in ticks.
     pub(crate) min_runtime: u64,
+    /// For how long a gang may run on once it is to give way, in ticks.
+    pub(crate) notice: u64,
 }
 
 impl Setting {
@@ -190,6 +192,7 @@ impl<'a> Engine<'a> {
             checkpointed_at: None,
             is_made_again: true,
             ending_since: ending_since.map(|since| Timestamp(signed(since))),
+            notice_seconds: signed(self.setting.notice),
             may_be_preempted: true,
             is_told_over_quota: false,
         }
@@ -368,7 +371,7 @@ mod tests {
         }
     }
 
-    fn setting(min_runtime: u64) -> Setting {
+    fn setting(min_runtime: u64, notice: u64) -> Setting {
         let team = |name: &str| TeamLimits {
             name: name.to_owned(),
             cohort: Some("all".to_owned()),
@@ -383,6 +386,7 @@ mod tests {
             sharing: Sharing::ByPriority,
             preemptions: 8,
             min_runtime,
+            notice,
         }
     }
 
@@ -401,7 +405,7 @@ mod tests {
         // The borrower has the pool of the cohort and what the lender leaves; the lender comes at 100.
         let jobs = [job(0, 1, 5), job(10, 1, 5), job(100, 0, 4)];
         for (min_runtime, notice, started_at) in [(0, 0, 100), (0, 30, 130), (150, 0, 150)] {
-            let setting = setting(min_runtime);
+            let setting = setting(min_runtime, notice);
             let mut engine = Engine::new(&jobs, &setting)?;
             let outcome = replay(&jobs, 2, rules(notice), &mut engine, |_| {})?;
             let what = format!("{min_runtime} {notice}");

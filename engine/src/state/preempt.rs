@@ -17,7 +17,7 @@ use super::{
     hopes::{Asks, Hope, Lacking},
     ids::{ClassId, GangId, ShapeId, TeamId},
     judge::{Candidate, Fitting},
-    reservations::{MOST_SECONDS, Reservation},
+    reservations::Reservation,
     team::Refusing,
     work::Work,
 };
@@ -391,10 +391,13 @@ impl State {
         let has_quota = asked
             .iter()
             .all(|(pair, amount)| *amount <= tree.available_at(node, *pair));
-        let mut places = Without::of(self, &candidate, &asked, &[], MOST_LOOKS);
-        if has_quota && places.is_there_without(&[]) {
-            in_vain.lacking.insert(Lacking::Time);
-            return None;
+        if has_quota {
+            let mut places = Without::of(self, &candidate, &asked, &[], MOST_LOOKS);
+            // Nobody is told to go where a place may be there.
+            if places.is_there_without(&[]) || places.gave_up {
+                in_vain.lacking.insert(Lacking::Time);
+                return None;
+            }
         }
         let by_share = ByShare::of(tree, node, &asked, &contested);
         if let Some(by_share) = &by_share
@@ -460,11 +463,11 @@ impl State {
                 .map(|pair| tree.named(*pair).clone())
                 .collect(),
         };
-        places.running = &running;
         if running.is_empty() {
             in_vain.lacking.insert(Lacking::Somebody);
             return None;
         }
+        let mut places = Without::of(self, &candidate, &asked, &running, MOST_LOOKS);
         let sharing = tree.sharing_of(node);
         let victims = victims_for(tree, sharing, &running, &preemptor, &mut places);
         let positions: Vec<usize> = victims.iter().map(|victim| victim.position).collect();
@@ -714,7 +717,7 @@ impl State {
                     let protected = told.protected_until.filter(|until| *until > now);
                     let overdue_at = ending_since
                         .filter(|_| !ends)
-                        .map(|since| Timestamp(since.0.saturating_add(MOST_SECONDS)));
+                        .map(|since| told.counted_on_until(since));
                     if let Some(at) = overdue_at.filter(|at| *at > now) {
                         preemptable.note_others_at(at);
                     }
@@ -798,6 +801,7 @@ impl State {
             self.note_rights();
         }
         let reservation = Reservation {
+            until: self.kept_until(now, victims.keys(), ending.iter()),
             is_told: !victims.is_empty(),
             victims,
             ending,

@@ -11,8 +11,8 @@
 //! still, it goes on waiting for them. Gangs that end by themselves are waited for like victims, and told nothing.
 //!
 //! A reservation is over when its gang is admitted (by whomever), gone, another one or stopped, when limits changed so that it
-//! has no room afterwards either, or after [`MOST_SECONDS`]: then the gang waits as before, and may preempt others. A victim
-//! that did not go in that time is *overdue*, and counted on no more before it is told that it is not ending any more, or was
+//! has no room afterwards either, or [`MOST_SECONDS_AFTER_NOTICE`] after the longest notice of its victims has ended: then the gang waits as
+//! before, and may preempt others. A victim that did not go in that time is *overdue*, and counted on no more before it is told that it is not ending any more, or was
 //! admitted anew. Should an admission not be committed, what was kept for it is kept again.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,16 +20,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{State, ids::GangId, rounds::Moment};
 use crate::{
     decision::{Blocker, GivesWay, Kept, Why},
-    model::{Hold, Running},
+    model::{Hold, MOST_SECONDS_AFTER_NOTICE, Running},
     names::{FlavorName, GangUid, NodeName, PodUid, Timestamp},
     quota::{
         PreemptionReason,
         charges::{Delta, largest, undoing},
     },
 };
-
-/// For how many seconds something is kept for a gang at most, and a victim is counted on.
-pub(super) const MOST_SECONDS: i64 = 600;
 
 /// What is kept for one gang.
 #[derive(Clone, Debug)]
@@ -48,6 +45,8 @@ pub(super) struct Reservation {
     pub(super) nodes: BTreeSet<NodeName>,
     /// Since when.
     pub(super) since: Timestamp,
+    /// Until when at the latest.
+    pub(super) until: Timestamp,
     /// As of when it was judged last, without success.
     pub(super) judged: Option<Moment>,
 }
@@ -108,7 +107,7 @@ impl Reservations {
         if reservation.is_released() {
             self.released.insert(gang.clone());
         }
-        self.by_end.insert((end(&reservation), gang.clone()));
+        self.by_end.insert((reservation.until, gang.clone()));
         self.by_gang.insert(gang.clone(), reservation);
         new
     }
@@ -130,7 +129,7 @@ impl Reservations {
         self.spared.extend(spared.iter().cloned());
         self.changed.insert(gang.clone());
         self.released.remove(gang);
-        self.by_end.remove(&(end(&reservation), gang.clone()));
+        self.by_end.remove(&(reservation.until, gang.clone()));
         Some((reservation, spared))
     }
 
@@ -268,11 +267,26 @@ impl Reservations {
     }
 }
 
-fn end(reservation: &Reservation) -> Timestamp {
-    Timestamp(reservation.since.0.saturating_add(MOST_SECONDS))
-}
-
 impl State {
+    /// Until when something is kept for a gang for which these go, told from now on or before, or end by themselves: until none of those
+    /// that are told is counted on any more.
+    pub(super) fn kept_until<'a>(
+        &self,
+        since: Timestamp,
+        victims: impl Iterator<Item = &'a GangUid>,
+        ending: impl Iterator<Item = &'a GangUid>,
+    ) -> Timestamp {
+        let told = |gang| self.running.get(gang);
+        let victims = victims.filter_map(told);
+        let victims = victims.map(|gang| (gang, gang.ending_since.unwrap_or(since)));
+        let ending = ending.filter_map(told);
+        let ending = ending.filter_map(|gang| Some((gang, gang.ending_since?)));
+        let counted_on = victims.chain(ending);
+        let counted_on = counted_on.map(|(gang, told_at)| gang.counted_on_until(told_at));
+        let least = Timestamp(since.0.saturating_add(MOST_SECONDS_AFTER_NOTICE));
+        counted_on.fold(least, Timestamp::max)
+    }
+
     /// What preemption goes by is told of a gang.
     pub(super) fn set_running(&mut self, running: Running) {
         let known = self.running.get(&running.uid);
@@ -471,7 +485,7 @@ impl State {
         let kept = kept.filter(|kept| kept.is_told)?;
         Some(Kept {
             since: kept.since,
-            until: end(kept),
+            until: kept.until,
             flavor: &kept.flavor,
             victims: &kept.victims,
         })

@@ -1,4 +1,5 @@
-//! What was kept for gangs by whoever decided before: it is kept again, with what is left of its time.
+//! What was kept for gangs by whoever decided before, and is not over: it is kept again, for as long as if it began now. Whoever decides
+//! counts the notices of victims anew, too, so they may go later than was thought.
 //!
 //! A new process knows what is held and who waits, and not who gives way to whom. It is told that before its first decision
 //! ([`crate::model::Reserved`]), so that nobody takes meanwhile what was freed for another gang, and nobody goes for one that has
@@ -10,10 +11,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{
-    State,
-    reservations::{MOST_SECONDS, Reservation},
-};
+use super::{State, reservations::Reservation};
 use crate::{
     model::Reserved,
     names::{GangUid, Timestamp},
@@ -33,7 +31,7 @@ impl State {
             by(one).cmp(&by(other))
         });
         for reserved in recorded {
-            let is_over = now.0.saturating_sub(reserved.since.0) >= MOST_SECONDS;
+            let is_over = now >= reserved.until;
             if is_over || self.waiting.id(&reserved.gang).is_some() {
                 self.restore_reservation(reserved, now);
             } else {
@@ -57,7 +55,8 @@ impl State {
             .retain(|victim, _| !running.is_released(victim));
         // A clock that was ahead keeps nothing for longer.
         let since = reserved.since.min(now);
-        if now.0.saturating_sub(since.0) >= MOST_SECONDS {
+        let lasts_seconds = reserved.until.0.saturating_sub(reserved.since.0).max(0);
+        if now.0.saturating_sub(since.0) >= lasts_seconds {
             // Who was never told to go did not fail to: it is asked like any other.
             let victims = reserved.victims.into_keys();
             let told = victims.filter(|victim| {
@@ -86,6 +85,7 @@ impl State {
             charges: Vec::new(),
             nodes: BTreeSet::new(),
             since,
+            until: Timestamp(now.0.saturating_add(lasts_seconds)),
             judged: None,
         };
         self.reserve(id, reservation);

@@ -230,6 +230,7 @@ impl History {
                 is_made_again: true,
                 protected_until: (protected > 0).then(|| later(protected)),
                 ending_since: None,
+                notice_seconds: 0,
                 may_be_preempted: true,
                 is_told_over_quota: false,
             }));

@@ -330,6 +330,7 @@ pub(crate) fn running_since(admitted_at: Timestamp, gang: &Gang) -> Running {
         is_made_again: true,
         protected_until: None,
         ending_since: None,
+        notice_seconds: 0,
         may_be_preempted: true,
         is_told_over_quota: false,
     }

@@ -6,12 +6,15 @@
 //! both are seen ([`crate::admission::preempt::due`]).
 //!
 //! The engine is told once in a leadership, before it decides for the first time. Late or stale it does no harm: what it says of is
-//! charged and placed anew, and its time is over ten minutes after it began, whoever leads. Records name attempts, and none is told of
+//! charged and placed anew, and its time is over ten minutes after the longest notice, whoever leads. Records name attempts, and none is told of
 //! that is over: from the first decision on the engine itself says which attempts begin, and forgets what was recorded of earlier ones.
 
 use std::collections::BTreeMap;
 
-use muster_api::{Gang, gang::PreemptionRight};
+use muster_api::{
+    Gang, PriorityTierSpec,
+    gang::{PreemptionRight, Reservation},
+};
 use muster_engine::{self as engine, quota::PreemptionReason};
 
 use muster_cluster::{index::Index, namespace_use};
@@ -42,6 +45,7 @@ pub(crate) fn recorded(context: PollContext<'_>) -> Vec<engine::Reserved> {
             flavor: reservation.flavor.as_str().into(),
             victims: victims.collect(),
             since: engine::Timestamp(reservation.since.0.as_second()),
+            until: until(reservation),
         };
         recorded.insert(uid, reserved);
     }
@@ -57,6 +61,14 @@ pub(crate) fn recorded(context: PollContext<'_>) -> Vec<engine::Reserved> {
         }
     }
     recorded.into_values().collect()
+}
+
+/// Until when something is kept, as it was recorded; not for longer than anybody would have kept it.
+fn until(reservation: &Reservation) -> engine::Timestamp {
+    const MOST_SECONDS: i64 =
+        PriorityTierSpec::MOST_NOTICE_SECONDS + engine::MOST_SECONDS_AFTER_NOTICE;
+    let most = reservation.since.0.as_second().saturating_add(MOST_SECONDS);
+    engine::Timestamp(reservation.until.0.as_second().min(most))
 }
 
 /// What Queues say of what namespaces used. It is recorded with each sample and each other change of a Queue, so it lacks at most what

@@ -1,6 +1,9 @@
 //! Which gangs may be evicted for others, or for a limit, as the engine is told.
 
-use muster_api::{Gang, TierPreemption, conditions as condition_types, gang::PreemptionRight};
+use muster_api::{
+    Gang, TierPreemption, conditions as condition_types,
+    gang::{PreemptionNotice, PreemptionRight},
+};
 use muster_cluster::formed::{FormedGang, has_ended};
 use muster_engine as engine;
 
@@ -50,11 +53,18 @@ pub(crate) fn running(
         is_made_again: is_made_again(context, gang, plan),
         protected_until: protected_until(context, gang, formed, admitted_at),
         ending_since: notice.map(|notice| engine::Timestamp(notice.noticed_at.0.as_second())),
+        // Who was told to go has the time that it was told, whatever its tier says by now.
+        notice_seconds: notice.map_or(formed.preemptible.notice_seconds, notice_seconds),
         may_be_preempted: formed.preemptible.when != TierPreemption::Never
             || context.bugs.has(InjectedBug::TierIgnored),
         is_told_over_quota: notice
             .is_some_and(|notice| notice.right == PreemptionRight::QuotaShrunk),
     })
+}
+
+fn notice_seconds(notice: &PreemptionNotice) -> i64 {
+    let (from, to) = (notice.noticed_at.0, notice.preempt_at.0);
+    to.as_second().saturating_sub(from.as_second())
 }
 
 /// Whether an attempt that was told as running is being ended, or ended.

@@ -96,6 +96,7 @@ pub(crate) fn says(context: PollContext<'_>, known: &Reservation, kept: &engine:
             || context.index.gang_by_uid(uid).is_none()
     };
     known.since.0.as_second() == kept.since.0
+        && known.until.0.as_second() == kept.until.0
         && known.flavor == kept.flavor.as_str()
         && kept.victims.len() <= victims
         && kept.victims.keys().all(is_known)

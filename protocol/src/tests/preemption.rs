@@ -547,6 +547,38 @@ fn a_new_leader_keeps_for_a_gang_what_others_have_freed() {
     });
 }
 
+/// Each leader counts the notice anew, so the gang may have to go later than what was kept until then.
+#[test]
+fn what_is_freed_is_kept_until_ten_minutes_after_a_long_notice_that_two_leaders_count() {
+    const LONG_SECONDS: u64 = 900;
+    let mut bench = low_runs("Immediate", &json!({"noticeSeconds": LONG_SECONDS}));
+    submit(&mut bench, "high", 4, "high");
+    bench.run();
+    let seconds = |reservation: &Reservation| {
+        let (since, until) = (reservation.since.0, reservation.until.0);
+        until.as_second() - since.as_second()
+    };
+    let kept = status(&bench, "high").reservation.unwrap();
+    assert_eq!(seconds(&kept), 1_500);
+    pass(&mut bench, LONG_SECONDS - 100);
+    assert_eq!(status(&bench, "high").reservation, Some(kept.clone()));
+    bench.take_over();
+    bench.run();
+    let again = status(&bench, "high").reservation.unwrap();
+    assert_eq!(again.since, kept.since);
+    let by_seconds = seconds(&again) - seconds(&kept);
+    assert!((800..810).contains(&by_seconds), "{by_seconds}");
+    pass(&mut bench, LONG_SECONDS - 10);
+    assert!(!is_evicted(&bench), "its notice is counted anew");
+    pass(&mut bench, 15);
+    assert!(is_evicted(&bench));
+    assert_eq!(status(&bench, "high").reservation, Some(again));
+    end_deleted(&mut bench);
+    bench.run();
+    let high = status(&bench, "high");
+    assert_eq!((high.phase, high.reservation), (GangPhase::Admitted, None));
+}
+
 #[test]
 fn nobody_is_evicted_before_the_gang_that_it_is_for_says_so() {
     let mut bench = low_runs("Immediate", &json!({}));
@@ -637,7 +669,7 @@ fn a_clock_that_is_set_neither_ends_what_is_kept_for_a_gang_nor_keeps_it_for_lon
         pass(&mut bench, NOTICE_SECONDS);
         assert!(is_evicted(&bench));
         // Its pods do not go.
-        pass(&mut bench, 520);
+        pass(&mut bench, 520 + NOTICE_SECONDS);
         assert_eq!(status(&bench, "high").reservation, kept, "{by_seconds}");
         pass(&mut bench, 40);
         assert_eq!(status(&bench, "high").reservation, None, "{by_seconds}");
@@ -720,7 +752,16 @@ fn a_gang_names_the_first_of_many_victims_and_a_new_leader_knows_all_of_them() {
     assert!((0..count).all(is_evicting));
     bench.take_over();
     bench.run();
-    assert_eq!(status(&bench, "high").reservation.unwrap(), reservation);
+    let taken_up = status(&bench, "high").reservation.unwrap();
+    let until = taken_up.until.clone();
+    assert!(until.0 > reservation.until.0, "notices are counted anew");
+    assert_eq!(
+        taken_up,
+        Reservation {
+            until,
+            ..reservation
+        }
+    );
     let uid = gang(&bench, "high").metadata.uid.clone().unwrap();
     let kept = bench.machine.engine().kept_for(&uid.as_str().into());
     assert_eq!(kept.unwrap().victims.len(), count);

@@ -606,6 +606,7 @@ impl<'a> Cluster<'a> {
             is_made_again: true,
             protected_until: None,
             ending_since: None,
+            notice_seconds: 0,
             may_be_preempted: true,
             is_told_over_quota: false,
         }));

@@ -114,6 +114,7 @@ fn running(model: &Model, gang: Uid) -> Option<Running> {
         is_made_again: true,
         protected_until: told.protected_until.map(Timestamp),
         ending_since: told.ending_since.map(Timestamp),
+        notice_seconds: told.notice,
         may_be_preempted: true,
         is_told_over_quota: false,
     })

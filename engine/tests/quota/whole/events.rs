@@ -46,6 +46,7 @@ impl Model {
         let Arrival {
             priority,
             min_run_time,
+            notice,
             ..
         } = self.gangs[&gang].asked;
         let protected_until = (min_run_time > 0).then_some(self.now + min_run_time);
@@ -56,6 +57,7 @@ impl Model {
                 admitted_at: self.now,
                 protected_until,
                 ending_since: None,
+                notice,
                 ends: false,
             },
         );

@@ -48,6 +48,8 @@ pub(super) struct Arrival {
     pub(super) may_borrow: bool,
     /// For how many seconds nobody may preempt it.
     pub(super) min_run_time: i64,
+    /// For how many seconds it may run on once it was told to go.
+    pub(super) notice: i64,
 }
 
 /// Positions are counted round.
@@ -278,6 +280,7 @@ impl Draw {
             asks,
             may_borrow: self.random.percent(93),
             min_run_time: self.random.pick(&[0, 0, 0, 0, 50, 400]),
+            notice: self.random.pick(&[0, 0, 60, 300, 900]),
         }
     }
 
@@ -305,7 +308,10 @@ impl Draw {
                 comes_back: self.random.percent(70),
             },
             80..82 => Event::ComesBackEarly(any),
-            82..88 => Event::Passes(self.random.pick(&[1, 30, 60, 300, 400, 600, 700])),
+            82..88 => Event::Passes(
+                self.random
+                    .pick(&[1, 30, 60, 300, 400, 600, 700, 900, 1_500]),
+            ),
             88..92 => {
                 let name = self.random.pick(&all);
                 let pair = self.random.pick(&self.pairs);

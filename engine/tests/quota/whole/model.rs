@@ -23,7 +23,7 @@ pub(super) type Place = (Reverse<i32>, i64, Uid);
 /// Gangs that are judged alike: Team, what they ask for, whether they may borrow.
 pub(super) type Class = (Name, [i128; 2], bool);
 
-/// For how long something is kept, and a victim is counted on.
+/// For how long something is kept, and a victim is counted on, after the end of the notice.
 pub(super) const MOST_SECONDS: i64 = 600;
 
 /// What does not change by a decision.
@@ -67,6 +67,8 @@ pub(super) struct Told {
     pub(super) protected_until: Option<i64>,
     /// Since when it is to give way, as it was told.
     pub(super) ending_since: Option<i64>,
+    /// For how long it may run on once it was told to.
+    pub(super) notice: i64,
     /// Whether it ends by itself.
     pub(super) ends: bool,
 }
@@ -79,7 +81,8 @@ pub(super) struct Kept {
     /// Who ends anyway.
     pub(super) ending: BTreeSet<Uid>,
     pub(super) charges: Charges,
-    pub(super) since: i64,
+    /// Until when at the latest: those that go for it may take so long after the end of their notice.
+    pub(super) until: i64,
 }
 
 impl Kept {

@@ -183,7 +183,8 @@ impl Model {
                 continue;
             }
             let is_ending = told.ends || told.ending_since.is_some();
-            let is_too_late = |since: i64| !told.ends && self.now - since >= MOST_SECONDS;
+            let is_too_late =
+                |since: i64| !told.ends && self.now - since - told.notice >= MOST_SECONDS;
             let is_protected = told.protected_until.is_some_and(|until| until > self.now);
             if self.gives_way(*uid)
                 || self.overdue.contains(uid)

@@ -46,7 +46,7 @@ impl Model {
             }
         }
         for gang in self.reserved() {
-            if self.now - self.kept[&gang].since >= MOST_SECONDS
+            if self.now >= self.kept[&gang].until
                 && let Some(kept) = self.leave(gang)
             {
                 self.overdue.extend(kept.waits_for());
@@ -112,11 +112,15 @@ impl Model {
             victims: std::collections::BTreeMap::new(),
             ending: std::collections::BTreeSet::new(),
             charges: verdict.charges.clone(),
-            since: self.now,
+            until: self.now + MOST_SECONDS,
         };
         let Reverse(priority) = self.gangs[&gang].place().0;
         for (victim, reason) in &verdict.victims {
             let told = &self.told[victim];
+            let goes_at = told.ending_since.unwrap_or(self.now) + told.notice;
+            if !told.ends || told.ending_since.is_some() {
+                kept.until = kept.until.max(goes_at + MOST_SECONDS);
+            }
             if told.ends {
                 kept.ending.insert(*victim);
                 continue;
