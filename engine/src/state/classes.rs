@@ -186,7 +186,9 @@ impl State {
             return;
         };
         let Some(class) = waiting.class.take() else {
-            self.stand_aside(id, false);
+            if !waiting.is_reserved_for {
+                self.stand_aside(id, false);
+            }
             return;
         };
         let (place, namespace) = (waiting.place.clone(), waiting.namespace.clone());

@@ -163,7 +163,7 @@ impl State {
         };
         let standing = entry.standing_of(waiting);
         let head = entry.discipline.first_before(at, &standing)?;
-        let head = self.waiting.get(*entry.line.get(head.place())?)?;
+        let head = self.waiting.get(entry.gang_at(head.place())?)?;
         Some(&head.gang)
     }
 

@@ -154,8 +154,12 @@ impl State {
             return;
         };
         let line: Vec<_> = entry.line.values().copied().collect();
+        let given_way: Vec<_> = entry.given_way.values().copied().collect();
         for gang in &line {
             self.unseat(*gang);
+        }
+        for gang in &given_way {
+            self.stand_aside(*gang, false);
         }
         if let Some(entry) = self.teams.get_mut(id)
             && let Some(queueing) = queueing
@@ -165,6 +169,9 @@ impl State {
         self.set_fairness(id, fairness);
         for gang in line {
             self.seat(gang);
+        }
+        for gang in given_way {
+            self.stand_aside(gang, true);
         }
     }
 

@@ -14,6 +14,9 @@
 //! what it asks for and the empty nodes hold it; there it waits in line, and there it holds up others. In a Team without Flavors
 //! nothing tells one node from the other, and all gangs stand in one line.
 //!
+//! A gang to which others give way stands in line, too, until it is admitted: it does not fit yet. Like one of which an earlier
+//! attempt holds something it is not judged meanwhile. Such gangs stand *aside*.
+//!
 //! What makes the answer another one, limits, Flavors and the inventory, puts those back in line who left. Again only those are
 //! judged who are first then.
 
@@ -33,7 +36,7 @@ use crate::{fairness::WeightedUse, names::NamespaceName, placement::Effort, queu
 pub(super) struct Lines {
     /// By Flavor in the order of the Team's. A Team without any has one line.
     by_flavor: Vec<Line>,
-    /// Gangs that stand in line and are not judged, because an earlier attempt of them holds something still.
+    /// Gangs that stand in line and are not judged: an earlier attempt of them holds something still, or others give way to them.
     aside: BTreeSet<Standing>,
 }
 
@@ -151,7 +154,7 @@ impl State {
         let Some(entry) = self.teams.get(team) else {
             return;
         };
-        let place = entry.standing_of(waiting);
+        let place = entry.standing_aside(waiting);
         self.change_lines(team, |lines| {
             if stands {
                 lines.enter(&place);
@@ -201,37 +204,81 @@ impl State {
             let Some(waiting) = self.waiting.get(id) else {
                 continue;
             };
-            let (team, shape) = (waiting.team, waiting.shape);
+            let team = waiting.team;
             let Some(entry) = self.teams.get(team) else {
                 continue;
             };
-            let place = entry.standing_of(waiting);
+            let place = entry.standing_aside(waiting);
             let is_aside = match &entry.discipline {
                 Discipline::StrictFifo(lines) => lines.aside.contains(&place),
                 Discipline::BestEffort => false,
             };
-            if !is_aside || waiting.obstacle() != Some(Obstacle::OwnRelease) {
+            let waits_aside =
+                waiting.is_reserved_for || waiting.obstacle() == Some(Obstacle::OwnRelease);
+            if !is_aside || !waits_aside {
                 continue;
             }
-            let (node, assignments) = (entry.node, entry.assignments.clone());
-            let totals = self.shapes.get(shape).map(|shape| &shape.totals);
-            let needs_quota = totals.is_none_or(|totals| totals.claims > 0);
-            let ways = assignments.len().max(1);
+            let ways = entry.assignments.len().max(1);
             let mut effort = Effort::default();
-            self.strict_by_inventory.insert(team);
             for at in 0..ways {
-                let flavor = assignments.get(at).map(|it| it.flavor.clone());
-                let candidate = self.candidate(shape, id, node, &assignments, at);
-                let is_excluded = match candidate {
-                    _ if assignments.is_empty() => needs_quota,
-                    Some(candidate) => self.is_excluded(&candidate),
-                    None => true,
-                };
-                if is_excluded || self.is_impossible(shape, id, flavor, ways, &mut effort) {
+                if self.can_never_run(id, at, &mut effort) {
                     self.leave_line(team, at, &place);
                 }
             }
         }
+    }
+
+    /// Finds out of those before a gang whether they could run at all. Who is first is judged first, but for gangs that are
+    /// settled before anybody is judged: after limits changed everybody stands in line again.
+    pub(super) fn settle_before(&mut self, id: GangId) {
+        let Some(waiting) = self.waiting.get(id) else {
+            return;
+        };
+        let team = waiting.team;
+        let Some(entry) = self.teams.get(team) else {
+            return;
+        };
+        let (mine, ways) = (entry.standing_of(waiting), entry.assignments.len().max(1));
+        for at in 0..ways {
+            while let Some(first) = self.first_in_line(team, at, &mine) {
+                let gang = self
+                    .teams
+                    .get(team)
+                    .and_then(|it| it.gang_at(first.place()));
+                if !gang.is_some_and(|gang| self.can_never_run(gang, at, &mut Effort::default())) {
+                    break;
+                }
+                self.leave_line(team, at, &first);
+            }
+        }
+    }
+
+    fn first_in_line(&self, team: TeamId, at: usize, before: &Standing) -> Option<Standing> {
+        let discipline = &self.teams.get(team)?.discipline;
+        discipline.first_before(at, before).cloned()
+    }
+
+    /// Whether a gang can never run on a Flavor of its Team, as things are.
+    fn can_never_run(&mut self, id: GangId, at: usize, effort: &mut Effort) -> bool {
+        let Some(waiting) = self.waiting.get(id) else {
+            return true;
+        };
+        let (team, shape) = (waiting.team, waiting.shape);
+        let Some(entry) = self.teams.get(team) else {
+            return true;
+        };
+        let (node, assignments) = (entry.node, entry.assignments.clone());
+        let totals = self.shapes.get(shape).map(|shape| &shape.totals);
+        let needs_quota = totals.is_none_or(|totals| totals.claims > 0);
+        let flavor = assignments.get(at).map(|it| it.flavor.clone());
+        let is_excluded = match self.candidate(shape, id, node, &assignments, at) {
+            _ if assignments.is_empty() => needs_quota,
+            Some(candidate) => self.is_excluded(&candidate),
+            None => true,
+        };
+        self.strict_by_inventory.insert(team);
+        let ways = assignments.len().max(1);
+        is_excluded || self.is_impossible(shape, id, flavor, ways, effort)
     }
 
     /// Whether a gang is refused on a Flavor for good, whatever its nodes would hold.
@@ -285,7 +332,7 @@ impl State {
             return;
         };
         let aside = lines.aside.iter();
-        let aside = aside.filter_map(|standing| entry.line.get(standing.place()));
+        let aside = aside.filter_map(|standing| entry.gang_at(standing.place()));
         self.unsettled_aside.extend(aside);
         let firsts = lines.firsts().into_iter().flatten();
         let gangs: BTreeSet<GangId> = firsts

@@ -5,9 +5,10 @@
 //! admitted must fit now and afterwards ([`super::moments`]). Nothing new is planned on the nodes on which it would have its
 //! place. That is more than it needs; a preemption is short.
 //!
-//! Those to whom others give way do not hold up each other. Who preempts counts the victims of those before it as gone, and
-//! what is kept for those as taken: so all of them have room once all victims are gone. When its own victims are gone, or it finds
-//! room elsewhere meanwhile, it is judged before anybody else ([`super::settle`]); should what it needs be held by victims of others
+//! Those to whom others give way do not hold up each other, but for those of one Team whose order is strict ([`super::lines`]).
+//! Who preempts counts the victims of those before it as gone, and what is kept for those as taken: so all of them have room once
+//! all victims are gone. When its own victims are gone, or it finds room elsewhere meanwhile, it is judged before anybody else
+//! ([`super::settle`]); should what it needs be held by victims of others
 //! still, it goes on waiting for them. Gangs that end by themselves are waited for like victims, and told nothing.
 //!
 //! A reservation is over when its gang is admitted (by whomever), gone, another one or stopped, when limits changed so that it
@@ -325,17 +326,21 @@ impl State {
 
     /// Keeps something for a gang, which is not judged until that is over.
     pub(super) fn reserve(&mut self, id: GangId, reservation: Reservation) {
-        let Some(waiting) = self.waiting.get_mut(id) else {
+        let Some(waiting) = self.waiting.get(id) else {
             return;
         };
-        waiting.is_reserved_for = true;
         let uid = waiting.gang.uid.clone();
         let (team, place) = (waiting.team, waiting.place.clone());
         self.end_head_reservation(&uid, true);
         self.drop_out(id);
+        if let Some(waiting) = self.waiting.get_mut(id) {
+            waiting.is_reserved_for = true;
+        }
         if let Some(entry) = self.teams.get_mut(team) {
             entry.given_way.insert(place, id);
         }
+        self.stand_aside(id, true);
+        self.settle_aside();
         self.changed_gangs.insert(id);
         let (charges, nodes) = (reservation.charges.clone(), reservation.nodes.clone());
         let victims = self.reservations.enter(&uid, reservation);
@@ -354,6 +359,8 @@ impl State {
     pub(super) fn give_up_reservation(&mut self, id: GangId) -> Option<Reservation> {
         let waiting = self.waiting.get_mut(id)?;
         let (reservation, spared) = self.reservations.leave(&waiting.gang.uid)?;
+        self.stand_aside(id, false);
+        let waiting = self.waiting.get_mut(id)?;
         waiting.is_reserved_for = false;
         if let Some(entry) = self.teams.get_mut(waiting.team) {
             entry.given_way.remove(&waiting.place);

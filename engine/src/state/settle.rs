@@ -141,6 +141,7 @@ impl State {
             }
             return Settled::Over;
         };
+        self.settle_before(id);
         // While its victims hold theirs still, it is they who leave its Team no nominal quota.
         let judged = if is_released {
             self.judge_as_charged_ahead(class, id, work)

@@ -42,7 +42,8 @@ pub(super) struct TeamEntry {
     pub(super) namespaces: Option<NamespaceLine>,
     /// The classes with gangs of a namespace, there.
     pub(super) classes_of: BTreeMap<NamespaceName, BTreeSet<ClassId>>,
-    /// The gangs that wait for what others give up for them, in the same order: they are in no line.
+    /// The gangs that wait for what others give up for them, in the same order: they are not judged, and hold up others where the
+    /// order is strict.
     pub(super) given_way: BTreeMap<Place, GangId>,
     /// How many gangs were told as waiting, those included that hold something.
     pub(super) gangs: usize,
@@ -102,6 +103,21 @@ impl TeamEntry {
     /// Where a gang stands that is in line.
     pub(super) fn standing_of(&self, waiting: &WaitingGang) -> Standing {
         Standing::new(self.used_by(&waiting.namespace), waiting.place.clone())
+    }
+
+    /// Where a gang stands in line that is not judged. One to which others give way is before all others of its tier,
+    /// whatever its namespace uses, where that counts: it had its turn.
+    pub(super) fn standing_aside(&self, waiting: &WaitingGang) -> Standing {
+        if waiting.is_reserved_for && self.namespaces.is_some() {
+            return Standing::new(WeightedUse::NOTHING, waiting.place.clone());
+        }
+        self.standing_of(waiting)
+    }
+
+    /// The gang at a place, be it judged or not.
+    pub(super) fn gang_at(&self, place: &Place) -> Option<GangId> {
+        let gang = self.line.get(place).or_else(|| self.given_way.get(place));
+        gang.copied()
     }
 
     /// All that wait, first to be served first. Where that goes by what namespaces used, those are before all others to which somebody

@@ -1,0 +1,156 @@
+//! A gang to which others give way keeps its place in a line whose order is strict, until it starts.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "tests")]
+
+mod common;
+
+use common::*;
+use muster_engine::{
+    Gang, Node, PodUid, Queueing, State, Team, Update, Why,
+    quota::{PreemptionPolicy, ReclaimWithinCohort, WithinTeam},
+};
+
+const LOWER: PreemptionPolicy = PreemptionPolicy {
+    within_team: WithinTeam::LowerPriority,
+    reclaim_within_cohort: ReclaimWithinCohort::Any,
+    ..PreemptionPolicy::NEVER
+};
+
+fn nodes(count: usize) -> Vec<Node> {
+    (0..count)
+        .map(|at| node(&format!("n{at}"), "s/l", 8))
+        .collect()
+}
+
+fn preempting(name: &str, queueing: Queueing, nominal: i64) -> Team {
+    Team {
+        preemption: LOWER,
+        queueing,
+        ..team(name, Some("all"), limit(nominal))
+    }
+}
+
+/// A gang starts, and can be preempted from then on.
+fn start(state: &mut State, gang: &Gang) -> Vec<PodUid> {
+    submit(state, [gang.clone()]);
+    let decisions = decide(state);
+    let admission = decisions.admissions.first().expect("it fits");
+    assert_eq!(admission.gang, gang.uid);
+    let holds = holds_of(gang, admission);
+    let pods = holds.iter().map(|hold| hold.pod.clone()).collect();
+    for hold in holds {
+        state.apply(Update::Hold(hold));
+    }
+    state.apply(Update::NotWaiting(gang.uid.clone()));
+    state.apply(Update::Running(running_since(NOW, gang)));
+    pods
+}
+
+fn release(state: &mut State, gang: &str, pods: Vec<PodUid>) {
+    state.apply(Update::NotRunning(gang.into()));
+    for pod in pods {
+        state.apply(Update::HoldGone(pod));
+    }
+}
+
+fn preempted(state: &mut State) -> Vec<String> {
+    let decisions = decide(state);
+    assert_eq!(admitted(&decisions), [""; 0]);
+    let victims = decisions.preemptions.iter().flat_map(|it| &it.victims);
+    victims.map(|victim| victim.gang.to_string()).collect()
+}
+
+#[test]
+fn in_strict_order_nobody_starts_before_a_gang_to_which_others_give_way() {
+    for (queueing, meanwhile) in [
+        (Queueing::BestEffort, vec!["small"]),
+        (Queueing::StrictFifo, vec![]),
+    ] {
+        let teams = vec![
+            preempting("a", queueing, 8),
+            team("b", Some("all"), limit(0)),
+        ];
+        let mut state = state(nodes(3), teams);
+        let of_victim = start(&mut state, &gang("victim", "b", 1, 6));
+        submit(&mut state, [at(1, gang("head", "a", 1, 6))]);
+        assert_eq!(preempted(&mut state), ["victim"], "{queueing:?}");
+        // Two GPUs are free now, and will be.
+        submit(&mut state, [at(2, gang("small", "a", 1, 2))]);
+        assert_eq!(admitted(&decide(&mut state)), meanwhile, "{queueing:?}");
+        release(&mut state, "victim", of_victim);
+        let afterwards = admitted(&decide(&mut state));
+        if meanwhile.is_empty() {
+            assert_eq!(afterwards, ["head", "small"], "{queueing:?}");
+        } else {
+            assert_eq!(afterwards, ["head"], "{queueing:?}");
+        }
+    }
+}
+
+#[test]
+fn who_stands_behind_a_gang_to_which_others_give_way_is_told_so_and_moves_up_when_that_is_withdrawn()
+ {
+    let teams = vec![
+        preempting("a", Queueing::StrictFifo, 8),
+        team("b", Some("all"), limit(0)),
+    ];
+    let mut state = state(nodes(3), teams);
+    start(&mut state, &gang("victim", "b", 1, 6));
+    submit(&mut state, [at(1, gang("head", "a", 1, 6))]);
+    assert_eq!(preempted(&mut state), ["victim"]);
+    submit(&mut state, [at(2, gang("small", "a", 1, 2))]);
+    assert_eq!(preempted(&mut state), [""; 0]);
+    let head = Why::BehindHead {
+        head: "a/head".into(),
+        flavor: Some(H100.into()),
+    };
+    assert_eq!(why(&state, "small"), head);
+    assert!(matches!(why(&state, "head"), Why::Preemption { .. }));
+    state.apply(Update::NotWaiting("head".into()));
+    assert_eq!(admitted(&decide(&mut state)), ["small"]);
+}
+
+/// It is in line from the decision on by which others give way, whether the order became strict before or after.
+#[test]
+fn an_order_that_becomes_strict_counts_those_to_which_others_give_way() {
+    let teams = vec![
+        preempting("a", Queueing::BestEffort, 8),
+        team("b", Some("all"), limit(0)),
+    ];
+    let mut state = state(nodes(3), teams);
+    start(&mut state, &gang("victim", "b", 1, 6));
+    submit(&mut state, [at(1, gang("head", "a", 1, 6))]);
+    assert_eq!(preempted(&mut state), ["victim"]);
+    state.apply(Update::Team(preempting("a", Queueing::StrictFifo, 8)));
+    submit(&mut state, [at(2, gang("small", "a", 1, 2))]);
+    assert_eq!(admitted(&decide(&mut state)), [""; 0]);
+    state.apply(Update::Team(preempting("a", Queueing::BestEffort, 8)));
+    assert_eq!(admitted(&decide(&mut state)), ["small"]);
+}
+
+/// Limits changed, so everybody stands in line again until it is known who can never run; and the victim is released by then.
+#[test]
+fn what_was_given_up_for_a_gang_it_gets_though_one_that_can_never_run_stands_before_it() {
+    let strict = |name| preempting(name, Queueing::StrictFifo, 4);
+    let teams = vec![
+        strict("a"),
+        team("b", Some("all"), limit(0)),
+        team("c", Some("all"), limit(4)),
+    ];
+    let mut state = state(nodes(3), teams);
+    let of_victim = start(&mut state, &gang("victim", "b", 1, 4));
+    start(&mut state, &with_priority(5, gang("stays", "b", 1, 4)));
+    submit(
+        &mut state,
+        [
+            with_priority(9, gang("never", "a", 2, 5)),
+            gang("head", "a", 1, 4),
+            with_priority(9, gang("other", "c", 1, 4)),
+        ],
+    );
+    assert_eq!(preempted(&mut state), ["victim"]);
+    assert!(matches!(why(&state, "never"), Why::ExceedsMaxQuota { .. }));
+    state.apply(Update::Team(team("elsewhere", None, limit(1))));
+    release(&mut state, "victim", of_victim);
+    assert_eq!(admitted(&decide(&mut state)), ["head"]);
+}
