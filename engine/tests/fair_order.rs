@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use common::*;
 use muster_engine::{
-    Amount, Budget, Cohort, CommitRoom, FlavorResource, Gang, Hold, QuotaLimit, Resource,
+    Amount, Budget, Cohort, CommitRoom, FlavorResource, Gang, Hold, Queueing, QuotaLimit, Resource,
     ResourceCharge, Running, State, Team, TeamName, Update, Why,
     model::Quota,
     quota::{
@@ -65,6 +65,35 @@ fn where_shares_are_fair_the_smaller_share_goes_first_and_elsewhere_who_waits_lo
         );
         assert_eq!(admitted(&decide(&mut state)), first, "{sharing:?}");
     }
+}
+
+/// Once the first is withdrawn, one comes to be first that can never run and asks for more, and then one that asks for less.
+#[test]
+fn a_team_in_strict_order_competes_by_the_least_that_any_of_its_line_asks_for() {
+    let mut state = pool(Sharing::FAIR, 2, &["strict", "half", "third"]);
+    state.apply(Update::Team(Team {
+        queueing: Queueing::StrictFifo,
+        ..team("strict", Some(ROOT), limit(0))
+    }));
+    state.apply(Update::Team(Team {
+        weight: Weight(Weight::ONE.0 / 2),
+        ..team("half", Some(ROOT), limit(0))
+    }));
+    runs(&mut state, "r", "third", 0..2);
+    submit(
+        &mut state,
+        [
+            at(1, gang("first", "strict", 1, 2)),
+            at(2, gang("never", "strict", 1, 5)),
+            at(3, gang("one", "strict", 1, 1)),
+            at(4, gang("two", "half", 1, 2)),
+        ],
+    );
+    assert_eq!(admitted(&decide(&mut state)), [""; 0]);
+    state.apply(Update::NotWaiting("first".into()));
+    state.apply(Update::HoldGone(pod_uid("r")));
+    // One GPU for a weight of 1 is less than two for one of a half, and five would be more.
+    assert_eq!(admitted(&decide(&mut state)), ["one"]);
 }
 
 #[test]

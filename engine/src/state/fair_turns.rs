@@ -2,9 +2,9 @@
 //! among the Teams of other trees by the precedence and place that its gang has.
 //!
 //! All Teams of such a tree that are awake compete. A Team is judged only when its gang might be the next: until then it
-//! competes by the least that any of its gangs that are awake may be charged. What one Team is charged moves nobody else's share,
-//! so that who was judged goes on competing by that, unless it lost its place or its quota, or may be charged less by now; then
-//! it may come earlier, and competes by the least again.
+//! competes by the least that any of its gangs may be charged that are awake, or come to be so as it is judged. What one Team is
+//! charged moves nobody else's share, so that who was judged goes on competing by that, unless it lost its place or its quota, or
+//! may be charged less by now; then it may come earlier, and competes by the least again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -181,7 +181,8 @@ impl State {
         }
     }
 
-    /// The least that a gang of a Team may be charged that is awake, and the place of the first of them.
+    /// The least that a gang of a Team may be charged that is awake, and the place of the first of them. Where the order is strict
+    /// those behind it count, too: if it turns out that it can never run, the next one wakes up, which may ask for less.
     fn least_asked(&self, team: TeamId) -> (Asked, Place) {
         let Some(entry) = self.teams.get(team) else {
             return (Asked::new(), Place::first_of_all());
@@ -201,6 +202,9 @@ impl State {
         let Some(place) = first.cloned() else {
             return (Asked::new(), Place::first_of_all());
         };
+        if entry.is_strict() {
+            classes.extend(entry.classes.values().take(MOST_CLASSES + 1));
+        }
         if classes.len() > MOST_CLASSES {
             return (Asked::new(), place);
         }
