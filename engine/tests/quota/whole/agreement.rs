@@ -29,6 +29,11 @@ struct Tally {
     /// Calls that left some of those to the next call.
     left: usize,
     explained: usize,
+    /// Of those, how many wait behind another one in strict order.
+    behind: usize,
+    /// Admissions with fewer pods than all, and with more than the fewest.
+    in_part: usize,
+    grown: usize,
 }
 
 impl Tally {
@@ -49,6 +54,9 @@ impl Tally {
         self.late += other.late;
         self.left += other.left;
         self.explained += other.explained;
+        self.behind += other.behind;
+        self.in_part += other.in_part;
+        self.grown += other.grown;
     }
 }
 
@@ -67,6 +75,16 @@ fn decide(
     let victims = decided.preemptions.iter().map(|(_, victims)| victims.len());
     tally.victims += victims.sum::<usize>();
     tally.late += model.decide(&decided)?;
+    for (gang, charges) in &decided.admissions {
+        let (asked, pods) = (&model.gangs[gang].asked, engine.admitted_pods(*gang));
+        if charges.is_empty() && pods != asked.pods {
+            return Err(format!(
+                "gang {gang} gets {pods} pods of those for which nothing is charged"
+            ));
+        }
+        tally.in_part += usize::from(pods < asked.pods);
+        tally.grown += usize::from(pods > asked.fewest());
+    }
     let count = decided.admissions.len();
     for (at, (gang, _)) in decided.admissions.iter().enumerate() {
         if undo.is_some_and(|undo| undo % count == at) {
@@ -81,7 +99,8 @@ fn decide(
     Ok(())
 }
 
-fn explains(engine: &Engine, model: &Model, gang: Uid) -> Result<(), String> {
+/// Whether a gang is told the right reason; whether that is that it waits behind another one.
+fn explains(engine: &Engine, model: &Model, gang: Uid) -> Result<bool, String> {
     let why = engine.why(gang);
     let is_right = if !model.waiting.contains(&gang) {
         why.is_none()
@@ -102,12 +121,13 @@ fn explains(engine: &Engine, model: &Model, gang: Uid) -> Result<(), String> {
         let refused = model.judge(&model.trees(), gang);
         match why {
             Some(Why::ExceedsMaxQuota { .. }) => refused.is_err_and(|it| it.for_ever),
-            Some(Why::Quota { .. }) => !refused.is_err_and(|it| it.for_ever),
+            Some(Why::BehindHead { .. }) => refused.is_err_and(|it| it.is_behind),
+            Some(Why::Quota { .. }) => !refused.is_err_and(|it| it.for_ever || it.is_behind),
             _ => false,
         }
     };
     if is_right {
-        return Ok(());
+        return Ok(matches!(why, Some(Why::BehindHead { .. })));
     }
     Err(format!("gang {gang} is told {why:?}"))
 }
@@ -141,9 +161,10 @@ fn agree(history: &History) -> Result<Tally, String> {
             .map_err(|difference| format!("in the end: {difference}\n{model:?}"))?;
     }
     for gang in model.gangs.keys() {
-        explains(&engine, &model, *gang)
+        let is_behind = explains(&engine, &model, *gang)
             .map_err(|difference| format!("{difference}\n{model:?}"))?;
         tally.explained += 1;
+        tally.behind += usize::from(is_behind);
     }
     Ok(tally)
 }
@@ -163,7 +184,11 @@ fn the_engine_admits_and_preempts_as_the_model_in_random_histories() {
             "a third of all histories preempt: {sum:?}"
         );
         assert!(
-            sum.late > 0 && sum.undone > 0 && sum.spared > 0,
+            sum.late > 0 && sum.undone > 0 && sum.spared > 0 && sum.behind > 0,
+            "everything occurs: {sum:?}"
+        );
+        assert!(
+            sum.in_part * 20 >= sum.admissions && sum.grown * 20 >= sum.admissions,
             "everything occurs: {sum:?}"
         );
     }
@@ -184,5 +209,5 @@ fn the_events_of_random_histories_are_of_every_kind() {
             name
         })
         .collect();
-    assert_eq!(kinds.len(), 16, "{kinds:?}");
+    assert_eq!(kinds.len(), 17, "{kinds:?}");
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use muster_engine::{
     Admission, Budget, Flavor, Gang, GangUid, Hold, Node, NodeBlock, NodeFilterId, Pod,
-    PodResources, RunTime, Running, State, Stop, Timestamp, TopologyRequest, Update, Why,
+    PodResources, Queueing, RunTime, Running, State, Stop, Timestamp, TopologyRequest, Update, Why,
     quota::{FairStrategy, Sharing},
 };
 
@@ -80,6 +80,14 @@ fn gang(model: &Model, gang: Uid) -> Gang {
         pods: 1,
         ..PodResources::default()
     };
+    let pods = (0..known.asked.pods).map(|rank| Pod {
+        uid: format!("pod-{gang}-{}-{rank}", known.attempt)
+            .as_str()
+            .into(),
+        resources: resources.clone(),
+        filter: ANY_NODE,
+        claims: Vec::new(),
+    });
     Gang {
         uid: uid(gang),
         name: format!("ns/{gang}"),
@@ -91,13 +99,8 @@ fn gang(model: &Model, gang: Uid) -> Gang {
         topology: TopologyRequest::default(),
         run_time: RunTime::default(),
         lacks_place_since: None,
-        min_count: None,
-        pods: vec![Pod {
-            uid: format!("pod-{gang}-{}", known.attempt).as_str().into(),
-            resources,
-            filter: ANY_NODE,
-            claims: Vec::new(),
-        }],
+        min_count: known.asked.least,
+        pods: pods.collect(),
     }
 }
 
@@ -167,6 +170,9 @@ impl Engine {
         if limits.stopped.contains(&name) {
             team.stop = Stop::Hold;
         }
+        if limits.strict.contains(&name) {
+            team.queueing = Queueing::StrictFifo;
+        }
         self.state.apply(Update::Team(team));
     }
 
@@ -210,7 +216,8 @@ impl Engine {
             | Event::Policy(name, _)
             | Event::Fungibility(name, _)
             | Event::Moves(name, _)
-            | Event::Stops(name, _) => self.tell_limits(after, *name),
+            | Event::Stops(name, _)
+            | Event::IsStrict(name, _) => self.tell_limits(after, *name),
             _ => {}
         }
     }
@@ -258,6 +265,12 @@ impl Engine {
             self.admitted.insert(number(&admission.gang), admission);
         }
         decided
+    }
+
+    /// How many pods of a gang are admitted.
+    pub(super) fn admitted_pods(&self, gang: Uid) -> usize {
+        let admission = self.admitted.get(&gang);
+        admission.map_or(0, |admission| admission.pods.len())
     }
 
     /// An admission was committed.

@@ -41,6 +41,7 @@ impl Model {
     /// An admission was committed.
     pub(super) fn commit(&mut self, gang: Uid) {
         self.waiting.remove(&gang);
+        self.admitted.remove(&gang);
         self.kept_before.remove(&gang);
         self.overdue.remove(&gang);
         let Arrival {
@@ -65,6 +66,7 @@ impl Model {
 
     /// An admission could not be committed.
     pub(super) fn undo(&mut self, gang: Uid) {
+        self.admitted.remove(&gang);
         self.release(gang);
         if let Some(kept) = self.kept_before.remove(&gang) {
             self.kept.insert(gang, kept);
@@ -171,6 +173,14 @@ impl Model {
                     stopped.insert(*team)
                 } else {
                     stopped.remove(team)
+                };
+            }
+            Event::IsStrict(team, is_strict) => {
+                let strict = &mut Arc::make_mut(&mut self.limits).strict;
+                self.teams_changed |= if *is_strict {
+                    strict.insert(*team)
+                } else {
+                    strict.remove(team)
                 };
             }
         }

@@ -1,6 +1,6 @@
 //! Random Teams and Cohorts, and what happens to them and to their gangs. A history is drawn whole, before it is played.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_engine::quota::{
     AtAPrice, BorrowWithinCohort, FairStrategy, FlavorFungibility, FlavorPreference,
@@ -24,6 +24,8 @@ pub(super) struct History {
     /// `None`: by priority.
     pub(super) strategies: Option<Vec<FairStrategy>>,
     pub(super) fungibility: BTreeMap<Name, FlavorFungibility>,
+    /// Teams whose order is strict.
+    pub(super) strict: BTreeSet<Name>,
     pub(super) events: Vec<Step>,
 }
 
@@ -43,13 +45,30 @@ pub(super) struct Arrival {
     pub(super) team: Name,
     pub(super) priority: i32,
     pub(super) queued_at: i64,
-    /// Of each resource.
+    /// How many pods it has.
+    pub(super) pods: usize,
+    /// With how many of them it may start, if not with all only.
+    pub(super) least: Option<usize>,
+    /// What each pod asks for, of each resource.
     pub(super) asks: [i128; 2],
     pub(super) may_borrow: bool,
     /// For how many seconds nobody may preempt it.
     pub(super) min_run_time: i64,
     /// For how many seconds it may run on once it was told to go.
     pub(super) notice: i64,
+}
+
+impl Arrival {
+    /// With how many pods it starts at the least.
+    pub(super) fn fewest(&self) -> usize {
+        self.least.unwrap_or(self.pods)
+    }
+
+    /// What so many of its pods ask for.
+    pub(super) fn asks_with(&self, pods: usize) -> [i128; 2] {
+        let pods = i128::try_from(pods).expect("few");
+        self.asks.map(|asks| asks * pods)
+    }
 }
 
 /// Positions are counted round.
@@ -80,6 +99,8 @@ pub(super) enum Event {
     Fungibility(Name, FlavorFungibility),
     Moves(Name, Option<Name>),
     Stops(Name, bool),
+    /// The order of a Team is strict from now on, or is not.
+    IsStrict(Name, bool),
 }
 
 impl Seeded for History {
@@ -100,11 +121,14 @@ impl Seeded for History {
         let fungibility = teams.iter().map(|team| (*team, draw.fungibility()));
         let fungibility = fungibility.collect();
         let strategies = draw.strategies();
+        let strict = teams.iter().copied();
+        let strict = strict.filter(|_| draw.random.percent(35)).collect();
         let events = (0..EVENTS).map(|_| draw.step(&nodes, &teams)).collect();
         Self {
             nodes,
             strategies,
             fungibility,
+            strict,
             events,
         }
     }
@@ -263,7 +287,8 @@ impl Draw {
 
     fn arrival(&mut self, teams: &[Name]) -> Arrival {
         self.uid += 1;
-        let most = self.largest;
+        let (pods, least) = self.pods();
+        let most = if pods > 1 { 2 } else { self.largest };
         let mut asks = [i128::from(self.random.between(1, most)), 0];
         if self.two_resources && self.random.percent(70) {
             asks[1] = i128::from(self.random.between(1, most));
@@ -277,11 +302,20 @@ impl Draw {
             team: self.random.pick(teams),
             priority: self.priority(),
             queued_at: self.random.between(0, 9),
+            pods,
+            least,
             asks,
             may_borrow: self.random.percent(93),
             min_run_time: self.random.pick(&[0, 0, 0, 0, 50, 400]),
             notice: self.random.pick(&[0, 0, 60, 300, 900]),
         }
+    }
+
+    /// How many pods, and with how many of them a gang may start.
+    fn pods(&mut self) -> (usize, Option<usize>) {
+        let pods = self.random.pick(&[1, 1, 1, 2, 3, 5]);
+        let least = self.random.index(pods) + 1;
+        (pods, self.random.percent(70).then_some(least))
     }
 
     fn step(&mut self, nodes: &Nodes, teams: &[Name]) -> Step {
@@ -331,7 +365,8 @@ impl Draw {
                 let those = if self.random.percent(80) { teams } else { &all };
                 Event::Moves(self.random.pick(those), parent)
             }
-            _ => Event::Stops(self.random.pick(teams), self.random.percent(40)),
+            98 => Event::Stops(self.random.pick(teams), self.random.percent(40)),
+            _ => Event::IsStrict(self.random.pick(teams), self.random.percent(50)),
         }
     }
 }

@@ -42,6 +42,8 @@ pub(super) struct Refused {
     pub(super) in_turn: bool,
     /// Whether every Flavor has less than it asks for, whoever uses it.
     pub(super) for_ever: bool,
+    /// Whether every Flavor that could have enough one day is held up.
+    pub(super) is_behind: bool,
 }
 
 /// The Flavors of a Team in its order.
@@ -49,11 +51,11 @@ fn flavors(nodes: &Nodes, team: Name) -> BTreeSet<u8> {
     nodes[&team].limits.keys().map(|pair| pair.flavor).collect()
 }
 
-/// What a gang is charged on a Flavor: what that does not name, on the first that does; what none names, not at all.
-fn charges_on(nodes: &Nodes, asked: &Arrival, flavor: u8) -> Charges {
+/// What so many pods of a gang are charged on a Flavor: what that does not name, on the first that does; what none names, not at all.
+pub(super) fn charges_on(nodes: &Nodes, asked: &Arrival, pods: usize, flavor: u8) -> Charges {
     let limits = &nodes[&asked.team].limits;
     let mut charges = Charges::new();
-    for (resource, amount) in RESOURCES.into_iter().zip(asked.asks) {
+    for (resource, amount) in RESOURCES.into_iter().zip(asked.asks_with(pods)) {
         let on = |flavor| Pair { flavor, resource };
         let first = flavors(nodes, asked.team).into_iter();
         let mut named = std::iter::once(flavor).chain(first);
@@ -81,7 +83,12 @@ pub(super) fn is_available(
 }
 
 /// Whether so much is more than the Team could ever have.
-fn exceeds_most(tree: &Tree<'_>, team: Name, charges: &Charges, may_borrow: bool) -> bool {
+pub(super) fn exceeds_most(
+    tree: &Tree<'_>,
+    team: Name,
+    charges: &Charges,
+    may_borrow: bool,
+) -> bool {
     charges.iter().any(|(pair, amount)| {
         *amount > tree.potentially_available(team, *pair)
             || !may_borrow && *amount > tree.subtree_quota(team, *pair)
@@ -96,7 +103,7 @@ pub(super) fn level(tree: &Tree<'_>, team: Name, charges: &Charges) -> usize {
 
 impl Model {
     pub(super) fn judge(&self, trees: &Trees<'_>, gang: Uid) -> Result<Verdict, Refused> {
-        self.judge_with(trees, gang, true)
+        self.judge_with(trees, gang, self.gangs[&gang].asked.fewest(), true)
     }
 
     /// What a gang would get, with nobody giving way.
@@ -108,13 +115,26 @@ impl Model {
     ) -> Option<Verdict> {
         let mut copy = self.clone();
         copy.gangs.get_mut(&gang)?.asked.may_borrow |= may_borrow;
-        copy.judge_with(trees, gang, false).ok()
+        let pods = copy.gangs[&gang].asked.fewest();
+        copy.judge_with(trees, gang, pods, false).ok()
+    }
+
+    /// What a gang gets that gets something with as few pods as it may have: with as many as are free, where nobody gives way.
+    pub(super) fn grown(&self, trees: &Trees<'_>, gang: Uid, least: Verdict) -> Verdict {
+        let asked = &self.gangs[&gang].asked;
+        if !least.victims.is_empty() {
+            return least;
+        }
+        let mut more = (asked.fewest() + 1..=asked.pods).rev();
+        let grown = more.find_map(|pods| self.judge_with(trees, gang, pods, false).ok());
+        grown.unwrap_or(least)
     }
 
     fn judge_with(
         &self,
         trees: &Trees<'_>,
         gang: Uid,
+        pods: usize,
         may_preempt: bool,
     ) -> Result<Verdict, Refused> {
         let asked = &self.gangs[&gang].asked;
@@ -122,19 +142,30 @@ impl Model {
         let fungibility = self.limits.fungibility[&team];
         let all = flavors(nodes, team);
         if all.is_empty() {
+            if self.is_held_up(trees, gang, None) {
+                return Err(Refused {
+                    is_behind: true,
+                    ..Refused::default()
+                });
+            }
             return Ok(Verdict {
                 charges: Charges::new(),
                 level: 0,
                 victims: Vec::new(),
             });
         }
-        let (mut best, mut in_turn, mut for_ever) = (None::<Verdict>, false, true);
+        let mut best = None::<Verdict>;
+        let (mut in_turn, mut for_ever, mut is_behind) = (false, true, true);
         for flavor in all {
-            let charges = charges_on(nodes, asked, flavor);
+            let charges = charges_on(nodes, asked, pods, flavor);
             if exceeds_most(&trees.larger, team, &charges, asked.may_borrow) {
                 continue;
             }
             for_ever = false;
+            if self.is_held_up(trees, gang, Some(flavor)) {
+                continue;
+            }
+            is_behind = false;
             let found = if is_available(&trees.larger, team, &charges, asked.may_borrow) {
                 Search::Found(Verdict {
                     level: level(&trees.larger, team, &charges),
@@ -163,6 +194,10 @@ impl Model {
                 Search::LacksElse => in_turn = true,
             }
         }
-        best.ok_or(Refused { in_turn, for_ever })
+        best.ok_or(Refused {
+            in_turn,
+            for_ever,
+            is_behind: is_behind && !for_ever,
+        })
     }
 }

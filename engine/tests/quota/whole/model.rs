@@ -20,8 +20,8 @@ pub(super) type Uid = u32;
 pub(super) type Charges = BTreeMap<Pair, i128>;
 /// Higher priority first, then who waits longest, then the smaller UID.
 pub(super) type Place = (Reverse<i32>, i64, Uid);
-/// Gangs that are judged alike: Team, what they ask for, whether they may borrow.
-pub(super) type Class = (Name, [i128; 2], bool);
+/// Gangs that are judged alike: Team, with how many pods they may start and what each asks for, whether they may borrow.
+pub(super) type Class = (Name, usize, [i128; 2], bool);
 
 /// For how long something is kept, and a victim is counted on, after the end of the notice.
 pub(super) const MOST_SECONDS: i64 = 600;
@@ -33,6 +33,7 @@ pub(super) struct Limits {
     pub(super) strategies: Option<Vec<FairStrategy>>,
     pub(super) fungibility: BTreeMap<Name, FlavorFungibility>,
     pub(super) stopped: BTreeSet<Name>,
+    pub(super) strict: BTreeSet<Name>,
 }
 
 #[derive(Clone, Debug)]
@@ -55,7 +56,8 @@ impl Gang {
     }
 
     pub(super) fn class(&self) -> Class {
-        (self.asked.team, self.asked.asks, self.asked.may_borrow)
+        let asked = &self.asked;
+        (asked.team, asked.fewest(), asked.asks, asked.may_borrow)
     }
 }
 
@@ -98,6 +100,8 @@ pub(super) struct Model {
     pub(super) gangs: BTreeMap<Uid, Gang>,
     pub(super) waiting: BTreeSet<Uid>,
     pub(super) held: BTreeMap<Uid, Charges>,
+    /// Those that were admitted and not committed yet.
+    pub(super) admitted: BTreeSet<Uid>,
     pub(super) told: BTreeMap<Uid, Told>,
     pub(super) kept: BTreeMap<Uid, Kept>,
     /// What was kept for those that were admitted and not committed yet.
@@ -134,11 +138,13 @@ impl Model {
                 strategies: history.strategies.clone(),
                 fungibility: history.fungibility.clone(),
                 stopped: BTreeSet::new(),
+                strict: history.strict.clone(),
             }),
             now: 100,
             gangs: BTreeMap::new(),
             waiting: BTreeSet::new(),
             held: BTreeMap::new(),
+            admitted: BTreeSet::new(),
             told: BTreeMap::new(),
             kept: BTreeMap::new(),
             kept_before: BTreeMap::new(),

@@ -207,7 +207,7 @@ impl Model {
                     class,
                     gang,
                     place: self.gangs[&gang].place(),
-                    verdict,
+                    verdict: self.grown(&trees, gang, verdict),
                 }),
                 Err(refused) if refused.in_turn => lacking.push(class),
                 Err(_) => {}

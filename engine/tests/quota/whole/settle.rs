@@ -75,6 +75,7 @@ impl Model {
         let kept = self.leave(gang)?;
         let team = self.gangs[&gang].asked.team;
         if let Some(found) = self.judge_free(&self.trees(), gang, is_released) {
+            let found = self.grown(&self.trees(), gang, found);
             self.admit(gang, &found.charges);
             self.kept_before.insert(gang, kept);
             return Some((gang, found.charges));
@@ -104,6 +105,7 @@ impl Model {
     /// A gang holds this from now on.
     pub(super) fn admit(&mut self, gang: Uid, charges: &Charges) {
         self.held.insert(gang, charges.clone());
+        self.admitted.insert(gang);
     }
 
     /// These are told to go, for this gang.
