@@ -10,10 +10,14 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    mem::Discriminant,
+    time::{Duration, Instant},
+};
 
 use common::*;
-use muster_engine::{Node, State, Update, Why};
+use muster_engine::{GangUid, Node, State, Stop, Update, Why};
 
 const SPINES: usize = 16;
 const LEAVES: usize = 20;
@@ -191,6 +195,75 @@ fn an_event_costs_the_same_with_50_000_gangs_of_1_000_teams_as_with_1_000_of_100
         assert_eq!(few.2, many.2, "{event}");
         assert!(many.0 <= 2 * few.0.max(16), "{event}: looks at nodes");
         assert!(many.1 <= 2 * few.1.max(4), "{event}: judged");
+    }
+}
+
+/// Whose reason to wait is worked out anew after an event: single gangs, and all that wait of some Teams.
+fn explained_anew(state: &mut State, event: Update) -> BTreeSet<GangUid> {
+    state.apply(event);
+    let changed = decide(state).reasons_changed;
+    let of_teams = changed.teams.iter().flat_map(|team| state.queue(team));
+    let of_teams: Vec<GangUid> = of_teams.map(|gang| gang.uid.clone()).collect();
+    changed.gangs.into_iter().chain(of_teams).collect()
+}
+
+/// What is told of a gang, without its numbers.
+fn reason(state: &State, gang: &GangUid) -> Option<Discriminant<Why>> {
+    let explanation = state.explain(gang)?;
+    Some(std::mem::discriminant(&explanation.why))
+}
+
+#[test]
+fn of_50_000_gangs_only_those_are_explained_anew_whose_team_an_event_touches() {
+    const TEAMS: usize = 1_000;
+    const GANGS: usize = 50_000;
+    let mut state = busy(10_000, TEAMS, GANGS);
+    let nominal = |gpus| team("team-9", Some("group-9"), limit(gpus));
+    let stopped = |stop| muster_engine::Team {
+        stop,
+        ..nominal(72)
+    };
+    let of_team = |number: usize| -> BTreeSet<GangUid> {
+        let gangs = (number..GANGS).step_by(TEAMS);
+        gangs
+            .map(|gang| format!("g{gang}").as_str().into())
+            .collect()
+    };
+    // One gang of each Team, and all of those that are touched.
+    let watched: BTreeSet<GangUid> = (0..TEAMS)
+        .map(|gang| format!("g{}", GANGS / 2 + gang).as_str().into())
+        .chain(of_team(7))
+        .chain(of_team(9))
+        .collect();
+    for (what, event, number, fewest) in [
+        ("a pod ends", Update::HoldGone(pod_uid("h7")), 7, 0),
+        ("quota is raised", Update::Team(nominal(80)), 9, 1),
+        ("quota is lowered", Update::Team(nominal(72)), 9, 1),
+        (
+            "a Team is stopped",
+            Update::Team(stopped(Stop::Hold)),
+            9,
+            40,
+        ),
+        (
+            "it is not any more",
+            Update::Team(stopped(Stop::None)),
+            9,
+            40,
+        ),
+    ] {
+        let before: Vec<_> = watched.iter().map(|gang| reason(&state, gang)).collect();
+        let anew = explained_anew(&mut state, event);
+        println!("{what}: {} explained anew", anew.len());
+        assert!(anew.is_subset(&of_team(number)), "{what}: {anew:?}");
+        assert!(anew.len() >= fewest, "{what}: {anew:?}");
+        for (gang, before) in watched.iter().zip(before) {
+            let after = reason(&state, gang);
+            assert!(
+                after == before || after.is_none() || anew.contains(gang),
+                "{what}: {gang} is told something else"
+            );
+        }
     }
 }
 
