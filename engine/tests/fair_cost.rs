@@ -8,13 +8,14 @@ use std::collections::BTreeMap;
 
 use common::*;
 use muster_engine::{
-    Admission, Budget, Cohort, Gang, GangUid, State, Team, Timestamp, Update,
+    Admission, Budget, Cohort, Gang, GangUid, Resource, State, Team, Timestamp, Update,
+    model::Quota,
     quota::{PreemptionPolicy, ReclaimWithinCohort, Sharing},
 };
 
 const TEAMS: usize = 20;
-const POOL: i64 = 100;
 /// What all Teams together may have, and use.
+const POOL: i64 = 120;
 const GPUS: usize = 120;
 /// So many calls decide all that there is to be decided after one event.
 const CALLS: i64 = 10;
@@ -59,16 +60,30 @@ impl World {
     }
 }
 
-/// Teams that borrow the same, and all that there is. In each of them gangs wait that ask for one GPU, for two, and so on.
-fn full(waiting: usize) -> World {
+/// Quota of GPUs, and of cores if those are what lacks: then there are a hundred times as many GPUs as cores.
+fn quota(nominal: i64, cores_lack: bool) -> Quota {
+    if !cores_lack {
+        return gpu_quota(limit(nominal));
+    }
+    let limits = [(Resource::Gpus, 100 * nominal), (Resource::Cpu, nominal)];
+    let limits = limits.map(|(of, nominal)| (of, limit(nominal)));
+    vec![(H100.into(), BTreeMap::from(limits))]
+}
+
+/// Teams that borrow the same, and all that there is. In each of them gangs wait that ask for one GPU and a core, for two, and so on.
+fn full(waiting: usize, cores_lack: bool) -> World {
+    let nothing = quota(0, cores_lack);
     let teams = (0..TEAMS).map(|number| Team {
+        quota: nothing.clone(),
         preemption: PreemptionPolicy {
             reclaim_within_cohort: ReclaimWithinCohort::Any,
             ..PreemptionPolicy::NEVER
         },
-        ..team(&format!("t{number:02}"), Some("all"), limit(1))
+        ..team(&format!("t{number:02}"), Some("all"), limit(0))
     });
-    let nodes = (0..GPUS / 8).map(|at| node(&format!("n{at:02}"), "s/l", 8));
+    // Where cores lack there are places for everybody.
+    let nodes = if cores_lack { 10 * GPUS } else { GPUS } / 8;
+    let nodes = (0..nodes).map(|at| node(&format!("n{at:03}"), "s/l", 8));
     let mut world = World {
         state: state(nodes.collect(), teams.collect()),
         now: 0,
@@ -76,6 +91,7 @@ fn full(waiting: usize) -> World {
     };
     world.state.apply(Update::Cohort(Cohort {
         sharing: Sharing::FAIR,
+        quota: quota(POOL, cores_lack),
         ..cohort("all", None, POOL)
     }));
     for number in 0..GPUS {
@@ -95,8 +111,8 @@ fn full(waiting: usize) -> World {
 }
 
 /// What is looked at when one GPU comes free, which goes to the Team that gave it back.
-fn looks_after_a_release(waiting: usize) -> (u64, usize) {
-    let mut world = full(waiting);
+fn looks_after_a_release(waiting: usize, cores_lack: bool) -> (u64, usize) {
+    let mut world = full(waiting, cores_lack);
     let before = world.state.visited();
     world.state.apply(Update::NotRunning("runs-000".into()));
     world.state.apply(Update::HoldGone(pod_uid("runs-000-0")));
@@ -107,7 +123,10 @@ fn looks_after_a_release(waiting: usize) -> (u64, usize) {
 
 #[test]
 fn with_ten_times_the_gangs_that_nobody_gives_way_to_a_release_costs_the_same() {
-    let (few, many) = (looks_after_a_release(4), looks_after_a_release(40));
-    assert!(many.0 <= 2 * few.0, "looks: {few:?}, then {many:?}");
-    assert!(many.1 <= 2 * few.1, "judged: {few:?}, then {many:?}");
+    for cores_lack in [false, true] {
+        let looks = |waiting| looks_after_a_release(waiting, cores_lack);
+        let (few, many) = (looks(4), looks(40));
+        assert!(many.0 <= 2 * few.0, "looks: {few:?}, then {many:?}");
+        assert!(many.1 <= 2 * few.1, "judged: {few:?}, then {many:?}");
+    }
 }

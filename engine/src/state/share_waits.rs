@@ -5,8 +5,9 @@
 //! the gang's own side has with it. So a class that found no such child is asked again once there is one: because what its own side
 //! uses fell, or because what another one uses rose. Both are looked up in order, and whoever is asked for too much is not looked at.
 //!
-//! What is looked up is a lower bound of the share that a class leads to: of what it asks for, one resource at a time. So one may be
-//! asked too early, and never too late.
+//! What is looked up is a lower bound of the share that a class leads to: of what it asks for, the one resource that led to the largest
+//! share when it began to wait. So one may be asked too early, and never too late; and whom another resource keeps from it is looked
+//! at no more often than whoever asks for that one alone.
 //!
 //! A gang that may have gangs of its own Team go first has a smaller share then, so shares say nothing of who gives way to it besides:
 //! it asks everybody. One that could ask nobody of its Team is asked again at once when it can.
@@ -14,7 +15,10 @@
 //! A class whose Team stays within its own quota has others give way whatever their shares. It does not wait here before its Team uses
 //! too much for that, and is asked again once it uses less.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use super::ids::ClassId;
 use crate::quota::{Asked, InOrder, Lendable, NodeId, PairId, QuotaTree, Sharing};
@@ -23,9 +27,30 @@ use crate::quota::{Asked, InOrder, Lendable, NodeId, PairId, QuotaTree, Sharing}
 #[derive(Clone, Debug, Default)]
 pub(super) struct ShareWaits {
     cohorts: BTreeMap<NodeId, Siblings>,
-    /// What those who wait ask of a node at the least, by their own Team and each node on its way up.
-    asked: BTreeMap<(NodeId, PairId), BTreeSet<(i128, ClassId)>>,
-    of_class: BTreeMap<ClassId, Vec<(NodeId, PairId, i128)>>,
+    /// What those who wait ask of a node at the least, by their own Team and each node on its way up: there each of one resource.
+    asked: AskedOf,
+    /// All that they ask of their own Team.
+    of_team: AskedOf,
+    of_class: BTreeMap<ClassId, OfClass>,
+}
+
+/// Who asks for how much, by node and resource.
+type AskedOf = BTreeMap<(NodeId, PairId), BTreeSet<(i128, ClassId)>>;
+
+/// Where a class is entered.
+#[derive(Clone, Debug, Default)]
+struct OfClass {
+    asked: Vec<(NodeId, PairId, i128)>,
+    of_team: Vec<(NodeId, PairId, i128)>,
+}
+
+fn remove(from: &mut AskedOf, (node, pair, amount): (NodeId, PairId, i128), class: ClassId) {
+    if let Some(asked) = from.get_mut(&(node, pair)) {
+        asked.remove(&(amount, class));
+        if asked.is_empty() {
+            from.remove(&(node, pair));
+        }
+    }
 }
 
 /// The children of a Cohort.
@@ -149,32 +174,46 @@ impl ShareWaits {
 
     /// A class of a Team waits, which asks for so much.
     pub(super) fn enter(&mut self, tree: &QuotaTree, class: ClassId, team: NodeId, asked: &Asked) {
-        let mut entries = Vec::new();
+        let mut least_of: BTreeMap<NodeId, Asked> = BTreeMap::new();
+        let mut entered = OfClass::default();
         for (pair, amount) in asked {
+            let of_team = self.of_team.entry((team, *pair)).or_default();
+            of_team.insert((*amount, class));
+            entered.of_team.push((team, *pair, *amount));
             for (node, least) in tree.least_asked_upwards(team, *pair, *amount) {
-                if tree.parent_of(node).is_some() {
-                    entries.push((node, *pair, least));
-                }
+                least_of.entry(node).or_default().insert(*pair, least);
             }
         }
-        for (node, pair, least) in &entries {
-            let asked = self.asked.entry((*node, *pair)).or_default();
-            asked.insert((*least, class));
-            self.note_least(tree, *node, *pair);
+        for (node, least) in least_of {
+            let cohort = tree.parent_of(node);
+            let Some(siblings) = cohort.and_then(|cohort| self.cohorts.get(&cohort)) else {
+                continue;
+            };
+            let by_share = least.into_iter().max_by_key(|(pair, amount)| {
+                let share = siblings.share_with(tree, node, *pair, *amount);
+                (share, Reverse(*pair))
+            });
+            if let Some((pair, amount)) = by_share {
+                let asked = self.asked.entry((node, pair)).or_default();
+                asked.insert((amount, class));
+                entered.asked.push((node, pair, amount));
+                self.note_least(tree, node, pair);
+            }
         }
-        self.of_class.entry(class).or_default().extend(entries);
+        let of_class = self.of_class.entry(class).or_default();
+        of_class.asked.append(&mut entered.asked);
+        of_class.of_team.append(&mut entered.of_team);
     }
 
     /// A class waits no longer.
     pub(super) fn forget(&mut self, tree: &QuotaTree, class: ClassId) {
-        for (node, pair, least) in self.of_class.remove(&class).unwrap_or_default() {
-            if let Some(asked) = self.asked.get_mut(&(node, pair)) {
-                asked.remove(&(least, class));
-                if asked.is_empty() {
-                    self.asked.remove(&(node, pair));
-                }
-            }
-            self.note_least(tree, node, pair);
+        let entered = self.of_class.remove(&class).unwrap_or_default();
+        for entry in entered.of_team {
+            remove(&mut self.of_team, entry, class);
+        }
+        for entry in entered.asked {
+            remove(&mut self.asked, entry, class);
+            self.note_least(tree, entry.0, entry.1);
         }
     }
 
@@ -232,7 +271,7 @@ impl ShareWaits {
         // What is charged of anything else than what was asked for is no news to whoever stays within the quota.
         let has = tree.usage_and_headroom(team, pair).1;
         if amount < 0 {
-            let within = self.asked.get(&(team, pair)).into_iter().flatten();
+            let within = self.of_team.get(&(team, pair)).into_iter().flatten();
             let within = within.take_while(|(amount, _)| *amount <= has);
             concerned.extend(within.map(|(_, class)| *class));
         }
