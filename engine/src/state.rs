@@ -249,6 +249,7 @@ impl State {
             }
             Update::Running(running) => self.set_running(running),
             Update::NotRunning(uid) => {
+                self.note_other_order(&uid);
                 self.running.remove(&uid);
                 self.note_shrinking_of(&uid);
             }

@@ -202,6 +202,59 @@ fn a_gang_reclaims_once_others_borrow_so_much_that_they_borrow_still_after_the_f
     assert_eq!(preempted(&taken), [("waits".to_owned(), victims)]);
 }
 
+/// Of what others borrow a gang would have enough if the second gang went first. It goes first once the first one would lose more
+/// than it, or is asked no more.
+fn waits_for_another_order() -> (State, [Gang; 2]) {
+    let owner = Team {
+        preemption: RECLAIMS,
+        ..team("owner", Some("all"), limit(4))
+    };
+    let nodes = (0..9).map(|at| node(&format!("n{at}"), "s/l", 1));
+    let mut state = state(
+        nodes.collect(),
+        vec![
+            owner,
+            team("borrows", Some("all"), limit(2)),
+            team("fills", Some("all"), limit(3)),
+        ],
+    );
+    comes(&mut state, &gang("filling", "fills", 5, 1), false);
+    let [one, two] = [gang("one", "borrows", 1, 1), gang("two", "borrows", 2, 1)];
+    comes(&mut state, &two, true);
+    comes(&mut state, &one, true);
+    // Without the first one the others borrow nothing.
+    let waits = comes(&mut state, &gang("waits", "owner", 3, 1), true);
+    assert_eq!((waits.admissions.len(), preempted(&waits)), (0, Vec::new()));
+    (state, [one, two])
+}
+
+#[test]
+fn a_gang_reclaims_once_others_go_in_another_order() {
+    let is_made_again = |is_made_again, gang: &Gang| Running {
+        is_made_again,
+        ..running_since(NOW, gang)
+    };
+    let (state, [one, two]) = waits_for_another_order();
+    let checkpoint = Running {
+        checkpointed_at: Some(Timestamp(60)),
+        ..running_since(NOW, &two)
+    };
+    let changes = [
+        Update::Running(checkpoint),
+        Update::Running(is_made_again(false, &one)),
+        // It is over, and its release is not proved yet.
+        Update::NotRunning(one.uid.clone()),
+        running(&one, false),
+    ];
+    for change in changes {
+        let mut state = state.clone();
+        state.apply(change.clone());
+        let decisions = state.decide(NOW, &Budget::UNLIMITED);
+        let expected = [("waits".to_owned(), vec!["two".to_owned()])];
+        assert_eq!(preempted(&decisions), expected, "{change:?}");
+    }
+}
+
 /// A Team of so many cores and so much memory, in thousandths of a core and bytes.
 fn owning(name: &str, [cpu, memory]: [i64; 2], preemption: PreemptionPolicy) -> Team {
     let amount = |nominal| muster_engine::QuotaLimit {

@@ -52,7 +52,8 @@ pub(super) enum Lacking {
     /// A place, or a right: besides, what comes free helps.
     Place,
     /// Only that the victims of others are gone. What is taken meanwhile may be what it waits for: then it has to ask. And where others
-    /// would have to have more for it to have a right: the larger share, or more of what it would lack then.
+    /// would have to have more for it to have a right: the larger share, or more of what it would lack then. And where others would have
+    /// to go first.
     Time,
 }
 
@@ -221,6 +222,17 @@ impl Hopes {
         at_once
     }
 
+    /// Those who can be asked go in another order: whoever lacks no more than others that would have to take more is asked again in turn.
+    fn go_in_another_order(&mut self, at: NodeId, priority: i32) {
+        let asking = self.asking.of(at, priority);
+        let lacks_time = |class: &ClassId| {
+            let turn = self.turns.get(class);
+            turn.is_some_and(|turn| turn.lacking == Lacking::Time)
+        };
+        let classes = asking.filter(lacks_time).collect();
+        self.happened_for(classes);
+    }
+
     /// Something happened in the tree of a root to those who lack this.
     fn happened(&mut self, lacking: Lacking, root: NodeId) {
         if let Some(classes) = self.by_root.get(&(lacking, root)) {
@@ -332,6 +344,29 @@ impl State {
             let node = self.tree.node_of(&delta.team);
             if let Some((node, pair)) = node.zip(self.tree.known_pair(&delta.of)) {
                 self.note_candidate(gang, (node, pair, delta.amount));
+            }
+        }
+    }
+
+    /// Of those who can be asked others may go first from now on, or this gang is not one of them any more. Who goes first decides whether the
+    /// Team of the next one borrows still: whoever searched in vain for no other cause may find enough in another order.
+    pub(super) fn note_other_order(&mut self, gang: &GangUid) {
+        if self.hopes.takes_no_turns() || self.tree_is_stale {
+            return;
+        }
+        let Some(priority) = self.running.get(gang).map(|told| told.priority) else {
+            return;
+        };
+        let tree = &self.moments.afterwards;
+        let charges = self.charges_of(gang).into_iter();
+        let teams: BTreeSet<NodeId> = charges
+            .filter_map(|delta| tree.node_of(&delta.team))
+            .collect();
+        for team in teams {
+            let borrows = tree.pairs_at(team).any(|pair| tree.borrows(team, pair));
+            let others = borrows.then(|| tree.root_of(team));
+            for at in [Some(team), others].into_iter().flatten() {
+                self.hopes.go_in_another_order(at, priority);
             }
         }
     }

@@ -299,7 +299,8 @@ impl State {
         if does_not_end {
             self.reservations.overdue.remove(&running.uid);
         }
-        // That it ends from now on helps nobody more than before, nor does what decides only who goes first.
+        // That it ends from now on helps nobody more than before. What decides only who goes first helps those who have enough in
+        // another order, and so does that it can be asked no more.
         let is_news = known.is_none_or(|known| {
             let mut before = known.clone();
             before.ending_since = before.ending_since.or(running.ending_since);
@@ -308,7 +309,14 @@ impl State {
             before.is_told_over_quota = running.is_told_over_quota;
             before != running
         });
+        let goes_at_another_place = known.is_some_and(|known| {
+            known.checkpointed_at != running.checkpointed_at
+                || known.is_made_again != running.is_made_again
+        });
         let (uid, may_be_preempted) = (running.uid.clone(), running.may_be_preempted);
+        if goes_at_another_place || (is_news && !may_be_preempted) {
+            self.note_other_order(&uid);
+        }
         self.running.set(running);
         if is_news && may_be_preempted {
             self.note_can_be_asked(&uid);
