@@ -1,7 +1,7 @@
 //! Who searched for victims in vain is asked again after whatever may help it: it may be what somebody else takes. And whose
 //! victims are not enough any more, as others take their turns, leaves its turn to the gang behind it.
 
-#![allow(clippy::expect_used, reason = "tests")]
+#![allow(clippy::expect_used, clippy::panic, reason = "tests")]
 
 mod common;
 
@@ -200,6 +200,67 @@ fn a_gang_reclaims_once_others_borrow_so_much_that_they_borrow_still_after_the_f
     assert_eq!(admitted(&taken), ["taken"]);
     let victims = vec!["one".to_owned(), "two".to_owned()];
     assert_eq!(preempted(&taken), [("waits".to_owned(), victims)]);
+}
+
+/// Two Teams share so many GPUs by their shares. Only the first may have others give way.
+fn sharing(pool: i64, weight: u64, strategies: &'static [FairStrategy]) -> State {
+    let asks = Team {
+        preemption: RECLAIMS,
+        weight: Weight(weight * Weight::ONE.0),
+        ..team("asks", Some("all"), limit(0))
+    };
+    let nodes = (0..pool).map(|at| node(&format!("n{at:02}"), "s/l", 1));
+    let teams = vec![asks, team("gives", Some("all"), limit(0))];
+    let mut state = state(nodes.collect(), teams);
+    state.apply(Update::Cohort(Cohort {
+        sharing: Sharing::Fair(strategies),
+        ..cohort("all", None, pool)
+    }));
+    state
+}
+
+#[test]
+fn a_gang_asks_others_once_its_own_team_uses_so_little_that_their_share_is_as_large() {
+    let mut state = sharing(10, 1, &FairStrategy::DEFAULT);
+    comes(&mut state, &gang("stays", "asks", 1, 1), false);
+    let ends = gang("ends", "asks", 3, 1);
+    comes(&mut state, &ends, false);
+    for at in 0..6 {
+        comes(
+            &mut state,
+            &gang(&format!("other-{at}"), "gives", 1, 1),
+            true,
+        );
+    }
+    let waits = comes(&mut state, &gang("waits", "asks", 4, 1), true);
+    assert_eq!((waits.admissions.len(), preempted(&waits)), (0, Vec::new()));
+    // What comes free is one GPU less than it asks for.
+    state.apply(Update::NotRunning(ends.uid.clone()));
+    for pod in &ends.pods {
+        state.apply(Update::HoldGone(pod.uid.clone()));
+    }
+    let victims = preempted(&state.decide(NOW, &Budget::UNLIMITED));
+    let [(preemptor, victims)] = &victims[..] else {
+        panic!("one gang preempts: {victims:?}");
+    };
+    assert_eq!((preemptor.as_str(), victims.len()), ("waits", 1));
+}
+
+#[test]
+fn a_gang_asks_others_once_they_use_so_much_that_their_share_is_as_large() {
+    const INITIAL: &[FairStrategy] = &[FairStrategy::LessThanInitialShare];
+    let mut state = sharing(12, 2, INITIAL);
+    comes(&mut state, &gang("large", "gives", 4, 1), true);
+    // Half of ten, by weight, is more than four, and less than six.
+    let waits = comes(&mut state, &gang("waits", "asks", 10, 1), true);
+    assert_eq!((waits.admissions.len(), preempted(&waits)), (0, Vec::new()));
+    let taken = with_priority(1, gang("taken", "gives", 2, 1));
+    let taken = comes(&mut state, &taken, false);
+    assert_eq!(admitted(&taken), ["taken"]);
+    assert_eq!(
+        preempted(&taken),
+        [("waits".to_owned(), vec!["large".to_owned()])]
+    );
 }
 
 /// Of what others borrow a gang would have enough if the second gang went first. It goes first once the first one would lose more
