@@ -25,7 +25,7 @@ use super::{State, ids::ClassId};
 use crate::{
     names::{GangUid, Timestamp},
     placement::Version,
-    quota::{NodeId, PairId, PreemptionPolicy, ReclaimWithinCohort, WithinTeam},
+    quota::{NodeId, PairId, PreemptionPolicy, ReclaimWithinCohort, Sharing, WithinTeam},
 };
 
 /// How many classes that do not lack quota are asked again at once.
@@ -223,8 +223,8 @@ impl Hopes {
     }
 
     /// Those who can be asked go in another order: whoever lacks no more than others that would have to take more is asked again in turn.
-    fn go_in_another_order(&mut self, at: NodeId, priority: i32) {
-        let asking = self.asking.of(at, priority);
+    fn go_in_another_order(&mut self, root: NodeId, priority: i32) {
+        let asking = self.asking.of(root, priority);
         let lacks_time = |class: &ClassId| {
             let turn = self.turns.get(class);
             turn.is_some_and(|turn| turn.lacking == Lacking::Time)
@@ -359,15 +359,16 @@ impl State {
         };
         let tree = &self.moments.afterwards;
         let charges = self.charges_of(gang).into_iter();
-        let teams: BTreeSet<NodeId> = charges
-            .filter_map(|delta| tree.node_of(&delta.team))
-            .collect();
-        for team in teams {
-            let borrows = tree.pairs_at(team).any(|pair| tree.borrows(team, pair));
-            let others = borrows.then(|| tree.root_of(team));
-            for at in [Some(team), others].into_iter().flatten() {
-                self.hopes.go_in_another_order(at, priority);
-            }
+        let teams = charges.filter_map(|delta| tree.node_of(&delta.team));
+        // Who goes first of the preemptor's own Team decides nothing but which of equal shares counts as the larger one.
+        let matters = |team: &NodeId| {
+            let is_fair = matches!(tree.sharing_of(*team), Sharing::Fair(_));
+            is_fair || tree.pairs_at(*team).any(|pair| tree.borrows(*team, pair))
+        };
+        let in_cohorts = teams.filter(|team| tree.parent_of(*team).is_some());
+        let roots = in_cohorts.filter(matters).map(|team| tree.root_of(team));
+        for root in roots.collect::<BTreeSet<NodeId>>() {
+            self.hopes.go_in_another_order(root, priority);
         }
     }
 
