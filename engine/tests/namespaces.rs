@@ -238,6 +238,40 @@ fn a_new_leader_goes_on_with_what_was_recorded() {
     assert_eq!(order(&after), ["b1", "a1"]);
 }
 
+/// Whoever holds something and is recorded with nothing would be taken to have held it for ever.
+#[test]
+fn what_used_less_than_is_shown_is_recorded_as_nothing_and_not_as_unknown() {
+    let slow = || Team {
+        fairness: Some(AdmissionFairness {
+            half_life_seconds: 10_000 * HALF_LIFE.unsigned_abs(),
+            ..fairness()
+        }),
+        ..fair_team(8)
+    };
+    let mut before = state(vec![node("n0", "", 8)], vec![slow()]);
+    let gangs = [asks("a", "a0", 0, 1)];
+    submit(&mut before, gangs.clone());
+    let decisions = decide_at(&mut before, 0);
+    commit(&mut before, &gangs, &decisions);
+    decide_at(&mut before, 1);
+    let recorded = |state: &State| state.namespace_use(&TEAM.into(), &"a".into());
+    let told = recorded(&before).expect("it holds something");
+    assert_eq!((told.used.len(), told.as_of), (0, Timestamp(0)));
+    let mut after = state(vec![node("n0", "", 8)], vec![slow()]);
+    after.apply(Update::NamespaceUse(told));
+    for hold in holds_of(&gangs[0], &decisions.admissions[0]) {
+        after.apply(Update::Hold(hold));
+    }
+    for state in [&mut before, &mut after] {
+        decide_at(state, 20 * HALF_LIFE);
+    }
+    assert_eq!((used(&before, "a"), used(&after, "a")), (1, 1));
+    // Once it holds nothing there is nothing to be told.
+    release(&mut after, "a0");
+    decide_at(&mut after, 50_000 * HALF_LIFE);
+    assert_eq!(recorded(&after), None);
+}
+
 #[test]
 fn of_whom_nothing_is_recorded_is_taken_to_have_held_for_ever_what_it_holds() {
     let mut state = state(vec![node("n0", "", 8)], vec![fair_team(8)]);

@@ -85,14 +85,14 @@ impl Accounts {
         used.unwrap_or_default().weighted(&self.policy, namespace)
     }
 
-    /// What a namespace used, as it is shown and recorded, and by when.
+    /// What a namespace used, as it is shown and recorded, and by when: of what is too little to be shown, nothing.
     pub(crate) fn shown(
         &self,
         namespace: &NamespaceName,
     ) -> Option<(BTreeMap<Resource, Amount>, Timestamp)> {
-        let account = self.by_namespace.get(namespace)?;
-        let shown = account.used().shown();
-        (!shown.is_empty()).then_some((shown, self.sampled_at?))
+        let account = self.by_namespace.get(namespace);
+        let shown = account.map(|account| account.used().shown());
+        Some((shown.unwrap_or_default(), self.sampled_at?))
     }
 
     /// When what is held is to be looked at next, if anybody holds or used anything.

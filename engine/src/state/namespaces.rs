@@ -94,13 +94,18 @@ impl Namespaces {
 
 impl State {
     /// What a namespace of a Team used lately, as it is to be shown and recorded ([`NamespaceUse`]). `None` where the order of the
-    /// Team's gangs does not go by that, and for a namespace that used nothing.
+    /// Team's gangs does not go by that, and for a namespace that used nothing. One that holds something and used too little to be shown is
+    /// recorded with nothing: of whom nothing is recorded is taken to have held for ever what it holds.
     pub fn namespace_use(
         &self,
         team: &TeamName,
         namespace: &NamespaceName,
     ) -> Option<NamespaceUse> {
         let (used, as_of) = self.namespaces.teams.get(team)?.shown(namespace)?;
+        let holds = self.charges.by_namespace(team);
+        if used.is_empty() && !holds.is_some_and(|holds| holds.contains_key(namespace)) {
+            return None;
+        }
         Some(NamespaceUse {
             team: team.clone(),
             namespace: namespace.clone(),
