@@ -470,7 +470,8 @@ impl State {
     /// A gang is not told as waiting any more, or otherwise than before: a place that is kept for it is left to the caller.
     fn take_waiting(&mut self, id: GangId) -> Option<WaitingGang> {
         self.give_up_reservation(id);
-        self.drop_out(id);
+        let led = self.drop_out(id);
+        self.ask_next(led);
         self.too_large.remove(&id);
         let waiting = self.waiting.leave(id)?;
         // It may be undone until its holds are told.

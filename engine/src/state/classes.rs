@@ -40,12 +40,12 @@ impl State {
         self.seat(id);
     }
 
-    /// A gang waits no longer.
-    pub(super) fn drop_out(&mut self, id: GangId) {
-        self.unseat(id);
+    /// A gang waits no longer; see [`State::unseat`].
+    pub(super) fn drop_out(&mut self, id: GangId) -> Option<ClassId> {
+        let led = self.unseat(id);
         let without_devices = self.is_without_devices(id);
         let Some(waiting) = self.waiting.get(id) else {
-            return;
+            return led;
         };
         let (team, place) = (waiting.team, waiting.place.clone());
         if let Some(entry) = self.teams.get_mut(team)
@@ -57,6 +57,7 @@ impl State {
             }
         }
         self.changed_gangs.remove(&id);
+        led
     }
 
     fn is_without_devices(&self, id: GangId) -> bool {
@@ -180,16 +181,24 @@ impl State {
         node.is_some_and(|node| self.tree.policy_of(node) != PreemptionPolicy::NEVER)
     }
 
-    /// Has a gang judged no longer.
-    pub(super) fn unseat(&mut self, id: GangId) {
-        let Some(waiting) = self.waiting.get_mut(id) else {
-            return;
-        };
+    /// Another gang of a class goes first since the one that did left without being admitted.
+    pub(super) fn ask_next(&mut self, led: Option<ClassId>) {
+        let class = led.and_then(|class| Some((class, self.classes.get(class)?.team)));
+        if let Some((class, team)) = class
+            && self.is_first_asked_again(team)
+        {
+            self.wake(class);
+        }
+    }
+
+    /// Has a gang judged no longer. Returns its class, if that has others which it went before: the next of them speaks for all now.
+    pub(super) fn unseat(&mut self, id: GangId) -> Option<ClassId> {
+        let waiting = self.waiting.get_mut(id)?;
         let Some(class) = waiting.class.take() else {
             if !waiting.is_reserved_for {
                 self.stand_aside(id, false);
             }
-            return;
+            return None;
         };
         let (place, namespace) = (waiting.place.clone(), waiting.namespace.clone());
         // However long it lacked a place, and however often one was looked for, it did, should it be judged again.
@@ -200,6 +209,7 @@ impl State {
             let known = waiting.lacked_place_since.get_or_insert(since);
             *known = since.min(*known);
         }
+        let is_first = known.is_some_and(|it| it.line.first() == Some(id));
         self.change_class_line(class, |line| line.remove(&namespace, &place));
         self.forget_class_of(class, &namespace);
         if self
@@ -214,7 +224,9 @@ impl State {
             {
                 entry.classes.remove(&(class.shape, class.may_borrow));
             }
+            return None;
         }
+        is_first.then_some(class)
     }
 
     /// A namespace may have no gang in a class any more.

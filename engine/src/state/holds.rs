@@ -201,7 +201,8 @@ impl State {
         let (after, holds) = (waiting.obstacle(), waiting.pods_that_hold > 0);
         // A gang that holds something is seated when it does so no longer.
         if before != after && !holds {
-            self.unseat(id);
+            let led = self.unseat(id);
+            self.ask_next(led);
             self.changed_gangs.insert(id);
             self.seat(id);
         }

@@ -80,6 +80,19 @@ fn what_came_free_where_a_place_is_kept_is_offered_to_whom_lacked_quota_then() {
     assert_eq!(admitted(&decide_at(&mut state, LONG + 1)), ["brief"]);
 }
 
+/// It asks for the same as one before it that may be preempted by nobody, and spoke for both.
+#[test]
+fn whom_the_head_may_preempt_starts_once_nobody_goes_before_it_whom_the_head_may_not() {
+    let mut state = kept_for_head_of(preempting(team("large", None, limit(12))), &[]);
+    let stays = with_priority(-1, gang("stays", "large", 1, 1));
+    let mut lesser = with_priority(-1, at(1, gang("lesser", "large", 1, 1)));
+    lesser.run_time.preemptable_after_seconds = Some(0);
+    submit(&mut state, [stays, lesser]);
+    assert_eq!(admitted(&decide_at(&mut state, LONG)), Vec::<String>::new());
+    state.apply(Update::NotWaiting("stays".into()));
+    assert_eq!(admitted(&decide_at(&mut state, LONG)), ["lesser"]);
+}
+
 /// Everybody is judged anew, and nobody starts by that.
 fn overlooks_nobody(state: &State, now: i64, what: &str) {
     let mut anew = state.clone();
