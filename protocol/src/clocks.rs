@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use muster_api::Reason;
 use muster_cluster::table::Table;
 
+use crate::Now;
+
 /// How far a gang's start has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
@@ -47,6 +49,16 @@ struct Start {
     is_initializing: bool,
 }
 
+/// An admission, and how old it seemed to be when it was seen first.
+#[derive(Clone, Copy, Debug)]
+struct Admitted {
+    /// In seconds of the wall clock of whoever wrote it.
+    at: i64,
+    seen_at: u64,
+    /// By the wall clock of whoever leads; never negative.
+    age_seconds: u64,
+}
+
 /// When a start is late, and after how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Late {
@@ -67,6 +79,8 @@ pub(crate) struct Clocks {
     unwanted: Table<String, (i64, u64)>,
     /// When it was first seen since when a Gang runs, or is admitted, and since when.
     runs: Table<String, (i64, u64)>,
+    /// Since when a Gang is admitted, as it says, and when that was seen first.
+    admissions: Table<String, Admitted>,
     /// When a Gang was first seen with a notice, and which one, by the second in which it was given.
     notices: Table<String, (i64, u64)>,
     /// Gangs that pause until a time that is taken by the wall clock, and since when that is known.
@@ -265,6 +279,32 @@ impl Clocks {
         self.runs.get(gang_uid).map(|(_, seen)| *seen)
     }
 
+    /// Notes since when a Gang is admitted, as it says.
+    pub(crate) fn note_admission(&mut self, gang_uid: &str, at: Option<i64>, now: Now) {
+        let Some(at) = at else {
+            self.admissions.remove(gang_uid);
+            return;
+        };
+        if self.admissions.get(gang_uid).is_some_and(|it| it.at == at) {
+            return;
+        }
+        let age = now.wall.as_second().saturating_sub(at);
+        let admitted = Admitted {
+            at,
+            seen_at: now.monotonic_seconds,
+            age_seconds: u64::try_from(age).unwrap_or(0),
+        };
+        self.admissions.insert(gang_uid.to_owned(), admitted);
+    }
+
+    /// The second in which a Gang has been admitted for so long. The time of day is asked once, when its admission is seen: a clock
+    /// that is set later changes nothing, and nobody is admitted for longer because one is behind.
+    pub(crate) fn admitted_for(&self, gang_uid: &str, seconds: u64) -> Option<u64> {
+        let admitted = self.admissions.get(gang_uid)?;
+        let left = seconds.saturating_sub(admitted.age_seconds);
+        Some(admitted.seen_at.saturating_add(left))
+    }
+
     /// Notes which notice of a Gang nobody wants any more, by the second in which it was given.
     pub(crate) fn note_unwanted(&mut self, gang_uid: &str, noticed_at: Option<i64>, now: u64) {
         note_value(&mut self.unwanted, gang_uid, noticed_at, now);
@@ -298,6 +338,7 @@ impl Clocks {
         self.notices.remove(gang_uid);
         self.unwanted.remove(gang_uid);
         self.runs.remove(gang_uid);
+        self.admissions.remove(gang_uid);
         self.pauses.remove(gang_uid);
         self.status_writes.remove(gang_uid);
     }

@@ -781,6 +781,8 @@ impl Machine {
         let runs_since = gang.as_deref().and_then(running::runs_since);
         self.clocks
             .note_running(&uid, runs_since, now.monotonic_seconds);
+        let admitted_at = gang.as_deref().and_then(running::admitted_at);
+        self.clocks.note_admission(&uid, admitted_at, now);
         let is_unwanted = self.feed.has_decided && preempt::goes(&self.feed.engine, &uid).is_none();
         let unwanted = noticed_at.filter(|_| is_unwanted);
         self.clocks

@@ -97,12 +97,11 @@ pub(crate) fn due(
         .then(|| wrong.clone())
 }
 
-/// That an attempt has run for as long as its gang may. The time of its admission is stored, so a new leader counts on.
+/// That an attempt has run for as long as its gang may. The time of its admission is stored, so a new leader counts on. It is counted by
+/// the monotonic clock from when the admission is seen: a clock that is set ends no gang, and lets none run for longer.
 fn ran_out(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<PendingReason> {
     let ends_at = running::ends_at(context, gang, plan)?;
-    let left = ends_at.0.saturating_sub(context.now.wall.as_second());
-    let left = u64::try_from(left).unwrap_or(0);
-    if !context.has_come(context.now.monotonic_seconds.saturating_add(left)) {
+    if !context.has_come(ends_at) {
         return None;
     }
     let spec = gang_status::limits(context, &plan.key, gang);

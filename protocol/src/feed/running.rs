@@ -35,7 +35,7 @@ pub(crate) fn running(
         return None;
     }
     let status = gang.status.as_ref()?;
-    let admitted_at = since(gang, condition_types::ADMITTED).unwrap_or(0);
+    let admitted_at = admitted_at(gang).unwrap_or(0);
     let queued_at = status.queued_at.as_ref();
     Some(engine::Running {
         uid: plan.gang_uid.as_str().into(),
@@ -118,20 +118,21 @@ pub(crate) fn runs_since(gang: &Gang) -> Option<i64> {
     since(gang, condition_types::RUNNING).or_else(|| since(gang, condition_types::ADMITTED))
 }
 
-/// When an attempt that is under way ends at the latest, if its gang says for how long it runs at most: counted from its
-/// admission, so that whoever is promised its place then knows when that is.
-pub(crate) fn ends_at(
-    context: PollContext<'_>,
-    gang: &Gang,
-    plan: &Plan,
-) -> Option<engine::Timestamp> {
+/// Since when a Gang is admitted, as it says.
+pub(crate) fn admitted_at(gang: &Gang) -> Option<i64> {
+    since(gang, condition_types::ADMITTED)
+}
+
+/// The second of the monotonic clock in which an attempt that is under way ends at the latest, if its gang says for how long it runs at
+/// most: counted from its admission, so that whoever is promised its place then knows when that is.
+pub(crate) fn ends_at(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<u64> {
     let spec = gang_status::limits(context, &plan.key, gang);
     let seconds = spec.max_runtime_seconds?;
     if evict::is_as_found(context, plan) {
         return None;
     }
-    let admitted_at = since(gang, condition_types::ADMITTED)?;
-    Some(engine::Timestamp(admitted_at.saturating_add(seconds)))
+    let seconds = u64::try_from(seconds).unwrap_or(0);
+    context.clocks.admitted_for(&plan.gang_uid, seconds)
 }
 
 /// When such an attempt is gone at the latest: its pods may take the time that they asked for to end.
@@ -142,9 +143,8 @@ pub(crate) fn gone_at(
 ) -> Option<engine::Timestamp> {
     let ends_at = ends_at(context, gang, plan)?;
     let pods = plan.ranks.iter().map(|rank| rank.pod.as_str());
-    let seconds = ends_within_seconds(context, pods);
-    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
-    Some(engine::Timestamp(ends_at.0.saturating_add(seconds)))
+    let gone_at = ends_at.saturating_add(ends_within_seconds(context, pods));
+    Some(context.began.engine_time(gone_at))
 }
 
 /// How long these pods may take to end once they are told to, all at the same time.

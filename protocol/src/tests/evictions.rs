@@ -1138,6 +1138,35 @@ fn an_attempt_ends_once_it_ran_for_as_long_as_it_may_and_is_not_started_again() 
     }
 }
 
+#[test]
+fn a_clock_that_is_set_neither_ends_an_attempt_early_nor_lets_it_run_for_longer() {
+    for by_seconds in [3_600, -3_600] {
+        let mut bench = running_job(|job| runs_at_most(job, "1000"));
+        bench.wall_set_by_seconds = by_seconds;
+        bench.seconds += 900;
+        bench.run();
+        assert_eq!(evictions(&bench), [], "{by_seconds}");
+        bench.seconds += 100;
+        bench.run();
+        let ran_out = [(1, Reason::MaxRuntimeExceeded)];
+        assert_eq!(evictions(&bench), ran_out, "{by_seconds}");
+    }
+}
+
+#[test]
+fn under_a_leader_whose_clock_is_behind_an_attempt_runs_for_its_limit_once_more_at_most() {
+    let mut bench = running_job(|job| runs_at_most(job, "1000"));
+    bench.wall_set_by_seconds = -24 * 3_600;
+    bench.take_over();
+    bench.run();
+    bench.seconds += 900;
+    bench.run();
+    assert_eq!(evictions(&bench), []);
+    bench.seconds += 100;
+    bench.run();
+    assert_eq!(evictions(&bench), [(1, Reason::MaxRuntimeExceeded)]);
+}
+
 /// Others were promised its place by then.
 #[test]
 fn a_job_that_says_later_that_it_runs_for_longer_ends_all_the_same() {
