@@ -353,6 +353,11 @@ pub struct Admission {
     #[schemars(range(min = 0))]
     pub done_before: Option<i32>,
     /// Whether the gang was found running without an admission and charged as it is.
+    /// Name of the PriorityTier it was admitted by, if there was one. Whoever may have borrowed by that gives it back by that, though
+    /// its tier is another by now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub tier: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub adopted: bool,
 }

@@ -82,6 +82,10 @@ pub struct Intent {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub done_before: Option<i32>,
+    /// Name of the PriorityTier that the gang is admitted by, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub tier: Option<String>,
     /// The plan, run-length by node in rank order.
     pub plan: Vec<NodeRanks>,
     /// The narrowest level whose one domain holds the plan; absent if none does.

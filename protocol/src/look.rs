@@ -205,9 +205,14 @@ impl Machine {
                     _ => None,
                 };
                 self.news.references_changed |= before.is_some() != after.is_some();
-                // Another one may be the default.
                 if before != after {
+                    // Another one may be the default.
                     self.note_all_tiers();
+                    // Whoever was admitted by it may follow another one by now.
+                    let plans = self.plans.all_carried();
+                    for plan in plans.filter(|plan| plan.tier.as_ref() == Some(&key.name)) {
+                        self.agenda.gang(&plan.key);
+                    }
                 }
                 self.capacity.note_tier(&key.name);
             }

@@ -64,6 +64,7 @@ pub(crate) fn admission(
     plan.gang_size = (started.len() < formed.pods.len())
         .then(|| i32::try_from(formed.pods.len()).unwrap_or(i32::MAX));
     plan.done_before = jobs::done(context.index, key, gang);
+    plan.tier.clone_from(&formed.tier);
     admit::carry(context, &plan)
 }
 

@@ -223,6 +223,7 @@ impl Plan {
             pods: Vec::new(),
             gang_size: None,
             done_before: None,
+            tier: None,
             plan: Vec::new(),
             level: None,
             domain: Vec::new(),

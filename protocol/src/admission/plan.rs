@@ -41,6 +41,8 @@ pub(crate) struct Plan {
     pub(crate) gang_size: Option<i32>,
     /// How many indexes of its Job were done before, if an Indexed Job makes its pods.
     pub(crate) done_before: Option<i32>,
+    /// The PriorityTier that the gang was admitted by.
+    pub(crate) tier: Option<String>,
     /// Its pods, each in its place: the place is what the placement counts by. The number that a pod is told as its
     /// rank is its completion index, which may be another.
     pub(crate) ranks: Vec<Rank>,

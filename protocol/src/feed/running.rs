@@ -1,7 +1,7 @@
 //! Which gangs may be evicted for others, or for a limit, as the engine is told.
 
 use muster_api::{
-    Gang, TierPreemption, conditions as condition_types,
+    Gang, PriorityTierSpec, TierPreemption, conditions as condition_types,
     gang::{PreemptionNotice, PreemptionRight},
 };
 use muster_cluster::formed::{FormedGang, has_ended};
@@ -51,11 +51,12 @@ pub(crate) fn running(
         admitted_at: engine::Timestamp(admitted_at),
         checkpointed_at: checkpointed_at(context, formed, plan),
         is_made_again: is_made_again(context, gang, plan),
-        protected_until: protected_until(context, gang, formed, admitted_at),
+        protected_until: protected_until(context, gang, formed, plan, admitted_at),
         ending_since: notice.map(|notice| engine::Timestamp(notice.noticed_at.0.as_second())),
         // Who was told to go has the time that it was told, whatever its tier says by now.
         notice_seconds: notice.map_or(formed.preemptible.notice_seconds, notice_seconds),
         may_be_preempted: formed.preemptible.when != TierPreemption::Never
+            || admitted_by(context, plan).is_some_and(may_borrow)
             || context.bugs.has(InjectedBug::TierIgnored),
         is_told_over_quota: notice
             .is_some_and(|notice| notice.right == PreemptionRight::QuotaShrunk),
@@ -65,6 +66,17 @@ pub(crate) fn running(
 fn notice_seconds(notice: &PreemptionNotice) -> i64 {
     let (from, to) = (notice.noticed_at.0, notice.preempt_at.0);
     to.as_second().saturating_sub(from.as_second())
+}
+
+/// The tier that an attempt was admitted by, as that is now. Users may have their gang follow another one since.
+fn admitted_by<'a>(context: PollContext<'a>, plan: &Plan) -> Option<&'a PriorityTierSpec> {
+    let tier = context.index.tier(plan.tier.as_deref()?)?;
+    Some(&tier.spec)
+}
+
+/// Whether gangs of a tier may borrow. What they borrowed comes back by preemption alone.
+fn may_borrow(tier: &PriorityTierSpec) -> bool {
+    tier.preemption != TierPreemption::Never
 }
 
 /// Whether an attempt that was told as running is being ended, or ended.
@@ -104,12 +116,13 @@ fn protected_until(
     formed: &FormedGang,
     admitted_at: i64,
 ) -> Option<engine::Timestamp> {
-    let seconds = formed.preemptible.min_runtime_seconds;
+    let seconds = min_runtime_seconds(context, formed, plan);
     let since = since(gang, condition_types::RUNNING).unwrap_or(admitted_at);
     let uid = gang.metadata.uid.as_deref().unwrap_or_default();
     let learnt = context.clocks.running_seen_at(uid)?;
     let learnt = context.began.engine_time(learnt).0;
     let since = since.min(learnt);
+    plan: &Plan,
     (seconds > 0).then(|| engine::Timestamp(since.saturating_add(seconds)))
 }
 
@@ -121,6 +134,17 @@ pub(crate) fn runs_since(gang: &Gang) -> Option<i64> {
 /// Since when a Gang is admitted, as it says.
 pub(crate) fn admitted_at(gang: &Gang) -> Option<i64> {
     since(gang, condition_types::ADMITTED)
+/// For how long it is left alone: no longer than by the tier that it was admitted by.
+fn min_runtime_seconds(context: PollContext<'_>, formed: &FormedGang, plan: &Plan) -> i64 {
+    let seconds = formed.preemptible.min_runtime_seconds;
+    let Some(tier) = admitted_by(context, plan).filter(|tier| may_borrow(tier)) else {
+        return seconds;
+    };
+    let team = context.index.team(&plan.team);
+    let of_team = team.and_then(|team| team.spec.min_runtime_seconds);
+    seconds.min(tier.min_runtime_seconds.max(of_team).unwrap_or(0).max(0))
+}
+
 }
 
 /// The second of the monotonic clock in which an attempt that is under way ends at the latest, if its gang says for how long it runs at

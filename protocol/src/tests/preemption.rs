@@ -329,6 +329,46 @@ fn a_tier_that_changes_during_the_notice_saves_nobody() {
     }
 }
 
+/// Gang `low` runs by a tier that says `Immediate`, and its user has it follow this one since.
+fn low_follows(tier_now: &str) -> Bench {
+    let mut bench = low_runs("Immediate", &json!({}));
+    let says = json!({"minRuntimeSeconds": 100_000});
+    bench.server.put(tier("kept", 5, "Never", &says));
+    let mut low = gang(&bench, "low");
+    Arc::make_mut(&mut low).spec.tier = Some(tier_now.to_owned());
+    bench.server.put(Object::Gang(low));
+    bench.run();
+    assert_eq!(status(&bench, "low").tier.as_deref(), Some(tier_now));
+    bench
+}
+
+/// Whoever may edit a Gang may have it follow another tier of the Team, at any time.
+#[test]
+fn a_gang_that_may_have_borrowed_gives_it_back_though_its_user_has_it_follow_another_tier() {
+    for (follows, is_taken_over) in [("low", false), ("kept", false), ("kept", true)] {
+        let mut bench = low_follows(follows);
+        if is_taken_over {
+            bench.take_over();
+        }
+        submit(&mut bench, "high", 4, "high");
+        pass(&mut bench, NOTICE_SECONDS + 10);
+        assert!(is_evicted(&bench), "{follows}, taken over: {is_taken_over}");
+    }
+}
+
+/// The administrators of a tier may have its gangs stay, those that borrowed included.
+#[test]
+fn a_tier_that_becomes_never_keeps_the_gangs_that_were_admitted_by_it() {
+    for follows in ["low", "kept"] {
+        let mut bench = low_follows(follows);
+        bench.server.put(tier("low", 1, "Never", &json!({})));
+        bench.run();
+        submit(&mut bench, "high", 4, "high");
+        pass(&mut bench, NOTICE_SECONDS + 10);
+        assert!(!is_evicted(&bench), "{follows}");
+    }
+}
+
 #[test]
 fn a_checkpoint_of_the_future_is_newer_than_any_notice() {
     let mut bench = low_runs("AfterCheckpoint", &json!({}));
