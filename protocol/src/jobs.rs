@@ -83,6 +83,12 @@ pub(crate) fn is_drained_queue(index: &Index, job: &Job) -> bool {
     completions.is_none() && (succeeded.unwrap_or(0) > 0 || pods.any(|pod| has_succeeded(pod)))
 }
 
+/// Whether its failures count by index (`backoffLimitPerIndex`): a limit that is fixed with the Job.
+pub(crate) fn fails_by_index(job: &Job) -> bool {
+    let spec = job.spec.as_ref();
+    spec.is_some_and(|spec| spec.backoff_limit_per_index.is_some())
+}
+
 /// Whether its time is limited, which runs while its pods wait and stands while it is suspended.
 pub(crate) fn has_deadline(job: &Job) -> bool {
     let spec = job.spec.as_ref();

@@ -1,10 +1,14 @@
 //! Which gangs may be evicted for others, or for a limit, as the engine is told.
 
+use k8s_openapi::api::batch::v1::Job;
 use muster_api::{
     Gang, PriorityTierSpec, TierPreemption, conditions as condition_types,
     gang::{PreemptionNotice, PreemptionRight},
 };
-use muster_cluster::formed::{FormedGang, has_ended};
+use muster_cluster::{
+    formed::{FormedGang, has_ended},
+    pod::ObservedPod,
+};
 use muster_engine as engine;
 
 use crate::{
@@ -12,7 +16,7 @@ use crate::{
     admission::{evict, plan::Plan, preempt, stage::View},
     injected_bug::InjectedBug,
     jobs,
-    outward::gang_status,
+    outward::{evict::may_be_suspended, gang_status},
     poll_context::PollContext,
 };
 
@@ -88,11 +92,19 @@ pub(crate) fn ends(gang: Option<&Gang>, view: Option<&View>) -> bool {
 }
 
 /// Whether its pods are made again once they were evicted: those without owner are not, nor those of a work queue of which a pod
-/// succeeded.
+/// succeeded. Those of a Job with `backoffLimitPerIndex` that cannot be suspended may not be: each deletion counts as a failure of the
+/// index, and nobody can raise that limit.
 fn is_made_again(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> bool {
     let mut owners = gang.metadata.owner_references.iter().flatten();
     let mut jobs = jobs::of_plan(context, plan).into_iter();
-    owners.next().is_some() && !jobs.any(|job| jobs::is_drained_queue(context.index, job))
+    let pods = plan.ranks.iter();
+    let pods = pods.filter_map(|rank| Some(&**context.index.pod_by_uid(&rank.pod)?));
+    let pods: Vec<&ObservedPod> = pods.collect();
+    let is_lost = |job: &Job| {
+        jobs::is_drained_queue(context.index, job)
+            || jobs::fails_by_index(job) && !may_be_suspended(context, gang, job, &pods)
+    };
+    owners.next().is_some() && !jobs.any(is_lost)
 }
 
 /// Its last checkpoint, where its tier waits for one: other gangs are not known to go on from theirs.
@@ -114,6 +126,7 @@ fn protected_until(
     context: PollContext<'_>,
     gang: &Gang,
     formed: &FormedGang,
+    plan: &Plan,
     admitted_at: i64,
 ) -> Option<engine::Timestamp> {
     let seconds = min_runtime_seconds(context, formed, plan);
@@ -122,18 +135,9 @@ fn protected_until(
     let learnt = context.clocks.running_seen_at(uid)?;
     let learnt = context.began.engine_time(learnt).0;
     let since = since.min(learnt);
-    plan: &Plan,
     (seconds > 0).then(|| engine::Timestamp(since.saturating_add(seconds)))
 }
 
-/// Since when an attempt runs as its Gang says, or is admitted.
-pub(crate) fn runs_since(gang: &Gang) -> Option<i64> {
-    since(gang, condition_types::RUNNING).or_else(|| since(gang, condition_types::ADMITTED))
-}
-
-/// Since when a Gang is admitted, as it says.
-pub(crate) fn admitted_at(gang: &Gang) -> Option<i64> {
-    since(gang, condition_types::ADMITTED)
 /// For how long it is left alone: no longer than by the tier that it was admitted by.
 fn min_runtime_seconds(context: PollContext<'_>, formed: &FormedGang, plan: &Plan) -> i64 {
     let seconds = formed.preemptible.min_runtime_seconds;
@@ -145,6 +149,14 @@ fn min_runtime_seconds(context: PollContext<'_>, formed: &FormedGang, plan: &Pla
     seconds.min(tier.min_runtime_seconds.max(of_team).unwrap_or(0).max(0))
 }
 
+/// Since when an attempt runs as its Gang says, or is admitted.
+pub(crate) fn runs_since(gang: &Gang) -> Option<i64> {
+    since(gang, condition_types::RUNNING).or_else(|| since(gang, condition_types::ADMITTED))
+}
+
+/// Since when a Gang is admitted, as it says.
+pub(crate) fn admitted_at(gang: &Gang) -> Option<i64> {
+    since(gang, condition_types::ADMITTED)
 }
 
 /// The second of the monotonic clock in which an attempt that is under way ends at the latest, if its gang says for how long it runs at

@@ -36,7 +36,7 @@ use crate::{
     effect::Refusable,
     feed::waiting,
     jobs::{
-        annotation, eviction_mark, has_deadline, is_drained_queue, is_suspended,
+        annotation, eviction_mark, fails_by_index, has_deadline, is_drained_queue, is_suspended,
         is_suspended_by_muster, job_of, owners_of, suspended_for,
     },
     nodes::loss,
@@ -339,11 +339,9 @@ fn way(
             Way::Suspend
         };
     }
-    let spec = job.spec.as_ref();
-    let is_per_index = spec.is_some_and(|spec| spec.backoff_limit_per_index.is_some());
     let limit = backoff_limit(job);
     let is_raised = raised.is_some_and(|raised| limit >= raised);
-    let needs_none = is_per_index || is_raised || limit == i32::MAX;
+    let needs_none = fails_by_index(job) || is_raised || limit == i32::MAX;
     if needs_none || is_refused(JobChange::RaiseBackoffLimit) {
         Way::Delete
     } else if is_owed_answer() {
@@ -354,7 +352,7 @@ fn way(
 }
 
 /// Whether suspending the Job ends nothing but this gang, of which these pods are left, and changes nothing but that.
-fn may_be_suspended(
+pub(crate) fn may_be_suspended(
     context: PollContext<'_>,
     gang: &Gang,
     job: &Job,

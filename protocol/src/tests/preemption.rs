@@ -1,5 +1,6 @@
 //! Gangs that give way to others: who is told, when its attempt ends, and what stops that.
 
+mod by_index;
 mod over_quota;
 
 use muster_api::{Gang, GangPhase, GangStatus, Reason, gang::Reservation, keys};
