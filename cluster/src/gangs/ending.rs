@@ -56,7 +56,7 @@ impl Forming<'_, '_> {
         }
         if found.values().any(Option::is_none) {
             let all_gone = self.pods.iter().all(is_terminal);
-            return all_gone.then(|| Ended::Failed("its Job is gone".to_owned()));
+            return all_gone.then(|| self.ended_without_job());
         }
         let ends: Vec<Ended> = found
             .values()
@@ -70,6 +70,20 @@ impl Forming<'_, '_> {
         Some(failed.map_or(Ended::Finished, |why| {
             Ended::Failed(self.with_last_failure(why))
         }))
+    }
+}
+
+impl Forming<'_, '_> {
+    /// All pods are terminal, and a Job of theirs is gone. One that is deleted as soon as it is complete (`ttlSecondsAfterFinished: 0`) may
+    /// never be seen complete: then its pods tell how it went, if all of the gang are there.
+    fn ended_without_job(&self) -> Ended {
+        let size = self.gang.map_or(1, |gang| gang.spec.size);
+        let size = usize::try_from(size).unwrap_or(usize::MAX);
+        let succeeded = self.pods.iter().filter(|pod| phase(pod) == "Succeeded");
+        if succeeded.count() >= size {
+            return Ended::Finished;
+        }
+        Ended::Failed(self.with_last_failure("its Job is gone".to_owned()))
     }
 }
 

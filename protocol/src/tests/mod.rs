@@ -4,6 +4,7 @@
 mod admission;
 mod bounds;
 mod deleted_gangs;
+mod deleted_jobs;
 mod deployments;
 mod evictions;
 mod golden;
