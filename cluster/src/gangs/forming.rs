@@ -135,6 +135,7 @@ impl<'f, 'a> Forming<'f, 'a> {
         let size = self.size(&declaring, job, active.len());
         let (members, excess) = self.members(&active, size.pods);
         let topology = declaration::topology(&declaring, job);
+        let topology = topology.and_then(|request| self.known_levels(request));
         let limits = declaration::limits(&declaring, job);
         let min_count = declaration::min_count(&declaring, job, size.declared);
         let tier = self.tier(&declaring, job);

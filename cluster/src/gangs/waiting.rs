@@ -3,10 +3,9 @@
 
 use std::sync::Arc;
 
-use muster_api::{Reason, keys};
+use muster_api::{Reason, TopologyRequest, keys};
 
 use super::{
-    annotation,
     forming::{Forming, NamespaceTeam, Size},
     is_terminal, name,
     tiers::ResolvedTier,
@@ -14,6 +13,7 @@ use super::{
 use crate::{
     formed::PendingReason,
     pod::{self, ObservedPod},
+    text::{listed, quoted},
     unsupported_field::UnsupportedField,
 };
 
@@ -35,7 +35,6 @@ impl Forming<'_, '_> {
             .or_else(|| self.missing_pods(members, size.pods))
             .or_else(|| foreign_gate(members))
             .or_else(|| declared.cloned())
-            .or_else(|| self.unknown_level(members))
             .or_else(|| {
                 let mut requests = members.iter().filter_map(|pod| self.request(pod));
                 requests.find_map(|request| request.as_ref().err()).cloned()
@@ -85,32 +84,29 @@ impl Forming<'_, '_> {
         })
     }
 
-    fn unknown_level(&self, members: &[&Arc<ObservedPod>]) -> Option<PendingReason> {
-        [keys::TOPOLOGY_REQUIRED, keys::TOPOLOGY_PREFERRED]
-            .into_iter()
-            .find_map(|key| {
-                let pod = members.iter().find(|pod| {
-                    annotation(pod, key)
-                        .is_some_and(|level| level != NODE_LEVEL && !self.levels.contains(level))
-                })?;
-                let level = annotation(pod, key).unwrap_or_default();
-                let known: Vec<_> = self
-                    .levels
-                    .iter()
-                    .map(String::as_str)
-                    .chain([NODE_LEVEL])
-                    .collect();
-                Some(
-                    UnsupportedField::new(
-                        format!("metadata.annotations[{key}]"),
-                        format!(
-                            "no Topology has a level {level}; there are {}",
-                            known.join(", ")
-                        ),
-                    )
-                    .wait(&format!("pod {}", name(pod))),
-                )
-            })
+    /// Levels that the gang names, whoever does for it: a Topology must have them.
+    pub(super) fn known_levels(
+        &self,
+        request: Option<TopologyRequest>,
+    ) -> Result<Option<TopologyRequest>, PendingReason> {
+        let named = request.iter().flat_map(|request| {
+            let required = (keys::TOPOLOGY_REQUIRED, &request.required);
+            [required, (keys::TOPOLOGY_PREFERRED, &request.preferred)]
+        });
+        let mut named = named.filter_map(|(key, level)| Some((key, level.clone()?)));
+        let unknown = named.find(|(_, level)| *level != NODE_LEVEL && !self.levels.contains(level));
+        drop(named);
+        let Some((key, level)) = unknown else {
+            return Ok(request);
+        };
+        let known = self.levels.iter().map(String::as_str);
+        let cause = format!(
+            "no Topology has a level {}; there are {}",
+            quoted(&level),
+            listed(known.chain([NODE_LEVEL]))
+        );
+        let field = format!("metadata.annotations[{key}]");
+        Err(UnsupportedField::new(field, cause).wait("pods"))
     }
 }
 

@@ -1,8 +1,12 @@
 //! What a user of a namespace, or whoever has the token of one node, can do to others: nothing.
 
-use muster_api::{GangPhase, Held};
+use muster_api::{Gang, GangPhase, Held};
 
-use super::*;
+use super::{
+    evictions::change_job,
+    ranks::{job, pod_of_job},
+    *,
+};
 use crate::outward::release::HELD_AT_MOST;
 
 fn held(claim_uid: &str, pod_uid: Option<&str>) -> Held {
@@ -121,6 +125,44 @@ fn a_reason_that_quotes_what_a_user_wrote_is_cut() {
         "{}",
         details.len()
     );
+}
+
+/// The webhook sees a Job when it is created. What is written into it later it does not.
+#[test]
+fn a_level_that_a_job_names_later_and_no_topology_has_is_named() {
+    let mut bench = Bench::new();
+    bench.server.put(job(2, 0));
+    for index in 0..2 {
+        pod_of_job(&mut bench, index);
+    }
+    change_job(&mut bench, |job| {
+        let annotations = job.metadata.annotations.get_or_insert_default();
+        annotations.insert(keys::TOPOLOGY_REQUIRED.to_owned(), "rack".repeat(50_000));
+    });
+    bench.run();
+    let queue = bench.gang_status().queue.unwrap();
+    assert_eq!(
+        queue.reason,
+        muster_api::Reason::RequestNotUnderstood,
+        "{}",
+        queue.details
+    );
+    assert!(
+        queue.details.contains(keys::TOPOLOGY_REQUIRED),
+        "{}",
+        queue.details
+    );
+    let gang = bench.server.list(Kind::Gang).pop().unwrap();
+    let bytes = serde_json::to_vec(
+        &serde_json::to_value(match gang {
+            Object::Gang(gang) => Gang::clone(&gang),
+            other => panic!("a Gang, not {other:?}"),
+        })
+        .unwrap(),
+    )
+    .unwrap()
+    .len();
+    assert!(bytes < 10_000, "a Gang of {bytes} bytes");
 }
 
 #[test]

@@ -198,7 +198,7 @@ fn a_gang_waits_with_exactly_the_reason_that_its_objects_show() {
             "a level that no Topology has",
             pair_with(&annotation("topology-required"), &json!("rack")),
             RequestNotUnderstood,
-            "pod w-0: metadata.annotations[muster.dev/topology-required]: no Topology has a level rack; there are leaf, spine, node",
+            "pods: metadata.annotations[muster.dev/topology-required]: no Topology has a level \"rack\"; there are leaf, spine, node",
         ),
         (
             "required anti-affinity",
