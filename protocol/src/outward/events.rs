@@ -1,5 +1,5 @@
 //! One Event per change of reason, and one when others give way to a gang that waits for the same reason as before, on the Gang,
-//! its owner and up to eight of its pods.
+//! its owner and up to eight of its pods. An owner of many gangs is told so many in a row ([`super::event_budget`]).
 //!
 //! What was told is remembered in memory only: a new leader takes what it finds as told, so a change that
 //! happened during the takeover may be silent. The Gang's conditions show it all the same.
@@ -10,6 +10,7 @@ use muster_api::{
     Gang, GangPhase, GangStatus, Reason, conditions as condition_types, gang::Reservation,
 };
 
+use super::event_budget::EventBudgets;
 use crate::{ApiRequest, effect::EventNote, poll_context::PollContext};
 use muster_cluster::{
     formed::GangKey,
@@ -29,6 +30,8 @@ pub(crate) struct EventTracker {
     reasons: Table<GangKey, Told>,
     /// UIDs of pods that are too many, by gang.
     excess: Table<GangKey, BTreeSet<String>>,
+    /// What owners may be told still.
+    budgets: EventBudgets,
     /// Whether everything was looked at once: what is found then was told by whoever led before.
     begun: bool,
 }
@@ -96,11 +99,23 @@ impl EventTracker {
                 }
                 match (new, kept) {
                     (New::Reason, _) if self.begun => {
-                        notes.extend(to_all(context, key, gang, reason, note));
+                        notes.extend(to_all(
+                            context,
+                            &mut self.budgets,
+                            key,
+                            gang,
+                            (reason, note),
+                        ));
                     }
                     (New::Victims, Some(kept)) if self.begun => {
                         let text = with_victims(kept, note);
-                        notes.extend(to_all(context, key, gang, reason, &text));
+                        notes.extend(to_all(
+                            context,
+                            &mut self.budgets,
+                            key,
+                            gang,
+                            (reason, &text),
+                        ));
                     }
                     _ => {}
                 }
@@ -223,10 +238,10 @@ fn is_warning(reason: Reason) -> bool {
 
 fn to_all(
     context: PollContext<'_>,
+    budgets: &mut EventBudgets,
     key: &GangKey,
     gang: &Gang,
-    reason: Reason,
-    text: &str,
+    (reason, text): (Reason, &str),
 ) -> Vec<EventNote> {
     let mut notes = vec![note(
         (
@@ -239,7 +254,9 @@ fn to_all(
         reason,
         text,
     )];
-    for owner in gang.metadata.owner_references.iter().flatten().take(1) {
+    let second = context.now.monotonic_seconds;
+    let owner = gang.metadata.owner_references.iter().flatten().next();
+    if let Some(owner) = owner.filter(|owner| budgets.take(&owner.uid, second)) {
         notes.push(note(
             (&owner.api_version, &owner.kind),
             &key.namespace,

@@ -2,6 +2,7 @@
 
 pub(crate) mod capacity_status;
 pub(crate) mod conditions;
+pub(crate) mod event_budget;
 pub(crate) mod events;
 pub(crate) mod evict;
 pub(crate) mod gang_status;

@@ -9,6 +9,7 @@ use super::*;
 use crate::{
     feed::{EXPLAINED_AT_ONCE, EXPLAINING_LOOKS, Feed},
     outward::{
+        event_budget::BURST,
         events::PODS_TOLD,
         queue_status::{PENDING_LISTED, TEAMS_PER_SECOND},
     },
@@ -283,6 +284,36 @@ fn an_event_goes_to_so_many_pods_of_a_gang() {
         let too_large = by_reason.get(&muster_api::Reason::ExceedsMaxQuota);
         assert_eq!(too_large, Some(&told), "{by_reason:?}");
     }
+}
+
+#[test]
+fn an_owner_of_many_gangs_is_told_so_many_events_in_a_row_and_each_gang_its_own() {
+    let pods = usize::try_from(BURST).unwrap() + 1;
+    let mut bench = Bench::new();
+    bench.checks_polls = false;
+    bench.server.put(team("vision", 0));
+    for rank in 0..pods {
+        bench.pod("web", rank, 1, keys::DEVICE_CLASS_GPU);
+        bench.change_pod(&format!("web-{rank}"), |pod| {
+            pod.metadata.labels = None;
+            let owner = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "web-uid", "controller": true}]);
+            pod.metadata.owner_references = serde_json::from_value(owner).unwrap();
+        });
+    }
+    bench.run();
+    let told = |bench: &Bench, kind: &str| {
+        let notes = bench.written.iter();
+        notes
+            .filter(|write| matches!(write, ApiRequest::PublishEvent(note) if note.kind == kind))
+            .count()
+    };
+    assert_eq!(told(&bench, "ReplicaSet"), pods - 1);
+    assert_eq!((told(&bench, "Gang"), told(&bench, "Pod")), (pods, pods));
+    bench.written.clear();
+    bench.server.put(team("vision", 4));
+    bench.run();
+    assert_eq!(told(&bench, "ReplicaSet"), 0);
+    assert!(told(&bench, "Gang") > 0);
 }
 
 #[test]
