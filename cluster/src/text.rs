@@ -41,6 +41,17 @@ pub fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     }
 }
 
+/// A way from name to name as it may stand in messages: the first nine, and the last.
+pub fn way(names: &[&str]) -> String {
+    match names {
+        [first @ .., last] if names.len() > 10 => {
+            let (shown, left) = first.split_at(9);
+            format!("{} -> {} more -> {last}", shown.join(" -> "), left.len())
+        }
+        names => names.join(" -> "),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_api::{Cohort, Reason, Sharing, Team};
-use muster_cluster::{limits, quantity::QuantityError, text::quoted};
+use muster_cluster::{
+    limits,
+    quantity::QuantityError,
+    text::{self, quoted},
+};
 
 use crate::{
     cache::Cache,
@@ -76,7 +80,7 @@ pub fn check_cohort(cohort: &Cohort, before: Option<&Cohort>, facts: &Cache) -> 
             "spec.parent",
             format!(
                 "{name} would be its own ancestor: {name} -> {}",
-                ancestors.join(" -> ")
+                text::way(&ancestors)
             ),
         );
         return findings;
@@ -166,6 +170,22 @@ mod tests {
             check_cohort(&cohort("c", Some("a")), None, &facts),
             Findings::default()
         );
+    }
+
+    #[test]
+    fn a_cycle_of_ten_thousand_cohorts_is_refused_in_a_few_words() {
+        let names: Vec<String> = (0..10_000).map(|at| format!("{at:0>253}")).collect();
+        let above = |at: usize| at.checked_sub(1).map(|above| names[above].as_str());
+        let parents: Vec<_> = (0..names.len())
+            .map(|at| (names[at].as_str(), above(at)))
+            .collect();
+        let last = names.last().unwrap();
+        let findings = check_cohort(&cohort(&names[0], Some(last)), None, &cohorts(&parents));
+        assert_eq!(findings.errors[0].reason, Reason::CohortCycle);
+        let message = &findings.errors[0].message;
+        assert!(message.len() < 4_096, "{}", message.len());
+        assert!(message.contains("9990 more"), "{message}");
+        assert!(message.ends_with(names[0].as_str()), "{message}");
     }
 
     #[test]

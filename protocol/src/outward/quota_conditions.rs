@@ -6,7 +6,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use muster_api::{
     Flavor, PriorityTier, Reason, Team, conditions as condition_types, keys, team::Stop,
 };
-use muster_cluster::{index::References, text::listed};
+use muster_cluster::{
+    index::References,
+    text::{self, listed},
+};
 
 use super::conditions::{self, ConditionUpdate};
 use crate::poll_context::PollContext;
@@ -123,7 +126,7 @@ fn in_cycle(cycle: &[String]) -> Verdict {
     let way: Vec<&str> = way.collect();
     let says = format!(
         "the Cohorts form a cycle, and no gang of a Team below one of them is admitted: {}; give one of them another parent",
-        way.join(" -> ")
+        text::way(&way)
     );
     (false, Reason::CohortCycle, says)
 }

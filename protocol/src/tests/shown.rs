@@ -165,6 +165,33 @@ fn a_team_says_whether_its_gangs_may_be_admitted_and_what_it_names_in_vain() {
 }
 
 #[test]
+fn a_cycle_of_many_cohorts_is_told_in_a_few_words() {
+    let mut bench = Bench::new();
+    let names: Vec<String> = (0..300).map(|at| format!("{at:0>253}")).collect();
+    for (name, parent) in names.iter().zip(names.iter().cycle().skip(1)) {
+        // What such a Cohort grants is not understood, either.
+        let quota = json!([{"flavor": "gpu", "resources": [{"name": "gpus", "nominal": "9E"}]}]);
+        let spec = json!({"parent": parent, "quota": quota});
+        bench.server.put(cohort(name, spec));
+    }
+    bench.server.put(team_that(
+        json!({"quota": quota("gpu"), "cohort": names[0]}),
+    ));
+    bench.run();
+    let conditions = bench.team_conditions();
+    assert_eq!(reasons(&conditions), ["-CohortCycle", "-InvalidValue"]);
+    for type_ in [conditions::ACTIVE, conditions::RESOLVED_REFS] {
+        let text = message(&conditions, type_);
+        assert!(text.len() <= 4_096, "{type_}: {}", text.len());
+    }
+    let text = message(&conditions, conditions::ACTIVE);
+    assert!(
+        text.contains("291 more") && text.ends_with("give one of them another parent"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_team_that_names_what_comes_and_goes_says_so_each_time_and_when_that_was() {
     let mut bench = Bench::new();
     bench.server.put(team_that(json!({
