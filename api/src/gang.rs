@@ -69,6 +69,7 @@ pub struct GangSpec {
     pub pod_sets: Vec<PodSet>,
     /// Name of the PriorityTier; the Team's or the cluster's default without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
     pub tier: Option<String>,
     /// Where the gang must or should be placed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -352,12 +353,12 @@ pub struct Admission {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub done_before: Option<i32>,
-    /// Whether the gang was found running without an admission and charged as it is.
     /// Name of the PriorityTier it was admitted by, if there was one. Whoever may have borrowed by that gives it back by that, though
     /// its tier is another by now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub tier: Option<String>,
+    /// Whether the gang was found running without an admission and charged as it is.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub adopted: bool,
 }

@@ -715,6 +715,21 @@ fn of_musters_objects_users_change_suspend_and_tier_and_collectors_the_metadata(
         );
         assert!(by(CONTROLLER), "{what} by the controller");
     }
+    // A Gang that is as large as etcd takes could not be told that it is to go.
+    let labelled = |count: usize| {
+        let labels: serde_json::Map<String, Value> = (0..count)
+            .map(|at| (format!("l{at}"), json!("v")))
+            .collect();
+        json!({"kind": "Gang", "metadata": {"name": "g", "labels": labels}, "spec": {"size": 2}})
+    };
+    for (before, after, allowed) in [(0, 64, true), (0, 65, false), (80, 79, true)] {
+        let request = Request::update(USER, "gangs", &labelled(before), &labelled(after));
+        assert_eq!(
+            passes("muster-objects", &request),
+            allowed,
+            "{before}, then {after} labels"
+        );
+    }
     for resource in ["ledgers", "nodedevices", "queues"] {
         let object = json!({"kind": "x", "metadata": {"name": "n"}, "spec": {"suspend": false}});
         let migrated = merged(&object, &json!({"metadata": {"resourceVersion": "2"}}));
