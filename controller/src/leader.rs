@@ -11,6 +11,7 @@ mod pace;
 mod takeover_clock;
 #[cfg(test)]
 mod tests;
+mod time_of_day;
 mod work;
 
 use muster_protocol::{ExitReason, Machine};
@@ -19,7 +20,7 @@ use tokio::{sync::watch, task::JoinError};
 use tokio_util::sync::CancellationToken;
 
 pub use self::pace::Pace;
-use self::work::Work;
+use self::{time_of_day::TimeOfDay, work::Work};
 use crate::{
     claim_templates,
     extender_probe::ExtenderState,
@@ -90,8 +91,22 @@ impl Leader {
             stop,
         } = self;
         metrics.set_leading(true);
+        let time = tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            _ = leadership.wait_for(|leadership| *leadership == Leadership::Follower) => {
+                return Err(End::LeaseLost);
+            }
+            time = TimeOfDay::ask(performer.client()) => time,
+        };
         let mut judge = Judge::new(judge::evaluate);
-        let mut work = Work::new(machine, performer, pace, metrics, waiting_for_templates);
+        let mut work = Work::new(
+            machine,
+            performer,
+            pace,
+            metrics,
+            waiting_for_templates,
+            time,
+        );
         loop {
             let next_poll = work.next_poll();
             tokio::select! {

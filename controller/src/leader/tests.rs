@@ -76,6 +76,7 @@ async fn of_a_flood_of_changes_so_many_are_taken_in_before_the_machine_is_polled
             Pace::new(0, 0),
             ControllerMetrics::register(&Metrics::new("test", "0")),
             claim_templates::Waiting::default(),
+            TimeOfDay::from(jiff::Timestamp::now()),
         );
         work.take_in_what_is_ready(&mut feed).unwrap();
         let waits = std::iter::from_fn(|| feed.ready()).count();

@@ -2,14 +2,13 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use jiff::Timestamp;
 use muster_api::NodeDevices;
 use muster_cluster::{
     judgement::{Judgement, JudgementRequest},
     object::{Change, Kind},
 };
 use muster_protocol::{
-    ApiRequest, Effect, EffectId, ExitReason, FieldNotStored, Machine, Now, Outcome,
+    ApiRequest, Effect, EffectId, ExitReason, FieldNotStored, Machine, Outcome,
     lanes::{Lane, Lanes, Place},
 };
 use tokio::{
@@ -23,7 +22,7 @@ use crate::{
     claim_templates,
     extender_probe::ExtenderState,
     feed::Feed,
-    leader::{pace::Pace, takeover_clock::TakeoverClock},
+    leader::{pace::Pace, takeover_clock::TakeoverClock, time_of_day::TimeOfDay},
     metrics::{Census, ControllerMetrics},
     outcome,
     perform::{self, Performer},
@@ -50,7 +49,7 @@ pub(super) struct Work {
     metrics: ControllerMetrics,
     census: Census,
     waiting_for_templates: claim_templates::Waiting,
-    started_at: Instant,
+    time: TimeOfDay,
     takeover: TakeoverClock,
     /// Lists that the machine asked for and that are not complete yet.
     lists: BTreeMap<Kind, EffectId>,
@@ -69,6 +68,7 @@ impl Work {
         pace: Pace,
         metrics: ControllerMetrics,
         waiting_for_templates: claim_templates::Waiting,
+        time: TimeOfDay,
     ) -> Self {
         machine.judge_apart();
         Self {
@@ -78,7 +78,7 @@ impl Work {
             takeover: TakeoverClock::start(metrics.clone()),
             metrics,
             waiting_for_templates,
-            started_at: Instant::now(),
+            time,
             lists: BTreeMap::new(),
             waiting: Lanes::default(),
             pace,
@@ -159,7 +159,7 @@ impl Work {
             .ungate_carefully(extender == ExtenderState::Unreliable);
         self.metrics.set_extender(extender);
         let begun = Instant::now();
-        let effects = self.machine.poll(self.now());
+        let effects = self.machine.poll(self.time.now());
         self.metrics.decided(begun.elapsed());
         for FieldNotStored { kind, field } in self.machine.take_fields_not_stored() {
             tracing::warn!(
@@ -193,7 +193,7 @@ impl Work {
     pub(super) fn next_poll(&self) -> Instant {
         let now = Instant::now();
         let due = self.machine.next_due().map_or(LONGEST_REST, |due| {
-            Duration::from_secs(due).saturating_sub(self.started_at.elapsed())
+            Duration::from_secs(due).saturating_sub(self.time.elapsed())
         });
         let next_poll = now + due.clamp(BREATH, LONGEST_REST);
         let next_call = self.pace.again_at().filter(|_| self.next.is_some());
@@ -259,13 +259,6 @@ impl Work {
                 self.machine.index().node_devices(node).cloned()
             }
             _ => None,
-        }
-    }
-
-    fn now(&self) -> Now {
-        Now {
-            monotonic_seconds: self.started_at.elapsed().as_secs(),
-            wall: Timestamp::now(),
         }
     }
 }

@@ -66,6 +66,11 @@ impl Performer {
         Self { client, instance }
     }
 
+    /// What it writes with.
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// Carries out a write and says what came of it. `seen` is the NodeDevices that the write replaces, as the machine
     /// sees it. [`ApiRequest::ReadAll`] is the feed's and not carried out here.
     pub async fn perform(&self, write: &ApiRequest, seen: Option<&NodeDevices>) -> Outcome {
