@@ -18,7 +18,7 @@ use std::{
 use common::*;
 use muster_engine::{
     Amount, Budget, Decisions, GangUid, Node, NodeFilterId, Queueing, QuotaLimit, Resource, State,
-    Team, TeamName, Update, Why,
+    Team, TeamName, Update, Why, quota::Sharing,
 };
 
 /// Far more than any of this takes on a slow machine, far less than it took when it grew with the square of the input.
@@ -276,6 +276,37 @@ fn thousands_of_flavors_cost_what_is_named() {
     );
     assert_eq!(decide(&mut state), Decisions::default());
     assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
+}
+
+/// Each Cohort below the next, ten thousand of them, and Teams at both ends.
+#[test]
+fn a_tree_ten_thousand_cohorts_deep_is_decided_about() {
+    const DEPTH: usize = 10_000;
+    for sharing in [Sharing::ByPriority, Sharing::FAIR] {
+        let start = Instant::now();
+        let mut state = state(nodes(2, 2), Vec::new());
+        for at in 0..DEPTH {
+            let above = at.checked_sub(1).map(|above| format!("c{above:05}"));
+            let mut one = cohort(&format!("c{at:05}"), above.as_deref(), i64::from(at == 0));
+            one.sharing = sharing;
+            state.apply(Update::Cohort(one));
+        }
+        let lowest = format!("c{:05}", DEPTH - 1);
+        state.apply(Update::Team(team("deep", Some(&lowest), limit(1))));
+        state.apply(Update::Team(team("shallow", Some("c00000"), limit(1))));
+        let gangs = ["a", "b", "c"].map(|name| gang(name, "deep", 1, 1));
+        submit(&mut state, gangs);
+        submit(&mut state, [gang("d", "shallow", 1, 1)]);
+        let decisions = decide(&mut state);
+        assert_eq!(
+            admitted(&decisions).len(),
+            3,
+            "its own, the pool at the root, and what the other one lends or takes"
+        );
+        assert_eq!(decide(&mut state), Decisions::default());
+        assert!(!why(&state, "c").to_string().is_empty());
+        assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
+    }
 }
 
 /// Numbers at the end of what can be counted, everywhere at once.

@@ -73,8 +73,12 @@ impl Account {
             return self.subtree;
         };
         let most = self.local_quota() + of_parent;
-        self.borrowing_limit
-            .map_or(most, |limit| most.min(self.subtree + limit))
+        self.potential_bound().map_or(most, |bound| most.min(bound))
+    }
+
+    /// The most that a node below others could ever have, whatever they could; `None` if it sets no bound.
+    pub(super) fn potential_bound(&self) -> Option<i128> {
+        self.borrowing_limit.map(|limit| self.subtree + limit)
     }
 
     /// Charges the node; what its parent is charged.

@@ -37,24 +37,37 @@ impl Graph {
 
     /// Cohorts that hang in a tree that ends, parents before children.
     pub(super) fn parents_first(&self) -> Vec<&CohortName> {
-        let mut by_depth: Vec<(usize, &CohortName)> = self
-            .parents
-            .keys()
-            .filter(|name| !self.endless.contains_key(*name))
-            .map(|name| (self.depth(name), name))
+        let mut depths: BTreeMap<&CohortName, usize> = BTreeMap::new();
+        for name in self.parents.keys() {
+            if !self.endless.contains_key(name) {
+                self.note_depths(name, &mut depths);
+            }
+        }
+        let mut by_depth: Vec<(usize, &CohortName)> = depths
+            .into_iter()
+            .map(|(name, depth)| (depth, name))
             .collect();
         by_depth.sort();
         by_depth.into_iter().map(|(_, name)| name).collect()
     }
 
-    fn depth(&self, name: &CohortName) -> usize {
-        let mut depth = 0;
-        let mut at = name;
-        while let Some(Some(parent)) = self.parents.get(at) {
-            depth += 1;
-            at = parent;
+    /// Walks up as far as nothing is known: each Cohort is passed once, however deep the tree.
+    fn note_depths<'a>(
+        &'a self,
+        name: &'a CohortName,
+        depths: &mut BTreeMap<&'a CohortName, usize>,
+    ) {
+        let mut way = Vec::new();
+        let mut at = Some(name);
+        while let Some(name) = at.filter(|name| !depths.contains_key(*name)) {
+            way.push(name);
+            at = self.parents.get(name).and_then(Option::as_ref);
         }
-        depth
+        let above = at.and_then(|known| depths.get(known)).copied();
+        let first = above.map_or(0, |above| above + 1);
+        for (depth, name) in (first..).zip(way.into_iter().rev()) {
+            depths.insert(name, depth);
+        }
     }
 }
 

@@ -134,6 +134,16 @@ struct Bracket {
     lendable: Lendable,
 }
 
+/// Who comes first in a Cohort.
+enum First {
+    /// That is known.
+    Known(Next),
+    /// A Team, and what it says.
+    Team(NodeId, Next),
+    /// A Cohort, which is to be asked first.
+    Cohort(NodeId),
+}
+
 /// A Team whose gang has won at a Cohort.
 #[derive(Clone, Debug)]
 struct Winner {
@@ -205,48 +215,74 @@ impl Tournament {
         self.move_team(tree, team);
     }
 
-    /// Who is next. Asked again it says the same, until something is changed.
+    /// Who is next. Asked again it says the same, until something is changed. From the root down to whoever is asked, one after the
+    /// other, since a tree may be deeper than a stack.
     pub(crate) fn next(&mut self, tree: &QuotaTree) -> Next {
-        self.next_in(tree, self.root)
+        let mut path = vec![self.root];
+        while let Some(cohort) = path.last().copied() {
+            let (child, next) = match self.first_of(tree, cohort) {
+                First::Cohort(child) => {
+                    path.push(child);
+                    continue;
+                }
+                First::Team(child, next) => (child, next),
+                First::Known(next) => {
+                    path.pop();
+                    (cohort, next)
+                }
+            };
+            let Some(above) = path.last().copied() else {
+                return next;
+            };
+            if let Next::Unknown(team) = next {
+                return Next::Unknown(team);
+            }
+            self.take_in(tree, above, child, next);
+        }
+        Next::Nobody
     }
 
-    fn next_in(&mut self, tree: &QuotaTree, cohort: NodeId) -> Next {
-        loop {
-            let Some(bracket) = self.brackets.get(&cohort) else {
-                return Next::Nobody;
-            };
-            if let Some(winner) = &bracket.winner {
-                return Next::Winner(winner.team);
+    /// What a Cohort knows of who is next in it, or else who of its children is to be asked.
+    fn first_of(&self, tree: &QuotaTree, cohort: NodeId) -> First {
+        let Some(bracket) = self.brackets.get(&cohort) else {
+            return First::Known(Next::Nobody);
+        };
+        if let Some(winner) = &bracket.winner {
+            return First::Known(Next::Winner(winner.team));
+        }
+        let Some((_, child)) = bracket.order.first() else {
+            return First::Known(Next::Nobody);
+        };
+        if !tree.is_team(*child) {
+            return First::Cohort(*child);
+        }
+        let next = match self.competing.get(child) {
+            Some(competing) if competing.is_known => Next::Winner(*child),
+            _ => Next::Unknown(*child),
+        };
+        First::Team(*child, next)
+    }
+
+    /// A Cohort takes in who is next in its first child.
+    fn take_in(&mut self, tree: &QuotaTree, cohort: NodeId, child: NodeId, next: Next) {
+        let standings = &self.bracket(tree, cohort).standings;
+        let is_settled = standings.get(&child).is_some_and(|it| it.place.is_some());
+        match next {
+            Next::Winner(team) if is_settled => {
+                let mut asked = self.asked_of(child, team);
+                for (pair, amount) in &mut asked {
+                    let covered = tree.account(child, *pair).local_available();
+                    *amount = (*amount - covered).max(0);
+                }
+                self.bracket(tree, cohort).winner = Some(Winner { team, asked });
             }
-            let Some((standing, child)) = bracket.order.first() else {
-                return Next::Nobody;
-            };
-            let (is_settled, child) = (standing.place.is_some(), *child);
-            let next = if tree.is_team(child) {
-                match self.competing.get(&child) {
-                    Some(competing) if competing.is_known => Next::Winner(child),
-                    _ => Next::Unknown(child),
-                }
-            } else {
-                self.next_in(tree, child)
-            };
-            match next {
-                Next::Winner(team) if is_settled => {
-                    let mut asked = self.asked_of(child, team);
-                    for (pair, amount) in &mut asked {
-                        let covered = tree.account(child, *pair).local_available();
-                        *amount = (*amount - covered).max(0);
-                    }
-                    self.bracket(tree, cohort).winner = Some(Winner { team, asked });
-                }
-                // Now it is known by what this Cohort competes: it may be behind others.
-                Next::Winner(team) => {
-                    let standing = self.standing(tree, cohort, child, Some(team));
-                    self.bracket(tree, cohort).place(child, standing);
-                }
-                Next::Unknown(team) => return Next::Unknown(team),
-                Next::Nobody => self.bracket(tree, cohort).remove(child),
+            // Now it is known by what this Cohort competes: it may be behind others.
+            Next::Winner(team) => {
+                let standing = self.standing(tree, cohort, child, Some(team));
+                self.bracket(tree, cohort).place(child, standing);
             }
+            Next::Unknown(_) => {}
+            Next::Nobody => self.bracket(tree, cohort).remove(child),
         }
     }
 

@@ -544,17 +544,27 @@ impl QuotaTree {
         saturated(self.available_from(team, pair).max(0))
     }
 
+    /// What a node has left, and its parent lets it have: at least its own, at most its ceiling. From the node upwards, since a tree may be
+    /// deeper than a stack.
     fn available_from(&self, node: NodeId, pair: PairId) -> i128 {
-        let account = self.account(node, pair);
-        let Some(parent) = self.node(node).parent else {
-            return account.headroom();
-        };
-        let from_parent = self.available_from(parent, pair).max(0);
-        let own = account.local_available();
-        match account.ceiling(false) {
-            Some(ceiling) => (own + from_parent).min(ceiling).max(own),
-            None => own + from_parent,
+        // By what is available at the node that was reached: so much more, within these bounds, is available at the first.
+        let (mut more, mut least, mut most) = (0_i128, i128::MIN, i128::MAX);
+        let mut available = 0;
+        for at in self.path(node) {
+            let account = self.account(at, pair);
+            if self.node(at).parent.is_none() {
+                available = account.headroom();
+                break;
+            }
+            let own = account.local_available();
+            let ceiling = account.ceiling(false);
+            let bound = ceiling.map(|ceiling| ceiling.max(own).saturating_add(more));
+            let (low, high) = (least, most);
+            least = own.saturating_add(more).clamp(low, high);
+            most = bound.map_or(high, |bound| bound.clamp(low, high));
+            more = more.saturating_add(own);
         }
+        available.saturating_add(more).clamp(least, most)
     }
 
     /// The most that the Team could ever have, whatever others use.
@@ -562,10 +572,23 @@ impl QuotaTree {
         saturated(self.potential_from(node, pair))
     }
 
+    /// From the node upwards, since a tree may be deeper than a stack.
     pub(super) fn potential_from(&self, node: NodeId, pair: PairId) -> i128 {
-        let parent = self.node(node).parent;
-        let of_parent = parent.map(|parent| self.potential_from(parent, pair));
-        self.account(node, pair).potential(of_parent)
+        // By what the node that was reached could have: so much more, and at most that, could the first have.
+        let (mut more, mut most) = (0_i128, i128::MAX);
+        let mut potential = 0;
+        for at in self.path(node) {
+            let account = self.account(at, pair);
+            if self.node(at).parent.is_none() {
+                potential = account.subtree;
+                break;
+            }
+            if let Some(bound) = account.potential_bound() {
+                most = most.min(bound.saturating_add(more));
+            }
+            more = more.saturating_add(account.local_quota());
+        }
+        potential.saturating_add(more).min(most)
     }
 
     /// How far up the tree a Team has to reach for an amount: 0 if it stays within its own quota, else
