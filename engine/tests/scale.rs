@@ -229,12 +229,14 @@ fn of_50_000_gangs_only_those_are_explained_anew_whose_team_an_event_touches() {
             .map(|gang| format!("g{gang}").as_str().into())
             .collect()
     };
-    // One gang of each Team, and all of those that are touched.
+    // One gang of every twentieth Team, and all of those that are touched.
     let watched: BTreeSet<GangUid> = (0..TEAMS)
+        .step_by(20)
         .map(|gang| format!("g{}", GANGS / 2 + gang).as_str().into())
         .chain(of_team(7))
         .chain(of_team(9))
         .collect();
+    let mut before: Vec<_> = watched.iter().map(|gang| reason(&state, gang)).collect();
     for (what, event, number, fewest) in [
         ("a pod ends", Update::HoldGone(pod_uid("h7")), 7, 0),
         ("quota is raised", Update::Team(nominal(80)), 9, 1),
@@ -252,15 +254,15 @@ fn of_50_000_gangs_only_those_are_explained_anew_whose_team_an_event_touches() {
             40,
         ),
     ] {
-        let before: Vec<_> = watched.iter().map(|gang| reason(&state, gang)).collect();
         let anew = explained_anew(&mut state, event);
         println!("{what}: {} explained anew", anew.len());
         assert!(anew.is_subset(&of_team(number)), "{what}: {anew:?}");
         assert!(anew.len() >= fewest, "{what}: {anew:?}");
-        for (gang, before) in watched.iter().zip(before) {
+        for (gang, before) in watched.iter().zip(&mut before) {
             let after = reason(&state, gang);
+            let known = std::mem::replace(before, after);
             assert!(
-                after == before || after.is_none() || anew.contains(gang),
+                after == known || after.is_none() || anew.contains(gang),
                 "{what}: {gang} is told something else"
             );
         }
