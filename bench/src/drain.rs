@@ -7,7 +7,7 @@ use crate::{
     cluster::{Cluster, GPUS_PER_NODE, Shape, WaitingGang, arriving},
     plans::{decide, gang_like, template},
     progress::Progress,
-    report::Drain,
+    scale_report::Drain,
     stopwatch::Stopwatch,
     world::World,
 };

@@ -1,23 +1,34 @@
 //! Measurements that are too long, or too dependent on the machine, for a test: `cargo xtask bench`.
 #![allow(clippy::print_stdout, reason = "a benchmark speaks on standard output")]
 
+#[cfg(feature = "cluster")]
 mod cluster;
+#[cfg(feature = "cluster")]
 mod drain;
+#[cfg(feature = "cluster")]
 mod events;
 mod machine;
 mod memory;
 mod philly;
+#[cfg(feature = "cluster")]
 mod plans;
 mod progress;
 mod quota;
 mod replay;
 mod report;
+#[cfg(feature = "cluster")]
 mod scale;
+#[cfg(feature = "cluster")]
+mod scale_report;
+#[cfg(feature = "cluster")]
 mod serving;
 mod stopwatch;
+#[cfg(feature = "cluster")]
 mod takeover;
 mod traces;
+#[cfg(feature = "cluster")]
 mod world;
+#[cfg(feature = "cluster")]
 mod writes;
 
 use std::process::ExitCode;
@@ -34,16 +45,21 @@ static ALLOCATOR: Cap<MiMalloc> = Cap::new(MiMalloc, usize::MAX);
 /// Measures the core.
 #[derive(Parser)]
 enum Bench {
+    #[cfg(feature = "cluster")]
     Scale(scale::Arguments),
+    #[cfg(feature = "cluster")]
+    QuotaReal(quota::real::Arguments),
     Quota(quota::Arguments),
     Philly(philly::Arguments),
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
     let done = match Bench::parse() {
-        Bench::Scale(arguments) => scale::run(arguments).await,
-        Bench::Quota(arguments) => quota::run(&arguments).await,
+        #[cfg(feature = "cluster")]
+        Bench::Scale(arguments) => in_runtime(scale::run(arguments)),
+        #[cfg(feature = "cluster")]
+        Bench::QuotaReal(arguments) => in_runtime(quota::real::run(arguments)),
+        Bench::Quota(arguments) => quota::run(&arguments),
         Bench::Philly(arguments) => philly::run(&arguments),
     };
     match done {
@@ -53,4 +69,9 @@ async fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+#[cfg(feature = "cluster")]
+fn in_runtime(measurement: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    tokio::runtime::Runtime::new()?.block_on(measurement)
 }

@@ -8,7 +8,8 @@ use muster_engine::{Budget, Decisions, Gang, GangUid, State, TeamName, Timestamp
 use crate::{
     cluster::{Shape, WaitingGang, team_name},
     progress::Progress,
-    report::{Quantiles, Spread, micros},
+    report::{Spread, micros},
+    scale_report::Quantiles,
     stopwatch::Stopwatch,
 };
 

@@ -22,6 +22,7 @@ impl Stopwatch {
 }
 
 /// What all threads of this process have had so far.
+#[cfg(feature = "cluster")]
 pub(crate) fn of_process() -> Duration {
     read(ClockId::ProcessCPUTime)
 }

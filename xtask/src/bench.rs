@@ -112,14 +112,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             cohorts,
             report,
         } => {
-            run_program(&mut command, "muster-bench");
-            command.arg("quota");
-            if let Some(scenario) = scenario {
-                command.args(["--scenario", scenario]);
-            }
             if *real {
                 prerequisites::check()?;
-                command.arg("--real");
+                run_program(&mut command, "muster-bench");
+                command.arg("quota-real");
+            } else {
+                run_replays(&mut command);
+                command.arg("quota");
+            }
+            if let Some(scenario) = scenario {
+                command.args(["--scenario", scenario]);
             }
             for (name, number) in [("--kube-api-qps", kube_api_qps), ("--cohorts", cohorts)] {
                 if let Some(number) = number {
@@ -129,7 +131,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             report_to(&mut command, report.as_deref())?;
         }
         Bench::Philly { report } => {
-            run_program(&mut command, "muster-bench");
+            run_replays(&mut command);
             command.arg("philly");
             report_to(&mut command, report.as_deref())?;
         }
@@ -153,6 +155,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 /// By its name and not by its package: see the programs of `tests`, which are built with the same features.
 fn run_program(command: &mut Command, program: &str) {
     command.args(["--release", "--bin", program, "--"]);
+}
+
+/// What replays traces needs no cluster, and is built in a minute without what does.
+fn run_replays(command: &mut Command) {
+    let package = ["--package", "muster-bench", "--no-default-features"];
+    command.arg("--release").args(package).arg("--");
 }
 
 /// The measurement runs in the repository's root; the path is the caller's.

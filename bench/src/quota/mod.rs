@@ -7,7 +7,8 @@
 #[cfg(test)]
 mod agreement;
 mod published;
-mod real;
+#[cfg(feature = "cluster")]
+pub(crate) mod real;
 mod report;
 mod scenario;
 mod summary;
@@ -40,15 +41,6 @@ pub(crate) struct Arguments {
     /// Which of Kueue's scenarios.
     #[arg(long, value_enum)]
     scenario: Option<Choice>,
-    /// On a real control plane with played nodes instead; baseline, if no scenario is named.
-    #[arg(long)]
-    real: bool,
-    /// Calls that the controller may send to the API server in a second; 0: no bound. Kueue's runner has 50.
-    #[arg(long, requires = "real", default_value_t = 0)]
-    kube_api_qps: u32,
-    /// Only the first so many of the scenario's Cohorts, which share nothing; 0: all.
-    #[arg(long, requires = "real", default_value_t = 0)]
-    cohorts: usize,
     /// Writes what was measured as JSON.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
@@ -71,27 +63,12 @@ impl Choice {
     }
 }
 
-pub(crate) async fn run(arguments: &Arguments) -> Result<()> {
-    let file = arguments.report.as_deref();
-    if arguments.real {
-        let names = arguments.scenario.unwrap_or(Choice::Baseline).names();
-        let bounds = real::Bounds {
-            kube_api_qps: arguments.kube_api_qps,
-            cohorts: arguments.cohorts,
-        };
-        let mut runs = Vec::new();
-        for name in names {
-            let run = real::measure(*name, bounds).await?;
-            run.print();
-            runs.push(run);
-        }
-        return write(&runs, file);
-    }
+pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let names = arguments.scenario.unwrap_or(Choice::All).names().iter();
     let runs: Result<Vec<Run>> = names.map(|name| measure(*name)).collect();
     let report = Report::of(runs?)?;
     report.print();
-    write(&report, file)
+    write(&report, arguments.report.as_deref())
 }
 
 fn measure(name: Name) -> Result<Run> {
@@ -127,6 +104,7 @@ fn measure(name: Name) -> Result<Run> {
         // At one moment, at most one of each Team in a round.
         preemptions: teams,
         min_runtime: 0,
+        notice: 0,
     };
     let mut heap = HeapPeak::from_now();
     let mut engine = Engine::new(jobs, &setting)?;

@@ -215,6 +215,7 @@ impl Scenario {
     }
 
     /// Only the first so many Cohorts, with their Teams and gangs.
+    #[cfg(feature = "cluster")]
     pub(crate) fn keep_cohorts(&mut self, count: usize) {
         let mut names: Vec<&str> = Vec::new();
         let mut kept = 0;

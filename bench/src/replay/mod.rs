@@ -16,7 +16,9 @@ use std::{
 use anyhow::{Result, ensure};
 
 use gauges::Gauges;
-pub(crate) use gauges::{Measured, TeamUse};
+pub(crate) use gauges::Measured;
+#[cfg(feature = "cluster")]
+pub(crate) use gauges::TeamUse;
 pub(crate) use progress_kept::Interruption;
 use progress_kept::Run;
 

@@ -11,7 +11,7 @@ mod load;
 mod metrics;
 mod seen;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use anyhow::{Result, bail, ensure};
 use muster_tests::{
@@ -26,11 +26,15 @@ use muster_tests::{
 use serde::Serialize;
 
 use super::{
+    Choice,
     published::{self, Published},
     scenario::{Name, Scenario},
     summary::Summary,
 };
-use crate::{progress::Progress, report::Verdict};
+use crate::{
+    progress::Progress,
+    report::{Verdict, write},
+};
 use seen::Seen;
 
 /// Played nodes: with 128 cores each, far more than all quota, so that quota alone decides.
@@ -44,19 +48,38 @@ const MOST_OF_KUEUE: f64 = 0.25;
 /// The program whose time is compared.
 const CONTROLLER: &str = "muster-controller";
 
-/// How a scenario is run.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
-    /// Calls that the controller may send in a second; 0: no bound.
-    pub(super) kube_api_qps: u32,
-    /// Cohorts that take part, the first ones; 0: all. They share nothing, so that a part is as hard for each gang.
-    pub(super) cohorts: usize,
+/// One of Kueue's performance scenarios on a real control plane with played nodes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Which of them.
+    #[arg(long, value_enum, default_value = "baseline")]
+    scenario: Choice,
+    /// Calls that the controller may send to the API server in a second; 0: no bound. Kueue's runner has 50.
+    #[arg(long, default_value_t = 0)]
+    kube_api_qps: u32,
+    /// Only the first so many of the scenario's Cohorts, which share nothing, so that a part is as hard for each gang; 0: all.
+    #[arg(long, default_value_t = 0)]
+    cohorts: usize,
+    /// Writes what was measured as JSON.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+}
+
+/// Runs each scenario on a cluster of its own.
+pub(crate) async fn run(arguments: Arguments) -> Result<()> {
+    let mut runs = Vec::new();
+    for name in arguments.scenario.names() {
+        let run = measure(*name, &arguments).await?;
+        run.print();
+        runs.push(run);
+    }
+    write(&runs, arguments.report.as_deref())
 }
 
 /// What was measured.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct RealRun {
+struct RealRun {
     scenario: &'static str,
     gangs: usize,
     teams: usize,
@@ -83,17 +106,16 @@ pub(super) struct RealRun {
     targets: Vec<Verdict>,
 }
 
-/// Runs a scenario on a cluster of its own.
-pub(super) async fn measure(name: Name, bounds: Bounds) -> Result<RealRun> {
+async fn measure(name: Name, arguments: &Arguments) -> Result<RealRun> {
     suite::prepare_process();
     if let Some(reason) = preflight::missing().await {
         bail!("{reason}");
     }
     let mut scenario = Scenario::read(name)?;
-    if bounds.cohorts > 0 {
-        scenario.keep_cohorts(bounds.cohorts);
+    if arguments.cohorts > 0 {
+        scenario.keep_cohorts(arguments.cohorts);
     }
-    let values = match bounds.kube_api_qps {
+    let values = match arguments.kube_api_qps {
         0 => Vec::new(),
         qps => vec![format!(
             "controller.extraArgs={{--kube-api-qps={qps},--kube-api-burst={}}}",
@@ -110,7 +132,7 @@ pub(super) async fn measure(name: Name, bounds: Bounds) -> Result<RealRun> {
         ..ClusterOptions::default()
     })
     .await?;
-    let measured = run(&cluster, name, bounds, scenario).await;
+    let measured = run(&cluster, name, arguments, scenario).await;
     cluster.stop().await;
     measured
 }
@@ -122,7 +144,7 @@ pub(super) async fn measure(name: Name, bounds: Bounds) -> Result<RealRun> {
 async fn run(
     cluster: &Cluster,
     name: Name,
-    bounds: Bounds,
+    arguments: &Arguments,
     mut scenario: Scenario,
 ) -> Result<RealRun> {
     let muster = cluster.muster.as_ref();
@@ -194,7 +216,7 @@ async fn run(
         gangs: scenario.jobs.len(),
         teams: scenario.teams.len(),
         cohorts: scenario.cohorts,
-        kube_api_qps: bounds.kube_api_qps,
+        kube_api_qps: arguments.kube_api_qps,
         nodes: NODES.count,
         traces: scenario.checksums.clone(),
         least_makespan_ms: scenario.least_makespan(),
