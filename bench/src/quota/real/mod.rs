@@ -132,7 +132,7 @@ async fn measure(name: Name, arguments: &Arguments) -> Result<RealRun> {
         ..ClusterOptions::default()
     })
     .await?;
-    let measured = run(&cluster, name, arguments, scenario).await;
+    let measured = run_on(&cluster, name, arguments, scenario).await;
     cluster.stop().await;
     measured
 }
@@ -141,7 +141,7 @@ async fn measure(name: Name, arguments: &Arguments) -> Result<RealRun> {
     clippy::cast_precision_loss,
     reason = "numbers of gangs and calls are far below 2^52"
 )]
-async fn run(
+async fn run_on(
     cluster: &Cluster,
     name: Name,
     arguments: &Arguments,
