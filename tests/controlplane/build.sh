@@ -7,7 +7,7 @@ set -euo pipefail
 # shellcheck source-path=SCRIPTDIR
 . "$(dirname "$0")/cached-build.sh"
 
-programs=(etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kubectl process-runtime)
+programs=(etcd kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl process-runtime)
 use_ready_made MUSTER_KUBE_BIN "${programs[@]}"
 require_tools "Kubernetes for the tests" MUSTER_KUBE_BIN
 cd "$(dirname "$0")"

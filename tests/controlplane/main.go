@@ -23,6 +23,7 @@ import (
 	kubectl "k8s.io/kubectl/pkg/cmd"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 
@@ -35,6 +36,7 @@ var programs = map[string]func(args []string){
 	"etcd":                    etcdmain.Main,
 	"kube-apiserver":          run(func() *cobra.Command { return apiserver.NewAPIServerCommand() }),
 	"kube-controller-manager": run(func() *cobra.Command { return controllermanager.NewControllerManagerCommand() }),
+	"kube-proxy":              run(func() *cobra.Command { return proxy.NewProxyCommand() }),
 	"kube-scheduler":          run(func() *cobra.Command { return scheduler.NewSchedulerCommand() }),
 	"kubelet":                 run(func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) }),
 	"kubectl":                 run(func() *cobra.Command { return kubectl.NewDefaultKubectlCommand() }),
