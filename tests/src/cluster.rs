@@ -211,7 +211,7 @@ impl Cluster {
             None => NODE_MONITOR_GRACE_SECONDS,
         };
         let mut control_plane =
-            ControlPlane::start(directory, &kube, &loopback, grace, progress).await?;
+            ControlPlane::start(directory, &kube, (&loopback).into(), grace, progress).await?;
         progress.say(&format!("starting {} nodes", options.nodes.len()));
         let mut nodes =
             start_nodes(&options.nodes, directory, &kube, &loopback, &control_plane).await?;

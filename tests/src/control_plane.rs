@@ -5,11 +5,11 @@
 //! Muster after Muster is installed.
 
 mod launches;
+mod network;
 
 use std::{
     collections::BTreeMap,
     fmt, fs,
-    net::Ipv4Addr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -19,11 +19,12 @@ use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
 use kube::{Api, Client};
 use serde_json::json;
 
+pub use self::network::Network;
 use crate::{
     kube_binaries::KubeBinaries,
     kubeconfig::{self, Credentials},
     kubernetes::{Progress, eventually},
-    loopback::Loopback,
+    loopback,
     pki::Pki,
     process::Launch,
     progress::ProgressCallback,
@@ -54,7 +55,7 @@ pub const NODE_MONITOR_GRACE_SECONDS: u64 = 8;
 pub struct ControlPlane {
     directory: PathBuf,
     programs: KubeBinaries,
-    address: Ipv4Addr,
+    network: Network,
     ports: Ports,
     pki: Pki,
     admin_kubeconfig: PathBuf,
@@ -89,17 +90,18 @@ impl ControlPlane {
     pub async fn start(
         directory: &Path,
         programs: &KubeBinaries,
-        loopback: &Loopback,
+        network: Network,
         node_monitor_grace_seconds: u64,
         progress: &ProgressCallback,
     ) -> Result<Self> {
         let logs = directory.join("logs");
         fs::create_dir_all(&logs)?;
-        let [etcd, etcd_peer, apiserver, controller_manager, scheduler] = loopback.free_ports()?;
+        let [etcd, etcd_peer, apiserver, controller_manager, scheduler] =
+            loopback::free_ports(network.address)?;
         let pki = Pki::create(&directory.join("pki"))?;
         let admin = pki.client("admin", "admin", Some("system:masters"))?;
         let admin_kubeconfig = directory.join("admin.kubeconfig");
-        let server = format!("https://{}:{apiserver}", loopback.address());
+        let server = format!("https://{}:{apiserver}", network.address);
         let credentials = Credentials::Certificate(admin);
         kubeconfig::write(
             &admin_kubeconfig,
@@ -111,7 +113,7 @@ impl ControlPlane {
             client: kubeconfig::client(&admin_kubeconfig).await?,
             directory: directory.to_owned(),
             programs: programs.clone(),
-            address: loopback.address(),
+            network,
             ports: Ports {
                 etcd,
                 etcd_peer,
@@ -140,7 +142,7 @@ impl ControlPlane {
 
     /// URL of the API server.
     pub fn server(&self) -> String {
-        format!("https://{}:{}", self.address, self.ports.apiserver)
+        format!("https://{}:{}", self.network.address, self.ports.apiserver)
     }
 
     /// URL of etcd, which serves without TLS.
@@ -281,7 +283,7 @@ impl ControlPlane {
     }
 
     fn url(&self, scheme: &str, port: u16) -> String {
-        format!("{scheme}://{}:{port}", self.address)
+        format!("{scheme}://{}:{port}", self.network.address)
     }
 
     /// The ServiceAccount and the CA bundle without which the API server refuses pods.

@@ -21,15 +21,20 @@ use crate::cluster::Cluster;
 /// cannot be read is left out with a line of its own: a report must not hide the failure.
 pub async fn write(cluster: &Cluster, scenario: &str) -> PathBuf {
     let directory = cluster.directory().join("report").join(scenario);
-    let client = cluster.client();
-    if let Err(error) = fs::create_dir_all(&directory) {
+    write_for(&cluster.client(), &directory).await;
+    directory
+}
+
+/// The same of any cluster, into this directory.
+pub async fn write_for(client: &Client, directory: &Path) {
+    if let Err(error) = fs::create_dir_all(directory) {
         eprintln!("cannot make {}: {error}", directory.display());
-        return directory;
+        return;
     }
     let mut missing = Vec::new();
     macro_rules! collect {
         ($($kind:ty => $file:literal),* $(,)?) => {
-            $(if let Err(error) = collect::<$kind>(&client, &directory.join($file)).await {
+            $(if let Err(error) = collect::<$kind>(client, &directory.join($file)).await {
                 missing.push(format!("{}: {error:#}", $file));
             })*
         };
@@ -53,7 +58,6 @@ pub async fn write(cluster: &Cluster, scenario: &str) -> PathBuf {
     if !missing.is_empty() {
         let _ = fs::write(directory.join("MISSING"), missing.join("\n"));
     }
-    directory
 }
 
 async fn collect<K>(client: &Client, file: &Path) -> Result<()>

@@ -7,10 +7,11 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
 /// Programs of Kubernetes, and Helm.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KubeBinaries {
     kubernetes: PathBuf,
     helm: PathBuf,
@@ -48,7 +49,7 @@ impl KubeBinaries {
 
 /// Runs `tests/ROOM/build.sh`; the only line of its standard output is a directory. What it says
 /// while it builds goes to our standard error as it comes: minutes of silence look like a hang.
-async fn build(room: &str) -> Result<PathBuf> {
+pub(crate) async fn build(room: &str) -> Result<PathBuf> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join(room)
         .join("build.sh");

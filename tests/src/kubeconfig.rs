@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use k8s_openapi::ByteString;
 use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
@@ -32,17 +33,38 @@ pub fn write(file: &Path, server: &str, authority: &Path, who: &Credentials) -> 
         }),
         Credentials::TokenFile(token) => json!({ "tokenFile": token }),
     };
-    // JSON is YAML.
-    let content = json!({
+    let cluster = json!({"server": server, "certificate-authority": authority});
+    let content = content(&cluster, &user);
+    fs::write(file, format!("{content:#}\n"))
+        .with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// The content of a file that names no other: it holds certificates and key itself.
+pub fn whole(server: &str, authority: &Path, identity: &Identity) -> Result<Value> {
+    let data = |path: &Path| -> Result<ByteString> {
+        let read = fs::read(path);
+        Ok(ByteString(
+            read.with_context(|| path.display().to_string())?,
+        ))
+    };
+    let cluster = json!({"server": server, "certificate-authority-data": data(authority)?});
+    let user = json!({
+        "client-certificate-data": data(&identity.certificate)?,
+        "client-key-data": data(&identity.key)?,
+    });
+    Ok(content(&cluster, &user))
+}
+
+/// JSON is YAML.
+fn content(cluster: &Value, user: &Value) -> Value {
+    json!({
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "muster", "cluster": {"server": server, "certificate-authority": authority}}],
+        "clusters": [{"name": "muster", "cluster": cluster}],
         "users": [{"name": "muster", "user": user}],
         "contexts": [{"name": "muster", "context": {"cluster": "muster", "user": "muster"}}],
         "current-context": "muster",
-    });
-    fs::write(file, format!("{content:#}\n"))
-        .with_context(|| format!("cannot write {}", file.display()))
+    })
 }
 
 /// A client that speaks as the file says. Proxy variables of the environment do not count.

@@ -8,6 +8,7 @@
 //! | [`node`] | a rootless kubelet with its process runtime, in a namespace of its own |
 //! | [`fake_nodes`] | nodes that one process plays, for questions of size; [`scale`] measures with them |
 //! | [`driver_socket`] | the driver of a node, called as its kubelet calls it |
+//! | [`containers`] | machines with real containers, where the chart is installed as it is |
 //! | [`install`] | the chart, by real Helm, and our programs with what the chart rendered |
 //! | [`service`] | any program of a cluster, which can be killed, stopped, frozen and started alone |
 //! | [`observer`] | checks the invariants S1 to S6 and S16 from the outside, all the time |
@@ -15,13 +16,14 @@
 //! | [`suite`] | runs the scenarios of one cluster, judges each by the observer |
 //!
 //! Nothing here mocks Muster. What stands in for the world outside is the container runtime (whose
-//! containers are plain processes) and NVML.
+//! containers are plain processes, but for [`containers`]) and NVML.
 //!
-//! Everything binds to loopback; every process that is started here dies with the process that
+//! Everything binds to loopback, or to a network of its own; every process that is started here dies with the process that
 //! started it; every file is in one temporary directory, which is kept only when a scenario failed.
 
 pub mod builders;
 pub mod cluster;
+pub mod containers;
 pub mod control_plane;
 pub mod demo;
 pub mod driver_socket;

@@ -57,19 +57,24 @@ impl Loopback {
         Ok(format!("127.{}.{third}", self.second))
     }
 
-    /// Ports of [`Self::address`] that are free now. They are found together, so that they differ.
-    /// Somebody may take one before it is used only by listening on all addresses of the machine.
+    /// Ports of [`Self::address`] that are free now: see [`free_ports`].
     pub fn free_ports<const N: usize>(&self) -> Result<[u16; N]> {
-        let mut listeners = Vec::with_capacity(N);
-        let mut ports = [0; N];
-        for port in &mut ports {
-            let listener = TcpListener::bind((self.address(), 0))
-                .context("cannot listen on a loopback address")?;
-            *port = listener.local_addr()?.port();
-            listeners.push(listener);
-        }
-        Ok(ports)
+        free_ports(self.address())
     }
+}
+
+/// Ports of an address that are free now. They are found together, so that they differ. Somebody may take one before it is
+/// used only by listening on all addresses of the machine.
+pub fn free_ports<const N: usize>(address: Ipv4Addr) -> Result<[u16; N]> {
+    let mut listeners = Vec::with_capacity(N);
+    let mut ports = [0; N];
+    for port in &mut ports {
+        let listener = TcpListener::bind((address, 0))
+            .with_context(|| format!("cannot listen on {address}"))?;
+        *port = listener.local_addr()?.port();
+        listeners.push(listener);
+    }
+    Ok(ports)
 }
 
 #[cfg(test)]

@@ -38,6 +38,8 @@ pub enum Wanted {
     MusterWithFakeNodes,
     /// Muster with failpoints in its controller, too.
     MusterWithFailpoints,
+    /// Muster as it ships with all that its images hold, the command that makes them, and what stands for a container runtime.
+    MusterForImages,
 }
 
 /// File name of the mock NVML library.
@@ -130,6 +132,10 @@ fn targets(wanted: Wanted) -> Vec<&'static str> {
     }
     if wanted == Wanted::MusterWithFakeNodes {
         targets.extend(["--bin", fake_nodes::PROGRAM]);
+    }
+    if wanted == Wanted::MusterForImages {
+        let further = ["muster-cdi-hook", "muster-nvidia-runtime", "xtask"];
+        targets.extend(further.into_iter().flat_map(|name| ["--bin", name]));
     }
     targets
 }

@@ -34,6 +34,9 @@ pub(crate) struct Arguments {
     /// The seed that a suite that samples starts from.
     #[arg(long)]
     seed: Option<u64>,
+    /// The longer cases, too, of a suite that has a core: `shipped`.
+    #[arg(long)]
+    all: bool,
 }
 
 /// What all suites on the real control plane are called together.
@@ -41,9 +44,10 @@ const SCENARIOS: &str = "scenarios";
 
 /// Suites on the real control plane, those that take longest first: started in this order two at a time, they end
 /// at about the same time. What is not named comes before them.
-const LONGEST_FIRST: [&str; 6] = [
+const LONGEST_FIRST: [&str; 7] = [
     "gangs",
     "node_loss",
+    "shipped",
     "admission_policies",
     "outages",
     "nodes_and_driver",
@@ -187,6 +191,9 @@ impl TestProgram {
         }
         if let Some(seed) = arguments.seed {
             command.env("MUSTER_SEED", seed.to_string());
+        }
+        if arguments.all {
+            command.env("MUSTER_ALL", "1");
         }
         command
     }

@@ -30,11 +30,11 @@ impl ControlPlane {
 
     pub(super) fn apiserver(&self) -> Result<Launch> {
         let names = [
-            &self.address.to_string(),
+            &self.network.address.to_string(),
             "127.0.0.1",
             "localhost",
             "kubernetes.default.svc",
-            "10.0.0.1",
+            &self.network.kubernetes_service.to_string(),
         ]
         .map(str::to_owned);
         let serving = self.pki.server("kube-apiserver", &names)?;
@@ -49,10 +49,10 @@ impl ControlPlane {
                 "--etcd-servers={}",
                 self.url("http", self.ports.etcd)
             ))
-            .arg(format!("--bind-address={}", self.address))
-            .arg(format!("--advertise-address={}", self.address))
+            .arg(format!("--bind-address={}", self.network.address))
+            .arg(format!("--advertise-address={}", self.network.address))
             .arg(format!("--secure-port={}", self.ports.apiserver))
-            .arg("--endpoint-reconciler-type=none")
+            .args(self.reaching_pods()?)
             // The observer reads what is stored.
             .arg("--storage-media-type=application/json")
             .arg(file("tls-cert-file", &serving.certificate))
@@ -70,7 +70,10 @@ impl ControlPlane {
                 &self.pki.service_accounts,
             ))
             .arg(format!("--api-audiences={issuer}"))
-            .arg("--service-cluster-ip-range=10.0.0.0/24")
+            .arg(format!(
+                "--service-cluster-ip-range={}",
+                self.network.services
+            ))
             .arg("--allow-privileged=true")
             .arg(file(
                 "requestheader-client-ca-file",
@@ -85,6 +88,27 @@ impl ControlPlane {
             .arg(file("audit-policy-file", &audit_policy))
             .arg(file("audit-log-path", &self.audit_log()))
             .arg("--v=1"))
+    }
+
+    /// How the API server and what runs in the cluster find each other.
+    fn reaching_pods(&self) -> Result<Vec<String>> {
+        if !self.network.reaches_pods {
+            // The Service `kubernetes` is not reached by anybody.
+            return Ok(vec!["--endpoint-reconciler-type=none".to_owned()]);
+        }
+        let group = Some("system:masters");
+        let client = self
+            .pki
+            .client("kubelet-client", "kube-apiserver-kubelet-client", group)?;
+        let file = |flag: &str, path: &Path| format!("--{flag}={}", path.display());
+        Ok(vec![
+            // There is no kube-proxy beside it: it dials the endpoints of a webhook's Service.
+            "--enable-aggregator-routing=true".to_owned(),
+            // Nodes have no names in any DNS.
+            "--kubelet-preferred-address-types=InternalIP".to_owned(),
+            file("kubelet-client-certificate", &client.certificate),
+            file("kubelet-client-key", &client.key),
+        ])
     }
 
     pub(super) fn controller_manager(&self) -> Result<Launch> {
@@ -120,7 +144,7 @@ impl ControlPlane {
     /// Flags of a program that asks the API server who its callers are.
     pub(super) fn serving(&self, port: u16, kubeconfig: &Path) -> [String; 4] {
         [
-            format!("--bind-address={}", self.address),
+            format!("--bind-address={}", self.network.address),
             format!("--secure-port={port}"),
             format!("--authentication-kubeconfig={}", kubeconfig.display()),
             format!("--authorization-kubeconfig={}", kubeconfig.display()),

@@ -1,0 +1,161 @@
+//! What containers get: those that name a claim, and those that do not.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
+use kube::Api;
+use muster_tests::containers::{
+    Lab, operator,
+    operator::TEAM_NAMESPACE,
+    workload::{self, Report},
+};
+use serde_json::json;
+
+use crate::{GPU_MACHINES, NVIDIA_MACHINE};
+
+const TEMPLATE: &str = "
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: two-gpus}
+spec:
+  spec:
+    devices:
+      requests: [{name: gpus, exactly: {deviceClassName: gpu.muster.dev, count: 2}}]
+";
+
+/// Device nodes and UUIDs.
+#[derive(Debug, PartialEq, Eq)]
+struct Gpus {
+    nodes: BTreeSet<String>,
+    uuids: BTreeSet<String>,
+}
+
+pub(crate) async fn a_container_gets_its_gpus_and_the_driver_and_nothing_else(
+    lab: &mut Lab,
+) -> Result<()> {
+    let report = given_on(lab, GPU_MACHINES[0]).await?;
+    expect(&report, "without", "nodes", "")?;
+    let cuda = report.says("cuda");
+    ensure!(cuda.contains("cannot open shared object file"), "{cuda}");
+    Ok(())
+}
+
+/// There a container that names no claim gets what its image says, as the guide warns. One that names a claim does not.
+pub(crate) async fn and_so_it_does_where_nvidias_runtime_is_the_default_one(
+    lab: &mut Lab,
+) -> Result<()> {
+    let report = given_on(lab, NVIDIA_MACHINE).await?;
+    let nodes = words(report.says("nodes")).len();
+    ensure!(
+        nodes == 8,
+        "what stands for NVIDIA's runtime gave {nodes} GPUs to a container whose image says `all`: it tests nothing"
+    );
+    Ok(())
+}
+
+/// Runs a pod there of which all containers but one name its claim, and checks what these say. Returns what the other says.
+async fn given_on(lab: &Lab, machine: &str) -> Result<Report> {
+    operator::apply(lab, "two-gpus", TEMPLATE, Some(TEAM_NAMESPACE)).await?;
+    let restricted = json!({
+        "runAsNonRoot": true,
+        "runAsUser": 1000,
+        "readOnlyRootFilesystem": true,
+        "allowPrivilegeEscalation": false,
+        "capabilities": {"drop": ["ALL"]},
+    });
+    let pod = json!({
+        "metadata": {"name": "given"},
+        "spec": {
+            "restartPolicy": "Never",
+            "nodeSelector": {"kubernetes.io/hostname": machine},
+            "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "two-gpus"}],
+            "initContainers": [workload::reporting("before", &["gpus"], &json!({}), false)],
+            "containers": [
+                workload::reporting("restricted", &["gpus"], &restricted, false),
+                workload::reporting("sharing", &["gpus"], &json!({}), true),
+                workload::reporting("without", &[], &json!({}), false),
+            ],
+        },
+    });
+    workload::create(lab, TEAM_NAMESPACE, &pod).await?;
+    let client = lab.client();
+    let pod = workload::runs(&client, TEAM_NAMESPACE, "given").await?;
+    let status = pod.status.clone().unwrap_or_default();
+    let claims = status.resource_claim_statuses.unwrap_or_default();
+    let claim = claims.into_iter().find_map(|it| it.resource_claim_name);
+    let given = given_by(lab, &claim.context("the pod has a claim")?).await?;
+    for container in ["before", "restricted", "sharing"] {
+        let report = workload::report(&client, TEAM_NAMESPACE, "given", container).await?;
+        let seen = Gpus {
+            nodes: words(report.says("nodes")),
+            uuids: words(report.says("uuids")),
+        };
+        ensure!(
+            seen == given,
+            "{container}: {report:?} instead of {given:?}"
+        );
+        let names: Vec<String> = given
+            .nodes
+            .iter()
+            .map(|node| node.replace("nvidia", "GPU "))
+            .collect();
+        expect(&report, container, "cuda", &names.join(", "))?;
+        expect(&report, container, "nvidia-smi", "NVML is there")?;
+        expect(&report, container, "NVIDIA_VISIBLE_DEVICES", "void")?;
+        let (user, root) = match container {
+            "restricted" => ("1000", "ro"),
+            _ => ("0", "rw"),
+        };
+        expect(&report, container, "user", user)?;
+        expect(&report, container, "root", root)?;
+    }
+    let report = workload::report(&client, TEAM_NAMESPACE, "given", "without").await?;
+    expect(&report, "without", "uuids", "")?;
+    expect(&report, "without", "nvidia-smi", "none")?;
+    expect(&report, "without", "NVIDIA_VISIBLE_DEVICES", "all")?;
+    lab.kubectl(&["delete", "pod", "given", "--namespace", TEAM_NAMESPACE])
+        .await?;
+    workload::all_gone(&client, TEAM_NAMESPACE).await?;
+    Ok(report)
+}
+
+fn expect(report: &Report, container: &str, what: &str, expected: &str) -> Result<()> {
+    let says = report.says(what);
+    ensure!(
+        says == expected,
+        "{container} says {what}: {says:?}, and not {expected:?}"
+    );
+    Ok(())
+}
+
+fn words(text: &str) -> BTreeSet<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// The GPUs of a claim, as the scheduler chose them and the driver published them.
+async fn given_by(lab: &Lab, claim: &str) -> Result<Gpus> {
+    let claims: Api<ResourceClaim> = Api::namespaced(lab.client(), TEAM_NAMESPACE);
+    let status = claims.get(claim).await?.status.unwrap_or_default();
+    let allocation = status.allocation.context("the claim is allocated")?;
+    let results = allocation.devices.and_then(|devices| devices.results);
+    let slices = Api::<ResourceSlice>::all(lab.client());
+    let slices = slices.list(&kube::api::ListParams::default()).await?.items;
+    let mut gpus = Gpus {
+        nodes: BTreeSet::new(),
+        uuids: BTreeSet::new(),
+    };
+    for result in results.unwrap_or_default() {
+        let mut devices = slices
+            .iter()
+            .filter(|slice| slice.spec.pool.name == result.pool)
+            .flat_map(|slice| slice.spec.devices.iter().flatten());
+        let device = devices.find(|device| device.name == result.device);
+        let attributes = device.and_then(|device| device.attributes.as_ref());
+        let uuid = attributes.and_then(|all| all.get("uuid")?.string.clone());
+        gpus.uuids.insert(uuid.context("a device with a UUID")?);
+        // A board of one kind of GPU: the number is the minor one.
+        gpus.nodes.insert(result.device.replace("gpu-", "nvidia"));
+    }
+    Ok(gpus)
+}

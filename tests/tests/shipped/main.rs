@@ -1,0 +1,67 @@
+//! Muster as it ships: the chart as it is, its images in real containers, installed and used as the README, the guides and
+//! the notes say, word for word.
+
+mod examples;
+mod gang;
+mod given;
+mod install;
+mod scheduler;
+mod side_doors;
+mod uninstall;
+
+use std::process::ExitCode;
+
+use muster_tests::{
+    containers::{machine::MachineOptions, suite},
+    gpu_board::Board,
+    lab_scenarios,
+};
+
+/// The machine of the control plane.
+const CONTROL: &str = "control";
+/// The machines with GPUs, eight each.
+const GPU_MACHINES: [&str; 2] = ["gpu-0", "gpu-1"];
+/// The one of them on which NVIDIA's container runtime is the default one.
+const NVIDIA_MACHINE: &str = "gpu-1";
+
+fn main() -> ExitCode {
+    let mut machines = vec![MachineOptions {
+        name: CONTROL.to_owned(),
+        is_control_plane: true,
+        ..MachineOptions::default()
+    }];
+    machines.extend(GPU_MACHINES.map(|name| MachineOptions {
+        name: name.to_owned(),
+        board: Some(Board::H100Nvswitch8),
+        has_nvidia_runtime: name == NVIDIA_MACHINE,
+        ..MachineOptions::default()
+    }));
+    let images = match examples::images() {
+        Ok(images) => images,
+        Err(error) => {
+            eprintln!("shipped: the examples cannot be read: {error:#}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut scenarios = lab_scenarios![Foundation:
+        install::the_chart_installs_as_the_readme_says_into_a_restricted_namespace,
+        install::every_pod_is_ready_from_its_image,
+        scheduler::kube_scheduler_gets_the_extender_as_the_notes_say,
+        install::helm_test_gives_a_pod_a_gpu,
+    ];
+    scenarios.extend(lab_scenarios![Core:
+        gang::ranks_of_a_job_on_two_nodes_meet_over_the_pod_network,
+        given::a_container_gets_its_gpus_and_the_driver_and_nothing_else,
+        given::and_so_it_does_where_nvidias_runtime_is_the_default_one,
+        side_doors::a_tenant_gets_no_gpu_by_a_side_door,
+        examples::every_example_runs_word_for_word,
+        install::pods_at_rest_are_measured,
+    ]);
+    scenarios.extend(lab_scenarios![Long:
+        scheduler::an_existing_configuration_is_kept_and_gets_the_extender,
+    ]);
+    scenarios.extend(lab_scenarios![Core:
+        uninstall::an_uninstall_is_refused_while_claims_are_held_and_goes_through_afterwards,
+    ]);
+    suite::run("shipped", machines, &images, scenarios)
+}

@@ -1,0 +1,49 @@
+//! The scheduler step, on a control plane as kubeadm makes it: kube-scheduler in a static pod, its files on its machine.
+
+use anyhow::{Result, ensure};
+use muster_tests::containers::{Lab, operator};
+
+use crate::CONTROL;
+
+/// Where the comments of what is printed have it put.
+const FILE: &str = "/etc/kubernetes/muster/scheduler.yaml";
+
+pub(crate) async fn kube_scheduler_gets_the_extender_as_the_notes_say(lab: &mut Lab) -> Result<()> {
+    operator::wait_for_scheduler(lab, CONTROL, None).await?;
+    let printed = operator::configure_scheduler(lab, CONTROL, None).await?;
+    ensure!(
+        printed.contains("kubeconfig: /etc/kubernetes/scheduler.conf"),
+        "it does not name the kubeconfig that the scheduler has:\n{printed}"
+    );
+    operator::wait_for_scheduler(lab, CONTROL, Some(FILE)).await
+}
+
+/// Two profiles, of which the second is the operator's own.
+const EXISTING: &str = "
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection: {kubeconfig: /etc/kubernetes/scheduler.conf}
+leaderElection: {leaderElect: true}
+podMaxBackoffSeconds: 5
+profiles:
+- schedulerName: default-scheduler
+- schedulerName: packing
+  pluginConfig:
+  - name: NodeResourcesFit
+    args:
+      scoringStrategy: {type: MostAllocated, resources: [{name: cpu, weight: 1}]}
+";
+
+pub(crate) async fn an_existing_configuration_is_kept_and_gets_the_extender(
+    lab: &mut Lab,
+) -> Result<()> {
+    let printed = operator::configure_scheduler(lab, CONTROL, Some(EXISTING)).await?;
+    for kept in [
+        "schedulerName: packing",
+        "podMaxBackoffSeconds: 5",
+        "urlPrefix: https://",
+    ] {
+        ensure!(printed.contains(kept), "{kept} is not in it:\n{printed}");
+    }
+    operator::wait_for_scheduler(lab, CONTROL, Some(FILE)).await
+}

@@ -1,0 +1,86 @@
+//! The end: refused as long as somebody would be left with what nobody could end.
+
+use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::api::{
+    admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
+    core::v1::Pod,
+};
+use kube::{Api, api::ListParams};
+use muster_tests::{
+    containers::{
+        Lab, operator,
+        operator::{DRIVER_NAMESPACE, NAMESPACE, RELEASE, TEAM_NAMESPACE},
+        workload,
+    },
+    kubernetes::{LIMIT, Progress, eventually, list},
+};
+use serde_json::json;
+
+pub(crate) async fn an_uninstall_is_refused_while_claims_are_held_and_goes_through_afterwards(
+    lab: &mut Lab,
+) -> Result<()> {
+    let pod = json!({
+        "metadata": {"name": "holds", "annotations": {"muster.dev/gpus": "1"}},
+        "spec": {"containers": [workload::reporting("holds", &[], &json!({}), true)]},
+    });
+    workload::create(lab, TEAM_NAMESPACE, &pod).await?;
+    let client = lab.client();
+    workload::runs(&client, TEAM_NAMESPACE, "holds").await?;
+    let line = format!("helm uninstall {RELEASE} --namespace {NAMESPACE} --timeout 100s");
+    match lab.shell(&line).await {
+        Ok(said) => bail!("it was uninstalled while a claim was held: {said}"),
+        Err(refused) => {
+            let text = format!("{refused:#}");
+            ensure!(
+                text.contains("holds") || text.contains(TEAM_NAMESPACE),
+                "{text}"
+            );
+        }
+    }
+    // Nothing was taken down by the try.
+    operator::wait_until_ready(lab).await?;
+    let pods: Api<Pod> = Api::namespaced(client.clone(), TEAM_NAMESPACE);
+    let phase = pods
+        .get("holds")
+        .await?
+        .status
+        .and_then(|status| status.phase);
+    ensure!(phase.as_deref() == Some("Running"), "the pod is {phase:?}");
+    lab.kubectl(&["delete", "pod", "holds", "--namespace", TEAM_NAMESPACE])
+        .await?;
+    workload::all_gone(&client, TEAM_NAMESPACE).await?;
+    // What is held is told by the drivers, a moment after the pod is gone.
+    eventually("the chart is uninstalled", LIMIT * 2, async || {
+        lab.shell(&line).await?;
+        Ok(Progress::Done(()))
+    })
+    .await?;
+    nothing_is_left(lab).await
+}
+
+async fn nothing_is_left(lab: &Lab) -> Result<()> {
+    let client = lab.client();
+    for namespace in [NAMESPACE, DRIVER_NAMESPACE] {
+        workload::all_gone(&client, namespace).await?;
+    }
+    let everything = ListParams::default();
+    let mutating = Api::<MutatingWebhookConfiguration>::all(client.clone());
+    let validating = Api::<ValidatingWebhookConfiguration>::all(client.clone());
+    ensure!(
+        mutating.list(&everything).await?.items.is_empty()
+            && validating.list(&everything).await?.items.is_empty(),
+        "a webhook configuration is left"
+    );
+    // Pods start as if Muster had never been there.
+    let pod = json!({
+        "metadata": {"name": "after"},
+        "spec": {"containers": [workload::reporting("after", &[], &json!({}), true)]},
+    });
+    workload::create(lab, TEAM_NAMESPACE, &pod).await?;
+    workload::runs(&client, TEAM_NAMESPACE, "after").await?;
+    let left: Vec<Pod> = list(&client, Some(TEAM_NAMESPACE)).await?;
+    let gates = left.first().context("the pod is there")?.spec.clone();
+    let gates = gates.and_then(|spec| spec.scheduling_gates);
+    ensure!(gates.is_none_or(|gates| gates.is_empty()), "it is gated");
+    Ok(())
+}
