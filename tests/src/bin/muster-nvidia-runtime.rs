@@ -55,25 +55,23 @@ fn give(file: &Path) -> Result<()> {
     };
     for minor in minors {
         let path = format!("/dev/nvidia{minor}");
+        let linux = &mut configuration["linux"];
         add(
-            &mut configuration,
-            "/linux/devices",
+            &mut linux["devices"],
             json!({"path": path, "type": "c", "major": MAJOR, "minor": minor, "fileMode": 0o666, "uid": 0, "gid": 0}),
         );
         add(
-            &mut configuration,
-            "/linux/resources/devices",
+            &mut linux["resources"]["devices"],
             json!({"allow": true, "type": "c", "major": MAJOR, "minor": minor, "access": "rwm"}),
         );
     }
     fs::write(file, serde_json::to_vec(&configuration)?).with_context(|| file.display().to_string())
 }
 
-fn add(configuration: &mut Value, pointer: &str, element: Value) {
-    let list = configuration
-        .pointer_mut(pointer)
-        .and_then(Value::as_array_mut);
-    if let Some(list) = list {
-        list.push(element);
+/// A container without devices of its own has no such list.
+fn add(list: &mut Value, element: Value) {
+    match list {
+        Value::Array(elements) => elements.push(element),
+        other => *other = json!([element]),
     }
 }

@@ -75,7 +75,7 @@ pub(crate) async fn every_pod_is_ready_from_its_image(lab: &mut Lab) -> Result<(
 pub(crate) async fn helm_test_gives_a_pod_a_gpu(lab: &mut Lab) -> Result<()> {
     declare_team_once_the_webhook_answers(lab).await?;
     let line = operator::command(lab, &["helm test"]).await?;
-    let said = lab.shell(&format!("{line} --timeout 110s --logs")).await?;
+    let said = lab.shell(&format!("{line} --timeout 110s 2>&1")).await?;
     ensure!(said.contains("1 of 1 GPUs: /dev/nvidia"), "{said}");
     let installed = lab.notes.installed.context("the chart was installed")?;
     let seconds = started(lab).await?.duration_since(installed).as_secs();
