@@ -174,6 +174,39 @@ fn programs_are_restricted_but_for_the_driver_whose_namespace_says_so() {
     );
 }
 
+#[test]
+fn side_doors_are_shut_but_in_namespaces_whose_business_they_are() {
+    let binding = |values: &[&str]| {
+        let objects = objects(values);
+        let kind = "ValidatingAdmissionPolicyBinding";
+        object(&objects, kind, "muster-pod-side-door")["spec"].clone()
+    };
+    let spec = binding(&EVERYTHING);
+    assert_eq!(spec["validationActions"][0], "Deny");
+    let excepted = &spec["matchResources"]["namespaceSelector"]["matchExpressions"][0];
+    assert_eq!(excepted["operator"], "NotIn");
+    let names: BTreeSet<&str> = excepted["values"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    for name in [
+        "gpu-operator",
+        "kube-system",
+        "muster-system",
+        "gpu-drivers",
+    ] {
+        assert!(names.contains(name), "{name} is not in {names:?}");
+    }
+    assert_eq!(binding(&[])["validationActions"][0], "Audit");
+    let open = objects(&["sideDoors.refuse=false"]);
+    assert!(
+        open.iter()
+            .all(|object| name(object) != "muster-pod-side-door")
+    );
+}
+
 /// Every ServiceAccount that a pod uses or a binding names is made.
 #[test]
 fn rights_are_bound_to_accounts_that_exist_and_pods_run_as_these() {
