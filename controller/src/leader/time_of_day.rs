@@ -36,19 +36,18 @@ impl TimeOfDay {
             }
         };
         let own = Timestamp::now();
-        match said {
-            Some(said) => {
-                let ahead_seconds = own.as_second() - said.as_second();
-                if ahead_seconds.abs() >= TOLD_FROM_SECONDS {
-                    tracing::warn!(
-                        ahead_seconds,
-                        "the clock of this machine is not that of the API server, which counts"
-                    );
-                }
+        if let Some(said) = said {
+            let ahead_seconds = own.as_second() - said.as_second();
+            if ahead_seconds.abs() >= TOLD_FROM_SECONDS {
+                tracing::warn!(
+                    ahead_seconds,
+                    "the clock of this machine is not that of the API server, which counts"
+                );
             }
-            None => tracing::warn!(
+        } else {
+            tracing::warn!(
                 "the API server does not tell the time: the clock of this machine counts"
-            ),
+            );
         }
         Self::from(said.unwrap_or(own))
     }
