@@ -178,9 +178,10 @@ pub async fn wait_for_scheduler(lab: &Lab, machine: &str, config: Option<&str>) 
                 return Ok(Progress::NotYet("it has no pod".to_owned()));
             };
             let containers = pod.spec.map(|spec| spec.containers).unwrap_or_default();
-            let words = containers.into_iter().flat_map(|it| it.command).flatten();
-            let found = words.filter_map(|word| word.strip_prefix("--config=").map(str::to_owned));
-            let found = found.last();
+            let words = containers.into_iter().filter_map(|it| it.command).flatten();
+            let mut configs =
+                words.filter_map(|word| Some(word.strip_prefix("--config=")?.to_owned()));
+            let found = configs.next_back();
             let status = pod.status.unwrap_or_default();
             let states = status.container_statuses.unwrap_or_default();
             let is_ready = states.iter().any(|it| it.ready && it.restart_count == 0);
