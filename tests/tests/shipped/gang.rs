@@ -103,7 +103,7 @@ pub(crate) async fn ranks_of_a_job_on_two_nodes_meet_over_the_pod_network(
             log.contains(&format!("cuda: {}\n", all.join(", "))),
             "{log}"
         );
-        let other = if rank == "0" { 1 } else { 0 };
+        let other = u8::from(rank == "0");
         let heard = format!("rank {rank} heard: this is rank {other}");
         ensure!(log.contains(&heard), "rank {rank} says: {log}");
     }
