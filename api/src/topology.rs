@@ -62,6 +62,11 @@ pub struct TopologyLevel {
     pub node_label: String,
 }
 
+impl TopologyLevel {
+    /// The longest name.
+    pub const MOST_NAME_CHARACTERS: usize = 63;
+}
+
 /// Where the accelerator domain of a node stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -135,7 +135,8 @@ impl<'f, 'a> Forming<'f, 'a> {
         let size = self.size(&declaring, job, active.len());
         let (members, excess) = self.members(&active, size.pods);
         let topology = declaration::topology(&declaring, job);
-        let topology = topology.and_then(|request| self.known_levels(request));
+        let asked = topology.as_ref().ok().and_then(Option::as_ref);
+        let unknown_level = asked.and_then(|request| self.unknown_level(request));
         let limits = declaration::limits(&declaring, job);
         let min_count = declaration::min_count(&declaring, job, size.declared);
         let tier = self.tier(&declaring, job);
@@ -145,6 +146,7 @@ impl<'f, 'a> Forming<'f, 'a> {
         } else {
             let declared = topology.as_ref().err().or_else(|| limits.as_ref().err());
             let declared = declared.or_else(|| min_count.as_ref().err());
+            let declared = declared.or(unknown_level.as_ref());
             self.wait(&members, &size, &tier, declared)
         };
         let is_settling = wait.is_none() && !excepted && self.is_settling(&members);
@@ -165,7 +167,7 @@ impl<'f, 'a> Forming<'f, 'a> {
                 &members,
                 &size,
                 &tier,
-                topology.ok().flatten(),
+                topology.ok().flatten().filter(waiting::may_be_known),
                 limits.unwrap_or_default(),
                 min_count.ok().flatten(),
             ),

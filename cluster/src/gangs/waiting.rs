@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use muster_api::{Reason, TopologyRequest, keys};
+use muster_api::{Reason, TopologyLevel, TopologyRequest, keys};
 
 use super::{
     forming::{Forming, NamespaceTeam, Size},
@@ -19,6 +19,19 @@ use crate::{
 
 /// Name of the innermost level of every Topology.
 const NODE_LEVEL: &str = "node";
+
+/// Whether a Topology could have all levels that are named. What else a Job says does not become part of its Gang, which has to stay small.
+pub(super) fn may_be_known(request: &TopologyRequest) -> bool {
+    named(request).all(|(_, level)| level.chars().count() <= TopologyLevel::MOST_NAME_CHARACTERS)
+}
+
+/// The levels that are named, each with the annotation that does.
+fn named(request: &TopologyRequest) -> impl Iterator<Item = (&'static str, &str)> {
+    let required = (keys::TOPOLOGY_REQUIRED, request.required.as_deref());
+    let preferred = (keys::TOPOLOGY_PREFERRED, request.preferred.as_deref());
+    let levels = [required, preferred].into_iter();
+    levels.filter_map(|(key, level)| Some((key, level?)))
+}
 
 impl Forming<'_, '_> {
     pub(super) fn wait(
@@ -84,29 +97,18 @@ impl Forming<'_, '_> {
         })
     }
 
-    /// Levels that the gang names, whoever does for it: a Topology must have them.
-    pub(super) fn known_levels(
-        &self,
-        request: Option<TopologyRequest>,
-    ) -> Result<Option<TopologyRequest>, PendingReason> {
-        let named = request.iter().flat_map(|request| {
-            let required = (keys::TOPOLOGY_REQUIRED, &request.required);
-            [required, (keys::TOPOLOGY_PREFERRED, &request.preferred)]
-        });
-        let mut named = named.filter_map(|(key, level)| Some((key, level.clone()?)));
-        let unknown = named.find(|(_, level)| *level != NODE_LEVEL && !self.levels.contains(level));
-        drop(named);
-        let Some((key, level)) = unknown else {
-            return Ok(request);
-        };
+    /// Of the levels that the gang names, whoever does for it, the first that no Topology has.
+    pub(super) fn unknown_level(&self, request: &TopologyRequest) -> Option<PendingReason> {
+        let (key, level) = named(request)
+            .find(|(_, level)| *level != NODE_LEVEL && !self.levels.contains(*level))?;
         let known = self.levels.iter().map(String::as_str);
         let cause = format!(
             "no Topology has a level {}; there are {}",
-            quoted(&level),
+            quoted(level),
             listed(known.chain([NODE_LEVEL]))
         );
         let field = format!("metadata.annotations[{key}]");
-        Err(UnsupportedField::new(field, cause).wait("pods"))
+        Some(UnsupportedField::new(field, cause).wait("pods"))
     }
 }
 
