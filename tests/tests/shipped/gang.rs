@@ -7,7 +7,7 @@ use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use kube::{Api, ResourceExt, api::ListParams};
 use muster_tests::{
     containers::{Lab, operator, operator::TEAM_NAMESPACE, workload},
-    kubernetes::{Progress, eventually},
+    kubernetes::{LIMIT, Progress, eventually},
 };
 
 use crate::GPU_MACHINES;
@@ -67,21 +67,17 @@ pub(crate) async fn ranks_of_a_job_on_two_nodes_meet_over_the_pod_network(
     operator::apply(lab, "gang", MANIFEST, Some(TEAM_NAMESPACE)).await?;
     let client = lab.client();
     let jobs: Api<Job> = Api::namespaced(client.clone(), TEAM_NAMESPACE);
-    eventually(
-        "the Job is complete",
-        operator::SCHEDULER_LIMIT,
-        async || {
-            let status = jobs.get("ranks").await?.status.unwrap_or_default();
-            if status.failed.unwrap_or_default() > 0 {
-                return Ok(Progress::Never(anyhow::anyhow!(
-                    "a rank failed: {status:?}"
-                )));
-            }
-            Ok(Progress::when(status.succeeded == Some(2), || {
-                format!("{status:?}")
-            }))
-        },
-    )
+    eventually("the Job is complete", LIMIT * 2, async || {
+        let status = jobs.get("ranks").await?.status.unwrap_or_default();
+        if status.failed.unwrap_or_default() > 0 {
+            return Ok(Progress::Never(anyhow::anyhow!(
+                "a rank failed: {status:?}"
+            )));
+        }
+        Ok(Progress::when(status.succeeded == Some(2), || {
+            format!("{status:?}")
+        }))
+    })
     .await?;
     let pods: Api<Pod> = Api::namespaced(client.clone(), TEAM_NAMESPACE);
     let of_job = ListParams::default().labels("job-name=ranks");
@@ -103,7 +99,7 @@ pub(crate) async fn ranks_of_a_job_on_two_nodes_meet_over_the_pod_network(
             log.contains(&format!("cuda: {}\n", all.join(", "))),
             "{log}"
         );
-        let other = u8::from(rank == "0");
+        let other = i32::from(rank == "0");
         let heard = format!("rank {rank} heard: this is rank {other}");
         ensure!(log.contains(&heard), "rank {rank} says: {log}");
     }
