@@ -758,6 +758,7 @@ fn in_observe_only_what_is_about_workloads_is_audited_and_in_enforce_nothing() {
         "muster-pod-declared",
         "muster-pod-gate",
         "muster-pod-resized",
+        "muster-pod-side-door",
     ];
     for (objects, of_workloads) in [(&*ENFORCE, "Deny"), (&*OBSERVE, "Audit")] {
         let mut policies = 0;
