@@ -301,6 +301,7 @@ impl State {
         } else if std::mem::take(&mut self.releasing_changed) {
             self.note_promises();
         }
+        self.note_who_may_be_promised();
         decisions.use_changed = self.namespaces.take_changed();
         decisions.reasons_changed = self.take_reasons_changed();
         decisions

@@ -462,6 +462,26 @@ fn who_would_fit_once_the_last_proof_is_there_waits_for_release() {
     assert_eq!(admitted(&decide(&mut state)), ["g"]);
 }
 
+/// It comes after the release has begun, and another one that goes before it comes with the proof.
+#[test]
+fn who_is_promised_a_release_that_another_gang_gets_is_told_what_it_lacks_then() {
+    let mut state = state(nodes(1), vec![team("a", None, limit(16))]);
+    let mut ending = hold("p", "a", "n0", &[0, 1, 2, 3, 4, 5, 6, 7]);
+    ending.releasing = true;
+    state.apply(Update::Hold(ending));
+    decide(&mut state);
+    submit(&mut state, [gang("second", "a", 1, 8)]);
+    decide(&mut state);
+    assert!(matches!(why(&state, "second"), Why::Release { .. }));
+    submit(&mut state, [gang("first", "a", 1, 8)]);
+    state.apply(Update::HoldGone(pod_uid("p")));
+    let decisions = decide(&mut state);
+    assert_eq!(admitted(&decisions), ["first"]);
+    assert!(!matches!(why(&state, "second"), Why::Release { .. }));
+    let told = &decisions.reasons_changed.gangs;
+    assert_eq!(told, &[GangUid::from("second")]);
+}
+
 /// As a driver taints what it holds without a permit: not the taint is what the gang waits for.
 #[test]
 fn devices_that_are_unusable_because_they_are_held_are_waited_for_as_a_release() {
