@@ -170,8 +170,8 @@ fn a_gang_preempts_within_what_its_team_keeps_for_itself_however_much_the_cohort
     );
 }
 
-#[test]
-fn a_gang_reclaims_once_others_borrow_so_much_that_they_borrow_still_after_the_first_victim() {
+/// `owner` may have back what `borrows` borrows; a gang of `fills` holds five of the nine GPUs, and goes for nobody.
+fn others_fill_what_an_owner_leaves() -> State {
     let owner = Team {
         preemption: RECLAIMS,
         ..team("owner", Some("all"), limit(4))
@@ -186,6 +186,12 @@ fn a_gang_reclaims_once_others_borrow_so_much_that_they_borrow_still_after_the_f
         ],
     );
     comes(&mut state, &gang("filling", "fills", 5, 1), false);
+    state
+}
+
+#[test]
+fn a_gang_reclaims_once_others_borrow_so_much_that_they_borrow_still_after_the_first_victim() {
+    let mut state = others_fill_what_an_owner_leaves();
     let one = with_priority(-1, gang("one", "borrows", 1, 1));
     comes(&mut state, &one, true);
     comes(&mut state, &gang("two", "borrows", 2, 1), true);
@@ -266,20 +272,7 @@ fn a_gang_asks_others_once_they_use_so_much_that_their_share_is_as_large() {
 /// Of what others borrow a gang would have enough if the second gang went first. It goes first once the first one would lose more
 /// than it, or is asked no more.
 fn waits_for_another_order() -> (State, [Gang; 2]) {
-    let owner = Team {
-        preemption: RECLAIMS,
-        ..team("owner", Some("all"), limit(4))
-    };
-    let nodes = (0..9).map(|at| node(&format!("n{at}"), "s/l", 1));
-    let mut state = state(
-        nodes.collect(),
-        vec![
-            owner,
-            team("borrows", Some("all"), limit(2)),
-            team("fills", Some("all"), limit(3)),
-        ],
-    );
-    comes(&mut state, &gang("filling", "fills", 5, 1), false);
+    let mut state = others_fill_what_an_owner_leaves();
     let [one, two] = [gang("one", "borrows", 1, 1), gang("two", "borrows", 2, 1)];
     comes(&mut state, &two, true);
     comes(&mut state, &one, true);

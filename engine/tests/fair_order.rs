@@ -518,20 +518,7 @@ fn where_shares_are_fair_a_gang_of_the_larger_share_gives_way_to_one_of_the_smal
         }));
         for number in 0..4 {
             let held = hold(&format!("r{number}"), "greedy", "n0", &[number]);
-            state.apply(Update::Running(Running {
-                uid: held.gang.clone(),
-                team: held.team.clone(),
-                priority: 0,
-                queued_at: NOW,
-                admitted_at: NOW,
-                protected_until: None,
-                checkpointed_at: None,
-                is_made_again: true,
-                ending_since: None,
-                notice_seconds: 0,
-                may_be_preempted: true,
-                is_told_over_quota: false,
-            }));
+            state.apply(Update::Running(held_since(NOW, &held)));
             state.apply(Update::Hold(held));
         }
         submit(&mut state, [gang("g", "late", 1, 1)]);

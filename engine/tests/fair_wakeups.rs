@@ -220,18 +220,9 @@ impl World {
         let protected = self.protected_seconds;
         let of = &self.gangs[gang];
         self.state.apply(Update::Running(Running {
-            uid: of.uid.clone(),
-            team: of.team.clone(),
-            priority: of.priority,
-            queued_at: of.queued_at,
-            admitted_at: Timestamp(admitted_at),
             protected_until: (protected > 0).then_some(Timestamp(admitted_at + protected)),
-            checkpointed_at: None,
-            is_made_again: true,
             ending_since,
-            notice_seconds: 0,
-            may_be_preempted: true,
-            is_told_over_quota: false,
+            ..running_since(Timestamp(admitted_at), of)
         }));
     }
 

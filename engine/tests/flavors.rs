@@ -328,18 +328,8 @@ fn a_team_rather_preempts_than_borrows_or_tries_the_next_flavor_if_it_says_so() 
         let all: Vec<usize> = (0..8).collect();
         let low = hold("low", "a", "h", &all);
         state.apply(Update::Running(Running {
-            uid: low.gang.clone(),
-            team: "a".into(),
             priority: -1,
-            queued_at: NOW,
-            admitted_at: NOW,
-            protected_until: None,
-            checkpointed_at: None,
-            is_made_again: true,
-            ending_since: None,
-            notice_seconds: 0,
-            may_be_preempted: true,
-            is_told_over_quota: false,
+            ..held_since(NOW, &low)
         }));
         state.apply(Update::Hold(low));
         submit(&mut state, [gang("g", "a", 1, 8)]);
@@ -380,18 +370,8 @@ fn a_flavor_that_ends_the_search_is_taken_whatever_the_ones_before_it_were_like(
         claim.flavor = A100.into();
     }
     state.apply(Update::Running(Running {
-        uid: low.gang.clone(),
-        team: "a".into(),
         priority: -1,
-        queued_at: NOW,
-        admitted_at: NOW,
-        protected_until: None,
-        checkpointed_at: None,
-        is_made_again: true,
-        ending_since: None,
-        notice_seconds: 0,
-        may_be_preempted: true,
-        is_told_over_quota: false,
+        ..held_since(NOW, &low)
     }));
     state.apply(Update::Hold(low));
     submit(&mut state, [gang("g", "a", 1, 8)]);

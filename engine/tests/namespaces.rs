@@ -447,20 +447,7 @@ fn of_equals_of_one_team_those_give_way_whose_namespace_used_more() {
     commit(&mut state, &gangs, &decisions);
     // Admitted last would go first, if it were not for what was used.
     for (gang, admitted_at) in gangs.iter().zip([10, 20, 15, 30]) {
-        state.apply(Update::Running(Running {
-            uid: gang.uid.clone(),
-            team: TEAM.into(),
-            priority: 0,
-            queued_at: gang.queued_at,
-            admitted_at: Timestamp(admitted_at),
-            checkpointed_at: None,
-            is_made_again: true,
-            protected_until: None,
-            ending_since: None,
-            notice_seconds: 0,
-            may_be_preempted: true,
-            is_told_over_quota: false,
-        }));
+        state.apply(Update::Running(running_since(Timestamp(admitted_at), gang)));
     }
     submit(&mut state, [with_priority(1, asks("d", "d0", 50, 1))]);
     let decisions = decide_at(&mut state, 100);

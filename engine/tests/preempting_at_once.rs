@@ -45,20 +45,7 @@ fn looks(teams: usize, borrow: bool) -> u64 {
             state.apply(Update::Hold(hold));
         }
         state.apply(Update::NotWaiting(gang.uid.clone()));
-        state.apply(Update::Running(Running {
-            uid: gang.uid,
-            team: gang.team,
-            priority: 0,
-            queued_at: Timestamp(0),
-            admitted_at: Timestamp(1),
-            protected_until: None,
-            checkpointed_at: None,
-            is_made_again: true,
-            ending_since: None,
-            notice_seconds: 0,
-            may_be_preempted: true,
-            is_told_over_quota: false,
-        }));
+        state.apply(Update::Running(running_since(Timestamp(1), &gang)));
     }
     for number in 0..teams {
         state.apply(Update::Waiting(with_priority(5, named("high", number))));

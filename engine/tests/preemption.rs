@@ -83,19 +83,9 @@ impl World {
             }
             self.state.apply(Update::NotWaiting(gang.uid.clone()));
             self.state.apply(Update::Running(Running {
-                uid: gang.uid.clone(),
-                team: gang.team.clone(),
-                priority: gang.priority,
-                queued_at: gang.queued_at,
-                admitted_at: Timestamp(self.now),
                 protected_until: (self.protected_seconds > 0)
                     .then_some(Timestamp(self.now + self.protected_seconds)),
-                checkpointed_at: None,
-                is_made_again: true,
-                ending_since: None,
-                notice_seconds: 0,
-                may_be_preempted: true,
-                is_told_over_quota: false,
+                ..running_since(Timestamp(self.now), gang)
             }));
             self.holds.insert(gang.uid.clone(), holds);
         }
@@ -170,18 +160,9 @@ fn of_equals_goes_first_who_loses_least_and_last_whose_pods_nobody_makes_again()
         for (uid, (admitted_at, checkpointed_at, is_made_again)) in [("a", a), ("b", b)] {
             let gang = &world.gangs[&GangUid::from(uid)];
             let running = Running {
-                uid: gang.uid.clone(),
-                team: gang.team.clone(),
-                priority: gang.priority,
-                queued_at: gang.queued_at,
-                admitted_at: Timestamp(admitted_at),
                 checkpointed_at: checkpointed_at.map(Timestamp),
                 is_made_again,
-                protected_until: None,
-                ending_since: None,
-                notice_seconds: 0,
-                may_be_preempted: true,
-                is_told_over_quota: false,
+                ..running_since(Timestamp(admitted_at), gang)
             };
             world.state.apply(Update::Running(running));
         }
@@ -311,44 +292,20 @@ fn a_victim_that_does_not_go_is_counted_on_for_so_long_and_then_others_go() {
         decisions.look_again_at,
         Some(Timestamp(decided_at + MOST_SECONDS))
     );
-    let told_again = |world: &mut World| {
-        world.state.apply(Update::Running(Running {
-            uid: "stuck".into(),
-            team: "a".into(),
-            priority: 0,
-            queued_at: Timestamp(0),
-            admitted_at: Timestamp(1),
-            protected_until: None,
-            checkpointed_at: None,
-            is_made_again: true,
-            ending_since: Some(Timestamp(decided_at)),
-            notice_seconds: 0,
-            may_be_preempted: true,
-            is_told_over_quota: false,
-        }));
-    };
-    told_again(&mut world);
+    with_notice(&mut world, 0, Some(decided_at));
     world.now = decided_at + MOST_SECONDS - 2;
     assert_eq!(world.decide().preemptions, []);
     assert_eq!(told(&world.decide().preemptions), ["high: other InTeam"]);
 }
 
-/// The notice of `stuck` lasts until then; it says so whether or not it was told to go.
+/// `stuck` has so long a notice, and was told to go then, if it was.
 fn with_notice(world: &mut World, notice_seconds: i64, ending_since: Option<i64>) {
-    world.state.apply(Update::Running(Running {
-        uid: "stuck".into(),
-        team: "a".into(),
-        priority: 0,
-        queued_at: Timestamp(0),
-        admitted_at: Timestamp(1),
-        protected_until: None,
-        checkpointed_at: None,
-        is_made_again: true,
+    let running = Running {
         ending_since: ending_since.map(Timestamp),
         notice_seconds,
-        may_be_preempted: true,
-        is_told_over_quota: false,
-    }));
+        ..as_running(world, "stuck", 0)
+    };
+    world.state.apply(Update::Running(running));
 }
 
 #[test]
@@ -941,20 +898,7 @@ fn a_victim_that_begins_to_end_late_is_not_counted_on_again() {
     world.submit([with_priority(10, gang("high", "a", 1, 4))]);
     assert_eq!(told(&world.decide().preemptions), ["high: stuck InTeam"]);
     let decided_at = world.now;
-    world.state.apply(Update::Running(Running {
-        uid: "stuck".into(),
-        team: "a".into(),
-        priority: 0,
-        queued_at: Timestamp(0),
-        admitted_at: Timestamp(1),
-        protected_until: None,
-        checkpointed_at: None,
-        is_made_again: true,
-        ending_since: Some(Timestamp(decided_at + 30)),
-        notice_seconds: 0,
-        may_be_preempted: true,
-        is_told_over_quota: false,
-    }));
+    with_notice(&mut world, 0, Some(decided_at + 30));
     world.now = decided_at + MOST_SECONDS - 1;
     assert_eq!(told(&world.decide().preemptions), ["high: other InTeam"]);
 }
@@ -1041,8 +985,6 @@ fn told_as_running(world: &mut World, uid: &str, priority: i32) {
 fn told_to_go(world: &mut World, uid: &str) {
     let running = Running {
         ending_since: Some(Timestamp(world.now)),
-        may_be_preempted: true,
-        is_told_over_quota: false,
         ..as_running(world, uid, world.gangs[&GangUid::from(uid)].priority)
     };
     world.state.apply(Update::Running(running));
@@ -1051,18 +993,8 @@ fn told_to_go(world: &mut World, uid: &str) {
 fn as_running(world: &World, uid: &str, priority: i32) -> Running {
     let gang = &world.gangs[&GangUid::from(uid)];
     Running {
-        uid: gang.uid.clone(),
-        team: gang.team.clone(),
         priority,
-        queued_at: gang.queued_at,
-        admitted_at: Timestamp(1),
-        protected_until: None,
-        checkpointed_at: None,
-        is_made_again: true,
-        ending_since: None,
-        notice_seconds: 0,
-        may_be_preempted: true,
-        is_told_over_quota: false,
+        ..running_since(Timestamp(1), gang)
     }
 }
 
@@ -1132,18 +1064,8 @@ fn a_gang_is_asked_again_when_somebody_becomes_one_who_can_be_asked() {
     };
     told_as_running(&mut world, "runs", 0);
     world.state.apply(Update::Running(Running {
-        uid: "found".into(),
-        team: "a".into(),
-        priority: 0,
-        queued_at: Timestamp(0),
-        admitted_at: Timestamp(1),
         protected_until: Some(Timestamp(world.now + 100)),
-        checkpointed_at: None,
-        is_made_again: true,
-        ending_since: None,
-        notice_seconds: 0,
-        may_be_preempted: true,
-        is_told_over_quota: false,
+        ..running_since(Timestamp(1), &gang("found", "a", 1, 4))
     }));
     world.state.apply(Update::Hold(found));
     let decisions = world.decide();

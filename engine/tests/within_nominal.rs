@@ -42,20 +42,7 @@ fn runs(state: &mut State, gang: &Gang, admission: &Admission) {
     state.apply(Update::NotWaiting(gang.uid.clone()));
     // Whoever may borrow may be preempted.
     if gang.may_borrow {
-        state.apply(Update::Running(Running {
-            uid: gang.uid.clone(),
-            team: gang.team.clone(),
-            priority: gang.priority,
-            queued_at: gang.queued_at,
-            admitted_at: Timestamp(0),
-            protected_until: None,
-            checkpointed_at: None,
-            is_made_again: true,
-            ending_since: None,
-            notice_seconds: 0,
-            may_be_preempted: true,
-            is_told_over_quota: false,
-        }));
+        state.apply(Update::Running(running_since(Timestamp(0), gang)));
     }
 }
 

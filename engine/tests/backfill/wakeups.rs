@@ -234,18 +234,8 @@ impl History {
         self.state.apply(Update::Ends(uid.clone(), ends));
         if let Some(protected) = gang.run_time.preemptable_after_seconds {
             self.state.apply(Update::Running(Running {
-                uid: uid.clone(),
-                team: gang.team.clone(),
-                priority: gang.priority,
-                queued_at: gang.queued_at,
-                admitted_at: Timestamp(self.now),
-                checkpointed_at: None,
-                is_made_again: true,
                 protected_until: (protected > 0).then(|| later(protected)),
-                ending_since: None,
-                notice_seconds: 0,
-                may_be_preempted: true,
-                is_told_over_quota: false,
+                ..running_since(Timestamp(self.now), gang)
             }));
         }
         self.running.insert(uid, pods);

@@ -336,6 +336,16 @@ pub(crate) fn running_since(admitted_at: Timestamp, gang: &Gang) -> Running {
     }
 }
 
+/// The same of the gang of a hold, which queued then.
+pub(crate) fn held_since(admitted_at: Timestamp, hold: &Hold) -> Running {
+    let gang = Gang {
+        uid: hold.gang.clone(),
+        queued_at: admitted_at,
+        ..gang(hold.gang.as_str(), hold.team.as_str(), 0, 0)
+    };
+    running_since(admitted_at, &gang)
+}
+
 /// A hold of one claim, with its devices by index.
 pub(crate) fn hold(pod: &str, team: &str, node: &str, devices: &[usize]) -> Hold {
     let count = i64::try_from(devices.len()).expect("small");

@@ -60,20 +60,7 @@ impl World {
                 self.state.apply(Update::Hold(hold.clone()));
             }
             self.state.apply(Update::NotWaiting(gang.uid.clone()));
-            self.state.apply(Update::Running(Running {
-                uid: gang.uid.clone(),
-                team: gang.team.clone(),
-                priority: gang.priority,
-                queued_at: gang.queued_at,
-                admitted_at: now,
-                protected_until: None,
-                checkpointed_at: None,
-                is_made_again: true,
-                ending_since: None,
-                notice_seconds: 0,
-                may_be_preempted: true,
-                is_told_over_quota: false,
-            }));
+            self.state.apply(Update::Running(running_since(now, gang)));
             self.waiting.retain(|uid| *uid != gang.uid);
             self.holds.insert(gang.uid.clone(), holds);
         }
