@@ -301,6 +301,42 @@ fn the_end_of_one_hold_costs_the_same_on_ten_times_the_nodes() {
     assert!(large <= 2 * small.max(64), "{small} looks, then {large}");
 }
 
+/// Looks that it takes to see that another gang has no place after one node changed: no Topology knows the nodes, each has free GPUs
+/// and too little memory.
+fn looks_where_memory_lacks(nodes: usize) -> u64 {
+    let without_memory = (0..nodes).map(|at| {
+        let mut node = node(&format!("n{at:05}"), "", 8);
+        node.used.memory_bytes = node.allocatable.memory_bytes - 2 * GIB;
+        node
+    });
+    let mut state = open_state(without_memory.collect());
+    for at in 0..nodes {
+        let held = hold(&format!("h{at}"), "research", &format!("n{at:05}"), &[0]);
+        state.apply(Update::Hold(held));
+    }
+    let asking = |name: &str, memory: i64| {
+        let mut gang = gang(name, "research", 1, 1);
+        for pod in &mut gang.pods {
+            pod.resources.memory_bytes = memory;
+        }
+        gang
+    };
+    submit(&mut state, [asking("first", 4 * GIB)]);
+    assert!(admitted(&decide(&mut state)).is_empty());
+    let before = state.visited();
+    state.apply(Update::HoldGone(pod_uid(&format!("h{}", nodes / 2))));
+    submit(&mut state, [asking("second", 3 * GIB)]);
+    assert!(admitted(&decide(&mut state)).is_empty());
+    state.visited() - before
+}
+
+#[test]
+fn without_a_topology_too_a_node_that_changes_makes_only_its_neighbours_be_looked_at() {
+    let [small, large] = [1_000, 10_000].map(looks_where_memory_lacks);
+    println!("{small} looks at 1,000 nodes, {large} at 10,000");
+    assert!(large <= small + 8, "{small} looks, then {large}");
+}
+
 /// The pod has ended; what it holds comes back with the proof, and nothing has come free.
 #[test]
 fn that_a_pod_waits_for_its_release_is_no_news_for_placement() {

@@ -19,7 +19,7 @@ use crate::fake_nodes;
 /// What every cluster needs: the workload of the tests.
 const WORKLOAD: &str = "rank";
 
-/// What Muster in a cluster needs beside the mock NVML library, which is a library and built with all others.
+/// What Muster in a cluster needs beside the mock NVML library.
 const MUSTER: [&str; 4] = [
     "muster-controller",
     "muster-webhook",
@@ -68,6 +68,9 @@ impl Programs {
                 .file_name()
                 .context("cargo built a file without name")?;
             link_or_copy(&built, &target.join(name))?;
+        }
+        if wanted != Wanted::Workload {
+            link_or_copy(&nvml_library()?, &target.join(NVML_LIBRARY))?;
         }
         Ok(Self { directory: target })
     }
@@ -118,7 +121,7 @@ async fn build(wanted: Wanted) -> Result<Vec<PathBuf>> {
     Ok(String::from_utf8_lossy(&output.stdout)
         .lines()
         .filter_map(|line| serde_json::from_str(line).ok())
-        .flat_map(|message: Value| artifacts(&message))
+        .filter_map(|message: Value| program(&message))
         .collect())
 }
 
@@ -127,7 +130,6 @@ async fn build(wanted: Wanted) -> Result<Vec<PathBuf>> {
 fn targets(wanted: Wanted) -> Vec<&'static str> {
     let mut targets = vec!["--bin", WORKLOAD];
     if wanted != Wanted::Workload {
-        targets.push("--lib");
         targets.extend(MUSTER.into_iter().flat_map(|name| ["--bin", name]));
     }
     if wanted == Wanted::MusterWithFakeNodes {
@@ -140,26 +142,24 @@ fn targets(wanted: Wanted) -> Vec<&'static str> {
     targets
 }
 
-/// The program or shared library that a message of cargo is about, if it is about one of ours.
-fn artifacts(message: &Value) -> Vec<PathBuf> {
-    let is_ours = message["package_id"]
-        .as_str()
-        .is_some_and(|id| id.starts_with("path+"));
-    if message["reason"] != "compiler-artifact" || !is_ours {
-        return Vec::new();
-    }
-    if let Some(executable) = message["executable"].as_str() {
-        return vec![PathBuf::from(executable)];
-    }
-    let files = message["filenames"].as_array().cloned().unwrap_or_default();
-    files
-        .iter()
-        .filter_map(Value::as_str)
-        .map(PathBuf::from)
-        .filter(|file| file.extension().is_some_and(|e| e == "so"))
-        // Procedural macros are shared libraries too.
-        .filter(|file| file.file_name().is_some_and(|name| name == NVML_LIBRARY))
-        .collect()
+/// The program that a message of cargo is about, if it is about one of ours.
+fn program(message: &Value) -> Option<PathBuf> {
+    let is_ours = message["package_id"].as_str()?.starts_with("path+");
+    let is_built = message["reason"] == "compiler-artifact";
+    let executable = message["executable"].as_str()?;
+    (is_ours && is_built).then(|| PathBuf::from(executable))
+}
+
+/// The mock is a library that this package depends on: cargo has built it for whoever runs now, beside a test and in `deps` beside
+/// another program. To ask for it would build every library of the workspace.
+fn nvml_library() -> Result<PathBuf> {
+    let running = std::env::current_exe().context("cannot tell which program runs")?;
+    let beside = running.parent().unwrap_or(&running);
+    let found = [beside.to_owned(), beside.join("deps")]
+        .into_iter()
+        .map(|directory| directory.join(NVML_LIBRARY))
+        .find(|file| file.is_file());
+    found.with_context(|| format!("no {NVML_LIBRARY} is beside {}", running.display()))
 }
 
 fn link_or_copy(from: &Path, to: &Path) -> Result<()> {

@@ -14,7 +14,7 @@ mod trace;
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use muster_engine::quota::{self, PreemptionPolicy, ReclaimWithinCohort, Weight};
 use serde::Serialize;
 
@@ -49,6 +49,12 @@ pub(crate) struct Arguments {
     /// Writes what was measured as JSON.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+    /// Replays on so many GPUs alone: 448, 512 or 640.
+    #[arg(long, value_name = "N")]
+    gpus: Option<u64>,
+    /// Runs the engine as it is judged, and in no other mode.
+    #[arg(long)]
+    judged: bool,
 }
 
 /// What decides who is served and who gives way.
@@ -61,6 +67,8 @@ enum Served {
     Fair,
     /// Shares; a Team's weight is its quota.
     FairByQuota,
+    /// Shares; a Team's weight is how many jobs it submitted in the month before.
+    FairByJobs,
 }
 
 /// How the engine is set.
@@ -118,8 +126,24 @@ const FAIR_BY_QUOTA: Mode = Mode {
     served: Served::FairByQuota,
     ..FAIR_AFTER_CHECKPOINT
 };
+/// What nobody uses is shared in the proportion of the jobs that were submitted in the month before: each counts alike, whosever it is.
+const FAIR_BY_JOBS: Mode = Mode {
+    name: "fair by jobs, AfterCheckpoint",
+    served: Served::FairByJobs,
+    ..FAIR_AFTER_CHECKPOINT
+};
+const MODES: [Mode; 8] = [
+    ALONE,
+    BORROWING,
+    IMMEDIATE,
+    AFTER_CHECKPOINT,
+    FAIR_IMMEDIATE,
+    FAIR_AFTER_CHECKPOINT,
+    FAIR_BY_QUOTA,
+    FAIR_BY_JOBS,
+];
 /// So many of the last modes are judged by the targets.
-const JUDGED: usize = 2;
+const JUDGED: usize = 3;
 
 /// GPUs, and of them what is guaranteed to nobody, in percent. The load is 1.05, 0.92 (twice) and 0.74.
 const LOADS: [(u64, u64); 4] = [(448, 0), (512, 0), (512, 10), (640, 0)];
@@ -146,9 +170,28 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     progress.say("the reference gives what is known of it");
     let mut loads = Vec::new();
+    let known = LOADS.iter().any(|(gpus, _)| Some(*gpus) == arguments.gpus);
+    ensure!(
+        known || arguments.gpus.is_none(),
+        "--gpus is one of 448, 512 and 640"
+    );
+    let modes = &MODES[if arguments.judged {
+        MODES.len() - JUDGED
+    } else {
+        0
+    }..];
     for (gpus, reserved_percent) in LOADS {
+        if arguments.gpus.is_some_and(|wanted| wanted != gpus) {
+            continue;
+        }
         progress.say(&format!("{gpus} GPUs, {reserved_percent} % reserved"));
-        loads.push(measure(&trace, gpus, reserved_percent, &mut progress)?);
+        loads.push(measure(
+            &trace,
+            gpus,
+            reserved_percent,
+            modes,
+            &mut progress,
+        )?);
     }
     let report = Report::of(&trace, rows, loads)?;
     report.print();
@@ -159,6 +202,7 @@ fn measure(
     trace: &Trace,
     gpus: u64,
     reserved_percent: u64,
+    modes: &[Mode],
     progress: &mut Progress,
 ) -> Result<Load> {
     let sharing = Sharing {
@@ -169,18 +213,9 @@ fn measure(
     let naive: Result<Vec<Summary>> = (0..trace.clusters.len())
         .map(|first| reference(trace, gpus, reserved_percent, sharing, COSTS, first))
         .collect();
-    let modes = [
-        ALONE,
-        BORROWING,
-        IMMEDIATE,
-        AFTER_CHECKPOINT,
-        FAIR_IMMEDIATE,
-        FAIR_AFTER_CHECKPOINT,
-        FAIR_BY_QUOTA,
-    ];
     let engine: Result<Vec<EngineRun>> = modes
-        .into_iter()
-        .map(|mode| engine(trace, gpus, reserved_percent, mode, progress))
+        .iter()
+        .map(|mode| engine(trace, gpus, reserved_percent, *mode, progress))
         .collect();
     Load::of(gpus, reserved_percent, naive?, engine?)
 }
@@ -236,16 +271,16 @@ fn engine(
     } else {
         ReclaimWithinCohort::Never
     };
-    let teams = trace.clusters.iter().zip(&quotas);
-    let teams = teams.map(|(cluster, quota)| TeamLimits {
+    let teams = trace.clusters.iter().zip(&quotas).zip(&trace.jobs_before);
+    let teams = teams.map(|((cluster, quota), jobs)| TeamLimits {
         name: cluster.name.clone(),
         cohort: Some(COHORT.to_owned()),
         nominal: *quota,
         borrowing_limit: (!mode.borrowing).then_some(0),
-        weight: if mode.served == Served::FairByQuota {
-            Weight(Weight::ONE.0 * quota)
-        } else {
-            Weight::ONE
+        weight: match mode.served {
+            Served::ByAge | Served::Fair => Weight::ONE,
+            Served::FairByQuota => Weight(Weight::ONE.0 * quota),
+            Served::FairByJobs => Weight(Weight::ONE.0 * (*jobs).max(1)),
         },
         preemption: PreemptionPolicy {
             reclaim_within_cohort,
@@ -257,7 +292,7 @@ fn engine(
         pools: vec![(COHORT.to_owned(), gpus - quotas.iter().sum::<u64>())],
         sharing: match mode.served {
             Served::ByAge => quota::Sharing::ByPriority,
-            Served::Fair | Served::FairByQuota => quota::Sharing::FAIR,
+            Served::Fair | Served::FairByQuota | Served::FairByJobs => quota::Sharing::FAIR,
         },
         preemptions: PREEMPTIONS,
         min_runtime: mode.min_runtime_seconds,

@@ -32,6 +32,8 @@ pub(crate) struct Trace {
     pub(crate) jobs: Vec<Job>,
     /// In the order of the file.
     pub(crate) clusters: Vec<VirtualCluster>,
+    /// How many jobs each virtual cluster submitted before the window, in a month: what is known of them when it begins.
+    pub(crate) jobs_before: Vec<u64>,
     /// File and SHA-256.
     pub(crate) checksums: Vec<(String, String)>,
 }
@@ -45,10 +47,11 @@ pub(crate) fn read() -> Result<Trace> {
         (CLUSTERS.to_owned(), clusters.sha256),
     ];
     let clusters = parse_clusters(&clusters.text).context(CLUSTERS)?;
-    let jobs = parse_jobs(&jobs.text, &clusters).context(JOBS)?;
+    let (jobs, jobs_before) = parse_jobs(&jobs.text, &clusters).context(JOBS)?;
     Ok(Trace {
         jobs,
         clusters,
+        jobs_before,
         checksums,
     })
 }
@@ -80,27 +83,49 @@ fn parse_cluster(line: &str) -> Result<VirtualCluster> {
     })
 }
 
-fn parse_jobs(text: &str, clusters: &[VirtualCluster]) -> Result<Vec<Job>> {
+/// The jobs of the window, and how many each virtual cluster submitted before it.
+fn parse_jobs(text: &str, clusters: &[VirtualCluster]) -> Result<(Vec<Job>, Vec<u64>)> {
     let mut jobs: Vec<(Job, &str)> = Vec::new();
+    let mut before = vec![0; clusters.len()];
     for (number, line) in lines(text, "timestamp,duration,num_gpus,gpu_time,cluster")? {
-        let job = parse_job(line, clusters);
-        jobs.extend(job.with_context(|| format!("line {number}: {line:?}"))?);
+        let line = parse_job(line, clusters).with_context(|| format!("line {number}: {line:?}"))?;
+        match line {
+            Submitted::InWindow(job, cluster) => jobs.push((job, cluster)),
+            Submitted::Before(cluster) => {
+                if let Some(before) = before.get_mut(cluster) {
+                    *before += 1;
+                }
+            }
+            Submitted::Elsewhere => {}
+        }
     }
     jobs.sort_by_key(|(job, cluster)| (job.arrives_at, job.runs_for, job.size, *cluster));
-    Ok(jobs.into_iter().map(|(job, _)| job).collect())
+    Ok((jobs.into_iter().map(|(job, _)| job).collect(), before))
 }
 
-/// `None`: it is not of the window, or of a virtual cluster whose size nobody knows.
-fn parse_job<'a>(line: &'a str, clusters: &[VirtualCluster]) -> Result<Option<(Job, &'a str)>> {
+/// What a line says.
+enum Submitted<'a> {
+    /// In the window, with the name of the virtual cluster.
+    InWindow(Job, &'a str),
+    /// Before the window, in this virtual cluster.
+    Before(usize),
+    /// After the window, or in a virtual cluster whose size nobody knows.
+    Elsewhere,
+}
+
+fn parse_job<'a>(line: &'a str, clusters: &[VirtualCluster]) -> Result<Submitted<'a>> {
     let fields: Vec<&str> = line.split(',').collect();
     let [submitted, duration, gpus, _, cluster] = fields.as_slice() else {
         anyhow::bail!("five columns are needed");
     };
     let submitted: DateTime = submitted.replace(' ', "T").parse()?;
     let team = clusters.iter().position(|known| known.name == *cluster);
-    let Some(team) = team.filter(|_| (FIRST..=LAST).contains(&submitted)) else {
-        return Ok(None);
+    let Some(team) = team.filter(|_| submitted <= LAST) else {
+        return Ok(Submitted::Elsewhere);
     };
+    if submitted < FIRST {
+        return Ok(Submitted::Before(team));
+    }
     let since = submitted.duration_since(FIRST).as_secs();
     // Whole seconds, written with a point.
     let (seconds, fraction) = duration.split_once('.').unwrap_or((duration, "0"));
@@ -116,7 +141,7 @@ fn parse_job<'a>(line: &'a str, clusters: &[VirtualCluster]) -> Result<Option<(J
         size: gpus.parse()?,
         runs_for: seconds.parse::<u64>()?.max(1),
     };
-    Ok(Some((job, cluster)))
+    Ok(Submitted::InWindow(job, cluster))
 }
 
 /// What each virtual cluster is guaranteed of so many GPUs, `reserved_percent` of them left out: in proportion to its nodes,
@@ -191,7 +216,8 @@ mod tests {
             2017-11-30 23:59:01,5.0,1,5.0,a\n\
             2017-10-02 00:00:00,5.0,1,5.0,unknown\n\
             2017-11-30 23:59:00,5.0,4,20.0,k\n\n";
-        let jobs = parse_jobs(text, &clusters())?;
+        let (jobs, before) = parse_jobs(text, &clusters())?;
+        assert_eq!(before, [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         let found = jobs
             .iter()
             .map(|job| (job.arrives_at, job.team, job.size, job.runs_for));

@@ -16,7 +16,7 @@ mod zero_latency;
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::ValueEnum;
 use muster_engine::quota::Sharing;
 
@@ -24,7 +24,7 @@ use crate::{
     memory::HeapPeak,
     progress::Progress,
     replay::{
-        Interruption, Rules,
+        Interruption, Outcome, Rules,
         engine::{Engine, Setting},
         replay,
     },
@@ -34,6 +34,9 @@ use report::{EngineCost, Report, Run};
 use scenario::{Name, Scenario};
 use summary::Summary;
 use zero_latency::ZeroLatency;
+
+/// How often the engine replays a scenario.
+const RUNS: usize = 5;
 
 /// Kueue's performance scenarios, with the engine in virtual time.
 #[derive(Debug, clap::Args)]
@@ -106,17 +109,32 @@ fn measure(name: Name) -> Result<Run> {
         min_runtime: 0,
         notice: 0,
     };
-    let mut heap = HeapPeak::from_now();
-    let mut engine = Engine::new(jobs, &setting)?;
-    let outcome = replay(jobs, teams, rules, &mut engine, |status| {
-        heap.look();
-        progress.tick(|| format!("engine: {status}"));
-    })?;
-    let cost = EngineCost::of(engine.into_spent(), heap.mebibytes());
+    // Each time it decides the same. Who else uses the machine only makes it slower: the fastest run says what the engine needs.
+    let mut fastest: Option<(EngineCost, Outcome)> = None;
+    for _ in 0..RUNS {
+        let mut heap = HeapPeak::from_now();
+        let mut engine = Engine::new(jobs, &setting)?;
+        let outcome = replay(jobs, teams, rules, &mut engine, |status| {
+            heap.look();
+            progress.tick(|| format!("engine: {status}"));
+        })?;
+        let cost = EngineCost::of(engine.into_spent(), heap.mebibytes());
+        progress.say(&format!(
+            "engine: {:.2} s on the processor",
+            cost.processor_seconds
+        ));
+        let is_faster = fastest
+            .as_ref()
+            .is_none_or(|(known, _)| cost.processor_seconds < known.processor_seconds);
+        if is_faster {
+            fastest = Some((cost, outcome));
+        }
+    }
+    let (cost, outcome) = fastest.context("the engine never ran")?;
     let engine = Summary::of(&scenario, &outcome);
     progress.say(&format!(
-        "engine: all ended after {} ms, {:.2} s on the processor",
-        engine.makespan_ms, cost.processor_seconds
+        "engine: all ended after {} ms",
+        engine.makespan_ms
     ));
     Ok(Run::of(name, &scenario, bound, engine, cost))
 }

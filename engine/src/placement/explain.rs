@@ -11,6 +11,7 @@ use super::{
     demand::Class,
     effort::Effort,
     index::{CapacityIndex, IndexKey},
+    most_left::Part,
     node::{NodeRecord, Occupancy},
     pack::STEPS_PER_UNIT,
     search::Area,
@@ -290,7 +291,9 @@ impl<'a> Explanation<'a> {
                 Some(&*self.view.occupancy(slot, record).room)
             };
             let index = self.index(fit);
-            if !index.is_some_and(|index| index.may_hold(self.tree, domain, resources, &room)) {
+            if !index.is_some_and(|index| {
+                index.may_hold(self.tree, Part::Domain(domain), resources, &room)
+            }) {
                 return 0;
             }
         }

@@ -15,6 +15,7 @@ use super::{
     capacity::{Cause, Rules},
     cluster::Cluster,
     demand::UnitShape,
+    most_left::{MostLeft, Part},
     node::{NodeRecord, Occupancy},
     remembered::Remembered,
     room::{Largest, Room},
@@ -98,8 +99,8 @@ pub(crate) struct CapacityIndex {
     /// How many nodes may hold more units than are counted.
     partial: usize,
     remembered: Remembered,
-    /// For each domain the most that is left on any of its nodes that hold a unit, once somebody asked.
-    largest: RefCell<Vec<Option<Largest>>>,
+    /// Of the nodes that hold a unit, once somebody asked.
+    most_left: RefCell<MostLeft>,
     /// The nodes that hold a unit by what else is left on them, once somebody asked.
     by_room: Option<ByRoom>,
 }
@@ -130,7 +131,7 @@ impl CapacityIndex {
             excluded: Vec::new(),
             partial: 0,
             remembered: Remembered::default(),
-            largest: RefCell::default(),
+            most_left: RefCell::default(),
             by_room: None,
         };
         index.build(cluster, tree);
@@ -143,7 +144,10 @@ impl CapacityIndex {
         self.entries = vec![None; cluster.slots()];
         self.sums = vec![Sums::default(); tree.domains()];
         self.ranks = vec![None; tree.domains()];
-        *self.largest.get_mut() = vec![None; tree.domains()];
+        self.most_left.get_mut().clear();
+        self.most_left
+            .get_mut()
+            .resize(tree.domains(), cluster.slots());
         self.domains = vec![BTreeSet::new(); tree.levels.len() + 1];
         self.excluded.clear();
         self.partial = 0;
@@ -198,12 +202,14 @@ impl CapacityIndex {
         self.entries.resize(cluster.slots(), None);
         self.sums.resize(tree.domains(), Sums::default());
         self.ranks.resize(tree.domains(), None);
-        self.largest.get_mut().resize(tree.domains(), None);
+        self.most_left
+            .get_mut()
+            .resize(tree.domains(), cluster.slots());
         let mut stale = BTreeSet::new();
         let mut news = Vec::new();
         for slot in changed.iter().copied() {
             let entry = self.entry(cluster, tree, slot);
-            self.forget_largest(tree, slot);
+            self.forget_most_left(tree, slot);
             if entry != self.entries[slot] {
                 // A node may have come to the place that another one left: all leave first.
                 self.replace(tree, slot, None, &mut stale);
@@ -351,9 +357,9 @@ impl CapacityIndex {
         entry: Option<Entry>,
         stale: &mut BTreeSet<DomainId>,
     ) -> Option<Entry> {
-        self.forget_largest(tree, slot);
+        self.forget_most_left(tree, slot);
         let before = std::mem::replace(&mut self.entries[slot], entry);
-        self.forget_largest(tree, slot);
+        self.forget_most_left(tree, slot);
         if before == entry {
             return before;
         }
@@ -390,71 +396,90 @@ impl CapacityIndex {
         before
     }
 
-    /// Forgets what is left at most in the domains of a node.
-    fn forget_largest(&mut self, tree: &Tree, slot: usize) {
-        let largest = self.largest.get_mut();
+    /// Forgets what is left at most where a node is.
+    fn forget_most_left(&mut self, tree: &Tree, slot: usize) {
         if let Some(Some(entry)) = self.entries.get(slot) {
-            for domain in tree.upwards(entry.domain) {
-                largest[domain] = None;
-            }
+            self.most_left.get_mut().forget(tree, slot, entry.domain);
         }
     }
 
-    /// Whether some node of a domain that holds a unit may have what is asked for besides; `false` is certain. The
-    /// answer is kept until one of these nodes changes.
-    pub(crate) fn may_hold<'a>(
+    /// Whether some node of a part that holds a unit may have what is asked for besides; `false` is certain. The answer is kept
+    /// until one of these nodes changes.
+    pub(super) fn may_hold<'a>(
         &self,
         tree: &Tree,
-        domain: DomainId,
+        part: Part,
         asked: &PodResources,
         room: &impl Fn(usize) -> Option<&'a Room>,
     ) -> bool {
-        if self
-            .largest
-            .borrow()
-            .get(domain)
-            .is_none_or(Option::is_none)
-        {
-            self.find_largest(tree, domain, room);
-        }
-        let largest = self.largest.borrow();
-        let largest = largest.get(domain).and_then(Option::as_ref);
-        largest.is_none_or(|largest| largest.may_hold(asked))
+        self.find_most_left(tree, part, room);
+        let known = self.most_left.borrow();
+        known.get(part).is_none_or(|most| most.may_hold(asked))
     }
 
-    fn find_largest<'a>(
+    /// The smallest part with a node.
+    pub(super) fn part_around(&self, slot: usize) -> Option<Part> {
+        let entry = self.entries.get(slot)?.as_ref()?;
+        Some(match entry.domain {
+            ROOT => Part::stretch_of(slot),
+            domain => Part::Domain(domain),
+        })
+    }
+
+    /// Finds what is left at most in a part, from what is known of its own parts.
+    fn find_most_left<'a>(
         &self,
         tree: &Tree,
-        domain: DomainId,
+        part: Part,
         room: &impl Fn(usize) -> Option<&'a Room>,
     ) {
+        if self.most_left.borrow().get(part).is_some() {
+            return;
+        }
         let mut most = Largest::default();
         let mut raise = |slot| {
             if let Some(room) = room(slot) {
                 most.raise(room);
             }
         };
-        if tree.depth(domain) == tree.levels.len() {
-            self.members(tree, domain).for_each(|(_, slot)| raise(slot));
-        } else {
-            if domain == ROOT {
-                self.outside(tree).for_each(raise);
+        let parts: Vec<Part> = match part {
+            Part::Domain(ROOT) => {
+                let children = tree.children(ROOT);
+                let inside = children.filter(|child| self.units_in(*child) > 0);
+                let outside = self.most_left.borrow().stretches();
+                let parts = inside.map(Part::Domain);
+                parts.chain(outside.map(Part::Stretch)).collect()
             }
-            for child in tree
-                .children(domain)
-                .filter(|child| self.units_in(*child) > 0)
-            {
-                if self.largest.borrow().get(child).is_none_or(Option::is_none) {
-                    self.find_largest(tree, child, room);
-                }
-                if let Some(Some(largest)) = self.largest.borrow().get(child) {
-                    most.merge(largest);
-                }
+            Part::Domain(domain) if tree.depth(domain) == tree.levels.len() => {
+                self.members(tree, domain).for_each(|(_, slot)| raise(slot));
+                Vec::new()
+            }
+            Part::Domain(domain) => {
+                let children = tree.children(domain);
+                let children = children.filter(|child| self.units_in(*child) > 0);
+                children.map(Part::Domain).collect()
+            }
+            Part::Stretch(first) => {
+                let slots = MostLeft::slots(first);
+                slots
+                    .filter(|slot| self.units_on(*slot) > 0 && self.is_outside(*slot))
+                    .for_each(raise);
+                Vec::new()
+            }
+        };
+        for part in parts {
+            self.find_most_left(tree, part, room);
+            if let Some(part) = self.most_left.borrow().get(part) {
+                most.merge(part);
             }
         }
-        if let Some(known) = self.largest.borrow_mut().get_mut(domain) {
-            *known = Some(most);
-        }
+        self.most_left.borrow_mut().keep(part, most);
+    }
+
+    /// Whether a node lies in no domain.
+    fn is_outside(&self, slot: usize) -> bool {
+        let entry = self.entries.get(slot).and_then(Option::as_ref);
+        entry.is_some_and(|entry| entry.domain == ROOT)
     }
 
     /// Lists a domain by its sums.

@@ -37,6 +37,7 @@ mod holds_still;
 mod index;
 mod inventory;
 mod kind;
+mod most_left;
 mod node;
 mod pack;
 mod remembered;

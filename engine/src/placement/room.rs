@@ -72,8 +72,13 @@ impl Room {
         self.memory_bytes = self.memory_bytes.saturating_sub(asked.memory_bytes);
         self.pods = self.pods.saturating_sub(asked.pods);
         for (name, amount) in &asked.others {
-            let left = self.others.entry(name.clone()).or_default();
-            *left = left.saturating_sub(*amount);
+            match self.others.get_mut(name) {
+                Some(left) => *left = left.saturating_sub(*amount),
+                None => {
+                    self.others
+                        .insert(name.clone(), 0_i64.saturating_sub(*amount));
+                }
+            }
         }
         self.host_ports.extend(asked.host_ports.iter().cloned());
         self.repels.extend(&asked.repels);

@@ -14,6 +14,7 @@ use super::{
     demand::{Demand, UnitShape},
     effort::Effort,
     index::{CapacityIndex, IndexKey, Rank, Replaced},
+    most_left::Part,
     node::{NodeRecord, Occupancy},
     pack::Packed,
     tree::{DomainId, ROOT, Tree, Width},
@@ -242,14 +243,34 @@ impl<'a> Search<'a> {
         units.min(times as u64)
     }
 
-    /// Whether some node of a domain may have what is asked for beside devices for a class; `false` is certain.
-    fn may_hold(&self, class: usize, domain: DomainId, asked: &PodResources) -> bool {
+    /// Whether some node of a part may have what is asked for beside devices for a class; `false` is certain.
+    fn may_hold(&self, class: usize, part: Part, asked: &PodResources) -> bool {
         let room = |slot: usize| {
             self.cluster.note_visits(1);
             self.node(slot).map(|(_, occupancy)| &*occupancy.room)
         };
         let index = self.index(class);
-        index.is_some_and(|index| index.may_hold(self.tree, domain, asked, &room))
+        index.is_some_and(|index| index.may_hold(self.tree, part, asked, &room))
+    }
+
+    /// Whether no node around this one may have what the largest pods ask for beside devices; `true` is certain. `last` is what was
+    /// found of the part that was asked about last: mostly the next node lies in it, too.
+    fn is_barren(&self, slot: usize, last: &mut Option<(Part, bool)>) -> bool {
+        let class = self.index(0).zip(self.classes.first());
+        let Some((index, class)) = class else {
+            return false;
+        };
+        let Some(part) = index.part_around(slot) else {
+            return false;
+        };
+        match *last {
+            Some((known, barren)) if known == part => barren,
+            _ => {
+                let barren = !self.may_hold(0, part, &class.resources);
+                *last = Some((part, barren));
+                barren
+            }
+        }
     }
 
     /// How many units of a class fit in a domain, up to those that there are and to what the effort allows.
@@ -262,7 +283,7 @@ impl<'a> Search<'a> {
         };
         if index.units_in(domain) == 0
             || !progress.effort.spend(1)
-            || !self.may_hold(class, domain, &self.classes[class].resources)
+            || !self.may_hold(class, Part::Domain(domain), &self.classes[class].resources)
         {
             return 0;
         }
@@ -306,14 +327,14 @@ impl<'a> Search<'a> {
     fn is_hopeless(&self, progress: &mut Progress) -> bool {
         *progress.hopeless.get_or_insert_with(|| {
             let mut classes = self.classes.iter().enumerate();
-            classes.any(|(class, of)| !self.may_hold(class, ROOT, &of.resources))
+            classes.any(|(class, of)| !self.may_hold(class, Part::Domain(ROOT), &of.resources))
         })
     }
 
     /// Whether some node may have all that the gang asks for beside devices; `false` is certain.
     fn may_be_on_one_node(&self) -> bool {
         let total = self.total.as_ref();
-        total.is_some_and(|total| self.may_hold(0, ROOT, total))
+        total.is_some_and(|total| self.may_hold(0, Part::Domain(ROOT), total))
     }
 
     /// Whether every class fits into an area by itself.
@@ -402,9 +423,12 @@ impl<'a> Search<'a> {
         let mut ranks = self.ranks(width).peekable();
         let mut tied: Vec<Rank> = Vec::new();
         let mut failed = false;
+        let mut last = None;
         while let Some(rank) = ranks.next() {
             self.cluster.note_visits(1);
-            if self.holds(progress, area(width, rank.id)) {
+            if failed && width == Width::Node && self.is_barren(rank.id, &mut last) {
+                // There is nothing to look at: none of these nodes has room.
+            } else if self.holds(progress, area(width, rank.id)) {
                 if matches!(self.goal, Goal::Whether) {
                     return Some(Packed::new());
                 }

@@ -14,7 +14,11 @@ const FILE: &str = "quota_cases.json";
 /// If `MUSTER_CONFORMANCE` names a file that cannot be read.
 pub(crate) fn text() -> Option<String> {
     let named = std::env::var_os("MUSTER_CONFORMANCE").map(PathBuf::from);
-    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/conformance");
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let workspace = package
+        .ancestors()
+        .find(|directory| directory.join("Cargo.lock").is_file());
+    let default = workspace.unwrap_or(package).join("../shared/conformance");
     let mut path = named.clone().unwrap_or(default);
     if path.is_dir() {
         path.push(FILE);

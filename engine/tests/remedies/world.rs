@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use muster_engine::{
     Amount, Budget, Decisions, Device, DeviceName, Gang, GangUid, Hold, Node, NodeBlock, NodeName,
-    NodeRepair, PodUid, Queueing, QuotaLimit, Remedies, Resource, Running, State, Stop, Team,
-    Timestamp, Update,
+    NodeRepair, PodUid, Queueing, QuotaLimit, Remedies, Resource, State, Stop, Team, Timestamp,
+    Update,
     quota::{PreemptionPolicy, ReclaimWithinCohort, Sharing, WithinTeam},
 };
 

@@ -2,7 +2,7 @@
 
 use crate::{
     amount::Amount,
-    model::{Claim, Constraint, HostPort, HostPortProtocol},
+    model::{Claim, Constraint, HostPort, HostPortProtocol, Node},
     names::{NodeFilterId, PodSelectorId, SelectorId},
     placement::{
         DeviceCharge, Effort, MOST_SLOTS_APART, Verdict, View,
@@ -415,49 +415,66 @@ fn of_equally_tight_nodes_the_first_64_are_compared_by_their_surroundings() {
     assert_eq!(placed(MOST_TIES), "n000");
 }
 
-/// On most nodes GPUs are free and no memory is: a search of all of them looks at these first.
+/// Nodes with free GPUs that have no room for a pod.
+const POOR: u64 = 500;
+
+/// Steps until a refused gang finds a place after so many nodes came free. Before these a search of all nodes looks at the poor ones.
+fn steps_to_find_again(freed: usize, impoverish: impl Fn(usize, &mut Node)) -> u64 {
+    let nodes = (0..200).map(|at| node_at(&format!("n{at:03}"), &format!("s/l{}", at % 7), 8));
+    let poor = (0..POOR as usize).map(|at| {
+        let mut node = node_at(&format!("a{at:03}"), &format!("p/l{}", at % 7), 8);
+        impoverish(at, &mut node);
+        node
+    });
+    let mut cluster = cluster(nodes.chain(poor));
+    let all = [0, 1, 2, 3, 4, 5, 6, 7];
+    let holds: Vec<_> = (0..200)
+        .map(|at| hold(&format!("h{at:03}"), &format!("n{at:03}"), &all))
+        .collect();
+    for hold in &holds {
+        add(&mut cluster, hold.clone());
+    }
+    let gang = equal_pods(1, 8);
+    let Verdict::NoPlace(refusal) = judged(&cluster, &View::Now, &gang) else {
+        panic!("all is taken");
+    };
+    for hold in holds.iter().step_by(3).take(freed) {
+        cluster.remove_hold(hold);
+    }
+    let mut effort = Effort::default();
+    let again = asking(&gang, |request| {
+        plan_since(&cluster, request, refusal, &mut effort)
+    });
+    assert_eq!(again, judged(&cluster, &View::Now, &gang));
+    assert!(matches!(again, Verdict::Placed(_)));
+    let left = (0..Effort::ONE_DECISION)
+        .take_while(|_| effort.spend(1))
+        .count() as u64;
+    Effort::ONE_DECISION - left
+}
+
 #[test]
 fn a_refused_gang_finds_the_same_place_by_few_changes_and_by_many() {
-    const POOR: u64 = 500;
-    let looks_with = |freed: usize| {
-        let nodes = (0..200).map(|at| node_at(&format!("n{at:03}"), &format!("s/l{}", at % 7), 8));
-        let poor = (0..POOR).map(|at| {
-            let mut node = node_at(&format!("a{at:03}"), &format!("p/l{}", at % 7), 8);
+    // In each leaf some nodes have memory and some have cores.
+    let by_turns = |at: usize, node: &mut Node| {
+        if at.is_multiple_of(2) {
             node.allocatable.memory_bytes = 0;
-            node
-        });
-        let mut cluster = cluster(nodes.chain(poor));
-        let all = [0, 1, 2, 3, 4, 5, 6, 7];
-        let holds: Vec<_> = (0..200)
-            .map(|at| hold(&format!("h{at:03}"), &format!("n{at:03}"), &all))
-            .collect();
-        for hold in &holds {
-            add(&mut cluster, hold.clone());
+        } else {
+            node.allocatable.cpu_milli = 0;
         }
-        let gang = equal_pods(1, 8);
-        let Verdict::NoPlace(refusal) = judged(&cluster, &View::Now, &gang) else {
-            panic!("all is taken");
-        };
-        for hold in holds.iter().step_by(3).take(freed) {
-            cluster.remove_hold(hold);
-        }
-        let mut effort = Effort::default();
-        let again = asking(&gang, |request| {
-            plan_since(&cluster, request, refusal, &mut effort)
-        });
-        assert_eq!(again, judged(&cluster, &View::Now, &gang));
-        assert!(matches!(again, Verdict::Placed(_)));
-        let left = (0..Effort::ONE_DECISION)
-            .take_while(|_| effort.spend(1))
-            .count() as u64;
-        Effort::ONE_DECISION - left
     };
-    let (few, many) = (
-        looks_with(MOST_SLOTS_APART),
-        looks_with(MOST_SLOTS_APART + 1),
-    );
+    let few = steps_to_find_again(MOST_SLOTS_APART, by_turns);
+    let many = steps_to_find_again(MOST_SLOTS_APART + 1, by_turns);
     assert!(few < POOR, "{few} steps");
     assert!(many >= POOR, "{many} steps");
+}
+
+#[test]
+fn nodes_of_a_leaf_on_none_of_which_a_pod_has_room_are_passed_over() {
+    let steps = steps_to_find_again(MOST_SLOTS_APART + 1, |_, node| {
+        node.allocatable.memory_bytes = 0;
+    });
+    assert!(steps < POOR, "{steps} steps");
 }
 
 #[test]

@@ -1,17 +1,8 @@
 //! Placement against exhaustive search on small clusters, and on large ones with few kinds of nodes.
 
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "tests"
-)]
-
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::*;
+use crate::common::*;
 use muster_engine::{
     Gang, HostPort, HostPortProtocol, LevelName, Node, NodeBlock, PodSelectorId, State, Update,
 };

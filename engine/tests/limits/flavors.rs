@@ -1,17 +1,8 @@
 //! Which Flavor a gang gets where its Team has several, and when its turn is then.
 
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "tests"
-)]
-
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::*;
+use crate::common::*;
 use muster_engine::{
     Admission, Amount, Budget, CommitRoom, Flavor, FlavorName, Gang, Node, NodeFilterId,
     QuotaLimit, Resource, Running, State, Team, Update, Why,

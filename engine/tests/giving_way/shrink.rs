@@ -1,17 +1,8 @@
 //! Who goes where a Team uses more than it may, and who stays.
 
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "tests"
-)]
-
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::*;
+use crate::common::*;
 use muster_engine::{
     Budget, Cohort, Decisions, GangUid, Hold, NodeBlock, QuotaLimit, Running, Shrink, State, Team,
     Timestamp, Update, Why,

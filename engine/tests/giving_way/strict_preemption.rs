@@ -1,10 +1,6 @@
 //! A gang to which others give way keeps its place in a line whose order is strict, until it starts.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod common;
-
-use common::*;
+use crate::common::*;
 use muster_engine::{
     Gang, Node, PodUid, Queueing, State, Team, Update, Why,
     quota::{PreemptionPolicy, ReclaimWithinCohort, WithinTeam},

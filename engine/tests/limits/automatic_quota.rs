@@ -1,17 +1,8 @@
 //! Nominal quota that follows what is healthy.
 
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "tests"
-)]
-
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::*;
+use crate::common::*;
 use muster_engine::{
     Amount, Cohort, FlavorResource, Node, QuotaLimit, Resource, State, Team, Update, Why,
     model::NodeBlock, quota::Weight,

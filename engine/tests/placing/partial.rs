@@ -1,12 +1,8 @@
 //! Gangs that may start with fewer pods than they have.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::*;
+use crate::common::*;
 use muster_engine::{
     Admission, Budget, CommitRoom, FlavorName, Gang, Node, NodeBlock, QuotaLimit, Resource, State,
     Team, Update, Why,
@@ -79,7 +75,7 @@ fn a_gang_gets_the_most_pods_that_fit_and_none_below_its_least() {
         assert_eq!(state.usage(&team_name("a"))[0].used, gpus(used), "{case}");
         state.apply(Update::Team(team("b", None, limit(100))));
         let devices = u32::try_from(left / 8).expect("small");
-        let other = common::gang("other", "b", devices as usize, 8);
+        let other = crate::common::gang("other", "b", devices as usize, 8);
         if devices > 0 {
             submit(&mut state, [other]);
             assert_eq!(admitted(&decide(&mut state)), ["other"], "{case}");

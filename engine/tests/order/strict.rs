@@ -1,12 +1,8 @@
 //! Strict order, by Flavor: a gang that waits holds up those behind it on the Flavors that it could use, and on no other.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod common;
-
 use std::{collections::BTreeMap, sync::Arc};
 
-use common::*;
+use crate::common::*;
 use muster_engine::{
     FlavorName, Gang, Node, NodeFilterId, Queueing, Resource, SelectorId, State, Team, Update, Why,
 };

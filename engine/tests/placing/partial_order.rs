@@ -1,10 +1,6 @@
 //! In which order gangs are admitted that may start with fewer pods than they have: the same, however little a commit carries.
 
-#![allow(clippy::expect_used, reason = "tests")]
-
-mod common;
-
-use common::*;
+use crate::common::*;
 use muster_engine::{
     Admission, Amount, Budget, Cohort, CommitRoom, Gang, Node, Queueing, QuotaLimit, Resource,
     State, Team, Update, quota::Sharing,

@@ -1,12 +1,8 @@
 //! What it costs when many Teams preempt at once, or could and need not.
 
-#![allow(clippy::expect_used, reason = "tests")]
-
-mod common;
-
-use common::*;
+use crate::common::*;
 use muster_engine::{
-    Budget, Gang, Running, State, Team, Timestamp, Update,
+    Budget, Gang, State, Team, Timestamp, Update,
     quota::{BorrowWithinCohort, PreemptionPolicy, ReclaimWithinCohort, WithinTeam},
 };
 

@@ -2,21 +2,12 @@
 //! matter), determinism, and that what is planned on a node kube-scheduler can allocate there, in whatever
 //! order it takes the pods.
 
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "tests"
-)]
-
-mod common;
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write,
 };
 
-use common::*;
+use crate::common::*;
 use muster_engine::{
     Admission, Amount, Claim, ClaimUid, Decisions, Device, DeviceName, Gang, GangUid, Hold, Node,
     NodeName, PodUid, QuotaLimit, SelectorId, State, Team, Update,

@@ -1,17 +1,8 @@
 //! The arithmetic of the quota tree, against worked numbers and against its definition.
 
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "tests"
-)]
-
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::{H100, cohort, gpu_quota, gpus, limit, team};
+use crate::common::{H100, cohort, gpu_quota, gpus, limit, team};
 use muster_engine::{
     Amount, Cohort, CohortName, FlavorResource, QuotaLimit, Resource, Team, TeamName,
     quota::{QuotaTree, Sharing, TreeFault, Weight},

@@ -1,20 +1,11 @@
 //! In which order gangs are admitted where shares are fair.
 
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "tests"
-)]
-
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::*;
+use crate::common::*;
 use muster_engine::{
     Amount, Budget, Cohort, CommitRoom, FlavorResource, Gang, Hold, Queueing, QuotaLimit, Resource,
-    ResourceCharge, Running, State, Team, TeamName, Update, Why,
+    ResourceCharge, State, Team, TeamName, Update, Why,
     model::Quota,
     quota::{
         Entrant, PreemptionPolicy, PreemptionReason, QuotaTree, ReclaimWithinCohort, Sharing,

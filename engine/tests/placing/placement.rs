@@ -1,17 +1,8 @@
 //! Where gangs are placed.
 
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "tests"
-)]
-
-mod common;
-
 use std::sync::Arc;
 
-use common::*;
+use crate::common::*;
 use muster_engine::{
     Claim, DeviceRequest, Gang, HostPort, HostPortProtocol, LevelName, Node, NodeBlock,
     NodeFilterId, PodSelectorId, SelectorId, State, Update, Why,

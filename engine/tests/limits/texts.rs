@@ -1,7 +1,5 @@
 //! One sample of each text: short, plain, with the numbers and with what would work.
 
-#![allow(clippy::panic, reason = "tests")]
-
 use std::collections::BTreeSet;
 
 use muster_engine::{

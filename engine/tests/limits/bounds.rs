@@ -1,17 +1,8 @@
 //! Every bound of a decision and of an explanation as a whole, met and passed by one.
 
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "tests"
-)]
-
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::*;
+use crate::common::*;
 use muster_engine::{
     Budget, FlavorName, Hold, Node, Resource, SelectorId, State, Team, Update, Why,
 };

@@ -1,12 +1,8 @@
 //! S15: gangs that preempt each other come to rest, though the rules of quota alone would let them go round for ever.
 
-#![allow(clippy::expect_used, reason = "tests")]
-
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::*;
+use crate::common::*;
 use muster_engine::{
     Budget, Cohort, Gang, GangUid, Hold, Node, NodeBlock, QuotaLimit, State, Team, Timestamp,
     Update,

@@ -1,13 +1,9 @@
 //! Where shares are fair, whoever waits is asked again as soon as anything has changed for it: asking everybody anew finds nobody
 //! else who can be admitted, or for whom others would give way.
 
-#![allow(clippy::expect_used, reason = "tests")]
-
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::*;
+use crate::common::*;
 use muster_engine::{
     Amount, Budget, Cohort, Decisions, Flavor, Gang, GangUid, Hold, NodeFilterId, QuotaLimit,
     Resource, Running, State, Team, Timestamp, Update,

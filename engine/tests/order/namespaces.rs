@@ -1,20 +1,11 @@
 //! Who of one Team goes first where that depends on what namespaces used.
 
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "tests"
-)]
-
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::*;
+use crate::common::*;
 use muster_engine::{
     AdmissionFairness, Amount, Budget, CommitRoom, Decisions, Gang, GangUid, NamespaceUse,
-    Queueing, Resource, Running, State, Team, Timestamp, Update, Why,
+    Queueing, Resource, State, Team, Timestamp, Update, Why,
     quota::{PreemptionPolicy, Weight, WithinTeam},
 };
 use proptest::prelude::*;

@@ -1,10 +1,6 @@
 //! Where shares are fair, and gangs of the own Team may go first: what they leave is a smaller share.
 
-#![allow(clippy::expect_used, reason = "tests")]
-
-mod common;
-
-use common::*;
+use crate::common::*;
 use muster_engine::{
     Cohort, Gang, State, Team, Update,
     quota::{PreemptionPolicy, PreemptionReason, ReclaimWithinCohort, Sharing, WithinTeam},

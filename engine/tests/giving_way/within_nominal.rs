@@ -1,17 +1,8 @@
 //! Gangs that nobody may preempt borrow nothing, so that what is lent can always come back.
 
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "tests"
-)]
-
-mod common;
-
-use common::*;
+use crate::common::*;
 use muster_engine::{
-    Admission, Gang, Node, Running, State, Team, Timestamp, Update, Why,
+    Admission, Gang, Node, State, Team, Timestamp, Update, Why,
     quota::{PreemptionPolicy, ReclaimWithinCohort, WithinTeam},
 };
 

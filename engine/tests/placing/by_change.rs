@@ -7,21 +7,12 @@
 //! * Any slicing into budgets gives the same admissions in the same order.
 //! * What is told is true: by counting, by trying on the empty cluster, by taking the releases away.
 
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "tests"
-)]
-
-mod common;
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-use common::*;
+use crate::common::*;
 use muster_engine::{
     Admission, Amount, Budget, ClaimUid, CommitRoom, Decisions, DeviceName, FlavorName,
     FlavorResource, Gang, GangUid, Hold, LevelName, Node, NodeBlock, NodeFilterId, NodeName,

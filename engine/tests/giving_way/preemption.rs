@@ -1,17 +1,8 @@
 //! Who gives way to whom, what is kept for whom meanwhile, and that nothing is taken for nothing.
 
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "tests"
-)]
-
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::*;
+use crate::common::*;
 use muster_engine::{
     Cohort, Decisions, Gang, GangUid, Hold, Preemption, Reserved, Running, State, Team, Timestamp,
     Update, Why,

@@ -1,13 +1,9 @@
 //! Who searched for victims in vain is asked again after whatever may help it: it may be what somebody else takes. And whose
 //! victims are not enough any more, as others take their turns, leaves its turn to the gang behind it.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "tests")]
-
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::*;
+use crate::common::*;
 use muster_engine::{
     Amount, Budget, Cohort, Decisions, Gang, Resource, Running, State, Team, Timestamp, Update,
     model::Quota,

@@ -1,21 +1,12 @@
 //! Input that somebody may send by mistake or on purpose: it costs its sender, never another Team, and whatever came
 //! before does not change what is decided or told.
 
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "tests"
-)]
-
-mod common;
-
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
 };
 
-use common::*;
+use crate::common::*;
 use muster_engine::{
     Amount, Budget, Decisions, GangUid, Node, NodeFilterId, Queueing, QuotaLimit, Resource, State,
     Team, TeamName, Update, Why, quota::Sharing,

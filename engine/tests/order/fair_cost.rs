@@ -1,12 +1,8 @@
 //! What it costs where shares are fair and many wait to whom nobody gives way. Looks are the same on every machine.
 
-#![allow(clippy::expect_used, reason = "tests")]
-
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::*;
+use crate::common::*;
 use muster_engine::{
     Admission, Budget, Cohort, Gang, GangUid, Resource, State, Team, Timestamp, Update,
     model::Quota,

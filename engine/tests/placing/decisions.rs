@@ -1,17 +1,8 @@
 //! Who is admitted, in which order, what is charged, and what those who wait are told.
 
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "tests"
-)]
-
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::*;
+use crate::common::*;
 use muster_engine::{
     Amount, Budget, ClaimUid, CommitRoom, Decisions, FlavorName, Gang, GangUid, Queueing,
     QuotaLimit, Resource, ResourceCharge, State, Stop, Team, TeamName, Update, Why,

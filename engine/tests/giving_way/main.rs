@@ -1,0 +1,16 @@
+//! Who gives way to whom.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "tests"
+)]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod preempting_at_once;
+mod preemption;
+mod shrink;
+mod strict_preemption;
+mod within_nominal;

@@ -1,0 +1,17 @@
+//! Where gangs go, whole or in part.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "tests"
+)]
+
+mod brute_force;
+mod by_change;
+#[path = "../common/mod.rs"]
+mod common;
+mod decisions;
+mod partial;
+mod partial_order;
+mod placement;
