@@ -5,7 +5,7 @@ mod report;
 mod side_by_side;
 mod stages;
 
-use std::{num::NonZero, process::Command, thread, time::Duration};
+use std::{num::NonZero, path::Path, process::Command, thread, time::Duration};
 
 use anyhow::{Result, bail};
 
@@ -22,8 +22,8 @@ pub(crate) use stages::succeed;
 /// Arguments of `cargo xtask test`.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// One suite: a stage, a package's directory, or a file under `tests/tests` without its ending; `scenarios` for
-    /// all of the latter.
+    /// One suite: a stage, a package's directory (with the packages in it), or a file under `tests/tests` without its ending;
+    /// `scenarios` for all of the latter.
     suite: Option<String>,
     /// Names the suites and the measurements, and stops.
     #[arg(long)]
@@ -177,8 +177,9 @@ impl TestProgram {
     }
 
     fn is_named(&self, wanted: &str) -> bool {
+        let package = Path::new(&self.package);
         self.suite() == wanted
-            || (self.package == wanted && self.package != "tests")
+            || (package.starts_with(wanted) && wanted != "tests")
             || (wanted == SCENARIOS && is_on_control_plane(self))
     }
 
