@@ -47,6 +47,70 @@ pub enum Command {
     CheckDevice(CheckDeviceArgs),
     /// Looks for what only Muster can end; the chart does before it is uninstalled.
     CheckUninstall(CheckUninstallArgs),
+    /// Looks at a cluster for everything that is known to go wrong with Muster, before the install and after it.
+    Preflight(PreflightArgs),
+}
+
+/// Flags of `preflight`.
+#[derive(Args, Clone, Debug)]
+pub struct PreflightArgs {
+    /// Kubeconfig file; without it the ServiceAccount of the pod is used.
+    #[arg(long, env = "MUSTER_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// The KubeSchedulerConfiguration that kube-scheduler is started with, `-` for standard input.
+    #[arg(long, value_name = "FILE")]
+    pub scheduler_config: Option<PathBuf>,
+
+    /// Namespace that Muster is installed in. Without: where its controller is found.
+    #[arg(long, env = "MUSTER_NAMESPACE")]
+    pub namespace: Option<String>,
+
+    /// Where kube-scheduler reaches the extender, where --scheduler-config does not say it. Without: its Service.
+    #[arg(
+        long,
+        env = "MUSTER_EXTENDER_URL",
+        value_name = "https://HOST:PORT/scheduler"
+    )]
+    pub extender_url: Option<String>,
+
+    /// Directory with ca.crt, client.crt and client.key, by which the extender is asked where --scheduler-config carries
+    /// no certificates: the Secret of the extender's authority, mounted.
+    #[arg(long, value_name = "DIR")]
+    pub extender_tls_files: Option<PathBuf>,
+
+    /// Labels of the nodes that Muster is to serve, while its driver is not installed.
+    #[arg(
+        long = "node-label",
+        default_value = "muster.dev/driver=true",
+        value_delimiter = ',',
+        value_name = "KEY=VALUE"
+    )]
+    pub node_labels: Vec<String>,
+
+    /// Extended resources that stand for devices; a name, or the beginning of one and `*`.
+    #[arg(
+        long = "extended-resource",
+        env = "MUSTER_EXTENDED_RESOURCES",
+        value_delimiter = ',',
+        default_value = "nvidia.com/gpu,nvidia.com/mig-*",
+        value_name = "NAME"
+    )]
+    pub extended_resources: Vec<String>,
+
+    /// How the findings are written.
+    #[arg(long, short, default_value = "text")]
+    pub output: OutputArg,
+}
+
+/// How findings are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum OutputArg {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
 }
 
 /// Flags of `check-uninstall`.

@@ -4,7 +4,8 @@
 //! remains: watches in ([`feed`]), writes out ([`perform`], [`outcome`]), one task between them that owns
 //! the machine ([`leader`]). Beside it stand what a leader keeps right by other means: the webhooks' CA bundle
 //! ([`ca_bundle`]), the claim templates of the shorthand ([`claim_templates`]), and whether an extender answers
-//! ([`extender_probe`]) and kube-scheduler is there ([`scheduler_lease`]).
+//! ([`extender_probe`]) and kube-scheduler is there ([`scheduler_lease`]). What an operator runs by hand or the chart by a hook, and
+//! ends, are subcommands of their own: [`scheduler_config`], [`preflight`], [`device_check`], [`uninstall_check`].
 //!
 //! **Invariant: one task owns the machine**, so that what it observes, decides and is given has one order.
 //! **Invariant: a replica leads at most once.** It never goes back to following: what it knew is worth nothing
@@ -21,6 +22,7 @@ pub mod leader;
 pub mod metrics;
 pub mod outcome;
 pub mod perform;
+pub mod preflight;
 pub mod run;
 pub mod scheduler_config;
 pub mod scheduler_lease;
@@ -28,6 +30,7 @@ pub mod uninstall_check;
 
 #[cfg(feature = "failpoints")]
 mod failpoint;
+mod listing;
 mod read;
 #[cfg(test)]
 mod scripted_api;

@@ -1,4 +1,6 @@
-//! Starts the controller, prints the scheduler's configuration, or looks at devices; see the library.
+//! Starts the controller, or one of the commands for operators; see the library.
+
+use std::process::ExitCode;
 
 use clap::Parser;
 use mimalloc::MiMalloc;
@@ -12,16 +14,21 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 // More threads than the one that a container limited to one CPU would get: a round of decisions holds one up
 // for a while, and the lease must be renewed meanwhile.
 #[tokio::main(worker_threads = 4)]
-async fn main() -> anyhow::Result<()> {
+async fn main() -> anyhow::Result<ExitCode> {
     muster_serve::tls::install_provider();
     let cli = Cli::parse();
     match cli.command {
         Some(Command::SchedulerConfig(args)) => {
-            muster_controller::scheduler_config::print(args).await
+            muster_controller::scheduler_config::print(args).await?;
         }
-        Some(Command::CheckDevice(args)) => muster_controller::device_check::run(&args),
-        Some(Command::CheckUninstall(args)) => muster_controller::uninstall_check::run(args).await,
-        Some(Command::Run(args)) => muster_controller::run::run(args).await,
-        None => muster_controller::run::run(cli.run).await,
+        Some(Command::CheckDevice(args)) => muster_controller::device_check::run(&args)?,
+        Some(Command::CheckUninstall(args)) => {
+            muster_controller::uninstall_check::run(args).await?;
+        }
+        // Its exit code says more than whether there was an error.
+        Some(Command::Preflight(args)) => return muster_controller::preflight::run(&args).await,
+        Some(Command::Run(args)) => muster_controller::run::run(args).await?,
+        None => muster_controller::run::run(cli.run).await?,
     }
+    Ok(ExitCode::SUCCESS)
 }

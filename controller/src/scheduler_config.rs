@@ -109,7 +109,10 @@ pub fn configuration(request: &Request) -> Result<String, Refusal> {
 }
 
 async fn request(args: &SchedulerConfigArgs) -> anyhow::Result<Request> {
-    let existing = args.merge.as_deref().map(read_existing).transpose()?;
+    let existing = match &args.merge {
+        Some(path) => Some(read_file("--merge", path)?),
+        None => None,
+    };
     let client = client::write_client(args.kubeconfig.as_deref()).await?;
     let running = match args.target {
         Some(Target::Second) => Vec::new(),
@@ -141,8 +144,8 @@ async fn request(args: &SchedulerConfigArgs) -> anyhow::Result<Request> {
     })
 }
 
-/// The file of `--merge`, or standard input for `-`.
-fn read_existing(path: &Path) -> anyhow::Result<Value> {
+/// The file of a flag, or standard input for `-`.
+pub(crate) fn read_file(flag: &str, path: &Path) -> anyhow::Result<Value> {
     let mut text = Vec::new();
     let limit = u64::try_from(document::LARGEST_BYTES)? + 1;
     if path == Path::new("-") {
@@ -150,8 +153,8 @@ fn read_existing(path: &Path) -> anyhow::Result<Value> {
     } else {
         std::fs::File::open(path).and_then(|file| file.take(limit).read_to_end(&mut text))
     }
-    .with_context(|| format!("--merge {}", path.display()))?;
-    Ok(document::read(&text)?)
+    .with_context(|| format!("{flag} {}", path.display()))?;
+    Ok(document::read_from(flag, &text)?)
 }
 
 /// A refusal of this reason.

@@ -7,17 +7,14 @@ use std::{fmt, io::Write};
 
 use anyhow::bail;
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod, resource::v1::ResourceClaim};
-use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
+use kube::{Api, Client, ResourceExt, api::ListParams};
 use muster_api::keys;
-use muster_serve::client::{self, CALL_LIMIT, within};
-use serde::de::DeserializeOwned;
+use muster_serve::client;
 
-use crate::args::CheckUninstallArgs;
-
-/// Objects of one answer.
-const PAGE: u32 = 500;
-/// As many are named.
-const NAMED: usize = 5;
+use crate::{
+    args::CheckUninstallArgs,
+    listing::{Names, each},
+};
 
 /// What only Muster can end.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -25,13 +22,6 @@ pub struct Remaining {
     gated: Names,
     suspended: Names,
     held: Names,
-}
-
-/// How many there are, and the first of them.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Names {
-    count: usize,
-    first: Vec<String>,
 }
 
 /// An error if anything remains.
@@ -54,23 +44,29 @@ async fn look(client: &Client) -> anyhow::Result<Remaining> {
     let mut remaining = Remaining::default();
     // A pod with a gate is in no other phase.
     let pending = ListParams::default().fields("status.phase=Pending");
-    each(Api::<Pod>::all(client.clone()), pending, |pod| {
-        remaining.gated.add_if(is_gated(pod), pod);
+    each(&Api::<Pod>::all(client.clone()), pending, |pod| {
+        if is_gated(pod) {
+            remaining.gated.add_object(pod);
+        }
     })
     .await?;
     each(
-        Api::<Job>::all(client.clone()),
+        &Api::<Job>::all(client.clone()),
         ListParams::default(),
         |job| {
-            remaining.suspended.add_if(is_suspended(job), job);
+            if is_suspended(job) {
+                remaining.suspended.add_object(job);
+            }
         },
     )
     .await?;
     each(
-        Api::<ResourceClaim>::all(client.clone()),
+        &Api::<ResourceClaim>::all(client.clone()),
         ListParams::default(),
         |claim| {
-            remaining.held.add_if(is_held(claim), claim);
+            if is_held(claim) {
+                remaining.held.add_object(claim);
+            }
         },
     )
     .await?;
@@ -111,50 +107,6 @@ fn is_held(claim: &ResourceClaim) -> bool {
         .is_some_and(|users| !users.is_empty())
 }
 
-/// Page by page: a cluster has many pods.
-async fn each<K>(
-    api: Api<K>,
-    mut params: ListParams,
-    mut look_at: impl FnMut(&K),
-) -> anyhow::Result<()>
-where
-    K: Clone + fmt::Debug + DeserializeOwned + Resource,
-{
-    params = params.limit(PAGE);
-    loop {
-        let page = within(CALL_LIMIT, api.list(&params)).await?;
-        page.items.iter().for_each(&mut look_at);
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params.continue_token = Some(token),
-            None => return Ok(()),
-        }
-    }
-}
-
-impl Names {
-    fn add_if<K: Resource>(&mut self, remains: bool, object: &K) {
-        if !remains {
-            return;
-        }
-        self.count += 1;
-        if self.first.len() < NAMED {
-            let namespace = object.namespace().unwrap_or_default();
-            self.first
-                .push(format!("{namespace}/{}", object.name_any()));
-        }
-    }
-}
-
-impl fmt::Display for Names {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} ({}", self.count, self.first.join(", "))?;
-        if self.count > self.first.len() {
-            write!(formatter, " and others")?;
-        }
-        write!(formatter, ")")
-    }
-}
-
 impl Remaining {
     fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -163,7 +115,7 @@ impl Remaining {
 
 impl fmt::Display for Remaining {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.gated.count > 0 {
+        if self.gated.count() > 0 {
             writeln!(
                 formatter,
                 "GatedPods: pods with the gate {}, which nobody would take: {}. Set mode=Observe and wait.",
@@ -171,7 +123,7 @@ impl fmt::Display for Remaining {
                 self.gated
             )?;
         }
-        if self.suspended.count > 0 {
+        if self.suspended.count() > 0 {
             writeln!(
                 formatter,
                 "SuspendedJobs: Jobs that Muster suspended and nobody would resume: {}. Set mode=Observe and wait, or set spec.suspend \
@@ -179,7 +131,7 @@ impl fmt::Display for Remaining {
                 self.suspended
             )?;
         }
-        if self.held.count > 0 {
+        if self.held.count() > 0 {
             writeln!(
                 formatter,
                 "HeldClaims: claims of {} that pods use: {}. Without the driver these pods cannot end: delete them and wait.",
@@ -255,9 +207,9 @@ mod tests {
             ),
         ]);
         let remaining = look(&api.client()).await.unwrap();
-        assert_eq!(remaining.gated.count, 6);
-        assert_eq!(remaining.suspended.first, ["ml/ours"]);
-        assert_eq!(remaining.held.first, ["ml/used"]);
+        assert_eq!(remaining.gated.count(), 6);
+        assert_eq!(remaining.suspended.first(), ["ml/ours"]);
+        assert_eq!(remaining.held.first(), ["ml/used"]);
         let asked = api.asked();
         assert!(
             asked[0].query.contains("status.phase%3DPending"),

@@ -64,6 +64,17 @@ pub async fn write_client(kubeconfig: Option<&Path>) -> Result<Client, ClientErr
     build(load(kubeconfig).await?, CALL_READ_LIMIT)
 }
 
+/// A client for single calls to whatever a kubeconfig describes: an address, whom to trust there, and as whom to call. `name` is
+/// told if it describes none.
+pub async fn described_client(kubeconfig: Kubeconfig, name: &str) -> Result<Client, ClientError> {
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+    let config = config.map_err(|source| ClientError::Kubeconfig {
+        file: name.to_owned(),
+        source: Box::new(source),
+    })?;
+    build(config, CALL_READ_LIMIT)
+}
+
 /// Ends a call after `limit`. A call that is ended may still have been carried out.
 pub async fn within<T>(
     limit: Duration,

@@ -23,34 +23,39 @@ pub fn empty() -> Value {
     json!({"apiVersion": API_VERSION, "kind": KIND})
 }
 
-/// Reads a file.
+/// Reads the file of `--merge`.
 pub fn read(text: &[u8]) -> Result<Value, Refusal> {
+    read_from("--merge", text)
+}
+
+/// Reads a file; a refusal names the flag that it came by.
+pub fn read_from(flag: &str, text: &[u8]) -> Result<Value, Refusal> {
+    let unreadable = |error: &dyn std::fmt::Display| {
+        Refusal::new(Reason::InvalidFile, format!("{flag}: {error}"))
+    };
     if text.len() > LARGEST_BYTES {
-        return refused(
-            Reason::InvalidFile,
-            format!("--merge: the file has more than {LARGEST_BYTES} bytes"),
-        );
+        let error = format!("the file has more than {LARGEST_BYTES} bytes");
+        return Err(unreadable(&error));
     }
-    let text = std::str::from_utf8(text)
-        .map_err(|error| Refusal::new(Reason::InvalidFile, format!("--merge: {error}")))?;
+    let text = std::str::from_utf8(text).map_err(|error| unreadable(&error))?;
     let options = serde_saphyr::options! {
         legacy_octal_numbers: true,
         reject_unsupported_tags: true,
         with_snippet: false,
     };
-    let document: Value = serde_saphyr::from_str_with_options(text, options)
-        .map_err(|error| Refusal::new(Reason::InvalidFile, format!("--merge: {error}")))?;
-    check_version(&document)?;
+    let document: Value =
+        serde_saphyr::from_str_with_options(text, options).map_err(|error| unreadable(&error))?;
+    check_version(flag, &document)?;
     Ok(document)
 }
 
-fn check_version(document: &Value) -> Result<(), Refusal> {
+fn check_version(flag: &str, document: &Value) -> Result<(), Refusal> {
     let found = |field: &str| document[field].as_str().unwrap_or("(none)").to_owned();
     if document["apiVersion"] != API_VERSION || document["kind"] != KIND {
         return refused(
             Reason::UnknownVersion,
             format!(
-                "--merge: apiVersion {}, kind {}: only {API_VERSION}, {KIND} is understood; `kube-scheduler --config FILE \
+                "{flag}: apiVersion {}, kind {}: only {API_VERSION}, {KIND} is understood; `kube-scheduler --config FILE \
                  --write-config-to NEW` of a version that reads the file writes it anew",
                 found("apiVersion"),
                 found("kind")

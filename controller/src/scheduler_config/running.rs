@@ -1,6 +1,6 @@
 //! The cluster's own kube-scheduler, as its pods say that it is started.
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
 
 use super::{
     refusal::{Reason, Refusal},
@@ -28,13 +28,7 @@ pub struct RunningScheduler {
 impl RunningScheduler {
     /// What a pod says of it.
     pub fn of(pod: &Pod) -> Self {
-        let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
-        let words: Vec<&str> = containers
-            .flat_map(|container| [&container.command, &container.args])
-            .flatten()
-            .flatten()
-            .map(String::as_str)
-            .collect();
+        let words = words(pod.spec.as_ref());
         let annotations = pod.metadata.annotations.as_ref();
         Self {
             pod: pod.metadata.name.clone().unwrap_or_default(),
@@ -44,6 +38,17 @@ impl RunningScheduler {
             leader_elect: leader_elect(&words),
         }
     }
+}
+
+/// What the containers of a pod are started with, word by word.
+pub(crate) fn words(pod: Option<&PodSpec>) -> Vec<&str> {
+    let containers = pod.into_iter().flat_map(|spec| &spec.containers);
+    containers
+        .flat_map(|container| [&container.command, &container.args])
+        .flatten()
+        .flatten()
+        .map(String::as_str)
+        .collect()
 }
 
 /// The kubeconfig that all of them are started with.
@@ -73,7 +78,7 @@ pub fn kubeconfig(running: &[RunningScheduler]) -> Result<Option<&str>, Refusal>
 }
 
 /// The value of `--NAME=VALUE` or `--NAME VALUE`, with one dash or two; the last one counts, as in kube-scheduler.
-fn flag<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
+pub(crate) fn flag<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
     let mut value = None;
     for (position, word) in words.iter().enumerate() {
         let Some(flag) = word.strip_prefix("--") else {

@@ -30,6 +30,13 @@ pub fn check(document: &Value, request: &Request) -> Result<(), Refusal> {
     extenders::check(document, request)
 }
 
+/// What can be said of a configuration without knowing which scheduler it is for, and whether Muster's extender is in it.
+pub fn check_alone(document: &Value) -> Result<(), Refusal> {
+    fields::check(document)?;
+    profiles::names(document)?;
+    Ok(())
+}
+
 /// The way to the API server.
 fn api_server(document: &Value, request: &Request) -> Result<(), Refusal> {
     let connection = &document["clientConnection"];

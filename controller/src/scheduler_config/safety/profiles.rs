@@ -22,7 +22,8 @@ const NEEDED: [(&str, &[&str]); 3] = [
     ),
 ];
 
-pub(super) fn check(document: &Value, request: &Request) -> Result<(), Refusal> {
+/// Names of the profiles, if kube-scheduler starts with them and none switches off what Muster relies on.
+pub(super) fn names(document: &Value) -> Result<BTreeSet<&str>, Refusal> {
     let profiles = document::list(document, "profiles")?;
     let mut names = BTreeSet::new();
     for (position, profile) in profiles.iter().enumerate() {
@@ -40,6 +41,11 @@ pub(super) fn check(document: &Value, request: &Request) -> Result<(), Refusal> 
         }
         plugins(position, profile)?;
     }
+    Ok(names)
+}
+
+pub(super) fn check(document: &Value, request: &Request) -> Result<(), Refusal> {
+    let names = names(document)?;
     let second = request.target == Target::Second;
     if second && names.contains(DEFAULT_SCHEDULER) {
         return refused(

@@ -1,0 +1,204 @@
+//! Feature gates and admission plugins that Muster relies on. All are on in a stock Kubernetes 1.37.
+
+use super::{
+    control_plane::ControlPlane,
+    finding::{Finding, Reason},
+    reading::Reading,
+    server_metrics::ServerMetrics,
+};
+
+/// Gates, and what is lost without each.
+const NEEDED: [(&str, &str, Reason); 5] = [
+    (
+        "DynamicResourceAllocation",
+        "there are no claims",
+        Reason::FeatureGateOff,
+    ),
+    (
+        "DRAPartitionableDevices",
+        "slices of GPUs (MIG) cannot be published",
+        Reason::FeatureGateOff,
+    ),
+    (
+        "DRADeviceTaints",
+        "sick GPUs, and those that are held without a permit, are given out",
+        Reason::FeatureGateOff,
+    ),
+    (
+        "ValidatingAdmissionPolicy",
+        "no policy of Muster holds",
+        Reason::FeatureGateOff,
+    ),
+    (
+        "DRAResourceClaimGranularStatusAuthorization",
+        "whoever may update resourceclaims/status may allocate any device to any claim",
+        Reason::AuthorizationGateOff,
+    ),
+];
+
+/// Plugins of the API server by which Muster's answers count.
+const NEEDED_PLUGINS: [&str; 3] = [
+    "MutatingAdmissionWebhook",
+    "ValidatingAdmissionWebhook",
+    "ValidatingAdmissionPolicy",
+];
+
+/// Gates of the API server, as it says them; one that it does not name is locked to on, and gone.
+pub fn of_server(metrics: &Reading<ServerMetrics>) -> Vec<Finding> {
+    let object = "kube-apiserver";
+    let gates = &metrics.found.gates;
+    if metrics.unread.is_none() && gates.is_empty() {
+        return vec![Finding::new(
+            Reason::NotVisible,
+            object,
+            "its metrics name no feature gates, so they were not looked at",
+            "Make sure that its gates are stock",
+        )];
+    }
+    let findings = NEEDED
+        .into_iter()
+        .filter(|(gate, ..)| gates.get(*gate) == Some(&false))
+        .map(|(gate, lost, reason)| off(reason, object, gate, lost))
+        .collect();
+    metrics.or_passed(findings, || {
+        Finding::passed(
+            object,
+            format!("none of {} needed feature gates is off", NEEDED.len()),
+        )
+    })
+}
+
+/// Gates and plugins by the flags of the control plane's pods; the API server's metrics do not tell those of its other replicas, nor of
+/// other programs.
+pub fn of_flags(plane: &Reading<ControlPlane>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for program in plane.found.all() {
+        for (gate, lost, reason) in NEEDED {
+            let is_off = [
+                format!("{gate}=false"),
+                format!("{gate}=False"),
+                format!("{gate}=0"),
+            ]
+            .iter()
+            .any(|setting| program.lists("feature-gates", setting));
+            if is_off {
+                findings.push(off(reason, &program.pod, gate, lost));
+            }
+        }
+        for plugin in NEEDED_PLUGINS {
+            if program.lists("disable-admission-plugins", plugin) {
+                findings.push(Finding::new(
+                    Reason::AdmissionPluginOff,
+                    &program.pod,
+                    format!("--disable-admission-plugins has {plugin}, by which Muster holds and refuses pods"),
+                    format!("Take {plugin} out of the flag"),
+                ));
+            }
+        }
+    }
+    let programs = plane.found.all().count();
+    if programs == 0 && plane.unread.is_none() {
+        findings.push(Finding::new(
+            Reason::NotVisible,
+            "control plane",
+            "its programs are no pods of kube-system, so their flags were not looked at",
+            "Ask whoever runs it whether feature gates are stock and no admission plugin is disabled",
+        ));
+    }
+    plane.or_passed(findings, || {
+        Finding::passed(
+            "control plane",
+            format!("the flags of {programs} pods switch off nothing that is needed"),
+        )
+    })
+}
+
+/// What nobody sees without a right that opens every node.
+pub fn of_kubelets() -> Finding {
+    Finding::new(
+        Reason::NotVisible,
+        "kubelets",
+        "their feature gates are only shown to who may get nodes/proxy, which opens every pod, so they were not looked at",
+        "Make sure that they are stock",
+    )
+}
+
+fn off(reason: Reason, object: &str, gate: &str, lost: &str) -> Finding {
+    Finding::new(
+        reason,
+        object,
+        format!("the feature gate {gate} is off: {lost}"),
+        format!("Take {gate}=false out of --feature-gates"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::preflight::control_plane::tests::control_plane;
+
+    fn reasons(findings: &[Finding]) -> Vec<Reason> {
+        findings.iter().map(|finding| finding.reason).collect()
+    }
+
+    #[test]
+    fn a_gate_that_is_off_is_told_and_one_that_is_not_named_is_locked() {
+        for (gates, expected) in [
+            (vec![("DRADeviceTaints", true)], Reason::Passed),
+            (vec![("DRADeviceTaints", false)], Reason::FeatureGateOff),
+            (
+                vec![("DRAPartitionableDevices", false)],
+                Reason::FeatureGateOff,
+            ),
+            (
+                vec![("DRAResourceClaimGranularStatusAuthorization", false)],
+                Reason::AuthorizationGateOff,
+            ),
+            (vec![("OfNoInterest", false)], Reason::Passed),
+            (vec![], Reason::NotVisible),
+        ] {
+            let gates = gates
+                .into_iter()
+                .map(|(name, on)| (name.to_owned(), on))
+                .collect();
+            let metrics = ServerMetrics {
+                gates,
+                ..ServerMetrics::default()
+            };
+            assert_eq!(reasons(&of_server(&Reading::whole(metrics))), [expected]);
+        }
+    }
+
+    #[test]
+    fn flags_of_any_program_of_the_control_plane_are_looked_at() {
+        for (component, flag, expected) in [
+            (
+                "kube-scheduler",
+                "--feature-gates=A=true,DRADeviceTaints=false",
+                Reason::FeatureGateOff,
+            ),
+            (
+                "kube-controller-manager",
+                "--feature-gates=DynamicResourceAllocation=false",
+                Reason::FeatureGateOff,
+            ),
+            (
+                "kube-apiserver",
+                "--disable-admission-plugins=MutatingAdmissionWebhook",
+                Reason::AdmissionPluginOff,
+            ),
+            (
+                "kube-apiserver",
+                "--feature-gates=DRADeviceTaints=true",
+                Reason::Passed,
+            ),
+        ] {
+            let found = of_flags(&control_plane(&[(component, &[flag])]));
+            assert_eq!(reasons(&found), [expected], "{flag}");
+        }
+        assert_eq!(
+            reasons(&of_flags(&control_plane(&[]))),
+            [Reason::NotVisible]
+        );
+    }
+}

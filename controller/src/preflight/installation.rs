@@ -1,0 +1,252 @@
+//! What of Muster is installed, as its own objects say: their names, the mode, and the nodes that its driver runs on.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::{
+    apps::v1::{DaemonSet, Deployment},
+    core::v1::PodSpec,
+};
+use kube::{Api, Client, ResourceExt, api::ListParams};
+
+use super::reading::{self, Reading};
+use crate::scheduler_config::running::{flag, words};
+
+/// The label that the chart gives all its objects.
+const LABEL: &str = "app.kubernetes.io/name=muster";
+/// Behind the name of the release in that of the controller's Deployment.
+const CONTROLLER: &str = "-controller";
+/// The same of the driver's DaemonSet.
+const DRIVER: &str = "-driver";
+/// The same of the Deployment of the chart's own kube-scheduler.
+const SCHEDULER: &str = "-scheduler";
+/// When the controller evicts the gangs of a silent node, if nothing else is said.
+const EVICT_AFTER_SECONDS: u32 = 240;
+
+/// One release of Muster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Installation {
+    /// Its namespace.
+    pub namespace: String,
+    /// Before the names of all its objects.
+    pub name: String,
+    /// Whether pods are held.
+    pub enforces: bool,
+    /// Whether kube-scheduler is to ask its extender.
+    pub has_extender: bool,
+    /// Whether the chart runs a kube-scheduler of its own.
+    pub has_scheduler: bool,
+    /// The scheduler that managed pods get, if it is not the cluster's.
+    pub scheduler_name: Option<String>,
+    /// For how long a node is silent before its gangs are evicted.
+    pub evict_after_seconds: u32,
+    /// Where its driver runs.
+    pub driver: Option<Driver>,
+}
+
+/// The driver's DaemonSet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Driver {
+    /// Its namespace.
+    pub namespace: String,
+    /// Labels of the nodes that it chooses.
+    pub node_selector: BTreeMap<String, String>,
+}
+
+impl Installation {
+    /// Whether programs of it run in this namespace.
+    pub fn has_programs_in(&self, namespace: &str) -> bool {
+        let driver = self.driver.as_ref();
+        namespace == self.namespace || driver.is_some_and(|driver| driver.namespace == namespace)
+    }
+
+    /// ServiceAccounts of its programs, as (namespace, name).
+    pub fn is_own_account(&self, namespace: &str, name: &str) -> bool {
+        let program = name
+            .strip_prefix(&self.name)
+            .and_then(|rest| rest.strip_prefix('-'));
+        let driver = self.driver.as_ref();
+        match program {
+            Some("driver") => driver.is_some_and(|driver| driver.namespace == namespace),
+            Some("controller" | "webhook" | "extender" | "scheduler" | "preflight") => {
+                namespace == self.namespace
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The releases that are seen; only of `namespace`, if that is given.
+pub async fn read(client: &Client, namespace: Option<&str>) -> Reading<Vec<Installation>> {
+    let labelled = || ListParams::default().labels(LABEL);
+    let deployments: Api<Deployment> = match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    };
+    let deployments = reading::list(
+        deployments,
+        labelled(),
+        Vec::new(),
+        |found: &mut Vec<Deployment>, deployment| found.push(deployment.clone()),
+    )
+    .await;
+    // The driver may be in a namespace of its own.
+    let drivers: Api<DaemonSet> = Api::all(client.clone());
+    let drivers = reading::list(
+        drivers,
+        labelled(),
+        Vec::new(),
+        |found: &mut Vec<DaemonSet>, set| found.push(set.clone()),
+    )
+    .await;
+    Reading {
+        found: releases(&deployments.found, &drivers.found),
+        unread: deployments.unread.or(drivers.unread),
+    }
+}
+
+/// What the Deployments and DaemonSets of the chart say.
+pub fn releases(deployments: &[Deployment], drivers: &[DaemonSet]) -> Vec<Installation> {
+    let mut found: Vec<Installation> = deployments
+        .iter()
+        .filter_map(|deployment| {
+            let name = deployment.name_any().strip_suffix(CONTROLLER)?.to_owned();
+            let namespace = deployment.namespace().unwrap_or_default();
+            let template = deployment.spec.template.spec.as_ref();
+            let beside = |suffix: &str| {
+                let wanted = format!("{name}{suffix}");
+                deployments.iter().any(|other| {
+                    other.name_any() == wanted
+                        && other.namespace().as_deref() == Some(namespace.as_str())
+                })
+            };
+            let has_scheduler = beside(SCHEDULER);
+            let driver = driver_of(&name, &namespace, drivers);
+            Some(Installation {
+                has_scheduler,
+                driver,
+                ..of_controller(name, namespace, template)
+            })
+        })
+        .collect();
+    found.sort_by(|one, other| (&one.namespace, &one.name).cmp(&(&other.namespace, &other.name)));
+    found
+}
+
+fn of_controller(name: String, namespace: String, template: Option<&PodSpec>) -> Installation {
+    let words = words(template);
+    let evict_after = flag(&words, "node-evict-after-seconds").and_then(|text| text.parse().ok());
+    Installation {
+        name,
+        namespace,
+        enforces: flag(&words, "mode").is_some_and(|mode| mode.eq_ignore_ascii_case("enforce")),
+        has_extender: flag(&words, "extender-ready-url").is_some(),
+        scheduler_name: flag(&words, "scheduler-name").map(str::to_owned),
+        evict_after_seconds: evict_after.unwrap_or(EVICT_AFTER_SECONDS),
+        ..Installation::default()
+    }
+}
+
+fn driver_of(name: &str, namespace: &str, drivers: &[DaemonSet]) -> Option<Driver> {
+    let wanted = format!("{name}{DRIVER}");
+    let mut named: Vec<&DaemonSet> = drivers
+        .iter()
+        .filter(|set| set.name_any() == wanted)
+        .collect();
+    // Another release of the same name may have its own.
+    named.sort_by_key(|set| set.namespace().as_deref() != Some(namespace));
+    let set = named.first()?;
+    let template = set.spec.template.spec.as_ref();
+    Some(Driver {
+        namespace: set.namespace().unwrap_or_default(),
+        node_selector: template
+            .and_then(|spec| spec.node_selector.clone())
+            .unwrap_or_default(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn deployment(namespace: &str, name: &str, args: &[&str]) -> Deployment {
+        serde_json::from_value(json!({
+            "metadata": {"namespace": namespace, "name": name},
+            "spec": {"selector": {}, "template": {"spec": {"containers": [{"name": "c", "args": args}]}}},
+        }))
+        .unwrap()
+    }
+
+    fn daemon_set(namespace: &str, name: &str, selector: &Value) -> DaemonSet {
+        serde_json::from_value(json!({
+            "metadata": {"namespace": namespace, "name": name},
+            "spec": {"selector": {}, "template": {"spec": {"containers": [], "nodeSelector": selector}}},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_release_is_told_by_its_controller_and_its_driver() {
+        let deployments = [
+            deployment(
+                "gpus",
+                "gangs-controller",
+                &[
+                    "run",
+                    "--mode=enforce",
+                    "--extender-ready-url=http://a/readyz",
+                    "--scheduler-name=gangs",
+                    "--node-evict-after-seconds=120",
+                ],
+            ),
+            deployment("gpus", "gangs-scheduler", &[]),
+            deployment("gpus", "gangs-webhook", &[]),
+        ];
+        let drivers = [daemon_set(
+            "gpu-drivers",
+            "gangs-driver",
+            &json!({"gpu": "yes"}),
+        )];
+        let found = releases(&deployments, &drivers);
+        let expected = Installation {
+            namespace: "gpus".to_owned(),
+            name: "gangs".to_owned(),
+            enforces: true,
+            has_extender: true,
+            has_scheduler: true,
+            scheduler_name: Some("gangs".to_owned()),
+            evict_after_seconds: 120,
+            driver: Some(Driver {
+                namespace: "gpu-drivers".to_owned(),
+                node_selector: [("gpu".to_owned(), "yes".to_owned())].into(),
+            }),
+        };
+        assert_eq!(found, [expected]);
+        for (namespace, name, own) in [
+            ("gpus", "gangs-controller", true),
+            ("gpus", "gangs-driver", false),
+            ("gpu-drivers", "gangs-driver", true),
+            ("ml", "gangs-controller", false),
+            ("gpus", "gangs-other", false),
+        ] {
+            assert_eq!(
+                found[0].is_own_account(namespace, name),
+                own,
+                "{namespace}/{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_controller_that_says_nothing_observes_and_what_is_no_controller_is_no_release() {
+        let found = releases(
+            &[deployment("a", "muster-controller", &["--mode=observe"])],
+            &[],
+        );
+        assert!(!found[0].enforces && !found[0].has_extender);
+        assert_eq!(found[0].driver, None);
+        assert_eq!(found[0].evict_after_seconds, 240);
+        assert!(releases(&[deployment("a", "muster-webhook", &[])], &[]).is_empty());
+    }
+}

@@ -1,0 +1,232 @@
+//! Nodes, read once and page by page; each check keeps of a node only what it will say of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, Client, ResourceExt, api::ListParams};
+use muster_cluster::managed::ManagedPods;
+
+use super::{
+    finding::{Finding, Reason},
+    other_drivers::DevicePlugins,
+    reading::{self, Reading},
+    runtimes::Runtimes,
+    versions::Kubelets,
+};
+use crate::listing::Names;
+
+/// The label that NVIDIA's feature discovery gives nodes with GPUs.
+const GPU_PRESENT: &str = "nvidia.com/gpu.present";
+
+/// What Muster is to serve.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Labels of the nodes that its driver runs on.
+    pub labels: BTreeMap<String, String>,
+    /// Resources that stand for devices.
+    pub devices: ManagedPods,
+}
+
+/// What is known of nodes of one kind.
+#[derive(Clone, Debug, Default)]
+pub struct Group {
+    /// How many there are.
+    pub count: usize,
+    /// Their kubelets.
+    pub kubelets: Kubelets,
+    /// Their container runtimes.
+    pub runtimes: Runtimes,
+    /// Device plugins on them.
+    pub plugins: DevicePlugins,
+    /// Those on which NVIDIA's container runtime is set up.
+    pub(super) nvidia_runtime: Names,
+}
+
+/// The nodes of the cluster.
+#[derive(Clone, Debug, Default)]
+pub struct Nodes {
+    /// Those that Muster's driver runs on, or will.
+    pub served: Group,
+    /// Others that seem to have GPUs.
+    pub candidates: Group,
+    /// All others.
+    pub others: Group,
+    /// Names of those that are served.
+    pub served_names: BTreeSet<String>,
+}
+
+impl Nodes {
+    fn see(&mut self, node: &Node, wanted: &Wanted) {
+        let labels = node.labels();
+        let is_served = !wanted.labels.is_empty()
+            && wanted
+                .labels
+                .iter()
+                .all(|(key, value)| labels.get(key) == Some(value));
+        let plugin = DevicePlugins::of(node, &wanted.devices);
+        let group = if is_served {
+            self.served_names.insert(node.name_any());
+            &mut self.served
+        } else if plugin.is_some() || labels.get(GPU_PRESENT).is_some_and(|value| value == "true") {
+            &mut self.candidates
+        } else {
+            &mut self.others
+        };
+        group.count += 1;
+        group.kubelets.see(node);
+        group.runtimes.see(node);
+        group.plugins.see(node, plugin);
+        if has_nvidia_runtime(node) {
+            group.nvidia_runtime.add_object(node);
+        }
+    }
+
+    /// The nodes that matter, and which they are: those that are served; before any is, those with GPUs, and where there is no sign
+    /// of those, all.
+    pub fn relevant(&self) -> (&'static str, &Group) {
+        if self.served.count > 0 {
+            ("that Muster serves", &self.served)
+        } else if self.candidates.count > 0 {
+            ("with GPUs", &self.candidates)
+        } else {
+            ("in the cluster", &self.others)
+        }
+    }
+}
+
+/// Whether its kubelet names a handler of NVIDIA's: a RuntimeClass can choose it.
+fn has_nvidia_runtime(node: &Node) -> bool {
+    let handlers = node
+        .status
+        .as_ref()
+        .and_then(|status| status.runtime_handlers.as_ref());
+    handlers
+        .into_iter()
+        .flatten()
+        .filter_map(|handler| handler.name.as_deref())
+        .any(|name| name.starts_with("nvidia"))
+}
+
+/// Reads them.
+pub async fn read(client: &Client, wanted: &Wanted) -> Reading<Nodes> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    reading::list(
+        nodes,
+        ListParams::default(),
+        Nodes::default(),
+        |nodes, node| {
+            nodes.see(node, wanted);
+        },
+    )
+    .await
+}
+
+/// Whether there is any node to serve.
+pub fn findings(nodes: &Reading<Nodes>, wanted: &Wanted) -> Vec<Finding> {
+    let Nodes {
+        served, candidates, ..
+    } = &nodes.found;
+    let label: Vec<String> = wanted
+        .labels
+        .iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    let label = label.join(",");
+    let mut findings = Vec::new();
+    if served.count == 0 && nodes.unread.is_none() {
+        findings.push(Finding::new(
+            Reason::NoNodeToServe,
+            "nodes",
+            format!(
+                "no node has the label {label}, so Muster's driver runs nowhere; {} other nodes seem to have GPUs",
+                candidates.count
+            ),
+            format!("Label the nodes whose GPUs Muster is to give out: kubectl label node NODE {label}"),
+        ));
+    }
+    nodes.or_passed(findings, || {
+        Finding::passed(
+            "nodes",
+            format!(
+                "{} nodes have the label {label}; {} others seem to have GPUs",
+                served.count, candidates.count
+            ),
+        )
+    })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    pub(crate) fn wanted() -> Wanted {
+        Wanted {
+            labels: [("muster.dev/driver".to_owned(), "true".to_owned())].into(),
+            devices: ManagedPods::new(["nvidia.com/gpu", "nvidia.com/mig-*"]).unwrap(),
+        }
+    }
+
+    /// A node of this name, with these labels and this status.
+    pub(crate) fn node(name: &str, labels: &Value, status: &Value) -> Node {
+        serde_json::from_value(
+            json!({"metadata": {"name": name, "labels": labels}, "status": status}),
+        )
+        .unwrap()
+    }
+
+    pub(crate) fn served(name: &str, status: &Value) -> Node {
+        node(name, &json!({"muster.dev/driver": "true"}), status)
+    }
+
+    pub(crate) fn nodes(all: &[Node]) -> Nodes {
+        let mut nodes = Nodes::default();
+        for node in all {
+            nodes.see(node, &wanted());
+        }
+        nodes
+    }
+
+    #[test]
+    fn the_nodes_that_matter_are_those_with_the_label_then_those_with_gpus_then_all() {
+        let plain = node("c", &json!({}), &json!({}));
+        let with_gpus = node(
+            "b",
+            &json!({}),
+            &json!({"allocatable": {"nvidia.com/gpu": "8"}}),
+        );
+        let discovered = node("d", &json!({"nvidia.com/gpu.present": "true"}), &json!({}));
+        let labelled = served("a", &json!({}));
+        for (all, expected) in [
+            (vec![plain.clone()], ("in the cluster", 1)),
+            (
+                vec![plain.clone(), with_gpus.clone(), discovered],
+                ("with GPUs", 2),
+            ),
+            (vec![plain, with_gpus, labelled], ("that Muster serves", 1)),
+        ] {
+            let nodes = nodes(&all);
+            let (which, group) = nodes.relevant();
+            assert_eq!((which, group.count), expected);
+        }
+    }
+
+    #[test]
+    fn a_cluster_without_a_labelled_node_is_told_how_to_label_one() {
+        for (all, reason) in [
+            (
+                vec![node(
+                    "a",
+                    &json!({"muster.dev/driver": "false"}),
+                    &json!({}),
+                )],
+                Reason::NoNodeToServe,
+            ),
+            (vec![served("a", &json!({}))], Reason::Passed),
+        ] {
+            let found = findings(&Reading::whole(nodes(&all)), &wanted());
+            assert_eq!(found[0].reason, reason, "{found:?}");
+        }
+    }
+}

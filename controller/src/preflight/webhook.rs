@@ -1,0 +1,512 @@
+//! Muster's admission webhook: configured as it must be, ready, and reached by the API server.
+//!
+//! That the API server reaches it is proved by a dry run: the API server is asked to create a Team without keeping it, and asks the
+//! webhook about that. Who may not create Teams is left with what the API server's metrics say of earlier calls.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::{
+    admissionregistration::v1::{
+        MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations,
+        ValidatingWebhookConfiguration, WebhookClientConfig,
+    },
+    discovery::v1::EndpointSlice,
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ListParams, PostParams},
+};
+use muster_api::team::{Team, TeamSpec};
+use muster_serve::client::{CALL_LIMIT, CallError, within};
+
+use super::{
+    finding::{Finding, Reason},
+    installation::Installation,
+    reading::{self, Reading, Unread},
+    server_metrics::ServerMetrics,
+};
+use crate::listing::Names;
+
+/// Name of the Team that is created in a dry run.
+const TEAM: &str = "muster-preflight";
+/// The webhook that is asked about Teams.
+const TEAMS_WEBHOOK: &str = "teams.muster.dev";
+/// The webhook that is asked about pods.
+const PODS_WEBHOOK: &str = "pods.muster.dev";
+
+/// Before the release's name: the configuration is to be the last one.
+const MUTATING_PREFIX: &str = "zz-";
+
+/// What is configured.
+#[derive(Clone, Debug, Default)]
+pub struct Configurations {
+    /// The release's own, if it is there.
+    pub mutating: Option<MutatingWebhookConfiguration>,
+    /// Others that may change pods after it.
+    after: Names,
+    /// The release's own, if it is there.
+    pub validating: Option<ValidatingWebhookConfiguration>,
+}
+
+/// Reads the configurations.
+pub async fn read(client: &Client, installation: &Installation) -> Reading<Configurations> {
+    let own = format!("{MUTATING_PREFIX}{}", installation.name);
+    let mutating: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
+    let mutating = reading::list(
+        mutating,
+        ListParams::default(),
+        Configurations::default(),
+        |found, configuration| {
+            let name = configuration.name_any();
+            if name == own {
+                found.mutating = Some(configuration.clone());
+            } else if name > own && changes_pods(configuration) {
+                found.after.add(|| name);
+            }
+        },
+    )
+    .await;
+    let validating: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+    let validating = reading::get(validating, &installation.name).await;
+    Reading {
+        found: Configurations {
+            validating: validating.found,
+            ..mutating.found
+        },
+        unread: mutating.unread.or(validating.unread),
+    }
+}
+
+fn changes_pods(configuration: &MutatingWebhookConfiguration) -> bool {
+    let webhooks = configuration.webhooks.iter().flatten();
+    webhooks
+        .flat_map(|webhook| webhook.rules.iter().flatten())
+        .any(is_about_new_pods)
+}
+
+fn is_about_new_pods(rule: &RuleWithOperations) -> bool {
+    let has = |list: &Option<Vec<String>>, words: [&str; 2]| {
+        list.iter()
+            .flatten()
+            .any(|word| words.contains(&word.as_str()))
+    };
+    has(&rule.api_groups, ["", "*"])
+        && has(&rule.operations, ["CREATE", "*"])
+        && (has(&rule.resources, ["pods", "*"]) || has(&rule.resources, ["*/*", "pods/*"]))
+}
+
+/// How many addresses of the webhook's Service are ready, by Service.
+pub async fn read_endpoints(client: &Client, installation: &Installation) -> Reading<usize> {
+    let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), &installation.namespace);
+    let service = format!("kubernetes.io/service-name={}-webhook", installation.name);
+    let params = ListParams::default().labels(&service);
+    reading::list(slices, params, 0, |ready: &mut usize, slice| {
+        *ready += slice
+            .endpoints
+            .iter()
+            .flatten()
+            .filter(|endpoint| {
+                let conditions = endpoint.conditions.as_ref();
+                // Unknown counts as ready.
+                conditions
+                    .and_then(|conditions| conditions.ready)
+                    .unwrap_or(true)
+            })
+            .count();
+    })
+    .await
+}
+
+/// Whether it is configured as the chart has it.
+pub fn of_configurations(
+    installation: &Installation,
+    configurations: &Reading<Configurations>,
+) -> Vec<Finding> {
+    if let Some(unread) = &configurations.unread {
+        return vec![unread.finding()];
+    }
+    let found = &configurations.found;
+    let mut findings = Vec::new();
+    let missing = |kind: &str, name: &str| {
+        let message = format!("the {kind} does not exist, so the API server asks nobody");
+        Finding::new(
+            Reason::WebhookMissing,
+            name,
+            message,
+            "helm upgrade the release",
+        )
+    };
+    match &found.validating {
+        Some(configuration) => {
+            let webhooks = configuration.webhooks.iter().flatten();
+            let clients = webhooks.map(|webhook| {
+                (
+                    webhook.name.as_str(),
+                    &webhook.client_config,
+                    webhook.failure_policy.as_deref(),
+                )
+            });
+            findings.extend(of_clients(&configuration.name_any(), clients));
+        }
+        None => findings.push(missing(
+            "ValidatingWebhookConfiguration",
+            &installation.name,
+        )),
+    }
+    let own = format!("{MUTATING_PREFIX}{}", installation.name);
+    match &found.mutating {
+        Some(configuration) => {
+            let webhooks = configuration.webhooks.iter().flatten();
+            let clients = webhooks.map(|webhook: &MutatingWebhook| {
+                (
+                    webhook.name.as_str(),
+                    &webhook.client_config,
+                    webhook.failure_policy.as_deref(),
+                )
+            });
+            findings.extend(of_clients(&own, clients));
+        }
+        // In Observe nothing is changed.
+        None if installation.enforces => {
+            findings.push(missing("MutatingWebhookConfiguration", &own));
+        }
+        None => {}
+    }
+    if !found.after.is_empty() {
+        findings.push(Finding::new(
+            Reason::WebhookAfterOurs,
+            "mutatingwebhookconfigurations",
+            format!(
+                "{} that change pods come after Muster's, by their names ({}): a claim that one adds is not seen",
+                found.after.count(),
+                found.after.list()
+            ),
+            "Rename them, so that they sort before zz-",
+        ));
+    }
+    if findings.is_empty() {
+        findings.push(Finding::passed(
+            "webhook configurations",
+            "they have an authority, fail closed, and Muster's is the last that changes pods",
+        ));
+    }
+    findings
+}
+
+fn of_clients<'a>(
+    object: &str,
+    clients: impl Iterator<Item = (&'a str, &'a WebhookClientConfig, Option<&'a str>)>,
+) -> Vec<Finding> {
+    let (mut without, mut open) = (Names::default(), Names::default());
+    for (name, client, failure) in clients {
+        if client
+            .ca_bundle
+            .as_ref()
+            .is_none_or(|bundle| bundle.0.is_empty())
+        {
+            without.add(|| name.to_owned());
+        }
+        if name == PODS_WEBHOOK && failure.is_some_and(|failure| failure != "Fail") {
+            open.add(|| name.to_owned());
+        }
+    }
+    let mut findings = Vec::new();
+    if !without.is_empty() {
+        findings.push(Finding::new(
+            Reason::WebhookWithoutAuthority,
+            object,
+            format!("without a caBundle the API server believes none of its webhooks: {without}"),
+            "The leader of muster-controller sets it, or cert-manager: look at its log",
+        ));
+    }
+    if !open.is_empty() {
+        findings.push(Finding::new(
+            Reason::WebhookFailsOpen,
+            object,
+            format!("failurePolicy of {} is not Fail: managed pods are created without it while it does not answer", open.list()),
+            "helm upgrade the release, and see who changed it",
+        ));
+    }
+    findings
+}
+
+/// Whether anybody is there to answer.
+pub fn of_endpoints(installation: &Installation, ready: &Reading<usize>) -> Vec<Finding> {
+    let object = format!("{}-webhook", installation.name);
+    let mut findings = Vec::new();
+    if ready.found == 0 && ready.unread.is_none() {
+        findings.push(Finding::new(
+            Reason::WebhookNotReady,
+            &object,
+            "its Service has no ready address: Teams cannot be written, nor, in Enforce, managed pods be created",
+            "Look at the webhook's pods; with webhook.urlOverride this Service is not used",
+        ));
+    }
+    ready.or_passed(findings, || {
+        Finding::passed(
+            &object,
+            format!("its Service has {} ready addresses", ready.found),
+        )
+    })
+}
+
+/// What came of the dry run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DryRun {
+    /// The webhook was asked, whatever it said.
+    Asked,
+    /// The API server could not ask it.
+    NotReached(String),
+    /// It was not tried, or ended before it.
+    NotTried(Unread),
+}
+
+/// Asks the API server to create a Team, without keeping it.
+pub async fn dry_run(client: &Client) -> DryRun {
+    let teams: Api<Team> = Api::all(client.clone());
+    let params = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let team = Team::new(TEAM, TeamSpec::default());
+    let answer = within(CALL_LIMIT, teams.create(&params, &team)).await;
+    answer.map_or_else(|error| judged(&error), |_| DryRun::Asked)
+}
+
+fn judged(error: &CallError) -> DryRun {
+    let text = error.to_string();
+    let failed = format!("failed calling webhook \"{TEAMS_WEBHOOK}\"");
+    let denied = format!("admission webhook \"{TEAMS_WEBHOOK}\" denied");
+    if text.contains(&failed) {
+        DryRun::NotReached(text)
+    // A name that is taken is found out last.
+    } else if text.contains(&denied) || error.status_code() == Some(409) {
+        DryRun::Asked
+    } else {
+        DryRun::NotTried(Unread::failed(
+            "create (dry run)",
+            "teams.muster.dev",
+            error,
+        ))
+    }
+}
+
+/// Whether the API server reaches the webhook: by the dry run, else by its metrics.
+pub fn of_reach(dry_run: &DryRun, metrics: &Reading<ServerMetrics>) -> Vec<Finding> {
+    let object = "kube-apiserver";
+    let mut findings = Vec::new();
+    match dry_run {
+        DryRun::Asked => findings.push(Finding::passed(object, "it asked the webhook in a dry run")),
+        DryRun::NotReached(text) => findings.push(Finding::new(
+            Reason::WebhookUnreachable,
+            object,
+            format!("it cannot call the webhook: {text}"),
+            "Let the control plane reach port 8443 of the webhook's pods (docs/operator-guide.md, Networks), and look at the certificate",
+        )),
+        DryRun::NotTried(unread) => findings.extend(of_metrics(unread, metrics)),
+    }
+    findings
+}
+
+fn of_metrics(dry_run: &Unread, metrics: &Reading<ServerMetrics>) -> Vec<Finding> {
+    let ours: BTreeMap<&str, _> = metrics
+        .found
+        .webhooks
+        .iter()
+        .filter(|(name, _)| name.ends_with(".muster.dev"))
+        .map(|(name, calls)| (name.as_str(), *calls))
+        .collect();
+    let answered: f64 = ours.values().map(|calls| calls.answered).sum();
+    let failed: f64 = ours.values().map(|calls| calls.failed).sum();
+    let numbers = format!("since it started, {answered} calls were answered and {failed} were not");
+    if failed > 0.0 {
+        return vec![Finding::new(
+            Reason::WebhookCallsFailed,
+            "kube-apiserver",
+            numbers,
+            "An update of the webhook may explain a few. Run preflight as somebody who may create Teams: it then asks the API server to try",
+        )];
+    }
+    if answered > 0.0 {
+        return vec![Finding::passed("kube-apiserver", numbers)];
+    }
+    let mut findings = vec![dry_run.finding()];
+    match &metrics.unread {
+        Some(unread) => findings.push(unread.finding()),
+        None => findings.push(Finding::new(
+            Reason::NoEvidence,
+            "kube-apiserver",
+            "it has not called the webhook since it started, so nobody knows whether it can",
+            "Create a Team, or run preflight as somebody who may",
+        )),
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{
+        preflight::server_metrics::Calls,
+        scripted_api::{ScriptedApi, failure},
+    };
+
+    fn installation(enforces: bool) -> Installation {
+        Installation {
+            name: "muster".to_owned(),
+            namespace: "muster-system".to_owned(),
+            enforces,
+            ..Installation::default()
+        }
+    }
+
+    fn webhook(name: &str, bundle: &str, failure: &str) -> Value {
+        json!({"name": name, "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": failure,
+            "clientConfig": {"caBundle": bundle},
+            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}]})
+    }
+
+    fn configuration(name: &str, webhooks: &[Value]) -> Value {
+        json!({"metadata": {"name": name}, "webhooks": webhooks})
+    }
+
+    async fn reasons(enforces: bool, mutating: &[Value], validating: Option<Value>) -> Vec<Reason> {
+        let list = json!({"kind": "MutatingWebhookConfigurationList", "apiVersion": "admissionregistration.k8s.io/v1",
+            "metadata": {}, "items": mutating});
+        let validating = validating.map_or_else(|| failure(404, "not found"), |found| (200, found));
+        let api = ScriptedApi::new([(200, list), validating]);
+        let installation = installation(enforces);
+        let configurations = read(&api.client(), &installation).await;
+        let found = of_configurations(&installation, &configurations);
+        found.iter().map(|finding| finding.reason).collect()
+    }
+
+    #[tokio::test]
+    async fn each_way_in_which_a_configuration_does_not_work_is_told() {
+        use Reason::*;
+        let pods = webhook("pods.muster.dev", "YQ==", "Fail");
+        let ours = configuration("zz-muster", std::slice::from_ref(&pods));
+        let validating = Some(configuration("muster", std::slice::from_ref(&pods)));
+        let without = webhook("pods.muster.dev", "", "Fail");
+        let open = webhook("pods.muster.dev", "YQ==", "Ignore");
+        let jobs = webhook("jobs.muster.dev", "YQ==", "Ignore");
+        let later = configuration("zzz-other", std::slice::from_ref(&pods));
+        let earlier = configuration("other", std::slice::from_ref(&pods));
+        let mut of_nodes = pods.clone();
+        of_nodes["rules"][0]["resources"] = json!(["nodes"]);
+        let later_of_nodes = configuration("zzz-nodes", &[of_nodes]);
+        for (enforces, mutating, validating, expected) in [
+            (
+                true,
+                vec![ours.clone(), earlier, later_of_nodes],
+                validating.clone(),
+                vec![Passed],
+            ),
+            (true, vec![], validating.clone(), vec![WebhookMissing]),
+            (false, vec![], validating.clone(), vec![Passed]),
+            (true, vec![ours.clone()], None, vec![WebhookMissing]),
+            (
+                true,
+                vec![configuration("zz-muster", &[without])],
+                validating.clone(),
+                vec![WebhookWithoutAuthority],
+            ),
+            (
+                true,
+                vec![configuration("zz-muster", &[open])],
+                validating.clone(),
+                vec![WebhookFailsOpen],
+            ),
+            (
+                true,
+                vec![ours.clone()],
+                Some(configuration("muster", &[jobs])),
+                vec![Passed],
+            ),
+            (true, vec![ours, later], validating, vec![WebhookAfterOurs]),
+        ] {
+            assert_eq!(
+                reasons(enforces, &mutating, validating).await,
+                expected,
+                "{mutating:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_service_without_a_ready_address_answers_nobody() {
+        for (ready, expected) in [(0, Reason::WebhookNotReady), (2, Reason::Passed)] {
+            let found = of_endpoints(&installation(true), &Reading::whole(ready));
+            assert_eq!(found[0].reason, expected);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_dry_run_keeps_nothing_and_tells_a_refusal_of_the_webhook_from_one_on_the_way() {
+        let created = (201, json!({"metadata": {"name": TEAM}, "spec": {}}));
+        let unreached = "Internal error occurred: failed calling webhook \"teams.muster.dev\": dial tcp 10.0.0.1:8443: i/o timeout";
+        let denied = "admission webhook \"teams.muster.dev\" denied the request: InvalidField";
+        for (answer, expected) in [
+            (created, Some(Reason::Passed)),
+            (failure(400, denied), Some(Reason::Passed)),
+            (failure(409, "already exists"), Some(Reason::Passed)),
+            (failure(500, unreached), Some(Reason::WebhookUnreachable)),
+            (
+                failure(403, "teams is forbidden"),
+                Some(Reason::ReadForbidden),
+            ),
+            (
+                failure(422, "spec: Invalid value"),
+                Some(Reason::ReadFailed),
+            ),
+        ] {
+            let api = ScriptedApi::new([answer]);
+            let outcome = dry_run(&api.client()).await;
+            let found = of_reach(&outcome, &Reading::default());
+            assert_eq!(
+                found.first().map(|finding| finding.reason),
+                expected,
+                "{outcome:?}"
+            );
+            assert!(
+                api.asked()[0].query.contains("dryRun=All"),
+                "{:?}",
+                api.asked()
+            );
+        }
+    }
+
+    #[test]
+    fn who_may_not_try_is_told_what_the_api_server_saw() {
+        let forbidden = DryRun::NotTried(Unread::failed(
+            "create (dry run)",
+            "teams.muster.dev",
+            &CallError::Timeout(CALL_LIMIT),
+        ));
+        for (name, answered, failed, expected) in [
+            ("teams.muster.dev", 3.0, 0.0, vec![Reason::Passed]),
+            (
+                "teams.muster.dev",
+                3.0,
+                1.0,
+                vec![Reason::WebhookCallsFailed],
+            ),
+            (
+                "other.example.com",
+                3.0,
+                1.0,
+                vec![Reason::ReadFailed, Reason::NoEvidence],
+            ),
+        ] {
+            let mut metrics = ServerMetrics::default();
+            metrics
+                .webhooks
+                .insert(name.to_owned(), Calls { answered, failed });
+            let found = of_reach(&forbidden, &Reading::whole(metrics));
+            let reasons: Vec<Reason> = found.iter().map(|finding| finding.reason).collect();
+            assert_eq!(reasons, expected);
+        }
+    }
+}
