@@ -47,7 +47,13 @@ fn nothing_of_a_release_of_another_name_or_namespace_is_named_as_by_default() {
             .starts_with("second-muster");
         assert!(own || SHARED.contains(&kind), "{kind} {}", name(&object));
         let namespace = object["metadata"]["namespace"].as_str().unwrap_or("other");
-        let expected = ["other", "kube-system", "gpu-drivers", "research"];
+        let expected = [
+            "other",
+            "kube-system",
+            "kube-node-lease",
+            "gpu-drivers",
+            "research",
+        ];
         assert!(
             expected.contains(&namespace),
             "{kind} {} in {namespace}",
@@ -159,8 +165,8 @@ fn programs_are_restricted_but_for_the_driver_whose_namespace_says_so() {
         );
     }
     assert_eq!(
-        seen, 7,
-        "controller, webhook, extender, scheduler, driver, the test and the hook"
+        seen, 8,
+        "controller, webhook, extender, scheduler, driver, the two tests and the hook"
     );
     let namespace = object(&objects, "Namespace", "gpu-drivers");
     assert_eq!(
@@ -235,13 +241,16 @@ fn rights_are_bound_to_accounts_that_exist_and_pods_run_as_these() {
                 name(object)
             );
         }
-        let pod = &object["spec"]["template"]["spec"];
+        let pod = match object["kind"].as_str() {
+            Some("Pod") => &object["spec"],
+            _ => &object["spec"]["template"]["spec"],
+        };
         if let Some(account) = pod["serviceAccountName"].as_str() {
             let account = (object["metadata"]["namespace"].as_str().unwrap(), account);
             assert!(accounts.contains(&account), "{}: {account:?}", name(object));
         }
     }
-    assert_eq!(accounts.len(), 5);
+    assert_eq!(accounts.len(), 6);
 }
 
 /// A policy, a budget, a Service or a monitor that selects no pod does nothing, in silence.
@@ -337,6 +346,70 @@ fn the_test_of_a_release_asks_for_one_gpu_in_a_namespace_of_a_team() {
         pod["spec"]["containers"][0]["resources"]["claims"][0]["name"],
         claim["name"]
     );
+}
+
+/// What reads every node and every role of a cluster has that right while it runs, and no other.
+#[test]
+fn the_preflight_of_a_release_only_reads_and_only_while_it_runs() {
+    let objects = self::objects(&["extender.urlOverride=\"https://gangs.example.com:8444\""]);
+    let pod = object(&objects, "Pod", "muster-test-preflight");
+    assert_eq!(pod["metadata"]["annotations"]["helm.sh/hook"], "test");
+    assert_eq!(pod["spec"]["serviceAccountName"], "muster-preflight");
+    let args = pod["spec"]["containers"][0]["args"].as_array().unwrap();
+    for arg in [
+        "preflight",
+        "--namespace=muster-system",
+        "--extended-resource=nvidia.com/gpu,nvidia.com/mig-*",
+        "--extender-tls-files=/etc/muster/extender",
+        "--extender-url=https://gangs.example.com:8444/scheduler",
+    ] {
+        assert!(args.contains(&arg.into()), "{arg}: {args:?}");
+    }
+    let mounted = &pod["spec"]["volumes"][0]["secret"];
+    assert_eq!(mounted["secretName"], "muster-extender-ca");
+    let keys: Vec<&Value> = mounted["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| &item["key"])
+        .collect();
+    assert_eq!(keys, ["ca.crt", "client.crt", "client.key"]);
+    let mut seen = 0;
+    for object in &objects {
+        let kind = object["kind"].as_str().unwrap();
+        if !name(object).starts_with("muster-preflight") {
+            continue;
+        }
+        seen += 1;
+        let annotations = &object["metadata"]["annotations"];
+        assert_eq!(annotations["helm.sh/hook"], "test", "{kind}");
+        let gone = annotations["helm.sh/hook-delete-policy"].as_str().unwrap();
+        assert!(gone.contains("hook-succeeded"), "{kind}: {gone}");
+        for rule in object["rules"].as_array().into_iter().flatten() {
+            for verb in rule["verbs"].as_array().unwrap() {
+                assert!(verb == "list" || verb == "get", "{kind}: {rule}");
+            }
+            let resources = rule["resources"].to_string();
+            assert!(
+                !resources.contains('*') && !resources.contains("secrets"),
+                "{rule}"
+            );
+        }
+    }
+    assert_eq!(
+        seen,
+        3 + 2 * 4,
+        "account, cluster role, roles and their bindings"
+    );
+    let without = self::objects(&["test.preflight=false"]);
+    assert!(
+        without
+            .iter()
+            .all(|object| !name(object).contains("preflight"))
+    );
+    let no_extender = self::objects(&["extender.enabled=false"]);
+    let pod = object(&no_extender, "Pod", "muster-test-preflight");
+    assert!(pod["spec"]["volumes"].is_null());
 }
 
 #[test]

@@ -302,3 +302,10 @@ extenders:
   managedResources: [{name: muster.dev/managed}]
   ignorable: false
 {{- end }}
+
+{{/* Annotations of what `helm test` needs beside its pods: made before them, and gone after them. */}}
+{{- define "muster.testObject" -}}
+helm.sh/hook: test
+helm.sh/hook-weight: "-2"
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded,hook-failed
+{{- end }}
