@@ -416,12 +416,12 @@ fn of_equally_tight_nodes_the_first_64_are_compared_by_their_surroundings() {
 }
 
 /// Nodes with free GPUs that have no room for a pod.
-const POOR: u64 = 500;
+const POOR: usize = 500;
 
 /// Steps until a refused gang finds a place after so many nodes came free. Before these a search of all nodes looks at the poor ones.
 fn steps_to_find_again(freed: usize, impoverish: impl Fn(usize, &mut Node)) -> u64 {
     let nodes = (0..200).map(|at| node_at(&format!("n{at:03}"), &format!("s/l{}", at % 7), 8));
-    let poor = (0..POOR as usize).map(|at| {
+    let poor = (0..POOR).map(|at| {
         let mut node = node_at(&format!("a{at:03}"), &format!("p/l{}", at % 7), 8);
         impoverish(at, &mut node);
         node
@@ -465,8 +465,8 @@ fn a_refused_gang_finds_the_same_place_by_few_changes_and_by_many() {
     };
     let few = steps_to_find_again(MOST_SLOTS_APART, by_turns);
     let many = steps_to_find_again(MOST_SLOTS_APART + 1, by_turns);
-    assert!(few < POOR, "{few} steps");
-    assert!(many >= POOR, "{many} steps");
+    assert!(few < POOR as u64, "{few} steps");
+    assert!(many >= POOR as u64, "{many} steps");
 }
 
 #[test]
@@ -474,7 +474,7 @@ fn nodes_of_a_leaf_on_none_of_which_a_pod_has_room_are_passed_over() {
     let steps = steps_to_find_again(MOST_SLOTS_APART + 1, |_, node| {
         node.allocatable.memory_bytes = 0;
     });
-    assert!(steps < POOR, "{steps} steps");
+    assert!(steps < POOR as u64, "{steps} steps");
 }
 
 #[test]
