@@ -202,12 +202,22 @@ fn pods_and_tests_that_the_notes_name_exist() {
         commands(&notes).contains(&"helm test muster --namespace muster-system"),
         "{notes}"
     );
-    let (_, without) = installed("muster", "muster-system", "mode=Enforce");
+    let (_, without) = installed(
+        "muster",
+        "muster-system",
+        "mode=Enforce,test.preflight=false",
+    );
     assert!(
         !commands(&without)
             .iter()
             .any(|command| command.starts_with("helm test")),
         "{without}"
+    );
+    // Preflight is a test that needs no namespace.
+    let (_, preflight) = installed("muster", "muster-system", "mode=Enforce");
+    assert!(
+        commands(&preflight).contains(&"helm test muster --namespace muster-system"),
+        "{preflight}"
     );
 }
 
