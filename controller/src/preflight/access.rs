@@ -20,11 +20,16 @@ use crate::listing::Names;
 /// Whose programs are the system's.
 const SYSTEM_NAMESPACE: &str = "kube-system";
 /// Groups that everybody is in.
-const EVERYBODY: [&str; 3] = [
+const EVERYBODY: [&str; 4] = [
     "system:authenticated",
+    // Of OpenShift: whoever has logged in.
+    "system:authenticated:oauth",
     "system:unauthenticated",
     "system:serviceaccounts",
 ];
+
+/// The user that everybody is who does not say who they are.
+const ANONYMOUS: &str = "system:anonymous";
 
 /// A right that matters.
 #[derive(Debug)]
@@ -179,7 +184,7 @@ struct Roles {
 pub struct Holders {
     /// By position of the right.
     by_right: BTreeMap<usize, Names>,
-    /// Groups that everybody is in, with what they may, and by which bindings.
+    /// Groups that everybody is in, and who is nobody, with what they may, and by which bindings.
     everybody: BTreeMap<String, (BTreeSet<&'static str>, Names)>,
     /// People who may do everything.
     administrators: Names,
@@ -352,15 +357,15 @@ impl Holders {
             return;
         }
         let binding = place(namespace, binding);
-        if subject.kind == "Group" && EVERYBODY.contains(&subject.name.as_str()) {
-            let (may, bindings) = self.everybody.entry(subject.name.clone()).or_default();
+        if is_everybody(subject) {
+            let (may, bindings) = self.everybody.entry(called(subject)).or_default();
             may.extend(held.iter().map(|position| RIGHTS[*position].allows));
             bindings.add(|| binding);
             return;
         }
         let whole = format!("{} by {binding}", called(subject));
         for position in held {
-            if position == EVERYTHING_POSITION && subject.kind != "ServiceAccount" {
+            if position == EVERYTHING_POSITION && !is_account(subject) {
                 self.administrators.add(|| whole.clone());
             } else {
                 self.by_right
@@ -388,6 +393,19 @@ fn place(namespace: Option<&str>, binding: &str) -> String {
     }
 }
 
+fn is_everybody(subject: &Subject) -> bool {
+    match subject.kind.as_str() {
+        "Group" => EVERYBODY.contains(&subject.name.as_str()),
+        "User" => subject.name == ANONYMOUS,
+        _ => false,
+    }
+}
+
+/// ServiceAccounts are users too, by names of their own, and those of a namespace a group.
+fn is_account(subject: &Subject) -> bool {
+    subject.kind == "ServiceAccount" || subject.name.starts_with("system:serviceaccount")
+}
+
 fn is_of_the_system(subject: &Subject, bound_in: Option<&str>) -> bool {
     let name = subject.name.as_str();
     match subject.kind.as_str() {
@@ -396,7 +414,7 @@ fn is_of_the_system(subject: &Subject, bound_in: Option<&str>) -> bool {
             let account = format!("system:serviceaccount:{SYSTEM_NAMESPACE}:");
             name.starts_with(&account)
                 || (name.starts_with("system:")
-                    && name != "system:anonymous"
+                    && name != ANONYMOUS
                     && !name.starts_with("system:serviceaccount:"))
         }
         "Group" => {
@@ -429,13 +447,13 @@ pub fn findings(holders: &Reading<Holders>) -> Vec<Finding> {
     let object = "RBAC";
     let found = &holders.found;
     let mut findings = Vec::new();
-    for (group, (may, bindings)) in &found.everybody {
+    for (who, (may, bindings)) in &found.everybody {
         let may: Vec<&str> = may.iter().copied().collect();
         findings.push(Finding::new(
             Reason::EverybodyMay,
             object,
             format!(
-                "the group {group}, which is everybody, may {}; bindings: {bindings}",
+                "{who}, which is everybody, may {}; bindings: {bindings}",
                 may.join(", and ")
             ),
             "Delete these bindings",
@@ -621,7 +639,7 @@ mod tests {
             (user("system:kube-scheduler"), Reason::Passed),
             (user("system:serviceaccount:kube-system:x"), Reason::Passed),
             (user("system:serviceaccount:ml:x"), Reason::MayBindPods),
-            (user("system:anonymous"), Reason::MayBindPods),
+            (user("system:anonymous"), Reason::EverybodyMay),
             (group("system:masters"), Reason::Passed),
             (group("system:serviceaccounts:ml"), Reason::MayBindPods),
             (group("researchers"), Reason::MayBindPods),
@@ -629,6 +647,7 @@ mod tests {
             (account("muster-system", "muster-scheduler"), Reason::Passed),
             (account("ml", "muster-scheduler"), Reason::MayBindPods),
             (group("system:authenticated"), Reason::EverybodyMay),
+            (group("system:authenticated:oauth"), Reason::EverybodyMay),
             (group("system:unauthenticated"), Reason::EverybodyMay),
             (group("system:serviceaccounts"), Reason::EverybodyMay),
         ] {
@@ -647,8 +666,22 @@ mod tests {
                 .contains("are administrators: 1 (Group admins"),
             "{found:?}"
         );
-        let found = of_rule(rule("*", "*", "*"), &group("system:authenticated")).await;
-        assert_eq!(reason(&found), Reason::EverybodyMay);
+        let user = |name: &str| json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": name});
+        for (subject, expected) in [
+            (group("system:authenticated"), Reason::EverybodyMay),
+            (user("system:anonymous"), Reason::EverybodyMay),
+            (
+                user("system:serviceaccount:ml:bot"),
+                Reason::AdministratorAccounts,
+            ),
+            (
+                group("system:serviceaccounts:ml"),
+                Reason::AdministratorAccounts,
+            ),
+        ] {
+            let found = of_rule(rule("*", "*", "*"), &subject).await;
+            assert_eq!(reason(&found), expected, "{subject}");
+        }
     }
 
     #[tokio::test]
