@@ -32,8 +32,28 @@ impl Program {
 
     /// Whether a list of names in a flag has one.
     pub fn lists(&self, name: &str, item: &str) -> bool {
-        let list = self.flag(name).unwrap_or_default();
-        list.split(',').any(|listed| listed.trim() == item)
+        self.items(name).any(|listed| listed == item)
+    }
+
+    /// What a flag lists. Where it is given several times, these programs take all of it.
+    pub fn items(&self, name: &str) -> impl Iterator<Item = &str> {
+        let mut lists: Vec<&str> = Vec::new();
+        for (position, word) in self.words.iter().enumerate() {
+            let Some(flag) = word.strip_prefix("--") else {
+                continue;
+            };
+            match flag.split_once('=') {
+                Some((found, list)) if found == name => lists.push(list),
+                None if flag == name => {
+                    lists.extend(self.words.get(position + 1).map(String::as_str));
+                }
+                _ => {}
+            }
+        }
+        lists
+            .into_iter()
+            .flat_map(|list| list.split(','))
+            .map(str::trim)
     }
 }
 
@@ -98,6 +118,18 @@ pub(crate) mod tests {
         assert_eq!(servers[0].pod, "kube-system/kube-apiserver-a");
         assert!(servers[0].lists("disable-admission-plugins", "B"));
         assert!(!servers[0].lists("disable-admission-plugins", "C"));
+        let twice = control_plane(&[(
+            "kube-apiserver",
+            &[
+                "--disable-admission-plugins",
+                "A",
+                "--disable-admission-plugins=B",
+            ],
+        )]);
+        let items: Vec<&str> = twice.found.of("kube-apiserver")[0]
+            .items("disable-admission-plugins")
+            .collect();
+        assert_eq!(items, ["A", "B"]);
         assert!(plane.found.of("kube-scheduler").is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! Feature gates and admission plugins that Muster relies on. All are on in a stock Kubernetes 1.37.
 
 use super::{
-    control_plane::ControlPlane,
+    control_plane::{ControlPlane, Program},
     finding::{Finding, Reason},
     reading::Reading,
     server_metrics::ServerMetrics,
@@ -43,6 +43,16 @@ const NEEDED_PLUGINS: [&str; 3] = [
     "ValidatingAdmissionPolicy",
 ];
 
+/// The programs whose flags count.
+const PROGRAMS: [&str; 3] = [
+    "kube-apiserver",
+    "kube-scheduler",
+    "kube-controller-manager",
+];
+
+/// How flags spell false.
+const FALSE: [&str; 6] = ["0", "f", "F", "false", "False", "FALSE"];
+
 /// Gates of the API server, as it says them; one that it does not name is locked to on, and gone.
 pub fn of_server(metrics: &Reading<ServerMetrics>) -> Vec<Finding> {
     let object = "kube-apiserver";
@@ -74,14 +84,7 @@ pub fn of_flags(plane: &Reading<ControlPlane>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for program in plane.found.all() {
         for (gate, lost, reason) in NEEDED {
-            let is_off = [
-                format!("{gate}=false"),
-                format!("{gate}=False"),
-                format!("{gate}=0"),
-            ]
-            .iter()
-            .any(|setting| program.lists("feature-gates", setting));
-            if is_off {
+            if is_off(program, gate) {
                 findings.push(off(reason, &program.pod, gate, lost));
             }
         }
@@ -97,11 +100,18 @@ pub fn of_flags(plane: &Reading<ControlPlane>) -> Vec<Finding> {
         }
     }
     let programs = plane.found.all().count();
-    if programs == 0 && plane.unread.is_none() {
+    let absent: Vec<&str> = PROGRAMS
+        .into_iter()
+        .filter(|program| plane.found.of(program).is_empty())
+        .collect();
+    if !absent.is_empty() && plane.unread.is_none() {
         findings.push(Finding::new(
             Reason::NotVisible,
             "control plane",
-            "its programs are no pods of kube-system, so their flags were not looked at",
+            format!(
+                "these programs are no pods of kube-system, so their flags were not looked at: {}",
+                absent.join(", ")
+            ),
             "Ask whoever runs it whether feature gates are stock and no admission plugin is disabled",
         ));
     }
@@ -111,6 +121,16 @@ pub fn of_flags(plane: &Reading<ControlPlane>) -> Vec<Finding> {
             format!("the flags of {programs} pods switch off nothing that is needed"),
         )
     })
+}
+
+/// Whether its flag switches the gate off. The last word counts, and a component's name may stand before the gate's.
+fn is_off(program: &Program, gate: &str) -> bool {
+    let settings = program.items("feature-gates").filter_map(|setting| {
+        let (name, value) = setting.split_once('=')?;
+        let name = name.rsplit_once(':').map_or(name, |(_, name)| name);
+        (name.trim() == gate).then_some(value.trim())
+    });
+    settings.last().is_some_and(|value| FALSE.contains(&value))
 }
 
 /// What nobody sees without a right that opens every node.
@@ -171,6 +191,7 @@ mod tests {
 
     #[test]
     fn flags_of_any_program_of_the_control_plane_are_looked_at() {
+        const NO_FLAGS: &[&str] = &[];
         for (component, flag, expected) in [
             (
                 "kube-scheduler",
@@ -192,10 +213,30 @@ mod tests {
                 "--feature-gates=DRADeviceTaints=true",
                 Reason::Passed,
             ),
+            (
+                "kube-scheduler",
+                "--feature-gates=kube:DRADeviceTaints=F",
+                Reason::FeatureGateOff,
+            ),
+            (
+                "kube-scheduler",
+                "--feature-gates=DRADeviceTaints=false,DRADeviceTaints=true",
+                Reason::Passed,
+            ),
         ] {
-            let found = of_flags(&control_plane(&[(component, &[flag])]));
+            let flags = [flag, "--feature-gates=OfNoInterest=true"];
+            let mut plane: Vec<(&str, &[&str])> = PROGRAMS
+                .into_iter()
+                .filter(|program| *program != component)
+                .map(|program| (program, NO_FLAGS))
+                .collect();
+            plane.push((component, &flags));
+            let found = of_flags(&control_plane(&plane));
             assert_eq!(reasons(&found), [expected], "{flag}");
         }
+        // What is seen says nothing about what is not.
+        let found = of_flags(&control_plane(&[("etcd", &[])]));
+        assert_eq!(reasons(&found), [Reason::NotVisible]);
         assert_eq!(
             reasons(&of_flags(&control_plane(&[]))),
             [Reason::NotVisible]
