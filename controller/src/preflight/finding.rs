@@ -98,7 +98,7 @@ reasons! {
         WebhookMissing,
         /// The API server has no authority to verify the webhook by.
         WebhookWithoutAuthority,
-        /// The webhook lets managed pods pass while it does not answer.
+        /// The webhook lets pass what it would refuse, while it does not answer.
         WebhookFailsOpen,
         /// No replica of the webhook is ready.
         WebhookNotReady,

@@ -33,6 +33,8 @@ const TEAM: &str = "muster-preflight";
 const TEAMS_WEBHOOK: &str = "teams.muster.dev";
 /// The webhook that is asked about pods.
 const PODS_WEBHOOK: &str = "pods.muster.dev";
+/// The webhook that is asked about Jobs: a courtesy, which fails open.
+const JOBS_WEBHOOK: &str = "jobs.muster.dev";
 
 /// Before the release's name: the configuration is to be the last one.
 const MUTATING_PREFIX: &str = "zz-";
@@ -146,7 +148,13 @@ pub fn of_configurations(
                     webhook.failure_policy.as_deref(),
                 )
             });
-            findings.extend(of_clients(&configuration.name_any(), clients));
+            // In Observe nobody is asked about pods.
+            let needed: &[&str] = if installation.enforces {
+                &[PODS_WEBHOOK, TEAMS_WEBHOOK]
+            } else {
+                &[TEAMS_WEBHOOK]
+            };
+            findings.extend(of_clients(&configuration.name_any(), needed, clients));
         }
         None => findings.push(missing(
             "ValidatingWebhookConfiguration",
@@ -164,7 +172,7 @@ pub fn of_configurations(
                     webhook.failure_policy.as_deref(),
                 )
             });
-            findings.extend(of_clients(&own, clients));
+            findings.extend(of_clients(&own, &[PODS_WEBHOOK], clients));
         }
         // In Observe nothing is changed.
         None if installation.enforces => {
@@ -195,10 +203,13 @@ pub fn of_configurations(
 
 fn of_clients<'a>(
     object: &str,
+    needed: &[&str],
     clients: impl Iterator<Item = (&'a str, &'a WebhookClientConfig, Option<&'a str>)>,
 ) -> Vec<Finding> {
     let (mut without, mut open) = (Names::default(), Names::default());
+    let mut absent = needed.to_vec();
     for (name, client, failure) in clients {
+        absent.retain(|needed| *needed != name);
         if client
             .ca_bundle
             .as_ref()
@@ -206,11 +217,22 @@ fn of_clients<'a>(
         {
             without.add(|| name.to_owned());
         }
-        if name == PODS_WEBHOOK && failure.is_some_and(|failure| failure != "Fail") {
+        if name != JOBS_WEBHOOK && failure.is_some_and(|failure| failure != "Fail") {
             open.add(|| name.to_owned());
         }
     }
     let mut findings = Vec::new();
+    if !absent.is_empty() {
+        findings.push(Finding::new(
+            Reason::WebhookMissing,
+            object,
+            format!(
+                "it does not have {}, so the API server asks nobody about these",
+                absent.join(", ")
+            ),
+            "helm upgrade the release, and see who changed it",
+        ));
+    }
     if !without.is_empty() {
         findings.push(Finding::new(
             Reason::WebhookWithoutAuthority,
@@ -223,7 +245,7 @@ fn of_clients<'a>(
         findings.push(Finding::new(
             Reason::WebhookFailsOpen,
             object,
-            format!("failurePolicy of {} is not Fail: managed pods are created without it while it does not answer", open.list()),
+            format!("failurePolicy of {} is not Fail: what it would refuse is let pass while it does not answer", open.list()),
             "helm upgrade the release, and see who changed it",
         ));
     }
@@ -388,10 +410,12 @@ mod tests {
         use Reason::*;
         let pods = webhook("pods.muster.dev", "YQ==", "Fail");
         let ours = configuration("zz-muster", std::slice::from_ref(&pods));
-        let validating = Some(configuration("muster", std::slice::from_ref(&pods)));
+        let teams = webhook("teams.muster.dev", "YQ==", "Fail");
+        let validating = Some(configuration("muster", &[pods.clone(), teams.clone()]));
         let without = webhook("pods.muster.dev", "", "Fail");
         let open = webhook("pods.muster.dev", "YQ==", "Ignore");
         let jobs = webhook("jobs.muster.dev", "YQ==", "Ignore");
+        let open_teams = webhook("teams.muster.dev", "YQ==", "Ignore");
         let later = configuration("zzz-other", std::slice::from_ref(&pods));
         let earlier = configuration("other", std::slice::from_ref(&pods));
         let mut of_nodes = pods.clone();
@@ -422,8 +446,29 @@ mod tests {
             (
                 true,
                 vec![ours.clone()],
-                Some(configuration("muster", &[jobs])),
+                Some(configuration(
+                    "muster",
+                    &[pods.clone(), teams.clone(), jobs],
+                )),
                 vec![Passed],
+            ),
+            (
+                true,
+                vec![ours.clone()],
+                Some(configuration("muster", &[pods, open_teams])),
+                vec![WebhookFailsOpen],
+            ),
+            (
+                true,
+                vec![ours.clone()],
+                Some(configuration("muster", &[teams])),
+                vec![WebhookMissing],
+            ),
+            (
+                true,
+                vec![configuration("zz-muster", &[])],
+                validating.clone(),
+                vec![WebhookMissing],
             ),
             (true, vec![ours, later], validating, vec![WebhookAfterOurs]),
         ] {
