@@ -312,7 +312,7 @@ impl Cluster {
         let dry_run = webhook::dry_run(&self.client).await;
         [
             webhook::of_configurations(release, &configurations),
-            webhook::of_endpoints(release, &ready),
+            webhook::of_endpoints(release, &configurations, &ready),
             webhook::of_reach(&dry_run, metrics),
         ]
         .concat()

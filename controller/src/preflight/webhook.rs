@@ -50,6 +50,21 @@ pub struct Configurations {
     pub validating: Option<ValidatingWebhookConfiguration>,
 }
 
+impl Configurations {
+    /// Whether the API server calls it at a URL of its own, and not by its Service.
+    fn name_a_url(&self) -> bool {
+        let validating = self.validating.iter();
+        let validating = validating.flat_map(|found| found.webhooks.iter().flatten());
+        let mutating = self.mutating.iter();
+        let mutating = mutating.flat_map(|found| found.webhooks.iter().flatten());
+        let clients: Vec<&WebhookClientConfig> = validating
+            .map(|webhook| &webhook.client_config)
+            .chain(mutating.map(|webhook| &webhook.client_config))
+            .collect();
+        !clients.is_empty() && clients.iter().all(|client| client.url.is_some())
+    }
+}
+
 /// Reads the configurations.
 pub async fn read(client: &Client, installation: &Installation) -> Reading<Configurations> {
     let own = format!("{MUTATING_PREFIX}{}", installation.name);
@@ -253,15 +268,23 @@ fn of_clients<'a>(
 }
 
 /// Whether anybody is there to answer.
-pub fn of_endpoints(installation: &Installation, ready: &Reading<usize>) -> Vec<Finding> {
+pub fn of_endpoints(
+    installation: &Installation,
+    configurations: &Reading<Configurations>,
+    ready: &Reading<usize>,
+) -> Vec<Finding> {
     let object = format!("{}-webhook", installation.name);
+    if configurations.found.name_a_url() {
+        let message = "its Service is not used: the API server calls it at a URL";
+        return vec![Finding::passed(&object, message)];
+    }
     let mut findings = Vec::new();
     if ready.found == 0 && ready.unread.is_none() {
         findings.push(Finding::new(
             Reason::WebhookNotReady,
             &object,
             "its Service has no ready address: Teams cannot be written, nor, in Enforce, managed pods be created",
-            "Look at the webhook's pods; with webhook.urlOverride this Service is not used",
+            "Look at the webhook's pods",
         ));
     }
     ready.or_passed(findings, || {
@@ -483,9 +506,27 @@ mod tests {
     #[test]
     fn a_service_without_a_ready_address_answers_nobody() {
         for (ready, expected) in [(0, Reason::WebhookNotReady), (2, Reason::Passed)] {
-            let found = of_endpoints(&installation(true), &Reading::whole(ready));
+            let found = of_endpoints(
+                &installation(true),
+                &Reading::default(),
+                &Reading::whole(ready),
+            );
             assert_eq!(found[0].reason, expected);
         }
+        let mut elsewhere = webhook("teams.muster.dev", "YQ==", "Fail");
+        elsewhere["clientConfig"] =
+            json!({"caBundle": "YQ==", "url": "https://10.0.0.9:8443/validate/teams"});
+        let validating = serde_json::from_value(configuration("muster", &[elsewhere])).unwrap();
+        let configurations = Configurations {
+            validating,
+            ..Configurations::default()
+        };
+        let found = of_endpoints(
+            &installation(true),
+            &Reading::whole(configurations),
+            &Reading::whole(0),
+        );
+        assert_eq!(found[0].reason, Reason::Passed);
     }
 
     #[tokio::test]
