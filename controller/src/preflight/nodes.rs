@@ -40,6 +40,8 @@ pub struct Group {
     pub plugins: DevicePlugins,
     /// Those on which NVIDIA's container runtime is set up.
     pub(super) nvidia_runtime: Names,
+    /// Those whose kubelet names no runtime's handler at all, as with older runtimes.
+    pub(super) without_handlers: Names,
 }
 
 /// The nodes of the cluster.
@@ -76,8 +78,10 @@ impl Nodes {
         group.kubelets.see(node);
         group.runtimes.see(node);
         group.plugins.see(node, plugin);
-        if has_nvidia_runtime(node) {
-            group.nvidia_runtime.add_object(node);
+        match has_nvidia_runtime(node) {
+            Some(true) => group.nvidia_runtime.add_object(node),
+            Some(false) => {}
+            None => group.without_handlers.add_object(node),
         }
     }
 
@@ -94,17 +98,13 @@ impl Nodes {
     }
 }
 
-/// Whether its kubelet names a handler of NVIDIA's: a RuntimeClass can choose it.
-fn has_nvidia_runtime(node: &Node) -> bool {
-    let handlers = node
-        .status
-        .as_ref()
-        .and_then(|status| status.runtime_handlers.as_ref());
-    handlers
-        .into_iter()
-        .flatten()
-        .filter_map(|handler| handler.name.as_deref())
-        .any(|name| name.starts_with("nvidia"))
+/// Whether its kubelet names a handler of NVIDIA's: a RuntimeClass can choose it. Nobody knows where it names none.
+fn has_nvidia_runtime(node: &Node) -> Option<bool> {
+    let handlers = node.status.as_ref()?.runtime_handlers.as_ref()?;
+    let mut names = handlers
+        .iter()
+        .map(|handler| handler.name.as_deref().unwrap_or_default());
+    (!handlers.is_empty()).then(|| names.any(|name| name.starts_with("nvidia")))
 }
 
 /// Reads them.

@@ -170,6 +170,27 @@ pub fn of_settings(toolkits: &Reading<Vec<Toolkit>>, nodes: &Reading<Nodes>) -> 
              false in /etc/nvidia-container-runtime/config.toml",
         ));
     }
+    let unnamed = &group.without_handlers;
+    if toolkits.found.is_empty() && !unnamed.is_empty() {
+        findings.push(Finding::new(
+            Reason::NotVisible,
+            "NVIDIA's runtime",
+            format!(
+                "kubelets of {} nodes {which} do not name the handlers of their container runtime, so nobody sees here whether \
+                 NVIDIA's is one ({})",
+                unnamed.count(),
+                unnamed.list()
+            ),
+            "Look there whether the container runtime's configuration names nvidia, above all as default_runtime_name",
+        ));
+    }
+    if toolkits.unread.is_none()
+        && toolkits.found.is_empty()
+        && let Some(unread) = &nodes.unread
+    {
+        findings.push(unread.finding());
+        return findings;
+    }
     toolkits.or_passed(findings, || {
         Finding::passed(
             "NVIDIA's runtime",
@@ -242,10 +263,14 @@ pub fn of_classes(
 
 #[cfg(test)]
 mod tests {
+    use muster_serve::client::{CALL_LIMIT, CallError};
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::preflight::nodes::tests::{nodes, served};
+    use crate::preflight::{
+        nodes::tests::{nodes, served},
+        reading::Unread,
+    };
 
     fn daemon_set(image: &str, env: &Value) -> DaemonSet {
         serde_json::from_value(json!({"metadata": {"namespace": "gpu-operator", "name": "toolkit"}, "spec": {"selector": {},
@@ -315,11 +340,21 @@ mod tests {
                 json!({"runtimeHandlers": [{"name": "runc"}]}),
                 Reason::Passed,
             ),
+            // As containerd 1.7 has it.
+            (json!({}), Reason::NotVisible),
+            (json!({"runtimeHandlers": []}), Reason::NotVisible),
         ] {
             let nodes = Reading::whole(nodes(&[served("a", &status)]));
             let found = of_settings(&Reading::whole(Vec::new()), &nodes);
-            assert_eq!(found[0].reason, expected, "{found:?}");
+            assert_eq!((found.len(), found[0].reason), (1, expected), "{found:?}");
         }
+        let unread = Unread::failed("list", "nodes", &CallError::Timeout(CALL_LIMIT));
+        let nodes = Reading {
+            found: Nodes::default(),
+            unread: Some(unread),
+        };
+        let found = of_settings(&Reading::whole(Vec::new()), &nodes);
+        assert_eq!(found[0].reason, Reason::ReadFailed, "{found:?}");
     }
 
     #[test]
