@@ -3,7 +3,7 @@
 //! A large cluster's metrics are many megabytes, so they are read line by line and up to a limit, and only what is asked for is kept. They
 //! are those of one replica: a load balancer chooses which.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, io, time::Duration};
 
 use futures::{AsyncBufReadExt, AsyncReadExt, StreamExt};
 use kube::Client;
@@ -99,7 +99,7 @@ fn sample(line: &str) -> Option<(&str, Labels, f64)> {
 /// Reads them.
 pub async fn read(client: &Client) -> Reading<ServerMetrics> {
     let mut found = ServerMetrics::default();
-    let ended = tokio::time::timeout(LIMIT, all(client, &mut found)).await;
+    let ended = tokio::time::timeout(LIMIT, all(client, &mut found, LARGEST_BYTES)).await;
     let error = match ended {
         Ok(Ok(())) => return Reading::whole(found),
         Ok(Err(error)) => CallError::Api(Box::new(error)),
@@ -111,21 +111,45 @@ pub async fn read(client: &Client) -> Reading<ServerMetrics> {
     }
 }
 
-async fn all(client: &Client, found: &mut ServerMetrics) -> Result<(), kube::Error> {
+async fn all(
+    client: &Client,
+    found: &mut ServerMetrics,
+    largest_bytes: u64,
+) -> Result<(), kube::Error> {
     let request = http::Request::get("/metrics")
         .body(Vec::new())
         .map_err(kube::Error::HttpError)?;
     let stream = client.request_stream(request).await?;
-    let mut lines = stream.take(LARGEST_BYTES).lines();
-    while let Some(line) = lines.next().await {
-        found.see(&line.map_err(kube::Error::ReadEvents)?);
+    let mut limited = stream.take(largest_bytes);
+    {
+        let mut lines = (&mut limited).lines();
+        while let Some(line) = lines.next().await {
+            found.see(&line.map_err(kube::Error::ReadEvents)?);
+        }
+    }
+    if limited.limit() == 0 {
+        let text = format!("there is more than {largest_bytes} bytes, and the rest was not read");
+        return Err(kube::Error::ReadEvents(io::Error::other(text)));
     }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::scripted_api::ScriptedApi;
+
+    #[tokio::test]
+    async fn what_goes_beyond_the_limit_was_not_read_and_is_told_so() {
+        for (largest_bytes, whole) in [(5, false), (5000, true)] {
+            let api = ScriptedApi::new([(200, json!("of no interest"))]);
+            let mut found = ServerMetrics::default();
+            let ended = all(&api.client(), &mut found, largest_bytes).await;
+            assert_eq!(ended.is_ok(), whole, "{ended:?}");
+        }
+    }
 
     #[test]
     fn gates_and_calls_of_webhooks_are_read_and_all_else_is_passed_over() {
