@@ -6,7 +6,7 @@
 
 use std::{error::Error, io, path::Path, time::Duration};
 
-use http::Request;
+use http::{Request, Uri};
 use kube::config::Kubeconfig;
 use muster_serve::{
     authority_secret::{BUNDLE, CLIENT_CERTIFICATE, CLIENT_KEY},
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::finding::{Finding, Reason};
-use crate::listing;
+use crate::{listing, scheduler_config::safety};
 
 /// Longest time for an answer: more than kube-scheduler waits, so that a slow one is told from none.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -51,6 +51,12 @@ impl Address {
                 "keyFile": directory.join(CLIENT_KEY),
             }),
         }
+    }
+
+    /// Whether it is a Service's name, which pods reach. Another address is kube-scheduler's machine's way, and need not be theirs.
+    fn is_of_a_service(&self) -> bool {
+        let parsed: Result<Uri, _> = self.url.parse();
+        parsed.is_ok_and(|url| url.host().is_some_and(safety::is_a_services_name))
     }
 
     /// The files that are named and are not on this machine.
@@ -188,9 +194,11 @@ fn cause_of<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'st
     }
 }
 
-/// What that means. From outside of the cluster nobody reaches a Service, so a silence says nothing there.
+/// What that means. From outside of the cluster nobody reaches a Service, and a pod need not reach what a machine of the control plane does,
+/// so a silence says nothing there, and a slow way little.
 pub fn findings(address: &Address, outcome: &Outcome, in_cluster: bool) -> Finding {
     let url = &address.url;
+    let says_something = in_cluster && address.is_of_a_service();
     match outcome {
         Outcome::Answered(took) if *took <= SCHEDULER_WAITS => Finding::passed(
             url,
@@ -198,6 +206,16 @@ pub fn findings(address: &Address, outcome: &Outcome, in_cluster: bool) -> Findi
                 "the extender answers kube-scheduler's certificate in {} ms",
                 took.as_millis()
             ),
+        ),
+        Outcome::Answered(took) if !says_something => Finding::new(
+            Reason::NotReachedFromHere,
+            url,
+            format!(
+                "from here the extender answered after {} ms, which does not say how soon kube-scheduler is answered; it waits for {} s",
+                took.as_millis(),
+                SCHEDULER_WAITS.as_secs()
+            ),
+            "Try it from kube-scheduler's machine, or by helm test",
         ),
         Outcome::Answered(took) => Finding::new(
             Reason::ExtenderUnreachable,
@@ -223,7 +241,7 @@ pub fn findings(address: &Address, outcome: &Outcome, in_cluster: bool) -> Findi
             ),
             "Write kube-scheduler's configuration anew by muster-controller scheduler-config, and restart kube-scheduler, which reads it once",
         ),
-        Outcome::Refused(text) if in_cluster => Finding::new(
+        Outcome::Refused(text) if says_something => Finding::new(
             Reason::ExtenderUnreachable,
             url,
             format!("nothing listens there: {text}"),
@@ -299,6 +317,9 @@ mod tests {
     #[test]
     fn a_silence_is_an_error_only_where_it_says_something() {
         let text = || "x".to_owned();
+        let service = Address::configured(
+            &json!({"urlPrefix": "https://muster-extender.muster-system.svc:443/scheduler"}),
+        );
         for (outcome, in_cluster, expected) in [
             (
                 Outcome::Answered(Duration::from_millis(4)),
@@ -309,6 +330,11 @@ mod tests {
                 Outcome::Answered(Duration::from_millis(1500)),
                 true,
                 Reason::ExtenderUnreachable,
+            ),
+            (
+                Outcome::Answered(Duration::from_millis(1500)),
+                false,
+                Reason::NotReachedFromHere,
             ),
             (Outcome::Other(text()), false, Reason::ExtenderAnswerWrong),
             (
@@ -330,9 +356,12 @@ mod tests {
                 Reason::NotReachedFromHere,
             ),
         ] {
-            let found = findings(&address(), &outcome, in_cluster);
+            let found = findings(&service, &outcome, in_cluster);
             assert_eq!(found.reason, expected, "{outcome:?}");
         }
+        // As kube-scheduler's own machine reaches it.
+        let found = findings(&address(), &Outcome::Refused(text()), true);
+        assert_eq!(found.reason, Reason::NotReachedFromHere);
     }
 
     #[test]

@@ -78,10 +78,7 @@ fn url(request: &Request) -> Result<(), Refusal> {
             format!("--extender-url {url}: names no host"),
         );
     };
-    // NAME.NAMESPACE.svc, with or without the cluster's domain.
-    let third = host.split('.').nth(2);
-    let of_a_service = third.is_some_and(|label| label.eq_ignore_ascii_case("svc"));
-    if of_a_service && request.target != Target::Second {
+    if is_a_services_name(host) && request.target != Target::Second {
         return refused(
             Reason::UnresolvableUrl,
             format!(
@@ -91,6 +88,12 @@ fn url(request: &Request) -> Result<(), Refusal> {
         );
     }
     Ok(())
+}
+
+/// NAME.NAMESPACE.svc, with or without the cluster's domain.
+pub(crate) fn is_a_services_name(host: &str) -> bool {
+    let third = host.split('.').nth(2);
+    third.is_some_and(|label| label.eq_ignore_ascii_case("svc"))
 }
 
 fn leader_election(document: &Value, request: &Request) -> Result<(), Refusal> {
