@@ -14,7 +14,7 @@ use super::{
     installation::Installation,
     reading::Reading,
 };
-use crate::scheduler_config::safety;
+use crate::scheduler_config::{safety, target::DEFAULT_SCHEDULER};
 
 /// How long an extender that hangs may hold up everybody.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -81,7 +81,7 @@ pub fn findings(
     for (position, entry) in extenders.iter().enumerate() {
         let url = entry["urlPrefix"].as_str().unwrap_or("(no urlPrefix)");
         let place = format!("extenders[{position}] ({url})");
-        if is_ours(entry) {
+        if is_ours(entry, extenders) {
             ours += 1;
             findings.extend(of_ours(entry, &place));
         } else {
@@ -107,7 +107,10 @@ pub fn findings(
             "Leave one of them",
         ));
     }
-    if ours == 0 && installation.is_some_and(|installed| installed.has_extender) {
+    // The chart's own kube-scheduler asks it; no managed pod comes to the cluster's.
+    let asks =
+        installation.is_some_and(|installed| installed.has_extender && !installed.has_scheduler);
+    if ours == 0 && asks {
         findings.push(Finding::new(
             Reason::ExtenderNotNamed,
             object,
@@ -140,17 +143,19 @@ pub fn findings(
 
 /// Muster's own entry, if there is one.
 pub fn ours(document: &Value) -> Option<&Value> {
-    document["extenders"]
-        .as_array()?
-        .iter()
-        .find(|entry| is_ours(entry))
+    let all = document["extenders"].as_array()?;
+    all.iter().find(|entry| is_ours(entry, all))
 }
 
-/// By the marker that it manages; without that, by its path.
-fn is_ours(entry: &Value) -> bool {
+/// By the marker that it manages; where no entry does, by its path, which another extender may have too.
+fn is_ours(entry: &Value, all: &[Value]) -> bool {
     let url = entry["urlPrefix"].as_str().unwrap_or_default();
+    manages_marker(entry)
+        || (url.trim_end_matches('/').ends_with(PATH) && !all.iter().any(manages_marker))
+}
+
+fn manages_marker(entry: &Value) -> bool {
     managed(entry).any(|resource| resource["name"] == keys::MARKER_RESOURCE)
-        || url.trim_end_matches('/').ends_with(PATH)
 }
 
 fn managed(entry: &Value) -> impl Iterator<Item = &Value> {
@@ -338,9 +343,22 @@ fn of_other(entry: &Value, place: &str, devices: &ManagedPods) -> Vec<Finding> {
 }
 
 fn of_profiles(document: &Value, installation: Option<&Installation>) -> Option<Finding> {
-    let wanted = installation?.scheduler_name.as_deref()?;
-    let mut profiles = document["profiles"].as_array()?.iter();
-    if profiles.any(|profile| profile["schedulerName"] == wanted) {
+    // The chart's own has the profile that it needs.
+    let installed = installation.filter(|installed| !installed.has_scheduler)?;
+    let wanted = installed.scheduler_name.as_deref()?;
+    let profiles = document["profiles"].as_array();
+    let profiles = profiles.map_or(&[][..], Vec::as_slice);
+    let is_there = if profiles.is_empty() {
+        // kube-scheduler makes one.
+        wanted == DEFAULT_SCHEDULER
+    } else {
+        let named = |profile: &Value| {
+            let name = profile["schedulerName"].as_str();
+            name.unwrap_or(DEFAULT_SCHEDULER) == wanted
+        };
+        profiles.iter().any(named)
+    };
+    if is_there {
         return None;
     }
     Some(Finding::new(
@@ -549,6 +567,16 @@ mod tests {
         delayed["delayCacheUntilActive"] = json!(true);
         let mut second = installed();
         second.scheduler_name = Some("gangs".to_owned());
+        let with_own = Installation {
+            has_scheduler: true,
+            ..second.clone()
+        };
+        let mut default = installed();
+        default.scheduler_name = Some("default-scheduler".to_owned());
+        let mut no_profile = document(&[entry()]);
+        no_profile["profiles"] = json!([]);
+        let mut unnamed = document(&[entry()]);
+        unnamed["profiles"] = json!([{"percentageOfNodesToScore": 50}]);
         for (document, installation, expected) in [
             (
                 with(json!({"managedResources": [{"name": "a.b/c"}]})),
@@ -574,6 +602,15 @@ mod tests {
             ),
             (document(&[]), installed(), ExtenderNotNamed),
             (document(&[]), Installation::default(), Passed),
+            (document(&[]), with_own.clone(), Passed),
+            (document(&[entry()]), with_own, Passed),
+            (no_profile, second.clone(), ProfileMissing),
+            (unnamed, default, Passed),
+            (
+                with(json!({"urlPrefix": "https://other/scheduler", "ignorable": true})),
+                installed(),
+                Passed,
+            ),
             (disabled, installed(), SchedulerConfigInvalid),
             (no_limit, installed(), FilterTimeoutOff),
             (delayed, installed(), SchedulerCacheDelayed),
