@@ -60,11 +60,11 @@ pub struct Nodes {
 impl Nodes {
     fn see(&mut self, node: &Node, wanted: &Wanted) {
         let labels = node.labels();
-        let is_served = !wanted.labels.is_empty()
-            && wanted
-                .labels
-                .iter()
-                .all(|(key, value)| labels.get(key) == Some(value));
+        // A driver that chooses by no label runs on all.
+        let is_served = wanted
+            .labels
+            .iter()
+            .all(|(key, value)| labels.get(key) == Some(value));
         let plugin = DevicePlugins::of(node, &wanted.devices);
         let group = if is_served {
             self.served_names.insert(node.name_any());
@@ -82,6 +82,15 @@ impl Nodes {
             Some(true) => group.nvidia_runtime.add_object(node),
             Some(false) => {}
             None => group.without_handlers.add_object(node),
+        }
+    }
+
+    /// What is so bad on nodes with GPUs is not known to matter while no node is seen to have any.
+    pub fn reason(&self, reason: Reason) -> Reason {
+        if self.served.count == 0 && self.candidates.count == 0 {
+            Reason::NotVisible
+        } else {
+            reason
         }
     }
 
@@ -131,7 +140,11 @@ pub fn findings(nodes: &Reading<Nodes>, wanted: &Wanted) -> Vec<Finding> {
         .iter()
         .map(|(key, value)| format!("{key}={value}"))
         .collect();
-    let label = label.join(",");
+    let label = if label.is_empty() {
+        "(any)".to_owned()
+    } else {
+        label.join(",")
+    };
     let mut findings = Vec::new();
     if served.count == 0 && nodes.unread.is_none() {
         findings.push(Finding::new(
@@ -210,6 +223,19 @@ pub(crate) mod tests {
             let (which, group) = nodes.relevant();
             assert_eq!((which, group.count), expected);
         }
+    }
+
+    #[test]
+    fn a_driver_that_chooses_by_no_label_runs_on_every_node() {
+        let wanted = Wanted {
+            labels: BTreeMap::new(),
+            ..wanted()
+        };
+        let mut nodes = Nodes::default();
+        nodes.see(&node("a", &json!({}), &json!({})), &wanted);
+        assert_eq!(nodes.served.count, 1);
+        let found = findings(&Reading::whole(nodes), &wanted);
+        assert_eq!(found[0].reason, Reason::Passed);
     }
 
     #[test]

@@ -109,6 +109,7 @@ pub fn findings(nodes: &Reading<Nodes>) -> Vec<Finding> {
                 group.count,
                 names.list()
             );
+            let reason = nodes.found.reason(reason);
             findings.push(Finding::new(reason, "container runtimes", message, remedy));
         }
     }
@@ -125,7 +126,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::preflight::nodes::tests::{nodes, served};
+    use crate::preflight::nodes::tests::{node, nodes, served};
 
     #[test]
     fn what_a_runtime_does_is_told_by_its_name_and_version_and_never_guessed() {
@@ -147,6 +148,11 @@ mod tests {
                 "kubeletVersion": "", "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": ""}});
             let found = findings(&Reading::whole(nodes(&[served("a", &status)])));
             assert_eq!((found.len(), found[0].reason), (1, expected), "{version}");
+            let elsewhere = findings(&Reading::whole(nodes(&[node("a", &json!({}), &status)])));
+            assert!(
+                [Reason::Passed, Reason::NotVisible].contains(&elsewhere[0].reason),
+                "{version}"
+            );
         }
     }
 }

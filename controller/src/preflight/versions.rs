@@ -100,7 +100,7 @@ pub fn of_kubelets(nodes: &Reading<Nodes>) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !too_old.is_empty() {
         findings.push(Finding::new(
-            Reason::KubeletTooOld,
+            nodes.found.reason(Reason::KubeletTooOld),
             "kubelets",
             format!(
                 "{} of {} kubelets of nodes {which} are older than 1.{OLDEST_MINOR} ({})",
@@ -226,6 +226,9 @@ mod tests {
                 );
             }
         }
+        // Where GPUs are scaled to none, nobody knows that it will ever have one.
+        let found = of_kubelets(&Reading::whole(nodes(&[old_elsewhere])));
+        assert_eq!(found[0].reason, Reason::NotVisible, "{found:?}");
     }
 
     #[test]
