@@ -17,6 +17,10 @@ use crate::listing::Names;
 /// How names of drivers begin whose devices are GPUs, as those of NVIDIA, AMD and Intel do.
 const GPU_DRIVER: &str = "gpu.";
 
+/// How names of resources begin by which NVIDIA's device plugin hands out GPUs: those that it shares are `nvidia.com/gpu.shared`,
+/// which no pod of Muster names, and are the same GPUs.
+const NVIDIA_RESOURCE: &str = "nvidia.com/gpu";
+
 /// Device plugins on some nodes.
 #[derive(Clone, Debug, Default)]
 pub struct DevicePlugins {
@@ -30,7 +34,10 @@ impl DevicePlugins {
         allocatable
             .iter()
             // A plugin that was taken off leaves 0 behind.
-            .find(|(name, quantity)| quantity.0 != "0" && devices.stands_for_devices(name))
+            .find(|(name, quantity)| {
+                quantity.0 != "0"
+                    && (devices.stands_for_devices(name) || name.starts_with(NVIDIA_RESOURCE))
+            })
             .map(|(name, quantity)| format!("{} {name}", quantity.0))
     }
 
@@ -168,10 +175,12 @@ mod tests {
     #[test]
     fn a_device_plugin_is_an_error_on_nodes_that_are_served_and_a_warning_before_any_is() {
         let gpus = |count: &str| json!({"allocatable": {"nvidia.com/gpu": count, "cpu": "8"}});
+        let shared = json!({"allocatable": {"nvidia.com/gpu": "0", "nvidia.com/gpu.shared": "16"}});
         let mig = json!({"allocatable": {"nvidia.com/mig-1g.10gb": "2"}});
         for (all, expected) in [
             (vec![served("a", &gpus("8"))], Reason::DevicePluginOnNode),
             (vec![served("a", &mig)], Reason::DevicePluginOnNode),
+            (vec![served("a", &shared)], Reason::DevicePluginOnNode),
             (vec![served("a", &gpus("0"))], Reason::Passed),
             (
                 vec![served("a", &json!({})), node("b", &json!({}), &gpus("8"))],
