@@ -36,7 +36,7 @@ use muster_serve::client::{self, CALL_LIMIT, within};
 
 use self::{
     extender::Address,
-    finding::{Finding, Reason},
+    finding::Finding,
     installation::Installation,
     nodes::Wanted,
     policies::Policies,
@@ -283,23 +283,7 @@ impl Cluster {
         };
         let bindings = policies::read_bindings(&self.client, &policies.found).await;
         let mut findings = policies::findings(release, policies, &bindings);
-        let releases = &self.releases.found;
-        if releases.len() > 1 {
-            let names: Vec<String> = releases
-                .iter()
-                .map(|release| format!("{}/{}", release.namespace, release.name))
-                .collect();
-            findings.push(Finding::new(
-                Reason::SeveralReleases,
-                "releases",
-                format!(
-                    "{} releases of Muster are installed ({}): the policies of each refuse what the others write; only the first was looked at",
-                    releases.len(),
-                    names.join(", ")
-                ),
-                "Uninstall all but one",
-            ));
-        }
+        findings.extend(policies::of_releases(&self.releases.found, &policies.found));
         findings
     }
 
@@ -328,7 +312,7 @@ mod tests {
     use super::*;
     use crate::{
         args::{Cli, Command},
-        preflight::finding::Severity,
+        preflight::finding::{Reason, Severity},
         scripted_api::{ScriptedApi, failure},
     };
 

@@ -83,6 +83,34 @@ fn policy_name(binding: &ValidatingAdmissionPolicyBinding) -> &str {
     binding.spec.policy_name.as_str()
 }
 
+/// More than one release: as their controllers show, where those of all namespaces may be read, and their policies, which are in none.
+pub fn of_releases(releases: &[Installation], policies: &Policies) -> Option<Finding> {
+    let mut names: Vec<String> = releases
+        .iter()
+        .map(|release| format!("{}/{}", release.namespace, release.name))
+        .collect();
+    let of_policies = policies
+        .keys()
+        .filter_map(|name| name.strip_suffix("-pod-decided"));
+    names.extend(
+        of_policies
+            .filter(|name| releases.iter().all(|release| release.name != *name))
+            .map(str::to_owned),
+    );
+    (names.len() > 1).then(|| {
+        Finding::new(
+            Reason::SeveralReleases,
+            "releases",
+            format!(
+                "{} releases of Muster are installed ({}): the policies of each refuse what the others write; only the first was looked at",
+                names.len(),
+                names.join(", ")
+            ),
+            "Uninstall all but one",
+        )
+    })
+}
+
 /// Whether the policies of this release hold.
 pub fn findings(
     installation: &Installation,
@@ -94,6 +122,7 @@ pub fn findings(
         return vec![unread.finding()];
     }
     let mut findings = Vec::new();
+    let mut there = 0;
     let always = POLICIES.map(|policy| (policy, true));
     for ((suffix, about), needed) in always
         .into_iter()
@@ -101,7 +130,10 @@ pub fn findings(
     {
         let name = format!("{}-{suffix}", installation.name);
         match policies.found.get(&name) {
-            Some(policy) => findings.extend(of_policy(policy, about, installation, &bindings.found)),
+            Some(policy) => {
+                there += 1;
+                findings.extend(of_policy(policy, about, installation, &bindings.found));
+            }
             None if needed => findings.push(Finding::new(
                 Reason::PolicyMissing,
                 &name,
@@ -115,8 +147,7 @@ pub fn findings(
         Finding::passed(
             "validatingadmissionpolicies",
             format!(
-                "{} policies of {} are bound and {}",
-                policies.found.len(),
+                "{there} policies of {} are bound and {}",
                 installation.name,
                 if installation.enforces {
                     "refuse"
@@ -317,6 +348,29 @@ mod tests {
             assert_eq!(by_mode, about == About::Workloads, "{name}");
         }
         assert!(of_chart.is_empty(), "{:?}", of_chart.keys());
+    }
+
+    #[test]
+    fn a_second_release_shows_by_its_policies_where_its_namespace_is_not_read() {
+        let one = Installation {
+            name: "muster".to_owned(),
+            namespace: "muster-system".to_owned(),
+            ..Installation::default()
+        };
+        let mut both = policies("Fail");
+        assert_eq!(of_releases(std::slice::from_ref(&one), &both), None);
+        both.insert(
+            "second-pod-decided".to_owned(),
+            ValidatingAdmissionPolicy::default(),
+        );
+        let found = of_releases(&[one], &both).unwrap();
+        assert_eq!(found.reason, Reason::SeveralReleases);
+        assert!(
+            found
+                .message
+                .contains("2 releases of Muster are installed (muster-system/muster, second)"),
+            "{found:?}"
+        );
     }
 
     #[test]
