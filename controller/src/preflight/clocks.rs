@@ -17,8 +17,6 @@ use crate::listing::Names;
 
 /// Where kubelets keep their Leases.
 const NAMESPACE: &str = "kube-node-lease";
-/// The manager of the field that a kubelet renews.
-const MANAGER: &str = "kubelet";
 /// A larger difference is told. The API server notes whole seconds, and a slow call takes a few.
 const TOLERATED: SignedDuration = SignedDuration::from_secs(5);
 
@@ -59,12 +57,13 @@ fn skew(lease: &Lease) -> Option<SignedDuration> {
     Some(renewed.duration_since(written))
 }
 
+/// Whoever wrote it last: the kubelet calls itself by its program, which is k3s or kubelite where it is a part of these.
 fn wrote_renewal(entry: &ManagedFieldsEntry) -> bool {
     let fields = entry
         .fields_v1
         .as_ref()
         .map(|fields| &fields.0["f:spec"]["f:renewTime"]);
-    entry.manager.as_deref() == Some(MANAGER) && fields.is_some_and(|field| !field.is_null())
+    fields.is_some_and(|field| !field.is_null())
 }
 
 /// Reads the Leases of the nodes.
@@ -242,8 +241,14 @@ mod tests {
             ),
             (
                 "2026-01-01T10:00:00.000000Z",
-                "someone",
+                "k3s",
                 &fields,
+                Reason::Passed,
+            ),
+            (
+                "2026-01-01T10:00:00.000000Z",
+                "k3s",
+                &other,
                 Reason::NotVisible,
             ),
         ] {
