@@ -11,7 +11,7 @@ const PAGE: u32 = 500;
 /// As many are named.
 const NAMED: usize = 5;
 
-/// Shows every object of a list, a page at a time.
+/// Shows every object of a list, a page at a time; `params` may say how many objects that is.
 pub(crate) async fn each<K>(
     api: &Api<K>,
     params: ListParams,
@@ -20,7 +20,8 @@ pub(crate) async fn each<K>(
 where
     K: Clone + fmt::Debug + DeserializeOwned + Resource,
 {
-    let mut params = params.limit(PAGE);
+    let mut params = params;
+    params.limit.get_or_insert(PAGE);
     loop {
         let page = within(CALL_LIMIT, api.list(&params)).await?;
         page.items.iter().for_each(&mut look_at);

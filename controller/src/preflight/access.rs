@@ -19,6 +19,8 @@ use crate::listing::Names;
 
 /// Whose programs are the system's.
 const SYSTEM_NAMESPACE: &str = "kube-system";
+/// Objects of one answer: a binding may have ten thousand subjects, a megabyte of them, and all of an answer are in memory at once.
+const PAGE: u32 = 50;
 /// Groups that everybody is in.
 const EVERYBODY: [&str; 4] = [
     "system:authenticated",
@@ -243,7 +245,7 @@ pub async fn read(client: &Client, installation: Option<&Installation>) -> Readi
     let cluster_roles: Api<ClusterRole> = Api::all(client.clone());
     let cluster = reading::list(
         cluster_roles,
-        ListParams::default(),
+        ListParams::default().limit(PAGE),
         Roles::default(),
         |found, role| {
             let rights = rights_of(role.rules.as_deref().unwrap_or_default(), release);
@@ -256,7 +258,7 @@ pub async fn read(client: &Client, installation: Option<&Installation>) -> Readi
     let roles: Api<Role> = Api::all(client.clone());
     let roles = reading::list(
         roles,
-        ListParams::default(),
+        ListParams::default().limit(PAGE),
         cluster.found,
         |found, role| {
             let rights = rights_of(role.rules.as_deref().unwrap_or_default(), release);
@@ -270,7 +272,7 @@ pub async fn read(client: &Client, installation: Option<&Installation>) -> Readi
     let cluster_bindings: Api<ClusterRoleBinding> = Api::all(client.clone());
     let bound = reading::list(
         cluster_bindings,
-        ListParams::default(),
+        ListParams::default().limit(PAGE),
         Holders::default(),
         |found, binding| {
             let rights = roles.found.cluster.get(&binding.role_ref.name);
@@ -283,7 +285,7 @@ pub async fn read(client: &Client, installation: Option<&Installation>) -> Readi
     let bindings: Api<RoleBinding> = Api::all(client.clone());
     let all = reading::list(
         bindings,
-        ListParams::default(),
+        ListParams::default().limit(PAGE),
         bound.found,
         |found, binding| {
             let namespace = binding.namespace().unwrap_or_default();
@@ -762,6 +764,21 @@ mod tests {
             reason(&of_rule(of_others, &account("ml", "bot")).await),
             Reason::MayWritePolicies
         );
+    }
+
+    #[tokio::test]
+    async fn what_may_be_large_is_read_in_small_pages() {
+        let api = ScriptedApi::new([
+            list("ClusterRole", &[]),
+            list("Role", &[]),
+            list("ClusterRoleBinding", &[]),
+            list("RoleBinding", &[]),
+        ]);
+        read(&api.client(), None).await;
+        let asked = api.asked();
+        assert_eq!(asked.len(), 4);
+        let small = |query: &str| query.split('&').any(|part| part.ends_with("limit=50"));
+        assert!(asked.iter().all(|asked| small(&asked.query)), "{asked:?}");
     }
 
     #[tokio::test]
