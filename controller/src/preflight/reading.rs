@@ -77,6 +77,15 @@ impl Unread {
         }
     }
 
+    /// It was refused for a reason that no right would help with.
+    pub fn refused(verb: &'static str, resource: impl Into<String>, error: &CallError) -> Self {
+        Self {
+            verb,
+            resource: resource.into(),
+            why: Why::Failed(error.to_string()),
+        }
+    }
+
     /// As a finding: never that it is fine, and never that it is not.
     pub fn finding(&self) -> Finding {
         let Self {

@@ -328,11 +328,13 @@ fn judged(error: &CallError) -> DryRun {
     } else if text.contains(&denied) || error.status_code() == Some(409) {
         DryRun::Asked
     } else {
-        DryRun::NotTried(Unread::failed(
-            "create (dry run)",
-            "teams.muster.dev",
-            error,
-        ))
+        let (verb, resource) = ("create (dry run)", "teams.muster.dev");
+        // A policy, or a webhook of somebody else, answers 403 too.
+        DryRun::NotTried(if text.contains(" denied ") {
+            Unread::refused(verb, resource, error)
+        } else {
+            Unread::failed(verb, resource, error)
+        })
     }
 }
 
@@ -533,10 +535,13 @@ mod tests {
     async fn the_dry_run_keeps_nothing_and_tells_a_refusal_of_the_webhook_from_one_on_the_way() {
         let created = (201, json!({"metadata": {"name": TEAM}, "spec": {}}));
         let unreached = "Internal error occurred: failed calling webhook \"teams.muster.dev\": dial tcp 10.0.0.1:8443: i/o timeout";
+        let denied_by_other =
+            "admission webhook \"validate.kyverno.svc-fail\" denied the request: no label owner";
         let denied = "admission webhook \"teams.muster.dev\" denied the request: InvalidField";
         for (answer, expected) in [
             (created, Some(Reason::Passed)),
             (failure(400, denied), Some(Reason::Passed)),
+            (failure(403, denied_by_other), Some(Reason::ReadFailed)),
             (failure(409, "already exists"), Some(Reason::Passed)),
             (failure(500, unreached), Some(Reason::WebhookUnreachable)),
             (
