@@ -26,6 +26,17 @@ const SHORTEST_TIMEOUT: Duration = Duration::from_millis(500);
 const LEAST_WEIGHT: i64 = 20;
 /// The path that the extender answers under.
 const PATH: &str = "/scheduler";
+/// Units of a duration as Go writes it, in seconds; one that begins as another does comes first.
+const UNITS: [(&str, f64); 8] = [
+    ("ns", 1e-9),
+    ("us", 1e-6),
+    ("\u{b5}s", 1e-6),
+    ("\u{3bc}s", 1e-6),
+    ("ms", 1e-3),
+    ("s", 1.0),
+    ("m", 60.0),
+    ("h", 3600.0),
+];
 /// What writes a right one.
 const WRITES: &str = "muster-controller scheduler-config writes an entry that is right";
 
@@ -308,14 +319,34 @@ fn of_timeout(entry: &Value, add: &mut impl FnMut(Reason, String, &str)) {
     }
 }
 
-/// A duration as Go writes it.
+/// A duration as Go writes it, which is none of ISO 8601, and has no blanks. A negative one is of no use here.
 fn duration(value: &Value) -> Result<Duration, String> {
     let text = value.as_str().ok_or_else(|| value.to_string())?;
     if text == "0" {
         return Ok(Duration::ZERO);
     }
-    let signed: jiff::SignedDuration = text.parse().map_err(|_| format!("{text:?}"))?;
-    Duration::try_from(signed).map_err(|_| format!("{text:?}"))
+    seconds(text)
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or_else(|| format!("{text:?}"))
+}
+
+/// The sum of numbers with a unit each.
+fn seconds(text: &str) -> Option<f64> {
+    let mut rest = text;
+    let mut sum = 0.0;
+    loop {
+        let end = rest.find(|character: char| !character.is_ascii_digit() && character != '.')?;
+        let (number, after) = rest.split_at(end);
+        let number: f64 = number.parse().ok()?;
+        let (factor, after) = UNITS
+            .iter()
+            .find_map(|(unit, factor)| Some((*factor, after.strip_prefix(*unit)?)))?;
+        sum += number * factor;
+        if after.is_empty() {
+            return Some(sum);
+        }
+        rest = after;
+    }
 }
 
 fn of_other(entry: &Value, place: &str, devices: &ManagedPods) -> Vec<Finding> {
@@ -517,6 +548,19 @@ mod tests {
             ("/httpTimeout", json!("soon"), SchedulerConfigInvalid),
             ("/httpTimeout", json!(1), SchedulerConfigInvalid),
             ("/httpTimeout", json!("-1s"), SchedulerConfigInvalid),
+            ("/httpTimeout", json!("PT1S"), SchedulerConfigInvalid),
+            ("/httpTimeout", json!("1 s"), SchedulerConfigInvalid),
+            ("/httpTimeout", json!("1 second"), SchedulerConfigInvalid),
+            ("/httpTimeout", json!("1"), SchedulerConfigInvalid),
+            ("/httpTimeout", json!(""), SchedulerConfigInvalid),
+            ("/httpTimeout", json!("1000ms"), Passed),
+            ("/httpTimeout", json!("0.5s500ms"), Passed),
+            ("/httpTimeout", json!("500000\u{b5}s"), Passed),
+            (
+                "/httpTimeout",
+                json!("9".repeat(400) + "h"),
+                SchedulerConfigInvalid,
+            ),
             ("/weight", json!(5), ExtenderWeightLow),
             ("/prioritizeVerb", json!(null), ExtenderWeightLow),
         ] {
