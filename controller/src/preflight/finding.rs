@@ -188,7 +188,7 @@ reasons! {
         NotInstalled,
         /// A flag that would say it was not given.
         NotGiven,
-        /// It is not reached from here, which says nothing about who has to reach it.
+        /// It is not reached from here, or late, which says nothing about who has to reach it.
         NotReachedFromHere,
         /// Nothing has happened yet by which it could be told.
         NoEvidence,

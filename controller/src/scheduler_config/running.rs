@@ -77,7 +77,7 @@ pub fn kubeconfig(running: &[RunningScheduler]) -> Result<Option<&str>, Refusal>
     Ok(first)
 }
 
-/// The value of `--NAME=VALUE` or `--NAME VALUE`, with one dash or two; the last one counts, as in kube-scheduler.
+/// The value of `--NAME=VALUE` or `--NAME VALUE`; the last one counts, as in kube-scheduler.
 pub(crate) fn flag<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
     let mut value = None;
     for (position, word) in words.iter().enumerate() {
