@@ -284,6 +284,8 @@ impl Cluster {
         let bindings = policies::read_bindings(&self.client, &policies.found).await;
         let mut findings = policies::findings(release, policies, &bindings);
         findings.extend(policies::of_releases(&self.releases.found, &policies.found));
+        // There may be another release, or this one's driver, where nobody looked.
+        findings.extend(self.releases.unread.as_ref().map(reading::Unread::finding));
         findings
     }
 
@@ -412,6 +414,17 @@ mod tests {
             unknown.without_release("policies").reason,
             Reason::ReadFailed
         );
+    }
+
+    #[tokio::test]
+    async fn what_was_not_read_of_releases_is_told_beside_one_that_was() {
+        let api = ScriptedApi::new(vec![failure(403, "forbidden"); 100]);
+        let mut partly = cluster(&api, vec![installed()]);
+        let error = client::CallError::Timeout(CALL_LIMIT);
+        partly.releases.unread = Some(reading::Unread::failed("list", "daemonsets.apps", &error));
+        let found = partly.policies(&Reading::default()).await;
+        let told = |finding: &Finding| finding.object == "daemonsets.apps";
+        assert!(found.iter().any(told), "{found:?}");
     }
 
     #[tokio::test]
