@@ -149,6 +149,11 @@ const JUDGED: usize = 3;
 const LOADS: [(u64, u64); 4] = [(448, 0), (512, 0), (512, 10), (640, 0)];
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
+    let wanted = LOADS
+        .into_iter()
+        .filter(|(gpus, _)| arguments.gpus.is_none_or(|wanted| wanted == *gpus));
+    let wanted: Vec<(u64, u64)> = wanted.collect();
+    ensure!(!wanted.is_empty(), "--gpus is one of 448, 512 and 640");
     let trace = trace::read()?;
     let mut progress = Progress::of(&format!(
         "Philly: {} jobs of {} virtual clusters",
@@ -170,20 +175,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     progress.say("the reference gives what is known of it");
     let mut loads = Vec::new();
-    let known = LOADS.iter().any(|(gpus, _)| Some(*gpus) == arguments.gpus);
-    ensure!(
-        known || arguments.gpus.is_none(),
-        "--gpus is one of 448, 512 and 640"
-    );
-    let modes = &MODES[if arguments.judged {
-        MODES.len() - JUDGED
+    let modes = if arguments.judged {
+        &MODES[MODES.len() - JUDGED..]
     } else {
-        0
-    }..];
-    for (gpus, reserved_percent) in LOADS {
-        if arguments.gpus.is_some_and(|wanted| wanted != gpus) {
-            continue;
-        }
+        &MODES
+    };
+    for (gpus, reserved_percent) in wanted {
         progress.say(&format!("{gpus} GPUs, {reserved_percent} % reserved"));
         loads.push(measure(
             &trace,

@@ -368,6 +368,7 @@ cohorts:
     }
 
     #[test]
+    #[cfg(feature = "cluster")]
     fn of_some_cohorts_all_teams_and_their_gangs_are_kept() -> Result<()> {
         let whole = Scenario::parse(TEXT)?;
         for (count, teams) in [(1, 2), (2, 4), (9, 4)] {

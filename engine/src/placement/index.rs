@@ -144,10 +144,9 @@ impl CapacityIndex {
         self.entries = vec![None; cluster.slots()];
         self.sums = vec![Sums::default(); tree.domains()];
         self.ranks = vec![None; tree.domains()];
-        self.most_left.get_mut().clear();
-        self.most_left
-            .get_mut()
-            .resize(tree.domains(), cluster.slots());
+        let mut most_left = MostLeft::default();
+        most_left.resize(tree.domains(), cluster.slots());
+        *self.most_left.get_mut() = most_left;
         self.domains = vec![BTreeSet::new(); tree.levels.len() + 1];
         self.excluded.clear();
         self.partial = 0;

@@ -8,7 +8,7 @@ use super::{
     tree::{DomainId, ROOT, Tree},
 };
 
-/// Slots whose nodes without a domain are looked at together: about the root of as many nodes as clusters have.
+/// Slots whose nodes without a domain are looked at together. Of some thousand nodes there are about as many stretches as slots in one.
 const STRETCH: usize = 64;
 
 /// Some nodes of a tree.
@@ -36,12 +36,6 @@ pub(super) struct MostLeft {
 }
 
 impl MostLeft {
-    /// Nothing is known of any part.
-    pub(super) fn clear(&mut self) {
-        self.domains.clear();
-        self.stretches.clear();
-    }
-
     /// As many domains and slots as there are now. Nothing is known of what is new.
     pub(super) fn resize(&mut self, domains: usize, slots: usize) {
         self.domains.resize(domains, None);

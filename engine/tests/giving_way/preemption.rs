@@ -762,8 +762,8 @@ fn a_borrower_gives_way_to_one_of_two_lenders() -> World {
     world
 }
 
-#[test]
-fn while_victims_go_others_start_who_take_nothing_of_what_is_freed() {
+/// A gang of two pods takes back what two of three gangs borrow; that is under way. Another Team has quota, too.
+fn two_of_three_borrowers_give_way() -> World {
     let teams = vec![
         preempting("borrower", Some("all"), 0),
         preempting("first", Some("all"), 8),
@@ -776,6 +776,12 @@ fn while_victims_go_others_start_who_take_nothing_of_what_is_freed() {
     world.submit([gang("f", "first", 2, 4)]);
     let expected = ["f: b0 Reclaimed, b1 Reclaimed"];
     assert_eq!(told(&world.decide().preemptions), expected);
+    world
+}
+
+#[test]
+fn while_victims_go_others_start_who_take_nothing_of_what_is_freed() {
+    let mut world = two_of_three_borrowers_give_way();
     // One that was not asked to ends by itself: what it held is free now, and is not what was freed for anybody.
     world.released("b2");
     world.submit([gang("s", "second", 1, 4)]);
@@ -800,20 +806,7 @@ fn two_lenders_never_count_on_the_same_victim() {
 
 /// A gang of two pods for which two gangs give way, of which one is gone already; another Team has quota, too.
 fn half_of_what_a_gang_needs_is_freed() -> World {
-    let teams = vec![
-        preempting("borrower", Some("all"), 0),
-        preempting("first", Some("all"), 8),
-        preempting("second", Some("all"), 4),
-    ];
-    let mut world = World::new(3, 4, teams);
-    let gangs = (0..3).map(|number| at(number, gang(&format!("b{number}"), "borrower", 1, 4)));
-    world.submit(gangs);
-    assert_eq!(world.decide().admissions.len(), 3);
-    world.submit([gang("f", "first", 2, 4)]);
-    assert_eq!(
-        told(&world.decide().preemptions),
-        ["f: b0 Reclaimed, b1 Reclaimed"]
-    );
+    let mut world = two_of_three_borrowers_give_way();
     world.released("b0");
     assert_eq!(admitted(&world.decide()), [""; 0]);
     world
