@@ -199,8 +199,8 @@ impl Cluster {
     /// What one pod holds is as given.
     pub(crate) fn add_hold(&mut self, hold: &Arc<Hold>) {
         let holds = self.holds.entry(hold.node.clone()).or_default();
-        holds.insert(hold.pod.clone(), Arc::clone(hold));
-        self.hold_changed(&hold.node);
+        let known = holds.insert(hold.pod.clone(), Arc::clone(hold));
+        self.hold_replaced(&hold.node, known.as_deref(), Some(hold));
     }
 
     /// What is known of a pod's hold is another thing; of its node only what that changes.
@@ -213,24 +213,49 @@ impl Cluster {
 
     /// A pod holds nothing any more.
     pub(crate) fn remove_hold(&mut self, hold: &Hold) {
+        let mut known = None;
         if let Some(holds) = self.holds.get_mut(&hold.node) {
-            holds.remove(&hold.pod);
+            known = holds.remove(&hold.pod);
             if holds.is_empty() {
                 self.holds.remove(&hold.node);
             }
         }
-        self.hold_changed(&hold.node);
+        self.hold_replaced(&hold.node, known.as_deref(), None);
+    }
+
+    /// One pod's hold on a node is another one, or the first, or none. Where nothing but amounts changes the others are not
+    /// looked at: there may be hundreds.
+    fn hold_replaced(&mut self, node: &NodeName, known: Option<&Hold>, hold: Option<&Arc<Hold>>) {
+        let Some(slot) = self.slot_of(node) else {
+            return;
+        };
+        let hold = hold.map(Arc::as_ref);
+        let by_amounts = self.record(slot).and_then(|record| {
+            let is_closed = self.is_held_back(node) || self.is_reserved(node);
+            (!is_closed).then(|| record.with_hold_replaced(known, hold))?
+        });
+        match by_amounts {
+            Some(occupancy) => self.set_occupancy(slot, occupancy),
+            None => self.hold_changed(node),
+        }
     }
 
     pub(super) fn hold_changed(&mut self, node: &NodeName) {
-        let Some(slot) = self.by_name.get(node).copied() else {
+        let Some(slot) = self.slot_of(node) else {
             return;
         };
         self.note_held_back(slot);
-        let Some(record) = self.slots.get(slot).and_then(Option::as_ref) else {
+        let Some(record) = self.record(slot) else {
             return;
         };
         let occupancy = self.occupancy(record);
+        self.set_occupancy(slot, occupancy);
+    }
+
+    fn set_occupancy(&mut self, slot: usize, occupancy: Occupancy) {
+        let Some(record) = self.slots.get(slot).and_then(Option::as_ref) else {
+            return;
+        };
         if occupancy == record.now {
             return;
         }

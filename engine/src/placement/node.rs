@@ -139,6 +139,26 @@ impl NodeRecord {
         occupancy
     }
 
+    /// What is free if one hold more stands, or one less, or another in its place, told from what is free now alone. `None` if
+    /// more than amounts changes by it, or more than amounts may depend on it: then all holds have to be looked at.
+    pub(crate) fn with_hold_replaced(
+        &self,
+        known: Option<&Hold>,
+        hold: Option<&Hold>,
+    ) -> Option<Occupancy> {
+        let has_claims = |hold: Option<&Hold>| hold.is_some_and(|hold| !hold.claims.is_empty());
+        let is_settled = self.now.pending.is_empty() && !self.now.undetermined;
+        if !is_settled || has_claims(known) || has_claims(hold) {
+            return None;
+        }
+        let (known, hold) = (known.map(|it| &it.resources), hold.map(|it| &it.resources));
+        let room = self.now.room.replaced(&self.empty.room, known, hold)?;
+        Some(Occupancy {
+            room: Arc::new(room),
+            ..self.now.clone()
+        })
+    }
+
     /// Sets devices aside for claims that are held but not allocated yet, as the allocator would.
     fn reserve_for_pending<'a>(
         &'a self,

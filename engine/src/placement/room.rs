@@ -85,6 +85,52 @@ impl Room {
         self.matched_by.extend(&asked.matched_by);
     }
 
+    /// What is left if one pod is there in place of another. `None` if amounts do not tell it: host ports and whom pods repel may
+    /// be another pod's, too; what is missing in an empty node is listed for as long as somebody asks for it; and what
+    /// overflowed once is forgotten.
+    pub(crate) fn replaced(
+        &self,
+        empty: &Self,
+        before: Option<&PodResources>,
+        after: Option<&PodResources>,
+    ) -> Option<Self> {
+        let mut left = self.clone();
+        if let Some(before) = before {
+            left.exchange(empty, before, i64::checked_add)?;
+        }
+        if let Some(after) = after {
+            left.exchange(empty, after, i64::checked_sub)?;
+        }
+        Some(left)
+    }
+
+    /// Gives back or takes all amounts of a pod that asks for nothing else.
+    fn exchange(
+        &mut self,
+        empty: &Self,
+        asked: &PodResources,
+        by: impl Fn(i64, i64) -> Option<i64>,
+    ) -> Option<()> {
+        let is_told_by_amounts =
+            asked.host_ports.is_empty() && asked.repels.is_empty() && asked.matched_by.is_empty();
+        if !is_told_by_amounts {
+            return None;
+        }
+        let exchange = |left: &mut i64, amount: i64| {
+            let is_exact = *left != i64::MIN && *left != i64::MAX;
+            *left = by(*left, amount).filter(|_| is_exact)?;
+            Some(())
+        };
+        exchange(&mut self.cpu_milli, asked.cpu_milli)?;
+        exchange(&mut self.memory_bytes, asked.memory_bytes)?;
+        exchange(&mut self.pods, asked.pods)?;
+        for (name, amount) in &asked.others {
+            empty.others.get(name)?;
+            exchange(self.others.get_mut(name)?, *amount)?;
+        }
+        Some(())
+    }
+
     /// How many times what is asked for is left, at least once; otherwise what lacks first.
     pub(crate) fn times(&self, asked: &PodResources) -> Result<usize, Cause> {
         let mut most = NO_LIMIT;

@@ -420,6 +420,11 @@ impl<'a> Search<'a> {
     /// Searches the areas of one width.
     fn within(&self, progress: &mut Progress, width: Width) -> Option<Packed> {
         let mut packings = 0;
+        let most_ties = if self.is_first_best(width) {
+            1
+        } else {
+            MOST_TIES
+        };
         let mut ranks = self.ranks(width).peekable();
         let mut tied: Vec<Rank> = Vec::new();
         let mut failed = false;
@@ -446,7 +451,7 @@ impl<'a> Search<'a> {
                 return None;
             }
             let next = ranks.peek().map(|next| next.tightness);
-            if next == Some(rank.tightness) && tied.len() < MOST_TIES {
+            if next == Some(rank.tightness) && tied.len() < most_ties {
                 continue;
             }
             while !tied.is_empty() {
@@ -494,6 +499,14 @@ impl<'a> Search<'a> {
         ranks.sort_unstable();
         ranks.dedup();
         Box::new(ranks.into_iter())
+    }
+
+    /// Whether the first of equally tight areas is the best: there is nothing around them, and no device is taken in them.
+    fn is_first_best(&self, width: Width) -> bool {
+        let takes_devices = |class: &SearchedClass<'_>| class.shape.needs_devices();
+        width == Width::Node
+            && self.tree.levels.is_empty()
+            && !self.classes.first().is_some_and(takes_devices)
     }
 
     /// Which of some equally tight areas is tried first.

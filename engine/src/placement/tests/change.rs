@@ -8,8 +8,8 @@ use std::{
 use proptest::prelude::*;
 
 use crate::{
-    model::{Constraint, Gang, Hold, Node, NodeBlock},
-    names::{NodeFilterId, PodUid},
+    model::{Constraint, Gang, Hold, HostPort, HostPortProtocol, Node, NodeBlock},
+    names::{NodeFilterId, PodSelectorId, PodUid},
     placement::{
         Cluster, Effort, Fits, Refusal, Verdict, View, fits, fixtures::*, may_fit_since,
         may_fit_without, plan, plan_since,
@@ -17,6 +17,8 @@ use crate::{
 };
 
 const NODES: usize = 7;
+
+const LICENCE: &str = "example.com/licence";
 
 /// One thing that happens.
 #[derive(Clone, Debug)]
@@ -59,6 +61,12 @@ enum Event {
         at: usize,
         devices: u32,
     },
+    WithoutClaims {
+        pod: usize,
+        at: usize,
+        memory: i64,
+        besides: Besides,
+    },
     Released {
         pod: usize,
     },
@@ -69,6 +77,30 @@ enum Event {
         gang: usize,
     },
 }
+
+/// What a pod without claims asks for besides amounts that every node has.
+#[derive(Clone, Copy, Debug)]
+enum Besides {
+    Nothing,
+    /// A resource of every node.
+    Licence,
+    /// A resource of no node.
+    Unknown,
+    HostPort,
+    /// To be alone of its kind.
+    Solitude,
+    /// More memory than can be counted.
+    TooMuch,
+}
+
+const BESIDES: [Besides; 6] = [
+    Besides::Nothing,
+    Besides::Licence,
+    Besides::Unknown,
+    Besides::HostPort,
+    Besides::Solitude,
+    Besides::TooMuch,
+];
 
 fn event() -> impl Strategy<Value = Event> {
     let (at, pod, device) = (0..NODES, 0_usize..12, 0_usize..4);
@@ -84,8 +116,10 @@ fn event() -> impl Strategy<Value = Event> {
         1 => at.clone().prop_map(|at| Event::Gone { at }),
         4 => (pod.clone(), at.clone(), device, 1_i64..200)
             .prop_map(|(pod, at, device, memory)| Event::Held { pod, at, device, memory }),
-        2 => (pod.clone(), at, 1_u32..4)
+        2 => (pod.clone(), at.clone(), 1_u32..4)
             .prop_map(|(pod, at, devices)| Event::Waiting { pod, at, devices }),
+        4 => (pod.clone(), at, 1_i64..200, proptest::sample::select(&BESIDES[..]))
+            .prop_map(|(pod, at, memory, besides)| Event::WithoutClaims { pod, at, memory, besides }),
         4 => pod.prop_map(|pod| Event::Released { pod }),
         1 => any::<bool>().prop_map(|deep| Event::Levels { deep }),
         8 => (0..gangs().len()).prop_map(|gang| Event::Ask { gang }),
@@ -170,6 +204,7 @@ impl Facts {
                 };
                 let mut node = node_at(&format!("n{at}"), &path, *devices);
                 node.allocatable.cpu_milli = cores * 1000;
+                node.allocatable.others.insert(LICENCE.into(), 3);
                 for (index, device) in node.devices.iter_mut().enumerate() {
                     Arc::make_mut(&mut device.attributes)
                         .insert("pair".into(), format!("{}-{}", at, index / 2));
@@ -232,6 +267,33 @@ impl Facts {
                 hold.claims[0].request = Some(claim("waits", *devices));
                 self.hold(cluster, hold);
             }
+            Event::WithoutClaims {
+                pod,
+                at,
+                memory,
+                besides,
+            } => {
+                let mut hold = hold(&format!("pod-{pod}"), &format!("n{at}"), &[]);
+                hold.claims.clear();
+                let asked = &mut hold.resources;
+                asked.memory_bytes = memory << 30;
+                match besides {
+                    Besides::Nothing => {}
+                    Besides::Licence => drop(asked.others.insert(LICENCE.into(), 1)),
+                    Besides::Unknown => drop(asked.others.insert("example.com/none".into(), 1)),
+                    Besides::HostPort => drop(asked.host_ports.insert(HostPort {
+                        ip: None,
+                        protocol: HostPortProtocol::Tcp,
+                        port: 80,
+                    })),
+                    Besides::Solitude => {
+                        asked.repels.insert(PodSelectorId(0));
+                        asked.matched_by.insert(PodSelectorId(0));
+                    }
+                    Besides::TooMuch => asked.memory_bytes = i64::MAX,
+                }
+                self.hold(cluster, hold);
+            }
             Event::Released { pod } => {
                 if let Some(hold) = self.holds.remove(&format!("pod-{pod}").into()) {
                     cluster.remove_hold(&hold);
@@ -247,10 +309,10 @@ impl Facts {
 
     fn hold(&mut self, cluster: &mut Cluster, hold: Hold) {
         let hold = Arc::new(hold);
-        if let Some(before) = self.holds.insert(hold.pod.clone(), Arc::clone(&hold)) {
-            cluster.remove_hold(&before);
+        match self.holds.insert(hold.pod.clone(), Arc::clone(&hold)) {
+            Some(before) => cluster.replace_hold(&before, &hold),
+            None => cluster.add_hold(&hold),
         }
-        cluster.add_hold(&hold);
     }
 
     fn change(&mut self, cluster: &mut Cluster, at: usize, change: impl FnOnce(&mut Node)) {
@@ -317,6 +379,11 @@ proptest! {
         let fresh = facts.at_once();
         for gang in &gangs {
             prop_assert_eq!(now(&cluster, gang), now(&fresh, gang));
+        }
+        for node in facts.nodes.values() {
+            let slot = |cluster: &Cluster| cluster.slot_of(&node.name).expect("a node told");
+            let free = |cluster: &Cluster| cluster.record(slot(cluster)).map(|it| it.now.clone());
+            prop_assert_eq!(free(&cluster), free(&fresh));
         }
     }
 

@@ -7,7 +7,8 @@ use crate::{
     model::{Gang, MOST_AVOIDED_NODES},
     names::NodeName,
     placement::{
-        Cluster, Effort, Verdict, View, explain, fits, fixtures::*, plan_since, search::MOST_TIES,
+        Cluster, Effort, Request, Verdict, View, explain, fits, fixtures::*, plan, plan_since,
+        search::MOST_TIES,
     },
 };
 
@@ -242,4 +243,30 @@ fn looks_to_explain(nodes: usize) -> u64 {
 fn an_explanation_does_not_cost_the_nodes() {
     let (small, large) = (looks_to_explain(1_000), looks_to_explain(10_000));
     assert!(large <= 2 * small, "{small} looks, then {large}");
+}
+
+#[test]
+fn of_equal_nodes_without_a_topology_the_first_is_taken_and_the_others_are_not_looked_at() {
+    let mut cluster = cluster((0..1_000).map(|at| node(&name(at), 0)));
+    cluster.remove_topology(&fabric());
+    let gang = equal_pods(1, 0);
+    let plan_now = |cluster: &Cluster| {
+        asking(&gang, |request| {
+            let request = Request {
+                topology: None,
+                ..*request
+            };
+            plan(cluster, &View::Now, &request, &mut Effort::default())
+        })
+    };
+    // The first question reads the nodes.
+    plan_now(&cluster);
+    let before = cluster.visited();
+    let verdict = plan_now(&cluster);
+    assert_eq!(
+        said(&cluster, &gang, &verdict),
+        Said::Placed(vec![name(0)], vec![name(0)])
+    );
+    let looks = cluster.visited() - before;
+    assert!(looks < 16, "{looks} looks for one of 1,000 equal nodes");
 }
