@@ -1,5 +1,7 @@
 //! What a rollout and a lost Secret do to kube-scheduler, which has read its certificates once, at its start.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 #[path = "../../serve/tests/real_program/mod.rs"]
 mod real_program;
 

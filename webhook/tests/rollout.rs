@@ -1,6 +1,12 @@
 //! What a rollout and a rotation do to requests: a replica is told to stop, certificates are replaced and the Secret is lost while
 //! requests still come.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
 mod support;
 
 use std::{

@@ -180,6 +180,8 @@ mod tests {
     use super::*;
     use crate::scripted_api::{ScriptedApi, failure};
 
+    type Change = Box<dyn Fn(&mut Value)>;
+
     /// The definitions as the chart installs them, changed by `change`.
     fn installed(change: impl Fn(&mut Value)) -> Vec<(u16, Value)> {
         let definitions = muster_api::crds::all().into_iter();
@@ -228,7 +230,6 @@ mod tests {
             let parent = definition.pointer_mut(parent).unwrap();
             parent.as_object_mut().unwrap().remove(key).unwrap();
         };
-        type Change = Box<dyn Fn(&mut Value)>;
         let changes: [(Change, Reason, &str); 6] = [
             (
                 Box::new(|team| *team = Value::Null),
