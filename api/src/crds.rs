@@ -1,4 +1,4 @@
-//! The definitions of all custom resources, for `cargo xtask generate`.
+//! The definitions of all custom resources, for `cargo xtask generate` and for who compares them with those of a cluster.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;

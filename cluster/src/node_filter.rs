@@ -97,16 +97,14 @@ impl NodeRules {
     pub fn pass(&self, node: &Node) -> bool {
         #[cfg(test)]
         COMPARED.set(COMPARED.get() + 1);
-        let no_labels = BTreeMap::new();
-        let labels = node.metadata.labels.as_ref().unwrap_or(&no_labels);
-        let name = node.metadata.name.as_deref().unwrap_or_default();
+        let labels = node.metadata.labels.as_ref();
         self.selector
             .iter()
-            .all(|(key, value)| labels.get(key) == Some(value))
+            .all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
             && self
                 .terms
                 .as_ref()
-                .is_none_or(|terms| terms.iter().any(|term| term_matches(term, labels, name)))
+                .is_none_or(|terms| affinity_passes(terms, node))
             && taints::repelling(node)
                 .filter(|taint| taints::block_of(taint).is_none())
                 .all(|taint| taints::tolerate(&self.tolerations, taint))
@@ -402,6 +400,14 @@ fn check_term(term: &NodeSelectorTerm, position: usize) -> Result<(), Unsupporte
         }
     }
     Ok(())
+}
+
+/// Whether a node passes a required affinity: one of its terms must match.
+pub fn affinity_passes(terms: &[NodeSelectorTerm], node: &Node) -> bool {
+    let no_labels = BTreeMap::new();
+    let labels = node.metadata.labels.as_ref().unwrap_or(&no_labels);
+    let name = node.metadata.name.as_deref().unwrap_or_default();
+    terms.iter().any(|term| term_matches(term, labels, name))
 }
 
 const EXPRESSION_OPERATORS: [&str; 6] = ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"];

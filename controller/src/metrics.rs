@@ -187,6 +187,13 @@ impl ControllerMetrics {
                 all.stages_held.clone(),
             );
         });
+        // An increase is only seen of a series that was there before.
+        for lane in Lane::ALL {
+            drop(
+                all.effects_given_up
+                    .get_or_create(&LaneLabel { lane: lane.name() }),
+            );
+        }
         all
     }
 
@@ -354,6 +361,16 @@ mod tests {
             ..GangStatus::default()
         });
         Object::Gang(Arc::new(gang))
+    }
+
+    #[test]
+    fn what_is_given_up_is_counted_from_nought_so_that_the_first_is_an_increase() {
+        let registry = Metrics::new("test", "0");
+        let metrics = ControllerMetrics::register(&registry);
+        let shows = |line: &str| registry.encode().unwrap().contains(line);
+        assert!(shows("muster_effects_given_up_total{lane=\"event\"} 0\n"));
+        metrics.given_up(Lane::Event);
+        assert!(shows("muster_effects_given_up_total{lane=\"event\"} 1\n"));
     }
 
     #[test]

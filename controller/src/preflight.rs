@@ -3,21 +3,25 @@
 //! It runs before the install, by hand, and after it, by hand or by `helm test`. Each check is one subject in one module:
 //! pure functions from what was read ([`reading::Reading`]) to findings ([`finding::Finding`]). What could not be read is a finding of
 //! its own, which names the right that it takes, and is never told as fine. Reading is bounded: lists come page by page, of each object is
-//! kept what will be said of it, and every read ends.
+//! kept what will be said of it, every read ends, and so do all of them together.
 //!
 //! It writes nothing. Where it may create Teams it has the API server create one in a dry run, which proves that the webhook is reached.
 
 pub mod access;
 pub mod clocks;
 pub mod control_plane;
+pub mod definitions;
 pub mod extender;
 pub mod finding;
 pub mod gates;
+pub mod guards;
 pub mod installation;
 pub mod limits;
+pub mod matching;
 pub mod nodes;
 pub mod nvidia_toolkit;
 pub mod other_drivers;
+pub mod pod_security;
 pub mod policies;
 pub mod reading;
 pub mod report;
@@ -52,7 +56,7 @@ use crate::{
 
 /// Prints the findings. The exit code is 0 without errors, 1 with some, and 2 if nothing could be looked at.
 pub async fn run(args: &PreflightArgs) -> anyhow::Result<ExitCode> {
-    let report = match look(args).await {
+    let report = match reading::in_time(look(args)).await {
         Ok(report) => report,
         Err(error) => {
             let text = with_causes(error.as_ref());
@@ -87,6 +91,7 @@ async fn look(args: &PreflightArgs) -> anyhow::Result<Report> {
         .and_then(|release| release.driver.as_ref());
     let wanted = Wanted {
         labels: driver.map_or(labels, |driver| driver.node_selector.clone()),
+        affinity: driver.and_then(|driver| driver.affinity.clone()),
         devices,
     };
     let cluster = Cluster {
@@ -169,6 +174,7 @@ impl Cluster {
             versions::of_server(&self.version),
             versions::of_apis(&groups.await),
             versions::of_kubelets(&nodes),
+            self.definitions().await,
         ];
         let gates = [
             gates::of_server(&metrics),
@@ -196,6 +202,7 @@ impl Cluster {
         ];
         let access = access::read(client, installation).await;
         let policies = policies::read(client).await;
+        let tenants = pod_security::read(client).await;
         let section = |check, findings: Vec<Finding>| Section { check, findings };
         vec![
             section(Check::Versions, versions.concat()),
@@ -211,9 +218,17 @@ impl Cluster {
             section(Check::Policies, self.policies(&policies).await),
             section(Check::Webhook, self.webhook(&metrics).await),
             section(Check::Access, access::findings(&access)),
+            section(Check::PodSecurity, pod_security::findings(&tenants)),
             section(Check::Clocks, clocks.concat()),
             section(Check::ApiLimits, limits.concat()),
         ]
+    }
+
+    async fn definitions(&self) -> Vec<Finding> {
+        if self.installation().is_none() {
+            return vec![self.without_release("customresourcedefinitions")];
+        }
+        definitions::findings(&definitions::read(&self.client).await)
     }
 
     async fn nvidia_toolkit(
@@ -363,7 +378,7 @@ mod tests {
     async fn who_may_read_nothing_is_told_no_pass_and_the_chart_allows_every_read() {
         let api = ScriptedApi::new(vec![failure(403, "forbidden"); 100]);
         let sections = cluster(&api, vec![installed()]).sections(&args(&[])).await;
-        assert_eq!(sections.len(), 12);
+        assert_eq!(sections.len(), 13);
         for section in &sections {
             let findings = &section.findings;
             assert!(!findings.is_empty(), "{section:?}");

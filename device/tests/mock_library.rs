@@ -2,21 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::{fs, path::PathBuf};
+use std::fs;
 
 use muster_device::{Backend, BackendConfig, BackendError, Process};
-use nvidia_ml_mock::{STATE_VARIABLE, State, uuid};
-
-/// Beside the test's own program: cargo builds the library as a dependency of this crate.
-fn library() -> PathBuf {
-    let mut path = std::env::current_exe().unwrap();
-    path.set_file_name("libnvidia_ml_mock.so");
-    path
-}
+use nvidia_ml_mock::{STATE_VARIABLE, State, library, uuid};
 
 fn backend() -> Backend {
     Backend::start(BackendConfig {
-        library: library(),
+        library: library().unwrap(),
         sysfs: "/nonexistent-muster".into(),
     })
     .unwrap()

@@ -4,7 +4,6 @@ use std::{net::SocketAddr, time::Duration};
 
 use anyhow::Context;
 use clap::Parser;
-use k8s_openapi::jiff::Timestamp;
 use muster_serve::{
     Program, ServeArgs,
     authority_secret::{AuthoritySecret, SecretReference},
@@ -78,21 +77,20 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         &args.namespace,
         &args.extender_ca_secret,
     );
-    let certificate = CertificateSource::Issued {
-        secret: authority.clone(),
+    let source = CertificateSource::Issued {
+        secret: authority,
         names: args.tls_names,
-    }
-    .spawn(&program.readiness, &program.shutdown)
-    .await?;
-    let authorities = authority
-        .ensure(Timestamp::now().as_second())
-        .await
-        .context("the CA of the clients")?;
+    };
+    let kept = source.spawn(&program.readiness, &program.metrics, &program.shutdown);
+    let Some(kept) = kept.await else {
+        return Ok(program.finish().await?);
+    };
+    let authorities = kept.authorities.context("the CA of the clients")?;
     let address = HttpsServer {
         name: "extender",
         address: args.listen_addr,
         router: routes::router(extender),
-        certificate,
+        certificate: kept.serving,
         clients: Clients::Verified {
             ca_bundle_pem: authorities.set.bundle_pem(),
         },

@@ -3,6 +3,18 @@
 //! Who starts first makes them. Two that start at once both try; creation (or the replacement of an empty Secret
 //! that the installer made) carries a precondition, so one wins and the other reads what the winner wrote. The
 //! same holds for every step of a rotation. A write whose answer is lost is settled by reading again.
+//!
+//! What is found there need not be what was left there:
+//!
+//! * **Emptied** (or deleted and created again, empty): whoever has known the authorities puts them back
+//!   ([`AuthoritySecret::keep`]). So clients that trust them, kube-scheduler above all, go on as if nothing had been. Two that
+//!   put back run the same race as two that start. One that knows less by a step of a rotation may win it: then that step is
+//!   made again.
+//! * **Deleted**: nobody may create Secrets in the chart's roles, because creation cannot be limited to names, and a
+//!   Secret of the right type is a token of any ServiceAccount of the namespace. It is said how to create it.
+//! * **Somebody else's, or garbage**: refused with what is wrong and kept, since nobody knows who needs it. Servers go on with
+//!   the certificate that they have.
+//! * **The bundle alone, or the client's certificate, changed or expired**: made anew from the authorities.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -13,7 +25,7 @@ use kube::{
 };
 
 use crate::{
-    certificates::{Authority, AuthoritySet, IssueError, Policy, Subject},
+    certificates::{self, Authority, AuthoritySet, IssueError, Policy, Subject, Validity},
     client::{CALL_LIMIT, CallError, within},
     tls::CertificateAndKey,
 };
@@ -79,8 +91,21 @@ pub enum AuthorityError {
         /// Why.
         source: CallError,
     },
+    /// There is none, and this program may not create one.
+    #[error(
+        "{0} does not exist, and this program may not create it: `helm upgrade` puts an empty one back, and so does \
+         `kubectl create secret generic {name} --namespace {namespace}`; it is filled at once",
+        name = .0.name,
+        namespace = .0.namespace
+    )]
+    Missing(SecretReference),
     /// The Secret holds something else.
-    #[error("{reference}, key {key}: {details}; delete the Secret to have it created again")]
+    #[error(
+        "{reference}, key {key}: {details}; if nobody needs what is there, empty the Secret and it is filled again: `kubectl patch secret \
+         {name} --namespace {namespace} --type=json --patch='[{{\"op\": \"remove\", \"path\": \"/data\"}}]'`",
+        name = .reference.name,
+        namespace = .reference.namespace
+    )]
     Content {
         /// Which Secret.
         reference: SecretReference,
@@ -118,14 +143,24 @@ impl AuthoritySecret {
 
     /// The authorities as they should be at `now` (seconds since the Unix epoch), made or moved on where needed.
     pub async fn ensure(&self, now: i64) -> Result<Authorities, AuthorityError> {
+        self.settle(None, now).await
+    }
+
+    /// The same for who knows what was there before: if nothing is there now, that is put back.
+    pub async fn keep(&self, known: &Authorities, now: i64) -> Result<Authorities, AuthorityError> {
+        self.settle(Some(known), now).await
+    }
+
+    async fn settle(
+        &self,
+        known: Option<&Authorities>,
+        now: i64,
+    ) -> Result<Authorities, AuthorityError> {
         for _ in 0..ATTEMPTS {
             let stored = self.read().await?;
             let written = match stored {
-                None => {
-                    let fresh = self.fresh(now)?;
-                    self.create(&fresh).await?
-                }
-                Some(secret) => match self.changed(&secret, now)? {
+                None => self.create(&self.first(known, now)?).await?,
+                Some(secret) => match self.changed(&secret, known, now)? {
                     Changed::No(authorities) => return Ok(authorities),
                     Changed::To(authorities) => self.replace(secret, &authorities).await?,
                 },
@@ -146,7 +181,13 @@ impl AuthoritySecret {
         }
     }
 
-    fn fresh(&self, now: i64) -> Result<Authorities, AuthorityError> {
+    /// What an empty Secret is filled with.
+    fn first(&self, known: Option<&Authorities>, now: i64) -> Result<Authorities, AuthorityError> {
+        if let Some(known) = known {
+            tracing::warn!(secret = %self.reference, "it was emptied: the authorities that were in it are put back");
+            return Ok(known.clone());
+        }
+        tracing::info!(secret = %self.reference, "it holds no authority: a new one is made, and who trusted an earlier one has to be told");
         let set = AuthoritySet::generate(&self.reference.name, &self.policy, now)?;
         let client = self.issue_client(&set, now)?;
         Ok(Authorities { set, client })
@@ -167,11 +208,19 @@ impl AuthoritySecret {
             .map(Some)
     }
 
-    fn changed(&self, secret: &Secret, now: i64) -> Result<Changed, AuthorityError> {
+    fn changed(
+        &self,
+        secret: &Secret,
+        known: Option<&Authorities>,
+        now: i64,
+    ) -> Result<Changed, AuthorityError> {
         let Some(mut authorities) = self.parse(secret)? else {
-            return Ok(Changed::To(self.fresh(now)?));
+            return Ok(Changed::To(self.first(known, now)?));
         };
-        let mut changed = false;
+        // For people and mounts, who take nothing else.
+        let bundle = secret.data.as_ref().and_then(|data| data.get(BUNDLE));
+        let mut changed = bundle
+            .is_none_or(|bundle| bundle.0.as_slice() != authorities.set.bundle_pem().as_bytes());
         if let Some(advanced) = authorities
             .set
             .advanced(&self.reference.name, &self.policy, now)?
@@ -179,7 +228,13 @@ impl AuthoritySecret {
             authorities.set = advanced;
             changed = true;
         }
-        if authorities.client.is_none() && self.client_name.is_some() {
+        // Another one of the same authority takes nothing from whoever has the old one.
+        let client_is_valid = authorities.client.as_ref().is_some_and(|client| {
+            let validity = Validity::of(&client.certificate_pem);
+            certificates::check_pair(&client.certificate_pem, &client.key_pem).is_ok()
+                && validity.is_some_and(|validity| validity.not_after > now)
+        });
+        if self.client_name.is_some() && !client_is_valid {
             authorities.client = self.issue_client(&authorities.set, now)?;
             changed = true;
         }
@@ -190,28 +245,41 @@ impl AuthoritySecret {
         })
     }
 
+    /// What is in it; `None` if nothing is.
     fn parse(&self, secret: &Secret) -> Result<Option<Authorities>, AuthorityError> {
-        let invalid = |key, details: String| AuthorityError::Content {
+        let invalid = |details: String| AuthorityError::Content {
             reference: self.reference.clone(),
-            key,
+            key: AUTHORITIES,
             details,
         };
-        let data = secret.data.as_ref();
-        let value = |key: &'static str| data.and_then(|data| data.get(key)).map(|value| &value.0);
-        let Some(stored) = value(AUTHORITIES) else {
-            return Ok(None);
+        let data = secret.data.iter().flatten();
+        let filled: BTreeMap<&str, &[u8]> = data
+            .filter(|(_, value)| !value.0.is_empty())
+            .map(|(key, value)| (key.as_str(), value.0.as_slice()))
+            .collect();
+        let Some(stored) = filled.get(AUTHORITIES) else {
+            let ours = [BUNDLE, CLIENT_CERTIFICATE, CLIENT_KEY];
+            if filled.keys().all(|key| ours.contains(key)) {
+                return Ok(None);
+            }
+            let others: Vec<&str> = filled.into_keys().collect();
+            let others = others.join(", ");
+            return Err(invalid(format!(
+                "it is not there, and {others} is: this Secret is somebody else's"
+            )));
         };
-        let authorities: Vec<Authority> = serde_json::from_slice(stored)
-            .map_err(|error| invalid(AUTHORITIES, error.to_string()))?;
+        let authorities: Vec<Authority> =
+            serde_json::from_slice(stored).map_err(|error| invalid(error.to_string()))?;
+        for (number, authority) in authorities.iter().enumerate() {
+            authority
+                .check()
+                .map_err(|why| invalid(format!("authority {number}: {why}")))?;
+        }
         let set = AuthoritySet::from_stored(authorities)
-            .ok_or_else(|| invalid(AUTHORITIES, "no authority".to_owned()))?;
-        let text = |key: &'static str| {
-            value(key)
-                .map(|bytes| String::from_utf8(bytes.clone()))
-                .transpose()
-                .map_err(|error| invalid(key, error.to_string()))
-        };
-        let client = match (text(CLIENT_CERTIFICATE)?, text(CLIENT_KEY)?) {
+            .ok_or_else(|| invalid("no authority".to_owned()))?;
+        // What is no text is no certificate, and is made anew.
+        let text = |key| String::from_utf8(filled.get(key)?.to_vec()).ok();
+        let client = match (text(CLIENT_CERTIFICATE), text(CLIENT_KEY)) {
             (Some(certificate_pem), Some(key_pem)) => Some(CertificateAndKey {
                 certificate_pem,
                 key_pem,
@@ -265,7 +333,13 @@ impl AuthoritySecret {
         };
         let params = post_params();
         let call = self.secrets.create(&params, &secret);
-        self.written(within(CALL_LIMIT, call).await)
+        let answer = within(CALL_LIMIT, call).await;
+        if let Err(error) = &answer
+            && error.status_code() == Some(403)
+        {
+            return Err(AuthorityError::Missing(self.reference.clone()));
+        }
+        self.written(answer)
     }
 
     /// Replaces the Secret as it was read: its resourceVersion is the precondition.
@@ -404,16 +478,140 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_somebody_else_put_there_is_refused_and_kept() {
         let api = FakeApi::default();
-        // base64 of "not JSON" and of "[]".
-        for content in ["bm90IEpTT04=", "W10="] {
-            store(&api, &json!({AUTHORITIES: content}));
-            let error = secret(api.client()).ensure(NOW).await.unwrap_err();
-            let message = error.to_string();
-            assert!(
-                message.contains("Secret muster/webhook-ca, key authorities.json"),
-                "{message}"
-            );
-            assert_eq!(api.get(PATH).unwrap()["data"][AUTHORITIES], content);
+        let known = secret(api.client()).ensure(NOW).await.unwrap();
+        let other = Authority::generate("other", &Policy::ROTATED, NOW).unwrap();
+        let mut mixed = serde_json::to_value(&known.set.authorities()[0]).unwrap();
+        mixed["keyPem"] = serde_json::to_value(other).unwrap()["keyPem"].clone();
+        let text = |text: &str| json!(ByteString(text.as_bytes().to_vec()));
+        for (content, told) in [
+            (json!({AUTHORITIES: text("not JSON")}), "expected ident"),
+            (json!({AUTHORITIES: text("[]")}), "no authority"),
+            (json!({AUTHORITIES: text("[{}]")}), "missing field"),
+            (
+                json!({AUTHORITIES: text(&json!([mixed]).to_string())}),
+                "authority 0: the key is not that of the certificate",
+            ),
+            // As cert-manager writes it.
+            (
+                json!({"ca.crt": text("a"), "tls.crt": text("b"), "tls.key": text("c")}),
+                "ca.crt, tls.crt, tls.key is: this Secret is somebody else's",
+            ),
+        ] {
+            store(&api, &content);
+            // Whoever knows what was there before does not write over it either.
+            for error in [
+                secret(api.client()).ensure(NOW).await.unwrap_err(),
+                secret(api.client()).keep(&known, NOW).await.unwrap_err(),
+                secret(api.client()).stored().await.unwrap_err(),
+            ] {
+                let message = error.to_string();
+                for part in [
+                    "Secret muster/webhook-ca, key authorities.json: ",
+                    told,
+                    "kubectl patch secret webhook-ca --namespace muster ",
+                    r#"'[{"op": "remove", "path": "/data"}]'"#,
+                ] {
+                    assert!(message.contains(part), "{part}: {message}");
+                }
+            }
+            assert_eq!(api.get(PATH).unwrap()["data"], content);
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_emptied_is_put_back_by_whoever_knew_it_and_by_several_once() {
+        let bundle = |text: &str| json!(ByteString(text.as_bytes().to_vec()));
+        for emptied in [
+            json!(null),
+            json!({}),
+            json!({AUTHORITIES: "", "client.crt": ""}),
+            json!({BUNDLE: bundle("left over")}),
+        ] {
+            let api = FakeApi::default();
+            let known = secret(api.client())
+                .with_client("scheduler")
+                .ensure(NOW)
+                .await
+                .unwrap();
+            let before = api.get(PATH).unwrap()["data"].clone();
+            store(&api, &emptied);
+            let writes = api.writes();
+            let slow = || Passage::Through(Duration::from_millis(50));
+            let replicas = (0..3).map(|_| secret(api.client_over(slow)).with_client("scheduler"));
+            let kept = futures::future::join_all(replicas.map(|secret| {
+                let known = known.clone();
+                async move { secret.keep(&known, NOW + 1).await.unwrap() }
+            }))
+            .await;
+            assert!(kept.iter().all(|kept| *kept == known), "{emptied}");
+            assert_eq!(api.get(PATH).unwrap()["data"], before, "{emptied}");
+            assert_eq!(api.writes(), writes + 1, "{emptied}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bundle_that_was_changed_and_a_client_certificate_that_is_of_no_use_are_made_anew() {
+        let api = FakeApi::default();
+        let pinned = |client| {
+            AuthoritySecret {
+                policy: Policy::PINNED,
+                ..secret(client)
+            }
+            .with_client("scheduler")
+        };
+        let first = pinned(api.client()).ensure(NOW).await.unwrap();
+        let good = api.get(PATH).unwrap()["data"].clone();
+        for (key, value) in [
+            (BUNDLE, json!("")),
+            (BUNDLE, json!("YQ==")),
+            (BUNDLE, json!(null)),
+            (CLIENT_CERTIFICATE, json!("YQ==")),
+            (CLIENT_KEY, json!("YQ==")),
+            (CLIENT_KEY, json!(null)),
+        ] {
+            let mut changed = good.clone();
+            changed[key] = value;
+            changed
+                .as_object_mut()
+                .unwrap()
+                .retain(|_, value| !value.is_null());
+            store(&api, &changed);
+            let healed = pinned(api.client()).ensure(NOW).await.unwrap();
+            assert_eq!(healed.set, first.set, "{key}");
+            let stored = pinned(api.client()).stored().await.unwrap();
+            assert_eq!(stored.as_ref(), Some(&healed), "{key}");
+            assert_eq!(api.get(PATH).unwrap()["data"][BUNDLE], good[BUNDLE]);
+            let client = healed.client.unwrap().certificate_pem;
+            assert!(Validity::of(&client).unwrap().contains(NOW), "{key}");
+        }
+        // Ten years later both have expired.
+        let late = NOW + Policy::PINNED.authority_seconds;
+        let healed = pinned(api.client()).ensure(late).await.unwrap();
+        assert_eq!(healed.set.authorities().len(), 2);
+        let client = healed.client.unwrap().certificate_pem;
+        assert!(Validity::of(&client).unwrap().contains(late));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_secret_that_was_deleted_is_asked_for_where_it_may_not_be_created() {
+        let api = FakeApi::default();
+        api.forbid_creation();
+        let known = secret(FakeApi::default().client())
+            .ensure(NOW)
+            .await
+            .unwrap();
+        for error in [
+            secret(api.client()).ensure(NOW).await.unwrap_err(),
+            secret(api.client()).keep(&known, NOW).await.unwrap_err(),
+        ] {
+            let message = error.to_string();
+            assert!(message.contains("does not exist"), "{message}");
+            let command = "`kubectl create secret generic webhook-ca --namespace muster`";
+            assert!(message.contains(command), "{message}");
+        }
+        // As that command, or the chart, creates it.
+        store(&api, &json!(null));
+        let kept = secret(api.client()).keep(&known, NOW).await.unwrap();
+        assert_eq!(kept, known);
     }
 }

@@ -3,6 +3,9 @@
 //! Everything is looked at again every 30 s, by content. File watches are no alternative: a mounted Secret is
 //! changed by swapping a symlink, which a watch of the file misses; and neither wakes a process whose machine slept
 //! over an expiry.
+//!
+//! Nothing that is found there takes a certificate away that a server has: what cannot be used is told, in the log and,
+//! as time goes by, by the metric of the certificate's end. A server that has none yet waits, is not ready, and says why.
 
 use std::{
     path::{Path, PathBuf},
@@ -10,9 +13,12 @@ use std::{
     time::Duration,
 };
 
+use prometheus_client::metrics::gauge::Gauge;
+
 use crate::{
-    authority_secret::{AuthorityError, AuthoritySecret},
-    certificates::{Authority, IssueError, Subject},
+    authority_secret::{Authorities, AuthorityError, AuthoritySecret},
+    certificates::{Authority, IssueError, Policy, Subject, Validity},
+    metrics::Metrics,
     readiness::Readiness,
     shutdown::Shutdown,
     tls::{CertificateAndKey, ServingCertificate, TlsError},
@@ -22,6 +28,8 @@ use crate::{
 const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 /// How often it is looked at until there is a first certificate.
 const FIRST_LOOK_INTERVAL: Duration = Duration::from_secs(2);
+/// For how long before the end of an authority that clients have read once it is told with each certificate that it issues.
+const TOLD_BEFORE_SECONDS: i64 = 180 * 24 * 60 * 60;
 
 /// Where a server's certificate comes from.
 #[derive(Clone, Debug)]
@@ -63,33 +71,44 @@ pub enum SourceError {
     /// What is there is of no use.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The program was told to stop before there was a certificate.
-    #[error("stopped before there was a certificate")]
-    Stopped,
+}
+
+/// A server's certificate, and what it came with.
+#[derive(Debug)]
+pub struct Kept {
+    /// The certificate, kept fresh until the shutdown.
+    pub serving: Arc<ServingCertificate>,
+    /// The authorities as they were when it was issued, if they are our own.
+    pub authorities: Option<Authorities>,
 }
 
 impl CertificateSource {
     /// Waits for the first certificate and keeps it fresh until the shutdown. Until then the condition
-    /// `certificate` does not hold. A renewal that fails keeps the certificate that is there.
+    /// `certificate` does not hold. A renewal that fails keeps the certificate that is there. `None`: the program was told to
+    /// stop before there was a certificate.
     pub async fn spawn(
         self,
         readiness: &Readiness,
+        metrics: &Metrics,
         shutdown: &Shutdown,
-    ) -> Result<Arc<ServingCertificate>, SourceError> {
+    ) -> Option<Kept> {
         let condition = readiness.condition("certificate");
-        let mut state = self.first(shutdown).await?;
-        let serving = ServingCertificate::new(&state.pair)?;
+        let end = CertificateEnd::register(metrics);
+        let first = shutdown.token().run_until_cancelled(self.first()).await;
+        let (serving, mut state) = first?;
+        end.show(&state.pair);
         condition.set(true);
-        let kept = Arc::clone(&serving);
+        let (kept, authorities) = (Arc::clone(&serving), state.authorities());
         // A certificate that nobody renews would end the service weeks later, without a word.
         shutdown.spawn_until_stopped("keeper of the serving certificate", async move {
             loop {
                 tokio::time::sleep(LOOK_INTERVAL).await;
-                match self.look(Some(&state)).await {
+                match self.look(Some(&mut state)).await {
                     Ok(None) => {}
                     Ok(Some(renewed)) => match kept.replace(&renewed.pair) {
                         Ok(()) => {
                             tracing::info!("the serving certificate was renewed");
+                            end.show(&renewed.pair);
                             state = renewed;
                         }
                         Err(error) => tracing::warn!(%error, "the new certificate cannot be used"),
@@ -98,45 +117,58 @@ impl CertificateSource {
                 }
             }
         });
-        Ok(serving)
+        Some(Kept {
+            serving,
+            authorities,
+        })
     }
 
-    async fn first(&self, shutdown: &Shutdown) -> Result<Loaded, SourceError> {
+    /// Waits for something that can be served with: files may be halves of two certificates for a moment.
+    async fn first(&self) -> (Arc<ServingCertificate>, Loaded) {
         loop {
             match self.look(None).await {
-                Ok(Some(loaded)) => return Ok(loaded),
+                Ok(Some(loaded)) => match ServingCertificate::new(&loaded.pair) {
+                    Ok(serving) => return (serving, loaded),
+                    Err(error) => tracing::warn!(%error, "there is no certificate yet"),
+                },
                 Ok(None) => {}
                 Err(error) => tracing::warn!(%error, "there is no certificate yet"),
             }
-            let pause = tokio::time::sleep(FIRST_LOOK_INTERVAL);
-            if shutdown.token().run_until_cancelled(pause).await.is_none() {
-                return Err(SourceError::Stopped);
-            }
+            tokio::time::sleep(FIRST_LOOK_INTERVAL).await;
         }
     }
 
     /// The certificate, if it is another than the loaded one should be.
-    async fn look(&self, loaded: Option<&Loaded>) -> Result<Option<Loaded>, SourceError> {
+    async fn look(&self, loaded: Option<&mut Loaded>) -> Result<Option<Loaded>, SourceError> {
         match self {
             Self::Issued { secret, names } => {
                 let now = jiff::Timestamp::now().as_second();
-                let authorities = secret.ensure(now).await?;
-                let issuer = authorities.set.issuer(&secret.policy, now);
-                let fresh = loaded.is_some_and(|loaded| {
-                    loaded.issuer.as_ref() == Some(issuer)
-                        && now < loaded.renew_at
-                        && now >= loaded.issued_at
-                });
-                if fresh {
+                let issued = loaded.and_then(|loaded| loaded.issued.as_mut());
+                let authorities = match &issued {
+                    Some(issued) => secret.keep(&issued.authorities, now).await?,
+                    None => secret.ensure(now).await?,
+                };
+                let issuer = authorities.set.issuer(&secret.policy, now).clone();
+                if let Some(issued) = issued
+                    && issued.issuer == issuer
+                    && (issued.at..issued.renew_at).contains(&now)
+                {
+                    // What is put back if the Secret is emptied is what was in it last.
+                    issued.authorities = authorities;
                     return Ok(None);
                 }
                 let leaf_seconds = secret.policy.leaf_seconds;
                 let pair = issuer.issue(&Subject::Server(names.clone()), now, leaf_seconds)?;
+                tell_end(secret, &issuer, now);
+                let issued = Issued {
+                    authorities,
+                    issuer,
+                    at: now,
+                    renew_at: now.saturating_add(leaf_seconds / 3 * 2),
+                };
                 Ok(Some(Loaded {
                     pair,
-                    issuer: Some(issuer.clone()),
-                    issued_at: now,
-                    renew_at: now.saturating_add(leaf_seconds / 3 * 2),
+                    issued: Some(issued),
                 }))
             }
             Self::Files { certificate, key } => {
@@ -145,23 +177,95 @@ impl CertificateSource {
                     key_pem: read(key).await?,
                 };
                 let unchanged = loaded.is_some_and(|loaded| loaded.pair == pair);
-                Ok((!unchanged).then_some(Loaded {
-                    pair,
-                    issuer: None,
-                    issued_at: 0,
-                    renew_at: i64::MAX,
-                }))
+                Ok((!unchanged).then_some(Loaded { pair, issued: None }))
             }
         }
     }
 }
 
+/// Whoever has read an authority once has to be given another one before it ends.
+fn tell_end(secret: &AuthoritySecret, issuer: &Authority, now: i64) {
+    let Policy {
+        overlap_seconds: None,
+        ..
+    } = secret.policy
+    else {
+        return;
+    };
+    let remaining_seconds = issuer.remaining_seconds(&secret.policy, now);
+    if remaining_seconds < TOLD_BEFORE_SECONDS {
+        tracing::warn!(
+            secret = %secret.reference,
+            days = remaining_seconds / (24 * 60 * 60),
+            "the authority expires: start over with a new one, and give it to its clients"
+        );
+    }
+}
+
+/// A certificate that is served, and where it came from.
 struct Loaded {
     pair: CertificateAndKey,
-    issuer: Option<Authority>,
-    /// A clock that was set back below this asks for a new one.
-    issued_at: i64,
+    /// If it was issued here.
+    issued: Option<Issued>,
+}
+
+struct Issued {
+    authorities: Authorities,
+    issuer: Authority,
+    /// A clock that was set back below this asks for a new certificate.
+    at: i64,
     renew_at: i64,
+}
+
+impl Loaded {
+    fn authorities(&self) -> Option<Authorities> {
+        self.issued
+            .as_ref()
+            .map(|issued| issued.authorities.clone())
+    }
+}
+
+/// When the certificate that is served begins and ends to be valid.
+struct CertificateEnd {
+    not_before: Gauge,
+    not_after: Gauge,
+}
+
+impl CertificateEnd {
+    fn register(metrics: &Metrics) -> Self {
+        let end = Self {
+            not_before: Gauge::default(),
+            not_after: Gauge::default(),
+        };
+        metrics.register(|registry| {
+            registry.register(
+                "serving_certificate_not_before_timestamp_seconds",
+                "When the certificate that the server shows began to be valid, in seconds since the Unix epoch",
+                end.not_before.clone(),
+            );
+            registry.register(
+                "serving_certificate_not_after_timestamp_seconds",
+                "When it ends to be valid",
+                end.not_after.clone(),
+            );
+        });
+        end
+    }
+
+    fn show(&self, pair: &CertificateAndKey) {
+        let Some(validity) = Validity::of(&pair.certificate_pem) else {
+            return;
+        };
+        self.not_before.set(validity.not_before);
+        self.not_after.set(validity.not_after);
+        if !validity.contains(jiff::Timestamp::now().as_second()) {
+            tracing::warn!(
+                not_before = validity.not_before,
+                not_after = validity.not_after,
+                "the certificate is not valid now, so clients refuse it"
+            );
+        }
+    }
 }
 
 async fn read(path: &Path) -> Result<String, SourceError> {
@@ -180,13 +284,24 @@ mod tests {
     use super::*;
     use crate::{
         authority_secret::SecretReference,
-        certificates::{AuthoritySet, Policy},
+        certificates::AuthoritySet,
         fake_api::{FakeApi, Passage},
         tls,
     };
 
     fn der(pair: &CertificateAndKey) -> CertificateDer<'static> {
         CertificateDer::from_pem_slice(pair.certificate_pem.as_bytes()).unwrap()
+    }
+
+    fn issued(client: kube::Client) -> CertificateSource {
+        let reference = SecretReference {
+            namespace: "muster".to_owned(),
+            name: "ca".to_owned(),
+        };
+        CertificateSource::Issued {
+            secret: AuthoritySecret::new(client, reference, Policy::ROTATED),
+            names: vec!["localhost".to_owned()],
+        }
     }
 
     async fn until(condition: impl Fn() -> bool) {
@@ -217,21 +332,40 @@ mod tests {
                 .unwrap()
         };
         let (first, second) = (issue(), issue());
+        // Halves of two, until a moment after the start.
         std::fs::write(&certificate, &first.certificate_pem).unwrap();
-        std::fs::write(&key, &first.key_pem).unwrap();
+        std::fs::write(&key, &second.key_pem).unwrap();
+        let (late_key, late_pem) = (key.clone(), first.key_pem.clone());
+        tokio::spawn(async move {
+            tokio::time::sleep(FIRST_LOOK_INTERVAL * 2).await;
+            std::fs::write(&late_key, &late_pem).unwrap();
+        });
 
         let (readiness, shutdown) = (Readiness::default(), Shutdown::default());
         let source = CertificateSource::Files {
             certificate: certificate.clone(),
             key: key.clone(),
         };
-        let serving = source.spawn(&readiness, &shutdown).await.unwrap();
+        let metrics = Metrics::new("test", "0");
+        let serving = source.spawn(&readiness, &metrics, &shutdown);
+        let serving = serving.await.unwrap().serving;
+        let end = 1_800_000_000 + 600;
+        let shown = format!("muster_serving_certificate_not_after_timestamp_seconds {end}\n");
+        assert!(metrics.encode().unwrap().contains(&shown));
         assert_eq!(serving.leaf(), der(&first));
         std::fs::write(&certificate, &second.certificate_pem).unwrap();
         tokio::time::sleep(LOOK_INTERVAL * 2).await;
         assert_eq!(serving.leaf(), der(&first), "the key is still the old one");
         std::fs::write(&key, &second.key_pem).unwrap();
         until(|| serving.leaf() == der(&second)).await;
+        // A Secret that is emptied or filled with garbage takes nothing away.
+        for (file, content) in [(&key, "garbage"), (&certificate, "")] {
+            std::fs::write(file, content).unwrap();
+            tokio::time::sleep(LOOK_INTERVAL * 2).await;
+            std::fs::remove_file(file).unwrap();
+            tokio::time::sleep(LOOK_INTERVAL * 2).await;
+            assert_eq!(serving.leaf(), der(&second), "{content}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -247,20 +381,51 @@ mod tests {
                 Passage::Through(Duration::ZERO)
             }
         });
-        let reference = SecretReference {
-            namespace: "muster".to_owned(),
-            name: "ca".to_owned(),
-        };
-        let source = CertificateSource::Issued {
-            secret: AuthoritySecret::new(client, reference, Policy::ROTATED),
-            names: vec!["localhost".to_owned()],
-        };
+        let source = issued(client);
         let (readiness, shutdown) = (Readiness::default(), Shutdown::default());
         let (seen, stop) = (readiness.clone(), shutdown.clone());
-        let serving = tokio::spawn(async move { source.spawn(&seen, &stop).await });
+        let metrics = Metrics::new("test", "0");
+        let serving = tokio::spawn(async move { source.spawn(&seen, &metrics, &stop).await });
         tokio::time::sleep(FIRST_LOOK_INTERVAL).await;
         assert_eq!(readiness.missing(), ["certificate"]);
         serving.await.unwrap().unwrap();
         assert!(readiness.is_ready());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_program_that_is_told_to_stop_does_not_wait_for_a_certificate() {
+        let links: [fn() -> Passage; 2] = [|| Passage::Lost, || Passage::Refused];
+        for link in links {
+            let (readiness, shutdown) = (Readiness::default(), Shutdown::default());
+            let source = issued(FakeApi::default().client_over(link));
+            let stop = shutdown.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(FIRST_LOOK_INTERVAL * 2).await;
+                stop.request();
+            });
+            let begun = tokio::time::Instant::now();
+            let metrics = Metrics::new("test", "0");
+            let kept = source.spawn(&readiness, &metrics, &shutdown).await;
+            assert!(kept.is_none());
+            assert_eq!(begun.elapsed(), FIRST_LOOK_INTERVAL * 2);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_secret_that_is_emptied_while_a_server_runs_is_filled_with_what_was_in_it() {
+        const PATH: &str = "/api/v1/namespaces/muster/secrets/ca";
+        tls::install_provider();
+        let api = FakeApi::default();
+        let (readiness, shutdown) = (Readiness::default(), Shutdown::default());
+        let source = issued(api.client());
+        let metrics = Metrics::new("test", "0");
+        let kept = source.spawn(&readiness, &metrics, &shutdown).await.unwrap();
+        let (before, leaf) = (api.get(PATH).unwrap(), kept.serving.leaf());
+        let mut emptied = before.clone();
+        emptied["data"] = serde_json::Value::Null;
+        api.put(PATH, emptied);
+        until(|| api.get(PATH).unwrap()["data"] == before["data"]).await;
+        tokio::time::sleep(LOOK_INTERVAL * 2).await;
+        assert_eq!(kept.serving.leaf(), leaf, "there was no reason for another");
     }
 }

@@ -13,7 +13,10 @@
 //! the bundle, seconds later; without one none of them could have been admitted either.
 //!
 //! Time is the wall clock (certificates know no other), in seconds since the Unix epoch; the margins are days, so
-//! a clock that jumps by hours changes nothing.
+//! a clock that jumps by hours changes nothing. Where it leaves a set without any authority that is valid (a cluster that slept
+//! for a year, a clock that was years ahead when the authority was made), a new one issues at once: nobody trusts the others
+//! any more, so there is nothing to wait for. Nothing is dropped for its date alone, or two replicas whose clocks
+//! differ would go on undoing each other's work.
 
 use std::time::Duration;
 
@@ -21,7 +24,9 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, date_time_ymd,
 };
+use rustls::pki_types::{CertificateDer, pem::PemObject};
 use serde::{Deserialize, Serialize};
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::tls::CertificateAndKey;
 
@@ -37,7 +42,7 @@ pub struct Policy {
     pub authority_seconds: i64,
     /// Validity of what it issues to servers; renewed after two thirds of it.
     pub leaf_seconds: i64,
-    /// For how long a new authority is trusted before it issues. `None`: authorities are never replaced.
+    /// For how long a new authority is trusted before it issues. `None`: authorities are not replaced while they are valid.
     pub overlap_seconds: Option<i64>,
 }
 
@@ -48,7 +53,8 @@ impl Policy {
         leaf_seconds: 30 * DAY_SECONDS,
         overlap_seconds: Some(DAY_SECONDS),
     };
-    /// For clients that read their trust once, at their start: one authority for ten years.
+    /// For clients that read their trust once, at their start: one authority for ten years, and another only when it has
+    /// expired.
     pub const PINNED: Self = Self {
         authority_seconds: 3650 * DAY_SECONDS,
         leaf_seconds: 30 * DAY_SECONDS,
@@ -156,8 +162,71 @@ impl Authority {
         })
     }
 
+    /// Whether certificate and key can be read and belong together; else what is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        check_pair(&self.certificate_pem, &self.key_pem)
+    }
+
+    /// Seconds until it expires; negative afterwards.
+    pub fn remaining_seconds(&self, policy: &Policy, now: i64) -> i64 {
+        policy
+            .authority_seconds
+            .saturating_sub(self.age_seconds(now))
+    }
+
     fn age_seconds(&self, now: i64) -> i64 {
         now.saturating_sub(self.issued_at)
+    }
+
+    /// Whether clients whose clock shows `now` accept it.
+    fn is_valid(&self, policy: &Policy, now: i64) -> bool {
+        self.age_seconds(now) >= -BACKDATED_SECONDS && self.remaining_seconds(policy, now) > 0
+    }
+}
+
+/// From when until when a certificate is valid, in seconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    /// The first second.
+    pub not_before: i64,
+    /// The last second.
+    pub not_after: i64,
+}
+
+impl Validity {
+    /// Of the first certificate of a PEM. `None` if it cannot be read.
+    pub fn of(pem: &str) -> Option<Self> {
+        let der = CertificateDer::from_pem_slice(pem.as_bytes()).ok()?;
+        let validity = &parsed(&der).ok()?.tbs_certificate.validity;
+        Some(Self {
+            not_before: validity.not_before.timestamp(),
+            not_after: validity.not_after.timestamp(),
+        })
+    }
+
+    /// Whether it is valid at `now`.
+    pub fn contains(&self, now: i64) -> bool {
+        (self.not_before..=self.not_after).contains(&now)
+    }
+}
+
+/// Whether a certificate and a key (PEM) can be read and belong together; else what is wrong.
+pub fn check_pair(certificate_pem: &str, key_pem: &str) -> Result<(), String> {
+    let key = KeyPair::from_pem(key_pem).map_err(|error| format!("the key: {error}"))?;
+    let unreadable = |error: String| format!("the certificate: {error}");
+    let der = CertificateDer::from_pem_slice(certificate_pem.as_bytes())
+        .map_err(|error| unreadable(error.to_string()))?;
+    let certificate = parsed(&der).map_err(unreadable)?;
+    if certificate.public_key().subject_public_key.data != key.public_key_raw() {
+        return Err("the key is not that of the certificate".to_owned());
+    }
+    Ok(())
+}
+
+fn parsed<'a>(der: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, String> {
+    match X509Certificate::from_der(der) {
+        Ok((_, certificate)) => Ok(certificate),
+        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -178,9 +247,13 @@ impl AuthoritySet {
     }
 
     /// A set as it was stored. `None` if it is empty.
-    pub fn from_stored(mut authorities: Vec<Authority>) -> Option<Self> {
+    pub fn from_stored(authorities: Vec<Authority>) -> Option<Self> {
+        (!authorities.is_empty()).then(|| Self::sorted(authorities))
+    }
+
+    fn sorted(mut authorities: Vec<Authority>) -> Self {
         authorities.sort_by_key(|authority| authority.issued_at);
-        (!authorities.is_empty()).then_some(Self { authorities })
+        Self { authorities }
     }
 
     /// The authorities, oldest first.
@@ -196,40 +269,46 @@ impl AuthoritySet {
             .collect()
     }
 
-    /// Who issues now: the newest that has been trusted for the overlap, else the oldest.
+    /// Who issues now, of those that are valid: the newest that has been trusted for the overlap, else the oldest.
     pub fn issuer(&self, policy: &Policy, now: i64) -> &Authority {
         let overlap = policy.overlap_seconds.unwrap_or(0);
-        let newest = self
-            .authorities
-            .iter()
-            .rev()
-            .find(|authority| authority.age_seconds(now) >= overlap);
-        newest.unwrap_or(&self.authorities[0])
+        let valid = || {
+            let all = self.authorities.iter();
+            all.filter(|authority| authority.is_valid(policy, now))
+        };
+        let newest = valid().rfind(|authority| authority.age_seconds(now) >= overlap);
+        newest
+            .or_else(|| valid().next())
+            .unwrap_or(&self.authorities[0])
     }
 
     /// The set as it should be now, if that is another one: with a successor once the newest has lived two
-    /// thirds of its life, without those of which no leaf can live any more.
+    /// thirds of its life (without an overlap: its whole life), without those of which no leaf can live any more.
     pub fn advanced(
         &self,
         name: &str,
         policy: &Policy,
         now: i64,
     ) -> Result<Option<Self>, IssueError> {
-        let Some(overlap) = policy.overlap_seconds else {
-            return Ok(None);
+        let mut authorities = self.authorities.clone();
+        if let Some(overlap) = policy.overlap_seconds {
+            // What is older than an authority that has issued for a leaf's whole life has no live leaf.
+            let spent_before = authorities.iter().rposition(|authority| {
+                authority.age_seconds(now) >= overlap.saturating_add(policy.leaf_seconds)
+            });
+            authorities.drain(..spent_before.unwrap_or(0));
+        }
+        let young_seconds = match policy.overlap_seconds {
+            Some(_) => policy.authority_seconds / 3 * 2,
+            None => policy.authority_seconds,
         };
-        // What is older than an authority that has issued for a leaf's whole life has no live leaf.
-        let spent_before = self.authorities.iter().rposition(|authority| {
-            authority.age_seconds(now) >= overlap.saturating_add(policy.leaf_seconds)
+        let one_is_young = authorities.iter().any(|authority| {
+            authority.is_valid(policy, now) && authority.age_seconds(now) < young_seconds
         });
-        let mut authorities = self.authorities[spent_before.unwrap_or(0)..].to_vec();
-        let newest_is_young = authorities
-            .last()
-            .is_some_and(|newest| newest.age_seconds(now) < policy.authority_seconds / 3 * 2);
-        if !newest_is_young {
+        if !one_is_young {
             authorities.push(Authority::generate(name, policy, now)?);
         }
-        let advanced = Self { authorities };
+        let advanced = Self::sorted(authorities);
         Ok((advanced != *self).then_some(advanced))
     }
 }
@@ -260,7 +339,7 @@ fn set_validity(params: &mut CertificateParams, now: i64, seconds: i64) {
 mod tests {
     use rustls::{
         client::{WebPkiServerVerifier, danger::ServerCertVerifier},
-        pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
+        pki_types::{ServerName, UnixTime},
     };
 
     use super::*;
@@ -373,14 +452,101 @@ mod tests {
     }
 
     #[test]
-    fn pinned_authorities_are_never_replaced() {
-        let set = AuthoritySet::generate("extender", &Policy::PINNED, NOW).unwrap();
-        let late = NOW + 9 * 365 * DAY_SECONDS;
-        assert_eq!(
-            set.advanced("extender", &Policy::PINNED, late).unwrap(),
-            None
-        );
-        assert_eq!(set.issuer(&Policy::PINNED, late), &set.authorities()[0]);
+    fn pinned_authorities_are_replaced_only_when_they_have_expired() {
+        let policy = Policy::PINNED;
+        let set = AuthoritySet::generate("extender", &policy, NOW).unwrap();
+        let last = NOW + policy.authority_seconds - 1;
+        assert_eq!(set.advanced("extender", &policy, last).unwrap(), None);
+        assert_eq!(set.issuer(&policy, last), &set.authorities()[0]);
+        let late = last + 1;
+        let healed = set.advanced("extender", &policy, late).unwrap().unwrap();
+        assert_eq!(healed.authorities().len(), 2);
+        assert_eq!(healed.issuer(&policy, late), &healed.authorities()[1]);
+        assert_eq!(healed.advanced("extender", &policy, late).unwrap(), None);
+    }
+
+    #[test]
+    fn where_no_authority_is_valid_a_new_one_issues_at_once_and_its_leaf_is_trusted() {
+        let policy = Policy::ROTATED;
+        let name = "webhook.muster.svc";
+        let subject = Subject::Server(vec![name.to_owned()]);
+        for (what, now) in [
+            (
+                "a cluster that slept for a year",
+                NOW + policy.authority_seconds,
+            ),
+            ("and for ten", NOW + 10 * policy.authority_seconds),
+            ("a clock that was a day ahead", NOW - DAY_SECONDS),
+            ("and ten years", NOW - 10 * policy.authority_seconds),
+        ] {
+            let set = AuthoritySet::generate("webhook", &policy, NOW).unwrap();
+            let old = &set.authorities()[0];
+            let healed = set.advanced("webhook", &policy, now).unwrap();
+            let healed = healed.unwrap_or_else(|| panic!("{what}: nothing was made"));
+            let issuer = healed.issuer(&policy, now);
+            assert_ne!(issuer, old, "{what}");
+            let leaf = issuer.issue(&subject, now, policy.leaf_seconds).unwrap();
+            verify(&healed.bundle_pem(), &leaf, name, now)
+                .unwrap_or_else(|error| panic!("{what}: {error}"));
+            let settled = healed.advanced("webhook", &policy, now).unwrap();
+            assert_eq!(settled, None, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_replica_whose_clock_is_off_by_hours_undoes_nothing() {
+        let policy = Policy::ROTATED;
+        let old = NOW + policy.authority_seconds / 3 * 2;
+        let set = AuthoritySet::generate("webhook", &policy, NOW).unwrap();
+        let set = set.advanced("webhook", &policy, old).unwrap().unwrap();
+        for clock in [
+            old - DAY_SECONDS,
+            old - HOUR_SECONDS,
+            old,
+            old + DAY_SECONDS,
+        ] {
+            assert_eq!(set.advanced("webhook", &policy, clock).unwrap(), None);
+        }
+        let subject = Subject::Server(vec!["localhost".to_owned()]);
+        // Who is an hour behind still accepts what is issued now, and not who is further behind.
+        let fresh = Authority::generate("webhook", &policy, NOW).unwrap();
+        let leaf = fresh.issue(&subject, NOW, policy.leaf_seconds).unwrap();
+        for (clock, accepted) in [
+            (NOW - BACKDATED_SECONDS, true),
+            (NOW - BACKDATED_SECONDS - 1, false),
+        ] {
+            let verified = verify(&fresh.certificate_pem, &leaf, "localhost", clock);
+            assert_eq!(verified.is_ok(), accepted, "{clock}");
+            assert_eq!(fresh.is_valid(&policy, clock), accepted, "{clock}");
+            let validity = Validity::of(&leaf.certificate_pem).unwrap();
+            assert_eq!(validity.contains(clock), accepted, "{clock}");
+        }
+    }
+
+    #[test]
+    fn an_authority_that_cannot_issue_is_told_by_what_is_wrong_with_it() {
+        let good = Authority::generate("webhook", &Policy::ROTATED, NOW).unwrap();
+        assert_eq!(good.check(), Ok(()));
+        let other = Authority::generate("webhook", &Policy::ROTATED, NOW).unwrap();
+        let with = |key: &str, certificate: &str| Authority {
+            key_pem: key.to_owned(),
+            certificate_pem: certificate.to_owned(),
+            ..good.clone()
+        };
+        for (authority, told) in [
+            (with("none", &good.certificate_pem), "the key: "),
+            (with(&good.key_pem, ""), "the certificate: "),
+            (with(&good.key_pem, &good.key_pem), "the certificate: "),
+            (
+                with(&other.key_pem, &good.certificate_pem),
+                "the key is not that of the certificate",
+            ),
+        ] {
+            let error = authority.check().unwrap_err();
+            assert!(error.contains(told), "{error}");
+            assert!(!error.contains("PRIVATE"), "{error}");
+        }
+        assert_eq!(Validity::of("none"), None);
     }
 
     #[test]

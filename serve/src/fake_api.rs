@@ -35,6 +35,7 @@ struct Store {
     /// By path of the object.
     objects: BTreeMap<String, Value>,
     writes: usize,
+    creation_is_forbidden: bool,
 }
 
 impl FakeApi {
@@ -52,6 +53,11 @@ impl FakeApi {
             async move { api.pass(request, passage).await }
         });
         Client::new(service, "default")
+    }
+
+    /// From now on nobody may create anything, as in the roles of the chart.
+    pub(crate) fn forbid_creation(&self) {
+        self.store.lock().unwrap().creation_is_forbidden = true;
     }
 
     /// Writes that were carried out.
@@ -122,6 +128,9 @@ impl Store {
     }
 
     fn create(&mut self, collection: &str, object: Value) -> (StatusCode, Value) {
+        if self.creation_is_forbidden {
+            return failure(StatusCode::FORBIDDEN, "Forbidden");
+        }
         let name = object["metadata"]["name"].as_str().unwrap();
         let path = format!("{collection}/{name}");
         if self.objects.contains_key(&path) {

@@ -43,19 +43,24 @@ pub enum ShutdownError {
 
 impl Shutdown {
     /// A shutdown that begins with SIGTERM or SIGINT. Must be called within a tokio runtime.
+    ///
+    /// A second one changes nothing: a kubelet or a runtime that is started again sends it again to a container that
+    /// stops already, and whoever is still asked goes on answering. The end comes in bounded time all the same.
     pub fn on_signals() -> std::io::Result<Self> {
         let shutdown = Self::default();
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let token = shutdown.token.clone();
         tokio::spawn(async move {
-            let name = tokio::select! {
-                _ = terminate.recv() => "SIGTERM",
-                _ = interrupt.recv() => "SIGINT",
-                () = token.cancelled() => return,
-            };
-            tracing::info!(signal = name, "stopping");
-            token.cancel();
+            loop {
+                let name = tokio::select! {
+                    _ = terminate.recv() => "SIGTERM",
+                    _ = interrupt.recv() => "SIGINT",
+                };
+                let again = token.is_cancelled();
+                tracing::info!(signal = name, again, "stopping");
+                token.cancel();
+            }
         });
         Ok(shutdown)
     }

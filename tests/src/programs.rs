@@ -11,6 +11,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use nvidia_ml_mock::LIBRARY;
 use serde_json::Value;
 use tokio::process::Command;
 
@@ -42,9 +43,6 @@ pub enum Wanted {
     MusterForImages,
 }
 
-/// File name of the mock NVML library.
-pub const NVML_LIBRARY: &str = "libnvidia_ml_mock.so";
-
 /// Where the programs are.
 #[derive(Clone, Debug)]
 pub struct Programs {
@@ -70,12 +68,12 @@ impl Programs {
             link_or_copy(&built, &target.join(name))?;
         }
         if wanted != Wanted::Workload {
-            link_or_copy(&nvml_library()?, &target.join(NVML_LIBRARY))?;
+            link_or_copy(&nvidia_ml_mock::library()?, &target.join(LIBRARY))?;
         }
         Ok(Self { directory: target })
     }
 
-    /// Path of a program, or of [`NVML_LIBRARY`].
+    /// Path of a program, or of the mock NVML library, [`LIBRARY`].
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
@@ -148,18 +146,6 @@ fn program(message: &Value) -> Option<PathBuf> {
     let is_built = message["reason"] == "compiler-artifact";
     let executable = message["executable"].as_str()?;
     (is_ours && is_built).then(|| PathBuf::from(executable))
-}
-
-/// The mock is a library that this package depends on: cargo has built it for whoever runs now, beside a test and in `deps` beside
-/// another program. To ask for it would build every library of the workspace.
-fn nvml_library() -> Result<PathBuf> {
-    let running = std::env::current_exe().context("cannot tell which program runs")?;
-    let beside = running.parent().unwrap_or(&running);
-    let found = [beside.to_owned(), beside.join("deps")]
-        .into_iter()
-        .map(|directory| directory.join(NVML_LIBRARY))
-        .find(|file| file.is_file());
-    found.with_context(|| format!("no {NVML_LIBRARY} is beside {}", running.display()))
 }
 
 fn link_or_copy(from: &Path, to: &Path) -> Result<()> {

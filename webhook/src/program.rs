@@ -120,12 +120,15 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
                 names: args.tls_names,
             }
         };
-    let certificate = source.spawn(&program.readiness, &program.shutdown).await?;
+    let kept = source.spawn(&program.readiness, &program.metrics, &program.shutdown);
+    let Some(kept) = kept.await else {
+        return Ok(program.finish().await?);
+    };
     let address = HttpsServer {
         name: "webhook",
         address: args.listen_addr,
         router: routes::router(webhook),
-        certificate,
+        certificate: kept.serving,
         clients: Clients::Anyone,
         limits: Limits::OBJECTS,
         self_check: SelfCheck {

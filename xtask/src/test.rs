@@ -54,9 +54,9 @@ const LONGEST_FIRST: [&str; 7] = [
     "smoke",
 ];
 
-/// Suites that run where they are named alone: what they build and start besides (containerd, machines with real containers) has not
-/// been seen on a fresh machine beside the others.
-const ON_DEMAND: [&str; 1] = ["shipped"];
+/// Suites and stages that run where they are named alone: what `shipped` builds and starts besides (containerd, machines with real
+/// containers) has not been seen on a fresh machine beside the others, and the promtool of `alerts` takes four minutes to build once.
+const ON_DEMAND: [&str; 2] = ["shipped", "alerts"];
 
 /// How many suites on the real control plane run at a time. On two cores two clusters leave about half of the time
 /// idle; three would make the kubelets of all of them late.
@@ -75,7 +75,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut found = false;
     if !arguments.list {
         for (name, stage) in STAGES {
-            if wanted.is_none_or(|wanted| wanted == name) {
+            let is_wanted = wanted.map_or(!ON_DEMAND.contains(&name), |wanted| wanted == name);
+            if is_wanted {
                 found = true;
                 report.stage(name, || stage.run(&root))?;
             }

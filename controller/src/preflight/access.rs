@@ -60,7 +60,7 @@ enum Reach {
 const WRITE: &[&str] = &["create", "update", "patch", "delete", "deletecollection"];
 const CHANGE: &[&str] = &["update", "patch"];
 
-const RIGHTS: [Right; 12] = [
+const RIGHTS: [Right; 16] = [
     Right {
         reason: Reason::MayBindPods,
         allows: "bind pods to nodes past the scheduler and its extender",
@@ -146,6 +146,53 @@ const RIGHTS: [Right; 12] = [
         verbs: &["escalate", "bind"],
         reach: Reach::Cluster,
     },
+    Right {
+        reason: Reason::MayRunAsMuster,
+        allows: "run pods as Muster's ServiceAccounts, or programs in its pods",
+        group: "",
+        resources: &[
+            "pods",
+            "pods/exec",
+            "pods/attach",
+            "pods/ephemeralcontainers",
+            "replicationcontrollers",
+        ],
+        verbs: &["create", "update", "patch"],
+        reach: Reach::NamespaceOfMuster,
+    },
+    Right {
+        reason: Reason::MayRunAsMuster,
+        allows: "run pods as Muster's ServiceAccounts by workloads",
+        group: "apps",
+        resources: &["deployments", "daemonsets", "statefulsets", "replicasets"],
+        verbs: &["create", "update", "patch"],
+        reach: Reach::NamespaceOfMuster,
+    },
+    Right {
+        reason: Reason::MayRunAsMuster,
+        allows: "run pods as Muster's ServiceAccounts by Jobs",
+        group: "batch",
+        resources: &["jobs", "cronjobs"],
+        verbs: &["create", "update", "patch"],
+        reach: Reach::NamespaceOfMuster,
+    },
+    Right {
+        reason: Reason::MayReadSecrets,
+        allows: "read or write the keys of Muster's authorities, or have tokens of its ServiceAccounts written into Secrets",
+        group: "",
+        resources: &["secrets"],
+        verbs: &[
+            "get",
+            "list",
+            "watch",
+            "create",
+            "update",
+            "patch",
+            "delete",
+            "deletecollection",
+        ],
+        reach: Reach::NamespaceOfMuster,
+    },
     // The two that are given on purpose come last, and are told without a warning.
     ASSIGN,
     EVERYTHING,
@@ -228,11 +275,16 @@ fn gives(rule: &PolicyRule, right: &Right) -> bool {
         && right.resources.iter().any(resource)
 }
 
-/// A rule about policies or webhooks of other names leaves Muster's alone.
+/// A rule about policies, webhooks, Secrets or pods of other names leaves Muster's alone.
 fn concerns_muster(rule: &PolicyRule, right: &Right, release: &str) -> bool {
     let names = rule.resource_names.as_deref().unwrap_or_default();
+    let by_name = [
+        Reason::MayWritePolicies,
+        Reason::MayReadSecrets,
+        Reason::MayRunAsMuster,
+    ];
     names.is_empty()
-        || right.reason != Reason::MayWritePolicies
+        || !by_name.contains(&right.reason)
         || names
             .iter()
             .any(|name| name.trim_start_matches("zz-").starts_with(release))
@@ -479,7 +531,7 @@ pub fn findings(holders: &Reading<Holders>) -> Vec<Finding> {
         if findings.is_empty() {
             findings.push(Finding::passed(
                 object,
-                "beside the system, Muster and administrators nobody may bind pods, allocate devices, or write quota or policies",
+                "beside the system, Muster and administrators nobody may bind pods, allocate devices, write quota or policies, or run pods and read Secrets where Muster runs",
             ));
         }
         let assign = found.by_right.get(&ASSIGN_POSITION).map_or_else(
@@ -607,7 +659,14 @@ mod tests {
             ("*", "*", "*", Reason::AdministratorAccounts),
             ("muster.dev", "teams", "assign", Reason::Passed),
             ("muster.dev", "teams", "list", Reason::Passed),
-            ("", "pods", "create", Reason::Passed),
+            ("", "pods", "create", Reason::MayRunAsMuster),
+            ("", "pods/exec", "create", Reason::MayRunAsMuster),
+            ("apps", "daemonsets", "patch", Reason::MayRunAsMuster),
+            ("batch", "*", "create", Reason::MayRunAsMuster),
+            ("", "secrets", "list", Reason::MayReadSecrets),
+            ("", "secrets", "create", Reason::MayReadSecrets),
+            ("", "pods", "list", Reason::Passed),
+            ("", "pods/log", "get", Reason::Passed),
             ("apps", "bindings", "create", Reason::Passed),
         ] {
             let found = of_rule(rule(group, resource, verb), &bot).await;
@@ -728,13 +787,28 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tokens_and_names_of_accounts_matter_where_musters_programs_are() {
-        for (namespace, expected) in [
-            ("ml", Reason::Passed),
-            ("muster-system", Reason::MayImpersonate),
+    async fn tokens_names_pods_and_secrets_matter_where_musters_programs_are() {
+        use Reason::{MayImpersonate, MayReadSecrets, MayRunAsMuster, Passed};
+        for (rule, namespace, expected) in [
+            (rule("", "serviceaccounts", "impersonate"), "ml", Passed),
+            (rule("", "serviceaccounts/token", "create"), "ml", Passed),
+            (rule("", "pods", "create"), "ml", Passed),
+            (rule("", "secrets", "get"), "ml", Passed),
+            (
+                rule("", "serviceaccounts", "impersonate"),
+                "muster-system",
+                MayImpersonate,
+            ),
+            (
+                rule("", "serviceaccounts/token", "create"),
+                "muster-system",
+                MayImpersonate,
+            ),
+            (rule("", "pods", "create"), "muster-system", MayRunAsMuster),
+            (rule("apps", "*", "*"), "muster-system", MayRunAsMuster),
+            (rule("", "secrets", "get"), "muster-system", MayReadSecrets),
         ] {
-            let edit = json!({"metadata": {"name": "edit"}, "rules": [
-                rule("", "serviceaccounts", "impersonate"), rule("", "serviceaccounts/token", "create")]});
+            let edit = json!({"metadata": {"name": "edit"}, "rules": [rule]});
             let bound = binding("ClusterRole", "edit", namespace, &account("ml", "bot"));
             let found = found([
                 list("ClusterRole", &[edit]),
@@ -743,7 +817,7 @@ mod tests {
                 list("RoleBinding", &[bound]),
             ])
             .await;
-            assert_eq!(reason(&found), expected, "{namespace}: {found:?}");
+            assert_eq!(reason(&found), expected, "{rule} {namespace}: {found:?}");
         }
     }
 
@@ -764,6 +838,15 @@ mod tests {
             reason(&of_rule(of_others, &account("ml", "bot")).await),
             Reason::MayWritePolicies
         );
+        for (name, expected) in [
+            ("registry-password", Reason::Passed),
+            ("muster-webhook-ca", Reason::MayReadSecrets),
+        ] {
+            let mut secret = rule("", "secrets", "get");
+            secret["resourceNames"] = json!([name]);
+            let found = of_rule(secret, &account("ml", "bot")).await;
+            assert_eq!(reason(&found), expected, "{name}");
+        }
     }
 
     #[tokio::test]

@@ -50,6 +50,10 @@ reasons! {
         KubeletTooOld,
         /// The API server does not serve a version of an API that Muster uses.
         ApiNotServed,
+        /// A custom resource definition of Muster does not exist, or is not served.
+        DefinitionMissing,
+        /// A custom resource definition does not know what this version writes.
+        DefinitionOutdated,
         /// A feature that Muster relies on is switched off.
         FeatureGateOff,
         /// An admission plugin that Muster relies on is switched off.
@@ -94,6 +98,10 @@ reasons! {
         PolicyOnlyAudits,
         /// A policy lets everything pass while it fails.
         PolicyFailsOpen,
+        /// A policy has no rule by which it could refuse anything.
+        PolicyRefusesNothing,
+        /// A policy is not asked any more about what it must refuse.
+        PolicyRulesLost,
         /// A webhook configuration of the release does not exist.
         WebhookMissing,
         /// The API server has no authority to verify the webhook by.
@@ -128,6 +136,8 @@ reasons! {
         SideDoorRuntimeClass,
         /// The policy about side doors is switched off.
         SideDoorsOpen,
+        /// Nothing refuses privileged pods in a tenant's namespace.
+        PodSecurityOpen,
         /// A running kube-scheduler has no configuration, so it does not ask the extender.
         SchedulerWithoutConfig,
         /// The configuration does not name the extender.
@@ -150,8 +160,10 @@ reasons! {
         ControllerManagerApiLimitLow,
         /// Kubernetes deletes pods of a silent node before Muster evicts their gang.
         TolerationTooShort,
-        /// A binding of a policy leaves out more than the chart's does.
+        /// A policy or its binding leaves out more than the chart's does.
         PolicyNarrowed,
+        /// A webhook leaves out more than the chart's does.
+        WebhookNarrowed,
         /// Another webhook may change pods after Muster's has looked.
         WebhookAfterOurs,
         /// The API server failed to call the webhook at some time.
@@ -170,6 +182,10 @@ reasons! {
         MayWritePolicies,
         /// Others may act as Muster or as the system.
         MayImpersonate,
+        /// Others may run pods, or programs in pods, where Muster's ServiceAccounts are.
+        MayRunAsMuster,
+        /// Others may read or write Secrets where the keys of Muster's authorities are.
+        MayReadSecrets,
         /// ServiceAccounts may do everything.
         AdministratorAccounts,
         /// A node's clock differs from the API server's.

@@ -7,34 +7,51 @@ use super::{
     server_metrics::ServerMetrics,
 };
 
-/// Gates, and what is lost without each.
-const NEEDED: [(&str, &str, Reason); 5] = [
-    (
-        "DynamicResourceAllocation",
-        "there are no claims",
-        Reason::FeatureGateOff,
-    ),
-    (
-        "DRAPartitionableDevices",
-        "slices of GPUs (MIG) cannot be published",
-        Reason::FeatureGateOff,
-    ),
-    (
-        "DRADeviceTaints",
-        "sick GPUs, and those that are held without a permit, are given out",
-        Reason::FeatureGateOff,
-    ),
-    (
-        "ValidatingAdmissionPolicy",
-        "no policy of Muster holds",
-        Reason::FeatureGateOff,
-    ),
-    (
-        "DRAResourceClaimGranularStatusAuthorization",
-        "whoever may update resourceclaims/status may allocate any device to any claim",
-        Reason::AuthorizationGateOff,
-    ),
+/// A gate that Muster relies on.
+struct Gate {
+    name: &'static str,
+    /// What is so without it.
+    lost: &'static str,
+    reason: Reason,
+    /// Whether it is a beta of Kubernetes 1.37, which `AllBeta` switches off too.
+    is_beta: bool,
+}
+
+const NEEDED: [Gate; 5] = [
+    Gate {
+        name: "DynamicResourceAllocation",
+        lost: "there are no claims",
+        reason: Reason::FeatureGateOff,
+        is_beta: false,
+    },
+    Gate {
+        name: "DRAPartitionableDevices",
+        lost: "slices of GPUs (MIG) cannot be published",
+        reason: Reason::FeatureGateOff,
+        is_beta: true,
+    },
+    Gate {
+        name: "DRADeviceTaints",
+        lost: "sick GPUs, and those that are held without a permit, are given out",
+        reason: Reason::FeatureGateOff,
+        is_beta: false,
+    },
+    Gate {
+        name: "ValidatingAdmissionPolicy",
+        lost: "no policy of Muster holds",
+        reason: Reason::FeatureGateOff,
+        is_beta: false,
+    },
+    Gate {
+        name: "DRAResourceClaimGranularStatusAuthorization",
+        lost: "whoever may update resourceclaims/status may allocate any device to any claim",
+        reason: Reason::AuthorizationGateOff,
+        is_beta: true,
+    },
 ];
+
+/// Every beta that is not set by its own name.
+const ALL_BETA: &str = "AllBeta";
 
 /// Plugins of the API server by which Muster's answers count.
 const NEEDED_PLUGINS: [&str; 3] = [
@@ -66,9 +83,9 @@ pub fn of_server(metrics: &Reading<ServerMetrics>) -> Vec<Finding> {
         )];
     }
     let findings = NEEDED
-        .into_iter()
-        .filter(|(gate, ..)| gates.get(*gate) == Some(&false))
-        .map(|(gate, lost, reason)| off(reason, object, gate, lost))
+        .iter()
+        .filter(|gate| gates.get(gate.name) == Some(&false))
+        .map(|gate| off(gate, object, gate.name))
         .collect();
     metrics.or_passed(findings, || {
         Finding::passed(
@@ -83,10 +100,8 @@ pub fn of_server(metrics: &Reading<ServerMetrics>) -> Vec<Finding> {
 pub fn of_flags(plane: &Reading<ControlPlane>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for program in plane.found.all() {
-        for (gate, lost, reason) in NEEDED {
-            if is_off(program, gate) {
-                findings.push(off(reason, &program.pod, gate, lost));
-            }
+        for gate in &NEEDED {
+            findings.extend(off_by(program, gate).map(|by| off(gate, &program.pod, by)));
         }
         for plugin in NEEDED_PLUGINS {
             if program.lists("disable-admission-plugins", plugin) {
@@ -123,14 +138,23 @@ pub fn of_flags(plane: &Reading<ControlPlane>) -> Vec<Finding> {
     })
 }
 
-/// Whether its flag switches the gate off. The last word counts, and a component's name may stand before the gate's.
-fn is_off(program: &Program, gate: &str) -> bool {
+/// The name by which its flag switches the gate off, if it does. A gate's own name counts before that of all betas.
+fn off_by(program: &Program, gate: &Gate) -> Option<&'static str> {
+    let is_off = match setting(program, gate.name) {
+        Some(is_on) => return (!is_on).then_some(gate.name),
+        None => gate.is_beta && setting(program, ALL_BETA) == Some(false),
+    };
+    is_off.then_some(ALL_BETA)
+}
+
+/// What its flag says of this name. The last word counts, and a component's name may stand before the gate's.
+fn setting(program: &Program, gate: &str) -> Option<bool> {
     let settings = program.items("feature-gates").filter_map(|setting| {
         let (name, value) = setting.split_once('=')?;
         let name = name.rsplit_once(':').map_or(name, |(_, name)| name);
         (name.trim() == gate).then_some(value.trim())
     });
-    settings.last().is_some_and(|value| FALSE.contains(&value))
+    settings.last().map(|value| !FALSE.contains(&value))
 }
 
 /// What nobody sees without a right that opens every node.
@@ -143,12 +167,25 @@ pub fn of_kubelets() -> Finding {
     )
 }
 
-fn off(reason: Reason, object: &str, gate: &str, lost: &str) -> Finding {
+fn off(gate: &Gate, object: &str, by: &str) -> Finding {
+    let Gate {
+        name, lost, reason, ..
+    } = gate;
+    let how = if by == *name {
+        String::new()
+    } else {
+        format!(", by {by}=false")
+    };
+    let remedy = if by == *name {
+        format!("Take {name}=false out of --feature-gates")
+    } else {
+        format!("Add {name}=true to --feature-gates, or take {by}=false out")
+    };
     Finding::new(
-        reason,
+        *reason,
         object,
-        format!("the feature gate {gate} is off: {lost}"),
-        format!("Take {gate}=false out of --feature-gates"),
+        format!("the feature gate {name} is off{how}: {lost}"),
+        remedy,
     )
 }
 
@@ -241,5 +278,48 @@ mod tests {
             reasons(&of_flags(&control_plane(&[]))),
             [Reason::NotVisible]
         );
+    }
+
+    #[test]
+    fn all_betas_that_are_switched_off_take_with_them_what_is_not_named_itself() {
+        use Reason::{AuthorizationGateOff, FeatureGateOff, Passed};
+        for (flag, expected) in [
+            ("AllBeta=false", vec![FeatureGateOff, AuthorizationGateOff]),
+            (
+                "kube:AllBeta=false",
+                vec![FeatureGateOff, AuthorizationGateOff],
+            ),
+            (
+                "DRAPartitionableDevices=true,AllBeta=false",
+                vec![AuthorizationGateOff],
+            ),
+            ("AllBeta=false,AllBeta=true", vec![Passed]),
+            ("AllBeta=true,DRADeviceTaints=false", vec![FeatureGateOff]),
+            ("AllAlpha=false", vec![Passed]),
+        ] {
+            let flag = format!("--feature-gates={flag}");
+            let flags = [flag.as_str()];
+            let plane = PROGRAMS.map(|program| {
+                let flags: &[&str] = if program == "kube-scheduler" {
+                    &flags
+                } else {
+                    &[]
+                };
+                (program, flags)
+            });
+            let found = of_flags(&control_plane(&plane));
+            assert_eq!(reasons(&found), expected, "{flag}");
+            let by_all = found[0].message.contains("by AllBeta=false");
+            assert_eq!(
+                by_all,
+                flag.contains("AllBeta=false") && expected != [Passed]
+            );
+            let remedy = &found[0].remedy;
+            assert_eq!(
+                remedy.contains("=true to --feature-gates"),
+                by_all,
+                "{remedy}"
+            );
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::{
     apps::v1::{DaemonSet, Deployment},
-    core::v1::PodSpec,
+    core::v1::{NodeSelectorTerm, PodSpec},
 };
 use kube::{Api, Client, ResourceExt, api::ListParams};
 
@@ -23,7 +23,7 @@ const SCHEDULER: &str = "-scheduler";
 const EVICT_AFTER_SECONDS: u32 = 240;
 
 /// One release of Muster.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Installation {
     /// Its namespace.
     pub namespace: String,
@@ -44,12 +44,14 @@ pub struct Installation {
 }
 
 /// The driver's DaemonSet.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Driver {
     /// Its namespace.
     pub namespace: String,
     /// Labels of the nodes that it chooses.
     pub node_selector: BTreeMap<String, String>,
+    /// Terms of its required affinity to nodes, of which one must match. `None`: no such affinity.
+    pub affinity: Option<Vec<NodeSelectorTerm>>,
 }
 
 impl Installation {
@@ -156,11 +158,19 @@ fn driver_of(name: &str, namespace: &str, drivers: &[DaemonSet]) -> Option<Drive
     named.sort_by_key(|set| set.namespace().as_deref() != Some(namespace));
     let set = named.first()?;
     let template = set.spec.template.spec.as_ref();
+    let affinity = template
+        .and_then(|spec| spec.affinity.as_ref()?.node_affinity.as_ref())
+        .and_then(|affinity| {
+            affinity
+                .required_during_scheduling_ignored_during_execution
+                .as_ref()
+        });
     Some(Driver {
         namespace: set.namespace().unwrap_or_default(),
         node_selector: template
             .and_then(|spec| spec.node_selector.clone())
             .unwrap_or_default(),
+        affinity: affinity.map(|required| required.node_selector_terms.clone()),
     })
 }
 
@@ -220,6 +230,7 @@ mod tests {
             driver: Some(Driver {
                 namespace: "gpu-drivers".to_owned(),
                 node_selector: [("gpu".to_owned(), "yes".to_owned())].into(),
+                affinity: None,
             }),
         };
         assert_eq!(found, [expected]);
@@ -248,5 +259,20 @@ mod tests {
         assert_eq!(found[0].driver, None);
         assert_eq!(found[0].evict_after_seconds, 240);
         assert!(releases(&[deployment("a", "muster-webhook", &[])], &[]).is_empty());
+    }
+
+    #[test]
+    fn where_a_driver_runs_is_said_by_its_required_affinity_too() {
+        let mut set = daemon_set("gpus", "gangs-driver", &json!({}));
+        let affinity = json!({"nodeAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [],
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+                {"matchExpressions": [{"key": "pool", "operator": "In", "values": ["a"]}]}]}}});
+        let template = set.spec.template.spec.as_mut().unwrap();
+        template.affinity = serde_json::from_value(affinity).unwrap();
+        let found = releases(&[deployment("gpus", "gangs-controller", &[])], &[set]);
+        let terms = found[0].driver.as_ref().unwrap().affinity.as_ref().unwrap();
+        let expression = &terms[0].match_expressions.as_ref().unwrap()[0];
+        assert_eq!(expression.key, "pool");
     }
 }

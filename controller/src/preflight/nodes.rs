@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, NodeSelectorTerm};
 use kube::{Api, Client, ResourceExt, api::ListParams};
-use muster_cluster::managed::ManagedPods;
+use muster_cluster::{managed::ManagedPods, node_filter::affinity_passes};
 
 use super::{
     finding::{Finding, Reason},
@@ -23,6 +23,8 @@ const GPU_PRESENT: &str = "nvidia.com/gpu.present";
 pub struct Wanted {
     /// Labels of the nodes that its driver runs on.
     pub labels: BTreeMap<String, String>,
+    /// Terms of its driver's affinity to nodes, of which one must match. `None`: no such affinity.
+    pub affinity: Option<Vec<NodeSelectorTerm>>,
     /// Resources that stand for devices.
     pub devices: ManagedPods,
 }
@@ -55,16 +57,23 @@ pub struct Nodes {
     pub others: Group,
     /// Names of those that are served.
     pub served_names: BTreeSet<String>,
+    /// Those that have the labels and are left out by the driver's affinity.
+    left_out: Names,
 }
 
 impl Nodes {
     fn see(&mut self, node: &Node, wanted: &Wanted) {
         let labels = node.labels();
         // A driver that chooses by no label runs on all.
-        let is_served = wanted
+        let has_labels = wanted
             .labels
             .iter()
             .all(|(key, value)| labels.get(key) == Some(value));
+        let affinity = wanted.affinity.as_deref();
+        let is_served = has_labels && affinity.is_none_or(|terms| affinity_passes(terms, node));
+        if has_labels && !is_served {
+            self.left_out.add_object(node);
+        }
         let plugin = DevicePlugins::of(node, &wanted.devices);
         let group = if is_served {
             self.served_names.insert(node.name_any());
@@ -133,7 +142,10 @@ pub async fn read(client: &Client, wanted: &Wanted) -> Reading<Nodes> {
 /// Whether there is any node to serve.
 pub fn findings(nodes: &Reading<Nodes>, wanted: &Wanted) -> Vec<Finding> {
     let Nodes {
-        served, candidates, ..
+        served,
+        candidates,
+        left_out,
+        ..
     } = &nodes.found;
     let label: Vec<String> = wanted
         .labels
@@ -147,24 +159,34 @@ pub fn findings(nodes: &Reading<Nodes>, wanted: &Wanted) -> Vec<Finding> {
     };
     let mut findings = Vec::new();
     if served.count == 0 && nodes.unread.is_none() {
-        findings.push(Finding::new(
-            Reason::NoNodeToServe,
-            "nodes",
-            format!(
-                "no node has the label {label}, so Muster's driver runs nowhere; {} other nodes seem to have GPUs",
-                candidates.count
-            ),
-            format!("Label the nodes whose GPUs Muster is to give out: kubectl label node NODE {label}"),
-        ));
+        let others = format!("{} other nodes seem to have GPUs", candidates.count);
+        findings.push(if left_out.is_empty() {
+            Finding::new(
+                Reason::NoNodeToServe,
+                "nodes",
+                format!("no node has the label {label}, so Muster's driver runs nowhere; {others}"),
+                format!("Label the nodes whose GPUs Muster is to give out: kubectl label node NODE {label}"),
+            )
+        } else {
+            Finding::new(
+                Reason::NoNodeToServe,
+                "nodes",
+                format!(
+                    "the driver's affinity leaves out every node with the label {label}: {left_out}; {others}"
+                ),
+                "Change driver.affinity, or give the nodes the labels that it asks for",
+            )
+        });
     }
     nodes.or_passed(findings, || {
-        Finding::passed(
-            "nodes",
-            format!(
-                "{} nodes have the label {label}; {} others seem to have GPUs",
-                served.count, candidates.count
-            ),
-        )
+        let mut text = format!(
+            "{} nodes have the label {label}; {} others seem to have GPUs",
+            served.count, candidates.count
+        );
+        if !left_out.is_empty() {
+            text += &format!("; the driver's affinity leaves out {left_out}");
+        }
+        Finding::passed("nodes", text)
     })
 }
 
@@ -177,6 +199,7 @@ pub(crate) mod tests {
     pub(crate) fn wanted() -> Wanted {
         Wanted {
             labels: [("muster.dev/driver".to_owned(), "true".to_owned())].into(),
+            affinity: None,
             devices: ManagedPods::new(["nvidia.com/gpu", "nvidia.com/mig-*"]).unwrap(),
         }
     }
@@ -253,6 +276,51 @@ pub(crate) mod tests {
         ] {
             let found = findings(&Reading::whole(nodes(&all)), &wanted());
             assert_eq!(found[0].reason, reason, "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_node_with_the_label_that_the_drivers_affinity_leaves_out_is_not_served_and_is_told() {
+        let terms = json!([
+            {"matchExpressions": [{"key": "pool", "operator": "In", "values": ["a"]}]},
+            {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["named"]}]},
+        ]);
+        let wanted = Wanted {
+            affinity: Some(serde_json::from_value(terms).unwrap()),
+            ..wanted()
+        };
+        let labelled = |name: &str, pool: &str| {
+            let labels = json!({"muster.dev/driver": "true", "pool": pool});
+            node(name, &labels, &json!({}))
+        };
+        let without_label = node("d", &json!({"pool": "a"}), &json!({}));
+        for (all, served, reason, told) in [
+            (
+                vec![
+                    labelled("a", "a"),
+                    labelled("named", "b"),
+                    labelled("c", "b"),
+                    without_label,
+                ],
+                2,
+                Reason::Passed,
+                "leaves out 1 (c)",
+            ),
+            (
+                vec![labelled("c", "b")],
+                0,
+                Reason::NoNodeToServe,
+                "the driver's affinity leaves out every node with the label muster.dev/driver=true: 1 (c)",
+            ),
+        ] {
+            let mut nodes = Nodes::default();
+            for node in &all {
+                nodes.see(node, &wanted);
+            }
+            assert_eq!(nodes.served.count, served);
+            let found = findings(&Reading::whole(nodes), &wanted);
+            assert_eq!(found[0].reason, reason);
+            assert!(found[0].message.contains(told), "{found:?}");
         }
     }
 }

@@ -1,52 +1,22 @@
-//! Admission policies of the release: each exists, is bound, and refuses.
+//! Admission policies of the release: each exists, is asked about what the chart's is, is bound, and refuses.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::admissionregistration::v1::{
-    MatchResources, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
 use kube::{Api, Client, ResourceExt, api::ListParams};
 
 use super::{
     finding::{Finding, Reason},
+    guards::{About, BY_VALUE, POLICIES, Policy},
     installation::Installation,
+    matching,
     reading::{self, Reading},
 };
 
 /// The label that the chart gives all its objects.
 const LABEL: &str = "app.kubernetes.io/name=muster";
-
-/// What a policy is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum About {
-    /// What users do with their pods: it refuses in Enforce, and audits in Observe.
-    Workloads,
-    /// Muster's own objects and identities, and who pays: it always refuses, everywhere.
-    Muster,
-}
-
-/// The policies that the chart always installs, by what stands behind the release's name.
-pub const POLICIES: [(&str, About); 13] = [
-    ("binding", About::Workloads),
-    ("claim", About::Workloads),
-    ("job-by-controller", About::Muster),
-    ("node", About::Muster),
-    ("objects", About::Muster),
-    ("pod-by-controller", About::Muster),
-    ("pod-created", About::Workloads),
-    ("pod-decided", About::Workloads),
-    ("pod-declared", About::Workloads),
-    ("pod-evicted", About::Muster),
-    ("pod-gate", About::Workloads),
-    ("pod-resized", About::Workloads),
-    ("team", About::Muster),
-];
-
-/// Those that it installs by a value: they have to be bound if they are there.
-pub const BY_VALUE: [(&str, About); 2] = [
-    ("pod-scheduler", About::Workloads),
-    ("pod-side-door", About::Workloads),
-];
 
 /// Policies of the chart, by name.
 pub type Policies = BTreeMap<String, ValidatingAdmissionPolicy>;
@@ -123,15 +93,14 @@ pub fn findings(
     }
     let mut findings = Vec::new();
     let mut there = 0;
-    let always = POLICIES.map(|policy| (policy, true));
-    for ((suffix, about), needed) in always
-        .into_iter()
-        .chain(BY_VALUE.map(|policy| (policy, false)))
-    {
-        let name = format!("{}-{suffix}", installation.name);
+    let always = POLICIES.iter().map(|policy| (policy, true));
+    for (wanted, needed) in always.chain(BY_VALUE.iter().map(|policy| (policy, false))) {
+        let name = format!("{}-{}", installation.name, wanted.name);
         match policies.found.get(&name) {
             Some(policy) => {
                 there += 1;
+                findings.extend(of_rules(policy, wanted));
+                let about = wanted.about;
                 findings.extend(of_policy(policy, about, installation, &bindings.found));
             }
             None if needed => findings.push(Finding::new(
@@ -157,6 +126,58 @@ pub fn findings(
             ),
         )
     })
+}
+
+/// What it is asked about, and whether it can refuse anything.
+fn of_rules(policy: &ValidatingAdmissionPolicy, wanted: &Policy) -> Vec<Finding> {
+    let spec = policy.spec.clone().unwrap_or_default();
+    let mut findings = Vec::new();
+    let mut add = |reason, message: String| {
+        findings.push(Finding::new(
+            reason,
+            policy.name_any(),
+            message,
+            "helm upgrade the release, and see who changed it",
+        ));
+    };
+    let refuses = spec
+        .validations
+        .iter()
+        .flatten()
+        .any(|validation| validation.expression.trim() != "true");
+    if !refuses {
+        add(
+            Reason::PolicyRefusesNothing,
+            "it has no validation that could fail".to_owned(),
+        );
+    }
+    let matches = spec.match_constraints.unwrap_or_default();
+    let left_out = matching::left_out(wanted.guards, &matches);
+    if !left_out.is_empty() {
+        add(
+            Reason::PolicyRulesLost,
+            format!(
+                "its resourceRules match no longer what it is there to refuse: {}",
+                left_out.join(", ")
+            ),
+        );
+    }
+    let further =
+        matching::further_conditions(spec.match_conditions.as_ref(), wanted.conditions).join(", ");
+    if !further.is_empty() {
+        add(
+            Reason::PolicyNarrowed,
+            format!("it has matchConditions that the chart's does not have: {further}"),
+        );
+    }
+    // Namespaces are left out by its binding.
+    if !matching::is_wide(&matches, false) {
+        add(
+            Reason::PolicyNarrowed,
+            "its matchConstraints leave out objects that the chart's do not: selectors or excludeResourceRules were added".to_owned(),
+        );
+    }
+    findings
 }
 
 fn of_policy(
@@ -202,8 +223,13 @@ fn of_policy(
             .any(|action| action == "Deny")
     };
     let wide = |binding: &&&ValidatingAdmissionPolicyBinding| {
+        let matches = binding.spec.match_resources.as_ref();
         binding.spec.param_ref.is_none()
-            && is_as_wide_as_the_charts(binding.spec.match_resources.as_ref(), about)
+            && matches.is_none_or(|matches| {
+                let rules = matches.resource_rules.as_deref().unwrap_or_default();
+                // The chart leaves out namespaces only from policies about workloads.
+                rules.is_empty() && matching::is_wide(matches, about == About::Workloads)
+            })
     };
     if own.is_empty() {
         add(
@@ -235,53 +261,39 @@ fn of_policy(
     findings
 }
 
-/// The chart leaves out namespaces by their own names, and only from policies about workloads.
-fn is_as_wide_as_the_charts(matches: Option<&MatchResources>, about: About) -> bool {
-    let Some(matches) = matches else { return true };
-    let empty = |rules: Option<usize>| rules.is_none_or(|count| count == 0);
-    let by_name = matches.namespace_selector.as_ref().is_none_or(|selector| {
-        let labels = selector
-            .match_labels
-            .as_ref()
-            .is_none_or(BTreeMap::is_empty);
-        let expressions = selector.match_expressions.as_deref().unwrap_or_default();
-        let about_names = |key: &str, operator: &str| {
-            about == About::Workloads && key == "kubernetes.io/metadata.name" && operator == "NotIn"
-        };
-        labels
-            && expressions
-                .iter()
-                .all(|expression| about_names(&expression.key, &expression.operator))
-    });
-    let objects = matches.object_selector.as_ref().is_none_or(|selector| {
-        selector
-            .match_labels
-            .as_ref()
-            .is_none_or(BTreeMap::is_empty)
-            && selector
-                .match_expressions
-                .as_ref()
-                .is_none_or(Vec::is_empty)
-    });
-    by_name
-        && objects
-        && empty(matches.resource_rules.as_ref().map(Vec::len))
-        && empty(matches.exclude_resource_rules.as_ref().map(Vec::len))
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
 
     use super::*;
 
+    /// A policy as the chart has it.
+    fn policy(of: &Policy, failure: &str) -> (String, ValidatingAdmissionPolicy) {
+        let name = format!("muster-{}", of.name);
+        let rules: Vec<Value> = of
+            .guards
+            .iter()
+            .map(|guard| {
+                json!({"apiGroups": [guard.group], "apiVersions": ["*"], "resources": guard.resources,
+                    "operations": guard.operations, "scope": "*"})
+            })
+            .collect();
+        let conditions: Vec<Value> = of
+            .conditions
+            .iter()
+            .map(|name| json!({"name": name, "expression": "a"}))
+            .collect();
+        let policy = json!({"metadata": {"name": name}, "spec": {"failurePolicy": failure,
+            "matchConstraints": {"resourceRules": rules, "namespaceSelector": {}, "objectSelector": {}},
+            "matchConditions": conditions, "validations": [{"expression": "object.a"}]}});
+        (name, serde_json::from_value(policy).unwrap())
+    }
+
     fn policies(failure: &str) -> Policies {
-        let named = |suffix: &str| {
-            let name = format!("muster-{suffix}");
-            let policy = json!({"metadata": {"name": name}, "spec": {"failurePolicy": failure}});
-            (name, serde_json::from_value(policy).unwrap())
-        };
-        POLICIES.iter().map(|(suffix, _)| named(suffix)).collect()
+        POLICIES
+            .iter()
+            .map(|wanted| policy(wanted, failure))
+            .collect()
     }
 
     fn binding(name: &str, action: &str, matches: &Value) -> ValidatingAdmissionPolicyBinding {
@@ -298,9 +310,9 @@ mod tests {
             "objectSelector": {}, "matchPolicy": "Equivalent"});
         POLICIES
             .iter()
-            .map(|(suffix, about)| {
-                let name = format!("muster-{suffix}");
-                match about {
+            .map(|policy| {
+                let name = format!("muster-{}", policy.name);
+                match policy.about {
                     About::Workloads => binding(&name, workloads, &by_name),
                     About::Muster => binding(
                         &name,
@@ -324,30 +336,6 @@ mod tests {
             &Reading::whole(bindings),
         );
         found.iter().map(|finding| finding.reason).collect()
-    }
-
-    #[test]
-    fn the_policies_that_are_looked_for_are_those_of_the_chart() {
-        let directory = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../deploy/helm/muster/templates/policies"
-        );
-        let mut of_chart: BTreeMap<String, String> = std::fs::read_dir(directory)
-            .unwrap()
-            .map(|entry| {
-                let path = entry.unwrap().path();
-                let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-                (name, std::fs::read_to_string(path).unwrap())
-            })
-            .collect();
-        for (name, about) in POLICIES.into_iter().chain(BY_VALUE) {
-            let template = of_chart.remove(name).unwrap_or_else(|| panic!("no {name}"));
-            assert!(template.contains(&format!("\"%s-{name}\"")), "{name}");
-            // Only those about workloads go by the mode.
-            let by_mode = template.contains("\"workloads\"") || template.contains("[Audit]");
-            assert_eq!(by_mode, about == About::Workloads, "{name}");
-        }
-        assert!(of_chart.is_empty(), "{:?}", of_chart.keys());
     }
 
     #[test]
@@ -443,18 +431,79 @@ mod tests {
         let audited = instead("muster-pod-gate", "Audit", json!({}));
         assert_eq!(reasons(false, policies("Fail"), audited), [Reason::Passed]);
         let mut side_door = policies("Fail");
-        side_door.insert(
-            "muster-pod-side-door".to_owned(),
-            ValidatingAdmissionPolicy::default(),
-        );
-        side_door
-            .get_mut("muster-pod-side-door")
-            .unwrap()
-            .metadata
-            .name = Some("muster-pod-side-door".to_owned());
+        side_door.extend([policy(&BY_VALUE[1], "Fail")]);
         assert_eq!(
             reasons(true, side_door, bindings("Deny")),
             [Reason::PolicyNotBound]
         );
+    }
+
+    #[test]
+    fn a_policy_that_was_emptied_or_narrowed_is_told_by_what_it_does_not_look_at_any_more() {
+        use Reason::{PolicyNarrowed, PolicyRefusesNothing, PolicyRulesLost};
+        for (pointer, value, expected, told) in [
+            (
+                "/spec/validations",
+                json!([]),
+                PolicyRefusesNothing,
+                "no validation",
+            ),
+            (
+                "/spec/validations",
+                json!([{"expression": " true "}]),
+                PolicyRefusesNothing,
+                "no validation",
+            ),
+            (
+                "/spec/matchConstraints/resourceRules",
+                json!([]),
+                PolicyRulesLost,
+                "CREATE pods, UPDATE pods, UPDATE pods/status",
+            ),
+            (
+                "/spec/matchConstraints/resourceRules/0/operations",
+                json!(["CREATE"]),
+                PolicyRulesLost,
+                ": UPDATE pods",
+            ),
+            (
+                "/spec/matchConstraints/resourceRules/1/resources",
+                json!(["nodes"]),
+                PolicyRulesLost,
+                ": UPDATE pods/status",
+            ),
+            (
+                "/spec/matchConstraints/objectSelector",
+                json!({"matchLabels": {"a": "b"}}),
+                PolicyNarrowed,
+                "matchConstraints",
+            ),
+            (
+                "/spec/matchConditions",
+                json!([{"name": "mine", "expression": "false"}]),
+                PolicyNarrowed,
+                ": mine",
+            ),
+        ] {
+            let mut policies = policies("Fail");
+            let changed = policies.get_mut("muster-pod-decided").unwrap();
+            let mut object = serde_json::to_value(&*changed).unwrap();
+            *object.pointer_mut(pointer).unwrap() = value;
+            *changed = serde_json::from_value(object).unwrap();
+            let installation = Installation {
+                name: "muster".to_owned(),
+                enforces: true,
+                ..Installation::default()
+            };
+            let found = findings(
+                &installation,
+                &Reading::whole(policies),
+                &Reading::whole(bindings("Deny")),
+            );
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert_eq!(found[0].reason, expected);
+            assert_eq!(found[0].object, "muster-pod-decided");
+            assert!(found[0].message.contains(told), "{found:?}");
+        }
     }
 }

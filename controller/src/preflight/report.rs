@@ -32,6 +32,8 @@ pub enum Check {
     Webhook,
     /// Who may do what opens quota.
     Access,
+    /// Pod Security levels of tenants' namespaces.
+    PodSecurity,
     /// Clocks of nodes and here.
     Clocks,
     /// Limits of the API's clients, and times.

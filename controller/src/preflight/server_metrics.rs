@@ -9,7 +9,7 @@ use futures::{AsyncBufReadExt, AsyncReadExt, StreamExt};
 use kube::Client;
 use muster_serve::client::CallError;
 
-use super::reading::{Reading, Unread};
+use super::reading::{self, Over, Reading, Unread};
 
 /// Longest time for reading them.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -99,15 +99,17 @@ fn sample(line: &str) -> Option<(&str, Labels, f64)> {
 /// Reads them.
 pub async fn read(client: &Client) -> Reading<ServerMetrics> {
     let mut found = ServerMetrics::default();
-    let ended = tokio::time::timeout(LIMIT, all(client, &mut found, LARGEST_BYTES)).await;
-    let error = match ended {
+    let (verb, resource) = ("get", "the path /metrics");
+    let ended = reading::ended(LIMIT, all(client, &mut found, LARGEST_BYTES)).await;
+    let unread = match ended {
         Ok(Ok(())) => return Reading::whole(found),
-        Ok(Err(error)) => CallError::Api(Box::new(error)),
-        Err(_) => CallError::Timeout(LIMIT),
+        Ok(Err(error)) => Unread::failed(verb, resource, &CallError::Api(Box::new(error))),
+        Err(Over::Own) => Unread::failed(verb, resource, &CallError::Timeout(LIMIT)),
+        Err(Over::All) => Unread::out_of_time(verb, resource, 0),
     };
     Reading {
         found,
-        unread: Some(Unread::failed("get", "the path /metrics", &error)),
+        unread: Some(unread),
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::{
     admissionregistration::v1::{
-        MutatingWebhook, MutatingWebhookConfiguration, RuleWithOperations,
+        MatchCondition, MatchResources, MutatingWebhookConfiguration, RuleWithOperations,
         ValidatingWebhookConfiguration, WebhookClientConfig,
     },
     discovery::v1::EndpointSlice,
@@ -17,22 +17,26 @@ use kube::{
     api::{ListParams, PostParams},
 };
 use muster_api::team::{Team, TeamSpec};
-use muster_serve::client::{CALL_LIMIT, CallError, within};
+use muster_serve::client::CallError;
 
 use super::{
     finding::{Finding, Reason},
+    guards::{PODS, QUOTA, Webhook},
     installation::Installation,
-    reading::{self, Reading, Unread},
+    matching,
+    reading::{self, CallFailure, Reading, Unread},
     server_metrics::ServerMetrics,
 };
 use crate::listing::Names;
 
 /// Name of the Team that is created in a dry run.
 const TEAM: &str = "muster-preflight";
+/// What the dry run takes.
+const DRY_RUN: &str = "create (dry run)";
+/// Of what it creates one.
+const TEAMS: &str = "teams.muster.dev";
 /// The webhook that is asked about Teams.
 const TEAMS_WEBHOOK: &str = "teams.muster.dev";
-/// The webhook that is asked about pods.
-const PODS_WEBHOOK: &str = "pods.muster.dev";
 /// The webhook that is asked about Jobs: a courtesy, which fails open.
 const JOBS_WEBHOOK: &str = "jobs.muster.dev";
 
@@ -134,6 +138,36 @@ pub async fn read_endpoints(client: &Client, installation: &Installation) -> Rea
     .await
 }
 
+/// A webhook of either kind of configuration.
+struct Configured<'a> {
+    name: &'a str,
+    client: &'a WebhookClientConfig,
+    failure: Option<&'a str>,
+    matches: MatchResources,
+    conditions: Option<&'a Vec<MatchCondition>>,
+}
+
+macro_rules! configured {
+    ($configuration:expr) => {
+        $configuration
+            .webhooks
+            .iter()
+            .flatten()
+            .map(|webhook| Configured {
+                name: &webhook.name,
+                client: &webhook.client_config,
+                failure: webhook.failure_policy.as_deref(),
+                matches: matching::of_webhook(
+                    webhook.rules.as_ref(),
+                    webhook.namespace_selector.as_ref(),
+                    webhook.object_selector.as_ref(),
+                ),
+                conditions: webhook.match_conditions.as_ref(),
+            })
+            .collect::<Vec<_>>()
+    };
+}
+
 /// Whether it is configured as the chart has it.
 pub fn of_configurations(
     installation: &Installation,
@@ -155,21 +189,11 @@ pub fn of_configurations(
     };
     match &found.validating {
         Some(configuration) => {
-            let webhooks = configuration.webhooks.iter().flatten();
-            let clients = webhooks.map(|webhook| {
-                (
-                    webhook.name.as_str(),
-                    &webhook.client_config,
-                    webhook.failure_policy.as_deref(),
-                )
-            });
             // In Observe nobody is asked about pods.
-            let needed: &[&str] = if installation.enforces {
-                &[PODS_WEBHOOK, TEAMS_WEBHOOK]
-            } else {
-                &[TEAMS_WEBHOOK]
-            };
-            findings.extend(of_clients(&configuration.name_any(), needed, clients));
+            let pods = installation.enforces.then_some(PODS);
+            let needed: Vec<Webhook> = QUOTA.into_iter().chain(pods).collect();
+            let webhooks = configured!(configuration);
+            findings.extend(of_webhooks(&configuration.name_any(), &needed, &webhooks));
         }
         None => findings.push(missing(
             "ValidatingWebhookConfiguration",
@@ -179,15 +203,8 @@ pub fn of_configurations(
     let own = format!("{MUTATING_PREFIX}{}", installation.name);
     match &found.mutating {
         Some(configuration) => {
-            let webhooks = configuration.webhooks.iter().flatten();
-            let clients = webhooks.map(|webhook: &MutatingWebhook| {
-                (
-                    webhook.name.as_str(),
-                    &webhook.client_config,
-                    webhook.failure_policy.as_deref(),
-                )
-            });
-            findings.extend(of_clients(&own, &[PODS_WEBHOOK], clients));
+            let webhooks = configured!(configuration);
+            findings.extend(of_webhooks(&own, &[PODS], &webhooks));
         }
         // In Observe nothing is changed.
         None if installation.enforces => {
@@ -210,59 +227,82 @@ pub fn of_configurations(
     if findings.is_empty() {
         findings.push(Finding::passed(
             "webhook configurations",
-            "they have an authority, fail closed, and Muster's is the last that changes pods",
+            "they have an authority, are asked about all that they must be, fail closed, and Muster's is the last that changes pods",
         ));
     }
     findings
 }
 
-fn of_clients<'a>(
-    object: &str,
-    needed: &[&str],
-    clients: impl Iterator<Item = (&'a str, &'a WebhookClientConfig, Option<&'a str>)>,
-) -> Vec<Finding> {
+fn of_webhooks(object: &str, needed: &[Webhook], webhooks: &[Configured<'_>]) -> Vec<Finding> {
     let (mut without, mut open) = (Names::default(), Names::default());
-    let mut absent = needed.to_vec();
-    for (name, client, failure) in clients {
-        absent.retain(|needed| *needed != name);
-        if client
-            .ca_bundle
-            .as_ref()
-            .is_none_or(|bundle| bundle.0.is_empty())
-        {
-            without.add(|| name.to_owned());
+    for webhook in webhooks {
+        let bundle = webhook.client.ca_bundle.as_ref();
+        if bundle.is_none_or(|bundle| bundle.0.is_empty()) {
+            without.add(|| webhook.name.to_owned());
         }
-        if name != JOBS_WEBHOOK && failure.is_some_and(|failure| failure != "Fail") {
-            open.add(|| name.to_owned());
+        if webhook.name != JOBS_WEBHOOK && webhook.failure.is_some_and(|failure| failure != "Fail")
+        {
+            open.add(|| webhook.name.to_owned());
+        }
+    }
+    let (mut absent, mut narrowed) = (Vec::new(), Vec::new());
+    for wanted in needed {
+        let Some(found) = webhooks.iter().find(|webhook| webhook.name == wanted.name) else {
+            absent.push(wanted.name.to_owned());
+            continue;
+        };
+        let left_out = matching::left_out(wanted.guards, &found.matches);
+        if !left_out.is_empty() {
+            absent.push(format!("{} for {}", wanted.name, left_out.join(", ")));
+        }
+        let further = matching::further_conditions(found.conditions, wanted.conditions);
+        // Only of pods the chart leaves out namespaces.
+        let is_wide = matching::is_wide(&found.matches, wanted.name == PODS.name);
+        if !is_wide || !further.is_empty() {
+            narrowed.push(wanted.name);
         }
     }
     let mut findings = Vec::new();
+    let mut add = |reason, message: String, remedy: &str| {
+        findings.push(Finding::new(reason, object, message, remedy));
+    };
+    let upgrade = "helm upgrade the release, and see who changed it";
     if !absent.is_empty() {
-        findings.push(Finding::new(
+        add(
             Reason::WebhookMissing,
-            object,
             format!(
                 "it does not have {}, so the API server asks nobody about these",
-                absent.join(", ")
+                absent.join("; ")
             ),
-            "helm upgrade the release, and see who changed it",
-        ));
+            upgrade,
+        );
+    }
+    if !narrowed.is_empty() {
+        add(
+            Reason::WebhookNarrowed,
+            format!(
+                "{} leave out what the chart's do not: selectors or matchConditions were added",
+                narrowed.join(", ")
+            ),
+            upgrade,
+        );
     }
     if !without.is_empty() {
-        findings.push(Finding::new(
+        add(
             Reason::WebhookWithoutAuthority,
-            object,
             format!("without a caBundle the API server believes none of its webhooks: {without}"),
             "The leader of muster-controller sets it, or cert-manager: look at its log",
-        ));
+        );
     }
     if !open.is_empty() {
-        findings.push(Finding::new(
+        add(
             Reason::WebhookFailsOpen,
-            object,
-            format!("failurePolicy of {} is not Fail: what it would refuse is let pass while it does not answer", open.list()),
-            "helm upgrade the release, and see who changed it",
-        ));
+            format!(
+                "failurePolicy of {} is not Fail: what it would refuse is let pass while it does not answer",
+                open.list()
+            ),
+            upgrade,
+        );
     }
     findings
 }
@@ -314,8 +354,11 @@ pub async fn dry_run(client: &Client) -> DryRun {
         ..PostParams::default()
     };
     let team = Team::new(TEAM, TeamSpec::default());
-    let answer = within(CALL_LIMIT, teams.create(&params, &team)).await;
-    answer.map_or_else(|error| judged(&error), |_| DryRun::Asked)
+    match reading::one(teams.create(&params, &team)).await {
+        Ok(_) => DryRun::Asked,
+        Err(CallFailure::Call(error)) => judged(&error),
+        Err(late @ CallFailure::OutOfTime) => DryRun::NotTried(late.unread(DRY_RUN, TEAMS)),
+    }
 }
 
 fn judged(error: &CallError) -> DryRun {
@@ -328,12 +371,11 @@ fn judged(error: &CallError) -> DryRun {
     } else if text.contains(&denied) || error.status_code() == Some(409) {
         DryRun::Asked
     } else {
-        let (verb, resource) = ("create (dry run)", "teams.muster.dev");
         // A policy, or a webhook of somebody else, answers 403 too.
         DryRun::NotTried(if text.contains(" denied ") {
-            Unread::refused(verb, resource, error)
+            Unread::refused(DRY_RUN, TEAMS, error)
         } else {
-            Unread::failed(verb, resource, error)
+            Unread::failed(DRY_RUN, TEAMS, error)
         })
     }
 }
@@ -395,6 +437,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use muster_serve::client::CALL_LIMIT;
+
     use crate::{
         preflight::server_metrics::Calls,
         scripted_api::{ScriptedApi, failure},
@@ -410,9 +454,23 @@ mod tests {
     }
 
     fn webhook(name: &str, bundle: &str, failure: &str) -> Value {
+        let (kind, _) = name.split_once('.').unwrap();
+        let (group, version, operations) = match kind {
+            "pods" => ("", "v1", json!(["CREATE"])),
+            "jobs" => ("batch", "v1", json!(["CREATE"])),
+            _ => ("muster.dev", "v1alpha1", json!(["CREATE", "UPDATE"])),
+        };
         json!({"name": name, "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": failure,
-            "clientConfig": {"caBundle": bundle},
-            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"]}]})
+            "clientConfig": {"caBundle": bundle}, "namespaceSelector": {}, "objectSelector": {},
+            "rules": [{"apiGroups": [group], "apiVersions": [version], "resources": [kind], "operations": operations, "scope": "*"}]})
+    }
+
+    /// The webhooks about quota as the chart has them, but for this one of them.
+    fn quota_but(changed: &Value) -> Vec<Value> {
+        let names = QUOTA.iter().map(|webhook| webhook.name);
+        let others = names.filter(|name| changed["name"] != *name);
+        let others = others.map(|name| webhook(name, "YQ==", "Fail"));
+        others.chain([changed.clone()]).collect()
     }
 
     fn configuration(name: &str, webhooks: &[Value]) -> Value {
@@ -435,8 +493,12 @@ mod tests {
         use Reason::*;
         let pods = webhook("pods.muster.dev", "YQ==", "Fail");
         let ours = configuration("zz-muster", std::slice::from_ref(&pods));
-        let teams = webhook("teams.muster.dev", "YQ==", "Fail");
-        let validating = Some(configuration("muster", &[pods.clone(), teams.clone()]));
+        let quota = quota_but(&webhook("teams.muster.dev", "YQ==", "Fail"));
+        let with_quota = |webhook: &Value| {
+            let all = [vec![webhook.clone()], quota.clone()].concat();
+            Some(configuration("muster", &all))
+        };
+        let validating = with_quota(&pods);
         let without = webhook("pods.muster.dev", "", "Fail");
         let open = webhook("pods.muster.dev", "YQ==", "Ignore");
         let jobs = webhook("jobs.muster.dev", "YQ==", "Ignore");
@@ -473,20 +535,23 @@ mod tests {
                 vec![ours.clone()],
                 Some(configuration(
                     "muster",
-                    &[pods.clone(), teams.clone(), jobs],
+                    &[vec![pods.clone(), jobs], quota.clone()].concat(),
                 )),
                 vec![Passed],
             ),
             (
                 true,
                 vec![ours.clone()],
-                Some(configuration("muster", &[pods, open_teams])),
+                Some(configuration(
+                    "muster",
+                    &[vec![pods.clone()], quota_but(&open_teams)].concat(),
+                )),
                 vec![WebhookFailsOpen],
             ),
             (
                 true,
                 vec![ours.clone()],
-                Some(configuration("muster", &[teams])),
+                Some(configuration("muster", &quota)),
                 vec![WebhookMissing],
             ),
             (
@@ -502,6 +567,75 @@ mod tests {
                 expected,
                 "{mutating:?}"
             );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_webhook_that_is_not_asked_any_more_about_all_that_it_must_be_is_told() {
+        use Reason::{Passed, WebhookMissing, WebhookNarrowed};
+        let names = json!({"matchExpressions": [
+            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system"]}]});
+        let managed = json!([{"name": "managed", "expression": "a"}]);
+        let mine = json!([{"name": "mine", "expression": "false"}]);
+        let labels = json!({"matchLabels": {"guarded": "yes"}});
+        for (name, pointer, value, expected) in [
+            (
+                "pods.muster.dev",
+                "/namespaceSelector",
+                names.clone(),
+                Passed,
+            ),
+            ("pods.muster.dev", "/matchConditions", managed, Passed),
+            (
+                "pods.muster.dev",
+                "/rules/0/operations",
+                json!(["*"]),
+                Passed,
+            ),
+            (
+                "pods.muster.dev",
+                "/rules/0/resources",
+                json!(["nodes"]),
+                WebhookMissing,
+            ),
+            ("pods.muster.dev", "/rules", json!([]), WebhookMissing),
+            (
+                "teams.muster.dev",
+                "/rules/0/operations",
+                json!(["CREATE"]),
+                WebhookMissing,
+            ),
+            (
+                "cohorts.muster.dev",
+                "/name",
+                json!("other.muster.dev"),
+                WebhookMissing,
+            ),
+            (
+                "pods.muster.dev",
+                "/objectSelector",
+                labels,
+                WebhookNarrowed,
+            ),
+            ("pods.muster.dev", "/matchConditions", mine, WebhookNarrowed),
+            (
+                "teams.muster.dev",
+                "/namespaceSelector",
+                names,
+                WebhookNarrowed,
+            ),
+        ] {
+            let pods = webhook("pods.muster.dev", "YQ==", "Fail");
+            let ours = configuration("zz-muster", std::slice::from_ref(&pods));
+            let teams = webhook("teams.muster.dev", "YQ==", "Fail");
+            let mut webhooks = [vec![pods], quota_but(&teams)].concat();
+            let changed = webhooks.iter_mut().find(|webhook| webhook["name"] == name);
+            let changed = changed.unwrap();
+            changed["matchConditions"] = json!([]);
+            *changed.pointer_mut(pointer).unwrap() = value;
+            let validating = Some(configuration("muster", &webhooks));
+            let found = reasons(true, &[ours], validating).await;
+            assert_eq!(found, [expected], "{name} {pointer}");
         }
     }
 

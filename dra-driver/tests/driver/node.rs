@@ -73,8 +73,7 @@ impl Node {
     /// Starts the driver, and waits until its sockets are served.
     pub(crate) async fn start(&mut self) {
         let flag = |name: &str, path: &str| format!("--{name}={}", self.path(path).display());
-        let mut library = std::env::current_exe().unwrap();
-        library.set_file_name("libnvidia_ml_mock.so");
+        let library = nvidia_ml_mock::library().unwrap();
         let driver = Command::new(env!("CARGO_BIN_EXE_muster-dra-driver"))
             .arg("--node-name=node-0")
             .arg("--admin-addr=127.0.0.1:0")

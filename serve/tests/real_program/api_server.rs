@@ -1,4 +1,5 @@
-//! An API server on which nothing ever happens: lists are empty, watches silent, and Secrets are kept.
+//! An API server on which nothing ever happens: lists are empty, watches silent, and Secrets are kept. Nobody may create any, as
+//! in the roles of the chart: there is one empty Secret of each name until the test takes it away.
 
 use std::{
     collections::HashMap,
@@ -28,9 +29,40 @@ pub(crate) fn kubeconfig_of(api_server: SocketAddr) -> String {
     .to_string()
 }
 
-/// What was written, by path.
+/// The Secrets, by path.
 #[derive(Clone, Default)]
-pub(crate) struct Objects(Arc<Mutex<HashMap<String, Value>>>);
+pub(crate) struct Objects(Arc<Mutex<Stored>>);
+
+#[derive(Default)]
+struct Stored {
+    secrets: HashMap<String, Value>,
+    /// Of the latest write.
+    version: u64,
+    /// Whether those that nobody has written yet are not there either.
+    deleted: bool,
+}
+
+impl Stored {
+    fn get(&mut self, path: &str) -> Option<Value> {
+        if let Some(secret) = self.secrets.get(path) {
+            return Some(secret.clone());
+        }
+        if self.deleted {
+            return None;
+        }
+        let name = path.rsplit('/').next().unwrap();
+        let secret = json!({"apiVersion": "v1", "metadata": {"name": name}});
+        Some(self.put(path, secret))
+    }
+
+    fn put(&mut self, path: &str, mut secret: Value) -> Value {
+        self.version += 1;
+        secret["kind"] = json!("Secret");
+        secret["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        self.secrets.insert(path.to_owned(), secret.clone());
+        secret
+    }
+}
 
 impl Objects {
     /// The CA that the program has put into its Secret.
@@ -46,12 +78,27 @@ impl Objects {
         })
     }
 
-    fn in_secret(&self, key: &str) -> Option<String> {
-        let objects = self.0.lock().unwrap();
-        let secret = objects.values().find(|object| object["kind"] == "Secret");
-        let value = secret.unwrap()["data"].get(key)?.clone();
+    /// What the Secret of the programs holds at this key.
+    pub(crate) fn in_secret(&self, key: &str) -> Option<String> {
+        let stored = self.0.lock().unwrap();
+        let value = stored.secrets.values().next()?["data"].get(key)?.clone();
         let value: ByteString = serde_json::from_value(value).unwrap();
         Some(String::from_utf8(value.0).unwrap())
+    }
+
+    /// Writes what it holds, as somebody else.
+    pub(crate) fn write_secret(&self, change: impl FnOnce(&mut Value)) {
+        let mut stored = self.0.lock().unwrap();
+        let (path, mut secret) = stored.secrets.clone().into_iter().next().unwrap();
+        change(&mut secret["data"]);
+        stored.put(&path, secret);
+    }
+
+    /// Takes all Secrets away; or lets empty ones be there again.
+    pub(crate) fn delete_secrets(&self, deleted: bool) {
+        let mut stored = self.0.lock().unwrap();
+        stored.secrets.clear();
+        stored.deleted = deleted;
     }
 }
 
@@ -75,23 +122,29 @@ async fn answer(State(objects): State<Objects>, request: Request) -> Response {
         let list = json!({"metadata": {"resourceVersion": "1"}, "items": []});
         return Json(list).into_response();
     }
-    if head.method == Method::GET {
-        let known = objects.0.lock().unwrap().get(path).cloned();
-        let missing = json!({"kind": "Status", "apiVersion": "v1", "metadata": {},
-            "status": "Failure", "reason": "NotFound", "code": 404, "message": "none"});
-        return known.map_or_else(
-            || (StatusCode::NOT_FOUND, Json(missing)).into_response(),
-            |object| Json(object).into_response(),
-        );
-    }
+    let failure = |status: StatusCode, reason: &str| {
+        let body = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "reason": reason, "code": status.as_u16(), "message": reason});
+        (status, Json(body)).into_response()
+    };
     let body = axum::body::to_bytes(axum::body::Body::new(body), usize::MAX)
         .await
         .unwrap();
-    let mut secret: Value = serde_json::from_slice(&body).unwrap();
-    secret["kind"] = json!("Secret");
-    secret["metadata"]["resourceVersion"] = json!("1");
-    let name = secret["metadata"]["name"].as_str().unwrap();
-    let kept_at = format!("{}/{name}", path.trim_end_matches(&format!("/{name}")));
-    objects.0.lock().unwrap().insert(kept_at, secret.clone());
-    Json(secret).into_response()
+    if head.method == Method::POST {
+        return failure(StatusCode::FORBIDDEN, "Forbidden");
+    }
+    let mut stored = objects.0.lock().unwrap();
+    let known = stored.get(path);
+    match (head.method, known) {
+        (_, None) => failure(StatusCode::NOT_FOUND, "NotFound"),
+        (Method::GET, Some(secret)) => Json(secret).into_response(),
+        (_, Some(known)) => {
+            let secret: Value = serde_json::from_slice(&body).unwrap();
+            let version = |secret: &Value| secret["metadata"]["resourceVersion"].clone();
+            if version(&secret) != version(&known) {
+                return failure(StatusCode::CONFLICT, "Conflict");
+            }
+            Json(stored.put(path, secret)).into_response()
+        }
+    }
 }

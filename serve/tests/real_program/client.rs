@@ -20,7 +20,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 pub(crate) const JSON: &str = "application/json";
 
 /// What it takes to talk to a server.
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 pub(crate) struct Client {
     /// Where the server listens.
     pub(crate) address: SocketAddr,

@@ -4,10 +4,11 @@ use std::{net::SocketAddr, ops::Deref, process::Stdio, time::Duration};
 
 use muster_serve::tls;
 use serde_json::Value;
+use tempfile::TempDir;
 use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines},
     net::TcpStream,
-    process::{Child, Command},
+    process::{Child, ChildStderr, Command},
 };
 
 use super::{
@@ -37,48 +38,13 @@ impl Deref for Program {
 impl Program {
     /// Starts the binary on free ports of loopback, and waits until it is ready.
     pub(crate) async fn start(binary: &str) -> Self {
-        tls::install_provider();
-        let objects = Objects::default();
-        let address = api_server::serve(objects.clone()).await;
-        let directory = tempfile::tempdir().unwrap();
-        let kubeconfig = directory.path().join("kubeconfig");
-        std::fs::write(&kubeconfig, api_server::kubeconfig_of(address)).unwrap();
-        let mut child = Command::new(binary)
-            .arg("--kubeconfig")
-            .arg(&kubeconfig)
-            .args(["--admin-addr=127.0.0.1:0", "--listen-addr=127.0.0.1:0"])
-            .args(["--tls-names=127.0.0.1", "--log-format=json"])
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
-        let started = tokio::time::timeout(START_LIMIT, async {
-            let (mut admin, mut served) = (None, None);
-            loop {
-                let line = log.next_line().await.unwrap();
-                let line = line.expect("the program goes on");
-                let entry: Value = serde_json::from_str(&line).unwrap();
-                let address = |name: &str| entry[name].as_str()?.parse::<SocketAddr>().ok();
-                admin = admin.or_else(|| address("admin"));
-                served = served.or_else(|| address("address"));
-                if let (Some(admin), Some(served)) = (admin, served) {
-                    return (admin, served);
-                }
-            }
-        });
-        let (admin, address) = started.await.expect("the program serves");
-        // A pipe that nobody reads would stop it.
-        tokio::spawn(async move { while let Ok(Some(_)) = log.next_line().await {} });
-        let program = Self {
-            client: Client {
-                address,
-                bundle_pem: objects.bundle_pem(),
-                identity: objects.identity(),
-            },
-            admin,
-            child,
-        };
+        Self::start_beside(binary, &Objects::default()).await
+    }
+
+    /// The same for one of several that share their Secret.
+    pub(crate) async fn start_beside(binary: &str, objects: &Objects) -> Self {
+        let starting = Starting::spawn(binary, objects).await;
+        let program = starting.serves(objects).await;
         let ready = async {
             while program.probe("/readyz").await.0 != 200 {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -114,19 +80,106 @@ impl Program {
 
     /// Tells it to stop, as the kubelet does.
     pub(crate) async fn terminate(&self) {
-        let id = self.child.id().unwrap().to_string();
-        let sent = Command::new("kill").args(["-TERM", &id]).status().await;
-        assert!(sent.unwrap().success());
+        terminate(&self.child).await;
     }
 
     /// Waits for its end; whether that was a good one.
-    pub(crate) async fn ends_well(mut self) -> bool {
-        let ended = tokio::time::timeout(START_LIMIT, self.child.wait()).await;
-        ended.expect("it ends").unwrap().success()
+    pub(crate) async fn ends_well(self) -> bool {
+        ends_well(self.child).await
     }
 
     /// Whether it still runs.
     pub(crate) fn runs(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
+}
+
+/// A program that does not serve yet. It ends with this.
+pub(crate) struct Starting {
+    child: Child,
+    log: Lines<BufReader<ChildStderr>>,
+    _kubeconfig: TempDir,
+}
+
+impl Starting {
+    /// Starts the binary on free ports of loopback.
+    pub(crate) async fn spawn(binary: &str, objects: &Objects) -> Self {
+        tls::install_provider();
+        let address = api_server::serve(objects.clone()).await;
+        let directory = tempfile::tempdir().unwrap();
+        let kubeconfig = directory.path().join("kubeconfig");
+        std::fs::write(&kubeconfig, api_server::kubeconfig_of(address)).unwrap();
+        let mut child = Command::new(binary)
+            .arg("--kubeconfig")
+            .arg(&kubeconfig)
+            .args(["--admin-addr=127.0.0.1:0", "--listen-addr=127.0.0.1:0"])
+            .args(["--tls-names=127.0.0.1", "--log-format=json"])
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let log = BufReader::new(child.stderr.take().unwrap()).lines();
+        Self {
+            child,
+            log,
+            _kubeconfig: directory,
+        }
+    }
+
+    /// Waits for an entry of its log, and returns what is wanted of it.
+    pub(crate) async fn logs<T>(&mut self, mut wanted: impl FnMut(&Value) -> Option<T>) -> T {
+        let logged = async {
+            loop {
+                let line = self.log.next_line().await.unwrap();
+                let line = line.expect("the program goes on");
+                let entry: Value = serde_json::from_str(&line).unwrap();
+                if let Some(found) = wanted(&entry) {
+                    return found;
+                }
+            }
+        };
+        let logged = tokio::time::timeout(START_LIMIT, logged).await;
+        logged.expect("the program logs it")
+    }
+
+    /// Waits until it serves.
+    pub(crate) async fn serves(mut self, objects: &Objects) -> Program {
+        let (mut admin, mut served) = (None, None);
+        let addresses = self.logs(|entry| {
+            let address = |name: &str| entry[name].as_str()?.parse::<SocketAddr>().ok();
+            admin = admin.or_else(|| address("admin"));
+            served = served.or_else(|| address("address"));
+            admin.zip(served)
+        });
+        let (admin, address) = addresses.await;
+        let Self { child, mut log, .. } = self;
+        // A pipe that nobody reads would stop it.
+        tokio::spawn(async move { while let Ok(Some(_)) = log.next_line().await {} });
+        Program {
+            client: Client {
+                address,
+                bundle_pem: objects.bundle_pem(),
+                identity: objects.identity(),
+            },
+            admin,
+            child,
+        }
+    }
+
+    /// Tells it to stop; whether it then comes to a good end.
+    pub(crate) async fn stops_well(self) -> bool {
+        terminate(&self.child).await;
+        ends_well(self.child).await
+    }
+}
+
+async fn terminate(child: &Child) {
+    let id = child.id().unwrap().to_string();
+    let sent = Command::new("kill").args(["-TERM", &id]).status().await;
+    assert!(sent.unwrap().success());
+}
+
+async fn ends_well(mut child: Child) -> bool {
+    let ended = tokio::time::timeout(START_LIMIT, child.wait()).await;
+    ended.expect("it ends").unwrap().success()
 }

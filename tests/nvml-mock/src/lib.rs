@@ -18,8 +18,10 @@
 
 mod abi;
 mod board;
+mod library;
 mod processes;
 mod state;
 
 pub use board::{BOARDS, Board, Gpu, NvLink};
+pub use library::{LIBRARY, library};
 pub use state::{Process, STATE_VARIABLE, State, uuid};

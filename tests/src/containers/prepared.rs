@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use nvidia_ml_mock::LIBRARY;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -16,7 +17,7 @@ use super::{
 };
 use crate::{
     kube_binaries::{self, KubeBinaries},
-    programs::{NVML_LIBRARY, Programs, Wanted},
+    programs::{Programs, Wanted},
     progress::ProgressCallback,
 };
 
@@ -77,7 +78,7 @@ impl Prepared {
         let nvidia_runtime = directory.join("nvidia-container-runtime");
         fs::copy(programs.path("muster-nvidia-runtime"), &nvidia_runtime)?;
         hardware::build_cuda_devices(&directory.join("cuda-devices"))?;
-        Driver::build(&hardware_files(directory), &programs.path(NVML_LIBRARY))?;
+        Driver::build(&hardware_files(directory), &programs.path(LIBRARY))?;
 
         let workload = images.join("workload.tar");
         let mut names = vec![WORKLOAD.to_owned()];

@@ -3,14 +3,12 @@
 use std::{collections::BTreeMap, net::Ipv4Addr, path::Path, time::Duration};
 
 use anyhow::{Context, Result};
+use nvidia_ml_mock::LIBRARY;
 use serde_json::{Value, json};
 
 use super::{NAMESPACE, Part, RELEASE};
 use crate::{
-    kube_binaries::KubeBinaries,
-    node::BOARD_FILE_ON_NODE,
-    process::Launch,
-    programs::{NVML_LIBRARY, Programs},
+    kube_binaries::KubeBinaries, node::BOARD_FILE_ON_NODE, process::Launch, programs::Programs,
 };
 
 /// Longest time of one call of Helm.
@@ -55,7 +53,7 @@ pub(super) fn values(
                 "nodeSelector": {"muster-tests/no-node": "has-this-label"},
                 // The mock is a library alone: containers get device nodes.
                 "driverRoot": "",
-                "nvmlLibrary": programs.path(NVML_LIBRARY),
+                "nvmlLibrary": programs.path(LIBRARY),
                 "extraEnv": [{"name": nvidia_ml_mock::STATE_VARIABLE, "value": BOARD_FILE_ON_NODE}],
             },
             "logFormat": "text",

@@ -1,7 +1,7 @@
 //! What CI checks beside the test programs.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
@@ -11,7 +11,7 @@ use super::model;
 use crate::{dependencies, generate};
 
 /// Stages that are not test programs, in the order in which they run.
-pub(super) const STAGES: [(&str, Stage); 9] = [
+pub(super) const STAGES: [(&str, Stage); 10] = [
     ("format", Stage::Cargo(&["fmt", "--all", "--check"])),
     ("generated", Stage::Generated),
     (
@@ -30,6 +30,7 @@ pub(super) const STAGES: [(&str, Stage); 9] = [
     ("runtime", Stage::ProcessRuntime),
     ("helm", Stage::Script("tests/helm/build.sh")),
     ("chart", Stage::Chart),
+    ("alerts", Stage::Alerts),
     ("model", Stage::Model),
 ];
 
@@ -47,6 +48,8 @@ pub(super) enum Stage {
     ProcessRuntime,
     /// The chart, by Helm's own checks.
     Chart,
+    /// The chart's alerts, by Prometheus' own promtool.
+    Alerts,
     /// The checked model of the protocol, in part.
     Model,
 }
@@ -63,6 +66,7 @@ impl Stage {
             Self::Dependencies => dependencies::check(root),
             Self::ProcessRuntime => process_runtime(root),
             Self::Chart => chart(root),
+            Self::Alerts => alerts(root),
             Self::Model => model::check(root),
         }
     }
@@ -82,13 +86,38 @@ fn process_runtime(root: &Path) -> Result<()> {
     )
 }
 
+/// Checks the alerts' rules, and runs their tests.
+fn alerts(root: &Path) -> Result<()> {
+    let promtool = built_by(root, "tests/prometheus/build.sh")?.join("promtool");
+    for (command, file) in [
+        ("check", "deploy/helm/muster/files/alerts.yaml"),
+        ("test", "xtask/tests/chart/alerts.yaml"),
+    ] {
+        let arguments = [command, "rules", file];
+        succeed(
+            Command::new(&promtool).args(arguments).current_dir(root),
+            "promtool",
+        )?;
+    }
+    Ok(())
+}
+
+/// The directory that a script has built programs into.
+fn built_by(root: &Path, script: &str) -> Result<PathBuf> {
+    let built = Command::new("bash")
+        .arg(script)
+        .current_dir(root)
+        .stderr(Stdio::inherit())
+        .output()?;
+    if !built.status.success() {
+        bail!("{script} failed ({})", built.status);
+    }
+    Ok(PathBuf::from(String::from_utf8_lossy(&built.stdout).trim()))
+}
+
 /// Lints the chart, and renders it for the oldest Kubernetes that it is for.
 fn chart(root: &Path) -> Result<()> {
-    let built = Command::new("bash")
-        .arg("tests/helm/build.sh")
-        .current_dir(root)
-        .output()?;
-    let helm = Path::new(String::from_utf8_lossy(&built.stdout).trim()).join("helm");
+    let helm = built_by(root, "tests/helm/build.sh")?.join("helm");
     let chart = "deploy/helm/muster";
     let lint = ["lint", "--strict", "--quiet", chart];
     succeed(

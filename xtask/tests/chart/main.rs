@@ -7,6 +7,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod alerts;
 mod helm;
 mod metrics;
 mod objects;

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::helm::{chart, object, objects, root};
 
 /// Where metrics are registered, and what their names begin with there.
-const REGISTERED: [(&str, &str); 9] = [
+const REGISTERED: [(&str, &str); 10] = [
     ("controller/src/metrics.rs", "muster_"),
     ("controller/src/metrics/quota/cohorts.rs", "muster_"),
     ("controller/src/metrics/quota/gangs.rs", "muster_"),
@@ -21,6 +21,7 @@ const REGISTERED: [(&str, &str); 9] = [
     ("webhook/src/metrics.rs", "muster_"),
     ("extender/src/metrics.rs", "muster_"),
     ("dra-driver/src/metrics.rs", "muster_driver_"),
+    ("serve/src/certificate_source.rs", "muster_"),
     ("serve/src/watch.rs", "muster_watch_"),
     ("serve/src/process_metrics.rs", ""),
 ];

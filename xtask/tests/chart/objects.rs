@@ -180,6 +180,27 @@ fn programs_are_restricted_but_for_the_driver_whose_namespace_says_so() {
     );
 }
 
+/// A server answers for 5 s more and then gives what is in flight 10 s, within 20 s altogether.
+#[test]
+fn servers_are_rolled_without_a_replica_less_and_have_the_time_that_they_take_to_stop() {
+    let objects = objects(&["mode=\"Enforce\""]);
+    for name in ["muster-webhook", "muster-extender"] {
+        let spec = &object(&objects, "Deployment", name)["spec"];
+        let rolling = &spec["strategy"]["rollingUpdate"];
+        assert_eq!(rolling["maxUnavailable"], 0, "{name}");
+        assert_ne!(rolling["maxSurge"], 0, "{name}");
+        let pod = &spec["template"]["spec"];
+        let grace = &pod["terminationGracePeriodSeconds"];
+        // Kubernetes gives 30 s where nothing is said.
+        assert!(grace.is_null() || grace.as_i64().unwrap() >= 25, "{name}");
+        let probe = &pod["containers"][0]["readinessProbe"];
+        assert_eq!(probe["httpGet"]["path"], "/readyz", "{name}");
+        let unready =
+            probe["periodSeconds"].as_i64().unwrap() * probe["failureThreshold"].as_i64().unwrap();
+        assert!(unready <= 5, "{name}: it is asked for {unready} s more");
+    }
+}
+
 #[test]
 fn side_doors_are_shut_but_in_namespaces_whose_business_they_are() {
     let binding = |values: &[&str]| {
