@@ -749,6 +749,29 @@ fn of_musters_objects_users_change_suspend_and_tier_and_collectors_the_metadata(
 }
 
 #[test]
+fn a_pod_without_the_gate_and_one_that_names_a_node_are_told_different_things() {
+    let policy = object(&ENFORCE, "ValidatingAdmissionPolicy", "muster-pod-created");
+    let message = policy["spec"]["validations"][0]["messageExpression"].as_str();
+    let message = Program::compile(message.unwrap()).unwrap();
+    for (spec, says) in [
+        (json!({"containers": []}), "Is the webhook running?"),
+        (
+            json!({"containers": [], "nodeName": "n"}),
+            "use spec.nodeSelector or node affinity",
+        ),
+    ] {
+        let pod = json!({"metadata": {"name": "p", "namespace": "ml"}, "spec": spec});
+        let mut request = Request::update(USER, "pods", &Value::Null, &pod);
+        request.operation = "CREATE";
+        let Cel::String(told) = message.execute(&request.context()).unwrap() else {
+            panic!("the message is no text");
+        };
+        assert!(told.starts_with("NotPermitted: "), "{told}");
+        assert!(told.contains(says) && !told.contains('\n'), "{told}");
+    }
+}
+
+#[test]
 fn in_observe_only_what_is_about_workloads_is_audited_and_in_enforce_nothing() {
     let workloads = [
         "muster-binding",

@@ -91,9 +91,22 @@ impl Forming<'_, '_> {
             .filter(|pod| is_terminal(pod) && self.place(pod).is_some())
             .count();
         let there = members.len() + ended;
-        (there < wanted).then(|| PendingReason {
-            reason: Reason::MissingPods,
-            details: format!("{there} of {wanted} pods exist"),
+        (there < wanted).then(|| {
+            let hint = if self.is_of_stateful_set() {
+                "; their StatefulSet makes the next one when the last is ready, unless its podManagementPolicy is Parallel"
+            } else {
+                ""
+            };
+            PendingReason {
+                reason: Reason::MissingPods,
+                details: format!("{there} of {wanted} pods exist{hint}"),
+            }
+        })
+    }
+
+    fn is_of_stateful_set(&self) -> bool {
+        self.common_owner().is_some_and(|owner| {
+            owner.kind == "StatefulSet" && owner.api_version.starts_with("apps/")
         })
     }
 

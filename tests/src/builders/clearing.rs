@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use k8s_openapi::api::{
-    apps::v1::StatefulSet,
-    batch::v1::Job,
+    apps::v1::{Deployment, StatefulSet},
+    batch::v1::{CronJob, Job},
     core::v1::{Namespace, Pod},
     resource::v1::ResourceClaim,
 };
@@ -63,7 +63,9 @@ fn made_by_us() -> ListParams {
 }
 
 async fn clear_namespace(client: &Client, name: &str) -> Result<()> {
+    let cron_jobs: Api<CronJob> = Api::namespaced(client.clone(), name);
     let jobs: Api<Job> = Api::namespaced(client.clone(), name);
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), name);
     let stateful_sets: Api<StatefulSet> = Api::namespaced(client.clone(), name);
     let pods: Api<Pod> = Api::namespaced(client.clone(), name);
     let everything = ListParams::default();
@@ -71,7 +73,13 @@ async fn clear_namespace(client: &Client, name: &str) -> Result<()> {
         propagation_policy: Some(PropagationPolicy::Background),
         ..DeleteParams::default()
     };
+    cron_jobs
+        .delete_collection(&background, &everything)
+        .await?;
     jobs.delete_collection(&background, &everything).await?;
+    deployments
+        .delete_collection(&background, &everything)
+        .await?;
     stateful_sets
         .delete_collection(&background, &everything)
         .await?;

@@ -64,6 +64,17 @@ fn a_gang_waits_with_exactly_the_reason_that_its_objects_show() {
             "1 of 2 pods exist",
         ),
         (
+            "a pod that its StatefulSet makes only when the last one is ready",
+            vec![with(
+                member("w-0", 5, "train", "2"),
+                "/metadata/ownerReferences",
+                json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "w", "uid": "w", "controller": true}]),
+            )],
+            MissingPods,
+            "1 of 2 pods exist; their StatefulSet makes the next one when the last is ready, unless its podManagementPolicy is \
+             Parallel",
+        ),
+        (
             "a missing rank",
             vec![indexed_job("train", 2), rank(1), claim("train-1-x5", 1)],
             MissingPods,

@@ -1,0 +1,122 @@
+//! Ways to write a GPU pod, and what Muster makes of each: `docs/pods.md` on a real control plane. And the end of `docs/first-hour.md`.
+//!
+//! The nodes are played, so that every gang that may start does. What containers get, and how gangs end, is seen where nodes are
+//! real: [`document::END_TO_END`] says by which scenario.
+
+mod cases;
+mod document;
+mod first_hour;
+mod made;
+
+use std::{collections::BTreeMap, process::ExitCode};
+
+use anyhow::{Result, ensure};
+use futures::future::try_join_all;
+use k8s_openapi::api::core::v1::Pod;
+use muster_api::{Gang, TeamSpec, team::Stop};
+use muster_tests::{
+    builders::{self, gpu_quota},
+    cluster::{Cluster, ClusterOptions},
+    fake_nodes::FakeNodes,
+    install::MusterOptions,
+    kubernetes::{LIMIT, Progress, eventually, list},
+    scenarios, suite,
+};
+
+use crate::{
+    cases::{CASES, Case, Outcome},
+    first_hour::the_first_hour_ends_with_a_gang_that_says_why_it_waits,
+    made::{Answer, by_namespace},
+};
+
+/// The Team of the namespaces that have one.
+const TEAM: &str = "forms";
+/// Its quota: as much as there is.
+const GPUS: u32 = 80;
+
+fn main() -> ExitCode {
+    if let Err(error) = document::check() {
+        eprintln!("pod_forms: {error:#}");
+        return ExitCode::FAILURE;
+    }
+    let options = ClusterOptions {
+        muster: Some(MusterOptions::default()),
+        fake_nodes: Some(FakeNodes {
+            count: GPUS / 8,
+            gpus: 8,
+        }),
+        ..ClusterOptions::default()
+    };
+    suite::run(
+        "pod_forms",
+        options,
+        scenarios![
+            every_form_becomes_what_the_guide_says,
+            the_first_hour_ends_with_a_gang_that_says_why_it_waits,
+        ],
+    )
+}
+
+/// First the Team is stopped, so that pods are seen as they were created; then it is let go.
+async fn every_form_becomes_what_the_guide_says(cluster: &mut Cluster) -> Result<()> {
+    let client = cluster.client();
+    builders::flavor(&client, "all", None).await?;
+    team(cluster, Stop::Hold).await?;
+    let answers = try_join_all(CASES.iter().map(|case| made::make(&client, case))).await?;
+    let answers: BTreeMap<&str, Answer> = CASES.iter().map(|case| case.form).zip(answers).collect();
+    wait_for_all(
+        cluster,
+        "as the webhook writes them",
+        |case, pods, _| match (&case.outcome, answers.get(case.form)) {
+            (Outcome::Refused(reason, says), Some(Answer::Refused(said))) => {
+                let is_told = said.contains(reason.as_str()) && said.contains(says);
+                ensure!(is_told, "refused, but: {said}");
+                ensure!(pods.is_empty(), "refused, but there is a pod");
+                Ok(())
+            }
+            (Outcome::Refused(..), _) => Err(anyhow::anyhow!("it was not refused")),
+            (_, Some(Answer::Refused(said))) => Err(anyhow::anyhow!("it was refused: {said}")),
+            (Outcome::NotManaged, _) => made::is_left_alone(pods),
+            _ => made::is_held(pods),
+        },
+    )
+    .await?;
+    team(cluster, Stop::None).await?;
+    wait_for_all(cluster, "as the guide says", |case, pods, gangs| {
+        made::became(&case.outcome, pods, gangs)
+    })
+    .await
+}
+
+async fn team(cluster: &Cluster, stop: Stop) -> Result<()> {
+    let spec = TeamSpec {
+        quota: vec![gpu_quota("all", GPUS, None)],
+        stop,
+        ..TeamSpec::default()
+    };
+    builders::team_of(&cluster.client(), TEAM, spec).await
+}
+
+/// Waits until `look` finds nothing wrong with any case, by the pods and Gangs of its namespace; in the end tells all that are.
+async fn wait_for_all(
+    cluster: &Cluster,
+    what: &str,
+    look: impl Fn(&Case, &[Pod], &[Gang]) -> Result<()>,
+) -> Result<()> {
+    let client = cluster.client();
+    eventually(&format!("all are {what}"), LIMIT, async || {
+        let pods = by_namespace(list::<Pod>(&client, None).await?);
+        let gangs = by_namespace(list::<Gang>(&client, None).await?);
+        let mut wrong = Vec::new();
+        for case in CASES {
+            let namespace = case.namespace();
+            let pods = pods.get(&namespace).map_or(&[][..], Vec::as_slice);
+            let gangs = gangs.get(&namespace).map_or(&[][..], Vec::as_slice);
+            if let Err(error) = look(case, pods, gangs) {
+                wrong.push(format!("{}: {error:#}", case.form));
+            }
+        }
+        Ok(Progress::when(wrong.is_empty(), || wrong.join("\n  ")))
+    })
+    .await
+}
