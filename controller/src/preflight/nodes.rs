@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, ResourceExt, api::ListParams};
-use muster_cluster::managed::ManagedPods;
+use muster_cluster::{device_plugin, managed::ManagedPods};
 
 use super::{
     finding::{Finding, Reason},
@@ -65,7 +65,7 @@ impl Nodes {
             .labels
             .iter()
             .all(|(key, value)| labels.get(key) == Some(value));
-        let plugin = DevicePlugins::of(node, &wanted.devices);
+        let plugin = device_plugin::offered(node, &wanted.devices);
         let group = if is_served {
             self.served_names.insert(node.name_any());
             &mut self.served
