@@ -3,6 +3,11 @@
 //! A gang's charge is the **set of its claims, each once**, that an intent of it, its Gang's
 //! admission or any of its permits names; the union is taken by claim UID. Whoever adds up charges
 //! must therefore never add two records of the same claim.
+//!
+//! GPUs that a device plugin hands out belong to no ResourceClaim. A pod that asks for them has one **claim by name** for them,
+//! [`ClaimByName`]: there is no such object, and it is charged, permitted and released like one.
+
+use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -31,8 +36,31 @@ pub struct ClaimsCharge {
     /// Bytes of device memory that **each** claim takes.
     #[schemars(range(min = 0))]
     pub vram_bytes: i64,
-    /// UIDs of the ResourceClaims, ascending.
+    /// UIDs of the ResourceClaims, ascending; `POD_UID/RESOURCE` for what a device plugin hands out.
     pub uids: Vec<String>,
+}
+
+/// The claim of a pod for what a device plugin hands out to it. No ResourceClaim is called so: a UID holds no slash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClaimByName<'a> {
+    /// UID of the pod.
+    pub pod_uid: &'a str,
+    /// The extended resource, such as `nvidia.com/gpu`.
+    pub resource: &'a str,
+}
+
+impl<'a> ClaimByName<'a> {
+    /// Reads what stands where a claim's UID does; `None`: it is the UID of a ResourceClaim.
+    pub fn parse(uid: &'a str) -> Option<Self> {
+        let (pod_uid, resource) = uid.split_once('/')?;
+        resource.contains('/').then_some(Self { pod_uid, resource })
+    }
+}
+
+impl fmt::Display for ClaimByName<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}/{}", self.pod_uid, self.resource)
+    }
 }
 
 /// An amount of a resource that is not a claimed device.
@@ -46,4 +74,23 @@ pub struct ResourceCharge {
     /// The amount, in the unit that `resource` says.
     #[schemars(range(min = 0))]
     pub amount: i64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_by_name_is_told_from_the_uid_of_a_resource_claim() {
+        let pod_uid = "6f1d0c5e-5e0a-4c5e-9d0b-1c2f3a4b5c6d";
+        let claim = ClaimByName {
+            pod_uid,
+            resource: "nvidia.com/gpu",
+        };
+        let text = claim.to_string();
+        assert_eq!(ClaimByName::parse(&text), Some(claim));
+        assert_eq!(ClaimByName::parse(pod_uid), None);
+        // What a node alone knows of a ResourceClaim is called after the node.
+        assert_eq!(ClaimByName::parse(&format!("node-1/{pod_uid}")), None);
+    }
 }

@@ -1,4 +1,7 @@
 //! Flavor: a kind of capacity that quota counts.
+//!
+//! GPUs are handed out by DRA drivers, which publish devices, or by device plugins, of which a node lists no more than how
+//! many there are (`status.allocatable`). A Flavor counts the ones or the others.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +22,18 @@ use serde::{Deserialize, Serialize};
     category = "muster",
     status = "FlavorStatus",
     doc = "A kind of capacity that quota counts: which nodes, which devices.",
+    validation = (
+        "!has(self.spec.extendedResource) || !has(self.spec.devices)",
+        "devices counts what a DRA driver hands out, extendedResource what a device plugin does: say one of them, and make a Flavor for each"
+    ),
     printcolumn(name = "Topology", json_path = ".spec.topology", type_ = "string"),
+    printcolumn(
+        name = "Resource",
+        json_path = ".spec.extendedResource",
+        type_ = "string",
+        description = "The resource of a device plugin that it counts, if it does",
+        priority = 1
+    ),
     printcolumn(
         name = "Nodes",
         json_path = ".status.nodes",
@@ -68,9 +82,18 @@ pub struct FlavorSpec {
     /// Labels that a node must carry; all nodes if empty.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_selector: BTreeMap<String, String>,
-    /// The devices that count; all devices of Muster's driver without it.
+    /// The devices that count; all devices of Muster's driver without it and without `extendedResource`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub devices: Option<DeviceSource>,
+    /// The resource of a device plugin that counts instead, such as `nvidia.com/gpu`: each unit of it as one GPU. Pods ask for it by
+    /// `resources.limits`. It has to be among the resources that the installation manages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 3, max = 317))]
+    #[x_kube(
+        validation = ("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$')", "extendedResource is DOMAIN/NAME, such as nvidia.com/gpu"),
+        validation = ("!self.matches('(^|[.])kubernetes[.]io/') && !self.startsWith('muster.dev/')", "extendedResource is what a device plugin registers: no name of kubernetes.io (there DeviceClasses stand for claims) nor of muster.dev")
+    )]
+    pub extended_resource: Option<String>,
     /// The Topology that places gangs of this Flavor; a flat one without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<String>,

@@ -369,7 +369,7 @@ pub struct Admission {
 pub struct AdmittedPod {
     /// UID of the pod.
     pub uid: String,
-    /// UIDs of its claims, ascending.
+    /// UIDs of its claims, ascending; `POD_UID/RESOURCE` for what a device plugin hands out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub claims: Vec<String>,
 }

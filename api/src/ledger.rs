@@ -104,7 +104,7 @@ pub struct IntentPod {
     pub name: String,
     /// UID of the pod.
     pub uid: String,
-    /// UIDs of its claims, ascending.
+    /// UIDs of its claims, ascending; `POD_UID/RESOURCE` for what a device plugin hands out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub claims: Vec<String>,
 }

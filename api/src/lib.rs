@@ -32,7 +32,7 @@ pub mod reason;
 pub mod team;
 pub mod topology;
 
-pub use charge::{Charge, ClaimsCharge, ResourceCharge};
+pub use charge::{Charge, ClaimByName, ClaimsCharge, ResourceCharge};
 pub use cohort::{Cohort, CohortLimit, CohortSpec, CohortStatus, Sharing};
 pub use fairness::{
     AdmissionFairness, NamespaceUse, NamespaceWeight, ResourceWeight, UsedResource,

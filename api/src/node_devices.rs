@@ -81,7 +81,8 @@ pub struct NodeDevicesSpec {
 pub struct Permit {
     /// UID of the pod.
     pub pod_uid: String,
-    /// UIDs of its claims, ascending. Without any the permit only charges, and its driver has no say about it.
+    /// UIDs of its claims, ascending; `POD_UID/RESOURCE` for what a device plugin hands out. Without a ResourceClaim the permit only
+    /// charges, and its driver has no say about it.
     pub claim_uids: Vec<String>,
     /// `namespace/name` of the Gang.
     pub gang: String,

@@ -8,11 +8,13 @@ use std::{
 use k8s_openapi::api::core::v1::Node;
 use muster_api::{NodeDevices, Topology, keys};
 use muster_engine::{
-    self as engine, Amount, ClaimUid, FlavorName, NodeBlock, NodeFilterId, PodResources, SelectorId,
+    self as engine, Amount, ClaimUid, FlavorName, NodeBlock, NodeFilterId, PodResources,
+    ResourceName, SelectorId,
 };
 
 pub use crate::devices::{attribute, memory};
 use crate::{
+    device_plugin::{self, CountedResources},
     devices::PublishedDevice,
     pod_resources,
     selectors::{DeviceVerdicts, Selectors, Subject},
@@ -26,10 +28,44 @@ pub struct FlavorRule {
     pub name: FlavorName,
     /// Labels that the node must carry.
     pub node_selector: BTreeMap<String, String>,
-    /// The driver of its devices.
-    pub driver: String,
-    /// What a device must match, if anything.
-    pub selector: Option<SelectorId>,
+    /// What it counts there.
+    pub counts: Counts,
+}
+
+/// What a Flavor counts on its nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Counts {
+    /// Devices of a driver.
+    Devices {
+        /// The driver.
+        driver: String,
+        /// What a device must match, if anything.
+        selector: Option<SelectorId>,
+    },
+    /// Units of a resource of a device plugin.
+    Resource(ResourceName),
+}
+
+impl FlavorRule {
+    /// The selector that a device must match, if any.
+    pub fn selector(&self) -> Option<SelectorId> {
+        match &self.counts {
+            Counts::Devices { selector, .. } => *selector,
+            Counts::Resource(_) => None,
+        }
+    }
+
+    /// The resource that it counts, if it counts one.
+    pub fn resource(&self) -> Option<&ResourceName> {
+        match &self.counts {
+            Counts::Devices { .. } => None,
+            Counts::Resource(name) => Some(name),
+        }
+    }
+
+    fn counts_devices_of(&self, by: &str) -> bool {
+        matches!(&self.counts, Counts::Devices { driver, .. } if driver == by)
+    }
 }
 
 /// All that a node is made of.
@@ -49,6 +85,8 @@ pub struct NodeParts<'a> {
     pub used: PodResources,
     /// All Flavors that are understood.
     pub flavors: &'a [FlavorRule],
+    /// The resources of device plugins that some of them count.
+    pub counted_resources: &'a CountedResources,
     /// All Topologies, by name.
     pub topologies: &'a BTreeMap<String, Arc<Topology>>,
     /// Which claim each device is allocated to, by device name on the node.
@@ -103,8 +141,8 @@ pub fn node(parts: &NodeParts<'_>, selectors: &mut Selectors) -> Made {
             let matched = judge(device, selectors, &mut judged, &mut unknown);
             let in_flavors = flavors
                 .iter()
-                .filter(|flavor| flavor.driver == device.kind.driver)
-                .filter(|flavor| flavor.selector.is_none_or(|id| matched.contains(&id)))
+                .filter(|flavor| flavor.counts_devices_of(&device.kind.driver))
+                .filter(|flavor| flavor.selector().is_none_or(|id| matched.contains(&id)))
                 .map(|flavor| flavor.name.clone())
                 .collect();
             let is_gpu = hands_out_gpus(&device.kind.driver, parts.flavors);
@@ -118,9 +156,22 @@ pub fn node(parts: &NodeParts<'_>, selectors: &mut Selectors) -> Made {
         }
     }
     let uid = parts.node.metadata.uid.clone().unwrap_or_default();
+    let name = parts.node.metadata.name.clone().unwrap_or_default().into();
     let (allocatable, is_readable) = allocatable(parts.node);
+    devices.extend(device_plugin::devices(
+        &name,
+        &allocatable,
+        &parts.used,
+        parts.counted_resources,
+        |resource| {
+            let counting = flavors
+                .iter()
+                .filter(|flavor| flavor.resource() == Some(resource));
+            counting.map(|flavor| flavor.name.clone()).collect()
+        },
+    ));
     let node = engine::Node {
-        name: parts.node.metadata.name.clone().unwrap_or_default().into(),
+        name,
         block: block(parts).or_else(|| (!is_readable).then_some(NodeBlock::NotReady)),
         uid,
         allocatable,
@@ -302,7 +353,10 @@ fn judge(
 /// Whether devices of a driver are GPUs: of our own, and of each that any Flavor counts, whether or not a Flavor counts this
 /// very device. What a network card costs nobody counts; a GPU that no Flavor counts (yet) is nobody's, not free.
 fn hands_out_gpus(driver: &str, flavors: &[FlavorRule]) -> bool {
-    driver == keys::DRIVER || flavors.iter().any(|flavor| flavor.driver == driver)
+    driver == keys::DRIVER
+        || flavors
+            .iter()
+            .any(|flavor| flavor.counts_devices_of(driver))
 }
 
 fn device_of(

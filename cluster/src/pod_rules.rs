@@ -3,21 +3,17 @@
 //! Those by which kube-scheduler would refuse a planned node for certain pods are not understood, so
 //! that a gang never starts half; those that only may matter are named to people and let pass.
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use muster_api::keys;
 
-use crate::{
-    managed::ManagedPods, pod_terms, quantity, shorthand::Shorthand,
-    unsupported_field::UnsupportedField,
-};
+use crate::{pod_terms, shorthand::Shorthand, unsupported_field::UnsupportedField};
 
 /// The first rule by which the planner could plan a node that kube-scheduler then refuses, if there
-/// is one: required affinity to other pods, spreading that must hold, devices of a device plugin, a shorthand that was not turned into a claim.
-pub fn unsupported(pod: &Pod, managed: &ManagedPods) -> Option<UnsupportedField> {
+/// is one: required affinity to other pods, spreading that must hold, a shorthand that was not turned into a claim.
+pub fn unsupported(pod: &Pod) -> Option<UnsupportedField> {
     let spec = pod.spec.as_ref()?;
     pod_affinity(pod, spec)
         .or_else(|| must_spread(spec))
-        .or_else(|| device_plugin(spec, managed))
         .or_else(|| shorthand(pod, spec))
 }
 
@@ -81,23 +77,6 @@ fn must_spread(spec: &PodSpec) -> Option<UnsupportedField> {
     ))
 }
 
-fn device_plugin(spec: &PodSpec, managed: &ManagedPods) -> Option<UnsupportedField> {
-    containers(spec).find_map(|(path, container)| {
-        let resources = container.resources.as_ref()?;
-        let lists = [("limits", &resources.limits), ("requests", &resources.requests)];
-        lists.into_iter().find_map(|(list, amounts)| {
-            let (name, _) = amounts.iter().flatten().find(|(name, amount)| {
-                managed.stands_for_devices(name)
-                    && quantity::units(&amount.0, "").map_or(true, |asked| asked > 0)
-            })?;
-            Some(UnsupportedField::new(
-                format!("{path}.resources.{list}[{name}]"),
-                "devices are planned and charged by ResourceClaims only; ask for them by spec.resourceClaims",
-            ))
-        })
-    })
-}
-
 /// The webhook turns the shorthand into a claim; a pod that came past it has none.
 fn shorthand(pod: &Pod, spec: &PodSpec) -> Option<UnsupportedField> {
     let shorthand = match Shorthand::of_pod(pod) {
@@ -116,13 +95,4 @@ fn shorthand(pod: &Pod, spec: &PodSpec) -> Option<UnsupportedField> {
         format!("metadata.annotations[{key}]"),
         "no claim was made from it; create the pod anew, or give it spec.resourceClaims instead",
     ))
-}
-
-fn containers(spec: &PodSpec) -> impl Iterator<Item = (String, &Container)> {
-    let init = spec.init_containers.iter().flatten().enumerate();
-    spec.containers
-        .iter()
-        .enumerate()
-        .map(|(index, container)| (format!("spec.containers[{index}]"), container))
-        .chain(init.map(|(index, container)| (format!("spec.initContainers[{index}]"), container)))
 }

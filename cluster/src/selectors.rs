@@ -167,6 +167,12 @@ impl Selectors {
         Ok((id, true))
     }
 
+    /// An id that stands for no expressions: whoever asks for it says what matches it.
+    pub(crate) fn without_expressions(&mut self) -> SelectorId {
+        self.last += 1;
+        SelectorId(self.last)
+    }
+
     /// The id of the expressions, if they are interned.
     pub fn known(&self, texts: &[String]) -> Option<SelectorId> {
         self.by_text.get(texts).copied()

@@ -13,6 +13,7 @@ use anyhow::Context;
 use clap::{Parser, builder::NonEmptyStringValueParser};
 use kube::{Api, Client, runtime::watcher};
 use muster_api::NodeDevices;
+use muster_cluster::managed::ManagedPods;
 use muster_device::{Backend, BackendConfig, cdi::DriverRoot};
 use muster_serve::{
     Condition, Program, ServeArgs,
@@ -167,6 +168,22 @@ pub struct Args {
     )]
     cgroup_dir: PathBuf,
 
+    /// Extended resources that stand for devices; a name, or the beginning of one and `*`. While the node offers any of them, a
+    /// device plugin hands out its GPUs, and none is published.
+    #[arg(
+        long = "extended-resource",
+        env = "MUSTER_EXTENDED_RESOURCES",
+        value_delimiter = ',',
+        default_value = "nvidia.com/gpu,nvidia.com/mig-*",
+        value_name = "NAME"
+    )]
+    extended_resources: Vec<String>,
+
+    /// The kubelet's socket that says what device plugins gave to containers. While one has what stands for devices, no GPU is
+    /// published; nor any that was not, while the kubelet does not answer. Without this it is not asked.
+    #[arg(long, env = "MUSTER_POD_RESOURCES_SOCKET", value_name = "FILE")]
+    pod_resources_socket: Option<PathBuf>,
+
     /// Prepare only what is permitted also while this node has never had a NodeDevices object that says so.
     #[arg(long, env = "MUSTER_ENFORCE_UNLESS_TOLD")]
     enforce_unless_told: bool,
@@ -264,10 +281,19 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
     let publisher = Publisher {
         node: args.node_name.clone(),
         client: write_client,
+        kubernetes: kubernetes.clone(),
+        managed: ManagedPods::new(
+            args.extended_resources
+                .iter()
+                .filter(|name| !name.is_empty())
+                .cloned(),
+        )?,
         gpus: enumerated.gpus,
         held,
         published: conditions.published,
+        pod_resources_socket: args.pod_resources_socket.clone(),
         failures: metrics.slice_failures.clone(),
+        others: String::new(),
     };
     publisher::spawn(
         publisher,

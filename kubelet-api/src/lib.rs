@@ -1,8 +1,9 @@
-//! The gRPC that the kubelet speaks to its DRA plugins, client and server.
+//! The gRPC that the kubelet speaks to its DRA plugins, client and server, and by which it tells what device plugins gave.
 //!
 //! The definitions in `proto/` are our own and hold only what the protocol needs: package, service,
 //! method and field numbers are those of `k8s.io/kubelet` (`pkg/apis/pluginregistration/v1`,
-//! `pkg/apis/dra/v1` and `v1beta1`, `pkg/apis/dra-health/v1` and `v1alpha1`, checked at 0.37.1).
+//! `pkg/apis/dra/v1` and `v1beta1`, `pkg/apis/dra-health/v1` and `v1alpha1`,
+//! `pkg/apis/podresources/v1`, checked at 0.37.1).
 //!
 //! What the field numbers do not say, and a server must keep to:
 //! * every claim of a request has an entry in the answer, and what goes wrong with one claim is said
@@ -75,6 +76,18 @@ pub mod health {
     pub mod v1alpha1 {
         tonic::include_proto!("v1alpha1");
     }
+}
+
+/// What containers of the node were given by device plugins.
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::all,
+    clippy::pedantic,
+    reason = "generated"
+)]
+pub mod pod_resources {
+    include!(concat!(env!("OUT_DIR"), "/pod_resources/v1.rs"));
 }
 
 /// `PluginInfo.type` of a DRA driver.

@@ -3,7 +3,7 @@
 use std::{cell::Cell, collections::BTreeSet, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
-use muster_api::{IntentKind, NodeDevices};
+use muster_api::{FlavorSpec, IntentKind, NodeDevices};
 use muster_engine as engine;
 
 use crate::{
@@ -180,12 +180,21 @@ impl Machine {
                     Some(Object::Flavor(flavor)) => Some(&flavor.spec),
                     _ => None,
                 };
-                // Which devices it means is the index's to say. Permits go by whose devices they are.
+                // Which devices it means is the index's to say. Permits go by whose devices they are, and what is held by name by
+                // whether its resource counts.
                 let is_foreign = before.is_some_and(release::is_foreign);
+                let resource =
+                    |spec: Option<&FlavorSpec>| spec.and_then(|it| it.extended_resource.clone());
+                let (counted, counts) = (resource(before), resource(after));
                 let changes_driver = is_foreign != after.is_some_and(release::is_foreign);
                 self.news.references_changed |= before != after;
                 if changes_driver {
                     self.note_permits_charged_in(&key.name);
+                }
+                if counted != counts {
+                    for resource in counted.iter().chain(&counts) {
+                        self.note_held_of_resource(resource);
+                    }
                 }
                 self.capacity.note_flavor(&key.name);
             }
@@ -245,6 +254,19 @@ impl Machine {
     fn note_all_flavors(&mut self) {
         for (flavor, _) in self.index.flavors() {
             self.capacity.note_flavor(flavor);
+        }
+    }
+
+    /// A resource of a device plugin counts as of another Flavor, or of none. As rare as the change of a Flavor's driver.
+    fn note_held_of_resource(&mut self, resource: &str) {
+        for source in self.feed.holds.sources_of_resource(resource) {
+            match source {
+                Source::Gang(key) | Source::Intent(key) => {
+                    self.agenda.gang(&key);
+                    self.feed.holds.note_stale(&key);
+                }
+                Source::Node(node) => self.agenda.node(&node),
+            }
         }
     }
 

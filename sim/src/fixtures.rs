@@ -204,6 +204,7 @@ pub fn flavor(product: Product) -> Flavor {
                 selector,
             }),
             topology: Some(TOPOLOGY.to_owned()),
+            ..FlavorSpec::default()
         },
     )
 }

@@ -2,22 +2,43 @@
 //! devices out twice.
 
 use muster_api::{Flavor, Reason};
-use muster_cluster::{flavor::Scope, text::quoted};
+use muster_cluster::{
+    device_plugin,
+    flavor::{Counts, Scope},
+    managed::ManagedPods,
+    text::quoted,
+};
 
 use crate::{
     cache::Cache,
     finding::{Findings, listed},
 };
 
-/// Checks a Flavor. `before`: as it was, on an update. A selector that stood there already is not refused any more: the Flavor could
+/// Checks a Flavor. `before`: as it was, on an update. What stood there already is not refused any more: the Flavor could
 /// not be labelled, nor deleted in the foreground.
 ///
 /// What devices there are is not asked: a Flavor may be there before its nodes. Whether two Flavors count the same devices goes by
 /// their specs alone, so no warning does not mean no overlap; the controller counts it (`status.overlaps`).
-pub fn check(flavor: &Flavor, before: Option<&Flavor>, facts: &Cache) -> Findings {
+pub fn check(
+    flavor: &Flavor,
+    before: Option<&Flavor>,
+    managed: &ManagedPods,
+    facts: &Cache,
+) -> Findings {
     let mut findings = Findings::default();
     let scope = Scope::of(&flavor.spec);
-    if before.is_none_or(|before| Scope::of(&before.spec).selector != scope.selector)
+    if let Counts::Resource(resource) = scope.counts
+        && before.is_none_or(|before| Scope::of(&before.spec).counts != scope.counts)
+        && !managed.stands_for_devices(resource)
+    {
+        findings.error(
+            Reason::InvalidValue,
+            "spec.extendedResource",
+            device_plugin::unmanaged(resource),
+        );
+        return findings;
+    }
+    if before.is_none_or(|before| Scope::of(&before.spec).selector() != scope.selector())
         && let Err(cause) = scope.check_selector()
     {
         findings.error(
@@ -26,7 +47,7 @@ pub fn check(flavor: &Flavor, before: Option<&Flavor>, facts: &Cache) -> Finding
             format!(
                 "{} {cause}; write a CEL expression over device, as in a DeviceClass: \
                  device.attributes['gpu.muster.dev'].productName == 'H100'",
-                quoted(scope.selector.unwrap_or_default())
+                quoted(scope.selector().unwrap_or_default())
             ),
         );
         return findings;
@@ -52,6 +73,11 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    fn found(flavor: &Flavor, before: Option<&Flavor>, facts: &Cache) -> Findings {
+        let managed = ManagedPods::new(["nvidia.com/gpu", "nvidia.com/mig-*"]).unwrap();
+        check(flavor, before, &managed, facts)
+    }
 
     fn flavor(name: &str, spec: &Value) -> Flavor {
         let flavor = json!({"apiVersion": "muster.dev/v1alpha1", "kind": "Flavor", "metadata": {"name": name},
@@ -82,7 +108,7 @@ mod tests {
             ),
         ] {
             let flavor = flavor("h100", &selecting(selector));
-            let findings = check(&flavor, None, &Cache::default());
+            let findings = found(&flavor, None, &Cache::default());
             assert_eq!(findings.errors.is_empty(), cause.is_none(), "{findings:?}");
             for error in &findings.errors {
                 assert_eq!(error.reason, Reason::InvalidValue);
@@ -100,11 +126,39 @@ mod tests {
         let mut labelled = bad.clone();
         labelled.metadata.labels = Some([("x".into(), "y".into())].into());
         let is_refused = |before: Option<&Flavor>| {
-            let findings = check(&labelled, before, &Cache::default());
+            let findings = found(&labelled, before, &Cache::default());
             !findings.errors.is_empty()
         };
         assert!(is_refused(None) && is_refused(Some(&flavor("h100", &json!({})))));
         assert!(!is_refused(Some(&bad)));
+    }
+
+    #[test]
+    fn a_resource_that_the_installation_does_not_manage_is_refused_with_what_would_help() {
+        let counting = |resource: &str| flavor("plugin", &json!({"extendedResource": resource}));
+        for (resource, is_managed) in [
+            ("nvidia.com/gpu", true),
+            ("nvidia.com/mig-1g.10gb", true),
+            ("nvidia.com/gpu.shared", false),
+            ("amd.com/gpu", false),
+        ] {
+            let findings = found(&counting(resource), None, &Cache::default());
+            assert_eq!(findings.errors.is_empty(), is_managed, "{findings:?}");
+            for error in &findings.errors {
+                assert_eq!(error.reason, Reason::InvalidValue);
+                assert_eq!(error.field, "spec.extendedResource");
+                assert!(error.message.contains("managedResources"), "{error:?}");
+            }
+        }
+        // As it stood before it is refused no more.
+        let amd = counting("amd.com/gpu");
+        assert!(found(&amd, Some(&amd), &Cache::default()).errors.is_empty());
+        let other = counting("intel.com/gpu");
+        assert!(
+            !found(&amd, Some(&other), &Cache::default())
+                .errors
+                .is_empty()
+        );
     }
 
     #[test]
@@ -133,6 +187,21 @@ mod tests {
                 false,
             ),
             (json!({}), other_driver, false),
+            (
+                json!({"extendedResource": "nvidia.com/gpu"}),
+                json!({}),
+                false,
+            ),
+            (
+                json!({"extendedResource": "nvidia.com/gpu"}),
+                json!({"extendedResource": "nvidia.com/mig-1g.10gb"}),
+                false,
+            ),
+            (
+                on(json!({"extendedResource": "nvidia.com/gpu"}), pool("a")),
+                json!({"extendedResource": "nvidia.com/gpu"}),
+                true,
+            ),
             (on(json!({}), pool("a")), json!({}), true),
             (on(json!({}), pool("a")), on(json!({}), pool("a")), true),
             (on(json!({}), pool("a")), on(json!({}), pool("b")), false),
@@ -146,7 +215,7 @@ mod tests {
                 flavors: [("other".to_owned(), flavor("other", &other).spec)].into(),
                 ..Cache::default()
             };
-            let findings = check(&flavor("h100", &spec), None, &facts);
+            let findings = found(&flavor("h100", &spec), None, &facts);
             assert!(findings.errors.is_empty());
             let warned = findings
                 .warnings
@@ -154,7 +223,7 @@ mod tests {
                 .any(|it| it.contains("count as of other"));
             assert_eq!(warned, overlaps, "{spec} and {other}: {findings:?}");
             // As it is known already, it is no other one.
-            let itself = check(&flavor("other", &spec), None, &facts);
+            let itself = found(&flavor("other", &spec), None, &facts);
             assert_eq!(itself, Findings::default());
         }
     }

@@ -1,7 +1,7 @@
 //! The admission server: what is written into pods when they are created, and what is refused.
 //!
 //! * [`pod`]: what is written into pods ([`patch`]), and which are refused; [`shorthand`] of them what is said
-//!   instead of a claim. [`job`]: the same said to who writes the Job.
+//!   instead of a claim, [`device_plugin`] what they ask for by limits. [`job`]: the same said to who writes the Job.
 //! * [`quota_tree`]: Teams and Cohorts. [`flavor`]: Flavors.
 //! * [`cache`]: what is known of other objects, [`gpus`] among them, fed by [`feed`].
 //! * [`routes`]: the reviews over HTTP.
@@ -14,6 +14,7 @@
 
 pub mod cache;
 pub mod declared;
+pub mod device_plugin;
 pub mod feed;
 pub mod finding;
 pub mod flavor;

@@ -8,7 +8,9 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use muster_api::{Reason, keys};
 use muster_cluster::managed::ManagedPods;
 
-use crate::{cache::Cache, declared::Declared, finding::Findings, min_count, patch, shorthand};
+use crate::{
+    cache::Cache, declared::Declared, device_plugin, finding::Findings, min_count, patch, shorthand,
+};
 
 /// What is written into managed pods.
 #[derive(Clone, Debug)]
@@ -54,6 +56,7 @@ impl PodRules {
         declared.check(namespace, facts, &mut findings);
         let spec = pod.spec.as_ref();
         shorthand::check(&declared, spec, "spec", &facts.gpus, &mut findings);
+        device_plugin::check(pod, &declared, &self.managed, &mut findings);
         check_node_name(pod, &mut findings);
         check_membership(pod, &declared, &mut findings);
         findings

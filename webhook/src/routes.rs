@@ -161,13 +161,14 @@ async fn validate_flavor(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
+    let managed = &webhook.rules.managed;
     webhook
         .review(
             "validate flavors",
             &headers,
             &body,
             |request, object: &Flavor, facts| {
-                let findings = flavor::check(object, request.old_object.as_ref(), facts);
+                let findings = flavor::check(object, request.old_object.as_ref(), managed, facts);
                 Ok(findings.answer(AdmissionResponse::from(request)))
             },
         )

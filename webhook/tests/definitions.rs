@@ -25,6 +25,12 @@ const INTERVAL: &str = "samplingIntervalSeconds must not exceed halfLifeSeconds:
                         what it holds at once";
 const LEVELS: &str = "level names and node labels are unique, and 'node' is reserved";
 
+const ONE_SOURCE: &str = "devices counts what a DRA driver hands out, extendedResource what a device plugin does: say one of them, and \
+                          make a Flavor for each";
+const RESOURCE_NAME: &str = "extendedResource is DOMAIN/NAME, such as nvidia.com/gpu";
+const OF_A_PLUGIN: &str = "extendedResource is what a device plugin registers: no name of kubernetes.io (there DeviceClasses stand for \
+                           claims) nor of muster.dev";
+
 /// The definitions that administrators write objects of.
 const DEFINITIONS: [&str; 5] = ["cohorts", "flavors", "prioritytiers", "teams", "topologies"];
 
@@ -115,7 +121,35 @@ fn cases() -> Vec<(&'static str, Value, &'static [&'static str])> {
     let fairness = |it: Value| json!({"admissionFairness": it});
     let level = |name: &str, label: &str| json!({"name": name, "nodeLabel": label});
     let fabric = |levels: &[Value]| json!({"fabric": levels});
+    let counting = |resource: &str| json!({"extendedResource": resource});
     vec![
+        ("flavors", json!({}), &[]),
+        ("flavors", counting("nvidia.com/gpu"), &[]),
+        ("flavors", counting("nvidia.com/mig-1g.10gb"), &[]),
+        (
+            "flavors",
+            json!({"devices": {"driver": "gpu.muster.dev"}}),
+            &[],
+        ),
+        (
+            "flavors",
+            with(
+                counting("nvidia.com/gpu"),
+                &json!({"devices": {"driver": "gpu.muster.dev"}}),
+            ),
+            &[ONE_SOURCE],
+        ),
+        ("flavors", counting("gpu"), &[RESOURCE_NAME]),
+        ("flavors", counting("nvidia.com/gpu/8"), &[RESOURCE_NAME]),
+        ("flavors", counting("nvidia.com/mig-*"), &[RESOURCE_NAME]),
+        ("flavors", counting("Nvidia.com/gpu"), &[RESOURCE_NAME]),
+        ("flavors", counting("muster.dev/managed"), &[OF_A_PLUGIN]),
+        ("flavors", counting("kubernetes.io/gpu"), &[OF_A_PLUGIN]),
+        (
+            "flavors",
+            counting("deviceclass.resource.kubernetes.io/gpu"),
+            &[OF_A_PLUGIN],
+        ),
         ("teams", json!({}), &[]),
         ("teams", json!({"shrink": "Evict"}), &[]),
         ("teams", fairness(json!({"halfLifeSeconds": 300})), &[]),

@@ -182,7 +182,7 @@ impl Index {
     pub(super) fn ask_about_new_devices(&mut self, new_kinds: bool) {
         for id in self.selectors.note_appeared(new_kinds, &self.device_kinds) {
             let flavors = &self.views.flavors;
-            if flavors.iter().any(|flavor| flavor.selector == Some(id)) {
+            if flavors.iter().any(|flavor| flavor.selector() == Some(id)) {
                 self.judge_at_once(id);
             }
             self.ask_about_selector(id);

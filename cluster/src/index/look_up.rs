@@ -7,13 +7,15 @@ use k8s_openapi::api::{
     core::v1::{Namespace, Node},
 };
 use muster_api::{
-    Cohort, Flavor, Gang, Ledger, NodeDevices, PriorityTier, Queue, Team, Topology, keys,
+    ClaimByName, Cohort, Flavor, Gang, Ledger, NodeDevices, PriorityTier, Queue, Team, Topology,
+    keys,
 };
 use muster_engine as engine;
 
 use super::{FlavorCount, Index, NamespacedName};
 use crate::{
     claims::ObservedClaim,
+    device_plugin,
     formed::{FormedGang, GangKey},
     gangs::{NamespaceTeam, default_tier},
     pod::{self, ObservedPod},
@@ -108,12 +110,28 @@ impl Index {
         names.filter_map(|name| self.claim(name))
     }
 
-    /// UIDs of the claims of a pod as it names them now, in pod order; `None` while one of them does
-    /// not exist.
+    /// UIDs of the claims of a pod as it names them now, in pod order, and its claims by name, whether or not a Flavor counts what
+    /// they are for; `None` while one of them does not exist.
     pub fn claim_uids_of_pod(&self, pod: &ObservedPod) -> Option<Vec<engine::ClaimUid>> {
         let claims = self.existing_claims(pod)?;
+        let pod_uid = pod::uid(pod);
+        let resources = self.our_pod_by_uid(pod_uid);
+        let resources = resources.and_then(|pod| pod.resources.as_ref().ok());
+        let asked = resources
+            .into_iter()
+            .flat_map(|resources| device_plugin::asked(resources, &self.config.managed));
+        let by_name = asked.map(|(resource, _)| {
+            let resource = resource.as_str();
+            let name = ClaimByName { pod_uid, resource };
+            name.to_string().into()
+        });
         let uids = claims.into_iter().map(|claim| (*claim.uid).into());
-        Some(uids.collect())
+        Some(uids.chain(by_name).collect())
+    }
+
+    /// The claim of that name for so many units, as the engine sees it; `None`: no Flavor counts the resource.
+    pub fn claim_by_name(&self, name: ClaimByName<'_>, units: i64) -> Option<engine::Claim> {
+        self.views.counted_resources.claim(name, units)
     }
 
     /// What a claim asks for as the engine sees it; `None` if it does not exist or is not understood.

@@ -10,14 +10,17 @@ use std::{
 use k8s_openapi::api::core::v1::Node;
 
 use muster_api::{Flavor, keys};
-use muster_engine::{self as engine, NodeFilterId, PodResources, SelectorId, Timestamp};
+use muster_engine::{
+    self as engine, NodeFilterId, PodResources, ResourceName, SelectorId, Timestamp,
+};
 
 use super::{Index, SLICES_GRACE_SECONDS, store::Versioned};
 use crate::{
+    device_plugin::{self, CountedResources},
     devices::PublishedDevice,
-    flavor::Scope,
+    flavor::{self, Scope},
     node_filter::{NodeBasis, NodeFilters},
-    nodes::{self, FlavorRule, Judged, Judgement, Made, NodeParts},
+    nodes::{self, Counts, FlavorRule, Judged, Judgement, Made, NodeParts},
     pod_resources,
     pools::{OnNode, PoolKey},
 };
@@ -39,6 +42,10 @@ pub(super) struct NodeViews {
     judged: BTreeMap<String, Judged>,
     verdicts: BTreeMap<SelectorId, Verdicts>,
     pub(super) flavors: Vec<FlavorRule>,
+    /// The resources of device plugins that some of them count.
+    pub(super) counted_resources: CountedResources,
+    /// The selector of each resource that was ever counted: what is held by it may outlive the Flavor.
+    resource_selectors: BTreeMap<ResourceName, SelectorId>,
 }
 
 /// The rules about nodes that a node passes.
@@ -300,6 +307,7 @@ impl Index {
             is_driver_silent: self.silent_drivers.contains(name),
             used: self.used_on(name),
             flavors: &self.views.flavors,
+            counted_resources: &self.views.counted_resources,
             topologies: self.objects.topologies.items(),
             allocated: &allocated,
             filters: &filters,
@@ -331,7 +339,7 @@ impl Index {
     /// What a Flavor counts goes by what these selectors say, and why they say nothing.
     pub(super) fn note_flavors_with(&mut self, selectors: &BTreeSet<SelectorId>) {
         let flavors = self.views.flavors.iter();
-        let touched = flavors.filter(|it| it.selector.is_some_and(|id| selectors.contains(&id)));
+        let touched = flavors.filter(|it| it.selector().is_some_and(|id| selectors.contains(&id)));
         let touched = touched.map(|flavor| flavor.name.clone());
         self.changes.flavors.extend(touched);
     }
@@ -340,7 +348,7 @@ impl Index {
     pub(super) fn failure_of_flavor(&self, name: &str) -> Option<&Arc<str>> {
         let mut flavors = self.views.flavors.iter();
         let rule = flavors.find(|flavor| flavor.name.as_str() == name)?;
-        self.views.fails_everywhere(rule.selector?)
+        self.views.fails_everywhere(rule.selector()?)
     }
 
     /// What bound pods without a hold use.
@@ -386,28 +394,74 @@ impl Index {
         let names = flavors.iter().map(|(name, _)| name.as_str().into());
         self.changes.flavors.extend(names);
         self.touched.all_nodes = true;
+        self.count_resources();
+    }
+
+    /// Notes which resources of device plugins count now. Pods that ask for another one than before are read again: a walk over
+    /// all pods, since administrators do that once.
+    fn count_resources(&mut self) {
+        let mut counted = Vec::new();
+        for rule in &self.views.flavors {
+            let Some(resource) = rule.resource() else {
+                continue;
+            };
+            let known = self.views.resource_selectors.entry(resource.clone());
+            let selector = *known.or_insert_with(|| self.selectors.without_expressions());
+            counted.push((resource.clone(), selector));
+        }
+        let counted: CountedResources = counted.into_iter().collect();
+        let before = mem::replace(&mut self.views.counted_resources, counted);
+        let after = &self.views.counted_resources;
+        if before == *after {
+            return;
+        }
+        let concerned = self.objects.pods.iter().filter(|(_, pod)| {
+            let asked = pod.ours().and_then(|pod| pod.resources.as_ref().ok());
+            asked.is_some_and(|asked| before.differs_for(after, asked))
+        });
+        let concerned: Vec<_> = concerned
+            .map(|(key, pod)| (key.clone(), pod.uid().to_owned()))
+            .collect();
+        for (key, uid) in concerned {
+            self.forget_request(&key.namespace, &uid);
+            let gang = self.membership.gang_of(&key).cloned();
+            self.touched.gangs.extend(gang);
+        }
     }
 
     fn read_flavor(&mut self, name: &str, flavor: &Flavor) -> Option<FlavorRule> {
         let scope = Scope::of(&flavor.spec);
-        let expression = scope.selector.map(str::to_owned);
-        let selector = match expression.map(|text| self.flavor_selector(text)) {
-            None => None,
-            Some(Ok(id)) => Some(id),
-            Some(Err(cause)) => {
-                self.faults.insert(
-                    format!("Flavor/{name}"),
-                    format!("spec.devices.selector: {cause}"),
-                );
-                return None;
-            }
-        };
+        let counts = self.read_counts(scope.counts);
+        let counts = counts.map_err(|fault| self.faults.insert(format!("Flavor/{name}"), fault));
         Some(FlavorRule {
             name: name.into(),
             node_selector: scope.node_selector.clone(),
-            driver: scope.driver.to_owned(),
-            selector,
+            counts: counts.ok()?,
         })
+    }
+
+    fn read_counts(&mut self, counts: flavor::Counts<'_>) -> Result<Counts, String> {
+        match counts {
+            flavor::Counts::Devices { driver, selector } => {
+                let selector = selector.map(|text| self.flavor_selector(text.to_owned()));
+                Ok(Counts::Devices {
+                    driver: driver.to_owned(),
+                    selector: selector
+                        .transpose()
+                        .map_err(|cause| format!("spec.devices.selector: {cause}"))?,
+                })
+            }
+            flavor::Counts::Resource(name) => {
+                // Pods that ask for another one pass without a gate.
+                if !self.config.managed.stands_for_devices(name) {
+                    return Err(format!(
+                        "spec.extendedResource: {}",
+                        device_plugin::unmanaged(name)
+                    ));
+                }
+                Ok(Counts::Resource(name.into()))
+            }
+        }
     }
 
     /// The selector of a Flavor. Administrators write these, and what is charged goes by them: they are judged at once.

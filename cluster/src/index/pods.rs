@@ -86,7 +86,7 @@ impl KeptPod {
         let ours = OurPod {
             resources,
             _terms: terms,
-            unsupported: pod_rules::unsupported(whole, &config.managed),
+            unsupported: pod_rules::unsupported(whole),
             unmodelled: pod_rules::unmodelled(whole),
             is_marked: pod_rules::is_marked(whole),
             object: Arc::new(ObservedPod::of(whole)),

@@ -3,12 +3,13 @@
 use std::{collections::BTreeSet, mem, sync::Arc};
 
 use k8s_openapi::api::core::v1::PodResourceClaim;
-use muster_api::Reason;
+use muster_api::{ClaimByName, Reason};
 use muster_engine::{self as engine, NodeFilterId, PodResources, SelectorId};
 
 use super::{Index, NamespacedName};
 use crate::{
     claims::{self, ClaimReader, ClaimRequest, ObservedClaim},
+    device_plugin,
     formed::PendingReason,
     gangs::{PodRequest, PodRequests},
     judgement::Rule,
@@ -153,7 +154,8 @@ impl Index {
                 .map_err(|error| error.wait(&object))?;
             Some(NodeRules::of_pod(pod).map_err(|error| error.wait(&object))?)
         };
-        let (claims, has_excepted) = self.claims_of(pod, &object)?;
+        let (mut claims, has_excepted) = self.claims_of(pod, &object)?;
+        claims.extend(self.claims_by_name(pod, &object, &resources, !claims.is_empty())?);
         // Last, so that no filter is interned for a pod that waits for something else.
         let filter = match rules {
             Some(rules) => self
@@ -175,6 +177,40 @@ impl Index {
                 claims,
             }),
         })
+    }
+
+    /// The claims of a pod for what it asks for of device plugins. What it asks for in vain is of no account once it is placed:
+    /// it is charged as it runs.
+    fn claims_by_name(
+        &self,
+        pod: &ObservedPod,
+        object: &str,
+        resources: &PodResources,
+        has_claims: bool,
+    ) -> Result<Vec<engine::Claim>, PendingReason> {
+        let counted = &self.views.counted_resources;
+        let asked: Vec<_> = device_plugin::asked(resources, &self.config.managed).collect();
+        if !pod.is_placed() {
+            device_plugin::check(&asked, has_claims).map_err(|error| error.wait(object))?;
+            let mut names = asked.iter().map(|(name, _)| name);
+            if let Some(name) = names.find(|name| counted.selector(name).is_none()) {
+                return Err(PendingReason {
+                    reason: Reason::NoQuotaForResource,
+                    details: format!(
+                        "{object}: resources.limits[{name}]: no Flavor counts it; an administrator makes one with spec.extendedResource \
+                         {name} and gives the Team quota of it, or the pod asks by spec.resourceClaims"
+                    ),
+                });
+            }
+        }
+        let claims = asked.into_iter().filter_map(|(name, units)| {
+            let name = ClaimByName {
+                pod_uid: pod::uid(pod),
+                resource: name.as_str(),
+            };
+            counted.claim(name, units)
+        });
+        Ok(claims.collect())
     }
 
     /// The charged claims of a pod, each once, and whether it has excepted ones.
@@ -341,7 +377,7 @@ impl Index {
             .views
             .flavors
             .iter()
-            .any(|flavor| flavor.selector == Some(selector));
+            .any(|flavor| flavor.selector() == Some(selector));
         if !by_flavor && self.claims_by_selector.of(&selector).next().is_none() {
             self.selectors.forget(selector);
             self.docket.remove(Rule::Selector(selector));

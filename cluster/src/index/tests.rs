@@ -1,5 +1,6 @@
 //! Stories about gangs, as the index tells them.
 
+mod device_plugin;
 mod ends;
 mod follow;
 mod gangs;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::{core::v1::Node, resource::v1::ResourceSlice};
 use kube::{Api, Client, ResourceExt, api::ListParams};
 use muster_api::keys;
-use muster_cluster::managed::ManagedPods;
+use muster_cluster::device_plugin::is_gpu_driver;
 
 use super::{
     finding::{Finding, Reason},
@@ -14,13 +14,6 @@ use super::{
 };
 use crate::listing::Names;
 
-/// How names of drivers begin whose devices are GPUs, as those of NVIDIA, AMD and Intel do.
-const GPU_DRIVER: &str = "gpu.";
-
-/// How names of resources begin by which NVIDIA's device plugin hands out GPUs: those that it shares are `nvidia.com/gpu.shared`,
-/// which no pod of Muster names, and are the same GPUs.
-const NVIDIA_RESOURCE: &str = "nvidia.com/gpu";
-
 /// Device plugins on some nodes.
 #[derive(Clone, Debug, Default)]
 pub struct DevicePlugins {
@@ -28,19 +21,6 @@ pub struct DevicePlugins {
 }
 
 impl DevicePlugins {
-    /// The first resource of a node that stands for devices and of which there is any.
-    pub fn of(node: &Node, devices: &ManagedPods) -> Option<String> {
-        let allocatable = node.status.as_ref()?.allocatable.as_ref()?;
-        allocatable
-            .iter()
-            // A plugin that was taken off leaves 0 behind.
-            .find(|(name, quantity)| {
-                quantity.0 != "0"
-                    && (devices.stands_for_devices(name) || name.starts_with(NVIDIA_RESOURCE))
-            })
-            .map(|(name, quantity)| format!("{} {name}", quantity.0))
-    }
-
     /// Keeps what is to be told of a node, of which `plugin` was found.
     pub fn see(&mut self, node: &Node, plugin: Option<String>) {
         if let Some(plugin) = plugin {
@@ -60,7 +40,7 @@ pub async fn read(client: &Client) -> Reading<Slices> {
 
 fn see(found: &mut Slices, slice: &ResourceSlice) {
     let driver = &slice.spec.driver;
-    if driver != keys::DRIVER && driver.starts_with(GPU_DRIVER) {
+    if driver != keys::DRIVER && is_gpu_driver(driver) {
         // What is not of one node has a pool's name instead.
         let node = slice.spec.node_name.as_ref();
         found
@@ -98,7 +78,7 @@ pub fn of_plugins(nodes: &Reading<Nodes>) -> Vec<Finding> {
                 elsewhere.count(),
                 elsewhere.list()
             ),
-            "Take the device plugin off a node before you label it for Muster's driver",
+            "Count them by a Flavor with extendedResource; or take the device plugin off a node before you label it for Muster's driver",
         ));
     }
     nodes.or_passed(findings, || {

@@ -7,6 +7,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
     time::Duration,
 };
 
@@ -16,10 +17,11 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client,
-    api::{DeleteParams, PostParams, Preconditions},
+    api::{DeleteParams, ListParams, PostParams, Preconditions},
     runtime::watcher,
 };
 use muster_api::keys;
+use muster_cluster::managed::ManagedPods;
 use muster_serve::{
     Condition, Shutdown,
     client::{CALL_LIMIT, CallError, within},
@@ -29,10 +31,10 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::sync::{mpsc, watch as value};
 
 use super::{
-    desired,
+    desired, others,
     plan::{Plan, Pool, plan},
 };
-use crate::{gone::is_gone, inventory::KnownGpus};
+use crate::{gone::is_gone, inventory::KnownGpus, kubelet::pod_resources, kubernetes::Kubernetes};
 
 /// Changes that come together are written together.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -51,14 +53,22 @@ pub struct Publisher {
     pub node: String,
     /// For single calls.
     pub client: Client,
+    /// The API server, for the claims of this node.
+    pub kubernetes: Kubernetes,
+    /// Which extended resources stand for devices.
+    pub managed: ManagedPods,
     /// The GPUs; nothing is published before they were listed once.
     pub gpus: value::Receiver<Option<KnownGpus>>,
     /// Devices that are held without a permit.
     pub held: value::Receiver<BTreeSet<String>>,
     /// Holds while what is published is what should be.
     pub published: Condition,
+    /// The kubelet's socket that says what device plugins handed out; not asked without it.
+    pub pod_resources_socket: Option<PathBuf>,
     /// Publications that failed.
     pub failures: Counter,
+    /// Who else hands out GPUs of this node, as it was seen last; empty: nobody.
+    pub others: String,
 }
 
 type Slices = BTreeMap<String, ResourceSlice>;
@@ -127,16 +137,18 @@ impl Publisher {
             Ok(()) => {}
             Err(error) => {
                 self.failures.inc();
-                tracing::warn!(%error, "ResourceSlices are not published; trying again");
+                tracing::warn!(error = %format_args!("{error:#}"), "ResourceSlices are not published; trying again");
             }
         }
         self.published.set(published.is_ok());
         published.is_ok()
     }
 
-    async fn write(&self, desired: &[Vec<Device>], slices: &mut Slices) -> Result<(), CallError> {
+    async fn write(&mut self, desired: &[Vec<Device>], slices: &mut Slices) -> anyhow::Result<()> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let node = within(CALL_LIMIT, nodes.get(&self.node)).await?;
+        let withheld = self.unless_others_do(&node, desired).await?;
+        let desired = withheld.as_deref().unwrap_or(desired);
         let pool = Pool {
             driver: keys::DRIVER.to_owned(),
             node: self.node.clone(),
@@ -153,7 +165,46 @@ impl Publisher {
             create = plan.create.len(),
             "publishing ResourceSlices"
         );
-        self.perform(plan, slices).await
+        Ok(self.perform(plan, slices).await?)
+    }
+
+    /// What is published in place of all devices while others hand out GPUs of this node; `None`: nobody else does.
+    async fn unless_others_do(
+        &mut self,
+        node: &Node,
+        desired: &[Vec<Device>],
+    ) -> anyhow::Result<Option<Vec<Vec<Device>>>> {
+        let api: Api<ResourceSlice> = Api::all(self.client.clone());
+        let here = ListParams::default().fields(&format!("spec.nodeName={}", self.node));
+        let slices = within(CALL_LIMIT, api.list(&here)).await?.items;
+        let handed_out = match &self.pod_resources_socket {
+            Some(socket) => pod_resources::handed_out(socket, &self.managed).await?,
+            None => None,
+        };
+        let others = others::others(node, &slices, handed_out.as_deref(), &self.managed);
+        if others != self.others {
+            if others.is_empty() {
+                tracing::info!("nobody else hands out GPUs of this node any more; publishing them");
+            } else {
+                tracing::error!(
+                    %others,
+                    "others hand out the GPUs of this node; publishing none but those in use. Take them off the node, or the \
+                     driver's label"
+                );
+            }
+            self.others.clone_from(&others);
+        }
+        if others.is_empty() {
+            return Ok(None);
+        }
+        let claims = self.kubernetes.claims_here().await?;
+        let devices = claims
+            .iter()
+            .flat_map(|claim| claim.devices.iter().flatten());
+        let used = devices
+            .filter(|device| device.pool == self.node)
+            .map(|device| device.device.clone());
+        Ok(Some(others::in_use(desired, &used.collect())))
     }
 
     /// What was written is remembered at once: the watch may show it only later, and it must not be written twice.

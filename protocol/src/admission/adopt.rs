@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use muster_api::{Charge, Gang, Held, NodeDevices, NodeDevicesSpec, Permit, keys};
+use muster_api::{Charge, ClaimByName, Gang, Held, NodeDevices, NodeDevicesSpec, Permit, keys};
 use muster_engine as engine;
 
 use crate::{
@@ -143,12 +143,16 @@ fn claims_of(
         let node = bound_node(pod)?;
         // Without the claims that are not charged.
         let request = context.index.request_of_pod(&uid(pod).into())?;
-        let claims: Vec<String> = request.claims.iter().map(|it| it.uid.to_string()).collect();
-        for claim in &claims {
-            let devices = allocated(context, claim)?;
-            charged.add_claim(cost(context, node, &devices), claim);
+        for claim in &request.claims {
+            let cost = if ClaimByName::parse(claim.uid.as_str()).is_some() {
+                cost_by_name(context, node, claim)
+            } else {
+                cost(context, node, &allocated(context, claim.uid.as_str())?)
+            };
+            charged.add_claim(cost, claim.uid.as_str());
         }
-        claims
+        let claims = request.claims.iter();
+        claims.map(|claim| claim.uid.to_string()).collect()
     } else {
         // The latest one that names a claim says what that claim costs.
         permits.sort_by_key(|permit| std::cmp::Reverse(permit.attempt));
@@ -289,4 +293,21 @@ fn cost(context: PollContext<'_>, node: &str, devices: &[engine::DeviceName]) ->
         }
     }
     ClaimCost { flavor, ..cost }
+}
+
+/// What the units of a device plugin cost that a pod has: each a whole GPU, of the first Flavor that counts the resource on its node.
+fn cost_by_name(context: PollContext<'_>, node: &str, claim: &engine::Claim) -> ClaimCost {
+    let node = context.index.engine_node(node);
+    let matching = |device: &&engine::Device| {
+        let mut requests = claim.requests.iter();
+        requests.any(|request| device.selectors.contains(&request.selector))
+    };
+    let device = node.and_then(|node| node.devices.iter().find(matching));
+    let flavor = device.and_then(|device| device.flavors.first());
+    let units: i64 = claim.requests.iter().map(|it| i64::from(it.count)).sum();
+    ClaimCost {
+        flavor: flavor.map(ToString::to_string).unwrap_or_default(),
+        gpus_milli: units.saturating_mul(engine::Amount::ONE_GPU.0),
+        vram_bytes: 0,
+    }
 }

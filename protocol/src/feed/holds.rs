@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-use muster_api::Permit;
+use muster_api::{ClaimByName, Permit};
 use muster_engine as engine;
 
 use crate::{
@@ -178,6 +178,19 @@ impl Holds {
         let said = self.by_source.get(source)?;
         let made_of = said.plan.as_ref()?;
         Arc::ptr_eq(made_of, plan).then(|| said.clone())
+    }
+
+    /// What says that something of a resource of a device plugin is held. A walk over everything that is held.
+    pub(crate) fn sources_of_resource(&self, resource: &str) -> Vec<Source> {
+        let is_of_it = |claim: &engine::HeldClaim| {
+            let name = ClaimByName::parse(claim.uid.as_str());
+            name.is_some_and(|name| name.resource == resource)
+        };
+        let said = self.by_source.in_order().filter(|(_, said)| {
+            let mut holds = said.part.iter();
+            holds.any(|own| own.hold.claims.iter().any(is_of_it))
+        });
+        said.map(|(source, _)| source.clone()).collect()
     }
 
     /// What says that a claim is held.
@@ -348,8 +361,15 @@ pub(crate) fn of_node_itself(node: &str, name: &str) -> String {
 }
 
 /// What is known of a held claim: what it asks for while it exists, and its devices, by its allocation or, once
-/// the API forgot it, by what the driver lists.
+/// the API forgot it, by what the driver lists. A claim by name says itself what it asks for, and nobody lists its devices: where
+/// no Flavor counts its resource (any more), there are none.
 fn known(context: PollContext<'_>, node: &str, mut claim: engine::HeldClaim) -> engine::HeldClaim {
+    if let Some(name) = ClaimByName::parse(claim.uid.as_str()) {
+        let units = claim.gpus.0 / engine::Amount::ONE_GPU.0;
+        claim.request = context.index.claim_by_name(name, units);
+        claim.devices = claim.request.is_none().then(Vec::new);
+        return claim;
+    }
     claim.request = context.index.request_of_claim(&claim.uid);
     claim.devices = allocated(context, claim.uid.as_str())
         .or_else(|| listed(context, node, claim.uid.as_str()));

@@ -12,11 +12,12 @@
 
 use crate::{
     ApiRequest, Mode,
-    admission::plan::Plan,
+    admission::plan::{Plan, Rank},
     objects::{uid, waits_for_sandbox},
     outward::patch,
     poll_context::PollContext,
 };
+use muster_api::ClaimByName;
 use muster_cluster::index::Index;
 
 /// UIDs of the pods of a plan that wait for their sandbox and have claims to be prepared before.
@@ -27,10 +28,16 @@ pub(crate) fn waiting<'a>(
     let observes = context.config.mode == Mode::Observe;
     plan.ranks
         .iter()
-        .filter(move |rank| !observes && !rank.claims.is_empty())
+        .filter(move |rank| !observes && has_objects(rank))
         .filter_map(move |rank| context.index.pod_by_uid(&rank.pod))
         .filter(waits_for_sandbox)
         .map(|pod| uid(pod).to_owned())
+}
+
+/// Whether a driver prepares something for a rank.
+fn has_objects(rank: &Rank) -> bool {
+    let mut claims = rank.claims.iter();
+    claims.any(|uid| ClaimByName::parse(uid).is_none())
 }
 
 /// The nudges of these pods.

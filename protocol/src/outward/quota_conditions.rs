@@ -3,10 +3,9 @@
 //! Texts carry no number that moves with use, so that a condition is written when it changes and not with every admission.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use muster_api::{
-    Flavor, PriorityTier, Reason, Team, conditions as condition_types, keys, team::Stop,
-};
+use muster_api::{Flavor, PriorityTier, Reason, Team, conditions as condition_types, team::Stop};
 use muster_cluster::{
+    flavor::{Counts, Scope},
     index::References,
     text::{self, listed},
 };
@@ -132,10 +131,6 @@ fn in_cycle(cycle: &[String]) -> Verdict {
 }
 
 fn looked_for(flavor: &Flavor) -> String {
-    let devices = flavor.spec.devices.as_ref();
-    let driver = devices.map_or(keys::DRIVER, |devices| &devices.driver);
-    let matching = devices.and_then(|devices| devices.selector.as_ref());
-    let matching = matching.map_or("", |_| " that matches its selector");
     let labels = flavor.spec.node_selector.iter();
     let labels: Vec<String> = labels
         .map(|(key, value)| format!("{key}={value}"))
@@ -145,7 +140,13 @@ fn looked_for(flavor: &Flavor) -> String {
     } else {
         format!(" with {}", listed(labels.iter().map(String::as_str)))
     };
-    format!("no node{on} has a device of driver {driver}{matching}")
+    match Scope::of(&flavor.spec).counts {
+        Counts::Devices { driver, selector } => {
+            let matching = selector.map_or("", |_| " that matches its selector");
+            format!("no node{on} has a device of driver {driver}{matching}")
+        }
+        Counts::Resource(name) => format!("no node{on} has any {name} in status.allocatable"),
+    }
 }
 
 /// Whether all that is named exists and is understood. The gravest reason comes first; the text has all of them.

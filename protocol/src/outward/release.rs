@@ -9,15 +9,16 @@
 //! anything for it, but kube-scheduler may give it devices at any time, or has. Planned for another gang, they would be
 //! missing there.
 //!
-//! A permit without claims only charges (cpu, memory): no driver has a say about it, and it goes once it is withdrawn and its
-//! pod is terminal, gone, still gated, or bound to another node.
+//! A permit without ResourceClaims only charges (cpu, memory, what a device plugin hands out): no driver has a say about it, and it
+//! goes once it is withdrawn and its pod is terminal, gone, still gated, or bound to another node.
 //!
 //! Not a proof: that the pod is gone (its container may live on after a force delete), that the claim is
 //! gone or deallocated, that time has passed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_api::{FlavorSpec, Held, NodeDevices, Permit, keys};
+use muster_api::{ClaimByName, FlavorSpec, Held, NodeDevices, Permit};
+use muster_cluster::flavor::Scope;
 
 use crate::{
     injected_bug::InjectedBug,
@@ -89,7 +90,7 @@ impl<'a> DriverAnswer<'a> {
         {
             return !listed;
         }
-        if permit.claim_uids.is_empty() {
+        if has_no_objects(permit) {
             return over || self.takes_nothing(context, &permit.pod_uid);
         }
         if covers_foreign_only(context, permit) {
@@ -98,7 +99,7 @@ impl<'a> DriverAnswer<'a> {
         self.acknowledges && !listed && !self.is_let_go(context, &permit.pod_uid)
     }
 
-    /// Whether a pod without claims takes nothing here: it was not let go, or is bound to another node. No driver has a say
+    /// Whether a pod without ResourceClaims takes nothing here: it was not let go, or is bound to another node. No driver has a say
     /// about it. Whoever let it go by this permit did so before it was withdrawn, and that is seen: each pod that is still
     /// gated is stamped first.
     fn takes_nothing(&self, context: PollContext<'_>, pod_uid: &str) -> bool {
@@ -137,6 +138,12 @@ pub(crate) fn has_acknowledged(context: PollContext<'_>, devices: &NodeDevices) 
         .is_some_and(|generation| status.observed_generation >= generation)
 }
 
+/// Whether the permit names no ResourceClaim. What a device plugin handed out it takes back when the kubelet lets the pod go.
+fn has_no_objects(permit: &Permit) -> bool {
+    let mut claims = permit.claim_uids.iter();
+    claims.all(|uid| ClaimByName::parse(uid).is_some())
+}
+
 /// Whether all that the permit covers is another driver's, which proves nothing: such devices are
 /// released with the pod.
 ///
@@ -151,8 +158,7 @@ fn covers_foreign_only(context: PollContext<'_>, permit: &Permit) -> bool {
         })
 }
 
-/// Whether the devices of a Flavor are another driver's.
+/// Whether the devices of a Flavor are another driver's, or a device plugin's.
 pub(crate) fn is_foreign(flavor: &FlavorSpec) -> bool {
-    let devices = flavor.devices.as_ref();
-    devices.is_some_and(|source| source.driver != keys::DRIVER)
+    !Scope::of(flavor).is_of_our_driver()
 }

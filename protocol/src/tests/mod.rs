@@ -6,6 +6,7 @@ mod bounds;
 mod deleted_gangs;
 mod deleted_jobs;
 mod deployments;
+mod device_plugins;
 mod evictions;
 mod golden;
 mod hostile;

@@ -10,11 +10,14 @@ mod rank_program;
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use k8s_openapi::api::{
-    apps::v1::StatefulSet,
-    batch::v1::Job,
-    core::v1::{Container, Pod, PodSpec},
-    resource::v1::{ResourceClaim, ResourceClaimTemplate},
+use k8s_openapi::{
+    api::{
+        apps::v1::StatefulSet,
+        batch::v1::Job,
+        core::v1::{Container, Pod, PodSpec},
+        resource::v1::{ResourceClaim, ResourceClaimTemplate},
+    },
+    apimachinery::pkg::api::resource::Quantity,
 };
 use muster_api::keys;
 use serde::de::DeserializeOwned;
@@ -23,8 +26,8 @@ use serde_json::{Value, json};
 pub use self::{
     clearing::{clear_owners, clear_workloads},
     owners::{
-        cohort, flavor, flavor_on, gpu_quota, namespace, team, team_of, team_of_sixteen, tier,
-        topology,
+        cohort, flavor, flavor_of_resource, flavor_on, gpu_quota, namespace, team, team_of,
+        team_of_sixteen, tier, topology,
     },
     rank_program::{RankProgram, RankSource, peers_directory, told_of_its_end},
 };
@@ -42,6 +45,17 @@ pub fn pod_spec(container: &Container) -> Result<PodSpec> {
         "automountServiceAccountToken": false,
         "containers": [container],
     }))
+}
+
+/// Lets the pod's first container ask for so many units of a device plugin's resource, as most users write it: by limits alone.
+#[must_use]
+pub fn with_limit(mut spec: PodSpec, resource: &str, units: u32) -> PodSpec {
+    if let Some(container) = spec.containers.first_mut() {
+        let resources = container.resources.get_or_insert_default();
+        let limits = resources.limits.get_or_insert_default();
+        limits.insert(resource.to_owned(), Quantity(units.to_string()));
+    }
+    spec
 }
 
 /// Gives the pod a claim named `gpus`: this one, which exists by itself.

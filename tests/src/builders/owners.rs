@@ -124,6 +124,26 @@ pub async fn flavor_on(
     Ok(())
 }
 
+/// Makes or changes a Flavor of what a device plugin hands out on nodes with these labels.
+pub async fn flavor_of_resource(
+    client: &Client,
+    name: &str,
+    resource: &str,
+    node_labels: &[(&str, &str)],
+) -> Result<()> {
+    let mut flavor = Flavor::new(
+        name,
+        FlavorSpec {
+            node_selector: map(node_labels),
+            extended_resource: Some(resource.to_owned()),
+            ..FlavorSpec::default()
+        },
+    );
+    flavor.metadata.labels = Some(made(&[]));
+    kubernetes::apply(&Api::all(client.clone()), &flavor).await?;
+    Ok(())
+}
+
 /// Makes or changes a Topology: (level, node label), outermost first.
 pub async fn topology(client: &Client, name: &str, levels: &[(&str, &str)]) -> Result<()> {
     let level = |(name, label): &(&str, &str)| muster_api::TopologyLevel {

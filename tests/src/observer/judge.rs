@@ -291,6 +291,24 @@ impl Judge {
                 }
             }
         }
+        for pod in self.world.pods.values() {
+            // Of namespaces without a Team nobody is charged.
+            let namespace = pod.namespace().unwrap_or_default();
+            let is_bound = world::node_of(pod).is_some() && !is_terminal(pod);
+            if !is_bound || self.world.team_of(&namespace).is_none() {
+                continue;
+            }
+            for (resource, _) in world::asked_of_plugins(&self.world, pod) {
+                checks += 1;
+                let claim = format!("{}/{resource}", world::uid(pod));
+                if !is_charged(&claim) {
+                    uncovered.insert(format!(
+                        "pod {} is bound, asks for {resource} and is not charged",
+                        pod.name_any()
+                    ));
+                }
+            }
+        }
         for container in self.containers.running() {
             for claim in container.claims().into_keys() {
                 checks += 1;

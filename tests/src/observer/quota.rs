@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::ResourceExt;
-use muster_api::{FlavorSpec, keys};
+use muster_api::{ClaimByName, FlavorSpec, keys};
 
 use super::{
-    charges::{Charges, Statement, lost_claims, statements},
+    charges::{ChargedClaim, Charges, Statement, lost_claims, statements},
     findings::{Findings, Invariant::S1},
     limits,
     world::{self, World},
@@ -95,6 +95,12 @@ impl Quota {
         self.compared
             .retain(|claim| charges.claims.contains_key(claim));
         for (uid, charged) in &charges.claims {
+            if let Some(name) = ClaimByName::parse(uid) {
+                let wrong = mismatch_by_name(world, name, charged);
+                let wrong = wrong.map(|why| format!("{uid} is charged {charged:?}, but {why}"));
+                findings.check(S1, wrong);
+                continue;
+            }
             let Some(claim) = world.claims.get(uid) else {
                 continue;
             };
@@ -129,6 +135,41 @@ impl Quota {
             }
         }
     }
+}
+
+/// Why what a pod gets of a device plugin is charged wrongly, if it is. Of a pod that is gone nothing is known.
+fn mismatch_by_name(
+    world: &World,
+    name: ClaimByName<'_>,
+    charged: &ChargedClaim,
+) -> Option<String> {
+    let pod = world.pods.get(name.pod_uid)?;
+    let Some(flavor) = world.flavors.get(&charged.flavor) else {
+        return Some("the Flavor does not exist".to_owned());
+    };
+    let counts = flavor.spec.extended_resource.as_deref();
+    if counts != Some(name.resource) {
+        return Some(format!("the Flavor counts {counts:?}"));
+    }
+    let asked = world::asked_of_plugins(world, pod).into_iter();
+    let asked: i64 = asked
+        .filter_map(|(resource, units)| (resource == name.resource).then_some(units))
+        .sum();
+    if charged.gpus_milli != asked * 1000 {
+        return Some(format!("pod {} asks for {asked}", pod.name_any()));
+    }
+    let node = world.nodes.get(world::node_of(pod)?)?;
+    let missing = flavor
+        .spec
+        .node_selector
+        .iter()
+        .find(|(key, value)| node.labels().get(*key) != Some(value));
+    missing.map(|(key, value)| {
+        format!(
+            "the Flavor asks for {key}={value}, which {} lacks",
+            node.name_any()
+        )
+    })
 }
 
 /// Why the devices that the claim was allocated do not belong to the Flavor, if they do not. A CEL selector is not

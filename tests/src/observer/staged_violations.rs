@@ -469,6 +469,51 @@ fn a_bound_gpu_pod_without_a_charge_is_seen_as_s2() {
     stage.passes(LATE_MILLIS).is_seen_as("S2");
 }
 
+/// Pod `plugin` of one container and a sidecar, which asks for `units` and one more of a device plugin.
+fn plugin_pod(units: u32) -> Object {
+    let limits = |units: u32| json!({"limits": {"nvidia.com/gpu": units.to_string()}});
+    Object::Pod(Box::new(object(&json!({
+        "metadata": {"name": "plugin", "namespace": "ml", "uid": POD},
+        "spec": {
+            "nodeName": "node-0",
+            "containers": [{"name": "c", "resources": limits(units)}],
+            "initContainers": [{"name": "s", "restartPolicy": "Always", "resources": limits(1)}],
+        },
+        "status": {"phase": "Running"}
+    }))))
+}
+
+/// The pod runs on a node of Flavor `h100`, which counts what plugins of pool `pool` hand out, and its permit charges it for so many GPUs.
+fn a_plugin_pod_that_runs(pool: &str, units: u32, charged: u32) -> Stage {
+    let flavor = object(&json!({"metadata": {"name": "h100"},
+        "spec": {"nodeSelector": {"pool": pool}, "extendedResource": "nvidia.com/gpu"}}));
+    let uid = format!("{POD}/nvidia.com/gpu");
+    let permits = json!([{"podUid": POD, "claimUids": [uid], "gang": "ml/gang", "gangUid": "g1", "attempt": 1, "team": "research",
+        "charge": {"claims": [{"flavor": "h100", "gpusMilli": charged * 1000, "vramBytes": 0, "uids": [uid]}]}}]);
+    let permits = if charged == 0 { json!([]) } else { permits };
+    let mut stage = Stage::default();
+    stage
+        .shows(node())
+        .shows(Object::Flavor(Box::new(flavor)))
+        .shows(namespace("research"))
+        .shows(team(8))
+        .shows(Object::NodeDevices(Box::new(object(&json!({
+            "metadata": {"name": "node-0", "uid": "nd0", "generation": 1},
+            "spec": {"nodeUid": "n0", "leaderEpoch": 1, "enforce": true, "permits": permits},
+        })))))
+        .shows(plugin_pod(units));
+    stage.passes(LATE_MILLIS);
+    stage
+}
+
+#[test]
+fn a_pod_with_gpus_of_a_device_plugin_is_charged_what_it_asks_for_to_the_flavor_of_its_node() {
+    a_plugin_pod_that_runs("a", 3, 4).is_all_well();
+    a_plugin_pod_that_runs("a", 3, 3).is_seen_as("S1");
+    a_plugin_pod_that_runs("b", 3, 4).is_seen_as("S1");
+    a_plugin_pod_that_runs("a", 3, 0).is_seen_as("S2");
+}
+
 #[test]
 fn a_charge_that_goes_while_the_container_runs_is_seen_as_s2_also_when_it_comes_back() {
     let mut stage = a_gang_that_runs();

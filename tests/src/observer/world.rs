@@ -1,9 +1,9 @@
 //! The world as the observer knows it: all objects at one revision.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::{
-    core::v1::{Namespace, Node, Pod},
+    core::v1::{Container, Namespace, Node, Pod},
     resource::v1::{DeviceRequestAllocationResult, ResourceClaim, ResourceSlice},
 };
 use kube::ResourceExt;
@@ -164,6 +164,46 @@ pub(super) fn reserved_for(claim: &ResourceClaim) -> impl Iterator<Item = &str> 
     consumers
         .filter(|consumer| consumer.resource == "pods")
         .map(|consumer| consumer.uid.as_str())
+}
+
+/// What the pod asks for of device plugins, as far as some Flavor counts it: the resource and its units. By Kubernetes' rule: the sum of
+/// its containers and sidecars, or what an init container needs beside the sidecars before it, whichever is more.
+pub(super) fn asked_of_plugins(world: &World, pod: &Pod) -> Vec<(String, i64)> {
+    let counted = world.flavors.values();
+    let counted: BTreeSet<&String> = counted
+        .filter_map(|flavor| flavor.spec.extended_resource.as_ref())
+        .collect();
+    let asked = counted.into_iter().filter_map(|resource| {
+        let units = units_of(pod, resource);
+        (units > 0).then(|| (resource.clone(), units))
+    });
+    asked.collect()
+}
+
+fn units_of(pod: &Pod, resource: &str) -> i64 {
+    let of = |container: &Container| {
+        let limits = container
+            .resources
+            .as_ref()
+            .and_then(|it| it.limits.as_ref());
+        let limit = limits.and_then(|limits| limits.get(resource));
+        limit
+            .and_then(|limit| limit.0.parse::<i64>().ok())
+            .unwrap_or(0)
+    };
+    let spec = pod.spec.iter();
+    let (mut sidecars, mut most) = (0, 0);
+    for container in spec
+        .clone()
+        .flat_map(|spec| spec.init_containers.iter().flatten())
+    {
+        most = most.max(sidecars + of(container));
+        if container.restart_policy.as_deref() == Some("Always") {
+            sidecars += of(container);
+        }
+    }
+    let together: i64 = spec.flat_map(|spec| &spec.containers).map(of).sum();
+    most.max(together + sidecars)
 }
 
 /// Devices that the claim asks for, if it asks in a way that can be counted.

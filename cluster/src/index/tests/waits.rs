@@ -239,13 +239,13 @@ fn a_gang_waits_with_exactly_the_reason_that_its_objects_show() {
             "pod solo: spec.topologySpreadConstraints[0].whenUnsatisfiable: spreading that must hold is not planned; use ScheduleAnyway",
         ),
         (
-            "a GPU of a device plugin",
+            "a GPU of a device plugin beside a claim",
             solo_with(
                 "/spec/containers/0/resources/limits",
                 &json!({"nvidia.com/gpu": "1"}),
             ),
             RequestNotUnderstood,
-            "pod solo: spec.containers[0].resources.limits[nvidia.com/gpu]: devices are planned and charged by ResourceClaims only; ask for them by spec.resourceClaims",
+            "pod solo: resources.limits[nvidia.com/gpu]: is asked for beside ResourceClaims for devices; a pod has its GPUs from one Flavor, so ask for all of them by claims or for all of them by limits",
         ),
         (
             "a shorthand that became no claim",

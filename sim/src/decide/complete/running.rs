@@ -4,17 +4,20 @@
 //! to make them up again. What a claim asked for besides its number of GPUs is not known any more; that its Flavor
 //! has them is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::{
-    core::v1::{Container, Pod, PodResourceClaim, PodSpec, PodStatus},
+    core::v1::{Container, Pod, PodResourceClaim, PodSpec, PodStatus, ResourceRequirements},
     resource::v1::{
         CELDeviceSelector, DeviceClaim, DeviceRequest, DeviceSelector, ExactDeviceRequest,
         ResourceClaim, ResourceClaimSpec,
     },
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use muster_api::{ClaimsCharge, Flavor, Gang, gang::AdmittedPod, keys};
+use k8s_openapi::apimachinery::pkg::{
+    api::resource::Quantity,
+    apis::meta::v1::{ObjectMeta, OwnerReference},
+};
+use muster_api::{Charge, ClaimByName, ClaimsCharge, Flavor, Gang, gang::AdmittedPod, keys};
 
 use super::Completed;
 
@@ -51,13 +54,9 @@ pub(super) fn add_members(completed: &mut Completed<'_>) {
             if pods.contains(&member.uid) {
                 continue;
             }
-            let pod = pod(&gang, rank, member);
-            for (number, uid) in member.claims.iter().enumerate() {
-                let group = admission
-                    .charge
-                    .claims
-                    .iter()
-                    .find(|group| group.uids.contains(uid));
+            let pod = pod(&gang, rank, member, &admission.charge);
+            for (number, uid) in objects_of(member) {
+                let group = group_of(&admission.charge, uid);
                 if !claims.contains(uid) {
                     let claim = claim(completed, &pod, number, uid, group);
                     completed.put(claim);
@@ -72,7 +71,29 @@ fn claim_name(pod: &str, number: usize) -> String {
     format!("{pod}-claim-{number}")
 }
 
-fn pod(gang: &Gang, rank: usize, member: &AdmittedPod) -> Pod {
+/// The ResourceClaims of a member, each with its number.
+fn objects_of(member: &AdmittedPod) -> impl Iterator<Item = (usize, &String)> {
+    let claims = member.claims.iter().enumerate();
+    claims.filter(|(_, uid)| ClaimByName::parse(uid).is_none())
+}
+
+/// What claims cost, one of which is this.
+fn group_of<'a>(charge: &'a Charge, uid: &String) -> Option<&'a ClaimsCharge> {
+    let mut groups = charge.claims.iter();
+    groups.find(|group| group.uids.contains(uid))
+}
+
+/// What a member asked for of device plugins.
+fn limits_of(member: &AdmittedPod, charge: &Charge) -> BTreeMap<String, Quantity> {
+    let by_name = member.claims.iter().filter_map(|uid| {
+        let units = group_of(charge, uid)?.gpus_milli / 1_000;
+        let resource = ClaimByName::parse(uid)?.resource.to_owned();
+        Some((resource, Quantity(units.to_string())))
+    });
+    by_name.collect()
+}
+
+fn pod(gang: &Gang, rank: usize, member: &AdmittedPod, charge: &Charge) -> Pod {
     let gang_name = gang.metadata.name.clone().unwrap_or_default();
     let name = format!("{gang_name}-{rank}");
     let status = gang.status.clone().unwrap_or_default();
@@ -107,7 +128,7 @@ fn pod(gang: &Gang, rank: usize, member: &AdmittedPod) -> Pod {
             .or_insert_with(|| gang_name.clone());
         annotations.insert(keys::GANG_SIZE.to_owned(), gang.spec.size.to_string());
     }
-    let claims = (0..member.claims.len()).map(|number| PodResourceClaim {
+    let claims = objects_of(member).map(|(number, _)| PodResourceClaim {
         name: format!("claim-{number}"),
         resource_claim_name: Some(claim_name(&name, number)),
         ..PodResourceClaim::default()
@@ -132,6 +153,10 @@ fn pod(gang: &Gang, rank: usize, member: &AdmittedPod) -> Pod {
             node_name: node,
             containers: vec![Container {
                 name: "rank".to_owned(),
+                resources: Some(ResourceRequirements {
+                    limits: Some(limits_of(member, charge)),
+                    ..ResourceRequirements::default()
+                }),
                 ..Container::default()
             }],
             resource_claims: Some(claims.collect()),

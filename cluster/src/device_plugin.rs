@@ -1,0 +1,291 @@
+//! GPUs that device plugins hand out, as the engine's devices and claims.
+//!
+//! Of a device plugin a node says how many units of an extended resource it has, and a pod says how many it wants. The kubelet
+//! chooses which, and tells nobody. For the engine the units of a node are so many devices that are all alike, and what a pod
+//! asks for is one claim for any of them: a [`ClaimByName`], of which no object exists. So quota, Flavors, preemption and the
+//! permits know them like any other claim and device.
+//!
+//! Which node has room is not decided by that: the resource counts on the node like cpu and memory, as it does for
+//! kube-scheduler ([`crate::pod_resources`]).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use k8s_openapi::api::core::v1::Node;
+use muster_api::{ClaimByName, keys};
+use muster_engine::{
+    self as engine, Amount, ClaimUid, FlavorName, NodeName, PodResources, ResourceName, SelectorId,
+};
+
+use crate::{managed::ManagedPods, text::quoted, unsupported_field::UnsupportedField};
+
+/// Most units of a resource that count on one node. A node of 16 GPUs has at most 112 slices; a plugin that shares GPUs by time may
+/// say any number.
+pub const MOST_UNITS_PER_NODE: usize = 1_024;
+
+/// Most units that a pod that waits may ask for: as many devices as a claim has at most.
+pub const MOST_UNITS_PER_POD: i64 = 32;
+
+/// The resources that Flavors count, each with the selector that stands for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CountedResources(BTreeMap<ResourceName, SelectorId>);
+
+impl FromIterator<(ResourceName, SelectorId)> for CountedResources {
+    fn from_iter<T: IntoIterator<Item = (ResourceName, SelectorId)>>(resources: T) -> Self {
+        Self(resources.into_iter().collect())
+    }
+}
+
+impl CountedResources {
+    /// The selector that the units of a resource match, if some Flavor counts it.
+    pub fn selector(&self, resource: &ResourceName) -> Option<SelectorId> {
+        self.0.get(resource).copied()
+    }
+
+    /// The claim of that name for so many units; `None`: no Flavor counts the resource.
+    pub fn claim(&self, name: ClaimByName<'_>, units: i64) -> Option<engine::Claim> {
+        let selector = self.selector(&name.resource.into())?;
+        Some(engine::Claim {
+            uid: name.to_string().into(),
+            requests: vec![engine::DeviceRequest {
+                name: name.resource.to_owned(),
+                selector,
+                count: u32::try_from(units).unwrap_or(u32::MAX),
+            }],
+            constraints: Vec::new(),
+            allocated: None,
+        })
+    }
+
+    /// Whether a pod asks for one of the resources that count here and not there, or the reverse.
+    pub fn differs_for(&self, other: &Self, asked: &PodResources) -> bool {
+        asked
+            .others
+            .keys()
+            .any(|name| self.0.contains_key(name) != other.0.contains_key(name))
+    }
+}
+
+/// What a pod asks for of device plugins, each resource with its units.
+pub fn asked<'a>(
+    resources: &'a PodResources,
+    managed: &'a ManagedPods,
+) -> impl Iterator<Item = (&'a ResourceName, i64)> {
+    let others = resources.others.iter();
+    others
+        .filter(|(name, _)| managed.stands_for_devices(name.as_str()))
+        .map(|(name, units)| (name, *units))
+}
+
+/// How names of DRA drivers begin whose devices are GPUs, as those of NVIDIA, AMD and Intel do.
+const GPU_DRIVER: &str = "gpu.";
+
+/// How names of resources begin by which NVIDIA's device plugin hands out GPUs: those that it shares are `nvidia.com/gpu.shared`,
+/// which no pod of Muster names, and are the same GPUs.
+const NVIDIA_RESOURCE: &str = "nvidia.com/gpu";
+
+/// The first resource of a node that stands for devices and of which there is any: `8 nvidia.com/gpu`.
+pub fn offered(node: &Node, managed: &ManagedPods) -> Option<String> {
+    let allocatable = node.status.as_ref()?.allocatable.as_ref()?;
+    let mut offered = allocatable
+        .iter()
+        .filter(|(name, _)| managed.stands_for_devices(name) || name.starts_with(NVIDIA_RESOURCE));
+    // A plugin that was taken off leaves 0 behind.
+    let (name, units) = offered.find(|(_, units)| units.0 != "0")?;
+    Some(format!("{} {name}", units.0))
+}
+
+/// Whether the devices of a DRA driver are GPUs, as its name says.
+pub fn is_gpu_driver(driver: &str) -> bool {
+    driver.starts_with(GPU_DRIVER)
+}
+
+/// Why a Flavor cannot count a resource that the installation does not manage, and what would help.
+pub fn unmanaged(resource: &str) -> String {
+    format!(
+        "{} is not among the resources that stand for devices, so pods that ask for it are not admitted by Muster; list it in the \
+         chart's managedResources",
+        quoted(resource)
+    )
+}
+
+/// Why a pod that waits does not get what it asks for of device plugins, whatever is free.
+pub fn check(asked: &[(&ResourceName, i64)], has_claims: bool) -> Result<(), UnsupportedField> {
+    let Some((name, units)) = asked.first() else {
+        return Ok(());
+    };
+    let field = format!("resources.limits[{name}]");
+    if name
+        .as_str()
+        .starts_with(keys::DEVICE_CLASS_RESOURCE_PREFIX)
+    {
+        return Err(UnsupportedField::new(
+            field,
+            "has kube-scheduler make a claim by itself, which nobody plans or charges; ask for the devices by spec.resourceClaims",
+        ));
+    }
+    if has_claims {
+        return Err(UnsupportedField::new(
+            field,
+            "is asked for beside ResourceClaims for devices; a pod has its GPUs from one Flavor, so ask for all of them by claims or for all \
+             of them by limits",
+        ));
+    }
+    if let Some((other, _)) = asked.get(1) {
+        return Err(UnsupportedField::new(
+            field,
+            format!(
+                "is asked for beside {other}; a pod has its GPUs from one Flavor, so ask for one of the two"
+            ),
+        ));
+    }
+    if *units > MOST_UNITS_PER_POD {
+        return Err(UnsupportedField::new(
+            field,
+            format!(
+                "is {units}; a pod gets at most {MOST_UNITS_PER_POD}, so ask for fewer in each of more pods"
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// The units of a node that Flavors count. `used`: by how many of them pods without a hold have; `flavors_of`: the Flavors that count
+/// a resource there.
+pub fn devices(
+    node: &NodeName,
+    allocatable: &PodResources,
+    used: &PodResources,
+    counted: &CountedResources,
+    flavors_of: impl Fn(&ResourceName) -> BTreeSet<FlavorName>,
+) -> Vec<engine::Device> {
+    let mut devices = Vec::new();
+    for (resource, selector) in &counted.0 {
+        let amount = |of: &PodResources| {
+            let units = of.others.get(resource).copied().unwrap_or(0);
+            usize::try_from(units).unwrap_or(0)
+        };
+        let (units, taken) = (amount(allocatable), amount(used));
+        let flavors = flavors_of(resource);
+        let selectors = Arc::new(BTreeSet::from([*selector]));
+        let attributes = Arc::default();
+        let holder = ClaimUid::from(format!("{node}/{resource}"));
+        devices.extend(
+            (0..units.min(MOST_UNITS_PER_NODE)).map(|unit| engine::Device {
+                // No device of a driver is called so: these have slashes only.
+                name: format!("{resource}#{unit}").into(),
+                flavors: flavors.clone(),
+                gpus: Amount::ONE_GPU,
+                vram: Amount::ZERO,
+                selectors: Arc::clone(&selectors),
+                attributes: Arc::clone(&attributes),
+                own_attributes: Arc::default(),
+                nvlink_group: None,
+                usable: true,
+                healthy: true,
+                allocated_to: (unit < taken).then(|| holder.clone()),
+            }),
+        );
+    }
+    devices
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(amounts: &[(&str, i64)]) -> PodResources {
+        let others = amounts.iter().map(|(name, units)| ((*name).into(), *units));
+        PodResources {
+            others: others.collect(),
+            ..PodResources::default()
+        }
+    }
+
+    fn counted() -> CountedResources {
+        [("nvidia.com/gpu".into(), SelectorId(7))]
+            .into_iter()
+            .collect()
+    }
+
+    #[test]
+    fn a_node_has_a_device_for_each_unit_that_is_counted_and_what_others_use_is_taken() {
+        let table = [
+            (0, 0, 0, 0),
+            (8, 0, 8, 8),
+            (8, 3, 8, 5),
+            // More is used than there is: the plugin lost some.
+            (2, 3, 2, 0),
+            (1_024, 0, MOST_UNITS_PER_NODE, MOST_UNITS_PER_NODE),
+            (1_025, 0, MOST_UNITS_PER_NODE, MOST_UNITS_PER_NODE),
+            (i64::MAX, i64::MAX, MOST_UNITS_PER_NODE, 0),
+        ];
+        for (allocatable, used, all, free) in table {
+            let devices = devices(
+                &"n".into(),
+                &of(&[("nvidia.com/gpu", allocatable), ("rdma/hca", 4)]),
+                &of(&[("nvidia.com/gpu", used)]),
+                &counted(),
+                |_| BTreeSet::from(["h100".into()]),
+            );
+            let are_free = devices
+                .iter()
+                .filter(|device| device.allocated_to.is_none());
+            assert_eq!(
+                (devices.len(), are_free.count()),
+                (all, free),
+                "{allocatable} {used}"
+            );
+            assert!(devices.iter().all(|device| device.gpus == Amount::ONE_GPU));
+        }
+    }
+
+    #[test]
+    fn a_pod_asks_for_so_many_units_of_one_resource_and_for_no_claims_beside() {
+        let (gpu, slice): (ResourceName, ResourceName) =
+            ("nvidia.com/gpu".into(), "nvidia.com/mig-1g.10gb".into());
+        let class: ResourceName = "deviceclass.resource.kubernetes.io/gpu.muster.dev".into();
+        let error = check(&[(&class, 1)], false).unwrap_err();
+        assert!(error.why.contains("by spec.resourceClaims"), "{error}");
+        for (asked, has_claims, why) in [
+            (vec![], true, None),
+            (vec![(&gpu, 1)], false, None),
+            (vec![(&gpu, MOST_UNITS_PER_POD)], false, None),
+            (
+                vec![(&gpu, MOST_UNITS_PER_POD + 1)],
+                false,
+                Some("is 33; a pod gets at most 32"),
+            ),
+            (vec![(&gpu, 1)], true, Some("beside ResourceClaims")),
+            (
+                vec![(&gpu, 1), (&slice, 1)],
+                false,
+                Some("beside nvidia.com/mig-1g.10gb"),
+            ),
+        ] {
+            match (check(&asked, has_claims), why) {
+                (Ok(()), None) => {}
+                (Err(error), Some(why)) => {
+                    assert_eq!(error.field, "resources.limits[nvidia.com/gpu]");
+                    assert!(error.why.contains(why), "{error}");
+                }
+                (found, why) => panic!("{found:?} instead of {why:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_claim_by_name_asks_for_so_many_of_what_some_flavor_counts() {
+        let name = |resource| ClaimByName {
+            pod_uid: "p",
+            resource,
+        };
+        let claim = counted().claim(name("nvidia.com/gpu"), 4).unwrap();
+        assert_eq!(claim.uid.as_str(), "p/nvidia.com/gpu");
+        assert_eq!(claim.requests[0].selector, SelectorId(7));
+        assert_eq!(claim.requests[0].count, 4);
+        assert_eq!(counted().claim(name("amd.com/gpu"), 4), None);
+    }
+}

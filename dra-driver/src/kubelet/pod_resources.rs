@@ -1,0 +1,83 @@
+//! What containers of this node were given by device plugins, as the kubelet tells it.
+//!
+//! A plugin that is taken off leaves 0 in the node's `status.allocatable` at once; the containers that it gave GPUs to run on.
+
+use std::{path::Path, time::Duration};
+
+use anyhow::Context;
+use muster_cluster::managed::ManagedPods;
+use muster_kubelet_api::pod_resources::{
+    ListPodResourcesRequest, ListPodResourcesResponse,
+    pod_resources_lister_client::PodResourcesListerClient,
+};
+use tonic::transport::Endpoint;
+
+/// Longest time that the kubelet may take to answer.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// The first container that a device plugin gave what stands for devices: `nvidia.com/gpu of pod ml/w-0`. An error while the
+/// kubelet does not answer: then nobody knows.
+pub async fn handed_out(socket: &Path, managed: &ManagedPods) -> anyhow::Result<Option<String>> {
+    let list = async {
+        let endpoint = Endpoint::try_from(format!("unix:{}", socket.display()))?;
+        let mut kubelet = PodResourcesListerClient::new(endpoint.connect().await?)
+            // A node may have hundreds of pods, each with all that it was given.
+            .max_decoding_message_size(usize::MAX);
+        let answer = kubelet.list(ListPodResourcesRequest {}).await?;
+        anyhow::Ok(answer.into_inner())
+    };
+    let answer = tokio::time::timeout(LIMIT, list).await;
+    let answer = answer
+        .context("no answer in time")
+        .and_then(|answer| answer)
+        .with_context(|| format!("the kubelet at {}", socket.display()))?;
+    Ok(first(&answer, managed))
+}
+
+fn first(answer: &ListPodResourcesResponse, managed: &ManagedPods) -> Option<String> {
+    answer.pod_resources.iter().find_map(|pod| {
+        let mut devices = pod.containers.iter().flat_map(|it| &it.devices);
+        let given = devices.find(|given| {
+            !given.device_ids.is_empty() && managed.stands_for_devices(&given.resource_name)
+        })?;
+        let resource = &given.resource_name;
+        Some(format!("{resource} of pod {}/{}", pod.namespace, pod.name))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_kubelet_api::pod_resources::{ContainerDevices, ContainerResources, PodResources};
+
+    use super::*;
+
+    #[test]
+    fn a_container_with_a_gpu_of_a_device_plugin_is_found_and_no_other() {
+        let pod = |name: &str, resource: &str, devices: &[&str]| PodResources {
+            name: name.to_owned(),
+            namespace: "ml".to_owned(),
+            containers: vec![ContainerResources {
+                name: "main".to_owned(),
+                devices: vec![ContainerDevices {
+                    resource_name: resource.to_owned(),
+                    device_ids: devices.iter().map(|id| (*id).to_owned()).collect(),
+                }],
+            }],
+        };
+        let managed = ManagedPods::new(["nvidia.com/gpu"]).unwrap();
+        let mut answer = ListPodResourcesResponse {
+            pod_resources: vec![
+                pod("card", "rdma/hca", &["0"]),
+                pod("none", "nvidia.com/gpu", &[]),
+            ],
+        };
+        assert_eq!(first(&answer, &managed), None);
+        answer
+            .pod_resources
+            .push(pod("w-0", "nvidia.com/gpu", &["GPU-0"]));
+        assert_eq!(
+            first(&answer, &managed).as_deref(),
+            Some("nvidia.com/gpu of pod ml/w-0")
+        );
+    }
+}

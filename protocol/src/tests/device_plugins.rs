@@ -1,0 +1,216 @@
+//! GPUs of a device plugin: charged and permitted by name, and released with their pod, whatever any driver says.
+
+use muster_api::{GangPhase, Reason};
+
+use super::*;
+
+const GPU: &str = "nvidia.com/gpu";
+/// The node with the plugin. No driver of ours answers for it.
+const NODE: &str = "p0";
+
+fn flavor() -> Object {
+    Object::Flavor(parse(json!({
+        "apiVersion": "muster.dev/v1alpha1", "kind": "Flavor", "metadata": {"name": "plugin"},
+        "spec": {"extendedResource": GPU},
+    })))
+}
+
+/// A node whose plugin offers so many GPUs.
+fn node(gpus: u32) -> Object {
+    Object::Node(parse(json!({
+        "metadata": {"name": NODE},
+        "status": {
+            "allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110", GPU: gpus.to_string()},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    })))
+}
+
+/// A cluster in which the Team has two GPUs of a plugin, which offers so many.
+fn bench(gpus: u32) -> Bench {
+    let mut bench = Bench::new();
+    bench.server.put(flavor());
+    bench.server.put(node(gpus));
+    let quota =
+        |flavor: &str| json!({"flavor": flavor, "resources": [{"name": "gpus", "nominal": 2}]});
+    bench.server.put(Object::Team(parse(json!({
+        "apiVersion": "muster.dev/v1alpha1", "kind": "Team", "metadata": {"name": "vision"},
+        "spec": {"quota": [quota("gpu"), quota("plugin")]},
+    }))));
+    bench.silent_drivers.insert(NODE.to_owned());
+    bench
+}
+
+/// A pod that asks for one GPU by limits alone.
+fn pod(label: &str, rank: usize, size: usize) -> Pod {
+    serde_json::from_value(json!({
+        "metadata": {
+            "name": format!("{label}-{rank}"), "namespace": "ml", "creationTimestamp": "2027-01-01T00:00:00Z",
+            "labels": {keys::GANG: label}, "annotations": {keys::GANG_SIZE: size.to_string()},
+        },
+        "spec": {
+            "containers": [{"name": "rank", "resources": {"limits": {GPU: "1"}}}],
+            "schedulingGates": [{"name": keys::ADMISSION_GATE}],
+        },
+        "status": {"phase": "Pending"},
+    }))
+    .unwrap()
+}
+
+fn submit(bench: &mut Bench, label: &str, size: usize) {
+    for rank in 0..size {
+        bench
+            .server
+            .put(Object::Pod(Arc::new(pod(label, rank, size))));
+    }
+}
+
+/// The name under which a pod is charged.
+fn by_name(bench: &Bench, pod: &str) -> String {
+    let uid = bench.server.pod(pod).unwrap().metadata.uid.unwrap();
+    format!("{uid}/{GPU}")
+}
+
+fn is_gated(bench: &Bench, pod: &str) -> bool {
+    let spec = bench.server.pod(pod).unwrap().spec.unwrap();
+    spec.scheduling_gates.is_some_and(|gates| !gates.is_empty())
+}
+
+/// Why a gang waits.
+fn reason(bench: &Bench, label: &str) -> Option<Reason> {
+    let gangs = bench.server.list(Kind::Gang);
+    gangs.into_iter().find_map(|gang| match gang {
+        Object::Gang(gang) if gang.spec.group.as_deref() == Some(label) => {
+            Some(gang.status.clone()?.queue?.reason)
+        }
+        _ => None,
+    })
+}
+
+fn starts(bench: &mut Bench, pod: &str) {
+    bench.change_pod(pod, |pod| {
+        pod.spec.as_mut().unwrap().node_name = Some(NODE.to_owned());
+        pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
+    });
+}
+
+fn ends(bench: &mut Bench, pod: &str) {
+    bench.change_pod(pod, |pod| {
+        pod.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
+    });
+}
+
+#[test]
+fn a_gang_is_charged_by_name_and_gives_back_when_its_pods_end_though_no_driver_answers() {
+    let mut bench = bench(4);
+    submit(&mut bench, "train", 2);
+    bench.run();
+    for pod in ["train-0", "train-1"] {
+        assert!(!is_gated(&bench, pod));
+        starts(&mut bench, pod);
+    }
+    bench.run();
+    assert_eq!(bench.gang_status().phase, GangPhase::Running);
+    let mut charged: Vec<String> = ["train-0", "train-1"]
+        .map(|pod| by_name(&bench, pod))
+        .into();
+    charged.sort();
+    let charge = bench.gang_status().admission.unwrap().charge;
+    let [group] = charge.claims.as_slice() else {
+        panic!("one group, not {charge:?}")
+    };
+    assert_eq!((group.flavor.as_str(), group.gpus_milli), ("plugin", 1_000));
+    assert_eq!(group.uids, charged);
+    let permits = bench.server.node_devices(NODE).unwrap().spec.permits;
+    let named = permits.iter().flat_map(|permit| permit.claim_uids.clone());
+    let mut named: Vec<String> = named.collect();
+    named.sort();
+    assert_eq!(named, charged);
+
+    // The plugin has two more, and the Team has not.
+    submit(&mut bench, "next", 1);
+    bench.run();
+    assert_eq!(reason(&bench, "next"), Some(Reason::WaitingForQuota));
+    ends(&mut bench, "train-0");
+    ends(&mut bench, "train-1");
+    bench.run();
+    assert!(!is_gated(&bench, "next-0"));
+    let permits = bench.server.node_devices(NODE).unwrap().spec.permits;
+    assert_eq!(permits.len(), 1, "{permits:?}");
+    bench.server.remove(&pod_key("next-0"));
+    bench.run();
+    assert!(!bench.has_permits(NODE));
+}
+
+#[test]
+fn a_gang_whose_pod_is_made_anew_before_it_was_let_go_is_planned_again() {
+    let mut bench = bench(2);
+    submit(&mut bench, "train", 2);
+    assert!(bench.run_until(|write| matches!(write, ApiRequest::PatchPod { .. })));
+    assert!(bench.has_permits(NODE) && is_gated(&bench, "train-0"));
+    bench.server.remove(&pod_key("train-1"));
+    bench.server.put(Object::Pod(Arc::new(pod("train", 1, 2))));
+    bench.run();
+    for pod in ["train-0", "train-1"] {
+        assert!(
+            !is_gated(&bench, pod),
+            "{pod}: {:?}",
+            reason(&bench, "train")
+        );
+    }
+    let permits = bench.server.node_devices(NODE).unwrap().spec.permits;
+    assert_eq!(permits.iter().filter(|permit| !permit.withdrawn).count(), 2);
+}
+
+#[test]
+fn what_runs_stays_charged_and_in_its_place_while_no_flavor_counts_it() {
+    let mut bench = bench(1);
+    submit(&mut bench, "train", 1);
+    bench.run();
+    starts(&mut bench, "train-0");
+    bench.run();
+    let flavor_key = ObjectKey {
+        kind: Kind::Flavor,
+        namespace: String::new(),
+        name: "plugin".to_owned(),
+    };
+    bench.server.remove(&flavor_key);
+    submit(&mut bench, "next", 1);
+    bench.run();
+    assert!(bench.has_permits(NODE));
+    assert_eq!(reason(&bench, "next"), Some(Reason::NoQuotaForResource));
+    bench.server.put(flavor());
+    bench.run();
+    assert_eq!(reason(&bench, "next"), Some(Reason::WaitingForPlacement));
+    ends(&mut bench, "train-0");
+    bench.run();
+    assert!(!is_gated(&bench, "next-0"));
+}
+
+#[test]
+fn what_ran_before_muster_came_is_adopted_at_what_it_has() {
+    let mut bench = bench(2);
+    let mut runs = pod("old", 0, 1);
+    runs.metadata.labels = None;
+    let spec = runs.spec.as_mut().unwrap();
+    spec.scheduling_gates = None;
+    spec.node_name = Some(NODE.to_owned());
+    runs.status.as_mut().unwrap().phase = Some("Running".to_owned());
+    bench.server.put(Object::Pod(Arc::new(runs)));
+    bench.run();
+    let admission = bench.gang_status().admission.unwrap();
+    assert!(admission.adopted);
+    let [group] = admission.charge.claims.as_slice() else {
+        panic!("one group, not {admission:?}")
+    };
+    assert_eq!((group.flavor.as_str(), group.gpus_milli), ("plugin", 1_000));
+    assert_eq!(group.uids, [by_name(&bench, "old-0")]);
+    // A new leader knows no more than what is written.
+    bench.take_over();
+    submit(&mut bench, "next", 2);
+    bench.run();
+    assert_eq!(reason(&bench, "next"), Some(Reason::WaitingForQuota));
+    bench.server.remove(&pod_key("old-0"));
+    bench.run();
+    assert!(!is_gated(&bench, "next-0"));
+}
