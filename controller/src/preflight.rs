@@ -56,7 +56,7 @@ use crate::{
 
 /// Prints the findings. The exit code is 0 without errors, 1 with some, and 2 if nothing could be looked at.
 pub async fn run(args: &PreflightArgs) -> anyhow::Result<ExitCode> {
-    let report = match reading::in_time(look(args)).await {
+    let report = match Box::pin(reading::in_time(look(args))).await {
         Ok(report) => report,
         Err(error) => {
             let text = with_causes(error.as_ref());

@@ -4,11 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Node, NodeSelectorTerm};
 use kube::{Api, Client, ResourceExt, api::ListParams};
-<<<<<<< HEAD
-use muster_cluster::{managed::ManagedPods, node_filter::affinity_passes};
-=======
-use muster_cluster::{device_plugin, managed::ManagedPods};
->>>>>>> extended
+use muster_cluster::{device_plugin, managed::ManagedPods, node_filter::affinity_passes};
 
 use super::{
     finding::{Finding, Reason},
@@ -73,16 +69,12 @@ impl Nodes {
             .labels
             .iter()
             .all(|(key, value)| labels.get(key) == Some(value));
-<<<<<<< HEAD
         let affinity = wanted.affinity.as_deref();
         let is_served = has_labels && affinity.is_none_or(|terms| affinity_passes(terms, node));
         if has_labels && !is_served {
             self.left_out.add_object(node);
         }
-        let plugin = DevicePlugins::of(node, &wanted.devices);
-=======
         let plugin = device_plugin::offered(node, &wanted.devices);
->>>>>>> extended
         let group = if is_served {
             self.served_names.insert(node.name_any());
             &mut self.served
