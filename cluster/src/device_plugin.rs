@@ -75,7 +75,7 @@ pub fn asked<'a>(
 ) -> impl Iterator<Item = (&'a ResourceName, i64)> {
     let others = resources.others.iter();
     others
-        .filter(|(name, _)| managed.stands_for_devices(name.as_str()))
+        .filter(move |(name, _)| managed.stands_for_devices(name.as_str()))
         .map(|(name, units)| (name, *units))
 }
 
