@@ -16,7 +16,7 @@ const LEAST: usize = 40;
 pub(crate) const TEMPLATES: &str = "templates";
 
 /// Forms that scenarios with real kubelets and drivers carry from the pod to its end: the form, the scenario's file, and the scenario.
-pub(crate) const END_TO_END: [(&str, &str, &str); 9] = [
+pub(crate) const END_TO_END: [(&str, &str, &str); 10] = [
     (
         "pod-claim-template",
         "gangs/starting.rs",
@@ -56,6 +56,11 @@ pub(crate) const END_TO_END: [(&str, &str, &str); 9] = [
         "pod-containers-share",
         "shipped/given.rs",
         "a_container_gets_its_gpus_and_the_driver_and_nothing_else",
+    ),
+    (
+        "plugin-limits",
+        "device_plugins.rs",
+        "a_gang_that_only_writes_limits_waits_for_quota_and_runs_whole_beside_one_with_claims",
     ),
     (
         "pod-visible-devices",

@@ -12,7 +12,11 @@ use std::{collections::BTreeMap, process::ExitCode};
 
 use anyhow::{Result, ensure};
 use futures::future::try_join_all;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{Patch, PatchParams},
+};
 use muster_api::{Gang, TeamSpec, team::Stop};
 use muster_tests::{
     builders::{self, gpu_quota},
@@ -22,6 +26,7 @@ use muster_tests::{
     kubernetes::{LIMIT, Progress, eventually, list},
     scenarios, suite,
 };
+use serde_json::json;
 
 use crate::{
     cases::{CASES, Case, Outcome},
@@ -33,6 +38,10 @@ use crate::{
 const TEAM: &str = "forms";
 /// Its quota: as much as there is.
 const GPUS: u32 = 80;
+/// How many of them a node has.
+const GPUS_OF_NODE: u32 = 8;
+/// The resource of a device plugin that a Flavor counts.
+const PLUGIN_RESOURCE: &str = "nvidia.com/gpu";
 
 fn main() -> ExitCode {
     if let Err(error) = document::check() {
@@ -42,8 +51,8 @@ fn main() -> ExitCode {
     let options = ClusterOptions {
         muster: Some(MusterOptions::default()),
         fake_nodes: Some(FakeNodes {
-            count: GPUS / 8,
-            gpus: 8,
+            count: GPUS / GPUS_OF_NODE,
+            gpus: GPUS_OF_NODE,
         }),
         ..ClusterOptions::default()
     };
@@ -61,6 +70,8 @@ fn main() -> ExitCode {
 async fn every_form_becomes_what_the_guide_says(cluster: &mut Cluster) -> Result<()> {
     let client = cluster.client();
     builders::flavor(&client, "all", None).await?;
+    builders::flavor_of_resource(&client, "plugin", PLUGIN_RESOURCE, &[]).await?;
+    offer_by_plugins(&client).await?;
     team(cluster, Stop::Hold).await?;
     let answers = try_join_all(CASES.iter().map(|case| made::make(&client, case))).await?;
     let answers: BTreeMap<&str, Answer> = CASES.iter().map(|case| case.form).zip(answers).collect();
@@ -88,9 +99,28 @@ async fn every_form_becomes_what_the_guide_says(cluster: &mut Cluster) -> Result
     .await
 }
 
+/// The nodes say what they would if a device plugin handed out as many GPUs there again.
+async fn offer_by_plugins(client: &Client) -> Result<()> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let units = json!({PLUGIN_RESOURCE: GPUS_OF_NODE.to_string()});
+    let patch = json!({"status": {"capacity": units, "allocatable": units}});
+    for node in list::<Node>(client, None).await? {
+        nodes
+            .patch_status(
+                &node.name_any(),
+                &PatchParams::default(),
+                &Patch::Merge(&patch),
+            )
+            .await?;
+    }
+    Ok(())
+}
+
 async fn team(cluster: &Cluster, stop: Stop) -> Result<()> {
     let spec = TeamSpec {
-        quota: vec![gpu_quota("all", GPUS, None)],
+        quota: ["all", "plugin"]
+            .map(|flavor| gpu_quota(flavor, GPUS, None))
+            .into(),
         stop,
         ..TeamSpec::default()
     };
