@@ -12,27 +12,22 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::{
-    core::v1::Node,
-    resource::v1::{Device, ResourceSlice},
-};
+use k8s_openapi::api::{core::v1::Node, resource::v1::Device};
 use muster_api::keys;
 use muster_cluster::{device_plugin, managed::ManagedPods, text::listed};
 
 /// Names who else hands out GPUs of the node, with what shows it; empty: nobody does.
-/// `handed_out`: what a container got of a device plugin, if one has anything.
-pub fn others(
+/// `publishing`: the drivers that have ResourceSlices there; `handed_out`: what a container got of a device plugin, if one has anything.
+pub fn others<'a>(
     node: &Node,
-    slices: &[ResourceSlice],
+    publishing: impl Iterator<Item = &'a str>,
     handed_out: Option<&str>,
     managed: &ManagedPods,
 ) -> String {
     let plugin = device_plugin::offered(node, managed)
         .map(|units| format!("a device plugin ({units} in status.allocatable)"))
         .or_else(|| handed_out.map(|what| format!("a device plugin ({what})")));
-    let drivers: BTreeSet<&str> = slices
-        .iter()
-        .map(|slice| slice.spec.driver.as_str())
+    let drivers: BTreeSet<&str> = publishing
         .filter(|driver| *driver != keys::DRIVER && device_plugin::is_gpu_driver(driver))
         .collect();
     let drivers = drivers.iter().map(|driver| format!("driver {driver}"));
@@ -71,17 +66,16 @@ mod tests {
             .unwrap()
     }
 
-    fn slice(driver: &str) -> ResourceSlice {
-        serde_json::from_value(json!({"metadata": {"name": driver}, "spec": {
-            "driver": driver, "pool": {"name": "n", "generation": 1, "resourceSliceCount": 1}}}))
-        .unwrap()
-    }
-
     #[test]
     fn whoever_else_hands_out_gpus_is_named_and_nobody_else() {
         let given = Some("nvidia.com/gpu of pod ml/w-0");
         assert_eq!(
-            others(&node("nvidia.com/gpu", "0"), &[], given, &managed()),
+            others(
+                &node("nvidia.com/gpu", "0"),
+                std::iter::empty(),
+                given,
+                &managed()
+            ),
             "a device plugin (nvidia.com/gpu of pod ml/w-0)"
         );
         for (resource, units, drivers, expected) in [
@@ -111,9 +105,9 @@ mod tests {
                 "driver gpu.nvidia.com",
             ),
         ] {
-            let slices: Vec<ResourceSlice> = drivers.into_iter().map(slice).collect();
+            let drivers = drivers.into_iter();
             assert_eq!(
-                others(&node(resource, units), &slices, None, &managed()),
+                others(&node(resource, units), drivers, None, &managed()),
                 expected
             );
         }

@@ -17,7 +17,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client,
-    api::{DeleteParams, ListParams, PostParams, Preconditions},
+    api::{DeleteParams, PostParams, Preconditions},
     runtime::watcher,
 };
 use muster_api::keys;
@@ -71,6 +71,7 @@ pub struct Publisher {
     pub others: String,
 }
 
+/// The node's slices by name, those of other drivers included.
 type Slices = BTreeMap<String, ResourceSlice>;
 
 /// Starts to watch the node's slices and to publish.
@@ -82,11 +83,7 @@ pub fn spawn(
     shutdown: &Shutdown,
 ) {
     let (sender, seen) = mpsc::channel(64);
-    let fields = format!(
-        "spec.nodeName={},spec.driver={}",
-        publisher.node,
-        keys::DRIVER
-    );
+    let fields = format!("spec.nodeName={}", publisher.node);
     let api: Api<watch::Decoded<ResourceSlice>> = Api::all(watch_client);
     let config = watcher::Config::default().fields(&fields);
     let watch = watch::run(api, config, metrics, synced, sender, |seen| seen);
@@ -147,14 +144,17 @@ impl Publisher {
     async fn write(&mut self, desired: &[Vec<Device>], slices: &mut Slices) -> anyhow::Result<()> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let node = within(CALL_LIMIT, nodes.get(&self.node)).await?;
-        let withheld = self.unless_others_do(&node, desired).await?;
+        let withheld = self.unless_others_do(&node, desired, slices).await?;
         let desired = withheld.as_deref().unwrap_or(desired);
         let pool = Pool {
             driver: keys::DRIVER.to_owned(),
             node: self.node.clone(),
             node_uid: node.metadata.uid.unwrap_or_default(),
         };
-        let existing: Vec<ResourceSlice> = slices.values().cloned().collect();
+        let own = slices
+            .values()
+            .filter(|slice| slice.spec.driver == keys::DRIVER);
+        let existing: Vec<ResourceSlice> = own.cloned().collect();
         let plan = plan(&pool, desired, &existing);
         if plan.is_empty() {
             return Ok(());
@@ -173,15 +173,14 @@ impl Publisher {
         &mut self,
         node: &Node,
         desired: &[Vec<Device>],
+        slices: &Slices,
     ) -> anyhow::Result<Option<Vec<Vec<Device>>>> {
-        let api: Api<ResourceSlice> = Api::all(self.client.clone());
-        let here = ListParams::default().fields(&format!("spec.nodeName={}", self.node));
-        let slices = within(CALL_LIMIT, api.list(&here)).await?.items;
         let handed_out = match &self.pod_resources_socket {
             Some(socket) => pod_resources::handed_out(socket, &self.managed).await?,
             None => None,
         };
-        let others = others::others(node, &slices, handed_out.as_deref(), &self.managed);
+        let publishing = slices.values().map(|slice| slice.spec.driver.as_str());
+        let others = others::others(node, publishing, handed_out.as_deref(), &self.managed);
         if others != self.others {
             if others.is_empty() {
                 tracing::info!("nobody else hands out GPUs of this node any more; publishing them");
