@@ -31,7 +31,7 @@ use crate::{
     orphans,
     prepare::{Config, Input},
     probe::Prober,
-    slices::publisher::{self, Publisher},
+    slices::publisher::{self, Publisher, Withheld},
 };
 
 /// Publishes the GPUs of a node and prepares the claims on them.
@@ -293,7 +293,7 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
         published: conditions.published,
         pod_resources_socket: args.pod_resources_socket.clone(),
         failures: metrics.slice_failures.clone(),
-        others: String::new(),
+        withheld: Withheld::default(),
     };
     publisher::spawn(
         publisher,

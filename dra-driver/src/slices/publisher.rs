@@ -67,8 +67,17 @@ pub struct Publisher {
     pub pod_resources_socket: Option<PathBuf>,
     /// Publications that failed.
     pub failures: Counter,
-    /// Who else hands out GPUs of this node, as it was seen last; empty: nobody.
-    pub others: String,
+    /// What is known while others hand out GPUs of this node.
+    pub withheld: Withheld,
+}
+
+/// What is known while others hand out GPUs of the node.
+#[derive(Debug, Default)]
+pub struct Withheld {
+    /// Who does, as it was seen last; empty: nobody.
+    others: String,
+    /// The devices that claims had when these were listed last.
+    in_use: Option<BTreeSet<String>>,
 }
 
 /// The node's slices by name, those of other drivers included.
@@ -181,7 +190,7 @@ impl Publisher {
         };
         let publishing = slices.values().map(|slice| slice.spec.driver.as_str());
         let others = others::others(node, publishing, handed_out.as_deref(), &self.managed);
-        if others != self.others {
+        if others != self.withheld.others {
             if others.is_empty() {
                 tracing::info!("nobody else hands out GPUs of this node any more; publishing them");
             } else {
@@ -191,10 +200,21 @@ impl Publisher {
                      driver's label"
                 );
             }
-            self.others.clone_from(&others);
+            self.withheld.others.clone_from(&others);
         }
         if others.is_empty() {
+            self.withheld.in_use = None;
             return Ok(None);
+        }
+        // What is not published is given to nobody. All claims of the cluster are listed only while some of it may be in use: this
+        // may be so on a thousand nodes.
+        let own = slices
+            .values()
+            .filter(|slice| slice.spec.driver == keys::DRIVER);
+        let mut published = own.flat_map(|slice| slice.spec.devices.iter().flatten());
+        let known = self.withheld.in_use.as_ref();
+        if published.next().is_none() && known.is_some_and(BTreeSet::is_empty) {
+            return Ok(Some(others::in_use(desired, &BTreeSet::new())));
         }
         let claims = self.kubernetes.claims_here().await?;
         let devices = claims
@@ -203,7 +223,8 @@ impl Publisher {
         let used = devices
             .filter(|device| device.pool == self.node)
             .map(|device| device.device.clone());
-        Ok(Some(others::in_use(desired, &used.collect())))
+        let used = self.withheld.in_use.insert(used.collect());
+        Ok(Some(others::in_use(desired, used)))
     }
 
     /// What was written is remembered at once: the watch may show it only later, and it must not be written twice.
