@@ -40,7 +40,8 @@ pub struct ClaimsCharge {
     pub uids: Vec<String>,
 }
 
-/// The claim of a pod for what a device plugin hands out to it. No ResourceClaim is called so: a UID holds no slash.
+/// The claim of a pod for what a device plugin hands out to it. No ResourceClaim is called so: its UID holds no slash, and where one is
+/// made up of its namespace and name, namespaces have no dot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClaimByName<'a> {
     /// UID of the pod.
@@ -52,8 +53,10 @@ pub struct ClaimByName<'a> {
 impl<'a> ClaimByName<'a> {
     /// Reads what stands where a claim's UID does; `None`: it is the UID of a ResourceClaim.
     pub fn parse(uid: &'a str) -> Option<Self> {
-        let (pod_uid, resource) = uid.split_once('/')?;
-        resource.contains('/').then_some(Self { pod_uid, resource })
+        let (before, _) = uid.rsplit_once('/')?;
+        let (pod_uid, domain) = before.rsplit_once('/')?;
+        let resource = uid.get(pod_uid.len() + 1..)?;
+        domain.contains('.').then_some(Self { pod_uid, resource })
     }
 }
 
@@ -90,7 +93,16 @@ mod tests {
         let text = claim.to_string();
         assert_eq!(ClaimByName::parse(&text), Some(claim));
         assert_eq!(ClaimByName::parse(pod_uid), None);
-        // What a node alone knows of a ResourceClaim is called after the node.
-        assert_eq!(ClaimByName::parse(&format!("node-1/{pod_uid}")), None);
+        // What a node alone knows of a ResourceClaim is called after the node; and whoever makes UIDs up may use paths.
+        for uid in [
+            format!("node-1.example.com/{pod_uid}"),
+            "resourceclaim/ml/train-0.gpus".to_owned(),
+            "node-1.example.com/resourceclaim/ml/train".to_owned(),
+        ] {
+            assert_eq!(ClaimByName::parse(&uid), None, "{uid}");
+        }
+        let pod_uid = "pod/ml/train";
+        let claim = ClaimByName { pod_uid, ..claim };
+        assert_eq!(ClaimByName::parse(&claim.to_string()), Some(claim));
     }
 }

@@ -90,7 +90,7 @@ pub struct FlavorSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 3, max = 317))]
     #[x_kube(
-        validation = ("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$')", "extendedResource is DOMAIN/NAME, such as nvidia.com/gpu"),
+        validation = ("self.matches('^[a-z0-9][-a-z0-9]*([.][a-z0-9][-a-z0-9]*)+/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$')", "extendedResource is DOMAIN/NAME, such as nvidia.com/gpu"),
         validation = ("!self.matches('(^|[.])kubernetes[.]io/') && !self.startsWith('muster.dev/')", "extendedResource is what a device plugin registers: no name of kubernetes.io (there DeviceClasses stand for claims) nor of muster.dev")
     )]
     pub extended_resource: Option<String>,

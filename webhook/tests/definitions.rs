@@ -140,6 +140,7 @@ fn cases() -> Vec<(&'static str, Value, &'static [&'static str])> {
             &[ONE_SOURCE],
         ),
         ("flavors", counting("gpu"), &[RESOURCE_NAME]),
+        ("flavors", counting("nvidia/gpu"), &[RESOURCE_NAME]),
         ("flavors", counting("nvidia.com/gpu/8"), &[RESOURCE_NAME]),
         ("flavors", counting("nvidia.com/mig-*"), &[RESOURCE_NAME]),
         ("flavors", counting("Nvidia.com/gpu"), &[RESOURCE_NAME]),

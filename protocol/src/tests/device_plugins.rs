@@ -148,6 +148,8 @@ fn a_gang_whose_pod_is_made_anew_before_it_was_let_go_is_planned_again() {
     submit(&mut bench, "train", 2);
     assert!(bench.run_until(|write| matches!(write, ApiRequest::PatchPod { .. })));
     assert!(bench.has_permits(NODE) && is_gated(&bench, "train-0"));
+    // What was under way is lost.
+    bench.take_over();
     bench.server.remove(&pod_key("train-1"));
     bench.server.put(Object::Pod(Arc::new(pod("train", 1, 2))));
     bench.run();

@@ -205,7 +205,11 @@ impl Judge {
             Object::Ledger(_) | Object::Gang(_) | Object::NodeDevices(_)
         );
         let may_be_over = matches!(change.object, Object::Team(_) | Object::Cohort(_));
-        let is_claim = matches!(change.object, Object::Claim(_));
+        let is_claim = match &change.object {
+            Object::Claim(_) => true,
+            Object::Pod(pod) => !world::asked_of_plugins(&self.world, pod).is_empty(),
+            _ => false,
+        };
         let is_back = self.takes_mark_away(&change);
         self.world.apply(change);
         if let Some(node) = name {
