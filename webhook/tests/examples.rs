@@ -57,7 +57,7 @@ fn of_directory(directory: &str) -> Vec<(String, Value)> {
 }
 
 /// The documents of the blocks of objects in the README and the guides. A block in another language than `yaml` is none: `yaml values`
-/// are values of the chart, which its own tests look at.
+/// are values of the chart.
 fn of_guides() -> Vec<(String, Value)> {
     let mut documents = Vec::new();
     for guide in [files("docs", "md"), vec![repository().join("README.md")]].concat() {
