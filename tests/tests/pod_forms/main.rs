@@ -15,7 +15,7 @@ use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api, Client, ResourceExt,
-    api::{Patch, PatchParams},
+    api::{ListParams, Patch, PatchParams},
 };
 use muster_api::{Gang, TeamSpec, team::Stop};
 use muster_tests::{
@@ -104,7 +104,7 @@ async fn offer_by_plugins(client: &Client) -> Result<()> {
     let nodes: Api<Node> = Api::all(client.clone());
     let units = json!({PLUGIN_RESOURCE: GPUS_OF_NODE.to_string()});
     let patch = json!({"status": {"capacity": units, "allocatable": units}});
-    for node in list::<Node>(client, None).await? {
+    for node in nodes.list(&ListParams::default()).await? {
         nodes
             .patch_status(
                 &node.name_any(),
