@@ -225,11 +225,10 @@ impl Cluster {
 
     /// One pod's hold on a node is another one, or the first, or none. Where nothing but amounts changes the others are not
     /// looked at: there may be hundreds.
-    fn hold_replaced(&mut self, node: &NodeName, known: Option<&Hold>, hold: Option<&Arc<Hold>>) {
+    fn hold_replaced(&mut self, node: &NodeName, known: Option<&Hold>, hold: Option<&Hold>) {
         let Some(slot) = self.slot_of(node) else {
             return;
         };
-        let hold = hold.map(Arc::as_ref);
         let by_amounts = self.record(slot).and_then(|record| {
             let is_closed = self.is_held_back(node) || self.is_reserved(node);
             (!is_closed).then(|| record.with_hold_replaced(known, hold))?
@@ -253,7 +252,7 @@ impl Cluster {
     }
 
     fn set_occupancy(&mut self, slot: usize, occupancy: Occupancy) {
-        let Some(record) = self.slots.get(slot).and_then(Option::as_ref) else {
+        let Some(record) = self.record(slot) else {
             return;
         };
         if occupancy == record.now {
