@@ -9,7 +9,7 @@ use muster_cluster::{
 };
 use muster_protocol::Mode;
 use muster_serve::{
-    ServeArgs,
+    ExtendedResourcesArgs, ServeArgs,
     authority_secret::{AuthoritySecret, SecretReference},
     certificates::Policy,
     lease::LeaseSettings,
@@ -88,15 +88,9 @@ pub struct PreflightArgs {
     )]
     pub node_labels: Vec<String>,
 
-    /// Extended resources that stand for devices; a name, or the beginning of one and `*`.
-    #[arg(
-        long = "extended-resource",
-        env = "MUSTER_EXTENDED_RESOURCES",
-        value_delimiter = ',',
-        default_value = "nvidia.com/gpu,nvidia.com/mig-*",
-        value_name = "NAME"
-    )]
-    pub extended_resources: Vec<String>,
+    /// Which resources stand for devices.
+    #[command(flatten)]
+    pub extended_resources: ExtendedResourcesArgs,
 
     /// How the findings are written.
     #[arg(long, short, default_value = "text")]
@@ -157,15 +151,9 @@ pub struct RunArgs {
     #[arg(long, env = "MUSTER_DEFAULT_TEAM", value_name = "TEAM")]
     pub default_team: Option<String>,
 
-    /// Extended resources that stand for devices; a name, or the beginning of one and `*`.
-    #[arg(
-        long = "extended-resource",
-        env = "MUSTER_EXTENDED_RESOURCES",
-        value_delimiter = ',',
-        default_value = "nvidia.com/gpu,nvidia.com/mig-*",
-        value_name = "NAME"
-    )]
-    pub extended_resources: Vec<String>,
+    /// Which resources stand for devices.
+    #[command(flatten)]
+    pub extended_resources: ExtendedResourcesArgs,
 
     /// Namespaces whose pods are none of Muster's business.
     #[arg(
@@ -361,15 +349,9 @@ pub struct SchedulerConfigArgs {
     #[arg(long, env = "MUSTER_EXTENDER_SERVER_NAME", value_name = "NAME")]
     pub server_name: Option<String>,
 
-    /// Extended resources that stand for devices, which no other extender may manage.
-    #[arg(
-        long = "extended-resource",
-        env = "MUSTER_EXTENDED_RESOURCES",
-        value_delimiter = ',',
-        default_value = "nvidia.com/gpu,nvidia.com/mig-*",
-        value_name = "NAME"
-    )]
-    pub extended_resources: Vec<String>,
+    /// Which resources stand for devices: no other extender may manage them.
+    #[command(flatten)]
+    pub extended_resources: ExtendedResourcesArgs,
 
     /// Directory on the scheduler's machine that holds ca.crt, client.crt and client.key: the configuration then names
     /// these files, and says how to write them from the Secret, instead of carrying their content. kube-scheduler logs its
@@ -470,11 +452,7 @@ impl RunArgs {
 
     fn index_config(&self) -> Result<index::Config, InvalidResourcePattern> {
         Ok(index::Config {
-            managed: ManagedPods::new(
-                self.extended_resources
-                    .iter()
-                    .filter(|name| !name.is_empty()),
-            )?,
+            managed: ManagedPods::new(self.extended_resources.listed())?,
             excluded_namespaces: names(&self.excluded_namespaces),
             excepted_device_classes: names(&self.excepted_device_classes),
             default_team: self.default_team.clone().filter(|team| !team.is_empty()),

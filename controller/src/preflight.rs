@@ -74,11 +74,7 @@ pub async fn run(args: &PreflightArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn look(args: &PreflightArgs) -> anyhow::Result<Report> {
-    let devices = ManagedPods::new(
-        args.extended_resources
-            .iter()
-            .filter(|name| !name.is_empty()),
-    )?;
+    let devices = ManagedPods::new(args.extended_resources.listed())?;
     let labels = labels(&args.node_labels)?;
     let given = given(args);
     let client = client::write_client(args.kubeconfig.as_deref()).await?;

@@ -135,11 +135,7 @@ async fn request(args: &SchedulerConfigArgs) -> anyhow::Result<Request> {
         certificates,
         running,
         existing,
-        managed: ManagedPods::new(
-            args.extended_resources
-                .iter()
-                .filter(|name| !name.is_empty()),
-        )?,
+        managed: ManagedPods::new(args.extended_resources.listed())?,
         settings: args.settings(),
     })
 }

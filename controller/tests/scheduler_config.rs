@@ -113,7 +113,7 @@ fn printed(
             _ => running.to_vec(),
         },
         existing,
-        managed: ManagedPods::new(&args.extended_resources).unwrap(),
+        managed: ManagedPods::new(args.extended_resources.listed()).unwrap(),
         settings: args.settings(),
     })
 }

@@ -16,7 +16,7 @@ use muster_api::NodeDevices;
 use muster_cluster::managed::ManagedPods;
 use muster_device::{Backend, BackendConfig, cdi::DriverRoot};
 use muster_serve::{
-    Condition, Program, ServeArgs,
+    Condition, ExtendedResourcesArgs, Program, ServeArgs,
     watch::{self, WatchEvent, WatchMetrics},
 };
 use tokio::sync::{mpsc, watch as value};
@@ -168,16 +168,9 @@ pub struct Args {
     )]
     cgroup_dir: PathBuf,
 
-    /// Extended resources that stand for devices; a name, or the beginning of one and `*`. While the node offers any of them, a
-    /// device plugin hands out its GPUs, and none is published.
-    #[arg(
-        long = "extended-resource",
-        env = "MUSTER_EXTENDED_RESOURCES",
-        value_delimiter = ',',
-        default_value = "nvidia.com/gpu,nvidia.com/mig-*",
-        value_name = "NAME"
-    )]
-    extended_resources: Vec<String>,
+    /// Which resources stand for devices. While the node offers any of them, a device plugin hands out its GPUs, and none is published.
+    #[command(flatten)]
+    extended_resources: ExtendedResourcesArgs,
 
     /// The kubelet's socket that says what device plugins gave to containers. While one has what stands for devices, no GPU is
     /// published; nor any that was not, while the kubelet does not answer. Without this it is not asked.
@@ -282,12 +275,7 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
         node: args.node_name.clone(),
         client: write_client,
         kubernetes: kubernetes.clone(),
-        managed: ManagedPods::new(
-            args.extended_resources
-                .iter()
-                .filter(|name| !name.is_empty())
-                .cloned(),
-        )?,
+        managed: ManagedPods::new(args.extended_resources.listed())?,
         gpus: enumerated.gpus,
         held,
         published: conditions.published,

@@ -39,6 +39,28 @@ pub struct ServeArgs {
     pub log_format: LogFormat,
 }
 
+/// The flag of every program that has to know which pods may hold devices, to be flattened into its own.
+#[derive(Args, Clone, Debug)]
+pub struct ExtendedResourcesArgs {
+    /// Extended resources that stand for devices; a name, or the beginning of one and `*`.
+    #[arg(
+        long = "extended-resource",
+        env = "MUSTER_EXTENDED_RESOURCES",
+        value_delimiter = ',',
+        default_value = "nvidia.com/gpu,nvidia.com/mig-*",
+        value_name = "NAME"
+    )]
+    extended_resources: Vec<String>,
+}
+
+impl ExtendedResourcesArgs {
+    /// What is listed. The chart writes an empty list as one empty entry.
+    pub fn listed(&self) -> impl Iterator<Item = &str> {
+        let entries = self.extended_resources.iter().map(String::as_str);
+        entries.filter(|entry| !entry.is_empty())
+    }
+}
+
 /// How log records are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {

@@ -33,7 +33,7 @@ pub mod watch;
 mod fake_api;
 mod process_metrics;
 
-pub use args::ServeArgs;
+pub use args::{ExtendedResourcesArgs, ServeArgs};
 pub use program::Program;
 pub use readiness::{Condition, Readiness};
 pub use shutdown::Shutdown;

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 use clap::{ArgAction, Parser};
 use muster_cluster::managed::ManagedPods;
 use muster_serve::{
-    Program, ServeArgs,
+    ExtendedResourcesArgs, Program, ServeArgs,
     authority_secret::{AuthoritySecret, SecretReference},
     certificate_source::CertificateSource,
     certificates::Policy,
@@ -68,14 +68,9 @@ pub struct Args {
     #[arg(long, requires = "tls_certificate_file", value_name = "FILE")]
     pub tls_key_file: Option<PathBuf>,
 
-    /// Extended resources that stand for devices; a name, or the beginning of one and `*`.
-    #[arg(
-        long = "extended-resource",
-        value_delimiter = ',',
-        default_value = "nvidia.com/gpu,nvidia.com/mig-*",
-        value_name = "NAME"
-    )]
-    pub extended_resources: Vec<String>,
+    /// Which resources stand for devices.
+    #[command(flatten)]
+    pub extended_resources: ExtendedResourcesArgs,
 
     /// Whether kube-scheduler has Muster's extender: then pods get the marker by which it asks.
     #[arg(long, default_value_t = true, action = ArgAction::Set, value_name = "true|false")]
@@ -89,11 +84,7 @@ pub struct Args {
 /// Starts the program and runs it until it is told to stop.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let rules = PodRules {
-        managed: ManagedPods::new(
-            args.extended_resources
-                .into_iter()
-                .filter(|name| !name.is_empty()),
-        )?,
+        managed: ManagedPods::new(args.extended_resources.listed())?,
         extender: args.extender,
         scheduler_name: args.scheduler_name.filter(|name| !name.is_empty()),
     };
