@@ -291,7 +291,7 @@ impl State {
     pub(super) fn judge_all_again(&mut self) {
         self.inventory_changed();
         self.shapes.forget();
-        self.reservations.judge_again();
+        self.reservations.judge_all_again();
         self.wake_all();
     }
 

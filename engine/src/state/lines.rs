@@ -360,12 +360,15 @@ impl State {
         is_changed
     }
 
-    /// Has the class of the gang at a place judged again.
+    /// Has the class of the gang at a place judged again; or the gang, if something is kept for it.
     fn judge_at(&mut self, team: TeamId, standing: &Standing) {
         let entry = self.teams.get(team);
-        let gang = entry.and_then(|entry| entry.line.get(standing.place()));
-        let Some(gang) = gang.copied() else { return };
+        let gang = entry.and_then(|entry| entry.gang_at(standing.place()));
+        let Some(gang) = gang else { return };
         self.changed_gangs.insert(gang);
         self.wake_class_of(gang);
+        if let Some(waiting) = self.waiting.get(gang) {
+            self.reservations.judge_again(&waiting.gang.uid);
+        }
     }
 }

@@ -220,8 +220,15 @@ impl Reservations {
     }
 
     /// What was found out about them does not hold any more.
-    pub(super) fn judge_again(&mut self) {
+    pub(super) fn judge_all_again(&mut self) {
         for reservation in self.by_gang.values_mut() {
+            reservation.judged = None;
+        }
+    }
+
+    /// What was found out about a gang does not hold any more: others stood before it, and do so no longer.
+    pub(super) fn judge_again(&mut self, gang: &GangUid) {
+        if let Some(reservation) = self.by_gang.get_mut(gang) {
             reservation.judged = None;
         }
     }

@@ -150,3 +150,25 @@ fn what_was_given_up_for_a_gang_it_gets_though_one_that_can_never_run_stands_bef
     release(&mut state, "victim", of_victim);
     assert_eq!(admitted(&decide(&mut state)), ["head"]);
 }
+
+/// It has room before its victim is gone, and may not use it as long as another one stands before it.
+#[test]
+fn a_gang_for_which_something_is_kept_starts_once_nobody_stands_before_it_any_more() {
+    let teams = vec![
+        preempting("a", Queueing::StrictFifo, 8),
+        team("b", Some("all"), limit(0)),
+        team("c", Some("all"), limit(8)),
+    ];
+    let mut state = state(nodes(3), teams);
+    start(&mut state, &gang("victim", "b", 1, 6));
+    let of_other = start(&mut state, &gang("other", "c", 1, 8));
+    submit(&mut state, [at(1, gang("head", "a", 1, 6))]);
+    assert_eq!(preempted(&mut state), ["victim"]);
+    let before = at(2, gang("before", "a", 2, 6));
+    submit(&mut state, [with_priority(9, before.clone())]);
+    assert_eq!(preempted(&mut state), [""; 0]);
+    release(&mut state, "other", of_other);
+    assert_eq!(preempted(&mut state), [""; 0]);
+    submit(&mut state, [before]);
+    assert_eq!(admitted(&decide(&mut state)), ["head"]);
+}
