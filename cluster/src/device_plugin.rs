@@ -59,6 +59,16 @@ impl CountedResources {
         })
     }
 
+    /// What is of resources that count.
+    pub fn among<'a>(
+        &'a self,
+        resources: &'a PodResources,
+    ) -> impl Iterator<Item = (&'a ResourceName, i64)> {
+        let others = resources.others.iter();
+        let counted = others.filter(move |(name, _)| self.0.contains_key(*name));
+        counted.map(|(name, units)| (name, *units))
+    }
+
     /// Whether a pod asks for one of the resources that count here and not there, or the reverse.
     pub fn differs_for(&self, other: &Self, asked: &PodResources) -> bool {
         asked
@@ -172,22 +182,27 @@ pub fn check(asked: &[(&ResourceName, i64)], has_claims: bool) -> Result<(), Uns
     Ok(())
 }
 
-/// The units of a node that Flavors count. `used`: by how many of them pods without a hold have; `flavors_of`: the Flavors that count
-/// a resource there.
+/// The units of a node that Flavors count: those that pods may take, or those that they have, if these are more. A plugin that
+/// restarts, or whose GPUs are faulty, offers fewer than before while all that runs on them runs on; so what is held keeps its devices, and a
+/// quota that follows them does not fall below it. None of them is free for that: the node's room says so.
+/// `used`: how many pods without a hold have; `in_use`: how many all pods have that are bound there; `flavors_of`: the Flavors that
+/// count a resource there.
 pub fn devices(
     node: &NodeName,
     allocatable: &PodResources,
     used: &PodResources,
+    in_use: &BTreeMap<ResourceName, i64>,
     counted: &CountedResources,
     flavors_of: impl Fn(&ResourceName) -> BTreeSet<FlavorName>,
 ) -> Vec<engine::Device> {
     let mut devices = Vec::new();
     for (resource, selector) in &counted.0 {
-        let amount = |of: &PodResources| {
-            let units = of.others.get(resource).copied().unwrap_or(0);
+        let amount = |of: &BTreeMap<ResourceName, i64>| {
+            let units = of.get(resource).copied().unwrap_or(0);
             usize::try_from(units).unwrap_or(0)
         };
-        let (units, taken) = (amount(allocatable), amount(used));
+        let units = amount(&allocatable.others).max(amount(in_use));
+        let taken = amount(&used.others);
         let flavors = flavors_of(resource);
         let selectors = Arc::new(BTreeSet::from([*selector]));
         let attributes = Arc::default();
@@ -235,20 +250,24 @@ mod tests {
     #[test]
     fn a_node_has_a_device_for_each_unit_that_is_counted_and_what_others_use_is_taken() {
         let table = [
-            (0, 0, 0, 0),
-            (8, 0, 8, 8),
-            (8, 3, 8, 5),
-            // More is used than there is: the plugin lost some.
-            (2, 3, 2, 0),
-            (1_024, 0, MOST_UNITS_PER_NODE, MOST_UNITS_PER_NODE),
-            (1_025, 0, MOST_UNITS_PER_NODE, MOST_UNITS_PER_NODE),
-            (i64::MAX, i64::MAX, MOST_UNITS_PER_NODE, 0),
+            (0, 0, 0, 0, 0),
+            (8, 0, 0, 8, 8),
+            (8, 3, 3, 8, 5),
+            (8, 0, 3, 8, 8),
+            // More is used than there is: the plugin lost some. What is held keeps its devices.
+            (2, 3, 3, 3, 0),
+            (2, 0, 3, 3, 3),
+            (0, 1, 4, 4, 3),
+            (1_024, 0, 0, MOST_UNITS_PER_NODE, MOST_UNITS_PER_NODE),
+            (1_025, 0, 0, MOST_UNITS_PER_NODE, MOST_UNITS_PER_NODE),
+            (i64::MAX, i64::MAX, i64::MAX, MOST_UNITS_PER_NODE, 0),
         ];
-        for (allocatable, used, all, free) in table {
+        for (allocatable, used, in_use, all, free) in table {
             let devices = devices(
                 &"n".into(),
                 &of(&[("nvidia.com/gpu", allocatable), ("rdma/hca", 4)]),
                 &of(&[("nvidia.com/gpu", used)]),
+                &of(&[("nvidia.com/gpu", in_use), ("rdma/hca", 9)]).others,
                 &counted(),
                 |_| BTreeSet::from(["h100".into()]),
             );
@@ -258,7 +277,7 @@ mod tests {
             assert_eq!(
                 (devices.len(), are_free.count()),
                 (all, free),
-                "{allocatable} {used}"
+                "{allocatable} {used} {in_use}"
             );
             assert!(devices.iter().all(|device| device.gpus == Amount::ONE_GPU));
         }

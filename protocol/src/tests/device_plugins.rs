@@ -216,3 +216,61 @@ fn what_ran_before_muster_came_is_adopted_at_what_it_has() {
     bench.run();
     assert!(!is_gated(&bench, "next-0"));
 }
+
+#[test]
+fn what_runs_is_adopted_as_of_its_flavor_also_while_the_plugin_restarts() {
+    let mut bench = bench(0);
+    let mut runs = pod("old", 0, 1);
+    runs.metadata.labels = None;
+    let spec = runs.spec.as_mut().unwrap();
+    spec.scheduling_gates = None;
+    spec.node_name = Some(NODE.to_owned());
+    runs.status.as_mut().unwrap().phase = Some("Running".to_owned());
+    bench.server.put(Object::Pod(Arc::new(runs)));
+    bench.run();
+    let charge = bench.gang_status().admission.unwrap().charge;
+    let [group] = charge.claims.as_slice() else {
+        panic!("one group, not {charge:?}")
+    };
+    assert_eq!((group.flavor.as_str(), group.gpus_milli), ("plugin", 1_000));
+}
+
+#[test]
+fn nobody_is_evicted_for_what_a_plugin_offers_no_more_whatever_follows_it() {
+    let mut bench = bench(2);
+    bench.server.put(Object::Team(parse(json!({
+        "apiVersion": "muster.dev/v1alpha1", "kind": "Team", "metadata": {"name": "vision"},
+        "spec": {
+            "shrink": "Evict",
+            "quota": [{"flavor": "plugin", "resources": [{"name": "gpus", "auto": true}]}],
+        },
+    }))));
+    for label in ["one", "two"] {
+        submit(&mut bench, label, 1);
+        bench.run();
+        starts(&mut bench, &format!("{label}-0"));
+        bench.run();
+    }
+    // One of the two is faulty; then the plugin is exchanged, which takes its time.
+    for gpus in [1, 0] {
+        bench.server.put(node(gpus));
+        for _ in 0..15 {
+            bench.seconds += 60;
+            bench.run();
+        }
+        for gang in bench.server.list(Kind::Gang) {
+            let Object::Gang(gang) = gang else { continue };
+            let status = gang.status.clone().unwrap();
+            assert_eq!(status.phase, GangPhase::Running, "{status:?}");
+            assert_eq!((status.attempt, status.preemption), (1, None));
+        }
+    }
+    // Nothing is planned by that: what is in use is not free.
+    ends(&mut bench, "one-0");
+    submit(&mut bench, "next", 1);
+    bench.run();
+    assert!(is_gated(&bench, "next-0"));
+    bench.server.put(node(2));
+    bench.run();
+    assert!(!is_gated(&bench, "next-0"));
+}
