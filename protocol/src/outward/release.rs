@@ -136,7 +136,7 @@ pub(crate) fn has_acknowledged(context: PollContext<'_>, devices: &NodeDevices) 
 }
 
 /// Whether the permit names no ResourceClaim. What a device plugin handed out it takes back when the kubelet lets the pod go.
-fn has_no_objects(permit: &Permit) -> bool {
+pub(crate) fn has_no_objects(permit: &Permit) -> bool {
     let mut claims = permit.claim_uids.iter();
     claims.all(|uid| ClaimByName::parse(uid).is_some())
 }

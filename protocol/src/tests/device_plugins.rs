@@ -15,13 +15,18 @@ fn flavor() -> Object {
     })))
 }
 
-/// A node whose plugin offers so many GPUs.
+/// The node, whose plugin offers so many GPUs.
 fn node(gpus: u32) -> Object {
+    node_that_is(NODE, gpus, "True")
+}
+
+/// A node whose plugin offers so many GPUs, and whether it is Ready.
+fn node_that_is(name: &str, gpus: u32, ready: &str) -> Object {
     Object::Node(parse(json!({
-        "metadata": {"name": NODE},
+        "metadata": {"name": name},
         "status": {
             "allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110", GPU: gpus.to_string()},
-            "conditions": [{"type": "Ready", "status": "True"}],
+            "conditions": [{"type": "Ready", "status": ready}],
         },
     })))
 }
@@ -273,4 +278,37 @@ fn nobody_is_evicted_for_what_a_plugin_offers_no_more_whatever_follows_it() {
     bench.server.put(node(2));
     bench.run();
     assert!(!is_gated(&bench, "next-0"));
+}
+
+#[test]
+fn a_lost_node_that_went_over_from_the_driver_to_a_plugin_is_back_when_it_is_ready() {
+    let mut bench = bench(0);
+    bench.run();
+    let answered = bench.server.node_devices("n0").unwrap().status;
+    assert!(answered.is_some(), "the driver was there");
+    // The driver's label is taken off, and the plugin comes.
+    bench.silent_drivers.insert("n0".to_owned());
+    bench.server.remove(&ObjectKey {
+        kind: Kind::ResourceSlice,
+        namespace: String::new(),
+        name: "n0-gpus".to_owned(),
+    });
+    bench.server.put(node_that_is("n0", 2, "True"));
+    bench.run();
+    bench.seconds += 130;
+    bench.run();
+    bench.server.put(node_that_is("n0", 2, "Unknown"));
+    for _ in 0..70 {
+        bench.seconds += 1;
+        bench.run_at_once();
+    }
+    let is_lost = |bench: &Bench| bench.server.node_devices("n0").unwrap().spec.lost;
+    assert!(is_lost(&bench));
+    bench.server.put(node_that_is("n0", 2, "True"));
+    bench.run();
+    assert!(!is_lost(&bench));
+    submit(&mut bench, "train", 1);
+    bench.run();
+    assert!(!is_gated(&bench, "train-0"));
+    assert!(bench.has_permits("n0"));
 }
