@@ -312,3 +312,32 @@ fn a_lost_node_that_went_over_from_the_driver_to_a_plugin_is_back_when_it_is_rea
     assert!(!is_gated(&bench, "train-0"));
     assert!(bench.has_permits("n0"));
 }
+
+#[test]
+fn what_ran_before_any_flavor_counted_it_is_charged_as_soon_as_one_does() {
+    let mut bench = bench(3);
+    bench.server.remove(&flavor().key());
+    let mut runs = pod("old", 0, 1);
+    runs.metadata.labels = None;
+    let spec = runs.spec.as_mut().unwrap();
+    spec.scheduling_gates = None;
+    spec.node_name = Some(NODE.to_owned());
+    runs.status.as_mut().unwrap().phase = Some("Running".to_owned());
+    bench.server.put(Object::Pod(Arc::new(runs)));
+    bench.run();
+    let status = bench.gang_status();
+    assert_eq!(status.admission, None);
+    assert_eq!(status.queue.unwrap().reason, Reason::NoQuotaForResource);
+    bench.server.put(flavor());
+    bench.run();
+    let admission = bench.gang_status().admission.unwrap();
+    assert!(admission.adopted);
+    let [group] = admission.charge.claims.as_slice() else {
+        panic!("one group, not {admission:?}")
+    };
+    assert_eq!((group.flavor.as_str(), group.gpus_milli), ("plugin", 1_000));
+    // The plugin has two more, and the Team one.
+    submit(&mut bench, "next", 2);
+    bench.run();
+    assert_eq!(reason(&bench, "next"), Some(Reason::WaitingForQuota));
+}
