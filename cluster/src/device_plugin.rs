@@ -13,7 +13,7 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::api::resource::Quantity};
 use muster_api::{ClaimByName, keys};
 use muster_engine::{
     self as engine, Amount, ClaimUid, FlavorName, NodeName, PodResources, ResourceName, SelectorId,
@@ -59,6 +59,16 @@ impl CountedResources {
         })
     }
 
+    /// What is of resources that count.
+    pub fn among<'a>(
+        &'a self,
+        resources: &'a PodResources,
+    ) -> impl Iterator<Item = (&'a ResourceName, i64)> {
+        let others = resources.others.iter();
+        let counted = others.filter(move |(name, _)| self.0.contains_key(*name));
+        counted.map(|(name, units)| (name, *units))
+    }
+
     /// Whether a pod asks for one of the resources that count here and not there, or the reverse.
     pub fn differs_for(&self, other: &Self, asked: &PodResources) -> bool {
         asked
@@ -82,19 +92,39 @@ pub fn asked<'a>(
 /// How names of DRA drivers begin whose devices are GPUs, as those of NVIDIA, AMD and Intel do.
 const GPU_DRIVER: &str = "gpu.";
 
-/// How names of resources begin by which NVIDIA's device plugin hands out GPUs: those that it shares are `nvidia.com/gpu.shared`,
-/// which no pod of Muster names, and are the same GPUs.
-const NVIDIA_RESOURCE: &str = "nvidia.com/gpu";
+/// How names of resources begin by which NVIDIA's device plugin hands out GPUs, whatever an installation manages: those that it
+/// shares are `nvidia.com/gpu.shared`, which no pod of Muster names, and are the same GPUs, as slices are.
+const NVIDIA_RESOURCES: [&str; 2] = ["nvidia.com/gpu", "nvidia.com/mig-"];
 
-/// The first resource of a node that stands for devices and of which there is any: `8 nvidia.com/gpu`.
+/// Whether units of the resource are GPUs of a device plugin, or parts of them.
+pub fn is_of_gpus(resource: &str, managed: &ManagedPods) -> bool {
+    let mut nvidia = NVIDIA_RESOURCES.iter();
+    managed.stands_for_devices(resource) || nvidia.any(|name| resource.starts_with(name))
+}
+
+/// What a node says of the GPUs of device plugins: each resource with its units, what pods may take first.
+fn said<'a>(
+    node: &'a Node,
+    managed: &'a ManagedPods,
+) -> impl Iterator<Item = (&'a String, &'a Quantity)> {
+    let status = node.status.iter();
+    let lists = status.flat_map(|status| [&status.allocatable, &status.capacity]);
+    let units = lists.flatten().flatten();
+    units.filter(move |(name, _)| is_of_gpus(name, managed))
+}
+
+/// The first resource of a node that stands for devices and of which there is any: `8 nvidia.com/gpu`. What pods may not take counts,
+/// too: a plugin whose GPUs are all faulty has them all the same, and so has one that is away for less than five minutes.
 pub fn offered(node: &Node, managed: &ManagedPods) -> Option<String> {
-    let allocatable = node.status.as_ref()?.allocatable.as_ref()?;
-    let mut offered = allocatable
-        .iter()
-        .filter(|(name, _)| managed.stands_for_devices(name) || name.starts_with(NVIDIA_RESOURCE));
     // A plugin that was taken off leaves 0 behind.
-    let (name, units) = offered.find(|(_, units)| units.0 != "0")?;
+    let (name, units) = said(node, managed).find(|(_, units)| units.0 != "0")?;
     Some(format!("{} {name}", units.0))
+}
+
+/// Whether a device plugin offered GPUs of the node at some time, and offers none now: it was taken off, or its kubelet has just
+/// started and says 0 of each plugin until that registers again.
+pub fn was_offered(node: &Node, managed: &ManagedPods) -> bool {
+    said(node, managed).next().is_some() && offered(node, managed).is_none()
 }
 
 /// Whether the devices of a DRA driver are GPUs, as its name says.
@@ -152,22 +182,27 @@ pub fn check(asked: &[(&ResourceName, i64)], has_claims: bool) -> Result<(), Uns
     Ok(())
 }
 
-/// The units of a node that Flavors count. `used`: by how many of them pods without a hold have; `flavors_of`: the Flavors that count
-/// a resource there.
+/// The units of a node that Flavors count: those that pods may take, or those that they have, if these are more. A plugin that
+/// restarts, or whose GPUs are faulty, offers fewer than before while all that runs on them runs on; so what is held keeps its devices, and a
+/// quota that follows them does not fall below it. None of them is free for that: the node's room says so.
+/// `used`: how many pods without a hold have; `in_use`: how many all pods have that are bound there; `flavors_of`: the Flavors that
+/// count a resource there.
 pub fn devices(
     node: &NodeName,
     allocatable: &PodResources,
     used: &PodResources,
+    in_use: &BTreeMap<ResourceName, i64>,
     counted: &CountedResources,
     flavors_of: impl Fn(&ResourceName) -> BTreeSet<FlavorName>,
 ) -> Vec<engine::Device> {
     let mut devices = Vec::new();
     for (resource, selector) in &counted.0 {
-        let amount = |of: &PodResources| {
-            let units = of.others.get(resource).copied().unwrap_or(0);
+        let amount = |of: &BTreeMap<ResourceName, i64>| {
+            let units = of.get(resource).copied().unwrap_or(0);
             usize::try_from(units).unwrap_or(0)
         };
-        let (units, taken) = (amount(allocatable), amount(used));
+        let units = amount(&allocatable.others).max(amount(in_use));
+        let taken = amount(&used.others);
         let flavors = flavors_of(resource);
         let selectors = Arc::new(BTreeSet::from([*selector]));
         let attributes = Arc::default();
@@ -194,6 +229,8 @@ pub fn devices(
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn of(amounts: &[(&str, i64)]) -> PodResources {
@@ -213,20 +250,24 @@ mod tests {
     #[test]
     fn a_node_has_a_device_for_each_unit_that_is_counted_and_what_others_use_is_taken() {
         let table = [
-            (0, 0, 0, 0),
-            (8, 0, 8, 8),
-            (8, 3, 8, 5),
-            // More is used than there is: the plugin lost some.
-            (2, 3, 2, 0),
-            (1_024, 0, MOST_UNITS_PER_NODE, MOST_UNITS_PER_NODE),
-            (1_025, 0, MOST_UNITS_PER_NODE, MOST_UNITS_PER_NODE),
-            (i64::MAX, i64::MAX, MOST_UNITS_PER_NODE, 0),
+            (0, 0, 0, 0, 0),
+            (8, 0, 0, 8, 8),
+            (8, 3, 3, 8, 5),
+            (8, 0, 3, 8, 8),
+            // More is used than there is: the plugin lost some. What is held keeps its devices.
+            (2, 3, 3, 3, 0),
+            (2, 0, 3, 3, 3),
+            (0, 1, 4, 4, 3),
+            (1_024, 0, 0, MOST_UNITS_PER_NODE, MOST_UNITS_PER_NODE),
+            (1_025, 0, 0, MOST_UNITS_PER_NODE, MOST_UNITS_PER_NODE),
+            (i64::MAX, i64::MAX, i64::MAX, MOST_UNITS_PER_NODE, 0),
         ];
-        for (allocatable, used, all, free) in table {
+        for (allocatable, used, in_use, all, free) in table {
             let devices = devices(
                 &"n".into(),
                 &of(&[("nvidia.com/gpu", allocatable), ("rdma/hca", 4)]),
                 &of(&[("nvidia.com/gpu", used)]),
+                &of(&[("nvidia.com/gpu", in_use), ("rdma/hca", 9)]).others,
                 &counted(),
                 |_| BTreeSet::from(["h100".into()]),
             );
@@ -236,9 +277,60 @@ mod tests {
             assert_eq!(
                 (devices.len(), are_free.count()),
                 (all, free),
-                "{allocatable} {used}"
+                "{allocatable} {used} {in_use}"
             );
             assert!(devices.iter().all(|device| device.gpus == Amount::ONE_GPU));
+        }
+    }
+
+    #[test]
+    fn a_node_says_whose_gpus_a_plugin_has_also_while_pods_may_take_none() {
+        let managed = ManagedPods::new(["amd.com/gpu"]).unwrap();
+        for (allocatable, capacity, offers, offered_once) in [
+            (json!({}), json!({}), None, false),
+            (
+                json!({"rdma/hca": "8"}),
+                json!({"rdma/hca": "8"}),
+                None,
+                false,
+            ),
+            (
+                json!({"amd.com/gpu": "8"}),
+                json!({"amd.com/gpu": "8"}),
+                Some("8 amd.com/gpu"),
+                false,
+            ),
+            // What the installation does not manage are the same GPUs.
+            (
+                json!({"nvidia.com/gpu.shared": "4"}),
+                json!({}),
+                Some("4 nvidia.com/gpu.shared"),
+                false,
+            ),
+            (
+                json!({"nvidia.com/mig-1g.10gb": "7"}),
+                json!({}),
+                Some("7 nvidia.com/mig-1g.10gb"),
+                false,
+            ),
+            // All of them are faulty, or the plugin is being exchanged.
+            (
+                json!({"nvidia.com/gpu": "0"}),
+                json!({"nvidia.com/gpu": "1"}),
+                Some("1 nvidia.com/gpu"),
+                false,
+            ),
+            (
+                json!({"nvidia.com/gpu": "0"}),
+                json!({"nvidia.com/gpu": "0"}),
+                None,
+                true,
+            ),
+        ] {
+            let status = json!({"status": {"allocatable": allocatable, "capacity": capacity}});
+            let node: Node = serde_json::from_value(status.clone()).unwrap();
+            assert_eq!(offered(&node, &managed).as_deref(), offers, "{status}");
+            assert_eq!(was_offered(&node, &managed), offered_once, "{status}");
         }
     }
 

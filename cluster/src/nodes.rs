@@ -83,6 +83,8 @@ pub struct NodeParts<'a> {
     pub is_driver_silent: bool,
     /// What pods without a hold use there.
     pub used: PodResources,
+    /// Of the resources of device plugins that some Flavor counts, how many units the pods have that are bound there, held or not.
+    pub units_in_use: BTreeMap<ResourceName, i64>,
     /// All Flavors that are understood.
     pub flavors: &'a [FlavorRule],
     /// The resources of device plugins that some of them count.
@@ -162,6 +164,7 @@ pub fn node(parts: &NodeParts<'_>, selectors: &mut Selectors) -> Made {
         &name,
         &allocatable,
         &parts.used,
+        &parts.units_in_use,
         parts.counted_resources,
         |resource| {
             let counting = flavors

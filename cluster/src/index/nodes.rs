@@ -306,6 +306,7 @@ impl Index {
             slices_missing,
             is_driver_silent: self.silent_drivers.contains(name),
             used: self.used_on(name),
+            units_in_use: self.units_in_use_on(name),
             flavors: &self.views.flavors,
             counted_resources: &self.views.counted_resources,
             topologies: self.objects.topologies.items(),
@@ -361,6 +362,21 @@ impl Index {
             .filter_map(|pod| pod.usage())
             .map(Cow::into_owned)
             .fold(PodResources::default(), pod_resources::saturating_add)
+    }
+
+    /// Of the resources of device plugins that count, how many units the pods have that are bound there, held or not.
+    fn units_in_use_on(&self, node: &str) -> BTreeMap<ResourceName, i64> {
+        let counted = &self.views.counted_resources;
+        let mut units: BTreeMap<ResourceName, i64> = BTreeMap::new();
+        let names = self.links.of_node.of(node);
+        let pods = names.filter_map(|key| self.objects.pods.get(key));
+        for usage in pods.filter_map(|pod| pod.usage()) {
+            for (resource, own) in counted.among(&usage) {
+                let sum = units.entry(resource.clone()).or_default();
+                *sum = sum.saturating_add(own);
+            }
+        }
+        units
     }
 
     /// The node of a pool: as its slices say, else where it was seen last, else the node of the same

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, mem, sync::Arc};
 
 use k8s_openapi::api::core::v1::PodResourceClaim;
-use muster_api::{ClaimByName, Reason};
+use muster_api::{ClaimByName, Reason, keys};
 use muster_engine::{self as engine, NodeFilterId, PodResources, SelectorId};
 
 use super::{Index, NamespacedName};
@@ -179,8 +179,8 @@ impl Index {
         })
     }
 
-    /// The claims of a pod for what it asks for of device plugins. What it asks for in vain is of no account once it is placed:
-    /// it is charged as it runs.
+    /// The claims of a pod for what it asks for of device plugins. Once it is placed it is charged as it runs, whatever it asks for; but what
+    /// nobody counts yet would be charged to nobody for as long as it runs, so a pod without claims is not understood before.
     fn claims_by_name(
         &self,
         pod: &ObservedPod,
@@ -192,16 +192,21 @@ impl Index {
         let asked: Vec<_> = device_plugin::asked(resources, &self.config.managed).collect();
         if !pod.is_placed() {
             device_plugin::check(&asked, has_claims).map_err(|error| error.wait(object))?;
-            let mut names = asked.iter().map(|(name, _)| name);
-            if let Some(name) = names.find(|name| counted.selector(name).is_none()) {
-                return Err(PendingReason {
-                    reason: Reason::NoQuotaForResource,
-                    details: format!(
-                        "{object}: resources.limits[{name}]: no Flavor counts it; an administrator makes one with spec.extendedResource \
-                         {name} and gives the Team quota of it, or the pod asks by spec.resourceClaims"
-                    ),
-                });
-            }
+        }
+        let mut of_plugins = asked.iter().map(|(name, _)| *name).filter(|name| {
+            !name
+                .as_str()
+                .starts_with(keys::DEVICE_CLASS_RESOURCE_PREFIX)
+        });
+        let uncounted = of_plugins.find(|name| counted.selector(name).is_none());
+        if let Some(name) = uncounted.filter(|_| !pod.is_placed() || !has_claims) {
+            return Err(PendingReason {
+                reason: Reason::NoQuotaForResource,
+                details: format!(
+                    "{object}: resources.limits[{name}]: no Flavor counts it; an administrator makes one with spec.extendedResource \
+                     {name} and gives the Team quota of it, or the pod asks by spec.resourceClaims"
+                ),
+            });
         }
         let claims = asked.into_iter().filter_map(|(name, units)| {
             let name = ClaimByName {

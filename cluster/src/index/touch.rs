@@ -248,10 +248,16 @@ impl Index {
     pub(super) fn pod_changed(&mut self, key: &NamespacedName, changed: &Changed<KeptPod>) {
         self.links
             .replace(key, changed.old.as_deref(), changed.new.as_ref());
-        // What a hold counts is not counted again: its node has nothing new to tell.
+        // What a hold counts is not counted again: its node has nothing new to tell, but of device plugins, which may offer less than
+        // their pods have.
         let is_held = |pod: &KeptPod| pod.ours().is_some() && self.held.contains(pod.uid());
+        let has_units = |pod: &KeptPod| {
+            let counted = &self.views.counted_resources;
+            pod.usage()
+                .is_some_and(|usage| counted.among(&usage).next().is_some())
+        };
         if changed.differs_in(|pod| (pod.uid(), pod.node(), pod.usage())) {
-            let counted = changed.both().filter(|pod| !is_held(pod));
+            let counted = changed.both().filter(|pod| !is_held(pod) || has_units(pod));
             let nodes = counted.filter_map(KeptPod::node).map(str::to_owned);
             self.touched.nodes.extend(nodes.collect::<Vec<_>>());
         }

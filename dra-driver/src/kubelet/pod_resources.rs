@@ -5,7 +5,7 @@
 use std::{path::Path, time::Duration};
 
 use anyhow::Context;
-use muster_cluster::managed::ManagedPods;
+use muster_cluster::{device_plugin, managed::ManagedPods};
 use muster_kubelet_api::pod_resources::{
     ListPodResourcesRequest, ListPodResourcesResponse,
     pod_resources_lister_client::PodResourcesListerClient,
@@ -15,14 +15,18 @@ use tonic::transport::Endpoint;
 /// Longest time that the kubelet may take to answer.
 const LIMIT: Duration = Duration::from_secs(5);
 
+/// Largest answer that is read: what Kubernetes' own tests of this API take (`defaultPodResourcesMaxSize` of its `test/e2e_node`), as
+/// dcgm-exporter does. A node may have hundreds of pods, each with all that it was given: more than the 4 MiB that tonic reads by
+/// default. A larger one is an error, and an error says that nobody knows.
+const LARGEST_ANSWER_BYTES: usize = 16 << 20;
+
 /// The first container that a device plugin gave what stands for devices: `nvidia.com/gpu of pod ml/w-0`. An error while the
-/// kubelet does not answer: then nobody knows.
+/// kubelet does not answer: then nobody knows. One that has just started answers before it knows its pods, and says that there is none.
 pub async fn handed_out(socket: &Path, managed: &ManagedPods) -> anyhow::Result<Option<String>> {
     let list = async {
         let endpoint = Endpoint::try_from(format!("unix:{}", socket.display()))?;
         let mut kubelet = PodResourcesListerClient::new(endpoint.connect().await?)
-            // A node may have hundreds of pods, each with all that it was given.
-            .max_decoding_message_size(usize::MAX);
+            .max_decoding_message_size(LARGEST_ANSWER_BYTES);
         let answer = kubelet.list(ListPodResourcesRequest {}).await?;
         anyhow::Ok(answer.into_inner())
     };
@@ -38,7 +42,7 @@ fn first(answer: &ListPodResourcesResponse, managed: &ManagedPods) -> Option<Str
     answer.pod_resources.iter().find_map(|pod| {
         let mut devices = pod.containers.iter().flat_map(|it| &it.devices);
         let given = devices.find(|given| {
-            !given.device_ids.is_empty() && managed.stands_for_devices(&given.resource_name)
+            !given.device_ids.is_empty() && device_plugin::is_of_gpus(&given.resource_name, managed)
         })?;
         let resource = &given.resource_name;
         Some(format!("{resource} of pod {}/{}", pod.namespace, pod.name))
@@ -47,13 +51,22 @@ fn first(answer: &ListPodResourcesResponse, managed: &ManagedPods) -> Option<Str
 
 #[cfg(test)]
 mod tests {
-    use muster_kubelet_api::pod_resources::{ContainerDevices, ContainerResources, PodResources};
+    use muster_kubelet_api::pod_resources::{
+        ContainerDevices, ContainerResources, PodResources,
+        pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
+    };
+    use tokio::net::UnixListener;
+    use tokio_stream::wrappers::UnixListenerStream;
+    use tonic::{Request, Response, Status, transport::Server};
 
     use super::*;
 
-    #[test]
-    fn a_container_with_a_gpu_of_a_device_plugin_is_found_and_no_other() {
-        let pod = |name: &str, resource: &str, devices: &[&str]| PodResources {
+    fn managed() -> ManagedPods {
+        ManagedPods::new(["nvidia.com/gpu"]).unwrap()
+    }
+
+    fn pod(name: &str, resource: &str, devices: &[&str]) -> PodResources {
+        PodResources {
             name: name.to_owned(),
             namespace: "ml".to_owned(),
             containers: vec![ContainerResources {
@@ -63,21 +76,83 @@ mod tests {
                     device_ids: devices.iter().map(|id| (*id).to_owned()).collect(),
                 }],
             }],
-        };
-        let managed = ManagedPods::new(["nvidia.com/gpu"]).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_container_with_a_gpu_of_a_device_plugin_is_found_and_no_other() {
         let mut answer = ListPodResourcesResponse {
             pod_resources: vec![
                 pod("card", "rdma/hca", &["0"]),
                 pod("none", "nvidia.com/gpu", &[]),
             ],
         };
-        assert_eq!(first(&answer, &managed), None);
+        assert_eq!(first(&answer, &managed()), None);
         answer
             .pod_resources
             .push(pod("w-0", "nvidia.com/gpu", &["GPU-0"]));
         assert_eq!(
-            first(&answer, &managed).as_deref(),
+            first(&answer, &managed()).as_deref(),
             Some("nvidia.com/gpu of pod ml/w-0")
+        );
+        // Shared by time, and slices: the same GPUs, whatever the installation manages.
+        for resource in ["nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"] {
+            let answer = ListPodResourcesResponse {
+                pod_resources: vec![pod("w-0", resource, &["GPU-0"])],
+            };
+            assert_eq!(
+                first(&answer, &managed()),
+                Some(format!("{resource} of pod ml/w-0"))
+            );
+        }
+    }
+
+    /// A kubelet whose only pod has a name of so many bytes.
+    #[derive(Debug)]
+    struct Kubelet {
+        name_bytes: usize,
+    }
+
+    #[tonic::async_trait]
+    impl PodResourcesLister for Kubelet {
+        async fn list(
+            &self,
+            _: Request<ListPodResourcesRequest>,
+        ) -> Result<Response<ListPodResourcesResponse>, Status> {
+            let name = "x".repeat(self.name_bytes);
+            Ok(Response::new(ListPodResourcesResponse {
+                pod_resources: vec![pod(&name, "rdma/hca", &["0"])],
+            }))
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_read_up_to_16_mib_and_a_larger_one_says_nothing() {
+        for (name_bytes, is_read) in [(1, true), (8 << 20, true), (17 << 20, false)] {
+            let directory = tempfile::tempdir().unwrap();
+            let socket = directory.path().join("kubelet.sock");
+            let listener = UnixListener::bind(&socket).unwrap();
+            let kubelet = PodResourcesListerServer::new(Kubelet { name_bytes });
+            let router = Server::builder().add_service(kubelet);
+            let serving =
+                tokio::spawn(router.serve_with_incoming(UnixListenerStream::new(listener)));
+            let answer = handed_out(&socket, &managed()).await;
+            assert_eq!(answer.is_ok(), is_read, "{name_bytes}: {answer:?}");
+            assert_eq!(answer.ok().flatten(), None);
+            serving.abort();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kubelet_that_does_not_answer_is_an_error_in_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("kubelet.sock");
+        assert!(handed_out(&socket, &managed()).await.is_err(), "not there");
+        let _silent = UnixListener::bind(&socket).unwrap();
+        let error = handed_out(&socket, &managed()).await.unwrap_err();
+        assert!(
+            format!("{error:#}").contains("no answer in time"),
+            "{error:#}"
         );
     }
 }

@@ -7,10 +7,18 @@
 //! A container that a plugin gave a GPU counts like the plugin: when that is taken off, the node's allocatable drops to 0 while the
 //! container runs on.
 //!
+//! That nobody is seen is no proof. A kubelet that starts says 0 of every plugin until that registers again, knows none of its pods
+//! at first, and takes the ResourceSlices of all drivers away. So whoever was seen is waited for, [`QUIET`]; and as long as the kubelet
+//! does not say what it gave to containers, nothing is added to what is published.
+//!
 //! It is looked at with each publication, and once a minute without one. Until then both offer the same GPUs, so this is a net, and
 //! no way to change from one to the other: a node is emptied first.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    mem,
+    time::{Duration, Instant},
+};
 
 use k8s_openapi::api::{core::v1::Node, resource::v1::Device};
 use muster_api::keys;
@@ -25,7 +33,7 @@ pub fn others<'a>(
     managed: &ManagedPods,
 ) -> String {
     let plugin = device_plugin::offered(node, managed)
-        .map(|units| format!("a device plugin ({units} in status.allocatable)"))
+        .map(|units| format!("a device plugin ({units} in the node's status)"))
         .or_else(|| handed_out.map(|what| format!("a device plugin ({what})")));
     let drivers: BTreeSet<&str> = publishing
         .filter(|driver| *driver != keys::DRIVER && device_plugin::is_gpu_driver(driver))
@@ -38,10 +46,51 @@ pub fn others<'a>(
     listed(all.iter().map(String::as_str))
 }
 
-/// Of what would be published the devices that claims have, by name; at least one slice.
-pub fn in_use(desired: &[Vec<Device>], used: &BTreeSet<String>) -> Vec<Vec<Device>> {
+/// How long nobody else has to be seen before GPUs are published that were not.
+pub const QUIET: Duration = Duration::from_mins(2);
+
+/// What is published of the node's GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offer {
+    /// All.
+    All,
+    /// What is published already: whether somebody else hands them out nobody knows.
+    Published,
+    /// What claims have: others hand them out.
+    InUse,
+}
+
+/// When others were seen to hand out GPUs of the node.
+#[derive(Debug, Default)]
+pub struct Sightings {
+    /// Whether it was looked at before.
+    has_looked: bool,
+    last: Option<Instant>,
+}
+
+impl Sightings {
+    /// What is to be published by what is seen now. `others`: whether anybody else was seen; `once`: whether a plugin may be restarting,
+    /// which counts if nothing was seen before; `is_told`: whether the kubelet says what it gave to containers.
+    pub fn look(&mut self, now: Instant, others: bool, once: bool, is_told: bool) -> Offer {
+        let is_first = !mem::replace(&mut self.has_looked, true);
+        if others || (is_first && once) {
+            self.last = Some(now);
+        }
+        let is_quiet = self
+            .last
+            .is_none_or(|last| now.saturating_duration_since(last) >= QUIET);
+        match (others, is_quiet && is_told) {
+            (true, _) => Offer::InUse,
+            (false, true) => Offer::All,
+            (false, false) => Offer::Published,
+        }
+    }
+}
+
+/// Of what would be published only the devices of these names; at least one slice.
+pub fn only(desired: &[Vec<Device>], names: &BTreeSet<String>) -> Vec<Vec<Device>> {
     let kept = desired.iter().map(|slice| {
-        let kept = slice.iter().filter(|device| used.contains(&device.name));
+        let kept = slice.iter().filter(|device| names.contains(&device.name));
         kept.cloned().collect::<Vec<_>>()
     });
     let mut slices: Vec<Vec<Device>> = kept.filter(|slice| !slice.is_empty()).collect();
@@ -84,13 +133,13 @@ mod tests {
                 "nvidia.com/gpu",
                 "8",
                 vec![],
-                "a device plugin (8 nvidia.com/gpu in status.allocatable)",
+                "a device plugin (8 nvidia.com/gpu in the node's status)",
             ),
             (
                 "nvidia.com/mig-1g.10gb",
                 "7",
                 vec![],
-                "a device plugin (7 nvidia.com/mig-1g.10gb in status.allocatable)",
+                "a device plugin (7 nvidia.com/mig-1g.10gb in the node's status)",
             ),
             (
                 "rdma/hca",
@@ -114,6 +163,46 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_added_until_nobody_else_was_seen_for_two_minutes_and_the_kubelet_says_so() {
+        let start = Instant::now();
+        // At which second; whether others are seen, a plugin may be restarting, and the kubelet answers.
+        let look =
+            |sightings: &mut Sightings, second: u64, others: bool, once: bool, told: bool| {
+                sightings.look(start + Duration::from_secs(second), others, once, told)
+            };
+        for once in [false, true] {
+            let mut sightings = Sightings::default();
+            let first = look(&mut sightings, 0, false, once, true);
+            assert_eq!(
+                first == Offer::All,
+                !once,
+                "a plugin that may be restarting"
+            );
+            assert_eq!(look(&mut sightings, 120, false, once, true), Offer::All);
+            // What it says of a plugin that is long gone means nothing any more.
+            assert_eq!(look(&mut sightings, 121, false, true, true), Offer::All);
+            // A kubelet that is silent, whoever is seen.
+            assert_eq!(
+                look(&mut sightings, 122, false, once, false),
+                Offer::Published
+            );
+            assert_eq!(look(&mut sightings, 123, false, once, true), Offer::All);
+            assert_eq!(look(&mut sightings, 124, true, once, false), Offer::InUse);
+            // It answers, and knows no pods and no plugins yet.
+            assert_eq!(
+                look(&mut sightings, 125, false, true, true),
+                Offer::Published
+            );
+            assert_eq!(look(&mut sightings, 200, true, true, true), Offer::InUse);
+            assert_eq!(
+                look(&mut sightings, 319, false, true, true),
+                Offer::Published
+            );
+            assert_eq!(look(&mut sightings, 320, false, true, true), Offer::All);
+        }
+    }
+
+    #[test]
     fn what_is_in_use_stays_and_no_pool_is_without_a_slice() {
         let device = |name: &str| Device {
             name: name.to_owned(),
@@ -125,7 +214,7 @@ mod tests {
         ];
         let names = |used: &[&str]| {
             let used = used.iter().map(|name| (*name).to_owned()).collect();
-            let slices = in_use(&desired, &used).into_iter();
+            let slices = only(&desired, &used).into_iter();
             let names = slices.map(|slice| slice.into_iter().map(|it| it.name).collect());
             names.collect::<Vec<Vec<String>>>()
         };

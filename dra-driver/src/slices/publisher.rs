@@ -8,7 +8,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use k8s_openapi::api::{
@@ -21,7 +21,7 @@ use kube::{
     runtime::watcher,
 };
 use muster_api::keys;
-use muster_cluster::managed::ManagedPods;
+use muster_cluster::{device_plugin, managed::ManagedPods};
 use muster_serve::{
     Condition, Shutdown,
     client::{CALL_LIMIT, CallError, within},
@@ -31,7 +31,8 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::sync::{mpsc, watch as value};
 
 use super::{
-    desired, others,
+    desired,
+    others::{self, Offer, Sightings},
     plan::{Plan, Pool, plan},
 };
 use crate::{gone::is_gone, inventory::KnownGpus, kubelet::pod_resources, kubernetes::Kubernetes};
@@ -76,6 +77,7 @@ pub struct Publisher {
 pub struct Withheld {
     /// Who does, as it was seen last; empty: nobody.
     others: String,
+    sightings: Sightings,
     /// The devices that claims had when these were listed last.
     in_use: Option<BTreeSet<String>>,
 }
@@ -150,20 +152,40 @@ impl Publisher {
         published.is_ok()
     }
 
+    /// Whoever else hands out these GPUs is looked for first. What may be written then is, also if the kubelet did not answer: a GPU
+    /// that others have is withdrawn, and a taint is put on, whatever it says. Only then its silence is told.
     async fn write(&mut self, desired: &[Vec<Device>], slices: &mut Slices) -> anyhow::Result<()> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let node = within(CALL_LIMIT, nodes.get(&self.node)).await?;
-        let withheld = self.unless_others_do(&node, desired, slices).await?;
-        let desired = withheld.as_deref().unwrap_or(desired);
+        let handed_out = match &self.pod_resources_socket {
+            Some(socket) => pod_resources::handed_out(socket, &self.managed).await,
+            None => Ok(None),
+        };
+        let offer = self.look(&node, &handed_out, slices);
+        let kept = self.kept(offer, slices).await?;
+        // A pool without devices says that there are none. While nobody knows, none says anything.
+        let says_nothing =
+            offer == Offer::Published && kept.as_ref().is_some_and(BTreeSet::is_empty);
+        if !says_nothing {
+            let withheld = kept.map(|kept| others::only(desired, &kept));
+            let desired = withheld.as_deref().unwrap_or(desired);
+            self.write_these(node, desired, slices).await?;
+        }
+        handed_out.map(drop)
+    }
+
+    async fn write_these(
+        &self,
+        node: Node,
+        desired: &[Vec<Device>],
+        slices: &mut Slices,
+    ) -> anyhow::Result<()> {
         let pool = Pool {
             driver: keys::DRIVER.to_owned(),
             node: self.node.clone(),
             node_uid: node.metadata.uid.unwrap_or_default(),
         };
-        let own = slices
-            .values()
-            .filter(|slice| slice.spec.driver == keys::DRIVER);
-        let existing: Vec<ResourceSlice> = own.cloned().collect();
+        let existing: Vec<ResourceSlice> = own(slices).cloned().collect();
         let plan = plan(&pool, desired, &existing);
         if plan.is_empty() {
             return Ok(());
@@ -177,22 +199,28 @@ impl Publisher {
         Ok(self.perform(plan, slices).await?)
     }
 
-    /// What is published in place of all devices while others hand out GPUs of this node; `None`: nobody else does.
-    async fn unless_others_do(
+    /// What is published by who else is seen to hand out GPUs of this node; told when that changes.
+    fn look(
         &mut self,
         node: &Node,
-        desired: &[Vec<Device>],
+        handed_out: &anyhow::Result<Option<String>>,
         slices: &Slices,
-    ) -> anyhow::Result<Option<Vec<Vec<Device>>>> {
-        let handed_out = match &self.pod_resources_socket {
-            Some(socket) => pod_resources::handed_out(socket, &self.managed).await?,
-            None => None,
-        };
+    ) -> Offer {
         let publishing = slices.values().map(|slice| slice.spec.driver.as_str());
-        let others = others::others(node, publishing, handed_out.as_deref(), &self.managed);
+        let given = handed_out.as_ref().ok().and_then(Option::as_deref);
+        let others = others::others(node, publishing, given, &self.managed);
+        let offer = self.withheld.sightings.look(
+            Instant::now(),
+            !others.is_empty(),
+            device_plugin::was_offered(node, &self.managed),
+            handed_out.is_ok(),
+        );
         if others != self.withheld.others {
             if others.is_empty() {
-                tracing::info!("nobody else hands out GPUs of this node any more; publishing them");
+                tracing::info!(
+                    "nobody else is seen to hand out GPUs of this node any more; publishing them if that lasts for {} s",
+                    others::QUIET.as_secs()
+                );
             } else {
                 tracing::error!(
                     %others,
@@ -200,31 +228,48 @@ impl Publisher {
                      driver's label"
                 );
             }
-            self.withheld.others.clone_from(&others);
+            self.withheld.others = others;
         }
-        if others.is_empty() {
-            self.withheld.in_use = None;
-            return Ok(None);
-        }
-        // What is not published is given to nobody. All claims of the cluster are listed only while some of it may be in use: this
-        // may be so on a thousand nodes.
-        let own = slices
-            .values()
-            .filter(|slice| slice.spec.driver == keys::DRIVER);
-        let mut published = own.flat_map(|slice| slice.spec.devices.iter().flatten());
+        offer
+    }
+
+    /// The devices that are published, by name; `None`: all are.
+    async fn kept(
+        &mut self,
+        offer: Offer,
+        slices: &Slices,
+    ) -> anyhow::Result<Option<BTreeSet<String>>> {
+        let devices = own(slices).flat_map(|slice| slice.spec.devices.iter().flatten());
+        let mut published = devices.map(|device| device.name.clone());
         let known = self.withheld.in_use.as_ref();
-        if published.next().is_none() && known.is_some_and(BTreeSet::is_empty) {
-            return Ok(Some(others::in_use(desired, &BTreeSet::new())));
+        match offer {
+            Offer::All => {
+                self.withheld.in_use = None;
+                Ok(None)
+            }
+            Offer::Published => Ok(Some(
+                known
+                    .into_iter()
+                    .flatten()
+                    .cloned()
+                    .chain(published)
+                    .collect(),
+            )),
+            // What is not published is given to nobody. All claims of the cluster are listed only while some of it may be in use: this
+            // may be so on a thousand nodes.
+            Offer::InUse if published.next().is_none() && known.is_some_and(BTreeSet::is_empty) => {
+                Ok(Some(BTreeSet::new()))
+            }
+            Offer::InUse => {
+                let claims = self.kubernetes.claims_here().await?;
+                let devices = claims
+                    .iter()
+                    .flat_map(|claim| claim.devices.iter().flatten());
+                let used = devices.filter(|device| device.pool == self.node);
+                let used: BTreeSet<String> = used.map(|device| device.device.clone()).collect();
+                Ok(Some(self.withheld.in_use.insert(used).clone()))
+            }
         }
-        let claims = self.kubernetes.claims_here().await?;
-        let devices = claims
-            .iter()
-            .flat_map(|claim| claim.devices.iter().flatten());
-        let used = devices
-            .filter(|device| device.pool == self.node)
-            .map(|device| device.device.clone());
-        let used = self.withheld.in_use.insert(used.collect());
-        Ok(Some(others::in_use(desired, used)))
     }
 
     /// What was written is remembered at once: the watch may show it only later, and it must not be written twice.
@@ -268,6 +313,12 @@ impl Publisher {
         }
         Ok(())
     }
+}
+
+/// Of the node's slices those of this driver.
+fn own(slices: &Slices) -> impl Iterator<Item = &ResourceSlice> {
+    let slices = slices.values();
+    slices.filter(|slice| slice.spec.driver == keys::DRIVER)
 }
 
 /// An API server with a feature switched off drops fields silently. That cannot be cured by writing again.

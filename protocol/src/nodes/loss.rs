@@ -3,7 +3,8 @@
 //! **Lost** is a mark in the node's `NodeDevices`, so that every leader reads it the same. It moves what the node holds from its
 //! Teams to the node's own account **without any proof**: pods may still run there. So nothing is planned on the node until it is
 //! Ready again and its driver has acknowledged that very generation; with that all of it counts for its Teams again, which may be more than
-//! they may have by then: from there on it only falls. Its permits stay, and go by the driver's answer as ever.
+//! they may have by then: from there on it only falls. Its permits stay, and go by the driver's answer as ever. Where no driver of ours
+//! has anything to answer for, Ready is enough.
 //!
 //! **Proof** of release without the driver, for permits that are withdrawn: the Node carries the taint `out-of-service` and
 //! its kubelet is silent, by which an administrator (or the cloud) says that the machine is off; or the Node is gone, and so is
@@ -186,9 +187,16 @@ fn is_back(context: PollContext<'_>, node: &str, devices: &NodeDevices) -> bool 
     answered && seen(context, node, &devices.spec.node_uid) == NodeState::Ready
 }
 
-/// Whether a driver of ours answers for the node, or did.
+/// Whether a driver of ours has something to answer for on the node. One that published nothing, was given nothing by permits and lists
+/// nothing has not: its node went over to a device plugin, or to another driver, and nobody answers there any more.
 fn is_served(context: PollContext<'_>, node: &str, devices: &NodeDevices) -> bool {
-    context.index.is_served(node) || devices.status.is_some()
+    let spec = &devices.spec;
+    context.index.is_served(node)
+        || devices.status.as_ref().is_some_and(|status| {
+            spec.awaits_driver
+                || !status.held.is_empty()
+                || !spec.permits.iter().all(release::has_no_objects)
+        })
 }
 
 /// Whether what the node holds is charged to no Team: it is lost, or there is neither Node nor object any more. What is about to

@@ -9,8 +9,9 @@
 //! anything for it, but kube-scheduler may give it devices at any time, or has. Planned for another gang, they would be
 //! missing there.
 //!
-//! A permit without ResourceClaims only charges (cpu, memory, what a device plugin hands out): no driver has a say about it, and it
-//! goes once it is withdrawn and its pod is terminal, gone, still gated, or bound to another node.
+//! A permit without ResourceClaims only charges (cpu, memory, what a device plugin hands out), and one of another DRA driver's devices
+//! alone is none of our driver's business: neither has a driver of ours a say about. Both go once they are withdrawn and their pod is
+//! terminal, gone, still gated, or bound to another node.
 //!
 //! Not a proof: that the pod is gone (its container may live on after a force delete), that the claim is
 //! gone or deallocated, that time has passed.
@@ -90,18 +91,14 @@ impl<'a> DriverAnswer<'a> {
         {
             return !listed;
         }
-        if has_no_objects(permit) {
+        if has_no_objects(permit) || covers_foreign_only(context, permit) {
             return over || self.takes_nothing(context, &permit.pod_uid);
-        }
-        if covers_foreign_only(context, permit) {
-            return over;
         }
         self.acknowledges && !listed && !self.is_let_go(context, &permit.pod_uid)
     }
 
-    /// Whether a pod without ResourceClaims takes nothing here: it was not let go, or is bound to another node. No driver has a say
-    /// about it. Whoever let it go by this permit did so before it was withdrawn, and that is seen: each pod that is still
-    /// gated is stamped first.
+    /// Whether a pod of which no driver of ours has a say takes nothing here: it was not let go, or is bound to another node. Whoever
+    /// let it go by this permit did so before it was withdrawn, and that is seen: each pod that is still gated is stamped first.
     fn takes_nothing(&self, context: PollContext<'_>, pod_uid: &str) -> bool {
         context.index.pod_by_uid(pod_uid).is_some_and(|pod| {
             is_gated(pod) || bound_node(pod).is_some_and(|node| node != self.node)
@@ -139,13 +136,13 @@ pub(crate) fn has_acknowledged(context: PollContext<'_>, devices: &NodeDevices) 
 }
 
 /// Whether the permit names no ResourceClaim. What a device plugin handed out it takes back when the kubelet lets the pod go.
-fn has_no_objects(permit: &Permit) -> bool {
+pub(crate) fn has_no_objects(permit: &Permit) -> bool {
     let mut claims = permit.claim_uids.iter();
     claims.all(|uid| ClaimByName::parse(uid).is_some())
 }
 
 /// Whether all that the permit covers is another driver's, which proves nothing: such devices are
-/// released with the pod.
+/// released with the pod, and a pod that was not let go was given none.
 ///
 /// Decided by the Flavor that is charged, not by the absence of answers or slices: our driver's silence
 /// must never look like its absence.

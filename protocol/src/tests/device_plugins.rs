@@ -15,13 +15,18 @@ fn flavor() -> Object {
     })))
 }
 
-/// A node whose plugin offers so many GPUs.
+/// The node, whose plugin offers so many GPUs.
 fn node(gpus: u32) -> Object {
+    node_that_is(NODE, gpus, "True")
+}
+
+/// A node whose plugin offers so many GPUs, and whether it is Ready.
+fn node_that_is(name: &str, gpus: u32, ready: &str) -> Object {
     Object::Node(parse(json!({
-        "metadata": {"name": NODE},
+        "metadata": {"name": name},
         "status": {
             "allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110", GPU: gpus.to_string()},
-            "conditions": [{"type": "Ready", "status": "True"}],
+            "conditions": [{"type": "Ready", "status": ready}],
         },
     })))
 }
@@ -215,4 +220,124 @@ fn what_ran_before_muster_came_is_adopted_at_what_it_has() {
     bench.server.remove(&pod_key("old-0"));
     bench.run();
     assert!(!is_gated(&bench, "next-0"));
+}
+
+#[test]
+fn what_runs_is_adopted_as_of_its_flavor_also_while_the_plugin_restarts() {
+    let mut bench = bench(0);
+    let mut runs = pod("old", 0, 1);
+    runs.metadata.labels = None;
+    let spec = runs.spec.as_mut().unwrap();
+    spec.scheduling_gates = None;
+    spec.node_name = Some(NODE.to_owned());
+    runs.status.as_mut().unwrap().phase = Some("Running".to_owned());
+    bench.server.put(Object::Pod(Arc::new(runs)));
+    bench.run();
+    let charge = bench.gang_status().admission.unwrap().charge;
+    let [group] = charge.claims.as_slice() else {
+        panic!("one group, not {charge:?}")
+    };
+    assert_eq!((group.flavor.as_str(), group.gpus_milli), ("plugin", 1_000));
+}
+
+#[test]
+fn nobody_is_evicted_for_what_a_plugin_offers_no_more_whatever_follows_it() {
+    let mut bench = bench(2);
+    bench.server.put(Object::Team(parse(json!({
+        "apiVersion": "muster.dev/v1alpha1", "kind": "Team", "metadata": {"name": "vision"},
+        "spec": {
+            "shrink": "Evict",
+            "quota": [{"flavor": "plugin", "resources": [{"name": "gpus", "auto": true}]}],
+        },
+    }))));
+    for label in ["one", "two"] {
+        submit(&mut bench, label, 1);
+        bench.run();
+        starts(&mut bench, &format!("{label}-0"));
+        bench.run();
+    }
+    // One of the two is faulty; then the plugin is exchanged, which takes its time.
+    for gpus in [1, 0] {
+        bench.server.put(node(gpus));
+        for _ in 0..15 {
+            bench.seconds += 60;
+            bench.run();
+        }
+        for gang in bench.server.list(Kind::Gang) {
+            let Object::Gang(gang) = gang else { continue };
+            let status = gang.status.clone().unwrap();
+            assert_eq!(status.phase, GangPhase::Running, "{status:?}");
+            assert_eq!((status.attempt, status.preemption), (1, None));
+        }
+    }
+    // Nothing is planned by that: what is in use is not free.
+    ends(&mut bench, "one-0");
+    submit(&mut bench, "next", 1);
+    bench.run();
+    assert!(is_gated(&bench, "next-0"));
+    bench.server.put(node(2));
+    bench.run();
+    assert!(!is_gated(&bench, "next-0"));
+}
+
+#[test]
+fn a_lost_node_that_went_over_from_the_driver_to_a_plugin_is_back_when_it_is_ready() {
+    let mut bench = bench(0);
+    bench.run();
+    let answered = bench.server.node_devices("n0").unwrap().status;
+    assert!(answered.is_some(), "the driver was there");
+    // The driver's label is taken off, and the plugin comes.
+    bench.silent_drivers.insert("n0".to_owned());
+    bench.server.remove(&ObjectKey {
+        kind: Kind::ResourceSlice,
+        namespace: String::new(),
+        name: "n0-gpus".to_owned(),
+    });
+    bench.server.put(node_that_is("n0", 2, "True"));
+    bench.run();
+    bench.seconds += 130;
+    bench.run();
+    bench.server.put(node_that_is("n0", 2, "Unknown"));
+    for _ in 0..70 {
+        bench.seconds += 1;
+        bench.run_at_once();
+    }
+    let is_lost = |bench: &Bench| bench.server.node_devices("n0").unwrap().spec.lost;
+    assert!(is_lost(&bench));
+    bench.server.put(node_that_is("n0", 2, "True"));
+    bench.run();
+    assert!(!is_lost(&bench));
+    submit(&mut bench, "train", 1);
+    bench.run();
+    assert!(!is_gated(&bench, "train-0"));
+    assert!(bench.has_permits("n0"));
+}
+
+#[test]
+fn what_ran_before_any_flavor_counted_it_is_charged_as_soon_as_one_does() {
+    let mut bench = bench(3);
+    bench.server.remove(&flavor().key());
+    let mut runs = pod("old", 0, 1);
+    runs.metadata.labels = None;
+    let spec = runs.spec.as_mut().unwrap();
+    spec.scheduling_gates = None;
+    spec.node_name = Some(NODE.to_owned());
+    runs.status.as_mut().unwrap().phase = Some("Running".to_owned());
+    bench.server.put(Object::Pod(Arc::new(runs)));
+    bench.run();
+    let status = bench.gang_status();
+    assert_eq!(status.admission, None);
+    assert_eq!(status.queue.unwrap().reason, Reason::NoQuotaForResource);
+    bench.server.put(flavor());
+    bench.run();
+    let admission = bench.gang_status().admission.unwrap();
+    assert!(admission.adopted);
+    let [group] = admission.charge.claims.as_slice() else {
+        panic!("one group, not {admission:?}")
+    };
+    assert_eq!((group.flavor.as_str(), group.gpus_milli), ("plugin", 1_000));
+    // The plugin has two more, and the Team one.
+    submit(&mut bench, "next", 2);
+    bench.run();
+    assert_eq!(reason(&bench, "next"), Some(Reason::WaitingForQuota));
 }

@@ -226,12 +226,15 @@ fn a_permit_for_another_drivers_devices_goes_with_its_pod_though_no_driver_of_ou
     }
 }
 
-#[test]
-fn a_gang_on_devices_of_another_driver_is_released_when_its_pods_are_terminal() {
-    let (class, driver) = ("rented.example.com", "gpu.example.com");
+/// DeviceClass of another driver's devices.
+const RENTED: &str = "rented.example.com";
+
+/// A cluster with a node `r0` that has so many devices of another driver, all of them the Team's, and no driver of ours.
+fn rented(gpus: usize) -> Bench {
+    let driver = "gpu.example.com";
     let mut bench = Bench::new();
     bench.server.put(Object::DeviceClass(parse(json!({
-        "metadata": {"name": class},
+        "metadata": {"name": RENTED},
         "spec": {"selectors": [{"cel": {"expression": format!("device.driver == '{driver}'")}}]},
     }))));
     bench.server.put(Object::Flavor(parse(json!({
@@ -240,9 +243,9 @@ fn a_gang_on_devices_of_another_driver_is_released_when_its_pods_are_terminal() 
     }))));
     bench.server.put(Object::Team(parse(json!({
         "apiVersion": "muster.dev/v1alpha1", "kind": "Team", "metadata": {"name": "vision"},
-        "spec": {"quota": [{"flavor": "rented", "resources": [{"name": "gpus", "nominal": 1}]}]},
+        "spec": {"quota": [{"flavor": "rented", "resources": [{"name": "gpus", "nominal": gpus}]}]},
     }))));
-    let [node, slice] = node_with_gpus("r0", 1);
+    let [node, slice] = node_with_gpus("r0", gpus);
     let Object::ResourceSlice(slice) = slice else {
         panic!("a slice")
     };
@@ -250,7 +253,14 @@ fn a_gang_on_devices_of_another_driver_is_released_when_its_pods_are_terminal() 
     slice.spec.driver = driver.to_owned();
     bench.server.put(node);
     bench.server.put(Object::ResourceSlice(Arc::new(slice)));
-    bench.pod("train", 0, 1, class);
+    bench.silent_drivers.insert("r0".to_owned());
+    bench
+}
+
+#[test]
+fn a_gang_on_devices_of_another_driver_is_released_when_its_pods_are_terminal() {
+    let mut bench = rented(1);
+    bench.pod("train", 0, 1, RENTED);
     bench.run_in_silence();
     let admission = bench.gang_status().admission.unwrap();
     assert_eq!(admission.charge.claims[0].flavor, "rented");
@@ -264,9 +274,32 @@ fn a_gang_on_devices_of_another_driver_is_released_when_its_pods_are_terminal() 
     let devices = bench.server.node_devices("r0").unwrap();
     assert_eq!(devices.metadata.finalizers, None);
     // The Team has its one GPU again.
-    bench.pod("next", 0, 1, class);
+    bench.pod("next", 0, 1, RENTED);
     bench.run_in_silence();
     assert!(bench.has_permits("r0"));
+}
+
+#[test]
+fn a_gang_on_devices_of_another_driver_whose_pod_is_made_anew_before_it_was_let_go_is_planned_again()
+ {
+    let mut bench = rented(2);
+    for rank in 0..2 {
+        bench.pod("train", rank, 2, RENTED);
+    }
+    let is_gated =
+        |bench: &Bench, pod: &str| crate::objects::is_gated(&bench.server.pod(pod).unwrap());
+    assert!(bench.run_until(|write| matches!(write, ApiRequest::PatchPod { .. })));
+    assert!(bench.has_permits("r0") && is_gated(&bench, "train-0"));
+    // What was under way is lost.
+    bench.take_over();
+    bench.server.remove(&pod_key("train-1"));
+    bench.pod("train", 1, 2, RENTED);
+    bench.run();
+    for pod in ["train-0", "train-1"] {
+        assert!(!is_gated(&bench, pod), "{pod}: {:?}", bench.gang_status());
+    }
+    let permits = bench.server.node_devices("r0").unwrap().spec.permits;
+    assert_eq!(permits.iter().filter(|permit| !permit.withdrawn).count(), 2);
 }
 
 #[test]

@@ -164,6 +164,52 @@ fn a_plugin_that_drops_to_zero_takes_its_devices_along_and_no_other_node_is_told
 }
 
 #[test]
+fn what_runs_keeps_its_devices_while_the_plugin_offers_fewer() {
+    let pod = |name: &str, phase: &str, version: &str| {
+        let pod = with(
+            asking(name, &json!({GPU: "1"})),
+            "/spec/nodeName",
+            json!("p"),
+        );
+        let pod = with(pod, "/spec/schedulingGates", json!([]));
+        let pod = with(pod, "/metadata/resourceVersion", json!(version));
+        with(pod, "/status/phase", json!(phase))
+    };
+    let offers = |gpus: &str, version: &str| {
+        with(
+            offering("p", gpus),
+            "/metadata/resourceVersion",
+            json!(version),
+        )
+    };
+    let mut index = index_with([
+        counting("plugin", GPU),
+        offers("4", "1"),
+        pod("held", "Running", "1"),
+        pod("new", "Running", "1"),
+    ]);
+    index.set_hold(&"uid-held".into(), true);
+    settle(&mut index);
+    let count = |index: &Index| {
+        let devices = devices(index, "p");
+        let free = devices.iter().filter(|(_, free)| *free).count();
+        (devices.len(), free)
+    };
+    assert_eq!(count(&index), (4, 3));
+    // It restarts: what has a hold finds its device, and what has none has one of its own.
+    index.observe(is(offers("0", "2")));
+    settle(&mut index);
+    assert_eq!(count(&index), (2, 1));
+    assert_eq!(index.flavor_count("plugin").devices, 2);
+    index.observe(is(pod("held", "Succeeded", "2")));
+    settle(&mut index);
+    assert_eq!(count(&index), (1, 0));
+    index.observe(is(offers("4", "3")));
+    settle(&mut index);
+    assert_eq!(count(&index), (4, 3));
+}
+
+#[test]
 fn a_flavor_counts_the_resource_on_its_nodes_only() {
     let labelled = with(offering("p", "2"), "/metadata/labels/pool", json!("plugin"));
     let on_pool = with(
