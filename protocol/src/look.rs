@@ -23,7 +23,7 @@ use crate::{
     leadership::ledger_recovery,
     nodes::{health::Seen, loss},
     objects::{
-        bound_node, gang_key_of_uid, is_deleting, is_gated, is_terminal, key_of, phase, uid,
+        bound_node, gang_key_of_uid, is_deleting, is_gated, is_terminal, key_of, phase, stamp, uid,
     },
     outward::{evict, gangs, nudge, permits, preemption, release, ungate},
     poll_context::PollContext,
@@ -60,7 +60,8 @@ pub(crate) struct News {
     is_complete: bool,
 }
 
-/// What of a pod says that its node is to be looked at.
+/// What of a pod says that its node, and the nodes of its permits, are to be looked at. What its kubelet reports besides, in half a
+/// dozen writes while it starts, is nothing to them.
 #[derive(PartialEq)]
 struct PodNews<'a> {
     uid: &'a str,
@@ -68,6 +69,7 @@ struct PodNews<'a> {
     phase: &'a str,
     is_gated: bool,
     is_deleting: bool,
+    stamp: i64,
 }
 
 impl<'a> PodNews<'a> {
@@ -78,6 +80,7 @@ impl<'a> PodNews<'a> {
             phase: phase(pod),
             is_gated: is_gated(pod),
             is_deleting: is_deleting(pod),
+            stamp: stamp(pod),
         }
     }
 }
@@ -284,9 +287,14 @@ impl Machine {
     fn note_pod(&mut self, name: &NamespacedName, after: Option<&Arc<Pod>>) {
         let before = self.index.pod(name).map(PodNews::of);
         let after = after.map(PodNews::of);
+        let is_news = before != after;
         for pod in before.iter().chain(&after) {
-            self.agenda.pod(pod.uid);
-            if let (Some(node), true) = (pod.node, before != after) {
+            if is_news {
+                self.agenda.pod(pod.uid);
+            } else {
+                self.agenda.gang_of_pod(pod.uid);
+            }
+            if let (Some(node), true) = (pod.node, is_news) {
                 self.agenda.node(node);
             }
             if pod.is_deleting && self.bugs.has(InjectedBug::FreedAtDeletion) {
@@ -738,25 +746,33 @@ impl Machine {
 
     /// Finds out which gangs and nodes the pods that changed belong to.
     pub(crate) fn resolve_pods(&mut self, epoch: i64, now: Now) {
-        for uid in self.agenda.take_pods() {
+        for (uid, is_news) in self.agenda.take_pods() {
             let wake = Cell::new(None);
             let mut planned = self.plans.of_pod(&uid).peekable();
+            let mut permitted = self.permits.of_pod(&uid).peekable();
             // Pods say things in their annotations all the time, and hold the same.
-            let takes = planned
-                .peek()
-                .map(|_| holds::resources(self.context(epoch, now, &wake), &uid))
+            let takes = (planned.peek().is_some() || permitted.peek().is_some())
+                .then(|| holds::resources(self.context(epoch, now, &wake), &uid))
                 .unwrap_or_default();
             for key in planned {
                 self.agenda.gang(key);
                 self.feed.holds.note_pod(key, &uid, &takes);
             }
-            for node in self.permits.of_pod(&uid) {
-                self.agenda.node(node);
+            let gang = gang_key_of_uid(&self.index, &uid);
+            for node in permitted {
+                // A permit whose pod is another gang's by now may have to go, whatever changed.
+                let is_known = || {
+                    self.feed.holds.is_told_by_node(node, &uid, &takes)
+                        && gang.is_none_or(|gang| self.permits.is_of(node, &uid, gang))
+                };
+                if is_news || !is_known() {
+                    self.agenda.node(node);
+                }
                 for key in self.plans.lost_on_node(node) {
                     self.agenda.gang(key);
                 }
             }
-            if let Some(key) = gang_key_of_uid(&self.index, &uid) {
+            if let Some(key) = gang {
                 self.agenda.gang(key);
             }
             self.count_pod(&uid, epoch, now);

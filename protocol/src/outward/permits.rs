@@ -158,9 +158,10 @@ fn withdraw(context: PollContext<'_>, spec: &mut NodeDevicesSpec) {
 /// Whether nothing differs but that pods ended.
 fn only_ends(context: PollContext<'_>, before: &NodeDevicesSpec, after: &NodeDevicesSpec) -> bool {
     let mut undone = after.clone();
+    let standing = before.permits.iter().filter(|it| !it.withdrawn);
+    let standing: BTreeSet<Identity<'_>> = standing.map(identity).collect();
     for permit in &mut undone.permits {
-        let mut stood = before.permits.iter();
-        let stood = stood.any(|it| identity(it) == identity(permit) && !it.withdrawn);
+        let stood = permit.withdrawn && standing.contains(&identity(permit));
         if stood && is_over(context.index, &permit.pod_uid) {
             permit.withdrawn = false;
         }

@@ -85,6 +85,30 @@ fn one_event_visits_no_more_among_2000_gangs_and_nodes_than_among_100() {
     assert!((1..=8).contains(&most), "{small:?}");
 }
 
+#[test]
+fn what_a_kubelet_reports_of_a_pod_besides_its_phase_visits_its_gang_and_not_its_node() {
+    let mut bench = cluster(100);
+    bench.change_pod("head-0", |pod| {
+        pod.spec.as_mut().unwrap().node_name = Some("n0".to_owned());
+    });
+    bench.run();
+    assert!(bench.has_permits("n0"));
+    let report = |kind: &'static str| {
+        move |bench: &mut Bench| {
+            bench.change_pod("head-0", |pod| {
+                let condition = json!({"type": kind, "status": "True"});
+                let condition = serde_json::from_value(condition).unwrap();
+                pod.status.as_mut().unwrap().conditions = Some(vec![condition]);
+            });
+        }
+    };
+    for kind in ["PodScheduled", "PodReadyToStartContainers", "Initialized"] {
+        assert_eq!(visits(&mut bench, report(kind)), 1, "{kind}");
+    }
+    bench.checks_polls = true;
+    bench.run();
+}
+
 /// Each kind listed once more, as one change and as the controller reports it.
 fn relists(server: &Server) -> Vec<Change> {
     let of_kind = |kind| {
