@@ -69,6 +69,7 @@ struct PodNews<'a> {
     phase: &'a str,
     is_gated: bool,
     is_deleting: bool,
+    is_over: bool,
     stamp: i64,
 }
 
@@ -80,6 +81,7 @@ impl<'a> PodNews<'a> {
             phase: phase(pod),
             is_gated: is_gated(pod),
             is_deleting: is_deleting(pod),
+            is_over: is_terminal(pod),
             stamp: stamp(pod),
         }
     }
@@ -288,19 +290,35 @@ impl Machine {
         let before = self.index.pod(name).map(PodNews::of);
         let after = after.map(PodNews::of);
         let is_news = before != after;
+        let goes_on = after.as_ref().filter(|after| {
+            let is_same = before
+                .as_ref()
+                .is_some_and(|before| before.uid == after.uid);
+            is_same && !after.is_over
+        });
         for pod in before.iter().chain(&after) {
             if is_news {
                 self.agenda.pod(pod.uid);
             } else {
                 self.agenda.gang_of_pod(pod.uid);
             }
-            if let (Some(node), true) = (pod.node, is_news) {
+            if let (Some(node), true) = (pod.node, is_news)
+                && !goes_on.is_some_and(|it| self.is_permit_standing(node, it.uid, it.stamp))
+            {
                 self.agenda.node(node);
             }
             if pod.is_deleting && self.bugs.has(InjectedBug::FreedAtDeletion) {
                 self.feed.holds.tell_anew(pod.uid);
             }
         }
+    }
+
+    /// Whether the pod has the permit of its attempt on the node, and no other. As long as the pod lives, nothing there goes by how far
+    /// it has come.
+    fn is_permit_standing(&self, node: &str, pod: &str, attempt: i64) -> bool {
+        let devices = self.index.node_devices(node);
+        devices.is_some_and(|devices| devices.spec.enforce)
+            && self.permits.is_standing(node, pod, attempt)
     }
 
     fn note_node(&mut self, name: &str, after: Option<&k8s_openapi::api::core::v1::Node>) {
@@ -759,13 +777,16 @@ impl Machine {
                 self.feed.holds.note_pod(key, &uid, &takes);
             }
             let gang = gang_key_of_uid(&self.index, &uid);
+            let pod = self.index.pod_by_uid(&uid);
+            let lives_in = pod.filter(|pod| !is_terminal(pod)).map(stamp);
             for node in permitted {
                 // A permit whose pod is another gang's by now may have to go, whatever changed.
                 let is_known = || {
                     self.feed.holds.is_told_by_node(node, &uid, &takes)
                         && gang.is_none_or(|gang| self.permits.is_of(node, &uid, gang))
                 };
-                if is_news || !is_known() {
+                let stands = || lives_in.is_some_and(|it| self.is_permit_standing(node, &uid, it));
+                if is_news && !stands() || !is_known() {
                     self.agenda.node(node);
                 }
                 for key in self.plans.lost_on_node(node) {

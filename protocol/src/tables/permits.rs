@@ -104,6 +104,13 @@ impl PermitTable {
         }
     }
 
+    /// Whether all permits of the pod on the node are of that attempt and none is withdrawn, and it has any.
+    pub(crate) fn is_standing(&self, node: &str, pod: &str, attempt: i64) -> bool {
+        let named = self.by_node.get(node).into_iter().flatten();
+        let mut named = named.filter(|named| named.pod == pod).peekable();
+        named.peek().is_some() && named.all(|named| !named.withdrawn && named.attempt == attempt)
+    }
+
     /// Nodes with a permit that names the gang (`namespace/name`). One may be named more than once.
     pub(crate) fn of_gang(&self, gang: &str) -> impl Iterator<Item = &String> {
         self.of_gang.of(gang).map(|(node, _)| node)

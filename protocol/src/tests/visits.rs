@@ -86,13 +86,15 @@ fn one_event_visits_no_more_among_2000_gangs_and_nodes_than_among_100() {
 }
 
 #[test]
-fn what_a_kubelet_reports_of_a_pod_besides_its_phase_visits_its_gang_and_not_its_node() {
+fn a_pod_that_starts_with_its_permit_visits_its_gang_and_not_its_node() {
     let mut bench = cluster(100);
-    bench.change_pod("head-0", |pod| {
-        pod.spec.as_mut().unwrap().node_name = Some("n0".to_owned());
-    });
-    bench.run();
     assert!(bench.has_permits("n0"));
+    let bind = |bench: &mut Bench| {
+        bench.change_pod("head-0", |pod| {
+            pod.spec.as_mut().unwrap().node_name = Some("n0".to_owned());
+        });
+    };
+    assert_eq!(visits(&mut bench, bind), 1, "it is bound");
     let report = |kind: &'static str| {
         move |bench: &mut Bench| {
             bench.change_pod("head-0", |pod| {
@@ -105,6 +107,15 @@ fn what_a_kubelet_reports_of_a_pod_besides_its_phase_visits_its_gang_and_not_its
     for kind in ["PodScheduled", "PodReadyToStartContainers", "Initialized"] {
         assert_eq!(visits(&mut bench, report(kind)), 1, "{kind}");
     }
+    let phase = |phase: &'static str| {
+        move |bench: &mut Bench| {
+            bench.change_pod("head-0", |pod| {
+                pod.status.as_mut().unwrap().phase = Some(phase.to_owned());
+            });
+        }
+    };
+    assert_eq!(visits(&mut bench, phase("Running")), 1, "it runs");
+    assert_eq!(visits(&mut bench, phase("Succeeded")), 2, "its permit goes");
     bench.checks_polls = true;
     bench.run();
 }
