@@ -397,19 +397,19 @@ mod tests {
         type DynamicType = ();
         type Scope = kube::core::NamespaceResourceScope;
 
-        fn kind((): &()) -> Cow<'_, str> {
+        fn kind(_: &()) -> Cow<'_, str> {
             "Counting".into()
         }
 
-        fn group((): &()) -> Cow<'_, str> {
+        fn group(_: &()) -> Cow<'_, str> {
             "example.com".into()
         }
 
-        fn version((): &()) -> Cow<'_, str> {
+        fn version(_: &()) -> Cow<'_, str> {
             "v1".into()
         }
 
-        fn plural((): &()) -> Cow<'_, str> {
+        fn plural(_: &()) -> Cow<'_, str> {
             "countings".into()
         }
 
@@ -428,7 +428,7 @@ mod tests {
         READ.set(0);
         let event: WatchEvent<Decoded<Counting>> = serde_json::from_str(event).unwrap();
         let WatchEvent::Modified(Decoded::Whole(object)) = event else {
-            panic!("it is whole: {event:?}");
+            panic!("it is whole");
         };
         assert!(object.spec.is_from_text, "no tree of values was made of it");
         assert_eq!(object.metadata.name.as_deref(), Some("a"));
