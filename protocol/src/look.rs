@@ -303,7 +303,7 @@ impl Machine {
                 self.agenda.gang_of_pod(pod.uid);
             }
             if let (Some(node), true) = (pod.node, is_news)
-                && !goes_on.is_some_and(|it| self.is_permit_standing(node, it.uid, it.stamp))
+                && goes_on.is_none_or(|it| !self.is_permit_standing(node, it.uid, it.stamp))
             {
                 self.agenda.node(node);
             }

@@ -46,6 +46,15 @@ impl Named {
     }
 }
 
+/// What is in one of the two and not in the other, in their order.
+fn differences(before: &[Named], after: &[Named]) -> Vec<Named> {
+    let stood: HashSet<&Named> = before.iter().collect();
+    let stands: HashSet<&Named> = after.iter().collect();
+    let gone = before.iter().filter(|named| !stands.contains(named));
+    let came = after.iter().filter(|named| !stood.contains(named));
+    gone.chain(came).cloned().collect()
+}
+
 impl PermitTable {
     /// Reads the permits of a node as they are now. Returns what those name that came, went or changed.
     pub(crate) fn read(&mut self, node: &str, devices: Option<&NodeDevices>) -> Vec<Named> {
@@ -57,12 +66,7 @@ impl PermitTable {
         }
         let after: Vec<Named> = permits.iter().map(Named::of).collect();
         let before = self.by_node.remove(node).unwrap_or_default();
-        // Only asked, never walked: their order is that of nobody.
-        let stood: HashSet<&Named> = before.iter().collect();
-        let stands: HashSet<&Named> = after.iter().collect();
-        let gone = before.iter().filter(|named| !stands.contains(named));
-        let came = after.iter().filter(|named| !stood.contains(named));
-        let changed: Vec<Named> = gone.chain(came).cloned().collect();
+        let changed = differences(&before, &after);
         for named in &changed {
             self.of_pod.unlink(named.pod.as_str(), &node.to_owned());
             let place = (node.to_owned(), named.attempt);
