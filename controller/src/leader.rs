@@ -1,7 +1,8 @@
 //! The one task that owns the machine, from the moment its replica leads until it does not.
 //!
 //! It takes in everything that is ready (changes, outcomes), polls the machine once, and starts what is due, by lanes
-//! ([`muster_protocol::lanes`]). Nothing on this task waits for anybody: writes, watches and probes are tasks of their own, and
+//! ([`muster_protocol::lanes`]). After a poll it rests for some milliseconds, so that of many changes in a row most come together.
+//! Nothing on this task waits for anybody: writes, watches and probes are tasks of their own, and
 //! rules that anybody may bring are judged on a thread of their own ([`crate::judge`]).
 //!
 //! When the lease is lost or a higher epoch is seen, nothing more is started and what is under way is dropped;
@@ -125,6 +126,16 @@ impl Leader {
                 Ok(()) = extender.changed() => {}
                 Ok(()) = scheduler_is_away.changed() => {}
                 () = tokio::time::sleep_until(next_poll) => {}
+            }
+            if let Some(rests_until) = work.rests_until() {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return Ok(()),
+                    _ = leadership.wait_for(|leadership| *leadership == Leadership::Follower) => {
+                        return Err(End::LeaseLost);
+                    }
+                    () = tokio::time::sleep_until(rests_until) => {}
+                }
             }
             work.take_in_what_is_ready(&mut feed)?;
             work.note_scheduler_away(*scheduler_is_away.borrow_and_update());

@@ -324,10 +324,12 @@ impl Census {
     fn count(&mut self, object: &Object) {
         match object {
             Object::Gang(gang) => {
-                let status = gang.status.clone().unwrap_or_default();
+                let status = gang.status.as_ref();
+                let team = status.and_then(|status| status.team.clone());
+                let phase = status.map(|status| status.phase).unwrap_or_default();
                 let labels = GangLabels {
-                    team: status.team.unwrap_or_default(),
-                    phase: format!("{:?}", status.phase),
+                    team: team.unwrap_or_default(),
+                    phase: format!("{phase:?}"),
                 };
                 self.metrics.gangs.get_or_create(&labels).inc();
                 self.shown.insert(labels.clone());

@@ -23,7 +23,7 @@ use crate::{
     leadership::ledger_recovery,
     nodes::{health::Seen, loss},
     objects::{
-        bound_node, gang_key_of_uid, is_deleting, is_gated, is_terminal, key_of, phase, uid,
+        bound_node, gang_key_of_uid, is_deleting, is_gated, is_terminal, key_of, phase, stamp, uid,
     },
     outward::{evict, gangs, nudge, permits, preemption, release, ungate},
     poll_context::PollContext,
@@ -60,7 +60,8 @@ pub(crate) struct News {
     is_complete: bool,
 }
 
-/// What of a pod says that its node is to be looked at.
+/// What of a pod says that its node, and the nodes of its permits, are to be looked at. What its kubelet reports besides, in half a
+/// dozen writes while it starts, is nothing to them.
 #[derive(PartialEq)]
 struct PodNews<'a> {
     uid: &'a str,
@@ -68,6 +69,8 @@ struct PodNews<'a> {
     phase: &'a str,
     is_gated: bool,
     is_deleting: bool,
+    is_over: bool,
+    stamp: i64,
 }
 
 impl<'a> PodNews<'a> {
@@ -78,6 +81,8 @@ impl<'a> PodNews<'a> {
             phase: phase(pod),
             is_gated: is_gated(pod),
             is_deleting: is_deleting(pod),
+            is_over: is_terminal(pod),
+            stamp: stamp(pod),
         }
     }
 }
@@ -284,15 +289,36 @@ impl Machine {
     fn note_pod(&mut self, name: &NamespacedName, after: Option<&Arc<Pod>>) {
         let before = self.index.pod(name).map(PodNews::of);
         let after = after.map(PodNews::of);
+        let is_news = before != after;
+        let goes_on = after.as_ref().filter(|after| {
+            let is_same = before
+                .as_ref()
+                .is_some_and(|before| before.uid == after.uid);
+            is_same && !after.is_over
+        });
         for pod in before.iter().chain(&after) {
-            self.agenda.pod(pod.uid);
-            if let (Some(node), true) = (pod.node, before != after) {
+            if is_news {
+                self.agenda.pod(pod.uid);
+            } else {
+                self.agenda.gang_of_pod(pod.uid);
+            }
+            if let (Some(node), true) = (pod.node, is_news)
+                && goes_on.is_none_or(|it| !self.is_permit_standing(node, it.uid, it.stamp))
+            {
                 self.agenda.node(node);
             }
             if pod.is_deleting && self.bugs.has(InjectedBug::FreedAtDeletion) {
                 self.feed.holds.tell_anew(pod.uid);
             }
         }
+    }
+
+    /// Whether the pod has the permit of its attempt on the node, and no other. As long as the pod lives, nothing there goes by how far
+    /// it has come.
+    fn is_permit_standing(&self, node: &str, pod: &str, attempt: i64) -> bool {
+        let devices = self.index.node_devices(node);
+        devices.is_some_and(|devices| devices.spec.enforce)
+            && self.permits.is_standing(node, pod, attempt)
     }
 
     fn note_node(&mut self, name: &str, after: Option<&k8s_openapi::api::core::v1::Node>) {
@@ -738,25 +764,36 @@ impl Machine {
 
     /// Finds out which gangs and nodes the pods that changed belong to.
     pub(crate) fn resolve_pods(&mut self, epoch: i64, now: Now) {
-        for uid in self.agenda.take_pods() {
+        for (uid, is_news) in self.agenda.take_pods() {
             let wake = Cell::new(None);
             let mut planned = self.plans.of_pod(&uid).peekable();
+            let mut permitted = self.permits.of_pod(&uid).peekable();
             // Pods say things in their annotations all the time, and hold the same.
-            let takes = planned
-                .peek()
-                .map(|_| holds::resources(self.context(epoch, now, &wake), &uid))
+            let takes = (planned.peek().is_some() || permitted.peek().is_some())
+                .then(|| holds::resources(self.context(epoch, now, &wake), &uid))
                 .unwrap_or_default();
             for key in planned {
                 self.agenda.gang(key);
                 self.feed.holds.note_pod(key, &uid, &takes);
             }
-            for node in self.permits.of_pod(&uid) {
-                self.agenda.node(node);
+            let gang = gang_key_of_uid(&self.index, &uid);
+            let pod = self.index.pod_by_uid(&uid);
+            let lives_in = pod.filter(|pod| !is_terminal(pod)).map(stamp);
+            for node in permitted {
+                // A permit whose pod is another gang's by now may have to go, whatever changed.
+                let is_known = || {
+                    self.feed.holds.is_told_by_node(node, &uid, &takes)
+                        && gang.is_none_or(|gang| self.permits.is_of(node, &uid, gang))
+                };
+                let stands = || lives_in.is_some_and(|it| self.is_permit_standing(node, &uid, it));
+                if is_news && !stands() || !is_known() {
+                    self.agenda.node(node);
+                }
                 for key in self.plans.lost_on_node(node) {
                     self.agenda.gang(key);
                 }
             }
-            if let Some(key) = gang_key_of_uid(&self.index, &uid) {
+            if let Some(key) = gang {
                 self.agenda.gang(key);
             }
             self.count_pod(&uid, epoch, now);

@@ -223,6 +223,8 @@ impl Machine {
             self.capacity.next_due().filter(|_| self.shows_use()),
             self.ledger_check.next_due(),
             self.store_check.next_due(),
+            // Not before something may be decided: it is tried a second later, not at once.
+            self.feed.explains_again_at().map(|at| at.max(now + 1)),
             Some(self.resync.next_due(now)),
             self.now.and_then(|now| {
                 let seconds = self
@@ -454,7 +456,8 @@ impl Machine {
             self.queues.note_limits(limits);
             self.capacity.note_limits(limits);
         }
-        for gang in self.feed.explain(&self.index, EXPLAINING_LOOKS) {
+        let second = now.monotonic_seconds;
+        for gang in self.feed.explain(&self.index, EXPLAINING_LOOKS, second) {
             self.note_gang_by_uid(&gang);
         }
         let context = self.context(epoch, now, &wake);

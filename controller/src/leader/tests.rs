@@ -83,3 +83,31 @@ async fn of_a_flood_of_changes_so_many_are_taken_in_before_the_machine_is_polled
         assert_eq!(waits, left, "{told} told");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn after_a_poll_the_machine_rests_so_that_what_follows_comes_together() {
+    let metrics = Metrics::new("test", "0");
+    let mut feed = Feed::flooded(1);
+    let mut work = Work::new(
+        machine(),
+        Performer::new(silent(), "replica-0".to_owned()),
+        Pace::new(0, 0),
+        ControllerMetrics::register(&metrics),
+        claim_templates::Waiting::default(),
+        TimeOfDay::from(jiff::Timestamp::now()),
+    );
+    assert_eq!(
+        work.rests_until(),
+        None,
+        "the first change is answered at once"
+    );
+    work.take_in_what_is_ready(&mut feed).unwrap();
+    let polled_at = Instant::now();
+    work.poll(ExtenderState::Ready, &mut feed);
+    let rests_until = work.rests_until().unwrap();
+    assert!(polled_at < rests_until, "{rests_until:?}");
+    assert!(rests_until <= work.next_poll(), "nothing is late by it");
+    // As long as a person does not see it.
+    let rest = rests_until - polled_at;
+    assert!(rest <= Duration::from_millis(20), "{rest:?}");
+}

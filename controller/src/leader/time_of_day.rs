@@ -52,20 +52,22 @@ impl TimeOfDay {
         Self::from(said.unwrap_or(own))
     }
 
-    /// It is that time now.
+    /// It is that time now, to the second.
     pub(super) fn from(now: Timestamp) -> Self {
         Self {
-            began: now,
+            began: Timestamp::from_second(now.as_second()).unwrap_or(now),
             began_at: Instant::now(),
         }
     }
 
-    /// The time.
+    /// The time, in whole seconds as objects have it: what is written is then word for word what comes back, and nobody has to find
+    /// out whether a field was stored that only lost its fraction.
     pub(super) fn now(&self) -> Now {
-        let passed = self.began_at.elapsed();
+        let passed = self.began_at.elapsed().as_secs();
+        let since = Duration::from_secs(passed);
         Now {
-            monotonic_seconds: passed.as_secs(),
-            wall: self.began.saturating_add(passed).unwrap_or(self.began),
+            monotonic_seconds: passed,
+            wall: self.began.saturating_add(since).unwrap_or(self.began),
         }
     }
 
@@ -110,12 +112,13 @@ mod tests {
         for status in [200, 403] {
             let server = server(status, Some("Sat, 21 Nov 2037 08:09:10 GMT"));
             let time = TimeOfDay::ask(&server).await;
-            tokio::time::advance(Duration::from_secs(90)).await;
+            tokio::time::advance(Duration::from_millis(90_700)).await;
             let now = time.now();
+            // As it is written into objects, and read from them.
             let expected: Timestamp = "2037-11-21T08:10:40Z".parse().unwrap();
             assert_eq!(
-                (now.wall.as_second(), now.monotonic_seconds),
-                (expected.as_second(), 90),
+                (now.wall, now.monotonic_seconds),
+                (expected, 90),
                 "{status}"
             );
         }
@@ -128,7 +131,7 @@ mod tests {
             let time = TimeOfDay::ask(&server(200, date)).await;
             let now = time.now();
             assert!(
-                before <= now.wall && now.wall <= Timestamp::now(),
+                before.as_second() <= now.wall.as_second() && now.wall <= Timestamp::now(),
                 "{date:?}: {now:?}"
             );
         }

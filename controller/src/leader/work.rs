@@ -32,6 +32,10 @@ use crate::{
 pub(super) const CHANGES_PER_POLL: usize = 2_000;
 /// Shortest time between two polls that nothing but the machine's own unfinished work asks for.
 const BREATH: Duration = Duration::from_millis(5);
+/// Shortest time between two polls of which the machine did not ask for the second: what happens meanwhile is taken in at once by
+/// that one. What happens after a longer rest is answered at once. Many small changes of one node, or one gang, then cost one look,
+/// and a write waits for its turn by no more than it takes the API server to store one.
+const REST: Duration = Duration::from_millis(10);
 /// Longest time without a poll, whatever the machine says.
 const LONGEST_REST: Duration = Duration::from_secs(10);
 
@@ -55,6 +59,8 @@ pub(super) struct Work {
     lists: BTreeMap<Kind, EffectId>,
     /// What waits, and since when.
     waiting: Lanes<(Effect, Instant)>,
+    /// When the machine was polled last.
+    polled_at: Option<Instant>,
     pace: Pace,
     /// The next to be sent, which waits for its turn by [`Pace`].
     next: Option<(Place, (Effect, Instant))>,
@@ -81,6 +87,7 @@ impl Work {
             time,
             lists: BTreeMap::new(),
             waiting: Lanes::default(),
+            polled_at: None,
             pace,
             next: None,
             under_way: JoinSet::new(),
@@ -161,6 +168,7 @@ impl Work {
         let begun = Instant::now();
         let effects = self.machine.poll(self.time.now());
         self.metrics.decided(begun.elapsed());
+        self.polled_at = Some(Instant::now());
         for FieldNotStored { kind, field } in self.machine.take_fields_not_stored() {
             tracing::warn!(
                 ?kind,
@@ -187,6 +195,18 @@ impl Work {
                 self.machine.settle(given_up.id, Outcome::Refused(why));
             }
         }
+    }
+
+    /// Until when the machine rests, whatever happens.
+    pub(super) fn rests_until(&self) -> Option<Instant> {
+        let rest = if self.is_due() { BREATH } else { REST };
+        self.polled_at.map(|polled_at| polled_at + rest)
+    }
+
+    /// Whether the machine has something left to do, which nothing but another poll brings about.
+    fn is_due(&self) -> bool {
+        let due = self.machine.next_due();
+        due.is_some_and(|due| due <= self.time.elapsed().as_secs())
     }
 
     /// When there is something to do though nothing happens: when the machine, or the next call, is due by time alone.

@@ -6,6 +6,7 @@
 use std::{fmt::Debug, sync::Arc};
 
 use jiff::Timestamp;
+use json_patch::{AddOperation, PatchOperation, jsonptr::PointerBuf};
 use k8s_openapi::{
     api::{
         batch::v1::Job,
@@ -32,7 +33,7 @@ use muster_serve::{
     watch::managed_fields,
 };
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{outcome, read};
 
@@ -295,9 +296,7 @@ impl Performer {
     /// leader may still write is corrected by the next status that the new one publishes.
     async fn publish_queue(&self, namespace: &str, team: &str, status: &QueueStatus) -> Written {
         let queues: Api<Queue> = Api::namespaced(self.client.clone(), namespace);
-        let status = serde_json::to_value(status)
-            .map_err(|error| Outcome::Refused(format!("no JSON: {error}")))?;
-        match patch_status(&queues, team, &status, Object::Queue).await {
+        match patch_status(&queues, team, status, Object::Queue).await {
             Err(Outcome::NotFound) => {}
             written => return written,
         }
@@ -313,7 +312,7 @@ impl Performer {
             Err(error) if error.status_code() == Some(409) => {}
             Err(error) => return Err(failed(error)),
         }
-        patch_status(&queues, team, &status, Object::Queue).await
+        patch_status(&queues, team, status, Object::Queue).await
     }
 
     /// The status of a Team, a Cohort, a Flavor or a PriorityTier. Without precondition, as for Queues. An object that is gone is not made again.
@@ -330,9 +329,7 @@ impl Performer {
             + Debug,
     {
         let objects: Api<K> = Api::all(self.client.clone());
-        let status = serde_json::to_value(status)
-            .map_err(|error| Outcome::Refused(format!("no JSON: {error}")))?;
-        patch_status(&objects, name, &status, wrap).await
+        patch_status(&objects, name, status, wrap).await
     }
 
     async fn delete_queue(&self, key: &ObjectKey) -> Written {
@@ -370,18 +367,21 @@ fn json_patch_of(patch: &Value) -> Result<json_patch::Patch, Outcome> {
         .map_err(|error| Outcome::Refused(format!("no JSON patch: {error}")))
 }
 
-/// `add` replaces what is there, whole.
+/// `add` replaces what is there, whole. A Queue names a hundred gangs, so what is sent is made once and not copied.
 async fn patch_status<K>(
     api: &Api<K>,
     name: &str,
-    status: &Value,
+    status: &impl Serialize,
     wrap: fn(Arc<K>) -> Object,
 ) -> Written
 where
     K: Resource + Clone + DeserializeOwned + Debug,
 {
-    let operations = json!([{"op": "add", "path": "/status", "value": status}]);
-    let patch = json_patch_of(&operations)?;
+    let value = serde_json::to_value(status)
+        .map_err(|error| Outcome::Refused(format!("no JSON: {error}")))?;
+    let path = PointerBuf::from_tokens(["status"]);
+    let replacement = PatchOperation::Add(AddOperation { path, value });
+    let patch = json_patch::Patch(vec![replacement]);
     let (params, patch) = (patch_params(), Patch::Json::<()>(patch));
     let call = api.patch_status(name, &params, &patch);
     done(within(CALL_LIMIT, call).await, wrap)

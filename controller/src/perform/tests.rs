@@ -1,6 +1,7 @@
 use muster_api::{GangPhase, Permit, Reason};
 use muster_cluster::object::Kind;
 use muster_protocol::JobChange;
+use serde_json::json;
 
 use super::*;
 use crate::scripted_api::{Asked, ScriptedApi, failure};

@@ -63,28 +63,35 @@ pub(super) fn half(effort: Effort) -> Effort {
     Effort::of(effort.steps() / 2)
 }
 
+impl Why {
+    /// Whether something may be told that would help ([`State::remedies`]).
+    pub fn may_have_remedies(&self) -> bool {
+        match self {
+            Self::Quota { .. } | Self::ExceedsMaxQuota { .. } | Self::Placement { .. } => true,
+            Self::NextCommit
+            | Self::TeamStopped
+            | Self::CohortCycle { .. }
+            | Self::BehindHead { .. }
+            | Self::NoQuotaForResource { .. }
+            | Self::PlacementImpossible { .. }
+            | Self::Release { .. }
+            | Self::Preemption { .. }
+            | Self::PlaceKept { .. }
+            | Self::HeldOff { .. }
+            | Self::ClaimShared { .. }
+            | Self::TooLarge { .. }
+            | Self::Overflow => false,
+        }
+    }
+}
+
 impl State {
     /// What would have a gang admitted that waits for quota or for a place, as was explained just now ([`State::explain`]). Nothing
     /// for a gang that waits for something else: then the reason says for what.
     ///
     /// It takes the steps of at most two decisions, and as many for whose turn it would be: about six milliseconds.
     pub fn remedies(&self, explained: &Explanation) -> Remedies {
-        let may_help = match &explained.why {
-            Why::Quota { .. } | Why::ExceedsMaxQuota { .. } | Why::Placement { .. } => true,
-            Why::NextCommit
-            | Why::TeamStopped
-            | Why::CohortCycle { .. }
-            | Why::BehindHead { .. }
-            | Why::NoQuotaForResource { .. }
-            | Why::PlacementImpossible { .. }
-            | Why::Release { .. }
-            | Why::Preemption { .. }
-            | Why::PlaceKept { .. }
-            | Why::HeldOff { .. }
-            | Why::ClaimShared { .. }
-            | Why::TooLarge { .. }
-            | Why::Overflow => false,
-        };
+        let may_help = explained.why.may_have_remedies();
         let remedies = may_help.then(|| self.remedies_of(&explained.gang));
         remedies.flatten().unwrap_or_default()
     }

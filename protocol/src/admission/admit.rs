@@ -328,21 +328,23 @@ fn standing(context: PollContext<'_>, kind: IntentKind) -> Taken {
 /// are what it takes: 4,096 of them at most. None keeps another from entering that has room.
 fn evicts(context: PollContext<'_>) -> BTreeMap<GangKey, Intent> {
     let room = context.config.evict_bytes;
+    let mut evicts = BTreeMap::new();
+    // Asked in each poll, and nearly always there is none.
+    if context.views.to_evict().next().is_none() {
+        return evicts;
+    }
     let standing = context
         .plans
         .all_committed()
         .filter(|(key, intent)| intent.kind == IntentKind::Evict && !context.views.is_settled(key));
     let (mut bytes, mut has_oversize) = (0, false);
-    if context.views.to_evict().next().is_some() {
-        for (_, intent) in standing {
-            if intent.bytes > room {
-                has_oversize = true;
-            } else {
-                bytes += intent.bytes;
-            }
+    for (_, intent) in standing {
+        if intent.bytes > room {
+            has_oversize = true;
+        } else {
+            bytes += intent.bytes;
         }
     }
-    let mut evicts = BTreeMap::new();
     for (key, cause, plan) in evictions_in_turns(context) {
         // The engine may have decided otherwise since that was looked at.
         if preempt::is_spared(context, cause.reason, &plan.gang_uid) {

@@ -118,24 +118,29 @@ impl Holds {
         let before = before.unwrap_or_default();
         let part = said.as_ref().map(|said| said.part.clone());
         let part = part.unwrap_or_default();
-        for own in before.iter() {
+        // A node of a hundred pods says of all of them whenever something of one changed.
+        let is_other = |own: &PodHold, part: &Part| part.get(&own.hold.pod) != Some(own);
+        let mut unlinked = BTreeSet::new();
+        for own in before.iter().filter(|own| is_other(own, &part)) {
             let pod = &own.hold.pod;
             self.of_pod.unlink(pod, source);
             for claim in &own.hold.claims {
                 self.of_claim.unlink(claim.uid.as_str(), source);
+                unlinked.insert(claim.uid.as_str());
             }
-            if part.get(pod) != Some(own) {
-                self.changed.insert(pod.clone());
-            }
+            self.changed.insert(pod.clone());
         }
         for own in part.iter() {
-            let pod = &own.hold.pod;
-            self.of_pod.link(pod.clone(), source.clone());
+            let is_new = is_other(own, &before);
+            // Pods share claims: what is gone of one may still be another's.
             for claim in &own.hold.claims {
-                self.of_claim.link(claim.uid.to_string(), source.clone());
+                if is_new || unlinked.contains(claim.uid.as_str()) {
+                    self.of_claim.link(claim.uid.to_string(), source.clone());
+                }
             }
-            if before.get(pod) != Some(own) {
-                self.changed.insert(pod.clone());
+            if is_new {
+                self.of_pod.link(own.hold.pod.clone(), source.clone());
+                self.changed.insert(own.hold.pod.clone());
             }
         }
         if let Some(said) = said {
@@ -159,6 +164,18 @@ impl Holds {
         if !said.all(|said| said == takes) {
             self.note_stale(gang);
         }
+    }
+
+    /// Whether the permits of a node are told with what a pod takes of its node besides devices.
+    pub(crate) fn is_told_by_node(
+        &self,
+        node: &str,
+        pod: &str,
+        takes: &engine::PodResources,
+    ) -> bool {
+        let said = self.by_source.get(&Source::Node(node.to_owned()));
+        let own = said.and_then(|said| said.part.get(&pod.into()));
+        own.is_some_and(|own| own.hold.resources == *takes)
     }
 
     /// What a pod holds is to be told again.
@@ -457,6 +474,62 @@ mod tests {
             assert_eq!(place, (latest, false), "{earlier}, then {latest}");
             assert_eq!(hold.claims.len(), 2, "what both name is held");
         }
+    }
+
+    #[test]
+    fn a_claim_is_found_as_long_as_any_pod_of_its_source_has_it() {
+        let source = Source::Node("n0".to_owned());
+        let of = |pods: &[(&str, &[&str])]| {
+            let holds = pods.iter().map(|(pod, claims)| {
+                let hold = engine::Hold {
+                    pod: (*pod).into(),
+                    gang: "g".into(),
+                    gang_name: "ml/g".to_owned(),
+                    team: "vision".into(),
+                    node: "n0".into(),
+                    charged_to_node: false,
+                    resources: engine::PodResources::default(),
+                    charged: Vec::new(),
+                    claims: claims
+                        .iter()
+                        .map(|uid| engine::HeldClaim {
+                            uid: (*uid).into(),
+                            flavor: "gpu".into(),
+                            gpus: engine::Amount::ONE_GPU,
+                            vram: engine::Amount::ZERO,
+                            request: None,
+                            devices: None,
+                        })
+                        .collect(),
+                    releasing: false,
+                };
+                (hold, 1)
+            });
+            Some(Said {
+                plan: None,
+                part: holds.collect(),
+            })
+        };
+        let mut holds = Holds::default();
+        holds.set(
+            &source,
+            of(&[("a", &["shared", "own"]), ("b", &["shared"])]),
+        );
+        assert_eq!(holds.take_changes().len(), 2);
+        let found = |holds: &Holds, claim| holds.sources_of_claim(claim).count();
+        assert_eq!((found(&holds, "shared"), found(&holds, "own")), (1, 1));
+        holds.set(&source, of(&[("b", &["shared"]), ("c", &["new"])]));
+        let changed = holds.take_changes().into_iter().map(|(pod, _)| pod);
+        assert!(
+            changed.eq(["a", "c"].map(engine::PodUid::from)),
+            "what is said of b is the same"
+        );
+        let now = ["shared", "own", "new"].map(|claim| found(&holds, claim));
+        assert_eq!(now, [1, 0, 1]);
+        holds.set(&source, None);
+        let now = ["shared", "own", "new"].map(|claim| found(&holds, claim));
+        assert_eq!(now, [0, 0, 0]);
+        assert_eq!(holds.take_changes().len(), 2);
     }
 
     #[test]

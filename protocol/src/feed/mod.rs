@@ -1,5 +1,6 @@
 //! What the engine is told of gangs, which wait and what each pod holds, and what it says of them.
 
+mod help;
 pub(crate) mod holds;
 pub(crate) mod restored;
 pub(crate) mod running;
@@ -18,6 +19,7 @@ use crate::{
     injected_bug::{InjectedBug, InjectedBugs},
     objects::is_deleting,
 };
+use help::Help;
 use holds::Holds;
 use muster_cluster::{
     explain::{Circumstances, explain},
@@ -81,6 +83,7 @@ pub(crate) struct Feed {
     is_interrupted: bool,
     /// Gangs that may wait for another reason than was noted.
     unexplained: Unexplained,
+    help: Help,
     /// The room of the Ledger, in bytes, that was too little for the next admission: nothing is decided before there is more.
     too_little_room: Option<usize>,
     /// Teams of which some namespace used something else by now.
@@ -118,6 +121,7 @@ impl Feed {
             has_news: true,
             is_interrupted: false,
             unexplained: Unexplained::default(),
+            help: Help::default(),
             too_little_room: None,
             use_changed: BTreeSet::new(),
         }
@@ -217,6 +221,7 @@ impl Feed {
     pub(crate) fn forget(&mut self, gang_uid: &str) {
         self.explanations.remove(gang_uid);
         self.unexplained.remove(&gang_uid.into());
+        self.help.forget(&gang_uid.into());
         self.too_large.remove(&gang_uid.into());
     }
 
@@ -256,6 +261,7 @@ impl Feed {
                 && gang.as_ref().is_none_or(|gang| gang.uid != before.uid)
             {
                 let (uid, team) = (before.uid.clone(), before.team.clone());
+                self.help.forget(&uid);
                 if !self.too_large.contains_key(&uid) {
                     self.explanations.remove(uid.as_str());
                 }
@@ -334,7 +340,13 @@ impl Feed {
     /// Asks the engine why gangs wait, of those whose reason may be another one. That stops after a bounded number of
     /// gangs, and of looks ([`EXPLAINING_LOOKS`]), because each costs up to two searches for a placement; at least one gang is explained. Returns
     /// the Gangs with another reason, by UID.
-    pub(crate) fn explain(&mut self, index: &Index, most_looks: u64) -> Vec<engine::GangUid> {
+    pub(crate) fn explain(
+        &mut self,
+        index: &Index,
+        most_looks: u64,
+        second: u64,
+    ) -> Vec<engine::GangUid> {
+        self.unexplained.extend(self.help.take_due(second));
         let mut explained = Vec::new();
         let before = self.engine.visited();
         for _ in 0..EXPLAINED_AT_ONCE {
@@ -345,12 +357,17 @@ impl Feed {
                 break;
             };
             if let Some(explanation) = self.engine.explain(&gang)
-                && self.note_explanation(index, &explanation)
+                && self.note_explanation(index, &explanation, second)
             {
                 explained.push(gang);
             }
         }
         explained
+    }
+
+    /// The second in which a gang is to be explained once more, though nothing changed.
+    pub(crate) fn explains_again_at(&self) -> Option<u64> {
+        self.help.next_due()
     }
 
     /// Whether gangs are left to be explained.
@@ -359,7 +376,12 @@ impl Feed {
     }
 
     /// Keeps an explanation; whether it is another one than before.
-    fn note_explanation(&mut self, index: &Index, explanation: &engine::Explanation) -> bool {
+    fn note_explanation(
+        &mut self,
+        index: &Index,
+        explanation: &engine::Explanation,
+        second: u64,
+    ) -> bool {
         let uid = explanation.gang.as_str();
         let formed = index
             .gang_by_uid(uid)
@@ -371,7 +393,13 @@ impl Feed {
         let elder = pod.and_then(|pod| index.elder_of_deployment(pod));
         // Whoever is further behind mostly waits for those before it.
         let is_near = explanation.position <= HELPED;
-        let remedies = is_near.then(|| self.engine.remedies(explanation));
+        let state = &self.engine;
+        let work_out = |explained: &engine::Explanation| state.remedies(explained);
+        let remedies = if is_near {
+            self.help.of(explanation, second, work_out)
+        } else {
+            None
+        };
         let circumstances = formed.map_or_else(Circumstances::default, |formed| Circumstances {
             is_implied_gang: formed.implied && formed.spec.size > 1,
             least_of: formed
@@ -382,7 +410,7 @@ impl Feed {
             unmodelled: &formed.unmodelled,
             faults: &faults,
             elder: elder.map(PodFields::name),
-            remedies: remedies.as_ref(),
+            remedies,
         });
         let wait = explain(&explanation.why, circumstances);
         if self.explanations.get(uid) == Some(&wait) {

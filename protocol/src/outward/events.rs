@@ -1,5 +1,7 @@
 //! One Event per change of reason, and one when others give way to a gang that waits for the same reason as before, on the Gang,
-//! its owner and up to eight of its pods. An owner of many gangs is told so many in a row ([`super::event_budget`]).
+//! its owner and up to eight of its pods. An owner of many gangs is told so many in a row ([`super::event_budget`]). That a gang runs,
+//! or is complete, is told on the Gang alone: its pods and their owner say so themselves, and Kubernetes tells it of them. Of a gang of
+//! one pod that would be two of three Events.
 //!
 //! What was told is remembered in memory only: a new leader takes what it finds as told, so a change that
 //! happened during the takeover may be silent. The Gang's conditions show it all the same.
@@ -254,6 +256,9 @@ fn to_all(
         reason,
         text,
     )];
+    if matches!(reason, Reason::Running | Reason::Completed) {
+        return notes;
+    }
     let second = context.now.monotonic_seconds;
     let owner = gang.metadata.owner_references.iter().flatten().next();
     if let Some(owner) = owner.filter(|owner| budgets.take(&owner.uid, second)) {

@@ -158,9 +158,10 @@ fn withdraw(context: PollContext<'_>, spec: &mut NodeDevicesSpec) {
 /// Whether nothing differs but that pods ended.
 fn only_ends(context: PollContext<'_>, before: &NodeDevicesSpec, after: &NodeDevicesSpec) -> bool {
     let mut undone = after.clone();
+    let standing = before.permits.iter().filter(|it| !it.withdrawn);
+    let standing: BTreeSet<Identity<'_>> = standing.map(identity).collect();
     for permit in &mut undone.permits {
-        let mut stood = before.permits.iter();
-        let stood = stood.any(|it| identity(it) == identity(permit) && !it.withdrawn);
+        let stood = permit.withdrawn && standing.contains(&identity(permit));
         if stood && is_over(context.index, &permit.pod_uid) {
             permit.withdrawn = false;
         }
@@ -200,19 +201,28 @@ fn add_admitted(context: PollContext<'_>, node: &str, spec: &mut NodeDevicesSpec
     let mut added = Vec::new();
     let standing: BTreeSet<Identity<'_>> = spec.permits.iter().map(identity).collect();
     for key in context.plans.on_node(node) {
-        let permitted = context.views.of(key).is_some_and(|view| view.is_permitted);
-        let Some(plan) = context.plans.carried(key).filter(|_| permitted) else {
+        let Some(plan) = context.plans.carried(key) else {
             continue;
         };
-        for place in plan.places.get(node).into_iter().flatten() {
+        // First what is so of nearly all.
+        let stands = |place: &&usize| {
+            let rank = &plan.ranks[**place];
+            standing.contains(&(&*rank.pod, &*plan.gang_uid, plan.attempt))
+        };
+        let places = plan.places.get(node).into_iter().flatten();
+        let mut missing = places.filter(|place| !stands(place)).peekable();
+        let is_permitted = || context.views.of(key).is_some_and(|view| view.is_permitted);
+        if missing.peek().is_none() || !is_permitted() {
+            continue;
+        }
+        for place in missing {
             let rank = &plan.ranks[*place];
             let Some(pod) = context.index.pod_by_uid(&rank.pod) else {
                 continue;
             };
             // A pod that is bound here is on this node, as whatever it was registered when it was planned.
             let here = rank.node.uid == spec.node_uid || bound_node(pod) == Some(node);
-            let stands = standing.contains(&(&*rank.pod, &*plan.gang_uid, plan.attempt));
-            if here && plan.needs_permit(rank) && !is_terminal(pod) && !stands {
+            if here && plan.needs_permit(rank) && !is_terminal(pod) {
                 added.push(permit(plan, *place));
             }
         }

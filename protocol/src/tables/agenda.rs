@@ -20,8 +20,9 @@ pub(crate) struct Agenda {
     now: BTreeSet<Subject>,
     by_second: BTreeMap<u64, BTreeSet<Subject>>,
     due: Table<Subject, u64>,
-    /// Pods, by UID, that changed: whose gangs and nodes these are is looked up when they are known.
-    pods: BTreeSet<String>,
+    /// Pods, by UID, that changed, and whether nodes go by what did: whose gangs and nodes these are is looked up when they are
+    /// known.
+    pods: BTreeMap<String, bool>,
     everything: bool,
 }
 
@@ -38,7 +39,12 @@ impl Agenda {
 
     /// Whatever concerns a pod is to be looked at.
     pub(crate) fn pod(&mut self, uid: &str) {
-        self.pods.insert(uid.to_owned());
+        self.pods.insert(uid.to_owned(), true);
+    }
+
+    /// The gang of a pod is to be looked at; of its nodes only those that know something else of it.
+    pub(crate) fn gang_of_pod(&mut self, uid: &str) {
+        self.pods.entry(uid.to_owned()).or_insert(false);
     }
 
     /// Everything is to be looked at.
@@ -51,8 +57,8 @@ impl Agenda {
         std::mem::take(&mut self.everything)
     }
 
-    /// The pods that changed.
-    pub(crate) fn take_pods(&mut self) -> BTreeSet<String> {
+    /// The pods that changed, each with whether its nodes are to be looked at in any case.
+    pub(crate) fn take_pods(&mut self) -> BTreeMap<String, bool> {
         std::mem::take(&mut self.pods)
     }
 

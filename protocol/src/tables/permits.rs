@@ -1,8 +1,10 @@
 //! Where the permits of a pod, a gang and a claim are, and the highest attempt of each gang among them.
 
+use std::collections::HashSet;
+
 use muster_api::{NodeDevices, Permit};
 
-use muster_cluster::{links::Links, table::Table};
+use muster_cluster::{formed::GangKey, links::Links, table::Table};
 
 /// Nodes by what their permits name.
 #[derive(Debug, Default)]
@@ -13,7 +15,7 @@ pub(crate) struct PermitTable {
 }
 
 /// What a permit says that gangs go by.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Named {
     /// UID of its pod.
     pub(crate) pod: String,
@@ -44,6 +46,15 @@ impl Named {
     }
 }
 
+/// What is in one of the two and not in the other, in their order.
+fn differences(before: &[Named], after: &[Named]) -> Vec<Named> {
+    let stood: HashSet<&Named> = before.iter().collect();
+    let stands: HashSet<&Named> = after.iter().collect();
+    let gone = before.iter().filter(|named| !stands.contains(named));
+    let came = after.iter().filter(|named| !stood.contains(named));
+    gone.chain(came).cloned().collect()
+}
+
 impl PermitTable {
     /// Reads the permits of a node as they are now. Returns what those name that came, went or changed.
     pub(crate) fn read(&mut self, node: &str, devices: Option<&NodeDevices>) -> Vec<Named> {
@@ -55,9 +66,7 @@ impl PermitTable {
         }
         let after: Vec<Named> = permits.iter().map(Named::of).collect();
         let before = self.by_node.remove(node).unwrap_or_default();
-        let gone = before.iter().filter(|named| !after.contains(named));
-        let came = after.iter().filter(|named| !before.contains(named));
-        let changed: Vec<Named> = gone.chain(came).cloned().collect();
+        let changed = differences(&before, &after);
         for named in &changed {
             self.of_pod.unlink(named.pod.as_str(), &node.to_owned());
             let place = (node.to_owned(), named.attempt);
@@ -87,6 +96,23 @@ impl PermitTable {
     /// Nodes with a permit for the pod.
     pub(crate) fn of_pod(&self, uid: &str) -> impl Iterator<Item = &String> {
         self.of_pod.of(uid)
+    }
+
+    /// Whether all permits of the pod on the node name that gang.
+    pub(crate) fn is_of(&self, node: &str, pod: &str, gang: &GangKey) -> bool {
+        let named = self.by_node.get(node).into_iter().flatten();
+        let mut named = named.filter(|named| named.pod == pod).peekable();
+        named.peek().is_none() || {
+            let gang = gang.to_string();
+            named.all(|named| named.gang == gang)
+        }
+    }
+
+    /// Whether all permits of the pod on the node are of that attempt and none is withdrawn, and it has any.
+    pub(crate) fn is_standing(&self, node: &str, pod: &str, attempt: i64) -> bool {
+        let named = self.by_node.get(node).into_iter().flatten();
+        let mut named = named.filter(|named| named.pod == pod).peekable();
+        named.peek().is_some() && named.all(|named| !named.withdrawn && named.attempt == attempt)
     }
 
     /// Nodes with a permit that names the gang (`namespace/name`). One may be named more than once.

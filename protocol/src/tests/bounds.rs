@@ -133,7 +133,7 @@ fn explained(
     let poll = std::iter::from_fn(|| {
         polls_left.next()?;
         let before = feed.engine.visited();
-        let explained = feed.explain(&index, most_looks).len();
+        let explained = feed.explain(&index, most_looks, 0).len();
         Some((explained, feed.engine.visited() - before))
     });
     poll.collect()

@@ -85,6 +85,41 @@ fn one_event_visits_no_more_among_2000_gangs_and_nodes_than_among_100() {
     assert!((1..=8).contains(&most), "{small:?}");
 }
 
+#[test]
+fn a_pod_that_starts_with_its_permit_visits_its_gang_and_not_its_node() {
+    let mut bench = cluster(100);
+    assert!(bench.has_permits("n0"));
+    let bind = |bench: &mut Bench| {
+        bench.change_pod("head-0", |pod| {
+            pod.spec.as_mut().unwrap().node_name = Some("n0".to_owned());
+        });
+    };
+    assert_eq!(visits(&mut bench, bind), 1, "it is bound");
+    let report = |kind: &'static str| {
+        move |bench: &mut Bench| {
+            bench.change_pod("head-0", |pod| {
+                let condition = json!({"type": kind, "status": "True"});
+                let condition = serde_json::from_value(condition).unwrap();
+                pod.status.as_mut().unwrap().conditions = Some(vec![condition]);
+            });
+        }
+    };
+    for kind in ["PodScheduled", "PodReadyToStartContainers", "Initialized"] {
+        assert_eq!(visits(&mut bench, report(kind)), 1, "{kind}");
+    }
+    let phase = |phase: &'static str| {
+        move |bench: &mut Bench| {
+            bench.change_pod("head-0", |pod| {
+                pod.status.as_mut().unwrap().phase = Some(phase.to_owned());
+            });
+        }
+    };
+    assert_eq!(visits(&mut bench, phase("Running")), 1, "it runs");
+    assert_eq!(visits(&mut bench, phase("Succeeded")), 2, "its permit goes");
+    bench.checks_polls = true;
+    bench.run();
+}
+
 /// Each kind listed once more, as one change and as the controller reports it.
 fn relists(server: &Server) -> Vec<Change> {
     let of_kind = |kind| {

@@ -1,5 +1,7 @@
 //! How many writes the whole life of a gang takes.
 
+use muster_api::Reason;
+
 use super::*;
 
 /// What the life of a gang wrote.
@@ -136,4 +138,45 @@ fn each_reason_that_a_gang_waits_for_takes_one_write_more() {
         _ => false,
     });
     assert_eq!(told.count(), 1);
+}
+
+#[test]
+fn that_a_gang_runs_or_is_complete_is_one_event_and_all_else_is_told_to_its_pod_too() {
+    let mut bench = Bench::new();
+    bench.gang("head", 4);
+    bench.run();
+    bench.gang("train", 1);
+    bench.run();
+    for rank in 0..4 {
+        bench.change_pod(&format!("head-{rank}"), |pod| {
+            pod.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
+        });
+    }
+    bench.run();
+    let pod = serde_json::to_value(bench.server.pod("train-0").unwrap()).unwrap();
+    let terms = &pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        ["nodeSelectorTerms"];
+    let node = terms[0]["matchFields"][0]["values"][0].as_str().unwrap();
+    for phase in ["Running", "Succeeded"] {
+        bench.change_pod("train-0", |pod| {
+            pod.spec.as_mut().unwrap().node_name = Some(node.to_owned());
+            pod.status.as_mut().unwrap().phase = Some(phase.to_owned());
+        });
+        bench.run();
+    }
+    let told = bench.written.iter().filter_map(|write| match write {
+        ApiRequest::PublishEvent(note) if note.name.contains("train") => Some(note),
+        _ => None,
+    });
+    let told: Vec<_> = told.map(|note| (note.reason, note.kind.as_str())).collect();
+    for (reason, kinds) in [
+        (Reason::WaitingForQuota, &["Gang", "Pod"][..]),
+        (Reason::Admitted, &["Gang", "Pod"]),
+        (Reason::Running, &["Gang"]),
+        (Reason::Completed, &["Gang"]),
+    ] {
+        let of_it = told.iter().filter(|(it, _)| *it == reason);
+        let of_it: Vec<&str> = of_it.map(|(_, kind)| *kind).collect();
+        assert_eq!(of_it, kinds, "{reason}: {told:?}");
+    }
 }

@@ -9,8 +9,11 @@
 //! * of everything else the smallest part that cannot be decoded is left out, and named ([`Missing`]);
 //! * where that does not help (a required field), only the metadata is known.
 //!
-//! Decoding goes through one buffered value, which the object is read from without copying the buffer; an object that
-//! is as it should be is read once.
+//! An object that is as it should be is read from its text at once, and what nobody asks for is not read at all
+//! (most `managedFields`). Only of one that is not a tree of values is made, for what is wrong with it.
+//!
+//! The text is taken as it stands, so no decoder may have buffered it before: kube's do not, as the API server says of an
+//! event of what type it is before it says what object it is about.
 
 use std::borrow::Cow;
 
@@ -18,7 +21,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, core::PartialObjectMeta};
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
-use serde_json::Value;
+use serde_json::{Value, value::RawValue};
 use serde_path_to_error::{Path, Segment};
 
 use super::managed_fields;
@@ -57,11 +60,15 @@ pub struct Missing {
 
 impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for Decoded<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let stored = Value::deserialize(deserializer)?;
-        match K::deserialize(&stored) {
-            Ok(object) => Ok(Self::Whole(object)),
-            Err(_) => as_far_as_possible(stored).map_err(serde::de::Error::custom),
+        let stored = Box::<RawValue>::deserialize(deserializer)?;
+        let text = managed_fields::left_out(stored.get());
+        if let Ok(object) = serde_json::from_str(&text) {
+            return Ok(Self::Whole(object));
         }
+        let stored = serde_json::from_str(stored.get());
+        stored
+            .and_then(as_far_as_possible)
+            .map_err(serde::de::Error::custom)
     }
 }
 
@@ -264,7 +271,7 @@ fn is_beyond_range(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
-    use kube::core::ObjectList;
+    use kube::core::{ObjectList, WatchEvent};
     use serde_json::json;
 
     use super::*;
@@ -359,6 +366,86 @@ mod tests {
         let stored = json!({"metadata": {"name": {"is": "broken"}}});
         let failed = serde_json::from_value::<Decoded<Pod>>(stored);
         assert!(failed.is_err(), "{failed:?}");
+    }
+
+    /// A kind that counts how often it is read, and notes from what.
+    #[derive(Clone, Debug, Deserialize)]
+    struct Counting {
+        metadata: ObjectMeta,
+        spec: Spec,
+    }
+
+    #[derive(Clone, Debug)]
+    struct Spec {
+        is_from_text: bool,
+    }
+
+    thread_local! {
+        static READ: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    }
+
+    impl<'de> Deserialize<'de> for Spec {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            READ.set(READ.get() + 1);
+            let is_from_text = std::any::type_name::<D>().contains("StrRead");
+            serde::de::IgnoredAny::deserialize(deserializer)?;
+            Ok(Self { is_from_text })
+        }
+    }
+
+    impl Resource for Counting {
+        type DynamicType = ();
+        type Scope = kube::core::NamespaceResourceScope;
+
+        fn kind(_: &()) -> Cow<'_, str> {
+            "Counting".into()
+        }
+
+        fn group(_: &()) -> Cow<'_, str> {
+            "example.com".into()
+        }
+
+        fn version(_: &()) -> Cow<'_, str> {
+            "v1".into()
+        }
+
+        fn plural(_: &()) -> Cow<'_, str> {
+            "countings".into()
+        }
+
+        fn meta(&self) -> &ObjectMeta {
+            &self.metadata
+        }
+
+        fn meta_mut(&mut self) -> &mut ObjectMeta {
+            &mut self.metadata
+        }
+    }
+
+    #[test]
+    fn an_object_that_is_as_it_should_be_is_read_once_from_the_text_of_its_event() {
+        let event = r#"{"type": "MODIFIED", "object": {"metadata": {"name": "a"}, "spec": {"b": [1, {}]}}}"#;
+        READ.set(0);
+        let event: WatchEvent<Decoded<Counting>> = serde_json::from_str(event).unwrap();
+        let WatchEvent::Modified(Decoded::Whole(object)) = event else {
+            panic!("it is whole");
+        };
+        assert!(object.spec.is_from_text, "no tree of values was made of it");
+        assert_eq!(object.metadata.name.as_deref(), Some("a"));
+        assert_eq!(READ.get(), 1);
+    }
+
+    #[test]
+    fn an_event_whose_object_is_cut_off_is_no_event() {
+        for event in [
+            r#"{"type": "ADDED", "object": {"metadata": {"name": "a"#,
+            r#"{"type": "ADDED", "object": {"metadata": {"name": "a"}}"#,
+            r#"{"type": "ADDED", "object": "#,
+        ] {
+            let failed = serde_json::from_str::<WatchEvent<Decoded<Pod>>>(event);
+            // The client passes over a line that the end of its connection cut off.
+            assert!(failed.is_err_and(|error| error.is_eof()), "{event}");
+        }
     }
 
     #[test]

@@ -1,7 +1,45 @@
 //! What is kept of an object's `managedFields`: they are large, and only one thing in them is asked for.
 
+use std::borrow::Cow;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ObjectMeta};
-use serde_json::json;
+use serde::Deserialize;
+use serde_json::{json, value::RawValue};
+
+/// How the one thing that is asked for is written.
+const SUSPENSION: &str = "\"f:suspend\"";
+
+/// The text of an object without its `managedFields`, where nothing of them would be kept. They are as large as the object
+/// itself, and to read them takes longer, since nothing of them is known beforehand.
+pub(super) fn left_out(object: &str) -> Cow<'_, str> {
+    match find(object) {
+        Some(fields) if !fields.contains(SUSPENSION) => {
+            // It is a part of the object's text, so this is where it stands there.
+            let start = fields.as_ptr().addr() - object.as_ptr().addr();
+            let (before, after) = (&object[..start], &object[start + fields.len()..]);
+            Cow::Owned([before, "null", after].concat())
+        }
+        _ => Cow::Borrowed(object),
+    }
+}
+
+/// The text of an object's `managedFields`, within its own.
+fn find(object: &str) -> Option<&str> {
+    #[derive(Deserialize)]
+    struct Object<'a> {
+        #[serde(borrow)]
+        metadata: Metadata<'a>,
+    }
+
+    #[derive(Deserialize)]
+    struct Metadata<'a> {
+        #[serde(borrow, rename = "managedFields")]
+        managed_fields: &'a RawValue,
+    }
+
+    let found: Object<'_> = serde_json::from_str(object).ok()?;
+    Some(found.metadata.managed_fields.get())
+}
 
 /// Keeps who set `spec.suspend`, and drops the rest. Whether a suspension is somebody's own cannot be told from the field, which
 /// two may have set to the same value.
@@ -25,6 +63,39 @@ pub fn reduce(metadata: &mut ObjectMeta) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn managed_fields_are_not_read_unless_they_say_who_set_the_suspension() {
+        let with = |fields: &str| {
+            format!(
+                r#"{{"kind": "Job", "metadata": {{"name": "ä", "managedFields": {fields}, "uid": "u"}},
+                    "spec": {{"managedFields": [7]}}}}"#
+            )
+        };
+        for (fields, expected) in [
+            (r#"[{"fieldsV1": {"f:spec": {"f:paused": {}}}}]"#, "null"),
+            ("[]", "null"),
+            ("null", "null"),
+            ("7", "null"),
+            (
+                r#"[{"fieldsV1": {"f:spec": {"f:suspend": {}}}}]"#,
+                r#"[{"fieldsV1": {"f:spec": {"f:suspend": {}}}}]"#,
+            ),
+        ] {
+            assert_eq!(left_out(&with(fields)), with(expected), "{fields}");
+        }
+        for object in [
+            r#"{"metadata": {"name": "a"}}"#,
+            r#"{"metadata": null}"#,
+            r#"{"spec": {}}"#,
+            "[]",
+            "7",
+            "",
+            r#"{"metadata": {"managedFields": [], "managedFields": [1]}}"#,
+        ] {
+            assert_eq!(left_out(object), object);
+        }
+    }
 
     #[test]
     fn of_managed_fields_only_who_set_the_suspension_is_kept() {

@@ -160,7 +160,8 @@ impl GangCensus {
     }
 
     pub(super) fn count(&mut self, gang: &Gang) {
-        let status = gang.status.clone().unwrap_or_default();
+        let none = GangStatus::default();
+        let status = gang.status.as_ref().unwrap_or(&none);
         let team = status.team.clone().unwrap_or_default();
         let waits = status.queue.as_ref().filter(|_| !has_ended(gang));
         let waits = waits.map(|wait| ReasonLabels {
@@ -186,8 +187,8 @@ impl GangCensus {
             },
         };
         if let Some(before) = &before {
-            self.count_evictions(&status, before, &seen);
-            self.count_admission(gang, &status, before, &seen);
+            self.count_evictions(status, before, &seen);
+            self.count_admission(gang, status, before, &seen);
         }
         self.gangs.insert(key, seen);
         if let Some(waits) = before.and_then(|seen| seen.waits) {

@@ -1,0 +1,140 @@
+//! What would help gangs at the head of their lines, as it was worked out last.
+//!
+//! To work it out takes as long as several decisions. Those at the head of their lines are explained anew whenever anything is
+//! released, since it may be promised to them, and mostly nothing came of that for them. So for one gang it is worked out once
+//! in [`EVERY_SECONDS`]; asked in between, what is known is told, and the gang is explained once more afterwards.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem::{Discriminant, discriminant},
+};
+
+use muster_cluster::table::Table;
+use muster_engine as engine;
+
+/// How often it is worked out for a gang at most, in seconds. A reason is told no earlier than that
+/// ([`crate::outward::gang_status`]).
+const EVERY_SECONDS: u64 = 2;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Help {
+    known: Table<engine::GangUid, Known>,
+    /// Which gangs are to be explained again in which second.
+    again: BTreeMap<u64, BTreeSet<engine::GangUid>>,
+}
+
+#[derive(Debug)]
+struct Known {
+    /// For which kind of reason.
+    of: Discriminant<engine::Why>,
+    worked_out_at: u64,
+    remedies: engine::Remedies,
+}
+
+impl Help {
+    /// What would help the gang that is explained so; `None`: nothing is told of such a reason.
+    pub(super) fn of(
+        &mut self,
+        explanation: &engine::Explanation,
+        second: u64,
+        work_out: impl FnOnce(&engine::Explanation) -> engine::Remedies,
+    ) -> Option<&engine::Remedies> {
+        if !explanation.why.may_have_remedies() {
+            return None;
+        }
+        let gang = &explanation.gang;
+        let of = discriminant(&explanation.why);
+        let known = self.known.get(gang).filter(|known| known.of == of);
+        let until = known.map(|known| known.worked_out_at + EVERY_SECONDS);
+        if let Some(until) = until.filter(|until| second < *until) {
+            self.again.entry(until).or_default().insert(gang.clone());
+        } else {
+            let known = Known {
+                of,
+                worked_out_at: second,
+                remedies: work_out(explanation),
+            };
+            self.known.insert(gang.clone(), known);
+        }
+        self.known.get(gang).map(|known| &known.remedies)
+    }
+
+    /// The gang does not wait any more.
+    pub(super) fn forget(&mut self, gang: &engine::GangUid) {
+        self.known.remove(gang);
+    }
+
+    /// The gangs that are to be explained again by now.
+    pub(super) fn take_due(&mut self, second: u64) -> BTreeSet<engine::GangUid> {
+        let later = self.again.split_off(&second.saturating_add(1));
+        let due = std::mem::replace(&mut self.again, later);
+        due.into_values().flatten().collect()
+    }
+
+    /// The second in which a gang is to be explained again.
+    pub(super) fn next_due(&self) -> Option<u64> {
+        self.again.keys().next().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn explanation(why: engine::Why) -> engine::Explanation {
+        engine::Explanation {
+            gang: "g".into(),
+            position: 1,
+            why,
+        }
+    }
+
+    fn lacks_quota() -> engine::Explanation {
+        explanation(engine::Why::ExceedsMaxQuota {
+            of: engine::FlavorResource {
+                flavor: "gpu".into(),
+                resource: engine::Resource::Gpus,
+            },
+            asked: engine::Amount::ONE_GPU,
+            most: engine::Amount::ZERO,
+            may_borrow: false,
+        })
+    }
+
+    fn remedies(gave_up: bool) -> engine::Remedies {
+        engine::Remedies {
+            gave_up,
+            ..engine::Remedies::default()
+        }
+    }
+
+    #[test]
+    fn what_would_help_is_worked_out_once_in_two_seconds_and_again_after_it_was_asked_for_in_between()
+     {
+        let mut help = Help::default();
+        let mut times = 0;
+        for (second, worked_out, again) in [
+            (10, 1, None),
+            (10, 1, Some(12)),
+            (11, 1, Some(12)),
+            (12, 2, None),
+            (20, 3, None),
+        ] {
+            let due = help.take_due(second);
+            assert_eq!(due.len(), usize::from(second == 12), "{second}");
+            help.of(&lacks_quota(), second, |_| {
+                times += 1;
+                remedies(false)
+            });
+            // Of a reason without remedies none is told, and none is forgotten.
+            let other = explanation(engine::Why::NextCommit);
+            let told = help.of(&other, second, |_| panic!("there is none"));
+            assert_eq!(told, None);
+            assert_eq!((times, help.next_due()), (worked_out, again), "{second}");
+        }
+        help.forget(&"g".into());
+        let told = help.of(&lacks_quota(), 20, |_| remedies(true));
+        assert_eq!(told, Some(&remedies(true)));
+    }
+}
