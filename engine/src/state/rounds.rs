@@ -786,7 +786,7 @@ impl State {
         let nearest = nearest.unwrap_or(Reason::Other);
         let alike = refusals.iter().filter(|it| it.reason() == nearest);
         let lacking = alike.filter_map(|it| Some(self.tree.named(it.lacking()?).clone()));
-        let reason = (nearest, lacking.collect());
+        let reason = (nearest, lacking.collect::<Vec<_>>());
         let Some(class) = self.classes.get_mut(id) else {
             return;
         };
