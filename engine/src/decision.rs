@@ -183,7 +183,7 @@ pub struct GivesWay<'a> {
 }
 
 /// Why a gang is to go without another one that asks for it: its Team uses more than it may, and says [`crate::Shrink::Evict`]
-/// ([`crate::State::over_quota`]). The numbers are those of the moment when it was chosen.
+/// ([`crate::State::over_quota`]). What it names, and the numbers, are those of the last change before it was to go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverQuota {
     /// The Team.

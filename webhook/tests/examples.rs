@@ -18,6 +18,7 @@ use k8s_openapi::api::{
     core::v1::{Namespace, Pod},
     resource::v1::{ResourceClaim, ResourceClaimTemplate},
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use muster_api::{Cohort, Flavor, PriorityTier, Team, Topology};
 use muster_cluster::managed::ManagedPods;
 use muster_webhook::{cache::Cache, finding::Findings, job, pod::PodRules};
@@ -96,6 +97,10 @@ fn every_example_passes_the_webhook() {
             }
             Some("Job") => {
                 let job: Job = serde_json::from_value(document).unwrap();
+                let pod = pod_of(&job);
+                assert!(rules.managed.is_managed(&pod), "{file}: its pods");
+                let of_pods = rules.check(&pod, "vision", &facts());
+                assert_eq!(of_pods, Findings::default(), "{file}: its pods");
                 job::check(&job, "vision", &facts())
             }
             _ => continue,
@@ -104,6 +109,56 @@ fn every_example_passes_the_webhook() {
         looked_at += 1;
     }
     assert!(looked_at >= 10, "{looked_at} pods and Jobs");
+}
+
+/// A pod as the Job controller makes it.
+fn pod_of(job: &Job) -> Pod {
+    let template = &job.spec.as_ref().unwrap().template;
+    let owner = OwnerReference {
+        api_version: "batch/v1".to_owned(),
+        kind: "Job".to_owned(),
+        controller: Some(true),
+        ..OwnerReference::default()
+    };
+    Pod {
+        metadata: ObjectMeta {
+            owner_references: Some(vec![owner]),
+            ..template.metadata.clone().unwrap_or_default()
+        },
+        spec: template.spec.clone(),
+        status: None,
+    }
+}
+
+/// Nobody refuses a label or an annotation that is misspelt.
+#[test]
+fn every_key_of_ours_in_what_is_copied_exists() {
+    let known = fs::read_to_string(repository().join("api/src/keys.rs")).unwrap();
+    let all = ["manifests/examples", "docs/pods"].map(of_directory);
+    let mut looked_at = 0;
+    for (file, document) in [all.concat(), of_guides()].concat() {
+        for key in keys_of(&document) {
+            assert!(known.contains(&format!("{key:?}")), "{file}: {key}");
+            looked_at += 1;
+        }
+    }
+    assert!(looked_at >= 40, "{looked_at} labels and annotations");
+}
+
+/// The labels and annotations of ours in an object and in the templates in it.
+fn keys_of(value: &Value) -> Vec<&str> {
+    match value {
+        Value::Object(fields) => {
+            let maps = ["labels", "annotations"].map(|name| fields.get(name)?.as_object());
+            let keys = maps.into_iter().flatten().flat_map(serde_json::Map::keys);
+            let ours = keys.filter(|key| key.starts_with("muster.dev/"));
+            let mut found: Vec<&str> = ours.map(String::as_str).collect();
+            found.extend(fields.values().flat_map(keys_of));
+            found
+        }
+        Value::Array(items) => items.iter().flat_map(keys_of).collect(),
+        _ => Vec::new(),
+    }
 }
 
 #[test]

@@ -121,10 +121,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let selected: Vec<&TestProgram> = programs
         .iter()
-        .filter(|program| match wanted {
-            Some(wanted) => program.is_named(wanted),
-            None => !ON_DEMAND.contains(&program.target.as_str()),
-        })
+        .filter(|program| program.is_selected(wanted))
         .collect();
     if selected.is_empty() {
         bail!(
@@ -187,6 +184,13 @@ impl TestProgram {
             || (wanted == SCENARIOS && is_on_control_plane(self))
     }
 
+    /// Whether it runs where this was asked for, or everything.
+    fn is_selected(&self, wanted: Option<&str>) -> bool {
+        let is_on_demand = ON_DEMAND.contains(&self.target.as_str());
+        let is_asked_for = wanted.is_none_or(|wanted| self.is_named(wanted));
+        is_asked_for && (!is_on_demand || self.is_alone(wanted))
+    }
+
     /// Whether nothing but this suite was asked for.
     fn is_alone(&self, wanted: Option<&str>) -> bool {
         wanted.is_some_and(|wanted| wanted == self.suite())
@@ -212,5 +216,60 @@ impl TestProgram {
 
     fn run(&self, arguments: &Arguments) -> Result<()> {
         succeed(&mut self.command(arguments), &self.suite())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    fn program(package: &str, target: &str, is_integration_test: bool) -> TestProgram {
+        TestProgram {
+            package: package.to_owned(),
+            target: target.to_owned(),
+            is_integration_test,
+            executable: PathBuf::new(),
+            directory: PathBuf::new(),
+        }
+    }
+
+    #[test]
+    fn what_runs_on_demand_runs_where_it_is_named_alone() {
+        let programs = [
+            program("engine", "muster_engine", false),
+            program("engine/tests", "order", true),
+            program("tests", "gangs", true),
+            program("tests", "shipped", true),
+        ];
+        for (wanted, expected) in [
+            (None, vec!["engine", "engine/tests/order", "gangs"]),
+            (Some("engine"), vec!["engine", "engine/tests/order"]),
+            (Some("engine/tests/order"), vec!["engine/tests/order"]),
+            (Some(SCENARIOS), vec!["gangs"]),
+            (Some("gangs"), vec!["gangs"]),
+            (Some("shipped"), vec!["shipped"]),
+            (Some("order"), vec![]),
+        ] {
+            let selected = programs.iter().filter(|it| it.is_selected(wanted));
+            let names: Vec<String> = selected.map(TestProgram::suite).collect();
+            assert_eq!(names, expected, "{wanted:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_told_to_run_on_demand_and_in_which_order_exists() {
+        let scenarios = root().join("tests/tests");
+        let is_suite = |name: &str| {
+            scenarios.join(name).is_dir() || scenarios.join(format!("{name}.rs")).is_file()
+        };
+        for name in LONGEST_FIRST {
+            assert!(is_suite(name), "{name}");
+        }
+        for name in ON_DEMAND {
+            let is_stage = STAGES.iter().any(|(stage, _)| *stage == name);
+            assert!(is_stage || is_suite(name), "{name}");
+        }
     }
 }

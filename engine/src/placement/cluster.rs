@@ -224,16 +224,13 @@ impl Cluster {
     }
 
     /// One pod's hold on a node is another one, or the first, or none. Where nothing but amounts changes the others are not
-    /// looked at: there may be hundreds.
+    /// looked at: there may be hundreds. On a node that is reserved or held back nothing is determined, and all of them are.
     fn hold_replaced(&mut self, node: &NodeName, known: Option<&Hold>, hold: Option<&Hold>) {
         let Some(slot) = self.slot_of(node) else {
             return;
         };
-        let by_amounts = self.record(slot).and_then(|record| {
-            let is_closed = self.is_held_back(node) || self.is_reserved(node);
-            (!is_closed).then(|| record.with_hold_replaced(known, hold))?
-        });
-        match by_amounts {
+        let record = self.record(slot);
+        match record.and_then(|record| record.with_hold_replaced(known, hold)) {
             Some(occupancy) => self.set_occupancy(slot, occupancy),
             None => self.hold_changed(node),
         }

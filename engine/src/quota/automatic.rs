@@ -171,13 +171,9 @@ impl Automatic {
         &self,
         more: &BTreeMap<FlavorResource, i128>,
     ) -> Vec<(Owner, FlavorResource, i128)> {
-        let memory = more.keys().filter(|of| of.resource == Resource::Gpus);
-        let memory = memory.map(memory_of);
-        // GPUs stand before their memory, which is divided by them.
-        let all: BTreeSet<FlavorResource> = more.keys().cloned().chain(memory).collect();
         let mut divided: BTreeMap<FlavorResource, BTreeMap<Owner, Amount>> = BTreeMap::new();
         let mut growth = Vec::new();
-        for of in all {
+        for of in divided_with(more) {
             let Some(owners) = self.following.get(&of) else {
                 continue;
             };
@@ -196,6 +192,13 @@ impl Automatic {
             divided.insert(of, parts);
         }
         growth
+    }
+
+    /// How many parts are worked out for [`Automatic::growth`].
+    pub(crate) fn count_parts(&self, more: &BTreeMap<FlavorResource, i128>) -> usize {
+        let divided = divided_with(more).into_iter();
+        let owners = divided.filter_map(|of| self.following.get(&of));
+        owners.map(BTreeMap::len).sum()
     }
 
     /// The parts of what is healthy and no number has, and of so much more; of memory by the parts of the GPUs that it belongs to.
@@ -229,6 +232,12 @@ impl Automatic {
             }
         }
     }
+}
+
+/// What is divided anew if more of something is healthy. GPUs stand before their memory, which is divided by them.
+fn divided_with(more: &BTreeMap<FlavorResource, i128>) -> BTreeSet<FlavorResource> {
+    let memory = more.keys().filter(|of| of.resource == Resource::Gpus);
+    more.keys().cloned().chain(memory.map(memory_of)).collect()
 }
 
 /// By what an amount is divided: by other parts, where all have one of those as well.

@@ -14,7 +14,8 @@
 //!   gone by the time that the place is free, by the most that it runs; and whom the gang may preempt in its own Team by then. To everybody
 //!   else these nodes are full ([`crate::placement::View`]).
 //! * **At what cost** ([`kept`]). What stands idle there is counted, in GPU-seconds. Where it is known when the place is free, and the Team has the
-//!   quota of its own, that is all: it ends by itself. Where it is not known, or quota is borrowed, no more stands idle than the gang's own GPUs for
+//!   quota of its own, that is all: it ends by itself, within a day. Where it is not known, where a place that lost a node is found again only
+//!   for a time more than a day after the first one was kept, or where quota is borrowed, no more stands idle than the gang's own GPUs for
 //!   [`IDLE_SECONDS`]: then the place is given up, and the Flavor keeps none for as long as its own GPUs would
 //!   take to come to what stood idle, and no longer than that.
 //!   A gang that does not end in time makes a time unknown that was known.

@@ -14,7 +14,7 @@ use super::{
     judge::{Candidate, request},
     preempt::forbid_borrowing,
     release::Afterwards,
-    repairs::things,
+    repairs::{Growth, More, things},
     waiting::WaitingGang,
     waits::Wait,
 };
@@ -56,6 +56,8 @@ pub(super) struct Search<'a> {
     pub(super) tree: QuotaTree,
     pub(super) effort: Effort,
     pub(super) gave_up: bool,
+    /// What nominal quota would grow if so much more were healthy, as far as that was asked.
+    pub(super) growths: BTreeMap<More, Growth>,
 }
 
 /// Half of what is left.
@@ -141,6 +143,7 @@ impl State {
                 tree: self.tree.clone(),
                 effort: effort.part(shares, |part| part.fresh()),
                 gave_up: false,
+                growths: BTreeMap::new(),
             };
             if let Some(candidate) = &search.candidate {
                 forbid_borrowing(candidate, &self.cluster, &mut search.tree);

@@ -13,6 +13,7 @@ use super::{
     remedies::{Search, half},
 };
 use crate::{
+    amount::FlavorResource,
     model::NodeBlock,
     placement::Faults,
     quota::{
@@ -29,8 +30,14 @@ const MOST_CONSIDERED: usize = 16;
 /// How many steps it costs to think the faults of one node gone.
 const STEPS_PER_NODE: u64 = 8;
 
+/// How many steps it costs to divide something among one more of those whose nominal quota follows what is healthy, and to raise one part.
+const STEPS_PER_PART: u64 = 4;
+
+/// So much more would be healthy.
+pub(super) type More = BTreeMap<FlavorResource, i128>;
+
 /// Of whom the nominal quota would grow, and by how much.
-type Growth = Vec<(NodeId, PairId, i128)>;
+pub(super) type Growth = Vec<(NodeId, PairId, i128)>;
 
 /// How many things are to be repaired.
 pub(super) fn things(faults: &[Faults]) -> usize {
@@ -38,9 +45,9 @@ pub(super) fn things(faults: &[Faults]) -> usize {
 }
 
 impl State {
-    /// What nominal quota would grow without these faults.
-    fn growth_without(&self, faults: &[Faults]) -> Growth {
-        let mut more = BTreeMap::new();
+    /// How much more would be healthy without these faults.
+    fn more_without(&self, faults: &[Faults]) -> More {
+        let mut more = More::new();
         for faults in faults {
             let Some(node) = self.cluster.node(&faults.node) else {
                 continue;
@@ -54,7 +61,12 @@ impl State {
             }
         }
         more.retain(|_, by| *by != 0);
-        let growth = self.limits.automatic.growth(&more).into_iter();
+        more
+    }
+
+    /// What nominal quota would grow if so much more were healthy.
+    fn growth_by(&self, more: &More) -> Growth {
+        let growth = self.limits.automatic.growth(more).into_iter();
         let at_nodes = growth.filter_map(|(owner, of, by)| {
             let node = match &owner {
                 Owner::Team(name) => self.tree.node_of(name),
@@ -68,7 +80,7 @@ impl State {
     /// The world without these faults, and whether other limits hold there.
     pub(super) fn world_repaired(&self, faults: &[Faults]) -> (Afterwards<'_>, bool) {
         let (mut tree, mut freed) = (self.tree.clone(), BTreeSet::new());
-        for (node, pair, by) in self.growth_without(faults) {
+        for (node, pair, by) in self.growth_by(&self.more_without(faults)) {
             tree.raise(node, pair, by, |at| {
                 freed.insert((at, pair));
             });
@@ -148,7 +160,7 @@ impl Search<'_> {
             }
             let alone = std::slice::from_ref(&faults);
             let may_help = state.cluster.would_hold_some(&faults, &request)
-                || (follows && !state.growth_without(alone).is_empty());
+                || (follows && !self.growth_without(alone).is_empty());
             if may_help && !state.brings_charges_back(&faults) {
                 considered.push(faults);
             }
@@ -176,6 +188,33 @@ impl Search<'_> {
         })
     }
 
+    /// What nominal quota would grow without these faults; nothing if too few steps are left to find out. Faults that are alike have it
+    /// divided once: among a thousand Teams that takes as long as to plan a large gang.
+    fn growth_without(&mut self, faults: &[Faults]) -> Growth {
+        let state = self.state;
+        let more = state.more_without(faults);
+        if let Some(known) = self.growths.get(&more) {
+            return known.clone();
+        }
+        if !self.pays_for(state.limits.automatic.count_parts(&more)) {
+            return Growth::new();
+        }
+        let growth = state.growth_by(&more);
+        self.growths.insert(more, growth.clone());
+        growth
+    }
+
+    /// Pays for so many parts, if enough steps are left for that.
+    fn pays_for(&mut self, parts: usize) -> bool {
+        let steps = STEPS_PER_PART.saturating_mul(parts as u64);
+        let is_paid = steps <= self.effort.steps() && self.effort.spend(steps);
+        if is_paid {
+            self.state.cluster.note_visits(steps);
+        }
+        self.gave_up |= !is_paid;
+        is_paid
+    }
+
     /// Whether the gang would have quota and a place without these faults.
     fn fits_repaired(&mut self, faults: &[Faults]) -> bool {
         let state = self.state;
@@ -185,7 +224,10 @@ impl Search<'_> {
             self.gave_up = true;
             return false;
         }
-        let mut growth = state.growth_without(faults);
+        let mut growth = self.growth_without(faults);
+        if !self.pays_for(growth.len()) {
+            growth.clear();
+        }
         // What is kept for others by other limits would have to be known. With less quota it fits all the more.
         if !growth.is_empty() && !state.reservations.is_empty() {
             self.gave_up = true;

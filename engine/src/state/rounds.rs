@@ -784,10 +784,14 @@ impl State {
     fn note_reason(&mut self, id: ClassId, refusals: &[Refusing]) {
         let nearest = refusals.iter().map(Refusing::reason).min();
         let nearest = nearest.unwrap_or(Reason::Other);
+        let alike = refusals.iter().filter(|it| it.reason() == nearest);
+        let lacking = alike.filter_map(|it| Some(self.tree.named(it.lacking()?).clone()));
+        let reason = (nearest, lacking.collect::<Vec<_>>());
         let Some(class) = self.classes.get_mut(id) else {
             return;
         };
-        if class.reason.replace(nearest) != Some(nearest) {
+        if class.reason.as_ref() != Some(&reason) {
+            class.reason = Some(reason);
             self.changed_classes.insert(id);
         }
     }

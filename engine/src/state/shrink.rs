@@ -287,14 +287,18 @@ impl State {
             .filter_map(|(place, position)| {
                 let giver = &givers[position];
                 let chosen = match self.shrinking.chosen.get(&giver.gang) {
-                    Some(known) => Chosen {
+                    // What was too much when it was told stands.
+                    Some(known) if known.is_due => Chosen {
                         place,
                         ..known.clone()
                     },
-                    None => Chosen {
+                    known => Chosen {
                         why: why(tree, &giver.team, *owed.get(&position)?),
                         place,
-                        since: self.chosen_since(&giver.gang, now),
+                        since: known.map_or_else(
+                            || self.chosen_since(&giver.gang, now),
+                            |known| known.since,
+                        ),
                         is_due: false,
                     },
                 };

@@ -15,6 +15,7 @@ use super::{
     waits::Wait,
 };
 use crate::{
+    amount::FlavorResource,
     fairness::WeightedUse,
     model::Queueing,
     names::{NamespaceName, TeamName, Timestamp},
@@ -172,8 +173,9 @@ pub(super) struct Class {
     pub(super) watches: Vec<(NodeId, PairId)>,
     /// See [`super::waits::Waits::wait_for_nominal`].
     pub(super) within_nominal: Vec<(NodeId, PairId, i128)>,
-    /// Why it was refused last, roughly: the nearest of its Flavors' reasons.
-    pub(super) reason: Option<Reason>,
+    /// Why it was refused last, roughly: the nearest of its Flavors' reasons, and of what too little was there by that. By name, since
+    /// the numbers of a tree are others once limits changed.
+    pub(super) reason: Option<(Reason, Vec<FlavorResource>)>,
     /// When it was first refused for a place, and not for quota.
     pub(super) lacks_place_since: Option<Timestamp>,
     /// How often a place was looked for, to be kept.
@@ -251,6 +253,23 @@ impl Refusing {
             Self::Unnamed | Self::UnknownFlavor | Self::ExcludedFlavor | Self::Overflow => {
                 Reason::Other
             }
+        }
+    }
+
+    /// Of what too little is there, where quota lacks.
+    pub(super) fn lacking(&self) -> Option<PairId> {
+        match self {
+            Self::Quota { pair, .. }
+            | Self::Nominal { pair, .. }
+            | Self::QuotaForDevices { pair, .. }
+            | Self::ExceedsMax { pair, .. } => Some(*pair),
+            Self::Unnamed
+            | Self::UnknownFlavor
+            | Self::ExcludedFlavor
+            | Self::TooFewDevices(_)
+            | Self::NoPlace { .. }
+            | Self::Overflow
+            | Self::BehindHead => None,
         }
     }
 }

@@ -44,6 +44,28 @@ fn a_gang_that_loses_a_node_of_its_place_has_another_place_at_once() {
     // It goes on counting: for how long, and what stood idle.
     assert_eq!(elsewhere.since, Timestamp(LONG));
     assert_eq!(elsewhere.idle_gpu_seconds, 4_000 * 100);
+    assert_eq!(elsewhere.most_idle_gpu_seconds, None);
+}
+
+/// Nodes come and go every day in a large cluster: a gang that loses one each time before its place is free would have what it keeps idle
+/// for ever, though it is known of each place when it is free.
+#[test]
+fn a_place_that_is_put_off_for_more_than_a_day_stands_idle_no_longer_than_one_of_unknown_end() {
+    const DAY: i64 = 86_400;
+    let lost_at = 79_000;
+    for (second, is_put_off) in [(LONG + DAY, false), (LONG + DAY + 1, true)] {
+        let mut state = two_leaves(80_000, second);
+        cordon(&mut state, "n01", "s/l0");
+        decide_at(&mut state, lost_at);
+        let elsewhere = kept(&state).expect("kept");
+        assert_eq!(kept_in_short(&state), Some(place(1, second)));
+        let so_far = 4_000 * i128::from(lost_at - LONG);
+        let most = is_put_off.then_some(so_far + 8_000 * i128::from(LONG));
+        assert_eq!(elsewhere.most_idle_gpu_seconds, most);
+        // Half of its own GPUs stand idle, for twice as long.
+        decide_at(&mut state, lost_at + 2 * LONG);
+        assert_eq!(kept_in_short(&state).is_none(), is_put_off);
+    }
 }
 
 /// What stood idle is paid for, and no more: a place that stood for hours, of which half was idle, is not followed by hours without.

@@ -1,11 +1,11 @@
 //! Who goes where a Team uses more than it may, and who stays.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::common::*;
 use muster_engine::{
-    Budget, Cohort, Decisions, GangUid, Hold, NodeBlock, QuotaLimit, Running, Shrink, State, Team,
-    Timestamp, Update, Why,
+    Amount, Budget, Cohort, Decisions, GangUid, Hold, NodeBlock, QuotaLimit, Resource,
+    ResourceCharge, Running, Shrink, State, Team, Timestamp, Update, Why,
     quota::{PreemptionPolicy, WithinTeam},
 };
 use proptest::prelude::*;
@@ -248,6 +248,74 @@ fn it_is_said_what_is_over_where_and_by_how_much() {
     let expected =
         "Cohort all, from which Team t borrows, uses 6 GPUs of h100 where 4 may be used, ";
     assert!(why.starts_with(expected), "{why}");
+}
+
+#[test]
+fn what_is_over_when_a_gang_is_to_go_is_said_and_not_what_was_when_it_was_chosen() {
+    let limits = [
+        (Resource::Gpus, limit(4)),
+        (
+            Resource::Cpu,
+            QuotaLimit {
+                nominal: Amount(4_000),
+                ..QuotaLimit::default()
+            },
+        ),
+    ];
+    let both = Team {
+        quota: vec![(H100.into(), BTreeMap::from(limits))],
+        ..evicting("t", None, 0)
+    };
+    let gangs = [("ends", "t", 9, 1, 2), ("goes", "t", 0, 2, 4)];
+    let mut state = with(&[both], &gangs);
+    state.apply(Update::Hold(Hold {
+        charged: vec![ResourceCharge::new(
+            H100.into(),
+            Resource::Cpu,
+            Amount(6_000),
+        )],
+        ..hold_of(gangs[1])
+    }));
+    decide_at(&mut state, 0);
+    state.apply(Update::HoldGone("ends".into()));
+    decide_at(&mut state, 30);
+    decide_at(&mut state, LASTS_SECONDS);
+    let over = state.over_quota(&"goes".into()).expect("it is to go");
+    assert_eq!(
+        (&over.of.resource, over.used, over.most),
+        (&Resource::Cpu, Amount(6_000), Amount(4_000))
+    );
+}
+
+#[test]
+fn of_those_that_were_told_the_last_one_chosen_stays_if_one_may() {
+    // By name they would be in the other order.
+    let gangs = [("a", "t", 9, 1, 4), ("b", "t", 0, 2, 4)];
+    let mut state = with(&[evicting("t", None, 0)], &gangs);
+    decide_at(&mut state, 0);
+    decide_at(&mut state, LASTS_SECONDS);
+    assert_eq!(going(&state, &gangs), ["a", "b"]);
+    state.apply(Update::Team(evicting("t", None, 4)));
+    decide_at(&mut state, 2 * LASTS_SECONDS);
+    assert_eq!(going(&state, &gangs), ["b"]);
+}
+
+#[test]
+fn who_was_told_and_ends_counts_once_beside_another_that_has_to_go() {
+    let gangs = [
+        ("a", "t", 0, 9, 4),
+        ("b", "t", 1, 8, 4),
+        ("c", "t", 2, 7, 4),
+    ];
+    let mut state = with(&[evicting("t", None, 8)], &gangs);
+    decide_at(&mut state, 0);
+    decide_at(&mut state, LASTS_SECONDS);
+    assert_eq!(going(&state, &gangs), ["a"]);
+    state.apply(Update::Ending("a".into()));
+    state.apply(Update::Team(evicting("t", None, 4)));
+    decide_at(&mut state, 2 * LASTS_SECONDS);
+    decide_at(&mut state, 3 * LASTS_SECONDS);
+    assert_eq!(going(&state, &gangs), ["b"]);
 }
 
 #[test]

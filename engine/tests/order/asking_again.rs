@@ -265,6 +265,70 @@ fn a_gang_asks_others_once_they_use_so_much_that_their_share_is_as_large() {
     );
 }
 
+/// What its Team keeps for itself is nothing that its Cohort borrows.
+#[test]
+fn shares_are_compared_at_the_cohort_where_both_sides_meet_by_what_is_asked_of_it() {
+    const FINAL: &[FairStrategy] = &[FairStrategy::LessThanOrEqualToFinalShare];
+    let keeps = Team {
+        preemption: RECLAIMS,
+        ..team(
+            "keeps",
+            Some("left"),
+            muster_engine::QuotaLimit {
+                lending_limit: Some(Amount(0)),
+                ..limit(2)
+            },
+        )
+    };
+    let nodes = vec![node("n0", "s/l", 8)];
+    let mut state = state(nodes, vec![keeps, team("gives", Some("right"), limit(0))]);
+    for (name, parent, nominal) in [
+        ("all", None, 2),
+        ("left", Some("all"), 0),
+        ("right", Some("all"), 0),
+    ] {
+        state.apply(Update::Cohort(Cohort {
+            sharing: Sharing::Fair(FINAL),
+            ..cohort(name, parent, nominal)
+        }));
+    }
+    comes(&mut state, &gang("one", "gives", 1, 1), true);
+    comes(&mut state, &gang("two", "gives", 1, 1), true);
+    // One of three would be borrowed, of two that can be lent: as much as the other side has without one of its gangs.
+    let waits = comes(&mut state, &gang("waits", "keeps", 1, 3), true);
+    let victims = preempted(&waits);
+    let [(preemptor, victims)] = &victims[..] else {
+        panic!("one gang preempts: {victims:?}");
+    };
+    assert_eq!((preemptor.as_str(), victims.len()), ("waits", 1));
+}
+
+#[test]
+fn a_gang_that_lacks_a_share_asks_its_own_team_as_soon_as_somebody_there_can_be_asked() {
+    let asks = Team {
+        preemption: PreemptionPolicy {
+            within_team: WithinTeam::LowerPriority,
+            ..RECLAIMS
+        },
+        ..team("asks", Some("all"), limit(0))
+    };
+    let mut state = sharing(2, 1, &FairStrategy::DEFAULT);
+    state.apply(Update::Team(asks));
+    let low = gang("low", "asks", 1, 1);
+    comes(&mut state, &low, false);
+    comes(&mut state, &gang("other", "gives", 1, 1), true);
+    // With it, all would be borrowed by its Team: nobody's share is as large.
+    let high = with_priority(1, gang("high", "asks", 1, 1));
+    let waits = comes(&mut state, &high, true);
+    assert_eq!((waits.admissions.len(), preempted(&waits)), (0, Vec::new()));
+    state.apply(running(&low, true));
+    let told = state.decide(NOW, &Budget::UNLIMITED);
+    assert_eq!(
+        preempted(&told),
+        [("high".to_owned(), vec!["low".to_owned()])]
+    );
+}
+
 /// Of what others borrow a gang would have enough if the second gang went first. It goes first once the first one would lose more
 /// than it, or is asked no more.
 fn waits_for_another_order() -> (State, [Gang; 2]) {

@@ -120,6 +120,42 @@ fn a_higher_tier_goes_first_whatever_its_namespace_used() {
     assert_eq!(admitted(&decide_at(&mut state, 0)), ["urgent"]);
 }
 
+/// Both ask for the same, so that only the first of them is judged. The one that is first by use came too late to have the one that runs
+/// give way.
+#[test]
+fn who_comes_to_stand_first_by_what_was_used_is_asked_whether_others_give_way_to_it() {
+    let preempting = Team {
+        preemption: PreemptionPolicy {
+            within_team: WithinTeam::LowerOrNewerEqualPriority,
+            ..PreemptionPolicy::NEVER
+        },
+        ..fair_team(6)
+    };
+    let mut state = state(vec![node("n0", "", 6)], vec![preempting]);
+    let first = [asks("x", "stays", 0, 1), asks("y", "short", 1, 2)];
+    submit(&mut state, first.clone());
+    let decisions = decide_at(&mut state, 0);
+    commit(&mut state, &first, &decisions);
+    release(&mut state, "short");
+    let runs = [asks("r", "runs", 5, 5)];
+    submit(&mut state, runs.clone());
+    let decisions = decide_at(&mut state, 0);
+    assert_eq!(admitted(&decisions), ["runs"]);
+    commit(&mut state, &runs, &decisions);
+    state.apply(Update::Running(running_since(Timestamp(0), &runs[0])));
+    submit(
+        &mut state,
+        [asks("x", "younger", 10, 5), asks("y", "older", 2, 5)],
+    );
+    assert_eq!((used(&state, "x"), used(&state, "y")), (500, 1_000));
+    assert_eq!(decide_at(&mut state, 1).preemptions, []);
+    assert_eq!(order(&state), ["younger", "older"]);
+    let decisions = decide_at(&mut state, HALF_LIFE);
+    assert_eq!((used(&state, "x"), used(&state, "y")), (750, 500));
+    let preempting = decisions.preemptions.iter().map(|it| it.gang.as_str());
+    assert_eq!(preempting.collect::<Vec<_>>(), ["older"]);
+}
+
 #[test]
 fn what_was_used_halves_with_each_half_life_and_what_is_held_comes_to_count_whole() {
     let mut state = state(vec![node("n0", "", 4)], vec![fair_team(4)]);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::common::*;
 use muster_engine::{
-    Amount, Budget, ClaimUid, CommitRoom, Decisions, FlavorName, Gang, GangUid, Queueing,
+    Amount, Budget, ClaimUid, Cohort, CommitRoom, Decisions, FlavorName, Gang, GangUid, Queueing,
     QuotaLimit, Resource, ResourceCharge, State, Stop, Team, TeamName, Update, Why,
 };
 
@@ -570,6 +570,47 @@ fn only_those_who_may_wait_for_another_reason_are_named() {
     }));
     assert_eq!(changed(&decide(&mut state)), (vec![], vec!["a"]));
     assert_eq!(why(&state, "x"), Why::TeamStopped);
+}
+
+/// The limits of a Cohort are nobody's own: no Team is told anew with them.
+#[test]
+fn who_lacks_another_resource_than_before_is_named() {
+    let both = |gpu_count, cores: i64| {
+        let amount = |nominal| QuotaLimit {
+            nominal,
+            ..QuotaLimit::default()
+        };
+        let limits = [
+            (Resource::Gpus, amount(gpus(gpu_count))),
+            (Resource::Cpu, amount(Amount(cores * 1000))),
+        ];
+        vec![(H100.into(), BTreeMap::from(limits))]
+    };
+    let pool = |gpu_count, cores| {
+        Update::Cohort(Cohort {
+            quota: both(gpu_count, cores),
+            ..cohort("all", None, 0)
+        })
+    };
+    let borrowing = |name| Team {
+        quota: both(0, 0),
+        ..team(name, Some("all"), limit(0))
+    };
+    let lacking = |state: &State| match why(state, "waits") {
+        Why::Quota { of, .. } => of.resource,
+        other => panic!("{other:?}"),
+    };
+    let mut state = state(nodes(2), vec![borrowing("a"), borrowing("b")]);
+    state.apply(pool(8, 8));
+    submit(&mut state, [gang("holds", "b", 1, 8)]);
+    assert_eq!(admitted(&decide(&mut state)), ["holds"]);
+    submit(&mut state, [gang("waits", "a", 1, 4)]);
+    decide(&mut state);
+    assert_eq!(lacking(&state), Resource::Gpus);
+    state.apply(pool(16, 1));
+    let decisions = decide(&mut state);
+    assert_eq!(lacking(&state), Resource::Cpu);
+    assert_eq!(changed(&decisions), (vec!["waits"], vec![]));
 }
 
 #[test]

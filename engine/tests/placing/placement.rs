@@ -373,6 +373,42 @@ fn a_part_of_a_node_leaves_nvlink_groups_whole() {
 }
 
 #[test]
+fn of_nodes_that_are_as_tight_the_first_is_not_taken_where_another_one_breaks_no_group() {
+    for topology in [Some(FABRIC), None] {
+        let mut nodes = cluster(&[("s1/l1", "a:4 b:4")]);
+        for node in &mut nodes {
+            for (index, device) in node.devices.iter_mut().enumerate() {
+                device.nvlink_group = Some(format!("pair-{}", index / 2));
+            }
+        }
+        let mut state = open_state(nodes);
+        state.apply(Update::Flavor(flavor(H100, topology)));
+        // On a, a whole pair is left. On b, one GPU of each.
+        state.apply(Update::Hold(hold("p", "research", "a", &[0, 1])));
+        state.apply(Update::Hold(hold("q", "research", "b", &[0, 2])));
+        assert_eq!(
+            nodes_of(&mut state, gang("g", "research", 1, 1)),
+            Some(vec!["b".into()]),
+            "{topology:?}"
+        );
+    }
+}
+
+#[test]
+fn a_pod_without_gpus_goes_where_least_is_around_it_and_without_a_topology_to_the_first_node() {
+    for (topology, expected) in [(Some(FABRIC), "c"), (None, "a")] {
+        let nodes = cluster(&[("s1/l1", "a:0 b:0"), ("s1/l2", "c:0")]);
+        let mut state = open_state(nodes);
+        state.apply(Update::Flavor(flavor(H100, topology)));
+        assert_eq!(
+            nodes_of(&mut state, gang("g", "research", 1, 0)),
+            Some(vec![expected.into()]),
+            "{topology:?}"
+        );
+    }
+}
+
+#[test]
 fn a_launcher_without_gpus_starts_with_its_workers() {
     let mut pods = vec![pod("launcher", Vec::new())];
     pods.extend((0..2).map(|rank| pod(&format!("w{rank}"), vec![claim(&format!("c{rank}"), 8)])));

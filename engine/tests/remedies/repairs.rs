@@ -161,3 +161,44 @@ fn memory_follows_the_gpus_that_are_repaired() {
         "{told}"
     );
 }
+
+/// Two free nodes whose GPUs one Team has as its own, so many Teams to which nothing is left, and cordoned nodes of two GPUs each. A gang asks for
+/// four.
+fn with_nothing_left_for(teams: usize, cordoned: usize) -> World {
+    let automatic = muster_engine::QuotaLimit {
+        automatic: true,
+        ..limit(0)
+    };
+    let all = (0..teams).map(|at| team(&format!("t{at:04}"), Some("all"), automatic));
+    let owner = team("owner", None, limit(8));
+    let free = ["free-0", "free-1"].map(|name| node(name, "s/l0", 4));
+    let closed = (0..cordoned).map(|at| muster_engine::Node {
+        block: Some(NodeBlock::Cordoned),
+        ..node(&format!("n{at:03}"), "s/l0", 2)
+    });
+    let mut world = World::new(
+        free.into_iter().chain(closed).collect(),
+        all.chain([owner]).collect(),
+    );
+    world.run([gang("waits", "t0000", 1, 4)]);
+    world
+}
+
+#[test]
+fn faults_that_are_alike_have_what_follows_them_divided_once() {
+    let remedies = with_nothing_left_for(100, 100).remedies("waits");
+    let [remedy] = &remedies.each[..] else {
+        panic!("{remedies}");
+    };
+    let RemedyEvent::Repaired(nodes) = &remedy.event else {
+        panic!("{remedies}");
+    };
+    assert_eq!(nodes.len(), 2, "{remedies}");
+}
+
+#[test]
+fn what_is_divided_among_too_many_teams_is_not_worked_out() {
+    let world = with_nothing_left_for(8_000, 2);
+    let remedies = world.remedies("waits");
+    assert_eq!((remedies.each.len(), remedies.gave_up), (0, true));
+}

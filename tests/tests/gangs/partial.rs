@@ -1,6 +1,9 @@
 //! A Job that may start with fewer pods than all.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -85,6 +88,12 @@ async fn a_job_starts_with_the_four_of_its_six_pods_that_fit_and_runs_the_others
             "rank {rank} should have met {peers:?}: {result}"
         );
     }
+    let gpus = ranks.gpus()?;
+    let first_four: BTreeSet<&String> = gpus.range(..4).flat_map(|(_, gpus)| gpus).collect();
+    ensure!(
+        gpus.values().all(|gpus| gpus.len() == 1) && first_four.len() == 4,
+        "a GPU each: {gpus:?}"
+    );
     Ok(())
 }
 

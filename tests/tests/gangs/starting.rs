@@ -105,7 +105,7 @@ async fn a_launcher_without_gpus_starts_together_with_its_workers(
 async fn ten_gangs_that_are_created_at_once_all_start(cluster: &mut Cluster) -> Result<()> {
     let client = cluster.client();
     prepare_team(&client, "ten", "fabric", 32).await?;
-    let mut programs = Vec::new();
+    let (mut programs, mut allocated) = (Vec::new(), Vec::new());
     for (first, count) in [(0, 1), (1, 10)] {
         let names: Vec<String> = (first..first + count)
             .map(|number| format!("job{number}"))
@@ -120,17 +120,24 @@ async fn ten_gangs_that_are_created_at_once_all_start(cluster: &mut Cluster) -> 
             };
             programs.push(workload.submit_job(cluster, &[]).await?);
         }
+        let mut running = Vec::new();
         for name in &names {
-            gangs::wait_until_running(&client, "ten", &gangs::of_job(name)).await?;
+            running.push(gangs::wait_until_running(&client, "ten", &gangs::of_job(name)).await?);
         }
         eprintln!(
             "measured: {count} gangs of 2 pods run {:.2} s after their creation",
             began.elapsed().as_secs_f64()
         );
+        for gang in &running {
+            allocated.push(allocated_gpus(cluster, gang).await?);
+        }
     }
     programs.iter().try_for_each(RankProgram::finish)?;
     for number in 0..programs.len() {
         gangs::wait_for_job(&client, "ten", &format!("job{number}")).await?;
+    }
+    for (ranks, allocated) in programs.iter().zip(&allocated) {
+        ranks_got_what_was_allocated(ranks, allocated, &[1, 1])?;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Ways to write a GPU pod, and what Muster makes of each: `docs/pods.md` on a real control plane. And the end of `docs/first-hour.md`.
 //!
 //! The nodes are played, so that every gang that may start does. What containers get, and how gangs end, is seen where nodes are
-//! real: [`document::END_TO_END`] says by which scenario.
+//! real: [`document::END_TO_END`] and [`document::BESIDES`] say by which scenario.
 
 mod cases;
 mod document;
@@ -72,6 +72,7 @@ async fn every_form_becomes_what_the_guide_says(cluster: &mut Cluster) -> Result
     builders::flavor(&client, "all", None).await?;
     builders::flavor_of_resource(&client, "plugin", PLUGIN_RESOURCE, &[]).await?;
     offer_by_plugins(&client).await?;
+    set_one_apart(&client).await?;
     team(cluster, Stop::Hold).await?;
     let answers = try_join_all(CASES.iter().map(|case| made::make(&client, case))).await?;
     let answers: BTreeMap<&str, Answer> = CASES.iter().map(|case| case.form).zip(answers).collect();
@@ -112,6 +113,26 @@ async fn offer_by_plugins(client: &Client) -> Result<()> {
                 &Patch::Merge(&patch),
             )
             .await?;
+    }
+    Ok(())
+}
+
+/// One node is all that `pod-node-affinity` asks for, and what it tolerates keeps all others off; two more are half of it. Whoever plans without
+/// one of its rules plans another node, or none.
+async fn set_one_apart(client: &Client) -> Result<()> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let pool = json!({"example.com/pool": "training"});
+    let rack = json!({"example.com/rack": "r7"});
+    let both = json!({"example.com/pool": "training", "example.com/rack": "r7"});
+    let taints = json!([{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]);
+    let made = [
+        json!({"metadata": {"labels": pool}}),
+        json!({"metadata": {"labels": rack}}),
+        json!({"metadata": {"labels": both}, "spec": {"taints": taints}}),
+    ];
+    for (node, change) in nodes.list(&ListParams::default()).await?.iter().zip(made) {
+        let (name, change) = (node.name_any(), Patch::Merge(&change));
+        nodes.patch(&name, &PatchParams::default(), &change).await?;
     }
     Ok(())
 }

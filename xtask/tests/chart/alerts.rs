@@ -45,8 +45,17 @@ fn every_alert_has_a_case_in_which_it_fires_with_the_labels_that_it_tells_and_on
         .iter()
         .flat_map(|test| test["promql_expr_test"].as_array().unwrap())
         .collect();
-    for (name, rule) in alerts() {
-        let expression = format!("ALERTS{{alertname=\"{name}\", alertstate=\"firing\"}}");
+    let alerts = alerts();
+    let expression =
+        |name: &String| format!("ALERTS{{alertname=\"{name}\", alertstate=\"firing\"}}");
+    // What asks otherwise, or about another alert, finds nothing whatever happens.
+    let known: BTreeSet<String> = alerts.keys().map(expression).collect();
+    for case in &cases {
+        let asked = case["expr"].as_str().unwrap();
+        assert!(known.contains(asked), "no alert is {asked}");
+    }
+    for (name, rule) in &alerts {
+        let expression = expression(name);
         let of_alert = cases.iter().filter(|case| case["expr"] == expression);
         let (fires, does_not): (Vec<&Value>, Vec<&Value>) = of_alert
             .copied()

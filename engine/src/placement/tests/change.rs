@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use crate::{
     model::{Constraint, Gang, Hold, HostPort, HostPortProtocol, Node, NodeBlock},
-    names::{NodeFilterId, PodSelectorId, PodUid},
+    names::{NodeFilterId, NodeName, PodSelectorId, PodUid},
     placement::{
         Cluster, Effort, Fits, Refusal, Verdict, View, fits, fixtures::*, may_fit_since,
         may_fit_without, plan, plan_since,
@@ -70,6 +70,12 @@ enum Event {
     Released {
         pod: usize,
     },
+    /// Nobody is planned there, or only who is let in; or everybody again.
+    Closed {
+        at: usize,
+        to_all: bool,
+        is_closed: bool,
+    },
     Levels {
         deep: bool,
     },
@@ -118,9 +124,11 @@ fn event() -> impl Strategy<Value = Event> {
             .prop_map(|(pod, at, device, memory)| Event::Held { pod, at, device, memory }),
         2 => (pod.clone(), at.clone(), 1_u32..4)
             .prop_map(|(pod, at, devices)| Event::Waiting { pod, at, devices }),
-        4 => (pod.clone(), at, 1_i64..200, proptest::sample::select(&BESIDES[..]))
+        4 => (pod.clone(), at.clone(), 1_i64..200, proptest::sample::select(&BESIDES[..]))
             .prop_map(|(pod, at, memory, besides)| Event::WithoutClaims { pod, at, memory, besides }),
         4 => pod.prop_map(|pod| Event::Released { pod }),
+        2 => (at, any::<bool>(), any::<bool>())
+            .prop_map(|(at, to_all, is_closed)| Event::Closed { at, to_all, is_closed }),
         1 => any::<bool>().prop_map(|deep| Event::Levels { deep }),
         8 => (0..gangs().len()).prop_map(|gang| Event::Ask { gang }),
     ]
@@ -175,6 +183,8 @@ fn gangs() -> Vec<Gang> {
 struct Facts {
     nodes: BTreeMap<usize, Node>,
     holds: BTreeMap<PodUid, Arc<Hold>>,
+    reserved: BTreeSet<NodeName>,
+    held_back: BTreeSet<NodeName>,
     deep: bool,
 }
 
@@ -299,11 +309,41 @@ impl Facts {
                     cluster.remove_hold(&hold);
                 }
             }
+            Event::Closed {
+                at,
+                to_all,
+                is_closed,
+            } => self.close(
+                cluster,
+                &format!("n{at}").as_str().into(),
+                *to_all,
+                *is_closed,
+            ),
             Event::Levels { deep } => {
                 self.deep = *deep;
                 cluster.set_topology(self.topology());
             }
             Event::Ask { .. } => {}
+        }
+    }
+
+    fn close(&mut self, cluster: &mut Cluster, node: &NodeName, to_all: bool, is_closed: bool) {
+        let closed = if to_all {
+            &mut self.reserved
+        } else {
+            &mut self.held_back
+        };
+        let is_news = if is_closed {
+            closed.insert(node.clone())
+        } else {
+            closed.remove(node)
+        };
+        match (is_news, to_all, is_closed) {
+            (false, ..) => {}
+            (true, true, true) => cluster.reserve(node),
+            (true, true, false) => cluster.end_reservation(node),
+            (true, false, true) => cluster.hold_back(node),
+            (true, false, false) => cluster.end_hold_back(node),
         }
     }
 
@@ -336,6 +376,12 @@ impl Facts {
         }
         for node in self.nodes.values().rev() {
             cluster.set_node(node.clone());
+        }
+        for node in &self.reserved {
+            cluster.reserve(node);
+        }
+        for node in &self.held_back {
+            cluster.hold_back(node);
         }
         cluster.set_topology(self.topology());
         cluster
@@ -384,6 +430,8 @@ proptest! {
             let slot = |cluster: &Cluster| cluster.slot_of(&node.name).expect("a node told");
             let free = |cluster: &Cluster| cluster.record(slot(cluster)).map(|it| it.now.clone());
             prop_assert_eq!(free(&cluster), free(&fresh));
+            let inside = |cluster: &Cluster| cluster.free_on_held_back(&node.name).cloned();
+            prop_assert_eq!(inside(&cluster), inside(&fresh));
         }
     }
 

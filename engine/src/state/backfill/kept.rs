@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Found, IDLE_SECONDS, STANDS_STILL_SECONDS, after, rank};
+use super::{FORESEEABLE_SECONDS, Found, IDLE_SECONDS, STANDS_STILL_SECONDS, after, rank};
 use crate::{
     decision::{HeadReservation, Why},
     names::{FlavorName, GangUid, NamespaceName, NodeName, Timestamp},
@@ -388,7 +388,10 @@ impl State {
             if before.told.starts_at.is_none() && kept.idle() <= before.most_idle.0 {
                 kept.most_idle = before.most_idle;
             }
-            if kept.told.most_idle_gpu_seconds.take().is_some() {
+            // Place after place may each be free within a day, and the gang in none of them.
+            let first_day = after(kept.told.since, FORESEEABLE_SECONDS);
+            let is_put_off = kept.told.starts_at.is_some_and(|at| at > first_day);
+            if kept.told.most_idle_gpu_seconds.take().is_some() || is_put_off {
                 kept.told.most_idle_gpu_seconds = before.told.most_idle_gpu_seconds;
                 kept.limit(kept.told.idle_gpu_seconds);
             }

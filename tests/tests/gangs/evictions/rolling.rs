@@ -87,5 +87,11 @@ async fn a_rolling_update_of_a_stateful_set_that_is_a_gang_comes_to_its_end(
         status.attempt - 1
     );
     ensure!(status.attempt > 1, "nothing was evicted");
+    // What those said that are gone: each rank was replaced.
+    let gpus = ranks.gpus()?;
+    ensure!(
+        gpus.values().all(|gpus| gpus.len() == 2),
+        "two GPUs each: {gpus:?}"
+    );
     Ok(())
 }

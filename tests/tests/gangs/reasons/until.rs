@@ -1,6 +1,6 @@
 //! Waits that somebody can end: whoever put a gate, holds a claim, stopped a Team, suspended the gang.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::{Namespace, Pod, PodSchedulingGate, PodSpec};
 use kube::{
     Api, Client,
@@ -71,7 +71,16 @@ async fn a_wait_that_somebody_can_end_ends_when_he_does(cluster: &mut Cluster) -
     last.finish()?;
     for (one, ranks) in waits.waiting.iter().zip(&waits.started) {
         gangs::wait_until_finished(&waits.client, one.namespace, &one.gang).await?;
-        ranks.ensure_all_met()?;
+        had_a_gpu_each(ranks)?;
+    }
+    had_a_gpu_each(&holder)
+}
+
+/// Every rank met its gang and had one GPU, as all gangs here ask for.
+fn had_a_gpu_each(ranks: &RankProgram) -> Result<()> {
+    ranks.ensure_all_met()?;
+    for (rank, gpus) in ranks.gpus()? {
+        ensure!(gpus.len() == 1, "rank {rank} had {gpus:?}");
     }
     Ok(())
 }
