@@ -15,8 +15,9 @@
 //! Time is the wall clock (certificates know no other), in seconds since the Unix epoch; the margins are days, so
 //! a clock that jumps by hours changes nothing. Where it leaves a set without any authority that is valid (a cluster that slept
 //! for a year, a clock that was years ahead when the authority was made), a new one issues at once: nobody trusts the others
-//! any more, so there is nothing to wait for. Nothing is dropped for its date alone, or two replicas whose clocks
-//! differ would go on undoing each other's work.
+//! any more, so there is nothing to wait for. Nothing is dropped for its date alone, and nothing for one that is older by its
+//! date or by its place (the order in which they were made), or two replicas whose clocks differ would go on undoing each
+//! other's work.
 
 use std::time::Duration;
 
@@ -233,7 +234,7 @@ fn parsed<'a>(der: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, String
 /// The authorities of one purpose: usually one, two while one replaces the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthoritySet {
-    /// Oldest first; never empty.
+    /// In the order in which they were made, which that of their dates is not where clocks differ; never empty.
     authorities: Vec<Authority>,
 }
 
@@ -248,15 +249,10 @@ impl AuthoritySet {
 
     /// A set as it was stored. `None` if it is empty.
     pub fn from_stored(authorities: Vec<Authority>) -> Option<Self> {
-        (!authorities.is_empty()).then(|| Self::sorted(authorities))
+        (!authorities.is_empty()).then_some(Self { authorities })
     }
 
-    fn sorted(mut authorities: Vec<Authority>) -> Self {
-        authorities.sort_by_key(|authority| authority.issued_at);
-        Self { authorities }
-    }
-
-    /// The authorities, oldest first.
+    /// The authorities, in the order in which they were made.
     pub fn authorities(&self) -> &[Authority] {
         &self.authorities
     }
@@ -276,9 +272,10 @@ impl AuthoritySet {
             let all = self.authorities.iter();
             all.filter(|authority| authority.is_valid(policy, now))
         };
-        let newest = valid().rfind(|authority| authority.age_seconds(now) >= overlap);
-        newest
-            .or_else(|| valid().next())
+        let trusted = valid().filter(|authority| authority.age_seconds(now) >= overlap);
+        trusted
+            .max_by_key(|authority| authority.issued_at)
+            .or_else(|| valid().min_by_key(|authority| authority.issued_at))
             .unwrap_or(&self.authorities[0])
     }
 
@@ -292,11 +289,18 @@ impl AuthoritySet {
     ) -> Result<Option<Self>, IssueError> {
         let mut authorities = self.authorities.clone();
         if let Some(overlap) = policy.overlap_seconds {
-            // What is older than an authority that has issued for a leaf's whole life has no live leaf.
-            let spent_before = authorities.iter().rposition(|authority| {
-                authority.age_seconds(now) >= overlap.saturating_add(policy.leaf_seconds)
+            // What is older than an authority that has issued for a leaf's whole life has no live leaf. Older by its date and by its
+            // place: one that was made after this one by somebody whose clock is behind ours has leaves that we know nothing of.
+            let all = &self.authorities;
+            let mut position = 0;
+            authorities.retain(|authority| {
+                position += 1;
+                let is_spent = all[position..].iter().any(|later| {
+                    later.issued_at > authority.issued_at
+                        && later.age_seconds(now) >= overlap.saturating_add(policy.leaf_seconds)
+                });
+                !is_spent
             });
-            authorities.drain(..spent_before.unwrap_or(0));
         }
         let young_seconds = match policy.overlap_seconds {
             Some(_) => policy.authority_seconds / 3 * 2,
@@ -308,7 +312,7 @@ impl AuthoritySet {
         if !one_is_young {
             authorities.push(Authority::generate(name, policy, now)?);
         }
-        let advanced = Self::sorted(authorities);
+        let advanced = Self { authorities };
         Ok((advanced != *self).then_some(advanced))
     }
 }
@@ -520,6 +524,30 @@ mod tests {
             assert_eq!(fresh.is_valid(&policy, clock), accepted, "{clock}");
             let validity = Validity::of(&leaf.certificate_pem).unwrap();
             assert_eq!(validity.contains(clock), accepted, "{clock}");
+        }
+    }
+
+    #[test]
+    fn replicas_whose_clocks_differ_by_far_do_not_go_on_undoing_each_others_work() {
+        let policy = Policy::ROTATED;
+        for skew_days in [-400, -40, -32, -1, 0, 1, 32, 40, 400] {
+            let skew = skew_days * DAY_SECONDS;
+            let mut set = AuthoritySet::generate("webhook", &policy, NOW).unwrap();
+            let mut changes = 0;
+            for day in 0..(3 * 365) {
+                let now = NOW + day * DAY_SECONDS;
+                // Both look at it again after the other one.
+                for clock in [now, now + skew, now, now + skew] {
+                    if let Some(advanced) = set.advanced("webhook", &policy, clock).unwrap() {
+                        set = advanced;
+                        changes += 1;
+                    }
+                }
+                let count = set.authorities().len();
+                assert!(count <= 3, "{skew_days} days: {count} authorities");
+            }
+            // Each makes its successors and drops what is spent.
+            assert!(changes < 20, "{skew_days} days: {changes} changes");
         }
     }
 
