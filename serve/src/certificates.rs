@@ -19,17 +19,20 @@
 //! date or by its place (the order in which they were made), or two replicas whose clocks differ would go on undoing each
 //! other's work.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, date_time_ymd,
 };
-use rustls::pki_types::{CertificateDer, pem::PemObject};
+use rustls::{
+    pki_types::{CertificateDer, UnixTime, pem::PemObject},
+    server::WebPkiClientVerifier,
+};
 use serde::{Deserialize, Serialize};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::tls::CertificateAndKey;
+use crate::tls::{self, CertificateAndKey};
 
 const HOUR_SECONDS: i64 = 60 * 60;
 const DAY_SECONDS: i64 = 24 * HOUR_SECONDS;
@@ -163,9 +166,42 @@ impl Authority {
         })
     }
 
-    /// Whether certificate and key can be read and belong together; else what is wrong.
+    /// Whether certificate and key can be read and belong together, and what it issues can be trusted by them; else what is wrong.
     pub fn check(&self) -> Result<(), String> {
-        check_pair(&self.certificate_pem, &self.key_pem)
+        check_pair(&self.certificate_pem, &self.key_pem)?;
+        let unreadable = |error: String| format!("the certificate: {error}");
+        let der = CertificateDer::from_pem_slice(self.certificate_pem.as_bytes())
+            .map_err(|error| unreadable(error.to_string()))?;
+        let certificate = parsed(&der).map_err(unreadable)?;
+        // By its name what it issues is told to be its own.
+        let (subject, named) = (
+            certificate.subject().to_string(),
+            format!("CN={}", self.common_name),
+        );
+        if subject != named {
+            return Err(format!(
+                "the certificate is of {subject}, and not of {named}"
+            ));
+        }
+        if !certificate.is_ca() {
+            return Err("the certificate is none of an authority".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Whether it has issued this client certificate (PEM). Whether that is valid now is another question.
+    fn has_issued(&self, client_pem: &str) -> bool {
+        let verified = || {
+            let client = CertificateDer::from_pem_slice(client_pem.as_bytes()).ok()?;
+            let at = u64::try_from(Validity::of(client_pem)?.not_before).ok()?;
+            let at = UnixTime::since_unix_epoch(Duration::from_secs(at));
+            let roots = tls::root_store(&self.certificate_pem, "the authority").ok()?;
+            let provider = Arc::new(rustls::crypto::ring::default_provider());
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            let verifier = verifier.build().ok()?;
+            verifier.verify_client_cert(&client, &[], at).ok()
+        };
+        verified().is_some()
     }
 
     /// Seconds until it expires; negative afterwards.
@@ -265,6 +301,12 @@ impl AuthoritySet {
             .collect()
     }
 
+    /// Whether one of them has issued this client certificate (PEM), so that servers of theirs let it in.
+    pub fn vouches_for(&self, client_pem: &str) -> bool {
+        let mut all = self.authorities.iter();
+        all.any(|authority| authority.has_issued(client_pem))
+    }
+
     /// Who issues now, of those that are valid: the newest that has been trusted for the overlap, else the oldest.
     pub fn issuer(&self, policy: &Policy, now: i64) -> &Authority {
         let overlap = policy.overlap_seconds.unwrap_or(0);
@@ -343,11 +385,10 @@ fn set_validity(params: &mut CertificateParams, now: i64, seconds: i64) {
 mod tests {
     use rustls::{
         client::{WebPkiServerVerifier, danger::ServerCertVerifier},
-        pki_types::{ServerName, UnixTime},
+        pki_types::ServerName,
     };
 
     use super::*;
-    use crate::tls;
 
     const NOW: i64 = 1_800_000_000;
 
@@ -556,6 +597,10 @@ mod tests {
         let good = Authority::generate("webhook", &Policy::ROTATED, NOW).unwrap();
         assert_eq!(good.check(), Ok(()));
         let other = Authority::generate("webhook", &Policy::ROTATED, NOW).unwrap();
+        // What such an authority issues would be trusted by nobody.
+        let elsewhere = Authority::generate("extender", &Policy::ROTATED, NOW).unwrap();
+        let subject = Subject::Client(good.common_name.clone());
+        let leaf = good.issue(&subject, NOW, 1_000).unwrap();
         let with = |key: &str, certificate: &str| Authority {
             key_pem: key.to_owned(),
             certificate_pem: certificate.to_owned(),
@@ -569,12 +614,46 @@ mod tests {
                 with(&other.key_pem, &good.certificate_pem),
                 "the key is not that of the certificate",
             ),
+            (
+                with(&elsewhere.key_pem, &elsewhere.certificate_pem),
+                "the certificate is of CN=extender 1800000000, and not of CN=webhook 1800000000",
+            ),
+            (
+                with(&leaf.key_pem, &leaf.certificate_pem),
+                "the certificate is none of an authority",
+            ),
         ] {
             let error = authority.check().unwrap_err();
             assert!(error.contains(told), "{error}");
             assert!(!error.contains("PRIVATE"), "{error}");
         }
         assert_eq!(Validity::of("none"), None);
+    }
+
+    #[test]
+    fn a_set_vouches_for_clients_of_its_own_authorities_however_old_and_for_nothing_else() {
+        let set = AuthoritySet::generate("extender", &Policy::PINNED, NOW).unwrap();
+        let late = NOW + Policy::PINNED.authority_seconds;
+        let both = set.advanced("extender", &Policy::PINNED, late).unwrap();
+        let both = both.unwrap();
+        let stranger = AuthoritySet::generate("extender", &Policy::PINNED, NOW).unwrap();
+        let issue = |set: &AuthoritySet, subject: &Subject| {
+            let pair = set.authorities()[0].issue(subject, NOW, 1_000).unwrap();
+            pair.certificate_pem
+        };
+        let client = Subject::Client("scheduler".to_owned());
+        let server = Subject::Server(vec!["localhost".to_owned()]);
+        for (pem, vouches) in [
+            (issue(&set, &client), true),
+            (issue(&stranger, &client), false),
+            (issue(&set, &server), false),
+            (set.bundle_pem(), false),
+            ("garbage".to_owned(), false),
+            (String::new(), false),
+        ] {
+            assert_eq!(set.vouches_for(&pem), vouches, "{pem}");
+            assert_eq!(both.vouches_for(&pem), vouches, "{pem}");
+        }
     }
 
     #[test]
