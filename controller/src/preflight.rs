@@ -11,6 +11,7 @@ pub mod access;
 pub mod clocks;
 pub mod control_plane;
 pub mod definitions;
+pub mod expressions;
 pub mod extender;
 pub mod finding;
 pub mod gates;

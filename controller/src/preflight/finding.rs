@@ -160,6 +160,8 @@ reasons! {
         ControllerManagerApiLimitLow,
         /// Kubernetes deletes pods of a silent node before Muster evicts their gang.
         TolerationTooShort,
+        /// A policy has not the expressions that the chart's has.
+        PolicyChanged,
         /// A policy or its binding leaves out more than the chart's does.
         PolicyNarrowed,
         /// A webhook leaves out more than the chart's does.

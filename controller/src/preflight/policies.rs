@@ -3,17 +3,19 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::admissionregistration::v1::{
-    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, ValidatingAdmissionPolicySpec,
 };
 use kube::{Api, Client, ResourceExt, api::ListParams};
 
 use super::{
+    expressions,
     finding::{Finding, Reason},
     guards::{About, BY_VALUE, POLICIES, Policy},
     installation::Installation,
     matching,
     reading::{self, Reading},
 };
+use crate::listing::Names;
 
 /// The label that the chart gives all its objects.
 const LABEL: &str = "app.kubernetes.io/name=muster";
@@ -92,6 +94,7 @@ pub fn findings(
         return vec![unread.finding()];
     }
     let mut findings = Vec::new();
+    let mut other_versions = Names::default();
     let mut there = 0;
     let always = POLICIES.iter().map(|policy| (policy, true));
     for (wanted, needed) in always.chain(BY_VALUE.iter().map(|policy| (policy, false))) {
@@ -100,6 +103,10 @@ pub fn findings(
             Some(policy) => {
                 there += 1;
                 findings.extend(of_rules(policy, wanted));
+                match expressions::other_version(policy.labels()) {
+                    Some(version) => other_versions.add(|| format!("{name}: {version}")),
+                    None => findings.extend(of_expressions(policy, wanted, installation)),
+                }
                 let about = wanted.about;
                 findings.extend(of_policy(policy, about, installation, &bindings.found));
             }
@@ -111,6 +118,17 @@ pub fn findings(
             )),
             None => {}
         }
+    }
+    if !other_versions.is_empty() {
+        findings.push(Finding::new(
+            Reason::NotVisible,
+            "validatingadmissionpolicies",
+            format!(
+                "policies were installed by another version than {}, which is this program's, so their expressions were not compared: {other_versions}",
+                expressions::VERSION
+            ),
+            "Run preflight of the version that is installed",
+        ));
     }
     bindings.or_passed(findings, || {
         Finding::passed(
@@ -140,12 +158,7 @@ fn of_rules(policy: &ValidatingAdmissionPolicy, wanted: &Policy) -> Vec<Finding>
             "helm upgrade the release, and see who changed it",
         ));
     };
-    let refuses = spec
-        .validations
-        .iter()
-        .flatten()
-        .any(|validation| validation.expression.trim() != "true");
-    if !refuses {
+    if !refuses(&spec) {
         add(
             Reason::PolicyRefusesNothing,
             "it has no validation that could fail".to_owned(),
@@ -178,6 +191,37 @@ fn of_rules(policy: &ValidatingAdmissionPolicy, wanted: &Policy) -> Vec<Finding>
         );
     }
     findings
+}
+
+/// Whether it says what the chart's says.
+fn of_expressions(
+    policy: &ValidatingAdmissionPolicy,
+    wanted: &Policy,
+    installation: &Installation,
+) -> Option<Finding> {
+    let spec = policy.spec.clone().unwrap_or_default();
+    // That it refuses nothing is told already.
+    if !refuses(&spec) {
+        return None;
+    }
+    let lost = expressions::lost(wanted.name, &spec, installation);
+    (!lost.is_empty()).then(|| {
+        Finding::new(
+            Reason::PolicyChanged,
+            policy.name_any(),
+            format!(
+                "it was changed: it does not have, as the chart's has, {}",
+                lost.join(", ")
+            ),
+            "helm upgrade the release, and see who changed it",
+        )
+    })
+}
+
+/// Whether it has a validation that could fail.
+fn refuses(spec: &ValidatingAdmissionPolicySpec) -> bool {
+    let mut validations = spec.validations.iter().flatten();
+    validations.any(|validation| validation.expression.trim() != "true")
 }
 
 fn of_policy(
@@ -278,14 +322,11 @@ mod tests {
                     "operations": guard.operations, "scope": "*"})
             })
             .collect();
-        let conditions: Vec<Value> = of
-            .conditions
-            .iter()
-            .map(|name| json!({"name": name, "expression": "a"}))
-            .collect();
-        let policy = json!({"metadata": {"name": name}, "spec": {"failurePolicy": failure,
-            "matchConstraints": {"resourceRules": rules, "namespaceSelector": {}, "objectSelector": {}},
-            "matchConditions": conditions, "validations": [{"expression": "object.a"}]}});
+        let mut spec = expressions::tests::rendered(of.name, "");
+        spec["failurePolicy"] = json!(failure);
+        spec["matchConstraints"] =
+            json!({"resourceRules": rules, "namespaceSelector": {}, "objectSelector": {}});
+        let policy = json!({"metadata": {"name": name}, "spec": spec});
         (name, serde_json::from_value(policy).unwrap())
     }
 
@@ -374,6 +415,24 @@ mod tests {
     }
 
     #[test]
+    fn expressions_of_another_version_are_not_compared_and_that_is_told() {
+        let mut policies = policies("Fail");
+        for (name, version) in [
+            ("muster-team", "9.9.9"),
+            ("muster-claim", expressions::VERSION),
+        ] {
+            let policy = policies.get_mut(name).unwrap();
+            policy
+                .labels_mut()
+                .insert(expressions::VERSION_LABEL.to_owned(), version.to_owned());
+            let spec = policy.spec.as_mut().unwrap();
+            spec.validations.as_mut().unwrap()[0].expression = "object.a".to_owned();
+        }
+        let found = reasons(true, policies, bindings("Deny"));
+        assert_eq!(found, [Reason::PolicyChanged, Reason::NotVisible]);
+    }
+
+    #[test]
     fn each_way_in_which_a_policy_does_not_hold_is_told() {
         let without = |name: &str| {
             let mut bindings = bindings("Deny");
@@ -440,7 +499,7 @@ mod tests {
 
     #[test]
     fn a_policy_that_was_emptied_or_narrowed_is_told_by_what_it_does_not_look_at_any_more() {
-        use Reason::{PolicyNarrowed, PolicyRefusesNothing, PolicyRulesLost};
+        use Reason::{PolicyChanged, PolicyNarrowed, PolicyRefusesNothing, PolicyRulesLost};
         for (pointer, value, expected, told) in [
             (
                 "/spec/validations",
@@ -479,16 +538,39 @@ mod tests {
                 "matchConstraints",
             ),
             (
-                "/spec/matchConditions",
-                json!([{"name": "mine", "expression": "false"}]),
+                "/spec/matchConditions/1",
+                json!({"name": "mine", "expression": "false"}),
                 PolicyNarrowed,
                 ": mine",
+            ),
+            (
+                "/spec/matchConditions/0/expression",
+                json!("false"),
+                PolicyChanged,
+                "as the chart's has, matchCondition not-by-the-controller",
+            ),
+            (
+                "/spec/validations/0/expression",
+                json!("true || object.a"),
+                PolicyChanged,
+                "as the chart's has, validation 1",
+            ),
+            (
+                "/spec/variables/0/expression",
+                json!("{}"),
+                PolicyChanged,
+                "as the chart's has, variable ",
             ),
         ] {
             let mut policies = policies("Fail");
             let changed = policies.get_mut("muster-pod-decided").unwrap();
             let mut object = serde_json::to_value(&*changed).unwrap();
-            *object.pointer_mut(pointer).unwrap() = value;
+            if pointer == "/spec/matchConditions/1" {
+                let conditions = &mut object["spec"]["matchConditions"];
+                conditions.as_array_mut().unwrap().push(value);
+            } else {
+                *object.pointer_mut(pointer).unwrap() = value;
+            }
             *changed = serde_json::from_value(object).unwrap();
             let installation = Installation {
                 name: "muster".to_owned(),
