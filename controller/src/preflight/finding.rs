@@ -96,6 +96,8 @@ reasons! {
         PolicyNotBound,
         /// A policy only audits what it must refuse.
         PolicyOnlyAudits,
+        /// A policy refuses what nothing prepares for it, since mode is Observe.
+        PolicyRefusesInObserve,
         /// A policy lets everything pass while it fails.
         PolicyFailsOpen,
         /// A policy has no rule by which it could refuse anything.

@@ -96,13 +96,16 @@ pub fn of_webhook(
     }
 }
 
-/// Whether selectors and exceptions leave out nothing but, if that is allowed, namespaces by their own names.
-pub fn is_wide(matches: &MatchResources, namespaces_by_name: bool) -> bool {
+/// Whether selectors and exceptions leave out nothing but namespaces, by their own names, that may be left out.
+pub fn is_wide(matches: &MatchResources, may_leave_out: impl Fn(&str) -> bool) -> bool {
     let by_name = matches.namespace_selector.as_ref().is_none_or(|selector| {
         let expressions = selector.match_expressions.as_deref().unwrap_or_default();
         has_no_labels(selector)
             && expressions.iter().all(|expression| {
-                namespaces_by_name && expression.key == NAME_LABEL && expression.operator == "NotIn"
+                let mut names = expression.values.iter().flatten();
+                expression.key == NAME_LABEL
+                    && expression.operator == "NotIn"
+                    && names.all(|name| may_leave_out(name))
             })
     });
     let objects = matches.object_selector.as_ref().is_none_or(|selector| {
@@ -225,6 +228,7 @@ mod tests {
         let names = json!({"matchExpressions": [{"key": NAME_LABEL, "operator": "NotIn", "values": ["a"]}]});
         let only =
             json!({"matchExpressions": [{"key": NAME_LABEL, "operator": "In", "values": ["a"]}]});
+        let further = json!({"matchExpressions": [{"key": NAME_LABEL, "operator": "NotIn", "values": ["a", "ml"]}]});
         let labels = json!({"matchLabels": {"guarded": "yes"}});
         for (matches, by_name, wide) in [
             (json!({}), false, true),
@@ -236,13 +240,15 @@ mod tests {
             (json!({"namespaceSelector": names}), true, true),
             (json!({"namespaceSelector": names}), false, false),
             (json!({"namespaceSelector": only}), true, false),
+            (json!({"namespaceSelector": further}), true, false),
             (json!({"namespaceSelector": labels}), true, false),
             (json!({"objectSelector": labels}), true, false),
             (json!({"objectSelector": names}), true, false),
             (json!({"excludeResourceRules": [{}]}), true, false),
         ] {
             let found = serde_json::from_value(matches.clone()).unwrap();
-            assert_eq!(is_wide(&found, by_name), wide, "{matches}");
+            let may_leave_out = |namespace: &str| by_name && namespace == "a";
+            assert_eq!(is_wide(&found, may_leave_out), wide, "{matches}");
         }
     }
 

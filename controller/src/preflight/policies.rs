@@ -10,7 +10,7 @@ use kube::{Api, Client, ResourceExt, api::ListParams};
 use super::{
     expressions,
     finding::{Finding, Reason},
-    guards::{About, BY_VALUE, POLICIES, Policy},
+    guards::{About, BY_VALUE, POLICIES, Policy, SIDE_DOOR},
     installation::Installation,
     matching,
     reading::{self, Reading},
@@ -107,8 +107,7 @@ pub fn findings(
                     Some(version) => other_versions.add(|| format!("{name}: {version}")),
                     None => findings.extend(of_expressions(policy, wanted, installation)),
                 }
-                let about = wanted.about;
-                findings.extend(of_policy(policy, about, installation, &bindings.found));
+                findings.extend(of_policy(policy, wanted, installation, &bindings.found));
             }
             None if needed => findings.push(Finding::new(
                 Reason::PolicyMissing,
@@ -184,7 +183,7 @@ fn of_rules(policy: &ValidatingAdmissionPolicy, wanted: &Policy) -> Vec<Finding>
         );
     }
     // Namespaces are left out by its binding.
-    if !matching::is_wide(&matches, false) {
+    if !matching::is_wide(&matches, |_| false) {
         add(
             Reason::PolicyNarrowed,
             "its matchConstraints leave out objects that the chart's do not: selectors or excludeResourceRules were added".to_owned(),
@@ -226,11 +225,11 @@ fn refuses(spec: &ValidatingAdmissionPolicySpec) -> bool {
 
 fn of_policy(
     policy: &ValidatingAdmissionPolicy,
-    about: About,
+    wanted: &Policy,
     installation: &Installation,
     bindings: &Bindings,
 ) -> Vec<Finding> {
-    let name = policy.name_any();
+    let (name, about) = (policy.name_any(), wanted.about);
     let mut findings = Vec::new();
     let mut add = |reason, message: String| {
         findings.push(Finding::new(
@@ -266,19 +265,28 @@ fn of_policy(
             .iter()
             .any(|action| action == "Deny")
     };
+    // The chart leaves out namespaces only from policies about workloads.
+    let may_leave_out = |namespace: &str| {
+        about == About::Workloads
+            && (wanted.name == SIDE_DOOR || installation.may_leave_out(namespace))
+    };
     let wide = |binding: &&&ValidatingAdmissionPolicyBinding| {
         let matches = binding.spec.match_resources.as_ref();
         binding.spec.param_ref.is_none()
             && matches.is_none_or(|matches| {
                 let rules = matches.resource_rules.as_deref().unwrap_or_default();
-                // The chart leaves out namespaces only from policies about workloads.
-                rules.is_empty() && matching::is_wide(matches, about == About::Workloads)
+                rules.is_empty() && matching::is_wide(matches, may_leave_out)
             })
     };
     if own.is_empty() {
         add(
             Reason::PolicyNotBound,
             "no ValidatingAdmissionPolicyBinding names it, so it refuses nothing".to_owned(),
+        );
+    } else if !must_deny && own.iter().any(|binding| denies(&binding)) {
+        add(
+            Reason::PolicyRefusesInObserve,
+            "a binding of it has Deny in validationActions, although mode is Observe: what nobody gates is refused".to_owned(),
         );
     } else if must_deny && !own.iter().any(|binding| denies(&binding)) {
         add(
@@ -415,6 +423,39 @@ mod tests {
     }
 
     #[test]
+    fn a_binding_leaves_out_no_namespace_that_the_controller_looks_at() {
+        let installation = Installation {
+            name: "muster".to_owned(),
+            enforces: true,
+            excluded_namespaces: Some(["kube-system".to_owned()].into()),
+            ..Installation::default()
+        };
+        let (mut all, mut bound) = (policies("Fail"), bindings("Deny"));
+        all.extend([policy(&BY_VALUE[1], "Fail")]);
+        let names = |names: &[&str]| {
+            json!({"namespaceSelector": {"matchExpressions": [
+                {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": names}]}})
+        };
+        // The chart has exceptions of its own there.
+        let excepted = names(&["gpu-operator", "kube-system"]);
+        bound.push(binding("muster-pod-side-door", "Deny", &excepted));
+        for (left_out, expected) in [
+            (vec!["kube-system"], Reason::Passed),
+            (vec!["kube-system", "ml"], Reason::PolicyNarrowed),
+        ] {
+            bound.retain(|binding| policy_name(binding) != "muster-pod-gate");
+            bound.push(binding("muster-pod-gate", "Deny", &names(&left_out)));
+            let found = findings(
+                &installation,
+                &Reading::whole(all.clone()),
+                &Reading::whole(bound.clone()),
+            );
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert_eq!(found[0].reason, expected);
+        }
+    }
+
+    #[test]
     fn expressions_of_another_version_are_not_compared_and_that_is_told() {
         let mut policies = policies("Fail");
         for (name, version) in [
@@ -487,6 +528,19 @@ mod tests {
         ] {
             assert_eq!(reasons(true, policies, bindings), expected);
         }
+        // In Observe no pod has the gate that this one insists on.
+        assert_eq!(
+            reasons(
+                false,
+                policies("Fail"),
+                [
+                    bindings("Audit"),
+                    vec![binding("muster-pod-created", "Deny", &json!({}))]
+                ]
+                .concat()
+            ),
+            [Reason::PolicyRefusesInObserve]
+        );
         let audited = instead("muster-pod-gate", "Audit", json!({}));
         assert_eq!(reasons(false, policies("Fail"), audited), [Reason::Passed]);
         let mut side_door = policies("Fail");

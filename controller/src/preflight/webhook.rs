@@ -194,9 +194,10 @@ pub fn of_configurations(
             let pods = installation.enforces.then_some(PODS);
             let needed: Vec<Webhook> = QUOTA.into_iter().chain(pods).collect();
             let webhooks = configured!(configuration);
-            let compared = compared(configuration, installation);
             let name = configuration.name_any();
-            findings.extend(of_webhooks(&name, &needed, &webhooks, compared));
+            let compared = is_of_this_version(configuration);
+            let found = of_webhooks(&name, &needed, &webhooks, installation, compared);
+            findings.extend(found);
         }
         None => findings.push(missing(
             "ValidatingWebhookConfiguration",
@@ -207,8 +208,9 @@ pub fn of_configurations(
     match &found.mutating {
         Some(configuration) => {
             let webhooks = configured!(configuration);
-            let compared = compared(configuration, installation);
-            findings.extend(of_webhooks(&own, &[PODS], &webhooks, compared));
+            let compared = is_of_this_version(configuration);
+            let found = of_webhooks(&own, &[PODS], &webhooks, installation, compared);
+            findings.extend(found);
         }
         // In Observe nothing is changed.
         None if installation.enforces => {
@@ -237,20 +239,17 @@ pub fn of_configurations(
     findings
 }
 
-/// The release with whose expressions a configuration is compared: none where another version installed it, which the policies tell.
-fn compared<'a, K: ResourceExt>(
-    configuration: &K,
-    installation: &'a Installation,
-) -> Option<&'a Installation> {
-    let other = expressions::other_version(configuration.labels());
-    other.is_none().then_some(installation)
+/// Whether expressions of a configuration are compared: not where another version installed it, which is told of the policies.
+fn is_of_this_version<K: ResourceExt>(configuration: &K) -> bool {
+    expressions::other_version(configuration.labels()).is_none()
 }
 
 fn of_webhooks(
     object: &str,
     needed: &[Webhook],
     webhooks: &[Configured<'_>],
-    compared: Option<&Installation>,
+    installation: &Installation,
+    compared: bool,
 ) -> Vec<Finding> {
     let (mut without, mut open) = (Names::default(), Names::default());
     for webhook in webhooks {
@@ -274,12 +273,12 @@ fn of_webhooks(
             absent.push(format!("{} for {}", wanted.name, left_out.join(", ")));
         }
         let further = matching::further_conditions(found.conditions, wanted.conditions);
-        let changed = compared.map(|installation| {
-            expressions::changed_conditions(wanted.name, found.conditions, installation)
-        });
-        let is_changed = changed.is_some_and(|changed| !changed.is_empty());
+        let changed = expressions::changed_conditions(wanted.name, found.conditions, installation);
+        let is_changed = compared && !changed.is_empty();
         // Only of pods the chart leaves out namespaces.
-        let is_wide = matching::is_wide(&found.matches, wanted.name == PODS.name);
+        let is_wide = matching::is_wide(&found.matches, |namespace| {
+            wanted.name == PODS.name && installation.may_leave_out(namespace)
+        });
         if !is_wide || !further.is_empty() || is_changed {
             narrowed.push(wanted.name);
         }
