@@ -12,6 +12,18 @@ use k8s_openapi::{
 /// The label that only the API server writes.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
+/// Of the resources that are guarded, those that are in no namespace. A Namespace counts as one, although its requests name it.
+const IN_NO_NAMESPACE: [&str; 8] = [
+    "cohorts",
+    "flavors",
+    "ledgers",
+    "namespaces",
+    "nodedevices",
+    "prioritytiers",
+    "resourceslices",
+    "teams",
+];
+
 /// Requests that something must be asked about.
 #[derive(Clone, Copy, Debug)]
 pub struct Guard {
@@ -48,29 +60,30 @@ fn covers(rule: &NamedRuleWithOperations, guard: &Guard, resource: &str, operati
         let mut list = list.iter().flatten();
         list.any(|word| word == "*" || words.contains(&word.as_str()))
     };
-    let resources = match resource.split_once('/') {
-        // `*` is every resource, and none of their subresources.
-        None => has(&rule.resources, &[resource, "*/*"]),
-        Some((of, subresource)) => rule.resources.iter().flatten().any(|listed| {
-            listed == resource
-                || listed == "*/*"
-                || *listed == format!("{of}/*")
-                || *listed == format!("*/{subresource}")
-        }),
-    };
+    // As the API server has it: `pods` is no subresource of them, and `pods/*` is every one, and pods themselves.
+    let (of, subresource) = parts(resource);
+    let resources = rule.resources.iter().flatten().any(|listed| {
+        let listed = parts(listed);
+        ["*", of].contains(&listed.0) && ["*", subresource].contains(&listed.1)
+    });
     let names = rule.resource_names.as_deref().unwrap_or_default();
     let scope = rule.scope.as_deref().unwrap_or("*");
-    let scopes = match (guard.group, resource) {
-        ("muster.dev", "teams" | "cohorts" | "flavors") => ["*", "Cluster"],
-        ("" | "batch", resource) if !resource.starts_with("namespaces") => ["*", "Namespaced"],
-        _ => ["*", "*"],
+    let own_scope = if IN_NO_NAMESPACE.contains(&of) {
+        "Cluster"
+    } else {
+        "Namespaced"
     };
     resources
         && has(&rule.api_groups, &[guard.group])
         && has(&rule.api_versions, &[guard.version])
         && has(&rule.operations, &[operation])
         && names.is_empty()
-        && scopes.contains(&scope)
+        && ["*", own_scope].contains(&scope)
+}
+
+/// A resource, and its subresource if it is one.
+fn parts(resource: &str) -> (&str, &str) {
+    resource.split_once('/').unwrap_or((resource, ""))
 }
 
 /// The rules of a webhook in the form that those of a policy have.
@@ -203,6 +216,9 @@ mod tests {
                 &all[4..],
             ),
             (vec![with("scope", json!("Namespaced"))], &all[4..]),
+            // All of them, and pods themselves.
+            (vec![with("resources", json!(["pods/*"]))], &all[4..]),
+            (vec![with("resources", json!(["*/status"]))], &all[..2]),
             (vec![with("resources", json!(["pods"]))], &all[2..]),
             (
                 vec![
@@ -249,6 +265,35 @@ mod tests {
             let found = serde_json::from_value(matches.clone()).unwrap();
             let may_leave_out = |namespace: &str| by_name && namespace == "a";
             assert_eq!(is_wide(&found, may_leave_out), wide, "{matches}");
+        }
+    }
+
+    #[test]
+    fn a_rule_for_the_scope_that_a_resource_has_matches_it() {
+        let of = |group: &'static str, resources: &'static [&'static str]| Guard {
+            group,
+            version: "v1",
+            resources,
+            operations: &["UPDATE"],
+        };
+        for (guard, scope) in [
+            (of("", &["namespaces", "namespaces/status"]), "Cluster"),
+            (of("muster.dev", &["ledgers", "teams/status"]), "Cluster"),
+            (of("resource.k8s.io", &["resourceslices"]), "Cluster"),
+            (of("muster.dev", &["gangs", "queues/status"]), "Namespaced"),
+            (of("resource.k8s.io", &["resourceclaims"]), "Namespaced"),
+        ] {
+            for written in ["*", "Cluster", "Namespaced"] {
+                let rule = json!({"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"], "operations": ["*"],
+                    "scope": written});
+                let matches = serde_json::from_value(json!({"resourceRules": [rule]})).unwrap();
+                let is_asked = left_out(&[guard], &matches).is_empty();
+                assert_eq!(
+                    is_asked,
+                    written == "*" || written == scope,
+                    "{guard:?} {written}"
+                );
+            }
         }
     }
 

@@ -270,9 +270,12 @@ fn of_policy(
         about == About::Workloads
             && (wanted.name == SIDE_DOOR || installation.may_leave_out(namespace))
     };
+    // Else the API server does not look at a paramRef.
+    let spec = policy.spec.as_ref();
+    let takes_parameters = spec.is_some_and(|spec| spec.param_kind.is_some());
     let wide = |binding: &&&ValidatingAdmissionPolicyBinding| {
         let matches = binding.spec.match_resources.as_ref();
-        binding.spec.param_ref.is_none()
+        (binding.spec.param_ref.is_none() || !takes_parameters)
             && matches.is_none_or(|matches| {
                 let rules = matches.resource_rules.as_deref().unwrap_or_default();
                 rules.is_empty() && matching::is_wide(matches, may_leave_out)
@@ -452,6 +455,24 @@ mod tests {
             );
             assert_eq!(found.len(), 1, "{found:?}");
             assert_eq!(found[0].reason, expected);
+        }
+    }
+
+    #[test]
+    fn parameters_narrow_a_binding_only_of_a_policy_that_takes_some() {
+        for (takes, expected) in [(false, Reason::Passed), (true, Reason::PolicyNarrowed)] {
+            let (mut policies, mut bindings) = (policies("Fail"), bindings("Deny"));
+            if takes {
+                let spec = policies.get_mut("muster-team").unwrap().spec.as_mut();
+                let kind = json!({"apiVersion": "v1", "kind": "ConfigMap"});
+                spec.unwrap().param_kind = Some(serde_json::from_value(kind).unwrap());
+            }
+            let binding = bindings
+                .iter_mut()
+                .find(|binding| policy_name(binding) == "muster-team");
+            let reference = json!({"name": "a", "parameterNotFoundAction": "Allow"});
+            binding.unwrap().spec.param_ref = Some(serde_json::from_value(reference).unwrap());
+            assert_eq!(reasons(true, policies, bindings), [expected]);
         }
     }
 
