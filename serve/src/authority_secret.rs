@@ -233,7 +233,9 @@ impl AuthoritySecret {
         let client_is_valid = authorities.client.as_ref().is_some_and(|client| {
             let validity = Validity::of(&client.certificate_pem);
             certificates::check_pair(&client.certificate_pem, &client.key_pem).is_ok()
-                && validity.is_some_and(|validity| validity.not_after > now)
+                && validity.is_some_and(|validity| {
+                    (validity.not_before..validity.not_after).contains(&now)
+                })
                 && authorities.set.vouches_for(&client.certificate_pem)
         });
         if self.client_name.is_some() && !client_is_valid {
@@ -603,6 +605,27 @@ mod tests {
         assert_eq!(healed.set.authorities().len(), 2);
         let client = healed.client.unwrap().certificate_pem;
         assert!(Validity::of(&client).unwrap().contains(late));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_certificate_of_a_clock_that_is_a_month_ahead_is_made_anew_by_who_is_right_and_that_once()
+     {
+        let api = FakeApi::default();
+        let extender = AuthoritySecret {
+            policy: Policy::PINNED,
+            ..secret(api.client())
+        }
+        .with_client("scheduler");
+        let ahead = NOW + 30 * 24 * 60 * 60;
+        extender.ensure(ahead).await.unwrap();
+        let healed = extender.ensure(NOW).await.unwrap();
+        let client = healed.client.as_ref().unwrap();
+        let validity = Validity::of(&client.certificate_pem).unwrap();
+        for clock in [NOW, ahead] {
+            assert!(validity.contains(clock), "{clock}");
+            assert_eq!(extender.ensure(clock).await.unwrap(), healed, "{clock}");
+        }
+        assert_eq!(api.writes(), 2);
     }
 
     #[tokio::test(start_paused = true)]
