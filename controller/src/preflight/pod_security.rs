@@ -77,7 +77,11 @@ pub fn findings(tenants: &Reading<Tenants>) -> Vec<Finding> {
                 open.count(),
                 open.list()
             ),
-            format!("kubectl label namespace NAMESPACE {LABEL}=baseline"),
+            // Pods that run stay, and those that follow them, of the same gang, would be refused.
+            format!(
+                "See what it would refuse, such as hostNetwork or IPC_LOCK: kubectl label namespace NAMESPACE {LABEL}=baseline --overwrite \
+                 --dry-run=server. Change those pods, then say it without --dry-run"
+            ),
         ));
     }
     tenants.or_passed(findings, || {
@@ -129,6 +133,9 @@ mod tests {
             if expected != Reason::Passed {
                 assert!(found[0].message.contains("1 of 2 namespaces"), "{found:?}");
                 assert!(found[0].message.contains("(n1: "), "{found:?}");
+                // One that has a level has to be written over, and nobody wants to learn from a restart what is refused.
+                let remedy = &found[0].remedy;
+                assert!(remedy.contains("--overwrite --dry-run=server"), "{remedy}");
             }
             let query = &api.asked()[0].query;
             assert!(query.contains("labelSelector=muster.dev"), "{query}");
