@@ -11,6 +11,7 @@ pub mod access;
 pub mod clocks;
 pub mod control_plane;
 pub mod definitions;
+pub mod expressions;
 pub mod extender;
 pub mod finding;
 pub mod gates;
@@ -198,7 +199,7 @@ impl Cluster {
         ];
         let access = access::read(client, installation).await;
         let policies = policies::read(client).await;
-        let tenants = pod_security::read(client).await;
+        let tenants = pod_security::read(client, installation).await;
         let section = |check, findings: Vec<Finding>| Section { check, findings };
         vec![
             section(Check::Versions, versions.concat()),

@@ -9,8 +9,7 @@ use muster_serve::{
     authority_secret::{AuthoritySecret, SecretReference},
     certificate_source::CertificateSource,
     certificates::Policy,
-    server::{ANSWERS_CONDITION, HttpsServer, Limits, SelfCheck},
-    tls::Clients,
+    server::{ANSWERS_CONDITION, HttpsServer, Limits},
 };
 
 use crate::{
@@ -85,20 +84,15 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let Some(kept) = kept.await else {
         return Ok(program.finish().await?);
     };
-    let authorities = kept.authorities.context("the CA of the clients")?;
+    let clients = kept.clients.context("the CA of the clients")?;
     let address = HttpsServer {
         name: "extender",
         address: args.listen_addr,
         router: routes::router(extender),
         certificate: kept.serving,
-        clients: Clients::Verified {
-            ca_bundle_pem: authorities.set.bundle_pem(),
-        },
+        clients,
         limits: LIMITS,
-        self_check: SelfCheck {
-            answers,
-            identity: authorities.client,
-        },
+        answers,
     }
     .spawn(&program.shutdown)
     .await?;

@@ -26,7 +26,7 @@ use muster_extender::{
 use muster_serve::{
     Readiness, Shutdown,
     certificates::{AuthoritySet, Policy, Subject},
-    server::{ANSWERS_CONDITION, HttpsServer, Limits, SelfCheck},
+    server::{ANSWERS_CONDITION, HttpsServer, Limits},
     tls::{self, CertificateAndKey, Clients, ServingCertificate},
 };
 use rustls::{
@@ -89,12 +89,11 @@ impl Running {
             certificate: ServingCertificate::new(&server).unwrap(),
             clients: Clients::Verified {
                 ca_bundle_pem: authority.bundle_pem(),
-            },
+                own: Some(issue(&authority, &Subject::Client(CLIENT_NAME.into()))),
+            }
+            .always(),
             limits,
-            self_check: SelfCheck {
-                answers: readiness.condition(ANSWERS_CONDITION),
-                identity: Some(issue(&authority, &Subject::Client(CLIENT_NAME.into()))),
-            },
+            answers: readiness.condition(ANSWERS_CONDITION),
         }
         .spawn(&shutdown)
         .await

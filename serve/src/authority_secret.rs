@@ -14,7 +14,8 @@
 //!   Secret of the right type is a token of any ServiceAccount of the namespace. It is said how to create it.
 //! * **Somebody else's, or garbage**: refused with what is wrong and kept, since nobody knows who needs it. Servers go on with
 //!   the certificate that they have.
-//! * **The bundle alone, or the client's certificate, changed or expired**: made anew from the authorities.
+//! * **The bundle alone, or the client's certificate, changed, expired or left over from other authorities**: made anew from
+//!   the authorities.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -232,7 +233,10 @@ impl AuthoritySecret {
         let client_is_valid = authorities.client.as_ref().is_some_and(|client| {
             let validity = Validity::of(&client.certificate_pem);
             certificates::check_pair(&client.certificate_pem, &client.key_pem).is_ok()
-                && validity.is_some_and(|validity| validity.not_after > now)
+                && validity.is_some_and(|validity| {
+                    (validity.not_before..validity.not_after).contains(&now)
+                })
+                && authorities.set.vouches_for(&client.certificate_pem)
         });
         if self.client_name.is_some() && !client_is_valid {
             authorities.client = self.issue_client(&authorities.set, now)?;
@@ -584,12 +588,44 @@ mod tests {
             let client = healed.client.unwrap().certificate_pem;
             assert!(Validity::of(&client).unwrap().contains(NOW), "{key}");
         }
+        // As where the authorities alone were restored.
+        let other = FakeApi::default();
+        let of_other = pinned(other.client()).ensure(NOW).await.unwrap();
+        let mut changed = good.clone();
+        changed[AUTHORITIES] = other.get(PATH).unwrap()["data"][AUTHORITIES].clone();
+        store(&api, &changed);
+        let healed = pinned(api.client()).ensure(NOW).await.unwrap();
+        assert_eq!(healed.set, of_other.set);
+        let client = healed.client.unwrap().certificate_pem;
+        assert!(healed.set.vouches_for(&client) && !first.set.vouches_for(&client));
+        store(&api, &good);
         // Ten years later both have expired.
         let late = NOW + Policy::PINNED.authority_seconds;
         let healed = pinned(api.client()).ensure(late).await.unwrap();
         assert_eq!(healed.set.authorities().len(), 2);
         let client = healed.client.unwrap().certificate_pem;
         assert!(Validity::of(&client).unwrap().contains(late));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_certificate_of_a_clock_that_is_a_month_ahead_is_made_anew_by_who_is_right_and_that_once()
+     {
+        let api = FakeApi::default();
+        let extender = AuthoritySecret {
+            policy: Policy::PINNED,
+            ..secret(api.client())
+        }
+        .with_client("scheduler");
+        let ahead = NOW + 30 * 24 * 60 * 60;
+        extender.ensure(ahead).await.unwrap();
+        let healed = extender.ensure(NOW).await.unwrap();
+        let client = healed.client.as_ref().unwrap();
+        let validity = Validity::of(&client.certificate_pem).unwrap();
+        for clock in [NOW, ahead] {
+            assert!(validity.contains(clock), "{clock}");
+            assert_eq!(extender.ensure(clock).await.unwrap(), healed, "{clock}");
+        }
+        assert_eq!(api.writes(), 2);
     }
 
     #[tokio::test(start_paused = true)]

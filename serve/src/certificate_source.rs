@@ -14,6 +14,7 @@ use std::{
 };
 
 use prometheus_client::metrics::gauge::Gauge;
+use tokio::sync::watch;
 
 use crate::{
     authority_secret::{Authorities, AuthorityError, AuthoritySecret},
@@ -21,7 +22,7 @@ use crate::{
     metrics::Metrics,
     readiness::Readiness,
     shutdown::Shutdown,
-    tls::{CertificateAndKey, ServingCertificate, TlsError},
+    tls::{CertificateAndKey, Clients, ServingCertificate, TlsError},
 };
 
 /// How often the source is looked at.
@@ -78,8 +79,8 @@ pub enum SourceError {
 pub struct Kept {
     /// The certificate, kept fresh until the shutdown.
     pub serving: Arc<ServingCertificate>,
-    /// The authorities as they were when it was issued, if they are our own.
-    pub authorities: Option<Authorities>,
+    /// Clients that show a certificate of the authorities, as they are stored at the time; if they are our own.
+    pub clients: Option<watch::Receiver<Clients>>,
 }
 
 impl CertificateSource {
@@ -98,7 +99,9 @@ impl CertificateSource {
         let (serving, mut state) = first?;
         end.show(&state.pair);
         condition.set(true);
-        let (kept, authorities) = (Arc::clone(&serving), state.authorities());
+        let kept = Arc::clone(&serving);
+        let vouched_for = state.clients().map(watch::Sender::new);
+        let clients = vouched_for.as_ref().map(watch::Sender::subscribe);
         // A certificate that nobody renews would end the service weeks later, without a word.
         shutdown.spawn_until_stopped("keeper of the serving certificate", async move {
             loop {
@@ -115,12 +118,16 @@ impl CertificateSource {
                     },
                     Err(error) => tracing::warn!(%error, "the certificate cannot be renewed now"),
                 }
+                if let (Some(told), Some(current)) = (&vouched_for, state.clients()) {
+                    told.send_if_modified(|known| {
+                        let changed = *known != current;
+                        *known = current;
+                        changed
+                    });
+                }
             }
         });
-        Some(Kept {
-            serving,
-            authorities,
-        })
+        Some(Kept { serving, clients })
     }
 
     /// Waits for something that can be served with: files may be halves of two certificates for a moment.
@@ -218,10 +225,12 @@ struct Issued {
 }
 
 impl Loaded {
-    fn authorities(&self) -> Option<Authorities> {
-        self.issued
-            .as_ref()
-            .map(|issued| issued.authorities.clone())
+    fn clients(&self) -> Option<Clients> {
+        let authorities = &self.issued.as_ref()?.authorities;
+        Some(Clients::Verified {
+            ca_bundle_pem: authorities.set.bundle_pem(),
+            own: authorities.client.clone(),
+        })
     }
 }
 
@@ -427,5 +436,37 @@ mod tests {
         until(|| api.get(PATH).unwrap()["data"] == before["data"]).await;
         tokio::time::sleep(LOOK_INTERVAL * 2).await;
         assert_eq!(kept.serving.leaf(), leaf, "there was no reason for another");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whom_the_authorities_vouch_for_is_told_anew_when_they_are_others() {
+        const PATH: &str = "/api/v1/namespaces/muster/secrets/ca";
+        tls::install_provider();
+        let api = FakeApi::default();
+        let (readiness, shutdown) = (Readiness::default(), Shutdown::default());
+        let metrics = Metrics::new("test", "0");
+        let kept = issued(api.client()).spawn(&readiness, &metrics, &shutdown);
+        let mut clients = kept.await.unwrap().clients.unwrap();
+        let before = clients.borrow_and_update().clone();
+        tokio::time::sleep(LOOK_INTERVAL * 3).await;
+        assert!(!clients.has_changed().unwrap(), "nothing has changed");
+
+        // As from a backup.
+        let other = FakeApi::default();
+        let CertificateSource::Issued { secret, .. } = issued(other.client()) else {
+            panic!("it is issued");
+        };
+        let now = jiff::Timestamp::now().as_second();
+        let restored = secret.ensure(now).await.unwrap();
+        api.put(PATH, other.get(PATH).unwrap());
+        let told = tokio::time::timeout(LOOK_INTERVAL * 3, clients.changed()).await;
+        told.expect("it is told").unwrap();
+        let after = clients.borrow_and_update().clone();
+        assert_ne!(after, before);
+        let expected = Clients::Verified {
+            ca_bundle_pem: restored.set.bundle_pem(),
+            own: None,
+        };
+        assert_eq!(after, expected);
     }
 }

@@ -15,20 +15,24 @@
 //! Time is the wall clock (certificates know no other), in seconds since the Unix epoch; the margins are days, so
 //! a clock that jumps by hours changes nothing. Where it leaves a set without any authority that is valid (a cluster that slept
 //! for a year, a clock that was years ahead when the authority was made), a new one issues at once: nobody trusts the others
-//! any more, so there is nothing to wait for. Nothing is dropped for its date alone, or two replicas whose clocks
-//! differ would go on undoing each other's work.
+//! any more, so there is nothing to wait for. Nothing is dropped for its date alone, and nothing for one that is older by its
+//! date or by its place (the order in which they were made), or two replicas whose clocks differ would go on undoing each
+//! other's work.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, date_time_ymd,
 };
-use rustls::pki_types::{CertificateDer, pem::PemObject};
+use rustls::{
+    pki_types::{CertificateDer, UnixTime, pem::PemObject},
+    server::WebPkiClientVerifier,
+};
 use serde::{Deserialize, Serialize};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::tls::CertificateAndKey;
+use crate::tls::{self, CertificateAndKey};
 
 const HOUR_SECONDS: i64 = 60 * 60;
 const DAY_SECONDS: i64 = 24 * HOUR_SECONDS;
@@ -162,9 +166,42 @@ impl Authority {
         })
     }
 
-    /// Whether certificate and key can be read and belong together; else what is wrong.
+    /// Whether certificate and key can be read and belong together, and what it issues can be trusted by them; else what is wrong.
     pub fn check(&self) -> Result<(), String> {
-        check_pair(&self.certificate_pem, &self.key_pem)
+        check_pair(&self.certificate_pem, &self.key_pem)?;
+        let unreadable = |error: String| format!("the certificate: {error}");
+        let der = CertificateDer::from_pem_slice(self.certificate_pem.as_bytes())
+            .map_err(|error| unreadable(error.to_string()))?;
+        let certificate = parsed(&der).map_err(unreadable)?;
+        // By its name what it issues is told to be its own.
+        let (subject, named) = (
+            certificate.subject().to_string(),
+            format!("CN={}", self.common_name),
+        );
+        if subject != named {
+            return Err(format!(
+                "the certificate is of {subject}, and not of {named}"
+            ));
+        }
+        if !certificate.is_ca() {
+            return Err("the certificate is none of an authority".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Whether it has issued this client certificate (PEM). Whether that is valid now is another question.
+    fn has_issued(&self, client_pem: &str) -> bool {
+        let verified = || {
+            let client = CertificateDer::from_pem_slice(client_pem.as_bytes()).ok()?;
+            let at = u64::try_from(Validity::of(client_pem)?.not_before).ok()?;
+            let at = UnixTime::since_unix_epoch(Duration::from_secs(at));
+            let roots = tls::root_store(&self.certificate_pem, "the authority").ok()?;
+            let provider = Arc::new(rustls::crypto::ring::default_provider());
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            let verifier = verifier.build().ok()?;
+            verifier.verify_client_cert(&client, &[], at).ok()
+        };
+        verified().is_some()
     }
 
     /// Seconds until it expires; negative afterwards.
@@ -233,7 +270,7 @@ fn parsed<'a>(der: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, String
 /// The authorities of one purpose: usually one, two while one replaces the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthoritySet {
-    /// Oldest first; never empty.
+    /// In the order in which they were made, which that of their dates is not where clocks differ; never empty.
     authorities: Vec<Authority>,
 }
 
@@ -248,15 +285,10 @@ impl AuthoritySet {
 
     /// A set as it was stored. `None` if it is empty.
     pub fn from_stored(authorities: Vec<Authority>) -> Option<Self> {
-        (!authorities.is_empty()).then(|| Self::sorted(authorities))
+        (!authorities.is_empty()).then_some(Self { authorities })
     }
 
-    fn sorted(mut authorities: Vec<Authority>) -> Self {
-        authorities.sort_by_key(|authority| authority.issued_at);
-        Self { authorities }
-    }
-
-    /// The authorities, oldest first.
+    /// The authorities, in the order in which they were made.
     pub fn authorities(&self) -> &[Authority] {
         &self.authorities
     }
@@ -269,6 +301,12 @@ impl AuthoritySet {
             .collect()
     }
 
+    /// Whether one of them has issued this client certificate (PEM), so that servers of theirs let it in.
+    pub fn vouches_for(&self, client_pem: &str) -> bool {
+        let mut all = self.authorities.iter();
+        all.any(|authority| authority.has_issued(client_pem))
+    }
+
     /// Who issues now, of those that are valid: the newest that has been trusted for the overlap, else the oldest.
     pub fn issuer(&self, policy: &Policy, now: i64) -> &Authority {
         let overlap = policy.overlap_seconds.unwrap_or(0);
@@ -276,9 +314,10 @@ impl AuthoritySet {
             let all = self.authorities.iter();
             all.filter(|authority| authority.is_valid(policy, now))
         };
-        let newest = valid().rfind(|authority| authority.age_seconds(now) >= overlap);
-        newest
-            .or_else(|| valid().next())
+        let trusted = valid().filter(|authority| authority.age_seconds(now) >= overlap);
+        trusted
+            .max_by_key(|authority| authority.issued_at)
+            .or_else(|| valid().min_by_key(|authority| authority.issued_at))
             .unwrap_or(&self.authorities[0])
     }
 
@@ -292,11 +331,18 @@ impl AuthoritySet {
     ) -> Result<Option<Self>, IssueError> {
         let mut authorities = self.authorities.clone();
         if let Some(overlap) = policy.overlap_seconds {
-            // What is older than an authority that has issued for a leaf's whole life has no live leaf.
-            let spent_before = authorities.iter().rposition(|authority| {
-                authority.age_seconds(now) >= overlap.saturating_add(policy.leaf_seconds)
+            // What is older than an authority that has issued for a leaf's whole life has no live leaf. Older by its date and by its
+            // place: one that was made after this one by somebody whose clock is behind ours has leaves that we know nothing of.
+            let all = &self.authorities;
+            let mut position = 0;
+            authorities.retain(|authority| {
+                position += 1;
+                let is_spent = all[position..].iter().any(|later| {
+                    later.issued_at > authority.issued_at
+                        && later.age_seconds(now) >= overlap.saturating_add(policy.leaf_seconds)
+                });
+                !is_spent
             });
-            authorities.drain(..spent_before.unwrap_or(0));
         }
         let young_seconds = match policy.overlap_seconds {
             Some(_) => policy.authority_seconds / 3 * 2,
@@ -308,7 +354,7 @@ impl AuthoritySet {
         if !one_is_young {
             authorities.push(Authority::generate(name, policy, now)?);
         }
-        let advanced = Self::sorted(authorities);
+        let advanced = Self { authorities };
         Ok((advanced != *self).then_some(advanced))
     }
 }
@@ -339,11 +385,10 @@ fn set_validity(params: &mut CertificateParams, now: i64, seconds: i64) {
 mod tests {
     use rustls::{
         client::{WebPkiServerVerifier, danger::ServerCertVerifier},
-        pki_types::{ServerName, UnixTime},
+        pki_types::ServerName,
     };
 
     use super::*;
-    use crate::tls;
 
     const NOW: i64 = 1_800_000_000;
 
@@ -524,10 +569,38 @@ mod tests {
     }
 
     #[test]
+    fn replicas_whose_clocks_differ_by_far_do_not_go_on_undoing_each_others_work() {
+        let policy = Policy::ROTATED;
+        for skew_days in [-400, -40, -32, -1, 0, 1, 32, 40, 400] {
+            let skew = skew_days * DAY_SECONDS;
+            let mut set = AuthoritySet::generate("webhook", &policy, NOW).unwrap();
+            let mut changes = 0;
+            for day in 0..(3 * 365) {
+                let now = NOW + day * DAY_SECONDS;
+                // Both look at it again after the other one.
+                for clock in [now, now + skew, now, now + skew] {
+                    if let Some(advanced) = set.advanced("webhook", &policy, clock).unwrap() {
+                        set = advanced;
+                        changes += 1;
+                    }
+                }
+                let count = set.authorities().len();
+                assert!(count <= 3, "{skew_days} days: {count} authorities");
+            }
+            // Each makes its successors and drops what is spent.
+            assert!(changes < 20, "{skew_days} days: {changes} changes");
+        }
+    }
+
+    #[test]
     fn an_authority_that_cannot_issue_is_told_by_what_is_wrong_with_it() {
         let good = Authority::generate("webhook", &Policy::ROTATED, NOW).unwrap();
         assert_eq!(good.check(), Ok(()));
         let other = Authority::generate("webhook", &Policy::ROTATED, NOW).unwrap();
+        // What such an authority issues would be trusted by nobody.
+        let elsewhere = Authority::generate("extender", &Policy::ROTATED, NOW).unwrap();
+        let subject = Subject::Client(good.common_name.clone());
+        let leaf = good.issue(&subject, NOW, 1_000).unwrap();
         let with = |key: &str, certificate: &str| Authority {
             key_pem: key.to_owned(),
             certificate_pem: certificate.to_owned(),
@@ -541,12 +614,46 @@ mod tests {
                 with(&other.key_pem, &good.certificate_pem),
                 "the key is not that of the certificate",
             ),
+            (
+                with(&elsewhere.key_pem, &elsewhere.certificate_pem),
+                "the certificate is of CN=extender 1800000000, and not of CN=webhook 1800000000",
+            ),
+            (
+                with(&leaf.key_pem, &leaf.certificate_pem),
+                "the certificate is none of an authority",
+            ),
         ] {
             let error = authority.check().unwrap_err();
             assert!(error.contains(told), "{error}");
             assert!(!error.contains("PRIVATE"), "{error}");
         }
         assert_eq!(Validity::of("none"), None);
+    }
+
+    #[test]
+    fn a_set_vouches_for_clients_of_its_own_authorities_however_old_and_for_nothing_else() {
+        let set = AuthoritySet::generate("extender", &Policy::PINNED, NOW).unwrap();
+        let late = NOW + Policy::PINNED.authority_seconds;
+        let both = set.advanced("extender", &Policy::PINNED, late).unwrap();
+        let both = both.unwrap();
+        let stranger = AuthoritySet::generate("extender", &Policy::PINNED, NOW).unwrap();
+        let issue = |set: &AuthoritySet, subject: &Subject| {
+            let pair = set.authorities()[0].issue(subject, NOW, 1_000).unwrap();
+            pair.certificate_pem
+        };
+        let client = Subject::Client("scheduler".to_owned());
+        let server = Subject::Server(vec!["localhost".to_owned()]);
+        for (pem, vouches) in [
+            (issue(&set, &client), true),
+            (issue(&stranger, &client), false),
+            (issue(&set, &server), false),
+            (set.bundle_pem(), false),
+            ("garbage".to_owned(), false),
+            (String::new(), false),
+        ] {
+            assert_eq!(set.vouches_for(&pem), vouches, "{pem}");
+            assert_eq!(both.vouches_for(&pem), vouches, "{pem}");
+        }
     }
 
     #[test]

@@ -37,16 +37,18 @@ use hyper_util::rt::TokioTimer;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
+    sync::watch,
 };
 use tower::ServiceBuilder;
 use tower_http::{catch_panic::CatchPanicLayer, timeout::TimeoutLayer};
 
 use acceptor::{Arrival, Arrivals, Connection, HandshakeAcceptor, OwnSockets, PlainAcceptor};
 use intake::Intake;
-pub use self_check::{ANSWERS_CONDITION, SELF_CHECK_PATH, SelfCheck};
+pub use self_check::{ANSWERS_CONDITION, SELF_CHECK_PATH};
 use shares::Shares;
 
 use crate::{
+    readiness::Condition,
     shutdown::Shutdown,
     tls::{self, Clients, ServingCertificate, TlsError},
 };
@@ -147,12 +149,12 @@ pub struct HttpsServer {
     pub router: Router,
     /// The certificate that it shows.
     pub certificate: Arc<ServingCertificate>,
-    /// Who may connect.
-    pub clients: Clients,
+    /// Who may connect, from the next handshake on.
+    pub clients: watch::Receiver<Clients>,
     /// What it grants.
     pub limits: Limits,
-    /// How it asks itself whether it serves.
-    pub self_check: SelfCheck,
+    /// Holds while it answers itself.
+    pub answers: Condition,
 }
 
 impl HttpsServer {
@@ -160,9 +162,11 @@ impl HttpsServer {
     /// address that was bound (of interest with port 0). Must be called within a tokio runtime.
     pub async fn spawn(self, shutdown: &Shutdown) -> Result<SocketAddr, ServerError> {
         shutdown.serve_on_for(SERVE_ON);
-        let config = tls::server_config(self.certificate, &self.clients)?;
-        let acceptor = RustlsAcceptor::new(RustlsConfig::from_config(Arc::new(config)))
-            .handshake_timeout(HANDSHAKE_LIMIT);
+        let mut clients = self.clients;
+        let first = clients.borrow_and_update().clone();
+        let config = tls::server_config(Arc::clone(&self.certificate), &first)?;
+        let config = RustlsConfig::from_config(Arc::new(config));
+        let acceptor = RustlsAcceptor::new(config.clone()).handshake_timeout(HANDSHAKE_LIMIT);
         let bind_failed = |source| ServerError::Bind {
             address: self.address,
             source,
@@ -176,9 +180,39 @@ impl HttpsServer {
         let router = limited(self.router, self.limits);
         let arrivals = Arrivals::new(router, Shares::new(HANDSHAKES), own_sockets.clone());
         spawn_server(self.name, server, arrivals, shutdown);
-        self_check::spawn(&self.self_check, bound, own_sockets, shutdown)?;
+        let asked_by = clients.clone();
+        self_check::spawn(self.answers, bound, own_sockets, asked_by, shutdown)?;
+        let follows = follow(self.name, config, self.certificate, clients);
+        shutdown.spawn_until_stopped("follower of the clients' authorities", follows);
         Ok(bound)
     }
+}
+
+/// Lets in whoever may connect now. Another configuration resumes no session of an earlier one, so whoever may not connect any
+/// more does not come in by a ticket either; connections that stand go on.
+async fn follow(
+    name: &'static str,
+    config: RustlsConfig,
+    certificate: Arc<ServingCertificate>,
+    mut clients: watch::Receiver<Clients>,
+) {
+    while clients.changed().await.is_ok() {
+        let current = clients.borrow_and_update().clone();
+        match tls::server_config(Arc::clone(&certificate), &current) {
+            Ok(changed) => {
+                config.reload_from_config(Arc::new(changed));
+                tracing::info!(
+                    server = name,
+                    "the authorities of its clients are others now"
+                );
+            }
+            Err(error) => {
+                tracing::warn!(server = name, %error, "the authorities of its clients cannot be used, and the old ones stay");
+            }
+        }
+    }
+    // Nobody will say anything else.
+    std::future::pending::<()>().await;
 }
 
 /// Serves plain HTTP on a listener until the shutdown.

@@ -11,6 +11,7 @@ use rustls::{
     server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier},
     sign::CertifiedKey,
 };
+use tokio::sync::watch;
 
 /// Why certificates are of no use.
 #[derive(Debug, thiserror::Error)]
@@ -105,7 +106,16 @@ pub enum Clients {
     Verified {
         /// PEM bundle.
         ca_bundle_pem: String,
+        /// What the server itself shows when it asks itself; without it that question fails.
+        own: Option<CertificateAndKey>,
     },
+}
+
+impl Clients {
+    /// These, as long as the server runs.
+    pub fn always(self) -> watch::Receiver<Self> {
+        watch::Sender::new(self).subscribe()
+    }
 }
 
 /// The rustls configuration of a server: TLS 1.2 and 1.3, HTTP/2 and HTTP/1.1.
@@ -118,7 +128,7 @@ pub fn server_config(
         .with_safe_default_protocol_versions()?;
     let builder = match clients {
         Clients::Anyone => builder.with_no_client_auth(),
-        Clients::Verified { ca_bundle_pem } => {
+        Clients::Verified { ca_bundle_pem, .. } => {
             let roots = Arc::new(root_store(ca_bundle_pem, "the client CA bundle")?);
             let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build()?;
             builder.with_client_cert_verifier(verifier)

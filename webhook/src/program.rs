@@ -9,7 +9,7 @@ use muster_serve::{
     authority_secret::{AuthoritySecret, SecretReference},
     certificate_source::CertificateSource,
     certificates::Policy,
-    server::{ANSWERS_CONDITION, HttpsServer, Limits, SelfCheck},
+    server::{ANSWERS_CONDITION, HttpsServer, Limits},
     tls::Clients,
 };
 
@@ -120,12 +120,9 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
         address: args.listen_addr,
         router: routes::router(webhook),
         certificate: kept.serving,
-        clients: Clients::Anyone,
+        clients: Clients::Anyone.always(),
         limits: Limits::OBJECTS,
-        self_check: SelfCheck {
-            answers,
-            identity: None,
-        },
+        answers,
     }
     .spawn(&program.shutdown)
     .await?;

@@ -275,7 +275,8 @@ fn gives(rule: &PolicyRule, right: &Right) -> bool {
         && right.resources.iter().any(resource)
 }
 
-/// A rule about policies, webhooks, Secrets or pods of other names leaves Muster's alone.
+/// A rule about policies, webhooks, Secrets or pods of other names leaves Muster's alone, and one about names at all is none about
+/// everything.
 fn concerns_muster(rule: &PolicyRule, right: &Right, release: &str) -> bool {
     let names = rule.resource_names.as_deref().unwrap_or_default();
     let by_name = [
@@ -283,6 +284,9 @@ fn concerns_muster(rule: &PolicyRule, right: &Right, release: &str) -> bool {
         Reason::MayReadSecrets,
         Reason::MayRunAsMuster,
     ];
+    if right.reason == Reason::AdministratorAccounts {
+        return names.is_empty();
+    }
     names.is_empty()
         || !by_name.contains(&right.reason)
         || names
@@ -691,6 +695,23 @@ mod tests {
                 .contains("may assign Teams to namespaces: 1 (ServiceAccount ml/bot"),
             "{found:?}"
         );
+    }
+
+    #[tokio::test]
+    async fn everything_of_one_name_is_not_everything() {
+        let jane = json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "jane"});
+        for (name, reads_secrets) in [("muster-webhook-ca", true), ("mine", false)] {
+            let mut rule = rule("*", "*", "*");
+            rule["resourceNames"] = json!([name]);
+            let found = of_rule(rule, &jane).await;
+            let told = |reason: Reason| found.iter().any(|finding| finding.reason == reason);
+            assert_eq!(told(Reason::MayReadSecrets), reads_secrets, "{found:?}");
+            assert!(told(Reason::MayWriteQuota), "{found:?}");
+            let of_administrators = found
+                .iter()
+                .any(|finding| finding.message.contains("administrators: "));
+            assert!(!of_administrators, "{found:?}");
+        }
     }
 
     #[tokio::test]

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, ResourceExt, api::ListParams};
 
 use super::reading::{self, Reading};
-use crate::scheduler_config::running::{flag, words};
+use crate::scheduler_config::running::{flag, items, words};
 
 /// The label by which kubeadm and others mark these pods.
 const LABEL: &str = "tier=control-plane";
@@ -32,28 +32,13 @@ impl Program {
 
     /// Whether a list of names in a flag has one.
     pub fn lists(&self, name: &str, item: &str) -> bool {
-        self.items(name).any(|listed| listed == item)
+        self.items(name).contains(&item)
     }
 
     /// What a flag lists. Where it is given several times, these programs take all of it.
-    pub fn items(&self, name: &str) -> impl Iterator<Item = &str> {
-        let mut lists: Vec<&str> = Vec::new();
-        for (position, word) in self.words.iter().enumerate() {
-            let Some(flag) = word.strip_prefix("--") else {
-                continue;
-            };
-            match flag.split_once('=') {
-                Some((found, list)) if found == name => lists.push(list),
-                None if flag == name => {
-                    lists.extend(self.words.get(position + 1).map(String::as_str));
-                }
-                _ => {}
-            }
-        }
-        lists
-            .into_iter()
-            .flat_map(|list| list.split(','))
-            .map(str::trim)
+    pub fn items(&self, name: &str) -> Vec<&str> {
+        let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
+        items(&words, name)
     }
 }
 
@@ -126,9 +111,7 @@ pub(crate) mod tests {
                 "--disable-admission-plugins=B",
             ],
         )]);
-        let items: Vec<&str> = twice.found.of("kube-apiserver")[0]
-            .items("disable-admission-plugins")
-            .collect();
+        let items = twice.found.of("kube-apiserver")[0].items("disable-admission-plugins");
         assert_eq!(items, ["A", "B"]);
         assert!(plane.found.of("kube-scheduler").is_empty());
     }

@@ -96,6 +96,8 @@ reasons! {
         PolicyNotBound,
         /// A policy only audits what it must refuse.
         PolicyOnlyAudits,
+        /// A policy refuses what nothing prepares for it, since mode is Observe.
+        PolicyRefusesInObserve,
         /// A policy lets everything pass while it fails.
         PolicyFailsOpen,
         /// A policy has no rule by which it could refuse anything.
@@ -160,6 +162,8 @@ reasons! {
         ControllerManagerApiLimitLow,
         /// Kubernetes deletes pods of a silent node before Muster evicts their gang.
         TolerationTooShort,
+        /// A policy has not the expressions that the chart's has.
+        PolicyChanged,
         /// A policy or its binding leaves out more than the chart's does.
         PolicyNarrowed,
         /// A webhook leaves out more than the chart's does.

@@ -149,12 +149,14 @@ fn off_by(program: &Program, gate: &Gate) -> Option<&'static str> {
 
 /// What its flag says of this name. The last word counts, and a component's name may stand before the gate's.
 fn setting(program: &Program, gate: &str) -> Option<bool> {
-    let settings = program.items("feature-gates").filter_map(|setting| {
+    let settings = program.items("feature-gates").into_iter().rev();
+    let mut latest_first = settings.filter_map(|setting| {
         let (name, value) = setting.split_once('=')?;
         let name = name.rsplit_once(':').map_or(name, |(_, name)| name);
         (name.trim() == gate).then_some(value.trim())
     });
-    settings.last().map(|value| !FALSE.contains(&value))
+    let value = latest_first.next()?;
+    Some(!FALSE.contains(&value))
 }
 
 /// What nobody sees without a right that opens every node.

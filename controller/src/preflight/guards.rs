@@ -190,6 +190,9 @@ pub const POLICIES: [Policy; 13] = [
     },
 ];
 
+/// The policy about side doors, from which the chart may leave out namespaces of its own.
+pub const SIDE_DOOR: &str = "pod-side-door";
+
 /// Those that it installs by a value: they have to be bound if they are there.
 pub const BY_VALUE: [Policy; 2] = [
     Policy {
@@ -199,7 +202,7 @@ pub const BY_VALUE: [Policy; 2] = [
         conditions: &["managed"],
     },
     Policy {
-        name: "pod-side-door",
+        name: SIDE_DOOR,
         about: About::Workloads,
         guards: &[
             core(&["pods"], CREATE),

@@ -1,6 +1,6 @@
 //! What of Muster is installed, as its own objects say: their names, the mode, and the nodes that its driver runs on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::{
     apps::v1::{DaemonSet, Deployment},
@@ -9,7 +9,7 @@ use k8s_openapi::api::{
 use kube::{Api, Client, ResourceExt, api::ListParams};
 
 use super::reading::{self, Reading};
-use crate::scheduler_config::running::{flag, words};
+use crate::scheduler_config::running::{flag, items, words};
 
 /// The label that the chart gives all its objects.
 const LABEL: &str = "app.kubernetes.io/name=muster";
@@ -39,6 +39,10 @@ pub struct Installation {
     pub scheduler_name: Option<String>,
     /// For how long a node is silent before its gangs are evicted.
     pub evict_after_seconds: u32,
+    /// The Team of namespaces that name none.
+    pub default_team: Option<String>,
+    /// Namespaces whose pods are none of its business. `None`: nobody says which.
+    pub excluded_namespaces: Option<BTreeSet<String>>,
     /// Where its driver runs.
     pub driver: Option<Driver>,
 }
@@ -59,6 +63,19 @@ impl Installation {
     pub fn has_programs_in(&self, namespace: &str) -> bool {
         let driver = self.driver.as_ref();
         namespace == self.namespace || driver.is_some_and(|driver| driver.namespace == namespace)
+    }
+
+    /// Whether pods of a namespace that names no Team are nobody's: it is left out, or there is no Team for them.
+    pub fn is_left_out(&self, namespace: &str) -> bool {
+        let excluded = self.excluded_namespaces.iter().flatten();
+        let mut excluded = excluded.map(String::as_str);
+        self.default_team.is_none() || excluded.any(|name| name == namespace)
+    }
+
+    /// Whether pods of this namespace may be none of its business.
+    pub fn may_leave_out(&self, namespace: &str) -> bool {
+        let excluded = self.excluded_namespaces.as_ref();
+        excluded.is_none_or(|excluded| excluded.contains(namespace))
     }
 
     /// ServiceAccounts of its programs, as (namespace, name).
@@ -137,9 +154,16 @@ pub fn releases(deployments: &[Deployment], drivers: &[DaemonSet]) -> Vec<Instal
 fn of_controller(name: String, namespace: String, template: Option<&PodSpec>) -> Installation {
     let words = words(template);
     let evict_after = flag(&words, "node-evict-after-seconds").and_then(|text| text.parse().ok());
+    let excluded = items(&words, "excluded-namespace").into_iter();
+    let excluded: BTreeSet<String> = excluded
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect();
     Installation {
         name,
         namespace,
+        default_team: flag(&words, "default-team").map(str::to_owned),
+        excluded_namespaces: (!excluded.is_empty()).then_some(excluded),
         enforces: flag(&words, "mode").is_some_and(|mode| mode.eq_ignore_ascii_case("enforce")),
         has_extender: flag(&words, "extender-ready-url").is_some(),
         scheduler_name: flag(&words, "scheduler-name").map(str::to_owned),
@@ -208,6 +232,8 @@ mod tests {
                     "--extender-ready-url=http://a/readyz",
                     "--scheduler-name=gangs",
                     "--node-evict-after-seconds=120",
+                    "--default-team=ml",
+                    "--excluded-namespace=gpus,kube-system",
                 ],
             ),
             deployment("gpus", "gangs-scheduler", &[]),
@@ -227,6 +253,8 @@ mod tests {
             has_scheduler: true,
             scheduler_name: Some("gangs".to_owned()),
             evict_after_seconds: 120,
+            default_team: Some("ml".to_owned()),
+            excluded_namespaces: Some(["gpus", "kube-system"].map(str::to_owned).into()),
             driver: Some(Driver {
                 namespace: "gpu-drivers".to_owned(),
                 node_selector: [("gpu".to_owned(), "yes".to_owned())].into(),
@@ -257,6 +285,7 @@ mod tests {
         );
         assert!(!found[0].enforces && !found[0].has_extender);
         assert_eq!(found[0].driver, None);
+        assert_eq!(found[0].excluded_namespaces, None);
         assert_eq!(found[0].evict_after_seconds, 240);
         assert!(releases(&[deployment("a", "muster-webhook", &[])], &[]).is_empty());
     }

@@ -12,6 +12,18 @@ use k8s_openapi::{
 /// The label that only the API server writes.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
+/// Of the resources that are guarded, those that are in no namespace. A Namespace counts as one, although its requests name it.
+const IN_NO_NAMESPACE: [&str; 8] = [
+    "cohorts",
+    "flavors",
+    "ledgers",
+    "namespaces",
+    "nodedevices",
+    "prioritytiers",
+    "resourceslices",
+    "teams",
+];
+
 /// Requests that something must be asked about.
 #[derive(Clone, Copy, Debug)]
 pub struct Guard {
@@ -48,29 +60,30 @@ fn covers(rule: &NamedRuleWithOperations, guard: &Guard, resource: &str, operati
         let mut list = list.iter().flatten();
         list.any(|word| word == "*" || words.contains(&word.as_str()))
     };
-    let resources = match resource.split_once('/') {
-        // `*` is every resource, and none of their subresources.
-        None => has(&rule.resources, &[resource, "*/*"]),
-        Some((of, subresource)) => rule.resources.iter().flatten().any(|listed| {
-            listed == resource
-                || listed == "*/*"
-                || *listed == format!("{of}/*")
-                || *listed == format!("*/{subresource}")
-        }),
-    };
+    // As the API server has it: `pods` is no subresource of them, and `pods/*` is every one, and pods themselves.
+    let (of, subresource) = parts(resource);
+    let resources = rule.resources.iter().flatten().any(|listed| {
+        let listed = parts(listed);
+        ["*", of].contains(&listed.0) && ["*", subresource].contains(&listed.1)
+    });
     let names = rule.resource_names.as_deref().unwrap_or_default();
     let scope = rule.scope.as_deref().unwrap_or("*");
-    let scopes = match (guard.group, resource) {
-        ("muster.dev", "teams" | "cohorts" | "flavors") => ["*", "Cluster"],
-        ("" | "batch", resource) if !resource.starts_with("namespaces") => ["*", "Namespaced"],
-        _ => ["*", "*"],
+    let own_scope = if IN_NO_NAMESPACE.contains(&of) {
+        "Cluster"
+    } else {
+        "Namespaced"
     };
     resources
         && has(&rule.api_groups, &[guard.group])
         && has(&rule.api_versions, &[guard.version])
         && has(&rule.operations, &[operation])
         && names.is_empty()
-        && scopes.contains(&scope)
+        && ["*", own_scope].contains(&scope)
+}
+
+/// A resource, and its subresource if it is one.
+fn parts(resource: &str) -> (&str, &str) {
+    resource.split_once('/').unwrap_or((resource, ""))
 }
 
 /// The rules of a webhook in the form that those of a policy have.
@@ -96,13 +109,16 @@ pub fn of_webhook(
     }
 }
 
-/// Whether selectors and exceptions leave out nothing but, if that is allowed, namespaces by their own names.
-pub fn is_wide(matches: &MatchResources, namespaces_by_name: bool) -> bool {
+/// Whether selectors and exceptions leave out nothing but namespaces, by their own names, that may be left out.
+pub fn is_wide(matches: &MatchResources, may_leave_out: impl Fn(&str) -> bool) -> bool {
     let by_name = matches.namespace_selector.as_ref().is_none_or(|selector| {
         let expressions = selector.match_expressions.as_deref().unwrap_or_default();
         has_no_labels(selector)
             && expressions.iter().all(|expression| {
-                namespaces_by_name && expression.key == NAME_LABEL && expression.operator == "NotIn"
+                let mut names = expression.values.iter().flatten();
+                expression.key == NAME_LABEL
+                    && expression.operator == "NotIn"
+                    && names.all(|name| may_leave_out(name))
             })
     });
     let objects = matches.object_selector.as_ref().is_none_or(|selector| {
@@ -200,6 +216,9 @@ mod tests {
                 &all[4..],
             ),
             (vec![with("scope", json!("Namespaced"))], &all[4..]),
+            // All of them, and pods themselves.
+            (vec![with("resources", json!(["pods/*"]))], &all[4..]),
+            (vec![with("resources", json!(["*/status"]))], &all[..2]),
             (vec![with("resources", json!(["pods"]))], &all[2..]),
             (
                 vec![
@@ -225,6 +244,7 @@ mod tests {
         let names = json!({"matchExpressions": [{"key": NAME_LABEL, "operator": "NotIn", "values": ["a"]}]});
         let only =
             json!({"matchExpressions": [{"key": NAME_LABEL, "operator": "In", "values": ["a"]}]});
+        let further = json!({"matchExpressions": [{"key": NAME_LABEL, "operator": "NotIn", "values": ["a", "ml"]}]});
         let labels = json!({"matchLabels": {"guarded": "yes"}});
         for (matches, by_name, wide) in [
             (json!({}), false, true),
@@ -236,13 +256,44 @@ mod tests {
             (json!({"namespaceSelector": names}), true, true),
             (json!({"namespaceSelector": names}), false, false),
             (json!({"namespaceSelector": only}), true, false),
+            (json!({"namespaceSelector": further}), true, false),
             (json!({"namespaceSelector": labels}), true, false),
             (json!({"objectSelector": labels}), true, false),
             (json!({"objectSelector": names}), true, false),
             (json!({"excludeResourceRules": [{}]}), true, false),
         ] {
             let found = serde_json::from_value(matches.clone()).unwrap();
-            assert_eq!(is_wide(&found, by_name), wide, "{matches}");
+            let may_leave_out = |namespace: &str| by_name && namespace == "a";
+            assert_eq!(is_wide(&found, may_leave_out), wide, "{matches}");
+        }
+    }
+
+    #[test]
+    fn a_rule_for_the_scope_that_a_resource_has_matches_it() {
+        let of = |group: &'static str, resources: &'static [&'static str]| Guard {
+            group,
+            version: "v1",
+            resources,
+            operations: &["UPDATE"],
+        };
+        for (guard, scope) in [
+            (of("", &["namespaces", "namespaces/status"]), "Cluster"),
+            (of("muster.dev", &["ledgers", "teams/status"]), "Cluster"),
+            (of("resource.k8s.io", &["resourceslices"]), "Cluster"),
+            (of("muster.dev", &["gangs", "queues/status"]), "Namespaced"),
+            (of("resource.k8s.io", &["resourceclaims"]), "Namespaced"),
+        ] {
+            for written in ["*", "Cluster", "Namespaced"] {
+                let rule = json!({"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"], "operations": ["*"],
+                    "scope": written});
+                let matches = serde_json::from_value(json!({"resourceRules": [rule]})).unwrap();
+                let is_asked = left_out(&[guard], &matches).is_empty();
+                assert_eq!(
+                    is_asked,
+                    written == "*" || written == scope,
+                    "{guard:?} {written}"
+                );
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 //! Whether Pod Security keeps tenants' pods from what no policy of Muster sees: privileged containers and paths of the host.
 //!
-//! Tenants' namespaces are those of a Team. The API server's own defaults, which hold where a namespace says nothing, are in no API.
+//! Tenants' namespaces are those of a Team; where namespaces that name none have a default one, all that are Muster's business. The
+//! API server's own defaults, which hold where a namespace says nothing, are in no API.
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, Client, ResourceExt, api::ListParams};
@@ -8,6 +9,7 @@ use muster_api::keys;
 
 use super::{
     finding::{Finding, Reason},
+    installation::Installation,
     reading::{self, Reading},
 };
 use crate::listing::Names;
@@ -25,22 +27,40 @@ pub struct Tenants {
 }
 
 impl Tenants {
-    fn see(&mut self, namespace: &Namespace) {
+    fn see(&mut self, namespace: &Namespace, installation: Option<&Installation>) {
+        let name = namespace.name_any();
+        if !namespace.labels().contains_key(keys::TEAM)
+            && installation.is_none_or(|release| release.is_left_out(&name))
+        {
+            return;
+        }
         self.count += 1;
         let level = namespace.labels().get(LABEL);
         if level.is_none_or(|level| !LEVELS.contains(&level.as_str())) {
             let level = level.map_or("no level", String::as_str);
-            self.open
-                .add(|| format!("{}: {level}", namespace.name_any()));
+            self.open.add(|| format!("{name}: {level}"));
         }
     }
 }
 
 /// Reads them.
-pub async fn read(client: &Client) -> Reading<Tenants> {
+pub async fn read(client: &Client, installation: Option<&Installation>) -> Reading<Tenants> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    let of_teams = ListParams::default().labels(keys::TEAM);
-    reading::list(namespaces, of_teams, Tenants::default(), Tenants::see).await
+    let has_default = installation.is_some_and(|release| release.default_team.is_some());
+    let which = if has_default {
+        ListParams::default()
+    } else {
+        ListParams::default().labels(keys::TEAM)
+    };
+    reading::list(
+        namespaces,
+        which,
+        Tenants::default(),
+        |tenants, namespace| {
+            tenants.see(namespace, installation);
+        },
+    )
+    .await
 }
 
 /// What that means.
@@ -57,7 +77,11 @@ pub fn findings(tenants: &Reading<Tenants>) -> Vec<Finding> {
                 open.count(),
                 open.list()
             ),
-            format!("kubectl label namespace NAMESPACE {LABEL}=baseline"),
+            // Pods that run stay, and those that follow them, of the same gang, would be refused.
+            format!(
+                "See what it would refuse, such as hostNetwork or IPC_LOCK: kubectl label namespace NAMESPACE {LABEL}=baseline --overwrite \
+                 --dry-run=server. Change those pods, then say it without --dry-run"
+            ),
         ));
     }
     tenants.or_passed(findings, || {
@@ -99,14 +123,19 @@ mod tests {
             ),
             (json!({}), Reason::PodSecurityOpen),
         ] {
-            let good = json!({LABEL: "restricted"});
-            let api = ScriptedApi::new([list(&[good, level.clone()])]);
-            let found = findings(&read(&api.client()).await);
+            let good = json!({LABEL: "restricted", (keys::TEAM): "ml"});
+            let mut labels = level.clone();
+            labels[keys::TEAM] = json!("ml");
+            let api = ScriptedApi::new([list(&[good, labels])]);
+            let found = findings(&read(&api.client(), None).await);
             assert_eq!(found.len(), 1);
             assert_eq!(found[0].reason, expected, "{level}");
             if expected != Reason::Passed {
                 assert!(found[0].message.contains("1 of 2 namespaces"), "{found:?}");
                 assert!(found[0].message.contains("(n1: "), "{found:?}");
+                // One that has a level has to be written over, and nobody wants to learn from a restart what is refused.
+                let remedy = &found[0].remedy;
+                assert!(remedy.contains("--overwrite --dry-run=server"), "{remedy}");
             }
             let query = &api.asked()[0].query;
             assert!(query.contains("labelSelector=muster.dev"), "{query}");
@@ -120,8 +149,25 @@ mod tests {
             (failure(403, "forbidden"), Reason::ReadForbidden),
         ] {
             let api = ScriptedApi::new([answer]);
-            let found = findings(&read(&api.client()).await);
+            let found = findings(&read(&api.client(), None).await);
             assert_eq!(found[0].reason, expected);
         }
+    }
+
+    #[tokio::test]
+    async fn with_a_default_team_every_namespace_that_is_looked_at_is_a_tenants() {
+        let release = Installation {
+            default_team: Some("ml".to_owned()),
+            excluded_namespaces: Some(["n0".to_owned()].into()),
+            ..Installation::default()
+        };
+        let team = json!({(keys::TEAM): "ml", LABEL: "baseline"});
+        let api = ScriptedApi::new([list(&[json!({}), team, json!({})])]);
+        let found = findings(&read(&api.client(), Some(&release)).await);
+        assert_eq!(found[0].reason, Reason::PodSecurityOpen);
+        let told =
+            "1 of 2 namespaces of Teams enforce neither baseline nor restricted (n2: no level)";
+        assert!(found[0].message.contains(told), "{found:?}");
+        assert!(!api.asked()[0].query.contains("labelSelector"));
     }
 }

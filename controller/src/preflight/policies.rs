@@ -3,17 +3,19 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::admissionregistration::v1::{
-    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding, ValidatingAdmissionPolicySpec,
 };
 use kube::{Api, Client, ResourceExt, api::ListParams};
 
 use super::{
+    expressions,
     finding::{Finding, Reason},
-    guards::{About, BY_VALUE, POLICIES, Policy},
+    guards::{About, BY_VALUE, POLICIES, Policy, SIDE_DOOR},
     installation::Installation,
     matching,
     reading::{self, Reading},
 };
+use crate::listing::Names;
 
 /// The label that the chart gives all its objects.
 const LABEL: &str = "app.kubernetes.io/name=muster";
@@ -92,6 +94,7 @@ pub fn findings(
         return vec![unread.finding()];
     }
     let mut findings = Vec::new();
+    let mut other_versions = Names::default();
     let mut there = 0;
     let always = POLICIES.iter().map(|policy| (policy, true));
     for (wanted, needed) in always.chain(BY_VALUE.iter().map(|policy| (policy, false))) {
@@ -100,8 +103,11 @@ pub fn findings(
             Some(policy) => {
                 there += 1;
                 findings.extend(of_rules(policy, wanted));
-                let about = wanted.about;
-                findings.extend(of_policy(policy, about, installation, &bindings.found));
+                match expressions::other_version(policy.labels()) {
+                    Some(version) => other_versions.add(|| format!("{name}: {version}")),
+                    None => findings.extend(of_expressions(policy, wanted, installation)),
+                }
+                findings.extend(of_policy(policy, wanted, installation, &bindings.found));
             }
             None if needed => findings.push(Finding::new(
                 Reason::PolicyMissing,
@@ -111,6 +117,17 @@ pub fn findings(
             )),
             None => {}
         }
+    }
+    if !other_versions.is_empty() {
+        findings.push(Finding::new(
+            Reason::NotVisible,
+            "validatingadmissionpolicies",
+            format!(
+                "policies were installed by another version than {}, which is this program's, so their expressions were not compared: {other_versions}",
+                expressions::VERSION
+            ),
+            "Run preflight of the version that is installed",
+        ));
     }
     bindings.or_passed(findings, || {
         Finding::passed(
@@ -140,12 +157,7 @@ fn of_rules(policy: &ValidatingAdmissionPolicy, wanted: &Policy) -> Vec<Finding>
             "helm upgrade the release, and see who changed it",
         ));
     };
-    let refuses = spec
-        .validations
-        .iter()
-        .flatten()
-        .any(|validation| validation.expression.trim() != "true");
-    if !refuses {
+    if !refuses(&spec) {
         add(
             Reason::PolicyRefusesNothing,
             "it has no validation that could fail".to_owned(),
@@ -171,7 +183,7 @@ fn of_rules(policy: &ValidatingAdmissionPolicy, wanted: &Policy) -> Vec<Finding>
         );
     }
     // Namespaces are left out by its binding.
-    if !matching::is_wide(&matches, false) {
+    if !matching::is_wide(&matches, |_| false) {
         add(
             Reason::PolicyNarrowed,
             "its matchConstraints leave out objects that the chart's do not: selectors or excludeResourceRules were added".to_owned(),
@@ -180,13 +192,44 @@ fn of_rules(policy: &ValidatingAdmissionPolicy, wanted: &Policy) -> Vec<Finding>
     findings
 }
 
+/// Whether it says what the chart's says.
+fn of_expressions(
+    policy: &ValidatingAdmissionPolicy,
+    wanted: &Policy,
+    installation: &Installation,
+) -> Option<Finding> {
+    let spec = policy.spec.clone().unwrap_or_default();
+    // That it refuses nothing is told already.
+    if !refuses(&spec) {
+        return None;
+    }
+    let lost = expressions::lost(wanted.name, &spec, installation);
+    (!lost.is_empty()).then(|| {
+        Finding::new(
+            Reason::PolicyChanged,
+            policy.name_any(),
+            format!(
+                "it was changed: it does not have, as the chart's has, {}",
+                lost.join(", ")
+            ),
+            "helm upgrade the release, and see who changed it",
+        )
+    })
+}
+
+/// Whether it has a validation that could fail.
+fn refuses(spec: &ValidatingAdmissionPolicySpec) -> bool {
+    let mut validations = spec.validations.iter().flatten();
+    validations.any(|validation| validation.expression.trim() != "true")
+}
+
 fn of_policy(
     policy: &ValidatingAdmissionPolicy,
-    about: About,
+    wanted: &Policy,
     installation: &Installation,
     bindings: &Bindings,
 ) -> Vec<Finding> {
-    let name = policy.name_any();
+    let (name, about) = (policy.name_any(), wanted.about);
     let mut findings = Vec::new();
     let mut add = |reason, message: String| {
         findings.push(Finding::new(
@@ -222,19 +265,31 @@ fn of_policy(
             .iter()
             .any(|action| action == "Deny")
     };
+    // The chart leaves out namespaces only from policies about workloads.
+    let may_leave_out = |namespace: &str| {
+        about == About::Workloads
+            && (wanted.name == SIDE_DOOR || installation.may_leave_out(namespace))
+    };
+    // Else the API server does not look at a paramRef.
+    let spec = policy.spec.as_ref();
+    let takes_parameters = spec.is_some_and(|spec| spec.param_kind.is_some());
     let wide = |binding: &&&ValidatingAdmissionPolicyBinding| {
         let matches = binding.spec.match_resources.as_ref();
-        binding.spec.param_ref.is_none()
+        (binding.spec.param_ref.is_none() || !takes_parameters)
             && matches.is_none_or(|matches| {
                 let rules = matches.resource_rules.as_deref().unwrap_or_default();
-                // The chart leaves out namespaces only from policies about workloads.
-                rules.is_empty() && matching::is_wide(matches, about == About::Workloads)
+                rules.is_empty() && matching::is_wide(matches, may_leave_out)
             })
     };
     if own.is_empty() {
         add(
             Reason::PolicyNotBound,
             "no ValidatingAdmissionPolicyBinding names it, so it refuses nothing".to_owned(),
+        );
+    } else if !must_deny && own.iter().any(|binding| denies(&binding)) {
+        add(
+            Reason::PolicyRefusesInObserve,
+            "a binding of it has Deny in validationActions, although mode is Observe: what nobody gates is refused".to_owned(),
         );
     } else if must_deny && !own.iter().any(|binding| denies(&binding)) {
         add(
@@ -278,14 +333,11 @@ mod tests {
                     "operations": guard.operations, "scope": "*"})
             })
             .collect();
-        let conditions: Vec<Value> = of
-            .conditions
-            .iter()
-            .map(|name| json!({"name": name, "expression": "a"}))
-            .collect();
-        let policy = json!({"metadata": {"name": name}, "spec": {"failurePolicy": failure,
-            "matchConstraints": {"resourceRules": rules, "namespaceSelector": {}, "objectSelector": {}},
-            "matchConditions": conditions, "validations": [{"expression": "object.a"}]}});
+        let mut spec = expressions::tests::rendered(of.name, "");
+        spec["failurePolicy"] = json!(failure);
+        spec["matchConstraints"] =
+            json!({"resourceRules": rules, "namespaceSelector": {}, "objectSelector": {}});
+        let policy = json!({"metadata": {"name": name}, "spec": spec});
         (name, serde_json::from_value(policy).unwrap())
     }
 
@@ -374,6 +426,75 @@ mod tests {
     }
 
     #[test]
+    fn a_binding_leaves_out_no_namespace_that_the_controller_looks_at() {
+        let installation = Installation {
+            name: "muster".to_owned(),
+            enforces: true,
+            excluded_namespaces: Some(["kube-system".to_owned()].into()),
+            ..Installation::default()
+        };
+        let (mut all, mut bound) = (policies("Fail"), bindings("Deny"));
+        all.extend([policy(&BY_VALUE[1], "Fail")]);
+        let names = |names: &[&str]| {
+            json!({"namespaceSelector": {"matchExpressions": [
+                {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": names}]}})
+        };
+        // The chart has exceptions of its own there.
+        let excepted = names(&["gpu-operator", "kube-system"]);
+        bound.push(binding("muster-pod-side-door", "Deny", &excepted));
+        for (left_out, expected) in [
+            (vec!["kube-system"], Reason::Passed),
+            (vec!["kube-system", "ml"], Reason::PolicyNarrowed),
+        ] {
+            bound.retain(|binding| policy_name(binding) != "muster-pod-gate");
+            bound.push(binding("muster-pod-gate", "Deny", &names(&left_out)));
+            let found = findings(
+                &installation,
+                &Reading::whole(all.clone()),
+                &Reading::whole(bound.clone()),
+            );
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert_eq!(found[0].reason, expected);
+        }
+    }
+
+    #[test]
+    fn parameters_narrow_a_binding_only_of_a_policy_that_takes_some() {
+        for (takes, expected) in [(false, Reason::Passed), (true, Reason::PolicyNarrowed)] {
+            let (mut policies, mut bindings) = (policies("Fail"), bindings("Deny"));
+            if takes {
+                let spec = policies.get_mut("muster-team").unwrap().spec.as_mut();
+                let kind = json!({"apiVersion": "v1", "kind": "ConfigMap"});
+                spec.unwrap().param_kind = Some(serde_json::from_value(kind).unwrap());
+            }
+            let binding = bindings
+                .iter_mut()
+                .find(|binding| policy_name(binding) == "muster-team");
+            let reference = json!({"name": "a", "parameterNotFoundAction": "Allow"});
+            binding.unwrap().spec.param_ref = Some(serde_json::from_value(reference).unwrap());
+            assert_eq!(reasons(true, policies, bindings), [expected]);
+        }
+    }
+
+    #[test]
+    fn expressions_of_another_version_are_not_compared_and_that_is_told() {
+        let mut policies = policies("Fail");
+        for (name, version) in [
+            ("muster-team", "9.9.9"),
+            ("muster-claim", expressions::VERSION),
+        ] {
+            let policy = policies.get_mut(name).unwrap();
+            policy
+                .labels_mut()
+                .insert(expressions::VERSION_LABEL.to_owned(), version.to_owned());
+            let spec = policy.spec.as_mut().unwrap();
+            spec.validations.as_mut().unwrap()[0].expression = "object.a".to_owned();
+        }
+        let found = reasons(true, policies, bindings("Deny"));
+        assert_eq!(found, [Reason::PolicyChanged, Reason::NotVisible]);
+    }
+
+    #[test]
     fn each_way_in_which_a_policy_does_not_hold_is_told() {
         let without = |name: &str| {
             let mut bindings = bindings("Deny");
@@ -428,6 +549,19 @@ mod tests {
         ] {
             assert_eq!(reasons(true, policies, bindings), expected);
         }
+        // In Observe no pod has the gate that this one insists on.
+        assert_eq!(
+            reasons(
+                false,
+                policies("Fail"),
+                [
+                    bindings("Audit"),
+                    vec![binding("muster-pod-created", "Deny", &json!({}))]
+                ]
+                .concat()
+            ),
+            [Reason::PolicyRefusesInObserve]
+        );
         let audited = instead("muster-pod-gate", "Audit", json!({}));
         assert_eq!(reasons(false, policies("Fail"), audited), [Reason::Passed]);
         let mut side_door = policies("Fail");
@@ -440,7 +574,7 @@ mod tests {
 
     #[test]
     fn a_policy_that_was_emptied_or_narrowed_is_told_by_what_it_does_not_look_at_any_more() {
-        use Reason::{PolicyNarrowed, PolicyRefusesNothing, PolicyRulesLost};
+        use Reason::{PolicyChanged, PolicyNarrowed, PolicyRefusesNothing, PolicyRulesLost};
         for (pointer, value, expected, told) in [
             (
                 "/spec/validations",
@@ -479,16 +613,39 @@ mod tests {
                 "matchConstraints",
             ),
             (
-                "/spec/matchConditions",
-                json!([{"name": "mine", "expression": "false"}]),
+                "/spec/matchConditions/1",
+                json!({"name": "mine", "expression": "false"}),
                 PolicyNarrowed,
                 ": mine",
+            ),
+            (
+                "/spec/matchConditions/0/expression",
+                json!("false"),
+                PolicyChanged,
+                "as the chart's has, matchCondition not-by-the-controller",
+            ),
+            (
+                "/spec/validations/0/expression",
+                json!("true || object.a"),
+                PolicyChanged,
+                "as the chart's has, validation 1",
+            ),
+            (
+                "/spec/variables/0/expression",
+                json!("{}"),
+                PolicyChanged,
+                "as the chart's has, variable ",
             ),
         ] {
             let mut policies = policies("Fail");
             let changed = policies.get_mut("muster-pod-decided").unwrap();
             let mut object = serde_json::to_value(&*changed).unwrap();
-            *object.pointer_mut(pointer).unwrap() = value;
+            if pointer == "/spec/matchConditions/1" {
+                let conditions = &mut object["spec"]["matchConditions"];
+                conditions.as_array_mut().unwrap().push(value);
+            } else {
+                *object.pointer_mut(pointer).unwrap() = value;
+            }
             *changed = serde_json::from_value(object).unwrap();
             let installation = Installation {
                 name: "muster".to_owned(),

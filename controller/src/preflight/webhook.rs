@@ -20,6 +20,7 @@ use muster_api::team::{Team, TeamSpec};
 use muster_serve::client::CallError;
 
 use super::{
+    expressions,
     finding::{Finding, Reason},
     guards::{PODS, QUOTA, Webhook},
     installation::Installation,
@@ -193,7 +194,10 @@ pub fn of_configurations(
             let pods = installation.enforces.then_some(PODS);
             let needed: Vec<Webhook> = QUOTA.into_iter().chain(pods).collect();
             let webhooks = configured!(configuration);
-            findings.extend(of_webhooks(&configuration.name_any(), &needed, &webhooks));
+            let name = configuration.name_any();
+            let compared = is_of_this_version(configuration);
+            let found = of_webhooks(&name, &needed, &webhooks, installation, compared);
+            findings.extend(found);
         }
         None => findings.push(missing(
             "ValidatingWebhookConfiguration",
@@ -204,7 +208,9 @@ pub fn of_configurations(
     match &found.mutating {
         Some(configuration) => {
             let webhooks = configured!(configuration);
-            findings.extend(of_webhooks(&own, &[PODS], &webhooks));
+            let compared = is_of_this_version(configuration);
+            let found = of_webhooks(&own, &[PODS], &webhooks, installation, compared);
+            findings.extend(found);
         }
         // In Observe nothing is changed.
         None if installation.enforces => {
@@ -233,7 +239,18 @@ pub fn of_configurations(
     findings
 }
 
-fn of_webhooks(object: &str, needed: &[Webhook], webhooks: &[Configured<'_>]) -> Vec<Finding> {
+/// Whether expressions of a configuration are compared: not where another version installed it, which is told of the policies.
+fn is_of_this_version<K: ResourceExt>(configuration: &K) -> bool {
+    expressions::other_version(configuration.labels()).is_none()
+}
+
+fn of_webhooks(
+    object: &str,
+    needed: &[Webhook],
+    webhooks: &[Configured<'_>],
+    installation: &Installation,
+    compared: bool,
+) -> Vec<Finding> {
     let (mut without, mut open) = (Names::default(), Names::default());
     for webhook in webhooks {
         let bundle = webhook.client.ca_bundle.as_ref();
@@ -256,9 +273,13 @@ fn of_webhooks(object: &str, needed: &[Webhook], webhooks: &[Configured<'_>]) ->
             absent.push(format!("{} for {}", wanted.name, left_out.join(", ")));
         }
         let further = matching::further_conditions(found.conditions, wanted.conditions);
+        let changed = expressions::changed_conditions(wanted.name, found.conditions, installation);
+        let is_changed = compared && !changed.is_empty();
         // Only of pods the chart leaves out namespaces.
-        let is_wide = matching::is_wide(&found.matches, wanted.name == PODS.name);
-        if !is_wide || !further.is_empty() {
+        let is_wide = matching::is_wide(&found.matches, |namespace| {
+            wanted.name == PODS.name && installation.may_leave_out(namespace)
+        });
+        if !is_wide || !further.is_empty() || is_changed {
             narrowed.push(wanted.name);
         }
     }
@@ -281,7 +302,7 @@ fn of_webhooks(object: &str, needed: &[Webhook], webhooks: &[Configured<'_>]) ->
         add(
             Reason::WebhookNarrowed,
             format!(
-                "{} leave out what the chart's do not: selectors or matchConditions were added",
+                "{} leave out what the chart's do not: selectors or matchConditions were added or changed",
                 narrowed.join(", ")
             ),
             upgrade,
@@ -575,7 +596,9 @@ mod tests {
         use Reason::{Passed, WebhookMissing, WebhookNarrowed};
         let names = json!({"matchExpressions": [
             {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system"]}]});
-        let managed = json!([{"name": "managed", "expression": "a"}]);
+        let managed =
+            expressions::tests::rendered(PODS.name, "muster-system")["matchConditions"].clone();
+        let nothing = json!([{"name": "managed", "expression": "false"}]);
         let mine = json!([{"name": "mine", "expression": "false"}]);
         let labels = json!({"matchLabels": {"guarded": "yes"}});
         for (name, pointer, value, expected) in [
@@ -586,6 +609,12 @@ mod tests {
                 Passed,
             ),
             ("pods.muster.dev", "/matchConditions", managed, Passed),
+            (
+                "pods.muster.dev",
+                "/matchConditions",
+                nothing,
+                WebhookNarrowed,
+            ),
             (
                 "pods.muster.dev",
                 "/rules/0/operations",

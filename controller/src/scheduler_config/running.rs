@@ -93,6 +93,23 @@ pub(crate) fn flag<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
     value.filter(|value| !value.is_empty())
 }
 
+/// What the lists of `--NAME=A,B` or `--NAME A,B` hold. Where it is given several times, all of it counts.
+pub(crate) fn items<'a>(words: &[&'a str], name: &str) -> Vec<&'a str> {
+    let mut lists: Vec<&str> = Vec::new();
+    for (position, word) in words.iter().enumerate() {
+        let Some(flag) = word.strip_prefix("--") else {
+            continue;
+        };
+        match flag.split_once('=') {
+            Some((found, list)) if found == name => lists.push(list),
+            None if flag == name => lists.extend(words.get(position + 1)),
+            _ => {}
+        }
+    }
+    let items = lists.into_iter().flat_map(|list| list.split(','));
+    items.map(str::trim).collect()
+}
+
 /// A flag of truth needs no value.
 fn leader_elect(words: &[&str]) -> Option<bool> {
     let mut value = None;

@@ -31,14 +31,14 @@ use rustls::{
     crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature},
     pki_types::{CertificateDer, ServerName, UnixTime},
 };
-use tokio::{net::TcpSocket, time::MissedTickBehavior};
+use tokio::{net::TcpSocket, sync::watch, time::MissedTickBehavior};
 use tokio_rustls::TlsConnector;
 
 use super::acceptor::OwnSockets;
 use crate::{
     readiness::Condition,
     shutdown::Shutdown,
-    tls::{self, CertificateAndKey, TlsError},
+    tls::{self, CertificateAndKey, Clients, TlsError},
 };
 
 /// Path of the question. A router answers it as it answers its requests: with the same locks.
@@ -52,38 +52,41 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 /// Silences in a row after which the server counts as stuck.
 const FAILURES: u32 = 3;
 
-/// How a server asks itself, and where the answer goes.
-#[derive(Clone, Debug)]
-pub struct SelfCheck {
-    /// Holds while the server answers.
-    pub answers: Condition,
-    /// What it shows, where clients must show a certificate.
-    pub identity: Option<CertificateAndKey>,
-}
-
-/// Begins to ask the server at `address`.
+/// Begins to ask the server at `address`, as one of its clients; `answers` holds while it answers.
 pub(crate) fn spawn(
-    check: &SelfCheck,
+    answers: Condition,
     address: SocketAddr,
     own_sockets: OwnSockets,
+    mut clients: watch::Receiver<Clients>,
     shutdown: &Shutdown,
 ) -> Result<(), TlsError> {
-    let connector = TlsConnector::from(Arc::new(client_config(check.identity.as_ref())?));
+    let connector = connector(&clients.borrow_and_update())?;
     let question = Question {
         address: reachable(address),
         connector,
         own_sockets,
     };
-    shutdown.spawn_until_stopped("self-check", keep_asking(question, check.answers.clone()));
+    shutdown.spawn_until_stopped("self-check", keep_asking(question, clients, answers));
     Ok(())
 }
 
-async fn keep_asking(question: Question, answers: Condition) {
+async fn keep_asking(
+    mut question: Question,
+    mut clients: watch::Receiver<Clients>,
+    answers: Condition,
+) {
     let mut failures = 0_u32;
     let mut times = tokio::time::interval(INTERVAL);
     times.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         times.tick().await;
+        // Whoever says who may connect may be gone; then nothing changes any more.
+        if clients.has_changed().unwrap_or(false) {
+            match connector(&clients.borrow_and_update()) {
+                Ok(connector) => question.connector = connector,
+                Err(error) => tracing::warn!(%error, "the server goes on to ask itself as before"),
+            }
+        }
         let asked = tokio::time::timeout(ANSWER_LIMIT, question.ask()).await;
         let why = match asked {
             Ok(Ok(())) => {
@@ -162,6 +165,15 @@ fn reachable(address: SocketAddr) -> SocketAddr {
         ip => ip,
     };
     SocketAddr::new(ip, address.port())
+}
+
+/// What shows a certificate where clients must.
+fn connector(clients: &Clients) -> Result<TlsConnector, TlsError> {
+    let identity = match clients {
+        Clients::Anyone => None,
+        Clients::Verified { own, .. } => own.as_ref(),
+    };
+    Ok(TlsConnector::from(Arc::new(client_config(identity)?)))
 }
 
 fn client_config(identity: Option<&CertificateAndKey>) -> Result<ClientConfig, TlsError> {

@@ -22,7 +22,7 @@ use rustls::{
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpSocket, TcpStream},
-    sync::Notify,
+    sync::{Notify, watch},
     task::JoinHandle,
     time::Instant,
 };
@@ -33,7 +33,7 @@ use crate::{
     certificates::{AuthoritySet, Policy, Subject},
     metrics::Metrics,
     readiness::Readiness,
-    server::{ANSWERS_CONDITION, HttpsServer, Limits, SELF_CHECK_PATH, SelfCheck},
+    server::{ANSWERS_CONDITION, HttpsServer, Limits, SELF_CHECK_PATH},
     shutdown::Shutdown,
     tls::{self, CertificateAndKey, Clients, ServingCertificate},
 };
@@ -83,6 +83,7 @@ struct Served {
     authority: Authority,
     address: SocketAddr,
     certificate: Arc<ServingCertificate>,
+    clients: watch::Sender<Clients>,
     readiness: Readiness,
     stuck: Stuck,
     shutdown: Shutdown,
@@ -107,25 +108,21 @@ impl Served {
         let (readiness, shutdown) = (Readiness::default(), Shutdown::default());
         let stuck = Stuck::default();
         let certificate = ServingCertificate::new(&authority.server()).unwrap();
-        let clients = clients(&authority);
-        let identity = matches!(clients, Clients::Verified { .. })
-            .then(|| authority.issue(&Subject::Client("self-check".to_owned())));
+        let clients = watch::Sender::new(clients(&authority));
         let server = HttpsServer {
             name: "test server",
             address: LOOPBACK,
             router: routes(Arc::clone(&stuck)).merge(more),
             certificate: Arc::clone(&certificate),
-            clients,
+            clients: clients.subscribe(),
             limits,
-            self_check: SelfCheck {
-                answers: readiness.condition(ANSWERS_CONDITION),
-                identity,
-            },
+            answers: readiness.condition(ANSWERS_CONDITION),
         };
         Self {
             address: server.spawn(&shutdown).await.unwrap(),
             authority,
             certificate,
+            clients,
             readiness,
             stuck,
             shutdown,
@@ -197,6 +194,7 @@ fn routes(stuck: Stuck) -> Router {
 fn verified(authority: &Authority) -> Clients {
     Clients::Verified {
         ca_bundle_pem: authority.set.bundle_pem(),
+        own: Some(authority.issue(&Subject::Client("self-check".to_owned()))),
     }
 }
 
@@ -272,12 +270,53 @@ async fn where_clients_are_verified_others_get_no_answer() {
         (Some(authority.server()), false),
         (None, false),
     ] {
-        // In TLS 1.3 a client learns of its refusal only when it reads.
-        let answer = match server.try_connect(client.as_ref()).await {
-            Ok(stream) => exchange(stream, &request("GET", "/", 0)).await,
-            Err(_) => String::new(),
-        };
-        assert_eq!(answer.ends_with("here\n"), welcome, "{client:?}: {answer}");
+        assert_eq!(
+            lets_in(&server, client.as_ref()).await,
+            welcome,
+            "{client:?}"
+        );
+    }
+}
+
+async fn lets_in(server: &Served, client: Option<&CertificateAndKey>) -> bool {
+    // In TLS 1.3 a client learns of its refusal only when it reads.
+    match server.try_connect(client).await {
+        Ok(stream) => {
+            let answer = exchange(stream, &request("GET", "/", 0)).await;
+            answer.ends_with("here\n")
+        }
+        Err(_) => false,
+    }
+}
+
+#[tokio::test]
+async fn other_authorities_count_from_the_next_handshake_on_and_the_server_still_answers_itself() {
+    let server = Served::for_clients(verified, LIMITS, Router::new()).await;
+    let readiness = &server.readiness;
+    eventually("it answers itself", async || readiness.is_ready()).await;
+    let subject = Subject::Client("scheduler".to_owned());
+    let (old, other) = (server.authority.issue(&subject), Authority::new());
+    let new = other.issue(&subject);
+    let before = server.try_connect(Some(&old)).await.unwrap();
+
+    // What is no certificate changes nothing.
+    server.clients.send_replace(Clients::Verified {
+        ca_bundle_pem: "garbage".to_owned(),
+        own: None,
+    });
+    assert!(lets_in(&server, Some(&old)).await);
+
+    server.clients.send_replace(verified(&other));
+    let new_is_let_in = async || lets_in(&server, Some(&new)).await;
+    eventually("the new one is let in", new_is_let_in).await;
+    assert!(!lets_in(&server, Some(&old)).await);
+    let answer = exchange(before, &request("GET", "/", 0)).await;
+    assert!(answer.ends_with("here\n"), "{answer}");
+    // It would be found out after three questions that nobody answers, one a second.
+    let asked_until = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < asked_until {
+        assert!(readiness.is_ready(), "it asks itself as who is not let in");
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 

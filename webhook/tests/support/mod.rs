@@ -71,12 +71,9 @@ impl Running {
             address: (Ipv4Addr::LOCALHOST, 0).into(),
             router: router(webhook),
             certificate: ServingCertificate::new(&server).unwrap(),
-            clients: Clients::Anyone,
+            clients: Clients::Anyone.always(),
             limits: Limits::OBJECTS,
-            self_check: SelfCheck {
-                answers: readiness.condition(ANSWERS_CONDITION),
-                identity: None,
-            },
+            answers: readiness.condition(ANSWERS_CONDITION),
         }
         .spawn(&shutdown)
         .await

@@ -8,6 +8,7 @@
 )]
 
 mod alerts;
+mod expressions;
 mod helm;
 mod metrics;
 mod objects;
