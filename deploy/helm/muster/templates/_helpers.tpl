@@ -95,12 +95,12 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{/* Where and as whom the pods of a program run. Call with (list . "webhook"). Two replicas on one node fall together, so they
-     are kept apart unless an affinity is given. */}}
+{{/* Where and as whom the pods of a program run. Call with (list . "webhook"); a third element names another ServiceAccount than
+     the program's. Two replicas on one node fall together, so they are kept apart unless an affinity is given. */}}
 {{- define "muster.podPlacement" -}}
 {{- $root := index . 0 -}}
 {{- $values := index $root.Values (index . 1) -}}
-serviceAccountName: {{ include "muster.fullname" $root }}-{{ index . 1 }}
+serviceAccountName: {{ include "muster.fullname" $root }}-{{ last . }}
 {{- with $values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
@@ -164,18 +164,29 @@ kube-system/kube-scheduler
 {{ concat (list $host (printf "%s.cluster.local" $host)) (index . 2) | uniq | join "," }}
 {{- end }}
 
-{{/* CEL over `object`, a Pod: whether it is managed. Generated from muster_cluster::managed for one stand-in
-     resource; the chart's list is put in its place. */}}
-{{- define "muster.managedCel" -}}
+{{/* CEL over `object`, a Pod, from a file that is generated from muster_cluster::managed for one stand-in resource; the chart's
+     list is put in its place. Call with (list . "files/managed.cel"). */}}
+{{- define "muster.deviceCel" -}}
+{{- $root := index . 0 -}}
 {{- $terms := list -}}
-{{- range .Values.managedResources -}}
+{{- range $root.Values.managedResources -}}
 {{- if hasSuffix "*" . -}}
 {{- $terms = append $terms (printf "r.startsWith('%s')" (trimSuffix "*" .)) -}}
 {{- else -}}
 {{- $terms = append $terms (printf "r == '%s'" .) -}}
 {{- end -}}
 {{- end -}}
-{{ .Files.Get "files/managed.cel" | trim | replace "r == 'muster.dev/listed-resource'" ($terms | join " || " | default "false") }}
+{{ $root.Files.Get (index . 1) | trim | replace "r == 'muster.dev/listed-resource'" ($terms | join " || " | default "false") }}
+{{- end }}
+
+{{/* Whether it is managed. */}}
+{{- define "muster.managedCel" -}}
+{{ include "muster.deviceCel" (list . "files/managed.cel") }}
+{{- end }}
+
+{{/* Whether it asks for devices. A pod is managed also for its label muster.dev/gang alone; then it is charged for none. */}}
+{{- define "muster.devicesCel" -}}
+{{ include "muster.deviceCel" (list . "files/devices.cel") }}
 {{- end }}
 
 {{/* CEL over `object`: whether its own annotations carry the shorthand for a claim. */}}
