@@ -165,8 +165,8 @@ fn programs_are_restricted_but_for_the_driver_whose_namespace_says_so() {
         );
     }
     assert_eq!(
-        seen, 8,
-        "controller, webhook, extender, scheduler, driver, the two tests and the hook"
+        seen, 9,
+        "controller, webhook, extender, scheduler, driver, the two tests and the two checks"
     );
     let namespace = object(&objects, "Namespace", "gpu-drivers");
     assert_eq!(
@@ -271,7 +271,7 @@ fn rights_are_bound_to_accounts_that_exist_and_pods_run_as_these() {
             assert!(accounts.contains(&account), "{}: {account:?}", name(object));
         }
     }
-    assert_eq!(accounts.len(), 6);
+    assert_eq!(accounts.len(), 8);
 }
 
 /// A policy, a budget, a Service or a monitor that selects no pod does nothing, in silence.
@@ -433,17 +433,89 @@ fn the_preflight_of_a_release_only_reads_and_only_while_it_runs() {
     assert!(pod["spec"]["volumes"].is_null());
 }
 
+/// What Helm runs at these events, with what it needs, which is there only meanwhile.
+fn assert_runs_at(objects: &[Value], check: &str, events: &str) {
+    for kind in ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job"] {
+        let annotations = &object(objects, kind, check)["metadata"]["annotations"];
+        assert_eq!(annotations["helm.sh/hook"], events, "{kind}");
+        let policy = annotations["helm.sh/hook-delete-policy"].as_str().unwrap();
+        assert!(policy.starts_with("before-hook-creation"), "{kind}");
+        let weight = if kind == "Job" { "-1" } else { "-2" };
+        assert_eq!(annotations["helm.sh/hook-weight"], weight, "{kind}");
+    }
+    let spec = &object(objects, "Job", check)["spec"];
+    assert_eq!(spec["backoffLimit"], 0);
+    // Helm gives up after 300 s, and says less of why.
+    assert!(spec["activeDeadlineSeconds"].as_i64().unwrap() <= 240);
+    let pod = &spec["template"]["spec"];
+    assert_eq!(pod["serviceAccountName"], check);
+}
+
+/// The arguments of the container of a Job.
+fn arguments<'a>(objects: &'a [Value], job: &str) -> Vec<&'a str> {
+    let pod = &object(objects, "Job", job)["spec"]["template"]["spec"];
+    let arguments = pod["containers"][0]["args"].as_array().unwrap().iter();
+    arguments.filter_map(Value::as_str).collect()
+}
+
+/// After an install that failed nothing of the release is there, and it can be uninstalled all the same.
 #[test]
 fn nothing_is_uninstalled_before_it_was_looked_at_unless_that_is_switched_off() {
     let checked = objects(&[]);
-    let job = object(&checked, "Job", "muster-check-uninstall");
-    assert_eq!(job["metadata"]["annotations"]["helm.sh/hook"], "pre-delete");
-    assert_eq!(job["spec"]["backoffLimit"], 0);
-    let pod = &job["spec"]["template"]["spec"];
-    assert_eq!(pod["serviceAccountName"], "muster-controller");
-    assert_eq!(pod["containers"][0]["args"][0], "check-uninstall");
+    assert_runs_at(&checked, "muster-check-uninstall", "pre-delete");
+    assert_eq!(
+        arguments(&checked, "muster-check-uninstall"),
+        ["check-uninstall"]
+    );
     let forced = objects(&["uninstall.check=false"]);
     assert!(!forced.iter().any(|object| object["kind"] == "Job"));
+}
+
+#[test]
+fn enforce_begins_after_pods_were_looked_at_by_what_the_policy_says_unless_that_is_switched_off() {
+    const CHECK: &str = "muster-check-enforce";
+    let enforced = [
+        "mode=\"Enforce\"",
+        "driver.namespace=\"gpu-drivers\"",
+        "sideDoors.runtimeClasses=[\"gpus\",\"nvidia\"]",
+        "managedResources=[\"example.com/gpu\"]",
+    ];
+    let checked = objects(&enforced);
+    assert_runs_at(&checked, CHECK, "pre-install,pre-upgrade,pre-rollback");
+    let kind = "ValidatingAdmissionPolicyBinding";
+    let binding = object(&checked, kind, "muster-pod-side-door");
+    let selector = &binding["spec"]["matchResources"]["namespaceSelector"];
+    let excepted: Vec<&str> = selector["matchExpressions"][0]["values"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    assert!(excepted.contains(&"gpu-drivers"), "{excepted:?}");
+    let arguments = arguments(&checked, CHECK);
+    assert_eq!(
+        arguments,
+        [
+            "check-enforce",
+            "--policy=muster-pod-side-door",
+            &format!("--excepted-namespace={}", excepted.join(",")),
+            "--runtime-class=gpus,nvidia",
+            "--extended-resource=example.com/gpu",
+        ]
+    );
+    let rules = object(&checked, "ClusterRole", CHECK)["rules"].to_string();
+    assert!(rules.contains("\"muster-pod-side-door\""), "{rules}");
+    let accepting = objects(&["mode=\"Enforce\"", "enforce.acceptViolations=true"]);
+    assert!(self::arguments(&accepting, CHECK).contains(&"--accept-violations"));
+    for without in [
+        vec![],
+        vec!["mode=\"Enforce\"", "enforce.check=false"],
+        vec!["mode=\"Enforce\"", "sideDoors.refuse=false"],
+    ] {
+        let objects = objects(&without);
+        let found = objects.iter().filter(|object| name(object) == CHECK);
+        assert_eq!(found.count(), 0, "{without:?}");
+    }
 }
 
 /// Two that keep a caBundle would undo each other.

@@ -170,7 +170,9 @@ fn premises(path: &str) -> Vec<String> {
             "certManager.issuerRef={\"name\":\"ca\"}",
             "certManager.enabled=true",
         ]),
-        "scheduler.enabled" => set(&["mode=\"Enforce\""]),
+        "scheduler.enabled" | "enforce.check" | "enforce.acceptViolations" => {
+            set(&["mode=\"Enforce\""])
+        }
         "driver.cdiHookPath" => set(&["driver.driverRoot=\"/\""]),
         "driver.createNamespace" => set(&["driver.namespace=\"gpu\""]),
         _ if path.starts_with("scheduler.") => set(&["mode=\"Enforce\"", "scheduler.enabled=true"]),

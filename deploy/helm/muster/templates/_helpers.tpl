@@ -157,6 +157,11 @@ kube-system/kube-scheduler
 {{ concat .Values.excludedNamespaces (list .Release.Namespace (include "muster.driverNamespace" .)) | uniq | sortAlpha | toJson }}
 {{- end }}
 
+{{/* Namespaces whose pods may come to GPUs by a side door: a JSON list. */}}
+{{- define "muster.sideDoorNamespaces" -}}
+{{ concat (include "muster.excludedNamespaces" . | fromJsonArray) .Values.sideDoors.exceptedNamespaces | uniq | sortAlpha | toJson }}
+{{- end }}
+
 {{/* Names that a certificate is valid for. Call with (list . "webhook" MORE-NAMES). */}}
 {{- define "muster.tlsNames" -}}
 {{- $root := index . 0 -}}
@@ -319,4 +324,73 @@ extenders:
 helm.sh/hook: test
 helm.sh/hook-weight: "-2"
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded,hook-failed
+{{- end }}
+
+{{/* A Job that looks before Helm does something, and an account with the rights to read what it looks at. All of it is there only
+     meanwhile, so that it is there also where nothing else is: before the first install, or after one that failed. Call with
+     (dict "root" . "name" "check-uninstall" "hook" HOOKS "rules" RULES "args" ARGS "seconds" SECONDS). */}}
+{{- define "muster.check" -}}
+{{- $root := .root }}
+{{- $check := . }}
+{{- $namespace := $root.Release.Namespace }}
+{{- $name := printf "%s-%s" (include "muster.fullname" $root) .name }}
+{{- range $kind := list "ServiceAccount" "ClusterRole" "ClusterRoleBinding" ($root.Values.openshift.enabled | ternary "RoleBinding" "") | compact }}
+apiVersion: {{ eq $kind "ServiceAccount" | ternary "v1" "rbac.authorization.k8s.io/v1" }}
+kind: {{ $kind }}
+metadata:
+  name: {{ $name }}
+  {{- if not (hasPrefix "Cluster" $kind) }}
+  namespace: {{ $namespace }}
+  {{- end }}
+  labels: {{- include "muster.labels" $root | nindent 4 }}
+  annotations:
+    helm.sh/hook: {{ $check.hook }}
+    helm.sh/hook-weight: "-2"
+    helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded,hook-failed
+{{- if eq $kind "ClusterRole" }}
+rules: {{- toYaml $check.rules | nindent 0 }}
+{{- else if hasSuffix "Binding" $kind }}
+{{- /* On OpenShift it names its user, which `restricted-v2` does not allow. */}}
+{{- $role := eq $kind "RoleBinding" | ternary "system:openshift:scc:nonroot-v2" $name }}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: "{{ $role }}"}
+subjects: [{kind: ServiceAccount, name: {{ $name }}, namespace: {{ $namespace }}}]
+{{- end }}
+---
+{{- end }}
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: {{ $name }}
+  namespace: {{ $namespace }}
+  labels: {{- include "muster.labels" $root | nindent 4 }}
+  annotations:
+    helm.sh/hook: {{ .hook }}
+    helm.sh/hook-weight: "-1"
+    # A failed one is kept: its events say why it did not run.
+    helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+    # Helm prints what it says.
+    helm.sh/hook-output-log-policy: hook-succeeded,hook-failed
+spec:
+  backoffLimit: 0
+  # Less than the five minutes that Helm waits.
+  activeDeadlineSeconds: {{ .seconds }}
+  template:
+    metadata:
+      labels:
+        # Not `muster`: it has no metrics.
+        app.kubernetes.io/name: muster-{{ .name }}
+        app.kubernetes.io/instance: {{ $root.Release.Name }}
+    spec:
+      restartPolicy: Never
+      {{- include "muster.podPlacement" (list $root "controller" .name) | nindent 6 }}
+      containers:
+      - name: check
+        image: {{ include "muster.image" (list $root "controller" "controller") }}
+        imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+        command: [/muster-controller]
+        args: {{- toYaml .args | nindent 8 }}
+        resources:
+          requests: {cpu: 10m, memory: 64Mi}
+          limits: {memory: 512Mi}
+        securityContext: {{- include "muster.unprivileged" $root | nindent 10 }}
 {{- end }}
