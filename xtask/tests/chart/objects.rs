@@ -111,6 +111,19 @@ fn the_first_install_only_observes() {
     assert!(!driver.contains("--enforce-unless-told"));
 }
 
+/// kube-scheduler would give every pod of the cluster that asks for it a claim that nobody planned.
+#[test]
+fn the_device_class_stands_for_no_extended_resource_unless_asked() {
+    let name_of = |values: &[&str]| {
+        let objects = objects(values);
+        object(&objects, "DeviceClass", "gpu.muster.dev")["spec"]["extendedResourceName"].clone()
+    };
+    assert_eq!(name_of(&[]), Value::Null);
+    assert_eq!(name_of(&["mode=\"Enforce\""]), Value::Null);
+    let asked = name_of(&["deviceClass.extendedResourceName=\"nvidia.com/gpu\""]);
+    assert_eq!(asked, "nvidia.com/gpu");
+}
+
 #[test]
 fn what_holds_data_outlives_the_release() {
     let objects = objects(&[]);

@@ -204,6 +204,7 @@ fn another(leaf: &Leaf) -> Value {
             json!(format!("sha256:{}", "a".repeat(64)))
         }
         ("string", "interval") => json!("77s"),
+        ("string", "extendedResourceName") => json!("example.com/gpu"),
         ("string", name)
             if name.ends_with("Directory")
                 || ["nvmlLibrary", "driverRoot", "cdiHookPath"].contains(&name) =>
@@ -288,6 +289,24 @@ fn values_that_cannot_be_are_refused_with_the_reason() {
                 "schedulerName=\"default-scheduler\"",
             ],
             "name another one",
+        ),
+        (
+            vec!["deviceClass.extendedResourceName=\"gpu\""],
+            "extendedResourceName",
+        ),
+        (
+            vec![
+                "deviceClass.extendedResourceName=\"nvidia.com/gpu\"",
+                "deviceClass.create=false",
+            ],
+            "needs deviceClass.create=true",
+        ),
+        (
+            vec![
+                "mode=\"Enforce\"",
+                "deviceClass.extendedResourceName=\"nvidia.com/gpu\"",
+            ],
+            "needs mode=Observe",
         ),
         (
             vec!["driver.createNamespace=true"],
