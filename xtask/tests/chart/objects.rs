@@ -97,6 +97,52 @@ fn what_a_cluster_has_once_can_be_left_to_others_and_all_else_is_named_by_releas
     assert!(both.is_empty(), "{both:?}");
 }
 
+/// A release may be called so; a Service may not.
+#[test]
+fn names_of_services_have_no_dots_and_fit_whatever_the_release_is_called() {
+    for release in [
+        "team.gpus",
+        &"long-".repeat(10).trim_end_matches('-').to_owned(),
+    ] {
+        let values: Vec<String> = EVERYTHING.iter().map(|&value| value.to_owned()).collect();
+        let objects = parsed(&template(release, "other", &values).unwrap());
+        for object in objects {
+            let labelled = [
+                "Service",
+                "Deployment",
+                "DaemonSet",
+                "Job",
+                "Pod",
+                "ServiceAccount",
+            ];
+            if labelled.contains(&object["kind"].as_str().unwrap()) {
+                let name = name(&object);
+                assert!(!name.contains('.') && name.len() <= 63, "{name}");
+            }
+        }
+    }
+}
+
+/// A key that is there twice is refused by the API server's reader of YAML, or the last one wins.
+#[test]
+fn a_label_that_is_given_twice_is_there_once_and_the_nearer_one_wins() {
+    let values = [
+        "commonLabels={\"team\":\"all\",\"release\":\"all\"}",
+        "webhook.podLabels={\"team\":\"near\"}",
+        "metrics.podMonitor.enabled=true",
+        "metrics.podMonitor.labels={\"release\":\"prometheus\"}",
+    ];
+    let values: Vec<String> = values.map(str::to_owned).to_vec();
+    let text = template("muster", "muster-system", &values).unwrap();
+    let objects = parsed(&text);
+    let labels = |object: &Value| object["metadata"]["labels"].clone();
+    let deployment = object(&objects, "Deployment", "muster-webhook");
+    assert_eq!(labels(deployment)["team"], "all");
+    assert_eq!(labels(&deployment["spec"]["template"])["team"], "near");
+    let monitor = object(&objects, "PodMonitor", "muster");
+    assert_eq!(labels(monitor)["release"], "prometheus");
+}
+
 #[test]
 fn the_first_install_only_observes() {
     let objects = objects(&[]);

@@ -1,8 +1,9 @@
-{{/* Prefix of the names of all objects: the release's name, with the chart's behind it where it does not say so itself. */}}
+{{/* Prefix of the names of all objects: the release's name, with the chart's behind it where it does not say so itself. A release may have dots
+     in its name, and a Service none. */}}
 {{- define "muster.fullname" -}}
 {{- $name := printf "%s-%s" .Release.Name .Chart.Name -}}
 {{- if contains .Chart.Name .Release.Name }}{{ $name = .Release.Name }}{{ end -}}
-{{- .Values.fullnameOverride | default $name | trunc 40 | trimSuffix "-" }}
+{{- .Values.fullnameOverride | default $name | replace "." "-" | trunc 40 | trimSuffix "-" }}
 {{- end }}
 
 {{/* The driver needs a namespace that allows privileged pods. */}}
@@ -10,14 +11,20 @@
 {{ .Values.driver.namespace | default .Release.Namespace }}
 {{- end }}
 
-{{/* Labels of an object. */}}
+{{/* Labels of an object. A version may hold a `+`, and a label none. */}}
 {{- define "muster.labels" -}}
+{{- include "muster.labelsAnd" (list . dict) }}
+{{- end }}
+
+{{/* The same with further ones, which win over commonLabels: nothing may be named twice. Call with (list . LABELS). */}}
+{{- define "muster.labelsAnd" -}}
+{{- $root := index . 0 -}}
 app.kubernetes.io/name: muster
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
-{{- with .Values.commonLabels }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | replace "+" "_" | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
+{{- with merge dict (index . 1 | default dict) ($root.Values.commonLabels | default dict) }}
 {{ toYaml . }}
 {{- end }}
 {{- end }}
@@ -84,13 +91,10 @@ seccompProfile: {type: RuntimeDefault}
 {{- if eq (len .) 3 }}{{ $own = index . 2 }}{{ end -}}
 labels:
   {{- include "muster.selector" . | nindent 2 }}
-  {{- with (index . 0).Values.commonLabels }}
+  {{- with merge dict ($values.podLabels | default dict) ((index . 0).Values.commonLabels | default dict) }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
-  {{- with $values.podLabels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
-{{- with merge $own $values.podAnnotations }}
+{{- with merge $own ($values.podAnnotations | default dict) }}
 annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
@@ -154,19 +158,19 @@ kube-system/kube-scheduler
 
 {{/* Namespaces whose pods are none of Muster's business: a JSON list. */}}
 {{- define "muster.excludedNamespaces" -}}
-{{ concat .Values.excludedNamespaces (list .Release.Namespace (include "muster.driverNamespace" .)) | uniq | sortAlpha | toJson }}
+{{ concat (.Values.excludedNamespaces | default list) (list .Release.Namespace (include "muster.driverNamespace" .)) | uniq | sortAlpha | toJson }}
 {{- end }}
 
 {{/* Namespaces whose pods may come to GPUs by a side door: a JSON list. */}}
 {{- define "muster.sideDoorNamespaces" -}}
-{{ concat (include "muster.excludedNamespaces" . | fromJsonArray) .Values.sideDoors.exceptedNamespaces | uniq | sortAlpha | toJson }}
+{{ concat (include "muster.excludedNamespaces" . | fromJsonArray) (.Values.sideDoors.exceptedNamespaces | default list) | uniq | sortAlpha | toJson }}
 {{- end }}
 
 {{/* Names that a certificate is valid for. Call with (list . "webhook" MORE-NAMES). */}}
 {{- define "muster.tlsNames" -}}
 {{- $root := index . 0 -}}
 {{- $host := printf "%s-%s.%s.svc" (include "muster.fullname" $root) (index . 1) $root.Release.Namespace -}}
-{{ concat (list $host (printf "%s.cluster.local" $host)) (index . 2) | uniq | join "," }}
+{{ concat (list $host (printf "%s.cluster.local" $host)) (index . 2 | default list) | uniq | join "," }}
 {{- end }}
 
 {{/* CEL over `object`, a Pod, from a file that is generated from muster_cluster::managed for one stand-in resource; the chart's
