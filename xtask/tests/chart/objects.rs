@@ -577,6 +577,23 @@ fn enforce_begins_after_pods_were_looked_at_by_what_the_policy_says_unless_that_
     }
 }
 
+/// A change to Enforce makes the mutating configuration without a caBundle. The leader that runs then is one of Observe.
+#[test]
+fn the_leader_of_observe_fills_the_configuration_that_a_change_to_enforce_makes() {
+    let observing = objects(&[]);
+    let enforcing = objects(&["mode=\"Enforce\""]);
+    let kind = "MutatingWebhookConfiguration";
+    assert!(!observing.iter().any(|object| object["kind"] == kind));
+    let made = object(&enforcing, kind, "zz-muster");
+    let flag = format!("--mutating-webhook-configuration={}", name(made));
+    for objects in [&observing, &enforcing] {
+        let controller = object(objects, "Deployment", "muster-controller").to_string();
+        assert!(controller.contains(&flag), "{controller}");
+        let role = object(objects, "ClusterRole", "muster-controller")["rules"].to_string();
+        assert!(role.contains(name(made)), "{role}");
+    }
+}
+
 /// Two that keep a caBundle would undo each other.
 #[test]
 fn the_webhooks_certificate_and_its_authority_are_cert_managers_or_musters_and_never_both() {
