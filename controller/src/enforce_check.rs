@@ -314,10 +314,13 @@ mod tests {
     async fn only_a_binding_that_denies_is_one_that_refuses_already() {
         let bound = |actions: Value| {
             let spec = json!({"policyName": "muster-pod-side-door", "validationActions": actions});
-            (
-                200,
-                json!({"metadata": {"name": "muster-pod-side-door"}, "spec": spec}),
-            )
+            let binding = json!({
+                "apiVersion": "admissionregistration.k8s.io/v1",
+                "kind": "ValidatingAdmissionPolicyBinding",
+                "metadata": {"name": "muster-pod-side-door"},
+                "spec": spec,
+            });
+            (200, binding)
         };
         for (answer, expected) in [
             (bound(json!(["Deny"])), Some(true)),

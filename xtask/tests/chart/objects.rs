@@ -155,6 +155,11 @@ fn the_first_install_only_observes() {
     assert!(controller.contains("--mode=observe"));
     let driver = object(&objects, "DaemonSet", "muster-driver").to_string();
     assert!(!driver.contains("--enforce-unless-told"));
+    // And on no node that nobody chose for it.
+    assert!(
+        driver.contains("\"nodeSelector\":{\"muster.dev/driver\":\"true\"}"),
+        "{driver}"
+    );
 }
 
 /// kube-scheduler would give every pod of the cluster that asks for it a claim that nobody planned.
