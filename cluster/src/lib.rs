@@ -42,6 +42,8 @@ pub mod rank_state;
 pub mod selectors;
 mod shares;
 pub mod shorthand;
+pub mod side_door_cases;
+pub mod side_doors;
 pub mod stable_suffix;
 pub mod table;
 pub mod taints;

@@ -130,7 +130,8 @@ impl ManagedPods {
         })
     }
 
-    fn may_hold_devices_expression(&self) -> String {
+    /// The CEL expression over `object` (a Pod) that is true if it may hold devices.
+    pub fn may_hold_devices_expression(&self) -> String {
         let claims =
             "has(object.spec.resourceClaims) && object.spec.resourceClaims.size() > 0".to_owned();
         let resources = self.names_resource_expression();
@@ -229,6 +230,24 @@ mod tests {
                 case.name
             );
         }
+    }
+
+    #[test]
+    fn whether_a_pod_may_hold_devices_is_said_alike_in_both_languages() {
+        let expression = managed().may_hold_devices_expression();
+        let mut labelled_only = 0;
+        for case in managed_cases() {
+            let pod: Pod = serde_json::from_value(case.pod.clone()).unwrap();
+            let holds = managed().may_hold_devices(&pod);
+            labelled_only += usize::from(case.managed && !holds);
+            assert_eq!(
+                evaluate(&expression, &case.pod),
+                Value::Bool(holds),
+                "{}",
+                case.name
+            );
+        }
+        assert_ne!(labelled_only, 0, "some are managed by their label alone");
     }
 
     #[test]

@@ -188,7 +188,8 @@ fn managed() -> Vec<(&'static str, Value)> {
     ]
 }
 
-fn pod(mut metadata: Value, mut spec: Value) -> Value {
+/// A pod of the namespace `ml`.
+pub(crate) fn pod(mut metadata: Value, mut spec: Value) -> Value {
     metadata["name"] = json!("p");
     metadata["namespace"] = json!("ml");
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata.take(), "spec": spec.take()})

@@ -45,6 +45,8 @@ pub enum Command {
     SchedulerConfig(SchedulerConfigArgs),
     /// Looks for the GPUs of the container that it runs in; the pod of `helm test` does.
     CheckDevice(CheckDeviceArgs),
+    /// Looks for pods that come to GPUs by a side door; the chart does before mode Enforce begins.
+    CheckEnforce(CheckEnforceArgs),
     /// Looks for what only Muster can end; the chart does before it is uninstalled.
     CheckUninstall(CheckUninstallArgs),
     /// Looks at a cluster for everything that is known to go wrong with Muster, before the install and after it.
@@ -105,6 +107,44 @@ pub enum OutputArg {
     Text,
     /// For programs.
     Json,
+}
+
+/// Flags of `check-enforce`.
+#[derive(Args, Clone, Debug)]
+pub struct CheckEnforceArgs {
+    /// Kubeconfig file; without it the ServiceAccount of the pod is used.
+    #[arg(long, env = "MUSTER_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// The policy about side doors. Where it refuses already, there is nothing to look at. Without: pods are looked at in any case.
+    #[arg(long, value_name = "NAME")]
+    pub policy: Option<String>,
+
+    /// Namespaces whose pods may come to GPUs past claims.
+    #[arg(
+        long = "excepted-namespace",
+        value_delimiter = ',',
+        default_value = "kube-system,gpu-operator,nvidia-gpu-operator,nvidia-dra-driver-gpu",
+        value_name = "NAMESPACE"
+    )]
+    pub excepted_namespaces: Vec<String>,
+
+    /// RuntimeClasses that give a container the GPUs that its image names.
+    #[arg(
+        long = "runtime-class",
+        value_delimiter = ',',
+        default_value = "nvidia,nvidia-cdi,nvidia-legacy",
+        value_name = "NAME"
+    )]
+    pub runtime_classes: Vec<String>,
+
+    /// Which resources stand for devices.
+    #[command(flatten)]
+    pub extended_resources: ExtendedResourcesArgs,
+
+    /// Only name the pods, and succeed.
+    #[arg(long)]
+    pub accept_violations: bool,
 }
 
 /// Flags of `check-uninstall`.

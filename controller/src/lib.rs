@@ -5,7 +5,8 @@
 //! the machine ([`leader`]). Beside it stand what a leader keeps right by other means: the webhooks' CA bundle
 //! ([`ca_bundle`]), the claim templates of the shorthand ([`claim_templates`]), and whether an extender answers
 //! ([`extender_probe`]) and kube-scheduler is there ([`scheduler_lease`]). What an operator runs by hand or the chart by a hook, and
-//! ends, are subcommands of their own: [`scheduler_config`], [`preflight`], [`device_check`], [`uninstall_check`].
+//! ends, are subcommands of their own: [`scheduler_config`], [`preflight`], [`device_check`], [`enforce_check`],
+//! [`uninstall_check`].
 //!
 //! **Invariant: one task owns the machine**, so that what it observes, decides and is given has one order.
 //! **Invariant: a replica leads at most once.** It never goes back to following: what it knew is worth nothing
@@ -15,6 +16,7 @@ pub mod args;
 pub mod ca_bundle;
 pub mod claim_templates;
 pub mod device_check;
+pub mod enforce_check;
 pub mod extender_probe;
 pub mod feed;
 pub mod judge;

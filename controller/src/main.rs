@@ -22,6 +22,9 @@ async fn main() -> anyhow::Result<ExitCode> {
             muster_controller::scheduler_config::print(args).await?;
         }
         Some(Command::CheckDevice(args)) => muster_controller::device_check::run(&args)?,
+        Some(Command::CheckEnforce(args)) => {
+            muster_controller::enforce_check::run(args).await?;
+        }
         Some(Command::CheckUninstall(args)) => {
             muster_controller::uninstall_check::run(args).await?;
         }

@@ -769,9 +769,11 @@ impl Machine {
             let mut planned = self.plans.of_pod(&uid).peekable();
             let mut permitted = self.permits.of_pod(&uid).peekable();
             // Pods say things in their annotations all the time, and hold the same.
-            let takes = (planned.peek().is_some() || permitted.peek().is_some())
-                .then(|| holds::resources(self.context(epoch, now, &wake), &uid))
-                .unwrap_or_default();
+            let takes = if planned.peek().is_some() || permitted.peek().is_some() {
+                holds::resources(self.context(epoch, now, &wake), &uid)
+            } else {
+                Default::default()
+            };
             for key in planned {
                 self.agenda.gang(key);
                 self.feed.holds.note_pod(key, &uid, &takes);

@@ -18,6 +18,10 @@ pub fn generated_files() -> Result<Vec<(&'static str, String)>, InvalidResourceP
             format!("{}\n", managed.match_condition()),
         ),
         (
+            "deploy/helm/muster/files/devices.cel",
+            format!("{}\n", managed.may_hold_devices_expression()),
+        ),
+        (
             "deploy/helm/muster/files/gated.cel",
             format!("{}\n", ManagedPods::gated_expression()),
         ),
@@ -41,8 +45,14 @@ mod tests {
 
     /// The chart replaces exactly this term.
     #[test]
-    fn the_stand_in_is_one_term_of_the_expression() {
-        let managed = ManagedPods::new([STAND_IN]).unwrap().match_condition();
-        assert!(managed.contains(&format!("r == '{STAND_IN}'")), "{managed}");
+    fn the_stand_in_is_one_term_of_each_expression_about_devices() {
+        let managed = ManagedPods::new([STAND_IN]).unwrap();
+        for expression in [
+            managed.match_condition(),
+            managed.may_hold_devices_expression(),
+        ] {
+            let term = format!("r == '{STAND_IN}'");
+            assert!(expression.contains(&term), "{expression}");
+        }
     }
 }

@@ -21,6 +21,7 @@ use kube_cel::{
     KubeCelExt,
     cel::{Context, Program, Value as Cel, to_value},
 };
+use muster_cluster::side_door_cases::side_door_cases;
 use serde_json::{Value, json};
 
 const CONTROLLER: &str = "system:serviceaccount:muster-system:muster-controller";
@@ -130,44 +131,56 @@ fn passes(policy: &str, request: &Request) -> bool {
 /// The same for the chart with other values.
 fn passes_in(objects: &[Value], policy: &str, request: &Request) -> bool {
     let policy = object(objects, "ValidatingAdmissionPolicy", policy);
-    let expressions = |field: &str| {
-        let list = policy["spec"][field]
-            .as_array()
-            .cloned()
-            .unwrap_or_default();
-        list.into_iter().map(|item| {
-            // `dyn` is about types that CEL checks beforehand; here nothing is checked beforehand.
-            let expression = item["expression"].as_str().unwrap().replace("dyn(", "(");
-            (
-                item["name"].as_str().unwrap_or_default().to_owned(),
-                expression,
-            )
-        })
-    };
-    let evaluate = |context: &Context<'_>, expression: &str| {
-        Program::compile(expression)
-            .unwrap_or_else(|error| panic!("{error}: {expression}"))
-            .execute(context)
-    };
     let mut context = request.context();
-    for (name, expression) in expressions("matchConditions") {
-        match evaluate(&context, &expression) {
+    for (name, expression) in expressions(policy, "matchConditions") {
+        match evaluated(&context, &expression) {
             Ok(Cel::Bool(true)) => {}
             Ok(Cel::Bool(false)) => return true,
             other => panic!("{name}: {other:?}"),
         }
     }
+    if add_variables(policy, &mut context).is_err() {
+        return false;
+    }
+    expressions(policy, "validations")
+        .iter()
+        .all(|(_, expression)| holds(&context, expression))
+}
+
+/// The expressions of this field of a policy, each with its name if it has one.
+fn expressions(policy: &Value, field: &str) -> Vec<(String, String)> {
+    let list = policy["spec"][field].as_array().into_iter().flatten();
+    list.map(|item| {
+        // `dyn` is about types that CEL checks beforehand; here nothing is checked beforehand.
+        let expression = item["expression"].as_str().unwrap().replace("dyn(", "(");
+        (
+            item["name"].as_str().unwrap_or_default().to_owned(),
+            expression,
+        )
+    })
+    .collect()
+}
+
+fn evaluated(context: &Context<'_>, expression: &str) -> Result<Cel, String> {
+    let program = Program::compile(expression);
+    let program = program.unwrap_or_else(|error| panic!("{error}: {expression}"));
+    program.execute(context).map_err(|error| error.to_string())
+}
+
+/// Whether a validation lets pass; an error refuses.
+fn holds(context: &Context<'_>, expression: &str) -> bool {
+    matches!(evaluated(context, expression), Ok(Cel::Bool(true)))
+}
+
+/// Evaluates the variables of a policy, each of which may name those before it.
+fn add_variables(policy: &Value, context: &mut Context<'_>) -> Result<(), String> {
     let mut variables = BTreeMap::new();
-    for (name, expression) in expressions("variables") {
-        let Ok(value) = evaluate(&context, &expression) else {
-            return false;
-        };
-        variables.insert(name, value);
+    for (name, expression) in expressions(policy, "variables") {
+        variables.insert(name, evaluated(context, &expression)?);
         let known: std::collections::HashMap<String, Cel> = variables.clone().into_iter().collect();
         context.add_variable_from_value("variables", Cel::from(known));
     }
-    expressions("validations")
-        .all(|(_, expression)| matches!(evaluate(&context, &expression), Ok(Cel::Bool(true))))
+    Ok(())
 }
 
 fn merged(base: &Value, change: &Value) -> Value {
@@ -804,6 +817,53 @@ fn in_observe_only_what_is_about_workloads_is_audited_and_in_enforce_nothing() {
             );
         }
         assert_eq!(policies, workloads.len() + 6);
+    }
+}
+
+/// The same table is tested with the rule by which `check-enforce` judges pods that run.
+#[test]
+fn a_pod_that_comes_to_gpus_by_a_side_door_is_refused_and_told_by_which() {
+    let policy = object(
+        &ENFORCE,
+        "ValidatingAdmissionPolicy",
+        "muster-pod-side-door",
+    );
+    for case in side_door_cases() {
+        let mut request = Request::update(USER, "pods", &Value::Null, &case.pod);
+        request.operation = "CREATE";
+        let mut context = request.context();
+        let labels = if case.of_team {
+            json!({"muster.dev/team": "ml"})
+        } else {
+            json!({})
+        };
+        let namespace = json!({"metadata": {"name": "ml", "labels": labels}});
+        context.add_variable_from_value("namespaceObject", to_value(&namespace).unwrap());
+        add_variables(policy, &mut context)
+            .unwrap_or_else(|error| panic!("{}: {error}", case.name));
+        let validations = policy["spec"]["validations"].as_array().unwrap();
+        let text = |validation: &Value, field: &str| validation[field].as_str().unwrap().to_owned();
+        let refusals: Vec<String> = validations
+            .iter()
+            .filter(|validation| !holds(&context, &text(validation, "expression")))
+            .map(|validation| {
+                let message = evaluated(&context, &text(validation, "messageExpression"));
+                let Ok(Cel::String(message)) = message else {
+                    panic!("{}: {message:?}", case.name);
+                };
+                message.to_string()
+            })
+            .collect();
+        assert_eq!(
+            refusals.len(),
+            case.doors.len(),
+            "{}: {refusals:?}",
+            case.name
+        );
+        for (message, door) in refusals.iter().zip(case.doors) {
+            assert!(message.starts_with("NotPermitted: "), "{message}");
+            assert!(message.contains(door), "{}: {message}", case.name);
+        }
     }
 }
 

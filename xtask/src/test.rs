@@ -57,8 +57,9 @@ const LONGEST_FIRST: [&str; 9] = [
 ];
 
 /// Suites and stages that run where they are named alone: what `shipped` builds and starts besides (containerd, machines with real
-/// containers) has not been seen on a fresh machine beside the others, and the promtool of `alerts` takes four minutes to build once.
-const ON_DEMAND: [&str; 2] = ["shipped", "alerts"];
+/// containers) has not been seen on a fresh machine beside the others; the promtool of `alerts` and the Helm of `helm3` take minutes to build
+/// once.
+const ON_DEMAND: [&str; 3] = ["shipped", "alerts", "helm3"];
 
 /// How many suites on the real control plane run at a time. On two cores two clusters leave about half of the time
 /// idle; three would make the kubelets of all of them late.

@@ -397,19 +397,19 @@ mod tests {
         type DynamicType = ();
         type Scope = kube::core::NamespaceResourceScope;
 
-        fn kind(_: &()) -> Cow<'_, str> {
+        fn kind((): &()) -> Cow<'_, str> {
             "Counting".into()
         }
 
-        fn group(_: &()) -> Cow<'_, str> {
+        fn group((): &()) -> Cow<'_, str> {
             "example.com".into()
         }
 
-        fn version(_: &()) -> Cow<'_, str> {
+        fn version((): &()) -> Cow<'_, str> {
             "v1".into()
         }
 
-        fn plural(_: &()) -> Cow<'_, str> {
+        fn plural((): &()) -> Cow<'_, str> {
             "countings".into()
         }
 

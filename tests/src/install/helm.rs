@@ -37,6 +37,8 @@ pub(super) fn values(
     Values {
         file: json!({
             "mode": "Enforce",
+            // There is no node for the pod of its Job.
+            "enforce": {"check": false},
             "controller": {"replicas": 0},
             "webhook": {
                 "replicas": 0,

@@ -97,6 +97,52 @@ fn what_a_cluster_has_once_can_be_left_to_others_and_all_else_is_named_by_releas
     assert!(both.is_empty(), "{both:?}");
 }
 
+/// A release may be called so; a Service may not.
+#[test]
+fn names_of_services_have_no_dots_and_fit_whatever_the_release_is_called() {
+    for release in [
+        "team.gpus",
+        &"long-".repeat(10).trim_end_matches('-').to_owned(),
+    ] {
+        let values: Vec<String> = EVERYTHING.iter().map(|&value| value.to_owned()).collect();
+        let objects = parsed(&template(release, "other", &values).unwrap());
+        for object in objects {
+            let labelled = [
+                "Service",
+                "Deployment",
+                "DaemonSet",
+                "Job",
+                "Pod",
+                "ServiceAccount",
+            ];
+            if labelled.contains(&object["kind"].as_str().unwrap()) {
+                let name = name(&object);
+                assert!(!name.contains('.') && name.len() <= 63, "{name}");
+            }
+        }
+    }
+}
+
+/// A key that is there twice is refused by the API server's reader of YAML, or the last one wins.
+#[test]
+fn a_label_that_is_given_twice_is_there_once_and_the_nearer_one_wins() {
+    let values = [
+        "commonLabels={\"team\":\"all\",\"release\":\"all\"}",
+        "webhook.podLabels={\"team\":\"near\"}",
+        "metrics.podMonitor.enabled=true",
+        "metrics.podMonitor.labels={\"release\":\"prometheus\"}",
+    ];
+    let values: Vec<String> = values.map(str::to_owned).to_vec();
+    let text = template("muster", "muster-system", &values).unwrap();
+    let objects = parsed(&text);
+    let labels = |object: &Value| object["metadata"]["labels"].clone();
+    let deployment = object(&objects, "Deployment", "muster-webhook");
+    assert_eq!(labels(deployment)["team"], "all");
+    assert_eq!(labels(&deployment["spec"]["template"])["team"], "near");
+    let monitor = object(&objects, "PodMonitor", "muster");
+    assert_eq!(labels(monitor)["release"], "prometheus");
+}
+
 #[test]
 fn the_first_install_only_observes() {
     let objects = objects(&[]);
@@ -109,6 +155,24 @@ fn the_first_install_only_observes() {
     assert!(controller.contains("--mode=observe"));
     let driver = object(&objects, "DaemonSet", "muster-driver").to_string();
     assert!(!driver.contains("--enforce-unless-told"));
+    // And on no node that nobody chose for it.
+    assert!(
+        driver.contains("\"nodeSelector\":{\"muster.dev/driver\":\"true\"}"),
+        "{driver}"
+    );
+}
+
+/// kube-scheduler would give every pod of the cluster that asks for it a claim that nobody planned.
+#[test]
+fn the_device_class_stands_for_no_extended_resource_unless_asked() {
+    let name_of = |values: &[&str]| {
+        let objects = objects(values);
+        object(&objects, "DeviceClass", "gpu.muster.dev")["spec"]["extendedResourceName"].clone()
+    };
+    assert_eq!(name_of(&[]), Value::Null);
+    assert_eq!(name_of(&["mode=\"Enforce\""]), Value::Null);
+    let asked = name_of(&["deviceClass.extendedResourceName=\"nvidia.com/gpu\""]);
+    assert_eq!(asked, "nvidia.com/gpu");
 }
 
 #[test]
@@ -165,8 +229,8 @@ fn programs_are_restricted_but_for_the_driver_whose_namespace_says_so() {
         );
     }
     assert_eq!(
-        seen, 8,
-        "controller, webhook, extender, scheduler, driver, the two tests and the hook"
+        seen, 9,
+        "controller, webhook, extender, scheduler, driver, the two tests and the two checks"
     );
     let namespace = object(&objects, "Namespace", "gpu-drivers");
     assert_eq!(
@@ -271,7 +335,7 @@ fn rights_are_bound_to_accounts_that_exist_and_pods_run_as_these() {
             assert!(accounts.contains(&account), "{}: {account:?}", name(object));
         }
     }
-    assert_eq!(accounts.len(), 6);
+    assert_eq!(accounts.len(), 8);
 }
 
 /// A policy, a budget, a Service or a monitor that selects no pod does nothing, in silence.
@@ -433,17 +497,106 @@ fn the_preflight_of_a_release_only_reads_and_only_while_it_runs() {
     assert!(pod["spec"]["volumes"].is_null());
 }
 
+/// What Helm runs at these events, with what it needs, which is there only meanwhile.
+fn assert_runs_at(objects: &[Value], check: &str, events: &str) {
+    for kind in ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job"] {
+        let annotations = &object(objects, kind, check)["metadata"]["annotations"];
+        assert_eq!(annotations["helm.sh/hook"], events, "{kind}");
+        let policy = annotations["helm.sh/hook-delete-policy"].as_str().unwrap();
+        assert!(policy.starts_with("before-hook-creation"), "{kind}");
+        let weight = if kind == "Job" { "-1" } else { "-2" };
+        assert_eq!(annotations["helm.sh/hook-weight"], weight, "{kind}");
+    }
+    let spec = &object(objects, "Job", check)["spec"];
+    assert_eq!(spec["backoffLimit"], 0);
+    // Helm gives up after 300 s, and says less of why.
+    assert!(spec["activeDeadlineSeconds"].as_i64().unwrap() <= 240);
+    let pod = &spec["template"]["spec"];
+    assert_eq!(pod["serviceAccountName"], check);
+}
+
+/// The arguments of the container of a Job.
+fn arguments<'a>(objects: &'a [Value], job: &str) -> Vec<&'a str> {
+    let pod = &object(objects, "Job", job)["spec"]["template"]["spec"];
+    let arguments = pod["containers"][0]["args"].as_array().unwrap().iter();
+    arguments.filter_map(Value::as_str).collect()
+}
+
+/// After an install that failed nothing of the release is there, and it can be uninstalled all the same.
 #[test]
 fn nothing_is_uninstalled_before_it_was_looked_at_unless_that_is_switched_off() {
     let checked = objects(&[]);
-    let job = object(&checked, "Job", "muster-check-uninstall");
-    assert_eq!(job["metadata"]["annotations"]["helm.sh/hook"], "pre-delete");
-    assert_eq!(job["spec"]["backoffLimit"], 0);
-    let pod = &job["spec"]["template"]["spec"];
-    assert_eq!(pod["serviceAccountName"], "muster-controller");
-    assert_eq!(pod["containers"][0]["args"][0], "check-uninstall");
+    assert_runs_at(&checked, "muster-check-uninstall", "pre-delete");
+    assert_eq!(
+        arguments(&checked, "muster-check-uninstall"),
+        ["check-uninstall"]
+    );
     let forced = objects(&["uninstall.check=false"]);
     assert!(!forced.iter().any(|object| object["kind"] == "Job"));
+}
+
+#[test]
+fn enforce_begins_after_pods_were_looked_at_by_what_the_policy_says_unless_that_is_switched_off() {
+    const CHECK: &str = "muster-check-enforce";
+    let enforced = [
+        "mode=\"Enforce\"",
+        "driver.namespace=\"gpu-drivers\"",
+        "sideDoors.runtimeClasses=[\"gpus\",\"nvidia\"]",
+        "managedResources=[\"example.com/gpu\"]",
+    ];
+    let checked = objects(&enforced);
+    assert_runs_at(&checked, CHECK, "pre-install,pre-upgrade,pre-rollback");
+    let kind = "ValidatingAdmissionPolicyBinding";
+    let binding = object(&checked, kind, "muster-pod-side-door");
+    let selector = &binding["spec"]["matchResources"]["namespaceSelector"];
+    let excepted: Vec<&str> = selector["matchExpressions"][0]["values"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    assert!(excepted.contains(&"gpu-drivers"), "{excepted:?}");
+    let arguments = arguments(&checked, CHECK);
+    assert_eq!(
+        arguments,
+        [
+            "check-enforce",
+            "--policy=muster-pod-side-door",
+            &format!("--excepted-namespace={}", excepted.join(",")),
+            "--runtime-class=gpus,nvidia",
+            "--extended-resource=example.com/gpu",
+        ]
+    );
+    let rules = object(&checked, "ClusterRole", CHECK)["rules"].to_string();
+    assert!(rules.contains("\"muster-pod-side-door\""), "{rules}");
+    let accepting = objects(&["mode=\"Enforce\"", "enforce.acceptViolations=true"]);
+    assert!(self::arguments(&accepting, CHECK).contains(&"--accept-violations"));
+    for without in [
+        vec![],
+        vec!["mode=\"Enforce\"", "enforce.check=false"],
+        vec!["mode=\"Enforce\"", "sideDoors.refuse=false"],
+    ] {
+        let objects = objects(&without);
+        let found = objects.iter().filter(|object| name(object) == CHECK);
+        assert_eq!(found.count(), 0, "{without:?}");
+    }
+}
+
+/// A change to Enforce makes the mutating configuration without a caBundle. The leader that runs then is one of Observe.
+#[test]
+fn the_leader_of_observe_fills_the_configuration_that_a_change_to_enforce_makes() {
+    let observing = objects(&[]);
+    let enforcing = objects(&["mode=\"Enforce\""]);
+    let kind = "MutatingWebhookConfiguration";
+    assert!(!observing.iter().any(|object| object["kind"] == kind));
+    let made = object(&enforcing, kind, "zz-muster");
+    let flag = format!("--mutating-webhook-configuration={}", name(made));
+    for objects in [&observing, &enforcing] {
+        let controller = object(objects, "Deployment", "muster-controller").to_string();
+        assert!(controller.contains(&flag), "{controller}");
+        let role = object(objects, "ClusterRole", "muster-controller")["rules"].to_string();
+        assert!(role.contains(name(made)), "{role}");
+    }
 }
 
 /// Two that keep a caBundle would undo each other.

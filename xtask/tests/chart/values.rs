@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::helm::{chart, template};
+use crate::helm::{chart, parsed, template};
 
 const BEGIN: &str = "<!-- values: written by the tests of the chart -->\n";
 const END: &str = "<!-- end of values -->\n";
@@ -170,7 +170,9 @@ fn premises(path: &str) -> Vec<String> {
             "certManager.issuerRef={\"name\":\"ca\"}",
             "certManager.enabled=true",
         ]),
-        "scheduler.enabled" => set(&["mode=\"Enforce\""]),
+        "scheduler.enabled" | "enforce.check" | "enforce.acceptViolations" => {
+            set(&["mode=\"Enforce\""])
+        }
         "driver.cdiHookPath" => set(&["driver.driverRoot=\"/\""]),
         "driver.createNamespace" => set(&["driver.namespace=\"gpu\""]),
         _ if path.starts_with("scheduler.") => set(&["mode=\"Enforce\"", "scheduler.enabled=true"]),
@@ -202,6 +204,7 @@ fn another(leaf: &Leaf) -> Value {
             json!(format!("sha256:{}", "a".repeat(64)))
         }
         ("string", "interval") => json!("77s"),
+        ("string", "extendedResourceName") => json!("example.com/gpu"),
         ("string", name)
             if name.ends_with("Directory")
                 || ["nvmlLibrary", "driverRoot", "cdiHookPath"].contains(&name) =>
@@ -288,6 +291,28 @@ fn values_that_cannot_be_are_refused_with_the_reason() {
             "name another one",
         ),
         (
+            vec!["deviceClass.extendedResourceName=\"gpu\""],
+            "extendedResourceName",
+        ),
+        (
+            vec![
+                "deviceClass.extendedResourceName=\"nvidia.com/gpu\"",
+                "deviceClass.create=false",
+            ],
+            "needs deviceClass.create=true",
+        ),
+        (
+            vec![
+                "mode=\"Enforce\"",
+                "deviceClass.extendedResourceName=\"nvidia.com/gpu\"",
+            ],
+            "needs mode=Observe",
+        ),
+        (
+            vec!["controller.podLabels={\"app.kubernetes.io/name\":\"x\"}"],
+            "controller.podLabels names app.kubernetes.io/name",
+        ),
+        (
             vec!["driver.createNamespace=true"],
             "needs driver.namespace",
         ),
@@ -306,5 +331,103 @@ fn values_that_cannot_be_are_refused_with_the_reason() {
         let set: Vec<String> = values.iter().map(|&value| value.to_owned()).collect();
         let refusal = template("muster", "muster-system", &set).unwrap_err();
         assert!(refusal.contains(word), "{values:?}: {refusal}");
+    }
+}
+
+/// Whether the schema takes the empty text, list or map.
+fn may_be_empty(schema: &Value) -> bool {
+    match schema["type"].as_str() {
+        Some("array" | "object") => true,
+        Some("string") => {
+            schema["minLength"].as_i64().unwrap_or(0) == 0
+                // Patterns that take the empty text say so first.
+                && schema["pattern"].as_str().is_none_or(|pattern| pattern.starts_with("^(|"))
+        }
+        _ => false,
+    }
+}
+
+/// Names of what has to be there, in each section, by the path of the section.
+fn required(root: &Value, schema: &Value, path: &str, found: &mut BTreeMap<String, Vec<String>>) {
+    let schema = match schema["$ref"].as_str() {
+        Some(reference) => root.pointer(reference.trim_start_matches('#')).unwrap(),
+        None => schema,
+    };
+    let Some(properties) = schema["properties"].as_object() else {
+        return;
+    };
+    let names = schema["required"].as_array().into_iter().flatten();
+    let names = names.map(|name| name.as_str().unwrap().to_owned());
+    found.insert(path.to_owned(), names.collect());
+    for (name, below) in properties {
+        let path = format!("{path}.{name}");
+        required(root, below, path.trim_start_matches('.'), found);
+    }
+}
+
+/// Helm drops what is set to null, its default with it, and so does `--reuse-values` with what a former chart did not have. Then a
+/// switch would be off, and a path empty, with no word.
+#[test]
+fn what_is_set_to_null_is_empty_or_refused() {
+    let schema = schema();
+    let mut sections = BTreeMap::new();
+    required(&schema, &schema, "", &mut sections);
+    let is_required = |path: &str| {
+        let (section, name) = path.rsplit_once('.').unwrap_or(("", path));
+        sections[section].iter().any(|required| required == name)
+    };
+    for section in sections.keys().filter(|section| !section.is_empty()) {
+        assert!(is_required(section), "{section}");
+    }
+    let (mut null, mut empty) = (Vec::new(), Vec::new());
+    for leaf in leaves() {
+        assert_ne!(
+            is_required(&leaf.path),
+            may_be_empty(&leaf.schema),
+            "{}",
+            leaf.path
+        );
+        if is_required(&leaf.path) {
+            continue;
+        }
+        null.push(format!("{}=null", leaf.path));
+        let nothing = match leaf.schema["type"].as_str().unwrap() {
+            "string" => "\"\"",
+            "array" => "[]",
+            // A map that is empty keeps the defaults.
+            _ => "null",
+        };
+        empty.push(format!("{}={nothing}", leaf.path));
+    }
+    let with = |values: Vec<String>| {
+        let everything = [
+            "mode=\"Enforce\"",
+            "scheduler.enabled=true",
+            "networkPolicy.enabled=true",
+            "metrics.serviceMonitor.enabled=true",
+            "metrics.dashboards.enabled=true",
+            "openshift.enabled=true",
+        ];
+        let everything = everything.map(str::to_owned);
+        rendered(&[everything.to_vec(), values].concat())
+    };
+    let without = with(null);
+    assert!(without == with(empty));
+    for object in parsed(&without) {
+        if object["kind"] != "CustomResourceDefinition" {
+            let text = object.to_string();
+            assert!(!text.contains(":null"), "{text}");
+        }
+    }
+    let refusal =
+        |value: &str| template("muster", "muster-system", &[value.to_owned()]).unwrap_err();
+    for (value, name) in [
+        ("uninstall.check=null", "check"),
+        ("driver.cdiDirectory=null", "cdiDirectory"),
+        ("enforce=null", "enforce"),
+    ] {
+        let refusal = refusal(value);
+        let expected = format!("missing property '{name}'");
+        assert!(refusal.contains(&expected), "{value}: {refusal}");
     }
 }

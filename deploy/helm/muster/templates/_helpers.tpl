@@ -1,8 +1,9 @@
-{{/* Prefix of the names of all objects: the release's name, with the chart's behind it where it does not say so itself. */}}
+{{/* Prefix of the names of all objects: the release's name, with the chart's behind it where it does not say so itself. A release may have dots
+     in its name, and a Service none. */}}
 {{- define "muster.fullname" -}}
 {{- $name := printf "%s-%s" .Release.Name .Chart.Name -}}
 {{- if contains .Chart.Name .Release.Name }}{{ $name = .Release.Name }}{{ end -}}
-{{- .Values.fullnameOverride | default $name | trunc 40 | trimSuffix "-" }}
+{{- .Values.fullnameOverride | default $name | replace "." "-" | trunc 40 | trimSuffix "-" }}
 {{- end }}
 
 {{/* The driver needs a namespace that allows privileged pods. */}}
@@ -10,14 +11,20 @@
 {{ .Values.driver.namespace | default .Release.Namespace }}
 {{- end }}
 
-{{/* Labels of an object. */}}
+{{/* Labels of an object. A version may hold a `+`, and a label none. */}}
 {{- define "muster.labels" -}}
+{{- include "muster.labelsAnd" (list . dict) }}
+{{- end }}
+
+{{/* The same with further ones, which win over commonLabels: nothing may be named twice. Call with (list . LABELS). */}}
+{{- define "muster.labelsAnd" -}}
+{{- $root := index . 0 -}}
 app.kubernetes.io/name: muster
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
-{{- with .Values.commonLabels }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | replace "+" "_" | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
+{{- with merge dict (index . 1 | default dict) ($root.Values.commonLabels | default dict) }}
 {{ toYaml . }}
 {{- end }}
 {{- end }}
@@ -84,23 +91,20 @@ seccompProfile: {type: RuntimeDefault}
 {{- if eq (len .) 3 }}{{ $own = index . 2 }}{{ end -}}
 labels:
   {{- include "muster.selector" . | nindent 2 }}
-  {{- with (index . 0).Values.commonLabels }}
+  {{- with merge dict ($values.podLabels | default dict) ((index . 0).Values.commonLabels | default dict) }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
-  {{- with $values.podLabels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
-{{- with merge $own $values.podAnnotations }}
+{{- with merge $own ($values.podAnnotations | default dict) }}
 annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{/* Where and as whom the pods of a program run. Call with (list . "webhook"). Two replicas on one node fall together, so they
-     are kept apart unless an affinity is given. */}}
+{{/* Where and as whom the pods of a program run. Call with (list . "webhook"); a third element names another ServiceAccount than
+     the program's. Two replicas on one node fall together, so they are kept apart unless an affinity is given. */}}
 {{- define "muster.podPlacement" -}}
 {{- $root := index . 0 -}}
 {{- $values := index $root.Values (index . 1) -}}
-serviceAccountName: {{ include "muster.fullname" $root }}-{{ index . 1 }}
+serviceAccountName: {{ include "muster.fullname" $root }}-{{ last . }}
 {{- with $values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
@@ -154,28 +158,44 @@ kube-system/kube-scheduler
 
 {{/* Namespaces whose pods are none of Muster's business: a JSON list. */}}
 {{- define "muster.excludedNamespaces" -}}
-{{ concat .Values.excludedNamespaces (list .Release.Namespace (include "muster.driverNamespace" .)) | uniq | sortAlpha | toJson }}
+{{ concat (.Values.excludedNamespaces | default list) (list .Release.Namespace (include "muster.driverNamespace" .)) | uniq | sortAlpha | toJson }}
+{{- end }}
+
+{{/* Namespaces whose pods may come to GPUs by a side door: a JSON list. */}}
+{{- define "muster.sideDoorNamespaces" -}}
+{{ concat (include "muster.excludedNamespaces" . | fromJsonArray) (.Values.sideDoors.exceptedNamespaces | default list) | uniq | sortAlpha | toJson }}
 {{- end }}
 
 {{/* Names that a certificate is valid for. Call with (list . "webhook" MORE-NAMES). */}}
 {{- define "muster.tlsNames" -}}
 {{- $root := index . 0 -}}
 {{- $host := printf "%s-%s.%s.svc" (include "muster.fullname" $root) (index . 1) $root.Release.Namespace -}}
-{{ concat (list $host (printf "%s.cluster.local" $host)) (index . 2) | uniq | join "," }}
+{{ concat (list $host (printf "%s.cluster.local" $host)) (index . 2 | default list) | uniq | join "," }}
 {{- end }}
 
-{{/* CEL over `object`, a Pod: whether it is managed. Generated from muster_cluster::managed for one stand-in
-     resource; the chart's list is put in its place. */}}
-{{- define "muster.managedCel" -}}
+{{/* CEL over `object`, a Pod, from a file that is generated from muster_cluster::managed for one stand-in resource; the chart's
+     list is put in its place. Call with (list . "files/managed.cel"). */}}
+{{- define "muster.deviceCel" -}}
+{{- $root := index . 0 -}}
 {{- $terms := list -}}
-{{- range .Values.managedResources -}}
+{{- range $root.Values.managedResources -}}
 {{- if hasSuffix "*" . -}}
 {{- $terms = append $terms (printf "r.startsWith('%s')" (trimSuffix "*" .)) -}}
 {{- else -}}
 {{- $terms = append $terms (printf "r == '%s'" .) -}}
 {{- end -}}
 {{- end -}}
-{{ .Files.Get "files/managed.cel" | trim | replace "r == 'muster.dev/listed-resource'" ($terms | join " || " | default "false") }}
+{{ $root.Files.Get (index . 1) | trim | replace "r == 'muster.dev/listed-resource'" ($terms | join " || " | default "false") }}
+{{- end }}
+
+{{/* Whether it is managed. */}}
+{{- define "muster.managedCel" -}}
+{{ include "muster.deviceCel" (list . "files/managed.cel") }}
+{{- end }}
+
+{{/* Whether it asks for devices. A pod is managed also for its label muster.dev/gang alone; then it is charged for none. */}}
+{{- define "muster.devicesCel" -}}
+{{ include "muster.deviceCel" (list . "files/devices.cel") }}
 {{- end }}
 
 {{/* CEL over `object`: whether its own annotations carry the shorthand for a claim. */}}
@@ -308,4 +328,73 @@ extenders:
 helm.sh/hook: test
 helm.sh/hook-weight: "-2"
 helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded,hook-failed
+{{- end }}
+
+{{/* A Job that looks before Helm does something, and an account with the rights to read what it looks at. All of it is there only
+     meanwhile, so that it is there also where nothing else is: before the first install, or after one that failed. Call with
+     (dict "root" . "name" "check-uninstall" "hook" HOOKS "rules" RULES "args" ARGS "seconds" SECONDS). */}}
+{{- define "muster.check" -}}
+{{- $root := .root }}
+{{- $check := . }}
+{{- $namespace := $root.Release.Namespace }}
+{{- $name := printf "%s-%s" (include "muster.fullname" $root) .name }}
+{{- range $kind := list "ServiceAccount" "ClusterRole" "ClusterRoleBinding" ($root.Values.openshift.enabled | ternary "RoleBinding" "") | compact }}
+apiVersion: {{ eq $kind "ServiceAccount" | ternary "v1" "rbac.authorization.k8s.io/v1" }}
+kind: {{ $kind }}
+metadata:
+  name: {{ $name }}
+  {{- if not (hasPrefix "Cluster" $kind) }}
+  namespace: {{ $namespace }}
+  {{- end }}
+  labels: {{- include "muster.labels" $root | nindent 4 }}
+  annotations:
+    helm.sh/hook: {{ $check.hook }}
+    helm.sh/hook-weight: "-2"
+    helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded,hook-failed
+{{- if eq $kind "ClusterRole" }}
+rules: {{- toYaml $check.rules | nindent 0 }}
+{{- else if hasSuffix "Binding" $kind }}
+{{- /* On OpenShift it names its user, which `restricted-v2` does not allow. */}}
+{{- $role := eq $kind "RoleBinding" | ternary "system:openshift:scc:nonroot-v2" $name }}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: "{{ $role }}"}
+subjects: [{kind: ServiceAccount, name: {{ $name }}, namespace: {{ $namespace }}}]
+{{- end }}
+---
+{{- end }}
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: {{ $name }}
+  namespace: {{ $namespace }}
+  labels: {{- include "muster.labels" $root | nindent 4 }}
+  annotations:
+    helm.sh/hook: {{ .hook }}
+    helm.sh/hook-weight: "-1"
+    # A failed one is kept: its events say why it did not run.
+    helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+    # Helm prints what it says.
+    helm.sh/hook-output-log-policy: hook-succeeded,hook-failed
+spec:
+  backoffLimit: 0
+  # Less than the five minutes that Helm waits.
+  activeDeadlineSeconds: {{ .seconds }}
+  template:
+    metadata:
+      labels:
+        # Not `muster`: it has no metrics.
+        app.kubernetes.io/name: muster-{{ .name }}
+        app.kubernetes.io/instance: {{ $root.Release.Name }}
+    spec:
+      restartPolicy: Never
+      {{- include "muster.podPlacement" (list $root "controller" .name) | nindent 6 }}
+      containers:
+      - name: check
+        image: {{ include "muster.image" (list $root "controller" "controller") }}
+        imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+        command: [/muster-controller]
+        args: {{- toYaml .args | nindent 8 }}
+        resources:
+          requests: {cpu: 10m, memory: 64Mi}
+          limits: {memory: 512Mi}
+        securityContext: {{- include "muster.unprivileged" $root | nindent 10 }}
 {{- end }}

@@ -1,0 +1,273 @@
+//! The table of cases that both forms of the rule about side doors are tested with: [`crate::side_doors`], and the chart's policy.
+
+use serde_json::{Value, json};
+
+use crate::managed_cases::pod;
+
+/// A pod and the side doors that it uses.
+#[derive(Clone, Debug)]
+pub struct SideDoorCase {
+    /// What is special about the pod.
+    pub name: &'static str,
+    /// The pod, as it is created.
+    pub pod: Value,
+    /// Whether its namespace carries the label of a Team.
+    pub of_team: bool,
+    /// What is said of each door, in the order in which the policy looks; none: the pod may be created.
+    pub doors: Vec<&'static str>,
+}
+
+/// The extended resources that the cases assume: the default of the chart.
+pub const SIDE_DOOR_CASES_RESOURCES: [&str; 2] = ["nvidia.com/gpu", "nvidia.com/mig-*"];
+/// The RuntimeClasses that the cases assume: the default of the chart.
+pub const SIDE_DOOR_CASES_RUNTIME_CLASSES: [&str; 3] = ["nvidia", "nvidia-cdi", "nvidia-legacy"];
+
+/// The cases.
+pub fn side_door_cases() -> Vec<SideDoorCase> {
+    let everywhere = variables()
+        .into_iter()
+        .chain(gpus())
+        .chain(runtime_classes());
+    let mut cases = Vec::new();
+    for (name, pod, doors) in everywhere {
+        for of_team in [true, false] {
+            cases.push(SideDoorCase {
+                name,
+                pod: pod.clone(),
+                of_team,
+                doors: doors.clone(),
+            });
+        }
+    }
+    for (name, pod, doors) in of_tenants() {
+        cases.push(SideDoorCase {
+            name,
+            pod: pod.clone(),
+            of_team: true,
+            doors,
+        });
+        cases.push(SideDoorCase {
+            name,
+            pod,
+            of_team: false,
+            doors: Vec::new(),
+        });
+    }
+    cases.push(SideDoorCase {
+        name: "every door at once",
+        pod: pod(
+            json!({}),
+            json!({
+                "containers": [{
+                    "name": "way",
+                    "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}],
+                    "securityContext": {"privileged": true},
+                }],
+                "runtimeClassName": "nvidia",
+                "volumes": volumes(&["/dev/nvidia0", "/dev"]),
+            }),
+        ),
+        of_team: true,
+        doors: vec![
+            "container way sets NVIDIA_VISIBLE_DEVICES",
+            "a hostPath volume shows /dev/nvidia0, a GPU",
+            "the RuntimeClass nvidia gives",
+            "container way is privileged",
+            "a hostPath volume shows the devices of the node (/dev)",
+        ],
+    });
+    cases
+}
+
+type Case = (&'static str, Value, Vec<&'static str>);
+
+fn variables() -> Vec<Case> {
+    let with = |variable: Value| {
+        let container =
+            json!({"name": "way", "env": [{"name": "OTHER", "value": "all"}, variable]});
+        pod(json!({}), json!({"containers": [container]}))
+    };
+    let valued = |value: &str| with(json!({"name": "NVIDIA_VISIBLE_DEVICES", "value": value}));
+    let sets = || vec!["container way sets NVIDIA_VISIBLE_DEVICES"];
+    let beside = |field: &str| {
+        let way = json!({"name": "way", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "0"}]});
+        pod(
+            json!({}),
+            json!({"containers": [{"name": "first"}], field: [way]}),
+        )
+    };
+    vec![
+        ("all GPUs", valued("all"), sets()),
+        ("one GPU by its UUID", valued("GPU-1"), sets()),
+        ("no GPU, as NVIDIA's runtime has it", valued("void"), vec![]),
+        ("no GPU, but libraries", valued("none"), vec![]),
+        ("in another spelling", valued("VOID"), sets()),
+        (
+            "without a value",
+            with(json!({"name": "NVIDIA_VISIBLE_DEVICES"})),
+            sets(),
+        ),
+        (
+            "from elsewhere",
+            with(
+                json!({"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}),
+            ),
+            sets(),
+        ),
+        (
+            "another variable",
+            with(json!({"name": "CUDA_VISIBLE_DEVICES", "value": "all"})),
+            vec![],
+        ),
+        ("in an init container", beside("initContainers"), sets()),
+        ("in a debugger", beside("ephemeralContainers"), sets()),
+        (
+            "beside a claim, whose void it would override",
+            pod(
+                json!({}),
+                json!({
+                    "containers": [{"name": "way", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}],
+                    "resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}],
+                }),
+            ),
+            sets(),
+        ),
+    ]
+}
+
+fn gpus() -> Vec<Case> {
+    vec![
+        (
+            "a GPU of the node",
+            host(&["/dev/nvidia0"]),
+            vec!["a hostPath volume shows /dev/nvidia0, a GPU"],
+        ),
+        (
+            "the same by another spelling",
+            host(&["/data", "/./dev//./nvidia-uvm"]),
+            vec!["a hostPath volume shows /./dev//./nvidia-uvm, a GPU"],
+        ),
+        (
+            "paths that only look like it",
+            host(&[
+                "/dev/shm",
+                "/devices/nvidia0",
+                "/data/dev/nvidia0",
+                "/dev/.nvidia",
+            ]),
+            vec![],
+        ),
+        (
+            "volumes of other kinds",
+            pod(
+                json!({}),
+                json!({"containers": [{"name": "way"}], "volumes": [{"name": "v", "emptyDir": {}}]}),
+            ),
+            vec![],
+        ),
+    ]
+}
+
+fn runtime_classes() -> Vec<Case> {
+    let with = |metadata: Value, container: Value| {
+        let mut container = container;
+        container["name"] = json!("way");
+        pod(
+            metadata,
+            json!({"containers": [container], "runtimeClassName": "nvidia"}),
+        )
+    };
+    let gives = || vec!["the RuntimeClass nvidia gives"];
+    vec![
+        (
+            "a RuntimeClass of NVIDIA, and no GPU asked for",
+            with(json!({}), json!({})),
+            gives(),
+        ),
+        (
+            "the same in a gang: its charge would be nothing",
+            with(json!({"labels": {"muster.dev/gang": "g"}}), json!({})),
+            gives(),
+        ),
+        (
+            "the same with a GPU of a device plugin",
+            with(
+                json!({}),
+                json!({"resources": {"limits": {"nvidia.com/gpu": "1"}}}),
+            ),
+            vec![],
+        ),
+        (
+            "the same with the shorthand",
+            with(json!({"annotations": {"muster.dev/gpus": "1"}}), json!({})),
+            vec![],
+        ),
+        (
+            "another RuntimeClass",
+            pod(
+                json!({}),
+                json!({"containers": [{"name": "way"}], "runtimeClassName": "gvisor"}),
+            ),
+            vec![],
+        ),
+    ]
+}
+
+/// What only pods of a Team may not: others are trusted.
+fn of_tenants() -> Vec<Case> {
+    let secured = |context: Value| {
+        pod(
+            json!({}),
+            json!({"containers": [{"name": "first"}, {"name": "way", "securityContext": context}]}),
+        )
+    };
+    let debugger = json!({"name": "way", "securityContext": {"privileged": true}});
+    vec![
+        (
+            "a privileged container",
+            secured(json!({"privileged": true})),
+            vec!["container way is privileged"],
+        ),
+        (
+            "one that says that it is not",
+            secured(json!({"privileged": false})),
+            vec![],
+        ),
+        ("one that says nothing", secured(json!({})), vec![]),
+        (
+            "a privileged debugger",
+            pod(
+                json!({}),
+                json!({"containers": [{"name": "first"}], "ephemeralContainers": [debugger]}),
+            ),
+            vec!["container way is privileged"],
+        ),
+        (
+            "the root of the node",
+            host(&["/"]),
+            vec!["a hostPath volume shows the devices of the node (/)"],
+        ),
+        (
+            "the devices of the node, by another spelling",
+            host(&["/data", "/./dev/."]),
+            vec!["a hostPath volume shows the devices of the node (/./dev/.)"],
+        ),
+        (
+            "directories below them, and others",
+            host(&["/dev/shm", "/devices", "/.dev", "/data/dev"]),
+            vec![],
+        ),
+    ]
+}
+
+fn host(paths: &[&str]) -> Value {
+    let spec = json!({"containers": [{"name": "way"}], "volumes": volumes(paths)});
+    pod(json!({}), spec)
+}
+
+fn volumes(paths: &[&str]) -> Value {
+    let volumes = paths.iter().enumerate();
+    volumes
+        .map(|(number, path)| json!({"name": format!("v{number}"), "hostPath": {"path": path}}))
+        .collect()
+}

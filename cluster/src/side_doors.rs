@@ -1,0 +1,231 @@
+//! Ways by which a pod comes to GPUs past its claims, which no quota counts.
+//!
+//! The chart's policy NAME-pod-side-door refuses them in CEL where a pod is created or gets a debugger; this is the same rule, for
+//! pods that exist. [`crate::side_door_cases::side_door_cases`] is the table that both are tested with.
+
+use std::{collections::BTreeSet, fmt};
+
+use k8s_openapi::api::core::v1::{EnvVar, Pod, PodSpec, SecurityContext};
+
+use crate::{managed::ManagedPods, text::truncate};
+
+/// The variable by which NVIDIA's runtime gives a container GPUs.
+const VARIABLE: &str = "NVIDIA_VISIBLE_DEVICES";
+/// Its values that give none.
+const NO_DEVICES: [&str; 2] = ["void", "none"];
+/// As much of a path is shown, in bytes.
+const SHOWN_BYTES: usize = 128;
+
+/// What an installation takes for side doors.
+#[derive(Clone, Debug)]
+pub struct SideDoors {
+    /// RuntimeClasses that give a container the GPUs that its image names.
+    pub runtime_classes: BTreeSet<String>,
+    /// Which pods ask for devices.
+    pub managed: ManagedPods,
+}
+
+/// One way past claims.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SideDoor {
+    /// This container sets the variable by which NVIDIA's runtime gives GPUs.
+    Variable(String),
+    /// A volume shows a GPU of the node, by this path.
+    Gpu(String),
+    /// This RuntimeClass gives a container the GPUs that its image names.
+    RuntimeClass(String),
+    /// This container is privileged, in a namespace of a Team.
+    Privileged(String),
+    /// A volume shows all devices of the node, by this path, in a namespace of a Team.
+    Devices(String),
+}
+
+impl SideDoors {
+    /// The ways of this pod, in the order of the policy's validations. `of_team`: whether its namespace carries the label of a Team.
+    pub fn of_pod(&self, pod: &Pod, of_team: bool) -> Vec<SideDoor> {
+        let Some(spec) = &pod.spec else {
+            return Vec::new();
+        };
+        let container = |is_open: fn(&ContainerView<'_>) -> bool| {
+            let open = containers(spec).find(is_open);
+            open.map(|container| container.name.to_owned())
+        };
+        let path = |is_open: fn(&str) -> bool| {
+            let open = host_paths(spec).find(|path| is_open(path));
+            open.map(str::to_owned)
+        };
+        let class = spec.runtime_class_name.as_ref();
+        let class = class.filter(|class| {
+            self.runtime_classes.contains(*class) && !self.managed.may_hold_devices(pod)
+        });
+        let everywhere = [
+            container(asks_for_gpus).map(SideDoor::Variable),
+            path(is_gpu).map(SideDoor::Gpu),
+            class.cloned().map(SideDoor::RuntimeClass),
+        ];
+        let of_tenants = [
+            container(is_privileged).map(SideDoor::Privileged),
+            path(is_all_devices).map(SideDoor::Devices),
+        ];
+        let of_tenants = of_tenants.into_iter().filter(|_| of_team);
+        everywhere.into_iter().chain(of_tenants).flatten().collect()
+    }
+}
+
+impl SideDoor {
+    /// What whoever owns the pod can do.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::Variable(_) => "leave it out, or set it to void",
+            Self::Gpu(_) => "leave the volume out",
+            Self::RuntimeClass(_) => "leave it out, or ask for GPUs",
+            Self::Privileged(_) => "leave privileged out, or run it in a namespace of no Team",
+            Self::Devices(_) => {
+                "name a directory below it, or run the pod in a namespace of no Team"
+            }
+        }
+    }
+}
+
+impl fmt::Display for SideDoor {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Variable(container) => write!(formatter, "container {container} sets {VARIABLE}"),
+            Self::Gpu(path) => {
+                let path = shown(path);
+                write!(formatter, "a hostPath volume shows {path}, a GPU")
+            }
+            Self::RuntimeClass(name) => write!(
+                formatter,
+                "the RuntimeClass {name} gives it the GPUs that its image names"
+            ),
+            Self::Privileged(container) => write!(formatter, "container {container} is privileged"),
+            Self::Devices(path) => {
+                let path = shown(path);
+                write!(
+                    formatter,
+                    "a hostPath volume shows the devices of the node ({path})"
+                )
+            }
+        }
+    }
+}
+
+/// What containers, init containers and debuggers have in common here.
+struct ContainerView<'a> {
+    name: &'a str,
+    variables: &'a [EnvVar],
+    security: Option<&'a SecurityContext>,
+}
+
+/// Whether NVIDIA's runtime would give it GPUs; what a variable takes from elsewhere is unknown.
+fn asks_for_gpus(container: &ContainerView<'_>) -> bool {
+    container.variables.iter().any(|variable| {
+        let value = variable.value.as_deref();
+        variable.name == VARIABLE && value.is_none_or(|value| !NO_DEVICES.contains(&value))
+    })
+}
+
+fn is_privileged(container: &ContainerView<'_>) -> bool {
+    container
+        .security
+        .is_some_and(|context| context.privileged == Some(true))
+}
+
+fn containers(spec: &PodSpec) -> impl Iterator<Item = ContainerView<'_>> {
+    let started = spec
+        .containers
+        .iter()
+        .chain(spec.init_containers.iter().flatten());
+    let started = started.map(|container| ContainerView {
+        name: &container.name,
+        variables: container.env.as_deref().unwrap_or_default(),
+        security: container.security_context.as_ref(),
+    });
+    let debuggers = spec.ephemeral_containers.iter().flatten();
+    started.chain(debuggers.map(|container| ContainerView {
+        name: &container.name,
+        variables: container.env.as_deref().unwrap_or_default(),
+        security: container.security_context.as_ref(),
+    }))
+}
+
+fn host_paths(spec: &PodSpec) -> impl Iterator<Item = &str> {
+    let volumes = spec.volumes.iter().flatten();
+    volumes.filter_map(|volume| Some(volume.host_path.as_ref()?.path.as_str()))
+}
+
+/// The parts of an absolute path, however it is spelled. Kubernetes takes none with `..`.
+fn parts(path: &str) -> Option<impl Iterator<Item = &str>> {
+    let below_root = path.strip_prefix('/')?;
+    Some(
+        below_root
+            .split('/')
+            .filter(|part| !part.is_empty() && *part != "."),
+    )
+}
+
+/// `/dev/nvidia0` and all that begins in this way.
+fn is_gpu(path: &str) -> bool {
+    parts(path).is_some_and(|mut parts| {
+        parts.next() == Some("dev") && parts.next().is_some_and(|part| part.starts_with("nvidia"))
+    })
+}
+
+/// `/` and `/dev`.
+fn is_all_devices(path: &str) -> bool {
+    parts(path).is_some_and(|mut parts| {
+        let first = parts.next();
+        first.is_none() || (first == Some("dev") && parts.next().is_none())
+    })
+}
+
+/// A path as it may stand in a log: anybody may write it.
+fn shown(path: &str) -> String {
+    let mut text = path.escape_debug().to_string();
+    truncate(&mut text, SHOWN_BYTES);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::side_door_cases::{
+        SIDE_DOOR_CASES_RESOURCES, SIDE_DOOR_CASES_RUNTIME_CLASSES, side_door_cases,
+    };
+
+    fn side_doors() -> SideDoors {
+        SideDoors {
+            runtime_classes: SIDE_DOOR_CASES_RUNTIME_CLASSES
+                .map(str::to_owned)
+                .into_iter()
+                .collect(),
+            managed: ManagedPods::new(SIDE_DOOR_CASES_RESOURCES).unwrap(),
+        }
+    }
+
+    #[test]
+    fn the_rule_agrees_with_every_case_and_names_the_door() {
+        for case in side_door_cases() {
+            let pod: Pod = serde_json::from_value(case.pod).unwrap();
+            let found = side_doors().of_pod(&pod, case.of_team);
+            assert_eq!(found.len(), case.doors.len(), "{}: {found:?}", case.name);
+            for (door, words) in found.iter().zip(case.doors) {
+                let text = door.to_string();
+                assert!(text.contains(words), "{}: {text}", case.name);
+                assert!(!door.remedy().is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn a_path_that_anybody_wrote_stays_on_its_line_and_is_cut() {
+        let path = format!("/dev/nvidia\n\u{1b}[31m{}", "x".repeat(5_000));
+        assert!(is_gpu(&path));
+        let text = SideDoor::Gpu(path).to_string();
+        assert!(
+            text.len() < 200 && !text.contains(['\n', '\u{1b}']),
+            "{text}"
+        );
+    }
+}
