@@ -2,7 +2,11 @@
 //!
 //! A plugin that is taken off leaves 0 in the node's `status.allocatable` at once; the containers that it gave GPUs to run on.
 
-use std::{path::Path, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    time::Duration,
+};
 
 use anyhow::Context;
 use muster_cluster::managed::ManagedPods;
@@ -12,12 +16,26 @@ use muster_kubelet_api::pod_resources::{
 };
 use tonic::transport::Endpoint;
 
+use crate::bypass::sight::PodName;
+
 /// Longest time that the kubelet may take to answer.
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// The first container that a device plugin gave what stands for devices: `nvidia.com/gpu of pod ml/w-0`. An error while the
 /// kubelet does not answer: then nobody knows.
 pub async fn handed_out(socket: &Path, managed: &ManagedPods) -> anyhow::Result<Option<String>> {
+    Ok(first(&list(socket).await?, managed))
+}
+
+/// What device plugins gave to pods of what stands for devices, by pod. An error while the kubelet does not answer.
+pub async fn by_pod(
+    socket: &Path,
+    managed: &ManagedPods,
+) -> anyhow::Result<BTreeMap<PodName, BTreeSet<String>>> {
+    Ok(sorted(&list(socket).await?, managed))
+}
+
+async fn list(socket: &Path) -> anyhow::Result<ListPodResourcesResponse> {
     let list = async {
         let endpoint = Endpoint::try_from(format!("unix:{}", socket.display()))?;
         let mut kubelet = PodResourcesListerClient::new(endpoint.connect().await?)
@@ -27,11 +45,30 @@ pub async fn handed_out(socket: &Path, managed: &ManagedPods) -> anyhow::Result<
         anyhow::Ok(answer.into_inner())
     };
     let answer = tokio::time::timeout(LIMIT, list).await;
-    let answer = answer
+    answer
         .context("no answer in time")
         .and_then(|answer| answer)
-        .with_context(|| format!("the kubelet at {}", socket.display()))?;
-    Ok(first(&answer, managed))
+        .with_context(|| format!("the kubelet at {}", socket.display()))
+}
+
+fn sorted(
+    answer: &ListPodResourcesResponse,
+    managed: &ManagedPods,
+) -> BTreeMap<PodName, BTreeSet<String>> {
+    let mut all: BTreeMap<PodName, BTreeSet<String>> = BTreeMap::new();
+    for pod in &answer.pod_resources {
+        let given = pod.containers.iter().flat_map(|it| &it.devices);
+        let given = given.filter(|given| managed.stands_for_devices(&given.resource_name));
+        let devices: BTreeSet<String> = given.flat_map(|it| &it.device_ids).cloned().collect();
+        if !devices.is_empty() {
+            let name = PodName {
+                namespace: pod.namespace.clone(),
+                name: pod.name.clone(),
+            };
+            all.entry(name).or_default().extend(devices);
+        }
+    }
+    all
 }
 
 fn first(answer: &ListPodResourcesResponse, managed: &ManagedPods) -> Option<String> {
@@ -52,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_container_with_a_gpu_of_a_device_plugin_is_found_and_no_other() {
+    fn containers_with_gpus_of_a_device_plugin_are_found_and_no_others() {
         let pod = |name: &str, resource: &str, devices: &[&str]| PodResources {
             name: name.to_owned(),
             namespace: "ml".to_owned(),
@@ -72,6 +109,7 @@ mod tests {
             ],
         };
         assert_eq!(first(&answer, &managed), None);
+        assert!(sorted(&answer, &managed).is_empty());
         answer
             .pod_resources
             .push(pod("w-0", "nvidia.com/gpu", &["GPU-0"]));
@@ -79,5 +117,14 @@ mod tests {
             first(&answer, &managed).as_deref(),
             Some("nvidia.com/gpu of pod ml/w-0")
         );
+        answer
+            .pod_resources
+            .push(pod("w-0", "nvidia.com/gpu", &["GPU-1", "GPU-0"]));
+        let sorted = sorted(&answer, &managed);
+        let sorted: Vec<(String, Vec<&str>)> = sorted
+            .iter()
+            .map(|(pod, given)| (pod.to_string(), given.iter().map(String::as_str).collect()))
+            .collect();
+        assert_eq!(sorted, [("ml/w-0".to_owned(), vec!["GPU-0", "GPU-1"])]);
     }
 }
