@@ -247,7 +247,7 @@ mod tests {
             origin: Origin::Pod((*pod).to_owned()),
             program: None,
         };
-        let listed = moment.processes.map(|all| all.iter().map(seen).collect());
+        let listed: Option<Vec<Seen>> = moment.processes.map(|all| all.iter().map(seen).collect());
         let held = moment.holder.map(|pod| Holder::Pod(pod.to_owned()));
         Sight {
             gpus: BTreeSet::from([GPU.to_owned()]),

@@ -157,6 +157,11 @@ kube-system/kube-scheduler
 {{ concat .Values.excludedNamespaces (list .Release.Namespace (include "muster.driverNamespace" .)) | uniq | sortAlpha | toJson }}
 {{- end }}
 
+{{/* Namespaces whose pods may come to GPUs past a claim. */}}
+{{- define "muster.sideDoorNamespaces" -}}
+{{ concat (include "muster.excludedNamespaces" . | fromJsonArray) .Values.sideDoors.exceptedNamespaces | uniq | sortAlpha | toJson }}
+{{- end }}
+
 {{/* Names that a certificate is valid for. Call with (list . "webhook" MORE-NAMES). */}}
 {{- define "muster.tlsNames" -}}
 {{- $root := index . 0 -}}
