@@ -62,7 +62,7 @@ pub struct Sight {
     pub holders: BTreeMap<String, BTreeSet<Holder>>,
     /// Names of pods by UID, as far as they are known.
     pub names: BTreeMap<String, PodName>,
-    /// What device plugins gave to pods.
+    /// What device plugins, and other GPU drivers, gave to pods.
     pub plugins: BTreeMap<PodName, BTreeSet<String>>,
 }
 
@@ -129,8 +129,8 @@ impl Sight {
         })
     }
 
-    /// Whether a device plugin gave the pod the GPU, or what cannot be told from it: an index, or the UUID of a slice. (A share of
-    /// a GPU is called `UUID::N`.)
+    /// Whether a device plugin gave the pod the GPU, or what cannot be told from it: an index, the UUID of a slice, or a device of
+    /// another driver. (A share of a GPU is called `UUID::N`.)
     fn has_unit(&self, gpu: &str, pod: &PodName) -> bool {
         let mut given = self.plugins.get(pod).into_iter().flatten();
         given.any(|device| {

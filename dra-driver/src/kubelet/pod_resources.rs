@@ -9,7 +9,8 @@ use std::{
 };
 
 use anyhow::Context;
-use muster_cluster::managed::ManagedPods;
+use muster_api::keys;
+use muster_cluster::{device_plugin::is_gpu_driver, managed::ManagedPods};
 use muster_kubelet_api::pod_resources::{
     ListPodResourcesRequest, ListPodResourcesResponse,
     pod_resources_lister_client::PodResourcesListerClient,
@@ -27,7 +28,8 @@ pub async fn handed_out(socket: &Path, managed: &ManagedPods) -> anyhow::Result<
     Ok(first(&list(socket).await?, managed))
 }
 
-/// What device plugins gave to pods of what stands for devices, by pod. An error while the kubelet does not answer.
+/// What device plugins gave to pods of what stands for devices, and what other GPU drivers gave them, by pod; the latter as
+/// `DRIVER/POOL/DEVICE`, of which only that driver knows which GPU it is. An error while the kubelet does not answer.
 pub async fn by_pod(
     socket: &Path,
     managed: &ManagedPods,
@@ -59,7 +61,13 @@ fn sorted(
     for pod in &answer.pod_resources {
         let given = pod.containers.iter().flat_map(|it| &it.devices);
         let given = given.filter(|given| managed.stands_for_devices(&given.resource_name));
-        let devices: BTreeSet<String> = given.flat_map(|it| &it.device_ids).cloned().collect();
+        let mut devices: BTreeSet<String> = given.flat_map(|it| &it.device_ids).cloned().collect();
+        let claimed = pod.containers.iter().flat_map(|it| &it.dynamic_resources);
+        let claimed = claimed.flat_map(|it| &it.claim_resources);
+        let by_others = claimed
+            .filter(|it| is_gpu_driver(&it.driver_name) && it.driver_name != keys::DRIVER)
+            .map(|it| format!("{}/{}/{}", it.driver_name, it.pool_name, it.device_name));
+        devices.extend(by_others);
         if !devices.is_empty() {
             let name = PodName {
                 namespace: pod.namespace.clone(),
@@ -84,7 +92,9 @@ fn first(answer: &ListPodResourcesResponse, managed: &ManagedPods) -> Option<Str
 
 #[cfg(test)]
 mod tests {
-    use muster_kubelet_api::pod_resources::{ContainerDevices, ContainerResources, PodResources};
+    use muster_kubelet_api::pod_resources::{
+        ClaimResource, ContainerDevices, ContainerResources, DynamicResource, PodResources,
+    };
 
     use super::*;
 
@@ -99,6 +109,7 @@ mod tests {
                     resource_name: resource.to_owned(),
                     device_ids: devices.iter().map(|id| (*id).to_owned()).collect(),
                 }],
+                ..ContainerResources::default()
             }],
         };
         let managed = ManagedPods::new(["nvidia.com/gpu"]).unwrap();
@@ -120,11 +131,37 @@ mod tests {
         answer
             .pod_resources
             .push(pod("w-0", "nvidia.com/gpu", &["GPU-1", "GPU-0"]));
+        for (pod, driver) in [
+            ("ours", keys::DRIVER),
+            ("card", "dra.net"),
+            ("other", "gpu.nvidia.com"),
+        ] {
+            answer.pod_resources.push(PodResources {
+                name: pod.to_owned(),
+                namespace: "ml".to_owned(),
+                containers: vec![ContainerResources {
+                    dynamic_resources: vec![DynamicResource {
+                        claim_resources: vec![ClaimResource {
+                            driver_name: driver.to_owned(),
+                            pool_name: "node-0".to_owned(),
+                            device_name: "gpu-0".to_owned(),
+                        }],
+                    }],
+                    ..ContainerResources::default()
+                }],
+            });
+        }
         let sorted = sorted(&answer, &managed);
         let sorted: Vec<(String, Vec<&str>)> = sorted
             .iter()
             .map(|(pod, given)| (pod.to_string(), given.iter().map(String::as_str).collect()))
             .collect();
-        assert_eq!(sorted, [("ml/w-0".to_owned(), vec!["GPU-0", "GPU-1"])]);
+        assert_eq!(
+            sorted,
+            [
+                ("ml/other".to_owned(), vec!["gpu.nvidia.com/node-0/gpu-0"]),
+                ("ml/w-0".to_owned(), vec!["GPU-0", "GPU-1"])
+            ]
+        );
     }
 }
