@@ -110,6 +110,8 @@ pub const DRIVER: &str = "gpu.muster.dev";
 pub const DEVICE_CLASS_GPU: &str = "gpu.muster.dev";
 /// Taint key (NoSchedule) on devices that are held without a permit.
 pub const TAINT_HELD: &str = "gpu.muster.dev/held";
+/// Taint key (NoSchedule) on devices that processes use which no claim and no device plugin explains.
+pub const TAINT_BYPASSED: &str = "gpu.muster.dev/bypassed";
 
 /// Name of the one `Ledger` object.
 pub const LEDGER_NAME: &str = "cluster";

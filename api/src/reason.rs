@@ -123,6 +123,8 @@ pub enum Reason {
     DriverIncomplete,
     /// Devices are held without an admission.
     Bypass,
+    /// Processes use a device, and no claim and no device plugin explains them.
+    QuotaBypassDetected,
 }
 
 impl Reason {
@@ -180,6 +182,7 @@ impl Reason {
             Self::DeviceHeld => "DeviceHeld",
             Self::DriverIncomplete => "DriverIncomplete",
             Self::Bypass => "Bypass",
+            Self::QuotaBypassDetected => "QuotaBypassDetected",
         }
     }
 }

@@ -72,6 +72,19 @@ fn the_backend_reads_what_the_library_says() {
     );
     assert_eq!(backend.processes(&gpus.first().unwrap().uuid).unwrap(), []);
 
+    // One that does not tell costs itself.
+    let first = &gpus.first().unwrap().uuid;
+    state.secretive = vec![first.clone()];
+    write(&state);
+    assert!(matches!(
+        backend.processes(first),
+        Err(BackendError::Failed(_))
+    ));
+    assert_eq!(
+        backend.processes(&fifth.uuid).unwrap(),
+        [Process { pid: 4242 }]
+    );
+
     // A GPU that falls off the bus is gone, and the others are not.
     state.lost = vec![fifth.uuid.clone()];
     write(&state);

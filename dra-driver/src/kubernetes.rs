@@ -3,10 +3,10 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use backon::{ExponentialBuilder, Retryable};
-use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::api::{core::v1::Node, events::v1::Event, resource::v1::ResourceClaim};
 use kube::{
     Api, Client,
-    api::{ListParams, Patch, PatchParams},
+    api::{ListParams, Patch, PatchParams, PostParams},
 };
 use muster_api::{NodeDevices, NodeDevicesStatus, keys};
 use muster_serve::client::{CALL_LIMIT, CallError, within};
@@ -109,6 +109,26 @@ impl Kubernetes {
             Err(error) if is_gone::<NodeDevices>(&error, &self.node) => Read::Absent,
             Err(error) => Read::Failed(error.to_string()),
         }
+    }
+
+    /// UID of this node's Node.
+    pub async fn node_uid(&self) -> Result<String, CallError> {
+        let api: Api<Node> = Api::all(self.client.clone());
+        let node = within(CALL_LIMIT, api.get(&self.node)).await?;
+        Ok(node.metadata.uid.unwrap_or_default())
+    }
+
+    /// Creates an Event. Its name is its own, so nothing of anybody else is overwritten; one that is created twice, because an answer
+    /// was lost, is read twice.
+    pub async fn create_event(&self, event: &Event) -> Result<(), CallError> {
+        let namespace = event.metadata.namespace.as_deref().unwrap_or("default");
+        let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
+        let params = PostParams {
+            field_manager: Some(keys::FIELD_MANAGER_DRIVER.to_owned()),
+            ..PostParams::default()
+        };
+        within(CALL_LIMIT, api.create(&params, event)).await?;
+        Ok(())
     }
 
     /// Writes the status. The preconditions make a late or repeated write harmless: the first one that was applied

@@ -4,11 +4,13 @@
 //! * [`store`]: the checkpoint. [`probe`]: who uses the hardware. [`inventory`], [`enumerate`]: which device is
 //!   which GPU. [`kubernetes`]: the API server.
 //! * [`containers`]: what containers get of the host's driver. [`hook_program`]: the program that finishes them.
+//! * [`bypass`]: processes on GPUs that nothing explains.
 //! * [`kubelet`]: registration, DRA calls and health by gRPC. [`slices`]: what the node offers.
 //!
 //! **Invariant: what is in memory may be lost at any time.** Whatever another instance, or this one after a crash,
 //! must know is in the checkpoint before it is acted on.
 
+pub mod bypass;
 pub mod containers;
 pub mod driver;
 pub mod enumerate;

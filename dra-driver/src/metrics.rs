@@ -9,7 +9,7 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
 };
 
-use crate::{driver::CallKind, prepare::Answer};
+use crate::{bypass::origin::Origin, driver::CallKind, prepare::Answer};
 
 /// Metrics of the driver. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -19,6 +19,11 @@ pub struct DriverMetrics {
     overlaps: Counter,
     /// Devices that are held without a permit.
     pub held: Gauge,
+    /// Devices that processes use which nothing explains.
+    pub bypassed: Gauge,
+    bypasses: Family<OriginLabel, Counter>,
+    /// Processes without a claim that are trusted.
+    pub trusted: Gauge,
     /// GPUs that NVML lists.
     pub gpus: Gauge,
     /// Enumerations that failed.
@@ -38,6 +43,11 @@ struct KindLabel {
     call: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OriginLabel {
+    origin: &'static str,
+}
+
 fn histogram() -> Histogram {
     Histogram::new([0.005, 0.02, 0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 35.0])
 }
@@ -50,6 +60,9 @@ impl DriverMetrics {
             seconds: Family::new_with_constructor(histogram),
             overlaps: Counter::default(),
             held: Gauge::default(),
+            bypassed: Gauge::default(),
+            bypasses: Family::default(),
+            trusted: Gauge::default(),
             gpus: Gauge::default(),
             nvml_failures: Counter::default(),
             slice_failures: Counter::default(),
@@ -76,6 +89,21 @@ impl DriverMetrics {
                 "Devices that are held without a permit",
                 driver.held.clone(),
             );
+            registry.register(
+                "bypassed_devices",
+                "Devices that processes use which no claim and no device plugin explains",
+                driver.bypassed.clone(),
+            );
+            registry.register(
+                "bypasses",
+                "Uses of a device that became a bypass, by whose processes they are",
+                driver.bypasses.clone(),
+            );
+            registry.register(
+                "trusted_processes",
+                "Processes on devices without a claim that are trusted",
+                driver.trusted.clone(),
+            );
             registry.register("gpus", "GPUs that NVML lists", driver.gpus.clone());
             registry.register(
                 "nvml_failures",
@@ -89,6 +117,14 @@ impl DriverMetrics {
             );
         });
         driver
+    }
+
+    /// Counts a bypass that is new.
+    pub fn began(&self, origin: &Origin) {
+        let origin = origin.as_str();
+        self.bypasses
+            .get_or_create_owned(&OriginLabel { origin })
+            .inc();
     }
 
     /// Counts an answer.

@@ -6,7 +6,7 @@ use std::{
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::Context;
@@ -22,6 +22,12 @@ use muster_serve::{
 use tokio::sync::{mpsc, watch as value};
 
 use crate::{
+    bypass::{
+        look::Places,
+        remembered::Remembered,
+        sight::Trusted,
+        watcher::{self, Settings},
+    },
     containers::{self, DriverSettings},
     driver::{Driver, Handle, World},
     enumerate,
@@ -177,6 +183,43 @@ pub struct Args {
     #[arg(long, env = "MUSTER_POD_RESOURCES_SOCKET", value_name = "FILE")]
     pod_resources_socket: Option<PathBuf>,
 
+    /// The kubelet's directory of the logs of pods. Names of pods are read from the names in it.
+    #[arg(
+        long,
+        env = "MUSTER_POD_LOGS_DIR",
+        default_value = "/var/log/pods",
+        value_name = "DIR"
+    )]
+    pod_logs_dir: PathBuf,
+
+    /// Namespaces whose pods may use GPUs without a claim.
+    #[arg(
+        long = "trusted-namespace",
+        env = "MUSTER_TRUSTED_NAMESPACES",
+        value_delimiter = ',',
+        value_name = "NAME"
+    )]
+    trusted_namespaces: Vec<String>,
+
+    /// Programs of the node itself, in no pod, that may use GPUs: absolute paths.
+    #[arg(
+        long = "trusted-program",
+        env = "MUSTER_TRUSTED_PROGRAMS",
+        value_delimiter = ',',
+        value_name = "FILE"
+    )]
+    trusted_programs: Vec<String>,
+
+    /// For how long nothing explains a process on a GPU until it is told as a bypass, and for how long it is gone until it is none.
+    #[arg(
+        long,
+        env = "MUSTER_UNEXPLAINED_SECONDS",
+        default_value_t = 30,
+        value_parser = clap::value_parser!(u32).range(1..=3_600),
+        value_name = "SECONDS"
+    )]
+    unexplained_seconds: u32,
+
     /// Prepare only what is permitted also while this node has never had a NodeDevices object that says so.
     #[arg(long, env = "MUSTER_ENFORCE_UNLESS_TOLD")]
     enforce_unless_told: bool,
@@ -246,7 +289,7 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
 
     let enumerated = enumerate::spawn(
         enumerate::Enumerator {
-            backend,
+            backend: backend.clone(),
             store: store.clone(),
             boot_id,
             driver: handle.clone(),
@@ -271,13 +314,35 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
     )
     .await?;
 
+    let managed = ManagedPods::new(args.extended_resources.listed())?;
+    let remembered = Remembered::load(&store);
+    let (tainted_sender, bypassed) = value::channel(remembered.tainted());
+    let settings = Settings {
+        places: Places {
+            backend,
+            proc: args.proc_dir.clone(),
+            pod_logs: args.pod_logs_dir.clone(),
+            store: store.clone(),
+            kubernetes: kubernetes.clone(),
+            pod_resources_socket: args.pod_resources_socket.clone(),
+            managed: managed.clone(),
+        },
+        grace: Duration::from_secs(u64::from(args.unexplained_seconds)),
+        trusted: args.trusted(),
+        remembered,
+        gpus: enumerated.gpus.clone(),
+        tainted: tainted_sender,
+        metrics: metrics.clone(),
+    };
+    watcher::spawn(settings, shutdown);
     let publisher = Publisher {
         node: args.node_name.clone(),
         client: write_client,
         kubernetes: kubernetes.clone(),
-        managed: ManagedPods::new(args.extended_resources.listed())?,
+        managed,
         gpus: enumerated.gpus,
         held,
+        bypassed,
         published: conditions.published,
         pod_resources_socket: args.pod_resources_socket.clone(),
         failures: metrics.slice_failures.clone(),
@@ -303,6 +368,18 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
 }
 
 impl Args {
+    /// The chart writes an empty list as one empty entry.
+    fn trusted(&self) -> Trusted {
+        let listed = |entries: &[String]| {
+            let entries = entries.iter().filter(|entry| !entry.is_empty());
+            entries.cloned().collect()
+        };
+        Trusted {
+            namespaces: listed(&self.trusted_namespaces),
+            programs: listed(&self.trusted_programs),
+        }
+    }
+
     fn containers(&self) -> containers::Settings {
         let driver = self.driver_root.as_ref().map(|path| DriverSettings {
             root: DriverRoot {

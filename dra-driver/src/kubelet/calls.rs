@@ -58,7 +58,7 @@ impl Calls {
 }
 
 /// Letters, digits and dashes: nothing that means something in a path.
-fn is_uid(text: &str) -> bool {
+pub(crate) fn is_uid(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     !text.is_empty() && text.len() <= MAX_UID_BYTES && text.bytes().all(plain)
 }

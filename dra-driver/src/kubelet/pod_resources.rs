@@ -2,27 +2,50 @@
 //!
 //! A plugin that is taken off leaves 0 in the node's `status.allocatable` at once; the containers that it gave GPUs to run on.
 
-use std::{path::Path, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    time::Duration,
+};
 
 use anyhow::Context;
-use muster_cluster::{device_plugin, managed::ManagedPods};
+use muster_api::keys;
+use muster_cluster::{
+    device_plugin::{is_gpu_driver, is_of_gpus},
+    managed::ManagedPods,
+};
 use muster_kubelet_api::pod_resources::{
     ListPodResourcesRequest, ListPodResourcesResponse,
     pod_resources_lister_client::PodResourcesListerClient,
 };
 use tonic::transport::Endpoint;
 
+use crate::bypass::sight::PodName;
+
 /// Longest time that the kubelet may take to answer.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Largest answer that is read: what Kubernetes' own tests of this API take (`defaultPodResourcesMaxSize` of its `test/e2e_node`), as
-/// dcgm-exporter does. A node may have hundreds of pods, each with all that it was given: more than the 4 MiB that tonic reads by
+/// Largest answer that is read: what Kubernetes' own tests of this API take (`defaultPodResourcesMaxSize` of its `test/e2e_node`).
+/// A node may have hundreds of pods, each with all that it was given: more than the 4 MiB that tonic reads by
 /// default. A larger one is an error, and an error says that nobody knows.
 const LARGEST_ANSWER_BYTES: usize = 16 << 20;
 
 /// The first container that a device plugin gave what stands for devices: `nvidia.com/gpu of pod ml/w-0`. An error while the
 /// kubelet does not answer: then nobody knows. One that has just started answers before it knows its pods, and says that there is none.
 pub async fn handed_out(socket: &Path, managed: &ManagedPods) -> anyhow::Result<Option<String>> {
+    Ok(first(&list(socket).await?, managed))
+}
+
+/// What device plugins gave to pods of what stands for devices, and what other GPU drivers gave them, by pod; the latter as
+/// `DRIVER/POOL/DEVICE`, of which only that driver knows which GPU it is. An error while the kubelet does not answer.
+pub async fn by_pod(
+    socket: &Path,
+    managed: &ManagedPods,
+) -> anyhow::Result<BTreeMap<PodName, BTreeSet<String>>> {
+    Ok(sorted(&list(socket).await?, managed))
+}
+
+async fn list(socket: &Path) -> anyhow::Result<ListPodResourcesResponse> {
     let list = async {
         let endpoint = Endpoint::try_from(format!("unix:{}", socket.display()))?;
         let mut kubelet = PodResourcesListerClient::new(endpoint.connect().await?)
@@ -31,18 +54,43 @@ pub async fn handed_out(socket: &Path, managed: &ManagedPods) -> anyhow::Result<
         anyhow::Ok(answer.into_inner())
     };
     let answer = tokio::time::timeout(LIMIT, list).await;
-    let answer = answer
+    answer
         .context("no answer in time")
         .and_then(|answer| answer)
-        .with_context(|| format!("the kubelet at {}", socket.display()))?;
-    Ok(first(&answer, managed))
+        .with_context(|| format!("the kubelet at {}", socket.display()))
+}
+
+fn sorted(
+    answer: &ListPodResourcesResponse,
+    managed: &ManagedPods,
+) -> BTreeMap<PodName, BTreeSet<String>> {
+    let mut all: BTreeMap<PodName, BTreeSet<String>> = BTreeMap::new();
+    for pod in &answer.pod_resources {
+        let given = pod.containers.iter().flat_map(|it| &it.devices);
+        let given = given.filter(|given| is_of_gpus(&given.resource_name, managed));
+        let mut devices: BTreeSet<String> = given.flat_map(|it| &it.device_ids).cloned().collect();
+        let claimed = pod.containers.iter().flat_map(|it| &it.dynamic_resources);
+        let claimed = claimed.flat_map(|it| &it.claim_resources);
+        let by_others = claimed
+            .filter(|it| is_gpu_driver(&it.driver_name) && it.driver_name != keys::DRIVER)
+            .map(|it| format!("{}/{}/{}", it.driver_name, it.pool_name, it.device_name));
+        devices.extend(by_others);
+        if !devices.is_empty() {
+            let name = PodName {
+                namespace: pod.namespace.clone(),
+                name: pod.name.clone(),
+            };
+            all.entry(name).or_default().extend(devices);
+        }
+    }
+    all
 }
 
 fn first(answer: &ListPodResourcesResponse, managed: &ManagedPods) -> Option<String> {
     answer.pod_resources.iter().find_map(|pod| {
         let mut devices = pod.containers.iter().flat_map(|it| &it.devices);
         let given = devices.find(|given| {
-            !given.device_ids.is_empty() && device_plugin::is_of_gpus(&given.resource_name, managed)
+            !given.device_ids.is_empty() && is_of_gpus(&given.resource_name, managed)
         })?;
         let resource = &given.resource_name;
         Some(format!("{resource} of pod {}/{}", pod.namespace, pod.name))
@@ -52,7 +100,7 @@ fn first(answer: &ListPodResourcesResponse, managed: &ManagedPods) -> Option<Str
 #[cfg(test)]
 mod tests {
     use muster_kubelet_api::pod_resources::{
-        ContainerDevices, ContainerResources, PodResources,
+        ClaimResource, ContainerDevices, ContainerResources, DynamicResource, PodResources,
         pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
     };
     use tokio::net::UnixListener;
@@ -75,6 +123,7 @@ mod tests {
                     resource_name: resource.to_owned(),
                     device_ids: devices.iter().map(|id| (*id).to_owned()).collect(),
                 }],
+                ..ContainerResources::default()
             }],
         }
     }
@@ -88,6 +137,7 @@ mod tests {
             ],
         };
         assert_eq!(first(&answer, &managed()), None);
+        assert!(sorted(&answer, &managed()).is_empty());
         answer
             .pod_resources
             .push(pod("w-0", "nvidia.com/gpu", &["GPU-0"]));
@@ -105,6 +155,41 @@ mod tests {
                 Some(format!("{resource} of pod ml/w-0"))
             );
         }
+        answer
+            .pod_resources
+            .push(pod("w-0", "nvidia.com/gpu", &["GPU-1", "GPU-0"]));
+        for (pod, driver) in [
+            ("ours", keys::DRIVER),
+            ("card", "dra.net"),
+            ("other", "gpu.nvidia.com"),
+        ] {
+            answer.pod_resources.push(PodResources {
+                name: pod.to_owned(),
+                namespace: "ml".to_owned(),
+                containers: vec![ContainerResources {
+                    dynamic_resources: vec![DynamicResource {
+                        claim_resources: vec![ClaimResource {
+                            driver_name: driver.to_owned(),
+                            pool_name: "node-0".to_owned(),
+                            device_name: "gpu-0".to_owned(),
+                        }],
+                    }],
+                    ..ContainerResources::default()
+                }],
+            });
+        }
+        let sorted = sorted(&answer, &managed());
+        let sorted: Vec<(String, Vec<&str>)> = sorted
+            .iter()
+            .map(|(pod, given)| (pod.to_string(), given.iter().map(String::as_str).collect()))
+            .collect();
+        assert_eq!(
+            sorted,
+            [
+                ("ml/other".to_owned(), vec!["gpu.nvidia.com/node-0/gpu-0"]),
+                ("ml/w-0".to_owned(), vec!["GPU-0", "GPU-1"])
+            ]
+        );
     }
 
     /// A kubelet whose only pod has a name of so many bytes.

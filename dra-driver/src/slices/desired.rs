@@ -18,10 +18,19 @@ pub const TAINT_GONE: &str = "gpu.muster.dev/gone";
 /// Longest string attribute that the API server takes.
 const MAX_STRING_BYTES: usize = 64;
 
+/// What is to be tainted, beside what is gone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tainted {
+    /// Names of devices that are held without a permit.
+    pub held: BTreeSet<String>,
+    /// UUIDs of GPUs that processes use which nothing explains.
+    pub bypassed: BTreeSet<String>,
+}
+
 /// The devices of each slice, in order: kube-scheduler takes the first that fit, so neighbours in `NVLink` stand together.
 /// At least one slice, empty if need be: a pool without slices looks like a driver that is not there.
-pub fn devices(known: &KnownGpus, held: &BTreeSet<String>) -> Vec<Vec<Device>> {
-    let all: Vec<Device> = known.gpus.iter().map(|gpu| device(gpu, held)).collect();
+pub fn devices(known: &KnownGpus, tainted: &Tainted) -> Vec<Vec<Device>> {
+    let all: Vec<Device> = known.gpus.iter().map(|gpu| device(gpu, tainted)).collect();
     if all.is_empty() {
         return vec![Vec::new()];
     }
@@ -32,7 +41,7 @@ pub fn devices(known: &KnownGpus, held: &BTreeSet<String>) -> Vec<Vec<Device>> {
 
 /// Every attribute stands on every device: a selector that reads one that is missing is a run-time error, which
 /// aborts the scheduling of the pod. Where the hardware has no such thing the value is the device's own name, or -1.
-fn device(known: &KnownGpu, held: &BTreeSet<String>) -> Device {
+fn device(known: &KnownGpu, tainted: &Tainted) -> Device {
     let gpu = &known.gpu;
     let name = gpu.device_name();
     let neighbour = |index: u32| string(&format!("gpu-{index}"));
@@ -63,7 +72,7 @@ fn device(known: &KnownGpu, held: &BTreeSet<String>) -> Device {
             },
         ),
     ];
-    let taints = taints(known, &name, held);
+    let taints = taints(known, &name, tainted);
     Device {
         name,
         attributes: Some(owned(attributes)),
@@ -86,15 +95,18 @@ fn memory(bytes: u64) -> Quantity {
     ))
 }
 
-fn taints(known: &KnownGpu, name: &str, held: &BTreeSet<String>) -> Vec<DeviceTaint> {
+fn taints(known: &KnownGpu, name: &str, tainted: &Tainted) -> Vec<DeviceTaint> {
     let no_schedule = |key: &str| DeviceTaint {
         key: key.to_owned(),
         effect: "NoSchedule".to_owned(),
         ..DeviceTaint::default()
     };
     let mut taints = Vec::new();
-    if held.contains(name) {
+    if tainted.held.contains(name) {
         taints.push(no_schedule(keys::TAINT_HELD));
+    }
+    if tainted.bypassed.contains(&known.gpu.uuid) {
+        taints.push(no_schedule(keys::TAINT_BYPASSED));
     }
     if known.gone {
         taints.push(no_schedule(TAINT_GONE));
@@ -165,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_gpu_is_shown_with_all_names_of_the_design() {
-        let slices = devices(&known(4), &BTreeSet::new());
+        let slices = devices(&known(4), &Tainted::default());
         let device = slices.first().unwrap().get(3).unwrap();
         assert_eq!(
             serde_json::to_value(device).unwrap(),
@@ -193,7 +205,7 @@ mod tests {
     #[test]
     fn no_slice_has_more_than_64_devices_and_no_pool_has_no_slice() {
         let sizes = |count| {
-            let slices = devices(&known(count), &BTreeSet::new());
+            let slices = devices(&known(count), &Tainted::default());
             slices.iter().map(Vec::len).collect::<Vec<_>>()
         };
         assert_eq!(sizes(0), [0]);
@@ -203,9 +215,12 @@ mod tests {
     }
 
     #[test]
-    fn held_devices_are_tainted_and_stay() {
-        let held = BTreeSet::from(["gpu-1".to_owned()]);
-        let slices = devices(&known(2), &held);
+    fn held_and_bypassed_devices_are_tainted_and_stay() {
+        let tainted = Tainted {
+            held: BTreeSet::from(["gpu-1".to_owned()]),
+            bypassed: BTreeSet::from(["GPU-1".to_owned(), "GPU-2".to_owned()]),
+        };
+        let slices = devices(&known(3), &tainted);
         let keys: Vec<Vec<String>> = slices
             .concat()
             .into_iter()
@@ -214,7 +229,14 @@ mod tests {
                 taints.map(|taint| taint.key).collect()
             })
             .collect();
-        assert_eq!(keys, [vec![], vec!["gpu.muster.dev/held".to_owned()]]);
+        let (held, bypassed) = ("gpu.muster.dev/held", "gpu.muster.dev/bypassed");
+        assert_eq!(keys, [vec![], vec![held, bypassed], vec![bypassed]]);
+        let no_schedule = |taint: &DeviceTaint| taint.effect == "NoSchedule";
+        let devices = slices.concat();
+        let mut taints = devices
+            .iter()
+            .flat_map(|device| device.taints.iter().flatten());
+        assert!(taints.all(no_schedule), "nobody who runs is evicted");
     }
 
     #[test]

@@ -31,7 +31,7 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::sync::{mpsc, watch as value};
 
 use super::{
-    desired,
+    desired::{self, Tainted},
     others::{self, Offer, Sightings},
     plan::{Plan, Pool, plan},
 };
@@ -62,6 +62,8 @@ pub struct Publisher {
     pub gpus: value::Receiver<Option<KnownGpus>>,
     /// Devices that are held without a permit.
     pub held: value::Receiver<BTreeSet<String>>,
+    /// UUIDs of the GPUs that processes use which nothing explains.
+    pub bypassed: value::Receiver<BTreeSet<String>>,
     /// Holds while what is published is what should be.
     pub published: Condition,
     /// The kubelet's socket that says what device plugins handed out; not asked without it.
@@ -121,6 +123,7 @@ impl Publisher {
                 },
                 Ok(()) = self.gpus.changed() => {}
                 Ok(()) = self.held.changed() => {}
+                Ok(()) = self.bypassed.changed() => {}
                 () = tokio::time::sleep(wait) => continue,
             }
             tokio::time::sleep(SETTLE).await;
@@ -132,10 +135,13 @@ impl Publisher {
 
     /// Whether all is as it should be, or nothing can be done yet.
     async fn publish(&mut self, slices: &mut Option<Slices>) -> bool {
-        let held = self.held.borrow_and_update().clone();
+        let tainted = Tainted {
+            held: self.held.borrow_and_update().clone(),
+            bypassed: self.bypassed.borrow_and_update().clone(),
+        };
         let desired = {
             let gpus = self.gpus.borrow_and_update();
-            gpus.as_ref().map(|known| desired::devices(known, &held))
+            gpus.as_ref().map(|known| desired::devices(known, &tainted))
         };
         let (Some(desired), Some(slices)) = (desired, slices.as_mut()) else {
             return true;

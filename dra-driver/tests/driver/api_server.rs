@@ -29,6 +29,9 @@ struct Objects {
     claims: BTreeMap<(String, String), Value>,
     node_devices: BTreeMap<String, Value>,
     slices: BTreeMap<String, Value>,
+    /// How often one was created or replaced.
+    slice_writes: usize,
+    events: Vec<Value>,
     version: u64,
 }
 
@@ -49,6 +52,14 @@ impl ApiServer {
             .route(
                 &format!("{claims}/resourceslices"),
                 get(list_slices).post(create_slice),
+            )
+            .route(
+                &format!("{claims}/resourceslices/{{name}}"),
+                axum::routing::put(replace_slice),
+            )
+            .route(
+                "/apis/events.k8s.io/v1/namespaces/{namespace}/events",
+                axum::routing::post(create_event),
             )
             .route(muster, get(list_node_devices))
             .route(&format!("{muster}/{{name}}"), get(node_devices))
@@ -105,6 +116,16 @@ impl ApiServer {
         );
     }
 
+    /// Lets a second pod use a claim, as kube-scheduler reserves it.
+    pub(crate) fn reserve(&self, uid: &str, pod: &str) {
+        let mut objects = self.objects.lock().unwrap();
+        let key = ("ml".to_owned(), format!("claim-{uid}"));
+        let claim = objects.claims.get_mut(&key).unwrap();
+        let reserved = claim.pointer_mut("/status/reservedFor").unwrap();
+        let consumer = json!({"resource": "pods", "name": pod, "uid": pod});
+        reserved.as_array_mut().unwrap().push(consumer);
+    }
+
     /// The status that the driver wrote.
     pub(crate) fn status(&self) -> Value {
         let objects = self.objects.lock().unwrap();
@@ -112,6 +133,45 @@ impl ApiServer {
         object
             .and_then(|object| object.get("status").cloned())
             .unwrap_or_default()
+    }
+
+    /// The devices that carry this taint, by name.
+    pub(crate) fn tainted(&self, key: &str) -> Vec<String> {
+        let objects = self.objects.lock().unwrap();
+        let devices = objects.slices.values().flat_map(|slice| {
+            let devices = slice.pointer("/spec/devices").and_then(Value::as_array);
+            devices.into_iter().flatten()
+        });
+        let has_taint = |device: &&Value| {
+            let mut taints = device["taints"].as_array().into_iter().flatten();
+            taints.any(|taint| taint["key"] == key)
+        };
+        let names = devices.filter(has_taint).map(|device| &device["name"]);
+        names
+            .filter_map(|name| Some(name.as_str()?.to_owned()))
+            .collect()
+    }
+
+    /// How often a slice was created or replaced.
+    pub(crate) fn slice_writes(&self) -> usize {
+        self.objects.lock().unwrap().slice_writes
+    }
+
+    /// Events: kind and name of what each is about, and its reason.
+    pub(crate) fn events(&self) -> Vec<(String, String, String)> {
+        let objects = self.objects.lock().unwrap();
+        let text = |event: &Value, path: &str| {
+            let text = event.pointer(path).and_then(Value::as_str);
+            text.unwrap_or_default().to_owned()
+        };
+        let read = |event: &Value| {
+            (
+                text(event, "/regarding/kind"),
+                text(event, "/regarding/name"),
+                text(event, "/reason"),
+            )
+        };
+        objects.events.iter().map(read).collect()
     }
 
     /// Names of the devices that are published.
@@ -214,12 +274,46 @@ async fn create_slice(State(api): State<ApiServer>, Json(mut slice): Json<Value>
         &mut slice,
         &json!({"metadata": {"name": name, "uid": "s-1", "resourceVersion": "1"}}),
     );
-    api.objects
-        .lock()
-        .unwrap()
-        .slices
-        .insert(name, slice.clone());
+    let mut objects = api.objects.lock().unwrap();
+    objects.slices.insert(name, slice.clone());
+    objects.slice_writes += 1;
     Json(slice).into_response()
+}
+
+async fn replace_slice(
+    State(api): State<ApiServer>,
+    Path(name): Path<String>,
+    Json(mut slice): Json<Value>,
+) -> Response {
+    let mut objects = api.objects.lock().unwrap();
+    objects.version += 1;
+    let version = format!("s-{}", objects.version);
+    let Some(stored) = objects.slices.get_mut(&name) else {
+        return found(None, "resource.k8s.io", "resourceslices", &name);
+    };
+    let precondition = "/metadata/resourceVersion";
+    if slice.pointer(precondition) != stored.pointer(precondition) {
+        return failure(StatusCode::CONFLICT, "Conflict");
+    }
+    merge(
+        &mut slice,
+        &json!({"metadata": {"resourceVersion": version}}),
+    );
+    stored.clone_from(&slice);
+    objects.slice_writes += 1;
+    Json(slice).into_response()
+}
+
+async fn create_event(
+    State(api): State<ApiServer>,
+    Path(namespace): Path<String>,
+    Json(event): Json<Value>,
+) -> Response {
+    if event.pointer("/metadata/namespace") != Some(&json!(namespace)) {
+        return failure(StatusCode::BAD_REQUEST, "BadRequest");
+    }
+    api.objects.lock().unwrap().events.push(event.clone());
+    Json(event).into_response()
 }
 
 async fn list_node_devices(State(api): State<ApiServer>, parameters: Parameters) -> Response {

@@ -156,20 +156,46 @@ impl Node {
         gpu.as_str().unwrap().to_owned()
     }
 
+    /// UUID of the GPU that is a device of this name, once it has one.
+    pub(crate) async fn gpu(&self, device: &str) -> String {
+        let index = device.strip_prefix("gpu-").unwrap();
+        let known = || -> Option<String> {
+            let file = fs::read(self.path("state/devices.json")).ok()?;
+            let known: serde_json::Value = serde_json::from_slice(&file).ok()?;
+            let gpus = known.get("gpus")?.as_array()?;
+            let named = |gpu: &&serde_json::Value| gpu["index"].to_string() == index;
+            Some(gpus.iter().find(named)?["uuid"].as_str()?.to_owned())
+        };
+        self.eventually("the GPUs have names", || known().is_some())
+            .await;
+        known().unwrap()
+    }
+
     /// A process with this id uses GPU `gpu`, or none does.
     pub(crate) fn use_gpu(&self, process: Option<(&str, u32)>) {
-        let processes = process
-            .into_iter()
-            .map(|(gpu, pid)| Process {
-                gpu: gpu.to_owned(),
-                pid,
-                used_bytes: 0,
-            })
-            .collect();
+        let processes: Vec<(&str, u32)> = process.into_iter().collect();
+        self.use_gpus(&processes, &[]);
+    }
+
+    /// These processes use these GPUs, and the `secretive` GPUs do not say what uses them.
+    pub(crate) fn use_gpus(&self, processes: &[(&str, u32)], secretive: &[&str]) {
+        let processes = processes.iter().map(|(gpu, pid)| Process {
+            gpu: (*gpu).to_owned(),
+            pid: *pid,
+            used_bytes: 0,
+        });
         self.write_state(&State {
-            processes,
+            processes: processes.collect(),
+            secretive: secretive.iter().map(|gpu| (*gpu).to_owned()).collect(),
             ..self.state.clone()
         });
+    }
+
+    /// What the kernel tells of a process.
+    pub(crate) fn has_process(&self, pid: u32, cgroup: &str) {
+        let directory = self.path(&format!("proc/{pid}"));
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join("cgroup"), format!("0::{cgroup}\n")).unwrap();
     }
 
     fn write_state(&self, state: &State) {

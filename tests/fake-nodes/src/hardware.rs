@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::resource::v1::Device;
 use muster_device::{Gpu, NvlinkGroups};
-use muster_dra_driver::{inventory::KnownGpus, slices::desired};
+use muster_dra_driver::{
+    inventory::KnownGpus,
+    slices::desired::{self, Tainted},
+};
 use muster_sim::{
     fixtures::{self, GPU_BYTES},
     gpu_node::GpuNode,
@@ -39,7 +42,11 @@ impl Shape {
     pub fn devices(&self, held: &BTreeSet<String>) -> Vec<Vec<Device>> {
         let gpus: Vec<Gpu> = (0..self.gpus).map(|index| self.gpu(index)).collect();
         let known = KnownGpus::default().after("boot", &gpus);
-        desired::devices(&known, held)
+        let tainted = Tainted {
+            held: held.clone(),
+            ..Tainted::default()
+        };
+        desired::devices(&known, &tainted)
     }
 
     fn gpu(&self, index: u32) -> Gpu {

@@ -420,6 +420,9 @@ impl Machine {
         infos: *mut nvmlProcessInfo_t,
     ) -> Result<(), Code> {
         let uuid = self.uuid(self.gpu(device)?);
+        if self.state.secretive.contains(&uuid) {
+            return Err(UNKNOWN);
+        }
         let listed = self.state.processes.iter();
         let mut processes: Vec<(u32, u64)> = listed
             .filter(|process| process.gpu == uuid)

@@ -21,6 +21,8 @@ pub struct State {
     pub processes: Vec<Process>,
     /// The processes that CDI gave GPUs to are not listed: hardware lists a process only once it has a context.
     pub hides_given: bool,
+    /// UUIDs of GPUs that do not say which processes use them, and answer `UNKNOWN`.
+    pub secretive: Vec<String>,
     /// UUIDs of GPUs that fell off the bus.
     pub lost: Vec<String>,
     /// How long every call takes, as when firmware hangs.

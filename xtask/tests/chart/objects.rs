@@ -298,6 +298,33 @@ fn side_doors_are_shut_but_in_namespaces_whose_business_they_are() {
     );
 }
 
+/// Whom the policy does not refuse, the driver does not tell of.
+#[test]
+fn the_driver_trusts_the_namespaces_that_the_policy_about_side_doors_excepts() {
+    let objects = objects(&EVERYTHING);
+    let binding = object(
+        &objects,
+        "ValidatingAdmissionPolicyBinding",
+        "muster-pod-side-door",
+    );
+    let excepted =
+        &binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"][0]["values"];
+    let names: Vec<&str> = excepted
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    let driver = object(&objects, "DaemonSet", "muster-driver");
+    let variables = driver["spec"]["template"]["spec"]["containers"][0]["env"].as_array();
+    let trusted = variables
+        .unwrap()
+        .iter()
+        .find(|variable| variable["name"] == "MUSTER_TRUSTED_NAMESPACES")
+        .unwrap();
+    assert_eq!(trusted["value"], names.join(","));
+}
+
 /// Every ServiceAccount that a pod uses or a binding names is made.
 #[test]
 fn rights_are_bound_to_accounts_that_exist_and_pods_run_as_these() {

@@ -213,6 +213,7 @@ fn another(leaf: &Leaf) -> Value {
         }
         ("string", _) => json!("other"),
         ("array", "managedResources") => json!(["example.com/other"]),
+        ("array", "trustedPrograms") => json!(["/other"]),
         ("array", "controlPlaneCidrs") => json!(["10.1.0.0/16"]),
         ("array", _) if leaf.schema["items"]["type"] == "object" => json!([{"name": "other"}]),
         ("array", _) => json!(["other"]),

@@ -231,6 +231,15 @@ fn devices_that_may_not_be_given_out_are_not_usable() {
             true,
         ),
         (
+            "used by what bypassed quota",
+            device(
+                "taints",
+                json!([{"key": "gpu.muster.dev/bypassed", "effect": "NoSchedule"}]),
+            ),
+            false,
+            false,
+        ),
+        (
             "NoExecute",
             device("taints", json!([{"key": "k", "effect": "NoExecute"}])),
             false,

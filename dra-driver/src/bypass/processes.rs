@@ -1,0 +1,62 @@
+//! What the kernel tells of processes.
+
+use std::{fs, path::Path};
+
+use super::{origin::Origin, sight::Seen};
+
+/// Looks at a process. Of one that is gone, or not to be seen from here, the origin is unknown.
+pub fn look_at(proc: &Path, pid: u32) -> Seen {
+    let directory = proc.join(pid.to_string());
+    let program = fs::read_link(directory.join("exe")).ok();
+    Seen {
+        pid,
+        origin: origin(&directory),
+        program: program.and_then(|path| Some(path.to_str()?.to_owned())),
+    }
+}
+
+/// Whether any process is in a pod's cgroup. Where none is, the kubelet makes no cgroups for pods, and they tell of nobody whether
+/// it is in a pod.
+pub fn some_are_in_pods(proc: &Path) -> bool {
+    let entries = fs::read_dir(proc).into_iter().flatten().flatten();
+    let is_process = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+    entries
+        .filter(|entry| entry.file_name().to_str().is_some_and(is_process))
+        .any(|entry| matches!(origin(&entry.path()), Origin::Pod(_)))
+}
+
+fn origin(process: &Path) -> Origin {
+    match fs::read_to_string(process.join("cgroup")) {
+        Ok(text) => Origin::of_cgroups(&text),
+        Err(_) => Origin::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn origin_and_program_are_read_and_what_is_gone_is_unknown() {
+        let proc = tempfile::tempdir().unwrap();
+        assert_eq!(look_at(proc.path(), 7).origin, Origin::Unknown);
+        assert!(!some_are_in_pods(proc.path()));
+        for (pid, cgroup) in [
+            ("7", "0::/system.slice/nv-hostengine.service\n"),
+            ("self", "0::/kubepods/pod-1/1\n"),
+        ] {
+            fs::create_dir(proc.path().join(pid)).unwrap();
+            fs::write(proc.path().join(pid).join("cgroup"), cgroup).unwrap();
+        }
+        let program = "/usr/bin/nv-hostengine";
+        symlink(program, proc.path().join("7/exe")).unwrap();
+        let seen = look_at(proc.path(), 7);
+        assert_eq!(seen.origin, Origin::Node);
+        assert_eq!(seen.program.as_deref(), Some(program));
+        assert!(!some_are_in_pods(proc.path()), "self is no process");
+        fs::write(proc.path().join("7/cgroup"), "0::/kubepods/podp-1/1\n").unwrap();
+        assert!(some_are_in_pods(proc.path()));
+    }
+}
