@@ -29,12 +29,14 @@ pub const DNS: &str = "localhost/coredns:1";
 pub const SCHEDULER: &str = "registry.k8s.io/kube-scheduler:v1.37.1";
 
 /// Programs of Muster as they ship, each with an image of its own.
-const SHIPPED: [&str; 4] = [
+pub(super) const SHIPPED: [&str; 4] = [
     "muster-controller",
     "muster-webhook",
     "muster-extender",
     "muster-dra-driver",
 ];
+/// Where they lie in the lab's directory, as their images have them.
+const STRIPPED: &str = "stripped";
 /// What else lies in one of these images.
 const TOOL: &str = "muster-cdi-hook";
 
@@ -115,6 +117,11 @@ impl Prepared {
         })
     }
 
+    /// A program of Muster as its image has it.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.directory.join(STRIPPED).join(name)
+    }
+
     /// The driver that machines with GPUs get.
     pub fn driver(&self) -> Result<Driver> {
         Driver::built(&hardware_files(&self.directory))
@@ -134,7 +141,7 @@ fn one_program(path: &str, program: &Path) -> Result<Image> {
 /// Makes the images of Muster's programs by its own command. What was built for tests is stripped of what only debuggers
 /// read: it is most of it.
 fn ship(programs: &Programs, directory: &Path, images: &Path) -> Result<Vec<PathBuf>> {
-    let stripped = directory.join("stripped");
+    let stripped = directory.join(STRIPPED);
     fs::create_dir_all(&stripped)?;
     for name in SHIPPED.into_iter().chain([TOOL]) {
         let to = stripped.join(name);

@@ -2,6 +2,7 @@
 //! the notes say, word for word.
 
 mod examples;
+mod first_hour;
 mod gang;
 mod given;
 mod install;
@@ -62,6 +63,11 @@ fn main() -> ExitCode {
     ]);
     scenarios.extend(lab_scenarios![Core:
         uninstall::an_uninstall_is_refused_while_claims_are_held_and_goes_through_afterwards,
+    ]);
+    // The last of all: they take away what the others stand on.
+    scenarios.extend(lab_scenarios![Long:
+        first_hour::nothing_of_muster_is_left_after_the_guides_commands,
+        first_hour::the_guide_leads_to_a_gang_that_says_why_it_waits_word_for_word,
     ]);
     suite::run("shipped", machines, &images, scenarios)
 }
