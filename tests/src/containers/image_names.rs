@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::{COMMAND_LIMIT, Lab, machine::Machine, prepared::SHIPPED};
 
 /// What the names of Muster's images begin with: the chart's default.
-const REPOSITORY: &str = "ghcr.io/muster-dev/muster";
+pub const REPOSITORY: &str = "ghcr.io/muster-dev/muster";
 /// Their version: that of the checkout.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 

@@ -9,6 +9,7 @@ mod install;
 mod scheduler;
 mod side_doors;
 mod uninstall;
+mod upgrade;
 
 use std::process::ExitCode;
 
@@ -60,6 +61,8 @@ fn main() -> ExitCode {
     ]);
     scenarios.extend(lab_scenarios![Long:
         scheduler::an_existing_configuration_is_kept_and_gets_the_extender,
+        upgrade::a_gang_runs_on_through_an_upgrade_and_a_rollback_and_no_pod_is_refused,
+        upgrade::a_gang_runs_on_while_the_mode_changes_and_nothing_stays_gated,
     ]);
     scenarios.extend(lab_scenarios![Core:
         uninstall::an_uninstall_is_refused_while_claims_are_held_and_goes_through_afterwards,
