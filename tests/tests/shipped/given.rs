@@ -55,7 +55,7 @@ pub(crate) async fn and_so_it_does_where_nvidias_runtime_is_the_default_one(
 }
 
 /// Runs a pod there of which all containers but one name its claim, and checks what these say. Returns what the other says.
-async fn given_on(lab: &Lab, machine: &str) -> Result<Report> {
+pub(crate) async fn given_on(lab: &Lab, machine: &str) -> Result<Report> {
     operator::apply(lab, "two-gpus", TEMPLATE, Some(TEAM_NAMESPACE)).await?;
     let restricted = json!({
         "runAsNonRoot": true,

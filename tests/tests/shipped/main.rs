@@ -63,6 +63,7 @@ fn main() -> ExitCode {
         scheduler::an_existing_configuration_is_kept_and_gets_the_extender,
         upgrade::a_gang_runs_on_through_an_upgrade_and_a_rollback_and_no_pod_is_refused,
         upgrade::a_gang_runs_on_while_the_mode_changes_and_nothing_stays_gated,
+        scheduler::a_second_scheduler_of_the_charts_has_every_pod_with_claims,
     ]);
     scenarios.extend(lab_scenarios![Core:
         uninstall::an_uninstall_is_refused_while_claims_are_held_and_goes_through_afterwards,

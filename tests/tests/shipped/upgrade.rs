@@ -118,7 +118,7 @@ async fn ensure_untouched(client: &Client, before: &BTreeMap<String, String>) ->
 
 /// What became of pods that were created.
 #[derive(Debug, Default)]
-struct Created {
+pub(crate) struct Created {
     tried: u32,
     plain_refused: Vec<String>,
     gpu_refused: Vec<(Instant, String)>,
@@ -137,7 +137,7 @@ impl Created {
         Ok(())
     }
 
-    fn ensure_plain_taken(&self) -> Result<()> {
+    pub(crate) fn ensure_plain_taken(&self) -> Result<()> {
         ensure!(self.tried > TURNS, "only {} pods were tried", self.tried);
         let refused = self.plain_refused.first();
         ensure!(
@@ -147,6 +147,25 @@ impl Created {
             self.tried
         );
         Ok(())
+    }
+
+    /// No pod without GPUs was refused, and those with GPUs for one of these causes alone.
+    pub(crate) fn ensure_refused_only_by(&self, causes: &[&str]) -> Result<()> {
+        self.ensure_plain_taken()?;
+        for (_, said) in &self.gpu_refused {
+            ensure!(causes.iter().any(|cause| said.contains(cause)), "{said}");
+        }
+        Ok(())
+    }
+
+    /// What is worth telling of it.
+    pub(crate) fn note(&self, what: &str) -> String {
+        format!(
+            "{what}: {} of {} pods with GPUs were refused, within {} ms",
+            self.gpu_refused.len(),
+            self.tried,
+            self.gap().as_millis()
+        )
     }
 
     /// From the first pod with a GPU that was refused to the last.
@@ -208,7 +227,7 @@ async fn create(client: Client, stopped: CancellationToken) -> Result<Created> {
 }
 
 /// Runs a line of Helm, waits until all that the chart starts is Ready, and tells what became of pods that were created meanwhile.
-async fn change(lab: &Lab, line: &str) -> Result<Created> {
+pub(crate) async fn change(lab: &Lab, line: &str) -> Result<Created> {
     let stopped = CancellationToken::new();
     let creating = tokio::spawn(create(lab.client(), stopped.clone()));
     let creating = AbortOnDropHandle::new(creating);
@@ -278,10 +297,8 @@ pub(crate) async fn a_gang_runs_on_through_an_upgrade_and_a_rollback_and_no_pod_
         all_are_of(&client, version).await?;
         created.ensure_none_refused().context(line)?;
         ensure_untouched(&client, &before).await?;
-        lab.notes.lines.push(format!(
-            "to version {version}: {} pods of each kind were tried meanwhile, none was refused",
-            created.tried
-        ));
+        let note = created.note(&format!("to version {version}"));
+        lab.notes.lines.push(note);
     }
     // What waited, waits, and has its turn.
     let waits = gangs::of_job(JOBS[1].0);
@@ -315,19 +332,13 @@ pub(crate) async fn a_gang_runs_on_while_the_mode_changes_and_nothing_stays_gate
         .await?;
 
     let created = change(lab, &line).await?;
-    created.ensure_plain_taken().context("to Enforce")?;
-    for (_, said) in &created.gpu_refused {
-        let is_known = said.contains("failed calling webhook");
-        ensure!(is_known || said.contains("muster-pod-created"), "{said}");
-    }
+    let causes = ["failed calling webhook", "muster-pod-created"];
+    created
+        .ensure_refused_only_by(&causes)
+        .context("to Enforce")?;
     let gap = created.gap();
     ensure!(gap < GAP, "pods with GPUs were refused for {gap:?}");
-    lab.notes.lines.push(format!(
-        "to Enforce: {} of {} pods with GPUs were refused, within {} ms",
-        created.gpu_refused.len(),
-        created.tried,
-        gap.as_millis()
-    ));
+    lab.notes.lines.push(created.note("to Enforce"));
     ensure_untouched(&client, &before).await?;
     is_held_again(&client).await?;
     end(lab).await
