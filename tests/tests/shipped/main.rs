@@ -1,6 +1,7 @@
 //! Muster as it ships: the chart as it is, its images in real containers, installed and used as the README, the guides and
 //! the notes say, word for word.
 
+mod driver_root;
 mod examples;
 mod first_hour;
 mod gang;
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
         upgrade::a_gang_runs_on_through_an_upgrade_and_a_rollback_and_no_pod_is_refused,
         upgrade::a_gang_runs_on_while_the_mode_changes_and_nothing_stays_gated,
         scheduler::a_second_scheduler_of_the_charts_has_every_pod_with_claims,
+        driver_root::a_driver_that_a_container_installed_is_given_from_its_own_root,
     ]);
     scenarios.extend(lab_scenarios![Core:
         uninstall::an_uninstall_is_refused_while_claims_are_held_and_goes_through_afterwards,
