@@ -6,6 +6,7 @@ mod examples;
 mod first_hour;
 mod gang;
 mod given;
+mod gpu_operator;
 mod install;
 mod scheduler;
 mod side_doors;
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         given::a_container_gets_its_gpus_and_the_driver_and_nothing_else,
         given::and_so_it_does_where_nvidias_runtime_is_the_default_one,
         side_doors::a_tenant_gets_no_gpu_by_a_side_door,
+        gpu_operator::its_pods_are_taken_in_its_namespace_and_told_elsewhere_where_they_belong,
         examples::every_example_runs_word_for_word,
         install::pods_at_rest_are_measured,
     ]);
@@ -65,6 +67,7 @@ fn main() -> ExitCode {
         upgrade::a_gang_runs_on_through_an_upgrade_and_a_rollback_and_no_pod_is_refused,
         upgrade::a_gang_runs_on_while_the_mode_changes_and_nothing_stays_gated,
         scheduler::a_second_scheduler_of_the_charts_has_every_pod_with_claims,
+        gpu_operator::its_pods_are_taken_wherever_the_chart_is_told,
         driver_root::a_driver_that_a_container_installed_is_given_from_its_own_root,
     ]);
     scenarios.extend(lab_scenarios![Core:
