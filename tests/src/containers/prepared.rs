@@ -23,6 +23,8 @@ use crate::{
 
 /// The image of the workload, and of the process that holds a pod's namespaces.
 pub const WORKLOAD: &str = "localhost/workload:1";
+/// The image of a workload that knows no glibc.
+pub const WITHOUT_GLIBC: &str = "localhost/without-glibc:1";
 /// The image of the cluster's DNS.
 pub const DNS: &str = "localhost/coredns:1";
 /// The image of kube-scheduler, as kubeadm names it.
@@ -92,6 +94,9 @@ impl Prepared {
             "trap 'exit 0' TERM; sleep 2000000000 & wait",
         ];
         image::workload(&directory.join("cuda-devices"))?.write(&workload, &names, &command)?;
+        let without_glibc = images.join("without-glibc.tar");
+        let names = [WITHOUT_GLIBC.to_owned()];
+        image::without_glibc()?.write(&without_glibc, &names, &command)?;
         let dns = images.join("coredns.tar");
         let program = containerd.join("coredns");
         one_program("coredns", &program)?.write(&dns, &[DNS.to_owned()], &["/coredns"])?;
@@ -104,7 +109,7 @@ impl Prepared {
             &["kube-scheduler"],
         )?;
 
-        let mut all = vec![workload, dns];
+        let mut all = vec![workload, without_glibc, dns];
         all.extend(shipped);
         Ok(Self {
             directory: directory.to_owned(),

@@ -21,6 +21,8 @@ echo "nodes: $(ls /dev | grep -E '^nvidia[0-9]+$' | sort | tr '\n' ' ')"
 cuda-devices
 nvidia-smi 2>/dev/null || echo "nvidia-smi: none"
 echo "NVIDIA_VISIBLE_DEVICES: ${NVIDIA_VISIBLE_DEVICES-}"
+echo "library: $([ -e /usr/lib/x86_64-linux-gnu/libcuda.so.1 ] && echo there)"
+echo "cache: $([ -e /etc/ld.so.cache ] && echo there)"
 echo "uuids: $(env | sed -n 's/^MUSTER_GPU_[0-9]*=//p' | sort | tr '\n' ' ')"
 echo "end: reached"
 "#;

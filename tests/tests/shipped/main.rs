@@ -57,6 +57,7 @@ fn main() -> ExitCode {
         gang::ranks_of_a_job_on_two_nodes_meet_over_the_pod_network,
         given::a_container_gets_its_gpus_and_the_driver_and_nothing_else,
         given::and_so_it_does_where_nvidias_runtime_is_the_default_one,
+        given::an_image_without_glibc_gets_devices_and_files_and_no_cache_for_a_loader,
         side_doors::a_tenant_gets_no_gpu_by_a_side_door,
         gpu_operator::its_pods_are_taken_in_its_namespace_and_told_elsewhere_where_they_belong,
         examples::every_example_runs_word_for_word,
