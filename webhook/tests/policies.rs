@@ -989,8 +989,15 @@ fn the_mutating_webhook_sees_what_others_add_and_is_called_again() {
     let webhooks = object(&ENFORCE, "MutatingWebhookConfiguration", "zz-muster");
     let pods = &webhooks["webhooks"][0];
     assert_eq!(pods["reinvocationPolicy"], "IfNeeded");
-    let role = object(&ENFORCE, "ClusterRole", "muster-controller").to_string();
-    let controller = object(&ENFORCE, "Deployment", "muster-controller").to_string();
-    assert!(role.contains("zz-muster"), "its CA bundle can be written");
-    assert!(controller.contains("--mutating-webhook-configuration=zz-muster"));
+}
+
+/// While the mode is switched a controller leads that was started in Observe: it gives the new configuration its CA bundle.
+#[test]
+fn the_controller_keeps_the_ca_bundle_of_the_mutating_webhook_in_either_mode() {
+    for objects in [&*ENFORCE, &*OBSERVE] {
+        let role = object(objects, "ClusterRole", "muster-controller").to_string();
+        let controller = object(objects, "Deployment", "muster-controller").to_string();
+        assert!(role.contains("zz-muster"), "its CA bundle can be written");
+        assert!(controller.contains("--mutating-webhook-configuration=zz-muster"));
+    }
 }

@@ -115,6 +115,21 @@ pub fn workload(cuda_devices: &Path) -> Result<Image> {
         image.executable(&format!("{directory}/{library}"), &library_here(library)?)?;
     }
     image.executable("bin/cuda-devices", cuda_devices)?;
+    add_shell(&mut image)?;
+    Ok(image)
+}
+
+/// An image of a shell that is linked to nothing: no glibc, no loader of it, and no cache of that.
+pub fn without_glibc() -> Result<Image> {
+    let mut image = Image::empty();
+    image.directory("tmp", 0o1777)?;
+    image.file("etc/passwd", b"root:x:0:0:root:/:/bin/sh\n", 0o644)?;
+    add_shell(&mut image)?;
+    Ok(image)
+}
+
+/// A static busybox under all its names.
+fn add_shell(image: &mut Image) -> Result<()> {
     let busybox = Path::new("/usr/bin/busybox");
     image.executable("bin/busybox", busybox)?;
     let listed = Command::new(busybox).arg("--list").output()?;
@@ -123,7 +138,7 @@ pub fn workload(cuda_devices: &Path) -> Result<Image> {
             image.link(&format!("bin/{applet}"), "busybox")?;
         }
     }
-    Ok(image)
+    Ok(())
 }
 
 fn library_here(name: &str) -> Result<PathBuf> {

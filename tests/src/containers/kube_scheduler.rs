@@ -3,7 +3,7 @@
 use std::{fs, time::Duration};
 
 use anyhow::{Context, Result};
-use jiff::Timestamp;
+use jiff::{Timestamp, ToSpan};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::Api;
 use serde_json::Value;
@@ -13,6 +13,8 @@ use crate::kubernetes::{Progress, always, eventually};
 
 /// Longest time until it runs with another configuration: it waits for the lease of the one before, too.
 const LIMIT: Duration = Duration::from_mins(2);
+/// Its manifest from before it got the extender, in the lab's directory.
+const BEFORE: &str = "kube-scheduler-before.json";
 /// How long it must go on then. One that does not like its configuration ends at once.
 const WATCHED: Duration = Duration::from_secs(2);
 
@@ -36,7 +38,8 @@ pub async fn configure(lab: &Lab, machine: &str, existing: Option<&str>) -> Resu
         .map(str::trim)
         .collect();
     let manifest = lab.machine(machine)?.path(SCHEDULER_MANIFEST)?;
-    let mut pod: Value = serde_saphyr::from_str(&fs::read_to_string(&manifest)?)?;
+    let before = fs::read_to_string(&manifest)?;
+    let mut pod: Value = serde_saphyr::from_str(&before)?;
     let place =
         after(&comments, "save this as ").or_else(|| after(&comments, "put this in place of "));
     let place = place.context("it does not say where to save it")?;
@@ -60,6 +63,7 @@ pub async fn configure(lab: &Lab, machine: &str, existing: Option<&str>) -> Resu
             list.with_context(|| format!("the manifest has no {pointer}"))?
                 .extend(added);
         }
+        fs::write(lab.directory().join(BEFORE), before)?;
         fs::write(&manifest, format!("{pod:#}\n"))?;
     } else {
         // "move it away, wait until the pod is gone, and move it back"
@@ -71,6 +75,19 @@ pub async fn configure(lab: &Lab, machine: &str, existing: Option<&str>) -> Resu
         fs::rename(&aside, &manifest)?;
     }
     Ok(printed)
+}
+
+/// Takes the extender out: kube-scheduler is started again as kubeadm had it. Nothing happens where it never got the extender.
+pub async fn take_extender_out(lab: &Lab, machine: &str) -> Result<()> {
+    let before = lab.directory().join(BEFORE);
+    if !before.exists() {
+        return Ok(());
+    }
+    let since = Timestamp::now().checked_sub(1.second())?;
+    let manifest = lab.machine(machine)?.path(SCHEDULER_MANIFEST)?;
+    fs::copy(&before, &manifest)?;
+    fs::remove_file(before)?;
+    wait_until_ready(lab, machine, None, since).await
 }
 
 /// What follows these words in one of the lines.

@@ -23,6 +23,7 @@ pub mod cgroups;
 pub mod enter;
 pub mod hardware;
 pub mod image;
+pub mod image_names;
 pub mod kube_scheduler;
 pub mod machine;
 mod machine_files;

@@ -1,6 +1,6 @@
 //! What an operator does: installs the chart with values of their own, and follows the notes that Helm prints.
 
-use std::fs;
+use std::{fs, path::PathBuf};
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ fn values() -> Value {
 
 /// Makes a namespace that admits nothing but restricted pods, and installs the chart in it, by the line of the README.
 pub async fn install(lab: &mut Lab) -> Result<()> {
-    let file = lab.directory().join("values.yaml");
+    let file = values_file(lab);
     fs::write(&file, format!("{:#}\n", values()))?;
     lab.kubectl(&["create", "namespace", NAMESPACE]).await?;
     let labels = ["enforce", "audit", "warn"]
@@ -48,6 +48,37 @@ pub async fn install(lab: &mut Lab) -> Result<()> {
     lab.shell(&format!("{line} --values {}", file.display()))
         .await?;
     Ok(())
+}
+
+/// The operator's file of values.
+fn values_file(lab: &Lab) -> PathBuf {
+    lab.directory().join("values.yaml")
+}
+
+/// The line by which the guide upgrades, with the operator's file of values.
+pub fn upgrade_line(lab: &Lab) -> Result<String> {
+    let line = line_of_upgrades("helm upgrade ")?;
+    Ok(line.replace(
+        "muster-values.yaml",
+        &values_file(lab).display().to_string(),
+    ))
+}
+
+/// The line by which the guide goes back.
+pub fn rollback_line() -> Result<String> {
+    line_of_upgrades("helm rollback ")
+}
+
+fn line_of_upgrades(beginning: &str) -> Result<String> {
+    let guide = fs::read_to_string(repository().join("docs/operator-guide.md"))?;
+    let blocks = blocks(&guide, "sh");
+    let mut blocks = blocks.iter();
+    let block = blocks.find(|block| block.contains("helm rollback "));
+    let block = block.context("the guide says how to go back")?;
+    let mut lines = block.lines();
+    let line = lines.find(|line| line.starts_with(beginning));
+    line.map(str::to_owned)
+        .with_context(|| format!("the guide has no {beginning}beside it"))
 }
 
 /// The commands of the notes that Helm prints.

@@ -23,18 +23,22 @@ use crate::{
 
 /// The image of the workload, and of the process that holds a pod's namespaces.
 pub const WORKLOAD: &str = "localhost/workload:1";
+/// The image of a workload that knows no glibc.
+pub const WITHOUT_GLIBC: &str = "localhost/without-glibc:1";
 /// The image of the cluster's DNS.
 pub const DNS: &str = "localhost/coredns:1";
 /// The image of kube-scheduler, as kubeadm names it.
 pub const SCHEDULER: &str = "registry.k8s.io/kube-scheduler:v1.37.1";
 
 /// Programs of Muster as they ship, each with an image of its own.
-const SHIPPED: [&str; 4] = [
+pub(super) const SHIPPED: [&str; 4] = [
     "muster-controller",
     "muster-webhook",
     "muster-extender",
     "muster-dra-driver",
 ];
+/// Where they lie in the lab's directory, as their images have them.
+const STRIPPED: &str = "stripped";
 /// What else lies in one of these images.
 const TOOL: &str = "muster-cdi-hook";
 
@@ -90,6 +94,9 @@ impl Prepared {
             "trap 'exit 0' TERM; sleep 2000000000 & wait",
         ];
         image::workload(&directory.join("cuda-devices"))?.write(&workload, &names, &command)?;
+        let without_glibc = images.join("without-glibc.tar");
+        let names = [WITHOUT_GLIBC.to_owned()];
+        image::without_glibc()?.write(&without_glibc, &names, &command)?;
         let dns = images.join("coredns.tar");
         let program = containerd.join("coredns");
         one_program("coredns", &program)?.write(&dns, &[DNS.to_owned()], &["/coredns"])?;
@@ -102,7 +109,7 @@ impl Prepared {
             &["kube-scheduler"],
         )?;
 
-        let mut all = vec![workload, dns];
+        let mut all = vec![workload, without_glibc, dns];
         all.extend(shipped);
         Ok(Self {
             directory: directory.to_owned(),
@@ -113,6 +120,11 @@ impl Prepared {
             scheduler_image,
             nvidia_runtime,
         })
+    }
+
+    /// A program of Muster as its image has it.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.directory.join(STRIPPED).join(name)
     }
 
     /// The driver that machines with GPUs get.
@@ -134,7 +146,7 @@ fn one_program(path: &str, program: &Path) -> Result<Image> {
 /// Makes the images of Muster's programs by its own command. What was built for tests is stripped of what only debuggers
 /// read: it is most of it.
 fn ship(programs: &Programs, directory: &Path, images: &Path) -> Result<Vec<PathBuf>> {
-    let stripped = directory.join("stripped");
+    let stripped = directory.join(STRIPPED);
     fs::create_dir_all(&stripped)?;
     for name in SHIPPED.into_iter().chain([TOOL]) {
         let to = stripped.join(name);

@@ -14,6 +14,8 @@ use crate::{failure_report, progress::ProgressCallback, suite::prepare_process};
 
 /// Longest time that one scenario may take.
 const LIMIT: Duration = Duration::from_mins(4);
+/// The same of one that runs in the long form only.
+const LONG_LIMIT: Duration = Duration::from_mins(8);
 /// Set for the long form of a suite.
 const ALL: &str = "MUSTER_ALL";
 
@@ -172,8 +174,12 @@ async fn wait_if_asked() {
 }
 
 async fn run_one(scenario: &Scenario, lab: &mut Lab) -> Result<()> {
-    let ran = tokio::time::timeout(LIMIT, (scenario.run)(lab)).await;
-    let ran = ran.unwrap_or_else(|_| Err(anyhow!("still running after {} s", LIMIT.as_secs())));
+    let limit = match scenario.rank {
+        Rank::Foundation | Rank::Core => LIMIT,
+        Rank::Long => LONG_LIMIT,
+    };
+    let ran = tokio::time::timeout(limit, (scenario.run)(lab)).await;
+    let ran = ran.unwrap_or_else(|_| Err(anyhow!("still running after {} s", limit.as_secs())));
     let result = ran.and_then(|()| lab.ensure_running());
     if result.is_err() {
         let directory = lab.directory().join("report").join(scenario.name);

@@ -21,11 +21,13 @@ echo "nodes: $(ls /dev | grep -E '^nvidia[0-9]+$' | sort | tr '\n' ' ')"
 cuda-devices
 nvidia-smi 2>/dev/null || echo "nvidia-smi: none"
 echo "NVIDIA_VISIBLE_DEVICES: ${NVIDIA_VISIBLE_DEVICES-}"
+echo "library: $([ -e /usr/lib/x86_64-linux-gnu/libcuda.so.1 ] && echo there)"
+echo "cache: $([ -e /etc/ld.so.cache ] && echo there)"
 echo "uuids: $(env | sed -n 's/^MUSTER_GPU_[0-9]*=//p' | sort | tr '\n' ' ')"
 echo "end: reached"
 "#;
 /// Then goes on until it is told to end: a claim says what it was given only as long as its pod has not ended.
-const STAY: &str = "trap 'exit 0' TERM; sleep 2000000000 & wait";
+pub const STAY: &str = "trap 'exit 0' TERM; sleep 2000000000 & wait";
 
 /// A container that says what it has; `stays` is whether it then goes on.
 pub fn reporting(name: &str, claims: &[&str], security: &Value, stays: bool) -> Value {

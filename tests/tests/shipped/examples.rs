@@ -11,16 +11,16 @@ use muster_tests::{
 };
 use serde_json::{Value, json};
 
-use crate::GPU_MACHINES;
+use crate::{GPU_MACHINES, first_hour};
 
 /// The namespace of `manifests/examples`, which its `cluster.yaml` makes.
-const NAMESPACE: &str = "vision";
+pub(crate) const NAMESPACE: &str = "vision";
 /// The example that all others there need.
 const CLUSTER: &str = "cluster.yaml";
 
-/// The images that examples pull.
+/// The images that examples and `docs/first-hour.md` pull.
 pub(crate) fn images() -> Result<Vec<String>> {
-    let mut texts = vec![readme()?];
+    let mut texts = vec![readme()?, first_hour::guide()?];
     for file in files()? {
         texts.push(fs::read_to_string(file)?);
     }

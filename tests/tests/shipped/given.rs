@@ -3,14 +3,18 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
+use k8s_openapi::api::{
+    core::v1::Pod,
+    resource::v1::{ResourceClaim, ResourceSlice},
+};
 use kube::Api;
 use muster_tests::containers::{
     Lab, operator,
     operator::TEAM_NAMESPACE,
+    prepared,
     workload::{self, Report},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{GPU_MACHINES, NVIDIA_MACHINE};
 
@@ -25,10 +29,20 @@ spec:
 ";
 
 /// Device nodes and UUIDs.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Gpus {
     nodes: BTreeSet<String>,
     uuids: BTreeSet<String>,
+}
+
+impl Gpus {
+    /// Those that a container sees.
+    fn seen(report: &Report) -> Self {
+        Self {
+            nodes: words(report.says("nodes")),
+            uuids: words(report.says("uuids")),
+        }
+    }
 }
 
 pub(crate) async fn a_container_gets_its_gpus_and_the_driver_and_nothing_else(
@@ -54,16 +68,77 @@ pub(crate) async fn and_so_it_does_where_nvidias_runtime_is_the_default_one(
     Ok(())
 }
 
-/// Runs a pod there of which all containers but one name its claim, and checks what these say. Returns what the other says.
-async fn given_on(lab: &Lab, machine: &str) -> Result<Report> {
+/// The driver's libraries are of no use there, and of no harm: nothing of the image is changed for them.
+pub(crate) async fn an_image_without_glibc_gets_devices_and_files_and_no_cache_for_a_loader(
+    lab: &mut Lab,
+) -> Result<()> {
     operator::apply(lab, "two-gpus", TEMPLATE, Some(TEAM_NAMESPACE)).await?;
-    let restricted = json!({
+    let container = |name: &str, claims: &[&str], security: &Value, stays: bool| {
+        let mut container = workload::reporting(name, claims, security, stays);
+        container["image"] = json!(prepared::WITHOUT_GLIBC);
+        container
+    };
+    let pod = json!({
+        "metadata": {"name": "foreign"},
+        "spec": {
+            "restartPolicy": "Never",
+            "nodeSelector": {"kubernetes.io/hostname": GPU_MACHINES[0]},
+            "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "two-gpus"}],
+            "containers": [
+                container("sharing", &["gpus"], &json!({}), true),
+                container("restricted", &["gpus"], &restricted(), false),
+                container("without", &[], &json!({}), false),
+            ],
+        },
+    });
+    workload::create(lab, TEAM_NAMESPACE, &pod).await?;
+    let client = lab.client();
+    let pod = workload::runs(&client, TEAM_NAMESPACE, "foreign").await?;
+    let given = given_to(lab, &pod).await?;
+    for (container, visible, library) in [
+        ("sharing", "void", "there"),
+        ("restricted", "void", "there"),
+        ("without", "all", ""),
+    ] {
+        let report = workload::report(&client, TEAM_NAMESPACE, "foreign", container).await?;
+        expect(&report, container, "NVIDIA_VISIBLE_DEVICES", visible)?;
+        expect(&report, container, "library", library)?;
+        expect(&report, container, "cache", "")?;
+        // It is there, and has no loader.
+        expect(&report, container, "nvidia-smi", "none")?;
+        let seen = Gpus::seen(&report);
+        let expected = if container == "without" {
+            Gpus {
+                nodes: BTreeSet::new(),
+                uuids: BTreeSet::new(),
+            }
+        } else {
+            given.clone()
+        };
+        ensure!(
+            seen == expected,
+            "{container}: {report:?} instead of {expected:?}"
+        );
+    }
+    lab.kubectl(&["delete", "pod", "foreign", "--namespace", TEAM_NAMESPACE])
+        .await?;
+    workload::all_gone(&client, TEAM_NAMESPACE).await
+}
+
+/// A container that may do little: no root, and a root that it cannot write to.
+fn restricted() -> Value {
+    json!({
         "runAsNonRoot": true,
         "runAsUser": 1000,
         "readOnlyRootFilesystem": true,
         "allowPrivilegeEscalation": false,
         "capabilities": {"drop": ["ALL"]},
-    });
+    })
+}
+
+/// Runs a pod there of which all containers but one name its claim, and checks what these say. Returns what the other says.
+pub(crate) async fn given_on(lab: &Lab, machine: &str) -> Result<Report> {
+    operator::apply(lab, "two-gpus", TEMPLATE, Some(TEAM_NAMESPACE)).await?;
     let pod = json!({
         "metadata": {"name": "given"},
         "spec": {
@@ -72,7 +147,7 @@ async fn given_on(lab: &Lab, machine: &str) -> Result<Report> {
             "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "two-gpus"}],
             "initContainers": [workload::reporting("before", &["gpus"], &json!({}), false)],
             "containers": [
-                workload::reporting("restricted", &["gpus"], &restricted, false),
+                workload::reporting("restricted", &["gpus"], &restricted(), false),
                 workload::reporting("sharing", &["gpus"], &json!({}), true),
                 workload::reporting("without", &[], &json!({}), false),
             ],
@@ -81,16 +156,10 @@ async fn given_on(lab: &Lab, machine: &str) -> Result<Report> {
     workload::create(lab, TEAM_NAMESPACE, &pod).await?;
     let client = lab.client();
     let pod = workload::runs(&client, TEAM_NAMESPACE, "given").await?;
-    let status = pod.status.clone().unwrap_or_default();
-    let claims = status.resource_claim_statuses.unwrap_or_default();
-    let claim = claims.into_iter().find_map(|it| it.resource_claim_name);
-    let given = given_by(lab, &claim.context("the pod has a claim")?).await?;
+    let given = given_to(lab, &pod).await?;
     for container in ["before", "restricted", "sharing"] {
         let report = workload::report(&client, TEAM_NAMESPACE, "given", container).await?;
-        let seen = Gpus {
-            nodes: words(report.says("nodes")),
-            uuids: words(report.says("uuids")),
-        };
+        let seen = Gpus::seen(&report);
         ensure!(
             seen == given,
             "{container}: {report:?} instead of {given:?}"
@@ -103,6 +172,7 @@ async fn given_on(lab: &Lab, machine: &str) -> Result<Report> {
         expect(&report, container, "cuda", &names.join(", "))?;
         expect(&report, container, "nvidia-smi", "NVML is there")?;
         expect(&report, container, "NVIDIA_VISIBLE_DEVICES", "void")?;
+        expect(&report, container, "cache", "there")?;
         let (user, root) = match container {
             "restricted" => ("1000", "ro"),
             _ => ("0", "rw"),
@@ -133,10 +203,14 @@ fn words(text: &str) -> BTreeSet<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The GPUs of a claim, as the scheduler chose them and the driver published them.
-async fn given_by(lab: &Lab, claim: &str) -> Result<Gpus> {
+/// The GPUs of a pod's claim, as the scheduler chose them and the driver published them.
+async fn given_to(lab: &Lab, pod: &Pod) -> Result<Gpus> {
+    let status = pod.status.clone().unwrap_or_default();
+    let named = status.resource_claim_statuses.unwrap_or_default();
+    let claim = named.into_iter().find_map(|it| it.resource_claim_name);
+    let claim = claim.context("the pod has a claim")?;
     let claims: Api<ResourceClaim> = Api::namespaced(lab.client(), TEAM_NAMESPACE);
-    let status = claims.get(claim).await?.status.unwrap_or_default();
+    let status = claims.get(&claim).await?.status.unwrap_or_default();
     let allocation = status.allocation.context("the claim is allocated")?;
     let results = allocation.devices.and_then(|devices| devices.results);
     let slices = Api::<ResourceSlice>::all(lab.client());

@@ -1,13 +1,17 @@
 //! Muster as it ships: the chart as it is, its images in real containers, installed and used as the README, the guides and
 //! the notes say, word for word.
 
+mod driver_root;
 mod examples;
+mod first_hour;
 mod gang;
 mod given;
+mod gpu_operator;
 mod install;
 mod scheduler;
 mod side_doors;
 mod uninstall;
+mod upgrade;
 
 use std::process::ExitCode;
 
@@ -53,15 +57,27 @@ fn main() -> ExitCode {
         gang::ranks_of_a_job_on_two_nodes_meet_over_the_pod_network,
         given::a_container_gets_its_gpus_and_the_driver_and_nothing_else,
         given::and_so_it_does_where_nvidias_runtime_is_the_default_one,
+        given::an_image_without_glibc_gets_devices_and_files_and_no_cache_for_a_loader,
         side_doors::a_tenant_gets_no_gpu_by_a_side_door,
+        gpu_operator::its_pods_are_taken_in_its_namespace_and_told_elsewhere_where_they_belong,
         examples::every_example_runs_word_for_word,
         install::pods_at_rest_are_measured,
     ]);
     scenarios.extend(lab_scenarios![Long:
         scheduler::an_existing_configuration_is_kept_and_gets_the_extender,
+        upgrade::a_gang_runs_on_through_an_upgrade_and_a_rollback_and_no_pod_is_refused,
+        upgrade::a_gang_runs_on_while_the_mode_changes_and_nothing_stays_gated,
+        scheduler::a_second_scheduler_of_the_charts_has_every_pod_with_claims,
+        gpu_operator::its_pods_are_taken_wherever_the_chart_is_told,
+        driver_root::a_driver_that_a_container_installed_is_given_from_its_own_root,
     ]);
     scenarios.extend(lab_scenarios![Core:
         uninstall::an_uninstall_is_refused_while_claims_are_held_and_goes_through_afterwards,
+    ]);
+    // The last of all: they take away what the others stand on.
+    scenarios.extend(lab_scenarios![Long:
+        first_hour::nothing_of_muster_is_left_after_the_guides_commands,
+        first_hour::the_guide_leads_to_a_gang_that_says_why_it_waits_word_for_word,
     ]);
     suite::run("shipped", machines, &images, scenarios)
 }

@@ -3,7 +3,7 @@
 use std::fs;
 
 use anyhow::{Result, bail, ensure};
-use muster_tests::containers::{Lab, operator::TEAM_NAMESPACE, workload};
+use muster_tests::containers::{Lab, operator, operator::TEAM_NAMESPACE, workload};
 use serde_json::{Value, json};
 
 const TENANT: &str = "tenant";
@@ -86,15 +86,21 @@ fn attempts() -> Vec<(&'static str, Value, &'static str)> {
     ]
 }
 
+/// A RuntimeClass that is not there is refused by Kubernetes itself.
+pub(crate) async fn make_runtime_class(lab: &Lab) -> Result<()> {
+    let class = json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}, "handler": "runc"});
+    operator::apply(lab, "runtime-class", &class.to_string(), None)
+        .await
+        .map(drop)
+}
+
 pub(crate) async fn a_tenant_gets_no_gpu_by_a_side_door(lab: &mut Lab) -> Result<()> {
     let role = ["create", "rolebinding", TENANT, "--clusterrole=edit"];
     let user = format!("--user={TENANT}");
     let namespace = format!("--namespace={TEAM_NAMESPACE}");
     lab.kubectl(&[&role[..], &[user.as_str(), namespace.as_str()]].concat())
         .await?;
-    // A RuntimeClass that is not there is refused by Kubernetes itself.
-    let class = json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}, "handler": "runc"});
-    create(lab, "runtime-class", &class, &[]).await?;
+    make_runtime_class(lab).await?;
     let as_tenant = format!("--as={TENANT}");
     for (number, (what, spec, answer)) in attempts().into_iter().enumerate() {
         let name = format!("way-{number}");

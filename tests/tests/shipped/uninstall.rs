@@ -26,8 +26,7 @@ pub(crate) async fn an_uninstall_is_refused_while_claims_are_held_and_goes_throu
     workload::create(lab, TEAM_NAMESPACE, &pod).await?;
     let client = lab.client();
     workload::runs(&client, TEAM_NAMESPACE, "holds").await?;
-    let line = format!("helm uninstall {RELEASE} --namespace {NAMESPACE} --timeout 100s");
-    match lab.shell(&line).await {
+    match uninstall(lab).await {
         Ok(said) => bail!("it was uninstalled while a claim was held: {said}"),
         Err(refused) => {
             let text = format!("{refused:#}");
@@ -49,13 +48,22 @@ pub(crate) async fn an_uninstall_is_refused_while_claims_are_held_and_goes_throu
     lab.kubectl(&["delete", "pod", "holds", "--namespace", TEAM_NAMESPACE])
         .await?;
     workload::all_gone(&client, TEAM_NAMESPACE).await?;
-    // What is held is told by the drivers, a moment after the pod is gone.
+    uninstall_in_the_end(lab).await?;
+    nothing_is_left(lab).await
+}
+
+async fn uninstall(lab: &Lab) -> Result<String> {
+    let line = format!("helm uninstall {RELEASE} --namespace {NAMESPACE} --timeout 100s");
+    lab.shell(&line).await
+}
+
+/// What is held is told by the drivers, a moment after a pod is gone.
+pub(crate) async fn uninstall_in_the_end(lab: &Lab) -> Result<()> {
     eventually("the chart is uninstalled", LIMIT * 2, async || {
-        lab.shell(&line).await?;
+        uninstall(lab).await?;
         Ok(Progress::Done(()))
     })
-    .await?;
-    nothing_is_left(lab).await
+    .await
 }
 
 async fn nothing_is_left(lab: &Lab) -> Result<()> {
