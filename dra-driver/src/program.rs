@@ -22,12 +22,7 @@ use muster_serve::{
 use tokio::sync::{mpsc, watch as value};
 
 use crate::{
-    bypass::{
-        look::Places,
-        remembered::Remembered,
-        sight::Trusted,
-        watcher::{self, Settings},
-    },
+    bypass::{self, look::Places, remembered::Remembered, sight::Trusted, watcher::Settings},
     containers::{self, DriverSettings},
     driver::{Driver, Handle, World},
     enumerate,
@@ -334,7 +329,7 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
         tainted: tainted_sender,
         metrics: metrics.clone(),
     };
-    watcher::spawn(settings, shutdown);
+    bypass::watcher::spawn(settings, shutdown);
     let publisher = Publisher {
         node: args.node_name.clone(),
         client: write_client,

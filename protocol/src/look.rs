@@ -772,7 +772,7 @@ impl Machine {
             let takes = if planned.peek().is_some() || permitted.peek().is_some() {
                 holds::resources(self.context(epoch, now, &wake), &uid)
             } else {
-                Default::default()
+                engine::PodResources::default()
             };
             for key in planned {
                 self.agenda.gang(key);

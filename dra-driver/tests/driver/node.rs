@@ -158,12 +158,12 @@ impl Node {
 
     /// UUID of the GPU that is a device of this name, once it has one.
     pub(crate) async fn gpu(&self, device: &str) -> String {
-        let index = device.strip_prefix("gpu-").unwrap();
+        let index: u64 = device.strip_prefix("gpu-").unwrap().parse().unwrap();
         let known = || -> Option<String> {
             let file = fs::read(self.path("state/devices.json")).ok()?;
             let known: serde_json::Value = serde_json::from_slice(&file).ok()?;
             let gpus = known.get("gpus")?.as_array()?;
-            let named = |gpu: &&serde_json::Value| gpu["index"].to_string() == index;
+            let named = |gpu: &&serde_json::Value| gpu["index"] == index;
             Some(gpus.iter().find(named)?["uuid"].as_str()?.to_owned())
         };
         self.eventually("the GPUs have names", || known().is_some())

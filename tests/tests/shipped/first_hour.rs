@@ -159,7 +159,13 @@ fn steps(guide: &str) -> Result<Vec<Step>> {
 /// The last file in a line of the guide.
 fn file_named_in(line: &str) -> Option<&str> {
     let quoted = line.split('`').skip(1).step_by(2);
-    quoted.filter(|word| word.ends_with(".yaml")).last()
+    quoted
+        .filter(|word| {
+            Path::new(word)
+                .extension()
+                .is_some_and(|ending| ending == "yaml")
+        })
+        .last()
 }
 
 /// A line of the guide as it is run here.

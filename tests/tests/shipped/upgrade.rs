@@ -201,7 +201,7 @@ impl Created {
                 }
                 Ok(_) => {}
                 Err(refused) if asks => {
-                    self.gpu_refused.push((Instant::now(), refused.to_string()))
+                    self.gpu_refused.push((Instant::now(), refused.to_string()));
                 }
                 Err(refused) => self.plain_refused.push(refused.to_string()),
             }

@@ -17,7 +17,7 @@ use muster_cluster::managed::ManagedPods;
 use muster_serve::{
     Readiness, Shutdown,
     certificates::{AuthoritySet, Policy, Subject},
-    server::{ANSWERS_CONDITION, HttpsServer, Limits, SelfCheck},
+    server::{ANSWERS_CONDITION, HttpsServer, Limits},
     tls::{self, Clients, ServingCertificate},
 };
 use muster_webhook::{

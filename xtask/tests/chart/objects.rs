@@ -100,10 +100,7 @@ fn what_a_cluster_has_once_can_be_left_to_others_and_all_else_is_named_by_releas
 /// A release may be called so; a Service may not.
 #[test]
 fn names_of_services_have_no_dots_and_fit_whatever_the_release_is_called() {
-    for release in [
-        "team.gpus",
-        &"long-".repeat(10).trim_end_matches('-').to_owned(),
-    ] {
+    for release in ["team.gpus", "long-".repeat(10).trim_end_matches('-')] {
         let values: Vec<String> = EVERYTHING.iter().map(|&value| value.to_owned()).collect();
         let objects = parsed(&template(release, "other", &values).unwrap());
         for object in objects {
