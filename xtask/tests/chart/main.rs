@@ -9,6 +9,7 @@
 
 mod alerts;
 mod expressions;
+mod guides;
 mod helm;
 mod metrics;
 mod objects;

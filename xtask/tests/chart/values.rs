@@ -207,7 +207,7 @@ fn another(leaf: &Leaf) -> Value {
         ("string", "extendedResourceName") => json!("example.com/gpu"),
         ("string", name)
             if name.ends_with("Directory")
-                || ["nvmlLibrary", "driverRoot", "cdiHookPath"].contains(&name) =>
+                || ["nvmlLibrary", "driverRoot", "cdiHookPath", "toolkitHook"].contains(&name) =>
         {
             json!("/other")
         }

@@ -384,6 +384,9 @@ spec:
         # Not `muster`: it has no metrics.
         app.kubernetes.io/name: muster-{{ .name }}
         app.kubernetes.io/instance: {{ $root.Release.Name }}
+        {{- with $root.Values.commonLabels }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
     spec:
       restartPolicy: Never
       {{- include "muster.podPlacement" (list $root "controller" .name) | nindent 6 }}
