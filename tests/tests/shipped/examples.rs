@@ -1,5 +1,5 @@
-//! Every example of the README and of `manifests/examples`, as it stands there. Their images are one that does nothing; it has
-//! all the names that they pull.
+//! Every example of the README, of `manifests/examples` and of the guides, as it stands there. Their images are one that does nothing;
+//! it has all the names that they pull. The guide that is walked from its beginning to its end is [`first_hour`]'s.
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
@@ -60,7 +60,8 @@ pub(crate) async fn every_example_runs_word_for_word(lab: &mut Lab) -> Result<()
         pods.with_context(|| name.clone())?;
         lab.notes.examples += 1;
     }
-    of_the_readme(lab).await
+    of_the_readme(lab).await?;
+    of_the_guides(lab).await
 }
 
 /// The Team was declared before, and is in use.
@@ -95,6 +96,32 @@ async fn of_the_readme(lab: &mut Lab) -> Result<()> {
         lab.notes.examples += 1;
     }
     ensure!(ran == 2, "{ran} blocks of the README are workloads, not 2");
+    Ok(())
+}
+
+/// Objects of administrators: the API server takes them.
+async fn of_the_guides(lab: &mut Lab) -> Result<()> {
+    let directory = repository().join("docs");
+    let mut ran = 0;
+    for entry in fs::read_dir(&directory).with_context(|| directory.display().to_string())? {
+        let guide = entry?.path();
+        let is_markdown = guide.extension().is_some_and(|ending| ending == "md");
+        if !is_markdown || guide.ends_with(first_hour::GUIDE) {
+            continue;
+        }
+        let text = fs::read_to_string(&guide)?;
+        for block in operator::blocks(&text, "yaml") {
+            let of_guide = || format!("of {}:\n{block}", guide.display());
+            let applied = operator::apply(lab, "guide", &block, None).await;
+            applied.with_context(of_guide)?;
+            let file = lab.directory().join("guide.yaml").display().to_string();
+            let deleted = lab.kubectl(&["delete", "--filename", &file]).await;
+            deleted.with_context(of_guide)?;
+            ran += 1;
+            lab.notes.examples += 1;
+        }
+    }
+    ensure!(ran > 1, "{ran} blocks of the guides are objects");
     Ok(())
 }
 

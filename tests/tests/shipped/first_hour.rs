@@ -107,9 +107,12 @@ fn rows(said: &str, beginning: &str, words: &[&str]) -> usize {
     lines.filter(|line| has_all(line)).count()
 }
 
-/// The guide.
+/// The guide, in `docs`.
+pub(crate) const GUIDE: &str = "first-hour.md";
+
+/// Its text.
 pub(crate) fn guide() -> Result<String> {
-    Ok(fs::read_to_string(repository().join("docs/first-hour.md"))?)
+    Ok(fs::read_to_string(repository().join("docs").join(GUIDE))?)
 }
 
 /// What is to be done.
