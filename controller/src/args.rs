@@ -153,6 +153,35 @@ pub struct CheckUninstallArgs {
     /// Kubeconfig file; without it the ServiceAccount of the pod is used.
     #[arg(long, env = "MUSTER_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
+
+    /// What is taken down once nothing remains. Without any of it, the check only looks.
+    #[command(flatten)]
+    pub guards: GuardsArgs,
+}
+
+/// What a release refuses and holds pods with.
+#[derive(Args, Clone, Debug, Default)]
+pub struct GuardsArgs {
+    /// Bindings of policies that refuse pods.
+    #[arg(long = "policy-binding", value_delimiter = ',', value_name = "NAME")]
+    pub policy_bindings: Vec<String>,
+
+    /// The MutatingWebhookConfiguration.
+    #[arg(long, value_name = "NAME")]
+    pub mutating_webhook_configuration: Option<String>,
+
+    /// The ValidatingWebhookConfiguration.
+    #[arg(long, value_name = "NAME")]
+    pub validating_webhook_configuration: Option<String>,
+}
+
+impl GuardsArgs {
+    /// Whether none is named.
+    pub fn are_none(&self) -> bool {
+        self.policy_bindings.is_empty()
+            && self.mutating_webhook_configuration.is_none()
+            && self.validating_webhook_configuration.is_none()
+    }
 }
 
 /// Flags of `check-device`.

@@ -28,6 +28,7 @@ pub mod preflight;
 pub mod run;
 pub mod scheduler_config;
 pub mod scheduler_lease;
+pub mod take_down;
 pub mod uninstall_check;
 
 #[cfg(feature = "failpoints")]

@@ -1,7 +1,7 @@
 //! `check-uninstall`: whether anything would be left that only Muster can end. The chart runs it before it is uninstalled.
 //!
-//! It reads and writes nothing, so it may run at any time, twice, or beside the leader. What comes after it has looked (a pod that is
-//! created meanwhile) it does not see: in Observe nothing comes any more.
+//! It reads, and takes down only what it is told to ([`take_down`]), so it may run at any time, twice, or beside the leader. In Observe
+//! nothing comes after it has looked. In Enforce the chart has it take down what holds pods, and it looks once more.
 
 use std::{fmt, io::Write};
 
@@ -14,6 +14,7 @@ use muster_serve::client;
 use crate::{
     args::CheckUninstallArgs,
     listing::{Names, each},
+    take_down,
 };
 
 /// What only Muster can end.
@@ -30,6 +31,17 @@ pub async fn run(args: CheckUninstallArgs) -> anyhow::Result<()> {
     let remaining = look(&client).await?;
     if !remaining.is_empty() {
         bail!("{remaining}");
+    }
+    if !args.guards.are_none() {
+        take_down::take_down(&client, &args.guards).await?;
+        tokio::time::sleep(take_down::LEARNED).await;
+        let late = look(&client).await?;
+        if !late.is_empty() {
+            bail!(
+                "{late}\nThey came while it was looked. Its webhooks and policies about pods are taken down already: uninstall again when \
+                 these have ended, or bring all back by helm upgrade."
+            );
+        }
     }
     // This program's one output: not a log line, so not through the subscriber.
     writeln!(

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::helm::{object, objects, parsed, template};
 
@@ -557,6 +557,43 @@ fn nothing_is_uninstalled_before_it_was_looked_at_unless_that_is_switched_off() 
     );
     let forced = objects(&["uninstall.check=false"]);
     assert!(!forced.iter().any(|object| object["kind"] == "Job"));
+}
+
+/// Those that only audit in Observe are the ones that insist on what Muster does with pods.
+#[test]
+fn what_refuses_and_holds_pods_is_taken_down_before_enforce_is_uninstalled() {
+    const CHECK: &str = "muster-check-uninstall";
+    let enforced = objects(&["mode=\"Enforce\"", "scheduler.enabled=true"]);
+    assert_runs_at(&enforced, CHECK, "pre-delete");
+    let observed = objects(&[]);
+    let bindings = enforced
+        .iter()
+        .filter(|object| object["kind"] == "ValidatingAdmissionPolicyBinding");
+    let about_pods = bindings.filter(|binding| {
+        let mut same = observed
+            .iter()
+            .filter(|object| object["kind"] == binding["kind"] && name(object) == name(binding));
+        same.all(|binding| binding["spec"]["validationActions"] == json!(["Audit"]))
+    });
+    let about_pods: BTreeSet<&str> = about_pods.map(name).collect();
+    assert!(about_pods.contains("muster-pod-created"), "{about_pods:?}");
+    let given = arguments(&enforced, CHECK);
+    let value = |flag: &str| {
+        let flag = format!("--{flag}=");
+        given.iter().find_map(|word| word.strip_prefix(&flag))
+    };
+    let taken: BTreeSet<&str> = value("policy-binding").unwrap().split(',').collect();
+    assert_eq!(taken, about_pods);
+    assert_eq!(value("mutating-webhook-configuration"), Some("zz-muster"));
+    assert_eq!(value("validating-webhook-configuration"), Some("muster"));
+    let rules = object(&enforced, "ClusterRole", CHECK)["rules"].clone();
+    let deleting = rules.as_array().unwrap().iter();
+    let deleting = deleting.filter(|rule| rule["verbs"] == json!(["delete"]));
+    let may: BTreeSet<&str> = deleting
+        .flat_map(|rule| rule["resourceNames"].as_array().unwrap())
+        .filter_map(Value::as_str)
+        .collect();
+    assert_eq!(may, &taken | &BTreeSet::from(["zz-muster", "muster"]));
 }
 
 #[test]
