@@ -362,6 +362,35 @@ fn rights_are_bound_to_accounts_that_exist_and_pods_run_as_these() {
     assert_eq!(accounts.len(), 8);
 }
 
+/// The token of its driver lies on every node. What of this is not enough, the suites on the real control plane show.
+#[test]
+fn the_driver_may_read_and_write_what_it_does_and_nothing_else() {
+    let objects = objects(&[]);
+    let role = object(&objects, "ClusterRole", "muster-driver");
+    let rules = role["rules"].as_array().unwrap().iter();
+    let given: BTreeSet<String> = rules
+        .map(|rule| {
+            let words = |field: &str| {
+                let words = rule[field].as_array().unwrap().iter();
+                words
+                    .filter_map(Value::as_str)
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            };
+            format!("{}: {}", words("resources"), words("verbs"))
+        })
+        .collect();
+    let expected = [
+        "events: create",
+        "nodedevices/status: patch",
+        "nodedevices: get list watch",
+        "nodes: get",
+        "resourceclaims: get list",
+        "resourceslices: list watch create update delete",
+    ];
+    assert_eq!(given, BTreeSet::from(expected.map(str::to_owned)));
+}
+
 /// A policy, a budget, a Service or a monitor that selects no pod does nothing, in silence.
 #[test]
 fn selectors_select_pods_and_ports_are_named_by_them() {
