@@ -28,6 +28,17 @@ const MUSTER: [&str; 4] = [
     "muster-dra-driver",
 ];
 
+/// The hook, linked as it ships: it runs on nodes, whatever these have.
+const STATIC_HOOK: [&str; 7] = [
+    "--package",
+    "muster-cdi-hook",
+    "--bin",
+    "muster-cdi-hook",
+    "--",
+    "-C",
+    "target-feature=+crt-static",
+];
+
 /// What is to be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
@@ -97,22 +108,35 @@ fn lock_builds() -> Result<File> {
 }
 
 async fn build(wanted: Wanted) -> Result<Vec<PathBuf>> {
+    let mut words = targets(wanted);
+    if wanted == Wanted::MusterWithFailpoints {
+        words.extend(["--features", "muster-controller/failpoints"]);
+    }
+    let mut built = compile("build", &words).await?;
+    if wanted == Wanted::MusterForImages {
+        built.extend(compile("rustc", &STATIC_HOOK).await?);
+    }
+    Ok(built)
+}
+
+/// What cargo has built, by a command of it with these words.
+async fn compile(command: &str, words: &[&str]) -> Result<Vec<PathBuf>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command
+    let mut cargo = Command::new(cargo);
+    cargo
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
-        .args(["build", "--message-format=json-render-diagnostics"])
-        .args(targets(wanted))
+        .args([command, "--message-format=json-render-diagnostics"])
         .stdin(Stdio::null())
         .stderr(Stdio::inherit());
     // What is measured is built as what measures.
     if !cfg!(debug_assertions) {
-        command.arg("--release");
+        cargo.arg("--release");
     }
-    if wanted == Wanted::MusterWithFailpoints {
-        command.args(["--features", "muster-controller/failpoints"]);
-    }
-    let output = command.output().await.context("cannot run cargo")?;
+    let output = cargo
+        .args(words)
+        .output()
+        .await
+        .context("cannot run cargo")?;
     if !output.status.success() {
         bail!("cargo could not build Muster's programs, see above");
     }
@@ -134,7 +158,7 @@ fn targets(wanted: Wanted) -> Vec<&'static str> {
         targets.extend(["--bin", fake_nodes::PROGRAM]);
     }
     if wanted == Wanted::MusterForImages {
-        let further = ["muster-cdi-hook", "muster-nvidia-runtime", "xtask"];
+        let further = ["muster-nvidia-runtime", "xtask"];
         targets.extend(further.into_iter().flat_map(|name| ["--bin", name]));
     }
     targets
