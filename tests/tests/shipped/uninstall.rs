@@ -79,9 +79,9 @@ async fn nothing_is_left(lab: &Lab) -> Result<()> {
             && validating.list(&everything).await?.items.is_empty(),
         "a webhook configuration is left"
     );
-    // Pods start as if Muster had never been there.
+    // Pods start as if Muster had never been there: also one that its policies would refuse and its webhook hold.
     let pod = json!({
-        "metadata": {"name": "after"},
+        "metadata": {"name": "after", "annotations": {"muster.dev/gpus": "1"}},
         "spec": {"containers": [workload::reporting("after", &[], &json!({}), true)]},
     });
     workload::create(lab, TEAM_NAMESPACE, &pod).await?;
