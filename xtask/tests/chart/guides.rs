@@ -166,3 +166,65 @@ fn every_object_and_every_pod_has_the_labels_that_all_are_to_have() {
     }
     assert!(pods > 5, "{pods} templates of pods");
 }
+
+/// The lines of a Markdown text that are no code.
+fn prose(text: &str) -> Vec<&str> {
+    let mut is_code = false;
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        if line.starts_with("```") {
+            is_code = !is_code;
+        } else if !is_code {
+            lines.push(line);
+        }
+    }
+    lines
+}
+
+/// The headings of a text, as links name them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = prose(text);
+    let headings = headings.iter().filter(|line| line.starts_with('#'));
+    headings
+        .map(|line| {
+            let heading = line.trim_start_matches('#').trim().to_lowercase();
+            let kept = heading
+                .chars()
+                .filter(|it| it.is_alphanumeric() || " -_".contains(*it));
+            kept.collect::<String>().replace(' ', "-")
+        })
+        .collect()
+}
+
+#[test]
+fn every_link_of_the_documents_leads_to_something() {
+    let mut files = guides();
+    for name in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
+        files.push(root().join(name));
+    }
+    files.push(chart().join("README.md"));
+    let mut followed = 0;
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        let links = prose(&text).into_iter();
+        for rest in links.flat_map(|line| line.split("](").skip(1)) {
+            let (link, _) = rest.split_once(')').unwrap();
+            if link.starts_with("https://") {
+                continue;
+            }
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = match path {
+                "" => file.clone(),
+                _ => file.parent().unwrap().join(path),
+            };
+            let place = format!("{}: {link}", file.display());
+            assert!(target.exists(), "{place}");
+            if !anchor.is_empty() {
+                let known = anchors(&fs::read_to_string(&target).unwrap());
+                assert!(known.contains(anchor), "{place}: {known:?}");
+            }
+            followed += 1;
+        }
+    }
+    assert!(followed > 100, "{followed} links");
+}
