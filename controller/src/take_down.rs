@@ -3,7 +3,7 @@
 //! Helm deletes webhooks early, and what it does not know last. Left to it, a policy would refuse every pod with a GPU for the want of
 //! the gate that no webhook puts any more, for as long as all else takes.
 //!
-//! Bindings go first, so that nothing insists on what the webhook does when that is gone. Who else may write: Helm, which deletes the same
+//! What puts the gate goes last, so that nothing insists on it any more when it is gone. Who else may write: Helm, which deletes the same
 //! afterwards and passes over what is gone; a `helm upgrade` between the two, which makes them again, and whose objects then go with the
 //! release. Deleted twice, or late, they are gone. Where one cannot be deleted, those before it are, and `helm upgrade` brings them back.
 
@@ -28,12 +28,12 @@ pub async fn take_down(client: &Client, guards: &GuardsArgs) -> anyhow::Result<(
     for name in &guards.policy_bindings {
         delete(&bindings, name).await?;
     }
-    if let Some(name) = &guards.mutating_webhook_configuration {
-        let configurations: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
-        delete(&configurations, name).await?;
-    }
     if let Some(name) = &guards.validating_webhook_configuration {
         let configurations: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+        delete(&configurations, name).await?;
+    }
+    if let Some(name) = &guards.mutating_webhook_configuration {
+        let configurations: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
         delete(&configurations, name).await?;
     }
     Ok(())
@@ -84,8 +84,8 @@ mod tests {
             [
                 of("validatingadmissionpolicybindings/muster-pod-created"),
                 of("validatingadmissionpolicybindings/muster-claim"),
-                of("mutatingwebhookconfigurations/zz-muster"),
                 of("validatingwebhookconfigurations/muster"),
+                of("mutatingwebhookconfigurations/zz-muster"),
             ]
         );
     }

@@ -16,6 +16,8 @@ use muster_tests::{
 };
 use serde_json::json;
 
+use crate::upgrade;
+
 pub(crate) async fn an_uninstall_is_refused_while_claims_are_held_and_goes_through_afterwards(
     lab: &mut Lab,
 ) -> Result<()> {
@@ -48,7 +50,9 @@ pub(crate) async fn an_uninstall_is_refused_while_claims_are_held_and_goes_throu
     lab.kubectl(&["delete", "pod", "holds", "--namespace", TEAM_NAMESPACE])
         .await?;
     workload::all_gone(&client, TEAM_NAMESPACE).await?;
-    uninstall_in_the_end(lab).await?;
+    // None of them is kept: one that is gated would hold the uninstall up.
+    let created = upgrade::meanwhile(lab, false, uninstall_in_the_end(lab)).await?;
+    created.ensure_none_refused()?;
     nothing_is_left(lab).await
 }
 

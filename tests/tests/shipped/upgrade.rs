@@ -125,7 +125,8 @@ pub(crate) struct Created {
 }
 
 impl Created {
-    fn ensure_none_refused(&self) -> Result<()> {
+    /// No pod was refused, with GPUs or without.
+    pub(crate) fn ensure_none_refused(&self) -> Result<()> {
         self.ensure_plain_taken()?;
         let refused = self.gpu_refused.first();
         ensure!(
@@ -210,14 +211,13 @@ impl Created {
     }
 }
 
-/// Creates pods all the time until it is stopped.
-async fn create(client: Client, stopped: CancellationToken) -> Result<Created> {
+/// Creates pods all the time until it is stopped; `keeps`: whether some of them are kept for a moment.
+async fn create(client: Client, keeps: bool, stopped: CancellationToken) -> Result<Created> {
     let pods: Api<Pod> = Api::namespaced(client, TEAM_NAMESPACE);
     let mut created = Created::default();
     while !stopped.is_cancelled() {
-        created
-            .turn(&pods, created.tried.is_multiple_of(TURNS))
-            .await?;
+        let is_kept = keeps && created.tried.is_multiple_of(TURNS);
+        created.turn(&pods, is_kept).await?;
         tokio::select! {
             () = stopped.cancelled() => {}
             () = tokio::time::sleep(PAUSE) => {}
@@ -226,20 +226,30 @@ async fn create(client: Client, stopped: CancellationToken) -> Result<Created> {
     Ok(created)
 }
 
+/// Creates pods as long as something is done, and tells what became of them.
+pub(crate) async fn meanwhile(
+    lab: &Lab,
+    keeps: bool,
+    work: impl Future<Output = Result<()>>,
+) -> Result<Created> {
+    let stopped = CancellationToken::new();
+    let creating = tokio::spawn(create(lab.client(), keeps, stopped.clone()));
+    let creating = AbortOnDropHandle::new(creating);
+    let done = work.await;
+    stopped.cancel();
+    let created = creating.await.context("pods are created")??;
+    done?;
+    Ok(created)
+}
+
 /// Runs a line of Helm, waits until all that the chart starts is Ready, and tells what became of pods that were created meanwhile.
 pub(crate) async fn change(lab: &Lab, line: &str) -> Result<Created> {
-    let stopped = CancellationToken::new();
-    let creating = tokio::spawn(create(lab.client(), stopped.clone()));
-    let creating = AbortOnDropHandle::new(creating);
     let changed = async {
         lab.shell(line).await?;
         operator::wait_until_ready(lab).await
-    }
-    .await;
-    stopped.cancel();
-    let created = creating.await.context("pods are created")??;
-    changed.context(line.to_owned())?;
-    Ok(created)
+    };
+    let created = meanwhile(lab, true, changed).await;
+    created.with_context(|| line.to_owned())
 }
 
 /// Waits until all of Muster's pods are of this version.

@@ -213,9 +213,10 @@ fn every_link_of_the_documents_leads_to_something() {
                 continue;
             }
             let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
-            let target = match path {
-                "" => file.clone(),
-                _ => file.parent().unwrap().join(path),
+            let target = if path.is_empty() {
+                file.clone()
+            } else {
+                file.parent().unwrap().join(path)
             };
             let place = format!("{}: {link}", file.display());
             assert!(target.exists(), "{place}");
