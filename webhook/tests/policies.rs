@@ -867,6 +867,53 @@ fn a_pod_that_comes_to_gpus_by_a_side_door_is_refused_and_told_by_which() {
     }
 }
 
+/// Pods that were there before have containers that say nothing, and debuggers that cannot be taken away.
+#[test]
+fn a_debugger_is_refused_for_what_it_says_itself_and_not_for_what_is_there() {
+    let debugger = |name: &str, env: Value| json!({"name": name, "image": "i", "env": env});
+    let silent = || debugger("silent", json!([]));
+    let says = |name: &str, value: &str| {
+        debugger(
+            name,
+            json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]),
+        )
+    };
+    let pod = |debuggers: Vec<Value>| {
+        json!({"metadata": {"name": "p", "namespace": "ml"}, "spec": {
+            "containers": [
+                {"name": "work", "resources": {"claims": [{"name": "gpu"}]}},
+                {"name": "proxy"},
+            ],
+            "resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}],
+            "runtimeClassName": "nvidia",
+            "ephemeralContainers": debuggers,
+        }})
+    };
+    for (there, added, may) in [
+        (vec![], says("new", "void"), true),
+        (vec![], silent(), false),
+        (vec![], says("new", "all"), false),
+        (vec![silent()], says("new", "void"), true),
+        (vec![says("old", "all")], says("new", "void"), true),
+        (vec![says("old", "void")], silent(), false),
+    ] {
+        let old = pod(there.clone());
+        let new = pod([there, vec![added]].concat());
+        let mut context = Request::update(USER, "pods/ephemeralcontainers", &old, &new).context();
+        let namespace = json!({"metadata": {"name": "ml", "labels": {}}});
+        context.add_variable_from_value("namespaceObject", to_value(&namespace).unwrap());
+        let policy = object(
+            &ENFORCE,
+            "ValidatingAdmissionPolicy",
+            "muster-pod-side-door",
+        );
+        add_variables(policy, &mut context).unwrap();
+        let mut validations = policy["spec"]["validations"].as_array().unwrap().iter();
+        let passes = validations.all(|one| holds(&context, one["expression"].as_str().unwrap()));
+        assert_eq!(passes, may, "{new}");
+    }
+}
+
 /// What a stolen token would be good for.
 #[test]
 fn controller_and_driver_have_no_verb_that_they_do_not_use() {
