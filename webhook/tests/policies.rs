@@ -935,6 +935,14 @@ fn controller_and_driver_have_no_verb_that_they_do_not_use() {
             &["create", "update", "delete"],
         ),
         ("controller", &["jobs/status", "leases"], &["patch", "get"]),
+        (
+            "controller",
+            &[
+                "mutatingwebhookconfigurations",
+                "validatingwebhookconfigurations",
+            ],
+            &["create", "update", "delete"],
+        ),
         // With the status of claims, it could give any pod any device.
         (
             "driver",
@@ -1045,6 +1053,29 @@ fn the_controller_keeps_the_ca_bundle_of_the_mutating_webhook_in_either_mode() {
         let role = object(objects, "ClusterRole", "muster-controller").to_string();
         let controller = object(objects, "Deployment", "muster-controller").to_string();
         assert!(role.contains("zz-muster"), "its CA bundle can be written");
+        let rules = object(objects, "ClusterRole", "muster-controller")["rules"].clone();
+        let of_webhooks =
+            |rule: &&Value| rule["apiGroups"] == json!(["admissionregistration.k8s.io"]);
+        let of_webhooks: Vec<&Value> = rules
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(of_webhooks)
+            .collect();
+        assert_eq!(of_webhooks.len(), 2);
+        for rule in of_webhooks {
+            assert_eq!(
+                rule["verbs"],
+                json!(["get", "list", "watch", "patch"]),
+                "{rule}"
+            );
+            let names = rule["resourceNames"].as_array();
+            assert_eq!(
+                names.map(Vec::len),
+                Some(1),
+                "of others it sees nothing: {rule}"
+            );
+        }
         assert!(controller.contains("--mutating-webhook-configuration=zz-muster"));
     }
 }
