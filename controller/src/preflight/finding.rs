@@ -70,6 +70,8 @@ reasons! {
         SchedulerConfigInvalid,
         /// It names Muster's extender twice.
         ExtenderNamedTwice,
+        /// It names Muster's extender, and the installation has none.
+        ExtenderNotInstalled,
         /// The extender is not asked about managed pods, or about all pods of the cluster.
         ExtenderResourcesWrong,
         /// The extender's answer is passed over while it does not answer.
