@@ -50,9 +50,10 @@ pub fn of_classes(
     let mut findings = Vec::new();
     for (class, resource) in &classes.found {
         let is_managed = devices.stands_for_devices(resource);
-        let (message, remedy) = if is_managed && !enforces {
+        if is_managed && !enforces {
             continue;
-        } else if is_managed {
+        }
+        let (message, remedy) = if is_managed {
             (
                 format!(
                     "its spec.extendedResourceName is {resource}, and mode is Enforce: kube-scheduler makes the claims of pods that \
