@@ -94,6 +94,9 @@ pub struct Permit {
     pub team: String,
     /// What is charged for this pod.
     pub charge: Charge,
+    /// Another driver's devices alone, free once the pod has ended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub of_other_driver: bool,
     /// Withdrawn: nothing is prepared by it any more; it is removed when the driver has
     /// acknowledged that and holds none of its claims.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -121,6 +121,15 @@ pub fn offered(node: &Node, managed: &ManagedPods) -> Option<String> {
     Some(format!("{} {name}", units.0))
 }
 
+/// The resources by which a node offers GPUs of NVIDIA's device plugin and that are not managed, so that pods take them past quota.
+pub fn offered_unmanaged<'a>(node: &'a Node, managed: &'a ManagedPods) -> BTreeSet<&'a str> {
+    let offered = said(node, managed).filter(|(_, units)| units.0 != "0");
+    let names = offered.map(|(name, _)| name.as_str());
+    names
+        .filter(|name| !managed.stands_for_devices(name))
+        .collect()
+}
+
 /// Whether a device plugin offered GPUs of the node at some time, and offers none now: it was taken off, or its kubelet has just
 /// started and says 0 of each plugin until that registers again.
 pub fn was_offered(node: &Node, managed: &ManagedPods) -> bool {

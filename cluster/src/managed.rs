@@ -5,11 +5,15 @@
 //! that nobody takes. So all three are made from one value of [`ManagedPods`], and
 //! [`crate::managed_cases::managed_cases`] is the table that each of them is tested with.
 //!
-//! What counts is that a resource is **named**, also with quantity zero: an expression that
-//! compares quantities would cost more in every admission than the few extra pods it spares.
+//! For a pod it counts that a resource is **named**, also with quantity zero: an expression that
+//! compares quantities would cost more in every admission than the few extra pods it spares. Which
+//! of its containers gets a device is another question: there zero is nothing.
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use muster_api::keys;
+
+/// No device. The API server writes every zero in this way.
+const ZERO: &str = "0";
 
 /// Says which pods may hold devices.
 ///
@@ -92,6 +96,27 @@ impl ManagedPods {
                 .is_some_and(|labels| labels.contains_key(keys::GANG))
     }
 
+    /// Whether a container with these `resources` gets devices that their names stand for, as of a device plugin.
+    pub fn names_devices(&self, resources: Option<&ResourceRequirements>) -> bool {
+        let limits = resources.and_then(|resources| resources.limits.as_ref());
+        let mut limits = limits.into_iter().flatten();
+        limits.any(|(name, amount)| amount.0 != ZERO && self.stands_for_devices(name))
+    }
+
+    /// Whether a container with these `resources` gets devices: by a claim, or by name.
+    pub fn gives_devices(&self, resources: Option<&ResourceRequirements>) -> bool {
+        let claims = resources.and_then(|resources| resources.claims.as_ref());
+        claims.is_some_and(|claims| !claims.is_empty()) || self.names_devices(resources)
+    }
+
+    /// The CEL expression over `c` (a container) that says the same.
+    pub fn gives_devices_expression(&self) -> String {
+        let listed = self.listed_expression();
+        format!(
+            "has(c.resources) && ((has(c.resources.claims) && c.resources.claims.size() > 0) || (has(c.resources.limits) && c.resources.limits.exists(r, ({listed}) && c.resources.limits[r] != '{ZERO}')))"
+        )
+    }
+
     /// The CEL expression over `object` (a Pod) that is true for managed pods: the one match
     /// condition of the webhook.
     pub fn match_condition(&self) -> String {
@@ -143,14 +168,19 @@ impl ManagedPods {
         format!("({claims}) || {containers} || ({init_containers}) || {shorthand}")
     }
 
-    /// True of a container `c` that names a listed resource in requests or limits.
-    fn names_resource_expression(&self) -> String {
+    /// True of a resource `r` that stands for devices.
+    fn listed_expression(&self) -> String {
         let names = self.names.iter().map(|name| format!("r == '{name}'"));
         let prefixes = self
             .prefixes
             .iter()
             .map(|prefix| format!("r.startsWith('{prefix}')"));
-        let listed = names.chain(prefixes).collect::<Vec<_>>().join(" || ");
+        names.chain(prefixes).collect::<Vec<_>>().join(" || ")
+    }
+
+    /// True of a container `c` that names a listed resource in requests or limits.
+    fn names_resource_expression(&self) -> String {
+        let listed = self.listed_expression();
         let one = |field: &str| {
             format!("(has(c.resources.{field}) && c.resources.{field}.exists(r, {listed}))")
         };

@@ -198,8 +198,96 @@ fn runtime_classes() -> Vec<Case> {
             vec![],
         ),
         (
-            "the same with the shorthand",
+            "the same with zero of them: it would get all that its image names",
+            with(
+                json!({}),
+                json!({"resources": {"limits": {"nvidia.com/gpu": "0"}}}),
+            ),
+            given_none(),
+        ),
+        (
+            "the same with zero of them, which says so",
+            with(
+                json!({}),
+                json!({"env": void(), "resources": {"limits": {"nvidia.com/gpu": "0"}}}),
+            ),
+            vec![],
+        ),
+        (
+            "the same with the shorthand, and the claim in no container",
             with(json!({"annotations": {"muster.dev/gpus": "1"}}), json!({})),
+            given_none(),
+        ),
+        (
+            "the same with the shorthand, as the webhook leaves it",
+            with(
+                json!({"annotations": {"muster.dev/gpus": "1"}}),
+                json!({"resources": {"claims": [{"name": "muster-gpus"}]}}),
+            ),
+            vec![],
+        ),
+        (
+            "beside a container with a claim, one without",
+            beside("containers", json!({"name": "way"})),
+            given_none(),
+        ),
+        (
+            "beside a container with a claim, one without that says so",
+            beside("containers", json!({"name": "way", "env": void()})),
+            vec![],
+        ),
+        (
+            "beside a container with a claim, one without that says so in another word",
+            beside(
+                "containers",
+                json!({"name": "way", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]}),
+            ),
+            vec![],
+        ),
+        (
+            "beside a container with a claim, one with a resource that stands for no device",
+            beside(
+                "containers",
+                json!({"name": "way", "resources": {"limits": {"example.com/nic": "1"}}}),
+            ),
+            given_none(),
+        ),
+        (
+            "beside a container with a claim, one with a slice of a device plugin",
+            beside(
+                "containers",
+                json!({"name": "way", "resources": {"limits": {"nvidia.com/mig-1g.10gb": "1"}}}),
+            ),
+            vec![],
+        ),
+        (
+            "a sidecar beside a container with a claim",
+            beside(
+                "initContainers",
+                json!({"name": "way", "restartPolicy": "Always"}),
+            ),
+            given_none(),
+        ),
+        (
+            "a debugger beside a container with a claim",
+            beside("ephemeralContainers", json!({"name": "way"})),
+            given_none(),
+        ),
+        (
+            "a debugger beside a container with a claim, which says so",
+            beside("ephemeralContainers", json!({"name": "way", "env": void()})),
+            vec![],
+        ),
+        (
+            "containers without a claim, and a RuntimeClass that gives none",
+            pod(
+                json!({}),
+                json!({
+                    "containers": [{"name": "way"}],
+                    "resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}],
+                    "runtimeClassName": "gvisor",
+                }),
+            ),
             vec![],
         ),
         (
@@ -211,6 +299,31 @@ fn runtime_classes() -> Vec<Case> {
             vec![],
         ),
     ]
+}
+
+/// What is said of a container for which no device was asked.
+fn given_none() -> Vec<&'static str> {
+    vec!["the RuntimeClass nvidia gives container way, for which no GPU was asked"]
+}
+
+/// The variable, as the webhook adds it.
+fn void() -> Value {
+    json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}])
+}
+
+/// A pod with a RuntimeClass of NVIDIA in which one container names a claim, and this one more is in a list.
+fn beside(list: &str, container: Value) -> Value {
+    let named = json!({"name": "first", "resources": {"claims": [{"name": "gpu"}]}});
+    let mut spec = json!({
+        "containers": [named],
+        "resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}],
+        "runtimeClassName": "nvidia",
+    });
+    match spec[list].as_array_mut() {
+        Some(others) => others.push(container),
+        None => spec[list] = json!([container]),
+    }
+    pod(json!({}), spec)
 }
 
 /// What only pods of a Team may not: others are trusted.

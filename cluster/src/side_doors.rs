@@ -5,14 +5,18 @@
 
 use std::{collections::BTreeSet, fmt};
 
-use k8s_openapi::api::core::v1::{EnvVar, Pod, PodSpec, SecurityContext};
+use k8s_openapi::api::core::v1::{
+    Container, EnvVar, Pod, PodSpec, ResourceRequirements, SecurityContext,
+};
 
 use crate::{managed::ManagedPods, text::truncate};
 
 /// The variable by which NVIDIA's runtime gives a container GPUs.
-const VARIABLE: &str = "NVIDIA_VISIBLE_DEVICES";
+pub const VARIABLE: &str = "NVIDIA_VISIBLE_DEVICES";
+/// Its value by which that runtime leaves a container as it is.
+pub const VOID: &str = "void";
 /// Its values that give none.
-const NO_DEVICES: [&str; 2] = ["void", "none"];
+const NO_DEVICES: [&str; 2] = [VOID, "none"];
 /// As much of a path is shown, in bytes.
 const SHOWN_BYTES: usize = 128;
 
@@ -34,10 +38,24 @@ pub enum SideDoor {
     Gpu(String),
     /// This RuntimeClass gives a container the GPUs that its image names.
     RuntimeClass(String),
+    /// This container gets no device, does not say so to NVIDIA's runtime, and a RuntimeClass gives it the GPUs that its image names.
+    Image {
+        /// The container.
+        container: String,
+        /// The RuntimeClass.
+        runtime_class: String,
+    },
     /// This container is privileged, in a namespace of a Team.
     Privileged(String),
     /// A volume shows all devices of the node, by this path, in a namespace of a Team.
     Devices(String),
+}
+
+/// Whether a container is to get [`VARIABLE`] as [`VOID`]: it says nothing of that itself, and no device plugin may say it, which a
+/// variable of the pod would overrule. One with a claim gets the same value by what prepares the claim, if that is for GPUs.
+pub fn needs_void(container: &Container, managed: &ManagedPods) -> bool {
+    !sets_variable(container.env.as_deref().unwrap_or_default())
+        && !managed.names_devices(container.resources.as_ref())
 }
 
 impl SideDoors {
@@ -55,13 +73,23 @@ impl SideDoors {
             open.map(str::to_owned)
         };
         let class = spec.runtime_class_name.as_ref();
-        let class = class.filter(|class| {
-            self.runtime_classes.contains(*class) && !self.managed.may_hold_devices(pod)
+        let class = class.filter(|class| self.runtime_classes.contains(*class));
+        let asks = self.managed.may_hold_devices(pod);
+        let image = class.filter(|_| asks).and_then(|class| {
+            let mut silent = containers(spec).filter(is_silent);
+            let given =
+                |container: &ContainerView<'_>| self.managed.gives_devices(container.resources);
+            let container = silent.find(|container| !given(container))?;
+            Some(SideDoor::Image {
+                container: container.name.to_owned(),
+                runtime_class: class.clone(),
+            })
         });
         let everywhere = [
             container(asks_for_gpus).map(SideDoor::Variable),
             path(is_gpu).map(SideDoor::Gpu),
-            class.cloned().map(SideDoor::RuntimeClass),
+            class.filter(|_| !asks).cloned().map(SideDoor::RuntimeClass),
+            image,
         ];
         let of_tenants = [
             container(is_privileged).map(SideDoor::Privileged),
@@ -73,12 +101,18 @@ impl SideDoors {
 }
 
 impl SideDoor {
+    /// Whether Muster's webhook shuts it where the pod is made anew, so that nobody has to change what makes it.
+    pub fn is_shut_by_the_webhook(&self) -> bool {
+        matches!(self, Self::Image { .. })
+    }
+
     /// What whoever owns the pod can do.
     pub fn remedy(&self) -> &'static str {
         match self {
             Self::Variable(_) => "leave it out, or set it to void",
             Self::Gpu(_) => "leave the volume out",
             Self::RuntimeClass(_) => "leave it out, or ask for GPUs",
+            Self::Image { .. } => "set its variable NVIDIA_VISIBLE_DEVICES to void",
             Self::Privileged(_) => "leave privileged out, or run it in a namespace of no Team",
             Self::Devices(_) => {
                 "name a directory below it, or run the pod in a namespace of no Team"
@@ -99,6 +133,13 @@ impl fmt::Display for SideDoor {
                 formatter,
                 "the RuntimeClass {name} gives it the GPUs that its image names"
             ),
+            Self::Image {
+                container,
+                runtime_class,
+            } => write!(
+                formatter,
+                "the RuntimeClass {runtime_class} gives container {container}, for which no GPU was asked, those that its image names"
+            ),
             Self::Privileged(container) => write!(formatter, "container {container} is privileged"),
             Self::Devices(path) => {
                 let path = shown(path);
@@ -115,6 +156,7 @@ impl fmt::Display for SideDoor {
 struct ContainerView<'a> {
     name: &'a str,
     variables: &'a [EnvVar],
+    resources: Option<&'a ResourceRequirements>,
     security: Option<&'a SecurityContext>,
 }
 
@@ -124,6 +166,16 @@ fn asks_for_gpus(container: &ContainerView<'_>) -> bool {
         let value = variable.value.as_deref();
         variable.name == VARIABLE && value.is_none_or(|value| !NO_DEVICES.contains(&value))
     })
+}
+
+/// Whether what its image says of GPUs counts.
+fn is_silent(container: &ContainerView<'_>) -> bool {
+    !sets_variable(container.variables)
+}
+
+/// Whether the variable is among these, whatever its value.
+fn sets_variable(variables: &[EnvVar]) -> bool {
+    variables.iter().any(|variable| variable.name == VARIABLE)
 }
 
 fn is_privileged(container: &ContainerView<'_>) -> bool {
@@ -140,12 +192,14 @@ fn containers(spec: &PodSpec) -> impl Iterator<Item = ContainerView<'_>> {
     let started = started.map(|container| ContainerView {
         name: &container.name,
         variables: container.env.as_deref().unwrap_or_default(),
+        resources: container.resources.as_ref(),
         security: container.security_context.as_ref(),
     });
     let debuggers = spec.ephemeral_containers.iter().flatten();
     started.chain(debuggers.map(|container| ContainerView {
         name: &container.name,
         variables: container.env.as_deref().unwrap_or_default(),
+        resources: container.resources.as_ref(),
         security: container.security_context.as_ref(),
     }))
 }

@@ -1,15 +1,24 @@
 //! Keeps the `caBundle` of our webhook configurations equal to what their servers' certificates need.
 //!
 //! With a wrong or erased bundle the API server cannot reach the webhook, and with `failurePolicy: Fail` no GPU
-//! pod can be created. So the leader compares every few seconds and repairs by server-side apply under a field
+//! pod can be created. So the leader watches them, compares them as soon as one changes, and every few seconds in any
+//! case: a watch may fail, and of the authorities nothing is watched. It repairs by server-side apply under a field
 //! manager of its own: it owns the one field and nothing else, so installers and users keep the rest.
+//!
+//! A change only says that it is time to look: what is written follows from what is read after it, so a change that is
+//! seen twice, late or never costs a look, or a few seconds. Our own write is such a change, and is found to be right.
 //!
 //! Who else may write: an installer that applies the chart again (it leaves the field out, so nothing is lost),
 //! or a second leader for a moment, which writes the same. The object's UID is a precondition, so that nothing
-//! is created again that somebody removed.
+//! is created again that somebody removed. Somebody who writes another bundle again and again is answered once in
+//! [`PAUSE`], and no faster.
 
 use std::{fmt::Debug, time::Duration};
 
+use futures::{
+    FutureExt, Stream, StreamExt, future,
+    stream::{self, BoxStream},
+};
 use k8s_openapi::{
     ByteString,
     api::admissionregistration::v1::{
@@ -19,6 +28,7 @@ use k8s_openapi::{
 use kube::{
     Api, Client, Resource,
     api::{Patch, PatchParams},
+    runtime::{WatchStreamExt, watcher::watch_object},
 };
 use muster_api::keys;
 use muster_serve::{
@@ -27,9 +37,12 @@ use muster_serve::{
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::time::{Instant, sleep_until, timeout};
 
-/// How often the bundles are compared: one that was erased is back within 10 s.
+/// How often the bundles are compared at least: one that was erased is back within 10 s, even if no watch tells.
 const INTERVAL: Duration = Duration::from_secs(4);
+/// From one comparison to the next at least, however often something changes.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// Why the bundles could not be kept this time.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +58,9 @@ enum KeepError {
 }
 
 /// A kind of configuration that lists webhooks.
-trait Configuration: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug {
+trait Configuration:
+    Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static
+{
     /// Name and client configuration of each webhook.
     fn webhooks(&self) -> Vec<(&str, &WebhookClientConfig)>;
 }
@@ -80,14 +95,29 @@ pub struct CaBundleKeeper {
 }
 
 impl CaBundleKeeper {
-    /// Keeps them until it is dropped.
-    pub async fn keep(self, client: Client) {
+    /// Keeps them until it is dropped. `watches` is a client whose reads may be long.
+    pub async fn keep(self, client: Client, watches: Client) {
+        let mut changes = self.changes(&watches);
         loop {
+            let next = Instant::now() + PAUSE;
             if let Err(error) = self.keep_once(&client).await {
                 tracing::warn!(%error, "the webhooks' CA bundle cannot be kept now");
             }
-            tokio::time::sleep(INTERVAL).await;
+            sleep_until(next).await;
+            // Nothing in time is no news.
+            let _ = timeout(INTERVAL, changes.next()).await;
+            // What else has changed by now is looked at together.
+            while let Some(Some(())) = changes.next().now_or_never() {}
         }
+    }
+
+    /// Ends never. Each is watched by its name, so that no right to see the others is needed.
+    fn changes(&self, watches: &Client) -> impl Stream<Item = ()> + Unpin + Send + use<> {
+        let mutating = named(&self.mutating)
+            .map(|name| changes_of::<MutatingWebhookConfiguration>(watches, name));
+        let validating = named(&self.validating)
+            .map(|name| changes_of::<ValidatingWebhookConfiguration>(watches, name));
+        stream::select_all(mutating.chain(validating)).chain(stream::pending())
     }
 
     async fn keep_once(&self, client: &Client) -> Result<(), KeepError> {
@@ -96,14 +126,30 @@ impl CaBundleKeeper {
             return Ok(());
         };
         let bundle = ByteString(authorities.set.bundle_pem().into_bytes());
-        for name in self.mutating.iter().filter(|name| !name.is_empty()) {
+        for name in named(&self.mutating) {
             repair::<MutatingWebhookConfiguration>(client, name, &bundle).await?;
         }
-        for name in self.validating.iter().filter(|name| !name.is_empty()) {
+        for name in named(&self.validating) {
             repair::<ValidatingWebhookConfiguration>(client, name, &bundle).await?;
         }
         Ok(())
     }
+}
+
+/// An empty list of the chart is one empty name.
+fn named(names: &[String]) -> impl Iterator<Item = &String> {
+    names.iter().filter(|name| !name.is_empty())
+}
+
+fn changes_of<K: Configuration>(watches: &Client, name: &str) -> BoxStream<'static, ()> {
+    let seen = watch_object(Api::<K>::all(watches.clone()), name).default_backoff();
+    let changes = seen.filter_map(|seen| {
+        if let Err(error) = &seen {
+            tracing::debug!(kind = %K::kind(&()), %error, "the watch for the CA bundle is broken");
+        }
+        future::ready(seen.ok().map(drop))
+    });
+    changes.boxed()
 }
 
 async fn repair<K: Configuration>(
@@ -159,6 +205,13 @@ fn repair_patch<K: Configuration>(found: &K, name: &str, bundle: &ByteString) ->
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    };
+
+    use http::{Method, Request, Response};
+    use kube::client::Body;
     use muster_serve::{authority_secret::SecretReference, certificates::Policy};
 
     use super::*;
@@ -265,5 +318,75 @@ mod tests {
             .await
             .unwrap();
         assert_eq!(api.asked().len(), 2);
+    }
+
+    /// As when the mode becomes Enforce: until then pods with GPUs are refused.
+    #[tokio::test(start_paused = true)]
+    async fn a_configuration_that_is_made_gets_its_bundle_before_the_next_periodic_look() {
+        let (secret, bundle) = secret().await;
+        let mut made = configuration([&json!(null), &json!(null)]);
+        made["metadata"]["resourceVersion"] = json!("2");
+        let right = configuration([&bundle, &bundle]);
+        let is_made = Arc::new(AtomicBool::new(false));
+        let written = Arc::new(Mutex::new(Vec::new()));
+        let patches = Arc::clone(&written);
+        // It is made as soon as it is watched.
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let (secret, made, right) = (secret.clone(), made.clone(), right.clone());
+            let (is_made, patches) = (Arc::clone(&is_made), Arc::clone(&patches));
+            async move {
+                let (parts, body) = request.into_parts();
+                let path = parts.uri.path();
+                let query = parts.uri.query().unwrap_or_default();
+                let (status, answer) = if path.contains("/secrets/") {
+                    (200, secret)
+                } else if parts.method == Method::PATCH {
+                    let body = body.collect_bytes().await.unwrap();
+                    let body: Value = serde_json::from_slice(&body).unwrap();
+                    patches.lock().unwrap().push(body);
+                    (200, made)
+                } else if path.ends_with("/muster") && is_made.load(Ordering::SeqCst) {
+                    let is_right = !patches.lock().unwrap().is_empty();
+                    (200, if is_right { right } else { made })
+                } else if path.ends_with("/muster") {
+                    failure(404, "not found")
+                } else {
+                    assert!(
+                        query.contains("fieldSelector=metadata.name%3Dmuster"),
+                        "{query}"
+                    );
+                    if !query.contains("watch=true") {
+                        let list = json!({
+                            "kind": "MutatingWebhookConfigurationList",
+                            "apiVersion": "admissionregistration.k8s.io/v1",
+                            "metadata": {"resourceVersion": "1"},
+                            "items": [],
+                        });
+                        (200, list)
+                    } else if is_made.swap(true, Ordering::SeqCst) {
+                        future::pending().await
+                    } else {
+                        (200, json!({"type": "ADDED", "object": made}))
+                    }
+                };
+                let body = Body::from(serde_json::to_vec(&answer).unwrap());
+                let response = Response::builder().status(status).body(body).unwrap();
+                Ok::<_, std::io::Error>(response)
+            }
+        });
+        let client = Client::new(service, "default");
+        let keeper = keeper(&client);
+        let limit = INTERVAL - PAUSE;
+        assert!(
+            timeout(limit, keeper.keep(client.clone(), client))
+                .await
+                .is_err()
+        );
+        let written = written.lock().unwrap().clone();
+        assert_eq!(written.len(), 1, "once, and then it is right: {written:?}");
+        assert_eq!(
+            written[0]["webhooks"][0]["clientConfig"]["caBundle"],
+            bundle
+        );
     }
 }

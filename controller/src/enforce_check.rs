@@ -2,7 +2,7 @@
 //! begins.
 //!
 //! The policy about side doors refuses such pods when they are created; those that exist it leaves alone, and in Observe it refused
-//! none. Where it refuses already, nothing is looked at: an upgrade within Enforce waits for no list of all pods, and is not stopped by a
+//! none. What the webhook shuts by itself in Enforce is no reason to wait: nobody has anything to change. Where it refuses already, nothing is looked at: an upgrade within Enforce waits for no list of all pods, and is not stopped by a
 //! pod whose namespace joined a Team later.
 //!
 //! It reads and writes nothing, so it may run at any time, twice, or beside a leader. Pods come page by page; what it keeps of them is
@@ -109,7 +109,9 @@ async fn look(client: &Client, args: &CheckEnforceArgs) -> anyhow::Result<Found>
         let namespace = pod.namespace().unwrap_or_default();
         if !excepted.contains(&namespace) {
             let of_team = of_teams.contains(&namespace);
-            found.see(pod, &side_doors.of_pod(pod, of_team));
+            let mut doors = side_doors.of_pod(pod, of_team);
+            doors.retain(|door| !door.is_shut_by_the_webhook());
+            found.see(pod, &doors);
         }
     })
     .await
@@ -249,6 +251,21 @@ mod tests {
         assert!(asked[1].query.contains("status.phase"), "{asked:?}");
         assert!(asked[1].query.contains("limit=500"), "{asked:?}");
         assert!(asked[2].query.contains("continue=more"), "{asked:?}");
+    }
+
+    /// Any sidecar that is put into pods with a RuntimeClass of NVIDIA.
+    #[tokio::test]
+    async fn what_the_webhook_shuts_when_a_pod_is_made_anew_keeps_nobody_from_enforce() {
+        let spec = json!({
+            "containers": [
+                {"name": "work", "resources": {"limits": {"nvidia.com/gpu": "1"}}},
+                {"name": "proxy"},
+            ],
+            "runtimeClassName": "nvidia",
+        });
+        let api = ScriptedApi::new([teams(&[]), list("PodList", "", &[pod("ml", "p", &spec)])]);
+        let found = look(&api.client(), &args(&[])).await.unwrap();
+        assert_eq!((found.looked_at, found.open), (1, 0), "{found:?}");
     }
 
     #[tokio::test]

@@ -26,6 +26,7 @@ pub mod pod_security;
 pub mod policies;
 pub mod reading;
 pub mod report;
+pub mod resources;
 pub mod runtimes;
 pub mod scheduler;
 pub mod server_metrics;
@@ -179,10 +180,15 @@ impl Cluster {
             vec![gates::of_kubelets()],
         ];
         let slices = other_drivers::read(client).await;
+        let classes = resources::read_classes(client).await;
+        let devices = &self.wanted.devices;
+        let enforces = installation.is_some_and(|release| release.enforces);
         let others = [
             nodes::findings(&nodes, &self.wanted),
             other_drivers::of_plugins(&nodes),
             other_drivers::of_drivers(&slices, &nodes),
+            resources::of_plugins(&nodes),
+            resources::of_classes(&classes, devices, enforces),
         ];
         let scheduler = [
             scheduler::findings(&self.given, &self.wanted.devices, installation),

@@ -56,6 +56,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         mutating: args.webhooks.mutating_configurations.clone(),
         validating: args.webhooks.validating_configurations.clone(),
     };
+    let bundle_watches = program.watch_client().await?;
     let shutdown = program.shutdown.clone();
     program.shutdown.spawn_essential("controller", async move {
         let mut feed = feed;
@@ -63,7 +64,10 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         if !follow(&mut feed, &mut leadership, &shutdown).await? {
             return Ok(());
         }
-        shutdown.spawn_until_stopped("keeper of the CA bundle", keeper.keep(writes.clone()));
+        shutdown.spawn_until_stopped(
+            "keeper of the CA bundle",
+            keeper.keep(writes.clone(), bundle_watches),
+        );
         let (templates, waiting_for_templates, refused_templates) = claim_templates::Keeper::new();
         shutdown.spawn_until_stopped("keeper of claim templates", templates.keep(writes.clone()));
         let scheduler_is_away =

@@ -1,14 +1,16 @@
 //! `check-uninstall`: whether anything would be left that only Muster can end. The chart runs it before it is uninstalled.
 //!
-//! It reads, and takes down only what it is told to ([`take_down`]), so it may run at any time, twice, or beside the leader. In Observe
-//! nothing comes after it has looked. In Enforce the chart has it take down what holds pods, and it looks once more.
+//! It reads, and takes down only what it is told to ([`take_down`]), so it may run at any time, twice, or beside the leader. In Enforce the
+//! chart has it take down what holds pods, and it looks once more. What comes after it has looked (a pod that is created meanwhile) it does
+//! not see: then no gate and no suspension comes any more. A pod that takes GPUs in that moment may still be permitted, and its
+//! NodeDevices keeps the finalizer; the operator guide says how to take it off.
 
 use std::{fmt, io::Write};
 
 use anyhow::bail;
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod, resource::v1::ResourceClaim};
 use kube::{Api, Client, ResourceExt, api::ListParams};
-use muster_api::keys;
+use muster_api::{NodeDevices, keys};
 use muster_serve::client;
 
 use crate::{
@@ -23,6 +25,7 @@ pub struct Remaining {
     gated: Names,
     suspended: Names,
     held: Names,
+    permitted: Names,
 }
 
 /// An error if anything remains.
@@ -46,7 +49,7 @@ pub async fn run(args: CheckUninstallArgs) -> anyhow::Result<()> {
     // This program's one output: not a log line, so not through the subscriber.
     writeln!(
         std::io::stdout(),
-        "No pod is gated, no Job suspended and no claim held by Muster. If kube-scheduler's configuration names its extender, take it \
+        "No pod is gated, no Job suspended, no claim held and no permit out by Muster. If kube-scheduler's configuration names its extender, take it \
          out: pods that were marked are not bound while it names one that does not answer."
     )?;
     Ok(())
@@ -82,6 +85,18 @@ async fn look(client: &Client) -> anyhow::Result<Remaining> {
         },
     )
     .await?;
+    let nodes = Api::<NodeDevices>::all(client.clone());
+    let listed = each(&nodes, ListParams::default(), |devices| {
+        if has_permits(devices) {
+            remaining.permitted.add_object(devices);
+        }
+    })
+    .await;
+    match listed {
+        // Where an install failed early, or the definitions are gone already, there are none.
+        Err(error) if error.status_code() == Some(404) => {}
+        listed => listed?,
+    }
     Ok(remaining)
 }
 
@@ -119,6 +134,14 @@ fn is_held(claim: &ResourceClaim) -> bool {
         .is_some_and(|users| !users.is_empty())
 }
 
+/// Whether permits of its node have not come back: the controller takes the finalizer off with the last of them, and nobody else does.
+fn has_permits(devices: &NodeDevices) -> bool {
+    let finalizers = devices.finalizers();
+    finalizers
+        .iter()
+        .any(|finalizer| finalizer == keys::PERMITS_FINALIZER)
+}
+
 impl Remaining {
     fn is_empty(&self) -> bool {
         *self == Self::default()
@@ -151,6 +174,16 @@ impl fmt::Display for Remaining {
                 self.held
             )?;
         }
+        if self.permitted.count() > 0 {
+            writeln!(
+                formatter,
+                "PermitsLeft: nodes on which gangs hold devices, or have not proved yet that they gave them back: {}. Wait until \
+                 `kubectl get nodedevices --output wide` shows no gang there. With --no-hooks the pods run on, and these NodeDevices keep \
+                 the finalizer {}, which nobody takes off: the operator guide says how to, under Upgrade and uninstall.",
+                self.permitted,
+                keys::PERMITS_FINALIZER
+            )?;
+        }
         write!(
             formatter,
             "Nothing was uninstalled. To do it all the same: helm uninstall --no-hooks, or uninstall.check=false"
@@ -163,7 +196,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::scripted_api::ScriptedApi;
+    use crate::scripted_api::{ScriptedApi, failure};
 
     fn list(kind: &str, token: &str, items: &[Value]) -> (u16, Value) {
         let metadata = json!({"continue": token});
@@ -187,6 +220,10 @@ mod tests {
         let result = json!({"request": "gpu", "driver": driver, "pool": "a", "device": "gpu-0"});
         json!({"metadata": {"namespace": "ml", "name": name}, "spec": {},
             "status": {"allocation": {"devices": {"results": [result]}}, "reservedFor": users}})
+    }
+
+    fn node(name: &str, finalizers: &Value) -> Value {
+        json!({"metadata": {"name": name, "finalizers": finalizers}, "spec": {"nodeUid": "u", "leaderEpoch": 1}})
     }
 
     #[tokio::test]
@@ -217,11 +254,21 @@ mod tests {
                     json!({"metadata": {"namespace": "ml", "name": "new"}, "spec": {}}),
                 ],
             ),
+            list(
+                "NodeDevicesList",
+                "",
+                &[
+                    node("a", &json!(["muster.dev/permits"])),
+                    node("b", &json!(["example.com/kept"])),
+                    node("c", &json!([])),
+                ],
+            ),
         ]);
         let remaining = look(&api.client()).await.unwrap();
         assert_eq!(remaining.gated.count(), 6);
         assert_eq!(remaining.suspended.first(), ["ml/ours"]);
         assert_eq!(remaining.held.first(), ["ml/used"]);
+        assert_eq!(remaining.permitted.first(), ["a"]);
         let asked = api.asked();
         assert!(
             asked[0].query.contains("status.phase%3DPending"),
@@ -239,16 +286,48 @@ mod tests {
             "6 (ml/p0, ml/p1, ml/p2, ml/p3, ml/p4 and others)",
             "SuspendedJobs: ",
             "HeldClaims: ",
+            "PermitsLeft: nodes on which gangs hold devices, or have not proved yet that they gave them back: 1 (a)",
         ] {
             assert!(text.contains(word), "{word}: {text}");
         }
+    }
+
+    /// The claim is gone with its pod, and the driver has not answered yet: then nobody would take the finalizer off.
+    #[tokio::test]
+    async fn a_permit_that_has_not_come_back_keeps_muster_there_by_itself() {
+        let nothing = ["PodList", "JobList", "ResourceClaimList"].map(|kind| list(kind, "", &[]));
+        let nodes = list(
+            "NodeDevicesList",
+            "",
+            &[node("a", &json!(["muster.dev/permits"]))],
+        );
+        let api = ScriptedApi::new(nothing.clone().into_iter().chain([nodes]));
+        let remaining = look(&api.client()).await.unwrap();
+        assert!(!remaining.is_empty());
+        let text = remaining.to_string();
+        for part in [
+            "PermitsLeft: ",
+            "muster.dev/permits",
+            "Nothing was uninstalled",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        // Where the definitions are gone, so are the permits.
+        let gone = nothing.into_iter().chain([failure(404, "not found")]);
+        assert!(
+            look(&ScriptedApi::new(gone).client())
+                .await
+                .unwrap()
+                .is_empty()
+        );
     }
 
     #[tokio::test]
     async fn an_api_server_that_does_not_answer_is_no_leave() {
         let silent = ScriptedApi::new([list("PodList", "", &[])]);
         assert!(look(&silent.client()).await.is_err());
-        let empty = ["PodList", "JobList", "ResourceClaimList"].map(|kind| list(kind, "", &[]));
+        let kinds = ["PodList", "JobList", "ResourceClaimList", "NodeDevicesList"];
+        let empty = kinds.map(|kind| list(kind, "", &[]));
         let remaining = look(&ScriptedApi::new(empty).client()).await.unwrap();
         assert!(remaining.is_empty());
     }

@@ -185,17 +185,12 @@ impl Machine {
                     Some(Object::Flavor(flavor)) => Some(&flavor.spec),
                     _ => None,
                 };
-                // Which devices it means is the index's to say. Permits go by whose devices they are, and what is held by name by
-                // whether its resource counts.
-                let is_foreign = before.is_some_and(release::is_foreign);
+                // Which devices it means is the index's to say; whose they are each permit says. What is held by name goes by whether
+                // its resource counts.
                 let resource =
                     |spec: Option<&FlavorSpec>| spec.and_then(|it| it.extended_resource.clone());
                 let (counted, counts) = (resource(before), resource(after));
-                let changes_driver = is_foreign != after.is_some_and(release::is_foreign);
                 self.news.references_changed |= before != after;
-                if changes_driver {
-                    self.note_permits_charged_in(&key.name);
-                }
                 if counted != counts {
                     for resource in counted.iter().chain(&counts) {
                         self.note_held_of_resource(resource);
@@ -271,17 +266,6 @@ impl Machine {
                     self.feed.holds.note_stale(&key);
                 }
                 Source::Node(node) => self.agenda.node(&node),
-            }
-        }
-    }
-
-    /// A Flavor's devices are another driver's now: administrators do that once, so its permits are not kept by Flavor.
-    fn note_permits_charged_in(&mut self, flavor: &str) {
-        for node in self.permits.nodes() {
-            let devices = self.index.node_devices(node);
-            let mut permits = devices.iter().flat_map(|devices| &devices.spec.permits);
-            if permits.any(|permit| permit.charge.claims.iter().any(|it| it.flavor == flavor)) {
-                self.agenda.node(node);
             }
         }
     }

@@ -22,6 +22,10 @@ pub fn generated_files() -> Result<Vec<(&'static str, String)>, InvalidResourceP
             format!("{}\n", managed.may_hold_devices_expression()),
         ),
         (
+            "deploy/helm/muster/files/given.cel",
+            format!("{}\n", managed.gives_devices_expression()),
+        ),
+        (
             "deploy/helm/muster/files/gated.cel",
             format!("{}\n", ManagedPods::gated_expression()),
         ),
@@ -50,6 +54,7 @@ mod tests {
         for expression in [
             managed.match_condition(),
             managed.may_hold_devices_expression(),
+            managed.gives_devices_expression(),
         ] {
             let term = format!("r == '{STAND_IN}'");
             assert!(expression.contains(&term), "{expression}");

@@ -14,7 +14,11 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity,
 };
 use muster_api::keys;
-use muster_cluster::shorthand::CLAIM_NAME;
+use muster_cluster::{
+    managed::ManagedPods,
+    shorthand::CLAIM_NAME,
+    side_doors::{VARIABLE, VOID, needs_void},
+};
 use serde_json::{Map, Value, json};
 
 use crate::shorthand::Claim;
@@ -65,6 +69,31 @@ pub fn resources(spec: &PodSpec, marked: bool, claim: Option<&Claim>) -> Vec<Pat
                 claim: claim.is_some_and(|claim| claim.container == Some((list, index))),
             };
             operations.extend(wanted.of(list, index, container.resources.as_ref()));
+        }
+    }
+    operations
+}
+
+/// What keeps NVIDIA's runtime from giving a container the GPUs that its image names. It wins over `envFrom`, too; what the pod sets
+/// itself is the pod's, and the policy about side doors judges it.
+pub fn void(spec: &PodSpec, managed: &ManagedPods) -> Vec<PatchOperation> {
+    let variable = json!({"name": VARIABLE, "value": VOID});
+    let mut operations = Vec::new();
+    let lists = [
+        ("containers", Some(&spec.containers)),
+        ("initContainers", spec.init_containers.as_ref()),
+    ];
+    for (list, containers) in lists {
+        for (index, container) in containers.into_iter().flatten().enumerate() {
+            if !needs_void(container, managed) {
+                continue;
+            }
+            let index = index.to_string();
+            let path = ["spec", list, &index, "env"];
+            operations.push(match &container.env {
+                Some(_) => add(path.into_iter().chain(["-"]), variable.clone()),
+                None => add(path, json!([variable])),
+            });
         }
     }
     operations

@@ -3,6 +3,8 @@
 //! Nothing here is refused for lack of quota or place, and a set of pods that does not match its declared
 //! size is not refused either: that queues, with its reason.
 
+use std::collections::BTreeSet;
+
 use json_patch::Patch;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use muster_api::{Reason, keys};
@@ -19,17 +21,21 @@ pub struct PodRules {
     pub managed: ManagedPods,
     /// Whether kube-scheduler has our extender: then pods get the marker by which it asks.
     pub extender: bool,
+    /// Whether containers for which no GPU was asked get none of what their image names.
+    pub void_devices: bool,
+    /// Namespaces in which they may.
+    pub excepted_namespaces: BTreeSet<String>,
     /// The scheduler for pods that name none; the cluster's default without it.
     pub scheduler_name: Option<String>,
 }
 
 impl PodRules {
-    /// What a pod lacks. Empty for a pod that has it all: applying the patch of a patched pod changes
+    /// What a pod in `namespace` lacks. Empty for a pod that has it all: applying the patch of a patched pod changes
     /// nothing, so it does not matter how often the API server calls.
     ///
     /// A pod that names a node is left alone: gate and node together are refused by the API server with a
     /// message that helps nobody, while [`PodRules::check`] and policy (a) say why.
-    pub fn patch(&self, pod: &Pod) -> Patch {
+    pub fn patch(&self, pod: &Pod, namespace: &str) -> Patch {
         let Some(spec) = &pod.spec else {
             return Patch::default();
         };
@@ -43,6 +49,9 @@ impl PodRules {
         operations.extend(claim.as_ref().and_then(|claim| patch::claim(spec, claim)));
         operations.extend(patch::resources(spec, self.extender, claim.as_ref()));
         operations.extend(scheduler.and_then(|wanted| patch::scheduler(spec, wanted)));
+        if self.void_devices && !self.excepted_namespaces.contains(namespace) {
+            operations.extend(patch::void(spec, &self.managed));
+        }
         Patch(operations)
     }
 

@@ -76,6 +76,19 @@ pub struct Args {
     #[arg(long, default_value_t = true, action = ArgAction::Set, value_name = "true|false")]
     pub extender: bool,
 
+    /// Whether containers of managed pods for which no GPU was asked get NVIDIA_VISIBLE_DEVICES=void, so that NVIDIA's runtime gives
+    /// them none that their image names.
+    #[arg(long, default_value_t = true, action = ArgAction::Set, value_name = "true|false")]
+    pub void_devices: bool,
+
+    /// Namespaces whose pods may come to GPUs past claims: they do not get that variable.
+    #[arg(
+        long = "excepted-namespace",
+        value_delimiter = ',',
+        value_name = "NAMESPACE"
+    )]
+    pub excepted_namespaces: Vec<String>,
+
     /// Scheduler for managed pods that name none; the cluster's default without it.
     #[arg(long, value_name = "NAME")]
     pub scheduler_name: Option<String>,
@@ -86,6 +99,8 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
     let rules = PodRules {
         managed: ManagedPods::new(args.extended_resources.listed())?,
         extender: args.extender,
+        void_devices: args.void_devices,
+        excepted_namespaces: args.excepted_namespaces.into_iter().collect(),
         scheduler_name: args.scheduler_name.filter(|name| !name.is_empty()),
     };
     let program = Program::start("muster-webhook", env!("CARGO_PKG_VERSION"), &args.serve).await?;

@@ -85,7 +85,7 @@ async fn check_self(State(webhook): State<Webhook>) {
 async fn mutate_pod(State(webhook): State<Webhook>, headers: HeaderMap, body: Bytes) -> Response {
     webhook
         .review("mutate pods", &headers, &body, |request, pod: &Pod, _| {
-            let patch = webhook.rules.patch(pod);
+            let patch = webhook.rules.patch(pod, namespace(request));
             let response = AdmissionResponse::from(request);
             if patch.0.is_empty() {
                 return Ok(response);

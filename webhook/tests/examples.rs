@@ -85,6 +85,8 @@ fn every_example_passes_the_webhook() {
     let rules = PodRules {
         managed: ManagedPods::new(["nvidia.com/gpu"]).unwrap(),
         extender: true,
+        void_devices: true,
+        excepted_namespaces: [].into(),
         scheduler_name: None,
     };
     let mut looked_at = 0;

@@ -867,6 +867,53 @@ fn a_pod_that_comes_to_gpus_by_a_side_door_is_refused_and_told_by_which() {
     }
 }
 
+/// Pods that were there before have containers that say nothing, and debuggers that cannot be taken away.
+#[test]
+fn a_debugger_is_refused_for_what_it_says_itself_and_not_for_what_is_there() {
+    let debugger = |name: &str, env: Value| json!({"name": name, "image": "i", "env": env});
+    let silent = || debugger("silent", json!([]));
+    let says = |name: &str, value: &str| {
+        debugger(
+            name,
+            json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]),
+        )
+    };
+    let pod = |debuggers: Vec<Value>| {
+        json!({"metadata": {"name": "p", "namespace": "ml"}, "spec": {
+            "containers": [
+                {"name": "work", "resources": {"claims": [{"name": "gpu"}]}},
+                {"name": "proxy"},
+            ],
+            "resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}],
+            "runtimeClassName": "nvidia",
+            "ephemeralContainers": debuggers,
+        }})
+    };
+    for (there, added, may) in [
+        (vec![], says("new", "void"), true),
+        (vec![], silent(), false),
+        (vec![], says("new", "all"), false),
+        (vec![silent()], says("new", "void"), true),
+        (vec![says("old", "all")], says("new", "void"), true),
+        (vec![says("old", "void")], silent(), false),
+    ] {
+        let old = pod(there.clone());
+        let new = pod([there, vec![added]].concat());
+        let mut context = Request::update(USER, "pods/ephemeralcontainers", &old, &new).context();
+        let namespace = json!({"metadata": {"name": "ml", "labels": {}}});
+        context.add_variable_from_value("namespaceObject", to_value(&namespace).unwrap());
+        let policy = object(
+            &ENFORCE,
+            "ValidatingAdmissionPolicy",
+            "muster-pod-side-door",
+        );
+        add_variables(policy, &mut context).unwrap();
+        let mut validations = policy["spec"]["validations"].as_array().unwrap().iter();
+        let passes = validations.all(|one| holds(&context, one["expression"].as_str().unwrap()));
+        assert_eq!(passes, may, "{new}");
+    }
+}
+
 /// What a stolen token would be good for.
 #[test]
 fn controller_and_driver_have_no_verb_that_they_do_not_use() {
@@ -888,6 +935,14 @@ fn controller_and_driver_have_no_verb_that_they_do_not_use() {
             &["create", "update", "delete"],
         ),
         ("controller", &["jobs/status", "leases"], &["patch", "get"]),
+        (
+            "controller",
+            &[
+                "mutatingwebhookconfigurations",
+                "validatingwebhookconfigurations",
+            ],
+            &["create", "update", "delete"],
+        ),
         // With the status of claims, it could give any pod any device.
         (
             "driver",
@@ -998,6 +1053,29 @@ fn the_controller_keeps_the_ca_bundle_of_the_mutating_webhook_in_either_mode() {
         let role = object(objects, "ClusterRole", "muster-controller").to_string();
         let controller = object(objects, "Deployment", "muster-controller").to_string();
         assert!(role.contains("zz-muster"), "its CA bundle can be written");
+        let rules = object(objects, "ClusterRole", "muster-controller")["rules"].clone();
+        let of_webhooks =
+            |rule: &&Value| rule["apiGroups"] == json!(["admissionregistration.k8s.io"]);
+        let of_webhooks: Vec<&Value> = rules
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(of_webhooks)
+            .collect();
+        assert_eq!(of_webhooks.len(), 2);
+        for rule in of_webhooks {
+            assert_eq!(
+                rule["verbs"],
+                json!(["get", "list", "watch", "patch"]),
+                "{rule}"
+            );
+            let names = rule["resourceNames"].as_array();
+            assert_eq!(
+                names.map(Vec::len),
+                Some(1),
+                "of others it sees nothing: {rule}"
+            );
+        }
         assert!(controller.contains("--mutating-webhook-configuration=zz-muster"));
     }
 }

@@ -64,10 +64,14 @@ reasons! {
         DevicePluginOnNode,
         /// Another DRA driver hands out GPUs of a node that Muster serves.
         OtherDriverOnNode,
+        /// A DeviceClass gives out Muster's devices by the name of a resource, past the gate or without a permit.
+        DeviceClassNamesResource,
         /// The scheduler's configuration is not one that kube-scheduler starts with.
         SchedulerConfigInvalid,
         /// It names Muster's extender twice.
         ExtenderNamedTwice,
+        /// It names Muster's extender, and the installation has none.
+        ExtenderNotInstalled,
         /// The extender is not asked about managed pods, or about all pods of the cluster.
         ExtenderResourcesWrong,
         /// The extender's answer is passed over while it does not answer.
@@ -130,6 +134,8 @@ reasons! {
         NoNodeToServe,
         /// GPUs that Muster could serve are handed out by a device plugin or another driver.
         GpusServedByOthers,
+        /// A device plugin offers GPUs by a resource that is not managed: nobody is charged for them.
+        ResourceNotManaged,
         /// NVIDIA's runtime is the default one of nodes.
         NvidiaRuntimeIsDefault,
         /// NVIDIA's runtime gives any container the GPUs that its variable names.

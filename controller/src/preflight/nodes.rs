@@ -57,6 +57,8 @@ pub struct Nodes {
     pub others: Group,
     /// Names of those that are served.
     pub served_names: BTreeSet<String>,
+    /// Resources of device plugins that are not managed, with the nodes that offer them.
+    pub(super) unmanaged: BTreeMap<String, Names>,
     /// Those that have the labels and are left out by the driver's affinity.
     left_out: Names,
 }
@@ -73,6 +75,10 @@ impl Nodes {
         let is_served = has_labels && affinity.is_none_or(|terms| affinity_passes(terms, node));
         if has_labels && !is_served {
             self.left_out.add_object(node);
+        }
+        for resource in device_plugin::offered_unmanaged(node, &wanted.devices) {
+            let nodes = self.unmanaged.entry(resource.to_owned()).or_default();
+            nodes.add_object(node);
         }
         let plugin = device_plugin::offered(node, &wanted.devices);
         let group = if is_served {

@@ -132,6 +132,18 @@ pub fn findings(
             WRITES,
         ));
     }
+    if ours > 0 && installation.is_some_and(|installed| !installed.has_extender) {
+        findings.push(Finding::new(
+            Reason::ExtenderNotInstalled,
+            object,
+            format!(
+                "it names Muster's extender, and extender.enabled is false: a pod with the marker {} that is not bound yet stays so, since \
+                 kube-scheduler asks where nobody answers",
+                keys::MARKER_RESOURCE
+            ),
+            "Take the extender out of the configuration, and restart kube-scheduler; or set extender.enabled=true",
+        ));
+    }
     if ours > 0 {
         findings.extend(of_profiles(document, installation));
     }
@@ -646,6 +658,11 @@ mod tests {
             ),
             (document(&[]), installed(), ExtenderNotNamed),
             (document(&[]), Installation::default(), Passed),
+            (
+                document(&[entry()]),
+                Installation::default(),
+                ExtenderNotInstalled,
+            ),
             (document(&[]), with_own.clone(), Passed),
             (document(&[entry()]), with_own, Passed),
             (no_profile, second.clone(), ProfileMissing),

@@ -266,6 +266,7 @@ fn returned(context: PollContext<'_>, node: &str, held: &Held) -> Permit {
         attempt: pod.map_or(0, stamp),
         team: team.map_or_else(String::new, |team| team.to_string()),
         charge,
+        of_other_driver: false,
         withdrawn: true,
     }
 }

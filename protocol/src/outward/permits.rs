@@ -18,7 +18,7 @@ use crate::{
     leadership::ledger_recovery,
     nodes::loss,
     objects::{bound_node, gang_key_of_uid, is_over, is_terminal, node_devices_object, phase},
-    outward::release::{DriverAnswer, is_let_go},
+    outward::release::{DriverAnswer, is_let_go, is_of_other_driver},
     poll_context::{PollContext, attempt},
 };
 use muster_cluster::formed::{GangKey, has_ended};
@@ -223,7 +223,7 @@ fn add_admitted(context: PollContext<'_>, node: &str, spec: &mut NodeDevicesSpec
             // A pod that is bound here is on this node, as whatever it was registered when it was planned.
             let here = rank.node.uid == spec.node_uid || bound_node(pod) == Some(node);
             if here && plan.needs_permit(rank) && !is_terminal(pod) {
-                added.push(permit(plan, *place));
+                added.push(permit(context, plan, *place));
             }
         }
     }
@@ -231,7 +231,7 @@ fn add_admitted(context: PollContext<'_>, node: &str, spec: &mut NodeDevicesSpec
     for (plan, place) in owed_by_evicted(context, node, spec) {
         spec.permits.push(Permit {
             withdrawn: true,
-            ..permit(&plan, place)
+            ..permit(context, &plan, place)
         });
     }
 }
@@ -269,8 +269,9 @@ pub(crate) fn owes_charge(context: PollContext<'_>, node: &str) -> bool {
     devices.is_some_and(|devices| !owed_by_evicted(context, node, &devices.spec).is_empty())
 }
 
-fn permit(plan: &Plan, place: usize) -> Permit {
+fn permit(context: PollContext<'_>, plan: &Plan, place: usize) -> Permit {
     let rank = &plan.ranks[place];
+    let charge = charge::of_rank(&plan.charge, &rank.claims, place, plan.ranks.len());
     Permit {
         pod_uid: rank.pod.clone(),
         claim_uids: rank.claims.clone(),
@@ -278,7 +279,8 @@ fn permit(plan: &Plan, place: usize) -> Permit {
         gang_uid: plan.gang_uid.clone(),
         attempt: plan.attempt,
         team: plan.team.clone(),
-        charge: charge::of_rank(&plan.charge, &rank.claims, place, plan.ranks.len()),
+        of_other_driver: is_of_other_driver(context, &charge),
+        charge,
         withdrawn: false,
     }
 }

@@ -18,7 +18,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_api::{ClaimByName, FlavorSpec, Held, NodeDevices, Permit};
+use muster_api::{Charge, ClaimByName, Held, NodeDevices, Permit};
 use muster_cluster::flavor::Scope;
 
 use crate::{
@@ -91,7 +91,7 @@ impl<'a> DriverAnswer<'a> {
         {
             return !listed;
         }
-        if has_no_objects(permit) || covers_foreign_only(context, permit) {
+        if has_no_objects(permit) || permit.of_other_driver {
             return over || self.takes_nothing(context, &permit.pod_uid);
         }
         self.acknowledges && !listed && !self.is_let_go(context, &permit.pod_uid)
@@ -141,21 +141,17 @@ pub(crate) fn has_no_objects(permit: &Permit) -> bool {
     claims.all(|uid| ClaimByName::parse(uid).is_some())
 }
 
-/// Whether all that the permit covers is another driver's, which proves nothing: such devices are
-/// released with the pod, and a pod that was not let go was given none.
+/// Whether all that is charged is another driver's, which proves nothing: such devices are released with the pod, and a pod that was
+/// not let go was given none.
 ///
-/// Decided by the Flavor that is charged, not by the absence of answers or slices: our driver's silence
-/// must never look like its absence.
-fn covers_foreign_only(context: PollContext<'_>, permit: &Permit) -> bool {
-    let charged = &permit.charge.claims;
+/// Decided by the Flavors that are charged, not by the absence of answers or slices: our driver's silence must never look like its
+/// absence. And asked once, when the permit is written, which carries the answer: a Flavor may be edited or deleted while the
+/// devices are held, and whose they are does not change by that.
+pub(crate) fn is_of_other_driver(context: PollContext<'_>, charge: &Charge) -> bool {
+    let charged = &charge.claims;
     !charged.is_empty()
         && charged.iter().all(|group| {
             let flavor = context.index.flavor(&group.flavor);
-            flavor.is_some_and(|flavor| is_foreign(&flavor.spec))
+            flavor.is_some_and(|flavor| !Scope::of(&flavor.spec).is_of_our_driver())
         })
-}
-
-/// Whether the devices of a Flavor are another driver's, or a device plugin's.
-pub(crate) fn is_foreign(flavor: &FlavorSpec) -> bool {
-    !Scope::of(flavor).is_of_our_driver()
 }

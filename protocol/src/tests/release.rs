@@ -206,23 +206,19 @@ fn what_a_job_that_was_scaled_up_made_more_starts_after_the_ranks_that_succeeded
 
 #[test]
 fn a_permit_for_another_drivers_devices_goes_with_its_pod_though_no_driver_of_ours_answers() {
-    for (driver, stays) in [("gpu.example.com", false), (keys::DRIVER, true)] {
+    for (of_other_driver, stays) in [(true, false), (false, true)] {
         let mut bench = Bench::new();
-        bench.server.put(Object::Flavor(parse(json!({
-            "apiVersion": "muster.dev/v1alpha1", "kind": "Flavor", "metadata": {"name": "rented"},
-            "spec": {"devices": {"driver": driver}},
-        }))));
         bench.run_in_silence();
         let mut devices = bench.server.node_devices("n0").unwrap();
         let charge = json!({"claims": [{"flavor": "rented", "gpusMilli": 1000, "vramBytes": 0, "uids": ["c"]}]});
         let permit = json!({
             "podUid": "gone", "claimUids": ["c"], "gang": "ml/old", "gangUid": "old", "attempt": 1, "team": "vision",
-            "charge": charge,
+            "charge": charge, "ofOtherDriver": of_other_driver,
         });
         devices.spec.permits = vec![serde_json::from_value(permit).unwrap()];
         bench.server.put(Object::NodeDevices(Arc::new(devices)));
         bench.run_in_silence();
-        assert_eq!(bench.has_permits("n0"), stays, "{driver}");
+        assert_eq!(bench.has_permits("n0"), stays, "{of_other_driver}");
     }
 }
 
@@ -277,6 +273,60 @@ fn a_gang_on_devices_of_another_driver_is_released_when_its_pods_are_terminal() 
     bench.pod("next", 0, 1, RENTED);
     bench.run_in_silence();
     assert!(bench.has_permits("r0"));
+}
+
+/// Whose the devices are the permit says since it was written: no driver of ours answers there, whatever became of the Flavor.
+#[test]
+fn a_gang_on_devices_of_another_driver_is_released_though_its_flavor_was_deleted_or_is_of_our_driver_now()
+ {
+    let edited = Object::Flavor(parse(json!({
+        "apiVersion": "muster.dev/v1alpha1", "kind": "Flavor", "metadata": {"name": "rented"}, "spec": {},
+    })));
+    for is_deleted in [true, false] {
+        let mut bench = rented(1);
+        bench.pod("train", 0, 1, RENTED);
+        bench.run_in_silence();
+        bench.change_pod("train-0", |pod| {
+            pod.spec.as_mut().unwrap().node_name = Some("r0".to_owned());
+            pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
+        });
+        bench.run_in_silence();
+        if is_deleted {
+            bench.server.remove(&edited.key());
+        } else {
+            bench.server.put(edited.clone());
+        }
+        bench.run_in_silence();
+        assert!(bench.has_permits("r0"), "{is_deleted}: it runs on");
+        bench.change_pod("train-0", |pod| {
+            pod.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
+        });
+        bench.run_in_silence();
+        assert!(!bench.has_permits("r0"), "deleted: {is_deleted}");
+    }
+}
+
+#[test]
+fn what_our_driver_handed_out_needs_its_answer_though_its_flavor_counts_others_devices_now() {
+    for spec in [
+        json!({"extendedResource": "nvidia.com/gpu"}),
+        json!({"devices": {"driver": "gpu.example.com"}}),
+    ] {
+        let (mut bench, node) = running();
+        bench.server.put(Object::Flavor(parse(json!({
+            "apiVersion": "muster.dev/v1alpha1", "kind": "Flavor", "metadata": {"name": "gpu"}, "spec": spec,
+        }))));
+        bench.server.remove(&pod_key("train-0"));
+        bench.run_in_silence();
+        let devices = bench.server.node_devices(&node).unwrap();
+        let [permit] = devices.spec.permits.as_slice() else {
+            panic!("{spec}: gone without an answer")
+        };
+        assert!(permit.withdrawn, "{spec}");
+        bench.answer(devices, &[]);
+        bench.run_in_silence();
+        assert!(!bench.has_permits(&node), "{spec}");
+    }
 }
 
 #[test]

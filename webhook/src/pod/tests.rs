@@ -8,6 +8,8 @@ fn rules() -> PodRules {
     PodRules {
         managed: ManagedPods::new(MANAGED_CASES_RESOURCES).unwrap(),
         extender: true,
+        void_devices: true,
+        excepted_namespaces: ["tools".to_owned()].into(),
         scheduler_name: None,
     }
 }
@@ -47,9 +49,13 @@ fn pod(labels: &Value, annotations: &Value) -> Pod {
 }
 
 fn applied(rules: &PodRules, pod: &Value) -> Value {
+    applied_in("ml", rules, pod)
+}
+
+fn applied_in(namespace: &str, rules: &PodRules, pod: &Value) -> Value {
     let mut patched = pod.clone();
     let typed: Pod = serde_json::from_value(pod.clone()).unwrap();
-    json_patch::patch(&mut patched, &rules.patch(&typed)).unwrap();
+    json_patch::patch(&mut patched, &rules.patch(&typed, namespace)).unwrap();
     patched
 }
 
@@ -94,10 +100,10 @@ fn what_the_pod_asks_for_stays_as_it_is() {
     assert_eq!(patched["spec"]["schedulerName"], "muster-scheduler");
     assert_eq!(
         patched["spec"]["containers"],
-        json!([{"name": "a", "resources": {
+        json!([{"name": "a", "env": void(), "resources": {
             "limits": {"cpu": "1", "muster.dev/managed": "0"},
             "requests": {"muster.dev/managed": "0"},
-            "claims": [{"name": "gpu"}]}}, {"name": "b"}])
+            "claims": [{"name": "gpu"}]}}, {"name": "b", "env": void()}])
     );
     let mut chosen = pod;
     chosen["spec"]["schedulerName"] = json!("own-scheduler");
@@ -105,6 +111,111 @@ fn what_the_pod_asks_for_stays_as_it_is() {
         applied(&rules, &chosen)["spec"]["schedulerName"],
         "own-scheduler"
     );
+}
+
+fn void() -> Value {
+    json!([{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}])
+}
+
+/// CUDA's images name all GPUs: NVIDIA's runtime, the node's default one or by a RuntimeClass, would give them.
+#[test]
+fn a_container_for_which_no_gpu_was_asked_gets_none_that_its_image_names() {
+    let limits = |name: &str, amount: &str| json!({"limits": {name: amount}});
+    let field = json!([{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]);
+    let other = json!([{"name": "OTHER", "value": "1"}]);
+    let both = json!([other[0], void()[0]]);
+    for (what, env, resources, expected) in [
+        ("nothing", None, json!({}), Some(void())),
+        (
+            "a GPU of a device plugin",
+            None,
+            limits("nvidia.com/gpu", "1"),
+            None,
+        ),
+        (
+            "none of a device plugin",
+            None,
+            limits("nvidia.com/gpu", "0"),
+            Some(void()),
+        ),
+        (
+            "a slice of a device plugin",
+            None,
+            limits("nvidia.com/mig-1g.10gb", "1"),
+            None,
+        ),
+        (
+            "what stands for no device",
+            None,
+            limits("nvidia.com/hostdev", "1"),
+            Some(void()),
+        ),
+        (
+            "a claim, which may be for a network card",
+            None,
+            json!({"claims": [{"name": "x"}]}),
+            Some(void()),
+        ),
+        ("its own word", Some(field.clone()), json!({}), Some(field)),
+        (
+            "the same word",
+            Some(void()),
+            limits("nvidia.com/gpu", "0"),
+            Some(void()),
+        ),
+        (
+            "other variables",
+            Some(other.clone()),
+            json!({}),
+            Some(both),
+        ),
+        ("no variables", Some(json!([])), json!({}), Some(void())),
+        (
+            "a GPU and other variables",
+            Some(other.clone()),
+            limits("nvidia.com/gpu", "1"),
+            Some(other),
+        ),
+    ] {
+        let mut container = json!({"name": "c", "resources": resources});
+        if let Some(env) = env {
+            container["env"] = env;
+        }
+        for list in ["containers", "initContainers"] {
+            // The marker is for the first container only.
+            let mut spec = json!({"containers": [{"name": "first", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]});
+            match list {
+                "containers" => spec[list].as_array_mut().unwrap().push(container.clone()),
+                _ => spec[list] = json!([container]),
+            }
+            let pod = json!({"metadata": {"name": "p"}, "spec": spec});
+            let patched = applied(&rules(), &pod);
+            let last = patched["spec"][list].as_array().unwrap().last().unwrap();
+            assert_eq!(last.get("env"), expected.as_ref(), "{what} in {list}");
+            assert_eq!(applied(&rules(), &patched), patched, "{what} in {list}");
+        }
+    }
+}
+
+#[test]
+fn a_pod_without_gpus_an_excepted_namespace_and_open_side_doors_are_left_as_they_are() {
+    let plain = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}});
+    assert_eq!(applied(&rules(), &plain), plain);
+    let claiming = serde_json::to_value(pod(&json!({}), &json!({}))).unwrap();
+    let open = PodRules {
+        void_devices: false,
+        ..rules()
+    };
+    let void = void();
+    for (namespace, rules, expected) in [
+        ("ml", rules(), Some(&void)),
+        ("tools", rules(), None),
+        ("ml", open, None),
+    ] {
+        let patched = applied_in(namespace, &rules, &claiming);
+        let env = patched["spec"]["containers"][0].get("env");
+        assert_eq!(env, expected, "{namespace}");
+    }
 }
 
 #[test]
@@ -156,7 +267,7 @@ proptest! {
         let once = applied(&rules, &pod);
         prop_assert_eq!(&applied(&rules, &once), &once);
         let typed: Pod = serde_json::from_value(once).unwrap();
-        prop_assert!(rules.patch(&typed).0.is_empty(), "a patched pod lacks nothing");
+        prop_assert!(rules.patch(&typed, "ml").0.is_empty(), "a patched pod lacks nothing");
     }
 }
 
@@ -322,7 +433,7 @@ fn a_pod_that_names_its_node_is_told_what_to_do_instead() {
     let findings = rules().check(&bound, "ml", &facts());
     assert_eq!(findings.errors[0].field, "spec.nodeName");
     assert_eq!(findings.errors[0].reason, Reason::NotPermitted);
-    assert!(rules().patch(&bound).0.is_empty());
+    assert!(rules().patch(&bound, "ml").0.is_empty());
 }
 
 #[test]

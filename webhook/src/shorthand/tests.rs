@@ -9,6 +9,8 @@ fn rules() -> PodRules {
     PodRules {
         managed: ManagedPods::new(["nvidia.com/gpu"]).unwrap(),
         extender: true,
+        void_devices: false,
+        excepted_namespaces: [].into(),
         scheduler_name: None,
     }
 }
@@ -39,7 +41,7 @@ fn typed(pod: &Value) -> Pod {
 
 fn patched(pod: &Value) -> Value {
     let mut patched = pod.clone();
-    json_patch::patch(&mut patched, &rules().patch(&typed(pod))).unwrap();
+    json_patch::patch(&mut patched, &rules().patch(&typed(pod), "ml")).unwrap();
     patched
 }
 

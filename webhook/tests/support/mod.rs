@@ -58,6 +58,8 @@ impl Running {
         let rules = PodRules {
             managed: ManagedPods::new(["nvidia.com/gpu"]).unwrap(),
             extender: true,
+            void_devices: true,
+            excepted_namespaces: [].into(),
             scheduler_name: None,
         };
         let webhook = Webhook {

@@ -584,6 +584,10 @@ fn nothing_is_uninstalled_before_it_was_looked_at_unless_that_is_switched_off() 
         arguments(&checked, "muster-check-uninstall"),
         ["check-uninstall"]
     );
+    let rules = object(&checked, "ClusterRole", "muster-check-uninstall")["rules"].to_string();
+    for kind in ["pods", "jobs", "resourceclaims", "nodedevices"] {
+        assert!(rules.contains(&format!("[\"{kind}\"]")), "{kind}: {rules}");
+    }
     let forced = objects(&["uninstall.check=false"]);
     assert!(!forced.iter().any(|object| object["kind"] == "Job"));
 }
