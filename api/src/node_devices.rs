@@ -67,7 +67,7 @@ pub struct NodeDevicesSpec {
     #[serde(default)]
     pub lost: bool,
     /// Whether nothing is planned on the node until its driver has acknowledged this generation: a Node of that name was
-    /// made again.
+    /// made again, or permits went because it was out of service.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub awaits_driver: bool,
     /// Leaves for pods to have their claims prepared here.

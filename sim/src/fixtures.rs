@@ -319,9 +319,13 @@ pub fn job(shape: &GangShape) -> Job {
     let count = i32::try_from(shape.pods).ok();
     let is_indexed = job.counting == Counting::Indexed;
     let mut metadata = metadata(Some(&shape.namespace), &shape.name);
-    metadata.annotations = shape
-        .min_count
-        .map(|least| texts(&[(keys::MIN_COUNT, &least.to_string())]));
+    let mut annotations = limits(shape);
+    annotations.extend(
+        shape
+            .min_count
+            .map(|least| (keys::MIN_COUNT.to_owned(), least.to_string())),
+    );
+    metadata.annotations = Some(annotations).filter(|annotations| !annotations.is_empty());
     metadata.owner_references = job.parent.map(|parent| {
         let (api_version, kind) = match parent {
             Parent::JobSet => ("jobset.x-k8s.io/v1alpha2", "JobSet"),
@@ -352,6 +356,13 @@ pub fn job(shape: &GangShape) -> Job {
     }
 }
 
+/// What a gang says of how long it runs: by its Job, or else by its pods.
+fn limits(shape: &GangShape) -> BTreeMap<String, String> {
+    let most = shape.max_runtime_seconds.into_iter();
+    let annotations = most.map(|most| (keys::MAX_RUNTIME_SECONDS.to_owned(), most.to_string()));
+    annotations.collect()
+}
+
 /// UID of what controls a gang's Job.
 pub fn parent_uid(shape: &GangShape) -> String {
     format!("parent-of-{}", shape.name)
@@ -380,7 +391,7 @@ pub fn pod(shape: &GangShape, name: &str, index: usize, owner: Option<&str>) -> 
     let mut metadata = metadata(Some(&shape.namespace), name);
     let of_gang = [(keys::GANG, shape.name.as_str())];
     let size = shape.pods.to_string();
-    let (mut labels, annotations) = match shape.owner {
+    let (mut labels, mut annotations) = match shape.owner {
         OwnerKind::Job(job) => {
             metadata.finalizers = Some(vec![TRACKING.to_owned()]);
             let mut labels = texts(&[(JOB_NAME, &shape.name)]);
@@ -397,6 +408,9 @@ pub fn pod(shape: &GangShape, name: &str, index: usize, owner: Option<&str>) -> 
     };
     if shape.tier > 0 {
         labels.insert(keys::TIER.to_owned(), TIERS[shape.tier].0.to_owned());
+    }
+    if !matches!(shape.owner, OwnerKind::Job(_)) {
+        annotations.extend(limits(shape));
     }
     metadata.labels = Some(labels);
     metadata.annotations = Some(annotations);

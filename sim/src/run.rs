@@ -221,7 +221,7 @@ fn describe(scenario: &Scenario) -> String {
     }
     for gang in &scenario.gangs {
         text += &format!(
-            "{} of {} in {}{} ({:?}): {} pods{} x {} {} at {} ms{}\n",
+            "{} of {} in {}{} ({:?}): {} pods{}{} x {} {} at {} ms{}\n",
             gang.name,
             gang.team,
             gang.namespace,
@@ -233,6 +233,8 @@ fn describe(scenario: &Scenario) -> String {
             gang.pods,
             gang.min_count
                 .map_or_else(String::new, |least| format!(", {least} at the least,")),
+            gang.max_runtime_seconds
+                .map_or_else(String::new, |most| format!(", for {most} s at most,")),
             gang.gpus_per_pod,
             gang.product.map_or("GPUs of any kind", Product::name),
             gang.submitted_at,

@@ -29,6 +29,8 @@ pub struct Scenario {
 
 /// What the chart ships: far above what these gangs need.
 pub const WHOLE_INTENT_BYTES: usize = 32 * 1024;
+/// As long as nothing runs here, by the clock of any leader: whoever is ended for it is ended too early.
+const MAX_RUNTIME_SECONDS: u32 = 24 * 60 * 60;
 /// About what a gang of two pods needs.
 const MIDDLING_INTENT_BYTES: usize = 700;
 
@@ -137,6 +139,8 @@ pub struct GangShape {
     pub pods: usize,
     /// With how many of them it may start at the least, if not with all only.
     pub min_count: Option<usize>,
+    /// For how long an attempt runs at most, if it says so.
+    pub max_runtime_seconds: Option<u32>,
     /// The kind of GPUs that it asks for; any without.
     pub product: Option<Product>,
     /// GPUs that each pod has for itself; only where all share a claim may it have none.
@@ -389,6 +393,10 @@ fn gang(
         owner,
         pods,
         min_count: None,
+        // By a generator of another seed than that of the namespace, which is drawn at the same place.
+        max_runtime_seconds: Random::new(aside(random).below(u64::MAX))
+            .one_in(3)
+            .then_some(MAX_RUNTIME_SECONDS),
         product: random.one_in(2).then_some(home),
         gpus_per_pod,
         claims_per_pod,
@@ -559,6 +567,8 @@ mod tests {
                 seen.insert(format!("quota of {order:?}"));
             }
             for gang in &scenario.gangs {
+                let says = gang.max_runtime_seconds.is_some();
+                seen.insert(format!("says for how long it runs: {says}"));
                 let mut teams = scenario.teams.iter();
                 let team = teams.find(|team| team.name == gang.team).unwrap();
                 let number = team.namespaces.iter().position(|it| *it == gang.namespace);
@@ -603,6 +613,8 @@ mod tests {
             "quota of [A100]",
             "quota of [H100, A100]",
             "quota of [A100, H100]",
+            "says for how long it runs: false",
+            "says for how long it runs: true",
             "asks for Some(H100), fits 1",
             "asks for Some(A100), fits 1",
             "asks for None, fits 1",

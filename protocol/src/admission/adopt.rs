@@ -178,8 +178,9 @@ fn claims_of(
     Some(claims)
 }
 
-/// Whether the node's driver may be told to enforce: not before every pod that is bound there has been
-/// adopted, since its permit has to stand in the same write.
+/// Whether the node's driver may be told to enforce: not before every pod with claims that is bound there has been adopted, since its
+/// permit has to stand in the same write. One without claims is nothing to a driver, and may never be adopted: it may hold what no Flavor
+/// counts.
 pub(crate) fn may_enforce(context: PollContext<'_>, node: &str) -> bool {
     if context.config.mode == Mode::Observe {
         return false;
@@ -190,11 +191,10 @@ pub(crate) fn may_enforce(context: PollContext<'_>, node: &str) -> bool {
         .is_some_and(|devices| devices.spec.enforce);
     enforced
         || !context.index.pods_on_node(node).iter().any(|pod| {
-            context
-                .index
-                .gang_of_pod(&NamespacedName::of_pod(pod))
-                .and_then(|key| context.formed(key))
-                .is_some_and(|formed| {
+            let gang = context.index.gang_of_pod(&NamespacedName::of_pod(pod));
+            let formed = gang.and_then(|key| context.formed(key));
+            !pod.claims().is_empty()
+                && formed.is_some_and(|formed| {
                     formed.unadmitted.iter().any(|other| other.uid == uid(pod))
                         && is_adoptable(context, formed)
                         && formed.team.is_some()

@@ -2,11 +2,12 @@
 //!
 //! To work it out takes as long as several decisions. Those at the head of their lines are explained anew whenever anything is
 //! released, since it may be promised to them, and mostly nothing came of that for them. So for one gang it is worked out once
-//! in [`EVERY_SECONDS`]; asked in between, what is known is told, and the gang is explained once more afterwards.
+//! in [`EVERY_SECONDS`]; asked in between, what is known is told, with the reason that it was worked out for, and the gang is explained
+//! once more afterwards. A reason of another kind is never told with it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    mem::{Discriminant, discriminant},
+    mem::discriminant,
 };
 
 use muster_cluster::table::Table;
@@ -24,12 +25,13 @@ pub(crate) struct Help {
     again: BTreeMap<u64, BTreeSet<engine::GangUid>>,
 }
 
+/// What would help a gang.
 #[derive(Debug)]
-struct Known {
-    /// For which kind of reason.
-    of: Discriminant<engine::Why>,
+pub(super) struct Known {
+    /// Why it waited then: the two are told together, or the one may contradict the other.
+    pub(super) why: engine::Why,
+    pub(super) remedies: engine::Remedies,
     worked_out_at: u64,
-    remedies: engine::Remedies,
 }
 
 impl Help {
@@ -39,25 +41,25 @@ impl Help {
         explanation: &engine::Explanation,
         second: u64,
         work_out: impl FnOnce(&engine::Explanation) -> engine::Remedies,
-    ) -> Option<&engine::Remedies> {
+    ) -> Option<&Known> {
         if !explanation.why.may_have_remedies() {
             return None;
         }
         let gang = &explanation.gang;
-        let of = discriminant(&explanation.why);
-        let known = self.known.get(gang).filter(|known| known.of == of);
+        let is_alike = |known: &&Known| discriminant(&known.why) == discriminant(&explanation.why);
+        let known = self.known.get(gang).filter(is_alike);
         let until = known.map(|known| known.worked_out_at + EVERY_SECONDS);
         if let Some(until) = until.filter(|until| second < *until) {
             self.again.entry(until).or_default().insert(gang.clone());
         } else {
             let known = Known {
-                of,
-                worked_out_at: second,
+                why: explanation.why.clone(),
                 remedies: work_out(explanation),
+                worked_out_at: second,
             };
             self.known.insert(gang.clone(), known);
         }
-        self.known.get(gang).map(|known| &known.remedies)
+        self.known.get(gang)
     }
 
     /// The gang does not wait any more.
@@ -91,10 +93,14 @@ mod tests {
     }
 
     fn lacks_quota() -> engine::Explanation {
+        lacks(engine::Resource::Gpus)
+    }
+
+    fn lacks(resource: engine::Resource) -> engine::Explanation {
         explanation(engine::Why::ExceedsMaxQuota {
             of: engine::FlavorResource {
                 flavor: "gpu".into(),
-                resource: engine::Resource::Gpus,
+                resource,
             },
             asked: engine::Amount::ONE_GPU,
             most: engine::Amount::ZERO,
@@ -130,11 +136,26 @@ mod tests {
             // Of a reason without remedies none is told, and none is forgotten.
             let other = explanation(engine::Why::NextCommit);
             let told = help.of(&other, second, |_| panic!("there is none"));
-            assert_eq!(told, None);
+            assert!(told.is_none());
             assert_eq!((times, help.next_due()), (worked_out, again), "{second}");
         }
         help.forget(&"g".into());
-        let told = help.of(&lacks_quota(), 20, |_| remedies(true));
-        assert_eq!(told, Some(&remedies(true)));
+        let told = help.of(&lacks_quota(), 20, |_| remedies(true)).unwrap();
+        assert_eq!(told.remedies, remedies(true));
+    }
+
+    #[test]
+    fn what_would_help_is_told_with_the_reason_that_it_was_worked_out_for() {
+        let mut help = Help::default();
+        let (gpus, cores) = (lacks_quota(), lacks(engine::Resource::Cpu));
+        for (second, explained, told) in [
+            (10, &gpus, &gpus),
+            (11, &cores, &gpus),
+            (12, &cores, &cores),
+            (13, &gpus, &cores),
+        ] {
+            let known = help.of(explained, second, |_| remedies(false)).unwrap();
+            assert_eq!(known.why, told.why, "{second}");
+        }
     }
 }

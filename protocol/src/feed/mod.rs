@@ -395,7 +395,7 @@ impl Feed {
         let is_near = explanation.position <= HELPED;
         let state = &self.engine;
         let work_out = |explained: &engine::Explanation| state.remedies(explained);
-        let remedies = if is_near {
+        let known = if is_near {
             self.help.of(explanation, second, work_out)
         } else {
             None
@@ -410,9 +410,10 @@ impl Feed {
             unmodelled: &formed.unmodelled,
             faults: &faults,
             elder: elder.map(PodFields::name),
-            remedies,
+            remedies: known.map(|known| &known.remedies),
         });
-        let wait = explain(&explanation.why, circumstances);
+        let why = known.map_or(&explanation.why, |known| &known.why);
+        let wait = explain(why, circumstances);
         if self.explanations.get(uid) == Some(&wait) {
             return false;
         }

@@ -10,8 +10,8 @@
 //! its kubelet is silent, by which an administrator (or the cloud) says that the machine is off; or the Node is gone, and so is
 //! the pod, or it never was on that node. The store itself has said so ([`super::check`]).
 //!
-//! **Back under the same name**: a Node that was made again may be another machine, or the old one with all that ran on it.
-//! The object says so (`awaitsDriver`), and nothing is planned there until the driver has acknowledged that. What it holds then comes
+//! **Back under the same name**: a Node that was made again, or was out of service, may be another machine, or the old one with all that
+//! ran on it. The object says so (`awaitsDriver`), and nothing is planned there until the driver has acknowledged that. What it holds then comes
 //! back as withdrawn permits ([`crate::admission::adopt`]).
 //!
 //! **Who else writes**: nobody but leaders. Each write carries the object's resourceVersion, so that of two leaders one
@@ -170,14 +170,29 @@ fn is_to_be_marked(
     }
 }
 
-/// Whether nothing is planned on the node from now on until its driver has answered: a Node of that name was made again.
+/// Whether nothing is planned on the node from now on until its driver has answered: a Node of that name was made again, or permits go
+/// that it was not asked about.
 pub(crate) fn awaits_driver(
     context: PollContext<'_>,
     node: &str,
     devices: &NodeDevices,
     is_made_again: bool,
 ) -> bool {
-    is_made_again || (devices.spec.awaits_driver && !is_back(context, node, devices))
+    is_made_again
+        || is_taken_unasked(context, node, devices)
+        || (devices.spec.awaits_driver && !is_back(context, node, devices))
+}
+
+/// Whether a permit goes now because the machine is said to be off, of which its driver has something to answer for. If the machine comes
+/// back with all that ran there, nothing else in the object says that it may.
+fn is_taken_unasked(context: PollContext<'_>, node: &str, devices: &NodeDevices) -> bool {
+    let off = NodeState::OutOfService;
+    let mut permits = devices.spec.permits.iter();
+    proved(context, node, devices) == Some(off)
+        && permits.any(|permit| {
+            is_released_by(context, node, off, permit)
+                && !release::is_nothing_to_our_driver(permit)
+        })
 }
 
 /// Whether the node is Ready, and its driver has acknowledged the object as it is.
@@ -195,7 +210,7 @@ fn is_served(context: PollContext<'_>, node: &str, devices: &NodeDevices) -> boo
         || devices.status.as_ref().is_some_and(|status| {
             spec.awaits_driver
                 || !status.held.is_empty()
-                || !spec.permits.iter().all(release::has_no_objects)
+                || !spec.permits.iter().all(release::is_nothing_to_our_driver)
         })
 }
 

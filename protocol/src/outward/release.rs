@@ -91,7 +91,7 @@ impl<'a> DriverAnswer<'a> {
         {
             return !listed;
         }
-        if has_no_objects(permit) || permit.of_other_driver {
+        if is_nothing_to_our_driver(permit) {
             return over || self.takes_nothing(context, &permit.pod_uid);
         }
         self.acknowledges && !listed && !self.is_let_go(context, &permit.pod_uid)
@@ -135,8 +135,13 @@ pub(crate) fn has_acknowledged(context: PollContext<'_>, devices: &NodeDevices) 
         .is_some_and(|generation| status.observed_generation >= generation)
 }
 
+/// Whether no driver of ours has a say about what the permit covers.
+pub(crate) fn is_nothing_to_our_driver(permit: &Permit) -> bool {
+    has_no_objects(permit) || permit.of_other_driver
+}
+
 /// Whether the permit names no ResourceClaim. What a device plugin handed out it takes back when the kubelet lets the pod go.
-pub(crate) fn has_no_objects(permit: &Permit) -> bool {
+fn has_no_objects(permit: &Permit) -> bool {
     let mut claims = permit.claim_uids.iter();
     claims.all(|uid| ClaimByName::parse(uid).is_some())
 }

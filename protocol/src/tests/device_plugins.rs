@@ -341,3 +341,19 @@ fn what_ran_before_any_flavor_counted_it_is_charged_as_soon_as_one_does() {
     bench.run();
     assert_eq!(reason(&bench, "next"), Some(Reason::WaitingForQuota));
 }
+
+#[test]
+fn what_runs_for_a_resource_that_no_flavor_counts_keeps_no_driver_from_enforcing() {
+    let mut bench = Bench::new();
+    let mut runs = pod("old", 0, 1);
+    runs.metadata.labels = None;
+    let spec = runs.spec.as_mut().unwrap();
+    spec.scheduling_gates = None;
+    spec.node_name = Some("n0".to_owned());
+    runs.status.as_mut().unwrap().phase = Some("Running".to_owned());
+    bench.server.put(Object::Pod(Arc::new(runs)));
+    bench.run();
+    let waits = bench.gang_status().queue.unwrap().reason;
+    assert_eq!(waits, Reason::NoQuotaForResource);
+    assert!(bench.server.node_devices("n0").unwrap().spec.enforce);
+}

@@ -256,6 +256,41 @@ fn out_of_service_is_proof_at_once_if_the_kubelet_is_silent() {
     }
 }
 
+/// Its kubelet takes the slices away when it starts and no driver comes. The permits are gone by then, and only the driver knows better.
+#[test]
+fn a_node_that_was_out_of_service_is_back_when_its_driver_says_what_it_holds_though_it_publishes_nothing_yet()
+ {
+    let (mut bench, node, _) = running_of(4);
+    let claims = vec!["claim-of-train-0".to_owned()];
+    bench.silent_drivers.insert(node.to_owned());
+    set_ready(&mut bench, node, "Unknown");
+    set_out_of_service(&mut bench, node);
+    bench.server.remove(&pod_key("train-0"));
+    pass(&mut bench, 20);
+    assert!(is_lost(&bench, node) && !bench.has_permits(node));
+    bench.server.remove(&ObjectKey {
+        kind: Kind::ResourceSlice,
+        namespace: String::new(),
+        name: format!("{node}-gpus"),
+    });
+    pass(&mut bench, 130);
+    change_node(&mut bench, node, |node| {
+        node.spec.as_mut().unwrap().taints = None;
+    });
+    set_ready(&mut bench, node, "True");
+    pass(&mut bench, 10);
+    assert!(is_lost(&bench, node), "its driver says nothing yet");
+    bench.silent_drivers.clear();
+    bench.holding = Some((node.to_owned(), claims.clone()));
+    let [_, slice] = node_with_gpus(node, 2);
+    bench.server.put(slice);
+    bench.run();
+    let back = spec(&bench, node);
+    assert!(!back.lost && !back.awaits_driver, "{back:?}");
+    let permits: Vec<_> = back.permits.iter().map(|it| &it.claim_uids).collect();
+    assert_eq!(permits, [&claims]);
+}
+
 #[test]
 fn a_deleted_node_is_proof_together_with_the_pod_and_its_object_goes_without_a_hand() {
     let (mut bench, node, _) = running_of(4);

@@ -37,6 +37,7 @@ fn sharing(name: &str, claim: &str) -> GangShape {
         owner: OwnerKind::User,
         pods: 2,
         min_count: None,
+        max_runtime_seconds: None,
         product: None,
         gpus_per_pod: 0,
         claims_per_pod: 0,

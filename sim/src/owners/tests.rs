@@ -40,6 +40,7 @@ impl Stage {
                 owner,
                 pods: 2,
                 min_count: None,
+                max_runtime_seconds: None,
                 product: None,
                 gpus_per_pod: 1,
                 claims_per_pod: 1,

@@ -15,6 +15,7 @@ fn gang(gpus_per_pod: usize) -> GangShape {
         owner: OwnerKind::User,
         pods: 1,
         min_count: None,
+        max_runtime_seconds: None,
         product: None,
         gpus_per_pod,
         claims_per_pod: 1,

@@ -34,6 +34,7 @@ fn script(gangs: &[Shape], play: fn(&mut World) -> Result<(), Violation>) -> Scr
         owner: OwnerKind::User,
         pods: *pods,
         min_count: None,
+        max_runtime_seconds: None,
         product: None,
         gpus_per_pod: *gpus_per_pod,
         claims_per_pod: 1,
