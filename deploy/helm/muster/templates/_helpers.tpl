@@ -166,11 +166,6 @@ kube-system/kube-scheduler
 {{ concat (include "muster.excludedNamespaces" . | fromJsonArray) (.Values.sideDoors.exceptedNamespaces | default list) | uniq | sortAlpha | toJson }}
 {{- end }}
 
-{{/* Namespaces whose pods may come to GPUs past a claim. */}}
-{{- define "muster.sideDoorNamespaces" -}}
-{{ concat (include "muster.excludedNamespaces" . | fromJsonArray) .Values.sideDoors.exceptedNamespaces | uniq | sortAlpha | toJson }}
-{{- end }}
-
 {{/* Names that a certificate is valid for. Call with (list . "webhook" MORE-NAMES). */}}
 {{- define "muster.tlsNames" -}}
 {{- $root := index . 0 -}}
