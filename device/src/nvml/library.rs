@@ -11,9 +11,9 @@
 //!
 //! The file is looked for at each opening, and loaded by its real path, of which the version is a part. To load a file by a
 //! path that is loaded already would give the old one again, whatever lies there now, where a stuck call keeps that loaded.
-//! The library itself needs nothing of the driver root: `libc`, `libm`, `libdl`, `libpthread` and `librt`, which are in the
-//! driver's image for its sake, because the loader looks for them there, and NVIDIA builds it for a glibc that is older than any
-//! of ours.
+//! Of the driver root the library needs nothing else: it links to `libc`, `libm`, `libdl`, `libpthread` and `librt` only, which
+//! the loader takes from the driver's own image. They are there for its sake (`xtask/src/image/programs.rs`), and NVIDIA
+//! builds it for a glibc that is older than any of ours.
 //!
 //! # Who closes it
 //!

@@ -134,8 +134,8 @@ pub struct ListedGpu {
     pub silent: Option<BackendError>,
 }
 
-/// NVML behind a limit. Questions about one GPU are asked one after the other, of different ones at once (NVML may be called by
-/// any number of threads). The modules beside this say what becomes of those that hang, and when NVML is open.
+/// NVML behind a limit. Questions about a GPU that is known are asked one after the other, about different ones at once (NVML may be
+/// called by any number of threads). The modules beside this say what becomes of those that hang, and when NVML is open.
 #[derive(Debug)]
 pub struct Backend {
     calls: Calls,
@@ -176,7 +176,8 @@ impl Backend {
         }
     }
 
-    /// All GPUs. An error says that nothing is known of any of them now.
+    /// All GPUs. An error says that nothing is known of any of them now. They are asked one after the other: where nobody keeps
+    /// them set up the driver does that with the first question, which takes seconds, and all at once would wait for each other.
     pub fn gpus(&self) -> Result<Listed, BackendError> {
         self.library.compare_with_kernel();
         let count = self.ask(Lane::Library, |session| Ok(session.nvml.device_count()?))?;
@@ -204,14 +205,18 @@ impl Backend {
                 },
             }
         }
-        if let Some(cause) = unidentified.first() {
+        let mut said = self.said();
+        match unidentified.first() {
             // It may be any that was there before.
-            let said = self.said();
-            for (uuid, facts) in &*said {
-                let silent = || (facts.clone(), Some(cause.clone()));
-                found.entry(uuid.clone()).or_insert_with(silent);
+            Some(cause) => {
+                for (uuid, facts) in &*said {
+                    let silent = || (facts.clone(), Some(cause.clone()));
+                    found.entry(uuid.clone()).or_insert_with(silent);
+                }
             }
+            None => said.retain(|uuid, _| found.contains_key(uuid)),
         }
+        drop(said);
         Ok(Listed {
             gpus: self.assemble(found.into_values().collect()),
             unidentified,
@@ -220,6 +225,8 @@ impl Backend {
 
     /// Processes with a compute, graphics or MPS context on a GPU, ascending.
     pub fn processes(&self, uuid: &str) -> Result<Vec<Process>, BackendError> {
+        // A library of another version that says that nobody is there would have a GPU in use given away.
+        self.library.compare_with_kernel();
         let lane = Lane::Gpu(uuid.to_owned());
         let uuid = uuid.to_owned();
         self.ask(lane, move |session| processes(session, &uuid))

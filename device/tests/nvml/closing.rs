@@ -61,12 +61,23 @@ fn nvml_that_says_that_its_driver_is_gone_or_another_is_closed_and_opened_once_t
 fn a_module_that_is_unloaded_closes_nvml_though_the_library_still_answers() {
     let machine = Machine::new();
     let backend = machine.backend();
-    backend.gpus().unwrap();
+    let gpu = backend.gpus().unwrap().gpus[0].gpu.uuid.clone();
+    assert_eq!(backend.processes(&gpu), Ok(Vec::new()));
     machine.load(None);
-    machine.change(|state| state.unloaded = true);
-    let error = backend.gpus().unwrap_err();
-    assert!(matches!(error, BackendError::Unavailable(_)), "{error}");
+    // Opened anew, it is that which cannot be.
+    machine.hang(&[("nvmlInit_v2", "")]);
+    for asked in [backend.gpus().map(drop), backend.processes(&gpu).map(drop)] {
+        assert_eq!(asked, Err(BackendError::Unresponsive));
+    }
     assert_eq!(backend.status().file, None);
+    machine.change(|state| {
+        state.hangs.clear();
+        state.unloaded = true;
+    });
+    eventually(
+        "it is told",
+        || matches!(backend.gpus(), Err(BackendError::Unavailable(cause)) if cause.contains("not loaded")),
+    );
 }
 
 #[test]
