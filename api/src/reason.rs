@@ -119,6 +119,8 @@ pub enum Reason {
     ChargeExceeded,
     /// Another claim holds the device.
     DeviceHeld,
+    /// Whether the device is free cannot be told.
+    DeviceUnknown,
     /// The node lacks something of NVIDIA's driver that a container needs.
     DriverIncomplete,
     /// Devices are held without an admission.
@@ -180,6 +182,7 @@ impl Reason {
             Self::NoPermit => "NoPermit",
             Self::ChargeExceeded => "ChargeExceeded",
             Self::DeviceHeld => "DeviceHeld",
+            Self::DeviceUnknown => "DeviceUnknown",
             Self::DriverIncomplete => "DriverIncomplete",
             Self::Bypass => "Bypass",
             Self::QuotaBypassDetected => "QuotaBypassDetected",

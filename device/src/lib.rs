@@ -1,7 +1,7 @@
 //! The GPUs of a node: what NVML and the kernel say about them, and how containers get them (CDI).
 //!
 //! Invariants:
-//! * Nobody waits for NVML for ever: every question has a limit ([`Backend`]).
+//! * Nobody waits for NVML for ever: every question has a limit ([`Backend`]), and a GPU that hangs costs only itself.
 //! * A GPU is its UUID. Indices and minor numbers are good for one boot at most.
 //! * Only values of NVML, of the kernel and of the driver's installation reach a CDI file.
 //! * No driver on this machine is an error to retry, never "no GPUs are healthy" and never a crash.
@@ -12,8 +12,10 @@ mod gpu;
 mod nvlink;
 mod nvml;
 mod sysfs;
-mod watchdog;
 
 pub use gpu::{Gpu, NvlinkGroups};
 pub use nvlink::{Link, Peer, groups};
-pub use nvml::{Backend, BackendConfig, BackendError, Process};
+pub use nvml::{
+    Backend, BackendConfig, BackendError, LibrarySource, LibraryStatus, Listed, ListedGpu, Process,
+    Released,
+};

@@ -2,17 +2,28 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::fs;
+use std::{
+    fs, thread,
+    time::{Duration, Instant},
+};
 
-use muster_device::{Backend, BackendConfig, BackendError, Process};
+use muster_device::{Backend, BackendConfig, BackendError, Gpu, LibrarySource, Process};
 use nvidia_ml_mock::{STATE_VARIABLE, State, library, uuid};
 
+const LIMIT: Duration = Duration::from_secs(30);
+
 fn backend() -> Backend {
-    Backend::start(BackendConfig {
-        library: library().unwrap(),
+    Backend::new(BackendConfig {
         sysfs: "/nonexistent-muster".into(),
+        proc: "/nonexistent-muster".into(),
+        ..BackendConfig::new(LibrarySource::File(library().unwrap()))
     })
-    .unwrap()
+}
+
+fn gpus(backend: &Backend) -> Vec<Gpu> {
+    let listed = backend.gpus().unwrap();
+    assert!(listed.gpus.iter().all(|gpu| gpu.silent.is_none()));
+    listed.gpus.into_iter().map(|listed| listed.gpu).collect()
 }
 
 /// One test, since the library's state file is named by the environment of the process.
@@ -38,9 +49,14 @@ fn the_backend_reads_what_the_library_says() {
         ..State::default()
     };
     write(&state);
-    let gpus = backend.gpus().unwrap();
-    assert_eq!(gpus.len(), 8);
-    let fifth = gpus.get(5).unwrap();
+    let deadline = Instant::now() + LIMIT;
+    while backend.gpus().is_err() {
+        assert!(Instant::now() < deadline, "it is not opened");
+        thread::sleep(Duration::from_millis(10));
+    }
+    let all = gpus(&backend);
+    assert_eq!(all.len(), 8);
+    let fifth = all.get(5).unwrap();
     assert_eq!(fifth.uuid, uuid("node-0", "00000000:C3:00.0"));
     assert_eq!(fifth.device_name(), "gpu-5");
     assert_eq!(fifth.pci_bus_id, "0000:c3:00.0");
@@ -70,10 +86,10 @@ fn the_backend_reads_what_the_library_says() {
         backend.processes(&fifth.uuid).unwrap(),
         [Process { pid: 4242 }]
     );
-    assert_eq!(backend.processes(&gpus.first().unwrap().uuid).unwrap(), []);
+    assert_eq!(backend.processes(&all.first().unwrap().uuid).unwrap(), []);
 
     // One that does not tell costs itself.
-    let first = &gpus.first().unwrap().uuid;
+    let first = &all.first().unwrap().uuid;
     state.secretive = vec![first.clone()];
     write(&state);
     assert!(matches!(
@@ -88,7 +104,7 @@ fn the_backend_reads_what_the_library_says() {
     // A GPU that falls off the bus is gone, and the others are not.
     state.lost = vec![fifth.uuid.clone()];
     write(&state);
-    assert_eq!(backend.gpus().unwrap().len(), 7);
+    assert_eq!(gpus(&backend).len(), 7);
     assert!(matches!(
         backend.processes(&fifth.uuid),
         Err(BackendError::Gone(_))
@@ -99,11 +115,11 @@ fn the_backend_reads_what_the_library_says() {
         board: "t4-2".to_owned(),
         ..State::default()
     });
-    let gpus = backend.gpus().unwrap();
-    let groups: Vec<_> = gpus.iter().map(|gpu| gpu.nvlink).collect();
+    let others = gpus(&backend);
+    let groups: Vec<_> = others.iter().map(|gpu| gpu.nvlink).collect();
     assert_eq!(
         groups.iter().map(|nvlink| nvlink.group).collect::<Vec<_>>(),
         [0, 1]
     );
-    assert_eq!(gpus.first().unwrap().architecture, "Turing");
+    assert_eq!(others.first().unwrap().architecture, "Turing");
 }

@@ -439,7 +439,7 @@ fn recorded(claim: &crate::prepare::Claim, inventory: &Inventory) -> Option<Reco
 mod tests {
     use std::{sync::Arc, time::Duration};
 
-    use muster_device::{Backend, BackendConfig, cdi};
+    use muster_device::{Backend, BackendConfig, LibrarySource, cdi};
     use muster_serve::{Readiness, metrics::Metrics, shutdown::ShutdownError};
 
     use super::*;
@@ -449,14 +449,12 @@ mod tests {
     fn driver(directory: &std::path::Path) -> Driver {
         let unreachable = "http://127.0.0.1:1".parse().unwrap();
         let client = kube::Client::try_from(kube::Config::new(unreachable)).unwrap();
-        let backend = Backend::start(BackendConfig {
-            library: directory.join("none"),
-            sysfs: directory.to_owned(),
-        });
+        let library = LibrarySource::File(directory.join("none"));
+        let backend = Backend::new(BackendConfig::new(library));
         let cdi = cdi::Directory::new(directory, "gpu.muster.dev", directory);
         let world = World {
             store: Store::open(directory, cdi).unwrap(),
-            prober: Prober::new(Arc::new(backend.unwrap()), directory.to_owned()),
+            prober: Prober::new(Arc::new(backend), directory.to_owned()),
             kubernetes: Kubernetes::new(client, "node".to_owned()),
         };
         let (held, _) = watch::channel(BTreeSet::new());

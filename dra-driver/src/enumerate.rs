@@ -1,8 +1,11 @@
 //! Keeps looking which GPUs there are, and tells those who need to know.
+//!
+//! While NVML is closed nobody hears of other GPUs than before: what is published stays, and so does what is held. Claims are not
+//! prepared meanwhile, because each asks NVML itself whether its GPUs are free; none is given back whose GPUs may be in use.
 
 use std::{sync::Arc, time::Duration};
 
-use muster_device::Backend;
+use muster_device::{Backend, BackendError, LibraryStatus, Listed};
 use muster_serve::{Condition, Shutdown};
 use tokio::sync::watch;
 
@@ -17,7 +20,7 @@ use crate::{
 
 /// How often NVML is asked for its list.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// How soon again while it has never answered: the driver may be loading.
+/// How soon again while it does not answer: the driver may be loading.
 const LOOK_SOON: Duration = Duration::from_secs(1);
 /// File in the state directory.
 const FILE: &str = "devices.json";
@@ -57,16 +60,28 @@ pub fn spawn(enumerator: Enumerator, shutdown: &Shutdown) -> Results {
     Results { gpus, report }
 }
 
+/// What did not answer in a look, in words.
+type Silence = Vec<String>;
+
 impl Enumerator {
     async fn run(self, gpus: watch::Sender<Option<KnownGpus>>, report: watch::Sender<NvmlReport>) {
+        let mut told = Told::default();
         loop {
             let result = self.look().await;
-            self.listed.set(result.is_ok());
+            let status = self.backend.status();
+            self.metrics.nvml(&status, told.openings);
+            told.openings = status.openings;
+            let is_listed = result.is_ok();
+            self.listed.set(is_listed);
             match result {
-                Ok(known) => self.found(known, &gpus, &report),
+                Ok((known, silence)) => {
+                    told.cause = None;
+                    told.silence(silence, &status);
+                    self.found(known, &gpus, &report);
+                }
                 Err(cause) => {
                     self.metrics.nvml_failures.inc();
-                    tracing::warn!(cause, "the GPUs cannot be listed");
+                    told.failure(&cause);
                     report.send_if_modified(|report| {
                         let news = report.failure.as_ref() != Some(&cause);
                         report.failure = Some(cause);
@@ -74,8 +89,7 @@ impl Enumerator {
                     });
                 }
             }
-            let ever = gpus.borrow().is_some();
-            tokio::time::sleep(if ever { LOOK_EVERY } else { LOOK_SOON }).await;
+            tokio::time::sleep(if is_listed { LOOK_EVERY } else { LOOK_SOON }).await;
         }
     }
 
@@ -86,11 +100,12 @@ impl Enumerator {
         report: &watch::Sender<NvmlReport>,
     ) {
         let there = known.gpus.iter().filter(|known| !known.gone).count();
-        self.metrics
-            .gpus
-            .set(i64::try_from(there).unwrap_or(i64::MAX));
+        let silent = known.gpus.iter().filter(|known| known.silent).count();
+        let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        self.metrics.gpus.set(count(there));
+        self.metrics.unresponsive.set(count(silent));
         if gpus.borrow().as_ref() != Some(&known) {
-            tracing::info!(gpus = there, known = known.gpus.len(), "GPUs");
+            tracing::info!(gpus = there, silent, known = known.gpus.len(), "GPUs");
             self.driver.tell(Input::Inventory(known.inventory()));
             gpus.send_replace(Some(known.clone()));
         }
@@ -106,23 +121,65 @@ impl Enumerator {
     }
 
     /// Lists the GPUs, and keeps their names on disk before anybody hears of them.
-    async fn look(&self) -> Result<KnownGpus, String> {
+    async fn look(&self) -> Result<(KnownGpus, Silence), String> {
         let backend = self.backend.clone();
         let store = self.store.clone();
         let boot_id = self.boot_id.clone();
-        let look = move || -> Result<KnownGpus, String> {
-            let seen = backend.gpus().map_err(|error| error.to_string())?;
+        let look = move || -> Result<(KnownGpus, Silence), String> {
+            let listed = backend.gpus().map_err(|error| error.to_string())?;
             let _lock = store.lock().map_err(|error| error.to_string())?;
             let before = store::load_beside::<KnownGpus>(&store, FILE)
                 .map_err(|failure| failure.to_string())?;
-            let after = before.clone().unwrap_or_default().after(&boot_id, &seen);
+            let after = before.clone().unwrap_or_default().after(&boot_id, &listed);
             if before.as_ref() != Some(&after) {
                 store::put_beside(&store, FILE, &after).map_err(|failure| failure.to_string())?;
             }
-            Ok(after)
+            Ok((after, silence(&listed)))
         };
         tokio::task::spawn_blocking(look)
             .await
             .map_err(|panicked| panicked.to_string())?
     }
+}
+
+/// What was logged last, so that each change is logged once.
+#[derive(Debug, Default)]
+struct Told {
+    cause: Option<String>,
+    silence: Silence,
+    openings: u64,
+}
+
+impl Told {
+    fn failure(&mut self, cause: &str) {
+        if self.cause.as_deref() != Some(cause) {
+            tracing::warn!(
+                cause,
+                "the GPUs cannot be listed; what is published and what is held stays as it is"
+            );
+            self.cause = Some(cause.to_owned());
+        }
+    }
+
+    fn silence(&mut self, silence: Silence, status: &LibraryStatus) {
+        if self.silence != silence {
+            if silence.is_empty() {
+                tracing::info!("all GPUs answer again");
+            } else {
+                let stuck_calls = status.stuck_calls;
+                tracing::warn!(?silence, stuck_calls, "GPUs that do not answer");
+            }
+            self.silence = silence;
+        }
+    }
+}
+
+fn silence(listed: &Listed) -> Silence {
+    let known = listed.gpus.iter().filter_map(|listed| {
+        let cause = listed.silent.as_ref()?;
+        Some(format!("{}: {cause}", listed.gpu.uuid))
+    });
+    let unidentified = listed.unidentified.iter();
+    let unknown = unidentified.map(|cause: &BackendError| format!("of unknown UUID: {cause}"));
+    known.chain(unknown).collect()
 }

@@ -2,11 +2,12 @@
 //!
 //! A device keeps its name as long as its GPU is known: allocations name devices, and outlive reboots. So the
 //! names are on disk, keyed by UUID; NVML's order counts only when a GPU is seen for the first time. A GPU that
-//! is not seen any more stays, marked as gone, until a reboot without it.
+//! is not seen any more stays, marked as gone, until a reboot without it. One that does not answer stays what it was: that it
+//! is gone nobody has said.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_device::Gpu;
+use muster_device::{Gpu, Listed};
 use serde::{Deserialize, Serialize};
 
 use crate::prepare::{DeviceFacts, Inventory, Unit};
@@ -21,6 +22,9 @@ pub struct KnownGpu {
     /// Not seen in the last enumeration.
     #[serde(default)]
     pub gone: bool,
+    /// It did not answer in the last enumeration: what is known of it is from before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub silent: bool,
 }
 
 /// The GPUs of a node by index, as they are on disk.
@@ -34,20 +38,24 @@ pub struct KnownGpus {
 }
 
 impl KnownGpus {
-    /// What is known after NVML has listed `seen`.
+    /// What is known after NVML has listed the GPUs.
     ///
     /// A known UUID keeps its index. A new one takes that of a missing GPU at the same address (a GPU that was
     /// exchanged), else the lowest free one. `NVLink` groups come from the enumeration and are translated.
+    ///
+    /// While a GPU does not say who it is, it may be any that is missing: those are silent, and neither gone nor forgotten.
     #[must_use]
-    pub fn after(&self, boot_id: &str, seen: &[Gpu]) -> Self {
-        let rebooted = self.boot_id != boot_id;
+    pub fn after(&self, boot_id: &str, listed: &Listed) -> Self {
+        let is_complete = listed.unidentified.is_empty();
+        let forgets = self.boot_id != boot_id && is_complete;
+        let seen: Vec<&Gpu> = listed.gpus.iter().map(|listed| &listed.gpu).collect();
         let mut indices: BTreeMap<u32, u32> = BTreeMap::new();
         let mut taken: BTreeSet<u32> = BTreeSet::new();
         let is_seen = |known: &KnownGpu| seen.iter().any(|gpu| gpu.uuid == known.gpu.uuid);
-        for known in self.gpus.iter().filter(|known| is_seen(known) || !rebooted) {
+        for known in self.gpus.iter().filter(|known| is_seen(known) || !forgets) {
             taken.insert(known.gpu.index);
         }
-        for gpu in seen {
+        for gpu in &seen {
             let same = self.gpus.iter().find(|known| known.gpu.uuid == gpu.uuid);
             let exchanged = || {
                 let here =
@@ -62,28 +70,34 @@ impl KnownGpus {
             indices.insert(gpu.index, index);
         }
         let translate = |old: u32| indices.get(&old).copied().unwrap_or(old);
-        let mut gpus: Vec<KnownGpu> = seen
+        let mut gpus: Vec<KnownGpu> = listed
+            .gpus
             .iter()
-            .map(|gpu| {
-                let mut gpu = gpu.clone();
+            .map(|listed| {
+                let mut gpu = listed.gpu.clone();
                 gpu.index = translate(gpu.index);
                 gpu.nvlink.pair = translate(gpu.nvlink.pair);
                 gpu.nvlink.quad = translate(gpu.nvlink.quad);
                 gpu.nvlink.group = translate(gpu.nvlink.group);
-                KnownGpu { gpu, gone: false }
+                KnownGpu {
+                    gpu,
+                    gone: false,
+                    silent: listed.silent.is_some(),
+                }
             })
             .collect();
         let replaced = |index: u32| gpus.iter().any(|known| known.gpu.index == index);
-        let gone: Vec<KnownGpu> = self
+        let missing: Vec<KnownGpu> = self
             .gpus
             .iter()
-            .filter(|known| !rebooted && !is_seen(known) && !replaced(known.gpu.index))
+            .filter(|known| !forgets && !is_seen(known) && !replaced(known.gpu.index))
             .map(|known| KnownGpu {
-                gone: true,
-                ..known.clone()
+                gpu: known.gpu.clone(),
+                gone: known.gone || is_complete,
+                silent: !known.gone && !is_complete,
             })
             .collect();
-        gpus.extend(gone);
+        gpus.extend(missing);
         gpus.sort_by_key(|known| known.gpu.index);
         Self {
             boot_id: boot_id.to_owned(),
@@ -91,7 +105,8 @@ impl KnownGpus {
         }
     }
 
-    /// What may be prepared: the GPUs that are there.
+    /// What may be prepared: the GPUs that are there. One that is silent is among them: what it holds is held, and whether it is
+    /// free is asked of itself, which then says that it is silent.
     pub fn inventory(&self) -> Inventory {
         self.gpus
             .iter()
@@ -120,9 +135,20 @@ fn lowest_free(taken: &BTreeSet<u32>) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use muster_device::NvlinkGroups;
+    use muster_device::{BackendError, ListedGpu, NvlinkGroups};
 
     use super::*;
+
+    fn listed(gpus: &[Gpu]) -> Listed {
+        let answered = |gpu: &Gpu| ListedGpu {
+            gpu: gpu.clone(),
+            silent: None,
+        };
+        Listed {
+            gpus: gpus.iter().map(answered).collect(),
+            unidentified: Vec::new(),
+        }
+    }
 
     fn gpu(uuid: &str, index: u32, bus: &str) -> Gpu {
         Gpu {
@@ -149,12 +175,12 @@ mod tests {
 
     fn three() -> KnownGpus {
         let seen = [gpu("a", 0, "1"), gpu("b", 1, "2"), gpu("c", 2, "3")];
-        KnownGpus::default().after("boot", &seen)
+        KnownGpus::default().after("boot", &listed(&seen))
     }
 
     #[test]
     fn a_gpu_that_vanishes_moves_no_name() {
-        let after = three().after("boot", &[gpu("a", 0, "1"), gpu("c", 1, "3")]);
+        let after = three().after("boot", &listed(&[gpu("a", 0, "1"), gpu("c", 1, "3")]));
         assert_eq!(
             names(&after),
             [
@@ -169,12 +195,12 @@ mod tests {
         );
         // And comes back as what it was.
         let seen = [gpu("a", 0, "1"), gpu("b", 1, "2"), gpu("c", 2, "3")];
-        assert_eq!(after.after("boot", &seen), three());
+        assert_eq!(after.after("boot", &listed(&seen)), three());
     }
 
     #[test]
     fn after_a_reboot_names_stay_with_uuids_and_the_gone_are_forgotten() {
-        let after = three().after("next", &[gpu("c", 0, "1"), gpu("a", 1, "2")]);
+        let after = three().after("next", &listed(&[gpu("c", 0, "1"), gpu("a", 1, "2")]));
         assert_eq!(
             names(&after),
             [("a".to_owned(), 0, false), ("c".to_owned(), 2, false)]
@@ -184,7 +210,7 @@ mod tests {
     #[test]
     fn a_gpu_that_was_exchanged_takes_the_name_of_the_old_one() {
         let seen = [gpu("a", 0, "1"), gpu("new", 1, "2"), gpu("c", 2, "3")];
-        let after = three().after("boot", &seen);
+        let after = three().after("boot", &listed(&seen));
         assert_eq!(
             names(&after),
             [
@@ -193,5 +219,47 @@ mod tests {
                 ("c".to_owned(), 2, false)
             ]
         );
+    }
+
+    fn silent(known: &KnownGpus) -> Vec<&str> {
+        let silent = known.gpus.iter().filter(|known| known.silent);
+        silent.map(|known| known.gpu.uuid.as_str()).collect()
+    }
+
+    #[test]
+    fn a_gpu_that_does_not_answer_stays_and_may_be_held() {
+        let mut look = listed(&[gpu("a", 0, "1"), gpu("b", 1, "2"), gpu("c", 2, "3")]);
+        look.gpus[1].silent = Some(BackendError::Unresponsive);
+        let after = three().after("boot", &look);
+        assert_eq!(silent(&after), ["b"]);
+        assert!(after.gpus.iter().all(|known| !known.gone));
+        assert_eq!(after.inventory(), three().inventory());
+        // And is on disk as it was before there was such a thing, once it answers.
+        let text = serde_json::to_string(&three()).unwrap();
+        assert!(!text.contains("silent"), "{text}");
+    }
+
+    #[test]
+    fn while_a_gpu_does_not_say_who_it_is_a_missing_one_is_neither_gone_nor_forgotten() {
+        let mut look = listed(&[gpu("a", 0, "1"), gpu("c", 1, "3"), gpu("new", 2, "4")]);
+        look.unidentified.push(BackendError::Unresponsive);
+        for boot_id in ["boot", "next"] {
+            let after = three().after(boot_id, &look);
+            assert_eq!(silent(&after), ["b"], "{boot_id}");
+            assert_eq!(
+                names(&after),
+                [
+                    ("a".to_owned(), 0, false),
+                    ("b".to_owned(), 1, false),
+                    ("c".to_owned(), 2, false),
+                    ("new".to_owned(), 3, false)
+                ]
+            );
+        }
+        // One that was gone before is still gone.
+        let gone = three().after("boot", &listed(&[gpu("a", 0, "1"), gpu("c", 1, "3")]));
+        let after = gone.after("boot", &look);
+        assert_eq!(names(&after)[1], ("b".to_owned(), 1, true));
+        assert!(silent(&after).is_empty());
     }
 }

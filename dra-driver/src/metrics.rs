@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use muster_api::Reason;
+use muster_device::LibraryStatus;
 use muster_serve::metrics::Metrics;
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -26,8 +27,16 @@ pub struct DriverMetrics {
     pub trusted: Gauge,
     /// GPUs that NVML lists.
     pub gpus: Gauge,
+    /// GPUs that do not answer NVML.
+    pub unresponsive: Gauge,
     /// Enumerations that failed.
     pub nvml_failures: Counter,
+    /// Whether NVML is open: 1 or 0.
+    pub nvml_open: Gauge,
+    /// How often NVML was opened.
+    pub nvml_openings: Counter,
+    /// Calls of NVML that overran their limit and have not returned.
+    pub nvml_stuck_calls: Gauge,
     /// Publications of ResourceSlices that failed.
     pub slice_failures: Counter,
 }
@@ -64,7 +73,11 @@ impl DriverMetrics {
             bypasses: Family::default(),
             trusted: Gauge::default(),
             gpus: Gauge::default(),
+            unresponsive: Gauge::default(),
             nvml_failures: Counter::default(),
+            nvml_open: Gauge::default(),
+            nvml_openings: Counter::default(),
+            nvml_stuck_calls: Gauge::default(),
             slice_failures: Counter::default(),
         };
         metrics.register(|registry| {
@@ -111,12 +124,41 @@ impl DriverMetrics {
                 driver.nvml_failures.clone(),
             );
             registry.register(
+                "unresponsive_gpus",
+                "GPUs that do not answer NVML",
+                driver.unresponsive.clone(),
+            );
+            registry.register(
+                "nvml_open",
+                "Whether NVML is open: 1 or 0",
+                driver.nvml_open.clone(),
+            );
+            registry.register(
+                "nvml_openings",
+                "How often NVML was opened",
+                driver.nvml_openings.clone(),
+            );
+            registry.register(
+                "nvml_stuck_calls",
+                "Calls of NVML that overran their limit and have not returned",
+                driver.nvml_stuck_calls.clone(),
+            );
+            registry.register(
                 "slice_publication_failures",
                 "Publications of ResourceSlices that failed",
                 driver.slice_failures.clone(),
             );
         });
         driver
+    }
+
+    /// Tells how NVML stands; `openings` of it were counted before.
+    pub fn nvml(&self, status: &LibraryStatus, openings: u64) {
+        let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        self.nvml_open.set(i64::from(status.file.is_some()));
+        self.nvml_openings
+            .inc_by(status.openings.saturating_sub(openings));
+        self.nvml_stuck_calls.set(count(status.stuck_calls));
     }
 
     /// Counts a bypass that is new.

@@ -112,21 +112,16 @@ fn has_processes(cgroup: &Path, depth: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use muster_device::BackendConfig;
+    use muster_device::{BackendConfig, LibrarySource};
 
     use super::*;
 
     const UID: &str = "0d9a1f4e-1111-2222-3333-444455556666";
 
     fn prober(cgroups: &Path) -> Prober {
-        let config = BackendConfig {
-            library: "/nonexistent-muster/libnvidia-ml.so.1".into(),
-            sysfs: "/sys".into(),
-        };
-        Prober::new(
-            Arc::new(Backend::start(config).unwrap()),
-            cgroups.to_owned(),
-        )
+        let library = LibrarySource::File("/nonexistent-muster/libnvidia-ml.so.1".into());
+        let backend = Backend::new(BackendConfig::new(library));
+        Prober::new(Arc::new(backend), cgroups.to_owned())
     }
 
     #[test]

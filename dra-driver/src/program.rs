@@ -14,7 +14,7 @@ use clap::{Parser, builder::NonEmptyStringValueParser};
 use kube::{Api, Client, runtime::watcher};
 use muster_api::NodeDevices;
 use muster_cluster::managed::ManagedPods;
-use muster_device::{Backend, BackendConfig, cdi::DriverRoot};
+use muster_device::{Backend, BackendConfig, LibrarySource, cdi::DriverRoot};
 use muster_serve::{
     Condition, ExtendedResourcesArgs, Program, ServeArgs,
     watch::{self, WatchEvent, WatchMetrics},
@@ -91,14 +91,10 @@ pub struct Args {
     )]
     boot_id_file: PathBuf,
 
-    /// NVIDIA's management library: a path, or a name that the loader finds.
-    #[arg(
-        long,
-        env = "MUSTER_NVML_LIBRARY",
-        default_value = "libnvidia-ml.so.1",
-        value_name = "FILE"
-    )]
-    nvml_library: PathBuf,
+    /// NVIDIA's management library: a path, or a name that the loader finds. By default that of the kernel's version in the
+    /// driver root, and without one `libnvidia-ml.so.1`. It is looked for each time it is opened.
+    #[arg(long, env = "MUSTER_NVML_LIBRARY", value_name = "FILE")]
+    nvml_library: Option<PathBuf>,
 
     /// The host's /proc.
     #[arg(
@@ -251,13 +247,11 @@ pub async fn run(args: Args) -> anyhow::Result<()> {
 async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow::Result<()> {
     make_directories(args)?;
     let boot_id = boot_id(&args.boot_id_file)?;
-    let backend = Arc::new(
-        Backend::start(BackendConfig {
-            library: args.nvml_library.clone(),
-            sysfs: args.sys_dir.clone(),
-        })
-        .context("the thread that asks NVML")?,
-    );
+    let backend = Arc::new(Backend::new(BackendConfig {
+        sysfs: args.sys_dir.clone(),
+        proc: args.proc_dir.clone(),
+        ..BackendConfig::new(args.library())
+    }));
     let store = containers::store(&args.containers(), &args.state_dir)?;
     let write_client = program.write_client().await?;
     let watch_client = program.watch_client().await?;
@@ -375,12 +369,25 @@ impl Args {
         }
     }
 
+    fn library(&self) -> LibrarySource {
+        match (&self.nvml_library, self.driver_root()) {
+            (Some(file), _) => LibrarySource::File(file.clone()),
+            (None, Some(root)) => LibrarySource::DriverRoot(root),
+            (None, None) => LibrarySource::File("libnvidia-ml.so.1".into()),
+        }
+    }
+
+    fn driver_root(&self) -> Option<DriverRoot> {
+        let path = self.driver_root.as_ref()?;
+        Some(DriverRoot {
+            path: path.clone(),
+            on_host: self.driver_root_on_host.as_ref().unwrap_or(path).clone(),
+        })
+    }
+
     fn containers(&self) -> containers::Settings {
-        let driver = self.driver_root.as_ref().map(|path| DriverSettings {
-            root: DriverRoot {
-                path: path.clone(),
-                on_host: self.driver_root_on_host.as_ref().unwrap_or(path).clone(),
-            },
+        let driver = self.driver_root().map(|root| DriverSettings {
+            root,
             toolkit_hook: self.toolkit_hook.clone(),
             hook_directory: self.hook_dir.clone(),
             hook_program: self.hook_program.clone(),

@@ -12,7 +12,7 @@ use std::{
 
 use rustix::fs::{Dir, Mode, OFlags, ResolveFlags, open, openat2};
 
-use super::Failure;
+use super::{Failure, libraries, version};
 
 /// A driver root.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +42,11 @@ impl DriverRoot {
             directory,
             real,
         })
+    }
+
+    /// NVML's library in it, for this process to load: that of the kernel's version.
+    pub(crate) fn management_library(&self, proc: &Path) -> Result<PathBuf, Failure> {
+        libraries::management_library(&self.open()?, version::of_kernel(proc))
     }
 
     pub(super) fn failure(&self, cause: &(impl ToString + ?Sized)) -> Failure {
@@ -86,10 +91,16 @@ impl OpenRoot<'_> {
 
     /// Where something in the root is on the host, links resolved; `None` if it is not there.
     pub(super) fn on_host(&self, path: &Path) -> Option<PathBuf> {
-        let found = self.resolve(path, OFlags::PATH).ok()?;
-        let real = real_path(&found).ok()?;
+        let real = self.here(path)?;
         let inside = real.strip_prefix(&self.real).ok()?;
         Some(self.root.on_host.join(inside))
+    }
+
+    /// Where it is for this process, links resolved; `None` if it is not there.
+    pub(super) fn here(&self, path: &Path) -> Option<PathBuf> {
+        let found = self.resolve(path, OFlags::PATH).ok()?;
+        let real = real_path(&found).ok()?;
+        real.starts_with(&self.real).then_some(real)
     }
 
     fn resolve(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {

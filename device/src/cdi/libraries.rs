@@ -26,8 +26,11 @@ const DIRECTORIES: [&str; 14] = [
     "/run/opengl-driver/lib",
     "/usr/local/glibc/usr/lib",
 ];
+const CUDA: &str = "libcuda.so";
+/// NVML.
+const MANAGEMENT: &str = "libnvidia-ml.so";
 /// What no CUDA program runs without.
-const NEEDED: [&str; 2] = ["libcuda.so", "libnvidia-ml.so"];
+const NEEDED: [&str; 2] = [CUDA, MANAGEMENT];
 /// What many of them run with; an older or a leaner driver may have no such library.
 const EXPECTED: [&str; 9] = [
     "libnvidia-ptxjitcompiler.so",
@@ -61,20 +64,7 @@ pub(super) struct Libraries {
 /// Finds them. `kernel` is the version of the kernel's module; where that does not say, there must be one version only.
 pub(super) fn find(root: &OpenRoot<'_>, kernel: Option<String>) -> Result<Libraries, Failure> {
     let directories = directories(root);
-    let versions = versions(&directories);
-    let version = match (kernel, &versions.iter().collect::<Vec<_>>()[..]) {
-        (Some(kernel), found) if found.contains(&&kernel) => kernel,
-        (Some(kernel), found) => return Err(other_version(root, &kernel, found)),
-        (None, [only]) => (*only).clone(),
-        (None, []) => return Err(root.root().failure(&nothing())),
-        (None, several) => {
-            let cause = format!(
-                "it has libcuda.so of versions {}, and the kernel does not say which one is loaded",
-                join(several)
-            );
-            return Err(root.root().failure(&cause));
-        }
-    };
+    let version = wanted_version(root, kernel, &directories, CUDA)?;
     let mut found = Libraries {
         version,
         ..Libraries::default()
@@ -101,6 +91,28 @@ pub(super) fn find(root: &OpenRoot<'_>, kernel: Option<String>) -> Result<Librar
         .filter(|library| !is_there(library))
         .collect();
     Ok(found)
+}
+
+/// NVML's library of that version, where this process finds it. It is looked for by itself: what containers lack besides is no
+/// reason to know nothing of the GPUs.
+pub(super) fn management_library(
+    root: &OpenRoot<'_>,
+    kernel: Option<String>,
+) -> Result<PathBuf, Failure> {
+    let directories = directories(root);
+    let version = wanted_version(root, kernel, &directories, MANAGEMENT)?;
+    let name = format!("{MANAGEMENT}.{version}");
+    let there = directories
+        .iter()
+        .filter(|(_, there)| there.contains(&name));
+    let mut libraries = there
+        .map(|(directory, _)| directory.join(&name))
+        .filter(|path| root.file(path).is_ok_and(|file| elf::read(&file).is_some()));
+    let found = libraries.find_map(|path| root.here(&path));
+    found.ok_or_else(|| {
+        let cause = format!("its {name} is no library of 64 bits");
+        root.root().failure(&cause)
+    })
 }
 
 impl Libraries {
@@ -173,10 +185,33 @@ fn directories(root: &OpenRoot<'_>) -> Vec<(PathBuf, Vec<String>)> {
         .collect()
 }
 
-/// The versions of `libcuda.so` that there are.
-fn versions(directories: &[(PathBuf, Vec<String>)]) -> BTreeSet<String> {
+/// The version that counts: the kernel's, of which there must be this library; where the kernel does not say, the only one.
+fn wanted_version(
+    root: &OpenRoot<'_>,
+    kernel: Option<String>,
+    directories: &[(PathBuf, Vec<String>)],
+    library: &str,
+) -> Result<String, Failure> {
+    let versions = versions(directories, library);
+    match (kernel, &versions.iter().collect::<Vec<_>>()[..]) {
+        (Some(kernel), found) if found.contains(&&kernel) => Ok(kernel),
+        (Some(kernel), found) => Err(other_version(root, &kernel, found, library)),
+        (None, [only]) => Ok((*only).clone()),
+        (None, []) => Err(root.root().failure(&nothing(library))),
+        (None, several) => {
+            let cause = format!(
+                "it has {library} of versions {}, and the kernel does not say which one is loaded",
+                join(several)
+            );
+            Err(root.root().failure(&cause))
+        }
+    }
+}
+
+/// The versions of a library that there are.
+fn versions(directories: &[(PathBuf, Vec<String>)], library: &str) -> BTreeSet<String> {
     let names = directories.iter().flat_map(|(_, names)| names);
-    let versions = names.filter_map(|name| name.strip_prefix("libcuda.so."));
+    let versions = names.filter_map(|name| name.strip_prefix(library)?.strip_prefix('.'));
     versions
         .filter(|version| is_version(version))
         .map(str::to_owned)
@@ -192,20 +227,20 @@ fn stem<'a>(name: &'a str, version: &str) -> Option<&'a str> {
     is_library.then_some(stem)
 }
 
-fn other_version(root: &OpenRoot<'_>, kernel: &str, found: &[&String]) -> Failure {
+fn other_version(root: &OpenRoot<'_>, kernel: &str, found: &[&String], library: &str) -> Failure {
     if found.is_empty() {
-        return root.root().failure(&nothing());
+        return root.root().failure(&nothing(library));
     }
     root.root().failure(&format!(
-        "it has libcuda.so of version {}, and the kernel's module is of version {kernel}; unload the module, or restart \
+        "it has {library} of version {}, and the kernel's module is of version {kernel}; unload the module, or restart \
          the node, so that both are of one version",
         join(found)
     ))
 }
 
-fn nothing() -> String {
+fn nothing(library: &str) -> String {
     format!(
-        "it has no libcuda.so.VERSION in any of {}; name the directory in which NVIDIA's driver is installed \
+        "it has no {library}.VERSION in any of {}; name the directory in which NVIDIA's driver is installed \
          (--driver-root)",
         DIRECTORIES.join(", ")
     )

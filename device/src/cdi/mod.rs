@@ -30,3 +30,4 @@ pub use failure::Failure;
 pub use hooks::Hooks;
 pub use modules::{ModuleLoader, NvidiaModprobe};
 pub use spec::{Device, DeviceNode, Edits, Hook, Mount, Spec};
+pub(crate) use version::of_kernel as kernel_version;

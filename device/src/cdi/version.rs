@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 /// The version of the kernel's module (`/proc/driver/nvidia/version`); `None` while it is not loaded.
-pub(super) fn of_kernel(proc: &Path) -> Option<String> {
+pub(crate) fn of_kernel(proc: &Path) -> Option<String> {
     let text = fs::read_to_string(proc.join("driver/nvidia/version")).ok()?;
     // `NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 07:17:54 UTC 2025`, open modules alike.
     let first = text.lines().next()?;

@@ -1,8 +1,8 @@
 //! Health of the devices, as a stream for the kubelet.
 //!
 //! The kubelet calls a device Unknown 30 s after it last heard of it, so the complete list is sent again before
-//! that. Until faults are handled (their own issue) a device is healthy if NVML lists it, unhealthy if it does
-//! not any more, unknown if NVML does not answer.
+//! that. Until faults are handled a device is healthy if it answers NVML, unhealthy if it does not (any more), unknown if NVML
+//! is closed.
 
 use std::{
     pin::Pin,
@@ -46,13 +46,18 @@ struct DeviceHealth {
 fn healths(report: &NvmlReport) -> Vec<DeviceHealth> {
     let gpus = report.known.iter().flat_map(|known| &known.gpus);
     gpus.map(|known| {
-        let (status, message) = match (&report.failure, known.gone) {
-            (Some(failure), _) => (v1::HealthStatus::Unknown, failure.clone()),
-            (None, true) => (
+        let uuid = &known.gpu.uuid;
+        let (status, message) = match &report.failure {
+            Some(failure) => (v1::HealthStatus::Unknown, failure.clone()),
+            None if known.gone => (
                 v1::HealthStatus::Unhealthy,
-                format!("GPU {} is not seen any more", known.gpu.uuid),
+                format!("GPU {uuid} is not seen any more"),
             ),
-            (None, false) => (v1::HealthStatus::Healthy, String::new()),
+            None if known.silent => (
+                v1::HealthStatus::Unhealthy,
+                format!("GPU {uuid} does not answer"),
+            ),
+            None => (v1::HealthStatus::Healthy, String::new()),
         };
         DeviceHealth {
             device: known.gpu.device_name(),
@@ -122,3 +127,51 @@ macro_rules! serve {
 
 serve!(v1);
 serve!(v1alpha1);
+
+#[cfg(test)]
+mod tests {
+    use muster_device::{BackendError, Gpu, Listed, ListedGpu, NvlinkGroups};
+
+    use super::{
+        v1::HealthStatus::{Healthy, Unhealthy, Unknown},
+        *,
+    };
+
+    fn gpu(index: u32, silent: Option<BackendError>) -> ListedGpu {
+        let gpu = Gpu {
+            uuid: format!("GPU-{index}"),
+            index,
+            pci_bus_id: format!("0000:0{index}:00.0"),
+            product_name: "Test".to_owned(),
+            architecture: "Test".to_owned(),
+            memory_bytes: 1 << 30,
+            numa_node: None,
+            pcie_root: "pci0000:00".to_owned(),
+            nvlink: NvlinkGroups::alone(index),
+            fabric_clique: None,
+            driver_version: "1.2.3".to_owned(),
+            cuda_compute_capability: (9, 0),
+            minor: index,
+        };
+        ListedGpu { gpu, silent }
+    }
+
+    #[test]
+    fn a_gpu_is_healthy_that_answers_unhealthy_that_does_not_and_unknown_while_nvml_is_closed() {
+        let listed = Listed {
+            gpus: vec![gpu(0, None), gpu(1, Some(BackendError::Unresponsive))],
+            unidentified: Vec::new(),
+        };
+        let known = KnownGpus::default().after("boot", &listed);
+        let statuses = |failure: Option<&str>| {
+            let report = NvmlReport {
+                known: Some(known.clone()),
+                failure: failure.map(str::to_owned),
+            };
+            let statuses = healths(&report).into_iter().map(|health| health.status);
+            statuses.collect::<Vec<_>>()
+        };
+        assert_eq!(statuses(None), [Healthy, Unhealthy]);
+        assert_eq!(statuses(Some("closed")), [Unknown, Unknown]);
+    }
+}

@@ -168,10 +168,13 @@ impl Machine {
                     claim.reference
                 ),
             }),
-            InUse::Unknown(cause) => Verdict::Wait(plain(format!(
-                "claim {}: whether its devices are free cannot be told: {cause}",
-                claim.reference
-            ))),
+            InUse::Unknown(cause) => Verdict::Wait(Refusal {
+                reason: Some(Reason::DeviceUnknown),
+                message: format!(
+                    "claim {}: whether its devices are free cannot be told: {cause}",
+                    claim.reference
+                ),
+            }),
         }
     }
 

@@ -15,10 +15,12 @@ use crate::inventory::{KnownGpu, KnownGpus};
 pub const MAX_DEVICES_PER_SLICE: usize = 64;
 /// Taint key (NoSchedule) on GPUs that NVML does not list any more.
 pub const TAINT_GONE: &str = "gpu.muster.dev/gone";
+/// Taint key (NoSchedule) on GPUs that do not answer NVML.
+pub const TAINT_UNRESPONSIVE: &str = "gpu.muster.dev/unresponsive";
 /// Longest string attribute that the API server takes.
 const MAX_STRING_BYTES: usize = 64;
 
-/// What is to be tainted, beside what is gone.
+/// What is to be tainted, beside what is gone or does not answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tainted {
     /// Names of devices that are held without a permit.
@@ -111,6 +113,9 @@ fn taints(known: &KnownGpu, name: &str, tainted: &Tainted) -> Vec<DeviceTaint> {
     if known.gone {
         taints.push(no_schedule(TAINT_GONE));
     }
+    if known.silent {
+        taints.push(no_schedule(TAINT_UNRESPONSIVE));
+    }
     taints
 }
 
@@ -147,7 +152,7 @@ fn semantic(version: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use muster_device::{Gpu, NvlinkGroups};
+    use muster_device::{Gpu, Listed, ListedGpu, NvlinkGroups};
 
     use super::*;
 
@@ -171,8 +176,15 @@ mod tests {
             cuda_compute_capability: (9, 0),
             minor: index,
         };
-        let gpus: Vec<Gpu> = (0..count).map(gpu).collect();
-        KnownGpus::default().after("boot", &gpus)
+        let gpus = (0..count).map(|index| ListedGpu {
+            gpu: gpu(index),
+            silent: None,
+        });
+        let listed = Listed {
+            gpus: gpus.collect(),
+            unidentified: Vec::new(),
+        };
+        KnownGpus::default().after("boot", &listed)
     }
 
     #[test]
@@ -215,12 +227,14 @@ mod tests {
     }
 
     #[test]
-    fn held_and_bypassed_devices_are_tainted_and_stay() {
+    fn held_bypassed_and_silent_devices_are_tainted_and_stay() {
         let tainted = Tainted {
             held: BTreeSet::from(["gpu-1".to_owned()]),
             bypassed: BTreeSet::from(["GPU-1".to_owned(), "GPU-2".to_owned()]),
         };
-        let slices = devices(&known(3), &tainted);
+        let mut known = known(4);
+        known.gpus[3].silent = true;
+        let slices = devices(&known, &tainted);
         let keys: Vec<Vec<String>> = slices
             .concat()
             .into_iter()
@@ -230,7 +244,11 @@ mod tests {
             })
             .collect();
         let (held, bypassed) = ("gpu.muster.dev/held", "gpu.muster.dev/bypassed");
-        assert_eq!(keys, [vec![], vec![held, bypassed], vec![bypassed]]);
+        let silent = "gpu.muster.dev/unresponsive";
+        assert_eq!(
+            keys,
+            [vec![], vec![held, bypassed], vec![bypassed], vec![silent]]
+        );
         let no_schedule = |taint: &DeviceTaint| taint.effect == "NoSchedule";
         let devices = slices.concat();
         let mut taints = devices

@@ -7,4 +7,5 @@ mod bypass;
 mod claims;
 mod containers;
 mod node;
+mod nvml;
 mod registration;

@@ -26,6 +26,8 @@ pub(crate) struct Node {
     root: tempfile::TempDir,
     /// The GPUs, which nothing uses.
     state: State,
+    /// NVML's library.
+    pub(crate) library: PathBuf,
     /// Flags beside those that every driver here has.
     pub(crate) flags: Vec<String>,
     driver: Option<Child>,
@@ -42,6 +44,7 @@ impl Node {
                 seed: "node-0".to_owned(),
                 ..State::default()
             },
+            library: nvidia_ml_mock::library().unwrap(),
             flags: Vec::new(),
             driver: None,
         };
@@ -73,7 +76,6 @@ impl Node {
     /// Starts the driver, and waits until its sockets are served.
     pub(crate) async fn start(&mut self) {
         let flag = |name: &str, path: &str| format!("--{name}={}", self.path(path).display());
-        let library = nvidia_ml_mock::library().unwrap();
         let driver = Command::new(env!("CARGO_BIN_EXE_muster-dra-driver"))
             .arg("--node-name=node-0")
             .arg("--admin-addr=127.0.0.1:0")
@@ -87,7 +89,7 @@ impl Node {
             .arg(flag("cgroup-dir", "cgroup"))
             .arg(flag("proc-dir", "proc"))
             .arg(flag("sys-dir", "sys"))
-            .arg(format!("--nvml-library={}", library.display()))
+            .arg(format!("--nvml-library={}", self.library.display()))
             .args(&self.flags)
             .env(STATE_VARIABLE, self.path("nvml.json"))
             .stdout(Stdio::null())
@@ -189,6 +191,13 @@ impl Node {
             secretive: secretive.iter().map(|gpu| (*gpu).to_owned()).collect(),
             ..self.state.clone()
         });
+    }
+
+    /// The hardware is otherwise than at the start.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state.clone();
+        change(&mut state);
+        self.write_state(&state);
     }
 
     /// What the kernel tells of a process.

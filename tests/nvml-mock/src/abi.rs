@@ -3,6 +3,7 @@
 //! A handle is the GPU's index plus one, cast to a pointer; it is never dereferenced.
 
 use std::{
+    cell::Cell,
     ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_ulonglong},
     ptr::NonNull,
     sync::atomic::{AtomicUsize, Ordering},
@@ -15,7 +16,7 @@ use nvml_wrapper_sys::bindings::*;
 
 use crate::{
     board::{Board, Gpu},
-    processes,
+    own_file, processes,
     state::{self, State},
 };
 
@@ -31,10 +32,19 @@ const DRIVER_NOT_LOADED: Code = nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED;
 const GPU_IS_LOST: Code = nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST;
 const TIMEOUT: Code = nvmlReturn_enum_NVML_ERROR_TIMEOUT;
 const VERSION_MISMATCH: Code = nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+const LIB_RM_VERSION_MISMATCH: Code = nvmlReturn_enum_NVML_ERROR_LIB_RM_VERSION_MISMATCH;
 const UNKNOWN: Code = nvmlReturn_enum_NVML_ERROR_UNKNOWN;
 
 /// How often init was called more than shutdown.
 static USERS: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    /// The function that this thread was called by.
+    static FUNCTION: Cell<&'static str> = const { Cell::new("") };
+}
+
+/// How often a call that hangs looks whether it still does.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// The hardware at the moment of a call.
 struct Machine {
@@ -47,9 +57,29 @@ impl Machine {
         if USERS.load(Ordering::SeqCst) == 0 {
             return Err(UNINITIALIZED);
         }
+        hang_about("");
         let (state, board) = state::load().map_err(|_| UNKNOWN)?;
-        thread::sleep(Duration::from_millis(state.delay_milliseconds));
-        Ok(Self { state, board })
+        let machine = Self { state, board };
+        machine.has_module()?;
+        thread::sleep(Duration::from_millis(machine.state.delay_milliseconds));
+        Ok(machine)
+    }
+
+    /// Whether the kernel has a module that this library is for.
+    fn has_module(&self) -> Result<(), Code> {
+        let loaded = &self.state.module_version;
+        if self.state.unloaded {
+            Err(DRIVER_NOT_LOADED)
+        } else if loaded.is_empty() || loaded == self.driver_version() {
+            Ok(())
+        } else {
+            Err(LIB_RM_VERSION_MISMATCH)
+        }
+    }
+
+    /// The library's, which is the module's where it works at all.
+    fn driver_version(&self) -> &str {
+        own_file::version().unwrap_or(&self.board.driver_version)
     }
 
     fn uuid(&self, gpu: &Gpu) -> String {
@@ -59,7 +89,9 @@ impl Machine {
     fn index(&self, device: nvmlDevice_t) -> Result<usize, Code> {
         let index = device.addr().checked_sub(1).ok_or(INVALID_ARGUMENT)?;
         let gpu = self.board.gpus.get(index).ok_or(INVALID_ARGUMENT)?;
-        if self.state.lost.contains(&self.uuid(gpu)) {
+        let uuid = self.uuid(gpu);
+        hang_about(&uuid);
+        if self.state.lost.contains(&uuid) {
             return Err(GPU_IS_LOST);
         }
         Ok(index)
@@ -119,20 +151,33 @@ fn struct_version<T>(version: u32) -> Option<u32> {
     Some(u32::try_from(size_of::<T>()).ok()? | (version << 24))
 }
 
-fn begin() -> Code {
-    match state::load() {
-        Ok(_) => {
-            USERS.fetch_add(1, Ordering::SeqCst);
-            SUCCESS
-        }
-        Err(_) => DRIVER_NOT_LOADED,
+/// Does not return while the state file says that this call hangs.
+fn hang_about(gpu: &str) {
+    let hangs = || {
+        let of_this = |(state, _): (State, Board)| {
+            let mut hangs = state.hangs.iter();
+            hangs.any(|hang| hang.is_of(FUNCTION.get(), gpu))
+        };
+        state::load().is_ok_and(of_this)
+    };
+    while hangs() {
+        thread::sleep(LOOK_EVERY);
     }
+}
+
+fn begin() -> Result<(), Code> {
+    hang_about("");
+    let (state, board) = state::load().map_err(|_| DRIVER_NOT_LOADED)?;
+    Machine { state, board }.has_module()?;
+    USERS.fetch_add(1, Ordering::SeqCst);
+    Ok(())
 }
 
 macro_rules! export {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {$(
         #[unsafe(no_mangle)]
         extern "C" fn $name($($argument: $type),*) -> Code {
+            FUNCTION.set(stringify!($name));
             let body = || -> Result<(), Code> { $body };
             code(body())
         }
@@ -141,22 +186,20 @@ macro_rules! export {
 
 // --- the library
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlInit_v2() -> Code {
-    begin()
-}
+export! {
+    fn nvmlInit_v2() {
+        begin()
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlInitWithFlags(_flags: c_uint) -> Code {
-    begin()
-}
+    fn nvmlInitWithFlags(_flags: c_uint) {
+        begin()
+    }
 
-#[unsafe(no_mangle)]
-extern "C" fn nvmlShutdown() -> Code {
-    let less = |users: usize| users.checked_sub(1);
-    match USERS.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) {
-        Ok(_) => SUCCESS,
-        Err(_) => UNINITIALIZED,
+    fn nvmlShutdown() {
+        hang_about("");
+        let less = |users: usize| users.checked_sub(1);
+        let before = USERS.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+        before.map(drop).map_err(|_| UNINITIALIZED)
     }
 }
 
@@ -172,6 +215,7 @@ extern "C" fn nvmlErrorString(code: Code) -> *const c_char {
         DRIVER_NOT_LOADED => c"Driver Not Loaded",
         GPU_IS_LOST => c"GPU is lost",
         TIMEOUT => c"Timeout",
+        LIB_RM_VERSION_MISMATCH => c"RM has detected an NVML/RM version mismatch.",
         _ => c"Unknown Error",
     };
     text.as_ptr()
@@ -179,11 +223,11 @@ extern "C" fn nvmlErrorString(code: Code) -> *const c_char {
 
 export! {
     fn nvmlSystemGetDriverVersion(version: *mut c_char, length: c_uint) {
-        put_text(version, length, &Machine::now()?.board.driver_version)
+        put_text(version, length, Machine::now()?.driver_version())
     }
 
     fn nvmlSystemGetNVMLVersion(version: *mut c_char, length: c_uint) {
-        put_text(version, length, &format!("13.{}", Machine::now()?.board.driver_version))
+        put_text(version, length, &format!("13.{}", Machine::now()?.driver_version()))
     }
 
     fn nvmlSystemGetCudaDriverVersion_v2(version: *mut c_int) {

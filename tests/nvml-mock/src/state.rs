@@ -1,13 +1,15 @@
 //! What of the hardware a test can change.
 
-use std::fs;
+use std::{fs, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::board::Board;
+use crate::{board::Board, own_file};
 
 /// Environment variable with the path of the state file.
 pub const STATE_VARIABLE: &str = "MUSTER_NVML_MOCK_STATE";
+/// Name of the state file beside the library, where that variable is not set.
+pub const STATE_FILE: &str = "nvml-mock.json";
 
 /// Content of the state file. Only `board` is needed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,8 +27,34 @@ pub struct State {
     pub secretive: Vec<String>,
     /// UUIDs of GPUs that fell off the bus.
     pub lost: Vec<String>,
-    /// How long every call takes, as when firmware hangs.
+    /// How long every call takes, as when firmware is slow.
     pub delay_milliseconds: u64,
+    /// Calls that do not return until this says otherwise, as when firmware hangs.
+    pub hangs: Vec<Hang>,
+    /// The kernel has no module of the driver.
+    pub unloaded: bool,
+    /// Version of the kernel's module; any that the library works with if empty. A library's own version is in its file name
+    /// (`libnvidia-ml.so.580.95.05`), or that of the board.
+    pub module_version: String,
+}
+
+/// Calls that hang.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Hang {
+    /// Name of the C function; any if empty.
+    #[serde(default)]
+    pub function: String,
+    /// UUID of the GPU that it is about; if empty, all that are about no GPU, or have not found it yet.
+    #[serde(default)]
+    pub gpu: String,
+}
+
+impl Hang {
+    /// Whether a call of this function is meant, about the GPU of this UUID or about none.
+    pub(crate) fn is_of(&self, function: &str, gpu: &str) -> bool {
+        self.gpu == gpu && (self.function.is_empty() || self.function == function)
+    }
 }
 
 /// A process with a compute context on a GPU.
@@ -68,12 +96,18 @@ fn fnv(basis: u64, bytes: &[u8]) -> u64 {
 
 /// The state and its board, or what is wrong with the file.
 pub(crate) fn load() -> Result<(State, Board), String> {
-    let path = std::env::var(STATE_VARIABLE).map_err(|_| format!("{STATE_VARIABLE} is not set"))?;
-    let text = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+    let file = file().ok_or_else(|| format!("{STATE_VARIABLE} is not set"))?;
+    let path = file.display();
+    let text = fs::read_to_string(&file).map_err(|error| format!("{path}: {error}"))?;
     let state: State = serde_json::from_str(&text).map_err(|error| format!("{path}: {error}"))?;
     let board = Board::named(&state.board)
         .ok_or_else(|| format!("{path}: there is no board {:?}", state.board))?;
     Ok((state, board))
+}
+
+fn file() -> Option<PathBuf> {
+    let named = std::env::var_os(STATE_VARIABLE).map(PathBuf::from);
+    named.or_else(|| Some(own_file::path()?.parent()?.join(STATE_FILE)))
 }
 
 #[cfg(test)]

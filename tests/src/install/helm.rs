@@ -55,8 +55,11 @@ pub(super) fn values(
                 "nodeSelector": {"muster-tests/no-node": "has-this-label"},
                 // The mock is a library alone: containers get device nodes.
                 "driverRoot": "",
-                "nvmlLibrary": programs.path(LIBRARY),
-                "extraEnv": [{"name": nvidia_ml_mock::STATE_VARIABLE, "value": BOARD_FILE_ON_NODE}],
+                // Not as a value, which is a mount in a container.
+                "extraEnv": [
+                    {"name": "MUSTER_NVML_LIBRARY", "value": programs.path(LIBRARY)},
+                    {"name": nvidia_ml_mock::STATE_VARIABLE, "value": BOARD_FILE_ON_NODE},
+                ],
             },
             "logFormat": "text",
         }),

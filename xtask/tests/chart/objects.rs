@@ -550,6 +550,39 @@ fn the_preflight_of_a_release_only_reads_and_only_while_it_runs() {
     assert!(pod["spec"]["volumes"].is_null());
 }
 
+#[test]
+fn the_driver_root_is_seen_through_the_directory_that_it_is_in() {
+    for (root, mounted, seen) in [
+        ("/", "/", "/driver-root-parent"),
+        (
+            "/run/nvidia/driver",
+            "/run/nvidia",
+            "/driver-root-parent/driver",
+        ),
+        (
+            "/home/kubernetes/bin/nvidia/",
+            "/home/kubernetes/bin",
+            "/driver-root-parent/nvidia",
+        ),
+    ] {
+        let objects = objects(&[&format!("driver.driverRoot=\"{root}\"")]);
+        let driver = object(&objects, "DaemonSet", "muster-driver");
+        let pod = &driver["spec"]["template"]["spec"];
+        let named = |list: &Value, name: &str| {
+            let mut list = list.as_array().unwrap().iter();
+            list.find(|entry| entry["name"] == name).unwrap().clone()
+        };
+        let container = &pod["containers"][0];
+        let variable = named(&container["env"], "MUSTER_DRIVER_ROOT");
+        assert_eq!(variable["value"], seen);
+        let mount = named(&container["volumeMounts"], "driver-root-parent");
+        assert_eq!(mount["mountPath"], "/driver-root-parent");
+        assert_eq!(mount["mountPropagation"], "HostToContainer");
+        let volume = named(&pod["volumes"], "driver-root-parent");
+        assert_eq!(volume["hostPath"]["path"], mounted);
+    }
+}
+
 /// What Helm runs at these events, with what it needs, which is there only meanwhile.
 fn assert_runs_at(objects: &[Value], check: &str, events: &str) {
     for kind in ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Job"] {

@@ -33,6 +33,28 @@ fn a_holder_that_stays_is_named() {
 }
 
 #[test]
+fn a_device_of_which_nothing_can_be_told_is_refused_with_that_reason_and_prepared_once_it_is_free()
+{
+    let mut node = Node::new(None);
+    node.in_use = InUse::Unknown("GPU GPU-0: NVML is not available".to_owned());
+    let call = node.prepare(claim("a", &["gpu-0"]));
+    node.pass(36 * SECOND);
+    let refusal = node.refused(call);
+    assert_eq!(refusal.reason, Some(Reason::DeviceUnknown));
+    assert!(
+        refusal.message.contains("NVML is not available"),
+        "{refusal}"
+    );
+    assert_eq!(node.state("a"), None);
+    let again = node.prepare(claim("a", &["gpu-0"]));
+    node.pass(10 * SECOND);
+    assert_eq!(node.answered(again), None);
+    node.in_use = InUse::No;
+    node.pass(SECOND);
+    assert_eq!(node.prepared(again).len(), 1);
+}
+
+#[test]
 fn a_slice_and_its_gpu_collide_and_two_slices_do_not() {
     let slice = |start, end| Unit {
         gpu: "GPU-0".to_owned(),

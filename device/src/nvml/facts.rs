@@ -1,0 +1,198 @@
+//! What NVML says of one GPU.
+
+use nvml_wrapper::{
+    Device, Nvml,
+    error::{NvmlError, nvml_sym, nvml_try},
+};
+use nvml_wrapper_sys::bindings as raw;
+
+use super::{BackendError, gone_or_failed};
+use crate::{
+    gpu::{Gpu, NvlinkGroups, architecture_name},
+    nvlink::Peer,
+    sysfs,
+};
+
+/// What NVML says of one GPU.
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    pub(super) uuid: String,
+    pub(super) pci_bus_id: String,
+    product_name: String,
+    architecture: u32,
+    memory_bytes: u64,
+    numa_node: Option<u32>,
+    pub(super) peers: Vec<Peer>,
+    fabric_clique: Option<String>,
+    driver_version: String,
+    cuda_compute_capability: (u32, u32),
+    minor: u32,
+}
+
+impl Facts {
+    pub(super) fn into_gpu(self, index: u32, nvlink: NvlinkGroups, sysfs: &std::path::Path) -> Gpu {
+        Gpu {
+            index,
+            numa_node: sysfs::numa_node(sysfs, &self.pci_bus_id).or(self.numa_node),
+            pcie_root: sysfs::pcie_root(sysfs, &self.pci_bus_id),
+            nvlink,
+            uuid: self.uuid,
+            pci_bus_id: self.pci_bus_id,
+            product_name: self.product_name,
+            architecture: architecture_name(self.architecture),
+            memory_bytes: self.memory_bytes,
+            fabric_clique: self.fabric_clique,
+            driver_version: self.driver_version,
+            cuda_compute_capability: self.cuda_compute_capability,
+            minor: self.minor,
+        }
+    }
+}
+
+/// Asks for them.
+pub(super) fn facts(nvml: &Nvml, index: u32) -> Result<Facts, BackendError> {
+    let name = || format!("with index {index}");
+    let gone = |error| gone_or_failed(&name(), error);
+    let device = nvml.device_by_index(index).map_err(gone)?;
+    let pci = device.pci_info().map_err(gone)?;
+    let capability = device.cuda_compute_capability().map_err(gone)?;
+    let unsigned = |number: i32| u32::try_from(number).unwrap_or_default();
+    Ok(Facts {
+        uuid: device.uuid().map_err(gone)?,
+        pci_bus_id: kernel_address(&pci.bus_id),
+        product_name: device.name().map_err(gone)?,
+        architecture: architecture(nvml, &device).map_err(gone)?,
+        memory_bytes: device.memory_info().map_err(gone)?.total,
+        numa_node: numa_node(&device),
+        peers: peers(nvml, &device),
+        fabric_clique: fabric_clique(nvml, &device),
+        driver_version: nvml.sys_driver_version()?,
+        cuda_compute_capability: (unsigned(capability.major), unsigned(capability.minor)),
+        minor: device.minor_number().map_err(gone)?,
+    })
+}
+
+/// `00000000:1B:00.0` of NVML as the kernel writes it: `0000:1b:00.0`.
+fn kernel_address(bus_id: &str) -> String {
+    let lower = bus_id.to_ascii_lowercase();
+    match lower.split_once(':') {
+        Some((domain, rest)) if domain.len() == 8 => {
+            let short = domain.strip_prefix("0000").unwrap_or(domain);
+            format!("{short}:{rest}")
+        }
+        _ => lower,
+    }
+}
+
+/// Raw, because the wrapper refuses architectures that are newer than itself.
+fn architecture(nvml: &Nvml, device: &Device<'_>) -> Result<u32, NvmlError> {
+    let get = nvml_sym(nvml.lib().nvmlDeviceGetArchitecture.as_ref())?;
+    let mut architecture = raw::NVML_DEVICE_ARCH_UNKNOWN;
+    // SAFETY: the handle is of this library, which is loaded and initialised as long as `nvml` lives, and
+    // the pointer is to a local of the type that the function writes.
+    nvml_try(unsafe { get(device.handle(), &raw mut architecture) })?;
+    Ok(architecture)
+}
+
+/// NUMA node by memory affinity, for kernels that show none. More than one node is no answer.
+fn numa_node(device: &Device<'_>) -> Option<u32> {
+    let words = device
+        .memory_affinity(4, raw::NVML_AFFINITY_SCOPE_NODE)
+        .ok()?;
+    let nodes: Vec<u32> = (0..)
+        .zip(&words)
+        .flat_map(|(word, bits)| {
+            let set = move |bit: &u32| bits.checked_shr(*bit).unwrap_or(0) & 1 == 1;
+            (0..64).filter(set).map(move |bit| word * 64 + bit)
+        })
+        .collect();
+    match nodes.as_slice() {
+        [node] => Some(*node),
+        _ => None,
+    }
+}
+
+/// What the active links lead to. A link that does not say so connects nothing that we could promise.
+fn peers(nvml: &Nvml, device: &Device<'_>) -> Vec<Peer> {
+    let mut peers = Vec::new();
+    for number in 0..raw::NVML_NVLINK_MAX_LINKS {
+        let link = device.link_wrapper_for(number);
+        if !link.is_active().unwrap_or(false) {
+            continue;
+        }
+        let Ok(remote) = link.remote_pci_info() else {
+            continue;
+        };
+        let address = kernel_address(&remote.bus_id);
+        match remote_type(nvml, device, number) {
+            Ok(raw::nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_GPU) => {
+                peers.push(Peer::Gpu(address));
+            }
+            Ok(raw::nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH) => {
+                peers.push(Peer::Switch(address));
+            }
+            _ => {}
+        }
+    }
+    peers
+}
+
+/// Raw, because the wrapper (0.13.0) gives the library a temporary to write to and returns what was there before.
+fn remote_type(nvml: &Nvml, device: &Device<'_>, link: u32) -> Result<u32, NvmlError> {
+    let get = nvml_sym(nvml.lib().nvmlDeviceGetNvLinkRemoteDeviceType.as_ref())?;
+    let mut kind = raw::nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_UNKNOWN;
+    // SAFETY: as in `architecture`.
+    nvml_try(unsafe { get(device.handle(), link, &raw mut kind) })?;
+    Ok(kind)
+}
+
+/// The multi-node NVLink domain. A fabric manager on one machine gives a cluster UUID of zeros: no such domain.
+fn fabric_clique(nvml: &Nvml, device: &Device<'_>) -> Option<String> {
+    let get = nvml_sym(nvml.lib().nvmlDeviceGetGpuFabricInfo.as_ref()).ok()?;
+    let mut info = raw::nvmlGpuFabricInfo_t {
+        clusterUuid: [0; 16],
+        status: 0,
+        cliqueId: 0,
+        state: 0,
+    };
+    // SAFETY: as in `architecture`.
+    nvml_try(unsafe { get(device.handle(), &raw mut info) }).ok()?;
+    let completed = u32::from(info.state) == raw::NVML_GPU_FABRIC_STATE_COMPLETED;
+    let member = info.clusterUuid.iter().any(|byte| *byte != 0);
+    (completed && member).then(|| format!("{}.{}", uuid_text(info.clusterUuid), info.cliqueId))
+}
+
+fn uuid_text(bytes: [u8; 16]) -> String {
+    let hex = format!("{:032x}", u128::from_be_bytes(bytes));
+    let part = |from: usize, to: usize| hex.get(from..to).unwrap_or_default();
+    [
+        part(0, 8),
+        part(8, 12),
+        part(12, 16),
+        part(16, 20),
+        part(20, 32),
+    ]
+    .join("-")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uuid_is_written_as_usual() {
+        let bytes = std::array::from_fn(|position| u8::try_from(position).unwrap());
+        assert_eq!(uuid_text(bytes), "00010203-0405-0607-0809-0a0b0c0d0e0f");
+    }
+
+    #[test]
+    fn addresses_are_written_as_the_kernel_does() {
+        for (nvml, kernel) in [
+            ("00000000:1B:00.0", "0000:1b:00.0"),
+            ("00010000:1B:00.0", "00010000:1b:00.0"),
+            ("0000:1B:00.0", "0000:1b:00.0"),
+        ] {
+            assert_eq!(kernel_address(nvml), kernel);
+        }
+    }
+}
