@@ -113,7 +113,7 @@ impl Looker {
             .unexplained(trusted)
             .filter_map(|(_, seen)| match &seen.origin {
                 Origin::Pod(uid) => Some(uid.clone()),
-                Origin::Node | Origin::Unknown => None,
+                Origin::Node | Origin::Unknown | Origin::Hidden => None,
             });
         let wanted: BTreeSet<String> = pods.collect();
         let directory = self.places.pod_logs.clone();

@@ -21,6 +21,8 @@ pub enum Origin {
     Node,
     /// That cannot be told.
     Unknown,
+    /// That was hidden: the kernel cannot write the path of its cgroup, which no runtime makes so long.
+    Hidden,
 }
 
 impl Origin {
@@ -50,7 +52,13 @@ impl Origin {
             Self::Pod(_) => "pod",
             Self::Node => "node",
             Self::Unknown => "unknown",
+            Self::Hidden => "hidden",
         }
+    }
+
+    /// Whether it is a tenant's: nobody makes cgroups so deep but from within a container.
+    pub fn is_of_tenant(&self) -> bool {
+        matches!(self, Self::Pod(_) | Self::Hidden)
     }
 }
 

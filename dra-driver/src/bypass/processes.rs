@@ -1,6 +1,6 @@
 //! What the kernel tells of processes.
 
-use std::{fs, path::Path};
+use std::{fs, io::ErrorKind, path::Path};
 
 use super::{origin::Origin, sight::Seen};
 
@@ -26,8 +26,11 @@ pub fn some_are_in_pods(proc: &Path) -> bool {
 }
 
 fn origin(process: &Path) -> Origin {
-    match fs::read_to_string(process.join("cgroup")) {
-        Ok(text) => Origin::of_cgroups(&text),
+    match fs::read(process.join("cgroup")) {
+        // A container may call its own cgroups by bytes that are no text.
+        Ok(text) => Origin::of_cgroups(&String::from_utf8_lossy(&text)),
+        // The kernel writes no path of 4,096 bytes.
+        Err(error) if error.kind() == ErrorKind::InvalidFilename => Origin::Hidden,
         Err(_) => Origin::Unknown,
     }
 }
@@ -58,5 +61,18 @@ mod tests {
         assert!(!some_are_in_pods(proc.path()), "self is no process");
         fs::write(proc.path().join("7/cgroup"), "0::/kubepods/podp-1/1\n").unwrap();
         assert!(some_are_in_pods(proc.path()));
+    }
+
+    #[test]
+    fn a_container_that_makes_cgroups_of_its_own_does_not_hide_behind_their_names() {
+        let proc = tempfile::tempdir().unwrap();
+        fs::create_dir(proc.path().join("7")).unwrap();
+        let cgroup = b"0::/kubepods/podp-1/1/\xff\xfe\n";
+        fs::write(proc.path().join("7/cgroup"), cgroup).unwrap();
+        let seen = look_at(proc.path(), 7);
+        assert_eq!(seen.origin, Origin::Pod("p-1".to_owned()));
+        // As the kernel answers where it cannot write the path.
+        let too_long = proc.path().join("x".repeat(300));
+        assert_eq!(look_at(&too_long, 7).origin, Origin::Hidden);
     }
 }

@@ -221,7 +221,7 @@ impl Watcher {
     fn bypass<'a>(&'a self, origin: &'a Origin, devices: &BTreeMap<String, String>) -> Bypass<'a> {
         let pod = match origin {
             Origin::Pod(uid) => self.names.get(uid),
-            Origin::Node | Origin::Unknown => None,
+            Origin::Node | Origin::Unknown | Origin::Hidden => None,
         };
         let mut bypass = Bypass {
             origin,
