@@ -59,8 +59,8 @@ pub struct Looker {
 pub struct Looked {
     /// All that a judgement takes.
     pub sight: Sight,
-    /// Whether permits are enforced, as far as the checkpoint knows.
-    pub enforce: Option<bool>,
+    /// Whether permits are enforced.
+    pub enforce: bool,
     /// GPUs that could not be judged, by UUID, and why.
     pub unanswered: BTreeMap<String, String>,
     /// The claims that hold each GPU, by its UUID.
@@ -200,12 +200,20 @@ fn first_look(places: &Places, gpus: BTreeSet<String>) -> Result<Looked, String>
         .load(&lock)
         .map_err(|error| error.to_string())?;
     drop(lock);
-    looked.enforce = disk.acknowledged.as_ref().map(|known| known.enforce);
-    looked.take_claims(&disk);
+    looked.take_disk(&disk)?;
     Ok(looked)
 }
 
 impl Looked {
+    /// Without a generation on disk the records are not whole: they are being rebuilt, and who holds what nobody knows.
+    fn take_disk(&mut self, disk: &Disk) -> Result<(), String> {
+        let acknowledged = disk.acknowledged.as_ref();
+        let acknowledged = acknowledged.ok_or("the records of claims are not rebuilt yet")?;
+        self.enforce = acknowledged.enforce;
+        self.take_claims(disk);
+        Ok(())
+    }
+
     /// A claim with administrative access explains its pods' processes like any other.
     fn take_claims(&mut self, disk: &Disk) {
         for record in disk.records.values().filter(|record| record.holds()) {
@@ -260,7 +268,7 @@ impl Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prepare::{Record, RecordState, RecordedDevice, Unit};
+    use crate::prepare::{Acknowledged, Record, RecordState, RecordedDevice, Unit};
 
     fn record(uid: &str, state: RecordState, pods: &[&str], admin_access: bool) -> Record {
         Record {
@@ -312,6 +320,25 @@ mod tests {
             let held = looked.sight.holders.remove("GPU-0").unwrap_or_default();
             assert_eq!(held.into_iter().collect::<Vec<_>>(), expected);
         }
+    }
+
+    #[test]
+    fn while_the_records_are_not_rebuilt_nothing_is_judged() {
+        let mut disk = Disk::default();
+        disk.records.insert(
+            "c".to_owned(),
+            record("c", RecordState::Prepared, &["p"], false),
+        );
+        assert!(Looked::default().take_disk(&disk).is_err());
+        disk.acknowledged = Some(Acknowledged {
+            uid: None,
+            generation: 0,
+            enforce: true,
+        });
+        let mut looked = Looked::default();
+        looked.take_disk(&disk).unwrap();
+        assert!(looked.enforce);
+        assert_eq!(looked.sight.holders.len(), 1);
     }
 
     #[test]

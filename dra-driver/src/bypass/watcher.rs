@@ -131,7 +131,7 @@ impl Watcher {
     }
 
     async fn judge(&mut self, looked: Looked, known: &KnownGpus) {
-        self.enforced = looked.enforce.unwrap_or(self.enforced);
+        self.enforced = looked.enforce;
         self.names.extend(looked.sight.names.clone());
         let changes = self.detector.see(self.now(), &looked.sight);
         let standing = standing(&self.detector);
