@@ -68,6 +68,10 @@ fn pod_of(path: &str) -> Option<String> {
     let is_relative = path.starts_with("/..");
     let mut below_pods = false;
     for name in path.split('/') {
+        // `user@1000.service`: below it a user of the node makes cgroups of any name.
+        if name.starts_with("user@") && name.ends_with(".service") {
+            return None;
+        }
         if let Some(uid) = by_systemd(name) {
             return Some(uid);
         }
@@ -177,6 +181,16 @@ mod tests {
                 Origin::Node,
             ),
             ("0::/kubepods.slice\n".to_owned(), Origin::Node),
+            (
+                format!(
+                    "0::/user.slice/user-1000.slice/user@1000.service/kubepods.slice/kubepods-pod{SLICE}.slice/x\n"
+                ),
+                Origin::Node,
+            ),
+            (
+                format!("0::/user.slice/user-1000.slice/user@1000.service/kubepods/pod{UID}/1\n"),
+                Origin::Node,
+            ),
             ("12:pids:/\n0::/\n".to_owned(), Origin::Node),
             // Of nobody that could be named.
             (String::new(), Origin::Unknown),
