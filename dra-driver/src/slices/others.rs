@@ -9,7 +9,7 @@
 //!
 //! That nobody is seen is no proof. A kubelet that starts says 0 of every plugin until that registers again, knows none of its pods
 //! at first, and takes the ResourceSlices of all drivers away. So whoever was seen is waited for, [`QUIET`]; and as long as the kubelet
-//! does not say what it gave to containers, nothing is added to what is published.
+//! does not say what it gave to containers, nothing is added to what is published, but for the devices that claims have.
 //!
 //! It is looked at with each publication, and once a minute without one. Until then both offer the same GPUs, so this is a net, and
 //! no way to change from one to the other: a node is emptied first.
@@ -54,7 +54,7 @@ pub const QUIET: Duration = Duration::from_mins(2);
 pub enum Offer {
     /// All.
     All,
-    /// What is published already: whether somebody else hands them out nobody knows.
+    /// What is published already, and what claims have: whether somebody else hands out the others nobody knows.
     Published,
     /// What claims have: others hand them out.
     InUse,
