@@ -36,8 +36,12 @@ use super::{
     plan::{Plan, Pool, plan},
 };
 use crate::{
-    gone::is_gone, inventory::KnownGpus, kubelet::pod_resources, kubernetes::Kubernetes,
-    prepare::Disk, store::Store,
+    gone::is_gone,
+    inventory::KnownGpus,
+    kubelet::pod_resources,
+    kubernetes::Kubernetes,
+    prepare::{Disk, Record},
+    store::Store,
 };
 
 /// Changes that come together are written together.
@@ -299,7 +303,7 @@ impl Publisher {
                 Disk::default()
             }
         };
-        let holding = disk.records.into_values().filter(|record| record.holds());
+        let holding = disk.records.into_values().filter(Record::holds);
         let devices = holding.flat_map(|record| record.devices);
         devices.map(|device| device.device).collect()
     }
