@@ -32,7 +32,7 @@ use tokio::sync::{mpsc, watch as value};
 
 use super::{
     desired::{self, Tainted},
-    others::{self, Offer, Sightings},
+    others::{self, Offer, Sightings, Withdrawal},
     plan::{Plan, Pool, plan},
 };
 use crate::{
@@ -89,6 +89,7 @@ pub struct Withheld {
     /// Who does, as it was seen last; empty: nobody.
     others: String,
     sightings: Sightings,
+    withdrawal: Withdrawal,
     /// The devices that claims had when these were listed last.
     in_use: Option<BTreeSet<String>>,
 }
@@ -260,6 +261,7 @@ impl Publisher {
         match offer {
             Offer::All => {
                 self.withheld.in_use = None;
+                self.withheld.withdrawal = Withdrawal::default();
                 Ok(None)
             }
             Offer::Published => {
@@ -269,16 +271,20 @@ impl Publisher {
             }
             // What is not published is given to nobody. All claims of the cluster are listed only while some of it may be in use: this
             // may be so on a thousand nodes.
-            Offer::InUse if published.next().is_none() && known.is_some_and(BTreeSet::is_empty) => {
-                Ok(Some(BTreeSet::new()))
-            }
             Offer::InUse => {
+                let now = Instant::now();
+                let is_published = published.next().is_some();
+                let is_over = self.withheld.withdrawal.is_over(now, is_published);
+                if is_over && known.is_some_and(BTreeSet::is_empty) {
+                    return Ok(Some(BTreeSet::new()));
+                }
                 let claims = self.kubernetes.claims_here().await?;
                 let devices = claims
                     .iter()
                     .flat_map(|claim| claim.devices.iter().flatten());
                 let used = devices.filter(|device| device.pool == self.node);
                 let used: BTreeSet<String> = used.map(|device| device.device.clone()).collect();
+                self.withheld.withdrawal.listed(now);
                 Ok(Some(self.withheld.in_use.insert(used).clone()))
             }
         }
