@@ -76,7 +76,7 @@ impl Kubernetes {
         within(CALL_LIMIT, api.get(&reference.name)).await
     }
 
-    /// All claims that have devices of this node and are reserved for somebody.
+    /// All claims that have devices of this node and are reserved for somebody, pods or not.
     pub async fn claims_here(&self) -> Result<Vec<Claim>, CallError> {
         let api: Api<ResourceClaim> = Api::all(self.client.clone());
         let mut params = ListParams::default().limit(PAGE);
@@ -85,11 +85,12 @@ impl Kubernetes {
             let page = within(CALL_LIMIT, api.list(&params)).await?;
             let here = |claim: &Claim| {
                 let devices = claim.devices.iter().flatten();
-                devices.into_iter().any(|device| device.pool == self.node) && !claim.pods.is_empty()
+                devices.into_iter().any(|device| device.pool == self.node)
             };
             claims.extend(
                 page.items
                     .iter()
+                    .filter(|object| is_reserved(object))
                     .filter_map(|object| Claim::read(object, keys::DRIVER).ok())
                     .filter(here),
             );
@@ -163,6 +164,12 @@ impl Kubernetes {
             Err(error) => StatusOutcome::Unknown(error.to_string()),
         }
     }
+}
+
+fn is_reserved(claim: &ResourceClaim) -> bool {
+    let status = claim.status.as_ref();
+    let reserved = status.and_then(|status| status.reserved_for.as_ref());
+    reserved.is_some_and(|consumers| !consumers.is_empty())
 }
 
 fn read_claim(answer: Result<ResourceClaim, CallError>, name: &str) -> Read<Claim> {

@@ -328,6 +328,7 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
         node: args.node_name.clone(),
         client: write_client,
         kubernetes: kubernetes.clone(),
+        store: store.clone(),
         managed,
         gpus: enumerated.gpus,
         held,

@@ -1,7 +1,7 @@
 //! The CEL expressions of the chart's policies and of its webhook, compared with those in the cluster.
 //!
 //! `expressions.json` has them as the chart of this version renders them; the chart's own tests write it. Of what depends on a
-//! release its name and its namespaces are put in, and what values may say (`«any»`) is passed over. A release of another version has
+//! release its name and its namespaces are put in; what values may say (`«any»`) may be any names, and no more. A release of another version has
 //! other expressions, so its are not compared.
 
 use std::{collections::BTreeMap, sync::LazyLock};
@@ -22,7 +22,7 @@ const RELEASE: &str = "«release»";
 const NAMESPACE: &str = "«namespace»";
 /// Where the namespace of its driver stands.
 const DRIVER_NAMESPACE: &str = "«driver namespace»";
-/// Where anything may stand.
+/// Where a value of the chart stands.
 const ANY: &str = "«any»";
 
 /// Those of one policy or webhook.
@@ -118,12 +118,46 @@ fn is_as(wanted: &str, found: &str, installation: &Installation) -> bool {
         return rest.is_empty();
     };
     for part in between {
-        let Some((_, after)) = rest.split_once(part) else {
+        let Some((value, after)) = rest.split_once(part) else {
             return false;
         };
+        if !is_value(value) {
+            return false;
+        }
         rest = after;
     }
-    rest.ends_with(last)
+    rest.strip_suffix(last).is_some_and(is_value)
+}
+
+/// Whether it is no more than what a value is rendered as: a name, a list of names, or what a resource is to be called.
+fn is_value(text: &str) -> bool {
+    let list = text.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
+    is_name(text)
+        || list.is_some_and(|list| list.is_empty() || list.split(',').all(is_quoted_name))
+        || text.split(" || ").all(is_about_a_resource)
+}
+
+fn is_name(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:@/".contains(&byte);
+    !text.is_empty() && text.bytes().all(is_plain)
+}
+
+fn is_quoted_name(text: &str) -> bool {
+    let text = text.trim();
+    ['\'', '"'].into_iter().any(|quote| {
+        let name = text.strip_prefix(quote);
+        name.and_then(|it| it.strip_suffix(quote))
+            .is_some_and(is_name)
+    })
+}
+
+/// One of `managedResources`; `false`, which is a name, stands for none.
+fn is_about_a_resource(text: &str) -> bool {
+    let begins = text.strip_prefix("r.startsWith(");
+    begins
+        .and_then(|it| it.strip_suffix(')'))
+        .or_else(|| text.strip_prefix("r == "))
+        .is_some_and(is_quoted_name)
 }
 
 fn in_one_line(text: &str) -> String {
@@ -264,6 +298,21 @@ pub(crate) mod tests {
             ("a in «any»", "a in ['x']", true),
             ("«any» + «any»", "1 + 2", true),
             ("«any» + «any»", "1 - 2", false),
+            ("!(a in «any»)", "!(a in [\"x\"])", true),
+            ("!(a in «any»)", "!(a in [])", true),
+            // What stands in a value's place, and closes what is around it.
+            ("!(a in «any»)", "!(a in []) || (true)", false),
+            ("!(a in «any»)", "!(a in ['x'] && false)", false),
+            ("a in «any» && b", "a in ['x'] || true && b", false),
+            ("a == '«any»'", "a == 'x'", true),
+            ("a == '«any»'", "a == 'x' || 'x' == 'x'", false),
+            (
+                "e(r, «any» || c)",
+                "e(r, r == 'a/b' || r.startsWith('a/c-') || c)",
+                true,
+            ),
+            ("e(r, «any» || c)", "e(r, false || c)", true),
+            ("e(r, «any» || c)", "e(r, r != 'a/b' || c)", false),
             ("a", "a", true),
             ("a", "a || b", false),
             ("a", "", false),

@@ -10,6 +10,9 @@ use super::{
 };
 use crate::prepare::Milliseconds;
 
+/// Of the time in which a tenant does not use GPUs, what part of the use before it has forgotten.
+const FORGOTTEN_PART: u64 = 10;
+
 /// Processes of one origin on one GPU: what is judged as one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -39,10 +42,21 @@ pub struct Detector {
     gap_milliseconds: u64,
     trusted: Trusted,
     groups: BTreeMap<Group, State>,
+    /// What tenants used and was not forgotten, on all GPUs together.
+    usage: BTreeMap<Origin, Usage>,
     /// When each claim was seen last.
     holders: BTreeMap<(String, Holder), Milliseconds>,
     /// How many processes were trusted in the last look.
     trusted_processes: usize,
+}
+
+#[derive(Debug)]
+struct Usage {
+    /// At most as long as it takes to be a bypass.
+    milliseconds: u64,
+    as_of: Milliseconds,
+    /// Whether it was seen then.
+    is_seen: bool,
 }
 
 #[derive(Debug)]
@@ -78,6 +92,7 @@ impl Detector {
             gap_milliseconds,
             trusted,
             groups: remembered.into_iter().map(state).collect(),
+            usage: BTreeMap::new(),
             holders: BTreeMap::new(),
             trusted_processes: 0,
         }
@@ -93,6 +108,8 @@ impl Detector {
         let sight = self.with_earlier_holders(now, sight);
         let mut changes = Changes::default();
         let unexplained = self.sort(&sight);
+        self.count_usage(now, &unexplained);
+        let enough = self.grace_milliseconds;
         for (group, processes) in &unexplained {
             let state = self.groups.entry(group.clone());
             let state = state.or_insert_with(|| State::new(now));
@@ -102,12 +119,14 @@ impl Detector {
             state.seen = now;
             state.absent = None;
             state.processes.clone_from(processes);
-            if !state.is_bypass && since(now, state.since) >= self.grace_milliseconds {
+            let usage = self.usage.get(&group.origin);
+            let is_long = since(now, state.since) >= enough
+                || usage.is_some_and(|usage| usage.milliseconds >= enough);
+            if !state.is_bypass && is_long {
                 state.is_bypass = true;
                 changes.began.push(group.clone());
             }
         }
-        let grace = self.grace_milliseconds;
         self.groups.retain(|group, state| {
             if unexplained.contains_key(group) {
                 return true;
@@ -118,7 +137,7 @@ impl Detector {
                 return true;
             }
             let absent = *state.absent.get_or_insert(now);
-            if is_there && state.is_bypass && since(now, absent) < grace {
+            if is_there && state.is_bypass && since(now, absent) < enough {
                 return true;
             }
             if state.is_bypass {
@@ -138,6 +157,34 @@ impl Detector {
     /// How many processes were trusted in the last look.
     pub fn trusted_processes(&self) -> usize {
         self.trusted_processes
+    }
+
+    /// A tenant that pauses, or goes from GPU to GPU, uses them all the same.
+    fn count_usage(&mut self, now: Milliseconds, unexplained: &BTreeMap<Group, Vec<Seen>>) {
+        let origins = unexplained.keys().map(|group| &group.origin);
+        let seen: BTreeSet<&Origin> = origins.filter(|origin| origin.is_of_tenant()).collect();
+        for origin in &seen {
+            let usage = self.usage.entry((*origin).clone());
+            usage.or_insert_with(|| Usage {
+                milliseconds: 0,
+                as_of: now,
+                is_seen: false,
+            });
+        }
+        let (most, gap) = (self.grace_milliseconds, self.gap_milliseconds);
+        self.usage.retain(|origin, usage| {
+            let passed = since(now, usage.as_of);
+            let is_seen = seen.contains(origin);
+            // What was between two looks that are far apart nobody knows.
+            usage.milliseconds = if is_seen && usage.is_seen && passed <= gap {
+                usage.milliseconds.saturating_add(passed).min(most)
+            } else {
+                usage.milliseconds.saturating_sub(passed / FORGOTTEN_PART)
+            };
+            usage.as_of = now;
+            usage.is_seen = is_seen;
+            is_seen || usage.milliseconds > 0
+        });
     }
 
     /// What nothing explains, by group.
@@ -318,14 +365,14 @@ mod tests {
                 vec![],
             ),
             (
-                "a gap starts anew",
+                "a pause is no end of it",
                 [
                     steadily(0..=25, SIDE, None),
                     steadily(30..=30, NOBODY, None),
                     steadily(35..=60, SIDE, None),
                 ]
                 .concat(),
-                vec![],
+                vec![(45, "+side")],
             ),
             (
                 "one process follows another of the same pod",
@@ -391,6 +438,51 @@ mod tests {
                 .map(|(second, what)| (second, what.to_owned()))
                 .collect();
             assert_eq!(changes(&mut detector(&[]), &moments), expected, "{what}");
+        }
+    }
+
+    /// Looks every 5 s for ten minutes; whether a bypass began. `on`: the GPU that is used at a second.
+    fn is_found(origin: &Origin, on: impl Fn(u64) -> Option<&'static str>) -> bool {
+        let mut detector = detector(&[]);
+        (0..=600).step_by(5).any(|second| {
+            let mut sight = Sight::default();
+            for gpu in ["GPU-0", "GPU-1"] {
+                let process = Seen {
+                    pid: 7,
+                    origin: origin.clone(),
+                    program: None,
+                };
+                let seen = (on(second) == Some(gpu)).then_some(process);
+                sight.gpus.insert(gpu.to_owned());
+                let seen = seen.into_iter().collect();
+                sight.processes.insert(gpu.to_owned(), seen);
+            }
+            let changes = detector.see(Milliseconds(second * 1_000), &sight);
+            !changes.began.is_empty()
+        })
+    }
+
+    #[test]
+    fn a_tenant_that_pauses_or_moves_on_in_time_is_found_and_what_seldom_runs_is_not() {
+        let pauses: fn(u64) -> Option<&'static str> =
+            |second| (second % 30 < 25).then_some("GPU-0");
+        let moves: fn(u64) -> Option<&'static str> = |second| {
+            let is_first = (second / 25).is_multiple_of(2);
+            Some(if is_first { "GPU-0" } else { "GPU-1" })
+        };
+        let seldom: fn(u64) -> Option<&'static str> =
+            |second| (second % 300 < 25).then_some("GPU-0");
+        let pod = Origin::Pod("side".to_owned());
+        for (what, origin, on, expected) in [
+            ("a pod that pauses", &pod, pauses, true),
+            ("a pod that moves on", &pod, moves, true),
+            ("one that hides and pauses", &Origin::Hidden, pauses, true),
+            ("a pod that tests its GPU at times", &pod, seldom, false),
+            // These may be different programs of different people.
+            ("programs of the node", &Origin::Node, pauses, false),
+            ("nobody knows whose", &Origin::Unknown, moves, false),
+        ] {
+            assert_eq!(is_found(origin, on), expected, "{what}");
         }
     }
 

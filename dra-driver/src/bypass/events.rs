@@ -56,13 +56,15 @@ impl Bypass<'_> {
             (Origin::Pod(uid), None) => format!("the pod with UID {uid}"),
             (Origin::Node, _) => "something in no pod".to_owned(),
             (Origin::Unknown, _) => "somebody whose cgroups cannot be read".to_owned(),
+            (Origin::Hidden, _) => "somebody who hid in cgroups too deep to be read".to_owned(),
         };
         let devices = listed(self.devices.iter().map(String::as_str));
         let processes: Vec<String> = self
             .processes
             .iter()
             .map(|(pid, program)| match program {
-                Some(program) => format!("{pid} ({program})"),
+                // Anybody may call a program what they like.
+                Some(program) => format!("{pid} ({})", program.escape_debug()),
                 None => pid.to_string(),
             })
             .collect();
@@ -159,11 +161,17 @@ mod tests {
     fn it_is_told_who_uses_what_by_which_processes() {
         let (of_pod, pod) = (Origin::Pod("u-1".to_owned()), pod());
         let (of_node, unknown) = (Origin::Node, Origin::Unknown);
+        let hidden = Origin::Hidden;
         for (origin, pod, who) in [
             (&of_pod, Some(&pod), "pod ml/side (UID u-1)"),
             (&of_pod, None, "the pod with UID u-1"),
             (&of_node, None, "something in no pod"),
             (&unknown, None, "somebody whose cgroups cannot be read"),
+            (
+                &hidden,
+                None,
+                "somebody who hid in cgroups too deep to be read",
+            ),
         ] {
             assert_eq!(
                 bypass(origin, pod).note(),
@@ -173,6 +181,21 @@ mod tests {
                 )
             );
         }
+    }
+
+    #[test]
+    fn what_a_program_is_called_stays_on_its_line() {
+        let origin = Origin::Pod("u-1".to_owned());
+        let mut bypass = bypass(&origin, None);
+        let seen = Seen {
+            pid: 9,
+            origin: origin.clone(),
+            program: Some("/bin/\n\u{1b}[31mreason=Fine".to_owned()),
+        };
+        bypass.add("gpu-0".to_owned(), &[seen]);
+        let note = bypass.note();
+        assert!(!note.contains(['\n', '\u{1b}']), "{note}");
+        assert!(note.contains("9 (/bin/\\n"), "{note}");
     }
 
     #[test]

@@ -49,6 +49,9 @@ pub struct Looker {
     places: Places,
     /// A process was seen in a pod's cgroup: the kubelet makes cgroups for pods.
     pods_have_cgroups: bool,
+    /// For which pods claims were reserved when they were asked about, by UID of claims that hold. It is no matter if one is not any more:
+    /// that pod has ended, and no other gets its UID.
+    reserved: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// What was seen.
@@ -56,8 +59,8 @@ pub struct Looker {
 pub struct Looked {
     /// All that a judgement takes.
     pub sight: Sight,
-    /// Whether permits are enforced, as far as the checkpoint knows.
-    pub enforce: Option<bool>,
+    /// Whether permits are enforced.
+    pub enforce: bool,
     /// GPUs that could not be judged, by UUID, and why.
     pub unanswered: BTreeMap<String, String>,
     /// The claims that hold each GPU, by its UUID.
@@ -70,6 +73,7 @@ impl Looker {
         Self {
             places,
             pods_have_cgroups: false,
+            reserved: BTreeMap::new(),
         }
     }
 
@@ -81,6 +85,8 @@ impl Looker {
     ) -> Result<Looked, String> {
         let places = self.places.clone();
         let mut looked = blocking(move || first_look(&places, gpus)).await?;
+        looked.keep_held(&mut self.reserved);
+        looked.take_reserved(&self.reserved);
         if is_open(&looked.sight, trusted, |origin| *origin == Origin::Node) {
             self.doubt_those_of_the_node(&mut looked.sight).await?;
         }
@@ -113,7 +119,7 @@ impl Looker {
             .unexplained(trusted)
             .filter_map(|(_, seen)| match &seen.origin {
                 Origin::Pod(uid) => Some(uid.clone()),
-                Origin::Node | Origin::Unknown => None,
+                Origin::Node | Origin::Unknown | Origin::Hidden => None,
             });
         let wanted: BTreeSet<String> = pods.collect();
         let directory = self.places.pod_logs.clone();
@@ -129,28 +135,26 @@ impl Looker {
         Ok(())
     }
 
-    /// Adds whom claims are reserved for since they were prepared: the kubelet calls for the first pod of a shared claim only. A GPU
-    /// whose claim cannot be read is not judged.
-    async fn ask_claims(&self, looked: &mut Looked, trusted: &Trusted) {
-        let open = looked.sight.unexplained(trusted);
-        let of_pods = open.filter(|(_, seen)| matches!(seen.origin, Origin::Pod(_)));
-        let gpus: BTreeSet<String> = of_pods.map(|(gpu, _)| gpu.to_owned()).collect();
-        for gpu in gpus {
-            for reference in looked.claims.get(&gpu).into_iter().flatten() {
-                match self.places.kubernetes.claim_now(reference).await {
-                    Read::Found(claim) if claim.reference.uid == reference.uid => {
-                        let holders = looked.sight.holders.entry(gpu.clone()).or_default();
-                        holders.extend(claim.pods.into_iter().map(Holder::Pod));
-                    }
-                    Read::Found(_) | Read::Absent => {}
-                    Read::Failed(cause) => {
+    /// Adds whom claims are reserved for since they were prepared: the kubelet calls for the first pod of a shared claim only. Each is
+    /// asked about once, of however many GPUs it is. A GPU whose claim cannot be read is not judged.
+    async fn ask_claims(&mut self, looked: &mut Looked, trusted: &Trusted) {
+        for (reference, gpus) in looked.claims_in_question(trusted) {
+            match self.places.kubernetes.claim_now(&reference).await {
+                Read::Found(claim) if claim.reference.uid == reference.uid => {
+                    let pods = claim.pods.into_iter().collect();
+                    self.reserved.insert(reference.uid, pods);
+                }
+                Read::Found(_) | Read::Absent => {}
+                Read::Failed(cause) => {
+                    let cause = format!("claim {reference}: {cause}");
+                    for gpu in gpus {
                         looked.sight.processes.remove(&gpu);
-                        let cause = format!("claim {reference}: {cause}");
-                        looked.unanswered.insert(gpu.clone(), cause);
+                        looked.unanswered.insert(gpu, cause.clone());
                     }
                 }
             }
         }
+        looked.take_reserved(&self.reserved);
     }
 }
 
@@ -196,12 +200,20 @@ fn first_look(places: &Places, gpus: BTreeSet<String>) -> Result<Looked, String>
         .load(&lock)
         .map_err(|error| error.to_string())?;
     drop(lock);
-    looked.enforce = disk.acknowledged.as_ref().map(|known| known.enforce);
-    looked.take_claims(&disk);
+    looked.take_disk(&disk)?;
     Ok(looked)
 }
 
 impl Looked {
+    /// Without a generation on disk the records are not whole: they are being rebuilt, and who holds what nobody knows.
+    fn take_disk(&mut self, disk: &Disk) -> Result<(), String> {
+        let acknowledged = disk.acknowledged.as_ref();
+        let acknowledged = acknowledged.ok_or("the records of claims are not rebuilt yet")?;
+        self.enforce = acknowledged.enforce;
+        self.take_claims(disk);
+        Ok(())
+    }
+
     /// A claim with administrative access explains its pods' processes like any other.
     fn take_claims(&mut self, disk: &Disk) {
         for record in disk.records.values().filter(|record| record.holds()) {
@@ -219,12 +231,44 @@ impl Looked {
             }
         }
     }
+
+    /// Forgets of claims that hold nothing any more.
+    fn keep_held(&self, reserved: &mut BTreeMap<String, BTreeSet<String>>) {
+        let claims = self.claims.values().flatten();
+        let held: BTreeSet<&str> = claims.map(|claim| claim.uid.as_str()).collect();
+        reserved.retain(|uid, _| held.contains(uid.as_str()));
+    }
+
+    /// Those for whom a claim was reserved hold its GPUs, too.
+    fn take_reserved(&mut self, reserved: &BTreeMap<String, BTreeSet<String>>) {
+        for (gpu, claims) in &self.claims {
+            let pods = claims.iter().filter_map(|claim| reserved.get(&claim.uid));
+            let pods = pods.flatten().cloned().map(Holder::Pod);
+            let holders = self.sight.holders.entry(gpu.clone()).or_default();
+            holders.extend(pods);
+        }
+    }
+
+    /// The claims that may explain a process of a pod which nothing explains so far, each with the GPUs of such processes.
+    fn claims_in_question(&self, trusted: &Trusted) -> BTreeMap<ClaimRef, BTreeSet<String>> {
+        let open = self.sight.unexplained(trusted);
+        let of_pods = open.filter(|(_, seen)| matches!(seen.origin, Origin::Pod(_)));
+        let gpus: BTreeSet<&str> = of_pods.map(|(gpu, _)| gpu).collect();
+        let mut claims: BTreeMap<ClaimRef, BTreeSet<String>> = BTreeMap::new();
+        for gpu in gpus {
+            for claim in self.claims.get(gpu).into_iter().flatten() {
+                let of_claim = claims.entry(claim.clone()).or_default();
+                of_claim.insert(gpu.to_owned());
+            }
+        }
+        claims
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prepare::{Record, RecordState, RecordedDevice, Unit};
+    use crate::prepare::{Acknowledged, Record, RecordState, RecordedDevice, Unit};
 
     fn record(uid: &str, state: RecordState, pods: &[&str], admin_access: bool) -> Record {
         Record {
@@ -276,5 +320,66 @@ mod tests {
             let held = looked.sight.holders.remove("GPU-0").unwrap_or_default();
             assert_eq!(held.into_iter().collect::<Vec<_>>(), expected);
         }
+    }
+
+    #[test]
+    fn while_the_records_are_not_rebuilt_nothing_is_judged() {
+        let mut disk = Disk::default();
+        disk.records.insert(
+            "c".to_owned(),
+            record("c", RecordState::Prepared, &["p"], false),
+        );
+        assert!(Looked::default().take_disk(&disk).is_err());
+        disk.acknowledged = Some(Acknowledged {
+            uid: None,
+            generation: 0,
+            enforce: true,
+        });
+        let mut looked = Looked::default();
+        looked.take_disk(&disk).unwrap();
+        assert!(looked.enforce);
+        assert_eq!(looked.sight.holders.len(), 1);
+    }
+
+    #[test]
+    fn a_claim_of_many_gpus_is_asked_about_once_and_not_again_while_its_answer_explains() {
+        let shared = |pod: &str| {
+            let mut looked = Looked::default();
+            let mut record = record("c", RecordState::Prepared, &["p"], false);
+            let mut second = record.devices[0].clone();
+            second.unit = Unit::whole("GPU-1");
+            record.devices.push(second);
+            let mut disk = Disk::default();
+            disk.records.insert("c".to_owned(), record);
+            looked.take_claims(&disk);
+            for gpu in ["GPU-0", "GPU-1"] {
+                let seen = Seen {
+                    pid: 7,
+                    origin: Origin::Pod(pod.to_owned()),
+                    program: None,
+                };
+                looked.sight.processes.insert(gpu.to_owned(), vec![seen]);
+            }
+            looked
+        };
+        let trusted = Trusted::default();
+        let asked = |looked: &Looked| {
+            let claims = looked.claims_in_question(&trusted).into_iter();
+            let claims = claims.map(|(claim, gpus)| (claim.uid, gpus.len()));
+            claims.collect::<Vec<_>>()
+        };
+        assert!(asked(&shared("p")).is_empty());
+        assert_eq!(asked(&shared("q")), [("c".to_owned(), 2)]);
+        let mut reserved = BTreeMap::new();
+        let pods = BTreeSet::from(["p".to_owned(), "q".to_owned()]);
+        reserved.insert("c".to_owned(), pods);
+        for (pod, expected) in [("q", 0), ("side", 1)] {
+            let mut looked = shared(pod);
+            looked.keep_held(&mut reserved);
+            looked.take_reserved(&reserved);
+            assert_eq!(asked(&looked).len(), expected, "{pod}");
+        }
+        Looked::default().keep_held(&mut reserved);
+        assert!(reserved.is_empty(), "the claim was given back");
     }
 }

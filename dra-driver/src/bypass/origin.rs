@@ -21,6 +21,8 @@ pub enum Origin {
     Node,
     /// That cannot be told.
     Unknown,
+    /// That was hidden: the kernel cannot write the path of its cgroup, which no runtime makes so long.
+    Hidden,
 }
 
 impl Origin {
@@ -50,7 +52,13 @@ impl Origin {
             Self::Pod(_) => "pod",
             Self::Node => "node",
             Self::Unknown => "unknown",
+            Self::Hidden => "hidden",
         }
+    }
+
+    /// Whether it is a tenant's: nobody makes cgroups so deep but from within a container.
+    pub fn is_of_tenant(&self) -> bool {
+        matches!(self, Self::Pod(_) | Self::Hidden)
     }
 }
 
@@ -60,6 +68,10 @@ fn pod_of(path: &str) -> Option<String> {
     let is_relative = path.starts_with("/..");
     let mut below_pods = false;
     for name in path.split('/') {
+        // `user@1000.service`: below it a user of the node makes cgroups of any name.
+        if name.starts_with("user@") && name.ends_with(".service") {
+            return None;
+        }
         if let Some(uid) = by_systemd(name) {
             return Some(uid);
         }
@@ -169,6 +181,16 @@ mod tests {
                 Origin::Node,
             ),
             ("0::/kubepods.slice\n".to_owned(), Origin::Node),
+            (
+                format!(
+                    "0::/user.slice/user-1000.slice/user@1000.service/kubepods.slice/kubepods-pod{SLICE}.slice/x\n"
+                ),
+                Origin::Node,
+            ),
+            (
+                format!("0::/user.slice/user-1000.slice/user@1000.service/kubepods/pod{UID}/1\n"),
+                Origin::Node,
+            ),
             ("12:pids:/\n0::/\n".to_owned(), Origin::Node),
             // Of nobody that could be named.
             (String::new(), Origin::Unknown),

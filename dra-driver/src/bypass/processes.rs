@@ -1,18 +1,37 @@
 //! What the kernel tells of processes.
 
-use std::{fs, path::Path};
+use std::{fs, io::ErrorKind, path::Path};
 
 use super::{origin::Origin, sight::Seen};
 
 /// Looks at a process. Of one that is gone, or not to be seen from here, the origin is unknown.
 pub fn look_at(proc: &Path, pid: u32) -> Seen {
     let directory = proc.join(pid.to_string());
-    let program = fs::read_link(directory.join("exe")).ok();
+    let program = fs::read_link(directory.join("exe"));
+    let has_ended = program
+        .as_ref()
+        .is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    let origin = match origin(&directory) {
+        Origin::Node if has_ended => of_threads(&directory),
+        origin => origin,
+    };
     Seen {
         pid,
-        origin: origin(&directory),
-        program: program.and_then(|path| Some(path.to_str()?.to_owned())),
+        origin,
+        program: program
+            .ok()
+            .and_then(|path| Some(path.to_str()?.to_owned())),
     }
+}
+
+/// A main thread that has ended has no program, and with cgroups of version 1 it is in none any more. Others may go on, or the driver may
+/// not let it go: then it is whoever's it was.
+fn of_threads(process: &Path) -> Origin {
+    let threads = fs::read_dir(process.join("task")).into_iter().flatten();
+    let mut origins = threads.flatten().map(|thread| origin(&thread.path()));
+    origins
+        .find(|origin| matches!(origin, Origin::Pod(_)))
+        .unwrap_or(Origin::Unknown)
 }
 
 /// Whether any process is in a pod's cgroup. Where none is, the kubelet makes no cgroups for pods, and they tell of nobody whether
@@ -26,8 +45,11 @@ pub fn some_are_in_pods(proc: &Path) -> bool {
 }
 
 fn origin(process: &Path) -> Origin {
-    match fs::read_to_string(process.join("cgroup")) {
-        Ok(text) => Origin::of_cgroups(&text),
+    match fs::read(process.join("cgroup")) {
+        // A container may call its own cgroups by bytes that are no text.
+        Ok(text) => Origin::of_cgroups(&String::from_utf8_lossy(&text)),
+        // The kernel writes no path of 4,096 bytes.
+        Err(error) if error.kind() == ErrorKind::InvalidFilename => Origin::Hidden,
         Err(_) => Origin::Unknown,
     }
 }
@@ -58,5 +80,36 @@ mod tests {
         assert!(!some_are_in_pods(proc.path()), "self is no process");
         fs::write(proc.path().join("7/cgroup"), "0::/kubepods/podp-1/1\n").unwrap();
         assert!(some_are_in_pods(proc.path()));
+    }
+
+    #[test]
+    fn a_process_whose_main_thread_has_ended_is_that_of_its_other_threads_or_of_nobody_known() {
+        let proc = tempfile::tempdir().unwrap();
+        let thread = |id: u32, cgroup: &str| {
+            let directory = proc.path().join(format!("7/task/{id}"));
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join("cgroup"), cgroup).unwrap();
+        };
+        // As cgroups of version 1 show it, without a program.
+        let ended = "3:pids:/\n0::/\n";
+        thread(7, ended);
+        fs::write(proc.path().join("7/cgroup"), ended).unwrap();
+        assert_eq!(look_at(proc.path(), 7).origin, Origin::Unknown);
+        thread(8, "3:pids:/kubepods/podp-1/1\n0::/\n");
+        let seen = look_at(proc.path(), 7);
+        assert_eq!(seen.origin, Origin::Pod("p-1".to_owned()));
+    }
+
+    #[test]
+    fn a_container_that_makes_cgroups_of_its_own_does_not_hide_behind_their_names() {
+        let proc = tempfile::tempdir().unwrap();
+        fs::create_dir(proc.path().join("7")).unwrap();
+        let cgroup = b"0::/kubepods/podp-1/1/\xff\xfe\n";
+        fs::write(proc.path().join("7/cgroup"), cgroup).unwrap();
+        let seen = look_at(proc.path(), 7);
+        assert_eq!(seen.origin, Origin::Pod("p-1".to_owned()));
+        // As the kernel answers where it cannot write the path.
+        let too_long = proc.path().join("x".repeat(300));
+        assert_eq!(look_at(&too_long, 7).origin, Origin::Hidden);
     }
 }

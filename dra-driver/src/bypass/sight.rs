@@ -85,7 +85,12 @@ impl Sight {
         let is_trusted = match &seen.origin {
             Origin::Pod(uid) => {
                 let name = self.names.get(uid);
-                if self.has_claim(gpu, uid) || name.is_some_and(|name| self.has_unit(gpu, name)) {
+                let has_unit = match name {
+                    Some(name) => self.has_unit(gpu, name),
+                    // It may be any of those that were given something.
+                    None => self.somebody_has_unit(gpu),
+                };
+                if has_unit || self.has_claim(gpu, uid) {
                     return Judgement::Explained;
                 }
                 name.is_some_and(|name| trusted.namespaces.contains(&name.namespace))
@@ -96,11 +101,12 @@ impl Sight {
                 .is_some_and(|program| trusted.programs.contains(program)),
             Origin::Unknown => {
                 let claimed = self.holders.get(gpu).is_some_and(|held| !held.is_empty());
-                if claimed || self.plugins.keys().any(|pod| self.has_unit(gpu, pod)) {
+                if claimed || self.somebody_has_unit(gpu) {
                     return Judgement::Explained;
                 }
                 false
             }
+            Origin::Hidden => false,
         };
         if is_trusted {
             Judgement::Trusted
@@ -127,6 +133,10 @@ impl Sight {
             Holder::Pod(uid) => uid == pod,
             Holder::AnyPod => true,
         })
+    }
+
+    fn somebody_has_unit(&self, gpu: &str) -> bool {
+        self.plugins.keys().any(|pod| self.has_unit(gpu, pod))
     }
 
     /// Whether a device plugin gave the pod the GPU, or what cannot be told from it: an index, the UUID of a slice, or a device of
@@ -170,6 +180,8 @@ mod tests {
             ("GPU-2", Holder::AnyPod),
         ];
         let names = [
+            ("holder", name("ml", "holder")),
+            ("side", name("ml", "side")),
             ("plugged", name("ml", "plugged")),
             ("indexed", name("ml", "indexed")),
             ("shared", name("ml", "shared")),
@@ -216,6 +228,8 @@ mod tests {
             ("GPU-1", pod("shared"), "python", Explained),
             ("GPU-3", pod("shared"), "python", Unexplained),
             ("GPU-3", pod("indexed"), "python", Explained),
+            // Whose name nobody knows may be any of those.
+            ("GPU-1", pod("nameless"), "python", Explained),
             ("GPU-3", pod("monitor"), "dcgm", IsTrusted),
             // A container may call its program what it likes.
             ("GPU-3", pod("side"), "/usr/bin/nv-hostengine", Unexplained),
@@ -223,6 +237,14 @@ mod tests {
             ("GPU-3", Origin::Node, "/tmp/miner", Unexplained),
             ("GPU-0", Origin::Node, "/tmp/miner", Unexplained),
             ("GPU-0", Origin::Unknown, "/tmp/miner", Explained),
+            // It is not the holder who hides.
+            ("GPU-0", Origin::Hidden, "/tmp/miner", Unexplained),
+            (
+                "GPU-3",
+                Origin::Hidden,
+                "/usr/bin/nv-hostengine",
+                Unexplained,
+            ),
         ] {
             let seen = seen(origin.clone(), program);
             let judged = sight().judge(gpu, &seen, &trusted);

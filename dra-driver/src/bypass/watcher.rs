@@ -131,7 +131,7 @@ impl Watcher {
     }
 
     async fn judge(&mut self, looked: Looked, known: &KnownGpus) {
-        self.enforced = looked.enforce.unwrap_or(self.enforced);
+        self.enforced = looked.enforce;
         self.names.extend(looked.sight.names.clone());
         let changes = self.detector.see(self.now(), &looked.sight);
         let standing = standing(&self.detector);
@@ -221,7 +221,7 @@ impl Watcher {
     fn bypass<'a>(&'a self, origin: &'a Origin, devices: &BTreeMap<String, String>) -> Bypass<'a> {
         let pod = match origin {
             Origin::Pod(uid) => self.names.get(uid),
-            Origin::Node | Origin::Unknown => None,
+            Origin::Node | Origin::Unknown | Origin::Hidden => None,
         };
         let mut bypass = Bypass {
             origin,

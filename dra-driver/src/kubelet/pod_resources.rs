@@ -37,12 +37,19 @@ pub async fn handed_out(socket: &Path, managed: &ManagedPods) -> anyhow::Result<
 }
 
 /// What device plugins gave to pods of what stands for devices, and what other GPU drivers gave them, by pod; the latter as
-/// `DRIVER/POOL/DEVICE`, of which only that driver knows which GPU it is. An error while the kubelet does not answer.
+/// `DRIVER/POOL/DEVICE`, of which only that driver knows which GPU it is. An error while the kubelet does not answer, or knows no pod at
+/// all: it has just started, and waits for the API server, however long that is away.
 pub async fn by_pod(
     socket: &Path,
     managed: &ManagedPods,
 ) -> anyhow::Result<BTreeMap<PodName, BTreeSet<String>>> {
-    Ok(sorted(&list(socket).await?, managed))
+    let answer = list(socket).await?;
+    anyhow::ensure!(
+        !answer.pod_resources.is_empty(),
+        "the kubelet at {} knows no pods yet",
+        socket.display()
+    );
+    Ok(sorted(&answer, managed))
 }
 
 async fn list(socket: &Path) -> anyhow::Result<ListPodResourcesResponse> {
@@ -192,7 +199,7 @@ mod tests {
         );
     }
 
-    /// A kubelet whose only pod has a name of so many bytes.
+    /// A kubelet whose only pod has a name of so many bytes; with none it knows no pod.
     #[derive(Debug)]
     struct Kubelet {
         name_bytes: usize,
@@ -205,9 +212,26 @@ mod tests {
             _: Request<ListPodResourcesRequest>,
         ) -> Result<Response<ListPodResourcesResponse>, Status> {
             let name = "x".repeat(self.name_bytes);
+            let known = (!name.is_empty()).then(|| pod(&name, "rdma/hca", &["0"]));
             Ok(Response::new(ListPodResourcesResponse {
-                pod_resources: vec![pod(&name, "rdma/hca", &["0"])],
+                pod_resources: known.into_iter().collect(),
             }))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_kubelet_that_knows_no_pods_does_not_say_that_nothing_was_given_to_them() {
+        for (name_bytes, knows) in [(0, false), (1, true)] {
+            let directory = tempfile::tempdir().unwrap();
+            let socket = directory.path().join("kubelet.sock");
+            let listener = UnixListener::bind(&socket).unwrap();
+            let kubelet = PodResourcesListerServer::new(Kubelet { name_bytes });
+            let router = Server::builder().add_service(kubelet);
+            let serving =
+                tokio::spawn(router.serve_with_incoming(UnixListenerStream::new(listener)));
+            let given = by_pod(&socket, &managed()).await;
+            assert_eq!(given.is_ok(), knows, "{given:?}");
+            serving.abort();
         }
     }
 

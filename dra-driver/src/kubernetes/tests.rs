@@ -150,6 +150,34 @@ async fn a_prepare_reads_its_claim_past_a_404_that_proves_nothing() {
 }
 
 #[tokio::test]
+async fn claims_of_this_node_that_are_reserved_are_listed_whoever_they_are_reserved_for() {
+    let claim = |name: &str, pool: &str, reserved: Value| {
+        let result =
+            json!({"request": "gpu", "driver": "gpu.muster.dev", "pool": pool, "device": "gpu-0"});
+        let status =
+            json!({"reservedFor": reserved, "allocation": {"devices": {"results": [result]}}});
+        json!({"metadata": {"namespace": "ml", "name": name, "uid": name}, "spec": {}, "status": status})
+    };
+    let pod = json!([{"resource": "pods", "name": "p", "uid": "p-1"}]);
+    let group = json!([
+        {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": "g-1"},
+    ]);
+    let items = [
+        claim("of-a-pod", "node-0", pod.clone()),
+        claim("of-a-group", "node-0", group),
+        claim("of-nobody", "node-0", json!([])),
+        claim("elsewhere", "node-1", pod),
+    ];
+    let list = json!({
+        "kind": "ResourceClaimList", "apiVersion": "resource.k8s.io/v1", "metadata": {}, "items": items,
+    });
+    let kubernetes = kubernetes([(200, list.to_string())]).await;
+    let claims = kubernetes.claims_here().await.unwrap().into_iter();
+    let names: Vec<String> = claims.map(|claim| claim.reference.name).collect();
+    assert_eq!(names, ["of-a-pod", "of-a-group"]);
+}
+
+#[tokio::test]
 async fn node_devices_are_absent_only_if_the_api_server_says_so_of_them() {
     let body = gone("muster.dev", "nodedevices", "node-0").to_string();
     let read = kubernetes([(404, body)]).await.node_devices().await;

@@ -9,7 +9,7 @@
 //!
 //! That nobody is seen is no proof. A kubelet that starts says 0 of every plugin until that registers again, knows none of its pods
 //! at first, and takes the ResourceSlices of all drivers away. So whoever was seen is waited for, [`QUIET`]; and as long as the kubelet
-//! does not say what it gave to containers, nothing is added to what is published.
+//! does not say what it gave to containers, nothing is added to what is published, but for the devices that claims have.
 //!
 //! It is looked at with each publication, and once a minute without one. Until then both offer the same GPUs, so this is a net, and
 //! no way to change from one to the other: a node is emptied first.
@@ -54,7 +54,7 @@ pub const QUIET: Duration = Duration::from_mins(2);
 pub enum Offer {
     /// All.
     All,
-    /// What is published already: whether somebody else hands them out nobody knows.
+    /// What is published already, and what claims have: whether somebody else hands out the others nobody knows.
     Published,
     /// What claims have: others hand them out.
     InUse,
@@ -84,6 +84,34 @@ impl Sightings {
             (false, true) => Offer::All,
             (false, false) => Offer::Published,
         }
+    }
+}
+
+/// How long after the last device was withdrawn kube-scheduler may still write an allocation of it, by what it knew before.
+const AFTERMATH: Duration = Duration::from_secs(30);
+
+/// Whether claims may still get devices that were withdrawn.
+#[derive(Debug, Default)]
+pub struct Withdrawal {
+    last_published: Option<Instant>,
+    last_listed: Option<Instant>,
+}
+
+impl Withdrawal {
+    /// Whether the list of claims that was made last has all of them. `is_published`: whether any device is.
+    pub fn is_over(&mut self, now: Instant, is_published: bool) -> bool {
+        if is_published {
+            self.last_published = Some(now);
+        }
+        self.last_listed.is_some_and(|listed| {
+            let published = self.last_published;
+            published.is_none_or(|last| listed.saturating_duration_since(last) >= AFTERMATH)
+        })
+    }
+
+    /// Claims were listed.
+    pub fn listed(&mut self, now: Instant) {
+        self.last_listed = Some(now);
     }
 }
 
@@ -200,6 +228,35 @@ mod tests {
             );
             assert_eq!(look(&mut sightings, 320, false, true, true), Offer::All);
         }
+    }
+
+    #[test]
+    fn claims_are_listed_again_until_nothing_was_published_for_a_while() {
+        let start = Instant::now();
+        let at = |second: u64| start + Duration::from_secs(second);
+        let mut withdrawal = Withdrawal::default();
+        for (second, is_published, is_over) in [
+            // It is withdrawn now; the scheduler may have chosen it a moment ago.
+            (0, true, false),
+            (1, false, false),
+            (60, false, false),
+            (61, false, true),
+            (120, false, true),
+            // A device that a claim has is published again.
+            (180, true, false),
+            (240, false, false),
+            (300, false, true),
+        ] {
+            let now = at(second);
+            assert_eq!(withdrawal.is_over(now, is_published), is_over, "{second} s");
+            if !is_over {
+                withdrawal.listed(now);
+            }
+        }
+        let mut started = Withdrawal::default();
+        assert!(!started.is_over(start, false));
+        started.listed(start);
+        assert!(started.is_over(start, false), "nothing was published");
     }
 
     #[test]

@@ -32,10 +32,17 @@ use tokio::sync::{mpsc, watch as value};
 
 use super::{
     desired::{self, Tainted},
-    others::{self, Offer, Sightings},
+    others::{self, Offer, Sightings, Withdrawal},
     plan::{Plan, Pool, plan},
 };
-use crate::{gone::is_gone, inventory::KnownGpus, kubelet::pod_resources, kubernetes::Kubernetes};
+use crate::{
+    gone::is_gone,
+    inventory::KnownGpus,
+    kubelet::pod_resources,
+    kubernetes::Kubernetes,
+    prepare::{Disk, Record},
+    store::Store,
+};
 
 /// Changes that come together are written together.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -56,6 +63,8 @@ pub struct Publisher {
     pub client: Client,
     /// The API server, for the claims of this node.
     pub kubernetes: Kubernetes,
+    /// The checkpoint.
+    pub store: Store,
     /// Which extended resources stand for devices.
     pub managed: ManagedPods,
     /// The GPUs; nothing is published before they were listed once.
@@ -80,6 +89,7 @@ pub struct Withheld {
     /// Who does, as it was seen last; empty: nobody.
     others: String,
     sightings: Sightings,
+    withdrawal: Withdrawal,
     /// The devices that claims had when these were listed last.
     in_use: Option<BTreeSet<String>>,
 }
@@ -251,31 +261,57 @@ impl Publisher {
         match offer {
             Offer::All => {
                 self.withheld.in_use = None;
+                self.withheld.withdrawal = Withdrawal::default();
                 Ok(None)
             }
-            Offer::Published => Ok(Some(
-                known
-                    .into_iter()
-                    .flatten()
-                    .cloned()
-                    .chain(published)
-                    .collect(),
-            )),
+            Offer::Published => {
+                let recorded = self.recorded().await;
+                let known = known.into_iter().flatten().cloned();
+                Ok(Some(known.chain(published).chain(recorded).collect()))
+            }
             // What is not published is given to nobody. All claims of the cluster are listed only while some of it may be in use: this
             // may be so on a thousand nodes.
-            Offer::InUse if published.next().is_none() && known.is_some_and(BTreeSet::is_empty) => {
-                Ok(Some(BTreeSet::new()))
-            }
             Offer::InUse => {
+                let now = Instant::now();
+                let is_published = published.next().is_some();
+                let is_over = self.withheld.withdrawal.is_over(now, is_published);
+                if is_over && known.is_some_and(BTreeSet::is_empty) {
+                    return Ok(Some(BTreeSet::new()));
+                }
                 let claims = self.kubernetes.claims_here().await?;
                 let devices = claims
                     .iter()
                     .flat_map(|claim| claim.devices.iter().flatten());
                 let used = devices.filter(|device| device.pool == self.node);
                 let used: BTreeSet<String> = used.map(|device| device.device.clone()).collect();
+                self.withheld.withdrawal.listed(now);
                 Ok(Some(self.withheld.in_use.insert(used).clone()))
             }
         }
+    }
+
+    /// The devices that claims have as the checkpoint says, by name. What the kubelet took away of them while the driver was gone comes
+    /// back at once, and no list of all claims is needed, for which a thousand kubelets may be restarted together.
+    async fn recorded(&self) -> BTreeSet<String> {
+        let store = self.store.clone();
+        let load = move || -> anyhow::Result<Disk> {
+            let lock = store.lock()?;
+            Ok(store.load(&lock)?)
+        };
+        let disk = match tokio::task::spawn_blocking(load).await {
+            Ok(Ok(disk)) => disk,
+            Ok(Err(error)) => {
+                tracing::warn!(error = %format_args!("{error:#}"), "which devices claims have is not known");
+                Disk::default()
+            }
+            Err(panicked) => {
+                tracing::warn!(%panicked, "which devices claims have is not known");
+                Disk::default()
+            }
+        };
+        let holding = disk.records.into_values().filter(Record::holds);
+        let devices = holding.flat_map(|record| record.devices);
+        devices.map(|device| device.device).collect()
     }
 
     /// What was written is remembered at once: the watch may show it only later, and it must not be written twice.

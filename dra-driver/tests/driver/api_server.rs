@@ -32,6 +32,8 @@ struct Objects {
     /// How often one was created or replaced.
     slice_writes: usize,
     events: Vec<Value>,
+    /// That of the Node.
+    capacity: Value,
     version: u64,
 }
 
@@ -114,6 +116,16 @@ impl ApiServer {
                 "spec": {"nodeUid": "n-1", "leaderEpoch": 1, "enforce": true, "permits": permits},
             }),
         );
+    }
+
+    /// Puts the capacity of the Node.
+    pub(crate) fn has_capacity(&self, capacity: Value) {
+        self.objects.lock().unwrap().capacity = capacity;
+    }
+
+    /// Deletes all slices, as the kubelet does of a driver that was gone for 30 s.
+    pub(crate) fn delete_slices(&self) {
+        self.objects.lock().unwrap().slices.clear();
     }
 
     /// Lets a second pod use a claim, as kube-scheduler reserves it.
@@ -231,8 +243,10 @@ fn list(parameters: &Parameters, items: &[Value]) -> Response {
         .into_response()
 }
 
-async fn node(Path(name): Path<String>) -> Response {
-    Json(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "uid": "n-1"}}))
+async fn node(State(api): State<ApiServer>, Path(name): Path<String>) -> Response {
+    let capacity = api.objects.lock().unwrap().capacity.clone();
+    let metadata = json!({"name": name, "uid": "n-1"});
+    Json(json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": {"capacity": capacity}}))
         .into_response()
 }
 

@@ -34,6 +34,26 @@ async fn a_claim_is_prepared_once_however_often_it_is_asked_for() {
     assert!(node.files("p").is_empty() && node.files("r").is_empty());
 }
 
+/// Of a device plugin that was there at some time the kubelet says 0 for ever, as of one that is about to register again.
+#[tokio::test]
+async fn what_a_claim_has_is_published_again_at_once_where_a_device_plugin_may_be_restarting() {
+    let mut node = Node::started().await;
+    node.eventually("both are published", || {
+        node.api.published() == ["gpu-0", "gpu-1"]
+    })
+    .await;
+    node.api.allocate("a", &["gpu-1"]);
+    assert_eq!(node.prepare("a").await.error, "");
+    node.crash();
+    node.api.delete_slices();
+    node.api.has_capacity(json!({"nvidia.com/gpu": "0"}));
+    node.start().await;
+    node.eventually("what the claim has is published, and nothing else", || {
+        node.api.published() == ["gpu-1"]
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn unprepare_leaves_nothing_also_twice_and_for_claims_that_nobody_knows() {
     let mut node = Node::started().await;

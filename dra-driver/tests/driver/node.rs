@@ -205,6 +205,7 @@ impl Node {
         let directory = self.path(&format!("proc/{pid}"));
         fs::create_dir_all(&directory).unwrap();
         fs::write(directory.join("cgroup"), format!("0::{cgroup}\n")).unwrap();
+        std::os::unix::fs::symlink("/usr/bin/program", directory.join("exe")).unwrap();
     }
 
     fn write_state(&self, state: &State) {
