@@ -113,8 +113,9 @@ impl State {
         tournament.enter(&self.tree, node, asked, place, is_known);
     }
 
-    /// A Team was charged, and nodes were taken.
-    pub(super) fn compete_anew(&self, turns: &mut FairTurns, charged: TeamId) {
+    /// A Team was charged, and nodes were taken. How many others were looked at.
+    pub(super) fn compete_anew(&self, turns: &mut FairTurns, charged: TeamId) -> usize {
+        let looked_at = turns.heads.len();
         if let Some((root, node)) = self.fair_root_of(charged)
             && let Some(tournament) = turns.tournaments.get_mut(&root)
         {
@@ -131,6 +132,7 @@ impl State {
                 self.compete(turns, place, team, None);
             }
         }
+        looked_at
     }
 
     /// Whether a Team, judged now, may have another head, or one that is charged less. Who has others give way may be

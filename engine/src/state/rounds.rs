@@ -234,8 +234,8 @@ impl State {
                 }
             }
             self.served.insert(team);
-            self.lower_heads(&mut contenders, team);
-            self.compete_anew(&mut contenders.fair, team);
+            work.visited.heads += self.lower_heads(&mut contenders, team);
+            work.visited.heads += self.compete_anew(&mut contenders.fair, team);
         }
         for (_, team) in contenders.order {
             self.list(team, true);
@@ -265,8 +265,9 @@ impl State {
     /// After an admission, a Team whose head would borrow may come earlier than it did: if the head has lost its place or
     /// its quota, with a gang behind it or on another Flavor; if what was admitted has changed which devices suit it best,
     /// with others that are charged less. Who has others give way comes earlier if it borrows less without these by now. In the
-    /// trees of other roots than that of the Team that was charged, nothing changed but nodes.
-    fn lower_heads(&mut self, contenders: &mut Contenders, charged: TeamId) {
+    /// trees of other roots than that of the Team that was charged, nothing changed but nodes. How many were looked at.
+    fn lower_heads(&mut self, contenders: &mut Contenders, charged: TeamId) -> usize {
+        let looked_at = contenders.heads.len();
         let changed_root = self.root_of(charged);
         let mut afterwards = std::mem::take(&mut self.moments.afterwards);
         let borrowing = contenders.heads.iter();
@@ -298,6 +299,7 @@ impl State {
             contenders.leave(team);
             contenders.enter(least, team, None);
         }
+        looked_at
     }
 
     fn root_of(&self, team: TeamId) -> Option<NodeId> {
