@@ -22,6 +22,7 @@ mod holds;
 mod hopes;
 mod ids;
 mod judge;
+mod known_heads;
 mod limits;
 mod lines;
 mod moments;
