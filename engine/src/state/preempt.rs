@@ -867,6 +867,7 @@ impl State {
             self.backfill.due_next(),
             self.shrinking.due_next(),
             self.namespaces.due_next(),
+            self.promises_due(),
         ];
         [later, soon].into_iter().chain(kept).flatten().min()
     }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::common::*;
 use muster_engine::{
-    Amount, Budget, ClaimUid, Cohort, CommitRoom, Decisions, FlavorName, Gang, GangUid, Queueing,
-    QuotaLimit, Resource, ResourceCharge, State, Stop, Team, TeamName, Update, Why,
+    Amount, Budget, ClaimUid, Cohort, CommitRoom, Decisions, FlavorName, Gang, GangUid, Hold,
+    Queueing, QuotaLimit, Resource, ResourceCharge, State, Stop, Team, TeamName, Timestamp, Update,
+    Why,
 };
 
 /// So many nodes with 8 GPUs, all in one leaf.
@@ -931,6 +932,49 @@ fn one_release_is_promised_to_one_gang() {
     }
     state.apply(Update::HoldGone(pod_uid("p")));
     assert_eq!(admitted(&decide(&mut state)), ["old"]);
+}
+
+/// To find out who it is for takes as long as a decision, and mostly nothing came of it for them.
+#[test]
+fn whom_a_release_may_help_is_named_once_in_five_seconds_and_who_was_promised_it_at_once() {
+    let mut state = state(nodes(1), vec![team("a", None, limit(100))]);
+    let first = hold("p", "a", "n0", &[0, 1, 2, 3]);
+    let second = hold("q", "a", "n0", &[4, 5, 6, 7]);
+    let begins = |hold: &Hold, releasing| {
+        Update::Hold(Hold {
+            releasing,
+            ..hold.clone()
+        })
+    };
+    state.apply(begins(&first, false));
+    state.apply(begins(&second, false));
+    submit(&mut state, gangs("a", "w:8"));
+    decide(&mut state);
+    for (seconds, event, is_named, is_promised) in [
+        (0, Some(begins(&first, true)), true, false),
+        (1, Some(Update::HoldGone(pod_uid("p"))), false, false),
+        (4, None, false, false),
+        (5, None, true, false),
+        (6, Some(begins(&second, true)), false, true),
+        (10, None, true, true),
+        (11, Some(begins(&second, false)), true, false),
+    ] {
+        if let Some(event) = event {
+            state.apply(event);
+        }
+        let decisions = state.decide(Timestamp(seconds), &Budget::UNLIMITED);
+        let named = if is_named { vec!["w"] } else { vec![] };
+        assert_eq!(changed(&decisions).0, named, "after {seconds} seconds");
+        if (1..5).contains(&seconds) {
+            assert_eq!(decisions.look_again_at, Some(Timestamp(5)));
+        }
+        // Who is not named is not asked about.
+        if is_named {
+            let told = why(&state, "w");
+            let is_release = matches!(told, Why::Release { .. });
+            assert_eq!(is_release, is_promised, "after {seconds} seconds: {told:?}");
+        }
+    }
 }
 
 /// With more of them it takes too long to say who is to have what; then it is told what lacks now.
