@@ -43,6 +43,8 @@ pub(super) struct Moments {
     borrowing: BTreeMap<(NodeId, PairId), BTreeSet<TeamName>>,
     /// See [`Moments::charged`].
     charged: BTreeMap<(NodeId, PairId), i128>,
+    /// See [`Moments::freed`].
+    freed: BTreeMap<NodeId, u64>,
 }
 
 impl Moments {
@@ -55,6 +57,11 @@ impl Moments {
     /// what it was charged itself.
     pub(super) fn charged(&self, root: NodeId, pair: PairId) -> i128 {
         self.charged.get(&(root, pair)).copied().unwrap_or_default()
+    }
+
+    /// Moves whenever something in the tree of a root is charged no longer, now or afterwards.
+    pub(super) fn freed(&self, root: NodeId) -> u64 {
+        self.freed.get(&root).copied().unwrap_or_default()
     }
 
     /// What a Team will be charged changes.
@@ -131,6 +138,9 @@ impl State {
                 let key = (self.tree.root_of(node), pair);
                 let charged = self.moments.charged.entry(key).or_default();
                 *charged = charged.saturating_add(delta.amount.saturating_mul(times));
+            } else {
+                let root = self.tree.root_of(node);
+                *self.moments.freed.entry(root).or_default() += 1;
             }
             self.note_shrinking_at(node, pair, if is_now { delta.amount } else { 0 });
             let lends_to: Vec<_> = if is_afterwards && delta.amount > 0 {
@@ -260,6 +270,7 @@ impl State {
             now,
             borrowing: BTreeMap::new(),
             charged: BTreeMap::new(),
+            freed: BTreeMap::new(),
         };
         let mut tree = moments.now.clone();
         for (team, of, _) in self.charges.sums() {

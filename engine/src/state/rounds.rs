@@ -49,7 +49,7 @@ pub(super) struct Head {
 impl Head {
     /// As of when nodes were when it was judged.
     pub(super) fn nodes_as_of(&self) -> Version {
-        self.moment.nodes
+        self.moment.nodes()
     }
 }
 
@@ -69,6 +69,13 @@ pub(super) enum What {
 pub(super) struct Moment {
     nodes: Version,
     charges: u64,
+}
+
+impl Moment {
+    /// As of when nodes were.
+    pub(super) fn nodes(&self) -> Version {
+        self.nodes
+    }
 }
 
 /// Teams whose turn may be next, each at a lower bound of its turn, or at its turn if its head is known.
