@@ -573,44 +573,81 @@ fn only_those_who_may_wait_for_another_reason_are_named() {
     assert_eq!(why(&state, "x"), Why::TeamStopped);
 }
 
+fn gpus_and_cores(gpu_count: i64, cores: i64) -> muster_engine::model::Quota {
+    let amount = |nominal| QuotaLimit {
+        nominal,
+        ..QuotaLimit::default()
+    };
+    let limits = [
+        (Resource::Gpus, amount(gpus(gpu_count))),
+        (Resource::Cpu, amount(Amount(cores * 1000))),
+    ];
+    vec![(H100.into(), BTreeMap::from(limits))]
+}
+
+fn lacking(state: &State, gang: &str) -> Resource {
+    match why(state, gang) {
+        Why::Quota { of, .. } | Why::ExceedsMaxQuota { of, .. } => of.resource,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// The limits of a Cohort are nobody's own: no Team is told anew with them.
 #[test]
 fn who_lacks_another_resource_than_before_is_named() {
-    let both = |gpu_count, cores: i64| {
-        let amount = |nominal| QuotaLimit {
-            nominal,
-            ..QuotaLimit::default()
-        };
-        let limits = [
-            (Resource::Gpus, amount(gpus(gpu_count))),
-            (Resource::Cpu, amount(Amount(cores * 1000))),
-        ];
-        vec![(H100.into(), BTreeMap::from(limits))]
-    };
     let pool = |gpu_count, cores| {
         Update::Cohort(Cohort {
-            quota: both(gpu_count, cores),
+            quota: gpus_and_cores(gpu_count, cores),
             ..cohort("all", None, 0)
         })
     };
     let borrowing = |name| Team {
-        quota: both(0, 0),
+        quota: gpus_and_cores(0, 0),
         ..team(name, Some("all"), limit(0))
     };
-    let lacking = |state: &State| match why(state, "waits") {
-        Why::Quota { of, .. } => of.resource,
-        other => panic!("{other:?}"),
+    for (before, after, is_for_ever) in [((8, 8), (16, 1), false), ((10, 8), (32, 0), true)] {
+        let mut state = state(nodes(4), vec![borrowing("a"), borrowing("b")]);
+        state.apply(pool(before.0, before.1));
+        submit(&mut state, [gang("holds", "b", 1, 8)]);
+        assert_eq!(admitted(&decide(&mut state)), ["holds"]);
+        let pods = if is_for_ever { 3 } else { 1 };
+        submit(&mut state, [gang("waits", "a", pods, 4)]);
+        decide(&mut state);
+        assert_eq!(lacking(&state, "waits"), Resource::Gpus);
+        state.apply(pool(after.0, after.1));
+        let decisions = decide(&mut state);
+        assert_eq!(lacking(&state, "waits"), Resource::Cpu);
+        let told = why(&state, "waits");
+        assert_eq!(
+            matches!(told, Why::ExceedsMaxQuota { .. }),
+            is_for_ever,
+            "{told:?}"
+        );
+        assert_eq!(changed(&decisions), (vec!["waits"], vec![]));
+    }
+}
+
+#[test]
+fn who_lacks_another_resource_of_its_teams_own_than_before_is_named() {
+    let owner = Team {
+        quota: gpus_and_cores(8, 8),
+        ..team("a", None, limit(0))
     };
-    let mut state = state(nodes(2), vec![borrowing("a"), borrowing("b")]);
-    state.apply(pool(8, 8));
-    submit(&mut state, [gang("holds", "b", 1, 8)]);
-    assert_eq!(admitted(&decide(&mut state)), ["holds"]);
-    submit(&mut state, [gang("waits", "a", 1, 4)]);
+    let mut state = state(nodes(2), vec![owner]);
+    let all = [0, 1, 2, 3, 4, 5, 6, 7];
+    state.apply(Update::Hold(hold("has-gpus", "a", "n0", &all)));
+    submit(&mut state, [within_nominal(gang("waits", "a", 1, 4))]);
     decide(&mut state);
-    assert_eq!(lacking(&state), Resource::Gpus);
-    state.apply(pool(16, 1));
+    assert_eq!(lacking(&state, "waits"), Resource::Gpus);
+    state.apply(Update::HoldGone(pod_uid("has-gpus")));
+    let cores = ResourceCharge::new(H100.into(), Resource::Cpu, Amount(8_000));
+    state.apply(Update::Hold(Hold {
+        claims: Vec::new(),
+        charged: vec![cores],
+        ..hold("has-cores", "a", "n1", &[])
+    }));
     let decisions = decide(&mut state);
-    assert_eq!(lacking(&state), Resource::Cpu);
+    assert_eq!(lacking(&state, "waits"), Resource::Cpu);
     assert_eq!(changed(&decisions), (vec!["waits"], vec![]));
 }
 
