@@ -1,8 +1,8 @@
 //! What would help gangs at the head of their lines, as it was worked out last.
 //!
-//! To work it out takes as long as several decisions. Those at the head of their lines are explained anew whenever anything is
-//! released, since it may be promised to them, and mostly nothing came of that for them. So for one gang it is worked out once
-//! in [`EVERY_SECONDS`]; asked in between, what is known is told, and the gang is explained once more afterwards.
+//! To work it out takes as long as several decisions. Those at the head of their lines are explained anew again and again while
+//! anything is released, since it may be promised to them, and mostly nothing came of that for them. So for one gang it is worked
+//! out once in [`EVERY_SECONDS`]; asked in between, what is known is told, and the gang is explained once more afterwards.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
