@@ -126,7 +126,7 @@ impl State {
         {
             tournament.note_charged(&self.tree, node);
         }
-        let concerned = turns.heads.concerned(self, served);
+        let concerned = turns.heads.concerned(self, served, &mut work.visited);
         for (team, is_place_gone) in concerned.teams() {
             work.visited.heads += 1;
             let has_place = turns.heads.shares_place(team);

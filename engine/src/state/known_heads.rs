@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     amount::Amount,
+    decision::Visited,
     names::FlavorName,
     placement::{DeviceCharge, Effort, Plan, Verdict, Version, View, holds_still, plan},
     quota::{NodeId, PairId, QuotaTree},
@@ -253,7 +254,12 @@ impl KnownHeads {
     }
 
     /// Whom the turn of another Team concerns.
-    pub(super) fn concerned(&mut self, state: &State, served: &Served) -> Concerned {
+    pub(super) fn concerned(
+        &mut self,
+        state: &State,
+        served: &Served,
+        visited: &mut Visited,
+    ) -> Concerned {
         let mut others = self.always.clone();
         let mut places = BTreeSet::new();
         for slot in state.cluster.changed_since(served.nodes_before) {
@@ -264,7 +270,7 @@ impl KnownHeads {
         }
         let mut without_place = BTreeSet::new();
         for key in places {
-            if !self.has_place_still(state, &key)
+            if !self.has_place_still(state, &key, visited)
                 && let Some(place) = self.places.remove(&key)
             {
                 self.leave_nodes(&key, &place.plan);
@@ -290,7 +296,7 @@ impl KnownHeads {
     }
 
     /// Whether a place holds still, or there is another one like it, which counts from then on.
-    fn has_place_still(&mut self, state: &State, key: &PlaceKey) -> bool {
+    fn has_place_still(&mut self, state: &State, key: &PlaceKey, visited: &mut Visited) -> bool {
         let Some(place) = self.places.get(key) else {
             return false;
         };
@@ -299,10 +305,12 @@ impl KnownHeads {
         let found = head.map_or(Found::Gone, |(team, head)| {
             state.find_place_again(team, head, key, (&place.plan, place.as_of))
         });
-        let moved = match found {
-            Found::Holds => return true,
-            Found::Gone => return false,
-            Found::Moved(moved) => moved,
+        if matches!(found, Found::Holds) {
+            return true;
+        }
+        visited.plans += 1;
+        let Found::Moved(moved) = found else {
+            return false;
         };
         let before = place.plan.clone();
         self.leave_nodes(key, &before);

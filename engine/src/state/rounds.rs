@@ -285,7 +285,7 @@ impl State {
     /// comes no earlier ([`super::known_heads`]).
     fn lower_heads(&mut self, contenders: &mut Contenders, served: &Served, work: &mut Work) {
         let mut afterwards = std::mem::take(&mut self.moments.afterwards);
-        let concerned = contenders.heads.concerned(self, served);
+        let concerned = contenders.heads.concerned(self, served, &mut work.visited);
         for (team, is_place_gone) in concerned.teams() {
             work.visited.heads += 1;
             let shares_place = contenders.heads.shares_place(team);
