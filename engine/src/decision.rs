@@ -140,12 +140,14 @@ pub struct Visited {
     pub classes: usize,
     /// Placements that were searched.
     pub plans: usize,
+    /// Teams whose next gang was known, and that were looked at again since the turn of another one might have changed that.
+    pub heads: usize,
 }
 
 impl Visited {
     /// The sum of all.
     pub fn total(&self) -> usize {
-        self.teams + self.groups + self.classes + self.plans
+        self.teams + self.groups + self.classes + self.plans + self.heads
     }
 }
 

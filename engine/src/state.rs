@@ -22,6 +22,7 @@ mod holds;
 mod hopes;
 mod ids;
 mod judge;
+mod known_heads;
 mod limits;
 mod lines;
 mod moments;
@@ -152,6 +153,11 @@ pub struct State {
     releasing_changed: bool,
     /// Gangs to which what is being released may have been promised.
     promise_candidates: BTreeSet<GangId>,
+    /// When these were named last, and whether they are to be again.
+    candidates_named_at: Option<Timestamp>,
+    are_candidates_due: bool,
+    /// Who was told since what is being released changed last that it waits for that.
+    told_promises: RefCell<BTreeSet<GangUid>>,
     /// Who is to have what is being released, as of which change.
     promises: RefCell<Option<Promises>>,
     /// How often anything was told or decided.
@@ -294,14 +300,14 @@ impl State {
             .spared
             .retain(|victim| !self.running.is_released(victim));
         self.begin_namespaces(now);
-        decisions.look_again_at = self.due_next(now);
         // Nothing is promised while somebody was not judged: it is told then.
         if decisions.is_cut_short() {
             self.releasing_changed |= !self.releasing.is_empty();
-        } else if std::mem::take(&mut self.releasing_changed) {
-            self.note_promises();
+        } else {
+            self.note_promises(now);
         }
         self.note_who_may_be_promised();
+        decisions.look_again_at = self.due_next(now);
         decisions.use_changed = self.namespaces.take_changed();
         decisions.reasons_changed = self.take_reasons_changed();
         decisions

@@ -562,7 +562,7 @@ mod tests {
             ),
             [Reason::PolicyRefusesInObserve]
         );
-        let audited = instead("muster-pod-gate", "Audit", json!({}));
+        let audited = bindings("Audit");
         assert_eq!(reasons(false, policies("Fail"), audited), [Reason::Passed]);
         let mut side_door = policies("Fail");
         side_door.extend([policy(&BY_VALUE[1], "Fail")]);

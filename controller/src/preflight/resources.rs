@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::resource::v1::DeviceClass;
+use k8s_openapi::api::resource::v1::{DeviceClass, DeviceClassSpec};
 use kube::{Api, Client, ResourceExt, api::ListParams};
 use muster_api::keys;
 use muster_cluster::managed::ManagedPods;
@@ -26,18 +26,19 @@ pub async fn read_classes(client: &Client) -> Reading<Classes> {
 }
 
 fn see(found: &mut Classes, class: &DeviceClass) {
-    if let Some(resource) = &class.spec.extended_resource_name
-        && may_have_ours(class)
+    if let Some(spec) = &class.spec
+        && let Some(resource) = &spec.extended_resource_name
+        && may_have_ours(spec)
     {
         found.insert(class.name_any(), resource.clone());
     }
 }
 
 /// By what its selectors name: one without any has every device.
-fn may_have_ours(class: &DeviceClass) -> bool {
-    let selectors = class.spec.selectors.iter().flatten();
+fn may_have_ours(class: &DeviceClassSpec) -> bool {
+    let selectors = class.selectors.iter().flatten();
     let mut expressions = selectors.filter_map(|selector| Some(&selector.cel.as_ref()?.expression));
-    let has_selectors = class.spec.selectors.iter().flatten().next().is_some();
+    let has_selectors = class.selectors.iter().flatten().next().is_some();
     !has_selectors || expressions.any(|expression| expression.contains(keys::DRIVER))
 }
 

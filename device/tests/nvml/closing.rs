@@ -9,6 +9,9 @@ use crate::machine::{LIBRARIES, Machine, VERSION, eventually, uuids};
 
 const NEXT: &str = "590.10.01";
 
+/// What breaks the driver of a machine.
+type Break = fn(&mut State);
+
 #[test]
 fn the_version_that_the_kernel_has_now_is_loaded_without_a_restart() {
     let machine = Machine::new();
@@ -26,9 +29,9 @@ fn the_version_that_the_kernel_has_now_is_loaded_without_a_restart() {
 
 #[test]
 fn nvml_that_says_that_its_driver_is_gone_or_another_is_closed_and_opened_once_that_is_over() {
-    let broken: [(&str, fn(&mut State)); 2] = [
+    let broken: [(&str, Break); 2] = [
         ("version", |state| {
-            NEXT.clone_into(&mut state.module_version)
+            NEXT.clone_into(&mut state.module_version);
         }),
         ("not loaded", |state| state.unloaded = true),
     ];

@@ -544,6 +544,14 @@ impl QuotaTree {
         saturated(self.available_from(team, pair).max(0))
     }
 
+    /// How much more others may take before an amount that a Team may have now is not available to it any more; `None` if it asks
+    /// nothing of the nodes above it. One charge takes no more than itself of what is available to anybody else.
+    pub(crate) fn left_above(&self, team: NodeId, pair: PairId, amount: i128) -> Option<i128> {
+        let above = self.parent_of(team)?;
+        let asked = amount - self.account(team, pair).local_available();
+        (asked > 0).then(|| self.available_from(above, pair) - asked)
+    }
+
     /// What a node has left, and its parent lets it have: at least its own, at most its ceiling. From the node upwards, since a tree may be
     /// deeper than a stack.
     fn available_from(&self, node: NodeId, pair: PairId) -> i128 {
@@ -684,6 +692,24 @@ impl QuotaTree {
     /// No amount of a resource is had from less far up than this.
     pub(crate) fn least_borrow_level(&self, team: NodeId, pair: PairId) -> usize {
         self.borrow_level_at(team, pair, Amount(1))
+    }
+
+    /// An amount is had from no less far up than this, whatever is charged by then.
+    pub(crate) fn least_borrow_level_ever(
+        &self,
+        team: NodeId,
+        pair: PairId,
+        amount: Amount,
+    ) -> usize {
+        let mut rest = i128::from(amount.0);
+        let holder = self.path(team).find(|node| {
+            let account = self.account(*node, pair);
+            let holds = rest <= account.subtree;
+            rest = (rest - account.local_quota()).max(0);
+            holds
+        });
+        self.node(holder.unwrap_or_else(|| self.root_of(team)))
+            .height
     }
 
     /// Charges a Team. One that is unknown or cut off by a cycle is not charged.

@@ -176,7 +176,7 @@ impl State {
     }
 
     /// Whether the gangs of a Team may preempt others at all.
-    fn may_preempt(&self, team: TeamId) -> bool {
+    pub(super) fn may_preempt(&self, team: TeamId) -> bool {
         let node = self.teams.get(team).and_then(|entry| entry.node);
         node.is_some_and(|node| self.tree.policy_of(node) != PreemptionPolicy::NEVER)
     }

@@ -11,8 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     State,
     ids::{ClassId, TeamId},
+    judge::Fitting,
+    known_heads::{KnownHeads, Served, Watch},
     rounds::{Head, What},
     wait_queue::Turn,
+    work::Work,
 };
 use crate::{
     queue::Place,
@@ -27,7 +30,7 @@ const MOST_CLASSES: usize = 8;
 pub(super) struct FairTurns {
     tournaments: BTreeMap<NodeId, Tournament>,
     /// Those that were judged.
-    heads: BTreeMap<TeamId, (Turn, Head)>,
+    heads: KnownHeads,
     teams: BTreeMap<NodeId, TeamId>,
 }
 
@@ -49,7 +52,7 @@ impl FairTurns {
             tournament.leave(&state.tree, node);
             self.teams.remove(&node);
         }
-        self.heads.remove(&team).map(|(_, head)| head)
+        self.heads.leave(team).map(|(_, head)| head)
     }
 
     /// Everybody who competes.
@@ -69,10 +72,10 @@ impl FairTurns {
                     }
                 }
                 Next::Winner(node) => {
-                    let winner = self.teams.get(&node).and_then(|team| {
-                        let (turn, _) = self.heads.get(team)?;
-                        Some((turn.clone(), *team))
-                    });
+                    let winner = self
+                        .teams
+                        .get(&node)
+                        .and_then(|team| Some((self.heads.turn_of(*team)?.clone(), *team)));
                     first = [first, winner].into_iter().flatten().min();
                 }
             }
@@ -105,45 +108,83 @@ impl State {
         let (asked, place) = known.unwrap_or_else(|| self.least_asked(team));
         turns.teams.insert(node, team);
         match head {
-            Some(head) => turns.heads.insert(team, head),
-            None => turns.heads.remove(&team),
-        };
+            Some((turn, head)) => {
+                let watch = self.watch_competing(team, &head, (&asked, &place));
+                turns.heads.enter(team, Some(root), (turn, head), watch);
+            }
+            None => drop(turns.heads.leave(team)),
+        }
         let tournament = turns.tournaments.entry(root);
         let tournament = tournament.or_insert_with(|| Tournament::new(root));
         tournament.enter(&self.tree, node, asked, place, is_known);
     }
 
     /// A Team was charged, and nodes were taken.
-    pub(super) fn compete_anew(&self, turns: &mut FairTurns, charged: TeamId) {
-        if let Some((root, node)) = self.fair_root_of(charged)
+    pub(super) fn compete_anew(&self, turns: &mut FairTurns, served: &Served, work: &mut Work) {
+        if let Some((root, node)) = self.fair_root_of(served.team)
             && let Some(tournament) = turns.tournaments.get_mut(&root)
         {
             tournament.note_charged(&self.tree, node);
         }
-        let moved = turns.heads.iter();
-        let moved: Vec<TeamId> = moved
-            .filter(|(team, (_, head))| self.may_ask_less(**team, head, charged))
-            .map(|(team, _)| *team)
-            .collect();
-        for team in moved {
-            turns.leave(self, team);
-            if let Some(place) = self.fair_root_of(team) {
+        let concerned = turns.heads.concerned(self, served, &mut work.visited);
+        for (team, is_place_gone) in concerned.teams() {
+            work.visited.heads += 1;
+            let has_place = turns.heads.shares_place(team);
+            let Some(place) = self.fair_root_of(team) else {
+                continue;
+            };
+            let Some((turn, head)) = turns.heads.leave(team) else {
+                continue;
+            };
+            if is_place_gone || self.may_ask_less(team, &head, served.team, has_place) {
                 self.compete(turns, place, team, None);
+            } else {
+                let asked = self.asked_by(team, &head);
+                let watch = self.watch_competing(team, &head, (&asked, &turn.1));
+                turns.heads.enter(team, Some(place.0), (turn, head), watch);
             }
+        }
+    }
+
+    /// What has a Team looked at again that competes by that. If it competes by the least that any of its gangs may be charged, nothing
+    /// has: it would compete by no less.
+    fn watch_competing(
+        &self,
+        team: TeamId,
+        head: &Head,
+        (asked, place): (&Asked, &Place),
+    ) -> Watch {
+        let classes = self.teams.get(team).map_or(0, |entry| entry.classes.len());
+        let may_others_wake = classes > 1 && self.may_preempt(team);
+        let (least, earliest) = self.least_asked(team);
+        if !may_others_wake && least == *asked && earliest >= *place {
+            return Watch::default();
+        }
+        match &head.turn {
+            What::Fits { fitting, .. }
+                if fitting.fits_on.len() <= 1 && !self.may_be_charged_less(team, head, fitting) =>
+            {
+                self.watch_fitting(team, head, fitting)
+            }
+            _ => Watch::always(),
         }
     }
 
     /// Whether a Team, judged now, may have another head, or one that is charged less. Who has others give way may be
     /// given way to by nobody any more, now that another Team of its tree was charged: then a gang behind it is the head.
-    fn may_ask_less(&self, team: TeamId, head: &Head, charged: TeamId) -> bool {
+    fn may_ask_less(&self, team: TeamId, head: &Head, charged: TeamId, has_place: bool) -> bool {
         let What::Fits { fitting, .. } = &head.turn else {
             let root = |team| self.fair_root_of(team).map(|(root, _)| root);
             return root(team) == root(charged)
                 && self.least_asked(team).0 != self.asked_by(team, head);
         };
-        if fitting.fits_on.len() > 1 || !self.still_fits(team, head) {
-            return true;
-        }
+        fitting.fits_on.len() > 1
+            || !self.still_fits(team, head, has_place)
+            || self.may_be_charged_less(team, head, fitting)
+    }
+
+    /// Whether a head might be charged less with other devices on its Flavor.
+    fn may_be_charged_less(&self, team: TeamId, head: &Head, fitting: &Fitting) -> bool {
         let least = fitting.assignment.and_then(|at| {
             let asking = fitting.asking(self.waiting.get(head.gang)?.shape);
             let totals = self.totals(asking)?;
@@ -156,7 +197,7 @@ impl State {
     }
 
     /// What a head would be charged.
-    fn asked_by(&self, team: TeamId, head: &Head) -> Asked {
+    pub(super) fn asked_by(&self, team: TeamId, head: &Head) -> Asked {
         match &head.turn {
             What::Fits { fitting, .. } => {
                 let exact = fitting.assignment.and_then(|at| {

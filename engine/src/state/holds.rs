@@ -205,6 +205,9 @@ impl State {
             self.ask_next(led);
             self.changed_gangs.insert(id);
             self.seat(id);
+            if let Some(waiting) = self.waiting.get(id) {
+                self.reservations.judge_again(&waiting.gang.uid);
+            }
         }
     }
 

@@ -41,12 +41,27 @@ pub(super) struct Moments {
     pub(super) afterwards: QuotaTree,
     /// The Teams that borrow then, by root: among them are all who may be asked for what is lent.
     borrowing: BTreeMap<(NodeId, PairId), BTreeSet<TeamName>>,
+    /// See [`Moments::charged`].
+    charged: BTreeMap<(NodeId, PairId), i128>,
+    /// See [`Moments::freed`].
+    freed: BTreeMap<NodeId, u64>,
 }
 
 impl Moments {
     /// The Teams in the tree of a root that borrow something afterwards.
     pub(super) fn borrowing(&self, root: NodeId, pair: PairId) -> impl Iterator<Item = &TeamName> {
         self.borrowing.get(&(root, pair)).into_iter().flatten()
+    }
+
+    /// How much was charged in the tree of a root since it was built, or more. What is available to a Team has fallen by no more since, but for
+    /// what it was charged itself.
+    pub(super) fn charged(&self, root: NodeId, pair: PairId) -> i128 {
+        self.charged.get(&(root, pair)).copied().unwrap_or_default()
+    }
+
+    /// Moves whenever something in the tree of a root is charged no longer, now or afterwards.
+    pub(super) fn freed(&self, root: NodeId) -> u64 {
+        self.freed.get(&root).copied().unwrap_or_default()
     }
 
     /// What a Team will be charged changes.
@@ -112,6 +127,20 @@ impl State {
             };
             if is_now {
                 self.moments.now.change(node, pair, delta.amount, |_, _| {});
+            }
+            if delta.amount > 0 {
+                // Where the two moments differ it may be missing once at each node on the way up.
+                let times: i128 = if self.reservations.is_empty() {
+                    1
+                } else {
+                    self.tree.path(node).map(|_| 1).sum()
+                };
+                let key = (self.tree.root_of(node), pair);
+                let charged = self.moments.charged.entry(key).or_default();
+                *charged = charged.saturating_add(delta.amount.saturating_mul(times));
+            } else {
+                let root = self.tree.root_of(node);
+                *self.moments.freed.entry(root).or_default() += 1;
             }
             self.note_shrinking_at(node, pair, if is_now { delta.amount } else { 0 });
             let lends_to: Vec<_> = if is_afterwards && delta.amount > 0 {
@@ -240,6 +269,8 @@ impl State {
             afterwards: now.clone(),
             now,
             borrowing: BTreeMap::new(),
+            charged: BTreeMap::new(),
+            freed: BTreeMap::new(),
         };
         let mut tree = moments.now.clone();
         for (team, of, _) in self.charges.sums() {

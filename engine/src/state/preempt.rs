@@ -194,6 +194,33 @@ impl State {
         level < preempting.borrow_level || !is_enough || goes_for_others
     }
 
+    /// By how much is charged in its tree what a gang would have without its victims may not be there any more. The tree is as before
+    /// then.
+    pub(super) fn suffices_until(
+        &self,
+        team: TeamId,
+        preempting: &Preempting,
+        tree: &mut QuotaTree,
+    ) -> Vec<(PairId, i128)> {
+        let Some(node) = self.teams.get(team).and_then(|entry| entry.node) else {
+            return Vec::new();
+        };
+        let victims = preempting.victims.iter();
+        let going = victims.flat_map(|victim| self.charges_of(&victim.gang));
+        let going: Vec<Delta> = going.collect();
+        tree.apply(&undoing(&going), |_, _, _| {});
+        let mut until = Vec::new();
+        for delta in &preempting.charges {
+            if let Some(pair) = tree.known_pair(&delta.of)
+                && let Some(charged) = self.available_until(tree, node, pair, delta.amount)
+            {
+                until.push((pair, charged));
+            }
+        }
+        tree.apply(&going, |_, _, _| {});
+        until
+    }
+
     /// Who would give way to a gang that was refused.
     pub(super) fn find_victims(
         &mut self,
@@ -840,6 +867,7 @@ impl State {
             self.backfill.due_next(),
             self.shrinking.due_next(),
             self.namespaces.due_next(),
+            self.promises_due(),
         ];
         [later, soon].into_iter().chain(kept).flatten().min()
     }

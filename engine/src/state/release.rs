@@ -19,7 +19,7 @@ use super::{
 use crate::{
     decision::{Blocker, Visited, Why},
     model::Hold,
-    names::{FlavorName, GangUid, PodUid},
+    names::{FlavorName, GangUid, PodUid, Timestamp},
     placement::{
         Cluster, Effort, GaveUp, Plan, Verdict, View, equal_pods_fit, may_fit_without, plan,
     },
@@ -30,6 +30,10 @@ use crate::{
 
 /// How many classes are tried, in order. Nothing is promised to those behind: they are told what they lack now.
 const CANDIDATES: usize = 16;
+
+/// For so many seconds those who may be promised something are not named again, but for those who were. No reason is shown before it has
+/// lasted for two, and to find it out takes as long as a decision.
+const SECONDS_BETWEEN: i64 = 5;
 
 /// Who would fit after the releases on the way.
 #[derive(Clone, Debug)]
@@ -132,8 +136,16 @@ impl State {
         (1..=MOST_RELEASED).contains(&self.releasing.len())
     }
 
-    /// That a gang waits for a release, if it does.
+    /// That a gang waits for a release, if it does. Who is told so is named as soon as that may not be so any more.
     pub(super) fn promise(&self, gang: &GangUid) -> Option<Why> {
+        let why = self.promise_to(gang);
+        if why.is_some() {
+            self.told_promises.borrow_mut().insert(gang.clone());
+        }
+        why
+    }
+
+    fn promise_to(&self, gang: &GangUid) -> Option<Why> {
         // By limits that nobody was judged by yet nothing is promised.
         if !self.promises_something() || self.tree_is_stale {
             return None;
@@ -149,9 +161,21 @@ impl State {
         why
     }
 
-    /// What is being released changed: those to whom it was promised, and those to whom it may be now, may be told
-    /// another reason. Who of them fits is worked out when somebody asks.
-    pub(super) fn note_promises(&mut self) {
+    /// What is being released may have changed: those to whom it was promised may be told another reason, and so may those to whom it
+    /// may be promised now. These are named once in [`SECONDS_BETWEEN`]. Who of them fits is worked out when somebody asks.
+    pub(super) fn note_promises(&mut self, now: Timestamp) {
+        if std::mem::take(&mut self.releasing_changed) {
+            let told = std::mem::take(self.told_promises.get_mut());
+            let told = told.iter().filter_map(|gang| self.waiting.id(gang));
+            self.changed_gangs.extend(told);
+            let may_be_promised = self.promises_something() && self.classes.iter().next().is_some();
+            self.are_candidates_due |= may_be_promised || !self.promise_candidates.is_empty();
+        }
+        if self.promises_due().is_none_or(|due| due > now) {
+            return;
+        }
+        self.are_candidates_due = false;
+        self.candidates_named_at = Some(now);
         let mut concerned = std::mem::take(&mut self.promise_candidates);
         if self.promises_something() {
             let candidates = self.candidates_for(&self.afterwards());
@@ -162,6 +186,15 @@ impl State {
             concerned.extend(&self.promise_candidates);
         }
         self.changed_gangs.extend(concerned);
+    }
+
+    /// When those are to be named to whom something may be promised, if what is being released changed since they were.
+    pub(super) fn promises_due(&self) -> Option<Timestamp> {
+        let named_at = self.candidates_named_at;
+        let due = named_at.map_or(Timestamp(i64::MIN), |at| {
+            Timestamp(at.0.saturating_add(SECONDS_BETWEEN))
+        });
+        self.are_candidates_due.then_some(due)
     }
 
     /// Who is asked about now may be told a promise, so it is asked about again once what is being released changes.

@@ -49,7 +49,15 @@ pub(super) struct Reservation {
     /// Until when at the latest.
     pub(super) until: Timestamp,
     /// As of when it was judged last, without success.
-    pub(super) judged: Option<Moment>,
+    pub(super) judged: Option<Judged>,
+}
+
+/// As of when a gang was judged for which something is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Judged {
+    pub(super) moment: Moment,
+    /// See [`super::moments::Moments::freed`].
+    pub(super) freed: u64,
 }
 
 impl Reservation {
@@ -100,6 +108,12 @@ impl Reservations {
             let preemptors = self.by_victim.entry(victim.clone()).or_default();
             if preemptors.is_empty() {
                 new.push(victim.clone());
+            }
+            // That it goes does not depend on them alone any more.
+            for other in &*preemptors {
+                if let Some(kept) = self.by_gang.get_mut(other) {
+                    kept.judged = None;
+                }
             }
             preemptors.insert(gang.clone());
             self.changed.insert(victim.clone());
@@ -241,16 +255,15 @@ impl Reservations {
     /// Those that were not judged as of a moment, each with whether its victims are all released.
     pub(super) fn unsettled(&self, moment: Moment) -> impl Iterator<Item = (&GangUid, bool)> {
         let unsettled = self.by_gang.iter();
-        let unsettled = unsettled.filter(move |(_, kept)| kept.judged != Some(moment));
+        let unsettled = unsettled
+            .filter(move |(_, kept)| kept.judged.is_none_or(|judged| judged.moment != moment));
         unsettled.map(|(gang, kept)| (gang, kept.is_released()))
     }
 
-    /// These were judged as of a moment, in vain.
-    pub(super) fn note_judged(&mut self, gangs: &[GangUid], moment: Moment) {
-        for gang in gangs {
-            if let Some(kept) = self.by_gang.get_mut(gang) {
-                kept.judged = Some(moment);
-            }
+    /// A gang was judged, in vain.
+    pub(super) fn note_judged(&mut self, gang: &GangUid, judged: Judged) {
+        if let Some(kept) = self.by_gang.get_mut(gang) {
+            kept.judged = Some(judged);
         }
     }
 

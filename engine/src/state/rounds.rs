@@ -11,7 +11,7 @@
 //! Nobody is looked at who is not awake, and of those only as many as it takes to know who is first: queues list
 //! Teams by a lower bound of their turn, and a Team is judged only when that bound is the least of all.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::{
     State,
@@ -19,6 +19,7 @@ use super::{
     fair_turns::{FairTurn, FairTurns},
     ids::{ClassId, GangId, GroupId, TeamId},
     judge::{Fitting, request},
+    known_heads::{KnownHeads, Served},
     preempt::Preempting,
     shapes::Refused,
     team::{Class, Reason, Refusing},
@@ -43,8 +44,13 @@ pub(super) struct Head {
     pub(super) gang: GangId,
     pub(super) turn: What,
     moment: Moment,
-    /// Whether it fits, and might borrow less with other devices, when it was judged.
-    may_borrow_less: bool,
+}
+
+impl Head {
+    /// As of when nodes were when it was judged.
+    pub(super) fn nodes_as_of(&self) -> Version {
+        self.moment.nodes()
+    }
 }
 
 /// What a head does when its turn comes.
@@ -65,32 +71,25 @@ pub(super) struct Moment {
     charges: u64,
 }
 
+impl Moment {
+    /// As of when nodes were.
+    pub(super) fn nodes(&self) -> Version {
+        self.nodes
+    }
+}
+
 /// Teams whose turn may be next, each at a lower bound of its turn, or at its turn if its head is known.
 #[derive(Default)]
 struct Contenders {
     order: BTreeSet<(Turn, TeamId)>,
-    heads: BTreeMap<TeamId, (Turn, Head)>,
+    heads: KnownHeads,
     fair: FairTurns,
 }
 
 impl Contenders {
-    fn enter(&mut self, turn: Turn, team: TeamId, head: Option<Head>) {
-        self.order.insert((turn.clone(), team));
-        if let Some(head) = head {
-            self.heads.insert(team, (turn, head));
-        }
-    }
-
     fn next(&mut self) -> Option<(TeamId, Option<Head>)> {
         let (_, team) = self.order.pop_first()?;
-        Some((team, self.heads.remove(&team).map(|(_, head)| head)))
-    }
-
-    /// Takes a Team with a known head out.
-    fn leave(&mut self, team: TeamId) {
-        if let Some((turn, _)) = self.heads.remove(&team) {
-            self.order.remove(&(turn, team));
-        }
+        Some((team, self.heads.leave(team).map(|(_, head)| head)))
     }
 }
 
@@ -218,6 +217,11 @@ impl State {
                 }
                 continue;
             };
+            let served = Served {
+                team,
+                nodes_before: self.cluster.version(),
+                by_preemption: matches!(head.turn, What::Preempts(_)),
+            };
             match head.turn {
                 What::Fits { needs, .. } if !left.holds(&needs) => {
                     decisions.exhausted = true;
@@ -234,8 +238,8 @@ impl State {
                 }
             }
             self.served.insert(team);
-            self.lower_heads(&mut contenders, team);
-            self.compete_anew(&mut contenders.fair, team);
+            self.lower_heads(&mut contenders, &served, work);
+            self.compete_anew(&mut contenders.fair, &served, work);
         }
         for (_, team) in contenders.order {
             self.list(team, true);
@@ -246,12 +250,25 @@ impl State {
     }
 
     /// A Team contends from now on: with others of its tree where shares are fair, else with all.
-    fn contend(&self, contenders: &mut Contenders, turn: Turn, team: TeamId, head: Option<Head>) {
+    fn contend(
+        &mut self,
+        contenders: &mut Contenders,
+        turn: Turn,
+        team: TeamId,
+        head: Option<Head>,
+    ) {
         if let Some(place) = self.fair_root_of(team) {
             let head = head.map(|head| (turn, head));
             self.compete(&mut contenders.fair, place, team, head);
-        } else {
-            contenders.enter(turn, team, head);
+            return;
+        }
+        contenders.order.insert((turn.clone(), team));
+        if let Some(head) = head {
+            let mut afterwards = std::mem::take(&mut self.moments.afterwards);
+            let watch = self.watch_head(team, &turn, &head, &mut afterwards);
+            self.moments.afterwards = afterwards;
+            let root = self.root_of(team);
+            contenders.heads.enter(team, root, (turn, head), watch);
         }
     }
 
@@ -262,45 +279,45 @@ impl State {
         }
     }
 
-    /// After an admission, a Team whose head would borrow may come earlier than it did: if the head has lost its place or
-    /// its quota, with a gang behind it or on another Flavor; if what was admitted has changed which devices suit it best,
-    /// with others that are charged less. Who has others give way comes earlier if it borrows less without these by now. In the
-    /// trees of other roots than that of the Team that was charged, nothing changed but nodes.
-    fn lower_heads(&mut self, contenders: &mut Contenders, charged: TeamId) {
-        let changed_root = self.root_of(charged);
+    /// After the turn of a Team, another one whose head is known may come earlier than it did: if the head has lost its place or its
+    /// quota, with a gang behind it or on another Flavor; if what was admitted has changed which devices suit it best, with others
+    /// that are charged less. Who has others give way comes earlier if it borrows less without these by now. What is not looked at
+    /// comes no earlier ([`super::known_heads`]).
+    fn lower_heads(&mut self, contenders: &mut Contenders, served: &Served, work: &mut Work) {
         let mut afterwards = std::mem::take(&mut self.moments.afterwards);
-        let borrowing = contenders.heads.iter();
-        let lost: Vec<(TeamId, Turn)> = borrowing
-            .filter(|(_, (turn, _))| turn.0 > Precedence::Reaching(0))
-            .filter_map(|(team, (turn, head))| {
-                let same_root = self.root_of(*team) == changed_root;
-                let may_come_earlier = match &head.turn {
-                    What::Preempts(preempting) => {
-                        same_root && self.may_reach_less(*team, preempting, &mut afterwards)
-                    }
-                    What::Fits { .. } if same_root => {
-                        !self.still_fits(*team, head) || self.may_borrow_less(*team, head)
-                    }
-                    What::Fits { fitting, .. } => {
-                        head.may_borrow_less
-                            || !self.has_its_place(*team, head.gang, fitting, head.moment)
-                    }
-                };
-                if !may_come_earlier {
-                    return None;
+        let concerned = contenders.heads.concerned(self, served, &mut work.visited);
+        for (team, is_place_gone) in concerned.teams() {
+            work.visited.heads += 1;
+            let shares_place = contenders.heads.shares_place(team);
+            let Some((turn, head)) = contenders.heads.leave(team) else {
+                continue;
+            };
+            let may_come_earlier = match &head.turn {
+                What::Preempts(preempting) => {
+                    self.may_reach_less(team, preempting, &mut afterwards)
                 }
-                let least = self.least_turn(*team)?;
-                (least < *turn).then_some((*team, least))
-            })
-            .collect();
-        self.moments.afterwards = afterwards;
-        for (team, least) in lost {
-            contenders.leave(team);
-            contenders.enter(least, team, None);
+                What::Fits { .. } => {
+                    is_place_gone
+                        || !self.still_fits(team, &head, shares_place)
+                        || self.may_borrow_less(team, &head)
+                }
+            };
+            if !may_come_earlier {
+                let watch = self.watch_head(team, &turn, &head, &mut afterwards);
+                let root = self.root_of(team);
+                contenders.heads.enter(team, root, (turn, head), watch);
+                continue;
+            }
+            // Its head is found anew when it is the next by what is listed here.
+            if let Some(least) = self.least_turn(team).filter(|least| *least < turn) {
+                contenders.order.remove(&(turn, team));
+                contenders.order.insert((least, team));
+            }
         }
+        self.moments.afterwards = afterwards;
     }
 
-    fn root_of(&self, team: TeamId) -> Option<NodeId> {
+    pub(super) fn root_of(&self, team: TeamId) -> Option<NodeId> {
         let node = self.teams.get(team)?.node?;
         Some(self.tree.root_of(node))
     }
@@ -320,13 +337,13 @@ impl State {
         holds_still(&self.cluster, &request, &fitting.plan, as_of.nodes)
     }
 
-    /// Whether nothing was taken from under a head since it was judged.
-    pub(super) fn still_fits(&self, team: TeamId, head: &Head) -> bool {
+    /// Whether nothing was taken from under a head since it was judged; of one that is known to have a place, no quota.
+    pub(super) fn still_fits(&self, team: TeamId, head: &Head, has_place: bool) -> bool {
         let What::Fits { fitting, .. } = &head.turn else {
             return false;
         };
         let plan = &fitting.plan;
-        if !self.has_its_place(team, head.gang, fitting, head.moment) {
+        if !has_place && !self.has_its_place(team, head.gang, fitting, head.moment) {
             return false;
         }
         let Some(at) = fitting.assignment else {
@@ -343,7 +360,7 @@ impl State {
 
     /// Whether a head may borrow from less far up than it would with the devices that were found for it. On Flavors that it
     /// was refused, nothing has come free since.
-    fn may_borrow_less(&self, team: TeamId, head: &Head) -> bool {
+    pub(super) fn may_borrow_less(&self, team: TeamId, head: &Head) -> bool {
         match &head.turn {
             What::Fits { fitting, .. } => self.may_be_had_for_less(team, head.gang, fitting),
             What::Preempts(_) => true,
@@ -551,7 +568,6 @@ impl State {
                         None => self.grow(gang, fitting, &budget.empty, work),
                     };
                     let needs = self.needs_of(gang, &fitting)?;
-                    let may_borrow_less = self.may_be_had_for_less(team, gang, &fitting);
                     let (borrow_level, turn) = if let Some(preempting) = preempting {
                         (preempting.borrow_level, What::Preempts(preempting))
                     } else {
@@ -562,7 +578,6 @@ impl State {
                         gang,
                         turn,
                         moment: self.moment(),
-                        may_borrow_less,
                     };
                     return Some(((Precedence::Reaching(borrow_level), place), head));
                 }
@@ -573,7 +588,6 @@ impl State {
                             gang,
                             turn: What::Preempts(preempting),
                             moment: self.moment(),
-                            may_borrow_less: false,
                         };
                         return Some((turn, head));
                     }

@@ -6,7 +6,7 @@ use super::{
     State,
     ids::{ClassId, GangId},
     judge::{Fitting, request},
-    reservations::Reservation,
+    reservations::{Judged, Reservation},
     team::Refusing,
     work::Work,
 };
@@ -32,8 +32,8 @@ enum Settled {
 }
 
 impl State {
-    /// Judges those whose victims are released, and those that may have room without waiting for theirs, before anybody else; and
-    /// lets those wait as before whose time is over.
+    /// Judges those whose victims are released, and those that may have room without waiting for theirs since something came free, before
+    /// anybody else; and lets those wait as before whose time is over.
     pub(super) fn settle_reservations(
         &mut self,
         budget: &Budget,
@@ -73,6 +73,10 @@ impl State {
             .sort_by_key(|(_, id, _)| self.waiting.get(*id).map(|waiting| waiting.place.clone()));
         let (before, mut kept, mut is_any_left) = (self.reservations.len(), Vec::new(), false);
         for (uid, id, is_released) in unsettled {
+            if !is_released && !self.has_come_free(id) {
+                kept.push((uid, id));
+                continue;
+            }
             if !is_released && work.is_enough() {
                 is_any_left = true;
                 continue;
@@ -84,7 +88,7 @@ impl State {
             };
             match settled {
                 Settled::Over => {}
-                Settled::Kept => kept.push(uid),
+                Settled::Kept => kept.push((uid, id)),
                 Settled::NextCommit => {
                     decisions.exhausted = true;
                     return false;
@@ -99,9 +103,34 @@ impl State {
         if !is_any_over {
             // To those that were judged already, what was kept again meanwhile is the moment of before.
             let moment = self.moment();
-            self.reservations.note_judged(&kept, moment);
+            for (uid, id) in kept {
+                let freed = self.freed_for(id);
+                let judged = Judged { moment, freed };
+                self.reservations.note_judged(&uid, judged);
+            }
         }
         false
+    }
+
+    /// Whether anything has come free that may help a gang to have room without waiting for its victims, since it was judged last.
+    fn has_come_free(&self, id: GangId) -> bool {
+        let waiting = self.waiting.get(id);
+        let kept = waiting.and_then(|waiting| self.reservations.of(&waiting.gang.uid));
+        let Some(judged) = kept.and_then(|kept| kept.judged) else {
+            return true;
+        };
+        let nodes = judged.moment.nodes();
+        judged.freed != self.freed_for(id)
+            || self.cluster.grown_since(nodes).next().is_some()
+            || self.cluster.topologies_changed_since(nodes)
+            // Whoever is let in where a place is kept may be so by what the time is.
+            || self.backfill.told().next().is_some()
+    }
+
+    /// How often something has come free in the tree of a gang's Team.
+    fn freed_for(&self, id: GangId) -> u64 {
+        let root = self.waiting.get(id).and_then(|it| self.root_of(it.team));
+        root.map_or(0, |root| self.moments.freed(root))
     }
 
     /// Judges a gang as if nothing were kept for it, and keeps it again if it has to wait still.

@@ -1499,6 +1499,21 @@ fn a_gang_that_finds_room_elsewhere_takes_it_and_its_victims_stay() {
     }
 }
 
+/// No hold comes free by it: only nodes can hold more.
+#[test]
+fn a_gang_starts_on_a_node_that_comes_while_its_victim_goes() {
+    let mut world = World::new(1, 4, vec![preempting("a", None, 100)]);
+    world.submit([gang("low", "a", 1, 4)]);
+    world.decide();
+    world.submit([with_priority(10, gang("high", "a", 1, 4))]);
+    assert_eq!(told(&world.decide().preemptions), ["high: low InTeam"]);
+    assert_eq!(admitted(&world.decide()), [""; 0]);
+    world.state.apply(Update::Node(node("n1", "s/l", 4)));
+    let decisions = world.decide();
+    assert_eq!(admitted(&decisions), ["high"]);
+    assert_eq!(decisions.spared, [GangUid::from("low")]);
+}
+
 #[test]
 fn room_that_a_gang_has_only_with_its_victims_gone_is_none_elsewhere() {
     // The place is there, and the quota only once the victim is gone.

@@ -16,5 +16,6 @@ mod fair_cost;
 mod fair_order;
 mod fair_own_team;
 mod fair_wakeups;
+mod head_cost;
 mod namespaces;
 mod strict;

@@ -732,6 +732,28 @@ fn whoever_waits_longer_behind_one_that_does_not_fit_goes_before_other_teams() {
     assert_eq!(admitted(&decide_at(&mut state, 0)), ["a1"]);
 }
 
+/// It is known already that the first of its Team fits, when another Team takes the place of that.
+#[test]
+fn whoever_waits_longer_behind_one_that_lost_its_place_goes_before_other_teams() {
+    let teams = ["early", "late"].map(|name| team(name, None, limit(8)));
+    let mut teams = teams.to_vec();
+    teams.push(fair_team(8));
+    let mut state = state(vec![node("n0", "", 6)], teams);
+    submit(&mut state, [asks("a", "a0", 0, 2)]);
+    assert_eq!(admitted(&decide_at(&mut state, 0)), ["a0"]);
+    submit(
+        &mut state,
+        [
+            asks("b", "b-large", 10, 4),
+            asks("a", "a1", 1, 2),
+            at(5, gang("e0", "early", 1, 2)),
+            at(7, gang("l0", "late", 1, 2)),
+        ],
+    );
+    assert_eq!(order(&state), ["b-large", "a1"]);
+    assert_eq!(admitted(&decide_at(&mut state, 0)), ["e0", "a1"]);
+}
+
 #[test]
 fn recorded_use_of_a_clock_that_is_ahead_counts_as_of_now() {
     let mut state = state(vec![node("n0", "", 8)], vec![fair_team(8)]);

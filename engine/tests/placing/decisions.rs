@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::common::*;
 use muster_engine::{
-    Amount, Budget, ClaimUid, Cohort, CommitRoom, Decisions, FlavorName, Gang, GangUid, Queueing,
-    QuotaLimit, Resource, ResourceCharge, State, Stop, Team, TeamName, Update, Why,
+    Amount, Budget, ClaimUid, Cohort, CommitRoom, Decisions, FlavorName, Gang, GangUid, Hold,
+    Queueing, QuotaLimit, Resource, ResourceCharge, State, Stop, Team, TeamName, Timestamp, Update,
+    Why,
 };
 
 /// So many nodes with 8 GPUs, all in one leaf.
@@ -572,44 +573,81 @@ fn only_those_who_may_wait_for_another_reason_are_named() {
     assert_eq!(why(&state, "x"), Why::TeamStopped);
 }
 
+fn gpus_and_cores(gpu_count: i64, cores: i64) -> muster_engine::model::Quota {
+    let amount = |nominal| QuotaLimit {
+        nominal,
+        ..QuotaLimit::default()
+    };
+    let limits = [
+        (Resource::Gpus, amount(gpus(gpu_count))),
+        (Resource::Cpu, amount(Amount(cores * 1000))),
+    ];
+    vec![(H100.into(), BTreeMap::from(limits))]
+}
+
+fn lacking(state: &State, gang: &str) -> Resource {
+    match why(state, gang) {
+        Why::Quota { of, .. } | Why::ExceedsMaxQuota { of, .. } => of.resource,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// The limits of a Cohort are nobody's own: no Team is told anew with them.
 #[test]
 fn who_lacks_another_resource_than_before_is_named() {
-    let both = |gpu_count, cores: i64| {
-        let amount = |nominal| QuotaLimit {
-            nominal,
-            ..QuotaLimit::default()
-        };
-        let limits = [
-            (Resource::Gpus, amount(gpus(gpu_count))),
-            (Resource::Cpu, amount(Amount(cores * 1000))),
-        ];
-        vec![(H100.into(), BTreeMap::from(limits))]
-    };
     let pool = |gpu_count, cores| {
         Update::Cohort(Cohort {
-            quota: both(gpu_count, cores),
+            quota: gpus_and_cores(gpu_count, cores),
             ..cohort("all", None, 0)
         })
     };
     let borrowing = |name| Team {
-        quota: both(0, 0),
+        quota: gpus_and_cores(0, 0),
         ..team(name, Some("all"), limit(0))
     };
-    let lacking = |state: &State| match why(state, "waits") {
-        Why::Quota { of, .. } => of.resource,
-        other => panic!("{other:?}"),
+    for (before, after, is_for_ever) in [((8, 8), (16, 1), false), ((10, 8), (32, 0), true)] {
+        let mut state = state(nodes(4), vec![borrowing("a"), borrowing("b")]);
+        state.apply(pool(before.0, before.1));
+        submit(&mut state, [gang("holds", "b", 1, 8)]);
+        assert_eq!(admitted(&decide(&mut state)), ["holds"]);
+        let pods = if is_for_ever { 3 } else { 1 };
+        submit(&mut state, [gang("waits", "a", pods, 4)]);
+        decide(&mut state);
+        assert_eq!(lacking(&state, "waits"), Resource::Gpus);
+        state.apply(pool(after.0, after.1));
+        let decisions = decide(&mut state);
+        assert_eq!(lacking(&state, "waits"), Resource::Cpu);
+        let told = why(&state, "waits");
+        assert_eq!(
+            matches!(told, Why::ExceedsMaxQuota { .. }),
+            is_for_ever,
+            "{told:?}"
+        );
+        assert_eq!(changed(&decisions), (vec!["waits"], vec![]));
+    }
+}
+
+#[test]
+fn who_lacks_another_resource_of_its_teams_own_than_before_is_named() {
+    let owner = Team {
+        quota: gpus_and_cores(8, 8),
+        ..team("a", None, limit(0))
     };
-    let mut state = state(nodes(2), vec![borrowing("a"), borrowing("b")]);
-    state.apply(pool(8, 8));
-    submit(&mut state, [gang("holds", "b", 1, 8)]);
-    assert_eq!(admitted(&decide(&mut state)), ["holds"]);
-    submit(&mut state, [gang("waits", "a", 1, 4)]);
+    let mut state = state(nodes(2), vec![owner]);
+    let all = [0, 1, 2, 3, 4, 5, 6, 7];
+    state.apply(Update::Hold(hold("has-gpus", "a", "n0", &all)));
+    submit(&mut state, [within_nominal(gang("waits", "a", 1, 4))]);
     decide(&mut state);
-    assert_eq!(lacking(&state), Resource::Gpus);
-    state.apply(pool(16, 1));
+    assert_eq!(lacking(&state, "waits"), Resource::Gpus);
+    state.apply(Update::HoldGone(pod_uid("has-gpus")));
+    let cores = ResourceCharge::new(H100.into(), Resource::Cpu, Amount(8_000));
+    state.apply(Update::Hold(Hold {
+        claims: Vec::new(),
+        charged: vec![cores],
+        ..hold("has-cores", "a", "n1", &[])
+    }));
     let decisions = decide(&mut state);
-    assert_eq!(lacking(&state), Resource::Cpu);
+    assert_eq!(lacking(&state, "waits"), Resource::Cpu);
     assert_eq!(changed(&decisions), (vec!["waits"], vec![]));
 }
 
@@ -931,6 +969,49 @@ fn one_release_is_promised_to_one_gang() {
     }
     state.apply(Update::HoldGone(pod_uid("p")));
     assert_eq!(admitted(&decide(&mut state)), ["old"]);
+}
+
+/// To find out who it is for takes as long as a decision, and mostly nothing came of it for them.
+#[test]
+fn whom_a_release_may_help_is_named_once_in_five_seconds_and_who_was_promised_it_at_once() {
+    let mut state = state(nodes(1), vec![team("a", None, limit(100))]);
+    let first = hold("p", "a", "n0", &[0, 1, 2, 3]);
+    let second = hold("q", "a", "n0", &[4, 5, 6, 7]);
+    let begins = |hold: &Hold, releasing| {
+        Update::Hold(Hold {
+            releasing,
+            ..hold.clone()
+        })
+    };
+    state.apply(begins(&first, false));
+    state.apply(begins(&second, false));
+    submit(&mut state, gangs("a", "w:8"));
+    decide(&mut state);
+    for (seconds, event, is_named, is_promised) in [
+        (0, Some(begins(&first, true)), true, false),
+        (1, Some(Update::HoldGone(pod_uid("p"))), false, false),
+        (4, None, false, false),
+        (5, None, true, false),
+        (6, Some(begins(&second, true)), false, true),
+        (10, None, true, true),
+        (11, Some(begins(&second, false)), true, false),
+    ] {
+        if let Some(event) = event {
+            state.apply(event);
+        }
+        let decisions = state.decide(Timestamp(seconds), &Budget::UNLIMITED);
+        let named = if is_named { vec!["w"] } else { vec![] };
+        assert_eq!(changed(&decisions).0, named, "after {seconds} seconds");
+        if (1..5).contains(&seconds) {
+            assert_eq!(decisions.look_again_at, Some(Timestamp(5)));
+        }
+        // Who is not named is not asked about.
+        if is_named {
+            let told = why(&state, "w");
+            let is_release = matches!(told, Why::Release { .. });
+            assert_eq!(is_release, is_promised, "after {seconds} seconds: {told:?}");
+        }
+    }
 }
 
 /// With more of them it takes too long to say who is to have what; then it is told what lacks now.

@@ -49,6 +49,27 @@ fn the_smallest_event_is_told_and_who_holds_what() {
     assert_eq!(admitted(&raised), ["a-new"]);
 }
 
+/// It would fit; what keeps it is the gang before it, which is told.
+#[test]
+fn nothing_is_told_that_would_help_a_gang_behind_another_in_strict_order() {
+    let strict = muster_engine::Team {
+        queueing: Queueing::StrictFifo,
+        ..team("a", None, limit(4))
+    };
+    let mut world = World::new(vec![node("n0", "s/l0", 4)], vec![strict]);
+    world.run([
+        gang("runs", "a", 1, 3),
+        at(1, gang("head", "a", 1, 2)),
+        at(2, gang("behind", "a", 1, 1)),
+    ]);
+    assert!(matches!(
+        why(&world.state, "behind"),
+        Why::BehindHead { .. }
+    ));
+    assert_eq!(world.remedies("behind"), muster_engine::Remedies::default());
+    assert_eq!(world.remedies("head").each.len(), 1);
+}
+
 #[test]
 fn who_is_in_the_way_of_a_place_is_told_though_it_holds_no_quota_that_lacks() {
     let mut world = World::new(

@@ -1,9 +1,9 @@
 //! What would help gangs at the head of their lines, as it was worked out last.
 //!
-//! To work it out takes as long as several decisions. Those at the head of their lines are explained anew whenever anything is
-//! released, since it may be promised to them, and mostly nothing came of that for them. So for one gang it is worked out once
-//! in [`EVERY_SECONDS`]; asked in between, what is known is told, with the reason that it was worked out for, and the gang is explained
-//! once more afterwards. A reason of another kind is never told with it.
+//! To work it out takes as long as several decisions. Those at the head of their lines are explained anew again and again while
+//! anything is released, since it may be promised to them, and mostly nothing came of that for them. So for one gang it is worked
+//! out once in [`EVERY_SECONDS`]; asked in between, what is known is told, with the reason that it was worked out for, and the gang
+//! is explained once more afterwards. A reason of another kind is never told with it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -190,8 +190,7 @@ fn is_taken_unasked(context: PollContext<'_>, node: &str, devices: &NodeDevices)
     let mut permits = devices.spec.permits.iter();
     proved(context, node, devices) == Some(off)
         && permits.any(|permit| {
-            is_released_by(context, node, off, permit)
-                && !release::is_nothing_to_our_driver(permit)
+            is_released_by(context, node, off, permit) && !release::is_nothing_to_our_driver(permit)
         })
 }
 
