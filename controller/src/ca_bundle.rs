@@ -376,7 +376,7 @@ mod tests {
         });
         let client = Client::new(service, "default");
         let keeper = keeper(&client);
-        let limit = INTERVAL - PAUSE;
+        let limit = INTERVAL.checked_sub(PAUSE).unwrap();
         assert!(
             timeout(limit, keeper.keep(client.clone(), client))
                 .await

@@ -30,8 +30,8 @@ async fn main() -> anyhow::Result<ExitCode> {
         }
         // Its exit code says more than whether there was an error.
         Some(Command::Preflight(args)) => return muster_controller::preflight::run(&args).await,
-        Some(Command::Run(args)) => muster_controller::run::run(args).await?,
-        None => muster_controller::run::run(cli.run).await?,
+        Some(Command::Run(args)) => Box::pin(muster_controller::run::run(args)).await?,
+        None => Box::pin(muster_controller::run::run(cli.run)).await?,
     }
     Ok(ExitCode::SUCCESS)
 }

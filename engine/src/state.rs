@@ -63,7 +63,7 @@ use limits::Limits;
 use moments::Moments;
 use namespaces::Namespaces;
 use preempt::InVain;
-use release::Promises;
+use release::{Naming, Promises};
 use reservations::Reservations;
 use running::RunningGangs;
 use shapes::Shapes;
@@ -153,9 +153,7 @@ pub struct State {
     releasing_changed: bool,
     /// Gangs to which what is being released may have been promised.
     promise_candidates: BTreeSet<GangId>,
-    /// When these were named last, and whether they are to be again.
-    candidates_named_at: Option<Timestamp>,
-    are_candidates_due: bool,
+    naming: Naming,
     /// Who was told since what is being released changed last that it waits for that.
     told_promises: RefCell<BTreeSet<GangUid>>,
     /// Who is to have what is being released, as of which change.

@@ -43,6 +43,13 @@ pub(super) struct Promises {
     promised: BTreeMap<GangUid, Why>,
 }
 
+/// When those were named last to whom something may be promised, and whether they are to be again.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Naming {
+    last_at: Option<Timestamp>,
+    is_due: bool,
+}
+
 /// A gang that fits once everything is released.
 struct Fits {
     gang: GangUid,
@@ -169,13 +176,15 @@ impl State {
             let told = told.iter().filter_map(|gang| self.waiting.id(gang));
             self.changed_gangs.extend(told);
             let may_be_promised = self.promises_something() && self.classes.iter().next().is_some();
-            self.are_candidates_due |= may_be_promised || !self.promise_candidates.is_empty();
+            self.naming.is_due |= may_be_promised || !self.promise_candidates.is_empty();
         }
         if self.promises_due().is_none_or(|due| due > now) {
             return;
         }
-        self.are_candidates_due = false;
-        self.candidates_named_at = Some(now);
+        self.naming = Naming {
+            last_at: Some(now),
+            is_due: false,
+        };
         let mut concerned = std::mem::take(&mut self.promise_candidates);
         if self.promises_something() {
             let candidates = self.candidates_for(&self.afterwards());
@@ -190,11 +199,10 @@ impl State {
 
     /// When those are to be named to whom something may be promised, if what is being released changed since they were.
     pub(super) fn promises_due(&self) -> Option<Timestamp> {
-        let named_at = self.candidates_named_at;
-        let due = named_at.map_or(Timestamp(i64::MIN), |at| {
+        let due = self.naming.last_at.map_or(Timestamp(i64::MIN), |at| {
             Timestamp(at.0.saturating_add(SECONDS_BETWEEN))
         });
-        self.are_candidates_due.then_some(due)
+        self.naming.is_due.then_some(due)
     }
 
     /// Who is asked about now may be told a promise, so it is asked about again once what is being released changes.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::resource::v1::Device;
-use muster_device::{Gpu, NvlinkGroups};
+use muster_device::{Gpu, Listed, ListedGpu, NvlinkGroups};
 use muster_dra_driver::{
     inventory::KnownGpus,
     slices::desired::{self, Tainted},
@@ -40,8 +40,15 @@ impl Shape {
 
     /// The devices of each slice, those in `held` tainted.
     pub fn devices(&self, held: &BTreeSet<String>) -> Vec<Vec<Device>> {
-        let gpus: Vec<Gpu> = (0..self.gpus).map(|index| self.gpu(index)).collect();
-        let known = KnownGpus::default().after("boot", &gpus);
+        let gpus = (0..self.gpus).map(|index| ListedGpu {
+            gpu: self.gpu(index),
+            silent: None,
+        });
+        let listed = Listed {
+            gpus: gpus.collect(),
+            unidentified: Vec::new(),
+        };
+        let known = KnownGpus::default().after("boot", &listed);
         let tainted = Tainted {
             held: held.clone(),
             ..Tainted::default()
