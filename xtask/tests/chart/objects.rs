@@ -564,6 +564,21 @@ fn the_driver_root_is_seen_through_the_directory_that_it_is_in() {
             "/home/kubernetes/bin",
             "/driver-root-parent/nvidia",
         ),
+        (
+            "/run/nvidia/driver/.",
+            "/run/nvidia",
+            "/driver-root-parent/driver",
+        ),
+        (
+            "/run/nvidia/driver/580/..",
+            "/run/nvidia",
+            "/driver-root-parent/driver",
+        ),
+        (
+            "/opt//a driver, or two: {580} #1",
+            "/opt",
+            "/driver-root-parent/a driver, or two: {580} #1",
+        ),
     ] {
         let objects = objects(&[&format!("driver.driverRoot=\"{root}\"")]);
         let driver = object(&objects, "DaemonSet", "muster-driver");
@@ -575,11 +590,17 @@ fn the_driver_root_is_seen_through_the_directory_that_it_is_in() {
         let container = &pod["containers"][0];
         let variable = named(&container["env"], "MUSTER_DRIVER_ROOT");
         assert_eq!(variable["value"], seen);
+        let on_host = named(&container["env"], "MUSTER_DRIVER_ROOT_ON_HOST");
+        let name = seen.strip_prefix("/driver-root-parent").unwrap();
+        let whole = format!("{}{name}", mounted.trim_end_matches('/'));
+        assert_eq!(on_host["value"], if name.is_empty() { "/" } else { &whole });
         let mount = named(&container["volumeMounts"], "driver-root-parent");
         assert_eq!(mount["mountPath"], "/driver-root-parent");
         assert_eq!(mount["mountPropagation"], "HostToContainer");
         let volume = named(&pod["volumes"], "driver-root-parent");
         assert_eq!(volume["hostPath"]["path"], mounted);
+        // The driver is there, and says what it misses, before a driver container has made the directory.
+        assert_eq!(volume["hostPath"]["type"], "DirectoryOrCreate");
     }
 }
 
