@@ -55,6 +55,7 @@ impl KnownGpus {
         for known in self.gpus.iter().filter(|known| is_seen(known) || !forgets) {
             taken.insert(known.gpu.index);
         }
+        let mut new = Vec::new();
         for gpu in &seen {
             let same = self.gpus.iter().find(|known| known.gpu.uuid == gpu.uuid);
             let exchanged = || {
@@ -62,12 +63,19 @@ impl KnownGpus {
                     |known: &&KnownGpu| known.gpu.pci_bus_id == gpu.pci_bus_id && !is_seen(known);
                 self.gpus.iter().find(here)
             };
-            let index = match same.or_else(exchanged) {
-                Some(known) => known.gpu.index,
-                None => lowest_free(&taken),
-            };
+            match same.or_else(exchanged) {
+                Some(known) => {
+                    taken.insert(known.gpu.index);
+                    indices.insert(gpu.index, known.gpu.index);
+                }
+                None => new.push(gpu.index),
+            }
+        }
+        // Only now is it known what is free.
+        for number in new {
+            let index = lowest_free(&taken);
             taken.insert(index);
-            indices.insert(gpu.index, index);
+            indices.insert(number, index);
         }
         let translate = |old: u32| indices.get(&old).copied().unwrap_or(old);
         let mut gpus: Vec<KnownGpu> = listed
@@ -219,6 +227,18 @@ mod tests {
                 ("c".to_owned(), 2, false)
             ]
         );
+    }
+
+    #[test]
+    fn no_two_gpus_get_one_name_when_all_were_exchanged() {
+        let seen = [gpu("x", 0, "0"), gpu("y", 1, "1"), gpu("z", 2, "2")];
+        for boot_id in ["boot", "next"] {
+            let after = three().after(boot_id, &listed(&seen));
+            let there = after.inventory();
+            assert_eq!(there.len(), 3, "{boot_id}: {:?}", names(&after));
+            let unit_of = |name: &str| there[name].unit.gpu.clone();
+            assert_eq!([unit_of("gpu-0"), unit_of("gpu-1")], ["y", "z"]);
+        }
     }
 
     fn silent(known: &KnownGpus) -> Vec<&str> {
