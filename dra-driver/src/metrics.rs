@@ -185,8 +185,34 @@ impl DriverMetrics {
         self.seconds
             .get_or_create_owned(&KindLabel { call })
             .observe(after.as_secs_f64());
-        if kind == CallKind::Prepare && outcome == Reason::DeviceHeld.as_str() {
+        if let (CallKind::Prepare, Answer::Refused(refusal)) = (kind, answer)
+            && refusal.is_overlap
+        {
             self.overlaps.inc();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prepare::Refusal;
+
+    #[test]
+    fn only_a_second_claim_counts_as_an_overlap() {
+        for (kind, is_overlap, counted) in [
+            (CallKind::Prepare, true, 1),
+            (CallKind::Prepare, false, 0),
+            (CallKind::Unprepare, false, 0),
+        ] {
+            let metrics = DriverMetrics::register(&Metrics::new("test", "0"));
+            let refused = Answer::Refused(Refusal {
+                reason: Some(Reason::DeviceHeld),
+                message: String::new(),
+                is_overlap,
+            });
+            metrics.answered(kind, &refused, Duration::ZERO);
+            assert_eq!(metrics.overlaps.get(), counted, "{kind:?} {is_overlap}");
         }
     }
 }

@@ -106,6 +106,7 @@ impl Machine {
         let devices: Vec<&str> = record.devices.iter().map(|it| it.device.as_str()).collect();
         let refusal = Refusal {
             reason: Some(Reason::DeviceHeld),
+            is_overlap: false,
             message: format!(
                 "claim {} was allocated anew, and what it was prepared with before ({}) {why}",
                 record.claim,

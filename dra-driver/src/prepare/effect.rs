@@ -242,6 +242,8 @@ pub struct Refusal {
     pub reason: Option<Reason>,
     /// For people: the claim, the numbers, what would help.
     pub message: String,
+    /// Another claim holds one of the devices. A process that uses one is no claim.
+    pub is_overlap: bool,
 }
 
 impl std::fmt::Display for Refusal {

@@ -79,6 +79,7 @@ fn no_permit(node: &str, claim: &Claim) -> Refusal {
     };
     Refusal {
         reason: Some(Reason::NoPermit),
+        is_overlap: false,
         message: format!(
             "claim {} is reserved for {pods}, and no live permit on node {node} names both; \
              the controller permits it once the pod's gang is admitted here",
@@ -98,6 +99,7 @@ fn charge_exceeded(claim: &Claim, taken: Amount, charged: Amount) -> Refusal {
     };
     Refusal {
         reason: Some(Reason::ChargeExceeded),
+        is_overlap: false,
         message: format!(
             "claim {} was allocated {} thousandths of a GPU, and its permit is charged {}{memory}; \
              what was admitted is what may be allocated",

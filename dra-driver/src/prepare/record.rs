@@ -125,6 +125,7 @@ impl Machine {
                 self.config.wait_milliseconds / 1_000
             ),
             reason: refusal.reason,
+            is_overlap: refusal.is_overlap,
         });
         (writes, After::Answer(id, answer))
     }
@@ -163,6 +164,7 @@ impl Machine {
             InUse::No => Verdict::Record(record),
             InUse::Yes(who) => Verdict::Wait(Refusal {
                 reason: Some(Reason::DeviceHeld),
+                is_overlap: false,
                 message: format!(
                     "claim {}: its devices are used by {who}, which no claim here accounts for",
                     claim.reference
@@ -170,6 +172,7 @@ impl Machine {
             }),
             InUse::Unknown(cause) => Verdict::Wait(Refusal {
                 reason: Some(Reason::DeviceUnknown),
+                is_overlap: false,
                 message: format!(
                     "claim {}: whether its devices are free cannot be told: {cause}",
                     claim.reference
@@ -320,6 +323,7 @@ fn collision(record: &Record, disk: &Disk) -> Option<Refusal> {
     })?;
     Some(Refusal {
         reason: Some(Reason::DeviceHeld),
+        is_overlap: true,
         message: format!(
             "claim {} needs GPU {unit}, which claim {} holds ({:?})",
             record.claim, holder.claim, holder.state

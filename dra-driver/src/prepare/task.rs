@@ -187,6 +187,7 @@ impl Machine {
 pub(super) fn plain(message: String) -> Refusal {
     Refusal {
         reason: None,
+        is_overlap: false,
         message,
     }
 }
@@ -198,6 +199,7 @@ fn disk_failed(claim: &ClaimRef, failure: &DiskFailure) -> Answer {
     };
     Answer::Refused(Refusal {
         reason: failure.reason,
+        is_overlap: false,
         message: format!("claim {claim}: {of_what}{failure}"),
     })
 }

@@ -66,7 +66,11 @@ impl Machine {
         effects: &mut Vec<Effect>,
     ) -> Decision {
         let refused = |reason, message: String| {
-            let answer = Answer::Refused(Refusal { reason, message });
+            let answer = Answer::Refused(Refusal {
+                reason,
+                message,
+                is_overlap: false,
+            });
             call.map_or(After::Done, |call| After::Answer(call, answer))
         };
         let known = disk.records.get(&claim.uid);

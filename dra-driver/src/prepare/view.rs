@@ -98,6 +98,7 @@ impl Machine {
         let refusal = |message: String| {
             Stage::Leave(Answer::Refused(Refusal {
                 reason: None,
+                is_overlap: false,
                 message,
             }))
         };

@@ -28,6 +28,7 @@ fn a_holder_that_stays_is_named() {
     node.pass(36 * SECOND);
     let refusal = node.refused(call);
     assert_eq!(refusal.reason, Some(Reason::DeviceHeld));
+    assert!(refusal.is_overlap);
     assert!(refusal.message.contains("ml/claim-a"), "{refusal}");
     assert_eq!(node.state("b"), None);
 }
@@ -92,9 +93,14 @@ fn a_gpu_with_a_process_that_no_claim_accounts_for_is_not_given_away() {
     let mut node = Node::new(None);
     node.in_use = InUse::Yes("process 4242".to_owned());
     let call = node.prepare(claim("a", &["gpu-0"]));
+    node.pass(36 * SECOND);
+    let refusal = node.refused(call);
+    assert_eq!(refusal.reason, Some(Reason::DeviceHeld));
+    assert!(!refusal.is_overlap, "a process is no second claim");
+    let again = node.prepare(claim("a", &["gpu-0"]));
     node.pass(10 * SECOND);
-    assert_eq!(node.answered(call), None);
+    assert_eq!(node.answered(again), None);
     node.in_use = InUse::No;
     node.pass(SECOND);
-    assert_eq!(node.prepared(call).len(), 1);
+    assert_eq!(node.prepared(again).len(), 1);
 }
