@@ -28,6 +28,8 @@ pub(super) struct Queue {
 pub(super) struct Turn {
     ticket: Ticket,
     task: Task,
+    /// What is looked at while the lock is taken.
+    probe: Option<Probe>,
     after: Option<After>,
 }
 
@@ -59,15 +61,17 @@ impl Machine {
             Task::GiveBack(orphan) => Some(orphan.claim.clone()),
             _ => None,
         };
+        let probe = self.probe(&task);
         effects.push(Effect::Lock {
             ticket,
-            probe: self.probe(&task),
+            probe: probe.clone(),
             read_node_devices,
             read_claim,
         });
         self.turn = Some(Turn {
             ticket,
             task,
+            probe,
             after: None,
         });
     }
@@ -141,7 +145,13 @@ impl Machine {
         let Some(mut turn) = self.turn.take_if(|turn| turn.ticket == ticket) else {
             return;
         };
-        let (writes, after) = self.decide(&turn.task, locked, effects);
+        // GPUs may have been listed since: what was looked at is then not what would be given away.
+        let is_other = locked.disk.is_ok() && self.probe(&turn.task) != turn.probe;
+        let (writes, after) = if is_other {
+            (Vec::new(), After::Again)
+        } else {
+            self.decide(&turn.task, locked, effects)
+        };
         effects.push(Effect::Commit { ticket, writes });
         turn.after = Some(after);
         self.turn = Some(turn);

@@ -104,3 +104,21 @@ fn a_gpu_with_a_process_that_no_claim_accounts_for_is_not_given_away() {
     node.pass(SECOND);
     assert_eq!(node.prepared(again).len(), 1);
 }
+
+#[test]
+fn a_gpu_that_is_listed_only_while_the_lock_is_waited_for_is_looked_at_before_it_is_given_away() {
+    let mut node = Node::new(None);
+    node.in_use = InUse::Yes("process 4242".to_owned());
+    node.tell(Input::Inventory(Inventory::new()));
+    let call = node.prepare(claim("a", &["gpu-0"]));
+    node.take_lock();
+    // A turn begins that has no GPU to look at.
+    node.tell(Input::Inventory(Inventory::new()));
+    node.tell(Input::Inventory(inventory()));
+    node.release_lock();
+    node.settle();
+    assert_eq!(node.answered(call), None);
+    node.in_use = InUse::No;
+    node.pass(SECOND);
+    assert_eq!(node.prepared(call).len(), 1);
+}
