@@ -113,8 +113,7 @@ impl KnownGpus {
         }
     }
 
-    /// What may be prepared: the GPUs that are there. One that is silent is among them: what it holds is held, and whether it is
-    /// free is asked of itself, which then says that it is silent.
+    /// What may be held: the GPUs that are there. One that is silent is among them, and is said to be.
     pub fn inventory(&self) -> Inventory {
         self.gpus
             .iter()
@@ -125,6 +124,7 @@ impl KnownGpus {
                     gpus_milli: 1_000,
                     memory_bytes: i64::try_from(known.gpu.memory_bytes).unwrap_or(i64::MAX),
                     minor: known.gpu.minor,
+                    silent: known.silent,
                 };
                 (known.gpu.device_name(), facts)
             })
@@ -253,7 +253,8 @@ mod tests {
         let after = three().after("boot", &look);
         assert_eq!(silent(&after), ["b"]);
         assert!(after.gpus.iter().all(|known| !known.gone));
-        assert_eq!(after.inventory(), three().inventory());
+        let silent: Vec<bool> = after.inventory().values().map(|it| it.silent).collect();
+        assert_eq!(silent, [false, true, false]);
         // And is on disk as it was before there was such a thing, once it answers.
         let text = serde_json::to_string(&three()).unwrap();
         assert!(!text.contains("silent"), "{text}");

@@ -61,6 +61,7 @@ impl GpuNode {
                     gpus_milli: 1_000,
                     memory_bytes: GPU_BYTES,
                     minor: u32::try_from(number).unwrap_or_default(),
+                    silent: false,
                 };
                 (fixtures::device_name(number), facts)
             })

@@ -39,6 +39,8 @@ pub struct DeviceFacts {
     pub memory_bytes: i64,
     /// Minor number of its device node.
     pub minor: u32,
+    /// It did not answer when it was last asked what it is: all this is from before, its minor number as well.
+    pub silent: bool,
 }
 
 /// What an uncached read brought.

@@ -261,6 +261,17 @@ impl Machine {
                         claim.reference, self.config.node, allocated.device
                     ))
                 })?;
+            // Who has its device file now is not known: since it last spoke the kernel may have numbered the GPUs anew.
+            if facts.silent && !allocated.admin_access {
+                return Err(Refusal {
+                    reason: Some(Reason::DeviceUnknown),
+                    is_overlap: false,
+                    message: format!(
+                        "claim {}: GPU {} does not say what it is",
+                        claim.reference, facts.unit
+                    ),
+                });
+            }
             devices.push(RecordedDevice {
                 request: allocated.request.clone(),
                 pool: allocated.pool.clone(),

@@ -122,3 +122,22 @@ fn a_gpu_that_is_listed_only_while_the_lock_is_waited_for_is_looked_at_before_it
     node.pass(SECOND);
     assert_eq!(node.prepared(call).len(), 1);
 }
+
+#[test]
+fn a_gpu_that_does_not_say_what_it_is_is_prepared_only_for_who_administers_it() {
+    let mut node = Node::new(None);
+    let mut seen = inventory();
+    seen.get_mut("gpu-0").unwrap().silent = true;
+    node.tell(Input::Inventory(seen));
+    let mut look = claim("look", &["gpu-0"]);
+    look.devices.as_mut().unwrap()[0].admin_access = true;
+    let looking = node.prepare(look);
+    assert_eq!(node.prepared(looking).len(), 1);
+    let call = node.prepare(claim("a", &["gpu-0"]));
+    node.pass(36 * SECOND);
+    assert_eq!(node.refused(call).reason, Some(Reason::DeviceUnknown));
+    let again = node.prepare(claim("a", &["gpu-0"]));
+    assert_eq!(node.answered(again), None);
+    node.tell(Input::Inventory(inventory()));
+    assert_eq!(node.prepared(again).len(), 1);
+}

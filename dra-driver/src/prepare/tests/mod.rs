@@ -40,6 +40,7 @@ fn inventory() -> Inventory {
                 gpus_milli: 1_000,
                 memory_bytes: 80,
                 minor: index,
+                silent: false,
             };
             (format!("gpu-{index}"), facts)
         })
