@@ -34,9 +34,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nvml_wrapper::{Device, Nvml, error::NvmlError};
+use nvml_wrapper::{Device, Nvml};
 
-use super::{BackendError, LibrarySource};
+use super::{BackendError, LibrarySource, gone_or_failed};
 use crate::cdi;
 
 /// Shortest and longest pause before NVML is opened again. Whoever asks in between is told why it is closed.
@@ -271,6 +271,13 @@ impl Library {
         uuids.get(&index).cloned()
     }
 
+    /// Whether the index of this GPU is known since NVML was opened.
+    pub(super) fn knows(&self, uuid: &str) -> bool {
+        let state = self.state();
+        let knows = |session: &Arc<Session>| session.uuids().values().any(|known| known == uuid);
+        state.open.as_ref().is_some_and(knows)
+    }
+
     pub(super) fn status(&self, stuck_calls: usize) -> LibraryStatus {
         let state = self.state();
         LibraryStatus {
@@ -317,20 +324,24 @@ impl Session {
         self.uuids().insert(index, uuid.to_owned());
     }
 
-    /// The GPU, by its index if that is known: to find one by its UUID NVML may ask the others, of which one may hang.
-    pub(super) fn device(&self, uuid: &str) -> Result<Device<'_>, NvmlError> {
+    /// The GPU, by its index, which must be known: to find one by its UUID NVML may ask the others, of which one may hang, and
+    /// where any is lost it may say that this one is.
+    pub(super) fn device(&self, uuid: &str) -> Result<Device<'_>, BackendError> {
+        let gone = |error| gone_or_failed(uuid, error);
         let known = {
             let uuids = self.uuids();
             let found = uuids.iter().find(|(_, known)| *known == uuid);
             found.map(|(index, _)| *index)
         };
-        if let Some(index) = known {
-            let device = self.nvml.device_by_index(index)?;
-            if device.uuid()? == uuid {
-                return Ok(device);
-            }
+        let anew = || BackendError::Failed("it was opened anew meanwhile".to_owned());
+        let index = known.ok_or_else(anew)?;
+        let device = self.nvml.device_by_index(index).map_err(gone)?;
+        if device.uuid().map_err(gone)? == uuid {
+            return Ok(device);
         }
-        self.nvml.device_by_uuid(uuid)
+        self.uuids().remove(&index);
+        let cause = format!("GPU {uuid} does not have the index {index} any more");
+        Err(BackendError::Failed(cause))
     }
 }
 

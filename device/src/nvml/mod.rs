@@ -227,6 +227,7 @@ impl Backend {
     pub fn processes(&self, uuid: &str) -> Result<Vec<Process>, BackendError> {
         // A library of another version that says that nobody is there would have a GPU in use given away.
         self.library.compare_with_kernel();
+        self.find(uuid)?;
         let lane = Lane::Gpu(uuid.to_owned());
         let uuid = uuid.to_owned();
         self.ask(lane, move |session| processes(session, &uuid))
@@ -269,6 +270,36 @@ impl Backend {
         self.calls.run(lane, move || library.ask(question))?
     }
 
+    /// Finds out which index a GPU has, if that is not known. Each is asked in its own lane, so that none waits in that of another.
+    /// A GPU is gone only if each of the others says that it is another, or is lost.
+    fn find(&self, uuid: &str) -> Result<(), BackendError> {
+        if self.library.knows(uuid) {
+            return Ok(());
+        }
+        let count = self.ask(Lane::Library, |session| Ok(session.nvml.device_count()?))?;
+        let openings = self.status().openings;
+        let mut unidentified = None;
+        for index in 0..count {
+            if self.library.uuid(index).is_none() {
+                match self.ask(Lane::Index(index), move |session| named(session, index)) {
+                    Ok(()) | Err(BackendError::Gone(_)) => {}
+                    Err(error @ BackendError::Unavailable(_)) => return Err(error),
+                    Err(error) => unidentified = Some(error),
+                }
+            }
+            if self.library.knows(uuid) {
+                return Ok(());
+            }
+        }
+        // Each opening numbers them anew: half of each says nothing.
+        if self.status().openings != openings {
+            return Err(BackendError::Failed(
+                "it was opened anew meanwhile".to_owned(),
+            ));
+        }
+        Err(unidentified.unwrap_or_else(|| BackendError::Gone(uuid.to_owned())))
+    }
+
     fn said(&self) -> MutexGuard<'_, BTreeMap<String, Facts>> {
         self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -300,6 +331,14 @@ impl Backend {
     }
 }
 
+/// From now on it is known whose index this is.
+fn named(session: &Session, index: u32) -> Result<(), BackendError> {
+    let gone = |error| gone_or_failed(&format!("with index {index}"), error);
+    let device = session.nvml.device_by_index(index).map_err(gone)?;
+    session.identify(index, &device.uuid().map_err(gone)?);
+    Ok(())
+}
+
 /// What the GPU with this index says, and from now on whose index it is.
 fn identified(session: &Session, index: u32) -> Result<Facts, BackendError> {
     let facts = facts(&session.nvml, index)?;
@@ -309,7 +348,7 @@ fn identified(session: &Session, index: u32) -> Result<Facts, BackendError> {
 
 fn processes(session: &Session, uuid: &str) -> Result<Vec<Process>, BackendError> {
     let gone = |error| gone_or_failed(uuid, error);
-    let device = session.device(uuid).map_err(gone)?;
+    let device = session.device(uuid)?;
     let lists = [
         device.running_compute_processes(),
         device.running_graphics_processes(),

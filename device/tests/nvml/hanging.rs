@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use muster_device::{BackendError, Gpu, Listed};
+use nvidia_ml_mock::Process;
 
 use crate::machine::{CALL_LIMIT, Machine, eventually, uuids};
 
@@ -127,4 +128,37 @@ fn a_gpu_that_fails_costs_only_itself() {
     machine.change(|state| state.lost = vec![lost.clone()]);
     assert_eq!(uuids(&backend.gpus().unwrap()), (all, Vec::new()));
     assert_eq!(backend.processes(&lost), Err(BackendError::Gone(lost)));
+}
+
+#[test]
+fn before_the_gpus_were_listed_none_is_taken_for_one_that_is_lost_and_none_waits_behind_one_that_hangs()
+ {
+    let machine = Machine::new();
+    let (all, _) = uuids(&machine.backend().gpus().unwrap());
+    let [lost, hung, .., used] = &all[..] else {
+        panic!("{all:?}")
+    };
+    machine.change(|state| {
+        state.lost = vec![lost.clone()];
+        state.processes = vec![Process {
+            gpu: used.clone(),
+            pid: 4242,
+            used_bytes: 0,
+        }];
+    });
+    machine.hang(&[("", hung)]);
+    let backend = machine.backend();
+    let processes = backend.processes(used).unwrap();
+    assert_eq!(processes.len(), 1, "it would be given away");
+    assert_eq!(backend.status().stuck_calls, 1);
+    // What hangs may be any that nobody says to be.
+    let other = "GPU-other".to_owned();
+    assert_eq!(backend.processes(&other), Err(BackendError::Unresponsive));
+    machine.hang(&[]);
+    eventually("no GPU is that one", || {
+        backend.processes(&other) == Err(BackendError::Gone(other.clone()))
+    });
+    let gone = BackendError::Gone(lost.clone());
+    assert_eq!(backend.processes(lost), Err(gone));
+    assert_eq!(backend.processes(hung), Ok(Vec::new()));
 }

@@ -251,10 +251,14 @@ export! {
     fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, device: *mut nvmlDevice_t) {
         let machine = Machine::now()?;
         let wanted = text(uuid)?;
-        let found = machine.board.gpus.iter().position(|gpu| machine.uuid(gpu) == wanted);
-        let handle = Machine::handle(found.ok_or(NOT_FOUND)?);
-        machine.index(handle)?;
-        put(device, handle)
+        // Each is asked, as `nvml.h` allows: one that is lost, or hangs, stands before those after it.
+        for position in 0..machine.board.gpus.len() {
+            let handle = Machine::handle(position);
+            if machine.uuid(machine.gpu(handle)?) == wanted {
+                return put(device, handle);
+            }
+        }
+        Err(NOT_FOUND)
     }
 
     fn nvmlDeviceGetHandleByPciBusId_v2(pci_bus_id: *const c_char, device: *mut nvmlDevice_t) {
