@@ -50,7 +50,6 @@ impl Prober {
     }
 
     fn units<'a>(&self, units: impl Iterator<Item = &'a Unit>) -> InUse {
-        let mut unknown = None;
         for unit in units {
             match self.backend.processes(&unit.gpu) {
                 Ok(processes) => {
@@ -60,10 +59,11 @@ impl Prober {
                 }
                 // Nothing runs on a GPU that is not there.
                 Err(BackendError::Gone(_)) => {}
-                Err(error) => unknown = Some(format!("GPU {unit}: {error}")),
+                // Enough not to give it away. To ask the others may take the limit for each, with the lock held.
+                Err(error) => return InUse::Unknown(format!("GPU {unit}: {error}")),
             }
         }
-        unknown.map_or(InUse::No, InUse::Unknown)
+        InUse::No
     }
 
     fn pod_lives(&self, uid: &str) -> bool {
@@ -112,7 +112,10 @@ fn has_processes(cgroup: &Path, depth: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use muster_device::{BackendConfig, LibrarySource};
+    use nvidia_ml_mock::{Hang, STATE_FILE, State};
 
     use super::*;
 
@@ -154,5 +157,43 @@ mod tests {
         let unit = Unit::whole("GPU-0");
         let answer = prober(root.path()).claim([&unit].into_iter(), &[]);
         assert!(matches!(answer, InUse::Unknown(_)), "{answer:?}");
+    }
+
+    #[test]
+    fn when_all_gpus_hang_the_lock_is_held_for_one_of_them_only() {
+        const LIMIT: Duration = Duration::from_secs(1);
+        let directory = tempfile::tempdir().unwrap();
+        let library = directory.path().join("libnvidia-ml.so.1");
+        fs::copy(nvidia_ml_mock::library().unwrap(), &library).unwrap();
+        let set = |hangs: Vec<Hang>| {
+            let state = State {
+                board: "h100-nvswitch-8".to_owned(),
+                hangs,
+                ..State::default()
+            };
+            let next = directory.path().join("next");
+            fs::write(&next, serde_json::to_vec(&state).unwrap()).unwrap();
+            fs::rename(&next, directory.path().join(STATE_FILE)).unwrap();
+        };
+        set(Vec::new());
+        let mut config = BackendConfig::new(LibrarySource::File(library));
+        config.call_limit = LIMIT;
+        let backend = Arc::new(Backend::new(config));
+        let listed = backend.gpus().unwrap();
+        let gpus = listed.gpus.iter().map(|listed| &listed.gpu.uuid);
+        let hang = |gpu: &String| Hang {
+            function: String::new(),
+            gpu: gpu.clone(),
+        };
+        set(gpus.clone().map(hang).collect());
+        let units: Vec<Unit> = gpus.map(|gpu| Unit::whole(gpu.clone())).collect();
+        assert_eq!(units.len(), 8);
+
+        let prober = Prober::new(backend, directory.path().to_owned());
+        let started = Instant::now();
+        let answer = prober.claim(units.iter(), &[]);
+        assert!(matches!(answer, InUse::Unknown(_)), "{answer:?}");
+        assert!(started.elapsed() < 4 * LIMIT, "{:?}", started.elapsed());
+        set(Vec::new());
     }
 }
