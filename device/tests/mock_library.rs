@@ -101,6 +101,15 @@ fn the_backend_reads_what_the_library_says() {
         [Process { pid: 4242 }]
     );
 
+    // That there are no lists does not say that nobody is there.
+    state.secretive.clear();
+    state.without_lists = vec![first.clone()];
+    write(&state);
+    assert!(matches!(
+        backend.processes(first),
+        Err(BackendError::Failed(_))
+    ));
+
     // A GPU that falls off the bus is gone, and the others are not.
     state.lost = vec![fifth.uuid.clone()];
     write(&state);

@@ -355,13 +355,21 @@ fn processes(session: &Session, uuid: &str) -> Result<Vec<Process>, BackendError
         device.mps_running_compute_processes(),
     ];
     let mut processes = BTreeSet::new();
+    let mut is_told = false;
     for list in lists {
         match list {
-            Ok(list) => processes.extend(list.iter().map(|info| Process { pid: info.pid })),
+            Ok(list) => {
+                is_told = true;
+                processes.extend(list.iter().map(|info| Process { pid: info.pid }));
+            }
             // An old driver, or a board that cannot have such processes.
             Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_)) => {}
             Err(error) => return Err(gone(error)),
         }
+    }
+    if !is_told {
+        let cause = "this driver does not say which processes use the GPU; 510 and later do";
+        return Err(BackendError::Failed(cause.to_owned()));
     }
     Ok(processes.into_iter().collect())
 }

@@ -460,6 +460,15 @@ export! {
 // --- processes
 
 impl Machine {
+    /// The UUID of a GPU of which there are lists of processes.
+    fn has_lists(&self, device: nvmlDevice_t) -> Result<String, Code> {
+        let uuid = self.uuid(self.gpu(device)?);
+        if self.state.without_lists.contains(&uuid) {
+            return Err(NOT_SUPPORTED);
+        }
+        Ok(uuid)
+    }
+
     /// The list by NVML's two calls: with too little room only the size is told.
     fn list_processes(
         &self,
@@ -467,7 +476,7 @@ impl Machine {
         count: *mut c_uint,
         infos: *mut nvmlProcessInfo_t,
     ) -> Result<(), Code> {
-        let uuid = self.uuid(self.gpu(device)?);
+        let uuid = self.has_lists(device)?;
         if self.state.secretive.contains(&uuid) {
             return Err(UNKNOWN);
         }
@@ -511,14 +520,14 @@ export! {
     fn nvmlDeviceGetGraphicsRunningProcesses_v3(
         device: nvmlDevice_t, count: *mut c_uint, _infos: *mut nvmlProcessInfo_t,
     ) {
-        Machine::now()?.index(device)?;
+        Machine::now()?.has_lists(device)?;
         put(count, 0)
     }
 
     fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
         device: nvmlDevice_t, count: *mut c_uint, _infos: *mut nvmlProcessInfo_t,
     ) {
-        Machine::now()?.index(device)?;
+        Machine::now()?.has_lists(device)?;
         put(count, 0)
     }
 }

@@ -25,6 +25,8 @@ pub struct State {
     pub hides_given: bool,
     /// UUIDs of GPUs that do not say which processes use them, and answer `UNKNOWN`.
     pub secretive: Vec<String>,
+    /// UUIDs of GPUs of which the driver has no lists of processes, and answers `NOT_SUPPORTED`.
+    pub without_lists: Vec<String>,
     /// UUIDs of GPUs that fell off the bus.
     pub lost: Vec<String>,
     /// How long every call takes, as when firmware is slow.
