@@ -20,8 +20,8 @@ use crate::{
     kubernetes::Kubernetes,
     metrics::DriverMetrics,
     prepare::{
-        Answer, CallId, ClaimRef, Config, DiskFailure, Effect, InUse, Input, Inventory, Locked,
-        Machine, Milliseconds, Probe, Record, RecordState, RecordedDevice, Ticket, Write,
+        Answer, CallId, Claim, ClaimRef, Config, DiskFailure, Effect, InUse, Input, Inventory,
+        Locked, Machine, Milliseconds, Probe, Record, RecordState, RecordedDevice, Ticket, Write,
     },
     probe::Prober,
     store::{Guard, Store},
@@ -89,7 +89,8 @@ pub struct Driver {
     calls: BTreeMap<CallId, (CallKind, Instant, oneshot::Sender<Answer>)>,
     next_call: u64,
     guard: Option<Guard>,
-    inventory: Inventory,
+    /// `None` before the GPUs were listed.
+    inventory: Option<Inventory>,
     held: watch::Sender<BTreeSet<String>>,
     /// Holds once the node's state on disk is known to be good, and the status says so.
     acknowledged: Condition,
@@ -127,7 +128,7 @@ impl Driver {
             calls: BTreeMap::new(),
             next_call: 0,
             guard: None,
-            inventory: Inventory::new(),
+            inventory: None,
             held,
             acknowledged,
             metrics,
@@ -188,7 +189,7 @@ impl Driver {
             }
             Message::Input(input) => {
                 if let Input::Inventory(inventory) = &input {
-                    self.inventory.clone_from(inventory);
+                    self.inventory = Some(inventory.clone());
                 }
                 self.feed(input);
             }
@@ -369,8 +370,9 @@ fn commit(store: &Store, guard: Option<Guard>, writes: &[Write]) -> Result<(), D
 }
 
 /// What may have been prepared before the checkpoint was lost: what has a CDI file, and what is allocated here and
-/// in use. A claim of neither kind may be prepared again without harm.
-async fn gather(world: World, inventory: Inventory) -> Result<Vec<Record>, String> {
+/// in use. A claim of neither kind may be prepared again without harm. Which GPU a claim has only the list of GPUs says, where its
+/// CDI file does not.
+async fn gather(world: World, inventory: Option<Inventory>) -> Result<Vec<Record>, String> {
     let store = world.store.clone();
     let in_cdi = tokio::task::spawn_blocking(move || store.records_in_cdi())
         .await
@@ -381,6 +383,12 @@ async fn gather(world: World, inventory: Inventory) -> Result<Vec<Record>, Strin
         .claims_here()
         .await
         .map_err(|error| format!("ResourceClaims: {error}"))?;
+    let is_recorded = |claim: &Claim| matches!(in_cdi.get(&claim.reference.uid), Some(Some(_)));
+    let inventory = match inventory {
+        Some(inventory) => inventory,
+        None if claims.iter().all(is_recorded) => Inventory::new(),
+        None => return Err("claims have GPUs here, and none was listed yet".to_owned()),
+    };
     let mut records: Vec<Record> = Vec::new();
     let mut missing = Vec::new();
     for claim in claims {
@@ -409,7 +417,7 @@ async fn gather(world: World, inventory: Inventory) -> Result<Vec<Record>, Strin
 }
 
 /// The record that a claim would have. A device that is not there has no Unit to protect.
-fn recorded(claim: &crate::prepare::Claim, inventory: &Inventory) -> Option<Record> {
+fn recorded(claim: &Claim, inventory: &Inventory) -> Option<Record> {
     let devices: Vec<RecordedDevice> = claim
         .devices
         .iter()

@@ -101,3 +101,25 @@ async fn while_nvml_is_of_another_version_all_stays_and_what_is_installed_then_i
     assert_eq!(node.unprepare("held").await, "");
     assert_eq!(node.api.published(), BOTH);
 }
+
+#[tokio::test]
+async fn records_that_are_lost_are_rebuilt_once_it_is_known_which_gpus_there_are() {
+    let mut node = Node::new().await;
+    node.api.allocate("a", &["gpu-0"]);
+    let container = node.path("cgroup/kubepods/podpod-a/1");
+    fs::create_dir_all(&container).unwrap();
+    fs::write(container.join("cgroup.procs"), "4242\n").unwrap();
+    node.change(|state| state.unloaded = true);
+    node.start().await;
+    node.eventually("it waits for NVML", || {
+        node.log().contains("the records cannot be rebuilt yet")
+    })
+    .await;
+    node.change(|_| {});
+    node.eventually("what the pod holds is recorded", || {
+        node.files("state/claims") == ["a.json"]
+    })
+    .await;
+    let error = node.unprepare("a").await;
+    assert!(error.starts_with("DeviceHeld"), "{error}");
+}
