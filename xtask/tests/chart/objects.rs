@@ -592,8 +592,8 @@ fn the_driver_root_is_seen_through_the_directory_that_it_is_in() {
         assert_eq!(variable["value"], seen);
         let on_host = named(&container["env"], "MUSTER_DRIVER_ROOT_ON_HOST");
         let name = seen.strip_prefix("/driver-root-parent").unwrap();
-        let whole = format!("{}{name}", mounted.trim_end_matches('/'));
-        assert_eq!(on_host["value"], if name.is_empty() { "/" } else { &whole });
+        let whole = std::path::Path::new(mounted).join(name.trim_start_matches('/'));
+        assert_eq!(on_host["value"].as_str(), whole.to_str());
         let mount = named(&container["volumeMounts"], "driver-root-parent");
         assert_eq!(mount["mountPath"], "/driver-root-parent");
         assert_eq!(mount["mountPropagation"], "HostToContainer");
