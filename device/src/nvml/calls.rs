@@ -114,6 +114,11 @@ impl Calls {
         })
     }
 
+    /// The limit of a call.
+    pub(super) fn limit(&self) -> Duration {
+        self.limit
+    }
+
     /// How many calls overran their limit and have not returned.
     pub(super) fn stuck(&self) -> usize {
         self.overdue(&self.lanes.running())

@@ -8,7 +8,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use nvml_wrapper::error::NvmlError;
@@ -271,15 +271,20 @@ impl Backend {
     }
 
     /// Finds out which index a GPU has, if that is not known. Each is asked in its own lane, so that none waits in that of another.
-    /// A GPU is gone only if each of the others says that it is another, or is lost.
+    /// A GPU is gone only if each of the others says that it is another, or is lost. Where many hang it gives up early: whoever asks
+    /// may hold a lock, and the list of GPUs is made meanwhile.
     fn find(&self, uuid: &str) -> Result<(), BackendError> {
         if self.library.knows(uuid) {
             return Ok(());
         }
         let count = self.ask(Lane::Library, |session| Ok(session.nvml.device_count()?))?;
         let openings = self.status().openings;
+        let deadline = Instant::now() + 2 * self.calls.limit();
         let mut unidentified = None;
         for index in 0..count {
+            if Instant::now() >= deadline {
+                return Err(BackendError::Unresponsive);
+            }
             if self.library.uuid(index).is_none() {
                 match self.ask(Lane::Index(index), move |session| named(session, index)) {
                     Ok(()) | Err(BackendError::Gone(_)) => {}

@@ -162,3 +162,17 @@ fn before_the_gpus_were_listed_none_is_taken_for_one_that_is_lost_and_none_waits
     assert_eq!(backend.processes(lost), Err(gone));
     assert_eq!(backend.processes(hung), Ok(Vec::new()));
 }
+
+#[test]
+fn before_the_gpus_were_listed_nobody_waits_for_all_of_them_when_all_hang() {
+    let machine = Machine::new();
+    let (all, _) = uuids(&machine.backend().gpus().unwrap());
+    let hangs: Vec<(&str, &str)> = all.iter().map(|gpu| ("", gpu.as_str())).collect();
+    machine.hang(&hangs);
+    let backend = machine.backend();
+    let started = Instant::now();
+    assert_eq!(backend.processes(&all[7]), Err(BackendError::Unresponsive));
+    let waited = started.elapsed();
+    assert!(waited < 5 * CALL_LIMIT, "{waited:?}");
+    machine.hang(&[]);
+}
